@@ -1,0 +1,62 @@
+// Package boottime reads the clock that fencing is judged by.
+//
+// A lease runs on while this machine sleeps, is paused, or while the process
+// is frozen. CLOCK_MONOTONIC, which Go's timers and time.Since use, stops
+// during a system suspend; the wall clock is set by people and by NTP.
+// CLOCK_BOOTTIME does neither: it never goes back and it counts the sleep.
+//
+//	              suspend
+//	MONOTONIC ──────┤├──────────►   timers: when to look
+//	BOOTTIME  ──────┼┼──────────►   truth:  what time it is
+//
+// What it cannot see is a hypervisor that stops the virtual machine together
+// with its clock. Its rate is disciplined by NTP, within 500 ppm.
+package boottime
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Instant is a point in time on CLOCK_BOOTTIME: nanoseconds since this
+// machine booted. It means nothing on another machine or after a reboot.
+type Instant int64
+
+// Add returns the instant d after t.
+func (t Instant) Add(d time.Duration) Instant { return t + Instant(d) }
+
+// Sub returns the time from u to t.
+func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t - u) }
+
+// Clock tells the time. Implementations are safe for concurrent use, never go
+// back and do not allocate.
+type Clock interface {
+	Now() Instant
+}
+
+// System is the kernel's CLOCK_BOOTTIME.
+type System struct{}
+
+// Now reads the clock with one system call, and panics if the kernel has none
+// (before Linux 2.6.39): without it no write can be fenced.
+func (System) Now() Instant {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic(fmt.Sprintf("boottime: clock_gettime(CLOCK_BOOTTIME): %v", err))
+	}
+	return Instant(ts.Nano())
+}
+
+// BootID returns the kernel's random name of this boot: two processes that
+// read the same one share a clock and a /run.
+func BootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("reading the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}

@@ -1,0 +1,63 @@
+package boottime
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestSystemFollowsTheKernel(t *testing.T) {
+	read := func() Instant {
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+			t.Fatal(err)
+		}
+		return Instant(ts.Nano())
+	}
+	before := read()
+	now := System{}.Now()
+	after := read()
+	if now < before || now > after {
+		t.Errorf("Now() = %d, want one between %d and %d", now, before, after)
+	}
+}
+
+func TestSystemDoesNotAllocate(t *testing.T) {
+	var clock Clock = System{}
+	if n := testing.AllocsPerRun(100, func() { clock.Now() }); n != 0 {
+		t.Errorf("Now() allocates %v times", n)
+	}
+}
+
+func TestInstantArithmetic(t *testing.T) {
+	start := Instant(5)
+	end := start.Add(3 * time.Second)
+	if got := end.Sub(start); got != 3*time.Second {
+		t.Errorf("Sub = %v, want 3s", got)
+	}
+}
+
+func TestBootID(t *testing.T) {
+	first, err := BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, _ := BootID()
+	if len(first) != 36 || first != second {
+		t.Errorf("BootID() = %q, then %q", first, second)
+	}
+}
+
+func BenchmarkNow(b *testing.B) {
+	for b.Loop() {
+		System{}.Now()
+	}
+}
+
+// BenchmarkTimeNow, the vDSO's price, is what BenchmarkNow is compared with.
+func BenchmarkTimeNow(b *testing.B) {
+	for b.Loop() {
+		time.Now()
+	}
+}
