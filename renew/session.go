@@ -1,0 +1,163 @@
+package renew
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockfs/lockfs/internal/boottime"
+)
+
+// State is what a Session allows.
+type State uint8
+
+const (
+	// Held: writes may be issued.
+	Held State = iota
+	// Suspended: the deadline passed without an answer. No write may be
+	// issued; the lease may still live, and the session become Held again.
+	Suspended
+	// Lost: no write may be issued, ever again.
+	Lost
+)
+
+func (s State) String() string {
+	switch s {
+	case Held:
+		return "held"
+	case Suspended:
+		return "suspended"
+	case Lost:
+		return "lost"
+	}
+	return fmt.Sprintf("State(%d)", uint8(s))
+}
+
+// Session is one lease while it is kept alive. It is safe for concurrent use.
+type Session struct {
+	// Constant.
+	cfg    Config // with defaults
+	lease  Lease
+	term   time.Duration      // TTL − Guard: how long writes may be issued after a renewal was sent
+	ctx    context.Context    // of Renew and Verify
+	cancel context.CancelFunc // called when Lost
+	lost   chan struct{}      // closed when Lost
+	wake   chan struct{}      // capacity 1: events is not empty
+	wg     sync.WaitGroup
+
+	// deadline, a boottime.Instant, is all that Valid looks at. Suspended needs
+	// no mark of its own: it is a deadline that has passed.
+	//
+	// It is stored with mu held and only read without. A renewal extends it
+	// after it saw, under mu, that state is not Lost; losing stores never and
+	// sets state under the same mu. So no extension follows a loss, in
+	// whatever order the two goroutines run.
+	deadline atomic.Int64
+
+	mu      sync.Mutex
+	mutable // GUARDED_BY(mu)
+}
+
+// mutable is what changes in the life of a Session, besides the deadline.
+type mutable struct {
+	state    State
+	since    boottime.Instant // when state began
+	renewed  boottime.Instant // when the last renewal that counted was sent
+	troubled bool             // reported: a renewal failed, or is overdue, since renewed
+	failure  error            // the last failed renewal since renewed; nil when none
+	cause    error            // wraps ErrLost; nil unless Lost
+	changed  chan struct{}    // closed, and replaced, when state changes
+	events   []event          // not reported yet
+}
+
+// Start keeps lease alive until Close. sentAt is the instant before the
+// request that the lease was granted to was sent: the first deadline counts
+// from it. Errors: ErrTimings.
+func Start(cfg Config, lease Lease, sentAt boottime.Instant) (*Session, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if lease == nil {
+		return nil, errors.New("renew: no lease")
+	}
+	now := cfg.Clock.Now()
+	if sentAt > now {
+		return nil, fmt.Errorf("%w: the grant was sent %v from now: want an instant of the same clock, taken before the request",
+			ErrTimings, sentAt.Sub(now))
+	}
+	s := &Session{
+		cfg:   cfg,
+		lease: lease,
+		term:  cfg.TTL - cfg.Guard,
+		lost:  make(chan struct{}),
+		wake:  make(chan struct{}, 1),
+		mutable: mutable{
+			since:   now,
+			renewed: sentAt,
+			changed: make(chan struct{}),
+		},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.deadline.Store(int64(sentAt.Add(s.term)))
+	s.wg.Go(s.keepRenewing)
+	s.wg.Go(s.keepWatching)
+	s.wg.Go(s.keepReporting)
+	return s, nil
+}
+
+// Valid reports whether a write may be issued now. It costs one atomic load
+// and one reading of the clock, and is right by itself: no goroutine has to
+// have noticed anything.
+//
+// The clock is read last, so that a thread stopped in between compares the
+// deadline with the time it woke up at.
+func (s *Session) Valid() bool {
+	deadline := boottime.Instant(s.deadline.Load())
+	return s.cfg.Clock.Now() < deadline
+}
+
+// Await returns nil once a write may be issued: at once when Valid, else when
+// the session is Held again. It fails with an error wrapping ErrLost and the
+// cause when the session is Lost, and with ctx's error when ctx ends first.
+func (s *Session) Await(ctx context.Context) error {
+	for !s.Valid() {
+		seen := s.look()
+		switch seen.state {
+		case Lost:
+			return s.Cause()
+		case Suspended:
+			select {
+			case <-seen.changed:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
+
+// State returns the state by the clock as of now.
+func (s *Session) State() State { return s.look().state }
+
+// Lost is closed when the session is Lost.
+func (s *Session) Lost() <-chan struct{} { return s.lost }
+
+// Cause says why the session is Lost, in an error wrapping ErrLost and one of
+// ErrGone, ErrUnanswered and ErrClosed. It is nil before.
+func (s *Session) Cause() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cause
+}
+
+// Close stops renewing and waits for the session's goroutines, and so for a
+// Renew under way, whose context it cancels. The session is Lost, with cause
+// ErrClosed unless it was already. The lease itself is left as it is.
+func (s *Session) Close() {
+	s.lose(ErrClosed)
+	s.wg.Wait()
+}

@@ -1,0 +1,127 @@
+package renew
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/lockfs/lockfs/internal/boottime"
+)
+
+// never is a deadline that has passed at every instant.
+const never = boottime.Instant(math.MinInt64)
+
+// view is the state at one instant.
+type view struct {
+	now     boottime.Instant
+	state   State
+	changed <-chan struct{}  // closed when state changes
+	due     boottime.Instant // when the clock may have moved the state on; none when Lost
+}
+
+// look reads the clock, moves the state on and returns it.
+func (s *Session) look() view {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.tick()
+	return view{now: now, state: s.state, changed: s.changed, due: s.due()}
+}
+
+// lose ends the session for ever, unless it has ended.
+func (s *Session) lose(cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end(s.tick(), cause)
+}
+
+// The functions below are called with mu held.
+
+// tick moves the state on by the clock alone and returns the instant it read.
+// Every decision starts with it: a thawed process must not take an answer
+// that arrived meanwhile for one that came in time.
+func (s *Session) tick() boottime.Instant {
+	now := s.cfg.Clock.Now()
+	switch {
+	case s.state == Held && now >= boottime.Instant(s.deadline.Load()):
+		s.troubled = true
+		s.enter(Suspended, now, s.lastFailure())
+	case s.state == Held && !s.troubled && now >= s.overdue():
+		s.trouble(now)
+	case s.state == Suspended && now >= s.giveUp():
+		s.end(now, s.lastFailure())
+	}
+	return now
+}
+
+// due returns when tick has something to do next.
+func (s *Session) due() boottime.Instant {
+	switch {
+	case s.state == Suspended:
+		return s.giveUp()
+	case !s.troubled:
+		return min(s.overdue(), boottime.Instant(s.deadline.Load()))
+	}
+	return boottime.Instant(s.deadline.Load())
+}
+
+// overdue returns when the renewal after the last one should have been
+// answered. It catches a Renew that does not return.
+func (s *Session) overdue() boottime.Instant {
+	return s.renewed.Add(s.cfg.Interval + s.cfg.Attempt)
+}
+
+// giveUp returns when the suspension turns into a loss. It counts from when the
+// suspension was noticed, not from the deadline: a process that slept through
+// both asks the service once more, and so knows what to say.
+func (s *Session) giveUp() boottime.Instant {
+	return s.since.Add(s.cfg.SuspendWait)
+}
+
+// extend counts a renewal sent at an instant whose deadline is still ahead.
+func (s *Session) extend(sent boottime.Instant) {
+	s.renewed, s.troubled, s.failure = sent, false, nil
+	// The renewer sends one at a time, so sent only grows. The max is for the
+	// invariant's sake: a deadline that writers have seen is never taken back.
+	s.deadline.Store(max(s.deadline.Load(), int64(sent.Add(s.term))))
+}
+
+// fail notes a failed renewal. The first one is reported at once.
+func (s *Session) fail(now boottime.Instant, err error) {
+	s.failure = err
+	if s.state == Held && !s.troubled {
+		s.trouble(now)
+	}
+}
+
+// trouble reports that the session, while still Held, is heading for Suspended.
+func (s *Session) trouble(now boottime.Instant) {
+	s.troubled = true
+	s.report(event{state: Held, cause: s.lastFailure(), lasted: now.Sub(s.renewed), trouble: true})
+}
+
+// end makes the session Lost, unless it is.
+func (s *Session) end(now boottime.Instant, cause error) {
+	if s.state == Lost {
+		return
+	}
+	s.deadline.Store(int64(never))
+	s.cause = fmt.Errorf("%w: %w", ErrLost, cause)
+	s.enter(Lost, now, cause)
+	close(s.lost)
+	s.cancel()
+}
+
+// enter changes the state.
+func (s *Session) enter(to State, now boottime.Instant, cause error) {
+	s.report(event{state: to, cause: cause, from: s.state, lasted: now.Sub(s.since)})
+	s.state, s.since = to, now
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// lastFailure says why there was no renewal since the last one that counted.
+func (s *Session) lastFailure() error {
+	if s.failure == nil {
+		return ErrUnanswered
+	}
+	return fmt.Errorf("%w: %w", ErrUnanswered, s.failure)
+}
