@@ -1,0 +1,136 @@
+package lockmgr
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Backend keeps the locks of one volume in a lock service. Implementations
+// are safe for concurrent use and pass lockmgrtest.Conformance.
+type Backend interface {
+	// OpenSession starts a session that the service ends by itself ttl after
+	// it last heard of it. Errors: ErrUnavailable, ctx's.
+	OpenSession(ctx context.Context, info SessionInfo, ttl time.Duration) (Session, error)
+
+	// Entries returns what is held or waited for at prefix and below it, in
+	// order of path and then of token; the empty prefix is the whole volume.
+	Entries(ctx context.Context, prefix string) ([]Entry, error)
+}
+
+// SessionInfo describes a mount to people who look at the lock service.
+type SessionInfo struct {
+	Node       string    `json:"node"`
+	BootID     string    `json:"boot_id"`
+	Mountpoint string    `json:"mountpoint"`
+	Pod        string    `json:"pod,omitempty"`
+	Version    string    `json:"version"`
+	Started    time.Time `json:"started"`
+}
+
+// Session is one mount's life in the lock service. Everything acquired on it
+// ends with it.
+type Session interface {
+	// ID names the session in the lock service.
+	ID() string
+
+	// TTL is the session's time to live: the smaller of the one asked for
+	// and the one granted.
+	TTL() time.Duration
+
+	// Renew asks the service once to extend the session by its TTL. nil means
+	// that the service did, at some time after Renew was called. ErrSessionLost
+	// means that the session is no more; any other error says nothing.
+	Renew(ctx context.Context) error
+
+	// Done is closed when the service reports the end of the session by
+	// itself, ahead of the next renewal.
+	Done() <-chan struct{}
+
+	// Acquire takes all keys of req at once, or none.
+	//
+	// It returns one Grant a key, in the order of req.Keys. Errors:
+	// ErrContended (as a *ContendedError) when the wait is over, ErrUnavailable
+	// when it ended without an answer from the service, ErrSessionLost, each
+	// wrapping ctx's error if that is what ended the wait. After an error
+	// nothing stays in the service: what may have been put there is removed
+	// in the background, by the time Close returns at the latest, or with
+	// the session.
+	Acquire(ctx context.Context, req AcquireRequest) ([]Grant, error)
+
+	// Release gives a grant up, after comparing its token. Errors: ErrNotHeld,
+	// ErrNotOwner, ErrUnavailable (the caller tries again), ctx's.
+	Release(ctx context.Context, g Grant) error
+
+	// Held returns which of grants the service still has. It is one read that
+	// sees every write answered before it began.
+	Held(ctx context.Context, grants []Grant) ([]bool, error)
+
+	// Close ends the session and with it every grant and every wait on it,
+	// now if the service can be reached before ctx ends, else by its TTL.
+	Close(ctx context.Context) error
+}
+
+// Wait says how an Acquire meets contention.
+type Wait uint8
+
+const (
+	// NoWait is answered ErrContended, or ErrUnavailable, at once.
+	NoWait Wait = iota
+	// Retry puts nothing into the service while contended, so that nobody
+	// queues behind it; it tries again whenever the holder changes, until ctx ends.
+	Retry
+	// Queue stands in line, in order of arrival, until ctx ends. File keys only.
+	Queue
+)
+
+// AcquireRequest asks for locks.
+type AcquireRequest struct {
+	Keys   []Key  // at least one, none twice
+	Holder Holder // Owner must be fresh: one UUID per acquisition
+	Wait   Wait
+}
+
+// Grant is one key held.
+type Grant struct {
+	Key   Key
+	Owner uuid.UUID
+	// Token is the fencing token: of two grants of conflicting keys, the
+	// later one has the larger token, over the life of the volume.
+	Token int64
+}
+
+// Entry is one line of what a volume's locks look like.
+type Entry struct {
+	Key    Key
+	Holder Holder
+	Token  int64
+	Held   bool // else it waits
+}
+
+// ContendedError is ErrContended with the holder that stands in the way, as
+// far as it is known.
+type ContendedError struct {
+	Key    Key
+	Holder Holder
+	Err    error // why the wait ended; nil when there was none
+}
+
+func (e *ContendedError) Error() string {
+	s := e.Key.String() + ": " + ErrContended.Error()
+	if e.Holder.Owner != uuid.Nil {
+		s += " (" + e.Holder.String() + ")"
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+func (e *ContendedError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{ErrContended}
+	}
+	return []error{ErrContended, e.Err}
+}

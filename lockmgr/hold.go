@@ -1,0 +1,138 @@
+package lockmgr
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/lockfs/lockfs/renew"
+)
+
+// Hold is one reference to the locks of one owner: an open file's, or a
+// system call's for its length. It may be used by many goroutines.
+type Hold struct {
+	m     *Manager
+	owner Owner
+	proc  Process
+	sess  *session // set before the Hold is handed out
+
+	lost atomic.Pointer[error] // why this hold is void, for ever; nil while it is not
+
+	locks    []*lock // GUARDED_BY(m.mu)
+	closing  bool    // GUARDED_BY(m.mu); a close() of the file was seen
+	released bool    // GUARDED_BY(m.mu)
+}
+
+// Check says whether what the hold guards may be written at this instant: nil,
+// ErrSuspended (the service has not answered for too long; see Await),
+// or ErrSessionLost or ErrLockLost, which are final. It costs one clock read.
+func (h *Hold) Check() error {
+	if h.lost.Load() == nil && h.sess.renewal.Valid() {
+		return nil
+	}
+	return h.state()
+}
+
+func (h *Hold) state() error {
+	if p := h.lost.Load(); p != nil {
+		return *p
+	}
+	switch h.sess.renewal.State() {
+	case renew.Lost:
+		return fmt.Errorf("%w: %w", ErrSessionLost, h.sess.renewal.Cause())
+	case renew.Held:
+		if h.sess.renewal.Valid() {
+			return nil
+		}
+	}
+	return ErrSuspended
+}
+
+// Await waits while the session is suspended. It returns nil when the hold
+// may be written again, ErrSessionLost or ErrLockLost, or ctx's error.
+func (h *Hold) Await(ctx context.Context) error {
+	if err := h.sess.renewal.Await(ctx); err != nil && ctx.Err() != nil {
+		return err
+	}
+	return h.state()
+}
+
+// Lost reports whether the hold is void for ever.
+func (h *Hold) Lost() bool {
+	return h.lost.Load() != nil || h.sess.renewal.State() == renew.Lost
+}
+
+// Owner tells whose hold this is.
+func (h *Hold) Owner() Owner { return h.owner }
+
+// Token returns the fencing token of k, 0 if the hold does not have it.
+func (h *Hold) Token(k Key) int64 {
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	if i := h.find(k); i >= 0 {
+		return h.locks[i].grant.Token
+	}
+	return 0
+}
+
+// Closing notes that a close() of the file was seen: a request that does not
+// wait gives this hold a moment to go.
+func (h *Hold) Closing() {
+	h.m.mu.Lock()
+	h.closing = true
+	h.m.mu.Unlock()
+}
+
+// Release gives the hold up. It returns at once; a lock that nobody else of
+// its owner holds is deleted from the service in the background, after its
+// token was compared. Release may be called more than once.
+func (h *Hold) Release() {
+	m := h.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h.released = true
+	for _, l := range h.locks {
+		m.drop(l, h)
+	}
+	h.locks = nil
+}
+
+// Rekey makes h keep to, which via holds too, in place of from: the file was
+// renamed. It does nothing for a hold that does not have from.
+func (h *Hold) Rekey(from, to Key, via *Hold) {
+	m := h.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, j := h.find(from), via.find(to)
+	if i < 0 || j < 0 || h.released {
+		return
+	}
+	old, l := h.locks[i], via.locks[j]
+	if h.find(to) >= 0 {
+		h.locks = slices.Delete(h.locks, i, i+1)
+	} else {
+		h.locks[i] = l
+		l.holds[h] = struct{}{}
+	}
+	m.drop(old, h)
+}
+
+// Drop makes h give up k: the file has lost that name. A hold without keys
+// still ends with its session.
+func (h *Hold) Drop(k Key) {
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	if i := h.find(k); i >= 0 {
+		l := h.locks[i]
+		h.locks = slices.Delete(h.locks, i, i+1)
+		h.m.drop(l, h)
+	}
+}
+
+func (h *Hold) find(k Key) int {
+	return slices.IndexFunc(h.locks, func(l *lock) bool { return l.grant.Key == k })
+}
+
+// fail voids the hold.
+func (h *Hold) fail(cause error) { h.lost.CompareAndSwap(nil, &cause) }

@@ -1,0 +1,67 @@
+package lockmgr
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Kind says what a Key locks.
+type Kind uint8
+
+const (
+	// File locks one path: a file, or a name about to be one.
+	File Kind = iota
+	// Tree locks a directory and everything below it, as a whole: it conflicts
+	// with every File and Tree key at or below its path, and with every Tree key above.
+	Tree
+)
+
+// Key names what is locked, within one volume. Keys are comparable.
+type Key struct {
+	Kind Kind
+	// Path is relative to the volume's root, clean, its bytes as they are on
+	// the backing file system (no encoding is assumed).
+	Path string
+}
+
+// FileKey returns the key of the file at path, which is relative to the
+// volume's root. It fails with ErrInvalidKey unless path is clean: no empty,
+// "." or ".." component, no NUL byte, not the root itself.
+func FileKey(path string) (Key, error) { return newKey(File, path) }
+
+// TreeKey returns the key of the directory at path and of all that is below
+// it. It fails as FileKey does.
+func TreeKey(path string) (Key, error) { return newKey(Tree, path) }
+
+func newKey(kind Kind, path string) (Key, error) {
+	if strings.IndexByte(path, 0) >= 0 {
+		return Key{}, fmt.Errorf("%w: %q has a NUL byte", ErrInvalidKey, path)
+	}
+	for part := range strings.SplitSeq(path, "/") {
+		if part == "" || part == "." || part == ".." {
+			return Key{}, fmt.Errorf("%w: %q has the component %q", ErrInvalidKey, path, part)
+		}
+	}
+	return Key{Kind: kind, Path: path}, nil
+}
+
+// Conflicts reports whether k and other cannot both be held, by two owners.
+func (k Key) Conflicts(other Key) bool {
+	if k.Path == other.Path {
+		return true
+	}
+	return k.Kind == Tree && below(other.Path, k.Path) ||
+		other.Kind == Tree && below(k.Path, other.Path)
+}
+
+// below reports whether path lies strictly below dir.
+func below(path, dir string) bool {
+	return len(path) > len(dir) && path[len(dir)] == '/' && strings.HasPrefix(path, dir)
+}
+
+func (k Key) String() string {
+	if k.Kind == Tree {
+		return k.Path + "/"
+	}
+	return k.Path
+}

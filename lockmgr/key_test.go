@@ -1,0 +1,48 @@
+package lockmgr_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+func TestKeysAreCleanPaths(t *testing.T) {
+	for _, path := range []string{"f", "d/f", "a b/\xff\xfe", "...", "w", "tree", strings.Repeat("x/", 2000) + "f"} {
+		if _, err := lockmgr.FileKey(path); err != nil {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
+	for _, path := range []string{"", "/", "/f", "f/", "d//f", ".", "..", "d/./f", "d/../f", "../f", "f\x00", "\x00"} {
+		if _, err := lockmgr.FileKey(path); !errors.Is(err, lockmgr.ErrInvalidKey) {
+			t.Errorf("%q: %v, want ErrInvalidKey", path, err)
+		}
+		if _, err := lockmgr.TreeKey(path); !errors.Is(err, lockmgr.ErrInvalidKey) {
+			t.Errorf("tree %q: %v, want ErrInvalidKey", path, err)
+		}
+	}
+}
+
+func TestConflicts(t *testing.T) {
+	for _, c := range []struct {
+		a, b lockmgr.Key
+		want bool
+	}{
+		{file("f"), file("f"), true},
+		{file("f"), file("g"), false},
+		{file("d"), file("d/f"), false},
+		{tree("d"), file("d"), true},
+		{tree("d"), file("d/f"), true},
+		{tree("d"), file("d/e/f"), true},
+		{tree("d"), file("dd/f"), false},
+		{tree("d"), file("d.f"), false},
+		{tree("d/e"), file("d/f"), false},
+		{tree("d"), tree("d/e"), true},
+		{tree("d"), tree("e"), false},
+	} {
+		if c.a.Conflicts(c.b) != c.want || c.b.Conflicts(c.a) != c.want {
+			t.Errorf("%v and %v: want conflict %v, both ways round", c.a, c.b, c.want)
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package lockmgr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/lockfs/lockfs/renew"
+)
+
+// DefaultCloseGrace is how long a request without patience waits for a lock
+// whose holder has closed its file already: the kernel reports the last close
+// 6 µs to 5 ms after close() returned (measured on Linux 6.18).
+const DefaultCloseGrace = 20 * time.Millisecond
+
+// Config configures a Manager.
+type Config struct {
+	// Backend is the lock service. Required.
+	Backend Backend
+	// Session describes this mount in the lock service.
+	Session SessionInfo
+	// Renew holds the timings of the session; its TTL is required.
+	Renew renew.Config
+	// AnswerTimeout is how long a request without patience waits for the lock
+	// service to answer; 0 means an eighth of the TTL, as for a renewal.
+	AnswerTimeout time.Duration
+	// CloseGrace; 0 means DefaultCloseGrace.
+	CloseGrace time.Duration
+	// Logger; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// Manager is one mount's door to the locks of its volume.
+type Manager struct {
+	// Dependencies and constants.
+	backend Backend
+	cfg     Config
+	log     *slog.Logger
+
+	// ctx ends when Close begins; wg counts the goroutines Close waits for.
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	// opening is held by whoever opens a session, so that a hundred waiting
+	// opens ask for one session and not for a hundred.
+	opening chan struct{}
+
+	// LOCK ORDERING: opening, then mu. Nothing blocks under mu.
+	mu     sync.Mutex
+	slots  map[Key]*slot // GUARDED_BY(mu)
+	cur    *session      // GUARDED_BY(mu); the session new locks are acquired on
+	closed bool          // GUARDED_BY(mu)
+}
+
+// slot is one key on this mount.
+//
+// INVARIANT: lock == nil || under == nothing.
+// INVARIANT: it is in Manager.slots exactly while it has a lock, something is
+// under way or it is queued for.
+type slot struct {
+	key   Key
+	lock  *lock
+	under way
+	queue []*request // those who want the key, in order of arrival
+}
+
+// way is what is under way for a key in the service.
+type way uint8
+
+const (
+	nothing way = iota
+	acquiring
+	releasing
+)
+
+// lock is one key granted to one owner of this mount, shared by its holds.
+type lock struct {
+	grant  Grant
+	holder Holder
+	owner  Owner
+	sess   *session
+	holds  map[*Hold]struct{}
+}
+
+// New returns a Manager that has an open session. It fails with ErrUnavailable
+// when the lock service does not answer before ctx ends, and with the
+// inequality in the message when the timings of cfg.Renew do not add up.
+func New(ctx context.Context, cfg Config) (*Manager, error) {
+	if cfg.Backend == nil {
+		return nil, errors.New("lockmgr: Config.Backend is required")
+	}
+	if err := cfg.Renew.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.AnswerTimeout == 0 {
+		cfg.AnswerTimeout = cfg.Renew.TTL / 8
+	}
+	if cfg.CloseGrace == 0 {
+		cfg.CloseGrace = DefaultCloseGrace
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	cfg.Renew.Logger = cfg.Logger
+	m := &Manager{
+		backend: cfg.Backend,
+		cfg:     cfg,
+		log:     cfg.Logger,
+		opening: make(chan struct{}, 1),
+		slots:   make(map[Key]*slot),
+	}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	if _, err := m.session(ctx); err != nil {
+		m.cancel()
+		return nil, fmt.Errorf("open a lock session: %w", err)
+	}
+	return m, nil
+}
+
+// Close refuses new requests, ends those that wait with ErrClosed, marks every
+// lock as lost and ends the session in the lock service, and with it every
+// lock. The caller has let its writes finish before. If the service cannot be
+// told before ctx ends, the locks end with the session's TTL; the error says so.
+func (m *Manager) Close(ctx context.Context) error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil
+	}
+	m.closed = true
+	cur := m.cur
+	m.wakeAll()
+	m.mu.Unlock()
+
+	m.cancel()
+	var err error
+	if cur != nil {
+		// No write is issued any more before the service hears of the end.
+		cur.renewal.Close()
+		if err = cur.backend.Close(ctx); err != nil {
+			err = fmt.Errorf("end lock session %s (its locks end by themselves within %v): %w",
+				cur.backend.ID(), cur.backend.TTL(), err)
+		}
+	}
+	m.wg.Wait()
+	return err
+}
+
+// State tells what the current session is worth, for status reports.
+func (m *Manager) State() renew.State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cur.renewal.State()
+}
+
+func (m *Manager) slot(k Key) *slot {
+	s := m.slots[k]
+	if s == nil {
+		s = &slot{key: k}
+		m.slots[k] = s
+	}
+	return s
+}
+
+// changed wakes those who want the slot's key, and forgets a slot nobody needs.
+func (m *Manager) changed(s *slot) {
+	if s.lock == nil && s.under == nothing && len(s.queue) == 0 {
+		delete(m.slots, s.key)
+		return
+	}
+	for _, r := range s.queue {
+		r.wake()
+	}
+}
+
+func (m *Manager) wakeAll() {
+	for _, s := range m.slots {
+		m.changed(s)
+	}
+}

@@ -1,0 +1,530 @@
+package lockmgr_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
+	"github.com/lockfs/lockfs/renew"
+)
+
+const ttl = 15 * time.Second
+
+// bubbleClock is the clock of a synctest bubble.
+type bubbleClock struct{}
+
+func (bubbleClock) Now() boottime.Instant { return boottime.Instant(time.Now().UnixNano()) }
+
+// tap remembers the sessions that a Manager opens.
+type tap struct {
+	*lockmgrtest.Memory
+	mu       sync.Mutex
+	sessions []lockmgr.Session
+}
+
+func (b *tap) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
+	s, err := b.Memory.OpenSession(ctx, info, ttl)
+	if err == nil {
+		b.mu.Lock()
+		b.sessions = append(b.sessions, s)
+		b.mu.Unlock()
+	}
+	return s, err
+}
+
+// last returns the session opened last.
+func (b *tap) last() lockmgr.Session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sessions[len(b.sessions)-1]
+}
+
+// fixture is a service with one mount.
+type fixture struct {
+	t   *testing.T
+	svc *tap
+	m   *lockmgr.Manager
+	log *bytes.Buffer
+}
+
+// inBubble runs a test on a fixture whose time is the bubble's.
+func inBubble(t *testing.T, test func(f *fixture)) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fixture{t: t, svc: &tap{Memory: lockmgrtest.NewMemory()}}
+		f.m, f.log = f.manager()
+		test(f)
+		f.svc.Connect()
+		if err := f.m.Close(t.Context()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		if n := f.svc.Count(); n != 0 {
+			t.Errorf("%d entries are left", n)
+		}
+	})
+}
+
+func (f *fixture) manager() (*lockmgr.Manager, *bytes.Buffer) {
+	f.t.Helper()
+	log := &bytes.Buffer{}
+	m, err := lockmgr.New(f.t.Context(), lockmgr.Config{
+		Backend: f.svc,
+		Session: lockmgr.SessionInfo{Node: "node"},
+		Renew:   renew.Config{TTL: ttl, Clock: bubbleClock{}},
+		Logger:  slog.New(slog.NewTextHandler(log, nil)),
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return m, log
+}
+
+func file(path string) lockmgr.Key {
+	k, err := lockmgr.FileKey(path)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
+func tree(path string) lockmgr.Key {
+	k, err := lockmgr.TreeKey(path)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
+// open is the request of an OPEN.
+func open(owner string, wait time.Duration, paths ...string) lockmgr.Request {
+	r := lockmgr.Request{Owner: lockmgr.Owner(owner), Queue: true, Wait: wait}
+	for _, p := range paths {
+		r.Keys = append(r.Keys, file(p))
+	}
+	return r
+}
+
+// try is the request of a call that may not queue.
+func try(owner string, keys ...lockmgr.Key) lockmgr.Request {
+	return lockmgr.Request{Owner: lockmgr.Owner(owner), Keys: keys, Wait: time.Second}
+}
+
+func (f *fixture) must(req lockmgr.Request) *lockmgr.Hold {
+	f.t.Helper()
+	h, err := f.m.Acquire(f.t.Context(), req)
+	if err != nil {
+		f.t.Fatalf("acquire for %s: %v", req.Owner, err)
+	}
+	return h
+}
+
+// fails expects an error, and how long it takes to come.
+func (f *fixture) fails(req lockmgr.Request, want error, after time.Duration) {
+	f.t.Helper()
+	start := time.Now()
+	h, err := f.m.Acquire(f.t.Context(), req)
+	if h != nil || !errors.Is(err, want) {
+		f.t.Fatalf("acquire for %s: %v, want %v", req.Owner, err, want)
+	}
+	if took := time.Since(start); took != after {
+		f.t.Errorf("acquire for %s failed after %v, want %v", req.Owner, took, after)
+	}
+}
+
+// later acquires in a goroutine.
+func (f *fixture) later(req lockmgr.Request) <-chan *lockmgr.Hold {
+	ch := make(chan *lockmgr.Hold, 1)
+	go func() {
+		h, err := f.m.Acquire(f.t.Context(), req)
+		if err != nil {
+			f.t.Errorf("acquire for %s: %v", req.Owner, err)
+		}
+		ch <- h
+	}()
+	synctest.Wait()
+	return ch
+}
+
+func TestOwnersShareWithThemselvesOnly(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		one := f.must(open("a", 0, "f"))
+		two := f.must(open("a", 0, "f"))
+		if n := f.svc.Count(); n != 1 {
+			f.t.Errorf("%d entries for one owner, want 1", n)
+		}
+		if one.Token(file("f")) != two.Token(file("f")) || one.Token(file("f")) == 0 {
+			f.t.Error("holds of one lock have different tokens")
+		}
+		one.Release()
+		one.Release() // is harmless
+		f.fails(open("b", 0, "f"), lockmgr.ErrContended, 0)
+		f.fails(open("b", time.Minute, "f"), lockmgr.ErrContended, time.Minute)
+		two.Release()
+		f.must(open("b", 0, "f")).Release()
+	})
+}
+
+func TestLocalWaitersAreServedInOrder(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(open("a", 0, "f"))
+		var waiters []<-chan *lockmgr.Hold
+		for i := range 5 {
+			waiters = append(waiters, f.later(open(fmt.Sprint(i), -1, "f")))
+		}
+		if n := f.svc.Count(); n != 1 {
+			f.t.Errorf("%d entries in the service, want the holder's only", n)
+		}
+		var last int64
+		for i, w := range waiters {
+			h.Release()
+			h = <-w
+			if tok := h.Token(file("f")); tok <= last {
+				f.t.Errorf("waiter %d has token %d after %d", i, tok, last)
+			} else {
+				last = tok
+			}
+		}
+		h.Release()
+	})
+}
+
+func TestMountsExcludeEachOther(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		other, _ := f.manager()
+		h, err := other.Acquire(f.t.Context(), open("a", 0, "f"))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		// The same owner's name on another mount is another owner.
+		f.fails(open("a", 0, "f"), lockmgr.ErrContended, 0)
+		f.fails(try("a", file("f")), lockmgr.ErrContended, time.Second)
+		w := f.later(open("b", -1, "f"))
+		if n := f.svc.Count(); n != 2 {
+			f.t.Errorf("%d entries, want holder and waiter", n)
+		}
+		h.Release()
+		(<-w).Release()
+		if err := other.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
+// A call that may not queue is refused at once by a holder on its own mount,
+// unless that one has closed its file already.
+func TestTryGivesAClosingHolderAMoment(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(open("a", 0, "f"))
+		f.fails(try("b", file("f")), lockmgr.ErrContended, 0)
+		h.Closing()
+		f.fails(try("b", file("f")), lockmgr.ErrContended, lockmgr.DefaultCloseGrace)
+		f.fails(open("b", 0, "f"), lockmgr.ErrContended, lockmgr.DefaultCloseGrace)
+		time.AfterFunc(lockmgr.DefaultCloseGrace/2, h.Release)
+		f.must(try("b", file("f"))).Release()
+	})
+}
+
+func TestCancelledWait(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		other, _ := f.manager()
+		local := f.must(open("a", 0, "f"))
+		remote, err := other.Acquire(f.t.Context(), open("x", 0, "g"))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		for _, path := range []string{"f", "g"} {
+			ctx, cancel := context.WithCancel(f.t.Context())
+			time.AfterFunc(time.Second, cancel)
+			if _, err := f.m.Acquire(ctx, open("b", -1, path)); !errors.Is(err, context.Canceled) {
+				f.t.Errorf("a cancelled wait for %s: %v", path, err)
+			}
+		}
+		synctest.Wait()
+		if n := f.svc.Count(); n != 2 {
+			f.t.Errorf("%d entries, want those of the holders", n)
+		}
+		local.Release()
+		remote.Release()
+		if err := other.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
+func TestDeadlockIsRefused(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		shell, child := lockmgr.Process{PID: 10, Start: 1}, lockmgr.Process{PID: 11, Start: 2}
+		r := open("shell", 0, "f")
+		r.Process = shell
+		h := f.must(r)
+
+		r = open("child", -1, "f")
+		r.Process, r.Ancestors = child, func() []lockmgr.Process { return []lockmgr.Process{shell} }
+		f.fails(r, lockmgr.ErrDeadlock, 0)
+		r = open("handle 2", -1, "f")
+		r.Process = shell
+		f.fails(r, lockmgr.ErrDeadlock, 0)
+		// Another process of the same number is another process.
+		r = open("stranger", time.Second, "f")
+		r.Process = lockmgr.Process{PID: 10, Start: 99}
+		f.fails(r, lockmgr.ErrContended, time.Second)
+		h.Release()
+	})
+}
+
+func TestUnreachableService(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		f.svc.Disconnect()
+		f.fails(open("a", 0, "f"), lockmgr.ErrUnavailable, 0)
+		f.fails(open("a", 2*time.Second, "f"), lockmgr.ErrUnavailable, 2*time.Second)
+		w := f.later(open("a", 8*time.Second, "f"))
+		time.Sleep(time.Second)
+		f.svc.Connect()
+		(<-w).Release()
+	})
+}
+
+// An election or a restart of the service costs a pause, and no lock.
+func TestSuspendedAndHeldAgain(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		kept, deleted := f.must(open("a", 0, "f")), f.must(open("a", 0, "g"))
+		f.svc.Disconnect()
+		time.Sleep(ttl)
+		for _, h := range []*lockmgr.Hold{kept, deleted} {
+			if err := h.Check(); !errors.Is(err, lockmgr.ErrSuspended) {
+				f.t.Fatalf("without an answer for a TTL: %v", err)
+			}
+			if h.Lost() {
+				f.t.Fatal("a suspended hold counts as lost")
+			}
+		}
+		// A new open does not get a lock that is in doubt.
+		f.fails(open("a", 0, "f"), lockmgr.ErrUnavailable, 0)
+		f.fails(open("a", time.Second, "f"), lockmgr.ErrUnavailable, time.Second)
+
+		es, err := f.svc.Entries(f.t.Context(), "g")
+		if err == nil {
+			f.t.Fatal("the service answers")
+		}
+		f.svc.Connect()
+		if es, err = f.svc.Entries(f.t.Context(), "g"); err != nil || len(es) != 1 {
+			f.t.Fatal(es, err)
+		}
+		f.svc.Delete(lockmgr.Grant{Key: es[0].Key, Owner: es[0].Holder.Owner, Token: es[0].Token})
+		if err := kept.Await(f.t.Context()); err != nil {
+			f.t.Errorf("the lock that still stands: %v", err)
+		}
+		if err := deleted.Await(f.t.Context()); !errors.Is(err, lockmgr.ErrLockLost) || !deleted.Lost() {
+			f.t.Errorf("the lock that was deleted meanwhile: %v", err)
+		}
+		again := f.must(open("a", 0, "g"))
+		if again.Check() != nil || deleted.Check() == nil {
+			f.t.Error("the new lock and the lost one were mixed up")
+		}
+		deleted.Release()
+		if again.Check() != nil || f.svc.Count() != 2 {
+			f.t.Error("releasing a lost lock released the new one")
+		}
+		again.Release()
+		kept.Release()
+	})
+}
+
+func TestSessionLost(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(open("a", 0, "f"))
+		waiter := f.later(open("b", -1, "f"))
+		f.svc.Expire(f.svc.last())
+		synctest.Wait()
+		if err := h.Check(); !errors.Is(err, lockmgr.ErrSessionLost) || !h.Lost() {
+			f.t.Errorf("after its session ended a hold says %v", err)
+		}
+		if err := h.Await(f.t.Context()); !errors.Is(err, lockmgr.ErrSessionLost) {
+			f.t.Errorf("a lost hold may be waited for: %v", err)
+		}
+		next := <-waiter // on a new session
+		if next.Check() != nil {
+			f.t.Error("the new session's lock is not good")
+		}
+		next.Release()
+		// The owner of the lost lock is given a new one, not the lost one.
+		again := f.must(open("a", 0, "f"))
+		if again.Check() != nil || h.Check() == nil {
+			f.t.Error("a lost lock was joined")
+		}
+		h.Release()
+		if again.Check() != nil {
+			f.t.Error("releasing a lost lock released the new one")
+		}
+		again.Release()
+		if !strings.Contains(f.log.String(), "lock session lost") {
+			f.t.Errorf("the loss was not logged: %s", f.log)
+		}
+	})
+}
+
+// A release that finds the lock gone says so; one that was not answered is
+// tried until it is.
+func TestReleaseVerifiesTheOwner(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(open("a", 0, "f"))
+		es, err := f.svc.Entries(f.t.Context(), "")
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		f.svc.Delete(lockmgr.Grant{Key: es[0].Key, Owner: es[0].Holder.Owner, Token: es[0].Token})
+		h.Release()
+		synctest.Wait()
+		if !strings.Contains(f.log.String(), "not ours any more") {
+			f.t.Errorf("a lock that was not ours was released silently: %s", f.log)
+		}
+
+		h = f.must(open("a", 0, "f"))
+		f.svc.Disconnect()
+		h.Release()
+		f.fails(open("b", 2*time.Second, "f"), lockmgr.ErrUnavailable, 2*time.Second)
+		f.svc.Connect()
+		f.must(open("b", 5*time.Second, "f")).Release()
+	})
+}
+
+func TestRekeyAndDrop(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(open("a", 0, "tmp"))
+		via := f.must(try("a", file("tmp"), file("f")))
+		h.Rekey(file("tmp"), file("f"), via)
+		via.Release()
+		f.must(open("b", time.Second, "tmp")).Release()
+		f.fails(open("b", 0, "f"), lockmgr.ErrContended, 0)
+		if h.Token(file("f")) == 0 || h.Token(file("tmp")) != 0 || h.Check() != nil {
+			f.t.Error("the hold does not have its new key, and only that")
+		}
+		h.Drop(file("f"))
+		f.must(open("b", time.Second, "f")).Release()
+		if h.Check() != nil {
+			f.t.Error("a hold without names may not write to its file")
+		}
+		f.svc.Expire(f.svc.last())
+		synctest.Wait()
+		if h.Check() == nil {
+			f.t.Error("a hold without names outlives its session")
+		}
+		h.Release()
+	})
+}
+
+func TestTreeIsRefusedAtOnceByAHolderBelow(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(open("a", 0, "d/e/f"))
+		for _, path := range []string{"d", "d/e", "d/e/f"} {
+			f.fails(try("a", tree(path)), lockmgr.ErrContended, 0)
+		}
+		f.must(try("a", tree("d/e/ff"), tree("d/x"))).Release()
+		h.Release()
+		synctest.Wait()
+		dir := f.must(try("a", tree("d")))
+		f.fails(open("b", time.Second, "d/e/f"), lockmgr.ErrContended, time.Second)
+		w := f.later(open("b", -1, "d/e/f"))
+		dir.Release()
+		(<-w).Release()
+	})
+}
+
+func TestCloseEndsWaits(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		other, _ := f.manager()
+		h, err := other.Acquire(f.t.Context(), open("x", 0, "g"))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		f.must(open("a", 0, "f"))
+		var wg sync.WaitGroup
+		for _, path := range []string{"f", "g"} {
+			wg.Go(func() {
+				if _, err := f.m.Acquire(f.t.Context(), open("b", -1, path)); !errors.Is(err, lockmgr.ErrClosed) {
+					f.t.Errorf("a wait for %s ended with %v", path, err)
+				}
+			})
+		}
+		synctest.Wait()
+		if err := f.m.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+		wg.Wait()
+		f.fails(open("a", 0, "new"), lockmgr.ErrClosed, 0)
+		if n := f.svc.Count(); n != 1 {
+			f.t.Errorf("%d entries, want the other mount's", n)
+		}
+		h.Release()
+		if err := other.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
+// Requests for several keys in any order neither deadlock nor overlap.
+func TestSeveralKeysUnderLoad(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		other, _ := f.manager()
+		var mu sync.Mutex
+		holder := make(map[string]string)
+		paths := []string{"a", "b", "c"}
+		var wg sync.WaitGroup
+		for i := range 24 {
+			m := f.m
+			if i%2 == 0 {
+				m = other
+			}
+			wg.Go(func() {
+				me := fmt.Sprint(i)
+				for n := range 20 {
+					p, q := paths[(i+n)%3], paths[(i+2*n+1)%3]
+					req := open(me, -1, p)
+					if p != q {
+						req = open(me, -1, p, q)
+					}
+					h, err := m.Acquire(f.t.Context(), req)
+					if err != nil {
+						f.t.Errorf("%s: %v", me, err)
+						return
+					}
+					mu.Lock()
+					for _, k := range req.Keys {
+						if holder[k.Path] != "" {
+							f.t.Errorf("%s has %s together with %s", me, k, holder[k.Path])
+						}
+						holder[k.Path] = me
+					}
+					mu.Unlock()
+					time.Sleep(time.Millisecond)
+					mu.Lock()
+					for _, k := range req.Keys {
+						holder[k.Path] = ""
+					}
+					mu.Unlock()
+					h.Release()
+				}
+			})
+		}
+		wg.Wait()
+		if err := other.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
+func TestNewRefusesUnsafeTimings(t *testing.T) {
+	_, err := lockmgr.New(t.Context(), lockmgr.Config{Backend: lockmgrtest.NewMemory(), Renew: renew.Config{TTL: time.Second}})
+	if err == nil || !strings.Contains(err.Error(), "TTL") {
+		t.Errorf("a TTL of 1 s: %v", err)
+	}
+}

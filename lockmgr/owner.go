@@ -1,0 +1,45 @@
+package lockmgr
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Owner says who counts as one and the same: handles of one Owner share a
+// lock, those of two Owners exclude each other. It is what the mount's scope
+// makes of the caller: a handle, a process, a pod or the node. Comparable;
+// meaningful on this mount only.
+type Owner string
+
+// Process is one process for its whole life: a pid alone is used again.
+type Process struct {
+	PID   int
+	Start uint64 // clock ticks after boot, from /proc/PID/stat
+}
+
+// Holder describes who holds or waits for a lock, for people: nothing is
+// decided by it. It is stored in the lock service with the entry.
+type Holder struct {
+	Owner   uuid.UUID `json:"owner"`   // the acquisition
+	Session string    `json:"session"` // the mount's session
+	Node    string    `json:"node"`
+	Pod     string    `json:"pod,omitempty"` // pod UID, when the caller runs in one
+	PID     int       `json:"pid,omitempty"` // in the daemon's PID namespace
+	UID     uint32    `json:"uid"`
+	Comm    string    `json:"comm,omitempty"`
+	Since   time.Time `json:"since"` // when the entry was asked for, by the node's wall clock
+}
+
+// String names the holder as an operator would look for it.
+func (h Holder) String() string {
+	s := fmt.Sprintf("owner %s on %s", h.Owner, h.Node)
+	if h.Pod != "" {
+		s += ", pod " + h.Pod
+	}
+	if h.PID != 0 {
+		s += fmt.Sprintf(", pid %d (%s)", h.PID, h.Comm)
+	}
+	return s
+}

@@ -1,0 +1,197 @@
+package lockmgr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// Retries of a service that does not answer start after retryMin and double
+// up to retryMax: waiting for a holder is never done by polling, only errors are.
+const (
+	retryMin = 20 * time.Millisecond
+	retryMax = time.Second
+)
+
+// session is one session in the lock service and the goroutines that keep it.
+type session struct {
+	backend Session
+	renewal *renew.Session
+}
+
+// lease is what renew knows of a session.
+type lease struct {
+	m *Manager
+	s *session
+}
+
+func (l lease) Renew(ctx context.Context) error {
+	return gone(l.s.backend.Renew(ctx))
+}
+
+func (l lease) Done() <-chan struct{} { return l.s.backend.Done() }
+
+// Verify finds, after a suspension, the locks whose entries are gone although
+// the session lived, and marks them as lost. The others go on.
+func (l lease) Verify(ctx context.Context) error {
+	locks := l.m.locksOf(l.s)
+	grants := make([]Grant, len(locks))
+	for i, lk := range locks {
+		grants[i] = lk.grant
+	}
+	held, err := l.s.backend.Held(ctx, grants)
+	if err != nil {
+		return gone(err)
+	}
+	for i, ok := range held {
+		if !ok {
+			l.m.lockLost(locks[i], fmt.Errorf("%w: its entry was deleted from the lock service", ErrLockLost))
+		}
+	}
+	return nil
+}
+
+// gone translates the service's 'no such session' into renew's word for it.
+func gone(err error) error {
+	if errors.Is(err, ErrSessionLost) {
+		return fmt.Errorf("%w: %w", renew.ErrGone, err)
+	}
+	return err
+}
+
+// session returns the current session, or opens one if that is lost. It tries
+// until ctx ends, then fails with ErrUnavailable.
+func (m *Manager) session(ctx context.Context) (*session, error) {
+	select {
+	case m.opening <- struct{}{}:
+		defer func() { <-m.opening }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: no session: %w", ErrUnavailable, ctx.Err())
+	}
+	m.mu.Lock()
+	cur, closed := m.cur, m.closed
+	m.mu.Unlock()
+	if closed {
+		return nil, ErrClosed
+	}
+	if cur != nil && cur.renewal.State() != renew.Lost {
+		return cur, nil
+	}
+	for delay := retryMin; ; delay = min(2*delay, retryMax) {
+		s, err := m.openSession(ctx)
+		if err == nil {
+			return s, nil
+		}
+		if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+			return nil, err
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", err, ctx.Err())
+		}
+	}
+}
+
+func (m *Manager) openSession(ctx context.Context) (*session, error) {
+	sent := m.now() // the deadline counts from before the service could hear of us
+	bs, err := m.backend.OpenSession(ctx, m.cfg.Session, m.cfg.Renew.TTL)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{backend: bs}
+	rcfg := m.cfg.Renew
+	rcfg.TTL = bs.TTL()
+	s.renewal, err = renew.Start(rcfg, lease{m, s}, sent)
+	if err == nil {
+		m.mu.Lock()
+		if m.closed {
+			err = ErrClosed
+		} else {
+			m.cur = s
+			m.wg.Add(1)
+		}
+		m.mu.Unlock()
+		if err != nil {
+			s.renewal.Close()
+		}
+	}
+	if err != nil {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bs.TTL())
+		defer cancel()
+		return nil, errors.Join(err, bs.Close(cctx))
+	}
+	go m.watch(s)
+	return s, nil
+}
+
+func (m *Manager) now() boottime.Instant {
+	if c := m.cfg.Renew.Clock; c != nil {
+		return c.Now()
+	}
+	return boottime.System{}.Now()
+}
+
+// watch takes a lost session's locks out of the way of later requests. Nobody
+// holds them any more, and nobody can join them.
+func (m *Manager) watch(s *session) {
+	defer m.wg.Done()
+	<-s.renewal.Lost()
+	m.mu.Lock()
+	n := 0
+	for _, sl := range m.slots {
+		if sl.lock != nil && sl.lock.sess == s {
+			sl.lock = nil
+			m.changed(sl)
+			n++
+		}
+	}
+	closed := m.closed
+	m.mu.Unlock()
+	if closed {
+		return
+	}
+	m.log.Error("lock session lost; its locks are void and their files return EIO",
+		slog.String("session", s.backend.ID()), slog.Int("locks", n), slog.Any("cause", s.renewal.Cause()))
+	// What a dead session left behind in the service ends by itself; this only
+	// stops the backend's goroutines and, if the service answers, hurries it up.
+	ctx, cancel := context.WithTimeout(m.ctx, s.backend.TTL())
+	defer cancel()
+	s.renewal.Close()
+	if err := s.backend.Close(ctx); err != nil && !errors.Is(err, ErrSessionLost) {
+		m.log.Warn("could not end the lost session", slog.String("session", s.backend.ID()), slog.Any("error", err))
+	}
+}
+
+// locksOf lists the locks held on s.
+func (m *Manager) locksOf(s *session) []*lock {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var locks []*lock
+	for _, sl := range m.slots {
+		if sl.lock != nil && sl.lock.sess == s {
+			locks = append(locks, sl.lock)
+		}
+	}
+	return locks
+}
+
+// lockLost voids one lock: its holds fail for ever and nobody joins it.
+func (m *Manager) lockLost(l *lock, cause error) {
+	m.mu.Lock()
+	for h := range l.holds {
+		h.fail(cause)
+	}
+	if s := m.slots[l.grant.Key]; s != nil && s.lock == l {
+		s.lock = nil
+		m.changed(s)
+	}
+	m.mu.Unlock()
+	m.log.Error("lock lost; its file returns EIO",
+		slog.String("path", l.grant.Key.String()), slog.String("owner", l.grant.Owner.String()), slog.Any("cause", cause))
+}
