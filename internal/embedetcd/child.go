@@ -1,0 +1,153 @@
+package embedetcd
+
+import (
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// childName is argv[0] of the etcd process: what ps shows, and what makes
+	// init below take the process over.
+	childName = "lockfs-etcd"
+
+	// stopByte on its stdin asks it to stop.
+	stopByte = 's'
+)
+
+// init turns a process started by spawn into the etcd server. It is in init
+// and not in a function for main to call because test binaries are such
+// processes as well.
+func init() {
+	if len(os.Args) == 2 && os.Args[0] == childName {
+		os.Exit(runChild(os.Args[1]))
+	}
+}
+
+// lockFD is the descriptor of the locked lock file. The kernel closes it, and
+// so drops the flock, when everything else of the process is gone.
+const lockFD = 3
+
+// runChild serves etcd on dir until the parent asks it to stop or ends.
+func runChild(dir string) int {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	closeInherited()
+	unix.Umask(0o077)
+	lg, level := newChildLogger()
+	if !holdsLock(dir) {
+		lg.Error(childName + " is started by lockfs mount only")
+		return 2
+	}
+	stop := make(chan struct{})
+	go func() {
+		if n, _ := os.Stdin.Read(make([]byte, 1)); n == 0 {
+			// The parent is gone. What etcd has acknowledged is on disk, and a
+			// successor waits: nothing is worth waiting for.
+			os.Exit(0)
+		}
+		close(stop)
+	}()
+
+	rpc := make(chan *grpc.Server, 1)
+	cfg := etcdConfig(dir, lg)
+	cfg.ServiceRegister = func(s *grpc.Server) { rpc <- s }
+	e, err := embed.StartEtcd(cfg) // removes a stale socket: we hold the flock
+	if err != nil {
+		lg.Error("cannot start etcd", zap.Error(err))
+		return 1
+	}
+	if err := os.Chmod(socketPath(dir), 0o600); err != nil {
+		lg.Error("cannot set the mode of the socket", zap.Error(err))
+		return 1
+	}
+	select {
+	case err := <-e.Err():
+		lg.Error("etcd failed", zap.Error(err))
+		return 1
+	case <-e.Server.StopNotify():
+		lg.Error("etcd stopped by itself")
+		return 1
+	case <-stop:
+	}
+	level.SetLevel(zap.FatalLevel) // what breaks off now is meant to
+	select {
+	case s := <-rpc:
+		s.Stop() // etcd would give watches that never end seconds to end
+	default:
+	}
+	e.Close()
+	return 0
+}
+
+// etcdConfig is an etcd of one member for one machine.
+func etcdConfig(dir string, lg *zap.Logger) *embed.Config {
+	// 64 MB, twice, are much for a user's state directory.
+	wal.SegmentSizeBytes = 8 << 20
+
+	client := url.URL{Scheme: "unix", Path: socketPath(dir)}
+	peer := url.URL{Scheme: "unix", Host: childName} // a name only: see ListenPeerUrls
+
+	cfg := embed.NewConfig()
+	cfg.Name = childName
+	cfg.Dir = dataPath(dir)
+	cfg.ListenClientUrls = []url.URL{client}
+	cfg.AdvertiseClientUrls = []url.URL{client}
+	cfg.ListenPeerUrls = nil // it has no peers
+	cfg.AdvertisePeerUrls = []url.URL{peer}
+	cfg.InitialCluster = childName + "=" + peer.String()
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(lg)
+
+	// A member alone has nobody to wait for: it elects itself one election
+	// timeout after its start, and that is part of every takeover. It also sets the
+	// smallest TTL: 1.5 election timeouts, rounded up to a second.
+	cfg.TickMs, cfg.ElectionMs = 20, 100
+
+	// Nobody reads old revisions (a watch that falls behind reads anew) and
+	// no follower has to catch up, but a takeover reads all that is kept: about
+	// a second for 300,000 revisions.
+	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModePeriodic, "15s"
+	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = 5000, 100
+
+	// cfg.UnsafeNoFsync stays off: a lock acknowledged and then forgotten by a
+	// power cut is harmless, but an etcd whose files are torn does not start.
+	return cfg
+}
+
+// holdsLock guards against a start by hand, without the flock. It makes no
+// os.File of the descriptor: the garbage collector would close it.
+func holdsLock(dir string) bool {
+	var have, want unix.Stat_t
+	return unix.Fstat(lockFD, &have) == nil && unix.Stat(lockPath(dir), &want) == nil &&
+		have.Dev == want.Dev && have.Ino == want.Ino
+}
+
+// closeInherited closes descriptors that the mount failed to mark
+// close-on-exec: go-fuse opens /dev/fuse so, and a copy of it here would keep
+// a killed mount's programs waiting instead of failing.
+func closeInherited() {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= lockFD {
+			continue
+		}
+		// The Go runtime's own poller is an anonymous inode.
+		if to, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name())); err == nil && !strings.HasPrefix(to, "anon_inode:") {
+			_ = unix.Close(fd)
+		}
+	}
+}

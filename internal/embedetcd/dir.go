@@ -1,0 +1,130 @@
+package embedetcd
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// envStateDir overrides StateDir.
+const envStateDir = "LOCKFS_STATE_DIR"
+
+// maxSocketPath is the longest path of a unix socket: sun_path has 108 bytes,
+// the last of them NUL.
+const maxSocketPath = 107
+
+// Files of a state directory. The socket's name is short for maxSocketPath.
+func lockPath(dir string) string   { return filepath.Join(dir, "lock") }
+func dataPath(dir string) string   { return filepath.Join(dir, "etcd") }
+func socketPath(dir string) string { return filepath.Join(dir, "client.sock") }
+
+// StateDir returns the directory that lockfs keeps state of this machine in:
+// $LOCKFS_STATE_DIR if set, else /var/lib/lockfs for root and
+// $XDG_STATE_HOME/lockfs or ~/.local/state/lockfs for others. It fails with
+// ErrStateDir when the variable is not an absolute path, or when there is no home.
+func StateDir() (string, error) {
+	if dir := os.Getenv(envStateDir); dir != "" {
+		if !filepath.IsAbs(dir) {
+			return "", fmt.Errorf("%w: %s=%q is not an absolute path", ErrStateDir, envStateDir, dir)
+		}
+		return filepath.Clean(dir), nil
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/lockfs", nil
+	}
+	// The XDG specification has relative paths ignored.
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "lockfs"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("%w: %w; set %s", ErrStateDir, err, envStateDir)
+	}
+	return filepath.Join(home, ".local", "state", "lockfs"), nil
+}
+
+// DirFor returns the state directory of the directory source, below stateDir:
+// it is named by source's device and inode, not by its path, so that bind
+// mounts and symbolic links of one directory meet.
+//
+// Inode numbers are used again: where the file system gives out a file handle
+// that is good for the inode's whole life, a digest of it is part of the
+// name, so that a new directory does not find the locks of a removed one.
+// Elsewhere (overlay, for one) it may, and the mount is then refused because
+// the volume's record and marker disagree.
+//
+// Device numbers may change at a reboot. The SOURCE then starts with an empty
+// lock service, which no mount of this boot can disagree with; the volume's
+// record comes back from its marker; fencing tokens count from one again, so
+// they order the grants of one boot only. What is left of the old one is a few
+// megabytes that nobody opens.
+func DirFor(stateDir, source string) (string, error) {
+	fi, err := os.Stat(source)
+	if err != nil {
+		return "", err
+	}
+	st := fi.Sys().(*syscall.Stat_t)
+	name := fmt.Sprintf("%d:%d-%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	if id := lifelongHandle(source); id != nil {
+		sum := sha256.Sum256(id)
+		name += fmt.Sprintf("-%x", sum[:4])
+	}
+	return filepath.Join(stateDir, "embedded", name), nil
+}
+
+// lifelongHandle returns source's file handle if it is known to be the same on
+// every look and never to be used again, nil otherwise. fuse, for one, makes it
+// of a node id that changes whenever the kernel forgets the inode: two mounts
+// that derive two names from it would not exclude each other.
+func lifelongHandle(source string) []byte {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(source, &fs); err != nil {
+		return nil
+	}
+	switch fs.Type {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC:
+	default:
+		return nil
+	}
+	h, _, err := unix.NameToHandleAt(unix.AT_FDCWD, source, unix.AT_SYMLINK_FOLLOW)
+	if err != nil {
+		return nil
+	}
+	return h.Bytes()
+}
+
+// prepareDir creates dir and makes it ours alone.
+func prepareDir(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return fmt.Errorf("%w: %q is not an absolute path", ErrStateDir, dir)
+	}
+	sock := socketPath(dir)
+	if len(sock) > maxSocketPath {
+		return fmt.Errorf("%w: the path of its socket, %s, has %d bytes and a unix socket's may have %d; set %s to a shorter path",
+			ErrStateDir, sock, len(sock), maxSocketPath, envStateDir)
+	}
+	// Clients name the socket by a URL.
+	if (&url.URL{Path: sock}).EscapedPath() != sock {
+		return fmt.Errorf("%w: %q has characters that a URL cannot hold; set %s to a plain path", ErrStateDir, dir, envStateDir)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("%w: %w; set %s to a directory you can write to", ErrStateDir, err, envStateDir)
+	}
+	fi, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrStateDir, err)
+	}
+	if uid := fi.Sys().(*syscall.Stat_t).Uid; !fi.IsDir() || int(uid) != os.Geteuid() {
+		return fmt.Errorf("%w: %s is not a directory of user %d; remove it or set %s", ErrStateDir, dir, os.Geteuid(), envStateDir)
+	}
+	// Others must not get at the socket, not even before its mode is set.
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("%w: %w", ErrStateDir, err)
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package embedetcd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// tryLock returns the lock file, locked, or errHeld. The lock file is never
+// removed: two processes could then each hold a lock on a different inode.
+func tryLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStateDir, err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case err == nil:
+		return f, nil
+	case errors.Is(err, unix.EWOULDBLOCK):
+		err = errHeld
+	default:
+		err = fmt.Errorf("%w: flock %s: %w", ErrStateDir, path, err)
+	}
+	f.Close()
+	return nil, err
+}
+
+// writeHolder notes who serves, for people: nothing is decided by it, so a
+// failure (a full disk, which etcd will report) does not matter. The width is
+// fixed because a reader must not find the file truncated.
+func writeHolder(lock *os.File, pid int) {
+	_, _ = lock.WriteAt(fmt.Appendf(nil, "%-10d\n", pid), 0)
+}
+
+// holder names the process that serves, or last did, for error messages.
+func holder(dir string) string {
+	b, err := os.ReadFile(lockPath(dir))
+	pid := strings.TrimSpace(string(b))
+	if err != nil || pid == "" {
+		return ""
+	}
+	return ", last served by pid " + pid
+}

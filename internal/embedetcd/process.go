@@ -1,0 +1,86 @@
+package embedetcd
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// stopGrace is how long etcd may take to close its files when asked to. It
+// needs some ten milliseconds, unless its disk hangs; being killed costs it nothing
+// but a longer replay at the next start.
+const stopGrace = 5 * time.Second
+
+// process is an etcd process this one has started.
+type process struct {
+	cmd  *exec.Cmd
+	life io.WriteCloser // its stdin: a byte asks it to stop, the end means that we are gone
+
+	done   chan struct{} // closed when it is reaped and its log relayed
+	reason string        // the last error it logged; to be read after done
+	err    error         // as of exec.Cmd.Wait; to be read after done
+}
+
+// spawn starts etcd on dir. It consumes lock, the open and locked lock file,
+// whose only descriptor is the child's from here on.
+func spawn(dir string, lock *os.File, logger *slog.Logger) (*process, error) {
+	defer lock.Close()
+	// Not os.Executable: an upgrade may have replaced the file at its path.
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{childName, dir}
+	cmd.Dir = "/"
+	cmd.Env = []string{} // etcd and gRPC obey variables meant for others
+	cmd.ExtraFiles = []*os.File{lock}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	life, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("embedded lock service: %w", err)
+	}
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		return nil, fmt.Errorf("embedded lock service: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("embedded lock service: cannot start %s: %w", childName, err)
+	}
+	p := &process{cmd: cmd, life: life, done: make(chan struct{})}
+	writeHolder(lock, cmd.Process.Pid)
+	go func() {
+		defer close(p.done)
+		p.reason = relay(log, logger)
+		p.err = cmd.Wait()
+	}()
+	return p, nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// stop ends the process, cleanly if that does not take too long, and returns
+// when it is reaped.
+func (p *process) stop() {
+	// An error means that it has ended already.
+	_, _ = p.life.Write([]byte{stopByte})
+	select {
+	case <-p.done:
+	case <-time.After(stopGrace):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+// exitError says why the process ended by itself; done must be closed.
+func (p *process) exitError(dir string) error {
+	if p.err == nil {
+		return &ExitError{Dir: dir, Reason: p.reason, Err: errStopped}
+	}
+	e := &ExitError{Dir: dir, Err: p.err}
+	// Of a kill the log knows nothing.
+	if p.cmd.ProcessState.Exited() {
+		e.Reason = p.reason
+	}
+	return e
+}

@@ -1,0 +1,163 @@
+package embedetcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+const (
+	// pollInterval is how often a joined mount tries the flock. A blocking
+	// flock(2) would wake sooner but cannot be given up when Close is called.
+	pollInterval = 100 * time.Millisecond
+
+	// probeInterval is how often Start asks whether the endpoint answers.
+	probeInterval = 10 * time.Millisecond
+
+	// maxBackoff bounds the pause between two attempts to start etcd that
+	// failed; the first is pollInterval.
+	maxBackoff = 10 * time.Second
+)
+
+// Config says where the lock service lives.
+type Config struct {
+	// Dir is the state directory of one SOURCE, see DirFor: an absolute path.
+	// It is created. Required.
+	Dir string
+
+	// Logger hears of takeovers, of failures, and of etcd's own warnings.
+	// nil discards them.
+	Logger *slog.Logger
+}
+
+// Server is this process's share in the lock service of one SOURCE: it serves,
+// or stands by to take over. It is safe for concurrent use.
+type Server struct {
+	// Constant.
+	dir    string
+	logger *slog.Logger
+	cancel context.CancelFunc
+	done   chan struct{} // closed when run has returned
+	failed chan error    // run's first failure, for Start
+}
+
+// Start joins the lock service in cfg.Dir, or serves it when nobody does. It
+// returns when the endpoint answers; from then on the Server takes over
+// whenever the serving process ends, until Close.
+//
+// Errors: ErrStateDir when Dir cannot be used; *ExitError when the etcd that
+// this process started ended before it answered; ctx's, when nobody answers.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	if err := prepareDir(cfg.Dir); err != nil {
+		return nil, err
+	}
+	logger := cfg.Logger
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	runCtx, cancel := context.WithCancel(context.Background())
+	s := &Server{
+		dir:    cfg.Dir,
+		logger: logger.With("dir", cfg.Dir),
+		cancel: cancel,
+		done:   make(chan struct{}),
+		failed: make(chan error, 1),
+	}
+	go s.run(runCtx)
+	if err := s.waitAnswer(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Endpoint is where etcd clients connect, the same for every mount of the
+// SOURCE and over every takeover.
+func (s *Server) Endpoint() string { return EndpointOf(s.dir) }
+
+// Close stops standing by, and stops the etcd if this process runs it: clients
+// still connected see it end, and another mount takes over. It returns when
+// that is done. Close may be called more than once.
+func (s *Server) Close() {
+	s.cancel()
+	<-s.done
+}
+
+// waitAnswer returns nil when the endpoint answers.
+func (s *Server) waitAnswer(ctx context.Context) error {
+	tick := time.NewTicker(probeInterval)
+	defer tick.Stop()
+	var probeErr error
+	for {
+		if probeErr = probe(ctx, socketPath(s.dir)); probeErr == nil {
+			return nil
+		}
+		select {
+		case err := <-s.failed:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("the embedded lock service in %s does not answer%s: %w (%v)",
+				s.dir, holder(s.dir), context.Cause(ctx), probeErr)
+		case <-tick.C:
+		}
+	}
+}
+
+// run takes the flock whenever it is free and serves while it has it.
+func (s *Server) run(ctx context.Context) {
+	defer close(s.done)
+	backoff := pollInterval
+	for {
+		pause := pollInterval
+		began := time.Now()
+		err := s.tryServe(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if !errors.Is(err, errHeld) {
+			if time.Since(began) > maxBackoff {
+				backoff = pollInterval // it did serve: this is a new trouble
+			}
+			pause, backoff = backoff, min(2*backoff, maxBackoff)
+			s.report(err, pause)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// tryServe serves until ctx ends, which is no error, or etcd does. It returns
+// errHeld when another process serves.
+func (s *Server) tryServe(ctx context.Context) error {
+	lock, err := tryLock(lockPath(s.dir))
+	if err != nil {
+		return err
+	}
+	p, err := spawn(s.dir, lock, s.logger)
+	if err != nil {
+		return err
+	}
+	s.logger.Info("serving the embedded lock service", "pid", p.pid())
+	select {
+	case <-p.done:
+		return p.exitError(s.dir)
+	case <-ctx.Done():
+		p.stop()
+		return nil
+	}
+}
+
+// report tells Start, if it still waits, and the log.
+func (s *Server) report(err error, pause time.Duration) {
+	select {
+	case s.failed <- err:
+	default:
+	}
+	s.logger.Error("embedded lock service failed; no lock is granted until a mount of this SOURCE serves it again",
+		"error", err, "retry_in", pause)
+}
