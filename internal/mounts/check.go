@@ -1,0 +1,115 @@
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// CheckSource checks the directory a view is to be made of, and returns its
+// absolute path without symbolic links.
+func CheckSource(path string) (string, error) {
+	l, err := open(path)
+	if err != nil {
+		return "", pathError("SOURCE", path, err)
+	}
+	defer l.close()
+	if _, err := firstName(l.path); err != nil && !errors.Is(err, io.EOF) {
+		return "", pathError("SOURCE", path, err)
+	}
+	return l.path, nil
+}
+
+// CheckMountpoint checks the directory a view of source is to be mounted at
+// and returns its absolute path without symbolic links. Call ClearStale first:
+// a dead mount has no attributes to check.
+func CheckMountpoint(source, mountpoint string) (string, error) {
+	l, err := open(mountpoint)
+	if err != nil {
+		return "", pathError("MOUNTPOINT", mountpoint, err)
+	}
+	defer l.close()
+	if err := checkApart(source, l.path); err != nil {
+		return "", err
+	}
+	if err := checkEmpty(l.path); err != nil {
+		return "", err
+	}
+	return l.path, nil
+}
+
+// checkApart makes sure that neither directory is in the other: looked up from
+// inside the view, the daemon would wait for itself. Both are compared by
+// identity at every level, so that bind mounts hide nothing.
+func checkApart(source, mountpoint string) error {
+	src, err := os.Stat(source)
+	if err != nil {
+		return pathError("SOURCE", source, err)
+	}
+	mnt, err := os.Stat(mountpoint)
+	if err != nil {
+		return pathError("MOUNTPOINT", mountpoint, err)
+	}
+	if os.SameFile(src, mnt) {
+		return fmt.Errorf("MOUNTPOINT %s is SOURCE itself; choose an empty directory elsewhere", mountpoint)
+	}
+	in, err := inside(mountpoint, src)
+	if err != nil {
+		return pathError("MOUNTPOINT", mountpoint, err)
+	}
+	if in {
+		return fmt.Errorf("MOUNTPOINT %s is inside SOURCE %s; choose an empty directory outside of it", mountpoint, source)
+	}
+	in, err = inside(source, mnt)
+	if err != nil {
+		return pathError("SOURCE", source, err)
+	}
+	if in {
+		return fmt.Errorf("MOUNTPOINT %s has SOURCE %s in it; choose an empty directory elsewhere", mountpoint, source)
+	}
+	return nil
+}
+
+// inside reports whether dir is an ancestor of path, an absolute path without
+// symbolic links.
+func inside(path string, dir fs.FileInfo) (bool, error) {
+	for path != "/" {
+		path = filepath.Dir(path)
+		fi, err := os.Stat(path)
+		if err != nil {
+			return false, err
+		}
+		if os.SameFile(fi, dir) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func checkEmpty(dir string) error {
+	switch name, err := firstName(dir); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return pathError("MOUNTPOINT", dir, err)
+	default:
+		return fmt.Errorf("MOUNTPOINT %s is not empty (it has %q); choose an empty directory", dir, name)
+	}
+}
+
+// firstName returns a name in dir, io.EOF when there is none.
+func firstName(dir string) (string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(1)
+	if err != nil {
+		return "", err
+	}
+	return names[0], nil
+}

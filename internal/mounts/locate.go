@@ -1,0 +1,89 @@
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// location is where a path leads to. It holds a descriptor, to be closed.
+type location struct {
+	file *os.File // opened with O_PATH
+	path string   // absolute, without symbolic links
+}
+
+// open looks up a directory without asking its file system anything, dead
+// ones included.
+func open(path string) (*location, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	resolved, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &location{file: f, path: resolved}, nil
+}
+
+func (l *location) close() { l.file.Close() }
+
+// mount returns the mount by which the path was reached.
+func (l *location) mount() (Mount, error) {
+	id, err := l.mountID()
+	if err != nil {
+		return Mount{}, fmt.Errorf("the mount that holds %s: %w", l.path, err)
+	}
+	table, err := List()
+	if err != nil {
+		return Mount{}, err
+	}
+	for _, m := range table {
+		if m.ID == id {
+			return m, nil
+		}
+	}
+	return Mount{}, fmt.Errorf("the mount that holds %s (id %d) is not in /proc/self/mountinfo", l.path, id)
+}
+
+var errNoMountID = errors.New("no mnt_id in /proc/self/fdinfo")
+
+func (l *location) mountID() (int, error) {
+	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", l.file.Fd()))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(info)) {
+		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
+			return strconv.Atoi(strings.TrimSpace(id))
+		}
+	}
+	return 0, errNoMountID
+}
+
+// Find returns the topmost mount exactly at path, and whether there is one.
+// Symbolic links in path are followed. It fails if path is not a directory
+// that can be reached.
+func Find(path string) (Mount, bool, error) {
+	l, err := open(path)
+	if err != nil {
+		return Mount{}, false, err
+	}
+	defer l.close()
+	return l.mountedAt()
+}
+
+// mountedAt returns the mount whose root the location is.
+func (l *location) mountedAt() (Mount, bool, error) {
+	m, err := l.mount()
+	if err != nil || m.Point != l.path {
+		return Mount{}, false, err
+	}
+	return m, true, nil
+}

@@ -1,0 +1,77 @@
+package mounts
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"golang.org/x/sys/unix"
+)
+
+// FSType is the type of lockfs's mounts in the mount table.
+const FSType = "fuse.lockfs"
+
+// ClearStale removes what killed daemons left at mountpoint: while the topmost
+// mount there is a lockfs mount that nobody serves, it is lazily unmounted.
+// nil means that nothing is mounted there now. It fails with a *MountedError
+// when something else is, a lockfs mount that is served among it; a frozen
+// one keeps it waiting until it thaws or dies.
+func ClearStale(mountpoint string) error {
+	cleared := map[int]bool{}
+	for {
+		m, ok, err := stale(mountpoint)
+		if err != nil || !ok {
+			return err
+		}
+		if cleared[m.ID] {
+			return fmt.Errorf("the dead mount at %s is still there after its unmount; try umount -l %s", m.Point, m.Point)
+		}
+		cleared[m.ID] = true
+		if err := detach(m.Point); err != nil {
+			return fmt.Errorf("cannot unmount the dead lockfs mount at %s: %w; try umount -l %s as root", m.Point, err, m.Point)
+		}
+	}
+}
+
+// stale returns the dead lockfs mount at path, and whether there is one.
+func stale(path string) (Mount, bool, error) {
+	l, err := open(path)
+	if err != nil {
+		return Mount{}, false, pathError("MOUNTPOINT", path, err)
+	}
+	defer l.close()
+	m, ok, err := l.mountedAt()
+	if err != nil || !ok {
+		return Mount{}, false, err
+	}
+	if m.FSType != FSType || !l.dead() {
+		return Mount{}, false, &MountedError{Mount: m}
+	}
+	return m, true, nil
+}
+
+// dead reports whether the daemon of a FUSE mount is gone. FORCE_SYNC: the
+// kernel would answer from its attribute cache for a second after a kill.
+func (l *location) dead() bool {
+	var st unix.Statx_t
+	err := unix.Statx(int(l.file.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_TYPE, &st)
+	return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED)
+}
+
+// detach unmounts path lazily: a dead mount may have files open.
+func detach(path string) error {
+	if os.Geteuid() == 0 {
+		return unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
+	tool, err := fusermount()
+	if err != nil {
+		return err
+	}
+	out, err := exec.Command(tool, "-uz", "--", path).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", tool, err, bytes.TrimSpace(out))
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package mounts
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Mount is one line of /proc/self/mountinfo.
+type Mount struct {
+	ID     int    // unique among the mounts there are
+	Point  string // where it is mounted, an absolute path
+	Root   string // the directory of the file system that is mounted there
+	FSType string // with the subtype, as in "fuse.lockfs"
+	Source string // the device, the server, or a name the file system chose
+}
+
+// List returns the mounts of this process's mount namespace.
+func List() ([]Mount, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("read the mount table: %w", err)
+	}
+	defer f.Close()
+	return parse(f)
+}
+
+// parse reads a table in the format of /proc/PID/mountinfo, proc(5).
+func parse(r io.Reader) ([]Mount, error) {
+	var table []Mount
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20) // an overlay lists its layers in one line
+	for lines.Scan() {
+		m, err := parseLine(lines.Text())
+		if err != nil {
+			return nil, fmt.Errorf("mount table: line %q: %w", lines.Text(), err)
+		}
+		table = append(table, m)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read the mount table: %w", err)
+	}
+	return table, nil
+}
+
+var errFields = errors.New("too few fields")
+
+// parseLine reads one line:
+//
+//	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+//	ID      dev root point options   optional... - type source  super options
+func parseLine(line string) (Mount, error) {
+	// Blanks within a field are escaped, so the first lone dash is the separator.
+	before, after, ok := strings.Cut(line, " - ")
+	left, right := strings.Split(before, " "), strings.Split(after, " ")
+	if !ok || len(left) < 6 || len(right) < 2 {
+		return Mount{}, errFields
+	}
+	id, err := strconv.Atoi(left[0])
+	if err != nil {
+		return Mount{}, err
+	}
+	return Mount{
+		ID:     id,
+		Root:   unescape(left[3]),
+		Point:  unescape(left[4]),
+		FSType: unescape(right[0]),
+		Source: unescape(right[1]),
+	}, nil
+}
+
+// unescape undoes the kernel's octal escapes: \040 for a blank and the like.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+4 <= len(s) {
+			if c, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(c))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

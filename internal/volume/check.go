@@ -1,0 +1,123 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/google/uuid"
+)
+
+// RecordStore keeps the volume's record in the lock service.
+type RecordStore interface {
+	// VolumeRecord stores want as the record unless there is one, and returns the
+	// record as it then is.
+	VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error)
+}
+
+// Config says which volume a mount is for. All fields are required.
+type Config struct {
+	Source    string      // SOURCE, an absolute path
+	Namespace string      // of the volume, see ValidateName
+	Name      string      // of the volume, see ValidateName
+	Record    RecordStore // the lock service's record for Namespace and Name
+}
+
+// markerAttempts bounds how often Check looks for a marker that others create
+// and, being refused, remove again.
+const markerAttempts = 5
+
+// Check makes sure that SOURCE, its marker, the lock service's record and cfg
+// mean one volume, creates what a first mount has to, and returns the
+// volume's id.
+//
+// Errors: ErrName; *MismatchError when they mean different ones; *InvalidError
+// for a marker or a record that cannot be read; the file system's, the record store's.
+// A marker that Check created is removed again when the record turns out to
+// be another volume's; after any other error it stays, and the next mount
+// goes on from it.
+func Check(ctx context.Context, cfg Config) (uuid.UUID, error) {
+	if err := errors.Join(ValidateName("namespace", cfg.Namespace), ValidateName("name", cfg.Name)); err != nil {
+		return uuid.Nil, err
+	}
+	marker, created, err := openMarker(cfg)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	b, err := cfg.Record.VolumeRecord(ctx, marker.encode())
+	if err != nil {
+		return uuid.Nil, fmt.Errorf("the volume's record: %w", err)
+	}
+	volume := cfg.Namespace + "/" + cfg.Name
+	record, err := decode("the record of volume "+volume+" in the lock service", b)
+	if err == nil && record != marker {
+		err = disagree(cfg, marker, record, created)
+	}
+	if err == nil {
+		return marker.ID, nil
+	}
+	if created {
+		if undo := removeMarker(cfg.Source, marker); undo != nil {
+			err = fmt.Errorf("%w (and the marker just created could not be removed: %w)", err, undo)
+		}
+	}
+	return uuid.Nil, err
+}
+
+// openMarker returns SOURCE's marker, which agrees with cfg, and whether it
+// was created for it.
+func openMarker(cfg Config) (marker identity, created bool, err error) {
+	for range markerAttempts {
+		marker, err = readMarker(cfg.Source)
+		if err == nil {
+			return marker, false, asked(cfg, marker)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return identity{}, false, err
+		}
+		marker = identity{Format: format, ID: uuid.New(), Namespace: cfg.Namespace, Name: cfg.Name}
+		err = createMarker(cfg.Source, marker)
+		if err == nil {
+			return marker, true, nil
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return identity{}, false, err
+		}
+	}
+	return identity{}, false, err
+}
+
+// asked compares the marker with what the mount was asked for.
+func asked(cfg Config, marker identity) error {
+	e := &MismatchError{Source: cfg.Source, Volume: cfg.Namespace + "/" + cfg.Name}
+	switch {
+	case marker.Namespace != cfg.Namespace:
+		e.Field, e.Marker, e.Asked = "namespace", marker.Namespace, cfg.Namespace
+	case marker.Name != cfg.Name:
+		e.Field, e.Marker, e.Asked = "name", marker.Name, cfg.Name
+	default:
+		return nil
+	}
+	return e
+}
+
+// disagree names the first difference between the marker and the record. A
+// marker just created is none: SOURCE had no identity to disagree with.
+func disagree(cfg Config, marker, record identity, created bool) error {
+	e := &MismatchError{Source: cfg.Source, Volume: cfg.Namespace + "/" + cfg.Name}
+	switch {
+	case marker.ID != record.ID:
+		e.Field, e.Marker, e.Record = "volume id", marker.ID.String(), record.ID.String()
+	case marker.Namespace != record.Namespace:
+		e.Field, e.Marker, e.Record = "namespace", marker.Namespace, record.Namespace
+	case marker.Name != record.Name:
+		e.Field, e.Marker, e.Record = "name", marker.Name, record.Name
+	default:
+		e.Field, e.Marker, e.Record = "format", fmt.Sprint(marker.Format), fmt.Sprint(record.Format)
+	}
+	if created {
+		e.Marker = ""
+	}
+	return e
+}

@@ -1,0 +1,52 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNewer: the volume was made by a newer lockfs, in a format this one does
+// not know.
+var ErrNewer = errors.New("made by a newer lockfs")
+
+// MismatchError reports that SOURCE, the lock service and the command line do
+// not mean the same volume. Nothing has been changed.
+type MismatchError struct {
+	Source string // the directory
+	Field  string // what disagrees: "namespace", "name" or "volume id"
+	Marker string // what the marker in Source says; empty when there is none
+	Asked  string // what the mount was asked for; empty for the volume id
+	Record string // what the lock service says; empty if it was not asked
+	Volume string // namespace/name, as asked for
+}
+
+func (e *MismatchError) Error() string {
+	switch {
+	case e.Marker == "":
+		return fmt.Sprintf("the lock service knows volume %s as %s, but %s has no marker %s: it is not the directory that was mounted under this name, or lost its marker; "+
+			"mount it under another --name, or restore the marker", e.Volume, e.Record, e.Source, MarkerName)
+	case e.Asked != "" && e.Record == "":
+		return fmt.Sprintf("%s belongs to the volume with %s %q, this mount asks for %q: the two would not exclude each other; "+
+			"mount with --%s=%s; if this is a copy that stands for itself, remove its %s",
+			e.Source, e.Field, e.Marker, e.Asked, e.Field, e.Marker, MarkerName)
+	default:
+		return fmt.Sprintf("%s of %s: the marker %s says %s, the lock service says %s for volume %s: another directory has this name; "+
+			"mount under another --name, or, if this is a copy that stands for itself, remove its marker first",
+			e.Field, e.Source, MarkerName, e.Marker, e.Record, e.Volume)
+	}
+}
+
+// InvalidError reports a marker or a record that cannot be read as one.
+type InvalidError struct {
+	Where string // the marker's path, or the record's place
+	Err   error  // ErrNewer, or what is wrong with it
+}
+
+func (e *InvalidError) Error() string {
+	if errors.Is(e.Err, ErrNewer) {
+		return fmt.Sprintf("%s: %v; upgrade lockfs on this node", e.Where, e.Err)
+	}
+	return fmt.Sprintf("%s is damaged or not lockfs's: %v; restore it from a backup, or, when no node has the volume mounted, remove it", e.Where, e.Err)
+}
+
+func (e *InvalidError) Unwrap() error { return e.Err }

@@ -1,0 +1,54 @@
+package volume
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+)
+
+// format is the version of the identity and of the layout of the volume's keys.
+// It changes whenever an older lockfs must not touch the volume any more.
+const format = 1
+
+// identity is what the marker and the record hold.
+type identity struct {
+	Format    int       `json:"format"`
+	ID        uuid.UUID `json:"id"`
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+}
+
+func (id identity) encode() []byte {
+	b, err := json.Marshal(id)
+	if err != nil {
+		panic(err) // an int, a UUID and two strings
+	}
+	return append(b, '\n')
+}
+
+// decode reads an identity; where names its place in the error, always an *InvalidError.
+func decode(where string, b []byte) (identity, error) {
+	// The format first: of a newer one nothing else may be understood.
+	var head struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(b, &head); err != nil {
+		return identity{}, &InvalidError{Where: where, Err: err}
+	}
+	if head.Format > format {
+		return identity{}, &InvalidError{Where: where, Err: fmt.Errorf("format %d: %w", head.Format, ErrNewer)}
+	}
+	var id identity
+	if err := json.Unmarshal(b, &id); err != nil {
+		return identity{}, &InvalidError{Where: where, Err: err}
+	}
+	switch {
+	case id.Format < 1:
+		return identity{}, &InvalidError{Where: where, Err: errors.New("it has no format version")}
+	case id.ID == uuid.Nil:
+		return identity{}, &InvalidError{Where: where, Err: errors.New("it has no volume id")}
+	}
+	return id, nil
+}

@@ -1,0 +1,151 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+)
+
+// MarkerName is the marker's name in SOURCE's root. The view hides it.
+const MarkerName = ".lockfs-volume"
+
+// maxMarker bounds what is read of a file that has the marker's name, in bytes.
+const maxMarker = 64 << 10
+
+// IsMarker reports whether an entry of SOURCE's root is the marker, or one
+// that was being created when its process was killed.
+func IsMarker(name string) bool {
+	return name == MarkerName || strings.HasPrefix(name, MarkerName+".")
+}
+
+// readMarker returns the identity in source's marker. Errors: fs.ErrNotExist,
+// *InvalidError, or the file system's.
+func readMarker(source string) (identity, error) {
+	path := filepath.Join(source, MarkerName)
+	// Not through a symbolic link, and without waiting for the other end of a FIFO.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return identity{}, &InvalidError{Where: path, Err: errors.New("it is a symbolic link")}
+	}
+	if err != nil {
+		return identity{}, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return identity{}, err
+	}
+	if !fi.Mode().IsRegular() {
+		return identity{}, &InvalidError{Where: path, Err: errors.New("it is not a regular file")}
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxMarker))
+	if err != nil {
+		return identity{}, err
+	}
+	return decode(path, b)
+}
+
+// createMarker writes id's marker. It appears complete and on disk, or not at
+// all. It fails with fs.ErrExist when there is one that is not id's.
+func createMarker(source string, id identity) error {
+	tmp := filepath.Join(source, MarkerName+"."+uuid.NewString())
+	if err := writeSynced(tmp, id.encode()); err != nil {
+		_ = os.Remove(tmp)
+		return fmt.Errorf("create the volume's marker: %w%s", err, advice(err))
+	}
+	err := renameNoReplace(tmp, filepath.Join(source, MarkerName))
+	if err != nil {
+		_ = os.Remove(tmp)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		// Over NFS a reply that was lost makes our own success look like this.
+		if have, readErr := readMarker(source); readErr == nil && have == id {
+			err = nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("create the volume's marker: %w", err)
+	}
+	return syncDir(source)
+}
+
+// advice says what to do about an error of the first write to SOURCE.
+func advice(err error) string {
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return "; SOURCE is read-only and was never mounted by lockfs: mount it once where it can be written"
+	case errors.Is(err, fs.ErrPermission):
+		return "; the first mount of a volume writes this file: run it as a user who may"
+	default:
+		return ""
+	}
+}
+
+func writeSynced(path string, b []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// renameNoReplace renames from to to unless to exists (fs.ErrExist).
+func renameNoReplace(from, to string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		return linkNoReplace(from, to)
+	default:
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+}
+
+// linkNoReplace is for NFS and others that know no flags of rename: link never
+// replaces.
+func linkNoReplace(from, to string) error {
+	if err := os.Link(from, to); err != nil {
+		return err
+	}
+	return os.Remove(from)
+}
+
+// removeMarker takes back the marker that createMarker made for id.
+func removeMarker(source string, id identity) error {
+	have, err := readMarker(source)
+	if err != nil {
+		return err
+	}
+	if have.ID != id.ID {
+		return nil // another mount's
+	}
+	if err := os.Remove(filepath.Join(source, MarkerName)); err != nil {
+		return err
+	}
+	return syncDir(source)
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// Some network file systems cannot sync a directory, and need not.
+	if err := f.Sync(); err != nil && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	return nil
+}
