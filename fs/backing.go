@@ -1,0 +1,98 @@
+package fs
+
+import (
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// pathFlags open an inode without doing anything to it.
+const pathFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
+
+// procPath names the inode of a descriptor, whatever became of its path.
+func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// reopen opens the inode of an O_PATH descriptor for I/O. On a network volume
+// it is this that revalidates what the node has cached of the file.
+func reopen(fd int, flags int) (int, error) {
+	return ignoringEINTR(func() (int, error) {
+		return unix.Open(procPath(fd), flags|unix.O_CLOEXEC, 0)
+	})
+}
+
+// lookAt opens name in a directory, and says what it is.
+func lookAt(dirFD int, name string) (fd int, st unix.Stat_t, err error) {
+	fd, err = ignoringEINTR(func() (int, error) { return unix.Openat(dirFD, name, pathFlags, 0) })
+	if err != nil {
+		return -1, st, err
+	}
+	if err = unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return -1, st, err
+	}
+	return fd, st, nil
+}
+
+// resolve opens the inode that path names now, below rootFD and through no
+// symlink. The empty path is the root.
+func resolve(rootFD int, path string) (fd int, st unix.Stat_t, err error) {
+	if path == "" {
+		path = "."
+	}
+	how := unix.OpenHow{
+		Flags:   pathFlags,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	for {
+		fd, err = unix.Openat2(rootFD, path, &how)
+		// EAGAIN: a rename elsewhere kept the kernel from proving 'beneath'.
+		if err != unix.EINTR && err != unix.EAGAIN {
+			break
+		}
+	}
+	if err != nil {
+		return -1, st, err
+	}
+	if err = unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return -1, st, err
+	}
+	return fd, st, nil
+}
+
+func ignoringEINTR(f func() (int, error)) (int, error) {
+	for {
+		n, err := f()
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+// truncateFile sets a file's size. kill says that the caller may not keep the
+// set-id bits.
+func truncateFile(fd int, size int64, kill bool) error {
+	if kill {
+		if err := killPriv(fd); err != nil {
+			return err
+		}
+	}
+	return unix.Ftruncate(fd, size)
+}
+
+// killPriv clears the set-id bits as a write by an unprivileged user does. The
+// backing's kernel does it for its callers, but its caller is root.
+func killPriv(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	mode := st.Mode &^ unix.S_ISUID
+	if mode&unix.S_IXGRP != 0 { // without it set-group-id once meant mandatory locking
+		mode &^= unix.S_ISGID
+	}
+	if mode == st.Mode {
+		return nil
+	}
+	return unix.Fchmod(fd, mode&07777)
+}

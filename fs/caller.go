@@ -1,0 +1,114 @@
+package fs
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Scope says who counts as one owner of locks.
+type Scope string
+
+// The scopes. Handles of one owner share a lock, two owners exclude each other.
+const (
+	ScopeAuto    Scope = "auto"    // the pod of the caller, or its process outside of one
+	ScopeHandle  Scope = "handle"  // each open file by itself
+	ScopeProcess Scope = "process" // a process with all its threads
+	ScopePod     Scope = "pod"     // all processes of a pod
+	ScopeNode    Scope = "node"    // all callers of this mount
+)
+
+// Scopes lists the scopes.
+var Scopes = []Scope{ScopeAuto, ScopeHandle, ScopeProcess, ScopePod, ScopeNode}
+
+// NeedsHostPIDs reports whether the scope tells callers apart by their
+// processes, which the kernel names truthfully only in the host's PID namespace.
+func (s Scope) NeedsHostPIDs() bool {
+	return s == ScopeAuto || s == ScopeProcess || s == ScopePod
+}
+
+// caller is who made a request.
+type caller struct {
+	owner     lockmgr.Owner
+	process   lockmgr.Process
+	ancestors func() []lockmgr.Process
+	holder    lockmgr.Holder
+}
+
+// openOwner names the owner of an open in scope handle: each is its own.
+func openOwner(lockmgr.Process) lockmgr.Owner { return lockmgr.Owner("handle " + uuid.NewString()) }
+
+// callOwner names the owner of a call without a handle in scope handle: the
+// process, and nobody if there is none.
+func (f *FS) callOwner(p lockmgr.Process) lockmgr.Owner {
+	if p == (lockmgr.Process{}) {
+		return openOwner(p)
+	}
+	return processOwner(p)
+}
+
+func processOwner(p lockmgr.Process) lockmgr.Owner {
+	return lockmgr.Owner(fmt.Sprintf("process %d %d", p.PID, p.Start))
+}
+
+// caller finds out who made a request. A caller without a living process (the
+// kernel itself, or one that has died since) counts by itself.
+func (f *FS) caller(in *fuse.InHeader, single func(lockmgr.Process) lockmgr.Owner) caller {
+	c := caller{holder: lockmgr.Holder{UID: in.Uid}}
+	p, err := f.procs.Lookup(int(in.Pid))
+	if err == nil {
+		c.process = p.Process
+		c.ancestors = func() []lockmgr.Process { return f.procs.Ancestors(p.Process.PID) }
+		c.holder.PID, c.holder.Comm, c.holder.Pod = p.Process.PID, p.Comm, p.Pod
+	}
+	switch {
+	case f.scope == ScopeNode:
+		c.owner = "node"
+	case f.scope == ScopeHandle || err != nil:
+		c.owner = single(c.process)
+	case f.scope != ScopeProcess && p.Pod != "":
+		c.owner = lockmgr.Owner("pod " + p.Pod)
+	default: // no pod: its processes have nothing in common
+		c.owner = processOwner(c.process)
+	}
+	return c
+}
+
+func (c caller) request(keys []lockmgr.Key, queue bool, wait time.Duration) lockmgr.Request {
+	return lockmgr.Request{
+		Owner: c.owner, Process: c.process, Ancestors: c.ancestors, Holder: c.holder,
+		Keys: keys, Queue: queue, Wait: wait,
+	}
+}
+
+// killable is a context that ends when the request was interrupted and its
+// caller is being killed: WRITE may wait, but under the kernel's lock on the
+// file, and a program does not expect EINTR from it.
+func (f *FS) killable(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		select {
+		case <-cancel:
+		case <-ctx.Done():
+			return
+		}
+		// The kernel says once that there is a signal, and not which; a
+		// deadly one may follow.
+		for !f.procs.KillPending(int(tid)) {
+			select {
+			case <-time.After(killPoll):
+			case <-ctx.Done():
+				return
+			}
+		}
+		stop()
+	}()
+	return ctx, stop
+}
+
+const killPoll = 20 * time.Millisecond

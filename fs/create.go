@@ -1,0 +1,156 @@
+package fs
+
+import (
+	"errors"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Create makes a new file and opens it. It arrives under the kernel's lock on
+// the directory, so it never waits for a file that is there: ESTALE sends the
+// kernel to look again, to check the caller's permission on what it finds,
+// and to OPEN it.
+func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	dir := f.nodes.get(in.NodeId)
+	if dir == nil {
+		return stale
+	}
+	if f.hidden(dir, name) {
+		return fuse.EPERM
+	}
+	key, err := lockmgr.FileKey(f.nodes.pathIn(dir, name))
+	if err != nil {
+		return errno(err)
+	}
+	spot := parkKey{tid: in.Pid, key: key}
+	s := f.create(cancel, in, dir, name, key, out)
+	if s == exists && in.Flags&unix.O_EXCL == 0 {
+		f.parked.send(spot, nil)
+		return stale
+	}
+	if s != stale {
+		f.parked.done(spot)
+	}
+	return s
+}
+
+// create answers EEXIST for a file that is there.
+func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, dir *node, name string, key lockmgr.Key, out *fuse.CreateOut) fuse.Status {
+	if isThere(dir, name) {
+		return exists
+	}
+	c := f.caller(&in.InHeader, openOwner)
+	hold, s := f.lockNew(cancel, in, c, dir, name, key)
+	if !s.Ok() {
+		return s
+	}
+	done := false
+	defer func() {
+		if !done {
+			hold.Release()
+		}
+	}()
+	parent, _, err := f.prove(dir, f.nodes.path(dir))
+	if err != nil {
+		return errno(err)
+	}
+	unix.Close(parent)
+	if err := hold.Check(); err != nil {
+		return errno(err)
+	}
+	var fd int
+	err = f.as(&in.InHeader, func() (err error) {
+		fd, err = unix.Openat(dir.fd, name, int(in.Flags)&^dropped|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
+		return err
+	})
+	if err != nil {
+		return errno(err)
+	}
+	var st unix.Stat_t
+	node := -1
+	if err = unix.Fstat(fd, &st); err == nil {
+		node, err = unix.Open(procPath(fd), unix.O_PATH|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return errno(err)
+	}
+	n := f.replyEntry(dir, name, node, &st, &out.EntryOut)
+	if writes(in.Flags) {
+		done = true
+		out.Fh = f.handles.add(newHandle(n, fd, hold))
+		out.OpenFlags = writeFlags(in.Flags)
+		return fuse.OK
+	}
+	out.Fh = f.handles.add(newHandle(n, fd, nil))
+	out.OpenFlags = fuse.FOPEN_NOFLUSH
+	return fuse.OK
+}
+
+// lockNew tries to lock a name that is free. Whoever holds it is about to make
+// a file of that name: when that is there, there is no more to wait for.
+func (f *FS) lockNew(cancel <-chan struct{}, in *fuse.CreateIn, c caller, dir *node, name string, key lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+	keys := []lockmgr.Key{key}
+	hold, err := f.locks.Acquire(interruptible(cancel), c.request(keys, false, 0))
+	contended := fuse.EBUSY
+	switch {
+	case err == nil:
+	case isThere(dir, name):
+		return nil, exists
+	case in.Flags&unix.O_NONBLOCK != 0:
+		contended = fuse.EAGAIN
+	default:
+		hold, err = f.locks.Acquire(interruptible(cancel), c.request(keys, false, f.nameWait))
+		if errors.Is(err, lockmgr.ErrContended) && isThere(dir, name) {
+			return nil, exists
+		}
+	}
+	if err != nil {
+		return nil, f.refused(&in.InHeader, key, err, contended)
+	}
+	return hold, fuse.OK
+}
+
+func isThere(dir *node, name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+}
+
+// Mknod makes a file without opening it. Like Mkdir and Symlink it takes no
+// lock: it makes a name that was not there, and changes no file.
+func (f *FS) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
+	return f.makeName(&in.InHeader, name, out, func(dirFD int) error {
+		return unix.Mknodat(dirFD, name, in.Mode, int(in.Rdev))
+	})
+}
+
+// Mkdir makes a directory.
+func (f *FS) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
+	return f.makeName(&in.InHeader, name, out, func(dirFD int) error {
+		return unix.Mkdirat(dirFD, name, in.Mode&07777)
+	})
+}
+
+// Symlink makes a symbolic link.
+func (f *FS) Symlink(_ <-chan struct{}, in *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
+	return f.makeName(in, name, out, func(dirFD int) error {
+		return unix.Symlinkat(target, dirFD, name)
+	})
+}
+
+func (f *FS) makeName(in *fuse.InHeader, name string, out *fuse.EntryOut, make func(dirFD int) error) fuse.Status {
+	dir := f.nodes.get(in.NodeId)
+	if dir == nil {
+		return stale
+	}
+	if f.hidden(dir, name) {
+		return fuse.EPERM
+	}
+	if err := f.as(in, func() error { return make(dir.fd) }); err != nil {
+		return errno(err)
+	}
+	return f.enter(dir, name, out)
+}

@@ -1,0 +1,35 @@
+package fs
+
+import (
+	"os"
+	"runtime"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// as runs make as the caller, so that what it makes is the caller's from the
+// first moment on. The kernel has checked the caller's permission already; the
+// daemon keeps its own (SECBIT_NO_SETUID_FIXUP), for on the way to the
+// directory it is root's that count.
+//
+// User and group are the thread's alone: these are raw system calls on a
+// thread that runs nothing else meanwhile.
+func (f *FS) as(in *fuse.InHeader, make func() error) error {
+	if !f.root || in.Uid == 0 && in.Gid == 0 {
+		return make()
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	// Without this bit the thread loses its capabilities over files while its
+	// user is another. Where it may not be set, the backing checks the caller's
+	// permission once more, and no harm is done.
+	_ = unix.Prctl(unix.PR_SET_SECUREBITS, secbitNoSetuidFixup, 0, 0, 0)
+	unix.RawSyscall(unix.SYS_SETFSGID, uintptr(in.Gid), 0, 0)
+	unix.RawSyscall(unix.SYS_SETFSUID, uintptr(in.Uid), 0, 0)
+	defer unix.RawSyscall(unix.SYS_SETFSGID, uintptr(os.Getegid()), 0, 0)
+	defer unix.RawSyscall(unix.SYS_SETFSUID, uintptr(os.Geteuid()), 0, 0)
+	return make()
+}
+
+const secbitNoSetuidFixup = 1 << 2 // linux/securebits.h

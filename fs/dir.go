@@ -1,0 +1,142 @@
+package fs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"sync"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// dirBuffer is how much of a directory one getdents reads.
+const dirBuffer = 64 << 10
+
+// dirHandle is one open directory.
+type dirHandle struct {
+	mu   sync.Mutex
+	fd   int
+	node *node
+	buf  [dirBuffer]byte
+	rest []byte // of buf: read and not yet replied
+	next uint64 // the backing's offset of the first entry of rest
+}
+
+// dirEntry is one entry as getdents tells it.
+type dirEntry struct {
+	ino  uint64
+	next uint64 // offset of the entry behind it
+	typ  uint8
+	name string
+	size int // in the buffer
+}
+
+// OpenDir answers opendir.
+func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	n := f.nodes.get(in.NodeId)
+	if n == nil {
+		return stale
+	}
+	fd, err := reopen(n.fd, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return errno(err)
+	}
+	out.Fh = f.dirs.add(&dirHandle{fd: fd, node: n})
+	return fuse.OK
+}
+
+// ReleaseDir answers closedir.
+func (f *FS) ReleaseDir(in *fuse.ReleaseIn) {
+	if d := f.dirs.remove(in.Fh); d != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		unix.Close(d.fd)
+		d.fd = -1
+	}
+}
+
+// FsyncDir answers fsync of a directory.
+func (f *FS) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	d := f.dirs.get(in.Fh)
+	if d == nil {
+		return fuse.EBADF
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return errno(unix.Fsync(d.fd))
+}
+
+// ReadDir answers getdents.
+func (f *FS) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	return f.readDir(in, func(_ *node, e *dirEntry) bool { return out.AddDirEntry(e.fuse()) })
+}
+
+// ReadDirPlus answers getdents with the attributes of each entry, so that the
+// kernel need not look each one up.
+func (f *FS) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	return f.readDir(in, func(dir *node, e *dirEntry) bool {
+		entry := out.AddDirLookupEntry(e.fuse())
+		if entry == nil {
+			return false
+		}
+		if e.name == "." || e.name == ".." {
+			return true
+		}
+		// An entry that is gone by now is listed without attributes, as any
+		// directory that changes while it is read.
+		_ = f.enter(dir, e.name, entry)
+		return true
+	})
+}
+
+func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Status {
+	d := f.dirs.get(in.Fh)
+	if d == nil {
+		return fuse.EBADF
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if in.Offset != d.next {
+		if _, err := unix.Seek(d.fd, int64(in.Offset), unix.SEEK_SET); err != nil {
+			return errno(err)
+		}
+		d.rest, d.next = nil, in.Offset
+	}
+	for {
+		if len(d.rest) == 0 {
+			n, err := ignoringEINTR(func() (int, error) { return unix.Getdents(d.fd, d.buf[:]) })
+			if err != nil {
+				return errno(err)
+			}
+			if n == 0 {
+				return fuse.OK
+			}
+			d.rest = d.buf[:n]
+		}
+		e := parseEntry(d.rest)
+		if !f.hidden(d.node, e.name) && !add(d.node, &e) {
+			return fuse.OK // the reply is full
+		}
+		d.rest, d.next = d.rest[e.size:], e.next
+	}
+}
+
+// parseEntry reads the first struct linux_dirent64 of buf.
+func parseEntry(buf []byte) dirEntry {
+	size := int(binary.NativeEndian.Uint16(buf[16:]))
+	name := buf[19:size]
+	if i := bytes.IndexByte(name, 0); i >= 0 {
+		name = name[:i]
+	}
+	return dirEntry{
+		ino:  binary.NativeEndian.Uint64(buf),
+		next: binary.NativeEndian.Uint64(buf[8:]),
+		typ:  buf[18],
+		name: string(name),
+		size: size,
+	}
+}
+
+func (e *dirEntry) fuse() fuse.DirEntry {
+	return fuse.DirEntry{Name: e.name, Ino: e.ino, Off: e.next, Mode: uint32(e.typ) << 12}
+}

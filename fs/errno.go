@@ -1,0 +1,59 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+const (
+	stale  = fuse.Status(unix.ESTALE)
+	exists = fuse.Status(unix.EEXIST)
+)
+
+// errno is the one place where an error becomes what a program sees.
+func errno(err error) fuse.Status {
+	var e unix.Errno
+	switch {
+	case err == nil:
+		return fuse.OK
+	case errors.As(err, &e):
+		return fuse.Status(e)
+	case errors.Is(err, context.Canceled):
+		return fuse.EINTR
+	case errors.Is(err, lockmgr.ErrDeadlock):
+		return fuse.Status(unix.EDEADLK)
+	case errors.Is(err, lockmgr.ErrContended):
+		return fuse.EBUSY
+	case errors.Is(err, lockmgr.ErrUnavailable):
+		return fuse.Status(unix.ENOLCK)
+	case errors.Is(err, lockmgr.ErrInvalidKey):
+		return fuse.EINVAL
+	}
+	// ErrSessionLost, ErrLockLost, ErrSuspended, ErrClosed: the write must not be.
+	return fuse.EIO
+}
+
+// refused says why a lock was not taken, where the errno cannot. contended is
+// the errno of contention: EBUSY, or EAGAIN where the caller asked not to wait.
+func (f *FS) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fuse.Status) fuse.Status {
+	s := errno(err)
+	if s == fuse.EBUSY {
+		s = contended
+	}
+	level := slog.LevelInfo
+	switch {
+	case s == fuse.EINTR:
+		level = slog.LevelDebug
+	case errors.Is(err, lockmgr.ErrDeadlock), !errors.Is(err, lockmgr.ErrContended):
+		level = slog.LevelWarn
+	}
+	f.log.Log(context.Background(), level, "lock refused", slog.String("path", key.String()),
+		slog.Uint64("tid", uint64(in.Pid)), slog.String("errno", unix.ErrnoName(unix.Errno(s))), slog.Any("error", err))
+	return s
+}

@@ -1,0 +1,185 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/procid"
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Subtype is what mount(8) shows as the type: fuse.lockfs.
+const Subtype = "lockfs"
+
+// Config configures a view.
+type Config struct {
+	// Source is the shared directory. Required.
+	Source string
+	// Locks takes the locks. Required; it is closed by whoever made it, after
+	// the view.
+	Locks *lockmgr.Manager
+	// Scope; "" means ScopeAuto.
+	Scope Scope
+	// Wait is how long an open waits for a lock: 0 refuses at once, less than
+	// 0 waits for ever.
+	Wait time.Duration
+	// NameWait is how long every other request tries, as far as the holder is
+	// on another mount; 0 means DefaultNameWait.
+	NameWait time.Duration
+	// AllowOther lets other users than the daemon's see the view.
+	AllowOther bool
+	// Logger; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// FS is a mounted view. Its methods, but for Wait and Close, are the requests
+// of the kernel.
+type FS struct {
+	fuse.RawFileSystem // ENOSYS for what is not here
+
+	// Dependencies and constants.
+	locks    *lockmgr.Manager
+	procs    procid.Proc // the machine's
+	scope    Scope
+	wait     time.Duration
+	nameWait time.Duration
+	root     bool // the daemon may act for any user
+	log      *slog.Logger
+	server   *fuse.Server
+	rootFD   int
+	mount    string
+
+	nodes   *nodes
+	handles table[handle]
+	dirs    table[dirHandle]
+	parked  parking
+}
+
+// Mount puts a view of cfg.Source at mountpoint, an empty directory, and
+// serves it until it is unmounted.
+func Mount(mountpoint string, cfg Config) (*FS, error) {
+	if cfg.Locks == nil {
+		return nil, errors.New("fs: Config.Locks is required")
+	}
+	fd, err := unix.Open(cfg.Source, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", cfg.Source, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("stat %s: %w", cfg.Source, err)
+	}
+	f := &FS{
+		RawFileSystem: fuse.NewDefaultRawFileSystem(),
+		locks:         cfg.Locks,
+		scope:         cfg.Scope,
+		wait:          cfg.Wait,
+		nameWait:      cfg.NameWait,
+		root:          os.Geteuid() == 0,
+		log:           cfg.Logger,
+		rootFD:        fd,
+		mount:         mountpoint,
+		nodes:         newNodes(fd, &st),
+	}
+	if f.scope == "" {
+		f.scope = ScopeAuto
+	}
+	if f.nameWait == 0 {
+		f.nameWait = DefaultNameWait
+	}
+	if f.log == nil {
+		f.log = slog.Default()
+	}
+	// Files are made with the mode the kernel sends: it has seen the caller's
+	// umask, and ours is not to be added.
+	unix.Umask(0)
+	server, err := fuse.NewServer(f, mountpoint, f.options(cfg))
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err)
+	}
+	go server.Serve()
+	if err := server.WaitMount(); err != nil {
+		return nil, errors.Join(fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err), server.Unmount())
+	}
+	return f, nil
+}
+
+func (f *FS) options(cfg Config) *fuse.MountOptions {
+	return &fuse.MountOptions{
+		Name:              Subtype,
+		FsName:            cfg.Source,
+		AllowOther:        cfg.AllowOther,
+		Options:           []string{"default_permissions"}, // the kernel checks modes
+		DirectMountStrict: f.root,                          // root needs no fusermount3
+		MaxWrite:          1 << 20,
+		MaxBackground:     64,
+		Logger:            slog.NewLogLogger(f.log.Handler(), slog.LevelWarn),
+		// ATOMIC_O_TRUNC: the truncation comes with the OPEN, under its lock.
+		// HANDLE_KILLPRIV_V2: else the kernel asks for security.capability
+		// before each write. DIRECT_IO_ALLOW_MMAP: O_RDWR|O_APPEND handles are
+		// direct, and may be mapped.
+		ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_DIRECT_IO_ALLOW_MMAP,
+	}
+}
+
+// Init receives the door back to the kernel.
+func (f *FS) Init(server *fuse.Server) { f.server = server }
+
+// String names the file system in the library's messages.
+func (f *FS) String() string { return Subtype }
+
+// Wait returns when the view has been unmounted, by Close or by anybody else.
+func (f *FS) Wait() { f.server.Wait() }
+
+// Close unmounts the view and lets what programs have written reach the
+// backing. If files are open the view is taken out of the tree at once, and
+// ends for the programs that use it when the daemon exits; after Close it
+// writes no more. Handles are closed, and their locks released, at the latest
+// when ctx ends.
+func (f *FS) Close(ctx context.Context) error {
+	err := f.server.Unmount()
+	if err != nil {
+		f.log.Warn("the view is in use; open files in it will fail", slog.String("mountpoint", f.mount))
+		if err = f.detach(); err != nil {
+			err = fmt.Errorf("unmount %s: %w", f.mount, err)
+		}
+	}
+	for _, h := range f.handles.drain() {
+		h.leave()
+		select {
+		case <-h.gone:
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		}
+	}
+	return err
+}
+
+// currentPath asks the backing's kernel where an inode is now. It is a hint,
+// to be proved like any other.
+func (f *FS) currentPath(n *node) (string, error) {
+	root, err := os.Readlink(procPath(f.rootFD))
+	if err != nil {
+		return "", err
+	}
+	path, err := os.Readlink(procPath(n.fd))
+	if err != nil {
+		return "", err
+	}
+	rel, ok := strings.CutPrefix(path, strings.TrimSuffix(root, "/")+"/")
+	if !ok {
+		return "", unix.ESTALE
+	}
+	return filepath.Clean(rel), nil
+}

@@ -1,0 +1,101 @@
+package fs
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// handle is one open file of the kernel's.
+type handle struct {
+	node *node
+	fd   int           // of the backing
+	hold *lockmgr.Hold // nil if it cannot write
+
+	// uses counts the requests that use fd, and one for the handle being
+	// open: RELEASE can overtake requests on the same handle. At 0 it is closed.
+	uses atomic.Int64
+	gone chan struct{} // closed when fd is closed and the hold released
+}
+
+func newHandle(n *node, fd int, hold *lockmgr.Hold) *handle {
+	h := &handle{node: n, fd: fd, hold: hold, gone: make(chan struct{})}
+	h.uses.Store(1)
+	if hold != nil {
+		n.addWriter(h)
+	}
+	return h
+}
+
+// enter begins a use of the handle; false means that it is closed.
+func (h *handle) enter() bool {
+	for {
+		n := h.uses.Load()
+		if n == 0 {
+			return false
+		}
+		if h.uses.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// leave ends a use. The last one flushes the backing by closing it, and only
+// then lets the lock go.
+func (h *handle) leave() {
+	if h.uses.Add(-1) > 0 {
+		return
+	}
+	unix.Close(h.fd)
+	if h.hold != nil {
+		h.node.removeWriter(h)
+		h.hold.Release()
+	}
+	close(h.gone)
+}
+
+// table hands out ids and finds what they stand for.
+type table[T any] struct {
+	mu   sync.RWMutex
+	m    map[uint64]*T
+	next uint64
+}
+
+func (t *table[T]) add(v *T) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.m == nil {
+		t.m = make(map[uint64]*T)
+	}
+	t.next++
+	t.m[t.next] = v
+	return t.next
+}
+
+func (t *table[T]) get(id uint64) *T {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.m[id]
+}
+
+func (t *table[T]) remove(id uint64) *T {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := t.m[id]
+	delete(t.m, id)
+	return v
+}
+
+// drain removes and returns all.
+func (t *table[T]) drain() []*T {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	vs := slices.Collect(maps.Values(t.m))
+	t.m = nil
+	return vs
+}

@@ -1,0 +1,179 @@
+package fs
+
+import (
+	"errors"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Read answers read and the filling of the page cache.
+func (f *FS) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+	h := f.handles.get(in.Fh)
+	if h == nil || !h.enter() {
+		return nil, fuse.EBADF
+	}
+	defer h.leave()
+	n, err := ignoringEINTR(func() (int, error) { return unix.Pread(h.fd, buf[:min(len(buf), int(in.Size))], int64(in.Offset)) })
+	if err != nil {
+		return nil, errno(err)
+	}
+	return fuse.ReadResultData(buf[:n]), fuse.OK
+}
+
+// Write answers write, and the kernel writing back dirty pages of a mapping:
+// those come without a caller, so what counts is the handle.
+func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	h := f.handles.get(in.Fh)
+	if h == nil {
+		return 0, fuse.EBADF
+	}
+	var written int
+	s := f.change(cancel, in.Pid, h, func() (err error) {
+		if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
+			if err := killPriv(h.fd); err != nil {
+				return err
+			}
+		}
+		written, err = h.write(in, data)
+		return err
+	})
+	if !s.Ok() {
+		return 0, s
+	}
+	h.node.wrote(int64(in.Offset) + int64(written))
+	return uint32(written), fuse.OK
+}
+
+// write puts data where the program means it: at the file's own end if it
+// appends, for the offset is where the kernel believes the end to be.
+func (h *handle) write(in *fuse.WriteIn, data []byte) (int, error) {
+	if in.Flags&unix.O_APPEND != 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
+		return ignoringEINTR(func() (int, error) {
+			return unix.Pwritev2(h.fd, [][]byte{data}, 0, unix.RWF_APPEND)
+		})
+	}
+	return ignoringEINTR(func() (int, error) { return unix.Pwrite(h.fd, data, int64(in.Offset)) })
+}
+
+// change runs a change of an open file's bytes. It waits while the session is
+// suspended, which ends by itself or with the caller's SIGKILL.
+func (f *FS) change(cancel <-chan struct{}, tid uint32, h *handle, do func() error) fuse.Status {
+	if h.hold == nil || !h.enter() {
+		return fuse.EBADF
+	}
+	defer h.leave()
+	if err := h.hold.Check(); errors.Is(err, lockmgr.ErrSuspended) {
+		ctx, stop := f.killable(cancel, tid)
+		err = h.hold.Await(ctx)
+		stop()
+		if err != nil {
+			return errno(err)
+		}
+	}
+	return f.guarded(h.hold, do)
+}
+
+// Fallocate answers fallocate and hole punching.
+func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
+	h := f.handles.get(in.Fh)
+	if h == nil {
+		return fuse.EBADF
+	}
+	return f.change(cancel, in.Pid, h, func() error {
+		return unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length))
+	})
+}
+
+// CopyFileRange copies between two open files of the view.
+func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
+	from, to := f.handles.get(in.FhIn), f.handles.get(in.FhOut)
+	if from == nil || to == nil || !from.enter() {
+		return 0, fuse.EBADF
+	}
+	defer from.leave()
+	var n int
+	s := f.change(cancel, in.Pid, to, func() (err error) {
+		offIn, offOut := int64(in.OffIn), int64(in.OffOut)
+		n, err = ignoringEINTR(func() (int, error) {
+			return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, int(min(in.Len, 1<<30)), 0)
+		})
+		return err
+	})
+	if !s.Ok() {
+		return 0, s
+	}
+	to.node.wrote(int64(in.OffOut) + int64(n))
+	return uint32(n), fuse.OK
+}
+
+// Lseek answers SEEK_DATA and SEEK_HOLE; the kernel does the others.
+func (f *FS) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
+	h := f.handles.get(in.Fh)
+	if h == nil || !h.enter() {
+		return fuse.EBADF
+	}
+	defer h.leave()
+	off, err := unix.Seek(h.fd, int64(in.Offset), int(in.Whence))
+	if err != nil {
+		return errno(err)
+	}
+	out.Offset = uint64(off)
+	return fuse.OK
+}
+
+// Flush answers each close() of each duplicate of a descriptor. It tells the
+// program of a lost lock and of errors that the backing kept until now, and
+// does not heed an interrupt: a killed program's FLUSH arrives interrupted.
+func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
+	h := f.handles.get(in.Fh)
+	if h == nil || !h.enter() {
+		return fuse.EBADF
+	}
+	defer h.leave()
+	if h.hold == nil {
+		return fuse.OK
+	}
+	h.hold.Closing()
+	// Closing a duplicate makes a network volume write back and say how it went.
+	fd, err := unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Close(fd)
+	}
+	var st unix.Stat_t
+	if unix.Fstat(h.fd, &st) == nil {
+		h.node.settled(&st)
+	}
+	if h.hold.Lost() {
+		return fuse.EIO
+	}
+	return errno(err)
+}
+
+// Fsync answers fsync and fdatasync.
+func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	h := f.handles.get(in.Fh)
+	if h == nil || !h.enter() {
+		return fuse.EBADF
+	}
+	defer h.leave()
+	if h.hold != nil && h.hold.Lost() {
+		return fuse.EIO
+	}
+	if in.FsyncFlags&fsyncDataOnly != 0 {
+		return errno(unix.Fdatasync(h.fd))
+	}
+	return errno(unix.Fsync(h.fd))
+}
+
+const fsyncDataOnly = 1 // FUSE_FSYNC_FDATASYNC
+
+// Release tells that the last reference to an open file is gone, those of
+// mappings included. The lock goes with the last request that uses the handle.
+func (f *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
+	if h := f.handles.remove(in.Fh); h != nil {
+		h.leave()
+	}
+}

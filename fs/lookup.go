@@ -1,0 +1,82 @@
+package fs
+
+import (
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/volume"
+)
+
+// hidden reports whether a name is not for programs: the volume's marker.
+func (f *FS) hidden(dir *node, name string) bool {
+	return dir.id == rootID && volume.IsMarker(name)
+}
+
+// Lookup finds a name in a directory. What is not there is not remembered:
+// another node may create it at any time.
+func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	dir := f.nodes.get(in.NodeId)
+	if dir == nil {
+		return stale
+	}
+	if f.hidden(dir, name) {
+		return fuse.ENOENT
+	}
+	return f.enter(dir, name, out)
+}
+
+// enter looks name up and replies with its node.
+func (f *FS) enter(dir *node, name string, out *fuse.EntryOut) fuse.Status {
+	fd, st, err := lookAt(dir.fd, name)
+	if err != nil {
+		return errno(err)
+	}
+	f.replyEntry(dir, name, fd, &st, out)
+	return fuse.OK
+}
+
+// replyEntry takes fd over.
+func (f *FS) replyEntry(dir *node, name string, fd int, st *unix.Stat_t, out *fuse.EntryOut) *node {
+	n := f.nodes.learn(dir, name, fd, st)
+	n.tell(st)
+	out.NodeId = n.id
+	out.SetEntryTimeout(cacheTimeout)
+	out.SetAttrTimeout(cacheTimeout)
+	setAttr(&out.Attr, st)
+	return n
+}
+
+// Forget tells that the kernel has dropped a node.
+func (f *FS) Forget(id, lookups uint64) { f.nodes.forget(id, lookups) }
+
+// Readlink answers readlink.
+func (f *FS) Readlink(_ <-chan struct{}, in *fuse.InHeader) ([]byte, fuse.Status) {
+	n := f.nodes.get(in.NodeId)
+	if n == nil {
+		return nil, stale
+	}
+	buf := make([]byte, unix.PathMax)
+	size, err := unix.Readlinkat(n.fd, "", buf)
+	if err != nil {
+		return nil, errno(err)
+	}
+	return buf[:size], fuse.OK
+}
+
+// StatFs answers statfs with the backing's.
+func (f *FS) StatFs(_ <-chan struct{}, in *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+	n := f.nodes.get(in.NodeId)
+	if n == nil {
+		return stale
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(n.fd, &st); err != nil {
+		return errno(err)
+	}
+	*out = fuse.StatfsOut{
+		Blocks: st.Blocks, Bfree: st.Bfree, Bavail: st.Bavail,
+		Files: st.Files, Ffree: st.Ffree,
+		Bsize: uint32(st.Bsize), NameLen: uint32(st.Namelen), Frsize: uint32(st.Frsize),
+	}
+	return fuse.OK
+}

@@ -1,0 +1,163 @@
+package fs
+
+import (
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Unlink removes a file's name, under the lock of that name.
+func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
+	dir := f.nodes.get(in.NodeId)
+	if dir == nil {
+		return stale
+	}
+	hold, s := f.lockNames(cancel, in, lockmgr.File, dirName{dir, name})
+	if !s.Ok() {
+		return s
+	}
+	defer hold.Release()
+	fd, st, err := lookAt(dir.fd, name)
+	if err != nil {
+		return errno(err)
+	}
+	defer unix.Close(fd)
+	if s := f.guarded(hold, func() error { return unix.Unlinkat(dir.fd, name, 0) }); !s.Ok() {
+		return s
+	}
+	f.unnamed(fd, &st, dirName{dir, name})
+	return fuse.OK
+}
+
+// unnamed lets the handles of a file that has lost its last name give up that
+// name's lock: the name may be used for another file now.
+func (f *FS) unnamed(fd int, st *unix.Stat_t, was dirName) {
+	n := f.nodes.find(inodeOf(st))
+	if n == nil || unix.Fstat(fd, st) != nil || st.Nlink > 0 {
+		return
+	}
+	key, err := was.key(f, lockmgr.File)
+	if err != nil {
+		return
+	}
+	for _, h := range n.openWriters() {
+		h.hold.Drop(key)
+	}
+}
+
+// Rmdir removes a directory while nobody has a file below it open for write.
+func (f *FS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
+	dir := f.nodes.get(in.NodeId)
+	if dir == nil {
+		return stale
+	}
+	hold, s := f.lockNames(cancel, in, lockmgr.Tree, dirName{dir, name})
+	if !s.Ok() {
+		return s
+	}
+	defer hold.Release()
+	return f.guarded(hold, func() error { return unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR) })
+}
+
+// Link gives a file one more name, under the locks of both.
+func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
+	dir, n := f.nodes.get(in.NodeId), f.nodes.get(in.Oldnodeid)
+	if dir == nil || n == nil {
+		return stale
+	}
+	names := []dirName{{dir, name}}
+	if old := f.nodes.nameOf(n); old.dir != nil {
+		names = append(names, old)
+	}
+	hold, s := f.lockNames(cancel, &in.InHeader, lockmgr.File, names...)
+	if !s.Ok() {
+		return s
+	}
+	defer hold.Release()
+	s = f.guarded(hold, func() error {
+		return unix.Linkat(unix.AT_FDCWD, procPath(n.fd), dir.fd, name, unix.AT_SYMLINK_FOLLOW)
+	})
+	if !s.Ok() {
+		return s
+	}
+	return f.enter(dir, name, out)
+}
+
+// Rename moves a name, under the locks of the old and of the new one. A
+// directory moves while nobody has a file below it open for write.
+func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
+	oldDir, newDir := f.nodes.get(in.NodeId), f.nodes.get(in.Newdir)
+	if oldDir == nil || newDir == nil {
+		return stale
+	}
+	from, to := dirName{oldDir, oldName}, dirName{newDir, newName}
+	kind := kindOf(from, to)
+	hold, s := f.lockNames(cancel, &in.InHeader, kind, from, to)
+	if !s.Ok() {
+		return s
+	}
+	defer hold.Release()
+	// Both are looked at under the lock: their handles follow the names.
+	src, srcSt, err := lookAt(oldDir.fd, oldName)
+	if err != nil {
+		return errno(err)
+	}
+	defer unix.Close(src)
+	dst, dstSt, err := lookAt(newDir.fd, newName)
+	if err != nil && err != unix.ENOENT {
+		return errno(err)
+	}
+	if err == nil {
+		defer unix.Close(dst)
+	}
+	if kind != kindOf(from, to) {
+		return stale // a directory took a file's place, or the other way round
+	}
+	s = f.guarded(hold, func() error {
+		return unix.Renameat2(oldDir.fd, oldName, newDir.fd, newName, uint(in.Flags))
+	})
+	if !s.Ok() {
+		return s
+	}
+	f.moved(hold, &srcSt, kind, from, to)
+	switch {
+	case err != nil: // nothing was there
+	case in.Flags&unix.RENAME_EXCHANGE != 0:
+		f.moved(hold, &dstSt, kind, to, from)
+	default:
+		f.unnamed(dst, &dstSt, to)
+	}
+	return fuse.OK
+}
+
+// kindOf says how two names are locked for a rename: as trees if either is a
+// directory.
+func kindOf(names ...dirName) lockmgr.Kind {
+	for _, d := range names {
+		var st unix.Stat_t
+		err := unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			return lockmgr.Tree
+		}
+	}
+	return lockmgr.File
+}
+
+// moved makes the node of a file that was renamed, and the locks of its
+// handles, follow its name. via holds both names' locks.
+func (f *FS) moved(via *lockmgr.Hold, st *unix.Stat_t, kind lockmgr.Kind, from, to dirName) {
+	n := f.nodes.find(inodeOf(st))
+	if n == nil {
+		return
+	}
+	old, err1 := from.key(f, kind)
+	new, err2 := to.key(f, kind)
+	f.nodes.renamed(n, to.dir, to.name)
+	if err1 != nil || err2 != nil {
+		return
+	}
+	for _, h := range n.openWriters() {
+		h.hold.Rekey(old, new, via)
+	}
+}

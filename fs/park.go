@@ -1,0 +1,98 @@
+package fs
+
+import (
+	"sync"
+	"time"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+const (
+	// parkFor is how long a lock is kept for a caller that was sent to look
+	// again. It comes back in microseconds, or was killed on the way.
+	parkFor = time.Second
+	// spentFor is how long a caller counts as having been sent: one system
+	// call bears one ESTALE, a second one reaches the program.
+	spentFor = 5 * time.Second
+)
+
+// parking keeps locks for callers that were answered ESTALE, so that the
+// kernel looks the file up and opens it again: by thread and key, for
+// another thread's open of the same file is another's.
+type parking struct {
+	mu    sync.Mutex
+	spots map[parkKey]*spot // GUARDED_BY(mu)
+}
+
+type parkKey struct {
+	tid uint32
+	key lockmgr.Key
+}
+
+// spot remembers one ESTALE, and the lock it left behind if there is one.
+type spot struct {
+	hold  *lockmgr.Hold
+	timer *time.Timer
+}
+
+// send notes that the caller is about to be answered ESTALE and keeps hold,
+// which may be nil, for it. False means that it has had its ESTALE; hold then
+// stays with the caller of send.
+func (p *parking) send(k parkKey, hold *lockmgr.Hold) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.spots[k] != nil {
+		return false
+	}
+	s := &spot{hold: hold}
+	if p.spots == nil {
+		p.spots = make(map[parkKey]*spot)
+	}
+	p.spots[k] = s
+	s.timer = time.AfterFunc(parkFor, func() { p.expire(k, s) })
+	return true
+}
+
+// expire lets a lock go that nobody came back for, and later forgets the spot.
+func (p *parking) expire(k parkKey, s *spot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.spots[k] != s {
+		return
+	}
+	if s.hold != nil {
+		s.hold.Release()
+		s.hold = nil
+	}
+	if s.timer == nil {
+		delete(p.spots, k)
+		return
+	}
+	s.timer = nil
+	time.AfterFunc(spentFor-parkFor, func() { p.expire(k, s) })
+}
+
+// take returns the lock that was kept for the caller, nil if there is none.
+func (p *parking) take(k parkKey) *lockmgr.Hold {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.spots[k]
+	if s == nil {
+		return nil
+	}
+	hold := s.hold
+	s.hold = nil
+	return hold
+}
+
+// done forgets the caller's ESTALE: its system call has come to an end.
+func (p *parking) done(k parkKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.spots[k]; s != nil && s.hold == nil {
+		if s.timer != nil {
+			s.timer.Stop()
+		}
+		delete(p.spots, k)
+	}
+}
