@@ -1,0 +1,27 @@
+# lockfs: the two commands are 'make demo' and 'make test'.
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+
+.PHONY: build demo test deps lint
+
+# The program is one static binary.
+build:
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/lockfs ./cmd/lockfs
+
+# Two views of one directory, real programs on both at once, what is lost and what is kept.
+demo: deps build
+	scripts/demo.sh bin/lockfs
+
+# Everything: the linters, the unit tests, and the integration tests on real mounts.
+test: deps lint
+	go test -race -timeout 20m ./...
+
+lint:
+	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'run gofmt -w on these files' >&2; exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+# Installs what the demo and the tests need, or says what to install.
+deps:
+	@scripts/deps.sh

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/lockfs/lockfs/internal/embedetcd"
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+)
+
+// connect reaches the lock service of a volume whose root is source: the etcd
+// that was named, or the embedded one, which it starts or joins.
+func (v *volumeFlags) connect(ctx context.Context, source string, log *slog.Logger) (b *etcdlock.Backend, closeAll func(), err error) {
+	dial := v.dial
+	dial.Logger = log
+	stop := func() {}
+	if len(dial.Endpoints) == 0 {
+		server, err := startEmbedded(ctx, source, log)
+		if err != nil {
+			return nil, nil, err
+		}
+		stop = server.Close
+		dial.Endpoints = []string{server.Endpoint()}
+	}
+	b, closeClient, err := v.dialBackend(ctx, dial)
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return b, func() { closeClient(); stop() }, nil
+}
+
+func startEmbedded(ctx context.Context, source string, log *slog.Logger) (*embedetcd.Server, error) {
+	dir, err := embeddedDir(source)
+	if err != nil {
+		return nil, err
+	}
+	server, err := embedetcd.Start(ctx, embedetcd.Config{Dir: dir, Logger: log})
+	if err != nil {
+		return nil, fmt.Errorf("embedded etcd: %w", err)
+	}
+	return server, nil
+}
+
+func embeddedDir(source string) (string, error) {
+	state, err := embedetcd.StateDir()
+	if err != nil {
+		return "", err
+	}
+	return embedetcd.DirFor(state, source)
+}
+
+// dialBackend connects to an etcd that runs.
+func (v *volumeFlags) dialBackend(ctx context.Context, dial etcdlock.DialConfig) (*etcdlock.Backend, func(), error) {
+	client, err := etcdlock.Dial(ctx, dial)
+	if err != nil {
+		return nil, nil, err
+	}
+	closeClient := func() { _ = client.Close() }
+	b, err := etcdlock.New(etcdlock.Config{Client: client, Namespace: v.namespace, Name: v.name, Logger: dial.Logger})
+	if err != nil {
+		closeClient()
+		return nil, nil, err
+	}
+	return b, closeClient, nil
+}

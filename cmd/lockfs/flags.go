@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+	"github.com/spf13/pflag"
+)
+
+// volumeFlags say which volume, and where its locks are kept.
+type volumeFlags struct {
+	namespace, name string
+	dial            etcdlock.DialConfig
+}
+
+func (v *volumeFlags) register(fs *pflag.FlagSet) {
+	fs.StringVar(&v.namespace, "namespace", "default", "namespace of the volume")
+	fs.StringVar(&v.name, "name", "", "name of the volume (default: the last part of SOURCE's path)")
+	fs.StringSliceVar(&v.dial.Endpoints, "endpoints", nil, "etcd `URLs`, separated by commas (default: an embedded etcd, for this machine only)")
+	fs.StringVar(&v.dial.CAFile, "cacert", "", "`file` with the CA that signed etcd's certificates")
+	fs.StringVar(&v.dial.CertFile, "cert", "", "`file` with the client certificate for etcd")
+	fs.StringVar(&v.dial.KeyFile, "key", "", "`file` with the key of the client certificate")
+	fs.StringVar(&v.dial.Username, "user", "", "etcd user")
+	fs.StringVar(&v.dial.Password, "password", "", "password of the etcd user; other users can see a flag, so prefer the environment")
+}
+
+// waitFlag is a duration, or -1 for as long as it takes.
+type waitFlag time.Duration
+
+func (w *waitFlag) String() string {
+	if *w < 0 {
+		return "-1"
+	}
+	return time.Duration(*w).String()
+}
+
+func (w *waitFlag) Type() string { return "duration" }
+
+func (w *waitFlag) Set(s string) error {
+	if s == "-1" {
+		*w = -1
+		return nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return fmt.Errorf("want a duration such as 30s or 5m, 0 (refuse at once) or -1 (for ever)")
+	}
+	*w = waitFlag(d)
+	return nil
+}
+
+// choiceFlag is one of a few words.
+type choiceFlag[T ~string] struct {
+	value   T
+	choices []T
+}
+
+func (c *choiceFlag[T]) String() string { return string(c.value) }
+
+func (c *choiceFlag[T]) Type() string { return "string" }
+
+func (c *choiceFlag[T]) Set(s string) error {
+	if !slices.Contains(c.choices, T(s)) {
+		return fmt.Errorf("want one of %s", c.list())
+	}
+	c.value = T(s)
+	return nil
+}
+
+// list names the choices, for help and errors.
+func (c *choiceFlag[T]) list() string {
+	words := make([]string, len(c.choices))
+	for i, w := range c.choices {
+		words[i] = string(w)
+	}
+	return strings.Join(words, "|")
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+type listOptions struct {
+	volumeFlags
+	output choiceFlag[string]
+}
+
+func newList() *cobra.Command {
+	o := &listOptions{output: choiceFlag[string]{"table", []string{"table", "json", "wide"}}}
+	cmd := &cobra.Command{
+		Use:     "ls [PATH]",
+		Aliases: []string{"list"},
+		Short:   "List who holds and who waits for the locks of a volume",
+		Long: `List who holds and who waits for the locks at PATH and below it, in order of path and
+of arrival.
+
+PATH is a file or directory in a view, or in the directory that a view shows; the
+default is the working directory. With both --endpoints and --name, PATH is relative to the
+volume's root, which need not be on this machine, and the default is the whole volume.`,
+		Example: `  # Who holds what in a view
+  lockfs ls /mnt/shared
+
+  # From anywhere
+  lockfs ls --endpoints https://etcd:2379 --name shared logs/app.log -o wide`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd, args)
+		},
+	}
+	o.register(cmd.Flags())
+	cmd.Flags().VarP(&o.output, "output", "o", "output format: "+o.output.list())
+	bindEnv(cmd)
+	return cmd
+}
+
+func (o *listOptions) run(cmd *cobra.Command, args []string) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), startTimeout)
+	defer cancel()
+	path := ""
+	if len(args) > 0 {
+		path = args[0]
+	}
+	prefix, dial, err := o.locate(path)
+	if err != nil {
+		return err
+	}
+	backend, closeBackend, err := o.dialBackend(ctx, dial)
+	if err != nil {
+		return err
+	}
+	defer closeBackend()
+	entries, err := backend.Entries(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	return o.print(cmd.OutOrStdout(), entries, time.Now())
+}
+
+func (o *listOptions) print(w io.Writer, entries []lockmgr.Entry, now time.Time) error {
+	if o.output.value == "json" {
+		lines := make([]line, len(entries))
+		for i, e := range entries {
+			lines[i] = newLine(e, now)
+		}
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(lines)
+	}
+	wide := o.output.value == "wide"
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	header := "PATH\tMODE\tSTATE\tOWNER\tNODE\tPOD\tPID\tCOMMAND\tAGE\tTOKEN"
+	if wide {
+		header += "\tUID\tSESSION\tSINCE"
+	}
+	fmt.Fprintln(t, header)
+	for _, e := range entries {
+		l := newLine(e, now)
+		owner := l.Owner
+		if !wide {
+			owner, _, _ = strings.Cut(owner, "-")
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d", printable(e.Key.String()), l.Mode, l.State, owner,
+			orDash(printable(l.Node)), orDash(l.Pod), pid(l.PID), orDash(printable(l.Command)), age(l.age), l.Token)
+		if wide {
+			fmt.Fprintf(t, "\t%d\t%s\t%s", l.UID, l.Session, l.Since.Format(time.RFC3339))
+		}
+		fmt.Fprintln(t)
+	}
+	return t.Flush()
+}
+
+// line is one entry as 'lockfs ls -o json' prints it.
+type line struct {
+	Path      string    `json:"path"`
+	PathBytes []byte    `json:"path_base64,omitempty"` // when the path is not UTF-8
+	Mode      string    `json:"mode"`                  // w; tree-w for a directory and all below it
+	State     string    `json:"state"`                 // held or waiting
+	Owner     string    `json:"owner"`
+	Node      string    `json:"node"`
+	Pod       string    `json:"pod,omitempty"`
+	PID       int       `json:"pid,omitempty"`
+	UID       uint32    `json:"uid"`
+	Command   string    `json:"command,omitempty"`
+	Session   string    `json:"session"`
+	Since     time.Time `json:"since"`       // when it was asked for, by the holder's clock
+	Age       float64   `json:"age_seconds"` // since then; of a waiter, how long it waits
+	Token     int64     `json:"token"`
+
+	age time.Duration
+}
+
+func newLine(e lockmgr.Entry, now time.Time) line {
+	l := line{
+		Path: e.Key.Path, Mode: "w", State: "waiting", Owner: e.Holder.Owner.String(), Node: e.Holder.Node,
+		Pod: e.Holder.Pod, PID: e.Holder.PID, UID: e.Holder.UID, Command: e.Holder.Comm, Session: e.Holder.Session,
+		Since: e.Holder.Since, Token: e.Token, age: max(0, now.Sub(e.Holder.Since)),
+	}
+	l.Age = l.age.Seconds()
+	if !utf8.ValidString(l.Path) {
+		l.PathBytes = []byte(l.Path)
+	}
+	if e.Key.Kind == lockmgr.Tree {
+		l.Mode = "tree-w"
+	}
+	if e.Held {
+		l.State = "held"
+	}
+	return l
+}
+
+// printable quotes what would disturb a terminal or a table.
+func printable(s string) string {
+	if q := strconv.Quote(s); q[1:len(q)-1] != s {
+		return q
+	}
+	return s
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func pid(p int) string {
+	if p == 0 {
+		return "-"
+	}
+	return strconv.Itoa(p)
+}
+
+// age prints a duration as kubectl does: short, in one or two units.
+func age(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 3*time.Hour:
+		return fmt.Sprintf("%dm%ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+}

@@ -1,0 +1,105 @@
+// Command lockfs mounts a view of a shared directory in which opening a file
+// for write locks it across all nodes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Exit statuses.
+const (
+	exitFailure = 1 // the machine or the lock service would not
+	exitUsage   = 2 // the command cannot be carried out as it was given
+)
+
+// usageError is a command that must be given otherwise.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return usageError{err}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A second signal ends the program at once.
+	context.AfterFunc(ctx, stop)
+	err := newRoot().ExecuteContext(ctx)
+	if err == nil {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "lockfs: "+strings.TrimSpace(err.Error()))
+	if errors.As(err, new(usageError)) {
+		os.Exit(exitUsage)
+	}
+	os.Exit(exitFailure)
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "lockfs",
+		Short: "Lock files across nodes when they are opened for write",
+		Long: `lockfs puts a view over a shared directory on every node. In the view, opening a
+file for write takes a cluster-wide lock, which is released when the file is
+closed. Programs need no change.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return usage(fmt.Errorf("which command? See '%s --help'", cmd.CommandPath()))
+		},
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
+	})
+	root.AddCommand(newMount(), newList(), newVersion())
+	for _, cmd := range append(root.Commands(), root) {
+		args := cmd.Args
+		cmd.Args = func(cmd *cobra.Command, given []string) error {
+			if err := args(cmd, given); err != nil {
+				return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
+			}
+			return nil
+		}
+	}
+	return root
+}
+
+// envName is the environment twin of a flag.
+func envName(flag string) string {
+	return "LOCKFS_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// bindEnv gives each flag of cmd an environment twin, which the flag itself
+// overrides.
+func bindEnv(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		f.Usage += " [$" + envName(f.Name) + "]"
+	})
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		var err error
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			v, ok := os.LookupEnv(envName(f.Name))
+			if !ok || f.Changed || err != nil {
+				return
+			}
+			if e := cmd.Flags().Set(f.Name, v); e != nil {
+				err = usage(fmt.Errorf("invalid $%s: %w", envName(f.Name), e))
+			}
+		})
+		return err
+	}
+}

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/internal/mounts"
+	"github.com/lockfs/lockfs/internal/procid"
+	"github.com/lockfs/lockfs/internal/volume"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// startTimeout bounds the first answers of the lock service, so that a mount
+// that cannot work says so instead of hanging.
+const startTimeout = 15 * time.Second
+
+// mountOptions are the flags of 'lockfs mount'.
+type mountOptions struct {
+	volumeFlags
+	ttl, suspendWait, nameWait time.Duration
+	wait                       waitFlag
+	scope                      choiceFlag[fs.Scope]
+	logFormat                  choiceFlag[string]
+	node                       string
+	allowOther                 bool
+	foreground                 bool
+	embedded                   bool
+
+	source, mountpoint string
+}
+
+func newMount() *cobra.Command {
+	o := &mountOptions{
+		wait:      waitFlag(fs.DefaultWait),
+		scope:     choiceFlag[fs.Scope]{fs.ScopeAuto, fs.Scopes},
+		logFormat: choiceFlag[string]{"text", []string{"text", "json"}},
+	}
+	cmd := &cobra.Command{
+		Use:   "mount SOURCE MOUNTPOINT",
+		Short: "Mount a view of SOURCE at MOUNTPOINT and serve it until it is unmounted",
+		Long: `Mount a view of the directory SOURCE at MOUNTPOINT, an empty directory, and serve it
+until it is unmounted or the program gets SIGINT or SIGTERM.
+
+All mounts of a volume must agree on --namespace, --name and SOURCE's root, and use the
+same lock service. Without --endpoints that is an etcd which lockfs runs by itself, for the mounts of
+this machine only.`,
+		Example: `  # Try it on one machine
+  lockfs mount /srv/shared /mnt/shared
+
+  # On every node, over a network volume
+  lockfs mount --endpoints https://etcd:2379 --name shared /net/shared /mnt/shared`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.source, o.mountpoint = args[0], args[1]
+			return o.run(cmd.Context())
+		},
+	}
+	f := cmd.Flags()
+	o.register(f)
+	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long a lock outlives a mount that is cut off or killed; whole seconds, at least 3s")
+	f.Var(&o.wait, "wait", "how long an open waits for a lock; 0 refuses at once, -1 waits for ever")
+	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a request that cannot queue (rename, unlink, truncate, …) tries a lock held on another node")
+	f.DurationVar(&o.suspendWait, "suspend-wait", 0, "how long writes wait for a lock service that does not answer, before EIO (default: the TTL)")
+	f.Var(&o.scope, "scope", "who shares a lock: "+o.scope.list()+"; auto is the pod of the caller, or its process outside of one")
+	f.StringVar(&o.node, "node", "", "name of this node in 'lockfs ls' (default: the host name)")
+	f.Var(&o.logFormat, "log-format", o.logFormat.list())
+	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users use the view")
+	f.BoolVar(&o.foreground, "foreground", true, "stay in the foreground: the only mode, a service manager does the rest")
+	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd even if SOURCE is on a network file system: nothing is locked against other machines")
+	bindEnv(cmd)
+	return cmd
+}
+
+// check refuses what cannot work, before anything is started.
+func (o *mountOptions) check() error {
+	if !o.foreground {
+		return usage(errors.New("--foreground=false: lockfs stays in the foreground; run it under a service manager"))
+	}
+	var err error
+	if o.source, err = mounts.CheckSource(o.source); err != nil {
+		return usage(err)
+	}
+	if o.name == "" {
+		o.name = filepath.Base(o.source)
+	}
+	if err := volume.ValidateName("namespace", o.namespace); err != nil {
+		return usage(fmt.Errorf("--namespace: %w", err))
+	}
+	if err := volume.ValidateName("name", o.name); err != nil {
+		return usage(fmt.Errorf("--name: %w", err))
+	}
+	if o.nameWait <= 0 {
+		return usage(fmt.Errorf("--name-wait %v: want a positive duration", o.nameWait))
+	}
+	if err := o.renew().Validate(); err != nil {
+		return usage(fmt.Errorf("--ttl %v: %w", o.ttl, err))
+	}
+	if o.embedded && len(o.dial.Endpoints) > 0 {
+		return usage(errors.New("--embedded and --endpoints exclude each other: drop one"))
+	}
+	if len(o.dial.Endpoints) == 0 && !o.embedded {
+		fstype, network, err := mounts.NetworkFS(o.source)
+		if err != nil {
+			return err
+		}
+		if network {
+			return usage(fmt.Errorf("%s is on a network file system (%s), and locks kept on this machine exclude no other: give --endpoints, or --embedded if only this machine writes there", o.source, fstype))
+		}
+	}
+	if o.scope.value.NeedsHostPIDs() && !(procid.Proc{}).InHostPIDNamespace() {
+		return usage(fmt.Errorf("--scope %s: callers cannot be told apart outside the host's PID namespace: share it (in Kubernetes: hostPID: true), or use --scope handle or node", o.scope.value))
+	}
+	if err := mounts.CheckFuse(); err != nil {
+		return err
+	}
+	if err := mounts.ClearStale(o.mountpoint); err != nil {
+		return err
+	}
+	if o.mountpoint, err = mounts.CheckMountpoint(o.source, o.mountpoint); err != nil {
+		return usage(err)
+	}
+	return nil
+}
+
+func (o *mountOptions) renew() renew.Config {
+	return renew.Config{TTL: o.ttl, SuspendWait: o.suspendWait}
+}
+
+func (o *mountOptions) logger() *slog.Logger {
+	if o.logFormat.value == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, nil))
+}
+
+func (o *mountOptions) run(ctx context.Context) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	log := o.logger().With(slog.String("namespace", o.namespace), slog.String("name", o.name))
+	raiseFileLimit(log)
+
+	start, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	backend, closeBackend, err := o.connect(start, o.source, log)
+	if err != nil {
+		return err
+	}
+	defer closeBackend()
+	if _, err := volume.Check(start, volume.Config{
+		Source: o.source, Namespace: o.namespace, Name: o.name, Record: backend,
+	}); err != nil {
+		return err
+	}
+	info, err := o.session()
+	if err != nil {
+		return err
+	}
+	locks, err := lockmgr.New(start, lockmgr.Config{Backend: backend, Session: info, Renew: o.renew(), Logger: log})
+	if err != nil {
+		return err
+	}
+	view, err := fs.Mount(o.mountpoint, fs.Config{
+		Source: o.source, Locks: locks, Scope: o.scope.value, Wait: time.Duration(o.wait), NameWait: o.nameWait,
+		AllowOther: o.allowOther, Logger: log,
+	})
+	if err != nil {
+		return errors.Join(err, o.closeLocks(locks))
+	}
+	log.Info("mounted", slog.String("source", o.source), slog.String("mountpoint", o.mountpoint),
+		slog.String("version", buildVersion()))
+
+	unmounted := make(chan struct{})
+	go func() { view.Wait(); close(unmounted) }()
+	select {
+	case <-ctx.Done():
+		log.Info("unmounting on a signal")
+	case <-unmounted:
+		log.Info("unmounted by somebody else")
+	}
+	// Programs that still write get what they wrote to the volume first; only
+	// then are the locks let go.
+	stop, cancelStop := context.WithTimeout(context.Background(), o.ttl)
+	defer cancelStop()
+	return errors.Join(view.Close(stop), o.closeLocks(locks))
+}
+
+func (o *mountOptions) closeLocks(locks *lockmgr.Manager) error {
+	ctx, cancel := context.WithTimeout(context.Background(), o.ttl)
+	defer cancel()
+	return locks.Close(ctx)
+}
+
+// session describes this mount to those who look at its locks.
+func (o *mountOptions) session() (lockmgr.SessionInfo, error) {
+	if o.node == "" {
+		var err error
+		if o.node, err = os.Hostname(); err != nil {
+			return lockmgr.SessionInfo{}, err
+		}
+	}
+	boot, err := boottime.BootID()
+	if err != nil {
+		return lockmgr.SessionInfo{}, err
+	}
+	return lockmgr.SessionInfo{
+		Node: o.node, BootID: boot, Mountpoint: o.mountpoint, Version: buildVersion(), Started: time.Now(),
+	}, nil
+}
+
+// raiseFileLimit makes room for one descriptor per inode that the kernel knows.
+func raiseFileLimit(log *slog.Logger) {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return
+	}
+	const want = 1 << 20 // the kernel's own limit, unless fs.nr_open was changed
+	if l.Max < want && unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: want, Max: want}) == nil {
+		return
+	}
+	l.Cur = l.Max
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		log.Warn("cannot raise the limit of open files", slog.Any("error", err))
+	}
+}
