@@ -1,0 +1,278 @@
+package integration
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An agent is an ordinary program under remote control: a process of its own,
+// and so an owner of its own, that makes plain system calls when told to.
+
+// agentEnv makes the test binary an agent.
+const agentEnv = "LOCKFS_TEST_AGENT"
+
+// call is one system call for an agent.
+type call struct {
+	Op    string // see serveAgent
+	Path  string
+	Path2 string
+	FD    int
+	Flags int
+	Off   int64
+	N     int
+	Data  string
+}
+
+// result is what it answered.
+type result struct {
+	N     int
+	Data  string
+	Errno syscall.Errno
+}
+
+func (r result) Err() error {
+	if r.Errno == 0 {
+		return nil
+	}
+	return r.Errno
+}
+
+// serveAgent is the agent's main loop.
+func serveAgent() {
+	signal.Notify(make(chan os.Signal, 1), unix.SIGUSR1) // a caught signal
+	enc := json.NewEncoder(os.Stdout)
+	in := json.NewDecoder(bufio.NewReader(os.Stdin))
+	maps := make(map[int][]byte)
+	_ = enc.Encode(result{}) // ready: it catches signals now
+	for {
+		var c call
+		if err := in.Decode(&c); err != nil {
+			return
+		}
+		var r result
+		err := perform(c, &r, maps)
+		if errno, ok := err.(syscall.Errno); ok {
+			r.Errno = errno
+		} else if err != nil {
+			fmt.Fprintln(os.Stderr, "agent:", err)
+			os.Exit(1)
+		}
+		if err := enc.Encode(r); err != nil {
+			return
+		}
+	}
+}
+
+func perform(c call, r *result, maps map[int][]byte) (err error) {
+	switch c.Op {
+	case "open":
+		r.N, err = unix.Open(c.Path, c.Flags|unix.O_CLOEXEC, 0o644)
+	case "close":
+		err = unix.Close(c.FD)
+	case "dup":
+		r.N, err = unix.FcntlInt(uintptr(c.FD), unix.F_DUPFD_CLOEXEC, 0)
+	case "write":
+		r.N, err = unix.Write(c.FD, []byte(c.Data))
+	case "pwrite":
+		r.N, err = unix.Pwrite(c.FD, []byte(c.Data), c.Off)
+	case "pread":
+		buf := make([]byte, c.N)
+		r.N, err = unix.Pread(c.FD, buf, c.Off)
+		r.Data = string(buf[:max(r.N, 0)])
+	case "seek":
+		var off int64
+		off, err = unix.Seek(c.FD, c.Off, c.Flags)
+		r.N = int(off)
+	case "size":
+		var st unix.Stat_t
+		err = unix.Fstat(c.FD, &st)
+		r.N = int(st.Size)
+	case "fsync":
+		err = unix.Fsync(c.FD)
+	case "ftruncate":
+		err = unix.Ftruncate(c.FD, c.Off)
+	case "fallocate":
+		err = unix.Fallocate(c.FD, 0, c.Off, int64(c.N))
+	case "truncate":
+		err = unix.Truncate(c.Path, c.Off)
+	case "unlink":
+		err = unix.Unlink(c.Path)
+	case "rename":
+		err = unix.Rename(c.Path, c.Path2)
+	case "link":
+		err = unix.Link(c.Path, c.Path2)
+	case "mkdir":
+		err = unix.Mkdir(c.Path, 0o755)
+	case "rmdir":
+		err = unix.Rmdir(c.Path)
+	case "chdir":
+		err = unix.Chdir(c.Path)
+	case "mmap": // maps N bytes of FD, shared and writable
+		var m []byte
+		m, err = unix.Mmap(c.FD, 0, c.N, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		maps[c.FD] = m
+	case "store": // into the mapping of FD
+		copy(maps[c.FD][c.Off:], c.Data)
+	case "msync":
+		err = unix.Msync(maps[c.FD], unix.MS_SYNC)
+	case "munmap":
+		err = unix.Munmap(maps[c.FD])
+	case "spawn": // a child that has FD and does nothing; N is its pid
+		child := exec.Command("sleep", "1000")
+		child.ExtraFiles = []*os.File{os.NewFile(uintptr(c.FD), "inherited")}
+		err = child.Start()
+		if err == nil {
+			r.N = child.Process.Pid
+			go child.Wait()
+		}
+	default:
+		err = fmt.Errorf("unknown op %q", c.Op)
+	}
+	return err
+}
+
+// agent is the test's end of one.
+type agent struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *json.Decoder
+}
+
+// newAgent starts a program. It is killed at the end of the test.
+func newAgent(t *testing.T) *agent {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	// Without the runtime's own signals the only ones are those of the test.
+	cmd.Env = append(os.Environ(), agentEnv+"=1", "GODEBUG=asyncpreemptoff=1")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{t: t, cmd: cmd, in: in, out: json.NewDecoder(out)}
+	t.Cleanup(a.kill)
+	if err := a.out.Decode(new(result)); err != nil {
+		t.Fatal("agent: ", err)
+	}
+	return a
+}
+
+func (a *agent) pid() int { return a.cmd.Process.Pid }
+
+// kill ends the program with SIGKILL and waits until it is gone.
+func (a *agent) kill() {
+	_ = a.cmd.Process.Kill()
+	_ = a.cmd.Wait()
+}
+
+// start begins a call and returns at once; the channel gets its result, and is
+// closed without one if the agent dies.
+func (a *agent) start(c call) <-chan result {
+	a.t.Helper()
+	if err := json.NewEncoder(a.in).Encode(c); err != nil {
+		a.t.Fatalf("agent: %v", err)
+	}
+	ch := make(chan result, 1)
+	go func() {
+		defer close(ch)
+		var r result
+		if a.out.Decode(&r) == nil {
+			ch <- r
+		}
+	}()
+	return ch
+}
+
+// callTimeout is when a call counts as hung. Nothing should take as long.
+const callTimeout = 60 * time.Second
+
+func await(t *testing.T, what string, ch <-chan result) result {
+	t.Helper()
+	select {
+	case r, ok := <-ch:
+		if !ok {
+			t.Fatalf("%s: the agent died", what)
+		}
+		return r
+	case <-time.After(callTimeout):
+		t.Fatalf("%s: hangs", what)
+	}
+	return result{}
+}
+
+func (a *agent) do(c call) result {
+	a.t.Helper()
+	return await(a.t, c.Op+" "+c.Path, a.start(c))
+}
+
+// must makes a call that has to succeed, and returns its number.
+func (a *agent) must(c call) int {
+	a.t.Helper()
+	r := a.do(c)
+	if r.Errno != 0 {
+		a.t.Fatalf("%s %s: %v", c.Op, c.Path, r.Errno)
+	}
+	return r.N
+}
+
+// fails makes a call that has to fail with want.
+func (a *agent) fails(c call, want syscall.Errno) {
+	a.t.Helper()
+	if r := a.do(c); r.Errno != want {
+		a.t.Fatalf("%s %s: got %v, want %v", c.Op, c.Path, r.Err(), want)
+	}
+}
+
+func (a *agent) open(path string, flags int) int {
+	a.t.Helper()
+	return a.must(call{Op: "open", Path: path, Flags: flags})
+}
+
+// interrupt sends the agent a signal that it catches until its pending call
+// returns: one that arrives before the call does not count.
+func (a *agent) interrupt(pending <-chan result) result {
+	a.t.Helper()
+	for deadline := time.Now().Add(callTimeout); time.Now().Before(deadline); {
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", a.pid()))
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		for _, task := range tasks {
+			if tid, err := strconv.Atoi(task.Name()); err == nil {
+				_ = unix.Tgkill(a.pid(), tid, unix.SIGUSR1)
+			}
+		}
+		select {
+		case r, ok := <-pending:
+			if !ok {
+				a.t.Fatal("the agent died of a signal it catches")
+			}
+			return r
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	a.t.Fatal("a signal does not interrupt the call")
+	return result{}
+}
+
+// procFD is a path of an agent's own descriptor.
+func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

@@ -1,0 +1,277 @@
+// Package integration tests lockfs as its users run it: real processes, real
+// mounts, a real etcd.
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockfs is the program under test, built with the race detector.
+var lockfs string
+
+func TestMain(m *testing.M) {
+	if os.Getenv(agentEnv) != "" {
+		serveAgent()
+		return
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "lockfs-bin")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	lockfs = filepath.Join(dir, "lockfs")
+	build := exec.Command("go", "build", "-race", "-o", lockfs, "../cmd/lockfs")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "build lockfs:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+// testTTL keeps the tests that wait for a lease to end short.
+const testTTL = 3 * time.Second
+
+// volume is one shared directory and the state of its embedded etcd.
+type volume struct {
+	t      *testing.T
+	dir    string // of the test
+	source string
+	env    []string
+	args   []string // of each mount
+}
+
+func newVolume(t *testing.T, args ...string) *volume {
+	t.Helper()
+	// Short, for the unix sockets below it.
+	dir, err := os.MkdirTemp("/tmp", "lfs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	v := &volume{t: t, dir: dir, source: filepath.Join(dir, "source"), args: args}
+	if err := os.Mkdir(v.source, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	v.env = append(os.Environ(), "LOCKFS_STATE_DIR="+filepath.Join(dir, "state"),
+		"GORACE=halt_on_error=1 atexit_sleep_ms=0") // the default is a second at each exit
+	return v
+}
+
+// command is lockfs with the volume's environment.
+func (v *volume) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(lockfs, args...)
+	cmd.Env = v.env
+	return cmd
+}
+
+// mount is one lockfs process and its view.
+type mount struct {
+	t    *testing.T
+	vol  *volume
+	name string
+	dir  string
+	cmd  *exec.Cmd
+	log  *logBuffer
+	done chan struct{} // closed when the process has ended
+	err  error         // then: how
+}
+
+// mount starts a lockfs process and returns when its view is there.
+func (v *volume) mount(name string, args ...string) *mount {
+	v.t.Helper()
+	m := v.start(name, args...)
+	eventually(v.t, name+" is mounted", func() bool {
+		select {
+		case <-m.done:
+			v.t.Fatalf("lockfs mount %s ended: %v\n%s", name, m.err, m.log)
+		default:
+		}
+		return fsType(m.dir) == unix.FUSE_SUPER_MAGIC
+	})
+	return m
+}
+
+// start starts a lockfs process.
+func (v *volume) start(name string, args ...string) *mount {
+	v.t.Helper()
+	m := &mount{t: v.t, vol: v, name: name, dir: filepath.Join(v.dir, name), log: &logBuffer{}, done: make(chan struct{})}
+	if err := os.Mkdir(m.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		v.t.Fatal(err)
+	}
+	all := append([]string{"mount", "--node", name, "--ttl", testTTL.String()}, v.args...)
+	m.cmd = v.command(append(append(all, args...), v.source, m.dir)...)
+	m.cmd.Stderr = m.log
+	if err := m.cmd.Start(); err != nil {
+		v.t.Fatal(err)
+	}
+	go func() {
+		m.err = m.cmd.Wait()
+		close(m.done)
+	}()
+	v.t.Cleanup(m.cleanup)
+	return m
+}
+
+// cleanup leaves nothing behind, whatever the test did, and looks for what no
+// test allows.
+func (m *mount) cleanup() {
+	_ = m.cmd.Process.Signal(unix.SIGCONT)
+	_ = m.cmd.Process.Signal(unix.SIGTERM)
+	select {
+	case <-m.done:
+	case <-time.After(20 * time.Second):
+		m.t.Errorf("%s does not end on SIGTERM", m.name)
+		_ = m.cmd.Process.Kill()
+		<-m.done
+	}
+	_ = unix.Unmount(m.dir, unix.MNT_DETACH)
+	if log := m.log.String(); strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") {
+		m.t.Errorf("%s:\n%s", m.name, log)
+	} else if m.t.Failed() {
+		m.t.Logf("log of %s:\n%s", m.name, log)
+	}
+}
+
+// kill ends the process with SIGKILL.
+func (m *mount) kill() {
+	_ = m.cmd.Process.Kill()
+	<-m.done
+}
+
+// stop ends the process with SIGTERM and returns its exit status.
+func (m *mount) stop() int {
+	m.t.Helper()
+	_ = m.cmd.Process.Signal(unix.SIGTERM)
+	select {
+	case <-m.done:
+	case <-time.After(callTimeout):
+		m.t.Fatalf("%s does not end on SIGTERM", m.name)
+	}
+	return m.cmd.ProcessState.ExitCode()
+}
+
+func (m *mount) path(name string) string { return filepath.Join(m.dir, name) }
+
+// entry is a line of 'lockfs ls -o json'.
+type entry struct {
+	Path    string `json:"path"`
+	State   string `json:"state"`
+	Owner   string `json:"owner"`
+	Node    string `json:"node"`
+	PID     int    `json:"pid"`
+	Command string `json:"command"`
+	Session string `json:"session"`
+	Token   int64  `json:"token"`
+}
+
+// ls returns what 'lockfs ls' says of the volume.
+func (v *volume) ls() []entry {
+	v.t.Helper()
+	cmd := v.command("ls", "-o", "json", v.source)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		v.t.Fatalf("lockfs ls: %v: %s", err, &stderr)
+	}
+	var es []entry
+	if err := json.Unmarshal(out, &es); err != nil {
+		v.t.Fatalf("lockfs ls: %v: %s", err, out)
+	}
+	return es
+}
+
+// waiting counts the waiters for path.
+func (v *volume) waiting(path string) int {
+	v.t.Helper()
+	n := 0
+	for _, e := range v.ls() {
+		if e.Path == path && e.State == "waiting" {
+			n++
+		}
+	}
+	return n
+}
+
+// read returns a file of the shared directory itself.
+func (v *volume) read(name string) string {
+	v.t.Helper()
+	b, err := os.ReadFile(filepath.Join(v.source, name))
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// write makes a file of the shared directory itself.
+func (v *volume) write(name, data string) {
+	v.t.Helper()
+	if err := os.WriteFile(filepath.Join(v.source, name), []byte(data), 0o644); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// eventually waits for a condition that has to come true.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !cond() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func fsType(path string) int64 {
+	var st unix.Statfs_t
+	if unix.Statfs(path, &st) != nil {
+		return 0
+	}
+	return int64(st.Type)
+}
+
+// logBuffer is a bytes.Buffer for a process that still writes to it.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// run runs a program to its end.
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Errorf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+}

@@ -1,0 +1,244 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// waitFor returns when somebody waits for path in etcd.
+func (v *volume) waitFor(path string) {
+	v.t.Helper()
+	eventually(v.t, "somebody waits for "+path, func() bool { return v.waiting(path) == 1 })
+}
+
+// While the waiter waits in open, its kernel's idea of the file grows stale: the
+// holder appends. The waiter must write behind, see the new size, and seek to it.
+func TestWaiterSeesWhatTheHolderWrote(t *testing.T) {
+	for name, flags := range map[string]int{"append": wronly | appends, "append and read": rdwr | appends, "read and write": rdwr, "write": wronly} {
+		t.Run(name, func(t *testing.T) {
+			v := newVolume(t, "--wait", "-1")
+			a, b := v.mount("a"), v.mount("b")
+			v.write("f", "one\n")
+			holder, waiter := newAgent(t), newAgent(t)
+			// The waiter's kernel has the file's size and its pages.
+			r := waiter.open(b.path("f"), rdonly)
+			if got := waiter.do(call{Op: "pread", FD: r, N: 100}); got.Data != "one\n" {
+				t.Fatalf("read %q", got.Data)
+			}
+			fd := holder.open(a.path("f"), wronly|appends)
+			pending := waiter.start(call{Op: "open", Path: b.path("f"), Flags: flags})
+			v.waitFor("f")
+			holder.must(call{Op: "write", FD: fd, Data: "two\n"})
+			holder.must(call{Op: "close", FD: fd})
+			opened := await(t, "open", pending)
+			if opened.Errno != 0 {
+				t.Fatalf("open: %v", opened.Err())
+			}
+			if size := waiter.must(call{Op: "size", FD: opened.N}); size != 8 {
+				t.Errorf("fstat says %d bytes, want 8", size)
+			}
+			if flags&appends == 0 {
+				if end := waiter.must(call{Op: "seek", FD: opened.N, Flags: unix.SEEK_END}); end != 8 {
+					t.Errorf("the end is at %d, want 8", end)
+				}
+			}
+			waiter.must(call{Op: "write", FD: opened.N, Data: "three\n"})
+			waiter.must(call{Op: "close", FD: opened.N})
+			if got := v.read("f"); got != "one\ntwo\nthree\n" {
+				t.Errorf("the file holds %q", got)
+			}
+			eventually(t, "nothing stays locked", func() bool { return len(v.ls()) == 0 })
+		})
+	}
+}
+
+// An open by /proc/self/fd looks nothing up, so that ESTALE cannot send it to
+// look again; it must still write behind the holder's bytes.
+func TestReopenWithoutLookup(t *testing.T) {
+	v := newVolume(t, "--wait", "-1")
+	a, b := v.mount("a"), v.mount("b")
+	v.write("f", "one\n")
+	holder, waiter := newAgent(t), newAgent(t)
+	r := waiter.open(b.path("f"), rdonly)
+	fd := holder.open(a.path("f"), wronly|appends)
+	pending := waiter.start(call{Op: "open", Path: procFD(r), Flags: wronly | appends})
+	v.waitFor("f")
+	holder.must(call{Op: "write", FD: fd, Data: "two\n"})
+	holder.must(call{Op: "close", FD: fd})
+	opened := await(t, "open", pending)
+	if opened.Errno != 0 {
+		t.Fatalf("open: %v", opened.Err())
+	}
+	if size := waiter.must(call{Op: "size", FD: opened.N}); size != 8 {
+		t.Errorf("fstat says %d bytes, want 8", size)
+	}
+	waiter.must(call{Op: "write", FD: opened.N, Data: "three\n"})
+	waiter.must(call{Op: "close", FD: opened.N})
+
+	// And when the file has another name by now.
+	if err := os.Rename(filepath.Join(v.source, "f"), filepath.Join(v.source, "g")); err != nil {
+		t.Fatal(err)
+	}
+	again := waiter.open(procFD(r), wronly|appends)
+	waiter.must(call{Op: "write", FD: again, Data: "four\n"})
+	if es := v.ls(); len(es) != 1 || es[0].Path != "g" {
+		t.Errorf("the file is locked as %v, want g", es)
+	}
+	waiter.must(call{Op: "close", FD: again})
+	if got := v.read("g"); got != "one\ntwo\nthree\nfour\n" {
+		t.Errorf("the file holds %q", got)
+	}
+
+	// And when it has none: no name, no lock, no write.
+	if err := os.Remove(filepath.Join(v.source, "g")); err != nil {
+		t.Fatal(err)
+	}
+	if r := waiter.do(call{Op: "open", Path: procFD(r), Flags: wronly}); r.Errno == 0 {
+		t.Error("a file without a name was opened for write")
+	}
+	eventually(t, "nothing stays locked", func() bool { return len(v.ls()) == 0 })
+}
+
+// The holder replaces its file by rename while another waits in open for it:
+// the waiter writes to the new file.
+func TestHolderReplacesItsFile(t *testing.T) {
+	for name, flags := range map[string]int{"append": wronly | appends, "truncate": wronly | trunc, "write": rdwr, "create": wronly | create | appends} {
+		t.Run(name, func(t *testing.T) {
+			v := newVolume(t, "--wait", "-1")
+			a, b := v.mount("a"), v.mount("b")
+			v.write("f", "old\n")
+			holder, waiter := newAgent(t), newAgent(t)
+			fd := holder.open(a.path("f"), wronly)
+			pending := waiter.start(call{Op: "open", Path: b.path("f"), Flags: flags})
+			v.waitFor("f")
+			tmp := holder.open(a.path("f.tmp"), wronly|create)
+			holder.must(call{Op: "write", FD: tmp, Data: "new\n"})
+			holder.must(call{Op: "rename", Path: a.path("f.tmp"), Path2: a.path("f")})
+			holder.must(call{Op: "close", FD: tmp})
+			holder.must(call{Op: "close", FD: fd})
+			opened := await(t, "open", pending)
+			if opened.Errno != 0 {
+				t.Fatalf("open: %v", opened.Err())
+			}
+			waiter.must(call{Op: "write", FD: opened.N, Data: "me\n"})
+			waiter.must(call{Op: "close", FD: opened.N})
+			want := map[string]string{"append": "new\nme\n", "create": "new\nme\n", "truncate": "me\n", "write": "me\n\n"}[name]
+			if got := v.read("f"); got != want {
+				t.Errorf("the file holds %q, want %q", got, want)
+			}
+			eventually(t, "nothing stays locked", func() bool { return len(v.ls()) == 0 })
+		})
+	}
+}
+
+// The lock follows the file: while the renamed file is open, its new name is
+// locked and its old one is free.
+func TestLockFollowsRename(t *testing.T) {
+	v := newVolume(t)
+	a, b := v.mount("a"), v.mount("b")
+	holder, other := newAgent(t), newAgent(t)
+	fd := holder.open(a.path("f"), wronly|create)
+	holder.must(call{Op: "rename", Path: a.path("f"), Path2: a.path("g")})
+	other.fails(call{Op: "open", Path: b.path("g"), Flags: wronly | nonblock}, unix.EAGAIN)
+	next := other.open(b.path("f"), wronly|create)
+	holder.must(call{Op: "write", FD: fd, Data: "g"})
+	other.must(call{Op: "write", FD: next, Data: "f"})
+	holder.must(call{Op: "close", FD: fd})
+	other.must(call{Op: "close", FD: next})
+	if f, g := v.read("f"), v.read("g"); f != "f" || g != "g" {
+		t.Errorf("f holds %q, g holds %q", f, g)
+	}
+
+	// A file that lost its last name leaves the name to others.
+	fd = holder.open(a.path("f"), wronly)
+	holder.must(call{Op: "unlink", Path: a.path("f")})
+	var opened result
+	eventually(t, "the name is free", func() bool {
+		opened = other.do(call{Op: "open", Path: b.path("f"), Flags: wronly | create | nonblock})
+		return opened.Errno == 0
+	})
+	holder.must(call{Op: "write", FD: fd, Data: "lost"})
+	other.must(call{Op: "write", FD: opened.N, Data: "second"})
+	if got := v.read("f"); got != "second" {
+		t.Errorf("the file holds %q", got)
+	}
+}
+
+// A directory is not renamed or removed by another mount while a file below it is
+// held or waited for; and is as soon as nobody does.
+func TestParentRenamedOnAnotherMount(t *testing.T) {
+	v := newVolume(t, "--wait", "-1")
+	a, b := v.mount("a"), v.mount("b")
+	holder, other := newAgent(t), newAgent(t)
+	holder.must(call{Op: "mkdir", Path: a.path("d")})
+	holder.must(call{Op: "mkdir", Path: a.path("d/e")})
+	fd := holder.open(a.path("d/e/f"), wronly|create)
+	for _, m := range []*mount{a, b} {
+		other.fails(call{Op: "rename", Path: m.path("d"), Path2: m.path("x")}, unix.EBUSY)
+		other.fails(call{Op: "rename", Path: m.path("d/e"), Path2: m.path("x")}, unix.EBUSY)
+	}
+	holder.must(call{Op: "write", FD: fd, Data: "one\n"})
+	holder.must(call{Op: "close", FD: fd})
+	eventually(t, "the directory is free", func() bool {
+		return other.do(call{Op: "rename", Path: b.path("d"), Path2: b.path("x")}).Errno == 0
+	})
+	// Mount a still knows the directory by its old name.
+	holder.fails(call{Op: "open", Path: a.path("d/e/f"), Flags: wronly | appends}, unix.ENOENT)
+	fd = holder.open(a.path("x/e/f"), wronly|appends)
+	holder.must(call{Op: "write", FD: fd, Data: "two\n"})
+	if es := v.ls(); len(es) != 1 || es[0].Path != "x/e/f" {
+		t.Errorf("locked: %v, want x/e/f", es)
+	}
+	holder.must(call{Op: "close", FD: fd})
+	if got := v.read("x/e/f"); got != "one\ntwo\n" {
+		t.Errorf("the file holds %q", got)
+	}
+	// A program whose working directory was renamed goes on working in it.
+	holder.must(call{Op: "chdir", Path: a.path("x/e")})
+	other.must(call{Op: "rename", Path: b.path("x"), Path2: b.path("y")})
+	fd = holder.open("f", wronly|appends)
+	holder.must(call{Op: "write", FD: fd, Data: "three\n"})
+	if es := v.ls(); len(es) != 1 || es[0].Path != "y/e/f" {
+		t.Errorf("locked: %v, want y/e/f", es)
+	}
+	holder.must(call{Op: "close", FD: fd})
+	if got := v.read("y/e/f"); got != "one\ntwo\nthree\n" {
+		t.Errorf("the file holds %q", got)
+	}
+}
+
+// A parent is renamed, and another takes its place, while an open waits for a
+// file below: by a node that does not use the view, as the worst case. The
+// waiter writes to the file that its path names now.
+func TestParentReplacedDuringWait(t *testing.T) {
+	v := newVolume(t, "--wait", "-1")
+	a, b := v.mount("a"), v.mount("b")
+	for _, d := range []string{"d", "new"} {
+		if err := os.Mkdir(filepath.Join(v.source, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		v.write(d+"/f", d+"\n")
+	}
+	holder, waiter := newAgent(t), newAgent(t)
+	fd := holder.open(a.path("d/f"), wronly)
+	pending := waiter.start(call{Op: "open", Path: b.path("d/f"), Flags: wronly | appends})
+	v.waitFor("d/f")
+	for _, r := range [][2]string{{"d", "old"}, {"new", "d"}} {
+		if err := os.Rename(filepath.Join(v.source, r[0]), filepath.Join(v.source, r[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	holder.must(call{Op: "close", FD: fd})
+	opened := await(t, "open", pending)
+	if opened.Errno != 0 {
+		t.Fatalf("open: %v", opened.Err())
+	}
+	waiter.must(call{Op: "write", FD: opened.N, Data: "me\n"})
+	waiter.must(call{Op: "close", FD: opened.N})
+	if old, now := v.read("old/f"), v.read("d/f"); old != "d\n" || now != "new\nme\n" {
+		t.Errorf("the old file holds %q, the new one %q", old, now)
+	}
+}
