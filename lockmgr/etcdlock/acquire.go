@@ -1,0 +1,158 @@
+package etcdlock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// maxKeys keeps a request within the 128 operations of a Txn: to queue for n
+// keys takes n Gets and three more, and one Txn of n Puts in the same branch.
+const maxKeys = 60
+
+// Acquire is lockmgr.Session's. A request for more than 60 keys, for none, or
+// one that queues for a directory is refused with ErrInvalidKey.
+func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
+	if err := check(req); err != nil {
+		return nil, err
+	}
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.running.Done()
+	a, err := s.newAcquisition(req)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.over, cancel)()
+	if err := a.run(ctx); err != nil {
+		a.discard()
+		return nil, a.ended(ctx, err)
+	}
+	return a.grants(), nil
+}
+
+func check(req lockmgr.AcquireRequest) error {
+	if n := len(req.Keys); n == 0 || n > maxKeys {
+		return fmt.Errorf("%w: %d keys in a request, want 1 to %d", lockmgr.ErrInvalidKey, n, maxKeys)
+	}
+	for _, k := range req.Keys {
+		if k.Kind == lockmgr.Tree && req.Wait == lockmgr.Queue {
+			return fmt.Errorf("%w: %s is a directory and cannot be queued for", lockmgr.ErrInvalidKey, k)
+		}
+	}
+	return nil
+}
+
+// acquisition is one Acquire on its way.
+type acquisition struct {
+	s    *Session
+	req  lockmgr.AcquireRequest
+	own  []string      // the keys of our entries, as req.Keys
+	gets []clientv3.Op // what tells where we stand, see standing
+	puts []clientv3.Op
+	dirs []lockmgr.Key // the Tree keys of the request
+
+	retrier    retrier
+	known      standing // the last answer
+	mayStand   bool     // an entry of ours was put, or may have been
+	unanswered int64    // the fence the last unanswered Put compared with, or 0
+}
+
+func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, error) {
+	value, err := json.Marshal(req.Holder)
+	if err != nil {
+		return nil, fmt.Errorf("etcdlock: holder: %w", err)
+	}
+	keys := s.b.keys
+	a := &acquisition{s: s, req: req}
+	for _, k := range req.Keys {
+		entry := keys.entry(k, req.Holder.Owner)
+		a.own = append(a.own, entry)
+		a.puts = append(a.puts, clientv3.OpPut(entry, string(value), clientv3.WithLease(s.lease)))
+		if k.Kind == lockmgr.Tree {
+			a.dirs = append(a.dirs, k)
+			a.gets = append(a.gets, clientv3.OpGet(keys.filesFrom(k.Path), clientv3.WithPrefix(), clientv3.WithLimit(maxBelow)))
+			continue
+		}
+		a.gets = append(a.gets, clientv3.OpGet(keys.filesAt(k.Path), clientv3.WithPrefix()))
+	}
+	a.gets = append(a.gets,
+		clientv3.OpGet(keys.trees(), clientv3.WithPrefix()),
+		clientv3.OpGet(keys.epoch()),
+		clientv3.OpGet(s.record, clientv3.WithKeysOnly()))
+	if len(a.dirs) > 0 {
+		a.puts = append(a.puts, clientv3.OpPut(keys.epoch(), req.Holder.Owner.String()))
+	}
+	return a, nil
+}
+
+// run returns nil when the keys are held.
+func (a *acquisition) run(ctx context.Context) error {
+	for {
+		if err := a.try(ctx); err != nil {
+			return err
+		}
+		queued := a.known.token != 0
+		switch {
+		case a.known.held():
+			return nil
+		case !queued && (a.req.Wait == lockmgr.Queue || len(a.known.ahead) == 0):
+			continue // nothing was put, but only because the epoch or the fence had moved
+		case a.req.Wait == lockmgr.NoWait:
+			return a.contended(nil)
+		}
+		if err := a.wait(ctx); err != nil || queued {
+			return err
+		}
+	}
+}
+
+// try sends the Txn until it is answered; just once for NoWait.
+func (a *acquisition) try(ctx context.Context) error {
+	if a.req.Wait == lockmgr.NoWait {
+		return a.attempt(ctx)
+	}
+	return a.retrier.do(ctx, func() error { return a.attempt(ctx) })
+}
+
+// attempt sends the Txn once, and notes the answer in known.
+func (a *acquisition) attempt(ctx context.Context) error {
+	b := a.s.b
+	if a.unanswered != 0 {
+		if err := a.s.fence.raise(ctx, a.unanswered); err != nil {
+			return err
+		}
+		a.unanswered = 0
+	}
+	epoch, fence := b.trees.expect(a.req.Keys), a.s.fence.at()
+	unfenced := a.s.fence.unchanged(fence)
+	els := a.gets
+	if a.req.Wait == lockmgr.Queue {
+		els = append(els[:len(els):len(els)], clientv3.OpTxn([]clientv3.Cmp{unfenced}, a.puts, nil))
+	}
+	resp, err := b.txn(ctx, append(a.free(), b.epochIs(epoch), unfenced), a.puts, els)
+	if err != nil {
+		if errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, errRefused) {
+			a.mayStand, a.unanswered = true, fence
+		}
+		return a.s.noted(err)
+	}
+	rev := resp.Header.Revision
+	if resp.Succeeded {
+		a.mayStand = true
+		b.trees.placed(rev, epoch, a.dirs)
+		a.known = standing{rev: rev, token: rev}
+		return nil
+	}
+	placed := a.req.Wait == lockmgr.Queue && resp.Responses[len(a.gets)].GetResponseTxn().Succeeded
+	a.mayStand = a.mayStand || placed
+	return a.note(rev, resp.Responses, placed)
+}

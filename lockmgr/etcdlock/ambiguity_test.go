@@ -1,0 +1,210 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+var waits = map[string]lockmgr.Wait{"NoWait": lockmgr.NoWait, "Retry": lockmgr.Retry, "Queue": lockmgr.Queue}
+
+// created returns the create revision of the only entry below prefix.
+func created(t *testing.T, r raw, prefix string) int64 {
+	t.Helper()
+	resp, err := r.Get(t.Context(), prefix, clientv3.WithPrefix())
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Fatalf("Get(%q): %v, %v", prefix, resp, err)
+	}
+	return resp.Kvs[0].CreateRevision
+}
+
+// fenced waits until the session's record was put again.
+func fenced(t *testing.T, etcd raw, s lockmgr.Session) {
+	t.Helper()
+	eventually(t, "the fence is raised", func() bool {
+		resp, err := etcd.Get(t.Context(), etcd.admin("session/"+s.ID()))
+		return err == nil && resp.Kvs[0].Version > 1
+	})
+}
+
+// A Txn that was carried out and not answered is found again, with the token it
+// was given, for files and directories.
+func TestLostReply(t *testing.T) {
+	for name, wait := range waits {
+		for _, k := range []lockmgr.Key{file("f"), tree("f")} {
+			if k.Kind == lockmgr.Tree && wait == lockmgr.Queue || wait == lockmgr.NoWait {
+				continue
+			}
+			t.Run(name+" "+k.String(), func(t *testing.T) {
+				client, kv := flawed(t)
+				b, etcd := newVolume(t, client)
+				s := open(t, b)
+				kv.next(lostReply, lostReply, lostReply) // the Txn, the fence, and the fence again
+				g := must(t, s, wait, k)[0]
+				prefix := etcd.file(k.Path)
+				if k.Kind == lockmgr.Tree {
+					prefix = etcd.dir(k.Path)
+				}
+				if rev := created(t, etcd, prefix); rev != g.Token {
+					t.Fatalf("token %d, create revision %d", g.Token, rev)
+				}
+				release(t, s, g)
+			})
+		}
+	}
+}
+
+// A waiter whose Put was not answered keeps the place the Put took.
+func TestLostReplyKeepsPlace(t *testing.T) {
+	client, kv := flawed(t)
+	b, etcd := newVolume(t, dial(t))
+	mine := newBackend(t, client, etcd.name)
+	other, s := open(t, b), open(t, mine)
+	held := must(t, other, lockmgr.Queue, file("f"))[0]
+
+	kv.next(lostReply, lateRequest, lateRequest, lateRequest) // it learns of its place late
+	first := start(within(t, patience), s, request(lockmgr.Queue, file("f")))
+	eventually(t, "the waiter stands in line", func() bool { return len(entries(t, b)) == 2 })
+	second := start(within(t, patience), other, request(lockmgr.Queue, file("f")))
+	eventually(t, "the other stands behind", func() bool { return len(entries(t, b)) == 3 })
+	release(t, other, held)
+	a := await(t, first)
+	if a.err != nil {
+		t.Fatal(a.err)
+	}
+	if list := entries(t, b); len(list) != 2 || list[0].Token != a.grants[0].Token || !list[0].Held {
+		t.Fatalf("%v, granted %v", list, a.grants)
+	}
+	release(t, s, a.grants...)
+	if a := await(t, second); a.err != nil {
+		t.Fatal(a.err)
+	}
+}
+
+// A request that a member carries out after all, when we have long gone on,
+// leaves nothing behind.
+func TestLateRequest(t *testing.T) {
+	for name, wait := range waits {
+		t.Run(name, func(t *testing.T) {
+			client, kv := flawed(t)
+			b, etcd := newVolume(t, client)
+			s := open(t, b)
+			kv.next(lateRequest)
+			req := request(wait, file("f"))
+			grants, err := s.Acquire(within(t, patience), req)
+			if wait == lockmgr.NoWait {
+				if !errors.Is(err, lockmgr.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("got %v", err)
+				}
+				fenced(t, etcd, s)
+			} else {
+				if err != nil {
+					t.Fatal(err)
+				}
+				release(t, s, grants...)
+			}
+			kv.deliver(t)
+			if list := entries(t, b); len(list) != 0 {
+				t.Fatalf("a ghost: %v", list)
+			}
+			must(t, s, lockmgr.NoWait, file("f")) // goes on with the new fence
+		})
+	}
+}
+
+// A wait that ends while a Txn of it is unanswered leaves nothing, whether the
+// Txn was carried out or will be.
+func TestAbandonedUnanswered(t *testing.T) {
+	for name, f := range map[string]flaw{"lost reply": lostReply, "late request": lateRequest} {
+		t.Run(name, func(t *testing.T) {
+			client, kv := flawed(t)
+			b, etcd := newVolume(t, client)
+			s := open(t, b)
+			ctx, cancel := context.WithCancel(t.Context())
+			kv.next(f, lateRequest, lateRequest, lateRequest, lateRequest, lateRequest)
+			got := start(ctx, s, request(lockmgr.Queue, file("f")))
+			eventually(t, "the Txn was sent", func() bool { return kv.sent.Load() > 0 })
+			cancel()
+			if a := await(t, got); !errors.Is(a.err, lockmgr.ErrUnavailable) || !errors.Is(a.err, context.Canceled) {
+				t.Fatalf("got %v", a.err)
+			}
+			eventually(t, "the service answers again", kv.broken)
+			eventually(t, "the entry is gone", func() bool { return len(entries(t, b)) == 0 })
+			fenced(t, etcd, s)
+			kv.deliver(t)
+			for _, e := range entries(t, b) {
+				if e.Key == file("f") {
+					t.Fatalf("a ghost: %v", e)
+				}
+			}
+		})
+	}
+}
+
+// One fence voids what others of the session have under way: they notice, and
+// are sent again.
+func TestFenceAmongOthers(t *testing.T) {
+	client, kv := flawed(t)
+	b, _ := newVolume(t, client)
+	s := open(t, b)
+	kv.next(lateRequest, lostReply, lateRequest, lostReply, lateRequest, lostReply, lateRequest, lostReply)
+	var running sync.WaitGroup
+	for i := range 40 {
+		running.Go(func() {
+			grants, err := s.Acquire(within(t, patience), request(lockmgr.Queue, file(string(rune('a'+i%20)))))
+			if err == nil {
+				err = s.Release(within(t, patience), grants[0])
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	kv.deliver(t)
+	if list := entries(t, b); len(list) != 0 {
+		t.Fatalf("ghosts: %v", list)
+	}
+}
+
+// After an unanswered release, the second tells that the first was carried out.
+func TestLostReplyOfRelease(t *testing.T) {
+	client, kv := flawed(t)
+	b, _ := newVolume(t, client)
+	s := open(t, b)
+	g := must(t, s, lockmgr.NoWait, file("f"))[0]
+	kv.next(lostReply)
+	if err := s.Release(t.Context(), g); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Fatal(err)
+	}
+	if err := s.Release(t.Context(), g); !errors.Is(err, lockmgr.ErrNotHeld) {
+		t.Fatal(err)
+	}
+}
+
+// 'Another's': the entry under our key is one we did not put.
+func TestReleaseOfAnothers(t *testing.T) {
+	b, etcd := newVolume(t, dial(t))
+	s := open(t, b)
+	g := must(t, s, lockmgr.NoWait, file("f"))[0]
+	key := etcd.file("f") + g.Owner.String()
+	for _, op := range []clientv3.Op{clientv3.OpDelete(key), clientv3.OpPut(key, "{}")} {
+		if _, err := etcd.Do(t.Context(), op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Release(t.Context(), g); !errors.Is(err, lockmgr.ErrNotOwner) {
+		t.Fatal(err)
+	}
+	if created(t, etcd, etcd.file("f")) == g.Token {
+		t.Fatal("it is still the old one")
+	}
+	if held, err := s.Held(t.Context(), []lockmgr.Grant{g}); err != nil || held[0] {
+		t.Fatal(held, err)
+	}
+}

@@ -1,0 +1,94 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Config is what New needs.
+type Config struct {
+	// Client is the connection to etcd. Required; the caller closes it, after
+	// the sessions.
+	Client *clientv3.Client
+
+	// Namespace and Name name the volume. All mounts of a volume spell them
+	// alike. Required; without slash and NUL byte.
+	Namespace, Name string
+
+	// RequestTimeout bounds each request to etcd. The zero value means 3 s, so
+	// that an election of etcd's usual length does not fail a try-lock.
+	RequestTimeout time.Duration
+
+	// Logger takes what nobody is told of otherwise. The zero value discards.
+	Logger *slog.Logger
+}
+
+// Backend is the lockmgr.Backend of one volume in etcd.
+type Backend struct {
+	client  *clientv3.Client
+	keys    layout
+	timeout time.Duration
+	log     *slog.Logger
+	trees   treeCache
+}
+
+var _ lockmgr.Backend = (*Backend)(nil)
+
+// New returns the backend of the volume cfg names. It sends no request.
+func New(cfg Config) (*Backend, error) {
+	if cfg.Client == nil {
+		return nil, errors.New("etcdlock: no client")
+	}
+	for _, part := range []string{cfg.Namespace, cfg.Name} {
+		if part == "" || strings.ContainsAny(part, "/\x00") {
+			return nil, fmt.Errorf("etcdlock: %q cannot name a volume or its namespace", part)
+		}
+	}
+	if cfg.RequestTimeout < 0 {
+		return nil, fmt.Errorf("etcdlock: request timeout %v is negative", cfg.RequestTimeout)
+	}
+	if cfg.RequestTimeout == 0 {
+		cfg.RequestTimeout = 3 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Backend{
+		client:  cfg.Client,
+		keys:    newLayout(cfg.Namespace, cfg.Name),
+		timeout: cfg.RequestTimeout,
+		log:     cfg.Logger,
+	}, nil
+}
+
+// txn sends one Txn, once. Every read and write of keys goes through it. Its
+// errors are those of fault.
+func (b *Backend) txn(ctx context.Context, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
+	bounded, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	resp, err := b.client.Txn(bounded).If(cmps...).Then(then...).Else(els...).Commit()
+	if err != nil {
+		return nil, b.fault(ctx, err)
+	}
+	return resp, nil
+}
+
+// connected reports whether the client has a working connection to a member.
+// An idle one has no reason to think otherwise.
+func (b *Backend) connected() bool {
+	switch b.client.ActiveConnection().GetState() {
+	case connectivity.Ready, connectivity.Idle:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,132 @@
+package etcdlock_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// meter counts what an operation costs: Txns sent, and revisions made of them.
+type meter struct {
+	t    *testing.T
+	etcd raw
+	kv   *flawedKV
+}
+
+func (m meter) costs(what string, txns, commits int64, op func()) {
+	m.t.Helper()
+	sent, rev := m.kv.sent.Load(), m.revision()
+	op()
+	if got := m.kv.sent.Load() - sent; got != txns {
+		m.t.Errorf("%s: %d Txns, want %d", what, got, txns)
+	}
+	if got := m.revision() - rev; got != commits {
+		m.t.Errorf("%s: %d revisions, want %d", what, got, commits)
+	}
+}
+
+func (m meter) revision() int64 {
+	resp, err := m.etcd.Get(m.t.Context(), "none")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return resp.Header.Revision
+}
+
+// Uncontended, every way to acquire costs one Txn and one commit; when another
+// mount has taken a directory meanwhile, a queue still does, and the others ask
+// twice and put once.
+func TestCommits(t *testing.T) {
+	client, kv := flawed(t)
+	b, etcd := newVolume(t, client)
+	s, other := open(t, b), open(t, newBackend(t, dial(t), etcd.name))
+	m := meter{t, etcd, kv}
+	var g []lockmgr.Grant
+	free := func() { release(t, s, g...) }
+	moveEpoch := func() { release(t, other, must(t, other, lockmgr.Retry, tree("elsewhere"))...) }
+
+	for name, wait := range waits {
+		m.costs(name, 1, 1, func() { g = must(t, s, wait, file("d/f")) })
+		m.costs("Release", 1, 1, free)
+		m.costs(name+" for two", 1, 1, func() { g = must(t, s, wait, file("d/f"), file("d/g")) })
+		m.costs("two Releases", 2, 2, free)
+		moveEpoch()
+		txns := int64(2)
+		if wait == lockmgr.Queue {
+			txns = 1
+		}
+		m.costs(name+" after the epoch moved", txns, 1, func() { g = must(t, s, wait, file("d/f")) })
+		free()
+		m.costs(name+" with the new epoch", 1, 1, func() { g = must(t, s, wait, file("d/f")) })
+		free()
+	}
+	m.costs("a directory", 1, 1, func() { g = must(t, s, lockmgr.Retry, tree("d")) })
+	free()
+	m.costs("a file elsewhere after our own directory", 1, 1, func() { g = must(t, s, lockmgr.NoWait, file("x")) })
+	free()
+	m.costs("a file where our own directory was", 2, 1, func() { g = must(t, s, lockmgr.NoWait, file("d/f")) })
+	m.costs("try-lock of what is held", 1, 0, func() {
+		if _, err := s.Acquire(t.Context(), request(lockmgr.NoWait, file("d/f"))); err == nil {
+			t.Error("granted twice")
+		}
+	})
+	free()
+}
+
+// A directory entry that another mount put after our copy was made is seen, and
+// one that is gone does not stand in the way.
+func TestEpoch(t *testing.T) {
+	b, etcd := newVolume(t, dial(t))
+	s, other := open(t, b), open(t, newBackend(t, dial(t), etcd.name))
+	for range 3 {
+		release(t, s, must(t, s, lockmgr.NoWait, file("d/f"))...) // our copy is fresh
+		dir := must(t, other, lockmgr.NoWait, tree("d"))
+		for _, k := range []lockmgr.Key{file("d/f"), file("d"), tree("d/e"), tree("d")} {
+			if g, err := s.Acquire(t.Context(), request(lockmgr.NoWait, k)); err == nil {
+				t.Fatalf("granted under a directory: %v", g)
+			}
+		}
+		release(t, s, must(t, s, lockmgr.NoWait, file("e"))...)
+		release(t, other, dir...)
+	}
+	resp, err := etcd.Get(t.Context(), etcd.admin("epoch"))
+	if err != nil || resp.Kvs[0].Version != 3 || resp.Kvs[0].Lease != 0 {
+		t.Fatalf("epoch: %v, %v", resp, err)
+	}
+}
+
+// The layout is what docs and etcdctl users rely on.
+func TestLayout(t *testing.T) {
+	b, etcd := newVolume(t, dial(t))
+	s := open(t, b)
+	f, d := must(t, s, lockmgr.Queue, file("a/b"))[0], must(t, s, lockmgr.Retry, tree("d"))[0]
+	for _, key := range []string{
+		etcd.file("a/b") + f.Owner.String(), etcd.dir("d") + d.Owner.String(), etcd.admin("session/" + s.ID()),
+	} {
+		resp, err := etcd.Get(t.Context(), key)
+		if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease != int64(leaseOf(t, s)) {
+			t.Errorf("%s: %v, %v", key, resp, err)
+		}
+	}
+}
+
+// The largest request fits into a Txn with etcd's default limit, in each way to
+// ask for it; one key more is refused before it is sent.
+func TestMaxKeys(t *testing.T) {
+	b, _ := newVolume(t, dial(t))
+	s := open(t, b)
+	var keys []lockmgr.Key
+	for i := range 60 {
+		keys = append(keys, file(fmt.Sprintf("f%d", i)))
+	}
+	for _, wait := range waits {
+		release(t, s, must(t, s, wait, keys...)...)
+	}
+	mixed := append([]lockmgr.Key{tree("d")}, keys[1:]...)
+	release(t, s, must(t, s, lockmgr.Retry, mixed...)...)
+	if _, err := s.Acquire(t.Context(), request(lockmgr.NoWait, append(keys, file("more"))...)); !errors.Is(err, lockmgr.ErrInvalidKey) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,53 @@
+package etcdlock_test
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
+)
+
+func TestConformance(t *testing.T) {
+	client := dial(t)
+	var volume raw
+	lockmgrtest.Conformance(t,
+		func(t *testing.T) lockmgr.Backend {
+			volume = raw{client, newName()}
+			return newBackend(t, client, volume.name)
+		},
+		lockmgrtest.Options{
+			Ordered: true,
+			Expire: func(t *testing.T, _ lockmgr.Backend, s lockmgr.Session) {
+				revoke(t, client, s)
+			},
+			Remove: func(t *testing.T, _ lockmgr.Backend, k lockmgr.Key, owner uuid.UUID) {
+				key := volume.file(k.Path) + owner.String()
+				if k.Kind == lockmgr.Tree {
+					key = volume.dir(k.Path) + owner.String()
+				}
+				if resp, err := client.Delete(t.Context(), key); err != nil || resp.Deleted != 1 {
+					t.Fatalf("deleting %q: %v, %v", key, resp, err)
+				}
+			},
+		})
+}
+
+func leaseOf(t *testing.T, s lockmgr.Session) clientv3.LeaseID {
+	t.Helper()
+	id, err := strconv.ParseInt(s.ID(), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clientv3.LeaseID(id)
+}
+
+func revoke(t *testing.T, client *clientv3.Client, s lockmgr.Session) {
+	t.Helper()
+	if _, err := client.Revoke(t.Context(), leaseOf(t, s)); err != nil {
+		t.Fatal(err)
+	}
+}

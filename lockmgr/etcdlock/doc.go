@@ -1,0 +1,49 @@
+// Package etcdlock keeps the locks of a volume in etcd.
+//
+//	/locks/<ns>/<name>/<path>//w/<owner>        entry of a file: holder or waiter
+//	/lockfs/<ns>/<name>/tree/<dir>//w/<owner>   entry of a directory and all below it
+//	/lockfs/<ns>/<name>/epoch                   put with every directory entry
+//	/lockfs/<ns>/<name>/session/<sid>           a mount; sid is its lease in hex
+//	/lockfs/<ns>/<name>/volume                  what the mounts of a volume agree on
+//
+// Entries and session records are on the session's lease; epoch and volume are
+// on none and are never deleted. The entries of one path are ordered by create
+// revision, which is also the fencing token. An entry is granted when no
+// conflicting entry with a smaller create revision lives, and stays granted
+// while it lives itself.
+//
+// # One commit
+//
+// An acquisition is one Txn:
+//
+//	If    nothing under <path>//, epoch and fence unchanged
+//	Then  Put
+//	Else  Get the entries, the directory entries, the epoch; and to queue, Put
+//
+// Directory entries above a path are too many ranges to compare in a Txn. The
+// backend keeps a copy of them, read together with the epoch: while the epoch
+// stands, the copy lacks none. An entry of the copy that conflicts makes the
+// optimistic branch fail, for the answer to tell whether it still lives.
+//
+// # Waiting
+//
+// A waiter watches for deletes from now on and reads once if the watch began
+// later than what it knows. It never watches from a past revision: etcd serves
+// such a watch from a loop that runs every 100 ms. A watch that ends, for
+// compaction or want of a leader, is begun again in the same way. Backoff is for
+// errors only.
+//
+// # What an error means
+//
+// A Txn that failed may have been carried out, or may yet be: by a member that
+// was frozen, or whose link to the leader heals later. So every Put of a session
+// compares the revision of the session record, and before an unanswered
+// acquisition is repeated or cleaned up, the record is put again (the fence).
+// From then on nothing sent earlier can take effect, and our own key, unique to
+// the acquisition, says whether it did. Without it a late Put would leave an
+// entry that nobody knows of and that blocks all others until the mount ends.
+//
+// Nothing here decides whether a holder may still write: that is the business of
+// the clock that watches the session's deadline. A lock service that is
+// partitioned away grants nothing and renews nothing, and waits go on.
+package etcdlock

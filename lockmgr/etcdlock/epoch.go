@@ -1,0 +1,56 @@
+package etcdlock
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// never is a revision no key has: comparing with it fails.
+const never = -1
+
+// treeCache is the copy of the volume's directory entries. It holds all that
+// live as long as the epoch stands, and maybe some that are gone: a delete does
+// not move the epoch. The zero value is right for a volume that never had one.
+type treeCache struct {
+	mu    sync.Mutex
+	rev   int64         // what the copy was read at
+	epoch int64         // mod revision of the epoch key, 0 before there is one
+	dirs  []lockmgr.Key // as of rev
+}
+
+// expect returns the epoch to compare with when acquiring keys: never, if the
+// copy has an entry that conflicts with one of them.
+func (c *treeCache) expect(keys []lockmgr.Key) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range c.dirs {
+		if slices.ContainsFunc(keys, d.Conflicts) {
+			return never
+		}
+	}
+	return c.epoch
+}
+
+// read replaces the copy by one that was read in one Txn at rev.
+func (c *treeCache) read(rev, epoch int64, dirs []lockmgr.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if rev >= c.rev {
+		c.rev, c.epoch, c.dirs = rev, epoch, dirs
+	}
+}
+
+// placed adds our own directory entries, which were put at rev by a Txn that
+// found the epoch as the copy has it.
+func (c *treeCache) placed(rev, epoch int64, dirs []lockmgr.Key) {
+	if len(dirs) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if rev > c.rev && epoch == c.epoch {
+		c.rev, c.epoch, c.dirs = rev, rev, slices.Concat(c.dirs, dirs)
+	}
+}

@@ -1,0 +1,210 @@
+package etcdlock_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+)
+
+// patience is how long what must happen may take.
+const patience = 30 * time.Second
+
+// endpoint is the etcd server of this test binary.
+var endpoint string
+
+func TestMain(m *testing.M) { os.Exit(serve(m)) }
+
+func serve(m *testing.M) int {
+	var err error
+	var stop func()
+	if endpoint, stop, err = startEtcd(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer stop()
+	return m.Run()
+}
+
+// startEtcd starts a server on a unix socket.
+func startEtcd() (endpoint string, stop func(), err error) {
+	dir, err := os.MkdirTemp("/tmp", "etcdlock") // short: a socket's path has 108 bytes
+	if err != nil {
+		return "", nil, err
+	}
+	client := url.URL{Scheme: "unix", Path: filepath.Join(dir, "c")}
+	peer := url.URL{Scheme: "unix", Path: filepath.Join(dir, "p")}
+	cfg := embed.NewConfig()
+	cfg.Dir = filepath.Join(dir, "data")
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	cfg.UnsafeNoFsync = true
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	server, err := embed.StartEtcd(cfg)
+	if err != nil {
+		os.RemoveAll(dir)
+		return "", nil, err
+	}
+	<-server.Server.ReadyNotify()
+	return client.String(), func() {
+		server.Close()
+		os.RemoveAll(dir)
+	}, nil
+}
+
+// volumes makes each test's volume its own.
+var volumes atomic.Int64
+
+func endpointPath() string { return strings.TrimPrefix(endpoint, "unix://") }
+
+func newName() string { return fmt.Sprintf("v%d", volumes.Add(1)) }
+
+// dial returns a client of its own, for tests that break or wrap it.
+func dial(t *testing.T) *clientv3.Client {
+	t.Helper()
+	client, err := etcdlock.Dial(t.Context(), etcdlock.DialConfig{Endpoints: []string{endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// raw is a volume as etcd sees it.
+type raw struct {
+	*clientv3.Client
+	name string
+}
+
+func (r raw) file(path string) string { return "/locks/test/" + r.name + "/" + path + "//w/" }
+func (r raw) dir(path string) string  { return "/lockfs/test/" + r.name + "/tree/" + path + "//w/" }
+func (r raw) admin(key string) string { return "/lockfs/test/" + r.name + "/" + key }
+
+// newVolume returns the backend of a new volume, and the raw view of it through
+// a client of its own.
+func newVolume(t *testing.T, client *clientv3.Client) (*etcdlock.Backend, raw) {
+	t.Helper()
+	name := newName()
+	return newBackend(t, client, name), raw{dial(t), name}
+}
+
+func newBackend(t *testing.T, client *clientv3.Client, name string) *etcdlock.Backend {
+	t.Helper()
+	b, err := etcdlock.New(etcdlock.Config{
+		Client: client, Namespace: "test", Name: name,
+		RequestTimeout: time.Second, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func open(t *testing.T, b lockmgr.Backend) lockmgr.Session {
+	t.Helper()
+	s, err := b.OpenSession(t.Context(), lockmgr.SessionInfo{Node: t.Name()}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func request(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
+	return lockmgr.AcquireRequest{Keys: keys, Wait: wait, Holder: lockmgr.Holder{Owner: uuid.New(), Node: "n"}}
+}
+
+func must(t *testing.T, s lockmgr.Session, wait lockmgr.Wait, keys ...lockmgr.Key) []lockmgr.Grant {
+	t.Helper()
+	grants, err := s.Acquire(within(t, patience), request(wait, keys...))
+	if err != nil {
+		t.Fatalf("Acquire(%v): %v", keys, err)
+	}
+	return grants
+}
+
+type answer struct {
+	grants []lockmgr.Grant
+	err    error
+}
+
+// start runs an Acquire in the background.
+func start(ctx context.Context, s lockmgr.Session, req lockmgr.AcquireRequest) <-chan answer {
+	ch := make(chan answer, 1)
+	go func() {
+		grants, err := s.Acquire(ctx, req)
+		ch <- answer{grants, err}
+	}()
+	return ch
+}
+
+func await(t *testing.T, ch <-chan answer) answer {
+	t.Helper()
+	select {
+	case a := <-ch:
+		return a
+	case <-time.After(patience):
+		t.Fatal("no answer")
+		panic("unreachable")
+	}
+}
+
+func release(t *testing.T, s lockmgr.Session, grants ...lockmgr.Grant) {
+	t.Helper()
+	for _, g := range grants {
+		if err := s.Release(within(t, patience), g); err != nil {
+			t.Fatalf("Release(%v): %v", g, err)
+		}
+	}
+}
+
+func entries(t *testing.T, b lockmgr.Backend) []lockmgr.Entry {
+	t.Helper()
+	list, err := b.Entries(within(t, patience), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// eventually waits for a condition that nothing announces.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !cond(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+func file(path string) lockmgr.Key { return lockmgr.Key{Kind: lockmgr.File, Path: path} }
+func tree(path string) lockmgr.Key { return lockmgr.Key{Kind: lockmgr.Tree, Path: path} }

@@ -1,0 +1,232 @@
+package etcdlock_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+)
+
+// flaw is what goes wrong with one Txn that compares: an acquisition, a fence, a
+// release. Those that only read are left alone.
+type flaw int
+
+const (
+	lostReply   flaw = iota + 1 // carried out, not answered
+	lateRequest                 // not answered; carried out when the test says so
+)
+
+// flawedKV breaks the comparing Txns it was told to break, and counts all.
+type flawedKV struct {
+	clientv3.KV
+	sent atomic.Int64
+
+	mu    sync.Mutex
+	flaws []flaw // of the next Txns
+	late  []func() (*clientv3.TxnResponse, error)
+}
+
+// flawed returns a client of its own whose Txns can be broken.
+func flawed(t *testing.T) (*clientv3.Client, *flawedKV) {
+	client := dial(t)
+	kv := &flawedKV{KV: client.KV}
+	client.KV = kv
+	return client, kv
+}
+
+func (kv *flawedKV) next(flaws ...flaw) {
+	kv.mu.Lock()
+	defer kv.mu.Unlock()
+	kv.flaws = flaws
+}
+
+// broken reports whether all flaws have been met.
+func (kv *flawedKV) broken() bool {
+	kv.mu.Lock()
+	defer kv.mu.Unlock()
+	return len(kv.flaws) == 0
+}
+
+// deliver carries out the late requests.
+func (kv *flawedKV) deliver(t *testing.T) {
+	t.Helper()
+	kv.mu.Lock()
+	late := kv.late
+	kv.late = nil
+	kv.mu.Unlock()
+	if len(late) == 0 {
+		t.Fatal("no request is late")
+	}
+	for _, commit := range late {
+		if _, err := commit(); err != nil {
+			t.Logf("late request: %v", err)
+		}
+	}
+}
+
+func (kv *flawedKV) Txn(ctx context.Context) clientv3.Txn {
+	return &flawedTxn{Txn: kv.KV.Txn(context.WithoutCancel(ctx)), kv: kv}
+}
+
+type flawedTxn struct {
+	clientv3.Txn
+	kv       *flawedKV
+	compares bool
+}
+
+func (t *flawedTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
+	t.Txn, t.compares = t.Txn.If(cs...), len(cs) > 0
+	return t
+}
+func (t *flawedTxn) Then(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Then(ops...); return t }
+func (t *flawedTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(ops...); return t }
+
+func (t *flawedTxn) Commit() (*clientv3.TxnResponse, error) {
+	if !t.compares {
+		return t.Txn.Commit()
+	}
+	t.kv.sent.Add(1)
+	switch t.kv.take(t.Txn.Commit) {
+	case lostReply:
+		if _, err := t.Txn.Commit(); err != nil {
+			return nil, err
+		}
+		fallthrough
+	case lateRequest:
+		return nil, status.Error(codes.Unavailable, "the connection broke")
+	default:
+		return t.Txn.Commit()
+	}
+}
+
+func (kv *flawedKV) take(commit func() (*clientv3.TxnResponse, error)) flaw {
+	kv.mu.Lock()
+	defer kv.mu.Unlock()
+	if len(kv.flaws) == 0 {
+		return 0
+	}
+	f := kv.flaws[0]
+	kv.flaws = kv.flaws[1:]
+	if f == lateRequest {
+		kv.late = append(kv.late, commit)
+	}
+	return f
+}
+
+// flawedWatcher refuses watches, as a member without a leader does, and counts
+// those that stand.
+type flawedWatcher struct {
+	clientv3.Watcher
+	refuse  atomic.Bool
+	refused atomic.Int64
+	stood   atomic.Int64
+}
+
+// watchFlawed puts a flawedWatcher into client.
+func watchFlawed(client *clientv3.Client) *flawedWatcher {
+	w := &flawedWatcher{Watcher: client.Watcher}
+	client.Watcher = w
+	return w
+}
+
+func (w *flawedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	if w.refuse.Load() {
+		w.refused.Add(1)
+		ch := make(chan clientv3.WatchResponse)
+		close(ch)
+		return ch
+	}
+	feed := w.Watcher.Watch(ctx, key, opts...) // returns when the watch stands
+	w.stood.Add(1)
+	return feed
+}
+
+// link is a connection to etcd that can be cut.
+type link struct {
+	t    *testing.T
+	path string
+
+	mu       sync.Mutex
+	listener net.Listener // nil while cut
+	conns    []net.Conn
+	running  sync.WaitGroup
+}
+
+// linked returns a client behind a link.
+func linked(t *testing.T) (*clientv3.Client, *link) {
+	l := &link{t: t, path: filepath.Join(filepath.Dir(endpointPath()), "link-"+newName())}
+	l.heal()
+	t.Cleanup(func() {
+		l.cut()
+		l.running.Wait()
+	})
+	client, err := etcdlock.Dial(t.Context(), etcdlock.DialConfig{Endpoints: []string{"unix://" + l.path}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client, l
+}
+
+func (l *link) heal() {
+	listener, err := net.Listen("unix", l.path)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.mu.Lock()
+	l.listener = listener
+	l.mu.Unlock()
+	l.running.Go(func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("unix", endpointPath())
+			if err != nil {
+				near.Close()
+				continue
+			}
+			l.join(listener, near, far)
+		}
+	})
+}
+
+func (l *link) join(via net.Listener, near, far net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.listener != via { // cut since
+		near.Close()
+		far.Close()
+		return
+	}
+	l.conns = append(l.conns, near, far)
+	for _, pair := range [][2]net.Conn{{near, far}, {far, near}} {
+		l.running.Go(func() {
+			_, _ = io.Copy(pair[0], pair[1])
+			pair[0].Close()
+		})
+	}
+}
+
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.listener != nil {
+		l.listener.Close()
+		l.listener = nil
+	}
+	for _, c := range l.conns {
+		c.Close()
+	}
+	l.conns = nil
+}

@@ -1,0 +1,228 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/connectivity"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// compact writes a little and compacts all of it away.
+func compact(t *testing.T, etcd raw) {
+	t.Helper()
+	var rev int64
+	for i := range 10 {
+		resp, err := etcd.Put(t.Context(), "noise", fmt.Sprint(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rev = resp.Header.Revision
+	}
+	if _, err := etcd.Compact(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// queueing are the ways to wait.
+var queueing = map[string]lockmgr.Wait{"Retry": lockmgr.Retry, "Queue": lockmgr.Queue}
+
+// What happens while a waiter is cut off, and is compacted away, it reads when
+// it is back.
+func TestCompactionDuringWait(t *testing.T) {
+	for name, wait := range queueing {
+		t.Run(name, func(t *testing.T) {
+			client, link := linked(t)
+			watcher := watchFlawed(client)
+			b, etcd := newVolume(t, dial(t))
+			other, s := open(t, b), open(t, newBackend(t, client, etcd.name))
+			held := must(t, other, lockmgr.Queue, file("f"))
+			eventually(t, "the record is watched", func() bool { return watcher.stood.Load() > 0 })
+			got := start(within(t, patience), s, request(wait, file("f")))
+			eventually(t, "it watches", func() bool { return watcher.stood.Load() > 1 })
+			compact(t, etcd) // does not disturb a watch that keeps up
+			link.cut()
+			release(t, other, held...)
+			compact(t, etcd)
+			link.heal()
+			if a := await(t, got); a.err != nil {
+				t.Fatal(a.err)
+			}
+		})
+	}
+}
+
+// An acquisition begun while etcd is away succeeds when it is back.
+func TestAcquireDuringOutage(t *testing.T) {
+	client, link := linked(t)
+	b, _ := newVolume(t, client)
+	s := open(t, b)
+	link.cut()
+	got := start(within(t, patience), s, request(lockmgr.Queue, file("f")))
+	select {
+	case a := <-got:
+		t.Fatalf("answered by nobody: %v", a)
+	case <-time.After(50 * time.Millisecond):
+	}
+	link.heal()
+	if a := await(t, got); a.err != nil {
+		t.Fatal(a.err)
+	}
+}
+
+// How a wait ends says whether the service was there at the end, and a wait
+// that ends while it is away is cleaned up when it is back.
+func TestWaitEndsInOutage(t *testing.T) {
+	for name, wait := range queueing {
+		t.Run(name, func(t *testing.T) {
+			client, link := linked(t)
+			watcher := watchFlawed(client)
+			b, etcd := newVolume(t, dial(t))
+			other, s := open(t, b), open(t, newBackend(t, client, etcd.name))
+			held := must(t, other, lockmgr.Queue, file("f"))
+			eventually(t, "the record is watched", func() bool { return watcher.stood.Load() > 0 })
+
+			_, err := s.Acquire(within(t, 50*time.Millisecond), request(wait, file("f")))
+			if !errors.Is(err, lockmgr.ErrContended) || errors.Is(err, lockmgr.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("with the service there: %v", err)
+			}
+			before := watcher.stood.Load()
+			ctx, cancel := context.WithCancel(within(t, patience))
+			got := start(ctx, s, request(wait, file("f")))
+			eventually(t, "it watches", func() bool { return watcher.stood.Load() > before })
+			link.cut()
+			eventually(t, "the client notices", func() bool {
+				return client.ActiveConnection().GetState() != connectivity.Ready
+			})
+			cancel()
+			a := await(t, got)
+			if !errors.Is(a.err, lockmgr.ErrUnavailable) || errors.Is(a.err, lockmgr.ErrContended) || !errors.Is(a.err, context.Canceled) {
+				t.Fatalf("with the service away: %v", a.err)
+			}
+			link.heal()
+			eventually(t, "nothing of the waiter stays", func() bool { return len(entries(t, b)) == 1 })
+			release(t, other, held...)
+			must(t, s, wait, file("f"))
+		})
+	}
+}
+
+// A member that has lost its leader ends watches. Waits go on by trying again,
+// and one that ends meanwhile says that the service was not there.
+func TestWaitWithoutWatch(t *testing.T) {
+	for name, wait := range queueing {
+		t.Run(name, func(t *testing.T) {
+			client := dial(t)
+			watcher := watchFlawed(client)
+			b, _ := newVolume(t, client)
+			s := open(t, b)
+			held := must(t, s, lockmgr.Queue, file("f"))
+			watcher.refuse.Store(true)
+
+			ctx, cancel := context.WithCancel(within(t, patience))
+			ending := start(ctx, s, request(wait, file("f")))
+			lasting := start(within(t, patience), s, request(wait, file("f")))
+			eventually(t, "both have tried", func() bool { return watcher.refused.Load() > 5 })
+			cancel()
+			if a := await(t, ending); !errors.Is(a.err, lockmgr.ErrUnavailable) || !errors.Is(a.err, context.Canceled) {
+				t.Fatalf("got %v", a.err)
+			}
+			watcher.refuse.Store(false)
+			release(t, s, held...)
+			if a := await(t, lasting); a.err != nil {
+				t.Fatal(a.err)
+			}
+		})
+	}
+}
+
+// A try-lock gives up after the request timeout, with no error of the caller's
+// context, and so do the session's other requests.
+func TestOutage(t *testing.T) {
+	client, link := linked(t)
+	b, etcd := newVolume(t, client)
+	s := open(t, b)
+	g := must(t, s, lockmgr.Queue, file("g"))[0]
+	link.cut()
+	ctx := within(t, patience)
+	_, acquire := s.Acquire(ctx, request(lockmgr.NoWait, file("f")))
+	_, held := s.Held(ctx, []lockmgr.Grant{g})
+	_, list := b.Entries(ctx, "")
+	for what, err := range map[string]error{
+		"Acquire": acquire, "Held": held, "Entries": list, "Release": s.Release(ctx, g),
+	} {
+		if !errors.Is(err, lockmgr.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := s.Renew(within(t, 50*time.Millisecond)); !errors.Is(err, lockmgr.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Renew: %v", err)
+	}
+	if err := s.Close(within(t, 50*time.Millisecond)); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Errorf("Close: %v", err)
+	}
+	link.heal()
+	if _, err := etcd.Get(t.Context(), etcd.admin("session/"+s.ID())); err != nil {
+		t.Error(err)
+	}
+}
+
+// The end of a session is seen though the watch of its record was cut and what
+// it missed is compacted away.
+func TestDoneAfterOutage(t *testing.T) {
+	client, link := linked(t)
+	b, etcd := newVolume(t, client)
+	s := open(t, b)
+	link.cut()
+	revoke(t, etcd.Client, s)
+	compact(t, etcd)
+	link.heal()
+	select {
+	case <-s.Done():
+	case <-time.After(patience):
+		t.Fatal("Done is not closed")
+	}
+}
+
+// An operator who deletes the record ends the session: its Puts fail from then
+// on, whether the watch has told yet or not.
+func TestRecordDeleted(t *testing.T) {
+	b, etcd := newVolume(t, dial(t))
+	s := open(t, b)
+	if _, err := etcd.Delete(t.Context(), etcd.admin("session/"+s.ID())); err != nil {
+		t.Fatal(err)
+	}
+	for _, wait := range waits {
+		if _, err := s.Acquire(within(t, patience), request(wait, file("f"))); !errors.Is(err, lockmgr.ErrSessionLost) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A lease ends by itself when nobody renews it.
+func TestExpiry(t *testing.T) {
+	b, _ := newVolume(t, dial(t))
+	s, err := b.OpenSession(t.Context(), lockmgr.SessionInfo{}, 300*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.TTL() != 300*time.Millisecond {
+		t.Fatalf("TTL %v", s.TTL())
+	}
+	must(t, s, lockmgr.NoWait, file("f"))
+	select {
+	case <-s.Done():
+	case <-time.After(patience):
+		t.Fatal("Done is not closed")
+	}
+	if err := s.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrSessionLost) {
+		t.Fatal(err)
+	}
+	if list := entries(t, b); len(list) != 0 {
+		t.Fatal(list)
+	}
+}

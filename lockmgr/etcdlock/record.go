@@ -1,0 +1,56 @@
+package etcdlock
+
+import (
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// watchRecord ends the session when its record is deleted: by a revoke, by
+// expiry, by an operator. The record stood at rev. Renewal would notice too, a
+// fifth of a TTL later.
+func (s *Session) watchRecord(rev int64) {
+	var r retrier
+	err := r.do(s.over, func() error { return s.followRecord(&r, rev) })
+	if err != nil && s.over.Err() == nil {
+		s.b.log.Warn("session record not watched, its end is noticed by renewal", "session", s.ID(), "err", err)
+	}
+}
+
+// followRecord returns nil when the session is over, else why it cannot say.
+func (s *Session) followRecord(r *retrier, rev int64) error {
+	w, err := s.b.watchDeletes(s.over, s.record)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	if w.rev > rev {
+		resp, err := s.b.txn(s.over, nil, []clientv3.Op{clientv3.OpGet(s.record, clientv3.WithKeysOnly())}, nil)
+		if err != nil {
+			return err
+		}
+		if len(resp.Responses[0].GetResponseRange().Kvs) == 0 {
+			s.lost()
+			return nil
+		}
+	}
+	r.answered()
+	for {
+		keys, err := w.next(s.over)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(keys, s.record) { // another's may begin with ours
+			s.lost()
+			return nil
+		}
+	}
+}
+
+func (s *Session) lost() {
+	if s.over.Err() != nil {
+		return // by our own Close
+	}
+	s.b.log.Warn("session ended by the lock service", "session", s.ID())
+	s.end()
+}

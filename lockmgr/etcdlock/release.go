@@ -1,0 +1,67 @@
+package etcdlock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Release deletes the grant's entry if its create revision is the token, in one
+// Txn, sent once. Errors: ErrNotHeld, ErrNotOwner, ErrUnavailable, wrapping ctx's
+// if that ended the call.
+//
+// After ErrUnavailable the entry may be gone or not. The caller releases again,
+// and takes ErrNotHeld for success then: the first Txn may have been carried out.
+func (s *Session) Release(ctx context.Context, g lockmgr.Grant) error {
+	entry := s.b.keys.entry(g.Key, g.Owner)
+	resp, err := s.b.txn(ctx,
+		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(entry), "=", g.Token)},
+		[]clientv3.Op{clientv3.OpDelete(entry)},
+		[]clientv3.Op{clientv3.OpGet(entry, clientv3.WithKeysOnly())})
+	switch {
+	case err != nil:
+		return fmt.Errorf("releasing %s: %w", g.Key, err)
+	case resp.Succeeded && resp.Responses[0].GetResponseDeleteRange().Deleted == 1:
+		return nil
+	case resp.Succeeded: // a zero token equals the create revision of no entry
+		return fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
+	}
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	if len(kvs) == 0 {
+		return fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
+	}
+	return fmt.Errorf("%w: %s has token %d, not %d", lockmgr.ErrNotOwner, g.Key, kvs[0].CreateRevision, g.Token)
+}
+
+// maxGets keeps a Txn within etcd's default limit of 128 operations.
+const maxGets = 128
+
+// Held reads the entries of grants and compares their tokens. Errors:
+// ErrUnavailable, wrapping ctx's if that ended the call.
+//
+// It reads the entries and not the keys attached to the lease: etcd answers
+// LeaseTimeToLive from the leader's memory, without asking a majority. More than
+// 128 grants take several reads; as a token never returns, each is as good as
+// one read of all.
+func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, error) {
+	held := make([]bool, 0, len(grants))
+	for chunk := range slices.Chunk(grants, maxGets) {
+		gets := make([]clientv3.Op, len(chunk))
+		for i, g := range chunk {
+			gets[i] = clientv3.OpGet(s.b.keys.entry(g.Key, g.Owner), clientv3.WithKeysOnly())
+		}
+		resp, err := s.b.txn(ctx, nil, gets, nil)
+		if err != nil {
+			return nil, fmt.Errorf("reading what session %s holds: %w", s.ID(), err)
+		}
+		for i, g := range chunk {
+			kvs := resp.Responses[i].GetResponseRange().Kvs
+			held = append(held, len(kvs) == 1 && kvs[0].CreateRevision == g.Token)
+		}
+	}
+	return held, nil
+}

@@ -1,0 +1,146 @@
+package etcdlock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Session is one lease, with a record that describes the mount.
+type Session struct {
+	b      *Backend
+	lease  clientv3.LeaseID
+	ttl    time.Duration
+	record string // key of the session record
+	fence  *fence
+
+	// over ends with the session, by whoever learns of its end first.
+	over context.Context
+	end  context.CancelFunc
+
+	mu      sync.Mutex // orders begin before or after Close
+	running sync.WaitGroup
+}
+
+var _ lockmgr.Session = (*Session)(nil)
+
+// OpenSession grants a lease of ttl, in whole seconds and never less, and puts
+// the session record on it. The caller counts its deadline from before the call.
+// Errors: ErrUnavailable, wrapping ctx's if that ended the call.
+func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
+	value, err := json.Marshal(info)
+	if err != nil {
+		return nil, fmt.Errorf("etcdlock: session record: %w", err)
+	}
+	lease, granted, err := b.grant(ctx, ttl)
+	if err != nil {
+		return nil, fmt.Errorf("opening a session: %w", err)
+	}
+	s := &Session{
+		b:      b,
+		lease:  lease,
+		ttl:    min(ttl, granted),
+		record: b.keys.session(strconv.FormatInt(int64(lease), 16)),
+	}
+	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpPut(s.record, string(value), clientv3.WithLease(lease))}, nil)
+	if err != nil {
+		// Worth one try only: the lease holds nothing but the record, and ends.
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.timeout)
+		defer cancel()
+		if rerr := b.revoke(cleanup, lease); rerr != nil {
+			b.log.Debug("lease of a failed session left to expire", "session", s.ID(), "err", rerr)
+		}
+		return nil, fmt.Errorf("opening a session: %w", err)
+	}
+	s.fence = newFence(s, string(value), resp.Header.Revision)
+	s.over, s.end = context.WithCancel(context.Background())
+	s.running.Go(func() { s.watchRecord(resp.Header.Revision) })
+	return s, nil
+}
+
+func (b *Backend) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, time.Duration, error) {
+	bounded, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	seconds := int64((ttl + time.Second - 1) / time.Second)
+	resp, err := b.client.Grant(bounded, seconds)
+	if err != nil {
+		return 0, 0, b.fault(ctx, err)
+	}
+	return resp.ID, time.Duration(resp.TTL) * time.Second, nil
+}
+
+// revoke is done when the lease is gone, by whatever means.
+func (b *Backend) revoke(ctx context.Context, lease clientv3.LeaseID) error {
+	bounded, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	if _, err := b.client.Revoke(bounded, lease); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return b.fault(ctx, err)
+	}
+	return nil
+}
+
+// ID is the lease's id in hex, as etcdctl shows it.
+func (s *Session) ID() string { return strconv.FormatInt(int64(s.lease), 16) }
+
+// TTL is the smaller of what was asked for and what etcd granted: it raises
+// short ones, and a leader change starts any of them again.
+func (s *Session) TTL() time.Duration { return s.ttl }
+
+// Done is closed when the session record is seen to be gone, when any answer
+// says that the lease is, and by Close.
+func (s *Session) Done() <-chan struct{} { return s.over.Done() }
+
+// Renew extends the lease by its TTL. Errors: ErrSessionLost, ErrUnavailable,
+// the latter wrapping ctx's if that ended the call. It tries until ctx ends, so
+// ctx has a deadline.
+func (s *Session) Renew(ctx context.Context) error {
+	if _, err := s.b.client.KeepAliveOnce(ctx, s.lease); err != nil {
+		return s.noted(s.b.fault(ctx, err))
+	}
+	return nil
+}
+
+// Close revokes the lease, trying until ctx ends, and waits for what the
+// session still has running. Errors: ErrUnavailable, wrapping ctx's, when the
+// lease is left to expire.
+func (s *Session) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.end() // ends every wait; the revoke removes their entries
+	s.mu.Unlock()
+	defer s.running.Wait()
+	var r retrier
+	err := r.do(ctx, func() error { return s.b.revoke(ctx, s.lease) })
+	if err != nil {
+		return fmt.Errorf("closing session %s: %w", s.ID(), err)
+	}
+	return nil
+}
+
+// begin starts something that Close waits for; it returns ErrSessionLost if the
+// session is over.
+func (s *Session) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over.Err() != nil {
+		return lockmgr.ErrSessionLost
+	}
+	s.running.Add(1)
+	return nil
+}
+
+// noted ends the session if err says that it is lost, and returns err.
+func (s *Session) noted(err error) error {
+	if errors.Is(err, lockmgr.ErrSessionLost) {
+		s.end()
+	}
+	return err
+}

@@ -1,0 +1,161 @@
+package etcdlock
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// maxBelow is how many entries below a directory one answer names: whoever
+// wants the directory waits for these, and then asks again.
+const maxBelow = 64
+
+// standing is where an acquisition stands at a revision.
+type standing struct {
+	rev   int64
+	token int64     // of our entries; 0: none stands
+	ahead []blocker // oldest first
+}
+
+// blocker is an entry in our way.
+type blocker struct {
+	entry string
+	rev   int64       // its create revision
+	wants lockmgr.Key // which of our keys it conflicts with
+	value []byte
+}
+
+func (s *standing) held() bool { return s.token != 0 && len(s.ahead) == 0 }
+
+// gone removes deleted entries from those ahead.
+func (s *standing) gone(keys []string) {
+	s.ahead = slices.DeleteFunc(s.ahead, func(b blocker) bool { return slices.Contains(keys, b.entry) })
+}
+
+// free holds when no entry stands in or below the place of our own.
+func (a *acquisition) free() []clientv3.Cmp {
+	keys := a.s.b.keys
+	cmps := make([]clientv3.Cmp, 0, len(a.req.Keys)+2)
+	for _, k := range a.req.Keys {
+		prefix := keys.filesAt(k.Path)
+		if k.Kind == lockmgr.Tree {
+			prefix = keys.filesFrom(k.Path)
+		}
+		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(prefix).WithPrefix(), "=", 0))
+	}
+	return cmps
+}
+
+// epochIs holds while no directory entry was put since the epoch was rev.
+func (b *Backend) epochIs(rev int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(b.keys.epoch()), "=", rev)
+}
+
+// note keeps what the answers to gets say, read at rev. placed says that our
+// entries were put right after, unless they stood already: a repeated Put leaves
+// the create revision as it is. Errors: ErrSessionLost, ErrLockLost.
+func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) error {
+	n := len(a.req.Keys)
+	kvs := func(i int) []*mvccpb.KeyValue { return answers[i].GetResponseRange().Kvs }
+	if err := a.noteSession(kvs(n + 2)); err != nil {
+		return err
+	}
+	a.noteTrees(rev, kvs(n), kvs(n+1))
+
+	seen := make(map[string]*mvccpb.KeyValue, n)
+	blockers := make(map[string]blocker)
+	meet := func(k lockmgr.Key, kv *mvccpb.KeyValue) {
+		entry := string(kv.Key)
+		if slices.Contains(a.own, entry) {
+			seen[entry] = kv
+			return
+		}
+		blockers[entry] = blocker{entry: entry, rev: kv.CreateRevision, wants: k, value: kv.Value}
+	}
+	for i, k := range a.req.Keys {
+		for _, kv := range kvs(i) {
+			meet(k, kv)
+		}
+		for _, kv := range kvs(n) {
+			if d, ok := a.s.b.keys.lockOf(string(kv.Key)); ok && d.Conflicts(k) {
+				meet(k, kv)
+			}
+		}
+	}
+
+	token, err := a.token(seen)
+	if err != nil {
+		return err
+	}
+	if token == 0 && placed {
+		token = rev
+	}
+	st := standing{rev: rev, token: token}
+	for _, b := range blockers {
+		if token == 0 || b.rev < token {
+			st.ahead = append(st.ahead, b)
+		}
+	}
+	slices.SortFunc(st.ahead, func(x, y blocker) int { return cmp.Compare(x.rev, y.rev) })
+	a.known = st
+	return nil
+}
+
+func (a *acquisition) noteSession(record []*mvccpb.KeyValue) error {
+	if len(record) == 0 {
+		return a.s.noted(lockmgr.ErrSessionLost)
+	}
+	a.s.fence.seen(record[0].ModRevision)
+	return nil
+}
+
+func (a *acquisition) noteTrees(rev int64, trees, epoch []*mvccpb.KeyValue) {
+	var dirs []lockmgr.Key
+	for _, kv := range trees {
+		if d, ok := a.s.b.keys.lockOf(string(kv.Key)); ok {
+			dirs = append(dirs, d)
+		}
+	}
+	var mod int64
+	if len(epoch) > 0 {
+		mod = epoch[0].ModRevision
+	}
+	a.s.b.trees.read(rev, mod, dirs)
+}
+
+// token returns the create revision of our entries, 0 if none stands. They were
+// put together: if they do not stand together, somebody removed one.
+func (a *acquisition) token(seen map[string]*mvccpb.KeyValue) (int64, error) {
+	if len(seen) == 0 && a.known.token == 0 {
+		return 0, nil
+	}
+	token := a.known.token
+	for _, entry := range a.own {
+		kv := seen[entry]
+		if kv == nil || token != 0 && kv.CreateRevision != token {
+			return 0, fmt.Errorf("%w: %s was removed", lockmgr.ErrLockLost, entry)
+		}
+		token = kv.CreateRevision
+	}
+	return token, nil
+}
+
+// contended is the error of a wait that err ended, or of none.
+func (a *acquisition) contended(err error) error {
+	first := a.known.ahead[0]
+	e := &lockmgr.ContendedError{Key: first.wants, Err: err}
+	if jerr := json.Unmarshal(first.value, &e.Holder); jerr != nil {
+		a.s.b.log.Warn("entry without a readable holder", "entry", first.entry, "err", jerr)
+	}
+	if _, owner, ok := a.s.b.keys.parse(first.entry); ok {
+		e.Holder.Owner = owner // the key is what counts
+	}
+	return e
+}

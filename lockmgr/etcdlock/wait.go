@@ -1,0 +1,125 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// wait returns nil when nothing of known is ahead any more. Who is queued holds
+// the keys then; who is not tries again. Errors: those of lost and ended waits.
+func (a *acquisition) wait(ctx context.Context) error {
+	return a.retrier.do(ctx, func() error { return a.follow(ctx) })
+}
+
+// follow is wait for the life of one watch.
+func (a *acquisition) follow(ctx context.Context) error {
+	w, err := a.s.b.watchDeletes(ctx, a.watched()...)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	if w.rev > a.known.rev {
+		if err := a.look(ctx); err != nil {
+			return err
+		}
+	}
+	a.retrier.answered()
+	for len(a.known.ahead) > 0 {
+		keys, err := w.next(ctx)
+		if err != nil {
+			return err
+		}
+		a.known.gone(keys)
+		if a.known.token != 0 && slices.ContainsFunc(a.own, func(own string) bool { return slices.Contains(keys, own) }) {
+			if err := a.look(ctx); err != nil { // tells whether the session went too
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// watched returns the prefixes below which our entries are and all that can be
+// ahead: once we are queued, no directory entry is put before us any more.
+func (a *acquisition) watched() []string {
+	keys := a.s.b.keys
+	var prefixes []string
+	for _, k := range a.req.Keys {
+		if k.Kind == lockmgr.Tree {
+			prefixes = append(prefixes, keys.filesFrom(k.Path))
+			continue
+		}
+		prefixes = append(prefixes, keys.filesAt(k.Path))
+	}
+	behindTree := func(b blocker) bool { return strings.HasPrefix(b.entry, keys.trees()) }
+	if a.known.token == 0 || slices.ContainsFunc(a.known.ahead, behindTree) {
+		prefixes = append(prefixes, keys.trees())
+	}
+	return prefixes
+}
+
+// look reads where we stand.
+func (a *acquisition) look(ctx context.Context) error {
+	resp, err := a.s.b.txn(ctx, nil, a.gets, nil)
+	if err != nil {
+		return a.s.noted(err)
+	}
+	return a.note(resp.Header.Revision, resp.Responses, false)
+}
+
+// ended returns the error of an Acquire that failed with err.
+func (a *acquisition) ended(ctx context.Context, err error) error {
+	cause := ctx.Err()
+	switch {
+	case a.s.over.Err() != nil:
+		return lockmgr.ErrSessionLost
+	case cause == nil || !errors.Is(err, lockmgr.ErrUnavailable):
+		return err
+	case len(a.known.ahead) > 0 && a.retrier.failures == 0 && a.s.b.connected():
+		return a.contended(cause) // the service is there, the holder too
+	default:
+		return err
+	}
+}
+
+// discard removes, in the background and for as long as the session lives, what
+// a failed acquisition put or may have put.
+func (a *acquisition) discard() {
+	if !a.mayStand {
+		return
+	}
+	s := a.s
+	s.running.Go(func() {
+		var r retrier
+		err := r.do(s.over, func() error {
+			if a.unanswered != 0 {
+				if err := s.fence.raise(s.over, a.unanswered); err != nil {
+					return err
+				}
+			}
+			dels := make([]clientv3.Op, len(a.own))
+			for i, entry := range a.own {
+				dels[i] = clientv3.OpDelete(entry)
+			}
+			_, err := s.b.txn(s.over, nil, dels, nil)
+			return err
+		})
+		if err != nil && s.over.Err() == nil {
+			s.b.log.Error("entries of a failed acquisition remain until the session ends", "entries", a.own, "err", err)
+		}
+	})
+}
+
+func (a *acquisition) grants() []lockmgr.Grant {
+	grants := make([]lockmgr.Grant, len(a.req.Keys))
+	for i, k := range a.req.Keys {
+		grants[i] = lockmgr.Grant{Key: k, Owner: a.req.Holder.Owner, Token: a.known.token}
+	}
+	return grants
+}

@@ -1,0 +1,103 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// deletes tells which keys below some prefixes are deleted after rev.
+type deletes struct {
+	rev     int64
+	ch      chan deleted
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+type deleted struct {
+	keys []string
+	err  error // the watch ended
+}
+
+// watchDeletes watches each of prefixes from now on. Errors: ErrUnavailable.
+// The caller stops what it gets.
+func (b *Backend) watchDeletes(ctx context.Context, prefixes ...string) (*deletes, error) {
+	// RequireLeader: a member cut off from the others ends the watch.
+	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	d := &deletes{ch: make(chan deleted), cancel: cancel}
+	for _, p := range prefixes {
+		feed, rev, err := b.watch(watching, cancel, p)
+		if err != nil {
+			d.stop()
+			return nil, b.fault(ctx, err)
+		}
+		d.rev = max(d.rev, rev)
+		d.running.Go(func() { d.forward(watching, feed) })
+	}
+	return d, nil
+}
+
+// watch returns once the watch stands, with the store's revision at that time:
+// whatever is deleted later arrives. Watch itself has no deadline for this, so
+// cancel is called when it takes too long.
+func (b *Backend) watch(ctx context.Context, cancel context.CancelFunc, prefix string) (clientv3.WatchChan, int64, error) {
+	late := time.AfterFunc(b.timeout, cancel)
+	feed := b.client.Watch(ctx, prefix,
+		clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+	first, ok := <-feed
+	if !late.Stop() || !ok {
+		return nil, 0, fmt.Errorf("no watch of %q within %v", prefix, b.timeout)
+	}
+	if err := first.Err(); err != nil {
+		return nil, 0, err
+	}
+	return feed, first.Header.Revision, nil
+}
+
+func (d *deletes) forward(ctx context.Context, feed clientv3.WatchChan) {
+	for {
+		var m deleted
+		resp, ok := <-feed
+		if !ok {
+			m.err = errors.New("watch closed")
+		} else if err := resp.Err(); err != nil {
+			m.err = err
+		}
+		for _, ev := range resp.Events {
+			m.keys = append(m.keys, string(ev.Kv.Key))
+		}
+		select {
+		case d.ch <- m:
+		case <-ctx.Done():
+			return
+		}
+		if m.err != nil {
+			return
+		}
+	}
+}
+
+// next returns the keys deleted next. Errors: ErrUnavailable, when the watch
+// ended or ctx did.
+func (d *deletes) next(ctx context.Context) ([]string, error) {
+	select {
+	case m := <-d.ch:
+		if m.err != nil {
+			return nil, fmt.Errorf("%w: watch: %v", lockmgr.ErrUnavailable, m.err)
+		}
+		return m.keys, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+	}
+}
+
+func (d *deletes) stop() {
+	d.cancel()
+	d.running.Wait()
+}

@@ -1,0 +1,115 @@
+package lockmgrtest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// testEntries: who holds and who waits, by path and token, within a prefix.
+func testEntries(t *bench) {
+	s := t.open()
+	if list := t.entries(""); len(list) != 0 {
+		t.Fatalf("a new volume has %v", list)
+	}
+	req := request(lockmgr.NoWait, file("a"))
+	req.Holder = lockmgr.Holder{
+		Owner: req.Holder.Owner, Session: s.ID(), Node: "n1", Pod: "p1", PID: 42, UID: 1000,
+		Comm: "prog", Since: time.Unix(1700000000, 0).UTC(),
+	}
+	grants, err := s.Acquire(t.within(patience), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.must(s, lockmgr.NoWait, file("ab"))
+	t.must(s, lockmgr.NoWait, file("a/b"))
+	t.must(s, lockmgr.NoWait, file("a/b.c"))
+	t.must(s, lockmgr.NoWait, tree("c/d"))
+	t.must(s, lockmgr.NoWait, tree("cd"))
+
+	want := lockmgr.Entry{Key: file("a"), Holder: req.Holder, Token: grants[0].Token, Held: true}
+	if got := t.entries("a")[0]; got != want {
+		t.Fatalf("got %+v, want %+v", got, want)
+	}
+	for prefix, want := range map[string][]string{
+		"":      {"a", "a/b", "a/b.c", "ab", "c/d/", "cd/"},
+		"a":     {"a", "a/b", "a/b.c"},
+		"a/b":   {"a/b"},
+		"a/b/c": nil,
+		"c":     {"c/d/"},
+		"c/d":   {"c/d/"},
+		"c/d/e": nil,
+		"d":     nil,
+	} {
+		var got []string
+		for _, e := range t.entries(prefix) {
+			got = append(got, e.Key.String())
+			if !e.Held {
+				t.Errorf("%v is not held", e)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("Entries(%q): %q, want %q", prefix, got, want)
+		}
+	}
+	if !t.opts.Ordered {
+		return
+	}
+	// A file below a directory entry waits, also when only the file is listed.
+	below := t.start(t.within(patience), s, request(lockmgr.Queue, file("c/d/e")))
+	behind := t.start(t.within(patience), s, request(lockmgr.Queue, file("a")))
+	t.eventually("the file waits", func() bool {
+		list := t.entries("c/d/e")
+		return len(list) == 1 && !list[0].Held
+	})
+	t.eventually("the other stands behind", func() bool {
+		list := t.entries("a")
+		return len(list) == 4 && list[0].Held && !list[1].Held && list[1].Key == file("a")
+	})
+	if err := s.Close(t.within(patience)); err != nil {
+		t.Fatal(err)
+	}
+	t.await(below)
+	t.await(behind)
+}
+
+// testPathBytes: a path is bytes, and the words of the backend's own layout are
+// names like any other.
+func testPathBytes(t *bench) {
+	s1, s2 := t.open(), t.open()
+	var keys []lockmgr.Key
+	for _, p := range []string{
+		"w", "r", "tree", "epoch", "volume", "session", "locks", "lockfs", "w/w", "tree/w", "w/00000000-0000-0000-0000-000000000000",
+		" ", " lead", "trail ", "two  blanks", "tab\t", "new\nline", "per%cent", "back\\slash", `quo"te`, "sem;colon", "star*", "...", ".hidden",
+		"\xff\xfe", "\x01", "latin\xe9", "ünï/cödé", "日本", "\xed\xa0\x80", "A", "long/" + string(make255()),
+	} {
+		keys = append(keys, file(p))
+	}
+	slices.SortFunc(keys, func(x, y lockmgr.Key) int {
+		if x.Path < y.Path {
+			return -1
+		}
+		return 1
+	})
+	for _, k := range keys {
+		t.must(s1, lockmgr.NoWait, k)
+	}
+	list := t.entries("")
+	if len(list) != len(keys) {
+		t.Fatalf("%d entries for %d keys", len(list), len(keys))
+	}
+	for i, e := range list {
+		if e.Key != keys[i] || !e.Held {
+			t.Fatalf("entry %d is %v, want %q", i, e, keys[i].Path)
+		}
+		if len(t.entries(e.Key.Path)) == 0 {
+			t.Fatalf("Entries(%q) is empty", e.Key.Path)
+		}
+		_, err := s2.Acquire(t.within(patience), request(lockmgr.NoWait, e.Key))
+		t.contended(err, e.Key, e.Holder.Owner, nil)
+	}
+}
+
+// make255 is the longest name a file system takes, of bytes that are no UTF-8.
+func make255() []byte { return slices.Repeat([]byte{0x80}, 255) }

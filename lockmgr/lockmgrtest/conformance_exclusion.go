@@ -1,0 +1,115 @@
+package lockmgrtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// testExclusion: many goroutines on three sessions take files and directories,
+// one and several at a time, and give up now and then. The history of what they
+// held must be one in which no two conflicting grants overlap and tokens grow.
+func testExclusion(t *bench) {
+	const (
+		workers = 24
+		rounds  = 12
+	)
+	sessions := []lockmgr.Session{t.open(), t.open(), t.open()}
+	files := []lockmgr.Key{file("a"), file("ab"), file("d/x"), file("d/y"), file("d/e/z")}
+	trees := []lockmgr.Key{tree("d"), tree("d/e"), tree("a")}
+	var h history
+	ctx := t.within(4 * patience)
+	var wg sync.WaitGroup
+	for w := range workers {
+		s := sessions[w%len(sessions)]
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(w)))
+			for range rounds {
+				req := request(lockmgr.Queue, files[r.IntN(len(files))])
+				switch r.IntN(6) {
+				case 0:
+					req = request(lockmgr.Retry, trees[r.IntN(len(trees))])
+				case 1:
+					i := r.IntN(len(files) - 1)
+					req = request(lockmgr.Queue, files[i], files[i+1])
+				case 2:
+					req.Wait = lockmgr.NoWait
+				}
+				grants, err := s.Acquire(ctx, req)
+				if errors.Is(err, lockmgr.ErrContended) && ctx.Err() == nil {
+					continue
+				}
+				if err != nil {
+					t.Errorf("Acquire(%v): %v", req.Keys, err)
+					return
+				}
+				if err := h.enter(grants); err != nil {
+					t.Error(err)
+				}
+				if held, err := s.Held(ctx, grants); err != nil || slices.Contains(held, false) {
+					t.Errorf("Held(%v): %v, %v", grants, held, err)
+				}
+				h.leave(grants)
+				for _, g := range grants {
+					if err := s.Release(context.WithoutCancel(ctx), g); err != nil {
+						t.Errorf("Release(%v): %v", g, err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.owners()
+}
+
+// history checks grants while they are made: those now held, and the largest
+// token each key was granted under.
+type history struct {
+	mu   sync.Mutex
+	held []lockmgr.Grant
+	past map[lockmgr.Key]int64
+}
+
+func (h *history) enter(grants []lockmgr.Grant) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var errs []error
+	for _, g := range grants {
+		for _, other := range h.held {
+			if other.Key.Conflicts(g.Key) {
+				errs = append(errs, fmt.Errorf("%v granted while %v is held", g, other))
+			}
+		}
+		for k, token := range h.past {
+			if k.Conflicts(g.Key) && token >= g.Token {
+				errs = append(errs, fmt.Errorf("%v granted after token %d of %v", g, token, k))
+			}
+		}
+	}
+	h.held = append(h.held, grants...)
+	return errors.Join(errs...)
+}
+
+// leave is called before the release, so that the next grant finds it done.
+func (h *history) leave(grants []lockmgr.Grant) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.past == nil {
+		h.past = make(map[lockmgr.Key]int64)
+	}
+	for _, g := range grants {
+		h.past[g.Key] = max(h.past[g.Key], g.Token)
+	}
+	kept := h.held[:0]
+	for _, o := range h.held {
+		if o.Owner != grants[0].Owner {
+			kept = append(kept, o)
+		}
+	}
+	h.held = kept
+}

@@ -1,0 +1,192 @@
+package lockmgrtest
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// testRelease: mine, gone, another's.
+func testRelease(t *bench) {
+	s1, s2 := t.open(), t.open()
+	k := file("f")
+	mine := t.must(s1, lockmgr.NoWait, k)[0]
+
+	anothers := mine
+	anothers.Token++
+	if err := s1.Release(t.within(patience), anothers); !errors.Is(err, lockmgr.ErrNotOwner) {
+		t.Fatalf("with another's token: %v", err)
+	}
+	_, err := s2.Acquire(t.within(patience), request(lockmgr.NoWait, k))
+	t.contended(err, k, mine.Owner, nil)
+
+	t.release(s1, mine)
+	if err := s1.Release(t.within(patience), mine); !errors.Is(err, lockmgr.ErrNotHeld) {
+		t.Fatalf("for the second time: %v", err)
+	}
+
+	successor := t.must(s2, lockmgr.NoWait, k)[0]
+	if err := s1.Release(t.within(patience), mine); !errors.Is(err, lockmgr.ErrNotHeld) && !errors.Is(err, lockmgr.ErrNotOwner) {
+		t.Fatalf("while a successor holds: %v", err)
+	}
+	t.owners(successor.Owner)
+}
+
+func testHeld(t *bench) {
+	s1, s2 := t.open(), t.open()
+	var grants []lockmgr.Grant
+	for i := range 150 { // more than one Txn of etcd takes
+		name := string([]rune{'f', rune('一' + i)})
+		grants = append(grants, t.must(s1, lockmgr.NoWait, file(name))...)
+	}
+	dir := t.must(s1, lockmgr.NoWait, tree("d"))[0]
+	foreign := dir
+	foreign.Token++
+	t.release(s1, grants[0], grants[149])
+	successor := t.must(s2, lockmgr.NoWait, grants[0].Key)[0]
+
+	held, err := s1.Held(t.within(patience), append(grants, dir, foreign))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := slices.Repeat([]bool{true}, 152)
+	want[0], want[149], want[151] = false, false, false
+	if !slices.Equal(held, want) {
+		t.Fatalf("Held: %v", held)
+	}
+	if held, err := s1.Held(t.within(patience), nil); err != nil || len(held) != 0 {
+		t.Fatalf("Held of nothing: %v, %v", held, err)
+	}
+	t.expire(s1)
+	if held, err := s1.Held(t.within(patience), []lockmgr.Grant{dir}); err != nil || held[0] {
+		t.Fatalf("Held after the session's end: %v, %v", held, err)
+	}
+	if held, err := s2.Held(t.within(patience), []lockmgr.Grant{successor}); err != nil || !held[0] {
+		t.Fatalf("Held of the other session: %v, %v", held, err)
+	}
+}
+
+// testSessionEnd: with the session go its locks and its waits, and nothing else.
+func testSessionEnd(t *bench) {
+	s1, s2 := t.open(), t.open()
+	if s1.ID() == s2.ID() || s1.TTL() <= 0 || s1.TTL() > time.Minute {
+		t.Fatalf("sessions %q and %q, TTL %v", s1.ID(), s2.ID(), s1.TTL())
+	}
+	for _, s := range []lockmgr.Session{s1, s2} {
+		if err := s.Renew(t.within(patience)); err != nil {
+			t.Fatalf("Renew: %v", err)
+		}
+	}
+	mine := t.must(s1, lockmgr.NoWait, file("mine"))[0]
+	dir := t.must(s1, lockmgr.NoWait, tree("dir"))[0]
+	theirs := t.must(s2, lockmgr.NoWait, file("theirs"))[0]
+	queue := t.start(t.within(patience), s1, request(lockmgr.Queue, theirs.Key))
+	retry := t.start(t.within(patience), s1, request(lockmgr.Retry, theirs.Key))
+	successor := t.start(t.within(patience), s2, request(lockmgr.Queue, mine.Key))
+	under := t.start(t.within(patience), s2, request(lockmgr.Retry, file("dir/f")))
+
+	t.expire(s1)
+	select {
+	case <-s1.Done():
+	case <-time.After(patience):
+		t.Fatal("Done is not closed")
+	}
+	for _, ch := range []<-chan answer{queue, retry} {
+		if a := t.await(ch); !errors.Is(a.err, lockmgr.ErrSessionLost) {
+			t.Fatalf("a wait of the session: %v", a.err)
+		}
+	}
+	for _, ch := range []<-chan answer{successor, under} {
+		a := t.await(ch)
+		if a.err != nil {
+			t.Fatalf("a wait for the session: %v", a.err)
+		}
+		if a.grants[0].Token <= min(mine.Token, dir.Token) {
+			t.Fatalf("the successor has token %d", a.grants[0].Token)
+		}
+		t.release(s2, a.grants...)
+	}
+	if err := s1.Renew(t.within(patience)); !errors.Is(err, lockmgr.ErrSessionLost) {
+		t.Fatalf("Renew: %v", err)
+	}
+	if _, err := s1.Acquire(t.within(patience), request(lockmgr.NoWait, file("new"))); !errors.Is(err, lockmgr.ErrSessionLost) {
+		t.Fatalf("Acquire: %v", err)
+	}
+	if err := s1.Release(t.within(patience), mine); !errors.Is(err, lockmgr.ErrNotHeld) {
+		t.Fatalf("Release: %v", err)
+	}
+	t.owners(theirs.Owner)
+	select {
+	case <-s2.Done():
+		t.Fatal("the other session ended too")
+	default:
+	}
+}
+
+// testSessionEndOrder: the waits of a session that ends leave the line, and who
+// came after them keeps the order.
+func testSessionEndOrder(t *bench) {
+	if !t.opts.Ordered {
+		t.Skip("the backend claims no order")
+	}
+	dying, s := t.open(), t.open()
+	k := file("f")
+	held := t.must(dying, lockmgr.Queue, k)[0]
+	owners := []uuid.UUID{held.Owner}
+	var waits []<-chan answer
+	for _, from := range []lockmgr.Session{s, dying, s, dying, s} {
+		req := request(lockmgr.Queue, k)
+		owners = append(owners, req.Holder.Owner)
+		waits = append(waits, t.start(t.within(patience), from, req))
+		t.owners(owners...)
+	}
+	t.expire(dying)
+	last := held.Token
+	for i, ch := range waits {
+		a := t.await(ch)
+		if i%2 == 1 {
+			if !errors.Is(a.err, lockmgr.ErrSessionLost) {
+				t.Fatalf("waiter %d of the dead session: %v", i, a.err)
+			}
+			continue
+		}
+		if a.err != nil || a.grants[0].Token <= last {
+			t.Fatalf("waiter %d: %v, %v", i, a.grants, a.err)
+		}
+		for j := i + 2; j < len(waits); j += 2 {
+			if len(waits[j]) > 0 {
+				t.Fatalf("waiter %d is answered while %d holds", j, i)
+			}
+		}
+		last = a.grants[0].Token
+		t.release(s, a.grants...)
+	}
+}
+
+// testClose: Close ends waits, frees locks, and can be called again.
+func testClose(t *bench) {
+	s1, s2 := t.open(), t.open()
+	mine := t.must(s1, lockmgr.NoWait, file("mine"))[0]
+	theirs := t.must(s2, lockmgr.NoWait, file("theirs"))[0]
+	queue := t.start(t.within(patience), s1, request(lockmgr.Queue, theirs.Key))
+	retry := t.start(t.within(patience), s1, request(lockmgr.Retry, theirs.Key))
+	for range 2 {
+		if err := s1.Close(t.within(patience)); err != nil {
+			t.Fatalf("Close: %v", err)
+		}
+	}
+	for _, ch := range []<-chan answer{queue, retry} {
+		if a := t.await(ch); !errors.Is(a.err, lockmgr.ErrSessionLost) {
+			t.Fatalf("a wait of the closed session: %v", a.err)
+		}
+	}
+	t.owners(theirs.Owner)
+	t.must(s2, lockmgr.NoWait, mine.Key)
+	if _, err := s1.Acquire(t.within(patience), request(lockmgr.NoWait, file("new"))); !errors.Is(err, lockmgr.ErrSessionLost) {
+		t.Fatalf("Acquire: %v", err)
+	}
+}

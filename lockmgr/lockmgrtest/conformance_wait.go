@@ -1,0 +1,201 @@
+package lockmgrtest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// contended checks that err names the key and the holder that stand in the way.
+func (t *bench) contended(err error, k lockmgr.Key, holder uuid.UUID, cause error) {
+	t.Helper()
+	var c *lockmgr.ContendedError
+	if !errors.As(err, &c) || !errors.Is(err, lockmgr.ErrContended) {
+		t.Fatalf("got %v, want a ContendedError", err)
+	}
+	if c.Key != k || c.Holder.Owner != holder {
+		t.Fatalf("got %v, want %v held by %v", err, k, holder)
+	}
+	if cause == nil && c.Err != nil || !errors.Is(c.Err, cause) {
+		t.Fatalf("the wait ended by %v, want %v", c.Err, cause)
+	}
+}
+
+func testNoWait(t *bench) {
+	s1, s2 := t.open(), t.open()
+	k := file("dir/f")
+	held := t.must(s1, lockmgr.NoWait, k)[0]
+	for _, s := range []lockmgr.Session{s1, s2} { // two acquisitions of one session are two owners
+		_, err := s.Acquire(t.within(patience), request(lockmgr.NoWait, k))
+		t.contended(err, k, held.Owner, nil)
+	}
+	t.owners(held.Owner)
+	t.release(s1, held)
+	t.release(s2, t.must(s2, lockmgr.NoWait, k)...)
+}
+
+func testRetry(t *bench) {
+	s1, s2 := t.open(), t.open()
+	k := file("f")
+	held := t.must(s1, lockmgr.Retry, k)[0]
+
+	_, err := s2.Acquire(t.within(50*time.Millisecond), request(lockmgr.Retry, k))
+	t.contended(err, k, held.Owner, context.DeadlineExceeded)
+
+	got := t.start(t.within(patience), s2, request(lockmgr.Retry, k))
+	for range 10 {
+		if list := t.entries(""); len(list) != 1 {
+			t.Fatalf("Retry put an entry: %v", list)
+		}
+	}
+	t.release(s1, held)
+	a := t.await(got)
+	if a.err != nil {
+		t.Fatal(a.err)
+	}
+	t.release(s2, a.grants...)
+	t.owners()
+}
+
+func testQueue(t *bench) {
+	s1, s2 := t.open(), t.open()
+	k := file("f")
+	held := t.must(s1, lockmgr.Queue, k)[0]
+
+	_, err := s2.Acquire(t.within(50*time.Millisecond), request(lockmgr.Queue, k))
+	t.contended(err, k, held.Owner, context.DeadlineExceeded)
+	t.owners(held.Owner)
+
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = s2.Acquire(cancelled, request(lockmgr.Queue, k))
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("with a context that is over: %v", err)
+	}
+
+	got := t.start(t.within(patience), s2, request(lockmgr.Queue, k))
+	t.release(s1, held)
+	a := t.await(got)
+	if a.err != nil {
+		t.Fatal(a.err)
+	}
+	t.release(s2, a.grants...)
+	t.owners()
+}
+
+// testOrder: waiters are granted as they came, whatever their session, and one
+// that gives up lets the others move on.
+func testOrder(t *bench) {
+	if !t.opts.Ordered {
+		t.Skip("the backend claims no order")
+	}
+	sessions := []lockmgr.Session{t.open(), t.open(), t.open()}
+	k := file("f")
+	prev, from := t.must(sessions[0], lockmgr.Queue, k)[0], sessions[0]
+
+	const waiters, deserter = 9, 4
+	order := make(chan int, waiters)
+	answers := make([]<-chan answer, waiters)
+	giveUp, cancel := context.WithCancel(t.within(patience))
+	defer cancel()
+	for i := range waiters {
+		ctx := t.within(patience)
+		if i == deserter {
+			ctx = giveUp
+		}
+		ch := make(chan answer, 1)
+		answers[i] = ch
+		go func() {
+			grants, err := sessions[i%3].Acquire(ctx, request(lockmgr.Queue, k))
+			order <- i
+			ch <- answer{grants, err}
+		}()
+		t.eventually("the waiter stands in line", func() bool { return len(t.entries("")) == i+2 })
+	}
+	for i, e := range t.entries("") {
+		if e.Held != (i == 0) {
+			t.Fatalf("entry %d of the line: %v", i, e)
+		}
+	}
+	cancel()
+	if a := t.await(answers[deserter]); !errors.Is(a.err, lockmgr.ErrContended) || !errors.Is(a.err, context.Canceled) {
+		t.Fatalf("the one that gave up: %v", a.err)
+	}
+	<-order
+	for i := range waiters {
+		if i == deserter {
+			continue
+		}
+		t.release(from, prev)
+		a := t.await(answers[i])
+		if a.err != nil {
+			t.Fatalf("waiter %d: %v", i, a.err)
+		}
+		if first := <-order; first != i {
+			t.Fatalf("waiter %d was granted before %d", first, i)
+		}
+		if a.grants[0].Token <= prev.Token {
+			t.Fatalf("token %d after %d", a.grants[0].Token, prev.Token)
+		}
+		prev, from = a.grants[0], sessions[i%3]
+	}
+	t.release(from, prev)
+}
+
+// testAbandonedWaits: whenever a wait is cut off, nothing of it stays.
+func testAbandonedWaits(t *bench) {
+	s1, s2 := t.open(), t.open()
+	k, other := file("f"), file("g")
+	held := t.must(s1, lockmgr.Queue, k)[0]
+	for _, wait := range []lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry, lockmgr.Queue} {
+		for d := time.Duration(0); d < 5*time.Millisecond; d += 100 * time.Microsecond {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			grants, err := s2.Acquire(ctx, request(wait, other, k))
+			cancel()
+			if !errors.Is(err, lockmgr.ErrContended) && !errors.Is(err, lockmgr.ErrUnavailable) {
+				t.Fatalf("after %v: %v, %v", d, grants, err)
+			}
+		}
+	}
+	// Free keys: the answer may be either, but there is nothing in between.
+	for d := time.Duration(0); d < 5*time.Millisecond; d += 100 * time.Microsecond {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		grants, err := s2.Acquire(ctx, request(lockmgr.Queue, file("free")))
+		cancel()
+		if err == nil {
+			t.release(s2, grants...)
+		}
+	}
+	t.owners(held.Owner)
+	t.release(s1, held)
+	t.release(s2, t.must(s2, lockmgr.NoWait, other, k, file("free"))...)
+	t.owners()
+}
+
+// testRemovedEntry: who loses its place in line is told so, and does not wait
+// for ever.
+func testRemovedEntry(t *bench) {
+	if t.opts.Remove == nil {
+		t.Skip("the test has no hand for it")
+	}
+	s1, s2 := t.open(), t.open()
+	k := file("f")
+	held := t.must(s1, lockmgr.Queue, k)[0]
+	if t.opts.Ordered {
+		req := request(lockmgr.Queue, k)
+		got := t.start(t.within(patience), s2, req)
+		t.owners(held.Owner, req.Holder.Owner)
+		t.opts.Remove(t.T, t.b, k, req.Holder.Owner)
+		if a := t.await(got); !errors.Is(a.err, lockmgr.ErrLockLost) {
+			t.Fatalf("Acquire after its entry was removed: %v", a.err)
+		}
+	}
+	t.opts.Remove(t.T, t.b, k, held.Owner)
+	if err := s1.Release(t.within(patience), held); !errors.Is(err, lockmgr.ErrNotHeld) {
+		t.Fatalf("Release of a removed entry: %v", err)
+	}
+}

@@ -1,0 +1,157 @@
+// Package lockmgrtest is what tests of locks are made of: a lock service in
+// memory, and the conformance suite that every lockmgr.Backend passes.
+package lockmgrtest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Memory is a lockmgr.Backend in memory, with the semantics of etcdlock. Its
+// sessions end by Close and by Expire only: no clock runs in it.
+type Memory struct {
+	mu       sync.Mutex
+	rev      int64
+	entries  []*entry // in order of token
+	sessions int      // opened so far
+	down     bool
+	changed  chan struct{} // closed and replaced when something a wait depends on changes
+}
+
+// entry is held or waits.
+type entry struct {
+	lockmgr.Grant
+	holder  lockmgr.Holder
+	session *memorySession
+}
+
+var _ lockmgr.Backend = (*Memory)(nil)
+
+// NewMemory returns a lock service without locks.
+func NewMemory() *Memory { return &Memory{changed: make(chan struct{})} }
+
+// OpenSession is lockmgr.Backend's; info is not kept.
+func (m *Memory) OpenSession(ctx context.Context, _ lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.answers(ctx); err != nil {
+		return nil, err
+	}
+	m.sessions++
+	return &memorySession{m: m, id: fmt.Sprintf("memory-%d", m.sessions), ttl: ttl, over: make(chan struct{})}, nil
+}
+
+// Entries is lockmgr.Backend's.
+func (m *Memory) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.answers(ctx); err != nil {
+		return nil, err
+	}
+	var list []lockmgr.Entry
+	for _, e := range m.entries {
+		if prefix != "" && e.Key.Path != prefix && !strings.HasPrefix(e.Key.Path, prefix+"/") {
+			continue
+		}
+		list = append(list, lockmgr.Entry{
+			Key: e.Key, Holder: e.holder, Token: e.Token, Held: m.blocker(e.Key, e.Token) == nil,
+		})
+	}
+	slices.SortStableFunc(list, func(x, y lockmgr.Entry) int {
+		return cmp.Or(cmp.Compare(x.Key.Path, y.Key.Path), cmp.Compare(x.Token, y.Token))
+	})
+	return list, nil
+}
+
+// Disconnect makes the service unreachable: requests fail with ErrUnavailable,
+// waits go on and fail so when they end.
+func (m *Memory) Disconnect() { m.setDown(true) }
+
+// Connect undoes Disconnect.
+func (m *Memory) Connect() { m.setDown(false) }
+
+func (m *Memory) setDown(down bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.down = down
+	m.wake()
+}
+
+// Expire ends s as the service does when it has not heard of it for its TTL.
+func (m *Memory) Expire(s lockmgr.Session) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.end(s.(*memorySession))
+}
+
+// Delete removes the entry of g behind its owner's back, and reports whether
+// there was one.
+func (m *Memory) Delete(g lockmgr.Grant) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.remove(func(e *entry) bool { return e.Grant == g })
+}
+
+// Count returns how many entries there are, held and waiting.
+func (m *Memory) Count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.entries)
+}
+
+// The methods below are called with m.mu held.
+
+func (m *Memory) answers(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
+	}
+	if m.down {
+		return lockmgr.ErrUnavailable
+	}
+	return nil
+}
+
+func (m *Memory) wake() {
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// blocker returns the oldest entry before token that conflicts with k.
+func (m *Memory) blocker(k lockmgr.Key, token int64) *entry {
+	for _, e := range m.entries {
+		if e.Token < token && e.Key.Conflicts(k) {
+			return e
+		}
+	}
+	return nil
+}
+
+func (m *Memory) remove(which func(*entry) bool) bool {
+	before := len(m.entries)
+	m.entries = slices.DeleteFunc(m.entries, which)
+	if len(m.entries) == before {
+		return false
+	}
+	m.wake()
+	return true
+}
+
+func (m *Memory) end(s *memorySession) {
+	m.finish(s)
+	m.remove(func(e *entry) bool { return e.session == s })
+}
+
+// finish ends s for its own mount; its entries stand until the service knows.
+func (m *Memory) finish(s *memorySession) {
+	if !s.ended() {
+		close(s.over)
+		m.wake()
+	}
+}

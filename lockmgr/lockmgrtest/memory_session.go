@@ -1,0 +1,206 @@
+package lockmgrtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+type memorySession struct {
+	m    *Memory
+	id   string
+	ttl  time.Duration
+	over chan struct{} // closed, under m.mu, when the session ends
+}
+
+var _ lockmgr.Session = (*memorySession)(nil)
+
+func (s *memorySession) ID() string            { return s.id }
+func (s *memorySession) TTL() time.Duration    { return s.ttl }
+func (s *memorySession) Done() <-chan struct{} { return s.over }
+
+func (s *memorySession) ended() bool {
+	select {
+	case <-s.over:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *memorySession) Renew(ctx context.Context) error {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	if err := s.m.answers(ctx); err != nil {
+		return err
+	}
+	if s.ended() {
+		return lockmgr.ErrSessionLost
+	}
+	return nil
+}
+
+// Acquire asks once; then, unless it has the keys, waits for a change and asks
+// again. Who queues puts the entries at the first answer and keeps them.
+func (s *memorySession) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
+	if err := checkRequest(req); err != nil {
+		return nil, err
+	}
+	a := memoryAcquire{s: s, req: req}
+	for {
+		changed, err := a.ask(ctx)
+		if changed == nil {
+			return a.grants, err
+		}
+		select {
+		case <-changed: // the session's end is a change too
+		case <-ctx.Done():
+			return nil, a.giveUp(err, ctx.Err())
+		}
+	}
+}
+
+func checkRequest(req lockmgr.AcquireRequest) error {
+	if len(req.Keys) == 0 {
+		return fmt.Errorf("%w: no keys", lockmgr.ErrInvalidKey)
+	}
+	for _, k := range req.Keys {
+		if k.Kind == lockmgr.Tree && req.Wait == lockmgr.Queue {
+			return fmt.Errorf("%w: %s is a directory and cannot be queued for", lockmgr.ErrInvalidKey, k)
+		}
+	}
+	return nil
+}
+
+// memoryAcquire is one Acquire on its way.
+type memoryAcquire struct {
+	s      *memorySession
+	req    lockmgr.AcquireRequest
+	grants []lockmgr.Grant // of the entries put
+}
+
+// ask returns the channel to wait on with the error to return if the wait ends
+// now, or no channel with the final answer.
+func (a *memoryAcquire) ask(ctx context.Context) (<-chan struct{}, error) {
+	m := a.s.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a.s.ended() {
+		return nil, a.fail(lockmgr.ErrSessionLost)
+	}
+	if err := m.answers(ctx); err != nil {
+		if a.req.Wait == lockmgr.NoWait || ctx.Err() != nil {
+			return nil, a.fail(err)
+		}
+		return m.changed, err
+	}
+	if a.grants == nil && a.req.Wait == lockmgr.Queue {
+		a.put()
+	}
+	if err := a.standing(); err != nil {
+		if a.req.Wait == lockmgr.NoWait || !errors.Is(err, lockmgr.ErrContended) {
+			return nil, a.fail(err)
+		}
+		return m.changed, err
+	}
+	if a.grants == nil {
+		a.put()
+	}
+	return nil, nil
+}
+
+// standing returns nil when nothing keeps the keys from us.
+func (a *memoryAcquire) standing() error {
+	m := a.s.m
+	for i, k := range a.req.Keys {
+		token := int64(math.MaxInt64)
+		if a.grants != nil {
+			g := a.grants[i]
+			if !slices.ContainsFunc(m.entries, func(e *entry) bool { return e.Grant == g }) {
+				return fmt.Errorf("%w: %s was removed", lockmgr.ErrLockLost, k)
+			}
+			token = g.Token
+		}
+		if b := m.blocker(k, token); b != nil {
+			return &lockmgr.ContendedError{Key: k, Holder: b.holder}
+		}
+	}
+	return nil
+}
+
+func (a *memoryAcquire) put() {
+	m := a.s.m
+	m.rev++
+	for _, k := range a.req.Keys {
+		g := lockmgr.Grant{Key: k, Owner: a.req.Holder.Owner, Token: m.rev}
+		a.grants = append(a.grants, g)
+		m.entries = append(m.entries, &entry{Grant: g, holder: a.req.Holder, session: a.s})
+	}
+}
+
+// fail removes what was put, and returns err.
+func (a *memoryAcquire) fail(err error) error {
+	a.s.m.remove(func(e *entry) bool { return slices.Contains(a.grants, e.Grant) })
+	a.grants = nil
+	return err
+}
+
+// giveUp is fail for a wait that cause ended while err stood in the way.
+func (a *memoryAcquire) giveUp(err, cause error) error {
+	a.s.m.mu.Lock()
+	defer a.s.m.mu.Unlock()
+	if c := (*lockmgr.ContendedError)(nil); errors.As(err, &c) {
+		c.Err = cause
+		return a.fail(c)
+	}
+	return a.fail(fmt.Errorf("%w: %w", err, cause))
+}
+
+func (s *memorySession) Release(ctx context.Context, g lockmgr.Grant) error {
+	m := s.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.answers(ctx); err != nil {
+		return err
+	}
+	i := slices.IndexFunc(m.entries, func(e *entry) bool { return e.Key == g.Key && e.Owner == g.Owner })
+	if i < 0 {
+		return fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
+	}
+	if have := m.entries[i].Token; have != g.Token {
+		return fmt.Errorf("%w: %s has token %d, not %d", lockmgr.ErrNotOwner, g.Key, have, g.Token)
+	}
+	m.remove(func(e *entry) bool { return e.Grant == g })
+	return nil
+}
+
+func (s *memorySession) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, error) {
+	m := s.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.answers(ctx); err != nil {
+		return nil, err
+	}
+	held := make([]bool, len(grants))
+	for i, g := range grants {
+		held[i] = slices.ContainsFunc(m.entries, func(e *entry) bool { return e.Grant == g })
+	}
+	return held, nil
+}
+
+func (s *memorySession) Close(ctx context.Context) error {
+	m := s.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.answers(ctx); err != nil {
+		m.finish(s) // the TTL does the rest, see Expire
+		return err
+	}
+	m.end(s)
+	return nil
+}
