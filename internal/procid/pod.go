@@ -1,0 +1,91 @@
+package procid
+
+import "bytes"
+
+// podOf returns the UID of the Kubernetes pod that a /proc/<pid>/cgroup is
+// of, in the form it has in the API; empty when it is of none. A pod run
+// inside a pod's container is both UIDs, the outer one first, separated by a
+// slash: so a container that may make cgroups can set parts of itself apart,
+// but cannot pass for another pod.
+//
+// The kubelet names a pod's cgroup in one of two ways, below any prefix:
+//
+//	cgroupfs  …/kubepods/burstable/pod<uid>/<container>
+//	systemd   …/kubepods-burstable-pod<uid, _ for ->.slice/cri-containerd-<container>.scope
+//
+// The file has one line for cgroup v2 and one for each controller of v1; the
+// first that names a pod counts.
+func podOf(cgroup []byte) string {
+	// Not bytes.Lines: iterators would move every caller's buffer to the heap.
+	for len(cgroup) > 0 {
+		var line []byte
+		line, cgroup, _ = bytes.Cut(cgroup, []byte{'\n'})
+		// hierarchy:controllers:path
+		_, rest, _ := bytes.Cut(line, []byte{':'})
+		_, path, _ := bytes.Cut(rest, []byte{':'})
+		path = bytes.TrimSuffix(path, []byte(" (deleted)"))
+		if uid := podInPath(path); uid != "" {
+			return uid
+		}
+	}
+	return ""
+}
+
+func podInPath(path []byte) string {
+	// Seen from a cgroup namespace, the kubepods above may be out of sight.
+	below := bytes.HasPrefix(path, []byte("/.."))
+	var pods, last []byte
+	for len(path) > 0 {
+		var part []byte
+		part, path, _ = bytes.Cut(path, []byte{'/'})
+		below = below || bytes.Contains(part, []byte("kubepods"))
+		if !below {
+			continue
+		}
+		if uid := podInName(part); uid != nil && !bytes.Equal(uid, last) {
+			if pods != nil {
+				pods = append(pods, '/')
+			}
+			pods, last = append(pods, uid...), uid
+		}
+	}
+	return string(pods)
+}
+
+// podInName returns the pod UID in one cgroup's name; nil when there is none.
+func podInName(name []byte) []byte {
+	if uid, ok := bytes.CutPrefix(name, []byte("pod")); ok && isUID(uid) {
+		return uid
+	}
+	// containerd told to use cgroupfs by a kubelet that uses systemd makes
+	// a directory of the name <slice>:cri-containerd:<container>.
+	name, _, _ = bytes.Cut(name, []byte{':'})
+	slice, ok := bytes.CutSuffix(name, []byte(".slice"))
+	i := bytes.LastIndex(slice, []byte("-pod"))
+	if !ok || i < 0 || !bytes.Contains(slice[:i], []byte("kubepods")) {
+		return nil
+	}
+	uid := bytes.ReplaceAll(slice[i+len("-pod"):], []byte{'_'}, []byte{'-'})
+	if !isUID(uid) {
+		return nil
+	}
+	return uid
+}
+
+// isUID reports whether b is a UUID or, as static pods have, a hash of 32 hex
+// digits.
+func isUID(b []byte) bool {
+	if len(b) != 36 && len(b) != 32 {
+		return false
+	}
+	for i, c := range b {
+		if len(b) == 36 && (i == 8 || i == 13 || i == 18 || i == 23) {
+			if c != '-' {
+				return false
+			}
+		} else if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}

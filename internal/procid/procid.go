@@ -1,0 +1,158 @@
+package procid
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Proc reads a proc file system.
+type Proc struct {
+	// Root is where it is mounted. Empty: /proc.
+	Root string
+}
+
+// Caller is who sent a request.
+type Caller struct {
+	// Process has the PID of the process, not of the thread.
+	Process lockmgr.Process
+	// Comm is what the process calls itself, any bytes.
+	Comm string
+	// Pod is the UID of its Kubernetes pod as in the API, of pods inside of pods
+	// outer/inner; empty outside pods. A static pod's is that of its manifest
+	// (32 hex digits), not of its mirror in the API.
+	Pod string
+}
+
+// Lookup returns the process of thread tid, in two or four small reads. It fails with an error that wraps
+// fs.ErrNotExist when there is no such thread, as for tid 0, or none any more.
+func (p Proc) Lookup(tid int) (Caller, error) {
+	var array [bufSize]byte
+	buf := array[:]
+
+	// A process of one thread, as most are, has that thread's id: its stat says
+	// so and saves reading status, which is the dearest of the three.
+	b, err := p.read(buf, tid, "stat")
+	if err != nil {
+		return Caller{}, err
+	}
+	st, err := parseStat(b)
+	if err != nil {
+		return Caller{}, p.malformed(tid, "stat", err)
+	}
+	pid := tid
+	if st.threads != 1 {
+		if b, err = p.read(buf, tid, "status"); err != nil {
+			return Caller{}, err
+		}
+		if pid, err = parseTgid(b); err != nil {
+			return Caller{}, p.malformed(tid, "status", err)
+		}
+		if pid != tid {
+			if b, err = p.read(buf, pid, "stat"); err != nil {
+				return Caller{}, err
+			}
+			if st, err = parseStat(b); err != nil {
+				return Caller{}, p.malformed(pid, "stat", err)
+			}
+		}
+	}
+	caller := Caller{
+		Process: lockmgr.Process{PID: pid, Start: st.start},
+		Comm:    st.comm,
+	}
+	// Of the thread: a main thread that has exited while others run on is shown
+	// in the root cgroup (v1).
+	if b, err = p.read(buf, tid, "cgroup"); err != nil {
+		return Caller{}, err
+	}
+	caller.Pod = podOf(b)
+	return caller, nil
+}
+
+// maxAncestors bounds Ancestors. Deeper trees exist only to try us.
+const maxAncestors = 256
+
+// Ancestors returns the parent of process pid, its parent and so on up to
+// process 1. It ends early at whatever exits meanwhile, and is then a true but
+// incomplete answer; it is empty when pid itself is gone.
+func (p Proc) Ancestors(pid int) []lockmgr.Process {
+	var array [bufSize]byte
+	var ancestors []lockmgr.Process
+	var child stat
+	for depth := range maxAncestors + 1 {
+		b, err := p.read(array[:], pid, "stat")
+		if err != nil {
+			return ancestors
+		}
+		st, err := parseStat(b)
+		if err != nil {
+			return ancestors
+		}
+		if depth > 0 {
+			// Parents start before their children. This one took over the pid of
+			// a parent that exited since we read its child.
+			if st.start > child.start {
+				return ancestors
+			}
+			ancestors = append(ancestors, lockmgr.Process{PID: pid, Start: st.start})
+		}
+		if st.ppid == 0 {
+			return ancestors
+		}
+		child, pid = st, st.ppid
+	}
+	return ancestors
+}
+
+// hostPIDNamespace is the inode number of the first PID namespace, fixed in
+// the kernel (PROC_PID_INIT_INO).
+const hostPIDNamespace = "pid:[4026531836]"
+
+// InHostPIDNamespace reports whether this process is in the machine's first PID
+// namespace. Elsewhere most callers have no pid: the kernel sends 0.
+func (p Proc) InHostPIDNamespace() bool {
+	ns, err := os.Readlink(filepath.Join(p.root(), "self/ns/pid"))
+	return err == nil && ns == hostPIDNamespace
+}
+
+func (p Proc) root() string {
+	if p.Root == "" {
+		return "/proc"
+	}
+	return p.Root
+}
+
+func (p Proc) malformed(pid int, file string, err error) error {
+	return &fs.PathError{Op: "parse", Path: p.path(pid, file), Err: err}
+}
+
+// parseTgid returns the process id in a /proc/<tid>/status. The kernel escapes
+// newlines in the name above it.
+func parseTgid(status []byte) (int, error) {
+	v, ok := statusLine(status, "\nTgid:\t")
+	if !ok {
+		return 0, errors.New("no field Tgid")
+	}
+	tgid, ok := parseUint(v)
+	if !ok {
+		return 0, fmt.Errorf("field Tgid is %q", string(v)) // a copy, or every caller's buffer is on the heap
+	}
+	return int(tgid), nil
+}
+
+// statusLine returns the rest of the line that begins with key, which includes
+// the newline before it.
+func statusLine(status []byte, key string) ([]byte, bool) {
+	_, rest, ok := bytes.Cut(status, []byte(key))
+	if !ok {
+		return nil, false
+	}
+	line, _, _ := bytes.Cut(rest, []byte{'\n'})
+	return line, true
+}

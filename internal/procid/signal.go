@@ -1,0 +1,29 @@
+package procid
+
+import "strconv"
+
+// sigkill is SIGKILL in a signal mask of /proc/<tid>/status.
+const sigkill = 1 << (9 - 1)
+
+// KillPending reports whether thread tid has a SIGKILL to die of, or is gone:
+// nobody will use the answer to its request. Other deadly signals show as
+// SIGKILL too, as soon as the kernel has made up its mind to end the process,
+// except those that dump core. A thread whose status cannot be read for want
+// of descriptors or memory is taken to live on.
+func (p Proc) KillPending(tid int) bool {
+	var array [bufSize]byte
+	status, err := p.read(array[:], tid, "status")
+	if err != nil {
+		return gone(err)
+	}
+	if state, _ := statusLine(status, "\nState:\t"); len(state) > 0 && (state[0] == 'Z' || state[0] == 'X') {
+		return true
+	}
+	return hasSigkill(status, "\nSigPnd:\t") || hasSigkill(status, "\nShdPnd:\t")
+}
+
+func hasSigkill(status []byte, key string) bool {
+	mask, _ := statusLine(status, key)
+	set, err := strconv.ParseUint(string(mask), 16, 64)
+	return err == nil && set&sigkill != 0
+}
