@@ -37,7 +37,7 @@ eventually() {
 
 # --- the programs, each run on two directories at once -----------------------
 
-appends=100 reports=20 lines=20 counts=50 inserts=25
+appends=100 reports=20 lines=20 counts=100 inserts=25
 
 append_log() { for i in $(seq $appends); do echo "$2 $i" >>"$1/app.log"; done; }
 kept_log() { sort -u "$1/app.log" | wc -l; }
@@ -45,7 +45,7 @@ kept_log() { sort -u "$1/app.log" | wc -l; }
 # A report is many lines written under one open: it is kept if it is in one piece.
 write_reports() {
 	for i in $(seq $reports); do
-		{ for j in $(seq $lines); do echo "$2 $i $j"; done; } >>"$1/report.txt"
+		{ for j in $(seq $lines); do echo "$2 $i $j $(date +%T)"; done; } >>"$1/report.txt"
 	done
 }
 kept_reports() {
@@ -114,7 +114,7 @@ echo "The same through lockfs, one view each ..."
 run_all "$work/node1" "$work/node2"
 
 expected=($((2 * appends)) $((2 * reports)) $((2 * counts)) $((2 * inserts)))
-program=('echo line >> log' '{ 20 echos; } >> report' 'counter: read, add, write' 'sqlite3 INSERT')
+program=('echo line >> log' '{ 20 lines; } >> report' 'counter: read, add, write' 'sqlite3 INSERT')
 printf '\n%-28s %9s %20s %20s\n' program expected 'kept on the bare dir' 'kept through lockfs'
 lost=0
 for i in "${!program[@]}"; do

@@ -124,7 +124,9 @@ func (o *mountOptions) check() error {
 	if err := mounts.CheckFuse(); err != nil {
 		return err
 	}
-	if err := mounts.ClearStale(o.mountpoint); err != nil {
+	if err := mounts.ClearStale(o.mountpoint); errors.As(err, new(*mounts.PathError)) {
+		return usage(err)
+	} else if err != nil {
 		return err
 	}
 	if o.mountpoint, err = mounts.CheckMountpoint(o.source, o.mountpoint); err != nil {

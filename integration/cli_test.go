@@ -1,0 +1,296 @@
+package integration
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// outcome runs lockfs to its end and returns exit status, output and errors.
+func outcome(t *testing.T, cmd *exec.Cmd) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+// Bad input and bad circumstances get one line that says what to do, and exit
+// status 2 or 1.
+func TestRefusals(t *testing.T) {
+	v := newVolume(t)
+	empty := filepath.Join(v.dir, "empty")
+	full := filepath.Join(v.dir, "full")
+	inside := filepath.Join(v.source, "inside")
+	for _, dir := range []string{empty, full, filepath.Join(full, "x"), inside} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.write("file", "")
+	file := filepath.Join(v.source, "file")
+	missing := filepath.Join(v.dir, "missing")
+	mount := func(args ...string) []string { return append([]string{"mount"}, args...) }
+	for name, c := range map[string]struct {
+		args   []string
+		env    string
+		status int
+		says   string
+	}{
+		"no command":              {nil, "", 2, "which command"},
+		"unknown command":         {[]string{"frobnicate"}, "", 2, "unknown command"},
+		"no arguments":            {mount(), "", 2, "accepts 2 arg"},
+		"one argument":            {mount(v.source), "", 2, "accepts 2 arg"},
+		"unknown flag":            {mount("--frob", v.source, empty), "", 2, "unknown flag: --frob"},
+		"SOURCE missing":          {mount(missing, empty), "", 2, "create it"},
+		"SOURCE a file":           {mount(file, empty), "", 2, "not a directory"},
+		"MOUNTPOINT missing":      {mount(v.source, missing), "", 2, "create it"},
+		"MOUNTPOINT a file":       {mount(v.source, file), "", 2, "not a directory"},
+		"MOUNTPOINT not empty":    {mount(v.source, full), "", 2, "not empty"},
+		"MOUNTPOINT in SOURCE":    {mount(v.source, inside), "", 2, "inside"},
+		"MOUNTPOINT is SOURCE":    {mount(empty, empty), "", 2, "SOURCE"},
+		"SOURCE in MOUNTPOINT":    {mount(v.source, v.dir), "", 2, "MOUNTPOINT"},
+		"namespace with a slash":  {mount("--namespace", "a/b", v.source, empty), "", 2, "--namespace"},
+		"namespace of dots":       {mount("--namespace", "..", v.source, empty), "", 2, "--namespace"},
+		"namespace empty":         {mount("--namespace", "", v.source, empty), "", 2, "--namespace"},
+		"name with a newline":     {mount("--name", "a\nb", v.source, empty), "", 2, "--name"},
+		"name with a slash":       {mount("--name", "a/b", v.source, empty), "", 2, "--name"},
+		"TTL too short":           {mount("--ttl", "1s", v.source, empty), "", 2, "raise Guard, or TTL"},
+		"TTL in fractions":        {mount("--ttl", "4500ms", v.source, empty), "", 2, "whole seconds"},
+		"TTL no duration":         {mount("--ttl", "soon", v.source, empty), "", 2, "--ttl"},
+		"TTL in the environment":  {mount(v.source, empty), "LOCKFS_TTL=soon", 2, "LOCKFS_TTL"},
+		"wait no duration":        {mount("--wait", "-2s", v.source, empty), "", 2, "-1 (for ever)"},
+		"scope unknown":           {mount("--scope", "galaxy", v.source, empty), "", 2, "auto|handle|process|pod|node"},
+		"background":              {mount("--foreground=false", v.source, empty), "", 2, "foreground"},
+		"embedded and endpoints":  {mount("--embedded", "--endpoints", "http://127.0.0.1:1", v.source, empty), "", 2, "exclude each other"},
+		"endpoints unreachable":   {mount("--endpoints", "http://127.0.0.1:1", v.source, empty), "", 1, "http://127.0.0.1:1"},
+		"certificate missing":     {mount("--endpoints", "https://127.0.0.1:1", "--cacert", missing, v.source, empty), "", 1, missing},
+		"ls outside of a volume":  {[]string{"ls", empty}, "", 2, "--endpoints"},
+		"ls of two paths":         {[]string{"ls", "a", "b"}, "", 2, "accepts at most 1 arg"},
+		"ls in an unknown format": {[]string{"ls", "-o", "yaml"}, "", 2, "table|json|wide"},
+		"state directory unusable": {mount(v.source, empty), "LOCKFS_STATE_DIR=" + file, 1,
+			"LOCKFS_STATE_DIR"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := v.command(c.args...)
+			if c.env != "" {
+				cmd.Env = append(cmd.Env, c.env)
+			}
+			status, stdout, stderr := outcome(t, cmd)
+			lines := strings.Split(strings.TrimSpace(stderr), "\n")
+			last := lines[len(lines)-1]
+			if status != c.status || !strings.HasPrefix(last, "lockfs: ") || !strings.Contains(last, c.says) {
+				t.Errorf("exit status %d, %q; want %d and a line with %q", status, stderr, c.status, c.says)
+			}
+			if c.status == 2 && (len(lines) != 1 || stdout != "") {
+				t.Errorf("more than one line: %q %q", stderr, stdout)
+			}
+		})
+	}
+}
+
+// A user who may not mount is told what is missing.
+func TestRefusedUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to be another user")
+	}
+	v := newVolume(t)
+	mnt := filepath.Join(v.dir, "mnt")
+	if err := errors.Join(os.Mkdir(mnt, 0o777), os.Chmod(mnt, 0o777), os.Chmod(v.dir, 0o755), os.Chmod(v.source, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := v.command("mount", v.source, mnt)
+	cmd.Env = append(os.Environ(), "LOCKFS_STATE_DIR="+filepath.Join(mnt, "state"), "PATH=/nowhere")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	status, _, stderr := outcome(t, cmd)
+	if status != 1 || !regexp.MustCompile(`fuse3|/dev/fuse`).MatchString(stderr) || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("exit status %d, %q; want 1 and one line about /dev/fuse or fuse3", status, stderr)
+	}
+}
+
+// A SOURCE on a network file system is not locked by an etcd of this machine,
+// unless somebody says that it is all right. Any FUSE file system counts.
+func TestNetworkSourceNeedsEndpoints(t *testing.T) {
+	inner := newVolume(t).mount("inner")
+	outer := filepath.Join(inner.vol.dir, "outer")
+	if err := os.Mkdir(outer, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	status, _, stderr := outcome(t, inner.vol.command("mount", "--name", "outer", inner.dir, outer))
+	if status != 2 || !strings.Contains(stderr, "fuse.lockfs") || !strings.Contains(stderr, "--endpoints") || !strings.Contains(stderr, "--embedded") {
+		t.Errorf("exit status %d, %q", status, stderr)
+	}
+	over := newVolume(t, "--embedded", "--name", "outer")
+	over.source = inner.path("dir")
+	if err := os.Mkdir(over.source, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m := over.mount("outer")
+	p := newAgent(t)
+	fd := p.open(m.path("f"), wronly|create)
+	p.must(call{Op: "write", FD: fd, Data: "through both"})
+	p.must(call{Op: "close", FD: fd})
+	if got := inner.vol.read("dir/f"); got != "through both" {
+		t.Errorf("the file holds %q", got)
+	}
+}
+
+// All mounts of a volume mean the same one, or are refused with both values.
+func TestVolumeMismatch(t *testing.T) {
+	v := newVolume(t)
+	v.mount("a")
+	mnt := filepath.Join(v.dir, "b")
+	if err := os.Mkdir(mnt, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	status, _, stderr := outcome(t, v.command("mount", "--name", "other", v.source, mnt))
+	if status != 1 || !strings.Contains(stderr, `source`) || !strings.Contains(stderr, `other`) {
+		t.Errorf("another name: exit status %d, %q", status, stderr)
+	}
+	status, _, stderr = outcome(t, v.command("mount", "--namespace", "elsewhere", v.source, mnt))
+	if status != 1 || !strings.Contains(stderr, "default") || !strings.Contains(stderr, "elsewhere") {
+		t.Errorf("another namespace: exit status %d, %q", status, stderr)
+	}
+	if _, err := os.Stat(filepath.Join(v.dir, "a", ".lockfs-volume")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the marker shows in the view: %v", err)
+	}
+	names, err := os.ReadDir(filepath.Join(v.dir, "a"))
+	if err != nil || len(names) != 0 {
+		t.Errorf("the view lists %v, %v", names, err)
+	}
+	p := newAgent(t)
+	p.fails(call{Op: "open", Path: filepath.Join(v.dir, "a", ".lockfs-volume"), Flags: wronly | create}, unix.EPERM)
+}
+
+// What a killed daemon left at a mount point is cleared by the next; anything
+// else there is not touched.
+func TestLeftoverMount(t *testing.T) {
+	v := newVolume(t)
+	first := v.mount("first")
+	second := v.mount("second")
+	second.kill()
+	if err := unix.Access(second.dir, unix.F_OK); err != unix.ENOTCONN {
+		t.Fatalf("a dead mount answers %v", err)
+	}
+	again := v.mount("second")
+	p := newAgent(t)
+	p.must(call{Op: "close", FD: p.open(again.path("f"), wronly|create)})
+
+	status, _, stderr := outcome(t, v.command("mount", v.source, first.dir))
+	if status != 1 || !strings.Contains(stderr, "lockfs") || !strings.Contains(stderr, v.source) {
+		t.Errorf("over a live mount: exit status %d, %q", status, stderr)
+	}
+	if os.Getuid() != 0 {
+		return
+	}
+	tmpfs := filepath.Join(v.dir, "tmpfs")
+	if err := errors.Join(os.Mkdir(tmpfs, 0o755), unix.Mount("none", tmpfs, "tmpfs", 0, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(tmpfs, unix.MNT_DETACH) })
+	status, _, stderr = outcome(t, v.command("mount", v.source, tmpfs))
+	if status != 1 || !strings.Contains(stderr, "tmpfs") {
+		t.Errorf("over a tmpfs: exit status %d, %q", status, stderr)
+	}
+}
+
+// A daemon that is killed the moment its view appears dies, and its view with it.
+func TestKilledWhileStarting(t *testing.T) {
+	v := newVolume(t)
+	for range 5 {
+		m := v.mount("m")
+		m.kill()
+		if err := unix.Access(m.dir, unix.F_OK); err != unix.ENOTCONN {
+			t.Fatalf("a dead mount answers %v", err)
+		}
+	}
+}
+
+// lockfs ls: who holds and who waits, as a table and as JSON, for the volume, a
+// directory or a file, from a path in the view or in the directory itself.
+func TestList(t *testing.T) {
+	v := newVolume(t, "--wait", "-1")
+	a, b := v.mount("a"), v.mount("b")
+	holder, waiter := newAgent(t), newAgent(t)
+	holder.must(call{Op: "mkdir", Path: a.path("d")})
+	holder.open(a.path("d/f"), wronly|create)
+	holder.open(a.path("d.txt"), wronly|create)
+	waiter.start(call{Op: "open", Path: b.path("d/f"), Flags: wronly})
+	v.waitFor("d/f")
+
+	paths := func(dir string, args ...string) (paths []string) {
+		t.Helper()
+		cmd := v.command(append([]string{"ls"}, args...)...)
+		cmd.Dir = dir
+		status, stdout, stderr := outcome(t, cmd)
+		if status != 0 {
+			t.Fatalf("ls %v: exit status %d, %s", args, status, stderr)
+		}
+		for line := range strings.Lines(stdout) {
+			if f := strings.Fields(line); f[0] != "PATH" {
+				paths = append(paths, f[0]+" "+f[2])
+			}
+		}
+		return paths
+	}
+	all := []string{"d.txt held", "d/f held", "d/f waiting"}
+	below := all[1:]
+	for _, c := range []struct {
+		dir  string
+		args []string
+		want []string
+	}{
+		{"/", []string{a.dir}, all},
+		{"/", []string{v.source}, all},
+		{a.dir, nil, all},
+		{v.source, []string{"."}, all},
+		{"/", []string{b.path("d")}, below},
+		{a.path("d"), nil, below},
+		{a.dir, []string{"d/f"}, below},
+		{"/", []string{filepath.Join(v.source, "d/f")}, below},
+		{a.dir, []string{"d.tx"}, nil},
+		{a.dir, []string{"not/there"}, nil},
+	} {
+		if got := paths(c.dir, c.args...); strings.Join(got, ";") != strings.Join(c.want, ";") {
+			t.Errorf("in %s, ls %v: %q, want %q", c.dir, c.args, got, c.want)
+		}
+	}
+
+	es := v.ls()
+	if es[1].Node != "a" || es[1].PID != holder.pid() || es[2].Node != "b" || es[2].PID != waiter.pid() || es[1].Token >= es[2].Token {
+		t.Errorf("ls -o json: %+v", es)
+	}
+	_, wide, _ := outcome(t, v.command("ls", "-o", "wide", v.source))
+	for _, want := range []string{es[2].Owner, es[2].Session, es[2].Command} {
+		if !strings.Contains(wide, want) {
+			t.Errorf("ls -o wide lacks %q:\n%s", want, wide)
+		}
+	}
+	if status, stdout, _ := outcome(t, v.command("version")); status != 0 || !strings.HasPrefix(stdout, "lockfs ") {
+		t.Errorf("version: %d %q", status, stdout)
+	}
+}
+
+// Both commands of the README work; this is the first.
+func TestDemo(t *testing.T) {
+	out, err := exec.Command("../scripts/demo.sh", lockfs).CombinedOutput()
+	if err != nil {
+		t.Fatalf("demo: %v\n%s", err, out)
+	}
+	for _, want := range []string{`echo line >> log +200 +200 +200\n`, ` waiting `, `written by the holder\nwritten by the waiter\n`} {
+		if !regexp.MustCompile(want).Match(out) {
+			t.Errorf("the demo does not show %q:\n%s", want, out)
+		}
+	}
+}
