@@ -36,7 +36,7 @@ func startEmbedded(ctx context.Context, source string, log *slog.Logger) (*embed
 	if err != nil {
 		return nil, err
 	}
-	server, err := embedetcd.Start(ctx, embedetcd.Config{Dir: dir, Logger: log})
+	server, err := embedetcd.Start(ctx, embedetcd.Config{Dir: dir, Source: source, Logger: log})
 	if err != nil {
 		return nil, fmt.Errorf("embedded etcd: %w", err)
 	}

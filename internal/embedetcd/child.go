@@ -35,9 +35,10 @@ func init() {
 	}
 }
 
-// lockFD is the descriptor of the locked lock file. The kernel closes it, and
-// so drops the flock, when everything else of the process is gone.
-const lockFD = 3
+// lockFD is the descriptor of the locked lock file, behind that of the locked
+// SOURCE. The kernel closes them in this order, and so drops the flocks, when
+// everything else of the process is gone.
+const lockFD = 4
 
 // runChild serves etcd on dir until the parent asks it to stop or ends.
 func runChild(dir string) int {

@@ -41,7 +41,7 @@ func TestUnusableDir(t *testing.T) {
 	}
 	for name, dir := range tests {
 		t.Run(name, func(t *testing.T) {
-			s, err := Start(t.Context(), Config{Dir: dir})
+			s, err := Start(t.Context(), Config{Dir: dir, Source: dir})
 			if !errors.Is(err, ErrStateDir) {
 				t.Fatalf("Start = %v, %v, want ErrStateDir", s, err)
 			}

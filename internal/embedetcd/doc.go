@@ -15,6 +15,10 @@
 // when, nobody has the data open any more, however that process ended. All
 // mounts of a SOURCE use one Endpoint, whoever serves it.
 //
+// The process also holds a flock on SOURCE. Another user, or another state
+// directory, would be another Dir, and so another service that excludes nobody
+// of this one: it is refused.
+//
 // # Why etcd is a process of its own
 //
 // A mount that serves starts its own executable again under the name

@@ -29,6 +29,25 @@ func tryLock(path string) (*os.File, error) {
 	return nil, err
 }
 
+// lockSource returns the directory source, open and locked, or
+// ErrServedElsewhere. It comes after the lock file, which is the last thing an
+// etcd process lets go of.
+func lockSource(source string) (*os.File, error) {
+	f, err := os.OpenFile(source, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = fmt.Errorf("%w: %s has a flock on it; mount it as the same user with the same LOCKFS_STATE_DIR, or give --endpoints",
+				ErrServedElsewhere, source)
+		}
+		return nil, err
+	}
+	return f, nil
+}
+
 // writeHolder notes who serves, for people: nothing is decided by it, so a
 // failure (a full disk, which etcd will report) does not matter. The width is
 // fixed because a reader must not find the file truncated.

@@ -31,7 +31,7 @@ func mountTmpfs(t *testing.T, dir, mib string) {
 func TestNoRoomAtAll(t *testing.T) {
 	dir := t.TempDir()
 	mountTmpfs(t, dir, "1")
-	s, err := Start(t.Context(), Config{Dir: dir})
+	s, err := Start(t.Context(), Config{Dir: dir, Source: dir})
 	var exit *ExitError
 	if !errors.As(err, &exit) || !strings.Contains(exit.Reason, unix.ENOSPC.Error()) {
 		t.Fatalf("Start = %v, %v, want an *ExitError about %v", s, err, unix.ENOSPC)

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 func runMount(dir string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s, err := Start(ctx, Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	s, err := Start(ctx, Config{Dir: dir, Source: dir, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		fmt.Println(err)
 		return 1
@@ -117,7 +117,7 @@ func start(t *testing.T, dir string) *Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	s, err := Start(ctx, Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	s, err := Start(ctx, Config{Dir: dir, Source: dir, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,16 +25,17 @@ type process struct {
 	err    error         // as of exec.Cmd.Wait; to be read after done
 }
 
-// spawn starts etcd on dir. It consumes lock, the open and locked lock file,
-// whose only descriptor is the child's from here on.
-func spawn(dir string, lock *os.File, logger *slog.Logger) (*process, error) {
+// spawn starts etcd on dir. It consumes source and lock, the open and locked
+// SOURCE and lock file, whose only descriptors are the child's from here on.
+func spawn(dir string, source, lock *os.File, logger *slog.Logger) (*process, error) {
+	defer source.Close()
 	defer lock.Close()
 	// Not os.Executable: an upgrade may have replaced the file at its path.
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{childName, dir}
 	cmd.Dir = "/"
-	cmd.Env = []string{} // etcd and gRPC obey variables meant for others
-	cmd.ExtraFiles = []*os.File{lock}
+	cmd.Env = []string{}                      // etcd and gRPC obey variables meant for others
+	cmd.ExtraFiles = []*os.File{source, lock} // see lockFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	life, err := cmd.StdinPipe()
 	if err != nil {

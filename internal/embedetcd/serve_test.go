@@ -130,7 +130,7 @@ func TestStartGivesUpWithItsContext(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, err := Start(ctx, Config{Dir: dir})
+	_, err := Start(ctx, Config{Dir: dir, Source: dir})
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), fmt.Sprint("pid ", pid)) {
 		t.Errorf("Start = %v, want the deadline and pid %d", err, pid)
 	}
@@ -149,7 +149,7 @@ func TestDamagedData(t *testing.T) {
 			if err := os.WriteFile(found[0], bytes.Repeat([]byte("damaged "), 1<<13), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			s, err := Start(t.Context(), Config{Dir: dir})
+			s, err := Start(t.Context(), Config{Dir: dir, Source: dir})
 			var exit *ExitError
 			if !errors.As(err, &exit) || exit.Reason == "" {
 				t.Fatalf("Start = %v, %v, want an *ExitError with a reason", s, err)
@@ -168,7 +168,7 @@ func TestQuietWhenAllIsWell(t *testing.T) {
 	dir := stateDir(t)
 	var log bytes.Buffer
 	for range 2 {
-		s, err := Start(t.Context(), Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		s, err := Start(t.Context(), Config{Dir: dir, Source: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,4 +187,28 @@ func TestChildByHand(t *testing.T) {
 	if !errors.As(err, &exit) || exit.ExitCode() != 2 {
 		t.Errorf("%v: %s", err, out)
 	}
+}
+
+// Two state directories, as of two users, would be two lock services for one
+// SOURCE: the second is refused, and may serve when the first is gone.
+func TestOneServicePerSource(t *testing.T) {
+	source := t.TempDir()
+	first, err := Start(t.Context(), Config{Dir: stateDir(t), Source: source})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	other := stateDir(t)
+	if s, err := Start(t.Context(), Config{Dir: other, Source: source}); !errors.Is(err, ErrServedElsewhere) {
+		if s != nil {
+			s.Close()
+		}
+		t.Fatalf("a second service for one SOURCE: %v", err)
+	}
+	first.Close()
+	second, err := Start(t.Context(), Config{Dir: other, Source: source})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Close()
 }

@@ -27,6 +27,11 @@ type Config struct {
 	// It is created. Required.
 	Dir string
 
+	// Source is the SOURCE directory itself. Whoever serves has a flock on it,
+	// so that users, or state directories, of one machine cannot each have a
+	// lock service of their own for it. Required.
+	Source string
+
 	// Logger hears of takeovers, of failures, and of etcd's own warnings.
 	// nil discards them.
 	Logger *slog.Logger
@@ -37,6 +42,7 @@ type Config struct {
 type Server struct {
 	// Constant.
 	dir    string
+	source string
 	logger *slog.Logger
 	cancel context.CancelFunc
 	done   chan struct{} // closed when run has returned
@@ -47,7 +53,8 @@ type Server struct {
 // returns when the endpoint answers; from then on the Server takes over
 // whenever the serving process ends, until Close.
 //
-// Errors: ErrStateDir when Dir cannot be used; *ExitError when the etcd that
+// Errors: ErrStateDir when Dir cannot be used; ErrServedElsewhere when a service
+// with another Dir serves Source; *ExitError when the etcd that
 // this process started ended before it answered; ctx's, when nobody answers.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err := prepareDir(cfg.Dir); err != nil {
@@ -60,6 +67,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	runCtx, cancel := context.WithCancel(context.Background())
 	s := &Server{
 		dir:    cfg.Dir,
+		source: cfg.Source,
 		logger: logger.With("dir", cfg.Dir),
 		cancel: cancel,
 		done:   make(chan struct{}),
@@ -138,7 +146,12 @@ func (s *Server) tryServe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := spawn(s.dir, lock, s.logger)
+	source, err := lockSource(s.source)
+	if err != nil {
+		lock.Close()
+		return err
+	}
+	p, err := spawn(s.dir, source, lock, s.logger)
 	if err != nil {
 		return err
 	}

@@ -13,25 +13,24 @@ const devFuse = "/dev/fuse"
 // CheckFuse checks that this user can mount FUSE file systems here; the
 // message says what to install, load or pass if not.
 func CheckFuse() error {
-	if os.Geteuid() != 0 {
-		// fusermount3 opens the device, as root.
-		if _, err := os.Stat(devFuse); err != nil {
-			return fuseError(err)
-		}
-		_, err := fusermount()
-		return err
-	}
+	// fusermount3, though it is root, opens the device as the user it works for.
 	f, err := os.OpenFile(devFuse, os.O_RDWR, 0)
 	if err != nil {
 		return fuseError(err)
 	}
-	return f.Close()
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		_, err = fusermount()
+	}
+	return err
 }
 
 // fuseError says what to do when the device cannot be used.
 func fuseError(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w; in a container pass --device %s --cap-add SYS_ADMIN", err, devFuse)
+		return fmt.Errorf("%w; let the user open it (chmod 666 %s, as udev does), in a container pass --device %s --cap-add SYS_ADMIN", err, devFuse, devFuse)
 	}
 	return fmt.Errorf("%w; load the module (modprobe fuse), in a container pass --device %s --cap-add SYS_ADMIN", err, devFuse)
 }

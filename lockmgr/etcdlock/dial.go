@@ -13,6 +13,8 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -46,6 +48,14 @@ const (
 	keepAliveTimeout = 3 * time.Second
 )
 
+// reconnect is how soon a server that was away is found again. gRPC's default
+// waits a second at first and up to two minutes later on: leases would end that
+// a server which is back could have renewed.
+var reconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+	MinConnectTimeout: keepAliveTimeout,
+}
+
 // Dial connects to etcd and returns when a majority of it has answered. Its
 // errors are one line that names the endpoints.
 func Dial(ctx context.Context, cfg DialConfig) (*clientv3.Client, error) {
@@ -72,6 +82,7 @@ func dial(ctx context.Context, cfg DialConfig) (*clientv3.Client, error) {
 		DialTimeout:          cfg.DialTimeout,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
+		DialOptions:          []grpc.DialOption{grpc.WithConnectParams(reconnect)},
 		Logger:               zap.NewNop(), // its errors come back to us
 	}
 	if cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != "" {
