@@ -1,0 +1,129 @@
+package arch
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/lockfs/lockfs/"
+
+// pkg is a package of the module without its tests.
+type pkg struct {
+	imports map[string]string // import path → a file that has it
+	docs    int               // files with a package comment
+}
+
+func load(t *testing.T) map[string]*pkg {
+	t.Helper()
+	pkgs := make(map[string]*pkg)
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly|parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, file)
+		if err != nil {
+			return err
+		}
+		dir := path.Dir(filepath.ToSlash(rel))
+		p := pkgs[dir]
+		if p == nil {
+			p = &pkg{imports: make(map[string]string)}
+			pkgs[dir] = p
+		}
+		if hasDoc(f) {
+			p.docs++
+		}
+		for _, i := range f.Imports {
+			name, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			p.imports[name] = rel
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pkgs) < 8 {
+		t.Fatalf("found %d packages only", len(pkgs))
+	}
+	return pkgs
+}
+
+func hasDoc(f *ast.File) bool {
+	return f.Doc != nil && (strings.HasPrefix(f.Doc.Text(), "Package ") || strings.HasPrefix(f.Doc.Text(), "Command "))
+}
+
+// Each technology has one door.
+func TestDoors(t *testing.T) {
+	doors := map[string][]string{
+		"github.com/hanwen/go-fuse/":   {"fs"},
+		"go.etcd.io/":                  {"lockmgr/etcdlock", "internal/embedetcd"},
+		"google.golang.org/grpc":       {"lockmgr/etcdlock", "internal/embedetcd"},
+		"go.uber.org/zap":              {"lockmgr/etcdlock", "internal/embedetcd"},
+		"github.com/spf13/":            {"cmd/lockfs"},
+		module + "renew":               {"lockmgr", "cmd/lockfs"},
+		module + "lockmgr/etcdlock":    {"cmd/lockfs"},
+		module + "internal/embedetcd":  {"cmd/lockfs"},
+		module + "fs":                  {"cmd/lockfs"},
+		module + "lockmgr/lockmgrtest": {},
+	}
+	for dir, p := range load(t) {
+		for name, file := range p.imports {
+			for prefix, allowed := range doors {
+				if strings.HasPrefix(name, prefix) && !slices.Contains(allowed, dir) {
+					t.Errorf("%s imports %s: only %v may", file, name, allowed)
+				}
+			}
+		}
+	}
+}
+
+// What is below knows nothing of what is above.
+func TestLayers(t *testing.T) {
+	may := map[string][]string{
+		"renew":             {"internal/boottime"},
+		"internal/boottime": {},
+		"lockmgr":           {"renew", "internal/boottime"},
+		"lockmgr/etcdlock":  {"lockmgr"},
+		"fs":                {"lockmgr", "internal/procid", "internal/volume"},
+		"internal/procid":   {"lockmgr"},
+		"internal/volume":   {},
+		"internal/mounts":   {},
+	}
+	pkgs := load(t)
+	for dir, allowed := range may {
+		p := pkgs[dir]
+		if p == nil {
+			t.Errorf("no package %s: the rule is out of date", dir)
+			continue
+		}
+		for name, file := range p.imports {
+			if own, ok := strings.CutPrefix(name, module); ok && !slices.Contains(allowed, own) {
+				t.Errorf("%s imports %s: %s may import only %v of ours", file, own, dir, allowed)
+			}
+		}
+	}
+}
+
+func TestOnePackageDocEach(t *testing.T) {
+	for dir, p := range load(t) {
+		if p.docs != 1 {
+			t.Errorf("%s has %d package comments, want 1", dir, p.docs)
+		}
+	}
+}

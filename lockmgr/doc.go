@@ -1,0 +1,27 @@
+// Package lockmgr decides who may write: it queues the owners of one mount for
+// the locks of a volume, and keeps what they hold in a lock service.
+//
+//	fs ──Acquire──► Manager ──one entry a key──► Session (Backend: etcd, memory)
+//	 ▲                 │ slots: one queue a key         │
+//	 └── Hold ◄────────┘                                │ kept alive by renew
+//	      │  Check: may this be written now?            │
+//	      └──────── loss, with its cause ◄──────────────┘
+//
+// # Failure model
+//
+// The service may not answer, answer late, or answer no although it did what it
+// was asked. A mount may be cut off, frozen for hours and thawed, or killed.
+// Entries may be deleted by hand. Clocks may be set, but do not run apart by more
+// than renew allows for.
+//
+// Three facts together allow a write, and nothing else does: the entry was seen
+// live in the service, a renewal that was sent less than TTL − guard ago was
+// answered, and the hold was never lost. Hold.Check knows all three. What is lost
+// stays lost: a Hold never becomes good again, nobody joins its lock, and the
+// owner that still wants the file opens it again.
+//
+// An owner's handles share one lock, which goes when the last lets go. Owners of
+// one mount queue here, in order of arrival, and one at a time stands in line in the
+// service, so that a mount counts as one among the mounts. A request that
+// arrived under a lock of the kernel's does not queue, see Request.Queue.
+package lockmgr
