@@ -2,7 +2,9 @@ package fs
 
 import (
 	"strconv"
+	"strings"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -39,16 +41,23 @@ func resolve(rootFD int, path string) (fd int, st unix.Stat_t, err error) {
 	if path == "" {
 		path = "."
 	}
-	how := unix.OpenHow{
-		Flags:   pathFlags,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	}
-	for {
-		fd, err = unix.Openat2(rootFD, path, &how)
-		// EAGAIN: a rename elsewhere kept the kernel from proving 'beneath'.
-		if err != unix.EINTR && err != unix.EAGAIN {
-			break
+	// Of programs only the paths from where they stand are bounded: from the
+	// root this one may be longer than the kernel takes at once.
+	dir := rootFD
+	for len(path) >= unix.PathMax {
+		cut := strings.LastIndexByte(path[:unix.PathMax], '/')
+		fd, err = beneath(dir, path[:cut])
+		if dir != rootFD {
+			unix.Close(dir)
 		}
+		if err != nil {
+			return -1, st, err
+		}
+		dir, path = fd, path[cut+1:]
+	}
+	fd, err = beneath(dir, path)
+	if dir != rootFD {
+		unix.Close(dir)
 	}
 	if err != nil {
 		return -1, st, err
@@ -60,6 +69,20 @@ func resolve(rootFD int, path string) (fd int, st unix.Stat_t, err error) {
 	return fd, st, nil
 }
 
+func beneath(dirFD int, path string) (int, error) {
+	how := unix.OpenHow{
+		Flags:   pathFlags,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	for {
+		fd, err := unix.Openat2(dirFD, path, &how)
+		// EAGAIN: a rename elsewhere kept the kernel from proving 'beneath'.
+		if err != unix.EINTR && err != unix.EAGAIN {
+			return fd, err
+		}
+	}
+}
+
 func ignoringEINTR(f func() (int, error)) (int, error) {
 	for {
 		n, err := f()
@@ -69,30 +92,13 @@ func ignoringEINTR(f func() (int, error)) (int, error) {
 	}
 }
 
-// truncateFile sets a file's size. kill says that the caller may not keep the
+// truncateFile sets a file's size. kill says that in's caller may not keep the
 // set-id bits.
-func truncateFile(fd int, size int64, kill bool) error {
+func truncateFile(fd int, size int64, kill bool, in *fuse.InHeader) error {
 	if kill {
-		if err := killPriv(fd); err != nil {
+		if err := killPriv(fd, in); err != nil {
 			return err
 		}
 	}
 	return unix.Ftruncate(fd, size)
-}
-
-// killPriv clears the set-id bits as a write by an unprivileged user does. The
-// backing's kernel does it for its callers, but its caller is root.
-func killPriv(fd int) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	mode := st.Mode &^ unix.S_ISUID
-	if mode&unix.S_IXGRP != 0 { // without it set-group-id once meant mandatory locking
-		mode &^= unix.S_ISGID
-	}
-	if mode == st.Mode {
-		return nil
-	}
-	return unix.Fchmod(fd, mode&07777)
 }
