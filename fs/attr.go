@@ -111,7 +111,7 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 	kill := in.Valid&fuse.FATTR_KILL_SUIDGID != 0
 	if fh, ok := in.GetFh(); ok {
 		if h := f.handles.get(fh); h != nil && h.hold != nil {
-			return f.change(cancel, in.Pid, h, func() error { return truncateFile(h.fd, size, kill) })
+			return f.change(cancel, in.Pid, h, func() error { return truncateFile(h.fd, size, kill, &in.InHeader) })
 		}
 	}
 	l, s := f.lockNode(cancel, &in.InHeader, n)
@@ -124,5 +124,5 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 		return errno(err)
 	}
 	defer unix.Close(fd)
-	return f.guarded(l.hold, func() error { return truncateFile(fd, size, kill) })
+	return f.guarded(l.hold, func() error { return truncateFile(fd, size, kill, &in.InHeader) })
 }

@@ -87,9 +87,24 @@ func (c caller) request(keys []lockmgr.Key, queue bool, wait time.Duration) lock
 }
 
 // killable is a context that ends when the request was interrupted and its
-// caller is being killed: WRITE may wait, but under the kernel's lock on the
-// file, and a program does not expect EINTR from it.
+// caller is being killed: no program expects EINTR of any call but open.
 func (f *FS) killable(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
+	return f.interrupted(cancel, tid, nil)
+}
+
+// interruptible is a context that ends with a caught signal as well, once the
+// request has lasted as long as only one that stands in line does: an open
+// that nobody stands in the way of is not seen to be anything but local.
+func (f *FS) interruptible(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
+	return f.interrupted(cancel, tid, time.After(signalGrace))
+}
+
+const (
+	signalGrace = 100 * time.Millisecond
+	killPoll    = 20 * time.Millisecond
+)
+
+func (f *FS) interrupted(cancel <-chan struct{}, tid uint32, any <-chan time.Time) (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
 		select {
@@ -101,6 +116,8 @@ func (f *FS) killable(cancel <-chan struct{}, tid uint32) (context.Context, cont
 		// deadly one may follow.
 		for !f.procs.KillPending(int(tid)) {
 			select {
+			case <-any:
+				stop()
 			case <-time.After(killPoll):
 			case <-ctx.Done():
 				return
@@ -110,5 +127,3 @@ func (f *FS) killable(cancel <-chan struct{}, tid uint32) (context.Context, cont
 	}()
 	return ctx, stop
 }
-
-const killPoll = 20 * time.Millisecond

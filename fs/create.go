@@ -62,7 +62,7 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, dir *node, name s
 		return errno(err)
 	}
 	var fd int
-	err = f.as(&in.InHeader, func() (err error) {
+	err = f.as(&in.InHeader, in.Umask, func() (err error) {
 		fd, err = unix.Openat(dir.fd, name, int(in.Flags)&^dropped|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
 		return err
 	})
@@ -94,7 +94,9 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, dir *node, name s
 // a file of that name: when that is there, there is no more to wait for.
 func (f *FS) lockNew(cancel <-chan struct{}, in *fuse.CreateIn, c caller, dir *node, name string, key lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	keys := []lockmgr.Key{key}
-	hold, err := f.locks.Acquire(interruptible(cancel), c.request(keys, false, 0))
+	ctx, stop := f.killable(cancel, in.Pid)
+	defer stop()
+	hold, err := f.locks.Acquire(ctx, c.request(keys, false, 0))
 	contended := fuse.EBUSY
 	switch {
 	case err == nil:
@@ -103,7 +105,7 @@ func (f *FS) lockNew(cancel <-chan struct{}, in *fuse.CreateIn, c caller, dir *n
 	case in.Flags&unix.O_NONBLOCK != 0:
 		contended = fuse.EAGAIN
 	default:
-		hold, err = f.locks.Acquire(interruptible(cancel), c.request(keys, false, f.nameWait))
+		hold, err = f.locks.Acquire(ctx, c.request(keys, false, f.nameWait))
 		if errors.Is(err, lockmgr.ErrContended) && isThere(dir, name) {
 			return nil, exists
 		}
@@ -122,26 +124,26 @@ func isThere(dir *node, name string) bool {
 // Mknod makes a file without opening it. Like Mkdir and Symlink it takes no
 // lock: it makes a name that was not there, and changes no file.
 func (f *FS) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
-	return f.makeName(&in.InHeader, name, out, func(dirFD int) error {
+	return f.makeName(&in.InHeader, in.Umask, name, out, func(dirFD int) error {
 		return unix.Mknodat(dirFD, name, in.Mode, int(in.Rdev))
 	})
 }
 
 // Mkdir makes a directory.
 func (f *FS) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	return f.makeName(&in.InHeader, name, out, func(dirFD int) error {
+	return f.makeName(&in.InHeader, in.Umask, name, out, func(dirFD int) error {
 		return unix.Mkdirat(dirFD, name, in.Mode&07777)
 	})
 }
 
 // Symlink makes a symbolic link.
 func (f *FS) Symlink(_ <-chan struct{}, in *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
-	return f.makeName(in, name, out, func(dirFD int) error {
+	return f.makeName(in, 0, name, out, func(dirFD int) error {
 		return unix.Symlinkat(target, dirFD, name)
 	})
 }
 
-func (f *FS) makeName(in *fuse.InHeader, name string, out *fuse.EntryOut, make func(dirFD int) error) fuse.Status {
+func (f *FS) makeName(in *fuse.InHeader, umask uint32, name string, out *fuse.EntryOut, make func(dirFD int) error) fuse.Status {
 	dir := f.nodes.get(in.NodeId)
 	if dir == nil {
 		return stale
@@ -149,7 +151,7 @@ func (f *FS) makeName(in *fuse.InHeader, name string, out *fuse.EntryOut, make f
 	if f.hidden(dir, name) {
 		return fuse.EPERM
 	}
-	if err := f.as(in, func() error { return make(dir.fd) }); err != nil {
+	if err := f.as(in, umask, func() error { return make(dir.fd) }); err != nil {
 		return errno(err)
 	}
 	return f.enter(dir, name, out)

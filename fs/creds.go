@@ -13,14 +13,29 @@ import (
 // daemon keeps its own (SECBIT_NO_SETUID_FIXUP), for on the way to the
 // directory it is root's that count.
 //
-// User and group are the thread's alone: these are raw system calls on a
-// thread that runs nothing else meanwhile.
-func (f *FS) as(in *fuse.InHeader, make func() error) error {
-	if !f.root || in.Uid == 0 && in.Gid == 0 {
+// The umask is left to the backing: it alone knows whether the directory has
+// a default ACL, which takes the umask's place.
+//
+// User, group and umask are the thread's alone: these are raw system calls on
+// a thread that runs nothing else meanwhile.
+func (f *FS) as(in *fuse.InHeader, umask uint32, make func() error) error {
+	other := f.root && (in.Uid != 0 || in.Gid != 0)
+	if !other && umask == 0 {
 		return make()
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	if umask != 0 {
+		// Threads share a umask, and a new one shares its maker's: each time anew.
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return err
+		}
+		unix.Umask(int(umask))
+		defer unix.Umask(0)
+	}
+	if !other {
+		return make()
+	}
 	// Without this bit the thread loses its capabilities over files while its
 	// user is another. Where it may not be set, the backing checks the caller's
 	// permission once more, and no harm is done.

@@ -100,18 +100,17 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	if f.log == nil {
 		f.log = slog.Default()
 	}
-	// Files are made with the mode the kernel sends: it has seen the caller's
-	// umask, and ours is not to be added.
+	// Files are made with the caller's umask, and ours is not to be added.
 	unix.Umask(0)
 	server, err := fuse.NewServer(f, mountpoint, f.options(cfg))
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err)
 	}
+	// Not WaitMount: it polls a file of the mount. The view serves from here on,
+	// and the daemon never touches it: a killed daemon with a thread that waits
+	// for its own answer would never end, and nor would its programs.
 	go server.Serve()
-	if err := server.WaitMount(); err != nil {
-		return nil, errors.Join(fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err), server.Unmount())
-	}
 	return f, nil
 }
 
@@ -128,8 +127,11 @@ func (f *FS) options(cfg Config) *fuse.MountOptions {
 		// ATOMIC_O_TRUNC: the truncation comes with the OPEN, under its lock.
 		// HANDLE_KILLPRIV_V2: else the kernel asks for security.capability
 		// before each write. DIRECT_IO_ALLOW_MMAP: O_RDWR|O_APPEND handles are
-		// direct, and may be mapped.
-		ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_DIRECT_IO_ALLOW_MMAP,
+		// direct, and may be mapped. DONT_MASK: see FS.as. SETXATTR_EXT: setfacl
+		// says when it has to clear the set-group-id bit.
+		ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_DIRECT_IO_ALLOW_MMAP |
+			fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT,
+		EnableAcl: true, // the kernel checks ACLs
 	}
 }
 

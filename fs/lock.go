@@ -1,35 +1,11 @@
 package fs
 
 import (
-	"context"
-
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
 )
-
-// requestContext ends when the kernel interrupts the request: the caller has
-// got a signal, and cannot even be killed before it has our answer.
-type requestContext struct {
-	context.Context
-	cancel <-chan struct{}
-}
-
-func interruptible(cancel <-chan struct{}) context.Context {
-	return requestContext{context.Background(), cancel}
-}
-
-func (c requestContext) Done() <-chan struct{} { return c.cancel }
-
-func (c requestContext) Err() error {
-	select {
-	case <-c.cancel:
-		return context.Canceled
-	default:
-		return nil
-	}
-}
 
 // grant is a lock together with the inode that its path was proved to name.
 type grant struct {
@@ -126,7 +102,9 @@ func (d dirName) key(f *FS, kind lockmgr.Kind) (lockmgr.Key, error) {
 // try takes keys for one call, without a place in the line.
 func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	c := f.caller(in, f.callOwner)
-	hold, err := f.locks.Acquire(interruptible(cancel), c.request(keys, false, f.nameWait))
+	ctx, stop := f.killable(cancel, in.Pid)
+	defer stop()
+	hold, err := f.locks.Acquire(ctx, c.request(keys, false, f.nameWait))
 	if err != nil {
 		return nil, f.refused(in, keys[0], err, fuse.EBUSY)
 	}

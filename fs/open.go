@@ -104,7 +104,9 @@ func (o *opening) lock(cancel <-chan struct{}, path string) (*lockmgr.Hold, fuse
 	if o.in.Flags&unix.O_NONBLOCK != 0 {
 		wait, contended = 0, fuse.EAGAIN
 	}
-	hold, err := o.fs.locks.Acquire(interruptible(cancel), o.caller.request([]lockmgr.Key{o.key}, true, wait))
+	ctx, stop := o.fs.interruptible(cancel, o.in.Pid)
+	defer stop()
+	hold, err := o.fs.locks.Acquire(ctx, o.caller.request([]lockmgr.Key{o.key}, true, wait))
 	if err != nil {
 		return nil, o.fs.refused(&o.in.InHeader, o.key, err, contended)
 	}
@@ -134,7 +136,7 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) fuse.Statu
 	}
 	switch {
 	case trunc:
-		if s := f.guarded(hold, func() error { return truncateFile(file, 0, o.in.Mode&fuse.OPEN_KILL_SUIDGID != 0) }); !s.Ok() {
+		if s := f.guarded(hold, func() error { return truncateFile(file, 0, o.in.Mode&fuse.OPEN_KILL_SUIDGID != 0, &o.in.InHeader) }); !s.Ok() {
 			unix.Close(file)
 			return s
 		}

@@ -7,19 +7,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// aclPrefix: an ACL that nobody enforces must not seem to be set.
-const aclPrefix = "system.posix_acl_"
+const (
+	aclPrefix = "system.posix_acl_"
+	aclAccess = aclPrefix + "access"
+)
 
-// GetXAttr answers getxattr.
+// passes reports whether an attribute is the backing's business and the kernel
+// has checked that the caller may touch it. It has not for those that a network
+// file system invents: as root we would set system.nfs4_acl for anybody.
+func passes(attr string) bool {
+	space, _, _ := strings.Cut(attr, ".")
+	switch space {
+	case "user", "trusted", "security":
+		return true
+	}
+	return strings.HasPrefix(attr, aclPrefix)
+}
+
+// GetXAttr answers getxattr, and the kernel's own questions for the ACLs that
+// it enforces.
 func (f *FS) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string, dest []byte) (uint32, fuse.Status) {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
 		return 0, stale
 	}
-	if strings.HasPrefix(attr, aclPrefix) {
+	if !passes(attr) {
 		return 0, fuse.ENOTSUP
 	}
 	size, err := unix.Getxattr(procPath(n.fd), attr, dest)
+	if err == unix.ENOTSUP && strings.HasPrefix(attr, aclPrefix) {
+		err = unix.ENODATA // else the kernel, which only wants to know, refuses all access
+	}
 	return uint32(max(size, 0)), errno(err)
 }
 
@@ -33,16 +51,23 @@ func (f *FS) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint3
 	return uint32(max(size, 0)), errno(err)
 }
 
-// SetXAttr answers setxattr.
+// SetXAttr answers setxattr and setfacl.
 func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data []byte) fuse.Status {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
 		return stale
 	}
-	if strings.HasPrefix(attr, aclPrefix) {
+	if !passes(attr) {
 		return fuse.ENOTSUP
 	}
-	return errno(unix.Setxattr(procPath(n.fd), attr, data, int(in.Flags)))
+	path := procPath(n.fd)
+	if err := unix.Setxattr(path, attr, data, int(in.Flags)); err != nil {
+		return errno(err)
+	}
+	if attr == aclAccess && in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
+		return errno(killSetGID(path))
+	}
+	return fuse.OK
 }
 
 // RemoveXAttr answers removexattr.
@@ -50,6 +75,9 @@ func (f *FS) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
 		return stale
+	}
+	if !passes(attr) {
+		return fuse.ENOTSUP
 	}
 	return errno(unix.Removexattr(procPath(n.fd), attr))
 }

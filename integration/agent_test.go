@@ -2,7 +2,9 @@ package integration
 
 import (
 	"bufio"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -29,6 +31,7 @@ type call struct {
 	Path2 string
 	FD    int
 	Flags int
+	Mode  int
 	Off   int64
 	N     int
 	Data  string
@@ -77,7 +80,11 @@ func serveAgent() {
 func perform(c call, r *result, maps map[int][]byte) (err error) {
 	switch c.Op {
 	case "open":
-		r.N, err = unix.Open(c.Path, c.Flags|unix.O_CLOEXEC, 0o644)
+		mode := c.Mode
+		if mode == 0 {
+			mode = 0o644
+		}
+		r.N, err = unix.Open(c.Path, c.Flags|unix.O_CLOEXEC, uint32(mode))
 	case "close":
 		err = unix.Close(c.FD)
 	case "dup":
@@ -116,6 +123,30 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		err = unix.Mkdir(c.Path, 0o755)
 	case "rmdir":
 		err = unix.Rmdir(c.Path)
+	case "mode": // N is the mode of Path
+		var st unix.Stat_t
+		err = unix.Lstat(c.Path, &st)
+		r.N = int(st.Mode & 07777)
+	case "copy": // N bytes of FD to Off of itself
+		var from int64
+		r.N, err = unix.CopyFileRange(c.FD, &from, c.FD, &c.Off, c.N, 0)
+	case "umask":
+		unix.Umask(c.Mode)
+	case "become": // user and group N, and member of group Off if it is not 0
+		groups := []int{int(c.Off)}
+		if c.Off == 0 {
+			groups = nil
+		}
+		err = errors.Join(syscall.Setgroups(groups), syscall.Setgid(c.N), syscall.Setuid(c.N))
+	case "setxattr": // the attribute Path2 to Data, in hex
+		var value []byte
+		if value, err = hex.DecodeString(c.Data); err == nil {
+			err = unix.Setxattr(c.Path, c.Path2, value, 0)
+		}
+	case "getxattr":
+		buf := make([]byte, 4096)
+		r.N, err = unix.Getxattr(c.Path, c.Path2, buf)
+		r.Data = hex.EncodeToString(buf[:max(r.N, 0)])
 	case "chdir":
 		err = unix.Chdir(c.Path)
 	case "mmap": // maps N bytes of FD, shared and writable

@@ -1,0 +1,89 @@
+package fs
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// killPriv clears the set-id bits as a change by in's caller does, who has no
+// CAP_FSETID. The backing's kernel does it for its callers, but its caller is
+// root; file capabilities it clears for root too.
+func killPriv(fd int, in *fuse.InHeader) error {
+	mode, drop, err := setID(fd, in)
+	if err != nil || drop == 0 {
+		return err
+	}
+	return unix.Fchmod(fd, (mode&^drop)&07777)
+}
+
+// killPrivUnlessCapable is killPriv for requests that do not say whether the
+// caller has CAP_FSETID: FALLOCATE and COPY_FILE_RANGE.
+func killPrivUnlessCapable(fd int, in *fuse.InHeader) error {
+	mode, drop, err := setID(fd, in)
+	if err != nil || drop == 0 || hasCapability(in, unix.CAP_FSETID) {
+		return err
+	}
+	return unix.Fchmod(fd, (mode&^drop)&07777)
+}
+
+// setID returns a file's mode, and which set-id bits of it the caller's
+// change clears.
+func setID(fd int, in *fuse.InHeader) (mode, drop uint32, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, 0, err
+	}
+	drop = st.Mode & unix.S_ISUID
+	// Without the execute bit set-group-id once meant mandatory locking, and
+	// stays for members of the group.
+	if st.Mode&unix.S_ISGID != 0 && (st.Mode&unix.S_IXGRP != 0 || !inGroup(in, st.Gid)) {
+		drop |= unix.S_ISGID
+	}
+	return st.Mode, drop, nil
+}
+
+// killSetGID clears the set-group-id bit alone, as chmod and setfacl by a
+// user who is not in the file's group do.
+func killSetGID(path string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_ISGID == 0 {
+		return err
+	}
+	return unix.Chmod(path, (st.Mode&^unix.S_ISGID)&07777)
+}
+
+// inGroup reports whether a request's caller is a member of gid.
+func inGroup(in *fuse.InHeader, gid uint32) bool {
+	if in.Gid == gid {
+		return true
+	}
+	want := []byte(strconv.FormatUint(uint64(gid), 10))
+	for _, g := range bytes.Fields(statusField(in, "Groups")) {
+		if bytes.Equal(g, want) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasCapability reports whether a request's caller has an effective capability.
+func hasCapability(in *fuse.InHeader, capability int) bool {
+	set, err := strconv.ParseUint(string(statusField(in, "CapEff")), 16, 64)
+	return err == nil && set&(1<<capability) != 0
+}
+
+// statusField reads one line of the calling thread's /proc status; nothing if
+// there is no caller, which then has no privileges either.
+func statusField(in *fuse.InHeader, name string) []byte {
+	status, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(in.Pid), 10) + "/status")
+	if err != nil {
+		return nil
+	}
+	_, rest, _ := bytes.Cut(status, []byte("\n"+name+":"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	return bytes.TrimSpace(line)
+}
