@@ -1,0 +1,155 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// nobody is a user without rights.
+const nobody = 65534
+
+// newUser starts a program of an unprivileged user, a member of group as well
+// unless that is 0, in a volume that all users may enter.
+func (v *volume) newUser(uid, group int) *agent {
+	v.t.Helper()
+	if err := os.Chmod(v.dir, 0o755); err != nil {
+		v.t.Fatal(err)
+	}
+	a := newAgent(v.t)
+	a.must(call{Op: "become", N: uid, Off: int64(group)})
+	return a
+}
+
+func (v *volume) inSource(name string) string { return filepath.Join(v.source, name) }
+
+// A directory that the kernel knows as the user's own becomes a symlink to
+// root's, by the hand of another node. Nothing the user then does through the
+// view, with root's daemon as its arm, touches root's directory.
+func TestSwappedDirectory(t *testing.T) {
+	v := newVolume(t)
+	a := v.mount("a")
+	root := filepath.Join(v.dir, "root")
+	for _, d := range []string{root, v.inSource("d")} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"file", "other"} {
+			if err := os.WriteFile(filepath.Join(d, name), []byte("root's"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Mkdir(filepath.Join(d, "dir"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"", "file", "other", "dir"} {
+		if err := os.Lchown(filepath.Join(v.inSource("d"), name), nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u := v.newUser(nobody, 0)
+	u.must(call{Op: "chdir", Path: a.path("d")}) // the kernel's idea of d stays what it is
+	u.must(call{Op: "mode", Path: "file"})
+
+	swap := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	swap(v.inSource("d"), v.inSource("d.old"))
+	if err := os.Symlink(root, v.inSource("d")); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []call{
+		{Op: "open", Path: "new", Flags: wronly | create},
+		{Op: "open", Path: "file", Flags: wronly | trunc},
+		{Op: "open", Path: "file", Flags: rdonly},
+		{Op: "truncate", Path: "file"},
+		{Op: "mkdir", Path: "made"},
+		{Op: "link", Path: "file", Path2: "linked"},
+		{Op: "rename", Path: "other", Path2: "renamed"},
+		{Op: "unlink", Path: "file"},
+		{Op: "rmdir", Path: "dir"},
+	} {
+		r := u.do(c) // in the directory it stands in, or not at all
+		if c.Op == "open" && r.Errno == 0 {
+			u.do(call{Op: "write", FD: r.N, Data: "the user's"})
+			if got := u.do(call{Op: "pread", FD: r.N, N: 100}); got.Data == "root's" && c.Flags == rdonly {
+				var st unix.Stat_t
+				if err := unix.Stat(filepath.Join(root, "file"), &st); err != nil || st.Atim != st.Mtim {
+					t.Error("the user read root's file")
+				}
+			}
+		}
+	}
+	var names []string
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if want := []string{"dir", "file", "other"}; !slices.Equal(names, want) {
+		t.Errorf("root's directory has %q, want %q", names, want)
+	}
+	for _, name := range []string{"file", "other"} {
+		if got, err := os.ReadFile(filepath.Join(root, name)); err != nil || string(got) != "root's" {
+			t.Errorf("root's %s holds %q, %v", name, got, err)
+		}
+	}
+}
+
+// Between the LOOKUP that finds nothing and the CREATE, another node makes the
+// name: root's, 0600. The user's open(O_CREAT) must be refused like any other
+// open of it, whoever wins.
+func TestCreateMeetsForeignFile(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	a := v.mount("a")
+	if err := os.Chmod(v.source, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	u := v.newUser(nobody, 0)
+	const rounds = 100
+	met := 0
+	for i := range rounds {
+		pending := u.start(call{Op: "open", Path: a.path("f"), Flags: rdwr | create, Mode: 0o600})
+		time.Sleep(time.Duration(i) * 20 * time.Millisecond / rounds) // from before the LOOKUP to after the CREATE
+		fd, err := unix.Open(v.inSource("f"), wronly|create|unix.O_EXCL, 0o600)
+		if err == nil {
+			if _, err := unix.Write(fd, []byte("secret")); err != nil {
+				t.Fatal(err)
+			}
+			unix.Close(fd)
+		}
+		r := await(t, "open", pending)
+		var st unix.Stat_t
+		if err := unix.Stat(v.inSource("f"), &st); err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case r.Errno == 0 && st.Uid != nobody:
+			t.Fatalf("the user opened root's file and reads %q", u.do(call{Op: "pread", FD: r.N, N: 10}).Data)
+		case err == nil && st.Uid != 0:
+			t.Fatal("the user owns what root made")
+		case r.Errno != 0 && r.Errno != unix.EACCES:
+			t.Fatalf("open: %v, want EACCES", r.Errno)
+		}
+		if r.Errno == unix.EACCES {
+			met++
+		} else {
+			u.must(call{Op: "close", FD: r.N})
+		}
+		if err := os.Remove(v.inSource("f")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("of %d opens %d met root's file", rounds, met)
+}
