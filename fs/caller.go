@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/lockfs/lockfs/internal/procid"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -34,10 +35,9 @@ func (s Scope) NeedsHostPIDs() bool {
 
 // caller is who made a request.
 type caller struct {
-	owner     lockmgr.Owner
-	process   lockmgr.Process
-	ancestors func() []lockmgr.Process
-	holder    lockmgr.Holder
+	owner    lockmgr.Owner
+	holder   lockmgr.Holder
+	selfWait func() bool // see lockmgr.Request
 }
 
 // openOwner names the owner of an open in scope handle: each is its own.
@@ -57,31 +57,49 @@ func processOwner(p lockmgr.Process) lockmgr.Owner {
 }
 
 // caller finds out who made a request. A caller without a living process (the
-// kernel itself, or one that has died since) counts by itself.
-func (f *FS) caller(in *fuse.InHeader, single func(lockmgr.Process) lockmgr.Owner) caller {
+// kernel itself, or one that has died since) counts by itself. n is the file
+// that the caller is ready to wait for, nil if it is not.
+func (f *FS) caller(in *fuse.InHeader, n *node, single func(lockmgr.Process) lockmgr.Owner) caller {
 	c := caller{holder: lockmgr.Holder{UID: in.Uid}}
 	p, err := f.procs.Lookup(int(in.Pid))
 	if err == nil {
-		c.process = p.Process
-		c.ancestors = func() []lockmgr.Process { return f.procs.Ancestors(p.Process.PID) }
 		c.holder.PID, c.holder.Comm, c.holder.Pod = p.Process.PID, p.Comm, p.Pod
+		if n != nil && f.dev != "" {
+			c.selfWait = func() bool { return f.familyHasOpen(p.Process.PID, n) }
+		}
 	}
 	switch {
 	case f.scope == ScopeNode:
 		c.owner = "node"
 	case f.scope == ScopeHandle || err != nil:
-		c.owner = single(c.process)
+		c.owner = single(p.Process)
 	case f.scope != ScopeProcess && p.Pod != "":
 		c.owner = lockmgr.Owner("pod " + p.Pod)
 	default: // no pod: its processes have nothing in common
-		c.owner = processOwner(c.process)
+		c.owner = processOwner(p.Process)
 	}
 	return c
 }
 
+// familyHasOpen reports whether a process, or one it descends from, itself has
+// the file open for write: it would wait for itself. Who once opened the file
+// does not matter, descriptors are handed on.
+func (f *FS) familyHasOpen(pid int, n *node) bool {
+	file := procid.File{Dev: f.dev, Ino: n.inode.ino}
+	if f.procs.HasOpenForWrite(pid, file) {
+		return true
+	}
+	for _, p := range f.procs.Ancestors(pid) {
+		if f.procs.HasOpenForWrite(p.PID, file) {
+			return true
+		}
+	}
+	return false
+}
+
 func (c caller) request(keys []lockmgr.Key, queue bool, wait time.Duration) lockmgr.Request {
 	return lockmgr.Request{
-		Owner: c.owner, Process: c.process, Ancestors: c.ancestors, Holder: c.holder,
+		Owner: c.owner, SelfWait: c.selfWait, Holder: c.holder,
 		Keys: keys, Queue: queue, Wait: wait,
 	}
 }

@@ -21,48 +21,64 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 	if f.hidden(dir, name) {
 		return fuse.EPERM
 	}
-	key, err := lockmgr.FileKey(f.nodes.pathIn(dir, name))
-	if err != nil {
-		return errno(err)
+	for range createTries {
+		path, err := f.nodes.pathIn(dir, name)
+		if err != nil {
+			if !f.mend(dir) {
+				return errno(err)
+			}
+			continue
+		}
+		key, err := lockmgr.FileKey(path)
+		if err != nil {
+			return errno(err)
+		}
+		spot := parkKey{tid: in.Pid, key: key}
+		s := f.create(cancel, in, dir, name, key, out)
+		switch {
+		case s == exists && in.Flags&unix.O_EXCL == 0:
+			if f.parked.send(spot, nil) {
+				return stale
+			}
+			// It has been sent to look, and did not find what is here again.
+		case s == stale && f.mend(dir):
+			// Its directory had moved.
+		default:
+			f.parked.done(spot)
+			return s
+		}
 	}
-	spot := parkKey{tid: in.Pid, key: key}
-	s := f.create(cancel, in, dir, name, key, out)
-	if s == exists && in.Flags&unix.O_EXCL == 0 {
-		f.parked.send(spot, nil)
-		return stale
-	}
-	if s != stale {
-		f.parked.done(spot)
-	}
-	return s
+	return fuse.EBUSY
 }
+
+// createTries is how often a creation follows a name that others create and
+// remove, or a directory that they move.
+const createTries = 4
 
 // create answers EEXIST for a file that is there.
 func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, dir *node, name string, key lockmgr.Key, out *fuse.CreateOut) fuse.Status {
 	if isThere(dir, name) {
 		return exists
 	}
-	c := f.caller(&in.InHeader, openOwner)
+	c := f.caller(&in.InHeader, nil, openOwner)
 	hold, s := f.lockNew(cancel, in, c, dir, name, key)
 	if !s.Ok() {
 		return s
 	}
-	done := false
+	kept := false
 	defer func() {
-		if !done {
+		if !kept {
 			hold.Release()
 		}
 	}()
-	parent, _, err := f.prove(dir, f.nodes.path(dir))
-	if err != nil {
+	if err := f.proveDir(dir); err != nil {
 		return errno(err)
 	}
-	unix.Close(parent)
 	if err := hold.Check(); err != nil {
 		return errno(err)
 	}
 	var fd int
-	err = f.as(&in.InHeader, in.Umask, func() (err error) {
+	err := f.as(&in.InHeader, in.Umask, func() (err error) {
 		fd, err = unix.Openat(dir.fd, name, int(in.Flags)&^dropped|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
 		return err
 	})
@@ -70,24 +86,23 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, dir *node, name s
 		return errno(err)
 	}
 	var st unix.Stat_t
-	node := -1
+	path := -1
 	if err = unix.Fstat(fd, &st); err == nil {
-		node, err = unix.Open(procPath(fd), unix.O_PATH|unix.O_CLOEXEC, 0)
+		path, err = unix.Open(procPath(fd), unix.O_PATH|unix.O_CLOEXEC, 0)
 	}
 	if err != nil {
 		unix.Close(fd)
 		return errno(err)
 	}
-	n := f.replyEntry(dir, name, node, &st, &out.EntryOut)
-	if writes(in.Flags) {
-		done = true
-		out.Fh = f.handles.add(newHandle(n, fd, hold))
-		out.OpenFlags = writeFlags(in.Flags)
-		return fuse.OK
+	n := f.replyEntry(dir, name, path, &st, &out.EntryOut)
+	if !writes(in.Flags) {
+		return f.reply(newHandle(n, fd, nil), fuse.FOPEN_NOFLUSH, &out.OpenOut)
 	}
-	out.Fh = f.handles.add(newHandle(n, fd, nil))
-	out.OpenFlags = fuse.FOPEN_NOFLUSH
-	return fuse.OK
+	// In time for every rename: the kernel keeps the directory until our answer.
+	n.addHold(hold)
+	kept = true
+	h := newHandle(n, fd, hold)
+	return f.reply(h, h.cacheFlags(in.Flags, &st), &out.OpenOut)
 }
 
 // lockNew tries to lock a name that is free. Whoever holds it is about to make

@@ -22,6 +22,14 @@ func errno(err error) fuse.Status {
 	switch {
 	case err == nil:
 		return fuse.OK
+	case errors.Is(err, lockmgr.ErrSessionLost), errors.Is(err, lockmgr.ErrLockLost),
+		errors.Is(err, lockmgr.ErrSuspended), errors.Is(err, lockmgr.ErrClosed):
+		// The write must not be. First, for the cause may be any of the others;
+		// but a lock that was never granted is just not to be had.
+		if errors.Is(err, lockmgr.ErrUnavailable) && errors.Is(err, lockmgr.ErrSuspended) {
+			return fuse.Status(unix.ENOLCK)
+		}
+		return fuse.EIO
 	case errors.As(err, &e):
 		return fuse.Status(e)
 	case errors.Is(err, context.Canceled):
@@ -35,7 +43,6 @@ func errno(err error) fuse.Status {
 	case errors.Is(err, lockmgr.ErrInvalidKey):
 		return fuse.EINVAL
 	}
-	// ErrSessionLost, ErrLockLost, ErrSuspended, ErrClosed: the write must not be.
 	return fuse.EIO
 }
 

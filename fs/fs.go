@@ -57,6 +57,7 @@ type FS struct {
 	server   *fuse.Server
 	rootFD   int
 	mount    string
+	dev      string // of the mount, as /proc names it; "" if unknown
 
 	nodes   *nodes
 	handles table[handle]
@@ -110,6 +111,9 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	// Not WaitMount: it polls a file of the mount. The view serves from here on,
 	// and the daemon never touches it: a killed daemon with a thread that waits
 	// for its own answer would never end, and nor would its programs.
+	if f.dev, err = f.procs.MountDev(os.Getpid(), mountpoint); err != nil {
+		f.log.Warn("programs that wait for themselves will not be noticed", slog.Any("error", err))
+	}
 	go server.Serve()
 	return f, nil
 }
@@ -146,10 +150,11 @@ func (f *FS) Wait() { f.server.Wait() }
 
 // Close unmounts the view and lets what programs have written reach the
 // backing. If files are open the view is taken out of the tree at once, and
-// ends for the programs that use it when the daemon exits; after Close it
-// writes no more. Handles are closed, and their locks released, at the latest
-// when ctx ends.
+// ends for the programs that use it when the daemon exits. Opens that wait are
+// refused first. After Close the view writes no more, unless it fails with
+// ctx's error: then a write is still under way, and its lock must not be let go.
 func (f *FS) Close(ctx context.Context) error {
+	f.locks.Refuse()
 	err := f.server.Unmount()
 	if err != nil {
 		f.log.Warn("the view is in use; open files in it will fail", slog.String("mountpoint", f.mount))
@@ -166,6 +171,16 @@ func (f *FS) Close(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// relocate makes a node known by where it is now.
+func (f *FS) relocate(n *node) error {
+	path, err := f.currentPath(n)
+	if err != nil {
+		return err
+	}
+	f.nodes.renamed(n, f.nodes.get(rootID), path)
+	return nil
 }
 
 // currentPath asks the backing's kernel where an inode is now. It is a hint,

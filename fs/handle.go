@@ -17,6 +17,10 @@ type handle struct {
 	fd   int           // of the backing
 	hold *lockmgr.Hold // nil if it cannot write
 
+	// fills is the version with which this open emptied the kernel's cache;
+	// nil once a READ has shown that the kernel has done so, or if it did not.
+	fills atomic.Pointer[version]
+
 	// uses counts the requests that use fd, and one for the handle being
 	// open: RELEASE can overtake requests on the same handle. At 0 it is closed.
 	uses atomic.Int64
@@ -26,9 +30,6 @@ type handle struct {
 func newHandle(n *node, fd int, hold *lockmgr.Hold) *handle {
 	h := &handle{node: n, fd: fd, hold: hold, gone: make(chan struct{})}
 	h.uses.Store(1)
-	if hold != nil {
-		n.addWriter(h)
-	}
 	return h
 }
 
@@ -53,7 +54,7 @@ func (h *handle) leave() {
 	}
 	unix.Close(h.fd)
 	if h.hold != nil {
-		h.node.removeWriter(h)
+		h.node.removeHold(h.hold)
 		h.hold.Release()
 	}
 	close(h.gone)
@@ -61,20 +62,25 @@ func (h *handle) leave() {
 
 // table hands out ids and finds what they stand for.
 type table[T any] struct {
-	mu   sync.RWMutex
-	m    map[uint64]*T
-	next uint64
+	mu      sync.RWMutex
+	m       map[uint64]*T
+	next    uint64
+	drained bool // no more are added
 }
 
-func (t *table[T]) add(v *T) uint64 {
+// add returns v's id, or false if the table was drained.
+func (t *table[T]) add(v *T) (uint64, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.drained {
+		return 0, false
+	}
 	if t.m == nil {
 		t.m = make(map[uint64]*T)
 	}
 	t.next++
 	t.m[t.next] = v
-	return t.next
+	return t.next, true
 }
 
 func (t *table[T]) get(id uint64) *T {
@@ -91,11 +97,11 @@ func (t *table[T]) remove(id uint64) *T {
 	return v
 }
 
-// drain removes and returns all.
+// drain removes and returns all, and refuses those that come later.
 func (t *table[T]) drain() []*T {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	vs := slices.Collect(maps.Values(t.m))
-	t.m = nil
+	t.m, t.drained = nil, true
 	return vs
 }

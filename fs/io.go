@@ -16,6 +16,7 @@ func (f *FS) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResu
 		return nil, fuse.EBADF
 	}
 	defer h.leave()
+	h.filling()
 	n, err := ignoringEINTR(func() (int, error) { return unix.Pread(h.fd, buf[:min(len(buf), int(in.Size))], int64(in.Offset)) })
 	if err != nil {
 		return nil, errno(err)
@@ -90,6 +91,11 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	})
 }
 
+// maxCopy bounds one copy, in bytes: the guard allows for a write that takes
+// renew.WriteInFlight after its check, and a copy of a gigabyte takes seconds.
+// The program, or the kernel's, asks again for the rest.
+const maxCopy = 4 << 20
+
 // CopyFileRange copies between two open files of the view.
 func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
 	from, to := f.handles.get(in.FhIn), f.handles.get(in.FhOut)
@@ -104,7 +110,7 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 		}
 		offIn, offOut := int64(in.OffIn), int64(in.OffOut)
 		n, err = ignoringEINTR(func() (int, error) {
-			return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, int(min(in.Len, 1<<30)), 0)
+			return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, int(min(in.Len, maxCopy)), 0)
 		})
 		return err
 	})

@@ -13,36 +13,32 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 	if dir == nil {
 		return stale
 	}
-	hold, s := f.lockNames(cancel, in, lockmgr.File, dirName{dir, name})
+	l, s := f.lockNames(cancel, in, lockmgr.File, dirName{dir, name})
 	if !s.Ok() {
 		return s
 	}
-	defer hold.Release()
+	defer l.hold.Release()
 	fd, st, err := lookAt(dir.fd, name)
 	if err != nil {
 		return errno(err)
 	}
 	defer unix.Close(fd)
-	if s := f.guarded(hold, func() error { return unix.Unlinkat(dir.fd, name, 0) }); !s.Ok() {
+	if s := f.guarded(l.hold, func() error { return unix.Unlinkat(dir.fd, name, 0) }); !s.Ok() {
 		return s
 	}
-	f.unnamed(fd, &st, dirName{dir, name})
+	f.unnamed(fd, &st, l.keys[0])
 	return fuse.OK
 }
 
-// unnamed lets the handles of a file that has lost its last name give up that
+// unnamed lets the holds of a file that has lost its last name give up that
 // name's lock: the name may be used for another file now.
-func (f *FS) unnamed(fd int, st *unix.Stat_t, was dirName) {
+func (f *FS) unnamed(fd int, st *unix.Stat_t, was lockmgr.Key) {
 	n := f.nodes.find(inodeOf(st))
 	if n == nil || unix.Fstat(fd, st) != nil || st.Nlink > 0 {
 		return
 	}
-	key, err := was.key(f, lockmgr.File)
-	if err != nil {
-		return
-	}
-	for _, h := range n.openWriters() {
-		h.hold.Drop(key)
+	for _, h := range n.allHolds() {
+		h.Drop(was)
 	}
 }
 
@@ -52,12 +48,12 @@ func (f *FS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.
 	if dir == nil {
 		return stale
 	}
-	hold, s := f.lockNames(cancel, in, lockmgr.Tree, dirName{dir, name})
+	l, s := f.lockNames(cancel, in, lockmgr.Tree, dirName{dir, name})
 	if !s.Ok() {
 		return s
 	}
-	defer hold.Release()
-	return f.guarded(hold, func() error { return unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR) })
+	defer l.hold.Release()
+	return f.guarded(l.hold, func() error { return unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR) })
 }
 
 // Link gives a file one more name, under the locks of both.
@@ -67,15 +63,15 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 		return stale
 	}
 	names := []dirName{{dir, name}}
-	if old := f.nodes.nameOf(n); old.dir != nil {
+	if old := f.nodes.nameOf(n); old.dir != nil && old != names[0] {
 		names = append(names, old)
 	}
-	hold, s := f.lockNames(cancel, &in.InHeader, lockmgr.File, names...)
+	l, s := f.lockNames(cancel, &in.InHeader, lockmgr.File, names...)
 	if !s.Ok() {
 		return s
 	}
-	defer hold.Release()
-	s = f.guarded(hold, func() error {
+	defer l.hold.Release()
+	s = f.guarded(l.hold, func() error {
 		return unix.Linkat(unix.AT_FDCWD, procPath(n.fd), dir.fd, name, unix.AT_SYMLINK_FOLLOW)
 	})
 	if !s.Ok() {
@@ -92,12 +88,15 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 		return stale
 	}
 	from, to := dirName{oldDir, oldName}, dirName{newDir, newName}
+	if from == to { // the kernel's two lookups of one name found two files
+		return fuse.OK
+	}
 	kind := kindOf(from, to)
-	hold, s := f.lockNames(cancel, &in.InHeader, kind, from, to)
+	l, s := f.lockNames(cancel, &in.InHeader, kind, from, to)
 	if !s.Ok() {
 		return s
 	}
-	defer hold.Release()
+	defer l.hold.Release()
 	// Both are looked at under the lock: their handles follow the names.
 	src, srcSt, err := lookAt(oldDir.fd, oldName)
 	if err != nil {
@@ -114,19 +113,19 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	if kind != kindOf(from, to) {
 		return stale // a directory took a file's place, or the other way round
 	}
-	s = f.guarded(hold, func() error {
+	s = f.guarded(l.hold, func() error {
 		return unix.Renameat2(oldDir.fd, oldName, newDir.fd, newName, uint(in.Flags))
 	})
 	if !s.Ok() {
 		return s
 	}
-	f.moved(hold, &srcSt, kind, from, to)
+	f.moved(l.hold, &srcSt, l.keys[0], l.keys[1], to)
 	switch {
 	case err != nil: // nothing was there
 	case in.Flags&unix.RENAME_EXCHANGE != 0:
-		f.moved(hold, &dstSt, kind, to, from)
+		f.moved(l.hold, &dstSt, l.keys[1], l.keys[0], from)
 	default:
-		f.unnamed(dst, &dstSt, to)
+		f.unnamed(dst, &dstSt, l.keys[1])
 	}
 	return fuse.OK
 }
@@ -144,20 +143,15 @@ func kindOf(names ...dirName) lockmgr.Kind {
 	return lockmgr.File
 }
 
-// moved makes the node of a file that was renamed, and the locks of its
-// handles, follow its name. via holds both names' locks.
-func (f *FS) moved(via *lockmgr.Hold, st *unix.Stat_t, kind lockmgr.Kind, from, to dirName) {
+// moved makes the node of a file that was renamed, and its holds, follow its
+// name. via holds both names' locks.
+func (f *FS) moved(via *lockmgr.Hold, st *unix.Stat_t, old, now lockmgr.Key, to dirName) {
 	n := f.nodes.find(inodeOf(st))
 	if n == nil {
 		return
 	}
-	old, err1 := from.key(f, kind)
-	new, err2 := to.key(f, kind)
 	f.nodes.renamed(n, to.dir, to.name)
-	if err1 != nil || err2 != nil {
-		return
-	}
-	for _, h := range n.openWriters() {
-		h.hold.Rekey(old, new, via)
+	for _, h := range n.allHolds() {
+		h.Rekey(old, now, via)
 	}
 }

@@ -1,10 +1,14 @@
 package fs
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // inode identifies a file of the backing.
@@ -20,104 +24,61 @@ type node struct {
 
 	// GUARDED_BY(nodes.mu)
 	lookups uint64
-	parent  *node // the directory and the name it was last looked up by;
-	name    string
-	retired bool // a lock was lost on it: it opens no more
+	parent  *node  // the directory it was last looked up in; nil for the root
+	name    string // the name there; of a node that was relocated, its whole path
+	retired bool   // a lock was lost on it: it opens no more
 
 	mu sync.Mutex
-	// told is what the kernel believes of the file. GUARDED_BY(mu)
-	told attributes
-	// writers are the open handles that may write. GUARDED_BY(mu)
-	writers map[*handle]struct{}
+	// told and cached are what the kernel has of the file. GUARDED_BY(mu)
+	told   told
+	cached version
+	// holds are those of the handles that may write, and of the opens that are
+	// about to be such. They follow the file's names. GUARDED_BY(mu)
+	holds map[*lockmgr.Hold]struct{}
 }
 
-// attributes are those by which a change behind the kernel's back shows.
-type attributes struct {
-	known bool
-	size  int64
-	mtime unix.Timespec
-}
-
-func attributesOf(st *unix.Stat_t) attributes {
-	return attributes{known: true, size: st.Size, mtime: st.Mtim}
-}
-
-// tell notes what a reply lets the kernel believe.
-func (n *node) tell(st *unix.Stat_t) {
-	n.mu.Lock()
-	n.told = attributesOf(st)
-	n.mu.Unlock()
-}
-
-// wrote notes what the kernel makes of a WRITE reply by itself: a size that
-// covers the bytes at the offset it had sent.
-func (n *node) wrote(end int64) {
-	n.mu.Lock()
-	n.told.size = max(n.told.size, end)
-	n.mu.Unlock()
-}
-
-// settled notes a file's times after our own writes, of which the kernel was
-// not told and need not be: it dropped its own. A size that differs from the
-// one it has is not ours, and stays to be found by the next open.
-func (n *node) settled(st *unix.Stat_t) {
-	n.mu.Lock()
-	if n.told.known && n.told.size == st.Size {
-		n.told.mtime = st.Mtim
-	}
-	n.mu.Unlock()
-}
-
-// fresh reports whether the kernel's belief agrees with st.
-func (n *node) fresh(st *unix.Stat_t) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.told == attributesOf(st)
-}
-
-// lost reports whether one of the node's writers has lost its lock.
+// lost reports whether one of the node's holds is lost.
 func (n *node) lost() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for h := range n.writers {
-		if h.hold.Lost() {
+	for h := range n.holds {
+		if h.Lost() {
 			return true
 		}
 	}
 	return false
 }
 
-func (n *node) addWriter(h *handle) {
+// addHold registers a hold on the node's file, from when on its locks follow
+// what its owner renames. That has to be before the file's path is proved: a
+// rename is then either seen by the proof, or takes the hold along.
+func (n *node) addHold(h *lockmgr.Hold) {
 	n.mu.Lock()
-	if n.writers == nil {
-		n.writers = make(map[*handle]struct{})
+	if n.holds == nil {
+		n.holds = make(map[*lockmgr.Hold]struct{})
 	}
-	n.writers[h] = struct{}{}
+	n.holds[h] = struct{}{}
 	n.mu.Unlock()
 }
 
-func (n *node) removeWriter(h *handle) {
+func (n *node) removeHold(h *lockmgr.Hold) {
 	n.mu.Lock()
-	delete(n.writers, h)
+	delete(n.holds, h)
 	n.mu.Unlock()
 }
 
-// openWriters lists the node's writers.
-func (n *node) openWriters() []*handle {
+// allHolds lists the node's holds.
+func (n *node) allHolds() []*lockmgr.Hold {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	hs := make([]*handle, 0, len(n.writers))
-	for h := range n.writers {
-		hs = append(hs, h)
-	}
-	return hs
+	return slices.Collect(maps.Keys(n.holds))
 }
 
 // nodes is the table of what the kernel knows. Ids are never used twice.
 type nodes struct {
 	mu      sync.RWMutex
 	byID    map[uint64]*node
-	byInode map[inode]*node // those that are not retired
+	byInode map[inode]*node // but for those that are retired
 	nextID  uint64
 }
 
@@ -154,7 +115,7 @@ func (t *nodes) learn(parent *node, name string, fd int, st *unix.Stat_t) *node 
 	i := inodeOf(st)
 	n := t.byInode[i]
 	if n != nil && n.lost() {
-		n.retired = true
+		t.retire(n)
 		n = nil
 	}
 	if n != nil {
@@ -204,39 +165,54 @@ func (t *nodes) nameOf(n *node) dirName {
 	return dirName{n.parent, n.name}
 }
 
-// isRetired reports whether n opens no more.
-func (t *nodes) isRetired(n *node) bool {
+// usable reports whether n may be opened. A node on which a lock was lost may
+// not, ever again: the kernel would send the lost handle's dirty pages through
+// the new one. The next lookup makes another node of the file.
+func (t *nodes) usable(n *node) bool {
 	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return n.retired
+	retired := n.retired
+	t.mu.RUnlock()
+	if retired || !n.lost() {
+		return !retired
+	}
+	t.mu.Lock()
+	t.retire(n)
+	t.mu.Unlock()
+	return false
 }
+
+// retire needs nodes.mu.
+func (t *nodes) retire(n *node) {
+	n.retired = true
+	if t.byInode[n.inode] == n {
+		delete(t.byInode, n.inode)
+	}
+}
+
+// maxDepth is more than any path has components. Names are learned one by one,
+// and with renames elsewhere in between they may form a circle.
+const maxDepth = 1 << 15
 
 // path returns a node's path from the volume's root, "" for the root itself.
-func (t *nodes) path(n *node) string {
+// It fails with ESTALE when the names it was looked up by lead to no root.
+func (t *nodes) path(n *node) (string, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return n.path()
-}
-
-// pathIn returns the path of a name in a directory.
-func (t *nodes) pathIn(dir *node, name string) string {
-	if p := t.path(dir); p != "" {
-		return p + "/" + name
-	}
-	return name
-}
-
-// path needs nodes.mu.
-func (n *node) path() string {
-	if n.parent == nil {
-		return ""
-	}
 	var names []string
 	for ; n.parent != nil; n = n.parent {
-		names = append(names, n.name)
+		if names = append(names, n.name); len(names) > maxDepth {
+			return "", unix.ESTALE
+		}
 	}
-	for i, j := 0, len(names)-1; i < j; i, j = i+1, j-1 {
-		names[i], names[j] = names[j], names[i]
+	slices.Reverse(names)
+	return strings.Join(names, "/"), nil
+}
+
+// pathIn returns the path of a name in a directory. It fails as path does.
+func (t *nodes) pathIn(dir *node, name string) (string, error) {
+	p, err := t.path(dir)
+	if p != "" {
+		return p + "/" + name, err
 	}
-	return strings.Join(names, "/")
+	return name, err
 }

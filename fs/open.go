@@ -9,6 +9,12 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
+// The waits of a Config that does not say otherwise.
+const (
+	DefaultWait     = 30 * time.Second
+	DefaultNameWait = time.Second
+)
+
 // dropped are the flags of a program's open that the backing does not get:
 // what the kernel has done already, what is ours to do (O_TRUNC under the
 // lock, O_APPEND at each write), and what would bind our own I/O (O_DIRECT
@@ -22,16 +28,16 @@ func writes(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 // It is the one request that may queue: it arrives without a lock of the kernel's.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	n := f.nodes.get(in.NodeId)
-	if n == nil || f.nodes.isRetired(n) {
+	if n == nil || !f.nodes.usable(n) {
 		return stale
 	}
 	if !writes(in.Flags) && in.Flags&unix.O_TRUNC == 0 {
 		return f.openToRead(n, in.Flags, out)
 	}
-	o := &opening{fs: f, in: in, node: n, caller: f.caller(&in.InHeader, openOwner)}
+	o := &opening{fs: f, in: in, node: n, caller: f.caller(&in.InHeader, n, openOwner)}
 	s := o.run(cancel, out)
 	if s != stale {
-		f.parked.done(o.spot())
+		f.parked.done(o.spot)
 	}
 	return s
 }
@@ -41,8 +47,26 @@ func (f *FS) openToRead(n *node, flags uint32, out *fuse.OpenOut) fuse.Status {
 	if err != nil {
 		return errno(err)
 	}
-	out.Fh = f.handles.add(newHandle(n, fd, nil))
-	out.OpenFlags = fuse.FOPEN_NOFLUSH
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return errno(err)
+	}
+	if n.belief(&st) != current {
+		f.server.InodeNotify(n.id, -1, 0)
+	}
+	h := newHandle(n, fd, nil)
+	return f.reply(h, h.cacheFlags(flags, &st)|fuse.FOPEN_NOFLUSH, out)
+}
+
+// reply hands a new handle to the kernel.
+func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
+	id, ok := f.handles.add(h)
+	if !ok { // the view is being closed
+		h.leave()
+		return fuse.EIO
+	}
+	out.Fh, out.OpenFlags = id, flags
 	return fuse.OK
 }
 
@@ -52,132 +76,171 @@ type opening struct {
 	in     *fuse.OpenIn
 	node   *node
 	caller caller
-	key    lockmgr.Key
+	spot   parkKey // of the path that the kernel means
 }
-
-func (o *opening) spot() parkKey { return parkKey{tid: o.in.Pid, key: o.key} }
 
 func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
-	path := o.fs.nodes.path(o.node)
-	hold, s := o.lock(cancel, path)
-	if !s.Ok() {
-		return s
-	}
-	fd, _, err := o.fs.prove(o.node, path)
-	if err != nil {
-		hold.Release()
-		if o.fs.parked.send(o.spot(), nil) {
-			return stale
+	f, n := o.fs, o.node
+	for try := range mendTries {
+		path, err := f.nodes.path(n)
+		if err == nil {
+			s, moved := o.openAt(cancel, path, try == 0, out)
+			if !moved {
+				return s
+			}
 		}
-		// The kernel looked again and still means an inode that is not there:
-		// it was reopened without a name, or its directory has moved.
-		o.fs.parked.done(o.spot())
-		if path, err = o.fs.currentPath(o.node); err != nil {
-			return fuse.EBUSY
+		// The kernel has looked again, or cannot, and still means an inode that
+		// is not where its names lead: it was reopened without a name, or a
+		// directory above it has moved.
+		if dir := f.nodes.nameOf(n).dir; dir != nil && f.mend(dir) {
+			continue
 		}
-		if hold, s = o.lock(cancel, path); !s.Ok() {
-			return s
-		}
-		if fd, _, err = o.fs.prove(o.node, path); err != nil {
-			hold.Release()
-			return fuse.EBUSY
+		if f.relocate(n) != nil {
+			break
 		}
 	}
-	defer unix.Close(fd)
-	s = o.open(fd, hold, out)
-	if !s.Ok() && s != stale {
-		hold.Release()
-	}
-	return s
+	return fuse.EBUSY
 }
 
-// lock takes the lock of path, or fetches it where it was parked.
-func (o *opening) lock(cancel <-chan struct{}, path string) (*lockmgr.Hold, fuse.Status) {
-	var err error
-	if o.key, err = lockmgr.FileKey(path); err != nil {
-		return nil, errno(err)
+// openAt opens the file as path. moved means that path names another file, and
+// that the kernel has been sent to look again before.
+func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *fuse.OpenOut) (s fuse.Status, moved bool) {
+	f, n := o.fs, o.node
+	key, err := lockmgr.FileKey(path)
+	if err != nil {
+		return errno(err), false
 	}
-	if hold := o.fs.parked.take(o.spot()); hold != nil {
-		return hold, fuse.OK
+	if first {
+		o.spot = parkKey{tid: o.in.Pid, key: key}
 	}
-	wait, contended := o.fs.wait, fuse.EBUSY
+	hold, s := o.lock(cancel, key)
+	if !s.Ok() {
+		return s, false
+	}
+	n.addHold(hold)
+	kept := false
+	defer func() {
+		if !kept {
+			n.removeHold(hold)
+			hold.Release()
+		}
+	}()
+	fd, _, err := f.prove(n, path)
+	if err == unix.ESTALE {
+		// Parked, the lock keeps the name as it is until the kernel comes back.
+		if kept = o.sendAway(hold); kept {
+			return stale, false
+		}
+		return stale, true
+	}
+	if err != nil {
+		return errno(err), false
+	}
+	defer unix.Close(fd)
+	s, kept = o.open(fd, hold, out)
+	return s, false
+}
+
+// lock takes the lock of key, or fetches it where it was parked.
+func (o *opening) lock(cancel <-chan struct{}, key lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+	f := o.fs
+	if hold := f.parked.take(o.spot); hold != nil {
+		mine := hold.Owner() == o.caller.owner || f.scope == ScopeHandle
+		if mine && hold.Token(key) != 0 && hold.Check() == nil {
+			return hold, fuse.OK
+		}
+		hold.Release()
+	}
+	wait, contended := f.wait, fuse.EBUSY
 	if o.in.Flags&unix.O_NONBLOCK != 0 {
 		wait, contended = 0, fuse.EAGAIN
 	}
-	ctx, stop := o.fs.interruptible(cancel, o.in.Pid)
+	ctx, stop := f.interruptible(cancel, o.in.Pid)
 	defer stop()
-	hold, err := o.fs.locks.Acquire(ctx, o.caller.request([]lockmgr.Key{o.key}, true, wait))
+	hold, err := f.locks.Acquire(ctx, o.caller.request([]lockmgr.Key{key}, true, wait))
 	if err != nil {
-		return nil, o.fs.refused(&o.in.InHeader, o.key, err, contended)
+		return nil, f.refused(&o.in.InHeader, key, err, contended)
 	}
 	return hold, fuse.OK
 }
 
+// sendAway parks the hold for a caller that is answered ESTALE: it looks the
+// file up again, and comes back. False means that it has been sent before.
+func (o *opening) sendAway(hold *lockmgr.Hold) bool {
+	if !o.fs.parked.send(o.spot, hold) {
+		return false
+	}
+	o.node.removeHold(hold)
+	return true
+}
+
 // open opens the backing under the lock. fd is the inode that the locked path
-// names. On success, and with ESTALE, the hold is taken over.
-func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) fuse.Status {
+// names. kept means that the hold has found its place, in a handle or parked.
+func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.Status, kept bool) {
 	f, n, flags := o.fs, o.node, o.in.Flags
-	mode := int(flags) &^ dropped
-	trunc := flags&unix.O_TRUNC != 0
-	if !writes(flags) {
-		mode = mode&^unix.O_ACCMODE | unix.O_RDWR
-	}
-	file, err := reopen(fd, mode)
-	if err != nil {
-		return errno(err)
-	}
-	var st unix.Stat_t
-	if err = unix.Fstat(file, &st); err == nil && inodeOf(&st) != n.inode {
-		err = unix.EBUSY
+	file, err := reopenToWrite(fd, flags)
+	if err == unix.ESTALE {
+		// The volume's server has lost the file that its client still names.
+		if o.sendAway(hold) {
+			return stale, true
+		}
+		err = unix.EIO
 	}
 	if err != nil {
-		unix.Close(file)
-		return errno(err)
+		return errno(err), false
 	}
-	switch {
-	case trunc:
-		if s := f.guarded(hold, func() error { return truncateFile(file, 0, o.in.Mode&fuse.OPEN_KILL_SUIDGID != 0, &o.in.InHeader) }); !s.Ok() {
+	defer func() {
+		if file >= 0 {
 			unix.Close(file)
-			return s
+		}
+	}()
+	var st unix.Stat_t
+	if err := unix.Fstat(file, &st); err != nil {
+		return errno(err), false
+	}
+	if inodeOf(&st) != n.inode {
+		return fuse.EBUSY, false
+	}
+	if flags&unix.O_TRUNC != 0 {
+		kill := o.in.Mode&fuse.OPEN_KILL_SUIDGID != 0
+		if s := f.guarded(hold, func() error { return truncateFile(file, 0, kill, &o.in.InHeader) }); !s.Ok() {
+			return s, false
 		}
 		// The kernel sets the size to 0 by itself and drops the times.
 		if err := unix.Fstat(file, &st); err == nil {
 			n.tell(&st)
 		}
-	case !n.fresh(&st):
-		// While we waited the last holder wrote. The kernel would go on with
-		// the size it looked up before.
-		if f.parked.send(o.spot(), hold) {
-			unix.Close(file)
-			return stale
+	} else {
+		// While we waited the last holder may have written. A mapping goes by
+		// the size that the kernel looked up before.
+		if n.belief(&st) == outdated && o.sendAway(hold) {
+			return stale, true
 		}
+		// Even if it was told of the size: of two replies that overlap the
+		// kernel may have kept the older. This drops what it has, and makes it
+		// drop replies that are under way.
 		f.server.InodeNotify(n.id, -1, 0)
 	}
 	if !writes(flags) { // opened for its truncation
-		unix.Close(file)
-		s := f.openToRead(n, flags, out)
-		if s.Ok() {
-			hold.Release()
-		}
-		return s
+		return f.openToRead(n, flags, out), false
 	}
-	out.Fh = f.handles.add(newHandle(n, file, hold))
-	out.OpenFlags = writeFlags(flags)
-	return fuse.OK
+	if !f.nodes.usable(n) { // a lock was lost on it while we waited for ours
+		return stale, false
+	}
+	h := newHandle(n, file, hold)
+	file = -1
+	return f.reply(h, h.cacheFlags(flags, &st), out), true
 }
 
-// writeFlags picks the kernel's cache for a handle that writes. Appends go to
-// the backing's end, which the page cache does not know; a handle that cannot
-// read gains nothing from it.
-func writeFlags(flags uint32) uint32 {
-	if flags&unix.O_APPEND != 0 || flags&unix.O_ACCMODE == unix.O_WRONLY {
-		return fuse.FOPEN_DIRECT_IO
+// reopenToWrite opens the backing of an open that writes or truncates.
+func reopenToWrite(fd int, flags uint32) (int, error) {
+	mode := int(flags) &^ dropped
+	if !writes(flags) {
+		mode = mode&^unix.O_ACCMODE | unix.O_RDWR
 	}
-	return 0
+	file, err := reopen(fd, mode)
+	if err == unix.EPERM && flags&unix.O_APPEND != 0 { // an append-only file (chattr +a)
+		return reopen(fd, mode|unix.O_APPEND)
+	}
+	return file, err
 }
-
-// defaults of the waits, for Config.
-const (
-	DefaultWait     = 30 * time.Second
-	DefaultNameWait = time.Second
-)

@@ -39,6 +39,9 @@ type spot struct {
 // which may be nil, for it. False means that it has had its ESTALE; hold then
 // stays with the caller of send.
 func (p *parking) send(k parkKey, hold *lockmgr.Hold) bool {
+	if k.tid == 0 {
+		return false // a caller in another PID namespace: it cannot be told from others
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.spots[k] != nil {

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -159,6 +160,8 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		err = unix.Msync(maps[c.FD], unix.MS_SYNC)
 	case "munmap":
 		err = unix.Munmap(maps[c.FD])
+	case "incore": // how many of the first N bytes of FD are in the page cache, in pages
+		r.N, err = incore(c.FD, c.N)
 	case "spawn": // a child that has FD and does nothing; N is its pid
 		child := exec.Command("sleep", "1000")
 		child.ExtraFiles = []*os.File{os.NewFile(uintptr(c.FD), "inherited")}
@@ -171,6 +174,23 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		err = fmt.Errorf("unknown op %q", c.Op)
 	}
 	return err
+}
+
+func incore(fd, size int) (int, error) {
+	m, err := unix.Mmap(fd, 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Munmap(m)
+	pages := make([]byte, size/os.Getpagesize())
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m[0])), uintptr(size), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
+		return 0, errno
+	}
+	n := 0
+	for _, p := range pages {
+		n += int(p & 1)
+	}
+	return n, nil
 }
 
 // agent is the test's end of one.
