@@ -16,11 +16,11 @@ import (
 type Request struct {
 	// Owner shares with, and only with, itself.
 	Owner Owner
-	// Process is the caller's; Ancestors returns its parents. A request that
-	// would wait for one of them fails with ErrDeadlock. Ancestors is called
-	// only when there is somebody to wait for; both may be zero.
-	Process   Process
-	Ancestors func() []Process
+	// SelfWait reports whether the caller, or one that it descends from, itself
+	// keeps the keys from being free, so that waiting would be for ever. It is
+	// called, once, only for a request that queues and finds the keys held on
+	// this mount. nil means no.
+	SelfWait func() bool
 	// Holder is what people will see; Owner, Session, Node and Since are
 	// filled in.
 	Holder Holder
@@ -39,15 +39,12 @@ type Request struct {
 // request is a Request under way on this mount.
 type request struct {
 	Request
-	hold      *Hold
-	slots     []*slot       // one a key, in the order of Keys
-	woken     chan struct{} // buffered, 1
-	graceOver bool          // it has given a closing holder its moment
-	family    []Process     // the caller and its ancestors; nil until asked for
+	hold  *Hold
+	slots []*slot       // one a key, in the order of Keys
+	woken chan struct{} // buffered, 1
+	since time.Time     // when it first had to wait; zero before
+	asked bool          // SelfWait was
 }
-
-// errWho: look needs the request's family, which is not asked for under a lock.
-var errWho = errors.New("family unknown")
 
 func (r *request) wake() {
 	select {
@@ -59,17 +56,37 @@ func (r *request) wake() {
 // Acquire takes the locks of req, or shares those its owner holds already.
 // The caller releases the returned Hold.
 //
-// Errors: ErrContended, ErrUnavailable, ErrDeadlock, ErrClosed; one that also
-// is context.Canceled if ctx was cancelled.
+// Errors: ErrContended, ErrUnavailable, ErrDeadlock, ErrClosed, ErrInvalidKey;
+// one that also is context.Canceled if ctx was cancelled.
 func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
+	for i, k := range req.Keys {
+		if slices.Contains(req.Keys[:i], k) {
+			return nil, fmt.Errorf("%w: %s is asked for twice", ErrInvalidKey, k)
+		}
+	}
+	if len(req.Keys) == 0 {
+		return nil, fmt.Errorf("%w: none is asked for", ErrInvalidKey)
+	}
 	if req.Wait > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, req.Wait)
 		defer cancel()
 	}
+	for {
+		h, err := m.acquireOnce(ctx, req)
+		// A session that is lost between the grant and now is not the
+		// caller's trouble: there is another.
+		lost := errors.Is(err, ErrSessionLost) || errors.Is(err, ErrLockLost)
+		if !lost || req.Wait == 0 || ctx.Err() != nil {
+			return h, err
+		}
+	}
+}
+
+func (m *Manager) acquireOnce(ctx context.Context, req Request) (*Hold, error) {
 	r := &request{
 		Request: req,
-		hold:    &Hold{m: m, owner: req.Owner, proc: req.Process},
+		hold:    &Hold{m: m, owner: req.Owner},
 		woken:   make(chan struct{}, 1),
 	}
 	m.mu.Lock()
@@ -95,38 +112,26 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 }
 
 // settle makes sure that the hold is good now: what was granted, or shared, may
-// belong to a session that has since been suspended.
+// belong to a session that has since been suspended, or lost.
 func (m *Manager) settle(ctx context.Context, r *request) error {
-	if r.hold.Check() == nil {
-		return nil
+	err := r.hold.Check()
+	if errors.Is(err, ErrSuspended) && r.Wait != 0 {
+		err = r.hold.Await(ctx)
 	}
-	if r.Wait == 0 {
-		return fmt.Errorf("%w: %w", ErrUnavailable, ErrSuspended)
-	}
-	if err := r.hold.Await(ctx); err != nil {
+	if errors.Is(err, ErrSuspended) || err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return nil
+	return err
 }
 
 // acquire returns when r.hold has all its locks, or with the reason why it
 // cannot. m.mu is held, and let go while it waits.
 func (m *Manager) acquire(ctx context.Context, r *request) error {
-	var grace <-chan time.Time
 	for {
-		if m.closed {
+		if m.refusing {
 			return ErrClosed
 		}
-		missing, wait, err := m.look(r)
-		if err == errWho {
-			m.mu.Unlock()
-			r.askFamily()
-			m.mu.Lock()
-			continue
-		}
-		if err != nil {
-			return err
-		}
+		missing, wait := m.look(r)
 		if len(missing) == 0 {
 			r.hold.sess = r.hold.locks[0].sess
 			return nil
@@ -137,81 +142,138 @@ func (m *Manager) acquire(ctx context.Context, r *request) error {
 			}
 			continue
 		}
-		if grace == nil && (r.Wait == 0 || !r.Queue) {
-			grace = time.After(m.cfg.CloseGrace)
+		if r.since.IsZero() {
+			r.since = time.Now()
 		}
-		m.mu.Unlock()
-		select {
-		case <-r.woken:
-		case <-grace:
-			r.graceOver = true
-		case <-ctx.Done():
-			if err = contended(wait, ctx.Err()); wait.under == releasing {
-				// Nobody has it: the service does not answer that it let go.
-				err = fmt.Errorf("%w: release of %s: %w", ErrUnavailable, wait.key, ctx.Err())
+		patience, limited := m.patience(r, wait)
+		left := patience - time.Since(r.since)
+		if limited && left <= 0 {
+			return wait.refusal(nil)
+		}
+		if r.mayWaitForItself(wait) {
+			r.asked = true
+			m.mu.Unlock()
+			itself := r.SelfWait()
+			m.mu.Lock()
+			if itself {
+				return fmt.Errorf("%w: %s", ErrDeadlock, wait.key)
 			}
+			continue // much may have changed
 		}
-		m.mu.Lock()
-		if err != nil {
+		if err := m.pause(ctx, r, wait, left, limited); err != nil {
 			return err
 		}
 	}
 }
 
+// pause lets go of m.mu until something has changed for r, or its patience,
+// if limited, is over.
+func (m *Manager) pause(ctx context.Context, r *request, wait *slot, left time.Duration, limited bool) error {
+	var over <-chan time.Time
+	if limited {
+		timer := time.NewTimer(left)
+		defer timer.Stop()
+		over = timer.C
+	}
+	if r.Keys[0].Kind == Tree {
+		m.trees[r] = struct{}{}
+		defer delete(m.trees, r)
+	}
+	m.mu.Unlock()
+	var err error
+	select {
+	case <-r.woken:
+	case <-over:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	m.mu.Lock()
+	if err != nil {
+		return wait.refusal(err)
+	}
+	return nil
+}
+
 // look shares what can be shared. It returns the slots that r lacks, and the
-// first of them that r has to wait for on this mount: nil if it may ask the
-// service now. m.mu is held.
-func (m *Manager) look(r *request) (missing []*slot, wait *slot, err error) {
+// first that r has to wait for on this mount: nil if it may ask the service
+// now. m.mu is held.
+func (m *Manager) look(r *request) (missing []*slot, wait *slot) {
 	r.hold.locks = slices.DeleteFunc(r.hold.locks, (*lock).lost)
 	for _, s := range r.slots {
 		if s.lock != nil && s.lock.lost() {
 			s.lock = nil // ahead of the session's own goroutine
 		}
-		l := s.lock
-		if l != nil && l.owner == r.Owner {
-			r.hold.join(l)
+		if s.lock != nil && s.lock.owner == r.Owner {
+			r.hold.join(s.lock)
 			continue
 		}
 		missing = append(missing, s)
-		switch {
-		case l != nil:
-			if r.family == nil {
-				return nil, nil, errWho
-			}
-			if r.descendsFrom(l) {
-				return nil, nil, fmt.Errorf("%w: %s is held by %v", ErrDeadlock, s.key, l.holder)
-			}
-			if (!r.Queue || r.Wait == 0) && (r.graceOver || !l.closing()) {
-				return nil, nil, contended(s, nil)
-			}
-		case s.under != nothing || s.queue[0] != r:
-			if r.Wait == 0 && r.graceOver {
-				return nil, nil, contended(s, nil)
-			}
-		case s.key.Kind == Tree:
-			if below := m.heldBelow(s.key); below != nil {
-				return nil, nil, contended(below, nil)
-			}
-			continue
-		default:
-			continue
+		blocked := s
+		if s.lock == nil && s.under == nothing && s.queue[0] == r {
+			blocked = m.heldBelow(s.key)
 		}
 		if wait == nil {
-			wait = s
+			wait = blocked
 		}
 	}
-	return missing, wait, nil
+	return missing, wait
 }
 
-// heldBelow finds a slot that keeps a whole directory from being locked. The
-// service would find it too, but not before the request had waited.
-func (m *Manager) heldBelow(tree Key) *slot {
+// patience says how long r may wait for s on this mount, counted from when it
+// first had to wait, and whether that is limited by more than its context.
+func (m *Manager) patience(r *request, s *slot) (time.Duration, bool) {
+	switch {
+	case s.lock != nil && (!r.Queue || r.Wait == 0):
+		if s.lock.closing() {
+			return m.cfg.CloseGrace, true
+		}
+		return 0, true
+	case s.under == releasing && r.Wait == 0:
+		return m.cfg.AnswerTimeout, true // nobody has it: the service is to answer
+	case r.Wait == 0:
+		return m.cfg.CloseGrace, true
+	}
+	return 0, false
+}
+
+func (r *request) mayWaitForItself(s *slot) bool {
+	return s.lock != nil && r.Queue && r.SelfWait != nil && !r.asked
+}
+
+// refusal says why a wait for s is over. m.mu is held.
+func (s *slot) refusal(why error) error {
+	if s.under == releasing {
+		// Nobody has it: the service does not answer that it let go.
+		err := fmt.Errorf("%w: it does not answer the release of %s", ErrUnavailable, s.key)
+		if why != nil {
+			err = fmt.Errorf("%w: %w", err, why)
+		}
+		return err
+	}
+	e := &ContendedError{Key: s.key, Err: why}
+	if s.lock != nil {
+		e.Holder = s.lock.holder
+	}
+	return e
+}
+
+// heldBelow finds a slot that keeps a whole directory from being locked, nil
+// if there is none or key is not of a directory. The service would find it too,
+// but not before the request had waited.
+func (m *Manager) heldBelow(key Key) *slot {
+	if key.Kind != Tree {
+		return nil
+	}
+	var found *slot
 	for k, s := range m.slots {
-		if k != tree && s.lock != nil && tree.Conflicts(k) {
-			return s
+		if k == key || s.lock == nil || !key.Conflicts(k) {
+			continue
+		}
+		if found = s; !s.lock.closing() {
+			break // no use to give the others a moment
 		}
 	}
-	return nil
+	return found
 }
 
 // ask takes the missing keys from the service. m.mu is held, and let go
@@ -249,7 +311,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, keys []Key) (*session,
 		ctx, cancel = context.WithTimeout(ctx, m.cfg.AnswerTimeout)
 		defer cancel()
 	}
-	defer context.AfterFunc(m.ctx, cancel)()
+	defer context.AfterFunc(m.accepting, cancel)()
 	for {
 		sess, err := m.session(ctx)
 		if err != nil {
@@ -263,7 +325,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, keys []Key) (*session,
 		switch {
 		case err == nil:
 			return sess, req.Holder, grants, nil
-		case m.ctx.Err() != nil:
+		case m.accepting.Err() != nil:
 			return nil, Holder{}, nil, ErrClosed
 		case ctx.Err() != nil:
 			return nil, Holder{}, nil, err
@@ -301,30 +363,4 @@ func (l *lock) closing() bool {
 		}
 	}
 	return true
-}
-
-func (r *request) askFamily() {
-	r.family = []Process{r.Process}
-	if r.Ancestors != nil {
-		r.family = append(r.family, r.Ancestors()...)
-	}
-}
-
-// descendsFrom reports whether the caller, or one it descends from, holds l.
-func (r *request) descendsFrom(l *lock) bool {
-	for h := range l.holds {
-		if h.proc != (Process{}) && slices.Contains(r.family, h.proc) {
-			return true
-		}
-	}
-	return false
-}
-
-// contended says who holds s, and why the wait ended if there was one.
-func contended(s *slot, why error) error {
-	e := &ContendedError{Key: s.key, Err: why}
-	if s.lock != nil {
-		e.Holder = s.lock.holder
-	}
-	return e
 }

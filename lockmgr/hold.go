@@ -14,7 +14,6 @@ import (
 type Hold struct {
 	m     *Manager
 	owner Owner
-	proc  Process
 	sess  *session // set before the Hold is handed out
 
 	lost atomic.Pointer[error] // why this hold is void, for ever; nil while it is not
@@ -109,7 +108,7 @@ func (h *Hold) Rekey(from, to Key, via *Hold) {
 		return
 	}
 	old, l := h.locks[i], via.locks[j]
-	if h.find(to) >= 0 {
+	if h.Lost() || h.find(to) >= 0 { // a void hold takes no living lock
 		h.locks = slices.Delete(h.locks, i, i+1)
 	} else {
 		h.locks[i] = l

@@ -40,20 +40,25 @@ type Manager struct {
 	cfg     Config
 	log     *slog.Logger
 
-	// ctx ends when Close begins; wg counts the goroutines Close waits for.
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	// accepting ends with Refuse, ctx with Close; wg counts the goroutines that
+	// Close waits for.
+	accepting context.Context
+	refuse    context.CancelFunc
+	ctx       context.Context
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
 
 	// opening is held by whoever opens a session, so that a hundred waiting
 	// opens ask for one session and not for a hundred.
 	opening chan struct{}
 
 	// LOCK ORDERING: opening, then mu. Nothing blocks under mu.
-	mu     sync.Mutex
-	slots  map[Key]*slot // GUARDED_BY(mu)
-	cur    *session      // GUARDED_BY(mu); the session new locks are acquired on
-	closed bool          // GUARDED_BY(mu)
+	mu       sync.Mutex
+	slots    map[Key]*slot         // GUARDED_BY(mu)
+	trees    map[*request]struct{} // GUARDED_BY(mu); those that wait for a directory: any slot may concern them
+	cur      *session              // GUARDED_BY(mu); the session new locks are acquired on
+	refusing bool                  // GUARDED_BY(mu); no more requests
+	closed   bool                  // GUARDED_BY(mu)
 }
 
 // slot is one key on this mount.
@@ -112,8 +117,10 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		log:     cfg.Logger,
 		opening: make(chan struct{}, 1),
 		slots:   make(map[Key]*slot),
+		trees:   make(map[*request]struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
+	m.accepting, m.refuse = context.WithCancel(m.ctx)
 	if _, err := m.session(ctx); err != nil {
 		m.cancel()
 		return nil, fmt.Errorf("open a lock session: %w", err)
@@ -121,11 +128,21 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// Close refuses new requests, ends those that wait with ErrClosed, marks every
-// lock as lost and ends the session in the lock service, and with it every
-// lock. The caller has let its writes finish before. If the service cannot be
+// Refuse fails new requests, and those that wait, with ErrClosed. What is held
+// stays held: its holders can finish what they write.
+func (m *Manager) Refuse() {
+	m.mu.Lock()
+	m.refusing = true
+	m.wakeAll()
+	m.mu.Unlock()
+	m.refuse()
+}
+
+// Close refuses requests, marks every lock as lost and ends the session in the
+// lock service, and with it every lock. The caller has let its writes finish before. If the service cannot be
 // told before ctx ends, the locks end with the session's TTL; the error says so.
 func (m *Manager) Close(ctx context.Context) error {
+	m.Refuse()
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
@@ -133,7 +150,6 @@ func (m *Manager) Close(ctx context.Context) error {
 	}
 	m.closed = true
 	cur := m.cur
-	m.wakeAll()
 	m.mu.Unlock()
 
 	m.cancel()
@@ -166,8 +182,11 @@ func (m *Manager) slot(k Key) *slot {
 	return s
 }
 
-// changed wakes those who want the slot's key, and forgets a slot nobody needs.
+// changed wakes those who want the slot's key, or all below it, and forgets a slot nobody needs.
 func (m *Manager) changed(s *slot) {
+	for r := range m.trees {
+		r.wake()
+	}
 	if s.lock == nil && s.under == nothing && len(s.queue) == 0 {
 		delete(m.slots, s.key)
 		return

@@ -262,22 +262,28 @@ func TestCancelledWait(t *testing.T) {
 
 func TestDeadlockIsRefused(t *testing.T) {
 	inBubble(t, func(f *fixture) {
-		shell, child := lockmgr.Process{PID: 10, Start: 1}, lockmgr.Process{PID: 11, Start: 2}
-		r := open("shell", 0, "f")
-		r.Process = shell
-		h := f.must(r)
-
-		r = open("child", -1, "f")
-		r.Process, r.Ancestors = child, func() []lockmgr.Process { return []lockmgr.Process{shell} }
+		h := f.must(open("parent", 0, "f"))
+		asked := 0
+		r := open("child", -1, "f")
+		r.SelfWait = func() bool { asked++; return true }
 		f.fails(r, lockmgr.ErrDeadlock, 0)
-		r = open("handle 2", -1, "f")
-		r.Process = shell
-		f.fails(r, lockmgr.ErrDeadlock, 0)
-		// Another process of the same number is another process.
 		r = open("stranger", time.Second, "f")
-		r.Process = lockmgr.Process{PID: 10, Start: 99}
+		r.SelfWait = func() bool { asked++; return false }
 		f.fails(r, lockmgr.ErrContended, time.Second)
+		if asked != 2 {
+			t.Errorf("asked %d times, want once a request", asked)
+		}
+		// Who does not wait does not wait for itself.
+		r = try("child", file("f"))
+		r.SelfWait = func() bool { t.Error("asked"); return true }
+		f.fails(r, lockmgr.ErrContended, 0)
+		r = open("child", 0, "f")
+		r.SelfWait = func() bool { t.Error("asked"); return true }
+		f.fails(r, lockmgr.ErrContended, 0)
 		h.Release()
+		r = open("child", -1, "f")
+		r.SelfWait = func() bool { t.Error("asked"); return true }
+		f.must(r).Release()
 	})
 }
 
@@ -290,6 +296,45 @@ func TestUnreachableService(t *testing.T) {
 		time.Sleep(time.Second)
 		f.svc.Connect()
 		(<-w).Release()
+	})
+}
+
+// A release that the service is slow to answer is no contention: nobody holds.
+func TestSlowReleaseIsNotContention(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(open("a", 0, "f"))
+		f.svc.Disconnect()
+		h.Release()
+		time.AfterFunc(2*lockmgr.DefaultCloseGrace, f.svc.Connect)
+		f.must(open("b", 0, "f")).Release()
+		h = f.must(open("a", time.Second, "f"))
+		f.svc.Disconnect()
+		h.Release()
+		f.fails(open("b", 0, "f"), lockmgr.ErrUnavailable, ttl/8)
+		f.svc.Connect()
+	})
+}
+
+// A session that ends between the grant and the answer is replaced.
+func TestSessionLostDuringAcquire(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		other, _ := f.manager()
+		h, err := other.Acquire(f.t.Context(), open("x", 0, "f"))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		first := f.svc.sessions[0]
+		w := f.later(open("a", time.Minute, "f"))
+		f.svc.Expire(first)
+		h.Release()
+		if got := <-w; got.Check() != nil {
+			f.t.Error("the lock is not good")
+		} else {
+			got.Release()
+		}
+		if err := other.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
 	})
 }
 
@@ -311,12 +356,9 @@ func TestSuspendedAndHeldAgain(t *testing.T) {
 		f.fails(open("a", 0, "f"), lockmgr.ErrUnavailable, 0)
 		f.fails(open("a", time.Second, "f"), lockmgr.ErrUnavailable, time.Second)
 
-		es, err := f.svc.Entries(f.t.Context(), "g")
-		if err == nil {
-			f.t.Fatal("the service answers")
-		}
 		f.svc.Connect()
-		if es, err = f.svc.Entries(f.t.Context(), "g"); err != nil || len(es) != 1 {
+		es, err := f.svc.Entries(f.t.Context(), "g")
+		if err != nil || len(es) != 1 {
 			f.t.Fatal(es, err)
 		}
 		f.svc.Delete(lockmgr.Grant{Key: es[0].Key, Owner: es[0].Holder.Owner, Token: es[0].Token})
@@ -419,6 +461,72 @@ func TestRekeyAndDrop(t *testing.T) {
 			f.t.Error("a hold without names outlives its session")
 		}
 		h.Release()
+	})
+}
+
+// A hold that was lost does not take a living lock with it by a rename.
+func TestLostHoldTakesNoLock(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(open("a", 0, "old"))
+		f.svc.Expire(f.svc.last())
+		synctest.Wait()
+		via := f.must(try("a", file("old"), file("new")))
+		h.Rekey(file("old"), file("new"), via)
+		via.Release()
+		f.must(open("b", time.Second, "new")).Release()
+		h.Release()
+	})
+}
+
+// A program that unpacks into a directory and renames it is not refused for a
+// file that it has closed.
+func TestTreeGivesClosingHoldersBelowAMoment(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h, open2 := f.must(open("a", 0, "d/f")), f.must(open("a", 0, "d/g"))
+		h.Closing()
+		f.fails(try("a", tree("d")), lockmgr.ErrContended, 0) // for d/g
+		open2.Closing()
+		f.fails(try("a", tree("d")), lockmgr.ErrContended, lockmgr.DefaultCloseGrace)
+		time.AfterFunc(5*time.Millisecond, h.Release)
+		time.AfterFunc(6*time.Millisecond, open2.Release)
+		start := time.Now()
+		f.must(try("a", tree("d"), tree("e"))).Release()
+		if took := time.Since(start); took != 6*time.Millisecond {
+			f.t.Errorf("took %v, want 6ms: it was not woken", took)
+		}
+	})
+}
+
+func TestInvalidRequests(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		f.fails(try("a", file("f"), file("f")), lockmgr.ErrInvalidKey, 0)
+		f.fails(try("a"), lockmgr.ErrInvalidKey, 0)
+	})
+}
+
+// Refuse ends waits and refuses requests; what is held stays good until Close.
+func TestRefuse(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(open("a", 0, "f"))
+		done := make(chan error, 1)
+		go func() {
+			_, err := f.m.Acquire(f.t.Context(), open("b", -1, "f"))
+			done <- err
+		}()
+		synctest.Wait()
+		f.m.Refuse()
+		if err := <-done; !errors.Is(err, lockmgr.ErrClosed) {
+			f.t.Errorf("a waiter got %v", err)
+		}
+		f.fails(open("c", -1, "g"), lockmgr.ErrClosed, 0)
+		if err := h.Check(); err != nil {
+			f.t.Errorf("a holder got %v", err)
+		}
+		h.Release()
+		synctest.Wait()
+		if n := f.svc.Count(); n != 0 {
+			f.t.Errorf("%d entries are left after the release", n)
+		}
 	})
 }
 

@@ -74,7 +74,7 @@ func (m *Manager) session(ctx context.Context) (*session, error) {
 		return nil, fmt.Errorf("%w: no session: %w", ErrUnavailable, ctx.Err())
 	}
 	m.mu.Lock()
-	cur, closed := m.cur, m.closed
+	cur, closed := m.cur, m.refusing
 	m.mu.Unlock()
 	if closed {
 		return nil, ErrClosed
@@ -110,7 +110,7 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 	s.renewal, err = renew.Start(rcfg, lease{m, s}, sent)
 	if err == nil {
 		m.mu.Lock()
-		if m.closed {
+		if m.refusing {
 			err = ErrClosed
 		} else {
 			m.cur = s
@@ -184,13 +184,16 @@ func (m *Manager) locksOf(s *session) []*lock {
 // lockLost voids one lock: its holds fail for ever and nobody joins it.
 func (m *Manager) lockLost(l *lock, cause error) {
 	m.mu.Lock()
+	s := m.slots[l.grant.Key]
+	if s == nil || s.lock != l {
+		m.mu.Unlock()
+		return // released meanwhile
+	}
 	for h := range l.holds {
 		h.fail(cause)
 	}
-	if s := m.slots[l.grant.Key]; s != nil && s.lock == l {
-		s.lock = nil
-		m.changed(s)
-	}
+	s.lock = nil
+	m.changed(s)
 	m.mu.Unlock()
 	m.log.Error("lock lost; its file returns EIO",
 		slog.String("path", l.grant.Key.String()), slog.String("owner", l.grant.Owner.String()), slog.Any("cause", cause))

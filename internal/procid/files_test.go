@@ -1,0 +1,67 @@
+package procid
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+func TestHasOpenForWrite(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "f")
+	w, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	var st syscall.Stat_t
+	if err := syscall.Fstat(int(w.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	self := os.Getpid()
+	file := File{Dev: fmt.Sprintf("%d:%d", st.Dev>>8&0xfff, st.Dev&0xff), Ino: st.Ino}
+	var p Proc
+	if !p.HasOpenForWrite(self, file) {
+		t.Error("we have it open for write")
+	}
+	if p.HasOpenForWrite(self, File{Dev: "0:0", Ino: file.Ino}) {
+		t.Error("an inode of another file system counts")
+	}
+	if p.HasOpenForWrite(1, file) || p.HasOpenForWrite(1<<22, file) {
+		t.Error("others have it open")
+	}
+	w.Close()
+	r, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if p.HasOpenForWrite(self, file) {
+		t.Error("a reader counts")
+	}
+}
+
+func TestMountDev(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "7"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	table := `22 27 0:20 / /proc rw - proc proc rw
+40 27 0:38 / /mnt/a\040b rw shared:1 - fuse.lockfs /src rw
+41 27 0:39 / /mnt/a\040b rw - fuse.lockfs /src rw
+`
+	if err := os.WriteFile(filepath.Join(root, "7", "mountinfo"), []byte(table), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := Proc{Root: root}
+	if dev, err := p.MountDev(7, "/mnt/a b"); dev != "0:39" || err != nil {
+		t.Errorf("got %q, %v; want the topmost, 0:39", dev, err)
+	}
+	if _, err := p.MountDev(7, "/mnt"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no mount: %v", err)
+	}
+}
