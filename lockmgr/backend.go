@@ -16,6 +16,7 @@ type Backend interface {
 
 	// Entries returns what is held or waited for at prefix and below it, in
 	// order of path and then of token; the empty prefix is the whole volume.
+	// Entries of inodes go with those of names, and are not listed.
 	Entries(ctx context.Context, prefix string) ([]Entry, error)
 }
 

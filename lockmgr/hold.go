@@ -117,6 +117,16 @@ func (h *Hold) Rekey(from, to Key, via *Hold) {
 	m.drop(old, h)
 }
 
+// Share makes h keep k, which via holds, as well: the file gets one more name.
+func (h *Hold) Share(k Key, via *Hold) {
+	m := h.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := via.find(k); i >= 0 && !h.released && !h.Lost() && h.find(k) < 0 {
+		h.join(via.locks[i])
+	}
+}
+
 // Drop makes h give up k: the file has lost that name. A hold without keys
 // still ends with its session.
 func (h *Hold) Drop(k Key) {

@@ -2,6 +2,7 @@ package lockmgr
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -14,13 +15,17 @@ const (
 	// Tree locks a directory and everything below it, as a whole: it conflicts
 	// with every File and Tree key at or below its path, and with every Tree key above.
 	Tree
+	// Inode locks a file whatever its names. Whoever locks one of several names
+	// of a file takes it too; it conflicts with itself only.
+	Inode
 )
 
 // Key names what is locked, within one volume. Keys are comparable.
 type Key struct {
 	Kind Kind
 	// Path is relative to the volume's root, clean, its bytes as they are on
-	// the backing file system (no encoding is assumed).
+	// the backing file system (no encoding is assumed). Of an inode, it is the
+	// number below the path of the file system that numbered it.
 	Path string
 }
 
@@ -32,6 +37,16 @@ func FileKey(path string) (Key, error) { return newKey(File, path) }
 // TreeKey returns the key of the directory at path and of all that is below
 // it. It fails as FileKey does.
 func TreeKey(path string) (Key, error) { return newKey(Tree, path) }
+
+// InodeKey returns the key of inode ino of the file system that is mounted at
+// path, "" for the volume's own. It fails as FileKey does.
+func InodeKey(path string, ino uint64) (Key, error) {
+	number := strconv.FormatUint(ino, 10)
+	if path == "" {
+		return newKey(Inode, number)
+	}
+	return newKey(Inode, path+"/"+number)
+}
 
 func newKey(kind Kind, path string) (Key, error) {
 	if strings.IndexByte(path, 0) >= 0 {
@@ -47,6 +62,9 @@ func newKey(kind Kind, path string) (Key, error) {
 
 // Conflicts reports whether k and other cannot both be held, by two owners.
 func (k Key) Conflicts(other Key) bool {
+	if k.Kind == Inode || other.Kind == Inode {
+		return k == other
+	}
 	if k.Path == other.Path {
 		return true
 	}
@@ -60,8 +78,11 @@ func below(path, dir string) bool {
 }
 
 func (k Key) String() string {
-	if k.Kind == Tree {
+	switch k.Kind {
+	case Tree:
 		return k.Path + "/"
+	case Inode:
+		return "inode " + k.Path
 	}
 	return k.Path
 }

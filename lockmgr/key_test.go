@@ -24,6 +24,14 @@ func TestKeysAreCleanPaths(t *testing.T) {
 	}
 }
 
+func inode(path string, ino uint64) lockmgr.Key {
+	k, err := lockmgr.InodeKey(path, ino)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
 func TestConflicts(t *testing.T) {
 	for _, c := range []struct {
 		a, b lockmgr.Key
@@ -40,6 +48,11 @@ func TestConflicts(t *testing.T) {
 		{tree("d/e"), file("d/f"), false},
 		{tree("d"), tree("d/e"), true},
 		{tree("d"), tree("e"), false},
+		{inode("", 7), inode("", 7), true},
+		{inode("", 7), inode("", 8), false},
+		{inode("", 7), inode("d", 7), false},
+		{inode("", 7), file("7"), false},
+		{inode("d", 7), tree("d"), false},
 	} {
 		if c.a.Conflicts(c.b) != c.want || c.b.Conflicts(c.a) != c.want {
 			t.Errorf("%v and %v: want conflict %v, both ways round", c.a, c.b, c.want)

@@ -464,6 +464,21 @@ func TestRekeyAndDrop(t *testing.T) {
 	})
 }
 
+// A file that gets one more name is locked by both until its holder closes it.
+func TestShare(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(open("a", 0, "f"))
+		via := f.must(try("a", file("f"), file("g"), inode("", 7)))
+		h.Share(file("g"), via)
+		h.Share(inode("", 7), via)
+		via.Release()
+		f.fails(open("b", 0, "g"), lockmgr.ErrContended, 0)
+		f.fails(try("b", inode("", 7)), lockmgr.ErrContended, 0)
+		h.Release()
+		f.must(try("b", file("f"), file("g"), inode("", 7))).Release()
+	})
+}
+
 // A hold that was lost does not take a living lock with it by a rename.
 func TestLostHoldTakesNoLock(t *testing.T) {
 	inBubble(t, func(f *fixture) {

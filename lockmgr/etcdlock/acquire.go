@@ -79,10 +79,10 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 		a.puts = append(a.puts, clientv3.OpPut(entry, string(value), clientv3.WithLease(s.lease)))
 		if k.Kind == lockmgr.Tree {
 			a.dirs = append(a.dirs, k)
-			a.gets = append(a.gets, clientv3.OpGet(keys.filesFrom(k.Path), clientv3.WithPrefix(), clientv3.WithLimit(maxBelow)))
+			a.gets = append(a.gets, clientv3.OpGet(keys.rivals(k), clientv3.WithPrefix(), clientv3.WithLimit(maxBelow)))
 			continue
 		}
-		a.gets = append(a.gets, clientv3.OpGet(keys.filesAt(k.Path), clientv3.WithPrefix()))
+		a.gets = append(a.gets, clientv3.OpGet(keys.rivals(k), clientv3.WithPrefix()))
 	}
 	a.gets = append(a.gets,
 		clientv3.OpGet(keys.trees(), clientv3.WithPrefix()),

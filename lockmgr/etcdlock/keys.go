@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -27,15 +28,31 @@ func newLayout(namespace, name string) layout {
 func (l layout) epoch() string             { return l.admin + "epoch" }
 func (l layout) volume() string            { return l.admin + "volume" }
 func (l layout) trees() string             { return l.admin + "tree/" }
+func (l layout) inodes() string            { return l.admin + "inode/" }
 func (l layout) session(sid string) string { return l.admin + "session/" + sid }
 
 // entry is the key of one acquisition's entry.
 func (l layout) entry(k lockmgr.Key, owner uuid.UUID) string {
 	root := l.files
-	if k.Kind == lockmgr.Tree {
+	switch k.Kind {
+	case lockmgr.Tree:
 		root = l.trees()
+	case lockmgr.Inode:
+		root = l.inodes()
 	}
 	return root + k.Path + "//" + write + "/" + owner.String()
+}
+
+// rivals is the prefix of the entries that conflict with one for k, but for
+// those of directories.
+func (l layout) rivals(k lockmgr.Key) string {
+	switch k.Kind {
+	case lockmgr.Tree:
+		return l.filesFrom(k.Path)
+	case lockmgr.Inode:
+		return l.inodes() + k.Path + "//"
+	}
+	return l.filesAt(k.Path)
 }
 
 // filesAt is the prefix of the file entries of path itself.
@@ -74,18 +91,37 @@ func (l layout) parse(key string) (lockmgr.Key, uuid.UUID, bool) {
 }
 
 func (l layout) split(key string) (k lockmgr.Key, rest string, ok bool) {
-	newKey := lockmgr.FileKey
-	path, ok := strings.CutPrefix(key, l.files)
-	if !ok {
-		newKey = lockmgr.TreeKey
-		if path, ok = strings.CutPrefix(key, l.trees()); !ok {
+	for _, r := range []struct {
+		root string
+		key  func(string) (lockmgr.Key, error)
+	}{{l.files, lockmgr.FileKey}, {l.trees(), lockmgr.TreeKey}, {l.inodes(), inodeKey}} {
+		below, ok := strings.CutPrefix(key, r.root)
+		if !ok {
+			continue
+		}
+		path, rest, ok := strings.Cut(below, "//")
+		if !ok {
 			return lockmgr.Key{}, "", false
 		}
+		k, err := r.key(path)
+		return k, rest, err == nil
 	}
-	path, rest, ok = strings.Cut(path, "//")
-	if !ok {
-		return lockmgr.Key{}, "", false
+	return lockmgr.Key{}, "", false
+}
+
+// inodeKey takes the path of an Inode key apart.
+func inodeKey(path string) (lockmgr.Key, error) {
+	dir, number := "", path
+	if i := strings.LastIndexByte(path, '/'); i >= 0 {
+		dir, number = path[:i], path[i+1:]
 	}
-	k, err := newKey(path)
-	return k, rest, err == nil
+	ino, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return lockmgr.Key{}, err
+	}
+	k, err := lockmgr.InodeKey(dir, ino)
+	if err == nil && k.Path != path { // ParseUint takes several spellings
+		err = lockmgr.ErrInvalidKey
+	}
+	return k, err
 }

@@ -31,6 +31,13 @@ func FuzzKeys(f *testing.F) {
 				t.Fatalf("parse(entry(%+v)): %+v, %v, %v", k, got, gotOwner, ok)
 			}
 		}
+		inode, err := lockmgr.InodeKey(path, uint64(len(other)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _, ok := l.parse(l.entry(inode, owner)); !ok || got != inode {
+			t.Fatalf("parse(entry(%+v)): %+v, %v", inode, got, ok)
+		}
 		entry := l.entry(lockmgr.Key{Path: other}, owner)
 		if got := strings.HasPrefix(entry, l.filesAt(path)); got != (path == other) {
 			t.Errorf("filesAt(%q) covers %q: %v", path, other, got)
@@ -52,6 +59,7 @@ func FuzzParse(f *testing.F) {
 	for _, key := range []string{
 		"/locks/ns/name/a//w/" + id, "/lockfs/ns/name/tree/a//w/" + id, "/locks/ns/name//w/" + id,
 		"/locks/ns/name/a//r/" + id, "/locks/ns/name/a//w/{" + id + "}", "/locks/ns/name/a//w/" + strings.ToUpper(id),
+		"/lockfs/ns/name/inode/7//w/" + id, "/lockfs/ns/name/inode/a/7//w/" + id, "/lockfs/ns/name/inode/a//w/" + id, "/lockfs/ns/name/inode/07//w/" + id,
 		"/locks/ns/name/../a//w/" + id, "/locks/ns/other/a//w/" + id, "/lockfs/ns/name/epoch", "/locks/ns/name/a",
 	} {
 		f.Add(key)

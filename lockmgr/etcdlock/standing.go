@@ -41,14 +41,9 @@ func (s *standing) gone(keys []string) {
 
 // free holds when no entry stands in or below the place of our own.
 func (a *acquisition) free() []clientv3.Cmp {
-	keys := a.s.b.keys
 	cmps := make([]clientv3.Cmp, 0, len(a.req.Keys)+2)
 	for _, k := range a.req.Keys {
-		prefix := keys.filesAt(k.Path)
-		if k.Kind == lockmgr.Tree {
-			prefix = keys.filesFrom(k.Path)
-		}
-		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(prefix).WithPrefix(), "=", 0))
+		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(a.s.b.keys.rivals(k)).WithPrefix(), "=", 0))
 	}
 	return cmps
 }

@@ -51,11 +51,7 @@ func (a *acquisition) watched() []string {
 	keys := a.s.b.keys
 	var prefixes []string
 	for _, k := range a.req.Keys {
-		if k.Kind == lockmgr.Tree {
-			prefixes = append(prefixes, keys.filesFrom(k.Path))
-			continue
-		}
-		prefixes = append(prefixes, keys.filesAt(k.Path))
+		prefixes = append(prefixes, keys.rivals(k))
 	}
 	behindTree := func(b blocker) bool { return strings.HasPrefix(b.entry, keys.trees()) }
 	if a.known.token == 0 || slices.ContainsFunc(a.known.ahead, behindTree) {
