@@ -267,6 +267,31 @@ func TestList(t *testing.T) {
 		}
 	}
 
+	// In a Kubernetes container the view is a bind mount of a part of it, and
+	// the environment says which volume.
+	bind := filepath.Join(v.dir, "bind")
+	if os.Getuid() == 0 {
+		if err := errors.Join(os.Mkdir(bind, 0o755), unix.Mount(a.path("d"), bind, "", unix.MS_BIND, "")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(bind, unix.MNT_DETACH) })
+		if got := paths("/", bind); strings.Join(got, ";") != strings.Join(below, ";") {
+			t.Errorf("ls of a bind mount: %q, want %q", got, below)
+		}
+	}
+	v.env = append(v.env, "LOCKFS_ENDPOINTS=unix://"+v.stateFile("client.sock"), "LOCKFS_NAME=source", "LOCKFS_WAIT=")
+	for _, c := range [][]string{{a.dir}, {"."}, {"/"}} {
+		if got := paths("/", c...); strings.Join(got, ";") != strings.Join(all, ";") {
+			t.Errorf("with endpoints, ls %v: %q, want %q", c, got, all)
+		}
+	}
+	if got := paths("/", "d/"); strings.Join(got, ";") != strings.Join(below, ";") {
+		t.Errorf("with endpoints, ls d/: %q, want %q", got, below)
+	}
+	if status, _, stderr := outcome(t, v.command("ls", "--name", "other", a.dir)); status != 2 || !strings.Contains(stderr, "default/source") {
+		t.Errorf("ls of another volume's path: %d %q", status, stderr)
+	}
+
 	es := v.ls()
 	if es[1].Node != "a" || es[1].PID != holder.pid() || es[2].Node != "b" || es[2].PID != waiter.pid() || es[1].Token >= es[2].Token {
 		t.Errorf("ls -o json: %+v", es)

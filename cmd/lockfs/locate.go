@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	pathpkg "path"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -17,16 +19,22 @@ import (
 // locate finds the volume that path is in, the path's prefix in it, and where
 // its locks are kept.
 func (o *listOptions) locate(path string) (prefix string, dial etcdlock.DialConfig, err error) {
-	if len(o.dial.Endpoints) > 0 && o.name != "" {
-		return path, o.dial, nil
-	}
 	source, prefix, err := findVolume(path)
+	if errors.Is(err, errNoVolume) && len(o.dial.Endpoints) > 0 && o.name != "" {
+		prefix = pathpkg.Clean("/" + path)[1:]
+		return prefix, o.dial, nil
+	}
 	if err != nil {
 		return "", dial, err
 	}
-	if o.namespace, o.name, err = volume.NameOf(source); err != nil {
+	namespace, name, err := volume.NameOf(source)
+	if err != nil {
 		return "", dial, err
 	}
+	if o.name != "" && o.name != name || o.namespaceSet && o.namespace != namespace {
+		return "", dial, usage(fmt.Errorf("%s is in volume %s/%s, and --namespace or --name say another: drop them, or PATH", path, namespace, name))
+	}
+	o.namespace, o.name = namespace, name
 	dial = o.dial
 	if len(dial.Endpoints) == 0 {
 		dir, err := embeddedDir(source)
@@ -38,6 +46,9 @@ func (o *listOptions) locate(path string) (prefix string, dial etcdlock.DialConf
 	return prefix, dial, nil
 }
 
+// errNoVolume: a path that no volume on this machine holds.
+var errNoVolume = errors.New("neither in a lockfs view nor in a directory that one shows")
+
 // findVolume finds the root of the volume that path is in, in a view of it or
 // in itself, and path's place below.
 func findVolume(path string) (source, prefix string, err error) {
@@ -48,10 +59,13 @@ func findVolume(path string) (source, prefix string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	if m, below, err := mounts.Containing(abs); err != nil {
+	m, below, err := mounts.Containing(abs)
+	if err != nil {
 		return "", "", err
-	} else if m.FSType == mounts.FSType {
-		return m.Source, below, nil
+	}
+	if m.FSType == mounts.FSType {
+		// A bind mount shows a part of the view.
+		return m.Source, strings.TrimPrefix(filepath.Join(m.Root, below), "/"), nil
 	}
 	for dir := abs; ; dir = filepath.Dir(dir) {
 		_, _, err := volume.NameOf(dir)
@@ -66,7 +80,7 @@ func findVolume(path string) (source, prefix string, err error) {
 			return "", "", err
 		}
 		if dir == filepath.Dir(dir) {
-			return "", "", usage(fmt.Errorf("%s is neither in a lockfs view nor in a directory that one shows: give such a PATH, or --endpoints and --name", path))
+			return "", "", usage(fmt.Errorf("%s is %w: give such a PATH, or --endpoints and --name", path, errNoVolume))
 		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -18,7 +19,8 @@ import (
 
 type listOptions struct {
 	volumeFlags
-	output choiceFlag[string]
+	output       choiceFlag[string]
+	namespaceSet bool // by flag or environment
 }
 
 func newList() *cobra.Command {
@@ -31,8 +33,8 @@ func newList() *cobra.Command {
 of arrival.
 
 PATH is a file or directory in a view, or in the directory that a view shows; the
-default is the working directory. With both --endpoints and --name, PATH is relative to the
-volume's root, which need not be on this machine, and the default is the whole volume.`,
+default is the working directory. If it is in neither, --endpoints and --name say which
+volume, and PATH is relative to its root, which need not be on this machine.`,
 		Example: `  # Who holds what in a view
   lockfs ls /mnt/shared
 
@@ -56,16 +58,27 @@ func (o *listOptions) run(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		path = args[0]
 	}
+	o.namespaceSet = cmd.Flags().Changed("namespace")
 	prefix, dial, err := o.locate(path)
 	if err != nil {
 		return err
 	}
+	embedded := len(o.dial.Endpoints) == 0
+	if embedded {
+		dial.DialTimeout = 2 * time.Second // it takes less than one to take over
+	}
 	backend, closeBackend, err := o.dialBackend(ctx, dial)
+	if err != nil && embedded {
+		return fmt.Errorf("nobody serves the locks: is the volume mounted on this machine, by this user? (%w)", err)
+	}
 	if err != nil {
 		return err
 	}
 	defer closeBackend()
 	entries, err := backend.Entries(ctx, prefix)
+	if errors.Is(err, lockmgr.ErrInvalidKey) {
+		return usage(err)
+	}
 	if err != nil {
 		return err
 	}

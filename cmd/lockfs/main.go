@@ -84,7 +84,7 @@ func envName(flag string) string {
 }
 
 // bindEnv gives each flag of cmd an environment twin, which the flag itself
-// overrides.
+// overrides. An empty variable counts as not set.
 func bindEnv(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		f.Usage += " [$" + envName(f.Name) + "]"
@@ -92,8 +92,8 @@ func bindEnv(cmd *cobra.Command) {
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			v, ok := os.LookupEnv(envName(f.Name))
-			if !ok || f.Changed || err != nil {
+			v := os.Getenv(envName(f.Name))
+			if v == "" || f.Changed || err != nil {
 				return
 			}
 			if e := cmd.Flags().Set(f.Name, v); e != nil {

@@ -195,7 +195,13 @@ func (o *mountOptions) run(ctx context.Context) error {
 	// then are the locks let go.
 	stop, cancelStop := context.WithTimeout(context.Background(), o.ttl)
 	defer cancelStop()
-	return errors.Join(view.Close(stop), o.closeLocks(locks))
+	err = view.Close(stop)
+	if errors.Is(err, context.DeadlineExceeded) {
+		// A write is still on its way to the volume: nobody else may have its
+		// lock before the lease ends by itself.
+		return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", o.ttl, err)
+	}
+	return errors.Join(err, o.closeLocks(locks))
 }
 
 func (o *mountOptions) closeLocks(locks *lockmgr.Manager) error {
