@@ -1,0 +1,93 @@
+package fs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/lockfs/lockfs/internal/procid"
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// fakeProc is a /proc with the given threads.
+type fakeThread struct {
+	tid, tgid, start int
+	cgroup           string
+}
+
+func fakeProc(t *testing.T, threads ...fakeThread) procid.Proc {
+	t.Helper()
+	root := t.TempDir()
+	for _, th := range threads {
+		dir := filepath.Join(root, fmt.Sprint(th.tid))
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		// Field 20 is the number of threads, field 22 the start time.
+		stat := fmt.Sprintf("%d (prog (x) y) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 2 0 %d 0 0\n", th.tid, th.start)
+		for name, content := range map[string]string{
+			"stat":   stat,
+			"status": fmt.Sprintf("Name:\tprog\nTgid:\t%d\nPid:\t%d\n", th.tgid, th.tid),
+			"cgroup": th.cgroup,
+			"comm":   "prog\n",
+		} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return procid.Proc{Root: root}
+}
+
+// Who is the same owner as whom, in each scope.
+func TestScopes(t *testing.T) {
+	const (
+		podA = "0::/kubepods/burstable/pod11111111-2222-3333-4444-555555555555/c1\n"
+		podB = "0::/kubepods/burstable/pod99999999-2222-3333-4444-555555555555/c1\n"
+		host = "0::/user.slice\n"
+	)
+	procs := fakeProc(t,
+		fakeThread{10, 10, 100, podA}, fakeThread{11, 10, 100, podA}, // two threads of a process
+		fakeThread{20, 20, 200, podA}, // another process of the pod
+		fakeThread{30, 30, 300, podB},
+		fakeThread{40, 40, 400, host}, fakeThread{50, 50, 500, host},
+	)
+	const gone = 60 // a process that is no more, twice
+	for scope, same := range map[Scope]string{
+		//              thread process pod    none   gone
+		ScopeHandle:  "no      no      no     no     no",
+		ScopeProcess: "yes     no      no     no     no",
+		ScopePod:     "yes     yes     no     no     no",
+		ScopeAuto:    "yes     yes     no     no     no",
+		ScopeNode:    "yes     yes     yes    yes    yes",
+	} {
+		f := &FS{scope: scope, procs: procs}
+		owner := func(tid uint32) lockmgr.Owner {
+			return f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, nil, openOwner).owner
+		}
+		var want [5]string
+		fmt.Sscan(same, &want[0], &want[1], &want[2], &want[3], &want[4])
+		for i, pair := range [][2]uint32{{10, 11}, {10, 20}, {10, 30}, {40, 50}, {gone, gone}} {
+			if got := owner(pair[0]) == owner(pair[1]); got != (want[i] == "yes") {
+				t.Errorf("scope %s: opens by %v have one owner: %v, want %s", scope, pair, got, want[i])
+			}
+		}
+	}
+
+	// In scope handle a call without a handle is the process's.
+	f := &FS{scope: ScopeHandle, procs: procs}
+	call := func(tid uint32) lockmgr.Owner {
+		return f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, nil, f.callOwner).owner
+	}
+	if call(10) != call(11) || call(10) == call(20) || call(gone) == call(gone) {
+		t.Error("calls without a handle are not the process's")
+	}
+
+	c := f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: 11, Owner: fuse.Owner{Uid: 7}}}, nil, openOwner)
+	if c.holder.PID != 10 || c.holder.UID != 7 || c.holder.Comm != "prog (x) y" || c.holder.Pod == "" {
+		t.Errorf("people are told %+v", c.holder)
+	}
+}

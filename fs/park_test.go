@@ -1,0 +1,79 @@
+package fs
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
+	"github.com/lockfs/lockfs/renew"
+)
+
+type bubbleClock struct{}
+
+func (bubbleClock) Now() boottime.Instant { return boottime.Instant(time.Now().UnixNano()) }
+
+// A lock is parked for the one thread that was sent to look again, for a
+// second; a caller is sent once.
+func TestParking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := lockmgrtest.NewMemory()
+		m, err := lockmgr.New(t.Context(), lockmgr.Config{Backend: svc, Renew: renew.Config{TTL: 15 * time.Second, Clock: bubbleClock{}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close(t.Context())
+		key, err := lockmgr.FileKey("f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		acquire := func() *lockmgr.Hold {
+			h, err := m.Acquire(t.Context(), lockmgr.Request{Owner: "me", Keys: []lockmgr.Key{key}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h
+		}
+		var p parking
+		mine, other := parkKey{tid: 1, key: key}, parkKey{tid: 2, key: key}
+
+		hold := acquire()
+		if !p.send(mine, hold) {
+			t.Fatal("not sent to look again")
+		}
+		if p.take(other) != nil {
+			t.Error("another thread fetched the lock")
+		}
+		time.Sleep(parkFor - time.Millisecond)
+		if p.take(mine) != hold || svc.Count() != 1 {
+			t.Error("the lock is not there any more")
+		}
+		if p.take(mine) != nil {
+			t.Error("the lock was fetched twice")
+		}
+		if p.send(mine, hold) {
+			t.Error("sent twice in one system call")
+		}
+		p.done(mine)
+		if !p.send(mine, hold) {
+			t.Error("the next system call is not sent")
+		}
+		time.Sleep(parkFor + time.Millisecond)
+		synctest.Wait()
+		if svc.Count() != 0 {
+			t.Error("a lock that nobody fetched is still held")
+		}
+		if p.take(mine) != nil || p.send(mine, nil) {
+			t.Error("what was sent is forgotten too early, or its lock too late")
+		}
+		time.Sleep(spentFor)
+		if !p.send(mine, nil) {
+			t.Error("what was sent is never forgotten")
+		}
+		if p.send(parkKey{key: key}, nil) {
+			t.Error("a caller without a thread was sent: it cannot be told from others")
+		}
+	})
+}
