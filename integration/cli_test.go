@@ -119,6 +119,29 @@ func TestRefusedUser(t *testing.T) {
 	}
 }
 
+// Root is told what its container lacks: the device, or the capability.
+func TestRefusedContainer(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to take it away")
+	}
+	v := newVolume(t)
+	mnt := filepath.Join(v.dir, "mnt")
+	if err := os.Mkdir(mnt, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mount := lockfs + " mount " + v.source + " " + mnt
+	for says, cmd := range map[string]*exec.Cmd{
+		"modprobe fuse": exec.Command("unshare", "-m", "sh", "-c", "mount -t tmpfs none /dev && exec "+mount),
+		"CAP_SYS_ADMIN": exec.Command("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin", "sh", "-c", "exec "+mount),
+	} {
+		cmd.Env = v.env
+		status, _, stderr := outcome(t, cmd)
+		if status != 1 || !strings.Contains(stderr, says) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("exit status %d, %q; want 1 and one line with %q", status, stderr, says)
+		}
+	}
+}
+
 // A SOURCE on a network file system is not locked by an etcd of this machine,
 // unless somebody says that it is all right. Any FUSE file system counts.
 func TestNetworkSourceNeedsEndpoints(t *testing.T) {

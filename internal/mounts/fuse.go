@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+
+	"golang.org/x/sys/unix"
 )
 
 const devFuse = "/dev/fuse"
@@ -23,8 +25,23 @@ func CheckFuse() error {
 	}
 	if os.Geteuid() != 0 {
 		_, err = fusermount()
+		return err
 	}
-	return err
+	return checkCapability()
+}
+
+// checkCapability checks that this root may mount: that of a container often
+// may not.
+func checkCapability() error {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return fmt.Errorf("read our capabilities: %w", err)
+	}
+	if data[0].Effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
+		return errors.New("this root may not mount: it lacks CAP_SYS_ADMIN; in a container pass --cap-add SYS_ADMIN")
+	}
+	return nil
 }
 
 // fuseError says what to do when the device cannot be used.
