@@ -5,6 +5,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/internal/volume"
+	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // hidden reports whether a name is not for programs: the volume's marker.
@@ -22,7 +23,13 @@ func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse
 	if f.hidden(dir, name) {
 		return fuse.ENOENT
 	}
-	return f.enter(dir, name, out)
+	s := f.enter(dir, name, out)
+	if s.Ok() && f.parked.waiting() {
+		if path, err := f.nodes.pathIn(dir, name); err == nil {
+			f.parked.found(parkKey{tid: in.Pid, key: lockmgr.Key{Path: path}})
+		}
+	}
+	return s
 }
 
 // enter looks name up and replies with its node.

@@ -33,6 +33,7 @@ type parkKey struct {
 type spot struct {
 	hold  *lockmgr.Hold
 	timer *time.Timer
+	found bool // the caller has looked, and found a file
 }
 
 // send notes that the caller is about to be answered ESTALE and keeps hold,
@@ -54,6 +55,42 @@ func (p *parking) send(k parkKey, hold *lockmgr.Hold) bool {
 	p.spots[k] = s
 	s.timer = time.AfterFunc(parkFor, func() { p.expire(k, s) })
 	return true
+}
+
+// sendAgain is send for a creation that met a file: unless the caller comes
+// back from looking without having found one. If it found one, it did not come
+// back to create it: this is another system call.
+func (p *parking) sendAgain(k parkKey) bool {
+	p.mu.Lock()
+	if s := p.spots[k]; s != nil && s.found && s.hold == nil {
+		p.forget(k, s)
+	}
+	p.mu.Unlock()
+	return p.send(k, nil)
+}
+
+// waiting reports whether anybody was sent to look.
+func (p *parking) waiting() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.spots) > 0
+}
+
+// found notes that the caller, if it was sent to look, has found a file.
+func (p *parking) found(k parkKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.spots[k]; s != nil {
+		s.found = true
+	}
+}
+
+// forget needs mu.
+func (p *parking) forget(k parkKey, s *spot) {
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	delete(p.spots, k)
 }
 
 // expire lets a lock go that nobody came back for, and later forgets the spot.
@@ -93,9 +130,6 @@ func (p *parking) done(k parkKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.spots[k]; s != nil && s.hold == nil {
-		if s.timer != nil {
-			s.timer.Stop()
-		}
-		delete(p.spots, k)
+		p.forget(k, s)
 	}
 }

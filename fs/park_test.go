@@ -72,6 +72,23 @@ func TestParking(t *testing.T) {
 		if !p.send(mine, nil) {
 			t.Error("what was sent is never forgotten")
 		}
+
+		// A creation that was sent, and found a file, is another when it comes
+		// again; one that found nothing is the same.
+		if p.sendAgain(mine) {
+			t.Error("a creation was sent twice in one system call")
+		}
+		p.found(other)
+		if p.sendAgain(mine) {
+			t.Error("another thread's lookup counted")
+		}
+		p.found(mine)
+		if p.send(mine, nil) {
+			t.Error("the open of what was found was sent again")
+		}
+		if !p.sendAgain(mine) || p.sendAgain(mine) {
+			t.Error("the next creation is not sent, or is sent twice")
+		}
 		if p.send(parkKey{key: key}, nil) {
 			t.Error("a caller without a thread was sent: it cannot be told from others")
 		}

@@ -139,10 +139,12 @@ func TestCreateMeetsForeignFile(t *testing.T) {
 			t.Fatalf("the user opened root's file and reads %q", u.do(call{Op: "pread", FD: r.N, N: 10}).Data)
 		case err == nil && st.Uid != 0:
 			t.Fatal("the user owns what root made")
-		case r.Errno != 0 && r.Errno != unix.EACCES:
+		case r.Errno != 0 && r.Errno != unix.EACCES && r.Errno != unix.EBUSY:
+			// EBUSY: the name changed twice in one system call, by its removal
+			// after the last round and its creation in this one.
 			t.Fatalf("open: %v, want EACCES", r.Errno)
 		}
-		if r.Errno == unix.EACCES {
+		if r.Errno != 0 {
 			met++
 		} else {
 			u.must(call{Op: "close", FD: r.N})

@@ -92,6 +92,7 @@ func newSecureEtcd(t *testing.T, p pki) string {
 	cfg.InitialCluster = cfg.Name + "=" + peer.String()
 	cfg.ClientTLSInfo.TrustedCAFile, cfg.ClientTLSInfo.CertFile, cfg.ClientTLSInfo.KeyFile = p.ca, p.cert, p.key
 	cfg.ClientTLSInfo.ClientCertAuth = true
+	cfg.BcryptCost = 4 // under the race detector a login takes a second at the default
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
@@ -153,7 +154,7 @@ func grantPrefix(c *clientv3.Client, role, prefix string) error {
 func TestSecureEtcd(t *testing.T) {
 	p := newPKI(t)
 	endpoint := newSecureEtcd(t, p)
-	v := newVolume(t, "--endpoints", endpoint, "--cacert", p.ca, "--cert", p.cert, "--key", p.key, "--namespace", "team")
+	v := newVolume(t, "--endpoints", endpoint, "--cacert", p.ca, "--cert", p.cert, "--key", p.key, "--namespace", "team", "--ttl", "15s")
 	v.env = append(v.env, "LOCKFS_USER=team", "LOCKFS_PASSWORD=secret")
 	a, b := v.mount("a"), v.mount("b")
 	holder, other := newAgent(t), newAgent(t)
