@@ -179,7 +179,7 @@ func (f *FS) relocate(n *node) error {
 	if err != nil {
 		return err
 	}
-	f.nodes.renamed(n, f.nodes.get(rootID), path)
+	f.nodes.relocated(n, path)
 	return nil
 }
 

@@ -50,15 +50,56 @@ func (f *FS) mend(dir *node) bool {
 // while it is being locked.
 const mendTries = 3
 
-// nodeLock is the lock of one file, for the length of one call.
+// nodeLock is the lock of one file.
 type nodeLock struct {
-	hold *lockmgr.Hold
-	fd   int // O_PATH: the inode that the locked path was proved to name
+	node *node
+	hold *lockmgr.Hold // registered with the node
+	fd   int           // O_PATH: the inode that the locked path was proved to name
 }
 
 func (l *nodeLock) release() {
-	unix.Close(l.fd)
+	l.giveUp()
+	l.close()
+}
+
+func (l *nodeLock) giveUp() {
+	l.node.removeHold(l.hold)
 	l.hold.Release()
+}
+
+func (l *nodeLock) close() {
+	if l.fd >= 0 {
+		unix.Close(l.fd)
+	}
+}
+
+// lockFile takes the locks of a file that path names, by take, and proves that
+// it does. l.hold is nil if they were not granted; with another error l.fd is void.
+func (f *FS) lockFile(n *node, path string, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(n.fd, &st); err != nil {
+		return nodeLock{}, errno(err), nil
+	}
+	for {
+		keys, err := f.fileKeys(path, &st)
+		if err != nil {
+			return nodeLock{}, errno(err), nil
+		}
+		hold, s := take(keys...)
+		if !s.Ok() {
+			return nodeLock{}, s, nil
+		}
+		l := nodeLock{node: n, hold: hold, fd: -1}
+		n.addHold(hold)
+		if l.fd, st, err = f.prove(n, path); err != nil {
+			return l, fuse.OK, err
+		}
+		// While we waited the file may have got more names.
+		if keys, err = f.fileKeys(path, &st); err != nil || covers(hold, keys) {
+			return l, errno(err), err
+		}
+		l.release()
+	}
 }
 
 // lockNode locks a file for a call that is not an OPEN: it tries, for it
@@ -81,20 +122,17 @@ func (f *FS) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*
 	if err != nil {
 		return nil, errno(err)
 	}
-	key, err := lockmgr.FileKey(path)
-	if err != nil {
-		return nil, errno(err)
-	}
-	hold, s := f.try(cancel, in, key)
-	if !s.Ok() {
+	l, s, err := f.lockFile(n, path, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+		return f.try(cancel, in, keys...)
+	})
+	if l.hold == nil {
 		return nil, s
 	}
-	fd, _, err := f.prove(n, path)
 	if err != nil {
-		hold.Release()
+		l.release()
 		return nil, errno(err)
 	}
-	return &nodeLock{hold: hold, fd: fd}, fuse.OK
+	return &l, fuse.OK
 }
 
 // dirName is a name in a directory.
@@ -106,14 +144,19 @@ type dirName struct {
 // nameLock is the locks of names, for the length of one call.
 type nameLock struct {
 	hold *lockmgr.Hold
-	keys []lockmgr.Key // in the order of the names
+	keys []lockmgr.Key // in the order of the names, then those of inodes
 }
 
 // lockNames locks names, of files or of directories with all below, and proves
 // that the directories they are in are where their paths say.
 func (f *FS) lockNames(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, names ...dirName) (*nameLock, fuse.Status) {
+	return f.lockNamesAnd(cancel, in, kind, nil, names)
+}
+
+// lockNamesAnd also locks the inode of linked, unless that is nil.
+func (f *FS) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName) (*nameLock, fuse.Status) {
 	for range mendTries {
-		l, s := f.lockNamesOnce(cancel, in, kind, names)
+		l, s := f.lockNamesOnce(cancel, in, kind, linked, names)
 		if s != stale {
 			return l, s
 		}
@@ -128,7 +171,7 @@ func (f *FS) lockNames(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.K
 	return nil, stale
 }
 
-func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, names []dirName) (*nameLock, fuse.Status) {
+func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName) (*nameLock, fuse.Status) {
 	l := &nameLock{}
 	for _, d := range names {
 		if f.hidden(d.dir, d.name) {
@@ -148,6 +191,11 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 		}
 		l.keys = append(l.keys, k)
 	}
+	links, err := f.linkKeys(names, l.keys, linked)
+	if err != nil {
+		return nil, errno(err)
+	}
+	l.keys = append(l.keys, links...)
 	var s fuse.Status
 	if l.hold, s = f.try(cancel, in, l.keys...); !s.Ok() {
 		return nil, s
@@ -165,6 +213,11 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 			l.hold.Release()
 			return nil, stale
 		}
+	}
+	// As they are now: what a holder before us linked is another's too.
+	if links, err = f.linkKeys(names, l.keys, linked); err != nil || !covers(l.hold, links) {
+		l.hold.Release()
+		return nil, stale
 	}
 	return l, fuse.OK
 }

@@ -1,6 +1,8 @@
 package fs
 
 import (
+	"slices"
+
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
@@ -13,7 +15,12 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 	if dir == nil {
 		return stale
 	}
-	l, s := f.lockNames(cancel, in, lockmgr.File, dirName{dir, name})
+	gone := dirName{dir, name}
+	heirs, err := f.heirs(gone)
+	if err != nil {
+		return errno(err)
+	}
+	l, s := f.lockNames(cancel, in, lockmgr.File, append([]dirName{gone}, heirs...)...)
 	if !s.Ok() {
 		return s
 	}
@@ -23,18 +30,21 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 		return errno(err)
 	}
 	defer unix.Close(fd)
+	if s := f.inherit(l, gone, heirs, l.keys[1:]); !s.Ok() {
+		return s
+	}
 	if s := f.guarded(l.hold, func() error { return unix.Unlinkat(dir.fd, name, 0) }); !s.Ok() {
 		return s
 	}
-	f.unnamed(fd, &st, l.keys[0])
+	f.unnamed(&st, l.keys[0])
 	return fuse.OK
 }
 
-// unnamed lets the holds of a file that has lost its last name give up that
-// name's lock: the name may be used for another file now.
-func (f *FS) unnamed(fd int, st *unix.Stat_t, was lockmgr.Key) {
+// unnamed lets the holds of a file that has lost a name give up that name's
+// lock: the name may be used for another file now.
+func (f *FS) unnamed(st *unix.Stat_t, was lockmgr.Key) {
 	n := f.nodes.find(inodeOf(st))
-	if n == nil || unix.Fstat(fd, st) != nil || st.Nlink > 0 {
+	if n == nil {
 		return
 	}
 	for _, h := range n.allHolds() {
@@ -62,15 +72,29 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	if dir == nil || n == nil {
 		return stale
 	}
-	names := []dirName{{dir, name}}
-	if old := f.nodes.nameOf(n); old.dir != nil && old != names[0] {
-		names = append(names, old)
+	var st unix.Stat_t
+	if err := unix.Fstat(n.fd, &st); err != nil {
+		return errno(err)
 	}
-	l, s := f.lockNames(cancel, &in.InHeader, lockmgr.File, names...)
+	names := []dirName{{dir, name}}
+	if st.Nlink > 0 { // else it is from O_TMPFILE, or removed
+		old, ok := f.trueName(n)
+		if !ok {
+			return stale
+		}
+		if old != names[0] {
+			names = append(names, old)
+		}
+	}
+	l, s := f.lockNamesAnd(cancel, &in.InHeader, lockmgr.File, n, names)
 	if !s.Ok() {
 		return s
 	}
 	defer l.hold.Release()
+	if st.Nlink > 0 && !n.isNamed(names[len(names)-1]) {
+		return stale // who holds the name it has now may write to it
+	}
+	n.share(l.hold, l.keys...)
 	s = f.guarded(l.hold, func() error {
 		return unix.Linkat(unix.AT_FDCWD, procPath(n.fd), dir.fd, name, unix.AT_SYMLINK_FOLLOW)
 	})
@@ -92,7 +116,15 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 		return fuse.OK
 	}
 	kind := kindOf(from, to)
-	l, s := f.lockNames(cancel, &in.InHeader, kind, from, to)
+	var heirs []dirName
+	if kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {
+		var err error
+		if heirs, err = f.heirs(to); err != nil {
+			return errno(err)
+		}
+		heirs = slices.DeleteFunc(heirs, func(d dirName) bool { return d == from })
+	}
+	l, s := f.lockNames(cancel, &in.InHeader, kind, append([]dirName{from, to}, heirs...)...)
 	if !s.Ok() {
 		return s
 	}
@@ -113,19 +145,27 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	if kind != kindOf(from, to) {
 		return stale // a directory took a file's place, or the other way round
 	}
+	if err == nil && inodeOf(&srcSt) == inodeOf(&dstSt) {
+		return errno(unix.Renameat2(oldDir.fd, oldName, newDir.fd, newName, uint(in.Flags))) // of one file: changes nothing
+	}
+	if err == nil && kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {
+		if s := f.inherit(l, to, heirs, l.keys[2:]); !s.Ok() {
+			return s
+		}
+	}
 	s = f.guarded(l.hold, func() error {
 		return unix.Renameat2(oldDir.fd, oldName, newDir.fd, newName, uint(in.Flags))
 	})
 	if !s.Ok() {
 		return s
 	}
-	f.moved(l.hold, &srcSt, l.keys[0], l.keys[1], to)
+	f.moved(l.hold, &srcSt, l.keys[0], l.keys[1], from, to)
 	switch {
 	case err != nil: // nothing was there
 	case in.Flags&unix.RENAME_EXCHANGE != 0:
-		f.moved(l.hold, &dstSt, l.keys[1], l.keys[0], from)
+		f.moved(l.hold, &dstSt, l.keys[1], l.keys[0], to, from)
 	default:
-		f.unnamed(dst, &dstSt, l.keys[1])
+		f.unnamed(&dstSt, l.keys[1])
 	}
 	return fuse.OK
 }
@@ -145,12 +185,12 @@ func kindOf(names ...dirName) lockmgr.Kind {
 
 // moved makes the node of a file that was renamed, and its holds, follow its
 // name. via holds both names' locks.
-func (f *FS) moved(via *lockmgr.Hold, st *unix.Stat_t, old, now lockmgr.Key, to dirName) {
+func (f *FS) moved(via *lockmgr.Hold, st *unix.Stat_t, old, now lockmgr.Key, from, to dirName) {
 	n := f.nodes.find(inodeOf(st))
 	if n == nil {
 		return
 	}
-	f.nodes.renamed(n, to.dir, to.name)
+	f.nodes.renamed(n, from, to)
 	for _, h := range n.allHolds() {
 		h.Rekey(old, now, via)
 	}

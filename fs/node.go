@@ -24,9 +24,10 @@ type node struct {
 
 	// GUARDED_BY(nodes.mu)
 	lookups uint64
-	parent  *node  // the directory it was last looked up in; nil for the root
-	name    string // the name there; of a node that was relocated, its whole path
-	retired bool   // a lock was lost on it: it opens no more
+	parent  *node   // the directory it was last looked up in; nil for the root
+	name    string  // the name there; of a node that was relocated, its whole path
+	alias   dirName // another name of a file that has several
+	retired bool    // a lock was lost on it: it opens no more
 
 	mu sync.Mutex
 	// told and cached are what the kernel has of the file. GUARDED_BY(mu)
@@ -128,6 +129,9 @@ func (t *nodes) learn(parent *node, name string, fd int, st *unix.Stat_t) *node 
 	}
 	n.lookups++
 	if n.id != rootID {
+		if last := (dirName{n.parent, n.name}); last.dir != nil && last != (dirName{parent, name}) && hasMoreNames(st) {
+			n.alias = last
+		}
 		n.parent, n.name = parent, name
 	}
 	return n
@@ -152,10 +156,27 @@ func (t *nodes) forget(id, count uint64) {
 }
 
 // renamed notes a node's new name.
-func (t *nodes) renamed(n, parent *node, name string) {
+func (t *nodes) renamed(n *node, from, to dirName) {
 	t.mu.Lock()
-	n.parent, n.name = parent, name
+	if last := (dirName{n.parent, n.name}); last != from && last.dir != nil {
+		n.alias = last // the file has several names, and lost another
+	}
+	n.parent, n.name = to.dir, to.name
 	t.mu.Unlock()
+}
+
+// relocated notes the whole path of a node that was found somewhere else.
+func (t *nodes) relocated(n *node, path string) {
+	t.mu.Lock()
+	n.parent, n.name = t.byID[rootID], path
+	t.mu.Unlock()
+}
+
+// names returns the names a node is known by, true or not any more.
+func (t *nodes) names(n *node) []dirName {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.DeleteFunc([]dirName{{n.parent, n.name}, n.alias}, func(d dirName) bool { return d.dir == nil })
 }
 
 // nameOf returns the name a node was last looked up by; none for the root.
@@ -203,6 +224,9 @@ func (t *nodes) path(n *node) (string, error) {
 		if names = append(names, n.name); len(names) > maxDepth {
 			return "", unix.ESTALE
 		}
+	}
+	if n.id != rootID {
+		return "", unix.ESTALE // made by O_TMPFILE
 	}
 	slices.Reverse(names)
 	return strings.Join(names, "/"), nil

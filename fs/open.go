@@ -76,7 +76,7 @@ type opening struct {
 	in     *fuse.OpenIn
 	node   *node
 	caller caller
-	spot   parkKey // of the path that the kernel means
+	spot   parkKey // of the path that the kernel means, or of the inode
 }
 
 func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
@@ -112,23 +112,31 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *f
 	}
 	if first {
 		o.spot = parkKey{tid: o.in.Pid, key: key}
+		if several, inode := f.severalNames(n, path); several {
+			// The request does not say by which name, and the kernel may mean one
+			// that is gone. It looks again, and the last name looked up is meant.
+			o.spot.key = inode
+			if f.parked.send(o.spot, nil) {
+				return stale, false
+			}
+		}
 	}
-	hold, s := o.lock(cancel, key)
-	if !s.Ok() {
+	l, s, err := f.lockFile(n, path, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+		return o.lock(cancel, keys)
+	})
+	if l.hold == nil {
 		return s, false
 	}
-	n.addHold(hold)
 	kept := false
 	defer func() {
 		if !kept {
-			n.removeHold(hold)
-			hold.Release()
+			l.giveUp()
 		}
+		l.close()
 	}()
-	fd, _, err := f.prove(n, path)
 	if err == unix.ESTALE {
 		// Parked, the lock keeps the name as it is until the kernel comes back.
-		if kept = o.sendAway(hold); kept {
+		if kept = o.sendAway(l.hold); kept {
 			return stale, false
 		}
 		return stale, true
@@ -136,17 +144,16 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *f
 	if err != nil {
 		return errno(err), false
 	}
-	defer unix.Close(fd)
-	s, kept = o.open(fd, hold, out)
+	s, kept = o.open(l.fd, l.hold, out)
 	return s, false
 }
 
-// lock takes the lock of key, or fetches it where it was parked.
-func (o *opening) lock(cancel <-chan struct{}, key lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+// lock takes the locks of keys, or fetches them where they were parked.
+func (o *opening) lock(cancel <-chan struct{}, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	f := o.fs
 	if hold := f.parked.take(o.spot); hold != nil {
 		mine := hold.Owner() == o.caller.owner || f.scope == ScopeHandle
-		if mine && hold.Token(key) != 0 && hold.Check() == nil {
+		if mine && covers(hold, keys) && hold.Check() == nil {
 			return hold, fuse.OK
 		}
 		hold.Release()
@@ -157,9 +164,9 @@ func (o *opening) lock(cancel <-chan struct{}, key lockmgr.Key) (*lockmgr.Hold, 
 	}
 	ctx, stop := f.interruptible(cancel, o.in.Pid)
 	defer stop()
-	hold, err := f.locks.Acquire(ctx, o.caller.request([]lockmgr.Key{key}, true, wait))
+	hold, err := f.locks.Acquire(ctx, o.caller.request(keys, true, wait))
 	if err != nil {
-		return nil, f.refused(&o.in.InHeader, key, err, contended)
+		return nil, f.refused(&o.in.InHeader, keys[0], err, contended)
 	}
 	return hold, fuse.OK
 }

@@ -120,6 +120,8 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		err = unix.Rename(c.Path, c.Path2)
 	case "link":
 		err = unix.Link(c.Path, c.Path2)
+	case "name": // gives FD the name Path
+		err = unix.Linkat(unix.AT_FDCWD, procFD(c.FD), unix.AT_FDCWD, c.Path, unix.AT_SYMLINK_FOLLOW)
 	case "mkdir":
 		err = unix.Mkdir(c.Path, 0o755)
 	case "rmdir":

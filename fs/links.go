@@ -1,0 +1,181 @@
+package fs
+
+import (
+	"slices"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// A file with several names is one file: whoever locks one of its names takes
+// the lock of its inode as well, in the same request. A file with one name is
+// locked by that alone, which saves the service half the work.
+//
+// INVARIANT: a hold on an open file has the inode's lock or that of the only
+// name. So LINK gives the inode's to the holds that are there, and whoever
+// removes the last name but one gives them that of the one which is left.
+
+// fileKeys returns the keys that lock a file: that of its path, and that of its
+// inode if it has more names.
+func (f *FS) fileKeys(path string, st *unix.Stat_t) ([]lockmgr.Key, error) {
+	key, err := lockmgr.FileKey(path)
+	if err != nil {
+		return nil, err
+	}
+	keys := []lockmgr.Key{key}
+	if !hasMoreNames(st) {
+		return keys, nil
+	}
+	inode, err := f.inodeKey(path, st)
+	return append(keys, inode), err
+}
+
+func hasMoreNames(st *unix.Stat_t) bool {
+	return st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR
+}
+
+// inodeKey returns the key of the inode at path. Its number is unique below
+// the place where its file system is mounted; the number of the device differs
+// between nodes.
+func (f *FS) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
+	if st.Dev != f.nodes.get(rootID).inode.dev {
+		for i := range len(path) {
+			if path[i] != '/' {
+				continue
+			}
+			fd, dir, err := resolve(f.rootFD, path[:i])
+			if err != nil {
+				return lockmgr.Key{}, unix.ESTALE
+			}
+			unix.Close(fd)
+			if dir.Dev == st.Dev {
+				return lockmgr.InodeKey(path[:i], st.Ino)
+			}
+		}
+	}
+	return lockmgr.InodeKey("", st.Ino)
+}
+
+// severalNames reports whether the file is known by several names, or has more
+// than one, and the key of its inode.
+func (f *FS) severalNames(n *node, path string) (bool, lockmgr.Key) {
+	var st unix.Stat_t
+	if unix.Fstat(n.fd, &st) != nil || !hasMoreNames(&st) && len(f.nodes.names(n)) < 2 {
+		return false, lockmgr.Key{}
+	}
+	key, err := f.inodeKey(path, &st)
+	return err == nil, key
+}
+
+// covers reports whether a hold has all of keys.
+func covers(hold *lockmgr.Hold, keys []lockmgr.Key) bool {
+	for _, k := range keys {
+		if hold.Token(k) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// linkKeys returns the keys of the inodes that have one of names, whose paths
+// are those of keys, and others; and of linked, which will, unless that is nil.
+func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node) ([]lockmgr.Key, error) {
+	var links []lockmgr.Key
+	add := func(path string, st *unix.Stat_t) error {
+		k, err := f.inodeKey(path, st)
+		if err == nil && !slices.Contains(links, k) {
+			links = append(links, k)
+		}
+		return err
+	}
+	var st unix.Stat_t
+	for i, d := range names {
+		if unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || !hasMoreNames(&st) {
+			continue
+		}
+		if err := add(keys[i].Path, &st); err != nil {
+			return nil, err
+		}
+	}
+	if linked == nil {
+		return links, nil
+	}
+	if err := unix.Fstat(linked.fd, &st); err != nil {
+		return nil, err
+	}
+	return links, add(keys[0].Path, &st)
+}
+
+// isNamed reports whether d is a name of the file.
+func (n *node) isNamed(d dirName) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && inodeOf(&st) == n.inode
+}
+
+// trueName returns a name that the file has.
+func (f *FS) trueName(n *node) (dirName, bool) {
+	for _, d := range f.nodes.names(n) {
+		if n.isNamed(d) {
+			return d, true
+		}
+	}
+	if f.relocate(n) != nil {
+		return dirName{}, false
+	}
+	d := f.nodes.nameOf(n)
+	return d, n.isNamed(d)
+}
+
+// heirs returns the name that is left when a file that is open here for write
+// loses the last name but one, gone. It is none if that is not what happens;
+// EBUSY means that the other name is not known.
+func (f *FS) heirs(gone dirName) ([]dirName, error) {
+	var st unix.Stat_t
+	if unix.Fstatat(gone.dir.fd, gone.name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Nlink != 2 || !hasMoreNames(&st) {
+		return nil, nil
+	}
+	n := f.nodes.find(inodeOf(&st))
+	if n == nil || len(n.allHolds()) == 0 {
+		return nil, nil
+	}
+	for _, d := range f.nodes.names(n) {
+		if d != gone && n.isNamed(d) {
+			return []dirName{d}, nil
+		}
+	}
+	return nil, unix.EBUSY
+}
+
+// inherit gives the holds of the file that is about to lose the name gone the
+// lock of its heir. ESTALE: since l was taken the file has been opened, or has
+// lost a name, so that there should be another heir.
+func (f *FS) inherit(l *nameLock, gone dirName, heirs []dirName, locked []lockmgr.Key) fuse.Status {
+	now, err := f.heirs(gone)
+	if err != nil {
+		return errno(err)
+	}
+	if len(now) > len(heirs) {
+		return stale
+	}
+	for i, d := range heirs {
+		var st unix.Stat_t
+		if unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			return stale
+		}
+		if n := f.nodes.find(inodeOf(&st)); n != nil {
+			n.share(l.hold, locked[i])
+		}
+	}
+	return fuse.OK
+}
+
+// share gives the holds of a file locks that via has.
+func (n *node) share(via *lockmgr.Hold, keys ...lockmgr.Key) {
+	for _, h := range n.allHolds() {
+		for _, k := range keys {
+			h.Share(k, via)
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package fs
+
+import (
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Tmpfile makes a file without a name. Its handle has the lock of the inode,
+// which nobody else knows of; with the first name, given by LINK, it gets that
+// name's lock as well.
+func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
+	dir := f.nodes.get(in.NodeId)
+	if dir == nil {
+		return stale
+	}
+	flags := int(in.Flags)&^dropped | int(in.Flags)&unix.O_EXCL // O_EXCL: it may never be linked
+	fd := -1
+	err := f.as(&in.InHeader, in.Umask, func() (err error) {
+		fd, err = unix.Openat(dir.fd, ".", flags|unix.O_TMPFILE|unix.O_CLOEXEC, in.Mode&07777)
+		return err
+	})
+	if err != nil {
+		return errno(err)
+	}
+	var st unix.Stat_t
+	path, hold := -1, (*lockmgr.Hold)(nil)
+	if err = unix.Fstat(fd, &st); err == nil {
+		path, err = unix.Open(procPath(fd), unix.O_PATH|unix.O_CLOEXEC, 0)
+	}
+	if err == nil {
+		hold, err = f.lockInode(cancel, &in.InHeader, dir, &st)
+	}
+	if err != nil {
+		unix.Close(path)
+		unix.Close(fd)
+		return errno(err)
+	}
+	n := f.replyEntry(nil, "", path, &st, &out.EntryOut)
+	n.addHold(hold)
+	h := newHandle(n, fd, hold)
+	return f.reply(h, h.cacheFlags(in.Flags, &st), &out.OpenOut)
+}
+
+// lockInode tries to lock an inode that was made in dir.
+func (f *FS) lockInode(cancel <-chan struct{}, in *fuse.InHeader, dir *node, st *unix.Stat_t) (*lockmgr.Hold, error) {
+	path, err := f.nodes.pathIn(dir, ".")
+	if err != nil {
+		return nil, err
+	}
+	key, err := f.inodeKey(path, st)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := f.killable(cancel, in.Pid)
+	defer stop()
+	return f.locks.Acquire(ctx, f.caller(in, nil, openOwner).request([]lockmgr.Key{key}, false, f.nameWait))
+}
