@@ -6,8 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
 // volumeFlags say which volume, and where its locks are kept.
@@ -70,11 +72,20 @@ func (c *choiceFlag[T]) Set(s string) error {
 	return nil
 }
 
-// list names the choices, for help and errors.
-func (c *choiceFlag[T]) list() string {
+func (c *choiceFlag[T]) words() []string {
 	words := make([]string, len(c.choices))
 	for i, w := range c.choices {
 		words[i] = string(w)
 	}
-	return strings.Join(words, "|")
+	return words
+}
+
+// list names the choices, for help and errors.
+func (c *choiceFlag[T]) list() string { return strings.Join(c.words(), "|") }
+
+// complete lets a shell complete a flag's value.
+func complete(cmd *cobra.Command, flag string, words []string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // there is no such flag
+	}
 }

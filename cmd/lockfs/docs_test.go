@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+const root = "../.."
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// documents are those for users.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs := map[string]string{"README.md": read(t, "README.md")}
+	for _, n := range names {
+		rel, err := filepath.Rel(root, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs[rel] = read(t, rel)
+	}
+	return docs
+}
+
+func flags() map[string]*pflag.Flag {
+	all := make(map[string]*pflag.Flag)
+	for _, cmd := range newRoot().Commands() {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { all[f.Name] = f })
+	}
+	return all
+}
+
+// What the documents say of flags is so.
+func TestDocumentedFlags(t *testing.T) {
+	all := flags()
+	mention := regexp.MustCompile("[ `(]--([a-z][a-z-]+)")
+	for name, text := range documents(t) {
+		for _, m := range mention.FindAllStringSubmatch(text, -1) {
+			if all[m[1]] == nil {
+				t.Errorf("%s speaks of --%s, which is no flag", name, m[1])
+			}
+		}
+	}
+	row := regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\| ([^|]+) \\|")
+	rows := row.FindAllStringSubmatch(read(t, "README.md"), -1)
+	if len(rows) < 4 {
+		t.Fatalf("the README's table has %d flags", len(rows))
+	}
+	for _, m := range rows {
+		if f := all[m[1]]; f != nil && f.DefValue != strings.TrimSpace(m[2]) {
+			t.Errorf("the README says that --%s is %s by default, it is %s", m[1], m[2], f.DefValue)
+		}
+	}
+}
+
+// Each flag has an environment twin, which its help names.
+func TestEnvironmentTwins(t *testing.T) {
+	for name, f := range flags() {
+		if want := "[$LOCKFS_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")) + "]"; name != "help" && !strings.Contains(f.Usage, want) {
+			t.Errorf("the help of --%s does not name its twin: %q", name, f.Usage)
+		}
+	}
+	t.Setenv("LOCKFS_WAIT", "7s")
+	t.Setenv("LOCKFS_TTL", "4s")
+	cmd := newMount()
+	cmd.RunE = func(*cobra.Command, []string) error { return nil }
+	cmd.SetArgs([]string{"--ttl", "5s", "a", "b"})
+	if err := cmd.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"wait": "7s", "ttl": "5s"} {
+		if got := cmd.Flag(name).Value.String(); got != want {
+			t.Errorf("--%s is %s, want %s", name, got, want)
+		}
+	}
+}
+
+// Each rule of the semantics names tests that exist.
+func TestRulesHaveTests(t *testing.T) {
+	var source bytes.Buffer
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		source.Write(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := 0
+	for line := range strings.Lines(read(t, "docs/SEMANTICS.md")) {
+		if regexp.MustCompile(`^\*\*\d+\.`).MatchString(line) {
+			rules++
+		}
+	}
+	names := regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(read(t, "docs/SEMANTICS.md"), -1)
+	if rules < 10 || len(names) < rules {
+		t.Errorf("%d rules name %d tests", rules, len(names))
+	}
+	for _, n := range names {
+		if !bytes.Contains(source.Bytes(), []byte("func "+n+"(")) {
+			t.Errorf("docs/SEMANTICS.md names %s, which is no test", n)
+		}
+	}
+}
