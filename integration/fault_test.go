@@ -113,6 +113,42 @@ func TestRevokedWriterIsFenced(t *testing.T) {
 	eventually(t, "nothing stays locked", func() bool { return len(v.ls()) == 0 })
 }
 
+// Somebody deletes a holder's entry by hand (etcdctl del). The next owner is
+// granted the lock at once; the old one misses its entry and writes no more.
+func TestDeletedEntryIsMissed(t *testing.T) {
+	v := newVolume(t)
+	a, b := v.mount("a"), v.mount("b")
+	writer, bystander, other := newAgent(t), newAgent(t), newAgent(t)
+	fd := writer.open(a.path("f"), wronly|create)
+	kept := bystander.open(a.path("g"), wronly|create)
+	etcd := v.etcd()
+	locks := func() int64 {
+		r, err := etcd.Get(t.Context(), "/locks/default/source/f//", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Count
+	}
+	if locks() != 1 {
+		t.Fatal("the entry is not where it is documented to be")
+	}
+	if _, err := etcd.Delete(t.Context(), "/locks/default/source/f//", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the holder misses its entry", func() bool {
+		return writer.do(call{Op: "write", FD: fd, Data: "x"}).Errno == unix.EIO
+	})
+	before := v.read("f")
+	next := other.open(b.path("f"), wronly|appends|nonblock)
+	other.must(call{Op: "write", FD: next, Data: "theirs"})
+	writer.fails(call{Op: "write", FD: fd, Data: "late"}, unix.EIO)
+	writer.fails(call{Op: "close", FD: fd}, unix.EIO)
+	bystander.must(call{Op: "write", FD: kept, Data: "not concerned"})
+	if got := v.read("f"); got != before+"theirs" {
+		t.Errorf("the file holds %q", got)
+	}
+}
+
 // A daemon that was frozen for longer than its lease and thaws does not write: a
 // program of its gets EIO, and the next owner's bytes stand.
 func TestThawedDaemonDoesNotWrite(t *testing.T) {

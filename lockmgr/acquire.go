@@ -201,7 +201,7 @@ func (m *Manager) look(r *request) (missing []*slot, wait *slot) {
 	r.hold.locks = slices.DeleteFunc(r.hold.locks, (*lock).lost)
 	for _, s := range r.slots {
 		if s.lock != nil && s.lock.lost() {
-			s.lock = nil // ahead of the session's own goroutine
+			s.void() // ahead of the session's own goroutine
 		}
 		if s.lock != nil && s.lock.owner == r.Owner {
 			r.hold.join(s.lock)
@@ -291,6 +291,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*slot) error {
 		s.under = nothing
 		if err == nil {
 			s.lock = &lock{grant: grants[i], holder: holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
+			m.guard(s.lock)
 			r.hold.join(s.lock)
 		}
 		m.changed(s)

@@ -46,7 +46,7 @@ type Session interface {
 	Renew(ctx context.Context) error
 
 	// Done is closed when the service reports the end of the session by
-	// itself, ahead of the next renewal.
+	// itself, ahead of the next renewal, and by Close.
 	Done() <-chan struct{}
 
 	// Acquire takes all keys of req at once, or none.
@@ -67,6 +67,10 @@ type Session interface {
 	// Held returns which of grants the service still has. It is one read that
 	// sees every write answered before it began.
 	Held(ctx context.Context, grants []Grant) ([]bool, error)
+
+	// AwaitGone returns nil when the service does not have g any more, whoever
+	// removed it, or ctx's error. It waits out a service that does not answer.
+	AwaitGone(ctx context.Context, g Grant) error
 
 	// Close ends the session and with it every grant and every wait on it,
 	// now if the service can be reached before ctx ends, else by its TTL.

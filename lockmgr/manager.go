@@ -84,11 +84,12 @@ const (
 
 // lock is one key granted to one owner of this mount, shared by its holds.
 type lock struct {
-	grant  Grant
-	holder Holder
-	owner  Owner
-	sess   *session
-	holds  map[*Hold]struct{}
+	grant   Grant
+	holder  Holder
+	owner   Owner
+	sess    *session
+	holds   map[*Hold]struct{}
+	unwatch context.CancelFunc // see Manager.guard; called when the lock is no more
 }
 
 // New returns a Manager that has an open session. It fails with ErrUnavailable

@@ -414,6 +414,30 @@ func TestSessionLost(t *testing.T) {
 	})
 }
 
+// An entry that somebody deletes while its lock is held for long is missed
+// before the next renewal.
+func TestDeletedEntryIsMissed(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h, kept := f.must(open("a", 0, "f")), f.must(open("a", 0, "g"))
+		time.Sleep(2 * time.Second)
+		es, err := f.svc.Entries(f.t.Context(), "f")
+		if err != nil || len(es) != 1 {
+			f.t.Fatal(es, err)
+		}
+		f.svc.Delete(lockmgr.Grant{Key: es[0].Key, Owner: es[0].Holder.Owner, Token: es[0].Token})
+		synctest.Wait()
+		if err := h.Check(); !errors.Is(err, lockmgr.ErrLockLost) {
+			f.t.Errorf("a lock whose entry is gone: %v", err)
+		}
+		if err := kept.Check(); err != nil {
+			f.t.Errorf("another lock of the session: %v", err)
+		}
+		f.must(open("b", 0, "f")).Release()
+		h.Release()
+		kept.Release()
+	})
+}
+
 // A release that finds the lock gone says so; one that was not answered is
 // tried until it is.
 func TestReleaseVerifiesTheOwner(t *testing.T) {

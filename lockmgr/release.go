@@ -19,7 +19,7 @@ func (m *Manager) drop(l *lock, h *Hold) {
 	if s == nil || s.lock != l {
 		return // lost meanwhile: there is nothing to give back
 	}
-	s.lock = nil
+	s.void()
 	s.under = releasing
 	m.giveBack(l.sess, l.grant, func() {
 		s.under = nothing

@@ -146,7 +146,7 @@ func (m *Manager) watch(s *session) {
 	n := 0
 	for _, sl := range m.slots {
 		if sl.lock != nil && sl.lock.sess == s {
-			sl.lock = nil
+			sl.void()
 			m.changed(sl)
 			n++
 		}
@@ -192,7 +192,7 @@ func (m *Manager) lockLost(l *lock, cause error) {
 	for h := range l.holds {
 		h.fail(cause)
 	}
-	s.lock = nil
+	s.void()
 	m.changed(s)
 	m.mu.Unlock()
 	m.log.Error("lock lost; its file returns EIO",

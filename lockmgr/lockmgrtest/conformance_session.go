@@ -1,6 +1,7 @@
 package lockmgrtest
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -34,6 +35,43 @@ func testRelease(t *bench) {
 		t.Fatalf("while a successor holds: %v", err)
 	}
 	t.owners(successor.Owner)
+}
+
+// testAwaitGone: a grant is missed when it is released, removed, or lost with its
+// session, and not before.
+func testAwaitGone(t *bench) {
+	s1, s2 := t.open(), t.open()
+	kept, released := t.must(s1, lockmgr.NoWait, file("kept"))[0], t.must(s1, lockmgr.NoWait, file("released"))[0]
+	lost := t.must(s2, lockmgr.NoWait, file("lost"))[0]
+	missed := func(s lockmgr.Session, g lockmgr.Grant) <-chan error {
+		ch := make(chan error, 1)
+		go func() { ch <- s.AwaitGone(t.within(patience), g) }()
+		return ch
+	}
+	a, b, c := missed(s1, kept), missed(s1, released), missed(s2, lost)
+	t.release(s1, released)
+	if err := <-b; err != nil {
+		t.Fatalf("released: %v", err)
+	}
+	if err := s1.AwaitGone(t.within(patience), released); err != nil {
+		t.Fatalf("released before: %v", err)
+	}
+	t.expire(s2)
+	if err := <-c; err != nil {
+		t.Fatalf("lost with its session: %v", err)
+	}
+	select {
+	case err := <-a:
+		t.Fatalf("still held: %v", err)
+	default:
+	}
+	ctx, cancel := context.WithCancel(t.within(patience))
+	cancel()
+	if err := s1.AwaitGone(ctx, kept); !errors.Is(err, context.Canceled) {
+		t.Fatalf("given up: %v", err)
+	}
+	t.release(s1, kept)
+	<-a
 }
 
 func testHeld(t *bench) {

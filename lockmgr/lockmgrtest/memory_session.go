@@ -193,6 +193,25 @@ func (s *memorySession) Held(ctx context.Context, grants []lockmgr.Grant) ([]boo
 	return held, nil
 }
 
+func (s *memorySession) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
+	m := s.m
+	for {
+		m.mu.Lock()
+		changed := m.changed
+		there := slices.ContainsFunc(m.entries, func(e *entry) bool { return e.Grant == g })
+		gone := !there && m.answers(ctx) == nil
+		m.mu.Unlock()
+		if gone {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 func (s *memorySession) Close(ctx context.Context) error {
 	m := s.m
 	m.mu.Lock()

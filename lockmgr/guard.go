@@ -1,0 +1,40 @@
+package lockmgr
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// guardAfter is how long a lock is held before its entry is watched. Most are
+// gone by then, and cost the service nothing more.
+const guardAfter = time.Second
+
+// guard watches that the entry of a lock which is held for long stands in the
+// service. Nobody is to remove it, but somebody may; the next owner is granted
+// the key at once. m.mu is held.
+func (m *Manager) guard(l *lock) {
+	ctx, cancel := context.WithCancel(m.ctx)
+	timer := time.AfterFunc(guardAfter, func() { m.watchEntry(ctx, l) })
+	l.unwatch = func() { timer.Stop(); cancel() }
+}
+
+func (m *Manager) watchEntry(ctx context.Context, l *lock) {
+	m.mu.Lock()
+	if m.closed || ctx.Err() != nil {
+		m.mu.Unlock()
+		return
+	}
+	m.wg.Add(1)
+	m.mu.Unlock()
+	defer m.wg.Done()
+	if l.sess.backend.AwaitGone(ctx, l.grant) == nil && ctx.Err() == nil {
+		m.lockLost(l, fmt.Errorf("%w: its entry was deleted from the lock service", ErrLockLost))
+	}
+}
+
+// void takes a lock out of its slot: it is given back, or lost. m.mu is held.
+func (s *slot) void() {
+	s.lock.unwatch()
+	s.lock = nil
+}
