@@ -3,7 +3,7 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: build demo test deps lint
+.PHONY: build demo test bench deps lint
 
 # The program is one static binary.
 build:
@@ -16,6 +16,11 @@ demo: deps build
 # Everything: the linters, the unit tests, and the integration tests on real mounts.
 test: deps lint
 	go test -race -timeout 20m ./...
+
+# What the view costs, beside ext4, go-fuse's loopback and bindfs: as root, some ten minutes.
+# BENCH='-rows create -rounds 3' are flags.
+bench:
+	CGO_ENABLED=0 go run ./bench/fs $(BENCH)
 
 lint:
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'run gofmt -w on these files' >&2; exit 1; }

@@ -76,11 +76,11 @@ func TestDoors(t *testing.T) {
 		"google.golang.org/grpc":       {"lockmgr/etcdlock", "internal/embedetcd"},
 		"go.uber.org/zap":              {"lockmgr/etcdlock", "internal/embedetcd"},
 		"github.com/spf13/":            {"cmd/lockfs"},
-		module + "renew":               {"lockmgr", "cmd/lockfs"},
+		module + "renew":               {"lockmgr", "cmd/lockfs", "bench/fs"},
 		module + "lockmgr/etcdlock":    {"cmd/lockfs"},
 		module + "internal/embedetcd":  {"cmd/lockfs"},
-		module + "fs":                  {"cmd/lockfs"},
-		module + "lockmgr/lockmgrtest": {},
+		module + "fs":                  {"cmd/lockfs", "bench/fs"},
+		module + "lockmgr/lockmgrtest": {"bench/fs"},
 	}
 	for dir, p := range load(t) {
 		for name, file := range p.imports {

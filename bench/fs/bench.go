@@ -1,0 +1,158 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bench is one run of the program.
+type bench struct {
+	opts    options
+	self    string // this program
+	tmp     string // all files of the run
+	sizes   sizes
+	systems []*system
+	notes   []string // on what was skipped
+}
+
+func newBench(o options) (*bench, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	tmp, err := os.MkdirTemp(o.dir, "lockfs-bench")
+	if err != nil {
+		return nil, err
+	}
+	return &bench{opts: o, self: self, tmp: tmp, sizes: sizesFor(o.short)}, nil
+}
+
+// start makes the files, and mounts what there is to mount.
+func (b *bench) start(ctx context.Context) error {
+	tree := filepath.Join(b.tmp, treeDir)
+	if err := b.sizes.plant(tree); err != nil {
+		return err
+	}
+	if err := pack(ctx, b.tmp, tree); err != nil {
+		return err
+	}
+	for _, name := range b.opts.systems {
+		s := &system{name: name, backing: filepath.Join(b.tmp, name), dir: filepath.Join(b.tmp, "mnt-"+name)}
+		if name == "ext4" {
+			s.dir = s.backing
+		}
+		if err := os.Mkdir(s.backing, 0o755); err != nil {
+			return err
+		}
+		if err := b.sizes.fill(s.backing, tree); err != nil {
+			return err
+		}
+		b.systems = append(b.systems, s)
+		err := s.start(ctx, b)
+		if errors.Is(err, errMissing) {
+			b.notes = append(b.notes, fmt.Sprintf("%s is skipped: it is not installed (apt-get install %[1]s)", name))
+			b.systems = b.systems[:len(b.systems)-1]
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close ends the daemons, and removes the files once nothing is mounted among them.
+func (b *bench) close() error {
+	var errs []error
+	left := false
+	for _, s := range b.systems {
+		errs = append(errs, s.stop())
+		left = left || mounted(s.dir)
+	}
+	if left {
+		return errors.Join(append(errs, fmt.Errorf("%s is left as it is", b.tmp))...)
+	}
+	return errors.Join(append(errs, os.RemoveAll(b.tmp))...)
+}
+
+// measure takes all figures.
+func (b *bench) measure(ctx context.Context) (*results, error) {
+	res := &results{systems: b.systems, notes: b.notes}
+	for _, r := range b.opts.rows {
+		if r.needs != "" {
+			if _, err := exec.LookPath(r.needs); err != nil {
+				res.notes = append(res.notes, fmt.Sprintf("%s is skipped: there is no %s", r.name, r.needs))
+				continue
+			}
+		}
+		progress(r.name)
+		b.settle()
+		fig := figures{row: r, of: make(map[string][]float64)}
+		for round := range b.opts.rounds {
+			for i := range b.systems {
+				s := b.systems[(i+round)%len(b.systems)] // nobody is always the first
+				out, err := b.work(ctx, r, s, job{Each: b.opts.each})
+				if err != nil {
+					return nil, fmt.Errorf("%s on %s: %w\n%s", r.name, s.name, err, s.log())
+				}
+				fig.of[s.name] = append(fig.of[s.name], out.Figure)
+			}
+		}
+		res.figures = append(res.figures, fig)
+	}
+	progress("")
+	return res, nil
+}
+
+// progress tells a terminal what is being measured.
+func progress(what string) {
+	if _, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS); err == nil {
+		fmt.Fprintf(os.Stderr, "%-20s\r", what)
+	}
+}
+
+// settle lets what a row has written reach the disk before the next.
+func (b *bench) settle() {
+	fd, err := unix.Open(b.tmp, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	_ = unix.Syncfs(fd)
+	unix.Close(fd)
+}
+
+// workTimeout bounds one figure: a system that hangs is not to hang the bench.
+const workTimeout = 2 * time.Minute
+
+// work takes one figure in a process of its own.
+func (b *bench) work(ctx context.Context, r row, s *system, j job) (*outcome, error) {
+	j.Row, j.Dir, j.Shared, j.Sizes = r.name, s.dir, b.tmp, b.sizes
+	arg, err := json.Marshal(j)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, workTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, b.self, string(arg))
+	cmd.Env = append(environ("work"), gitEnv...)
+	cmd.SysProcAttr = inGroup()
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) } // tar and the like too
+	cmd.WaitDelay = stopTimeout
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	answer, err := cmd.Output()
+	if err != nil {
+		return nil, errors.Join(ctx.Err(), fmt.Errorf("%w: %s", err, &stderr))
+	}
+	out := &outcome{}
+	return out, json.Unmarshal(answer, out)
+}

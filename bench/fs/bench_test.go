@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// TestMain makes the test binary the bench's daemon and worker as well.
+func TestMain(m *testing.M) {
+	if isChild, err := runChild(); isChild {
+		exit(err)
+	}
+	os.Setenv("GORACE", "atexit_sleep_ms=0") // of the children: the default is a second each
+	os.Exit(m.Run())
+}
+
+// Every row runs on the view and on the plain directory, and has numbers. How
+// good they are is not a test's business.
+func TestEveryRow(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	o, err := parse([]string{"-short", "-time", "20ms", "-systems", "ext4,lockfs", "-dir", t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	res, err := run(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]figures)
+	for _, f := range res.figures {
+		got[f.row.name] = f
+	}
+	for _, r := range rows {
+		if r.needs != "" {
+			if _, err := exec.LookPath(r.needs); err != nil {
+				continue
+			}
+		}
+		if ratio := got[r.name].ratio("ext4"); !(ratio > 0) || math.IsInf(ratio, 0) {
+			t.Errorf("%s: %v, ratio %v", r.name, got[r.name].of, ratio)
+		}
+	}
+	left, err := os.ReadDir(o.dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// A run that is interrupted leaves nothing behind.
+func TestInterrupted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	o, err := parse([]string{"-short", "-rows", "^seq write 1m", "-time", "1h", "-systems", "lockfs", "-dir", t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if _, err := run(ctx, o); err == nil {
+		t.Error("an hour in two seconds")
+	}
+	if left, err := os.ReadDir(o.dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestRatio(t *testing.T) {
+	f := figures{of: map[string][]float64{"lockfs": {2, 40, 6}, "ext4": {1, 10, 2}, "bindfs": {4, 1}}}
+	for over, want := range map[string]float64{"ext4": 3, "bindfs": 20.25, "loopback": math.NaN()} {
+		if got := f.ratio(over); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("over %s: %v, want %v", over, got, want)
+		}
+	}
+	if !least("x", 2).met(2) || least("x", 2).met(1.9) || least("x", 2).met(math.NaN()) || !most("x", 2).met(2) || most("x", 2).met(2.1) {
+		t.Error("targets are judged wrongly")
+	}
+}

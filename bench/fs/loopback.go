@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// As root, go-fuse's loopback asks the kernel to pass reads and writes through
+// to the backing (FOPEN_PASSTHROUGH): it then is ext4, does not see what is
+// written, and is measured as 'passthrough'. A view that has to see each write
+// compares with what loopback is to any other user, and that it becomes
+// without CAP_SYS_ADMIN. Since that takes mounting from it too, the bench mounts for it.
+
+// loopbackArgs are for the view to be used like lockfs'.
+var loopbackArgs = []string{"-q", "-allow-other"}
+
+// buildLoopback builds the daemon, once.
+func (b *bench) buildLoopback(ctx context.Context) (string, error) {
+	bin := filepath.Join(b.tmp, "loopback.bin")
+	if _, err := os.Stat(bin); err == nil {
+		return bin, nil
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-o", bin, "github.com/hanwen/go-fuse/v2/example/loopback")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build go-fuse's loopback (run this inside the module): %w: %s", err, out)
+	}
+	return bin, nil
+}
+
+// passthrough is the daemon as it is when root runs it.
+func (s *system) passthrough(bin string) *exec.Cmd {
+	return exec.Command(bin, append(loopbackArgs, "-directmountstrict", s.dir, s.backing)...)
+}
+
+// loopback is the daemon without passthrough, for a mount that is there already.
+func (s *system) loopback(b *bench, bin string) (*exec.Cmd, error) {
+	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	s.release = func() { dev.Close() } // the mount ends with the daemon, which has the other
+	// As go-fuse mounts: MaxWrite is 128 KiB unless said otherwise.
+	opts := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,max_read=131072,default_permissions,allow_other", dev.Fd())
+	if err := unix.Mount(s.backing, s.dir, "fuse.loopback", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
+		dev.Close()
+		return nil, fmt.Errorf("mount loopback: %w", err)
+	}
+	s.unmount = true
+	cmd := exec.Command(b.self, append(append([]string{bin}, loopbackArgs...), "/dev/fd/3", s.backing)...)
+	cmd.Env = append(os.Environ(), childEnv+"=plain")
+	cmd.ExtraFiles = []*os.File{dev}
+	return cmd, nil
+}
+
+// execPlain is the hidden mode that becomes another program, without
+// CAP_SYS_ADMIN.
+func execPlain(args []string) error {
+	if len(args) == 0 {
+		return errors.New("want a program")
+	}
+	runtime.LockOSThread() // what a thread drops is gone for what it executes
+	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0); err != nil {
+		return fmt.Errorf("drop CAP_SYS_ADMIN: %w", err)
+	}
+	return unix.Exec(args[0], args, os.Environ())
+}

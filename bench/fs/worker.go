@@ -1,0 +1,154 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// job is what a worker is told.
+type job struct {
+	Row    string
+	Dir    string // of the system, as programs see it
+	Shared string // files outside of all systems
+	Sizes  sizes
+	Each   time.Duration // how long to measure a rate
+	Count  string        // where the kernel's requests are traced, see requests.go; "" if they are not
+}
+
+// outcome is what it answers.
+type outcome struct {
+	Figure   float64            // in the row's unit
+	Ops      int64              // system calls, or whatever the row counts
+	Requests map[string]float64 `json:",omitempty"` // to the daemon, by name: in all
+}
+
+// work is a row under way in a worker.
+type work struct {
+	job
+	fuse bool // Dir is on a FUSE file system
+
+	ops, bytes int64
+	spent      time.Duration
+	began      time.Time
+	requests   map[string]float64
+	traced     error
+}
+
+// serveWork is the hidden mode that makes the load for one figure.
+func serveWork(args []string) error {
+	debug.SetGCPercent(-1) // it ends before it needs to
+	// On the first thread, as a program that has only one: of others it takes
+	// lockfs more to find out the process.
+	runtime.LockOSThread()
+	w := &work{}
+	if len(args) != 1 {
+		return errors.New("want a job")
+	}
+	if err := json.Unmarshal([]byte(args[0]), &w.job); err != nil {
+		return err
+	}
+	i := slices.IndexFunc(rows, func(r row) bool { return r.name == w.Row })
+	if i < 0 {
+		return fmt.Errorf("no row %q", w.Row)
+	}
+	w.fuse = mounted(w.Dir)
+	if err := rows[i].work(w); err != nil {
+		return err
+	}
+	if w.traced != nil {
+		return w.traced
+	}
+	if w.spent <= 0 || w.ops == 0 {
+		return errors.New("nothing was measured")
+	}
+	out := outcome{Ops: w.ops, Requests: w.requests}
+	switch rows[i].unit {
+	case seconds:
+		out.Figure = w.spent.Seconds()
+	case megabytes:
+		out.Figure = float64(w.bytes) / 1e6 / w.spent.Seconds()
+	default:
+		out.Figure = float64(w.ops) / w.spent.Seconds()
+	}
+	return json.NewEncoder(os.Stdout).Encode(out)
+}
+
+// begin and end enclose what is measured. They may be called in turn.
+func (w *work) begin() {
+	if w.Count != "" {
+		w.traced = errors.Join(w.traced, clearTrace(w.Count))
+	}
+	w.began = time.Now()
+}
+
+func (w *work) end() {
+	w.spent += time.Since(w.began)
+	if w.Count != "" {
+		if w.requests == nil {
+			w.requests = make(map[string]float64)
+		}
+		w.traced = errors.Join(w.traced, addTraced(w.Count, w.Dir, w.requests))
+	}
+}
+
+// more reports whether to go on, between begin and end.
+func (w *work) more() bool { return w.spent+time.Since(w.began) < w.Each }
+
+// enough reports whether all was measured, between end and begin.
+func (w *work) enough() bool { return w.spent >= w.Each }
+
+func (w *work) path(name string) string { return filepath.Join(w.Dir, name) }
+
+// open opens a file of the system.
+func (w *work) open(name string, flags int) (int, error) {
+	fd, err := unix.Open(w.path(name), flags|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", name, err)
+	}
+	return fd, nil
+}
+
+// drop empties the view's page cache for a file. The backing keeps its own: it
+// is the view that is measured, not the disk.
+func (w *work) drop(fd int) error {
+	if !w.fuse {
+		return nil
+	}
+	return unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED)
+}
+
+// scratch makes an empty directory for f to work in.
+func (w *work) scratch(f func(dir string) error) error {
+	dir, err := os.MkdirTemp(w.Dir, "scratch")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(dir), os.RemoveAll(dir))
+}
+
+// program runs a program, measured if it says so.
+func (w *work) program(measured bool, name string, args ...string) error {
+	cmd := exec.Command(name, args...)
+	if measured {
+		w.begin()
+		w.ops++
+	}
+	out, err := cmd.CombinedOutput()
+	if measured {
+		w.end()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w: %.500s", name, err, out)
+	}
+	return nil
+}
