@@ -152,7 +152,7 @@ func TestDeletedEntryIsMissed(t *testing.T) {
 // A daemon that was frozen for longer than its lease and thaws does not write: a
 // program of its gets EIO, and the next owner's bytes stand.
 func TestThawedDaemonDoesNotWrite(t *testing.T) {
-	v := newVolume(t, "--wait", "-1")
+	v := newVolume(t, "--wait", "-1", "--ttl", shortTTL.String())
 	server, a := v.mount("server"), v.mount("a") // the etcd is not frozen with a
 	v.write("f", "")
 	writer, other := newAgent(t), newAgent(t)
@@ -198,10 +198,10 @@ func freeze(t *testing.T, pid int) {
 func TestKilledMountHandsOver(t *testing.T) {
 	for _, name := range []string{"client", "server"} {
 		t.Run(name, func(t *testing.T) {
-			v := newVolume(t, "--wait", "-1")
+			v := newVolume(t, "--wait", "-1", "--ttl", shortTTL.String())
 			first, second := v.mount("first"), v.mount("second") // the first serves
 			victim, heir := second, first
-			bound := testTTL + time.Second
+			bound := shortTTL + time.Second
 			if name == "server" {
 				victim, heir = first, second
 				bound += time.Second // its take-over
@@ -216,7 +216,7 @@ func TestKilledMountHandsOver(t *testing.T) {
 			victim.kill()
 			opened := await(t, "open", pending)
 			took := time.Since(killed)
-			t.Logf("taken over %v after kill -9, TTL %v", took.Round(time.Millisecond), testTTL)
+			t.Logf("taken over %v after kill -9, TTL %v", took.Round(time.Millisecond), shortTTL)
 			if opened.Errno != 0 {
 				t.Fatalf("open: %v", opened.Err())
 			}
@@ -321,7 +321,7 @@ func TestUnreachableLockService(t *testing.T) {
 
 // A write that waits for a suspended session can be killed.
 func TestSuspendedWriteIsKillable(t *testing.T) {
-	v := newVolume(t, "--suspend-wait", "1h")
+	v := newVolume(t, "--suspend-wait", "1h", "--ttl", shortTTL.String())
 	a := v.mount("a")
 	writer := newAgent(t)
 	fd := writer.open(a.path("f"), wronly|create)

@@ -50,8 +50,9 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// testTTL keeps the tests that wait for a lease to end short.
-const testTTL = 3 * time.Second
+// shortTTL is for the tests that wait for a lease to end. The others keep the
+// default: a machine under load may stand still for longer than this allows.
+const shortTTL = 3 * time.Second
 
 // volume is one shared directory and the state of its embedded etcd.
 type volume struct {
@@ -132,7 +133,7 @@ func (v *volume) start(name string, args ...string) *mount {
 	if err := os.Mkdir(m.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		v.t.Fatal(err)
 	}
-	all := append([]string{"mount", "--node", name, "--ttl", testTTL.String()}, v.args...)
+	all := append([]string{"mount", "--node", name}, v.args...)
 	m.cmd = v.command(append(append(all, args...), v.source, m.dir)...)
 	m.cmd.Stderr = m.log
 	if err := m.cmd.Start(); err != nil {
