@@ -10,7 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -36,13 +39,20 @@ type call struct {
 	Off   int64
 	N     int
 	Data  string
+	Calls []call // of those that make others
 }
+
+// opened is, in a call that repeat makes, the descriptor that its round has
+// opened last and not closed; opened-1 is the one before.
+const opened = -1
 
 // result is what it answered.
 type result struct {
 	N     int
 	Data  string
 	Errno syscall.Errno
+
+	Failed map[string]int // of repeat: how often which call failed, and how: "open EBUSY"
 }
 
 func (r result) Err() error {
@@ -64,18 +74,21 @@ func serveAgent() {
 		if err := in.Decode(&c); err != nil {
 			return
 		}
-		var r result
-		err := perform(c, &r, maps)
-		if errno, ok := err.(syscall.Errno); ok {
-			r.Errno = errno
-		} else if err != nil {
-			fmt.Fprintln(os.Stderr, "agent:", err)
-			os.Exit(1)
-		}
-		if err := enc.Encode(r); err != nil {
+		if err := enc.Encode(answer(c, maps)); err != nil {
 			return
 		}
 	}
+}
+
+func answer(c call, maps map[int][]byte) (r result) {
+	err := perform(c, &r, maps)
+	if errno, ok := err.(syscall.Errno); ok {
+		r.Errno = errno
+	} else if err != nil {
+		fmt.Fprintln(os.Stderr, "agent:", err)
+		os.Exit(1)
+	}
+	return r
 }
 
 func perform(c call, r *result, maps map[int][]byte) (err error) {
@@ -105,6 +118,10 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 	case "size":
 		var st unix.Stat_t
 		err = unix.Fstat(c.FD, &st)
+		r.N = int(st.Size)
+	case "ask for size": // of the file system, whatever the kernel believes
+		var st unix.Statx_t
+		err = unix.Statx(c.FD, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_SIZE, &st)
 		r.N = int(st.Size)
 	case "fsync":
 		err = unix.Fsync(c.FD)
@@ -172,10 +189,54 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 			r.N = child.Process.Pid
 			go child.Wait()
 		}
+	case "list": // with the attributes of each entry
+		var entries []os.DirEntry
+		if entries, err = os.ReadDir(c.Path); err == nil {
+			for _, e := range entries {
+				_, _ = e.Info()
+			}
+		}
+	case "write at end": // where SEEK_END says it is
+		var off int64
+		if off, err = unix.Seek(c.FD, 0, unix.SEEK_END); err == nil {
+			r.N, err = unix.Pwrite(c.FD, []byte(c.Data), off)
+		}
+	case "repeat": // Calls, one after the other, N times; or for ever, if N < 0
+		r.Failed = make(map[string]int)
+		for i := 0; c.N < 0 || i < c.N; i++ {
+			round(c.Calls, maps, r.Failed)
+		}
 	default:
 		err = fmt.Errorf("unknown op %q", c.Op)
 	}
 	return err
+}
+
+// round makes calls, and leaves out those for whose descriptor an open failed.
+func round(calls []call, maps map[int][]byte, failed map[string]int) {
+	var fds []int
+	for _, c := range calls {
+		at := len(fds) + c.FD
+		if c.FD < 0 {
+			if at < 0 {
+				continue
+			}
+			c.FD = fds[at]
+		}
+		r := answer(c, maps)
+		if r.Errno != 0 {
+			failed[c.Op+" "+unix.ErrnoName(r.Errno)]++
+		}
+		switch {
+		case c.Op == "open" && r.Errno == 0:
+			fds = append(fds, r.N)
+		case c.Op == "close" && at < len(fds):
+			fds = slices.Delete(fds, at, at+1)
+		}
+	}
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
 }
 
 func incore(fd, size int) (int, error) {
@@ -305,15 +366,7 @@ func (a *agent) open(path string, flags int) int {
 func (a *agent) interrupt(pending <-chan result) result {
 	a.t.Helper()
 	for deadline := time.Now().Add(callTimeout); time.Now().Before(deadline); {
-		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", a.pid()))
-		if err != nil {
-			a.t.Fatal(err)
-		}
-		for _, task := range tasks {
-			if tid, err := strconv.Atoi(task.Name()); err == nil {
-				_ = unix.Tgkill(a.pid(), tid, unix.SIGUSR1)
-			}
-		}
+		a.signal()
 		select {
 		case r, ok := <-pending:
 			if !ok {
@@ -325,6 +378,35 @@ func (a *agent) interrupt(pending <-chan result) result {
 	}
 	a.t.Fatal("a signal does not interrupt the call")
 	return result{}
+}
+
+// signal sends a caught signal to each thread of the agent.
+func (a *agent) signal() {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", a.pid()))
+	if err != nil {
+		a.t.Error(err)
+	}
+	for _, task := range tasks {
+		if tid, err := strconv.Atoi(task.Name()); err == nil {
+			_ = unix.Tgkill(a.pid(), tid, unix.SIGUSR1)
+		}
+	}
+}
+
+// within reports whether one of the agent's threads is in a system call.
+func (a *agent) within(number int) bool {
+	a.t.Helper()
+	found, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", a.pid()))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	for _, name := range found {
+		b, _ := os.ReadFile(name)
+		if strings.HasPrefix(string(b), strconv.Itoa(number)+" ") {
+			return true
+		}
+	}
+	return false
 }
 
 // procFD is a path of an agent's own descriptor.

@@ -1,0 +1,171 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"golang.org/x/sys/unix"
+)
+
+// A file below a working directory is found, or refused, whatever other mounts
+// make of the directories above: two renames elsewhere leave this mount with
+// names that form a circle (x has y, which has x). The daemon once followed
+// them until it was out of memory.
+func TestNamesInACircle(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	a, b := v.mount("a"), v.mount("b")
+	p, q := newAgent(t), newAgent(t)
+	if err := os.MkdirAll(v.inSource("x/y"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.must(call{Op: "chdir", Path: a.path("x/y")}) // y is in x
+	q.must(call{Op: "rename", Path: b.path("x/y"), Path2: b.path("y")})
+	q.must(call{Op: "rename", Path: b.path("x"), Path2: b.path("y/x")})
+	if r := p.do(call{Op: "unlink", Path: "x/nothing"}); r.Errno == 0 { // and x is in y
+		t.Error("a file was removed that is not there")
+	}
+	select {
+	case r := <-p.start(call{Op: "open", Path: "new", Flags: wronly | create}):
+		if r.Errno != 0 {
+			t.Errorf("creation in the working directory: %v", r.Err())
+		}
+	case <-time.After(10 * time.Second):
+		a.kill()
+		t.Fatal("creation in the working directory hangs")
+	}
+	if es := v.ls(); len(es) != 1 || es[0].Path != "y/new" {
+		t.Errorf("locked: %v, want y/new", es)
+	}
+}
+
+// A program goes on working in its directory when another mount has renamed it:
+// by whichever call, for it never looks the directory up again. All calls but
+// open were once answered ESTALE.
+func TestRenamedWorkingDirectory(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	a, b := v.mount("a"), v.mount("b")
+	p, q := newAgent(t), newAgent(t)
+	dir := func(i int) string { return fmt.Sprintf("d%d", i) }
+	q.must(call{Op: "mkdir", Path: b.path(dir(0))})
+	for _, name := range []string{"truncated", "removed", "old", "linked"} {
+		v.write(dir(0)+"/"+name, "data")
+	}
+	p.must(call{Op: "chdir", Path: a.path(dir(0))})
+	calls := []call{
+		{Op: "open", Path: "new", Flags: wronly | create},
+		{Op: "open", Path: "new", Flags: wronly | appends},
+		{Op: "truncate", Path: "truncated", Off: 1},
+		{Op: "unlink", Path: "removed"},
+		{Op: "mkdir", Path: "sub"},
+		{Op: "rename", Path: "old", Path2: "sub/renamed"},
+		{Op: "rename", Path: "sub", Path2: "sub2"},
+		{Op: "link", Path: "linked", Path2: "sub2/link"},
+		{Op: "mkdir", Path: "empty"},
+		{Op: "rmdir", Path: "empty"},
+	}
+	for i, c := range calls {
+		q.must(call{Op: "rename", Path: b.path(dir(i)), Path2: b.path(dir(i + 1))})
+		r := p.do(c)
+		if r.Errno != 0 {
+			t.Errorf("%s %s in a renamed working directory: %v", c.Op, c.Path, r.Err())
+		} else if c.Op == "open" {
+			p.must(call{Op: "close", FD: r.N})
+		}
+	}
+	last := dir(len(calls))
+	for d, want := range map[string][]string{last: {"linked", "new", "sub2", "truncated"}, last + "/sub2": {"link", "renamed"}} {
+		entries, err := os.ReadDir(v.inSource(d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("%s has %q, want %q", d, names, want)
+		}
+	}
+	if got := v.read(last + "/truncated"); got != "d" {
+		t.Errorf("the truncated file holds %q", got)
+	}
+}
+
+// A program writes a file in a new directory, closes it and moves the directory
+// into place. The kernel tells of the close a little after close() has
+// returned: the rename was once refused with EBUSY until then.
+func TestRenameOfDirectoryAfterClose(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	a := v.mount("a")
+	p := newAgent(t)
+	p.must(call{Op: "mkdir", Path: a.path("d")})
+	r := p.do(call{Op: "repeat", N: 80, Calls: []call{
+		{Op: "open", Path: a.path("d/f"), Flags: wronly | create},
+		{Op: "write", FD: opened, Data: "x"},
+		{Op: "close", FD: opened},
+		{Op: "rename", Path: a.path("d"), Path2: a.path("e")},
+		{Op: "rename", Path: a.path("e"), Path2: a.path("d")},
+	}})
+	if len(r.Failed) != 0 {
+		t.Errorf("failed: %v", r.Failed)
+	}
+}
+
+// rename(p, p) does nothing, also while another mount replaces p, so that the
+// kernel finds two files by the one name. That once asked for one lock twice,
+// and was answered ENOLCK.
+func TestRenameToItself(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	a, b := v.mount("a"), v.mount("b")
+	v.write("p", "")
+	p, q := newAgent(t), newAgent(t)
+	q.start(call{Op: "repeat", N: -1, Calls: []call{
+		{Op: "open", Path: b.path("tmp"), Flags: wronly | create},
+		{Op: "close", FD: opened},
+		{Op: "rename", Path: b.path("tmp"), Path2: b.path("p")},
+	}})
+	r := p.do(call{Op: "repeat", N: 600, Calls: []call{{Op: "rename", Path: a.path("p"), Path2: a.path("p")}}})
+	if len(r.Failed) != 0 {
+		t.Errorf("failed: %v", r.Failed)
+	}
+}
+
+// The lock follows the file that its owner renames, also if another of the
+// owner's threads opens it just then. A handle that was on its way once kept
+// the old name's lock, and the file under its new name had two writers.
+func TestRenameDuringOpen(t *testing.T) {
+	v := newVolume(t, "--embedded", "--scope", "node")
+	v.inMemory()
+	opens := newTurnstile(t)
+	v.under(func(n below) gofs.InodeEmbedder { return &heldOpens{n, opens} })
+	a, b := v.mount("a"), v.mount("b")
+	t.Cleanup(opens.end)
+	v.write("f", "")
+	p, same, other := newAgent(t), newAgent(t), newAgent(t)
+	opens.shut.Store(true)
+	pending := p.start(call{Op: "open", Path: a.path("f"), Flags: wronly})
+	let := opens.next()
+	opens.shut.Store(false)
+	same.must(call{Op: "rename", Path: a.path("f"), Path2: a.path("g")})
+	let()
+	r := await(t, "open", pending)
+	if r.Errno != 0 {
+		t.Fatalf("open: %v", r.Err())
+	}
+	other.must(call{Op: "close", FD: other.open(b.path("f"), wronly|create)})
+	other.fails(call{Op: "open", Path: b.path("g"), Flags: wronly | nonblock}, unix.EAGAIN)
+	p.must(call{Op: "write", FD: r.N, Data: "mine"})
+	p.must(call{Op: "close", FD: r.N})
+	if got := v.read("g"); got != "mine" {
+		t.Errorf("the file holds %q", got)
+	}
+	eventually(t, "nothing stays locked", func() bool { return len(v.ls()) == 0 })
+}
