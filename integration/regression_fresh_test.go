@@ -23,14 +23,16 @@ func TestSeekEndAfterOverlappingReplies(t *testing.T) {
 	t.Cleanup(stats.end)
 	v.write("f", "one\n")
 	appender, early, late, writer := newAgent(t), newAgent(t), newAgent(t), newAgent(t)
+	fds := make(map[*agent]int)
+	for _, p := range []*agent{early, late, writer} {
+		fds[p] = p.open(b.path("f"), rdonly)
+	}
 	ask := func(p *agent) (<-chan result, func()) {
 		t.Helper()
-		fd := p.open(b.path("f"), rdonly)
 		stats.shut.Store(true)
 		defer stats.shut.Store(false)
-		return p.start(call{Op: "ask for size", FD: fd}), stats.next()
+		return p.start(call{Op: "ask for size", FD: fds[p]}), stats.next()
 	}
-	fd := writer.open(b.path("f"), rdonly)
 	before, letBefore := ask(early)
 	end := appender.open(a.path("f"), wronly|appends)
 	appender.must(call{Op: "write", FD: end, Data: "two\n"})
@@ -44,7 +46,7 @@ func TestSeekEndAfterOverlappingReplies(t *testing.T) {
 	if r := await(t, "the late question", after); r.Errno != 0 {
 		t.Fatal(r.Errno)
 	}
-	fd = writer.open(procFD(fd), rdwr) // looks nothing up
+	fd := writer.open(procFD(fds[writer]), rdwr) // looks nothing up
 	writer.must(call{Op: "write at end", FD: fd, Data: "three\n"})
 	writer.must(call{Op: "close", FD: fd})
 	if got := v.read("f"); got != "one\ntwo\nthree\n" {
@@ -88,10 +90,9 @@ func TestOneESTALE(t *testing.T) {
 	v := newVolume(t)
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
-	q := newAgent(t)
 	for _, how := range []string{"path", "descriptor"} {
 		t.Run("by "+how, func(t *testing.T) {
-			p := newAgent(t)
+			p, q := newAgent(t), newAgent(t)
 			q.must(call{Op: "mkdir", Path: b.path(how)})
 			v.write(how+"/f", "one\n")
 			p.must(call{Op: "chdir", Path: a.path(how)})
