@@ -64,6 +64,10 @@ func (r result) Err() error {
 
 // serveAgent is the agent's main loop.
 func serveAgent() {
+	if os.Getenv(agentEnv) == actorEnv {
+		serveActor()
+		return
+	}
 	signal.Notify(make(chan os.Signal, 1), unix.SIGUSR1) // a caught signal
 	enc := json.NewEncoder(os.Stdout)
 	in := json.NewDecoder(bufio.NewReader(os.Stdin))
@@ -179,6 +183,24 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		err = unix.Msync(maps[c.FD], unix.MS_SYNC)
 	case "munmap":
 		err = unix.Munmap(maps[c.FD])
+	case "unmap": // the first page of the mapping of FD
+		if _, _, e := unix.Syscall(unix.SYS_MUNMAP, uintptr(unsafe.Pointer(&maps[c.FD][0])), uintptr(os.Getpagesize()), 0); e != 0 {
+			err = e
+		}
+	case "dup2": // FD becomes N too
+		err = unix.Dup3(c.FD, c.N, unix.O_CLOEXEC)
+	case "listen": // N is a socket of the name Path
+		if r.N, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err == nil {
+			err = unix.Bind(r.N, &unix.SockaddrUnix{Name: c.Path})
+		}
+	case "send": // FD to the socket Path
+		err = sendFD(c.Path, c.FD)
+	case "receive": // N is a descriptor that was sent to the socket FD
+		r.N, err = receiveFD(c.FD)
+	case "exec": // becomes a program that has FD and does nothing
+		if _, err = unix.FcntlInt(uintptr(c.FD), unix.F_SETFD, 0); err == nil {
+			err = unix.Exec("/bin/sleep", []string{"sleep", "1000"}, nil)
+		}
 	case "incore": // how many of the first N bytes of FD are in the page cache, in pages
 		r.N, err = incore(c.FD, c.N)
 	case "spawn": // a child that has FD and does nothing; N is its pid

@@ -1,0 +1,98 @@
+package integration
+
+import (
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// differentialCases are the sequences in which a view once differed from the
+// directory below, by what they are about. One with a known difference is
+// not right yet, or cannot be, for the reason given.
+var differentialCases = map[string]struct {
+	known string
+	steps []step
+}{
+	"chown by an owner outside of the group": {known: "fs.SetAttr leaves it to the backing's kernel, whose caller is root", steps: []step{
+		{Op: "open", Path: "a", FD: 1, Flags: rdonly | create, Mode: 0o666},
+		{Op: "fchmod", FD: 1, Mode: 0o2666},
+		{Op: "fchown", FD: 1, Off: 1001, Off2: 2000},
+		{Op: "fchmod", FD: 1, Mode: 0o2666},
+		{Who: 2, Op: "chown", Path: "a", Off: 1001, Off2: 2000},
+		{Op: "fstat", FD: 1},
+	}},
+	"chown of nothing": {known: "fs.SetAttr does nothing where the kernel asks for nothing", steps: []step{
+		{Op: "open", Path: "a", FD: 1, Flags: rdonly | create, Mode: 0o6777},
+		{Op: "chown", Path: "a", Off: -1, Off2: -1},
+		{Op: "fstat", FD: 1},
+		{Who: 2, Op: "open", Path: "b", FD: 1, Flags: rdonly | create, Mode: 0o2666},
+		{Who: 2, Op: "fchown", FD: 1, Off: -1, Off2: -1},
+		{Who: 2, Op: "fstat", FD: 1},
+	}},
+	"attributes of root are not listed for others": {known: "fs.ListXAttr lists what the backing shows root", steps: []step{
+		{Op: "open", Path: "a", FD: 1, Flags: rdonly | create, Mode: 0o666},
+		{Op: "setxattr", Path: "a", Path2: "trusted.t", Data: "01"},
+		{Op: "setxattr", Path: "a", Path2: "user.a", Data: "01"},
+		{Op: "listxattr", Path: "a"},
+		{Who: 1, Op: "listxattr", Path: "a"},
+	}},
+	// The removal of the directory has let its lock go, and the service hears of it.
+	"a file where a directory just was": {known: "lockmgr.look does not know of a tree above that is being released", steps: slices.Repeat([]step{
+		{Op: "mkdir", Path: "d", Mode: 0o777},
+		{Op: "unlink", Path: "d", Flags: unix.AT_REMOVEDIR},
+		{Op: "open", Path: "d", FD: 1, Flags: wronly | create | nonblock, Mode: 0o666},
+		{Op: "unlink", Path: "d"},
+		{Op: "close", FD: 1},
+	}, 20)},
+	"a file in a directory that was just renamed": {known: "as the last one", steps: slices.Concat([]step{
+		{Op: "mkdir", Path: "d", Mode: 0o777},
+		{Op: "mknod", Path: "d/a", Mode: 0o666},
+	}, slices.Repeat([]step{
+		{Op: "rename", Path: "d", Path2: "e"},
+		{Op: "open", Path: "e/a", FD: 1, Flags: wronly | nonblock},
+		{Op: "close", FD: 1},
+		{Op: "stat", Path: "e/a"},
+		{Op: "list", Path: "e"},
+		{Op: "rename", Path: "e", Path2: "d"},
+	}, 10))},
+	"chown of nothing by a stranger": {steps: []step{
+		{Op: "open", Path: "a", FD: 1, Flags: rdonly | create, Mode: 0o6777},
+		{Who: 2, Op: "chown", Path: "a", Off: -1, Off2: -1},
+		{Op: "fstat", FD: 1},
+	}},
+}
+
+// refusedRightly reports whether what a view said is a refusal that
+// docs/SEMANTICS.md names. The other side does not make the step then.
+func refusedRightly(s step, view string) bool {
+	if view != "EBUSY" {
+		return false
+	}
+	switch s.Op {
+	case "rename", "unlink":
+		return true // rule 9: of a directory while a file below it is open for write
+	case "reopen":
+		return true // of a file without a name, which cannot be locked by one
+	}
+	return false
+}
+
+// differsRightly reports whether two answers may differ.
+func differsRightly(s step, view, plain string) bool {
+	// By a stranger it changes nothing: the kernel asks the view for what it
+	// asks before a stranger's write, so that the view cannot refuse it.
+	nothing := s.Off == -1 && s.Off2 == -1
+	return nothing && (s.Op == "chown" || s.Op == "fchown") && view == "0" && plain == "EPERM"
+}
+
+// knownRefusal and knownDifference are refusedRightly and differsRightly for
+// the known differences that random sequences meet all the time.
+func knownRefusal(s step, view string) bool {
+	return view == "EAGAIN" && s.Op == "open" && s.Flags&unix.O_NONBLOCK != 0 &&
+		differentialCases["a file where a directory just was"].known != ""
+}
+
+func knownDifference(s step) bool {
+	return strings.HasSuffix(s.Op, "listxattr") && differentialCases["attributes of root are not listed for others"].known != ""
+}
