@@ -18,6 +18,7 @@
 //	bindfs    Debian's
 //	passthrough  on demand (-systems): loopback as root runs it, whose reads and writes
 //	          go past it to ext4
+//	other     on demand (-other): the view of another build, say of the last commit
 //
 // Each has a directory of its own with the same files. Each daemon is a process,
 // and the load is another, started anew for each figure and timing only the

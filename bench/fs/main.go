@@ -65,6 +65,7 @@ type options struct {
 	short    bool          // small files and trees
 	dir      string        // where the directories are made
 	profile  string        // of the lockfs daemon
+	other    string        // another build of this program
 	requests bool
 }
 
@@ -78,6 +79,7 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.short, "short", false, "small files, and by default one round of 100ms: a look, not a measurement")
 	f.StringVar(&o.dir, "dir", os.TempDir(), "make the directories in this `directory`; it should be on ext4")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of the lockfs daemon to this `file`")
+	f.StringVar(&o.other, "other", "", "compare with the view of another build of this `program`, as system other (go build -o PROGRAM ./bench/fs)")
 	f.BoolVar(&o.requests, "requests", false, "instead of speed, show the requests that the kernel sends, per system call; times are totals")
 	_ = f.Parse(args)
 	if f.NArg() > 0 {
@@ -105,6 +107,9 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("-rows %s matches no row", *pattern)
 	}
 	o.systems = strings.Split(*names, ",")
+	if o.other != "" {
+		o.systems = append(o.systems, "other")
+	}
 	for _, s := range o.systems {
 		if !slices.Contains(systemNames, s) {
 			return o, fmt.Errorf("-systems: %q is none of %v", s, systemNames)

@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemNames are what can be compared, in the order of the table; the last is
-// not unless asked for.
-var systemNames = []string{"ext4", "lockfs", "loopback", "bindfs", "passthrough"}
+// systemNames are what can be compared; the last two are not unless asked for.
+var systemNames = []string{"ext4", "lockfs", "loopback", "bindfs", "passthrough", "other"}
 
 const (
 	startTimeout = 20 * time.Second
@@ -38,8 +37,12 @@ var errMissing = errors.New("not installed")
 // daemon returns the command that serves s.
 func (s *system) daemon(ctx context.Context, b *bench) (*exec.Cmd, error) {
 	switch s.name {
-	case "lockfs":
-		cmd := exec.Command(b.self, s.backing, s.dir, b.opts.profile)
+	case "lockfs", "other":
+		self, profile := b.self, b.opts.profile
+		if s.name == "other" {
+			self, profile = b.opts.other, ""
+		}
+		cmd := exec.Command(self, s.backing, s.dir, profile)
 		cmd.Env = append(os.Environ(), childEnv+"=view")
 		return cmd, nil
 	case "loopback", "passthrough":
