@@ -118,7 +118,7 @@ func (f *FS) interruptible(cancel <-chan struct{}, tid uint32) (context.Context,
 }
 
 const (
-	signalGrace = 100 * time.Millisecond
+	signalGrace = time.Second
 	killPoll    = 20 * time.Millisecond
 )
 
