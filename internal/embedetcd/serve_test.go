@@ -174,7 +174,14 @@ func TestQuietWhenAllIsWell(t *testing.T) {
 		}
 		s.Close()
 	}
-	if lines := strings.Count(log.String(), "\n"); lines != 2 || strings.Count(log.String(), "msg=\"serving ") != 2 {
+	// What etcd itself warns of on a slow machine is none of ours.
+	var ours []string
+	for line := range strings.Lines(log.String()) {
+		if !strings.Contains(line, "level=WARN msg=etcd ") {
+			ours = append(ours, line)
+		}
+	}
+	if len(ours) != 2 || strings.Count(log.String(), "msg=\"serving ") != 2 {
 		t.Errorf("two starts logged:\n%s", &log)
 	}
 }
