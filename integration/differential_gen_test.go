@@ -28,6 +28,7 @@ type generator struct {
 	nonblok int      // O_NONBLOCK where the sequence has fifos: no open of one waits
 	letter  int
 	who     int
+	holes   bool           // looks for holes, and does not allocate: ext4 tells allocated blocks as data or hole by what is in its page cache
 	opened  [8][slots]bool // the slots of each actor that may have a descriptor
 }
 
@@ -49,6 +50,7 @@ var diffOpOrder = sortedKeys(diffOps)
 
 func newGenerator(seed uint64) *generator {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0))}
+	g.holes = g.IntN(2) == 0
 	for _, op := range diffOpOrder {
 		if op != "open" && g.IntN(4) == 0 {
 			continue
@@ -238,7 +240,10 @@ func (g *generator) step() step {
 	case "pwrite", "append":
 		s.FD, s.N, s.Data, s.Off = g.used(), g.size(), g.data(), g.offset()
 	case "seek":
-		s.FD, s.Off, s.Flags = g.used(), g.offset()-pick(g, int64(0), 0, 5000), g.IntN(5)
+		s.FD, s.Off, s.Flags = g.used(), g.offset()-pick(g, int64(0), 0, 5000), g.IntN(3)
+		if g.holes {
+			s.Flags = g.IntN(5)
+		}
 	case "ftruncate":
 		s.FD, s.Off = g.used(), g.offset()
 	case "truncate":
@@ -247,6 +252,9 @@ func (g *generator) step() step {
 		const keep, punch, zero = unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_PUNCH_HOLE, unix.FALLOC_FL_ZERO_RANGE
 		s.FD, s.Off, s.N = g.used(), g.offset(), g.size()
 		s.Flags = pick(g, 0, keep, punch|keep, punch|keep, punch, zero, zero|keep)
+		if g.holes {
+			s.Flags = punch | keep
+		}
 	case "copy":
 		s.FD, s.FD2, s.N = g.used(), g.used(), g.size()
 		s.Off, s.Off2 = pick(g, -1, g.offset()), pick(g, -1, g.offset())
