@@ -180,7 +180,7 @@ func (p *partition) part() {
 // refused, or because etcd is silent. The errno once was ENOLCK, of a service
 // that does not answer.
 func TestErrnoAfterPartition(t *testing.T) {
-	v := newVolume(t, "--suspend-wait", "10ms")
+	v := newVolume(t, "--suspend-wait", "10ms", "--ttl", shortTTL.String())
 	silent := v.mount("silent")
 	p := newPartition(t, v.stateFile("client.sock"))
 	refused := v.mount("refused", "--endpoints", p.endpoint())
