@@ -125,11 +125,15 @@ func (p *parking) take(k parkKey) *lockmgr.Hold {
 	return hold
 }
 
-// done forgets the caller's ESTALE: its system call has come to an end.
+// done forgets the caller's ESTALE: its system call has come to an end, and a
+// lock that was parked for it, as when it opened and now created, is not needed.
 func (p *parking) done(k parkKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.spots[k]; s != nil && s.hold == nil {
+	if s := p.spots[k]; s != nil {
+		if s.hold != nil {
+			s.hold.Release()
+		}
 		p.forget(k, s)
 	}
 }
