@@ -28,8 +28,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench/fs:", err)
 		os.Exit(2)
 	}
-	// A second signal does not end the program either: what is mounted has to go.
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	// What is mounted has to go: a second signal does not end the program either,
+	// nor does a reader of the table that has read enough.
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
 	defer stop()
 	_, err = run(ctx, opts)
 	exit(err)
