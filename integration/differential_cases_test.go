@@ -38,14 +38,14 @@ var differentialCases = map[string]struct {
 		{Who: 1, Op: "listxattr", Path: "a"},
 	}},
 	// The removal of the directory has let its lock go, and the service hears of it.
-	"a file where a directory just was": {known: "lockmgr.look does not know of a tree above that is being released", steps: slices.Repeat([]step{
+	"a file where a directory just was": {steps: slices.Repeat([]step{
 		{Op: "mkdir", Path: "d", Mode: 0o777},
 		{Op: "unlink", Path: "d", Flags: unix.AT_REMOVEDIR},
 		{Op: "open", Path: "d", FD: 1, Flags: wronly | create | nonblock, Mode: 0o666},
 		{Op: "unlink", Path: "d"},
 		{Op: "close", FD: 1},
 	}, 20)},
-	"a file in a directory that was just renamed": {known: "lockmgr.look does not know of a tree above that is being released", steps: slices.Concat([]step{
+	"a file in a directory that was just renamed": {steps: slices.Concat([]step{
 		{Op: "mkdir", Path: "d", Mode: 0o777},
 		{Op: "mknod", Path: "d/a", Mode: 0o666},
 	}, slices.Repeat([]step{
@@ -108,13 +108,8 @@ func differsRightly(s step, view, plain string) bool {
 	return nothing && (s.Op == "chown" || s.Op == "fchown") && view == "0" && plain == "EPERM"
 }
 
-// knownRefusal and knownDifference are refusedRightly and differsRightly for
-// the known differences that random sequences meet all the time.
-func knownRefusal(s step, view string) bool {
-	return view == "EAGAIN" && s.Op == "open" && s.Flags&unix.O_NONBLOCK != 0 &&
-		differentialCases["a file where a directory just was"].known != ""
-}
-
+// knownDifference is differsRightly for the known differences that random
+// sequences meet all the time.
 func knownDifference(s step) bool {
 	return strings.HasSuffix(s.Op, "listxattr") && differentialCases["attributes of root are not listed for others"].known != ""
 }

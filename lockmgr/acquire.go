@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -175,9 +176,9 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *slot, left time.D
 		defer timer.Stop()
 		over = timer.C
 	}
-	if r.Keys[0].Kind == Tree {
-		m.trees[r] = struct{}{}
-		defer delete(m.trees, r)
+	if !slices.Contains(wait.queue, r) {
+		wait.aside = append(wait.aside, r)
+		defer func() { wait.aside = slices.DeleteFunc(wait.aside, func(q *request) bool { return q == r }) }()
 	}
 	m.mu.Unlock()
 	var err error
@@ -210,7 +211,7 @@ func (m *Manager) look(r *request) (missing []*slot, wait *slot) {
 		missing = append(missing, s)
 		blocked := s
 		if s.lock == nil && s.under == nothing && s.queue[0] == r {
-			blocked = m.heldBelow(s.key)
+			blocked = m.rival(s.key)
 		}
 		if wait == nil {
 			wait = blocked
@@ -257,23 +258,43 @@ func (s *slot) refusal(why error) error {
 	return e
 }
 
-// heldBelow finds a slot that keeps a whole directory from being locked, nil
-// if there is none or key is not of a directory. The service would find it too,
-// but not before the request had waited.
-func (m *Manager) heldBelow(key Key) *slot {
-	if key.Kind != Tree {
-		return nil
+// rival finds a slot of another key that keeps key from being had, nil if there
+// is none. The service would find its entry too, but not before the request had
+// waited; and a request that does not wait it would refuse for an entry that is
+// being deleted.
+func (m *Manager) rival(key Key) *slot {
+	if s := m.releasedAbove(key); s != nil || key.Kind != Tree {
+		return s
 	}
 	var found *slot
 	for k, s := range m.slots {
-		if k == key || s.lock == nil || !key.Conflicts(k) {
-			continue
-		}
-		if found = s; !s.lock.closing() {
-			break // no use to give the others a moment
+		switch {
+		case k == key || !key.Conflicts(k):
+		case s.lock != nil && !s.lock.closing():
+			return s // no use to give the others a moment
+		case s.lock != nil, s.under == releasing && found == nil:
+			found = s
 		}
 	}
 	return found
+}
+
+// releasedAbove finds a directory at or above key's path whose entry is being
+// given back.
+func (m *Manager) releasedAbove(key Key) *slot {
+	if m.trees == 0 || key.Kind == Inode {
+		return nil
+	}
+	for path := key.Path; ; {
+		if s := m.slots[Key{Tree, path}]; s != nil && s.under == releasing {
+			return s
+		}
+		i := strings.LastIndexByte(path, '/')
+		if i < 0 {
+			return nil
+		}
+		path = path[:i]
+	}
 }
 
 // ask takes the missing keys from the service. m.mu is held, and let go

@@ -54,11 +54,11 @@ type Manager struct {
 
 	// LOCK ORDERING: opening, then mu. Nothing blocks under mu.
 	mu       sync.Mutex
-	slots    map[Key]*slot         // GUARDED_BY(mu)
-	trees    map[*request]struct{} // GUARDED_BY(mu); those that wait for a directory: any slot may concern them
-	cur      *session              // GUARDED_BY(mu); the session new locks are acquired on
-	refusing bool                  // GUARDED_BY(mu); no more requests
-	closed   bool                  // GUARDED_BY(mu)
+	slots    map[Key]*slot // GUARDED_BY(mu)
+	trees    int           // GUARDED_BY(mu); how many of slots are of Tree keys
+	cur      *session      // GUARDED_BY(mu); the session new locks are acquired on
+	refusing bool          // GUARDED_BY(mu); no more requests
+	closed   bool          // GUARDED_BY(mu)
 }
 
 // slot is one key on this mount.
@@ -71,6 +71,7 @@ type slot struct {
 	lock  *lock
 	under way
 	queue []*request // those who want the key, in order of arrival
+	aside []*request // those who want a key that conflicts with it, and wait for it to change
 }
 
 // way is what is under way for a key in the service.
@@ -118,7 +119,6 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		log:     cfg.Logger,
 		opening: make(chan struct{}, 1),
 		slots:   make(map[Key]*slot),
-		trees:   make(map[*request]struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.accepting, m.refuse = context.WithCancel(m.ctx)
@@ -179,17 +179,23 @@ func (m *Manager) slot(k Key) *slot {
 	if s == nil {
 		s = &slot{key: k}
 		m.slots[k] = s
+		if k.Kind == Tree {
+			m.trees++
+		}
 	}
 	return s
 }
 
-// changed wakes those who want the slot's key, or all below it, and forgets a slot nobody needs.
+// changed wakes those who wait for the slot, and forgets one nobody needs.
 func (m *Manager) changed(s *slot) {
-	for r := range m.trees {
+	for _, r := range s.aside {
 		r.wake()
 	}
 	if s.lock == nil && s.under == nothing && len(s.queue) == 0 {
 		delete(m.slots, s.key)
+		if s.key.Kind == Tree {
+			m.trees--
+		}
 		return
 	}
 	for _, r := range s.queue {

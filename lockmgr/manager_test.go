@@ -315,6 +315,36 @@ func TestSlowReleaseIsNotContention(t *testing.T) {
 	})
 }
 
+// Nor is one of another key: of a directory above, or of a file below.
+func TestSlowReleaseNearbyIsNotContention(t *testing.T) {
+	const slow = 2 * lockmgr.DefaultCloseGrace
+	for _, c := range []struct{ first, then lockmgr.Key }{
+		{tree("d"), file("d")},
+		{tree("d"), file("d/e/f")},
+		{tree("d"), tree("d/e")},
+		{file("d"), tree("d")},
+		{file("d/e/f"), tree("d")},
+		{tree("d/e"), tree("d")},
+	} {
+		inBubble(t, func(f *fixture) {
+			f.svc.SlowReleases(slow)
+			f.must(try("a", c.first)).Release()
+			start := time.Now()
+			f.must(lockmgr.Request{Owner: "b", Keys: []lockmgr.Key{c.then}}).Release()
+			if took := time.Since(start); took != slow {
+				f.t.Errorf("%v after %v took %v, want %v", c.then, c.first, took, slow)
+			}
+			f.must(lockmgr.Request{Owner: "b", Keys: []lockmgr.Key{tree("dd"), file("d.d")}}).Release() // not near
+			synctest.Wait()
+			time.Sleep(slow)
+
+			f.svc.SlowReleases(time.Minute)
+			f.must(try("a", c.first)).Release()
+			f.fails(lockmgr.Request{Owner: "b", Keys: []lockmgr.Key{c.then}}, lockmgr.ErrUnavailable, ttl/8)
+		})
+	}
+}
+
 // A session that ends between the grant and the answer is replaced.
 func TestSessionLostDuringAcquire(t *testing.T) {
 	inBubble(t, func(f *fixture) {

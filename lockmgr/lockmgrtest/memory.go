@@ -22,6 +22,7 @@ type Memory struct {
 	entries  []*entry // in order of token
 	sessions int      // opened so far
 	down     bool
+	slow     time.Duration // of releases
 	changed  chan struct{} // closed and replaced when something a wait depends on changes
 }
 
@@ -76,6 +77,13 @@ func (m *Memory) Disconnect() { m.setDown(true) }
 
 // Connect undoes Disconnect.
 func (m *Memory) Connect() { m.setDown(false) }
+
+// SlowReleases makes each release take d before it is carried out.
+func (m *Memory) SlowReleases(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.slow = d
+}
 
 func (m *Memory) setDown(down bool) {
 	m.mu.Lock()

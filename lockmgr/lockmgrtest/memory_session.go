@@ -164,6 +164,15 @@ func (a *memoryAcquire) giveUp(err, cause error) error {
 func (s *memorySession) Release(ctx context.Context, g lockmgr.Grant) error {
 	m := s.m
 	m.mu.Lock()
+	slow := m.slow
+	m.mu.Unlock()
+	if slow > 0 {
+		select {
+		case <-time.After(slow):
+		case <-ctx.Done():
+		}
+	}
+	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.answers(ctx); err != nil {
 		return err
