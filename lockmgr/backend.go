@@ -16,7 +16,8 @@ type Backend interface {
 
 	// Entries returns what is held or waited for at prefix and below it, in
 	// order of path and then of token; the empty prefix is the whole volume.
-	// Entries of inodes go with those of names, and are not listed.
+	// Entries of inodes come last: all of the volume's, or those that were
+	// taken together with a name that is listed.
 	Entries(ctx context.Context, prefix string) ([]Entry, error)
 }
 

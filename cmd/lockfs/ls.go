@@ -30,7 +30,9 @@ func newList() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List who holds and who waits for the locks of a volume",
 		Long: `List who holds and who waits for the locks at PATH and below it, in order of path and
-of arrival.
+of arrival. MODE is w for a file, tree-w for a directory and all below it, and inode-w for
+a file of several names, which is locked by its number as well: such entries come last,
+those of the whole volume or those of the holders that are listed.
 
 PATH is a file or directory in a view, or in the directory that a view shows; the
 default is the working directory. If it is in neither, --endpoints and --name say which
@@ -123,7 +125,7 @@ func (o *listOptions) print(w io.Writer, entries []lockmgr.Entry, now time.Time)
 type line struct {
 	Path      string    `json:"path"`
 	PathBytes []byte    `json:"path_base64,omitempty"` // when the path is not UTF-8
-	Mode      string    `json:"mode"`                  // w; tree-w for a directory and all below it
+	Mode      string    `json:"mode"`                  // w; tree-w: path and all below it; inode-w: path is an inode's number
 	State     string    `json:"state"`                 // held or waiting
 	Owner     string    `json:"owner"`
 	Node      string    `json:"node"`
@@ -149,8 +151,11 @@ func newLine(e lockmgr.Entry, now time.Time) line {
 	if !utf8.ValidString(l.Path) {
 		l.PathBytes = []byte(l.Path)
 	}
-	if e.Key.Kind == lockmgr.Tree {
+	switch e.Key.Kind {
+	case lockmgr.Tree:
 		l.Mode = "tree-w"
+	case lockmgr.Inode:
+		l.Mode = "inode-w"
 	}
 	if e.Held {
 		l.State = "held"

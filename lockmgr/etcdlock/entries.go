@@ -24,23 +24,35 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 	resp, err := b.txn(ctx, nil, []clientv3.Op{
 		clientv3.OpGet(b.keys.filesFrom(prefix), clientv3.WithPrefix()),
 		clientv3.OpGet(b.keys.trees(), clientv3.WithPrefix()), // those above matter too
+		clientv3.OpGet(b.keys.inodes(), clientv3.WithPrefix()),
 	}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("listing locks: %w", err)
 	}
 	files := b.entries(resp.Responses[0].GetResponseRange().Kvs)
 	trees := b.entries(resp.Responses[1].GetResponseRange().Kvs)
+	inodes := b.entries(resp.Responses[2].GetResponseRange().Kvs)
 	markHeld(files, trees)
+	markHeld(inodes, nil)
+	names := files
 	root := lockmgr.Key{Kind: lockmgr.Tree, Path: prefix}
 	for _, t := range trees {
 		if prefix == "" || len(t.Key.Path) >= len(prefix) && root.Conflicts(t.Key) {
-			files = append(files, t)
+			names = append(names, t)
 		}
 	}
-	slices.SortFunc(files, func(x, y lockmgr.Entry) int {
-		return cmp.Or(cmp.Compare(x.Key.Path, y.Key.Path), cmp.Compare(x.Token, y.Token), cmp.Compare(x.Key.Kind, y.Key.Kind))
-	})
-	return files, nil
+	slices.SortFunc(names, inOrder)
+	slices.SortFunc(inodes, inOrder)
+	if prefix != "" {
+		inodes = slices.DeleteFunc(inodes, func(i lockmgr.Entry) bool {
+			return !slices.ContainsFunc(names, func(n lockmgr.Entry) bool { return n.Holder.Owner == i.Holder.Owner })
+		})
+	}
+	return append(names, inodes...), nil
+}
+
+func inOrder(x, y lockmgr.Entry) int {
+	return cmp.Or(cmp.Compare(x.Key.Path, y.Key.Path), cmp.Compare(x.Token, y.Token), cmp.Compare(x.Key.Kind, y.Key.Kind))
 }
 
 func (b *Backend) entries(kvs []*mvccpb.KeyValue) []lockmgr.Entry {
@@ -63,7 +75,7 @@ func (b *Backend) entries(kvs []*mvccpb.KeyValue) []lockmgr.Entry {
 
 // markHeld marks the entries that no conflicting older one keeps waiting.
 func markHeld(files, trees []lockmgr.Entry) {
-	oldest := make(map[string]int64, len(files))
+	oldest := make(map[string]int64, len(files)) // of a path
 	for _, f := range files {
 		if rev, ok := oldest[f.Key.Path]; !ok || f.Token < rev {
 			oldest[f.Key.Path] = f.Token

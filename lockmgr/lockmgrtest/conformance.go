@@ -44,6 +44,7 @@ func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, op
 		{"Conflicts", testConflicts},
 		{"TreeAmongFiles", testTreeAmongFiles},
 		{"FilesUnderTree", testFilesUnderTree},
+		{"Inodes", testInodes},
 		{"Tokens", testTokens},
 		{"Release", testRelease},
 		{"Held", testHeld},
@@ -202,6 +203,8 @@ func (t *bench) expire(s lockmgr.Session) {
 
 func file(path string) lockmgr.Key { return mustKey(lockmgr.FileKey(path)) }
 func tree(path string) lockmgr.Key { return mustKey(lockmgr.TreeKey(path)) }
+
+func inode(dir string, ino uint64) lockmgr.Key { return mustKey(lockmgr.InodeKey(dir, ino)) }
 
 func mustKey(k lockmgr.Key, err error) lockmgr.Key {
 	if err != nil {

@@ -74,6 +74,63 @@ func testEntries(t *bench) {
 	t.await(behind)
 }
 
+// testInodes: names of one file exclude each other by its inode, and only so;
+// the entries of inodes are listed after those of names.
+func testInodes(t *bench) {
+	s1, s2 := t.open(), t.open()
+	seven := inode("", 7)
+	held := t.must(s1, lockmgr.NoWait, file("d/a"), seven)
+	_, err := s2.Acquire(t.within(patience), request(lockmgr.NoWait, file("b"), seven))
+	t.contended(err, seven, held[1].Owner, nil)
+	t.owners(held[0].Owner, held[1].Owner)
+
+	// A number is no name, and that of another file system no number of this one.
+	t.release(s2, t.must(s2, lockmgr.NoWait, tree("7"))...)
+	others := t.must(s2, lockmgr.NoWait, file("7"), tree("mnt"), inode("mnt", 7))
+	for prefix, want := range map[string][]lockmgr.Key{
+		"":    {file("7"), file("d/a"), tree("mnt"), seven, inode("mnt", 7)},
+		"d":   {file("d/a"), seven},
+		"7":   {file("7"), inode("mnt", 7)},
+		"mnt": {tree("mnt"), inode("mnt", 7)},
+		"m":   nil,
+	} {
+		var got []lockmgr.Key
+		for _, e := range t.entries(prefix) {
+			got = append(got, e.Key)
+			if !e.Held {
+				t.Errorf("%v is not held", e)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("Entries(%q): %q, want %q", prefix, got, want)
+		}
+	}
+	t.release(s2, others...)
+
+	// Each of the two is let go by itself; who waits needs both.
+	req := request(lockmgr.Queue, file("b"), seven)
+	got := t.start(t.within(patience), s2, req)
+	if t.opts.Ordered {
+		t.eventually("the waiter stands behind the inode", func() bool {
+			list := t.entries("b")
+			return len(list) == 2 && list[0].Held && !list[1].Held && list[1].Key == seven
+		})
+	}
+	t.release(s1, held[0])
+	select {
+	case a := <-got:
+		t.Fatalf("granted while the inode is held: %v", a)
+	default:
+	}
+	t.release(s1, held[1])
+	a := t.await(got)
+	if a.err != nil || a.grants[1].Token <= held[1].Token {
+		t.Fatalf("after the release: %v, %v", a.grants, a.err)
+	}
+	t.release(s2, a.grants...)
+	t.owners()
+}
+
 // testPathBytes: a path is bytes, and the words of the backend's own layout are
 // names like any other.
 func testPathBytes(t *bench) {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -56,19 +58,27 @@ func (m *Memory) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, e
 	if err := m.answers(ctx); err != nil {
 		return nil, err
 	}
-	var list []lockmgr.Entry
+	var names, inodes []lockmgr.Entry
+	listed := make(map[uuid.UUID]bool)
 	for _, e := range m.entries {
-		if prefix != "" && e.Key.Path != prefix && !strings.HasPrefix(e.Key.Path, prefix+"/") {
-			continue
+		le := lockmgr.Entry{Key: e.Key, Holder: e.holder, Token: e.Token, Held: m.blocker(e.Key, e.Token) == nil}
+		switch {
+		case e.Key.Kind == lockmgr.Inode:
+			inodes = append(inodes, le)
+		case prefix == "" || e.Key.Path == prefix || strings.HasPrefix(e.Key.Path, prefix+"/"):
+			names = append(names, le)
+			listed[e.Owner] = true
 		}
-		list = append(list, lockmgr.Entry{
-			Key: e.Key, Holder: e.holder, Token: e.Token, Held: m.blocker(e.Key, e.Token) == nil,
+	}
+	if prefix != "" {
+		inodes = slices.DeleteFunc(inodes, func(e lockmgr.Entry) bool { return !listed[e.Holder.Owner] })
+	}
+	for _, list := range [][]lockmgr.Entry{names, inodes} {
+		slices.SortStableFunc(list, func(x, y lockmgr.Entry) int {
+			return cmp.Or(cmp.Compare(x.Key.Path, y.Key.Path), cmp.Compare(x.Token, y.Token))
 		})
 	}
-	slices.SortStableFunc(list, func(x, y lockmgr.Entry) int {
-		return cmp.Or(cmp.Compare(x.Key.Path, y.Key.Path), cmp.Compare(x.Token, y.Token))
-	})
-	return list, nil
+	return append(names, inodes...), nil
 }
 
 // Disconnect makes the service unreachable: requests fail with ErrUnavailable,
