@@ -100,9 +100,10 @@ func TestLayers(t *testing.T) {
 		"internal/boottime": {},
 		"lockmgr":           {"renew", "internal/boottime"},
 		"lockmgr/etcdlock":  {"lockmgr"},
-		"fs":                {"lockmgr", "internal/procid", "internal/volume"},
+		"policy":            {},
+		"fs":                {"lockmgr", "policy", "internal/procid", "internal/volume"},
 		"internal/procid":   {"lockmgr"},
-		"internal/volume":   {},
+		"internal/volume":   {"policy"},
 		"internal/mounts":   {},
 	}
 	pkgs := load(t)

@@ -1,0 +1,125 @@
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Action is what a rule does with the files it matches.
+type Action uint8
+
+// The actions.
+const (
+	Lock     Action = iota // open for write takes the lock
+	NoLock                 // open for write takes none
+	ReadOnly               // nothing is changed through the view
+)
+
+var actions = []string{Lock: "lock", NoLock: "nolock", ReadOnly: "readonly"}
+
+func (a Action) String() string { return actions[a] }
+
+// Decision is what holds for one path. The zero value is that of a path which
+// no rule matches: it is locked by the terms of the mount.
+type Decision struct {
+	Action Action
+	Wait   *time.Duration // how long an open waits, negative for ever; nil: as the mount says
+	Scope  string         // who shares the lock; empty: as the mount says
+}
+
+// Rule is one line of a policy.
+type Rule struct {
+	Decision
+	glob glob
+	seen atomic.Bool // it has decided about a path
+}
+
+// String is the rule as it counts for the digest.
+func (r *Rule) String() string {
+	words := []string{r.glob.String(), r.Action.String()}
+	if r.Wait != nil {
+		words = append(words, "wait="+formatWait(*r.Wait))
+	}
+	if r.Scope != "" {
+		words = append(words, "scope="+r.Scope)
+	}
+	return strings.Join(words, " ")
+}
+
+func formatWait(d time.Duration) string {
+	if d < 0 {
+		return "-1"
+	}
+	return d.String()
+}
+
+// Policy is the rules of a volume, in order. A nil Policy has none. It is safe
+// for concurrent use.
+type Policy struct {
+	rules []*Rule
+}
+
+// Empty reports whether no rule is there: every file is locked.
+func (p *Policy) Empty() bool { return p == nil || len(p.rules) == 0 }
+
+// Match returns what holds for a path, relative to the volume's root and clean.
+func (p *Policy) Match(path string) Decision {
+	if p == nil {
+		return Decision{}
+	}
+	for _, r := range p.rules {
+		if r.glob.match(path) {
+			if !r.seen.Load() { // a store each time would make the rule's cache line travel
+				r.seen.Store(true)
+			}
+			return r.Decision
+		}
+	}
+	return Decision{}
+}
+
+// Uniform reports whether every path below dir is surely locked, so that none
+// changes its Action when dir is moved. The root is the empty path.
+func (p *Policy) Uniform(dir string) bool {
+	if p == nil {
+		return true
+	}
+	for _, r := range p.rules {
+		if r.Action != Lock && r.glob.mayMatchBelow(dir) {
+			return false
+		}
+	}
+	return true
+}
+
+// Rules returns the rules in order.
+func (p *Policy) Rules() []*Rule {
+	if p == nil {
+		return nil
+	}
+	return p.rules
+}
+
+// Unmatched returns the rules that have not decided about any path yet: those
+// whose glob is wrong, perhaps, or that an earlier rule overrides.
+func (p *Policy) Unmatched() []*Rule {
+	var unmatched []*Rule
+	for _, r := range p.Rules() {
+		if !r.seen.Load() {
+			unmatched = append(unmatched, r)
+		}
+	}
+	return unmatched
+}
+
+// Digest names the policy: the same for the same rules in the same order.
+func (p *Policy) Digest() string {
+	h := sha256.New()
+	for _, r := range p.Rules() {
+		h.Write([]byte(r.String() + "\n"))
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
