@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -39,6 +40,7 @@ type Backend struct {
 	timeout time.Duration
 	log     *slog.Logger
 	trees   treeCache
+	volume  atomic.Pointer[[]byte] // the record that VolumeRecord saw; nil before
 }
 
 var _ lockmgr.Backend = (*Backend)(nil)

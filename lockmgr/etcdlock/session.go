@@ -35,7 +35,7 @@ var _ lockmgr.Session = (*Session)(nil)
 
 // OpenSession grants a lease of ttl, in whole seconds and never less, and puts
 // the session record on it. The caller counts its deadline from before the call.
-// Errors: ErrUnavailable, wrapping ctx's if that ended the call.
+// Errors: ErrUnavailable, wrapping ctx's if that ended the call; ErrVolumeChanged.
 func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
 	value, err := json.Marshal(info)
 	if err != nil {
@@ -51,7 +51,10 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		ttl:    min(ttl, granted),
 		record: b.keys.session(strconv.FormatInt(int64(lease), 16)),
 	}
-	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpPut(s.record, string(value), clientv3.WithLease(lease))}, nil)
+	resp, err := b.txn(ctx, b.volumeStands(), []clientv3.Op{clientv3.OpPut(s.record, string(value), clientv3.WithLease(lease))}, nil)
+	if err == nil && !resp.Succeeded {
+		err = b.volumeFell(ctx)
+	}
 	if err != nil {
 		// Worth one try only: the lease holds nothing but the record, and ends.
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.timeout)

@@ -2,15 +2,32 @@ package etcdlock
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
 )
+
+// ErrVolumeChanged: the volume's record is not the one this backend has seen.
+// Somebody changed what all mounts have to agree on while this one was not there.
+var ErrVolumeChanged = errors.New("the volume's record has changed since it was mounted: mount it again")
 
 // VolumeRecord puts want as the record of the volume if there is none, and
 // returns the one that stands: want's bytes, or what another mount put first.
+// From then on the backend opens sessions only while that record stands.
 // It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's.
 func (b *Backend) VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error) {
+	if stored, err = b.putVolumeRecord(ctx, want); err == nil {
+		b.volume.Store(&stored)
+	}
+	return stored, err
+}
+
+func (b *Backend) putVolumeRecord(ctx context.Context, want []byte) (stored []byte, err error) {
 	key := b.keys.volume()
 	var r retrier
 	err = r.do(ctx, func() error {
@@ -32,4 +49,84 @@ func (b *Backend) VolumeRecord(ctx context.Context, want []byte) (stored []byte,
 		return nil, fmt.Errorf("volume record: %w", err)
 	}
 	return stored, nil
+}
+
+// VolumeInUseError reports the mounts that keep a volume's record as it is.
+type VolumeInUseError struct {
+	Sessions []lockmgr.SessionInfo
+}
+
+func (e *VolumeInUseError) Error() string {
+	mounts := make([]string, len(e.Sessions))
+	for i, s := range e.Sessions {
+		mounts[i] = fmt.Sprintf("%s on %s", s.Mountpoint, s.Node)
+	}
+	return fmt.Sprintf("the volume is mounted (%s): unmount it everywhere first; a mount that was killed counts until its TTL has passed", strings.Join(mounts, ", "))
+}
+
+// ReplaceVolumeRecord puts want in the place of old, while no session of the
+// volume lives, and opens sessions only while want stands. It tries until ctx
+// ends. Errors: *VolumeInUseError; ErrVolumeChanged when old is not the record
+// any more; ErrUnavailable, wrapping ctx's.
+func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) error {
+	key, sessions := b.keys.volume(), b.keys.session("")
+	var r retrier
+	err := r.do(ctx, func() error {
+		resp, err := b.txn(ctx,
+			[]clientv3.Cmp{
+				clientv3.Compare(clientv3.Value(key), "=", string(old)),
+				clientv3.Compare(clientv3.CreateRevision(sessions).WithPrefix(), "=", 0),
+			},
+			[]clientv3.Op{clientv3.OpPut(key, string(want))},
+			[]clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(sessions, clientv3.WithPrefix())})
+		if err != nil || resp.Succeeded {
+			return err
+		}
+		stored := resp.Responses[0].GetResponseRange().Kvs
+		if len(stored) == 1 && string(stored[0].Value) == string(want) {
+			return nil // an earlier answer was lost
+		}
+		inUse := &VolumeInUseError{}
+		for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
+			var s lockmgr.SessionInfo
+			if err := json.Unmarshal(kv.Value, &s); err != nil {
+				return fmt.Errorf("session record %s: %w", kv.Key, err)
+			}
+			inUse.Sessions = append(inUse.Sessions, s)
+		}
+		if len(inUse.Sessions) > 0 {
+			return inUse
+		}
+		return ErrVolumeChanged
+	})
+	if err != nil {
+		return fmt.Errorf("volume record: %w", err)
+	}
+	b.volume.Store(&want)
+	return nil
+}
+
+// volumeStands is what has to hold for a session to be opened, in the same Txn:
+// a session opened beside a changed record would be a mount of another policy.
+func (b *Backend) volumeStands() []clientv3.Cmp {
+	seen := b.volume.Load()
+	if seen == nil {
+		return nil // whoever this is has no volume of its own
+	}
+	return []clientv3.Cmp{clientv3.Compare(clientv3.Value(b.keys.volume()), "=", string(*seen))}
+}
+
+// volumeFell says why a Txn under volumeStands was refused. A record that is
+// gone, with all else that a new etcd has forgotten, is put again, and the
+// session is worth another try.
+func (b *Backend) volumeFell(ctx context.Context) error {
+	seen := *b.volume.Load()
+	stored, err := b.putVolumeRecord(ctx, seen)
+	switch {
+	case err != nil:
+		return err
+	case string(stored) != string(seen):
+		return ErrVolumeChanged
+	}
+	return fmt.Errorf("%w: the volume's record was gone", lockmgr.ErrUnavailable)
 }

@@ -1,0 +1,93 @@
+package etcdlock_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+)
+
+func mustRecord(t *testing.T, b *etcdlock.Backend, want string) {
+	t.Helper()
+	stored, err := b.VolumeRecord(within(t, patience), []byte(want))
+	if err != nil || string(stored) != want {
+		t.Fatalf("VolumeRecord: %q, %v, want %q", stored, err, want)
+	}
+}
+
+func openErr(t *testing.T, b *etcdlock.Backend) error {
+	t.Helper()
+	s, err := b.OpenSession(within(t, patience), lockmgr.SessionInfo{}, time.Minute)
+	if err == nil {
+		_ = s.Close(within(t, patience))
+	}
+	return err
+}
+
+// The record is replaced only while nobody has the volume mounted.
+func TestReplaceVolumeRecord(t *testing.T) {
+	client, kv := flawed(t)
+	b, etcd := newVolume(t, client)
+	other := newBackend(t, dial(t), etcd.name)
+	mustRecord(t, b, "old")
+	mustRecord(t, other, "old")
+
+	s, err := other.OpenSession(within(t, patience), lockmgr.SessionInfo{Node: "n1", Mountpoint: "/mnt/n1"}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new"))
+	if inUse := new(*etcdlock.VolumeInUseError); !errors.As(err, inUse) || !strings.Contains(err.Error(), "/mnt/n1 on n1") {
+		t.Errorf("while it is mounted: %v", err)
+	}
+	mustRecord(t, b, "old")
+	if err := s.Close(within(t, patience)); err != nil {
+		t.Fatal(err)
+	}
+
+	kv.next(lostReply)
+	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new")); err != nil {
+		t.Error(err)
+	}
+	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("third")); !errors.Is(err, etcdlock.ErrVolumeChanged) {
+		t.Errorf("with an old record: %v", err)
+	}
+	if err := openErr(t, b); err != nil {
+		t.Errorf("session after the change: %v", err)
+	}
+}
+
+// A mount that was away while the record changed opens no session, and so
+// takes no lock by what it used to be.
+func TestNoSessionBesideAnotherRecord(t *testing.T) {
+	b, etcd := newVolume(t, dial(t))
+	away := newBackend(t, dial(t), etcd.name)
+	mustRecord(t, b, "old")
+	mustRecord(t, away, "old")
+	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	if err := openErr(t, away); !errors.Is(err, etcdlock.ErrVolumeChanged) {
+		t.Errorf("OpenSession = %v, want ErrVolumeChanged", err)
+	}
+}
+
+// An etcd that has forgotten everything gets the record back from the mounts
+// that live.
+func TestForgottenRecordIsPutAgain(t *testing.T) {
+	b, etcd := newVolume(t, dial(t))
+	mustRecord(t, b, "old")
+	if _, err := etcd.Delete(t.Context(), etcd.admin("volume")); err != nil {
+		t.Fatal(err)
+	}
+	if err := openErr(t, b); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Errorf("OpenSession = %v, want ErrUnavailable, to be tried again", err)
+	}
+	mustRecord(t, b, "old")
+	if err := openErr(t, b); err != nil {
+		t.Error(err)
+	}
+}
