@@ -41,6 +41,10 @@ func TestRefusals(t *testing.T) {
 	v.write("file", "")
 	file := filepath.Join(v.source, "file")
 	missing := filepath.Join(v.dir, "missing")
+	rules := filepath.Join(v.dir, "rules")
+	if err := os.WriteFile(rules, []byte("# good\n*.log nolock\n/etc/** read-only\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	mount := func(args ...string) []string { return append([]string{"mount"}, args...) }
 	for name, c := range map[string]struct {
 		args   []string
@@ -72,6 +76,10 @@ func TestRefusals(t *testing.T) {
 		"TTL in the environment":  {mount(v.source, empty), "LOCKFS_TTL=soon", 2, "LOCKFS_TTL"},
 		"wait no duration":        {mount("--wait", "-2s", v.source, empty), "", 2, "-1 (for ever)"},
 		"scope unknown":           {mount("--scope", "galaxy", v.source, empty), "", 2, "auto|handle|process|pod|node"},
+		"policy missing":          {mount("--policy", missing, v.source, empty), "", 2, missing},
+		"policy with a bad rule":  {mount("--policy", rules, v.source, empty), "", 2, rules + `: line 3, column 9: unknown action "read-only": want lock, nolock or readonly`},
+		"second rule is bad":      {mount("--rule", "*.log nolock", "--rule", "a lock scope=galaxy", v.source, empty), "", 2, "--rule: line 2, column 8: unknown scope"},
+		"rule in the environment": {mount(v.source, empty), "LOCKFS_RULE=*.log nolock\na/ lock", 2, "--rule: line 2, column 1: the glob ends in a slash"},
 		"background":              {mount("--foreground=false", v.source, empty), "", 2, "foreground"},
 		"embedded and endpoints":  {mount("--embedded", "--endpoints", "http://127.0.0.1:1", v.source, empty), "", 2, "exclude each other"},
 		"endpoints unreachable":   {mount("--endpoints", "http://127.0.0.1:1", v.source, empty), "", 1, "http://127.0.0.1:1"},

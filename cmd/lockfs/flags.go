@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+	"github.com/lockfs/lockfs/policy"
 )
 
 // volumeFlags say which volume, and where its locks are kept.
@@ -42,13 +43,9 @@ func (w *waitFlag) String() string {
 func (w *waitFlag) Type() string { return "duration" }
 
 func (w *waitFlag) Set(s string) error {
-	if s == "-1" {
-		*w = -1
-		return nil
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d < 0 {
-		return fmt.Errorf("want a duration such as 30s or 5m, 0 (refuse at once) or -1 (for ever)")
+	d, err := policy.ParseWait(s)
+	if err != nil {
+		return err
 	}
 	*w = waitFlag(d)
 	return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/lockfs/lockfs/internal/procid"
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -28,6 +29,7 @@ const startTimeout = 15 * time.Second
 // mountOptions are the flags of 'lockfs mount'.
 type mountOptions struct {
 	volumeFlags
+	policyFlags
 	ttl, suspendWait, nameWait time.Duration
 	wait                       waitFlag
 	scope                      choiceFlag[fs.Scope]
@@ -38,6 +40,7 @@ type mountOptions struct {
 	embedded                   bool
 
 	source, mountpoint string
+	policy             *policy.Policy
 }
 
 func newMount() *cobra.Command {
@@ -52,14 +55,17 @@ func newMount() *cobra.Command {
 		Long: `Mount a view of the directory SOURCE at MOUNTPOINT, an empty directory, and serve it
 until it is unmounted or the program gets SIGINT or SIGTERM.
 
-All mounts of a volume must agree on --namespace, --name and SOURCE's root, and use the
-same lock service. Without --endpoints that is an etcd which lockfs runs by itself, for the mounts of
+All mounts of a volume must agree on --namespace, --name, SOURCE's root and the policy
+(--policy, --rule), and use the same lock service. Without --endpoints that is an etcd which lockfs runs by itself, for the mounts of
 this machine only.`,
 		Example: `  # Try it on one machine
   lockfs mount /srv/shared /mnt/shared
 
   # On every node, over a network volume
-  lockfs mount --endpoints https://etcd:2379 --name shared /net/shared /mnt/shared`,
+  lockfs mount --endpoints https://etcd:2379 --name shared /net/shared /mnt/shared
+
+  # Logs need no lock, and nobody changes the configuration
+  lockfs mount --rule '*.log nolock' --rule '/etc/** readonly' /srv/shared /mnt/shared`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.source, o.mountpoint = args[0], args[1]
@@ -67,7 +73,8 @@ this machine only.`,
 		},
 	}
 	f := cmd.Flags()
-	o.register(f)
+	o.volumeFlags.register(f)
+	o.policyFlags.register(f)
 	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long a lock outlives a mount that is cut off or killed; whole seconds, at least 3s")
 	f.Var(&o.wait, "wait", "how long an open waits for a lock; 0 refuses at once, -1 waits for ever")
 	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a request that cannot queue (rename, unlink, truncate, …) tries a lock held on another node")
@@ -126,8 +133,11 @@ func (o *mountOptions) check() error {
 			return usage(fmt.Errorf("%s is on a network file system (%s), and locks kept on this machine exclude no other: give --endpoints, or --embedded if only this machine writes there", o.source, fstype))
 		}
 	}
-	if o.scope.value.NeedsHostPIDs() && !(procid.Proc{}).InHostPIDNamespace() {
-		return usage(fmt.Errorf("--scope %s: callers cannot be told apart outside the host's PID namespace: share it (in Kubernetes: hostPID: true), or use --scope handle or node", o.scope.value))
+	if o.policy, err = o.readPolicy(); err != nil {
+		return usage(err)
+	}
+	if scope := o.needsHostPIDs(); scope != "" && !(procid.Proc{}).InHostPIDNamespace() {
+		return usage(fmt.Errorf("scope %s: callers cannot be told apart outside the host's PID namespace: share it (in Kubernetes: hostPID: true), or use scope handle or node", scope))
 	}
 	if err := mounts.CheckFuse(); err != nil {
 		return err
@@ -141,6 +151,20 @@ func (o *mountOptions) check() error {
 		return usage(err)
 	}
 	return nil
+}
+
+// needsHostPIDs returns a scope, of the mount or of a rule, that tells callers
+// apart by their processes; "" if there is none.
+func (o *mountOptions) needsHostPIDs() fs.Scope {
+	if o.scope.value.NeedsHostPIDs() {
+		return o.scope.value
+	}
+	for _, r := range o.policy.Rules() {
+		if s := fs.Scope(r.Scope); s.NeedsHostPIDs() {
+			return s
+		}
+	}
+	return ""
 }
 
 func (o *mountOptions) renew() renew.Config {
@@ -170,6 +194,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 	defer closeBackend()
 	if _, err := volume.Check(start, volume.Config{
 		Source: o.source, Namespace: o.namespace, Name: o.name, Record: backend,
+		Policy: o.policy.Digest(), SetPolicy: o.setPolicy,
 	}); err != nil {
 		return err
 	}
@@ -189,7 +214,8 @@ func (o *mountOptions) run(ctx context.Context) error {
 		return errors.Join(err, o.closeLocks(locks))
 	}
 	log.Info("mounted", slog.String("source", o.source), slog.String("mountpoint", o.mountpoint),
-		slog.String("version", buildVersion()))
+		slog.String("policy", o.policy.Digest()), slog.String("version", buildVersion()))
+	defer reportUnmatched(log, o.policy)
 
 	unmounted := make(chan struct{})
 	go func() { view.Wait(); close(unmounted) }()

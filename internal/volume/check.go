@@ -14,13 +14,19 @@ type RecordStore interface {
 	// VolumeRecord stores want as the record unless there is one, and returns the
 	// record as it then is.
 	VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error)
+
+	// ReplaceVolumeRecord puts want in the place of old. It fails, and changes
+	// nothing, while any mount of the volume lives, or if old is not the record.
+	ReplaceVolumeRecord(ctx context.Context, old, want []byte) error
 }
 
-// Config says which volume a mount is for. All fields are required.
+// Config says which volume a mount is for. All fields but SetPolicy are required.
 type Config struct {
 	Source    string      // SOURCE, an absolute path
 	Namespace string      // of the volume, see ValidateName
 	Name      string      // of the volume, see ValidateName
+	Policy    string      // the digest of the mount's policy
+	SetPolicy bool        // make Policy the volume's, if no mount of the volume lives
 	Record    RecordStore // the lock service's record for Namespace and Name
 }
 
@@ -32,9 +38,9 @@ const markerAttempts = 5
 // mean one volume, creates what a first mount has to, and returns the
 // volume's id.
 //
-// Errors: ErrName; *MismatchError when they mean different ones; *InvalidError
-// for a marker or a record that cannot be read; the file system's, the record store's.
-// A marker that Check created is removed again when the record turns out to
+// Errors: ErrName; *MismatchError when they mean different ones; *PolicyError
+// when the volume has another policy; *InvalidError for a marker or a record that cannot be read; the file system's, the
+// record store's. A marker that Check created is removed again when the record turns out to
 // be another volume's; after any other error it stays, and the next mount
 // goes on from it.
 func Check(ctx context.Context, cfg Config) (uuid.UUID, error) {
@@ -51,11 +57,11 @@ func Check(ctx context.Context, cfg Config) (uuid.UUID, error) {
 	}
 	volume := cfg.Namespace + "/" + cfg.Name
 	record, err := decode("the record of volume "+volume+" in the lock service", b)
-	if err == nil && record != marker {
+	if err == nil && !record.sameVolume(marker) {
 		err = disagree(cfg, marker, record, created)
 	}
 	if err == nil {
-		return marker.ID, nil
+		return marker.ID, settlePolicy(ctx, cfg, marker, record, b)
 	}
 	if created {
 		if undo := removeMarker(cfg.Source, marker); undo != nil {
@@ -76,7 +82,7 @@ func openMarker(cfg Config) (marker identity, created bool, err error) {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return identity{}, false, err
 		}
-		marker = identity{Format: format, ID: uuid.New(), Namespace: cfg.Namespace, Name: cfg.Name}
+		marker = identity{Format: format, ID: uuid.New(), Namespace: cfg.Namespace, Name: cfg.Name, Policy: cfg.Policy}
 		err = createMarker(cfg.Source, marker)
 		if err == nil {
 			return marker, true, nil

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,12 +13,15 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/policy"
 )
 
 // memStore is the record in a lock service, by the rules of RecordStore.
 type memStore struct {
 	mu     sync.Mutex
 	record []byte // GUARDED_BY(mu)
+	inUse  bool   // a mount lives
 }
 
 func (s *memStore) VolumeRecord(_ context.Context, want []byte) ([]byte, error) {
@@ -29,13 +33,29 @@ func (s *memStore) VolumeRecord(_ context.Context, want []byte) ([]byte, error) 
 	return s.record, nil
 }
 
+func (s *memStore) ReplaceVolumeRecord(_ context.Context, old, want []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inUse || !bytes.Equal(s.record, old) {
+		return errInUse
+	}
+	s.record = want
+	return nil
+}
+
+var errInUse = errors.New("in use")
+
 // downStore is a lock service that does not answer.
 type downStore struct{ err error }
 
 func (s downStore) VolumeRecord(context.Context, []byte) ([]byte, error) { return nil, s.err }
 
+func (s downStore) ReplaceVolumeRecord(context.Context, []byte, []byte) error { return s.err }
+
+var noPolicy = (*policy.Policy)(nil).Digest()
+
 func config(source string, store RecordStore) Config {
-	return Config{Source: source, Namespace: "default", Name: "data", Record: store}
+	return Config{Source: source, Namespace: "default", Name: "data", Policy: noPolicy, Record: store}
 }
 
 func mustCheck(t *testing.T, cfg Config) uuid.UUID {

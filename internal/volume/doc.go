@@ -8,7 +8,7 @@
 // what it was asked for:
 //
 //	SOURCE/.lockfs-volume            the marker  ┐ format, volume id,
-//	/lockfs/<ns>/<name>/volume       the record  ┘ namespace, name
+//	/lockfs/<ns>/<name>/volume       the record  ┘ namespace, name, policy
 //
 //	marker  record
 //	no      no      first mount: the marker is created, then the record
@@ -19,6 +19,14 @@
 // Two first mounts may race, on one node or two: creating the marker is
 // exclusive on the file system, creating the record in the lock service.
 // Whoever loses finds the other's and compares.
+//
+// # Policy
+//
+// The identity holds the digest of the volume's policy, which every mount has
+// to bring along. That of the record counts; the marker's follows it. Only the
+// policy ever changes, and only while no mount of the volume lives: the record
+// store compares and replaces in one transaction, and opens no session any more
+// for a mount that has seen the record before.
 //
 // # Not detected
 //

@@ -3,6 +3,8 @@ package volume
 import (
 	"errors"
 	"fmt"
+
+	"github.com/lockfs/lockfs/policy"
 )
 
 // ErrNewer: the volume was made by a newer lockfs, in a format this one does
@@ -35,6 +37,30 @@ func (e *MismatchError) Error() string {
 			e.Field, e.Source, MarkerName, e.Marker, e.Record, e.Volume)
 	}
 }
+
+// PolicyError reports that a mount's policy is not the volume's. Nothing has
+// been changed.
+type PolicyError struct {
+	Volume string // namespace/name
+	Record string // the digest of the volume's policy
+	Asked  string // the digest of the mount's
+}
+
+func (e *PolicyError) Error() string {
+	return fmt.Sprintf("volume %s has policy %s, this mount has %s: with two policies they would not exclude each other; "+
+		"mount with the --policy and --rule of the other mounts, or, to change it for all, unmount them all and mount the first with --set-policy",
+		e.Volume, describe(e.Record), describe(e.Asked))
+}
+
+// describe shortens a digest as people do.
+func describe(digest string) string {
+	if digest == (*policy.Policy)(nil).Digest() {
+		return short(digest) + " (no rules)"
+	}
+	return short(digest)
+}
+
+func short(digest string) string { return digest[:min(len(digest), len("sha256:")+12)] }
 
 // InvalidError reports a marker or a record that cannot be read as one.
 type InvalidError struct {

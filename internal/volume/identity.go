@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/policy"
 )
 
 // format is the version of the identity and of the layout of the volume's keys.
@@ -18,6 +20,13 @@ type identity struct {
 	ID        uuid.UUID `json:"id"`
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
+	Policy    string    `json:"policy,omitempty"` // its digest; empty of a volume made before there were policies
+}
+
+// sameVolume reports whether two identities are of one volume. Its policy can change.
+func (id identity) sameVolume(other identity) bool {
+	id.Policy = other.Policy
+	return id == other
 }
 
 func (id identity) encode() []byte {
@@ -43,6 +52,9 @@ func decode(where string, b []byte) (identity, error) {
 	var id identity
 	if err := json.Unmarshal(b, &id); err != nil {
 		return identity{}, &InvalidError{Where: where, Err: err}
+	}
+	if id.Policy == "" {
+		id.Policy = (*policy.Policy)(nil).Digest()
 	}
 	switch {
 	case id.Format < 1:

@@ -55,12 +55,11 @@ func readMarker(source string) (identity, error) {
 // createMarker writes id's marker. It appears complete and on disk, or not at
 // all. It fails with fs.ErrExist when there is one that is not id's.
 func createMarker(source string, id identity) error {
-	tmp := filepath.Join(source, MarkerName+"."+uuid.NewString())
-	if err := writeSynced(tmp, id.encode()); err != nil {
-		_ = os.Remove(tmp)
+	tmp, err := writeMarker(source, id)
+	if err != nil {
 		return fmt.Errorf("create the volume's marker: %w%s", err, advice(err))
 	}
-	err := renameNoReplace(tmp, filepath.Join(source, MarkerName))
+	err = renameNoReplace(tmp, filepath.Join(source, MarkerName))
 	if err != nil {
 		_ = os.Remove(tmp)
 	}
@@ -74,6 +73,29 @@ func createMarker(source string, id identity) error {
 		return fmt.Errorf("create the volume's marker: %w", err)
 	}
 	return syncDir(source)
+}
+
+// replaceMarker writes id's marker over the one that is there.
+func replaceMarker(source string, id identity) error {
+	tmp, err := writeMarker(source, id)
+	if err == nil {
+		if err = os.Rename(tmp, filepath.Join(source, MarkerName)); err != nil {
+			_ = os.Remove(tmp)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("note the policy in the volume's marker: %w", err)
+	}
+	return syncDir(source)
+}
+
+// writeMarker writes id's marker, not yet under its name.
+func writeMarker(source string, id identity) (tmp string, err error) {
+	tmp = filepath.Join(source, MarkerName+"."+uuid.NewString())
+	if err = writeSynced(tmp, id.encode()); err != nil {
+		_ = os.Remove(tmp)
+	}
+	return tmp, err
 }
 
 // advice says what to do about an error of the first write to SOURCE.

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/policy"
+)
+
+// policyFlags say which rules hold in the view.
+type policyFlags struct {
+	policyFile string
+	rules      []string
+	setPolicy  bool
+}
+
+func (p *policyFlags) register(fs *pflag.FlagSet) {
+	fs.StringVar(&p.policyFile, "policy", "", "`file` of rules, one a line: GLOB lock|nolock|readonly [wait=DURATION] [scope=SCOPE]; the first that matches a path holds. All mounts of a volume have the same")
+	fs.StringArrayVar(&p.rules, "rule", nil, "a `rule` as in --policy, in front of those; may be repeated, in the environment one a line")
+	fs.BoolVar(&p.setPolicy, "set-policy", false, "make --policy and --rule the volume's policy; it must not be mounted anywhere with another")
+}
+
+// readPolicy returns the policy that the flags make.
+func (p *policyFlags) readPolicy() (*policy.Policy, error) {
+	sources := []policy.Source{{Name: "--rule", Text: strings.Join(p.rules, "\n")}}
+	if p.policyFile != "" {
+		text, err := os.ReadFile(p.policyFile)
+		if err != nil {
+			return nil, fmt.Errorf("--policy: %w", err)
+		}
+		sources = append(sources, policy.Source{Name: p.policyFile, Text: string(text)})
+	}
+	scopes := make([]string, len(fs.Scopes))
+	for i, s := range fs.Scopes {
+		scopes[i] = string(s)
+	}
+	return policy.Parse(scopes, sources...)
+}
+
+// reportUnmatched names the rules that nothing has met, which may be misspelled.
+func reportUnmatched(log *slog.Logger, p *policy.Policy) {
+	for _, r := range p.Unmatched() {
+		log.Warn("a rule of the policy matched nothing that was used here", slog.String("rule", r.String()))
+	}
+}
