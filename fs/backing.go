@@ -24,6 +24,14 @@ func reopen(fd int, flags int) (int, error) {
 
 // lookAt opens name in a directory, and says what it is.
 func lookAt(dirFD int, name string) (fd int, st unix.Stat_t, err error) {
+	fd, st, err = lookOnce(dirFD, name)
+	if err == unix.ESTALE && ask(dirFD, "") == nil { // it was removed, or replaced, by another node
+		fd, st, err = lookOnce(dirFD, name)
+	}
+	return fd, st, err
+}
+
+func lookOnce(dirFD int, name string) (fd int, st unix.Stat_t, err error) {
 	fd, err = ignoringEINTR(func() (int, error) { return unix.Openat(dirFD, name, pathFlags, 0) })
 	if err != nil {
 		return -1, st, err
@@ -36,37 +44,49 @@ func lookAt(dirFD int, name string) (fd int, st unix.Stat_t, err error) {
 }
 
 // resolve opens the inode that path names now, below rootFD and through no
-// symlink. The empty path is the root.
+// symlink. The empty path is the root. On a network volume a client believes
+// names for as long as the attributes of the directory they are in, a minute
+// perhaps, so that it has to be made to ask at each step.
 func resolve(rootFD int, path string) (fd int, st unix.Stat_t, err error) {
 	if path == "" {
 		path = "."
 	}
-	// Of programs only the paths from where they stand are bounded: from the
-	// root this one may be longer than the kernel takes at once.
-	dir := rootFD
-	for len(path) >= unix.PathMax {
-		cut := strings.LastIndexByte(path[:unix.PathMax], '/')
-		fd, err = beneath(dir, path[:cut])
+	fd = rootFD
+	for name := range strings.SplitSeq(path, "/") {
+		dir := fd
+		if err = ask(dir, ""); err == nil {
+			fd, err = beneath(dir, name)
+		}
 		if dir != rootFD {
 			unix.Close(dir)
 		}
 		if err != nil {
 			return -1, st, err
 		}
-		dir, path = fd, path[cut+1:]
 	}
-	fd, err = beneath(dir, path)
-	if dir != rootFD {
-		unix.Close(dir)
+	if err = ask(fd, ""); err == nil {
+		err = unix.Fstat(fd, &st)
 	}
 	if err != nil {
-		return -1, st, err
-	}
-	if err = unix.Fstat(fd, &st); err != nil {
 		unix.Close(fd)
 		return -1, st, err
 	}
 	return fd, st, nil
+}
+
+// statNow returns the attributes of name in a directory as the volume has them.
+func statNow(dirFD int, name string) (st unix.Stat_t, err error) {
+	if err = ask(dirFD, name); err == nil {
+		err = unix.Fstatat(dirFD, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	return st, err
+}
+
+// ask makes a network volume's client ask for the attributes of name in a
+// directory, of the directory itself if name is empty, whatever it believes.
+func ask(dirFD int, name string) error {
+	var st unix.Statx_t
+	return unix.Statx(dirFD, name, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
 }
 
 func beneath(dirFD int, path string) (int, error) {

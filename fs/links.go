@@ -90,9 +90,9 @@ func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node) ([]lock
 		}
 		return err
 	}
-	var st unix.Stat_t
 	for i, d := range names {
-		if unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || !hasMoreNames(&st) {
+		st, err := statNow(d.dir.fd, d.name)
+		if err != nil || !hasMoreNames(&st) {
 			continue
 		}
 		if err := add(keys[i].Path, &st); err != nil {
@@ -102,6 +102,7 @@ func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node) ([]lock
 	if linked == nil {
 		return links, nil
 	}
+	var st unix.Stat_t
 	if err := unix.Fstat(linked.fd, &st); err != nil {
 		return nil, err
 	}
@@ -132,8 +133,8 @@ func (f *FS) trueName(n *node) (dirName, bool) {
 // loses the last name but one, gone. It is none if that is not what happens;
 // EBUSY means that the other name is not known.
 func (f *FS) heirs(gone dirName) ([]dirName, error) {
-	var st unix.Stat_t
-	if unix.Fstatat(gone.dir.fd, gone.name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Nlink != 2 || !hasMoreNames(&st) {
+	st, err := statNow(gone.dir.fd, gone.name)
+	if err != nil || st.Nlink != 2 || !hasMoreNames(&st) {
 		return nil, nil
 	}
 	n := f.nodes.find(inodeOf(&st))

@@ -46,6 +46,17 @@ func (f *FS) mend(dir *node) bool {
 	return dir.id != rootID && f.proveDir(dir) == unix.ESTALE && f.relocate(dir) == nil
 }
 
+// doubtNames makes a network volume's client look up again, once it is asked
+// next, the names that led to a file which the volume does not have any more.
+func (f *FS) doubtNames(n *node) {
+	for range maxDepth {
+		if n = f.nodes.nameOf(n).dir; n == nil {
+			return
+		}
+		_ = ask(n.fd, "")
+	}
+}
+
 // mendTries is how often a request follows a file or a directory that moves
 // while it is being locked.
 const mendTries = 3

@@ -44,6 +44,9 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 
 func (f *FS) openToRead(n *node, flags uint32, out *fuse.OpenOut) fuse.Status {
 	fd, err := reopen(n.fd, int(flags)&^dropped)
+	if err == unix.ESTALE { // another node has removed or replaced it
+		f.doubtNames(n)
+	}
 	if err != nil {
 		return errno(err)
 	}
