@@ -19,7 +19,7 @@ import (
 // stateFile finds the embedded etcd of the volume.
 func (v *volume) stateFile(name string) string {
 	v.t.Helper()
-	found, err := filepath.Glob(filepath.Join(v.dir, "state", "embedded", "*", name))
+	found, err := filepath.Glob(filepath.Join(v.state, "embedded", "*", name))
 	if err != nil || len(found) != 1 {
 		v.t.Fatalf("%s of the embedded etcd: %v, %v", name, found, err)
 	}

@@ -26,6 +26,10 @@ func TestMain(m *testing.M) {
 		serveAgent()
 		return
 	}
+	if os.Getenv(cachingEnv) != "" {
+		serveCaching()
+		return
+	}
 	os.Exit(runTests(m))
 }
 
@@ -59,8 +63,10 @@ type volume struct {
 	t      *testing.T
 	dir    string // of the test
 	source string
+	state  string // directory of the embedded etcd's
 	env    []string
 	args   []string // of each mount
+	cached bool     // each mount has a caching backing of its own
 }
 
 func newVolume(t *testing.T, args ...string) *volume {
@@ -71,12 +77,13 @@ func newVolume(t *testing.T, args ...string) *volume {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	v := &volume{t: t, dir: dir, source: filepath.Join(dir, "source"), args: args}
+	v := &volume{t: t, dir: dir, source: filepath.Join(dir, "source"), state: filepath.Join(dir, "state"), args: args}
 	if err := os.Mkdir(v.source, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	v.env = append(os.Environ(), "LOCKFS_STATE_DIR="+filepath.Join(dir, "state"),
+	v.env = append(os.Environ(), "LOCKFS_STATE_DIR="+v.state,
 		"GORACE=halt_on_error=1 atexit_sleep_ms=0") // the default is a second at each exit
+	v.cached = os.Getenv(backingEnv) == "caching"
 	return v
 }
 
@@ -89,6 +96,7 @@ func (v *volume) inMemory() {
 		v.t.Fatal(err)
 	}
 	v.t.Cleanup(func() { os.RemoveAll(dir) })
+	v.state = dir
 	v.env = append(v.env, "LOCKFS_STATE_DIR="+dir)
 }
 
@@ -133,8 +141,12 @@ func (v *volume) start(name string, args ...string) *mount {
 	if err := os.Mkdir(m.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		v.t.Fatal(err)
 	}
-	all := append([]string{"mount", "--node", name}, v.args...)
-	m.cmd = v.command(append(append(all, args...), v.source, m.dir)...)
+	source, all := v.source, append([]string{"mount", "--node", name}, v.args...)
+	if v.cached {
+		source = v.caching(name)
+		all = append(all, "--name", filepath.Base(v.source), "--endpoints", v.endpoint())
+	}
+	m.cmd = v.command(append(append(all, args...), source, m.dir)...)
 	m.cmd.Stderr = m.log
 	if err := m.cmd.Start(); err != nil {
 		v.t.Fatal(err)

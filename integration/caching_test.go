@@ -1,0 +1,116 @@
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Two mounts over one local directory hide how stale a network volume is: here
+// each mount is over a caching backing of its own.
+
+// backingEnv, set to "caching", gives the mounts of every test such backings.
+const backingEnv = "LOCKFS_TEST_BACKING"
+
+// caching is a mount's own caching backing, which starts with the first
+// mount of that name.
+func (v *volume) caching(name string) (dir string) {
+	v.t.Helper()
+	dir = filepath.Join(v.dir, "caching-"+name)
+	if fsType(dir) == unix.FUSE_SUPER_MAGIC {
+		return dir
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		v.t.Fatal(err)
+	}
+	// A process of its own, so that one that hangs does not take the test along.
+	cmd := exec.Command(os.Args[0], v.source, dir)
+	cmd.Env = append(os.Environ(), cachingEnv+"=1")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		v.t.Fatal(err)
+	}
+	v.t.Cleanup(func() {
+		in.Close()
+		_ = cmd.Wait()
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
+	})
+	eventually(v.t, "the caching backing is mounted", func() bool { return fsType(dir) == unix.FUSE_SUPER_MAGIC })
+	return dir
+}
+
+// endpoint is the etcd of a volume with caching backings: the embedded one of
+// a mount that has none, and that nobody uses.
+func (v *volume) endpoint() string {
+	v.t.Helper()
+	if found, _ := filepath.Glob(filepath.Join(v.state, "embedded", "*", "client.sock")); found == nil {
+		v.cached = false
+		v.mount("etcd")
+		v.cached = true
+	}
+	return "unix://" + v.stateFile("client.sock")
+}
+
+// What is promised of what one mount sees of another's changes is promised of
+// network volumes, too.
+func TestOverCachingClients(t *testing.T) {
+	t.Setenv(backingEnv, "caching")
+	for name, test := range map[string]func(*testing.T){
+		"TestManyWritersOnTwoMounts":       TestManyWritersOnTwoMounts,
+		"TestSqliteOnTwoMounts":            TestSqliteOnTwoMounts,
+		"TestReaderSeesTheLastWriter":      TestReaderSeesTheLastWriter,
+		"TestWaiterSeesWhatTheHolderWrote": TestWaiterSeesWhatTheHolderWrote,
+		"TestReopenWithoutLookup":          TestReopenWithoutLookup,
+		"TestHolderReplacesItsFile":        TestHolderReplacesItsFile,
+		"TestLockFollowsRename":            TestLockFollowsRename,
+		"TestParentRenamedOnAnotherMount":  TestParentRenamedOnAnotherMount,
+		"TestParentReplacedDuringWait":     TestParentReplacedDuringWait,
+		"TestHardLinksAreOneFile":          TestHardLinksAreOneFile,
+		"TestLinkedDuringWait":             TestLinkedDuringWait,
+		"TestSaveByRename":                 TestSaveByRename,
+	} {
+		t.Run(name, test)
+	}
+}
+
+// A name that the client believes, of a file that another mount has moved and
+// writes to, leads no writer to it.
+func TestNamesThatAClientBelieves(t *testing.T) {
+	t.Setenv(backingEnv, "caching")
+	v := newVolume(t)
+	v.inMemory()
+	a, b := v.mount("a"), v.mount("b")
+	v.write("f", "held")
+	holder, other := newAgent(t), newAgent(t)
+	r := other.open(b.path("f"), rdonly)
+	holder.must(call{Op: "rename", Path: a.path("f"), Path2: a.path("g")})
+	fd := holder.open(a.path("g"), rdwr)
+	for _, c := range []struct {
+		call
+		want unix.Errno
+	}{
+		{call{Op: "truncate", Path: b.path("f")}, unix.ENOENT},
+		{call{Op: "open", Path: procFD(r), Flags: wronly | trunc}, unix.EBUSY},
+		{call{Op: "open", Path: b.path("f"), Flags: wronly | trunc}, unix.ENOENT},
+		{call{Op: "unlink", Path: b.path("f")}, unix.ENOENT},
+		{call{Op: "rename", Path: b.path("f"), Path2: b.path("h")}, unix.ENOENT},
+		{call{Op: "link", Path: b.path("f"), Path2: b.path("h")}, unix.ENOENT},
+		{call{Op: "open", Path: b.path("g"), Flags: wronly | trunc | nonblock}, unix.EAGAIN},
+	} {
+		other.fails(c.call, c.want)
+	}
+	if got := holder.do(call{Op: "pread", FD: fd, N: 10}); got.Data != "held" {
+		t.Errorf("the file holds %q, %v", got.Data, got.Err())
+	}
+	// A reader may be led to it; one that the volume has removed is looked for again.
+	holder.must(call{Op: "unlink", Path: a.path("g")})
+	v.write("f", "new")
+	other.sees(b.path("f"), "new")
+}
