@@ -71,9 +71,19 @@ func inGroup(in *fuse.InHeader, gid uint32) bool {
 }
 
 // hasCapability reports whether a request's caller has an effective capability.
+// One that is root only in a user namespace of its own has none here.
 func hasCapability(in *fuse.InHeader, capability int) bool {
 	set, err := strconv.ParseUint(string(statusField(in, "CapEff")), 16, 64)
-	return err == nil && set&(1<<capability) != 0
+	return err == nil && set&(1<<capability) != 0 && inOurUserNamespace(in)
+}
+
+func inOurUserNamespace(in *fuse.InHeader) bool {
+	ours, err := os.Readlink("/proc/self/ns/user")
+	if err != nil {
+		return false
+	}
+	theirs, err := os.Readlink("/proc/" + strconv.FormatUint(uint64(in.Pid), 10) + "/ns/user")
+	return err == nil && theirs == ours
 }
 
 // statusField reads one line of the calling thread's /proc status; nothing if

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"bytes"
 	"strings"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -41,14 +42,52 @@ func (f *FS) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string, dest []
 	return uint32(max(size, 0)), errno(err)
 }
 
-// ListXAttr answers listxattr.
+// ListXAttr answers listxattr. The backing shows root all names.
 func (f *FS) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
 		return 0, stale
 	}
-	size, err := unix.Listxattr(procPath(n.fd), dest)
-	return uint32(max(size, 0)), errno(err)
+	names, err := listXAttr(procPath(n.fd))
+	if err != nil {
+		return 0, errno(err)
+	}
+	names = visible(names, func() bool { return hasCapability(in, unix.CAP_SYS_ADMIN) })
+	switch {
+	case len(dest) == 0: // the caller asks for the size
+	case len(dest) < len(names):
+		return 0, fuse.ERANGE
+	}
+	copy(dest, names)
+	return uint32(len(names)), fuse.OK
+}
+
+// listXAttr returns the names of a file's attributes, each ended by NUL.
+func listXAttr(path string) ([]byte, error) {
+	for {
+		size, err := unix.Listxattr(path, nil)
+		if err != nil || size == 0 {
+			return nil, err
+		}
+		names := make([]byte, size)
+		size, err = unix.Listxattr(path, names)
+		if err != unix.ERANGE { // else there is a new one
+			return names[:max(size, 0)], err
+		}
+	}
+}
+
+// visible leaves out the names that getxattr would not show, those of
+// trusted attributes to all but administrators.
+func visible(names []byte, admin func() bool) []byte {
+	var seen []byte
+	for name := range bytes.SplitAfterSeq(names, []byte{0}) {
+		attr := string(bytes.TrimSuffix(name, []byte{0}))
+		if passes(attr) && (!strings.HasPrefix(attr, "trusted.") || admin()) {
+			seen = append(seen, name...)
+		}
+	}
+	return seen
 }
 
 // SetXAttr answers setxattr and setfacl.

@@ -171,6 +171,38 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		buf := make([]byte, 4096)
 		r.N, err = unix.Getxattr(c.Path, c.Path2, buf)
 		r.Data = hex.EncodeToString(buf[:max(r.N, 0)])
+	case "listxattr": // into N bytes
+		buf := make([]byte, c.N)
+		r.N, err = unix.Listxattr(c.Path, buf)
+		if c.N > 0 {
+			r.Data = names(buf[:max(r.N, 0)])
+		}
+	case "removexattr":
+		err = unix.Removexattr(c.Path, c.Path2)
+	case "chmod":
+		err = unix.Chmod(c.Path, uint32(c.Mode))
+	case "chown": // to user Off and group N
+		err = unix.Chown(c.Path, int(c.Off), c.N)
+	case "utimes": // to Off seconds
+		err = unix.Utimes(c.Path, []unix.Timeval{{Sec: c.Off}, {Sec: c.Off}})
+	case "mtime":
+		var st unix.Stat_t
+		err = unix.Stat(c.Path, &st)
+		r.N = int(st.Mtim.Sec)
+	case "birth": // Data is when Path was made
+		var st unix.Statx_t
+		err = unix.Statx(unix.AT_FDCWD, c.Path, 0, unix.STATX_BTIME, &st)
+		r.Data = fmt.Sprint(st.Mask&unix.STATX_BTIME, st.Btime)
+	case "getflags": // N is those of lsattr
+		r.N, err = unix.IoctlGetInt(c.FD, unix.FS_IOC_GETFLAGS)
+	case "setflags":
+		err = unix.IoctlSetPointerInt(c.FD, unix.FS_IOC_SETFLAGS, c.Flags)
+	case "ioctl": // N, with room for Data
+		buf := make([]byte, 256)
+		if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(c.FD), uintptr(c.N), uintptr(unsafe.Pointer(&buf[0]))); e != 0 {
+			err = e
+		}
+		r.Data = hex.EncodeToString(buf)
 	case "chdir":
 		err = unix.Chdir(c.Path)
 	case "mmap": // maps N bytes of FD, shared and writable

@@ -30,7 +30,7 @@ var differentialCases = map[string]struct {
 		{Who: 2, Op: "fchown", FD: 1, Off: -1, Off2: -1},
 		{Who: 2, Op: "fstat", FD: 1},
 	}},
-	"attributes of root are not listed for others": {known: "fs.ListXAttr lists what the backing shows root", steps: []step{
+	"attributes of root are not listed for others": {steps: []step{
 		{Op: "open", Path: "a", FD: 1, Flags: rdonly | create, Mode: 0o666},
 		{Op: "setxattr", Path: "a", Path2: "trusted.t", Data: "01"},
 		{Op: "setxattr", Path: "a", Path2: "user.a", Data: "01"},
@@ -106,10 +106,4 @@ func differsRightly(s step, view, plain string) bool {
 	// asks before a stranger's write, so that the view cannot refuse it.
 	nothing := s.Off == -1 && s.Off2 == -1
 	return nothing && (s.Op == "chown" || s.Op == "fchown") && view == "0" && plain == "EPERM"
-}
-
-// knownDifference is differsRightly for the known differences that random
-// sequences meet all the time.
-func knownDifference(s step) bool {
-	return strings.HasSuffix(s.Op, "listxattr") && differentialCases["attributes of root are not listed for others"].known != ""
 }
