@@ -1,0 +1,117 @@
+package fs
+
+import (
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// SetAttr answers chmod, chown, utimes and truncate. Of these only truncate
+// changes the file's bytes, and takes its lock. The caller is in.InHeader's:
+// in.Uid and in.Gid are the new owner.
+func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+	n := f.nodes.get(in.NodeId)
+	if n == nil {
+		return stale
+	}
+	if size, ok := in.GetSize(); ok {
+		if s := f.truncate(cancel, in, n, int64(size)); !s.Ok() {
+			return s
+		}
+	}
+	if err := setOwner(n, in); err != nil {
+		return errno(err)
+	}
+	// After chown, which clears the set-id bits that a chmod in the same request sets.
+	if mode, ok := in.GetMode(); ok {
+		if err := unix.Fchmodat(unix.AT_FDCWD, procPath(n.fd), mode, 0); err != nil {
+			return errno(err)
+		}
+	}
+	if s := setTimes(in, n); !s.Ok() {
+		return s
+	}
+	return f.replyAttr(n, out)
+}
+
+// setOwner changes what of a file's owner and group is asked for. It clears
+// set-id bits as the caller's chown does; the backing's kernel, whose caller
+// is root, clears less.
+func setOwner(n *node, in *fuse.SetAttrIn) error {
+	uid, gid := -1, -1
+	if id, ok := in.GetUID(); ok {
+		uid = int(id)
+	}
+	if id, ok := in.GetGID(); ok {
+		gid = int(id)
+	}
+	if uid < 0 && gid < 0 && in.Valid&asked != 0 {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(n.fd, &st); err != nil {
+		return err
+	}
+	caller := &in.InHeader
+	if uid < 0 && gid < 0 && caller.Uid != st.Uid && !hasCapability(caller, unix.CAP_FOWNER) {
+		// A request for nothing is a chown of nothing, which only the owner's
+		// clears set-id bits, or comes before anybody's write, which does it itself.
+		return nil
+	}
+	if err := unix.Fchownat(n.fd, "", uid, gid, unix.AT_EMPTY_PATH); err != nil {
+		return err
+	}
+	const locking = unix.S_ISGID // without S_IXGRP: see setID
+	if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&(unix.S_ISGID|unix.S_IXGRP) == locking &&
+		!inGroup(caller, st.Gid) && !hasCapability(caller, unix.CAP_FSETID) {
+		return killSetGID(procPath(n.fd))
+	}
+	return nil
+}
+
+// asked are the flags of what a request asks for; the others say how.
+const asked = fuse.FATTR_MODE | fuse.FATTR_UID | fuse.FATTR_GID | fuse.FATTR_SIZE | fuse.FATTR_ATIME | fuse.FATTR_MTIME |
+	fuse.FATTR_ATIME_NOW | fuse.FATTR_MTIME_NOW | fuse.FATTR_CTIME
+
+func setTimes(in *fuse.SetAttrIn, n *node) fuse.Status {
+	const any = fuse.FATTR_ATIME | fuse.FATTR_MTIME | fuse.FATTR_ATIME_NOW | fuse.FATTR_MTIME_NOW
+	if in.Valid&any == 0 {
+		return fuse.OK
+	}
+	times := []unix.Timespec{
+		timeArg(in.Valid, fuse.FATTR_ATIME, fuse.FATTR_ATIME_NOW, in.Atime, in.Atimensec),
+		timeArg(in.Valid, fuse.FATTR_MTIME, fuse.FATTR_MTIME_NOW, in.Mtime, in.Mtimensec),
+	}
+	return errno(unix.UtimesNanoAt(unix.AT_FDCWD, procPath(n.fd), times, 0))
+}
+
+func timeArg(valid, set, now uint32, sec uint64, nsec uint32) unix.Timespec {
+	switch {
+	case valid&now != 0:
+		return unix.Timespec{Nsec: unix.UTIME_NOW}
+	case valid&set != 0:
+		return unix.Timespec{Sec: int64(sec), Nsec: int64(nsec)}
+	}
+	return unix.Timespec{Nsec: unix.UTIME_OMIT}
+}
+
+// truncate sets a file's size under its lock: that of the handle, if the
+// request has one that can write, else one for the call.
+func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size int64) fuse.Status {
+	kill := in.Valid&fuse.FATTR_KILL_SUIDGID != 0
+	if fh, ok := in.GetFh(); ok {
+		if h := f.handles.get(fh); h != nil && h.hold != nil {
+			return f.change(cancel, in.Pid, h, func() error { return truncateFile(h.fd, size, kill, &in.InHeader) })
+		}
+	}
+	l, s := f.lockNode(cancel, &in.InHeader, n)
+	if !s.Ok() {
+		return s
+	}
+	defer l.release()
+	fd, err := reopen(l.fd, unix.O_WRONLY)
+	if err != nil {
+		return errno(err)
+	}
+	defer unix.Close(fd)
+	return f.guarded(l.hold, func() error { return truncateFile(fd, size, kill, &in.InHeader) })
+}
