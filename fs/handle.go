@@ -16,6 +16,7 @@ type handle struct {
 	node *node
 	fd   int           // of the backing
 	hold *lockmgr.Hold // nil if it cannot write
+	maps bool          // a mapping of it can be stored to
 
 	// fills is the version with which this open emptied the kernel's cache;
 	// nil once a READ has shown that the kernel has done so, or if it did not.
@@ -30,6 +31,12 @@ type handle struct {
 func newHandle(n *node, fd int, hold *lockmgr.Hold) *handle {
 	h := &handle{node: n, fd: fd, hold: hold, gone: make(chan struct{})}
 	h.uses.Store(1)
+	if hold != nil {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if h.maps = err != nil || flags&unix.O_ACCMODE == unix.O_RDWR; h.maps {
+			n.mappable.Add(1)
+		}
+	}
 	return h
 }
 
@@ -54,6 +61,9 @@ func (h *handle) leave() {
 	}
 	unix.Close(h.fd)
 	if h.hold != nil {
+		if h.maps {
+			h.node.mappable.Add(-1)
+		}
 		h.node.removeHold(h.hold)
 		h.hold.Release()
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +29,8 @@ type node struct {
 	name    string  // the name there; of a node that was relocated, its whole path
 	alias   dirName // another name of a file that has several
 	retired bool    // a lock was lost on it: it opens no more
+
+	mappable atomic.Int64 // how many handles a mapping of which can be stored to
 
 	mu sync.Mutex
 	// told and cached are what the kernel has of the file. GUARDED_BY(mu)

@@ -27,7 +27,7 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 			return errno(err)
 		}
 	}
-	if s := setTimes(in, n); !s.Ok() {
+	if s := f.setTimes(cancel, in, n); !s.Ok() {
 		return s
 	}
 	return f.replyAttr(n, out)
@@ -72,10 +72,15 @@ func setOwner(n *node, in *fuse.SetAttrIn) error {
 const asked = fuse.FATTR_MODE | fuse.FATTR_UID | fuse.FATTR_GID | fuse.FATTR_SIZE | fuse.FATTR_ATIME | fuse.FATTR_MTIME |
 	fuse.FATTR_ATIME_NOW | fuse.FATTR_MTIME_NOW | fuse.FATTR_CTIME
 
-func setTimes(in *fuse.SetAttrIn, n *node) fuse.Status {
+func (f *FS) setTimes(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node) fuse.Status {
 	const any = fuse.FATTR_ATIME | fuse.FATTR_MTIME | fuse.FATTR_ATIME_NOW | fuse.FATTR_MTIME_NOW
 	if in.Valid&any == 0 {
 		return fuse.OK
+	}
+	if in.Valid&fuse.FATTR_SIZE == 0 { // else the kernel writes nothing back until our answer
+		if s := f.writeBack(cancel, &in.InHeader, n); !s.Ok() {
+			return s
+		}
 	}
 	times := []unix.Timespec{
 		timeArg(in.Valid, fuse.FATTR_ATIME, fuse.FATTR_ATIME_NOW, in.Atime, in.Atimensec),
@@ -92,6 +97,34 @@ func timeArg(valid, set, now uint32, sec uint64, nsec uint32) unix.Timespec {
 		return unix.Timespec{Sec: int64(sec), Nsec: int64(nsec)}
 	}
 	return unix.Timespec{Nsec: unix.UTIME_OMIT}
+}
+
+// writeBack makes the kernel write what mappings of a file have dirtied so
+// far: later that would undo a time that is set. The request's caller has the kernel's lock on the inode, which
+// the WRITEs do without. They wait while the session is suspended, for which
+// this does not begin, and which the caller's SIGKILL ends.
+func (f *FS) writeBack(cancel <-chan struct{}, in *fuse.InHeader, n *node) fuse.Status {
+	if n.mappable.Load() == 0 {
+		return fuse.OK
+	}
+	for _, h := range n.allHolds() {
+		if h.Check() != nil {
+			return fuse.OK
+		}
+	}
+	ctx, stop := f.killable(cancel, in.Pid)
+	defer stop()
+	done := make(chan struct{})
+	go func() {
+		f.server.InodeNotify(n.id, 0, 0)
+		close(done)
+	}()
+	select {
+	case <-done:
+		return fuse.OK
+	case <-ctx.Done():
+		return fuse.EINTR
+	}
 }
 
 // truncate sets a file's size under its lock: that of the handle, if the
