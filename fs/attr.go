@@ -39,6 +39,22 @@ func (f *FS) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) f
 	return f.replyAttr(n, out)
 }
 
+// Statx answers statx for the time of birth; for all else the kernel asks GetAttr.
+func (f *FS) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) fuse.Status {
+	n := f.nodes.get(in.NodeId)
+	if n == nil {
+		return stale
+	}
+	var stx unix.Statx_t
+	if err := unix.Statx(n.fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &stx); err != nil {
+		return errno(err)
+	}
+	n.tell(&unix.Stat_t{Size: int64(stx.Size), Mtim: unix.Timespec{Sec: stx.Mtime.Sec, Nsec: int64(stx.Mtime.Nsec)}})
+	out.FromStatx(&stx)
+	out.SetTimeout(cacheTimeout)
+	return fuse.OK
+}
+
 func (f *FS) replyAttr(n *node, out *fuse.AttrOut) fuse.Status {
 	var st unix.Stat_t
 	if err := unix.Fstat(n.fd, &st); err != nil {

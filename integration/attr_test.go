@@ -133,3 +133,15 @@ func TestListXAttr(t *testing.T) {
 		c.p.fails(call{Op: "listxattr", Path: a.path("f"), N: size - 1}, unix.ERANGE)
 	}
 }
+
+// A file was born when the file below was.
+func TestBirthTime(t *testing.T) {
+	v := newVolume(t)
+	a := v.mount("a")
+	v.write("f", "")
+	p := newAgent(t)
+	want := p.do(call{Op: "birth", Path: v.inSource("f")})
+	if got := p.do(call{Op: "birth", Path: a.path("f")}); got.Data != want.Data || got.Err() != nil {
+		t.Errorf("born %s (%v), want %s", got.Data, got.Err(), want.Data)
+	}
+}
