@@ -145,3 +145,91 @@ func TestBirthTime(t *testing.T) {
 		t.Errorf("born %s (%v), want %s", got.Data, got.Err(), want.Data)
 	}
 }
+
+const ( // of linux/fs.h
+	flagImmutable = 0x10
+	flagAppend    = 0x20
+	flagNoDump    = 0x40
+	flagNoAtime   = 0x80
+	flagData      = 0x4000
+)
+
+// The flags of lsattr and chattr are changed by those who may do so on a local
+// disk. As for all metadata no lock is asked for; an immutable file is so for
+// its writer too.
+func TestFlags(t *testing.T) {
+	v := newVolume(t)
+	a, b := v.mount("a"), v.mount("b")
+	v.write("f", strings.Repeat("-", 4096))
+	root, owner, other := newAgent(t), v.newUser(1000, 0), v.newUser(1001, 0)
+	root.must(call{Op: "chown", Path: a.path("f"), Off: 1000, N: 1000})
+	below := root.open(v.inSource("f"), rdonly)
+	usual := root.must(call{Op: "getflags", FD: below})
+	t.Cleanup(func() { root.do(call{Op: "setflags", FD: below, Flags: usual}) })
+
+	set := func(p *agent, flags int) call {
+		return call{Op: "setflags", FD: p.open(b.path("f"), rdonly), Flags: usual | flags}
+	}
+	owner.must(set(owner, flagNoDump|flagNoAtime))
+	for _, fd := range []int{below, root.open(a.path("f"), rdonly)} {
+		if got := root.must(call{Op: "getflags", FD: fd}); got != usual|flagNoDump|flagNoAtime {
+			t.Errorf("flags %x, want %x", got, usual|flagNoDump|flagNoAtime)
+		}
+	}
+	other.fails(set(other, 0), unix.EPERM)
+	owner.fails(set(owner, flagImmutable), unix.EPERM)
+	owner.fails(set(owner, flagAppend), unix.EPERM)
+	for _, p := range []*agent{owner, root} { // how bytes are stored is nobody's to say
+		p.fails(set(p, flagData), unix.EOPNOTSUPP)
+	}
+
+	holder := newAgent(t)
+	fd := holder.open(b.path("f"), rdwr)
+	holder.must(call{Op: "mmap", FD: fd, N: 4096})
+	freeze := set(root, flagImmutable) // an open writes back what others have dirtied
+	holder.must(call{Op: "store", FD: fd, Data: "x"})
+	root.must(freeze)
+	if got := v.read("f"); got[0] != 'x' {
+		t.Error("what a mapping had is lost")
+	}
+	holder.fails(call{Op: "pwrite", FD: fd, Data: "y"}, unix.EPERM)
+	holder.must(call{Op: "munmap", FD: fd})
+	holder.must(call{Op: "close", FD: fd})
+	root.fails(call{Op: "open", Path: a.path("f"), Flags: wronly}, unix.EPERM)
+	root.fails(call{Op: "unlink", Path: a.path("f")}, unix.EPERM)
+	owner.fails(set(owner, 0), unix.EPERM)
+	root.must(set(root, 0))
+	root.must(call{Op: "unlink", Path: a.path("f")})
+}
+
+// Ioctls that are not known to be harmless do not reach the volume, where root
+// would make them.
+func TestIoctls(t *testing.T) {
+	v := newVolume(t)
+	a := v.mount("a")
+	v.write("f", "12345678")
+	p := newAgent(t)
+	const (
+		getVersion  = 0x80087601 // FS_IOC_GETVERSION
+		setVersion  = 0x40087602
+		setXFlags   = 0x401c5820 // FS_IOC_FSSETXATTR
+		moveExtents = 0xc028660f // EXT4_IOC_MOVE_EXT
+		shutdown    = 0x8004587d // EXT4_IOC_SHUTDOWN
+		getXFlags   = 0x801c581f // FS_IOC_FSGETXATTR
+	)
+	view, below := p.open(a.path("f"), rdwr), p.open(v.inSource("f"), rdonly)
+	for _, cmd := range []int{getVersion, setVersion, moveExtents, shutdown} {
+		p.fails(call{Op: "ioctl", FD: view, N: cmd}, unix.ENOTTY)
+	}
+	if r := p.do(call{Op: "ioctl", FD: view, N: setXFlags}); r.Errno == 0 {
+		t.Error("FS_IOC_FSSETXATTR reaches the volume")
+	}
+	got, want := p.do(call{Op: "ioctl", FD: view, N: getXFlags}), p.do(call{Op: "ioctl", FD: below, N: getXFlags})
+	if got.Data != want.Data || got.Err() != nil {
+		t.Errorf("FS_IOC_FSGETXATTR: %s (%v), want %s", got.Data, got.Err(), want.Data)
+	}
+	// A directory's are a directory's.
+	p.must(call{Op: "mkdir", Path: a.path("d")})
+	run(t, "chattr", "+d", a.path("d"))
+	run(t, "lsattr", "-d", a.path("d"))
+}

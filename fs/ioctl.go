@@ -1,0 +1,101 @@
+package fs
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// Commands and flags of linux/fs.h.
+const (
+	fsIocFSGetXAttr = 0x801c581f // FS_IOC_FSGETXATTR
+	fsXAttrSize     = 28         // of its answer, a struct fsxattr
+
+	flagSync      = 0x8 // FS_SYNC_FL and so on
+	flagImmutable = 0x10
+	flagAppend    = 0x20
+	flagNoDump    = 0x40
+	flagNoAtime   = 0x80
+	flagDirSync   = 0x10000
+	flagTopDir    = 0x20000
+
+	// ownersFlags are those that a file's owner may set and that change
+	// neither its bytes nor how they are stored.
+	ownersFlags = flagSync | flagNoDump | flagNoAtime | flagDirSync | flagTopDir
+	adminsFlags = flagImmutable | flagAppend // those that take CAP_LINUX_IMMUTABLE
+)
+
+// Ioctl answers what lsattr and chattr ask. For the backing it is root who
+// asks, so that all else is refused, whatever the backing knows: FS_IOC_GETVERSION
+// too, whose answer is of 4 bytes to programs and of 8 to the kernel.
+func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fuse.IoctlOut, outbuf []byte) fuse.Status {
+	n := f.nodes.get(in.NodeId)
+	if n == nil {
+		return stale
+	}
+	arg, size := outbuf, 4
+	switch in.Cmd {
+	case unix.FS_IOC_GETFLAGS:
+	case unix.FS_IOC_SETFLAGS:
+		arg = inbuf
+	case fsIocFSGetXAttr:
+		size = fsXAttrSize
+	default:
+		return fuse.Status(unix.ENOTTY)
+	}
+	if len(arg) != size {
+		return fuse.EINVAL
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(n.fd, &st); err != nil {
+		return errno(err)
+	}
+	if t := st.Mode & unix.S_IFMT; t != unix.S_IFREG && t != unix.S_IFDIR {
+		return fuse.Status(unix.ENOTTY) // unopened: a device does things when it is
+	}
+	fd, err := reopen(n.fd, unix.O_RDONLY)
+	if err != nil {
+		return errno(err)
+	}
+	defer unix.Close(fd)
+	if in.Cmd == unix.FS_IOC_SETFLAGS {
+		changed, err := mayChange(fd, &st, &in.InHeader, arg)
+		if err != nil || changed == 0 {
+			return errno(err)
+		}
+		if changed&adminsFlags != 0 { // else what a mapping has dirtied could not be written any more
+			if s := f.writeBack(cancel, &in.InHeader, n); !s.Ok() {
+				return s
+			}
+		}
+	}
+	return errno(ioctl(fd, in.Cmd, arg))
+}
+
+// mayChange returns the flags of a file that differ from those wanted, or an
+// error if in's caller may not change them. Before 5.13 the kernel did not look.
+func mayChange(fd int, st *unix.Stat_t, in *fuse.InHeader, wanted []byte) (changed uint32, err error) {
+	flags := make([]byte, 4)
+	if err := ioctl(fd, unix.FS_IOC_GETFLAGS, flags); err != nil {
+		return 0, err
+	}
+	changed = binary.NativeEndian.Uint32(flags) ^ binary.NativeEndian.Uint32(wanted)
+	switch {
+	case in.Uid != st.Uid && !hasCapability(in, unix.CAP_FOWNER):
+		return 0, unix.EPERM
+	case changed&adminsFlags != 0 && !hasCapability(in, unix.CAP_LINUX_IMMUTABLE):
+		return 0, unix.EPERM
+	case changed&^(ownersFlags|adminsFlags) != 0:
+		return 0, unix.EOPNOTSUPP
+	}
+	return changed, nil
+}
+
+func ioctl(fd int, cmd uint32, arg []byte) error {
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(cmd), uintptr(unsafe.Pointer(&arg[0]))); e != 0 {
+		return e
+	}
+	return nil
+}
