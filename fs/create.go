@@ -37,7 +37,7 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 		s := f.create(cancel, in, dir, name, key, out)
 		switch {
 		case s == exists && in.Flags&unix.O_EXCL == 0:
-			if f.parked.sendAgain(spot) {
+			if f.parked.send(spot, nil) {
 				return stale
 			}
 			// It has been sent to look, and did not find what is here again.

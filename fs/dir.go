@@ -121,6 +121,25 @@ func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Stat
 	}
 }
 
+// hasEntries reports whether name is a directory that is seen not to be empty.
+func hasEntries(dir *node, name string) bool {
+	fd, err := unix.Openat(dir.fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var buf [1024]byte
+	n, err := ignoringEINTR(func() (int, error) { return unix.Getdents(fd, buf[:]) })
+	for rest := buf[:max(n, 0)]; err == nil && len(rest) > 0; {
+		e := parseEntry(rest)
+		if e.name != "." && e.name != ".." {
+			return true
+		}
+		rest = rest[e.size:]
+	}
+	return false
+}
+
 // parseEntry reads the first struct linux_dirent64 of buf.
 func parseEntry(buf []byte) dirEntry {
 	size := int(binary.NativeEndian.Uint16(buf[16:]))

@@ -32,6 +32,6 @@
 //	             │ handles  handle → descriptor, hold
 //	             └ parked   locks granted, for which the kernel was sent to look again
 //
-// LOCK ORDERING: nodes.mu, then node.mu. Neither is held across a system call
-// that may block, nor across a call of the Manager that may wait.
+// LOCK ORDERING: node.naming, nodes.mu, node.mu. The last two are not held across
+// a system call that may block, none across a call of the Manager that may wait.
 package fs

@@ -186,6 +186,13 @@ func (f *FS) relocate(n *node) error {
 // currentPath asks the backing's kernel where an inode is now. It is a hint,
 // to be proved like any other.
 func (f *FS) currentPath(n *node) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(n.fd, &st); err != nil {
+		return "", err
+	}
+	if st.Nlink == 0 {
+		return "", unix.ESTALE // the path it had, with a suffix, may be another's
+	}
 	root, err := os.Readlink(procPath(f.rootFD))
 	if err != nil {
 		return "", err

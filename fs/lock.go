@@ -14,7 +14,7 @@ func (f *FS) prove(n *node, path string) (fd int, st unix.Stat_t, err error) {
 	fd, st, err = resolve(f.rootFD, path)
 	switch err {
 	case nil:
-	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.ESTALE:
+	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.ESTALE, unix.ENAMETOOLONG:
 		return -1, st, unix.ESTALE
 	default:
 		return -1, st, err
@@ -55,6 +55,12 @@ func (f *FS) doubtNames(n *node) {
 		}
 		_ = ask(n.fd, "")
 	}
+}
+
+// mendAbove is mend for the directory that a file was last looked up in.
+func (f *FS) mendAbove(n *node) bool {
+	dir := f.nodes.nameOf(n).dir
+	return dir != nil && f.mend(dir)
 }
 
 // mendTries is how often a request follows a file or a directory that moves
@@ -121,7 +127,7 @@ func (f *FS) lockNode(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*node
 		if s != stale {
 			return l, s
 		}
-		if dir := f.nodes.nameOf(n).dir; dir == nil || !f.mend(dir) {
+		if !f.mendAbove(n) {
 			break // it is another file now: the kernel looks again
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/internal/volume"
-	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // hidden reports whether a name is not for programs: the volume's marker.
@@ -24,10 +23,8 @@ func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse
 		return fuse.ENOENT
 	}
 	s := f.enter(dir, name, out)
-	if s.Ok() && f.parked.waiting() {
-		if path, err := f.nodes.pathIn(dir, name); err == nil {
-			f.parked.found(parkKey{tid: in.Pid, key: lockmgr.Key{Path: path}})
-		}
+	if f.parked.waiting() {
+		f.parked.looked(in.Pid, s.Ok())
 	}
 	return s
 }

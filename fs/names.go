@@ -30,23 +30,56 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 		return errno(err)
 	}
 	defer unix.Close(fd)
+	if err := f.mayRemove(in, dir, &st); err != nil {
+		return errno(err)
+	}
+	defer f.freezeNames(&st)()
 	if s := f.inherit(l, gone, heirs, l.keys[1:]); !s.Ok() {
 		return s
 	}
 	if s := f.guarded(l.hold, func() error { return unix.Unlinkat(dir.fd, name, 0) }); !s.Ok() {
 		return s
 	}
-	f.unnamed(&st, l.keys[0])
+	f.unnamed(&st, gone, l.keys[0])
 	return fuse.OK
+}
+
+// freezeNames keeps holds from being added to a file that is about to lose a
+// name, until the returned function is called.
+func (f *FS) freezeNames(st *unix.Stat_t) func() {
+	n := f.nodes.find(inodeOf(st))
+	if n == nil {
+		return func() {}
+	}
+	n.naming.Lock()
+	return n.naming.Unlock
+}
+
+// mayRemove checks what a sticky directory asks of who takes a name away. The
+// kernel did, for the file that it knew by the name: another mount may have
+// given the name to a file of somebody else's since.
+func (f *FS) mayRemove(in *fuse.InHeader, dir *node, st *unix.Stat_t) error {
+	if st.Uid == in.Uid {
+		return nil
+	}
+	var parent unix.Stat_t
+	if err := unix.Fstat(dir.fd, &parent); err != nil {
+		return err
+	}
+	if parent.Mode&unix.S_ISVTX == 0 || parent.Uid == in.Uid || hasCapability(in, unix.CAP_FOWNER) {
+		return nil
+	}
+	return unix.EPERM
 }
 
 // unnamed lets the holds of a file that has lost a name give up that name's
 // lock: the name may be used for another file now.
-func (f *FS) unnamed(st *unix.Stat_t, was lockmgr.Key) {
+func (f *FS) unnamed(st *unix.Stat_t, gone dirName, was lockmgr.Key) {
 	n := f.nodes.find(inodeOf(st))
 	if n == nil {
 		return
 	}
+	f.nodes.unname(n, gone)
 	for _, h := range n.allHolds() {
 		h.Drop(was)
 	}
@@ -58,11 +91,21 @@ func (f *FS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.
 	if dir == nil {
 		return stale
 	}
+	if hasEntries(dir, name) {
+		return fuse.Status(unix.ENOTEMPTY) // whoever holds a file below
+	}
 	l, s := f.lockNames(cancel, in, lockmgr.Tree, dirName{dir, name})
 	if !s.Ok() {
 		return s
 	}
 	defer l.hold.Release()
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return errno(err)
+	}
+	if err := f.mayRemove(in, dir, &st); err != nil {
+		return errno(err)
+	}
 	return f.guarded(l.hold, func() error { return unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR) })
 }
 
@@ -116,6 +159,9 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 		return fuse.OK
 	}
 	kind := kindOf(from, to)
+	if kind == lockmgr.Tree && in.Flags&(unix.RENAME_EXCHANGE|unix.RENAME_NOREPLACE) == 0 && hasEntries(newDir, newName) {
+		return fuse.Status(unix.ENOTEMPTY)
+	}
 	var heirs []dirName
 	if kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {
 		var err error
@@ -148,7 +194,16 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	if err == nil && inodeOf(&srcSt) == inodeOf(&dstSt) {
 		return errno(unix.Renameat2(oldDir.fd, oldName, newDir.fd, newName, uint(in.Flags))) // of one file: changes nothing
 	}
+	if err := f.mayRemove(&in.InHeader, oldDir, &srcSt); err != nil {
+		return errno(err)
+	}
+	if err == nil {
+		if err := f.mayRemove(&in.InHeader, newDir, &dstSt); err != nil {
+			return errno(err)
+		}
+	}
 	if err == nil && kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {
+		defer f.freezeNames(&dstSt)()
 		if s := f.inherit(l, to, heirs, l.keys[2:]); !s.Ok() {
 			return s
 		}
@@ -165,7 +220,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	case in.Flags&unix.RENAME_EXCHANGE != 0:
 		f.moved(l.hold, &dstSt, l.keys[1], l.keys[0], to, from)
 	default:
-		f.unnamed(&dstSt, l.keys[1])
+		f.unnamed(&dstSt, to, l.keys[1])
 	}
 	return fuse.OK
 }

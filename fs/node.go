@@ -32,6 +32,11 @@ type node struct {
 
 	mappable atomic.Int64 // how many handles a mapping of which can be stored to
 
+	// naming is held by whoever removes one of the file's names, from when it
+	// gives the file's holds the lock of the name that is left until it has
+	// taken the other from them: a hold comes before that or after it.
+	naming sync.RWMutex
+
 	mu sync.Mutex
 	// told and cached are what the kernel has of the file. GUARDED_BY(mu)
 	told   told
@@ -57,6 +62,8 @@ func (n *node) lost() bool {
 // what its owner renames. That has to be before the file's path is proved: a
 // rename is then either seen by the proof, or takes the hold along.
 func (n *node) addHold(h *lockmgr.Hold) {
+	n.naming.RLock()
+	defer n.naming.RUnlock()
 	n.mu.Lock()
 	if n.holds == nil {
 		n.holds = make(map[*lockmgr.Hold]struct{})
@@ -165,6 +172,20 @@ func (t *nodes) renamed(n *node, from, to dirName) {
 		n.alias = last // the file has several names, and lost another
 	}
 	n.parent, n.name = to.dir, to.name
+	t.mu.Unlock()
+}
+
+// unname forgets a name that is not a node's any more, if it is known by
+// another.
+func (t *nodes) unname(n *node, gone dirName) {
+	t.mu.Lock()
+	switch {
+	case n.alias.dir == nil:
+	case n.alias == gone:
+		n.alias = dirName{}
+	case gone == dirName{n.parent, n.name}:
+		n.parent, n.name, n.alias = n.alias.dir, n.alias.name, dirName{}
+	}
 	t.mu.Unlock()
 }
 

@@ -32,6 +32,9 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 		return stale
 	}
 	if !writes(in.Flags) && in.Flags&unix.O_TRUNC == 0 {
+		if f.sendReader(n, in.Pid) {
+			return stale
+		}
 		return f.openToRead(n, in.Flags, out)
 	}
 	o := &opening{fs: f, in: in, node: n, caller: f.caller(&in.InHeader, n, openOwner)}
@@ -40,6 +43,32 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 		f.parked.done(o.spot)
 	}
 	return s
+}
+
+// sendReader reports whether a reader has to look again first: a name that the
+// kernel may mean is not the file's any more. Once: what the caller finds then
+// is what had the name after it called.
+func (f *FS) sendReader(n *node, tid uint32) bool {
+	misled := false
+	for _, d := range f.nodes.names(n) {
+		if !n.isNamed(d) {
+			misled = true
+			f.nodes.unname(n, d)
+		}
+	}
+	if !misled && !f.parked.waiting() {
+		return false
+	}
+	path, err := f.nodes.path(n)
+	if err != nil {
+		return false
+	}
+	spot := parkKey{tid: tid, key: lockmgr.Key{Path: path}}
+	if misled && f.parked.send(spot, nil) {
+		return true
+	}
+	f.parked.done(spot)
+	return false
 }
 
 func (f *FS) openToRead(n *node, flags uint32, out *fuse.OpenOut) fuse.Status {
@@ -86,27 +115,22 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 	f, n := o.fs, o.node
 	for try := range mendTries {
 		path, err := f.nodes.path(n)
-		if err == nil {
-			s, moved := o.openAt(cancel, path, try == 0, out)
-			if !moved {
-				return s
+		if err != nil {
+			if !f.mendAbove(n) && f.relocate(n) != nil {
+				break
 			}
-		}
-		// The kernel has looked again, or cannot, and still means an inode that
-		// is not where its names lead: it was reopened without a name, or a
-		// directory above it has moved.
-		if dir := f.nodes.nameOf(n).dir; dir != nil && f.mend(dir) {
 			continue
 		}
-		if f.relocate(n) != nil {
-			break
+		s, moved := o.openAt(cancel, path, try == 0, out)
+		if !moved {
+			return s
 		}
 	}
 	return fuse.EBUSY
 }
 
-// openAt opens the file as path. moved means that path names another file, and
-// that the kernel has been sent to look again before.
+// openAt opens the file as path. moved means that the file is not there, and
+// that it is known by another path now.
 func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *fuse.OpenOut) (s fuse.Status, moved bool) {
 	f, n := o.fs, o.node
 	key, err := lockmgr.FileKey(path)
@@ -138,17 +162,34 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *f
 		l.close()
 	}()
 	if err == unix.ESTALE {
-		// Parked, the lock keeps the name as it is until the kernel comes back.
-		if kept = o.sendAway(l.hold); kept {
-			return stale, false
-		}
-		return stale, true
+		s, kept = o.misled(l.hold)
+		return s, s.Ok()
 	}
 	if err != nil {
 		return errno(err), false
 	}
 	s, kept = o.open(l.fd, l.hold, out)
 	return s, false
+}
+
+// misled decides what becomes of an open whose file is not at the path that was
+// locked. OK means that it is known by another path now, to be tried.
+func (o *opening) misled(hold *lockmgr.Hold) (s fuse.Status, kept bool) {
+	f, n := o.fs, o.node
+	switch {
+	case o.sendAway(hold):
+		// Parked, the lock keeps the name as it is until the kernel comes back.
+		return stale, true
+	case f.mendAbove(n):
+		// It has looked, from where it stands: a directory above has moved.
+		return fuse.OK, false
+	case f.parked.sendAgain(o.spot):
+		return stale, false
+	case f.relocate(n) == nil:
+		// It did not look: a descriptor is reopened, whatever the file's name.
+		return fuse.OK, false
+	}
+	return fuse.EBUSY, false
 }
 
 // lock takes the locks of keys, or fetches them where they were parked.

@@ -31,9 +31,9 @@ type parkKey struct {
 
 // spot remembers one ESTALE, and the lock it left behind if there is one.
 type spot struct {
-	hold  *lockmgr.Hold
-	timer *time.Timer
-	found bool // the caller has looked, and found a file
+	hold   *lockmgr.Hold
+	timer  *time.Timer
+	looked bool // the caller has looked something up since, and found it
 }
 
 // send notes that the caller is about to be answered ESTALE and keeps hold,
@@ -57,16 +57,18 @@ func (p *parking) send(k parkKey, hold *lockmgr.Hold) bool {
 	return true
 }
 
-// sendAgain is send for a creation that met a file: unless the caller comes
-// back from looking without having found one. If it found one, it did not come
-// back to create it: this is another system call.
+// sendAgain sends a caller who has been sent before, and has looked since: it
+// was told of another file than it comes for now, or this is another system
+// call. A caller who has not looked does not mean a name.
 func (p *parking) sendAgain(k parkKey) bool {
 	p.mu.Lock()
-	if s := p.spots[k]; s != nil && s.found && s.hold == nil {
-		p.forget(k, s)
+	defer p.mu.Unlock()
+	s := p.spots[k]
+	if s == nil || !s.looked || s.hold != nil {
+		return false
 	}
-	p.mu.Unlock()
-	return p.send(k, nil)
+	s.looked = false
+	return true
 }
 
 // waiting reports whether anybody was sent to look.
@@ -76,12 +78,14 @@ func (p *parking) waiting() bool {
 	return len(p.spots) > 0
 }
 
-// found notes that the caller, if it was sent to look, has found a file.
-func (p *parking) found(k parkKey) {
+// looked notes that a thread has looked a name up.
+func (p *parking) looked(tid uint32, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.spots[k]; s != nil {
-		s.found = true
+	for k, s := range p.spots {
+		if k.tid == tid {
+			s.looked = found
+		}
 	}
 }
 

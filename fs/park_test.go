@@ -73,21 +73,25 @@ func TestParking(t *testing.T) {
 			t.Error("what was sent is never forgotten")
 		}
 
-		// A creation that was sent, and found a file, is another when it comes
-		// again; one that found nothing is the same.
+		// A caller who has looked since means a name, and is sent once more.
 		if p.sendAgain(mine) {
-			t.Error("a creation was sent twice in one system call")
+			t.Error("sent again without having looked")
 		}
-		p.found(other)
+		p.looked(other.tid, true)
 		if p.sendAgain(mine) {
 			t.Error("another thread's lookup counted")
 		}
-		p.found(mine)
+		p.looked(mine.tid, true)
+		p.looked(mine.tid, false)
+		if p.sendAgain(mine) {
+			t.Error("a lookup that found nothing counted")
+		}
+		p.looked(mine.tid, true)
 		if p.send(mine, nil) {
-			t.Error("the open of what was found was sent again")
+			t.Error("sent twice in one system call, of one file")
 		}
 		if !p.sendAgain(mine) || p.sendAgain(mine) {
-			t.Error("the next creation is not sent, or is sent twice")
+			t.Error("who has looked is not sent again, or twice")
 		}
 		if p.send(parkKey{key: key}, nil) {
 			t.Error("a caller without a thread was sent: it cannot be told from others")

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,6 +69,7 @@ func serveAgent() {
 		serveActor()
 		return
 	}
+	runtime.LockOSThread()                               // lockfs knows callers by their threads
 	signal.Notify(make(chan os.Signal, 1), unix.SIGUSR1) // a caught signal
 	enc := json.NewEncoder(os.Stdout)
 	in := json.NewDecoder(bufio.NewReader(os.Stdin))

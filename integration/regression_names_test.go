@@ -169,3 +169,87 @@ func TestRenameDuringOpen(t *testing.T) {
 	}
 	eventually(t, "nothing stays locked", func() bool { return len(v.ls()) == 0 })
 }
+
+// An open is of the file that has the name, also when the program was sent to
+// look before, in a call that ended without an open. It once followed the file
+// that the kernel knew by the name to where that was now, and truncated it there.
+func TestOpenDoesNotFollowAFile(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	a := v.mount("a")
+	p := v.newUser(1000, 0)
+	// put gives the name f to a new file, behind the view's back.
+	put := func(old, data string, mode os.FileMode) {
+		t.Helper()
+		if err := os.Rename(v.inSource("f"), v.inSource(old)); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		v.write("f", data)
+		if err := os.Chmod(v.inSource("f"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("", "first", 0o666)
+	p.must(call{Op: "mode", Path: a.path("f")}) // the kernel knows it
+	put("old1", "root's", 0o600)
+	p.fails(call{Op: "open", Path: a.path("f"), Flags: wronly}, unix.EACCES) // sent to look, and not let in
+	put("old2", "second", 0o666)
+	eventually(t, "the kernel knows the second", func() bool {
+		return p.must(call{Op: "mode", Path: a.path("f")}) == 0o666
+	})
+	put("old3", "third", 0o666)
+	p.open(a.path("f"), wronly|unix.O_TRUNC)
+	if got := v.read("old3"); got != "second" {
+		t.Errorf("the file that had the name before holds %q", got)
+	}
+	if got := v.read("f"); got != "" {
+		t.Errorf("the file that was opened holds %q", got)
+	}
+}
+
+// In a sticky directory a program removes files of its own user only, also
+// when another mount has given the name of one to a file of somebody else's.
+func TestStickyDirectoryBehindTheBack(t *testing.T) {
+	for _, op := range []string{"unlink", "rename", "rename over"} {
+		t.Run(op, func(t *testing.T) {
+			v := newVolume(t)
+			v.inMemory()
+			if err := os.Chmod(v.source, 0o777|os.ModeSticky); err != nil {
+				t.Fatal(err)
+			}
+			a := v.mount("a")
+			p := v.newUser(1000, 0)
+			p.must(call{Op: "close", FD: p.open(a.path("f"), wronly|create)})
+			p.must(call{Op: "close", FD: p.open(a.path("g"), wronly|create)})
+			if err := os.Remove(v.inSource("f")); err != nil {
+				t.Fatal(err)
+			}
+			v.write("f", "somebody else's")
+			c := call{Op: "unlink", Path: a.path("f")}
+			switch op {
+			case "rename":
+				c = call{Op: "rename", Path: a.path("f"), Path2: a.path("h")}
+			case "rename over":
+				c = call{Op: "rename", Path: a.path("g"), Path2: a.path("f")}
+			}
+			p.fails(c, unix.EPERM)
+			if got := v.read("f"); got != "somebody else's" {
+				t.Errorf("f holds %q", got)
+			}
+		})
+	}
+}
+
+// A directory that has files is not empty, whoever holds them.
+func TestNotEmpty(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	a := v.mount("a")
+	p := newAgent(t)
+	for _, d := range []string{"d", "e"} {
+		p.must(call{Op: "mkdir", Path: a.path(d)})
+	}
+	p.open(a.path("d/f"), wronly|create)
+	p.fails(call{Op: "rmdir", Path: a.path("d")}, unix.ENOTEMPTY)
+	p.fails(call{Op: "rename", Path: a.path("e"), Path2: a.path("d")}, unix.ENOTEMPTY)
+}
