@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -53,14 +55,37 @@ func (f *FS) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fu
 	if s == fuse.EBUSY {
 		s = contended
 	}
-	level := slog.LevelInfo
+	level, lines := slog.LevelInfo, &f.contended
 	switch {
 	case s == fuse.EINTR:
-		level = slog.LevelDebug
+		return s
 	case errors.Is(err, lockmgr.ErrDeadlock), !errors.Is(err, lockmgr.ErrContended):
-		level = slog.LevelWarn
+		level, lines = slog.LevelWarn, &f.failed
 	}
-	f.log.Log(context.Background(), level, "lock refused", slog.String("path", key.String()),
-		slog.Uint64("tid", uint64(in.Pid)), slog.String("errno", unix.ErrnoName(unix.Errno(s))), slog.Any("error", err))
+	if unlogged, ok := lines.next(time.Now()); ok {
+		f.log.Log(context.Background(), level, "lock refused", slog.String("path", key.String()),
+			slog.Uint64("tid", uint64(in.Pid)), slog.String("errno", unix.ErrnoName(unix.Errno(s))), slog.Any("error", err),
+			slog.Int("unlogged", unlogged))
+	}
 	return s
+}
+
+// sparse lets one line a second into the log: a program that polls is refused
+// thousands of times.
+type sparse struct {
+	mu       sync.Mutex
+	last     time.Time
+	unlogged int // since then
+}
+
+// next says whether a line is due, and how many were left out before it.
+func (l *sparse) next(now time.Time) (unlogged int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.last) < time.Second {
+		l.unlogged++
+		return 0, false
+	}
+	unlogged, l.last, l.unlogged = l.unlogged, now, 0
+	return unlogged, true
 }

@@ -63,6 +63,8 @@ type FS struct {
 	handles table[handle]
 	dirs    table[dirHandle]
 	parked  parking
+
+	contended, failed sparse // the log's lines about locks that were refused
 }
 
 // Mount puts a view of cfg.Source at mountpoint, an empty directory, and
