@@ -146,7 +146,11 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 	case "name": // gives FD the name Path
 		err = unix.Linkat(unix.AT_FDCWD, procFD(c.FD), unix.AT_FDCWD, c.Path, unix.AT_SYMLINK_FOLLOW)
 	case "mkdir":
-		err = unix.Mkdir(c.Path, 0o755)
+		mode := c.Mode
+		if mode == 0 {
+			mode = 0o755
+		}
+		err = unix.Mkdir(c.Path, uint32(mode))
 	case "rmdir":
 		err = unix.Rmdir(c.Path)
 	case "mode": // N is the mode of Path

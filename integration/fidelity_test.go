@@ -3,6 +3,8 @@ package integration
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,6 +139,47 @@ func TestSetIDBits(t *testing.T) {
 				if err := os.Remove(v.inSource("f")); err != nil {
 					t.Fatal(err)
 				}
+			}
+		}
+	}
+}
+
+// What is made in a set-group-id directory has its group, and the set-group-id
+// bit itself only from members of it: those that are by a supplementary group too.
+func TestSetGroupIDDirectory(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	a := v.mount("a")
+	const group = 2000
+	for who, p := range map[string]*agent{"a member": v.newUser(1000, group), "a stranger": v.newUser(1001, 0), "root": newAgent(t)} {
+		p.must(call{Op: "umask"})
+		for _, mode := range []int{0o2777, 0o2767} {
+			var got [2]string
+			for i, dir := range []string{v.source, a.dir} { // the backing is the yardstick
+				d := filepath.Join(v.source, "d")
+				if err := errors.Join(os.Mkdir(d, 0o777), os.Chown(d, 0, group), unix.Chmod(d, 0o2777)); err != nil {
+					t.Fatal(err)
+				}
+				d = filepath.Join(dir, "d")
+				p.must(call{Op: "close", FD: p.must(call{Op: "open", Path: d + "/f", Flags: wronly | create, Mode: mode})})
+				p.must(call{Op: "close", FD: p.must(call{Op: "open", Path: d + "/g", Flags: rdonly | create, Mode: mode})})
+				tmp := p.must(call{Op: "open", Path: d, Flags: wronly | unix.O_TMPFILE, Mode: mode})
+				p.must(call{Op: "name", FD: tmp, Path: d + "/t"})
+				p.must(call{Op: "close", FD: tmp})
+				p.must(call{Op: "mkdir", Path: d + "/d", Mode: mode})
+				for _, name := range []string{"f", "g", "t", "d"} {
+					var st unix.Stat_t
+					if err := unix.Stat(filepath.Join(v.source, "d", name), &st); err != nil {
+						t.Fatal(err)
+					}
+					got[i] += fmt.Sprintf("%s %o %d:%d, ", name, st.Mode, st.Uid, st.Gid)
+				}
+				if err := os.RemoveAll(filepath.Join(v.source, "d")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got[1] != got[0] {
+				t.Errorf("%s makes with mode %o:\n%s\nwant:\n%s", who, mode, got[1], got[0])
 			}
 		}
 	}
