@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,6 +26,12 @@ type Request struct {
 	Holder Holder
 	// Keys are taken together or not at all. At least one, none twice.
 	Keys []Key
+	// Mode is the same for all Keys; the zero value is Exclusive. An owner that
+	// asks for Shared where it has Exclusive shares that. One that asks for
+	// Exclusive where it has Shared waits for the others who share, and gets
+	// ErrDeadlock if it queues and somebody who wants Exclusive came before: that
+	// one waits for the owner itself. The Shared lock stays what it is, with its holds.
+	Mode Mode
 	// Queue stands in line for the locks. Only a request that arrives without
 	// a lock of the kernel's may: others would keep the holder from ever
 	// closing its file. Without it, a holder on this mount means ErrContended
@@ -67,6 +72,9 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	}
 	if len(req.Keys) == 0 {
 		return nil, fmt.Errorf("%w: none is asked for", ErrInvalidKey)
+	}
+	if req.Mode == Shared && slices.ContainsFunc(req.Keys, func(k Key) bool { return k.Kind == Tree }) {
+		return nil, fmt.Errorf("%w: a directory is not shared", ErrInvalidKey)
 	}
 	if req.Wait > 0 {
 		var cancel context.CancelFunc
@@ -151,13 +159,19 @@ func (m *Manager) acquire(ctx context.Context, r *request) error {
 		if limited && left <= 0 {
 			return wait.refusal(nil)
 		}
+		if r.deadlocked() {
+			if !r.Queue {
+				return wait.refusal(nil)
+			}
+			return fmt.Errorf("%w: who came before waits for a lock that it shares", ErrDeadlock)
+		}
 		if r.mayWaitForItself(wait) {
 			r.asked = true
 			m.mu.Unlock()
 			itself := r.SelfWait()
 			m.mu.Lock()
 			if itself {
-				return fmt.Errorf("%w: %s", ErrDeadlock, wait.key)
+				return fmt.Errorf("%w: %s", ErrDeadlock, wait.slot.key)
 			}
 			continue // much may have changed
 		}
@@ -169,16 +183,16 @@ func (m *Manager) acquire(ctx context.Context, r *request) error {
 
 // pause lets go of m.mu until something has changed for r, or its patience,
 // if limited, is over.
-func (m *Manager) pause(ctx context.Context, r *request, wait *slot, left time.Duration, limited bool) error {
+func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left time.Duration, limited bool) error {
 	var over <-chan time.Time
 	if limited {
 		timer := time.NewTimer(left)
 		defer timer.Stop()
 		over = timer.C
 	}
-	if !slices.Contains(wait.queue, r) {
-		wait.aside = append(wait.aside, r)
-		defer func() { wait.aside = slices.DeleteFunc(wait.aside, func(q *request) bool { return q == r }) }()
+	if s := wait.slot; !slices.Contains(s.queue, r) {
+		s.aside = append(s.aside, r)
+		defer func() { s.aside = slices.DeleteFunc(s.aside, func(q *request) bool { return q == r }) }()
 	}
 	m.mu.Unlock()
 	var err error
@@ -196,133 +210,74 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *slot, left time.D
 }
 
 // look shares what can be shared. It returns the slots that r lacks, and the
-// first that r has to wait for on this mount: nil if it may ask the service
-// now. m.mu is held.
-func (m *Manager) look(r *request) (missing []*slot, wait *slot) {
+// first thing that r has to wait for on this mount: nil if it may ask the
+// service now. m.mu is held.
+func (m *Manager) look(r *request) (missing []*slot, wait *obstacle) {
 	r.hold.locks = slices.DeleteFunc(r.hold.locks, (*lock).lost)
 	for _, s := range r.slots {
-		if s.lock != nil && s.lock.lost() {
-			s.void() // ahead of the session's own goroutine
+		for _, l := range slices.Clone(s.locks) {
+			if l.lost() && !l.dying {
+				s.void(l) // ahead of the session's own goroutine
+			}
 		}
-		if s.lock != nil && s.lock.owner == r.Owner {
-			r.hold.join(s.lock)
+		if l := s.shareable(r); l != nil {
+			r.hold.join(l)
 			continue
 		}
 		missing = append(missing, s)
-		blocked := s
-		if s.lock == nil && s.under == nothing && s.queue[0] == r {
-			blocked = m.rival(s.key)
-		}
 		if wait == nil {
-			wait = blocked
+			wait = m.obstacle(r, s)
 		}
 	}
 	return missing, wait
 }
 
-// patience says how long r may wait for s on this mount, counted from when it
-// first had to wait, and whether that is limited by more than its context.
-func (m *Manager) patience(r *request, s *slot) (time.Duration, bool) {
-	switch {
-	case s.lock != nil && (!r.Queue || r.Wait == 0):
-		if s.lock.closing() {
-			return m.cfg.CloseGrace, true
+// shareable finds a lock of r's owner that gives r what it wants. One that
+// gives more than that would keep others out for longer than need be.
+func (s *slot) shareable(r *request) (found *lock) {
+	for _, l := range s.locks {
+		if l.owner != r.Owner || l.dying || l.grant.Mode == Shared && r.Mode == Exclusive {
+			continue
 		}
-		return 0, true
-	case s.under == releasing && r.Wait == 0:
-		return m.cfg.AnswerTimeout, true // nobody has it: the service is to answer
-	case r.Wait == 0:
-		return m.cfg.CloseGrace, true
-	}
-	return 0, false
-}
-
-func (r *request) mayWaitForItself(s *slot) bool {
-	return s.lock != nil && r.Queue && r.SelfWait != nil && !r.asked
-}
-
-// refusal says why a wait for s is over. m.mu is held.
-func (s *slot) refusal(why error) error {
-	if s.under == releasing {
-		// Nobody has it: the service does not answer that it let go.
-		err := fmt.Errorf("%w: it does not answer the release of %s", ErrUnavailable, s.key)
-		if why != nil {
-			err = fmt.Errorf("%w: %w", err, why)
-		}
-		return err
-	}
-	e := &ContendedError{Key: s.key, Err: why}
-	if s.lock != nil {
-		e.Holder = s.lock.holder
-	}
-	return e
-}
-
-// rival finds a slot of another key that keeps key from being had, nil if there
-// is none. The service would find its entry too, but not before the request had
-// waited; and a request that does not wait it would refuse for an entry that is
-// being deleted.
-func (m *Manager) rival(key Key) *slot {
-	if s := m.releasedAbove(key); s != nil || key.Kind != Tree {
-		return s
-	}
-	var found *slot
-	for k, s := range m.slots {
-		switch {
-		case k == key || !key.Conflicts(k):
-		case s.lock != nil && !s.lock.closing():
-			return s // no use to give the others a moment
-		case s.lock != nil, s.under == releasing && found == nil:
-			found = s
+		if found == nil || l.grant.Mode == r.Mode {
+			found = l
 		}
 	}
 	return found
 }
 
-// releasedAbove finds a directory at or above key's path whose entry is being
-// given back.
-func (m *Manager) releasedAbove(key Key) *slot {
-	if m.trees == 0 || key.Kind == Inode {
-		return nil
-	}
-	for path := key.Path; ; {
-		if s := m.slots[Key{Tree, path}]; s != nil && s.under == releasing {
-			return s
-		}
-		i := strings.LastIndexByte(path, '/')
-		if i < 0 {
-			return nil
-		}
-		path = path[:i]
-	}
-}
-
 // ask takes the missing keys from the service. m.mu is held, and let go
-// meanwhile; nobody else asks for these keys, for it is under way in their slots.
+// meanwhile; r stays in their queues, so that nobody else asks for what
+// conflicts.
 func (m *Manager) ask(ctx context.Context, r *request, missing []*slot) error {
-	keys := make([]Key, len(missing))
-	for i, s := range missing {
-		s.under = acquiring
-		keys[i] = s.key
+	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder}
+	for _, s := range missing {
+		req.Keys = append(req.Keys, s.key)
+		for _, l := range s.locks {
+			if l.owner == r.Owner && !l.dying {
+				req.Upgrades = append(req.Upgrades, l.grant)
+			}
+		}
 	}
 	m.mu.Unlock()
-	sess, holder, grants, err := m.obtain(ctx, r, keys)
+	sess, grants, err := m.obtain(ctx, r, &req)
 	m.mu.Lock()
 	for i, s := range missing {
-		s.under = nothing
 		if err == nil {
-			s.lock = &lock{grant: grants[i], holder: holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
-			m.guard(s.lock)
-			r.hold.join(s.lock)
+			l := &lock{grant: grants[i], holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
+			s.locks = append(s.locks, l)
+			m.guard(l)
+			r.hold.join(l)
 		}
 		m.changed(s)
 	}
 	return err
 }
 
-// obtain asks the service for keys, on a session that lives.
-func (m *Manager) obtain(ctx context.Context, r *request, keys []Key) (*session, Holder, []Grant, error) {
-	req := AcquireRequest{Keys: keys, Holder: r.Holder, Wait: Retry}
+// obtain asks the service for req, on a session that lives, and notes in it who
+// asked.
+func (m *Manager) obtain(ctx context.Context, r *request, req *AcquireRequest) (*session, []Grant, error) {
+	req.Wait = Retry
 	if r.Queue {
 		req.Wait = Queue
 	}
@@ -337,32 +292,32 @@ func (m *Manager) obtain(ctx context.Context, r *request, keys []Key) (*session,
 	for {
 		sess, err := m.session(ctx)
 		if err != nil {
-			return nil, Holder{}, nil, err
+			return nil, nil, err
 		}
 		req.Holder.Owner = uuid.New()
 		req.Holder.Session = sess.backend.ID()
 		req.Holder.Node = m.cfg.Session.Node
 		req.Holder.Since = time.Now()
-		grants, err := sess.backend.Acquire(ctx, req)
+		grants, err := sess.backend.Acquire(ctx, *req)
 		switch {
 		case err == nil:
-			return sess, req.Holder, grants, nil
+			return sess, grants, nil
 		case m.accepting.Err() != nil:
-			return nil, Holder{}, nil, ErrClosed
+			return nil, nil, ErrClosed
 		case ctx.Err() != nil:
-			return nil, Holder{}, nil, err
+			return nil, nil, err
 		case errors.Is(err, ErrSessionLost):
 			// The next attempt needs a new session, and gets one once the
 			// end of this one is settled.
 			select {
 			case <-sess.renewal.Lost():
 			case <-ctx.Done():
-				return nil, Holder{}, nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+				return nil, nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 			}
 		case errors.Is(err, ErrLockLost):
 			// Somebody deleted the entry while it waited: stand in line anew.
 		default:
-			return nil, Holder{}, nil, err
+			return nil, nil, err
 		}
 	}
 }

@@ -55,7 +55,8 @@ type Session interface {
 	// It returns one Grant a key, in the order of req.Keys. Errors:
 	// ErrContended (as a *ContendedError) when the wait is over, ErrUnavailable
 	// when it ended without an answer from the service, ErrSessionLost, each
-	// wrapping ctx's error if that is what ended the wait. After an error
+	// wrapping ctx's error if that is what ended the wait; ErrDeadlock, when it
+	// would wait for one who waits for what it upgrades. After an error
 	// nothing stays in the service: what may have been put there is removed
 	// in the background, by the time Close returns at the latest, or with
 	// the session.
@@ -93,14 +94,19 @@ const (
 
 // AcquireRequest asks for locks.
 type AcquireRequest struct {
-	Keys   []Key  // at least one, none twice
+	Keys   []Key // at least one, none twice; no Tree key in Shared mode
+	Mode   Mode
 	Holder Holder // Owner must be fresh: one UUID per acquisition
 	Wait   Wait
+	// Upgrades are Shared grants of some of Keys which the same owner has, and
+	// which therefore do not stand in its way. They stay what they are.
+	Upgrades []Grant
 }
 
 // Grant is one key held.
 type Grant struct {
 	Key   Key
+	Mode  Mode
 	Owner uuid.UUID
 	// Token is the fencing token: of two grants of conflicting keys, the
 	// later one has the larger token, over the life of the volume.
@@ -110,6 +116,7 @@ type Grant struct {
 // Entry is one line of what a volume's locks look like.
 type Entry struct {
 	Key    Key
+	Mode   Mode
 	Holder Holder
 	Token  int64
 	Held   bool // else it waits

@@ -20,8 +20,10 @@
 // stays lost: a Hold never becomes good again, nobody joins its lock, and the
 // owner that still wants the file opens it again.
 //
-// An owner's handles share one lock, which goes when the last lets go. Owners of
-// one mount queue here, in order of arrival, and one at a time stands in line in the
-// service, so that a mount counts as one among the mounts. A request that
-// arrived under a lock of the kernel's does not queue, see Request.Queue.
+// An owner's handles share one lock, which goes when the last lets go; a Shared
+// lock leaves Shared locks to other owners, each with an entry of its own. Owners
+// of one mount queue here, in order of arrival, and one at a time stands in line in
+// the service, or several that share, so that a mount's writers count as one among
+// the mounts. A request that arrived under a lock of the kernel's does not queue, see
+// Request.Queue.
 package lockmgr

@@ -9,7 +9,8 @@ var (
 	// and the caller's patience is over (or it had none).
 	ErrContended = errors.New("locked by another owner")
 
-	// ErrDeadlock: the caller would wait for itself or for one of its ancestors.
+	// ErrDeadlock: the caller would wait for itself, for one of its ancestors, or
+	// for an owner that waits for it.
 	ErrDeadlock = errors.New("the caller would wait for itself")
 
 	// ErrUnavailable: the lock service gave no answer. It says nothing about

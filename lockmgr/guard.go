@@ -3,6 +3,7 @@ package lockmgr
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -34,7 +35,10 @@ func (m *Manager) watchEntry(ctx context.Context, l *lock) {
 }
 
 // void takes a lock out of its slot: it is given back, or lost. m.mu is held.
-func (s *slot) void() {
-	s.lock.unwatch()
-	s.lock = nil
+func (s *slot) void(l *lock) {
+	l.unwatch()
+	s.locks = slices.DeleteFunc(s.locks, func(o *lock) bool { return o == l })
 }
+
+// has reports whether l is a lock of the slot that can still be lost. m.mu is held.
+func (s *slot) has(l *lock) bool { return s != nil && !l.dying && slices.Contains(s.locks, l) }

@@ -20,6 +20,19 @@ const (
 	Inode
 )
 
+// Mode says what a lock leaves to other owners.
+type Mode uint8
+
+const (
+	// Exclusive leaves nothing.
+	Exclusive Mode = iota
+	// Shared leaves Shared: of files and inodes only.
+	Shared
+)
+
+// Conflicts reports whether locks of both modes exclude each other.
+func (m Mode) Conflicts(other Mode) bool { return m == Exclusive || other == Exclusive }
+
 // Key names what is locked, within one volume. Keys are comparable.
 type Key struct {
 	Kind Kind
@@ -60,7 +73,8 @@ func newKey(kind Kind, path string) (Key, error) {
 	return Key{Kind: kind, Path: path}, nil
 }
 
-// Conflicts reports whether k and other cannot both be held, by two owners.
+// Conflicts reports whether k and other cannot both be held, by two owners of
+// which one has its key Exclusive.
 func (k Key) Conflicts(other Key) bool {
 	if k.Kind == Inode || other.Kind == Inode {
 		return k == other

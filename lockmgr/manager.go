@@ -63,25 +63,15 @@ type Manager struct {
 
 // slot is one key on this mount.
 //
-// INVARIANT: lock == nil || under == nothing.
-// INVARIANT: it is in Manager.slots exactly while it has a lock, something is
-// under way or it is queued for.
+// INVARIANT: of two locks of different owners, or of the same mode, one is
+// being given back or both are Shared.
+// INVARIANT: it is in Manager.slots exactly while it has a lock or is queued for.
 type slot struct {
 	key   Key
-	lock  *lock
-	under way
+	locks []*lock
 	queue []*request // those who want the key, in order of arrival
 	aside []*request // those who want a key that conflicts with it, and wait for it to change
 }
-
-// way is what is under way for a key in the service.
-type way uint8
-
-const (
-	nothing way = iota
-	acquiring
-	releasing
-)
 
 // lock is one key granted to one owner of this mount, shared by its holds.
 type lock struct {
@@ -91,6 +81,7 @@ type lock struct {
 	sess    *session
 	holds   map[*Hold]struct{}
 	unwatch context.CancelFunc // see Manager.guard; called when the lock is no more
+	dying   bool               // it is being given back to the service
 }
 
 // New returns a Manager that has an open session. It fails with ErrUnavailable
@@ -191,7 +182,7 @@ func (m *Manager) changed(s *slot) {
 	for _, r := range s.aside {
 		r.wake()
 	}
-	if s.lock == nil && s.under == nothing && len(s.queue) == 0 {
+	if len(s.locks) == 0 && len(s.queue) == 0 {
 		delete(m.slots, s.key)
 		if s.key.Kind == Tree {
 			m.trees--

@@ -16,16 +16,16 @@ func (m *Manager) drop(l *lock, h *Hold) {
 		return
 	}
 	s := m.slots[l.grant.Key]
-	if s == nil || s.lock != l {
+	if !s.has(l) {
 		return // lost meanwhile: there is nothing to give back
 	}
-	s.void()
-	s.under = releasing
+	l.unwatch()
+	l.dying = true
+	m.changed(s)
 	m.giveBack(l.sess, l.grant, func() {
-		s.under = nothing
+		s.void(l)
 		m.changed(s)
 	})
-	m.changed(s)
 }
 
 // giveBack deletes a grant from the service in the background and calls done

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/lockfs/lockfs/internal/boottime"
@@ -145,11 +146,13 @@ func (m *Manager) watch(s *session) {
 	m.mu.Lock()
 	n := 0
 	for _, sl := range m.slots {
-		if sl.lock != nil && sl.lock.sess == s {
-			sl.void()
-			m.changed(sl)
-			n++
+		for _, l := range slices.Clone(sl.locks) {
+			if l.sess == s && !l.dying {
+				sl.void(l)
+				n++
+			}
 		}
+		m.changed(sl)
 	}
 	closed := m.closed
 	m.mu.Unlock()
@@ -174,8 +177,10 @@ func (m *Manager) locksOf(s *session) []*lock {
 	defer m.mu.Unlock()
 	var locks []*lock
 	for _, sl := range m.slots {
-		if sl.lock != nil && sl.lock.sess == s {
-			locks = append(locks, sl.lock)
+		for _, l := range sl.locks {
+			if l.sess == s && !l.dying {
+				locks = append(locks, l)
+			}
 		}
 	}
 	return locks
@@ -185,14 +190,14 @@ func (m *Manager) locksOf(s *session) []*lock {
 func (m *Manager) lockLost(l *lock, cause error) {
 	m.mu.Lock()
 	s := m.slots[l.grant.Key]
-	if s == nil || s.lock != l {
+	if !s.has(l) {
 		m.mu.Unlock()
 		return // released meanwhile
 	}
 	for h := range l.holds {
 		h.fail(cause)
 	}
-	s.void()
+	s.void(l)
 	m.changed(s)
 	m.mu.Unlock()
 	m.log.Error("lock lost; its file returns EIO",

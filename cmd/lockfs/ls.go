@@ -30,9 +30,9 @@ func newList() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List who holds and who waits for the locks of a volume",
 		Long: `List who holds and who waits for the locks at PATH and below it, in order of path and
-of arrival. MODE is w for a file, tree-w for a directory and all below it, and inode-w for
-a file of several names, which is locked by its number as well: such entries come last,
-those of the whole volume or those of the holders that are listed.
+of arrival. MODE is w, or r for a lock that leaves r to others; tree-w is a directory and
+all below it. A file of several names is locked by its number as well, inode-w or inode-r:
+such entries come last, those of the whole volume or those of the holders that are listed.
 
 PATH is a file or directory in a view, or in the directory that a view shows; the
 default is the working directory. If it is in neither, --endpoints and --name say which
@@ -125,7 +125,7 @@ func (o *listOptions) print(w io.Writer, entries []lockmgr.Entry, now time.Time)
 type line struct {
 	Path      string    `json:"path"`
 	PathBytes []byte    `json:"path_base64,omitempty"` // when the path is not UTF-8
-	Mode      string    `json:"mode"`                  // w; tree-w: path and all below it; inode-w: path is an inode's number
+	Mode      string    `json:"mode"`                  // w, r; tree-w: path and all below it; inode-w, inode-r: path is an inode's number
 	State     string    `json:"state"`                 // held or waiting
 	Owner     string    `json:"owner"`
 	Node      string    `json:"node"`
@@ -143,7 +143,7 @@ type line struct {
 
 func newLine(e lockmgr.Entry, now time.Time) line {
 	l := line{
-		Path: e.Key.Path, Mode: "w", State: "waiting", Owner: e.Holder.Owner.String(), Node: e.Holder.Node,
+		Path: e.Key.Path, Mode: mode(e), State: "waiting", Owner: e.Holder.Owner.String(), Node: e.Holder.Node,
 		Pod: e.Holder.Pod, PID: e.Holder.PID, UID: e.Holder.UID, Command: e.Holder.Comm, Session: e.Holder.Session,
 		Since: e.Holder.Since, Token: e.Token, age: max(0, now.Sub(e.Holder.Since)),
 	}
@@ -151,16 +151,24 @@ func newLine(e lockmgr.Entry, now time.Time) line {
 	if !utf8.ValidString(l.Path) {
 		l.PathBytes = []byte(l.Path)
 	}
-	switch e.Key.Kind {
-	case lockmgr.Tree:
-		l.Mode = "tree-w"
-	case lockmgr.Inode:
-		l.Mode = "inode-w"
-	}
 	if e.Held {
 		l.State = "held"
 	}
 	return l
+}
+
+func mode(e lockmgr.Entry) string {
+	s := "w"
+	if e.Mode == lockmgr.Shared {
+		s = "r"
+	}
+	switch e.Key.Kind {
+	case lockmgr.Tree:
+		return "tree-" + s
+	case lockmgr.Inode:
+		return "inode-" + s
+	}
+	return s
 }
 
 // printable quotes what would disturb a terminal or a table.

@@ -12,11 +12,16 @@ import (
 )
 
 // maxKeys keeps a request within the 128 operations of a Txn: to queue for n
-// keys takes n Gets and three more, and one Txn of n Puts in the same branch.
-const maxKeys = 60
+// keys takes n Gets and three more, and one Txn of n Puts in the same branch. To
+// share them takes n Gets more.
+const (
+	maxKeys   = 60
+	maxShared = 40
+)
 
-// Acquire is lockmgr.Session's. A request for more than 60 keys, for none, or
-// one that queues for a directory is refused with ErrInvalidKey.
+// Acquire is lockmgr.Session's. A request for more than 60 keys (40 to share),
+// for none, or one that queues for a directory or shares it is refused with
+// ErrInvalidKey.
 func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
 	if err := check(req); err != nil {
 		return nil, err
@@ -40,12 +45,16 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 }
 
 func check(req lockmgr.AcquireRequest) error {
-	if n := len(req.Keys); n == 0 || n > maxKeys {
-		return fmt.Errorf("%w: %d keys in a request, want 1 to %d", lockmgr.ErrInvalidKey, n, maxKeys)
+	most := maxKeys
+	if req.Mode == lockmgr.Shared {
+		most = maxShared
+	}
+	if n := len(req.Keys); n == 0 || n > most {
+		return fmt.Errorf("%w: %d keys in a request, want 1 to %d", lockmgr.ErrInvalidKey, n, most)
 	}
 	for _, k := range req.Keys {
-		if k.Kind == lockmgr.Tree && req.Wait == lockmgr.Queue {
-			return fmt.Errorf("%w: %s is a directory and cannot be queued for", lockmgr.ErrInvalidKey, k)
+		if k.Kind == lockmgr.Tree && (req.Wait == lockmgr.Queue || req.Mode == lockmgr.Shared) {
+			return fmt.Errorf("%w: %s is a directory and cannot be queued for, or shared", lockmgr.ErrInvalidKey, k)
 		}
 	}
 	return nil
@@ -56,6 +65,7 @@ type acquisition struct {
 	s    *Session
 	req  lockmgr.AcquireRequest
 	own  []string      // the keys of our entries, as req.Keys
+	had  []string      // those of req.Upgrades
 	gets []clientv3.Op // what tells where we stand, see standing
 	puts []clientv3.Op
 	dirs []lockmgr.Key // the Tree keys of the request
@@ -67,22 +77,30 @@ type acquisition struct {
 }
 
 func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, error) {
-	value, err := json.Marshal(req.Holder)
+	value, err := json.Marshal(newValue(req))
 	if err != nil {
 		return nil, fmt.Errorf("etcdlock: holder: %w", err)
 	}
 	keys := s.b.keys
 	a := &acquisition{s: s, req: req}
+	for _, g := range req.Upgrades {
+		a.had = append(a.had, keys.granted(g))
+	}
 	for _, k := range req.Keys {
-		entry := keys.entry(k, req.Holder.Owner)
+		entry := keys.entry(k, req.Mode, req.Holder.Owner)
 		a.own = append(a.own, entry)
 		a.puts = append(a.puts, clientv3.OpPut(entry, string(value), clientv3.WithLease(s.lease)))
 		if k.Kind == lockmgr.Tree {
 			a.dirs = append(a.dirs, k)
-			a.gets = append(a.gets, clientv3.OpGet(keys.rivals(k), clientv3.WithPrefix(), clientv3.WithLimit(maxBelow)))
+			a.gets = append(a.gets, clientv3.OpGet(keys.rivals(k, req.Mode), clientv3.WithPrefix(), clientv3.WithLimit(maxBelow)))
 			continue
 		}
-		a.gets = append(a.gets, clientv3.OpGet(keys.rivals(k), clientv3.WithPrefix()))
+		a.gets = append(a.gets, clientv3.OpGet(keys.rivals(k, req.Mode), clientv3.WithPrefix()))
+	}
+	if req.Mode == lockmgr.Shared { // our own are not among the rivals
+		for _, entry := range a.own {
+			a.gets = append(a.gets, clientv3.OpGet(entry))
+		}
 	}
 	a.gets = append(a.gets,
 		clientv3.OpGet(keys.trees(), clientv3.WithPrefix()),
@@ -107,6 +125,10 @@ func (a *acquisition) run(ctx context.Context) error {
 		case !queued && (a.req.Wait == lockmgr.Queue || len(a.known.ahead) == 0):
 			continue // nothing was put, but only because the epoch or the fence had moved
 		case a.req.Wait == lockmgr.NoWait:
+			return a.contended(nil)
+		case a.deadlocked() && queued:
+			return fmt.Errorf("%w: %v", lockmgr.ErrDeadlock, a.contended(nil))
+		case a.deadlocked():
 			return a.contended(nil)
 		}
 		if err := a.wait(ctx); err != nil || queued {

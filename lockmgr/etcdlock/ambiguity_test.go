@@ -33,10 +33,10 @@ func fenced(t *testing.T, etcd raw, s lockmgr.Session) {
 }
 
 // A Txn that was carried out and not answered is found again, with the token it
-// was given, for files and directories.
+// was given, for files, shared ones too, and directories.
 func TestLostReply(t *testing.T) {
 	for name, wait := range waits {
-		for _, k := range []lockmgr.Key{file("f"), tree("f")} {
+		for k, mode := range map[lockmgr.Key]lockmgr.Mode{file("f"): lockmgr.Exclusive, tree("f"): lockmgr.Exclusive, file("r"): lockmgr.Shared} {
 			if k.Kind == lockmgr.Tree && wait == lockmgr.Queue || wait == lockmgr.NoWait {
 				continue
 			}
@@ -45,10 +45,15 @@ func TestLostReply(t *testing.T) {
 				b, etcd := newVolume(t, client)
 				s := open(t, b)
 				kv.next(lostReply, lostReply, lostReply) // the Txn, the fence, and the fence again
-				g := must(t, s, wait, k)[0]
+				req := request(wait, k)
+				req.Mode = mode
+				g := acquire(t, s, req)[0]
 				prefix := etcd.file(k.Path)
-				if k.Kind == lockmgr.Tree {
+				switch {
+				case k.Kind == lockmgr.Tree:
 					prefix = etcd.dir(k.Path)
+				case mode == lockmgr.Shared:
+					prefix = etcd.reader(k.Path)
 				}
 				if rev := created(t, etcd, prefix); rev != g.Token {
 					t.Fatalf("token %d, create revision %d", g.Token, rev)

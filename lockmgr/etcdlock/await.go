@@ -15,7 +15,7 @@ func (s *Session) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
 
 // awaitGone fails with ErrUnavailable when the watch ends.
 func (s *Session) awaitGone(ctx context.Context, g lockmgr.Grant) error {
-	watch, err := s.b.watchDeletes(ctx, s.b.keys.entry(g.Key, g.Owner))
+	watch, err := s.b.watchDeletes(ctx, s.b.keys.granted(g))
 	if err != nil {
 		return err
 	}

@@ -61,6 +61,13 @@ func TestCommits(t *testing.T) {
 		free()
 		m.costs(name+" with the new epoch", 1, 1, func() { g = must(t, s, wait, file("d/f")) })
 		free()
+		theirs := acquire(t, other, shared(wait, file("d/f")))
+		m.costs(name+", shared", 1, 1, func() { g = acquire(t, s, shared(wait, file("d/f"))) })
+		release(t, other, theirs...)
+		up := request(wait, file("d/f"))
+		up.Upgrades = g
+		m.costs(name+", upgrading", 1, 1, func() { g = append(g, acquire(t, s, up)...) })
+		free()
 	}
 	m.costs("a directory", 1, 1, func() { g = must(t, s, lockmgr.Retry, tree("d")) })
 	free()
@@ -112,7 +119,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// The largest request fits into a Txn with etcd's default limit, in each way to
+// The largest requests fit into a Txn with etcd's default limit, in each way to
 // ask for it; one key more is refused before it is sent.
 func TestMaxKeys(t *testing.T) {
 	b, _ := newVolume(t, dial(t))
@@ -127,6 +134,15 @@ func TestMaxKeys(t *testing.T) {
 	mixed := append([]lockmgr.Key{tree("d")}, keys[1:]...)
 	release(t, s, must(t, s, lockmgr.Retry, mixed...)...)
 	if _, err := s.Acquire(t.Context(), request(lockmgr.NoWait, append(keys, file("more"))...)); !errors.Is(err, lockmgr.ErrInvalidKey) {
+		t.Error(err)
+	}
+	for _, wait := range waits {
+		readers := acquire(t, s, shared(wait, keys[:40]...))
+		up := request(wait, keys[:60]...)
+		up.Upgrades = readers
+		release(t, s, append(readers, acquire(t, s, up)...)...)
+	}
+	if _, err := s.Acquire(t.Context(), shared(lockmgr.NoWait, keys[:41]...)); !errors.Is(err, lockmgr.ErrInvalidKey) {
 		t.Error(err)
 	}
 }

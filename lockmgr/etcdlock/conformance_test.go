@@ -24,10 +24,13 @@ func TestConformance(t *testing.T) {
 			Expire: func(t *testing.T, _ lockmgr.Backend, s lockmgr.Session) {
 				revoke(t, client, s)
 			},
-			Remove: func(t *testing.T, _ lockmgr.Backend, k lockmgr.Key, owner uuid.UUID) {
+			Remove: func(t *testing.T, _ lockmgr.Backend, k lockmgr.Key, mode lockmgr.Mode, owner uuid.UUID) {
 				key := volume.file(k.Path) + owner.String()
-				if k.Kind == lockmgr.Tree {
+				switch {
+				case k.Kind == lockmgr.Tree:
 					key = volume.dir(k.Path) + owner.String()
+				case mode == lockmgr.Shared:
+					key = volume.reader(k.Path) + owner.String()
 				}
 				if resp, err := client.Delete(t.Context(), key); err != nil || resp.Deleted != 1 {
 					t.Fatalf("deleting %q: %v, %v", key, resp, err)

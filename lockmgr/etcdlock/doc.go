@@ -1,7 +1,9 @@
 // Package etcdlock keeps the locks of a volume in etcd.
 //
 //	/locks/<ns>/<name>/<path>//w/<owner>        entry of a file: holder or waiter
+//	/locks/<ns>/<name>/<path>//r/<owner>        the same, shared with other r
 //	/lockfs/<ns>/<name>/tree/<dir>//w/<owner>   entry of a directory and all below it
+//	/lockfs/<ns>/<name>/inode/<ino>//w/<owner>  entry of a file of several names, or r
 //	/lockfs/<ns>/<name>/epoch                   put with every directory entry
 //	/lockfs/<ns>/<name>/session/<sid>           a mount; sid is its lease in hex
 //	/lockfs/<ns>/<name>/volume                  what the mounts of a volume agree on
@@ -10,13 +12,15 @@
 // on none and are never deleted. The entries of one path are ordered by create
 // revision, which is also the fencing token. An entry is granted when no
 // conflicting entry with a smaller create revision lives, and stays granted
-// while it lives itself.
+// while it lives itself. An owner that shares a path and wants it for itself
+// alone puts a w beside its r, which it does not wait for; if another w stands
+// ahead, that one waits for the r, and the owner is refused.
 //
 // # One commit
 //
 // An acquisition is one Txn:
 //
-//	If    nothing under <path>//, epoch and fence unchanged
+//	If    nothing under <path>// (to share: under <path>//w/), epoch and fence unchanged
 //	Then  Put
 //	Else  Get the entries, the directory entries, the epoch; and to queue, Put
 //

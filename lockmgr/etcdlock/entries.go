@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -29,9 +30,9 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 	if err != nil {
 		return nil, fmt.Errorf("listing locks: %w", err)
 	}
-	files := b.entries(resp.Responses[0].GetResponseRange().Kvs)
-	trees := b.entries(resp.Responses[1].GetResponseRange().Kvs)
-	inodes := b.entries(resp.Responses[2].GetResponseRange().Kvs)
+	files := b.listed(resp.Responses[0].GetResponseRange().Kvs)
+	trees := b.listed(resp.Responses[1].GetResponseRange().Kvs)
+	inodes := b.listed(resp.Responses[2].GetResponseRange().Kvs)
 	markHeld(files, trees)
 	markHeld(inodes, nil)
 	names := files
@@ -41,58 +42,84 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 			names = append(names, t)
 		}
 	}
-	slices.SortFunc(names, inOrder)
-	slices.SortFunc(inodes, inOrder)
 	if prefix != "" {
-		inodes = slices.DeleteFunc(inodes, func(i lockmgr.Entry) bool {
-			return !slices.ContainsFunc(names, func(n lockmgr.Entry) bool { return n.Holder.Owner == i.Holder.Owner })
+		inodes = slices.DeleteFunc(inodes, func(i listed) bool {
+			return !slices.ContainsFunc(names, func(n listed) bool { return n.Holder.Owner == i.Holder.Owner })
 		})
 	}
-	return append(names, inodes...), nil
+	slices.SortFunc(names, inOrder)
+	slices.SortFunc(inodes, inOrder)
+	var entries []lockmgr.Entry
+	for _, l := range append(names, inodes...) {
+		entries = append(entries, l.Entry)
+	}
+	return entries, nil
 }
 
-func inOrder(x, y lockmgr.Entry) int {
+func inOrder(x, y listed) int {
 	return cmp.Or(cmp.Compare(x.Key.Path, y.Key.Path), cmp.Compare(x.Token, y.Token), cmp.Compare(x.Key.Kind, y.Key.Kind))
 }
 
-func (b *Backend) entries(kvs []*mvccpb.KeyValue) []lockmgr.Entry {
-	entries := make([]lockmgr.Entry, 0, len(kvs))
+// value is what an entry's key has for a value.
+type value struct {
+	lockmgr.Holder
+	Upgrades []uuid.UUID `json:"upgrades,omitempty"` // whom of its path it does not wait for
+}
+
+func newValue(req lockmgr.AcquireRequest) value {
+	v := value{Holder: req.Holder}
+	for _, g := range req.Upgrades {
+		v.Upgrades = append(v.Upgrades, g.Owner)
+	}
+	return v
+}
+
+// listed is an entry as it was read.
+type listed struct {
+	lockmgr.Entry
+	upgrades []uuid.UUID
+}
+
+func (b *Backend) listed(kvs []*mvccpb.KeyValue) []listed {
+	list := make([]listed, 0, len(kvs))
 	for _, kv := range kvs {
-		key, owner, ok := b.keys.parse(string(kv.Key))
+		g, ok := b.keys.parse(string(kv.Key))
 		if !ok {
 			b.log.Warn("foreign key among the locks", "key", string(kv.Key))
 			continue
 		}
-		e := lockmgr.Entry{Key: key, Token: kv.CreateRevision}
-		if err := json.Unmarshal(kv.Value, &e.Holder); err != nil {
+		var v value
+		if err := json.Unmarshal(kv.Value, &v); err != nil {
 			b.log.Warn("entry without a readable holder", "entry", string(kv.Key), "err", err)
 		}
-		e.Holder.Owner = owner // the key is what counts
-		entries = append(entries, e)
+		v.Owner = g.Owner // the key is what counts
+		list = append(list, listed{
+			Entry:    lockmgr.Entry{Key: g.Key, Mode: g.Mode, Holder: v.Holder, Token: kv.CreateRevision},
+			upgrades: v.Upgrades,
+		})
 	}
-	return entries
+	return list
 }
 
 // markHeld marks the entries that no conflicting older one keeps waiting.
-func markHeld(files, trees []lockmgr.Entry) {
-	oldest := make(map[string]int64, len(files)) // of a path
+func markHeld(files, trees []listed) {
+	paths := make(map[lockmgr.Key][]listed, len(files))
 	for _, f := range files {
-		if rev, ok := oldest[f.Key.Path]; !ok || f.Token < rev {
-			oldest[f.Key.Path] = f.Token
-		}
+		paths[f.Key] = append(paths[f.Key], f)
 	}
 	for i := range files {
 		f := &files[i]
-		f.Held = f.Token == oldest[f.Key.Path] && !waitsFor(f, trees)
+		f.Held = !f.waitsFor(paths[f.Key]) && !f.waitsFor(trees)
 	}
 	for i := range trees {
 		t := &trees[i]
-		t.Held = !waitsFor(t, files) && !waitsFor(t, trees)
+		t.Held = !t.waitsFor(files) && !t.waitsFor(trees)
 	}
 }
 
-func waitsFor(e *lockmgr.Entry, others []lockmgr.Entry) bool {
-	return slices.ContainsFunc(others, func(o lockmgr.Entry) bool {
-		return o.Token < e.Token && o.Key.Conflicts(e.Key)
+func (l *listed) waitsFor(others []listed) bool {
+	return slices.ContainsFunc(others, func(o listed) bool {
+		return o.Token < l.Token && o.Mode.Conflicts(l.Mode) && o.Key.Conflicts(l.Key) &&
+			!(o.Key == l.Key && slices.Contains(l.upgrades, o.Holder.Owner))
 	})
 }

@@ -92,6 +92,9 @@ type raw struct {
 }
 
 func (r raw) file(path string) string { return "/locks/test/" + r.name + "/" + path + "//w/" }
+func (r raw) reader(path string) string {
+	return "/locks/test/" + r.name + "/" + path + "//r/"
+}
 func (r raw) dir(path string) string  { return "/lockfs/test/" + r.name + "/tree/" + path + "//w/" }
 func (r raw) admin(key string) string { return "/lockfs/test/" + r.name + "/" + key }
 
@@ -141,11 +144,22 @@ func request(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
 	return lockmgr.AcquireRequest{Keys: keys, Wait: wait, Holder: lockmgr.Holder{Owner: uuid.New(), Node: "n"}}
 }
 
+func shared(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
+	req := request(wait, keys...)
+	req.Mode = lockmgr.Shared
+	return req
+}
+
 func must(t *testing.T, s lockmgr.Session, wait lockmgr.Wait, keys ...lockmgr.Key) []lockmgr.Grant {
 	t.Helper()
-	grants, err := s.Acquire(within(t, patience), request(wait, keys...))
+	return acquire(t, s, request(wait, keys...))
+}
+
+func acquire(t *testing.T, s lockmgr.Session, req lockmgr.AcquireRequest) []lockmgr.Grant {
+	t.Helper()
+	grants, err := s.Acquire(within(t, patience), req)
 	if err != nil {
-		t.Fatalf("Acquire(%v): %v", keys, err)
+		t.Fatalf("Acquire(%v): %v", req.Keys, err)
 	}
 	return grants
 }

@@ -9,8 +9,11 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// write is the mode of an entry: it excludes every other entry of its path.
-const write = "w"
+// The modes of an entry as its key has them.
+const (
+	write = "w/" // lockmgr.Exclusive
+	read  = "r/" // lockmgr.Shared
+)
 
 // layout makes and takes apart the keys of one volume. A component of a path is
 // never empty, so "//" ends a path unambiguously and <path>// is a prefix of
@@ -32,7 +35,17 @@ func (l layout) inodes() string            { return l.admin + "inode/" }
 func (l layout) session(sid string) string { return l.admin + "session/" + sid }
 
 // entry is the key of one acquisition's entry.
-func (l layout) entry(k lockmgr.Key, owner uuid.UUID) string {
+func (l layout) entry(k lockmgr.Key, mode lockmgr.Mode, owner uuid.UUID) string {
+	if mode == lockmgr.Shared {
+		return l.at(k) + read + owner.String()
+	}
+	return l.at(k) + write + owner.String()
+}
+
+func (l layout) granted(g lockmgr.Grant) string { return l.entry(g.Key, g.Mode, g.Owner) }
+
+// at is the prefix of the entries of k itself.
+func (l layout) at(k lockmgr.Key) string {
 	root := l.files
 	switch k.Kind {
 	case lockmgr.Tree:
@@ -40,23 +53,20 @@ func (l layout) entry(k lockmgr.Key, owner uuid.UUID) string {
 	case lockmgr.Inode:
 		root = l.inodes()
 	}
-	return root + k.Path + "//" + write + "/" + owner.String()
+	return root + k.Path + "//"
 }
 
 // rivals is the prefix of the entries that conflict with one for k, but for
 // those of directories.
-func (l layout) rivals(k lockmgr.Key) string {
-	switch k.Kind {
-	case lockmgr.Tree:
+func (l layout) rivals(k lockmgr.Key, mode lockmgr.Mode) string {
+	switch {
+	case k.Kind == lockmgr.Tree:
 		return l.filesFrom(k.Path)
-	case lockmgr.Inode:
-		return l.inodes() + k.Path + "//"
+	case mode == lockmgr.Shared:
+		return l.at(k) + write
 	}
-	return l.filesAt(k.Path)
+	return l.at(k)
 }
-
-// filesAt is the prefix of the file entries of path itself.
-func (l layout) filesAt(path string) string { return l.files + path + "//" }
 
 // filesFrom is the prefix of the file entries at path and below it; the empty
 // path is the root.
@@ -73,21 +83,26 @@ func (l layout) lockOf(key string) (lockmgr.Key, bool) {
 	return k, ok
 }
 
-// parse takes an entry's key apart; false unless entry would make the same key.
-func (l layout) parse(key string) (lockmgr.Key, uuid.UUID, bool) {
+// parse takes an entry's key apart into all of a Grant but its token; false
+// unless entry would make the same key.
+func (l layout) parse(key string) (lockmgr.Grant, bool) {
 	k, rest, ok := l.split(key)
 	if !ok {
-		return lockmgr.Key{}, uuid.Nil, false
+		return lockmgr.Grant{}, false
 	}
-	id, ok := strings.CutPrefix(rest, write+"/")
+	mode := lockmgr.Exclusive
+	id, ok := strings.CutPrefix(rest, write)
 	if !ok {
-		return lockmgr.Key{}, uuid.Nil, false
+		mode = lockmgr.Shared
+		if id, ok = strings.CutPrefix(rest, read); !ok || k.Kind == lockmgr.Tree {
+			return lockmgr.Grant{}, false
+		}
 	}
 	owner, err := uuid.Parse(id)
 	if err != nil || owner.String() != id { // Parse takes several spellings
-		return lockmgr.Key{}, uuid.Nil, false
+		return lockmgr.Grant{}, false
 	}
-	return k, owner, true
+	return lockmgr.Grant{Key: k, Mode: mode, Owner: owner}, true
 }
 
 func (l layout) split(key string) (k lockmgr.Key, rest string, ok bool) {

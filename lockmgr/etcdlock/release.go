@@ -17,7 +17,7 @@ import (
 // After ErrUnavailable the entry may be gone or not. The caller releases again,
 // and takes ErrNotHeld for success then: the first Txn may have been carried out.
 func (s *Session) Release(ctx context.Context, g lockmgr.Grant) error {
-	entry := s.b.keys.entry(g.Key, g.Owner)
+	entry := s.b.keys.granted(g)
 	resp, err := s.b.txn(ctx,
 		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(entry), "=", g.Token)},
 		[]clientv3.Op{clientv3.OpDelete(entry)},
@@ -52,7 +52,7 @@ func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, err
 	for chunk := range slices.Chunk(grants, maxGets) {
 		gets := make([]clientv3.Op, len(chunk))
 		for i, g := range chunk {
-			gets[i] = clientv3.OpGet(s.b.keys.entry(g.Key, g.Owner), clientv3.WithKeysOnly())
+			gets[i] = clientv3.OpGet(s.b.keys.granted(g), clientv3.WithKeysOnly())
 		}
 		resp, err := s.b.txn(ctx, nil, gets, nil)
 		if err != nil {

@@ -39,13 +39,27 @@ func (s *standing) gone(keys []string) {
 	s.ahead = slices.DeleteFunc(s.ahead, func(b blocker) bool { return slices.Contains(keys, b.entry) })
 }
 
-// free holds when no entry stands in or below the place of our own.
+// free holds when no entry but those we upgrade stands in or below the place of
+// our own.
 func (a *acquisition) free() []clientv3.Cmp {
-	cmps := make([]clientv3.Cmp, 0, len(a.req.Keys)+2)
+	cmps := make([]clientv3.Cmp, 0, len(a.req.Keys)+len(a.had)+2)
 	for _, k := range a.req.Keys {
-		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(a.s.b.keys.rivals(k)).WithPrefix(), "=", 0))
+		from := a.s.b.keys.rivals(k, a.req.Mode)
+		end := clientv3.GetPrefixRangeEnd(from)
+		for _, had := range slices.Sorted(slices.Values(a.had)) {
+			if from <= had && had < end {
+				cmps = append(cmps, none(from, had))
+				from = had + "\x00"
+			}
+		}
+		cmps = append(cmps, none(from, end))
 	}
 	return cmps
+}
+
+// none holds when there is no key from the one up to the other.
+func none(from, to string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "=", 0)
 }
 
 // epochIs holds while no directory entry was put since the epoch was rev.
@@ -59,10 +73,12 @@ func (b *Backend) epochIs(rev int64) clientv3.Cmp {
 func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) error {
 	n := len(a.req.Keys)
 	kvs := func(i int) []*mvccpb.KeyValue { return answers[i].GetResponseRange().Kvs }
-	if err := a.noteSession(kvs(n + 2)); err != nil {
+	last := len(a.gets) - 3
+	trees := kvs(last)
+	if err := a.noteSession(kvs(last + 2)); err != nil {
 		return err
 	}
-	a.noteTrees(rev, kvs(n), kvs(n+1))
+	a.noteTrees(rev, trees, kvs(last+1))
 
 	seen := make(map[string]*mvccpb.KeyValue, n)
 	blockers := make(map[string]blocker)
@@ -72,16 +88,25 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 			seen[entry] = kv
 			return
 		}
+		if slices.Contains(a.had, entry) {
+			return
+		}
 		blockers[entry] = blocker{entry: entry, rev: kv.CreateRevision, wants: k, value: kv.Value}
 	}
 	for i, k := range a.req.Keys {
 		for _, kv := range kvs(i) {
 			meet(k, kv)
 		}
-		for _, kv := range kvs(n) {
+		for _, kv := range trees {
 			if d, ok := a.s.b.keys.lockOf(string(kv.Key)); ok && d.Conflicts(k) {
 				meet(k, kv)
 			}
+		}
+	}
+
+	for i := n; i < last; i++ { // our own, by name
+		for _, kv := range kvs(i) {
+			seen[string(kv.Key)] = kv
 		}
 	}
 
@@ -142,6 +167,15 @@ func (a *acquisition) token(seen map[string]*mvccpb.KeyValue) (int64, error) {
 	return token, nil
 }
 
+// deadlocked reports whether we upgrade a key while one ahead, which wants it for
+// itself alone, waits for what we have.
+func (a *acquisition) deadlocked() bool {
+	return slices.ContainsFunc(a.known.ahead, func(b blocker) bool {
+		g, ok := a.s.b.keys.parse(b.entry)
+		return ok && g.Mode == lockmgr.Exclusive && slices.ContainsFunc(a.req.Upgrades, func(had lockmgr.Grant) bool { return had.Key == g.Key })
+	})
+}
+
 // contended is the error of a wait that err ended, or of none.
 func (a *acquisition) contended(err error) error {
 	first := a.known.ahead[0]
@@ -149,8 +183,8 @@ func (a *acquisition) contended(err error) error {
 	if jerr := json.Unmarshal(first.value, &e.Holder); jerr != nil {
 		a.s.b.log.Warn("entry without a readable holder", "entry", first.entry, "err", jerr)
 	}
-	if _, owner, ok := a.s.b.keys.parse(first.entry); ok {
-		e.Holder.Owner = owner // the key is what counts
+	if g, ok := a.s.b.keys.parse(first.entry); ok {
+		e.Holder.Owner = g.Owner // the key is what counts
 	}
 	return e
 }

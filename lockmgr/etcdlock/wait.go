@@ -51,7 +51,10 @@ func (a *acquisition) watched() []string {
 	keys := a.s.b.keys
 	var prefixes []string
 	for _, k := range a.req.Keys {
-		prefixes = append(prefixes, keys.rivals(k))
+		prefixes = append(prefixes, keys.rivals(k, a.req.Mode))
+	}
+	if a.req.Mode == lockmgr.Shared {
+		prefixes = append(prefixes, a.own...)
 	}
 	behindTree := func(b blocker) bool { return strings.HasPrefix(b.entry, keys.trees()) }
 	if a.known.token == 0 || slices.ContainsFunc(a.known.ahead, behindTree) {
@@ -115,7 +118,7 @@ func (a *acquisition) discard() {
 func (a *acquisition) grants() []lockmgr.Grant {
 	grants := make([]lockmgr.Grant, len(a.req.Keys))
 	for i, k := range a.req.Keys {
-		grants[i] = lockmgr.Grant{Key: k, Owner: a.req.Holder.Owner, Token: a.known.token}
+		grants[i] = lockmgr.Grant{Key: k, Mode: a.req.Mode, Owner: a.req.Holder.Owner, Token: a.known.token}
 	}
 	return grants
 }

@@ -24,7 +24,7 @@ type Options struct {
 
 	// Remove deletes the entry of an acquisition behind its owner's back. The
 	// zero value skips the tests that need it.
-	Remove func(t *testing.T, b lockmgr.Backend, k lockmgr.Key, owner uuid.UUID)
+	Remove func(t *testing.T, b lockmgr.Backend, k lockmgr.Key, mode lockmgr.Mode, owner uuid.UUID)
 }
 
 // Conformance runs the tests that every lockmgr.Backend passes. newBackend
@@ -45,6 +45,10 @@ func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, op
 		{"TreeAmongFiles", testTreeAmongFiles},
 		{"FilesUnderTree", testFilesUnderTree},
 		{"Inodes", testInodes},
+		{"Shared", testShared},
+		{"SharedOrder", testSharedOrder},
+		{"Upgrade", testUpgrade},
+		{"UpgradeDeadlock", testUpgradeDeadlock},
 		{"Tokens", testTokens},
 		{"Release", testRelease},
 		{"Held", testHeld},
@@ -105,7 +109,12 @@ func request(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
 // must acquires keys, which are free or about to be.
 func (t *bench) must(s lockmgr.Session, wait lockmgr.Wait, keys ...lockmgr.Key) []lockmgr.Grant {
 	t.Helper()
-	req := request(wait, keys...)
+	return t.mustHave(s, request(wait, keys...))
+}
+
+func (t *bench) mustHave(s lockmgr.Session, req lockmgr.AcquireRequest) []lockmgr.Grant {
+	t.Helper()
+	keys := req.Keys
 	grants, err := s.Acquire(t.within(patience), req)
 	if err != nil {
 		t.Fatalf("Acquire(%v): %v", keys, err)
@@ -114,7 +123,7 @@ func (t *bench) must(s lockmgr.Session, wait lockmgr.Wait, keys ...lockmgr.Key) 
 		t.Fatalf("Acquire(%v) returned %v", keys, grants)
 	}
 	for i, g := range grants {
-		if g.Key != keys[i] || g.Owner != req.Holder.Owner || g.Token <= 0 {
+		if g.Key != keys[i] || g.Mode != req.Mode || g.Owner != req.Holder.Owner || g.Token <= 0 {
 			t.Fatalf("Acquire(%v) returned %v for owner %v", keys, grants, req.Holder.Owner)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // testExclusion: many goroutines on three sessions take files and directories,
-// one and several at a time, and give up now and then. The history of what they
+// one and several at a time, shared and not, and give up now and then. The history of what they
 // held must be one in which no two conflicting grants overlap and tokens grow.
 func testExclusion(t *bench) {
 	const (
@@ -31,7 +31,7 @@ func testExclusion(t *bench) {
 			r := rand.New(rand.NewPCG(1, uint64(w)))
 			for range rounds {
 				req := request(lockmgr.Queue, files[r.IntN(len(files))])
-				switch r.IntN(6) {
+				switch r.IntN(8) {
 				case 0:
 					req = request(lockmgr.Retry, trees[r.IntN(len(trees))])
 				case 1:
@@ -39,6 +39,8 @@ func testExclusion(t *bench) {
 					req = request(lockmgr.Queue, files[i], files[i+1])
 				case 2:
 					req.Wait = lockmgr.NoWait
+				case 3, 4, 5:
+					req.Mode = lockmgr.Shared
 				}
 				grants, err := s.Acquire(ctx, req)
 				if errors.Is(err, lockmgr.ErrContended) && ctx.Err() == nil {
@@ -72,7 +74,12 @@ func testExclusion(t *bench) {
 type history struct {
 	mu   sync.Mutex
 	held []lockmgr.Grant
-	past map[lockmgr.Key]int64
+	past map[lockOf]int64
+}
+
+type lockOf struct {
+	key  lockmgr.Key
+	mode lockmgr.Mode
 }
 
 func (h *history) enter(grants []lockmgr.Grant) error {
@@ -81,13 +88,13 @@ func (h *history) enter(grants []lockmgr.Grant) error {
 	var errs []error
 	for _, g := range grants {
 		for _, other := range h.held {
-			if other.Key.Conflicts(g.Key) {
+			if other.Mode.Conflicts(g.Mode) && other.Key.Conflicts(g.Key) {
 				errs = append(errs, fmt.Errorf("%v granted while %v is held", g, other))
 			}
 		}
-		for k, token := range h.past {
-			if k.Conflicts(g.Key) && token >= g.Token {
-				errs = append(errs, fmt.Errorf("%v granted after token %d of %v", g, token, k))
+		for p, token := range h.past {
+			if p.mode.Conflicts(g.Mode) && p.key.Conflicts(g.Key) && token >= g.Token {
+				errs = append(errs, fmt.Errorf("%v granted after token %d of %v", g, token, p))
 			}
 		}
 	}
@@ -100,10 +107,11 @@ func (h *history) leave(grants []lockmgr.Grant) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.past == nil {
-		h.past = make(map[lockmgr.Key]int64)
+		h.past = make(map[lockOf]int64)
 	}
 	for _, g := range grants {
-		h.past[g.Key] = max(h.past[g.Key], g.Token)
+		k := lockOf{g.Key, g.Mode}
+		h.past[k] = max(h.past[k], g.Token)
 	}
 	kept := h.held[:0]
 	for _, o := range h.held {

@@ -185,16 +185,18 @@ func testRemovedEntry(t *bench) {
 	s1, s2 := t.open(), t.open()
 	k := file("f")
 	held := t.must(s1, lockmgr.Queue, k)[0]
-	if t.opts.Ordered {
-		req := request(lockmgr.Queue, k)
+	for _, req := range []lockmgr.AcquireRequest{request(lockmgr.Queue, k), shared(lockmgr.Queue, k)} {
+		if !t.opts.Ordered {
+			break
+		}
 		got := t.start(t.within(patience), s2, req)
 		t.owners(held.Owner, req.Holder.Owner)
-		t.opts.Remove(t.T, t.b, k, req.Holder.Owner)
+		t.opts.Remove(t.T, t.b, k, req.Mode, req.Holder.Owner)
 		if a := t.await(got); !errors.Is(a.err, lockmgr.ErrLockLost) {
 			t.Fatalf("Acquire after its entry was removed: %v", a.err)
 		}
 	}
-	t.opts.Remove(t.T, t.b, k, held.Owner)
+	t.opts.Remove(t.T, t.b, k, held.Mode, held.Owner)
 	if err := s1.Release(t.within(patience), held); !errors.Is(err, lockmgr.ErrNotHeld) {
 		t.Fatalf("Release of a removed entry: %v", err)
 	}

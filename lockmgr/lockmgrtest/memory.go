@@ -31,8 +31,9 @@ type Memory struct {
 // entry is held or waits.
 type entry struct {
 	lockmgr.Grant
-	holder  lockmgr.Holder
-	session *memorySession
+	holder   lockmgr.Holder
+	upgrades []lockmgr.Grant
+	session  *memorySession
 }
 
 var _ lockmgr.Backend = (*Memory)(nil)
@@ -61,7 +62,7 @@ func (m *Memory) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, e
 	var names, inodes []lockmgr.Entry
 	listed := make(map[uuid.UUID]bool)
 	for _, e := range m.entries {
-		le := lockmgr.Entry{Key: e.Key, Holder: e.holder, Token: e.Token, Held: m.blocker(e.Key, e.Token) == nil}
+		le := lockmgr.Entry{Key: e.Key, Mode: e.Mode, Holder: e.holder, Token: e.Token, Held: len(m.ahead(e)) == 0}
 		switch {
 		case e.Key.Kind == lockmgr.Inode:
 			inodes = append(inodes, le)
@@ -141,14 +142,15 @@ func (m *Memory) wake() {
 	m.changed = make(chan struct{})
 }
 
-// blocker returns the oldest entry before token that conflicts with k.
-func (m *Memory) blocker(k lockmgr.Key, token int64) *entry {
-	for _, e := range m.entries {
-		if e.Token < token && e.Key.Conflicts(k) {
-			return e
+// ahead returns the entries before e that conflict with it, the oldest first.
+func (m *Memory) ahead(e *entry) []*entry {
+	var list []*entry
+	for _, o := range m.entries {
+		if o.Token < e.Token && o.Mode.Conflicts(e.Mode) && o.Key.Conflicts(e.Key) && !slices.Contains(e.upgrades, o.Grant) {
+			list = append(list, o)
 		}
 	}
-	return nil
+	return list
 }
 
 func (m *Memory) remove(which func(*entry) bool) bool {

@@ -70,8 +70,8 @@ func checkRequest(req lockmgr.AcquireRequest) error {
 		return fmt.Errorf("%w: no keys", lockmgr.ErrInvalidKey)
 	}
 	for _, k := range req.Keys {
-		if k.Kind == lockmgr.Tree && req.Wait == lockmgr.Queue {
-			return fmt.Errorf("%w: %s is a directory and cannot be queued for", lockmgr.ErrInvalidKey, k)
+		if k.Kind == lockmgr.Tree && (req.Wait == lockmgr.Queue || req.Mode == lockmgr.Shared) {
+			return fmt.Errorf("%w: %s is a directory and cannot be queued for, or shared", lockmgr.ErrInvalidKey, k)
 		}
 	}
 	return nil
@@ -102,8 +102,11 @@ func (a *memoryAcquire) ask(ctx context.Context) (<-chan struct{}, error) {
 	if a.grants == nil && a.req.Wait == lockmgr.Queue {
 		a.put()
 	}
-	if err := a.standing(); err != nil {
-		if a.req.Wait == lockmgr.NoWait || !errors.Is(err, lockmgr.ErrContended) {
+	if deadlock, err := a.standing(); err != nil {
+		if deadlock && a.req.Wait == lockmgr.Queue {
+			err = fmt.Errorf("%w: %v", lockmgr.ErrDeadlock, err)
+		}
+		if deadlock || a.req.Wait == lockmgr.NoWait || !errors.Is(err, lockmgr.ErrContended) {
 			return nil, a.fail(err)
 		}
 		return m.changed, err
@@ -114,32 +117,46 @@ func (a *memoryAcquire) ask(ctx context.Context) (<-chan struct{}, error) {
 	return nil, nil
 }
 
-// standing returns nil when nothing keeps the keys from us.
-func (a *memoryAcquire) standing() error {
+// standing returns nil when nothing keeps the keys from us, and whether what
+// does will do so for ever.
+func (a *memoryAcquire) standing() (deadlock bool, err error) {
 	m := a.s.m
 	for i, k := range a.req.Keys {
-		token := int64(math.MaxInt64)
+		e := a.entry(k, math.MaxInt64) // as if it were put last
 		if a.grants != nil {
-			g := a.grants[i]
-			if !slices.ContainsFunc(m.entries, func(e *entry) bool { return e.Grant == g }) {
-				return fmt.Errorf("%w: %s was removed", lockmgr.ErrLockLost, k)
+			e.Grant = a.grants[i]
+			if !slices.ContainsFunc(m.entries, func(o *entry) bool { return o.Grant == e.Grant }) {
+				return false, fmt.Errorf("%w: %s was removed", lockmgr.ErrLockLost, k)
 			}
-			token = g.Token
 		}
-		if b := m.blocker(k, token); b != nil {
-			return &lockmgr.ContendedError{Key: k, Holder: b.holder}
+		if ahead := m.ahead(e); len(ahead) > 0 {
+			contended := &lockmgr.ContendedError{Key: k, Holder: ahead[0].holder}
+			return a.deadlocked(k, ahead), contended
 		}
 	}
-	return nil
+	return false, nil
+}
+
+// deadlocked reports whether we upgrade k while one ahead waits for what we have.
+func (a *memoryAcquire) deadlocked(k lockmgr.Key, ahead []*entry) bool {
+	return slices.ContainsFunc(a.req.Upgrades, func(g lockmgr.Grant) bool { return g.Key == k }) &&
+		slices.ContainsFunc(ahead, func(o *entry) bool { return o.Key == k && o.Mode == lockmgr.Exclusive })
 }
 
 func (a *memoryAcquire) put() {
 	m := a.s.m
 	m.rev++
 	for _, k := range a.req.Keys {
-		g := lockmgr.Grant{Key: k, Owner: a.req.Holder.Owner, Token: m.rev}
-		a.grants = append(a.grants, g)
-		m.entries = append(m.entries, &entry{Grant: g, holder: a.req.Holder, session: a.s})
+		e := a.entry(k, m.rev)
+		a.grants = append(a.grants, e.Grant)
+		m.entries = append(m.entries, e)
+	}
+}
+
+func (a *memoryAcquire) entry(k lockmgr.Key, token int64) *entry {
+	return &entry{
+		Grant:  lockmgr.Grant{Key: k, Mode: a.req.Mode, Owner: a.req.Holder.Owner, Token: token},
+		holder: a.req.Holder, upgrades: a.req.Upgrades, session: a.s,
 	}
 }
 
@@ -177,7 +194,7 @@ func (s *memorySession) Release(ctx context.Context, g lockmgr.Grant) error {
 	if err := m.answers(ctx); err != nil {
 		return err
 	}
-	i := slices.IndexFunc(m.entries, func(e *entry) bool { return e.Key == g.Key && e.Owner == g.Owner })
+	i := slices.IndexFunc(m.entries, func(e *entry) bool { return e.Key == g.Key && e.Mode == g.Mode && e.Owner == g.Owner })
 	if i < 0 {
 		return fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
 	}

@@ -19,14 +19,14 @@ func TestMemoryConformance(t *testing.T) {
 		Expire: func(_ *testing.T, b lockmgr.Backend, s lockmgr.Session) {
 			b.(*lockmgrtest.Memory).Expire(s)
 		},
-		Remove: func(t *testing.T, b lockmgr.Backend, k lockmgr.Key, owner uuid.UUID) {
+		Remove: func(t *testing.T, b lockmgr.Backend, k lockmgr.Key, mode lockmgr.Mode, owner uuid.UUID) {
 			entries, err := b.Entries(t.Context(), k.Path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, e := range entries {
 				if e.Key == k && e.Holder.Owner == owner {
-					b.(*lockmgrtest.Memory).Delete(lockmgr.Grant{Key: k, Owner: owner, Token: e.Token})
+					b.(*lockmgrtest.Memory).Delete(lockmgr.Grant{Key: k, Mode: mode, Owner: owner, Token: e.Token})
 				}
 			}
 		},

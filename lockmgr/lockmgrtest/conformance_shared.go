@@ -1,0 +1,203 @@
+package lockmgrtest
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+func shared(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
+	req := request(wait, keys...)
+	req.Mode = lockmgr.Shared
+	return req
+}
+
+// upgrade is the request of the owner that has grants.
+func upgrade(wait lockmgr.Wait, grants ...lockmgr.Grant) lockmgr.AcquireRequest {
+	req := request(wait)
+	for _, g := range grants {
+		req.Keys = append(req.Keys, g.Key)
+	}
+	req.Upgrades = grants
+	return req
+}
+
+// testShared: shared locks exclude exclusive ones and directories, and not each
+// other, in each way to wait.
+func testShared(t *bench) {
+	s1, s2 := t.open(), t.open()
+	k := file("d/f")
+	for _, k := range []lockmgr.Key{k, inode("", 7)} {
+		for _, wait := range []lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry, lockmgr.Queue} {
+			first := t.mustHave(s1, shared(wait, k))[0]
+			second := t.mustHave(s2, shared(wait, k))[0]
+			for i, e := range t.entries("") {
+				if e.Key != k || e.Mode != lockmgr.Shared || !e.Held || e.Holder.Owner != []uuid.UUID{first.Owner, second.Owner}[i] {
+					t.Fatalf("entry %d: %+v", i, e)
+				}
+			}
+			_, err := s2.Acquire(t.within(patience), request(lockmgr.NoWait, k))
+			t.contended(err, k, first.Owner, nil)
+			got := t.start(t.within(patience), s2, request(wait, k))
+			if wait == lockmgr.NoWait {
+				t.contended(t.await(got).err, k, first.Owner, nil)
+			}
+			if held, err := s1.Held(t.within(patience), []lockmgr.Grant{first, second}); err != nil || slices.Contains(held, false) {
+				t.Fatalf("Held: %v, %v", held, err)
+			}
+			t.release(s1, first)
+			t.release(s2, second)
+			if wait != lockmgr.NoWait {
+				a := t.await(got)
+				if a.err != nil {
+					t.Fatal(a.err)
+				}
+				_, err := s1.Acquire(t.within(patience), shared(lockmgr.NoWait, k))
+				t.contended(err, k, a.grants[0].Owner, nil)
+				t.release(s2, a.grants...)
+			}
+		}
+	}
+	reader := t.mustHave(s1, shared(lockmgr.Queue, k))[0]
+	_, err := s2.Acquire(t.within(patience), request(lockmgr.NoWait, tree("d")))
+	t.contended(err, tree("d"), reader.Owner, nil)
+	t.release(s1, reader)
+	dir := t.must(s2, lockmgr.NoWait, tree("d"))[0]
+	_, err = s1.Acquire(t.within(patience), shared(lockmgr.NoWait, k))
+	t.contended(err, k, dir.Owner, nil)
+	t.release(s2, dir)
+	if _, err := s1.Acquire(t.within(patience), shared(lockmgr.NoWait, tree("d"))); !errors.Is(err, lockmgr.ErrInvalidKey) {
+		t.Fatalf("a shared directory: %v", err)
+	}
+	t.owners()
+}
+
+// testSharedOrder: a writer that came between readers is had before those who
+// came later, and those then together.
+func testSharedOrder(t *bench) {
+	if !t.opts.Ordered {
+		t.Skip("the backend claims no order")
+	}
+	s1, s2 := t.open(), t.open()
+	k := file("f")
+	first := t.mustHave(s1, shared(lockmgr.Queue, k))[0]
+	line := []uuid.UUID{first.Owner}
+	wait := func(s lockmgr.Session, req lockmgr.AcquireRequest) <-chan answer {
+		ch := t.start(t.within(patience), s, req)
+		line = append(line, req.Holder.Owner)
+		t.owners(line...)
+		return ch
+	}
+	writer := wait(s2, request(lockmgr.Queue, k))
+	later := []<-chan answer{wait(s1, shared(lockmgr.Queue, k)), wait(s2, shared(lockmgr.Queue, k))}
+	last := wait(s2, request(lockmgr.Queue, k))
+	for i, e := range t.entries("") {
+		if e.Held != (i == 0) {
+			t.Fatalf("entry %d of the line: %+v", i, e)
+		}
+	}
+	_, err := s1.Acquire(t.within(patience), shared(lockmgr.NoWait, k))
+	if !errors.Is(err, lockmgr.ErrContended) {
+		t.Fatalf("a reader that does not wait: %v", err)
+	}
+	t.release(s1, first)
+	w := t.await(writer)
+	if w.err != nil {
+		t.Fatal(w.err)
+	}
+	for _, ch := range append(later, last) {
+		if len(ch) > 0 {
+			t.Fatal("answered while a writer holds")
+		}
+	}
+	t.release(s2, w.grants...)
+	for _, ch := range later {
+		a := t.await(ch)
+		if a.err != nil || a.grants[0].Token <= w.grants[0].Token {
+			t.Fatalf("a later reader: %v, %v", a.grants, a.err)
+		}
+	}
+	// Both have it, and the writer behind them waits for both.
+	if list := t.entries(""); len(list) != 3 || !list[0].Held || !list[1].Held || list[2].Held {
+		t.Fatalf("the readers: %+v", list)
+	}
+	if len(last) > 0 {
+		t.Fatal("a writer is answered while readers hold")
+	}
+}
+
+// testUpgrade: an owner's own shared lock does not stand in its way, those of
+// others do, and it may let go of the two in any order.
+func testUpgrade(t *bench) {
+	s1, s2 := t.open(), t.open()
+	a, b := file("a"), inode("", 7)
+	for _, wait := range []lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry, lockmgr.Queue} {
+		mine := t.mustHave(s1, shared(wait, a, b))
+		up := t.mustHave(s1, upgrade(wait, mine...))
+		for _, e := range t.entries("") {
+			if !e.Held {
+				t.Fatalf("not held: %+v", e)
+			}
+		}
+		for _, req := range []lockmgr.AcquireRequest{shared(lockmgr.NoWait, a), shared(lockmgr.NoWait, b), request(lockmgr.NoWait, a)} {
+			if _, err := s2.Acquire(t.within(patience), req); !errors.Is(err, lockmgr.ErrContended) {
+				t.Fatalf("another owner: %v", err)
+			}
+		}
+		t.release(s1, mine...)
+		_, err := s2.Acquire(t.within(patience), shared(lockmgr.NoWait, a))
+		t.contended(err, a, up[0].Owner, nil)
+		t.release(s1, up...)
+	}
+	mine := t.mustHave(s1, shared(lockmgr.NoWait, a))[0]
+	others := t.mustHave(s2, shared(lockmgr.NoWait, a))[0]
+	_, err := s1.Acquire(t.within(patience), upgrade(lockmgr.NoWait, mine))
+	t.contended(err, a, others.Owner, nil)
+	for _, wait := range []lockmgr.Wait{lockmgr.Retry, lockmgr.Queue} {
+		got := t.start(t.within(patience), s1, upgrade(wait, mine))
+		t.release(s2, others)
+		up := t.await(got)
+		if up.err != nil {
+			t.Fatal(up.err)
+		}
+		t.release(s1, up.grants...)
+		others = t.mustHave(s2, shared(lockmgr.NoWait, a))[0]
+	}
+}
+
+// testUpgradeDeadlock: who upgrades does not wait for one who waits for what it
+// has: of two that upgrade, the later is refused, and so is one whom a writer waits for.
+func testUpgradeDeadlock(t *bench) {
+	if !t.opts.Ordered {
+		t.Skip("the backend lists nobody who waits")
+	}
+	s1, s2 := t.open(), t.open()
+	k := file("f")
+	first, second := t.mustHave(s1, shared(lockmgr.NoWait, k))[0], t.mustHave(s2, shared(lockmgr.NoWait, k))[0]
+	for _, earlier := range []lockmgr.AcquireRequest{upgrade(lockmgr.Queue, first), request(lockmgr.Queue, k)} {
+		ctx, cancel := context.WithCancel(t.within(patience))
+		got := t.start(ctx, s1, earlier)
+		t.owners(first.Owner, second.Owner, earlier.Holder.Owner)
+		if _, err := s2.Acquire(t.within(patience), upgrade(lockmgr.Queue, second)); !errors.Is(err, lockmgr.ErrDeadlock) {
+			t.Fatalf("who queues: %v", err)
+		}
+		for _, wait := range []lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry} { // has nobody to wait for it
+			if _, err := s2.Acquire(t.within(patience), upgrade(wait, second)); !errors.Is(err, lockmgr.ErrContended) {
+				t.Fatalf("who does not: %v", err)
+			}
+		}
+		t.owners(first.Owner, second.Owner, earlier.Holder.Owner)
+		cancel()
+		t.await(got)
+		t.owners(first.Owner, second.Owner)
+	}
+	got := t.start(t.within(patience), s1, upgrade(lockmgr.Queue, first))
+	t.release(s2, second)
+	if a := t.await(got); a.err != nil {
+		t.Fatalf("the earlier: %v", a.err)
+	}
+}
