@@ -3,6 +3,7 @@ package fs
 import (
 	"os"
 	"runtime"
+	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -44,7 +45,38 @@ func (f *FS) as(in *fuse.InHeader, umask uint32, make func() error) error {
 	unix.RawSyscall(unix.SYS_SETFSUID, uintptr(in.Uid), 0, 0)
 	defer unix.RawSyscall(unix.SYS_SETFSGID, uintptr(os.Getegid()), 0, 0)
 	defer unix.RawSyscall(unix.SYS_SETFSUID, uintptr(os.Geteuid()), 0, 0)
+	err := make()
+	if err == unix.EACCES || err == unix.EPERM {
+		// Not a local file system: a server that goes by the groups too. They
+		// are not worth a look at each creation.
+		return withGroups(callerGroups(in), make)
+	}
+	return err
+}
+
+// withGroups runs make as a member of groups. The thread is locked.
+func withGroups(groups []uint32, make func() error) error {
+	own, err := os.Getgroups()
+	if err != nil {
+		return err
+	}
+	before := []uint32{}
+	for _, g := range own {
+		before = append(before, uint32(g))
+	}
+	if err := setGroups(groups); err != nil {
+		return err
+	}
+	defer setGroups(before)
 	return make()
+}
+
+// setGroups sets those of the thread; that of package syscall does for all.
+func setGroups(groups []uint32) error {
+	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0); e != 0 {
+		return e
+	}
+	return nil
 }
 
 const secbitNoSetuidFixup = 1 << 2 // linux/securebits.h

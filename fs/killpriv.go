@@ -3,6 +3,7 @@ package fs
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -58,16 +59,18 @@ func killSetGID(path string) error {
 
 // inGroup reports whether a request's caller is a member of gid.
 func inGroup(in *fuse.InHeader, gid uint32) bool {
-	if in.Gid == gid {
-		return true
-	}
-	want := []byte(strconv.FormatUint(uint64(gid), 10))
+	return in.Gid == gid || slices.Contains(callerGroups(in), gid)
+}
+
+// callerGroups returns the supplementary groups of a request's caller.
+func callerGroups(in *fuse.InHeader) []uint32 {
+	var groups []uint32
 	for _, g := range bytes.Fields(statusField(in, "Groups")) {
-		if bytes.Equal(g, want) {
-			return true
+		if id, err := strconv.ParseUint(string(g), 10, 32); err == nil {
+			groups = append(groups, uint32(id))
 		}
 	}
-	return false
+	return groups
 }
 
 // hasCapability reports whether a request's caller has an effective capability.

@@ -2,8 +2,11 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -162,4 +165,25 @@ func (f *heldFile) PassthroughFd() (int, bool) { return 0, false }
 func (f *heldFile) Write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
 	f.at.pass()
 	return f.LoopbackFile.Write(ctx, data, off)
+}
+
+// guardedDirs is a volume whose server lets only members of group make
+// directories, and goes by all groups of who asks.
+type guardedDirs struct {
+	below
+	group string
+}
+
+func (n *guardedDirs) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+	caller, _ := fuse.FromContext(ctx)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", caller.Pid))
+	if err != nil {
+		return nil, gofs.ToErrno(err)
+	}
+	_, groups, _ := strings.Cut(string(status), "\nGroups:")
+	groups, _, _ = strings.Cut(groups, "\n")
+	if caller.Uid != 0 && !slices.Contains(strings.Fields(groups), n.group) {
+		return nil, unix.EACCES
+	}
+	return n.LoopbackNode.Mkdir(ctx, name, mode, out)
 }

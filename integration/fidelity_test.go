@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"golang.org/x/sys/unix"
 )
 
@@ -183,6 +184,19 @@ func TestSetGroupIDDirectory(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A volume's server may go by the supplementary groups of who makes a name.
+func TestSupplementaryGroups(t *testing.T) {
+	v := newVolume(t, "--embedded")
+	v.under(func(b below) gofs.InodeEmbedder { return &guardedDirs{b, "2000"} })
+	a := v.mount("a")
+	if err := unix.Chmod(v.source, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	member, stranger := v.newUser(1000, 2000), v.newUser(1001, 3000)
+	member.must(call{Op: "mkdir", Path: a.path("d")})
+	stranger.fails(call{Op: "mkdir", Path: a.path("e")}, unix.EACCES)
 }
 
 // A path may be longer from the volume's root than any that the kernel takes.
