@@ -13,15 +13,15 @@ import (
 
 // maxKeys keeps a request within the 128 operations of a Txn: to queue for n
 // keys takes n Gets and three more, and one Txn of n Puts in the same branch. To
-// share them takes n Gets more.
+// share them takes n Gets more, to upgrade them n Cmps more.
 const (
 	maxKeys   = 60
 	maxShared = 40
 )
 
-// Acquire is lockmgr.Session's. A request for more than 60 keys (40 to share),
-// for none, or one that queues for a directory or shares it is refused with
-// ErrInvalidKey.
+// Acquire is lockmgr.Session's. A request for more than 60 keys (40 to share or
+// to upgrade), for none, or one that queues for a directory or shares it is
+// refused with ErrInvalidKey.
 func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
 	if err := check(req); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 
 func check(req lockmgr.AcquireRequest) error {
 	most := maxKeys
-	if req.Mode == lockmgr.Shared {
+	if req.Mode == lockmgr.Shared || len(req.Upgrades) > 0 {
 		most = maxShared
 	}
 	if n := len(req.Keys); n == 0 || n > most {

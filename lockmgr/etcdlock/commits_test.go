@@ -138,7 +138,7 @@ func TestMaxKeys(t *testing.T) {
 	}
 	for _, wait := range waits {
 		readers := acquire(t, s, shared(wait, keys[:40]...))
-		up := request(wait, keys[:60]...)
+		up := request(wait, keys[:40]...)
 		up.Upgrades = readers
 		release(t, s, append(readers, acquire(t, s, up)...)...)
 	}

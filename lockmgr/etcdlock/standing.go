@@ -40,7 +40,7 @@ func (s *standing) gone(keys []string) {
 }
 
 // free holds when no entry but those we upgrade stands in or below the place of
-// our own.
+// our own, nor one of ours.
 func (a *acquisition) free() []clientv3.Cmp {
 	cmps := make([]clientv3.Cmp, 0, len(a.req.Keys)+len(a.had)+2)
 	for _, k := range a.req.Keys {
@@ -53,6 +53,11 @@ func (a *acquisition) free() []clientv3.Cmp {
 			}
 		}
 		cmps = append(cmps, none(from, end))
+	}
+	if a.mayStand && a.req.Mode == lockmgr.Shared { // our own are not among the rivals
+		for _, own := range a.own {
+			cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(own), "=", 0))
+		}
 	}
 	return cmps
 }
