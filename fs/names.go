@@ -44,8 +44,8 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 	return fuse.OK
 }
 
-// freezeNames keeps holds from being added to a file that is about to lose a
-// name, until the returned function is called.
+// freezeNames keeps holds from being added to a file that is about to get or to
+// lose a name, until the returned function is called.
 func (f *FS) freezeNames(st *unix.Stat_t) func() {
 	n := f.nodes.find(inodeOf(st))
 	if n == nil {
@@ -137,6 +137,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	if st.Nlink > 0 && !n.isNamed(names[len(names)-1]) {
 		return stale // who holds the name it has now may write to it
 	}
+	defer f.freezeNames(&st)()
 	n.share(l.hold, l.keys...)
 	s = f.guarded(l.hold, func() error {
 		return unix.Linkat(unix.AT_FDCWD, procPath(n.fd), dir.fd, name, unix.AT_SYMLINK_FOLLOW)

@@ -32,9 +32,9 @@ type node struct {
 
 	mappable atomic.Int64 // how many handles a mapping of which can be stored to
 
-	// naming is held by whoever removes one of the file's names, from when it
-	// gives the file's holds the lock of the name that is left until it has
-	// taken the other from them: a hold comes before that or after it.
+	// naming is held by whoever gives the file a name or removes one, from when it
+	// gives the file's holds the locks of the names to be until they have followed:
+	// a hold comes before that or after it.
 	naming sync.RWMutex
 
 	mu sync.Mutex
