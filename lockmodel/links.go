@@ -1,0 +1,174 @@
+package main
+
+// The links model: does the lock of a file follow its names? Files with several
+// names, opened, linked, renamed and unlinked through two mounts by programs of
+// two owners. The lock service is one that works: a key is free or another's.
+// Between any two steps of a request others take theirs, so every check that is
+// made before the lock has to be made again under it.
+
+const (
+	maxNames   = 3
+	maxInodes  = 2
+	maxThreads = 3
+)
+
+// keys is a set of locks: bit i is name i, bit maxNames+j is inode j+1.
+type keys uint8
+
+func nameKey(x int8) keys  { return 1 << x }
+func inodeKey(n int8) keys { return 1 << (maxNames + n - 1) }
+
+type linksWorld struct {
+	threads []linksThread
+	first   [maxNames]int8 // which inode each name has in the beginning, 0: none
+	mut     string
+}
+
+// linksThread is constant: threads of one owner are on one mount, and no others are.
+type linksThread struct {
+	owner int8
+	ops   []int8 // what it may do, each once, in this order; or leave out
+}
+
+// The requests.
+const (
+	nothing int8 = iota
+	opening
+	linking
+	unlinking
+	renaming
+)
+
+// linksHold is a lockmgr.Hold: of an open file, or of one that is being opened.
+type linksHold struct {
+	keys  keys
+	inode int8
+	known bool // registered with the node: names take it along
+	open  bool
+}
+
+type linksCall struct {
+	op, at int8 // the request, and how far it is
+	x, y   int8 // names
+	n, m   int8 // the inodes of x and y as they were looked at
+	want   keys
+	heirs  keys // names that are to go on with the locks of what is replaced
+	hold   keys // what the call itself has locked
+	next   int8 // in ops
+}
+
+type linksState struct {
+	names [maxNames]int8 // the directory on the volume
+	known [2][maxInodes + 1]keys
+	hold  [maxThreads]linksHold
+	call  [maxThreads]linksCall
+}
+
+func (w *linksWorld) start() linksState { return linksState{names: w.first} }
+
+func (w *linksWorld) broken(s linksState) string {
+	for i, t := range w.threads {
+		for j, o := range w.threads[:i] {
+			if s.hold[i].open && s.hold[j].open && s.hold[i].inode == s.hold[j].inode && t.owner != o.owner {
+				return "two owners have one file open for write"
+			}
+		}
+	}
+	return ""
+}
+
+func (w *linksWorld) waits(s linksState) bool {
+	for i := range w.threads {
+		if s.call[i].op == opening {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *linksState) nlink(n int8) (count int) {
+	for _, i := range s.names {
+		if i == n {
+			count++
+		}
+	}
+	return count
+}
+
+// locks returns what locks a file under name x (fs: fileKeys, linkKeys).
+func (w *linksWorld) locks(s *linksState, x int8) keys {
+	n := s.names[x]
+	if n == 0 || s.nlink(n) < 2 || w.mut == "noinode" {
+		return nameKey(x)
+	}
+	return nameKey(x) | inodeKey(n)
+}
+
+// free reports whether thread t's owner may have the keys.
+func (w *linksWorld) free(s *linksState, t int, k keys) bool {
+	for j, o := range w.threads {
+		if o.owner != w.threads[t].owner && k&(s.hold[j].keys|s.call[j].hold) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// holds returns the registered holds of an inode on thread t's mount.
+func (w *linksWorld) holds(s *linksState, t int, n int8) []*linksHold {
+	var hs []*linksHold
+	for j, o := range w.threads {
+		if h := &s.hold[j]; o.owner == w.threads[t].owner && h.known && h.inode == n {
+			hs = append(hs, h)
+		}
+	}
+	return hs
+}
+
+// heir returns the name that is left when x, the last name but one of a file
+// that is open here, goes; ok is false if it is not known.
+func (w *linksWorld) heir(s *linksState, t int, x int8) (heir keys, ok bool) {
+	n := s.names[x]
+	if n == 0 || s.nlink(n) != 2 || len(w.holds(s, t, n)) == 0 || w.mut == "noheir" {
+		return 0, true
+	}
+	for y, m := range s.names {
+		if k := nameKey(int8(y)); int8(y) != x && m == n {
+			return k, s.known[w.threads[t].owner][n]&k != 0
+		}
+	}
+	return 0, true
+}
+
+// excluded reports whether another change of names that goes through thread t's
+// mount is under way with a name, or a file, that this one concerns: the kernel
+// has locked both. It locks nothing for an OPEN.
+func (w *linksWorld) excluded(s *linksState, t int, c linksCall) bool {
+	for j, o := range w.threads {
+		other := s.call[j]
+		if j == t || o.owner != w.threads[t].owner || other.op <= opening {
+			continue
+		}
+		names := nameKey(other.x) | nameKey(other.y)
+		if names&(nameKey(c.x)|nameKey(c.y)) != 0 || other.concerns(c.n) || other.concerns(c.m) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *linksCall) concerns(n int8) bool { return n != 0 && (c.n == n || c.m == n) }
+
+// changing reports whether an inode's names are being changed through thread
+// t's mount: from when its holds are given locks until they have followed.
+func (w *linksWorld) changing(s *linksState, t int, n int8) bool {
+	for j, o := range w.threads {
+		if c := &s.call[j]; o.owner == w.threads[t].owner && c.op > opening && c.at >= 2 && c.concerns(n) {
+			return true
+		}
+	}
+	return false
+}
+
+// end takes a call to its end.
+func (s *linksState) end(t int) { s.call[t] = linksCall{next: s.call[t].next} }

@@ -1,0 +1,236 @@
+package main
+
+// limit keeps an exploration within some 6 GB of memory.
+const limit = 20_000_000
+
+// model is one part of the algorithm.
+type model struct {
+	name     string
+	question string
+	// worlds are the configurations that are explored, with a mutation's rule
+	// removed, or with all rules if that is empty.
+	worlds    func(full bool, mutation string) []func() result
+	mutations []mutation
+	redundant []mutation // their rules are not needed: nothing is found without them
+}
+
+// mutation removes one rule of the algorithm.
+type mutation struct {
+	name string
+	rule string
+}
+
+func exploring[S comparable](w world[S]) func() result {
+	return func() result { return explore(w, limit) }
+}
+
+// run explores the configurations until one has a violation.
+func (m *model) run(full bool, mutation string) result {
+	var sum result
+	for _, w := range m.worlds(full, mutation) {
+		r := w()
+		sum.states += r.states
+		sum.steps += r.steps
+		sum.depth = max(sum.depth, r.depth)
+		sum.cut = sum.cut || r.cut
+		if r.violated != "" {
+			sum.violated, sum.trace = r.violated, r.trace
+			break
+		}
+	}
+	return sum
+}
+
+var models = []model{
+	{
+		name:     "lease",
+		question: "is a write ever on its way while another mount holds the lock?",
+		worlds:   leaseWorlds,
+		mutations: []mutation{
+			{"nodeadline", "a write is issued only before the deadline"},
+			{"guard", "the guard is W + D, not one tick less"},
+			{"answered", "a renewal counts from when it was sent, not from its answer"},
+			{"freshterm", "a suspension ends with the deadline of the renewal, not with a new one"},
+			{"revive", "lost is for ever"},
+			{"revokeatonce", "a lost session is revoked when its writes have landed, not at once"},
+			{"releasefirst", "writes land before the release"},
+		},
+		redundant: []mutation{
+			{"sentbefore", "a suspension ends only by a renewal that was sent after it began"},
+		},
+	},
+	{
+		name:     "break",
+		question: "and if operators break locks, or delete what they should not?",
+		worlds:   breakWorlds,
+		mutations: []mutation{
+			{"noverify", "a suspension ends only if the entries still stand"},
+			{"thaw", "an answer is judged by the clock as it is read"},
+			{"revokeatonce", "a lost session is revoked when its writes have landed, not at once"},
+			{"breakdeletes", "only the holder deletes the entry of a lock that is broken"},
+			{"breakunmarked", "the holder of a broken lock marks it lost"},
+			{"breakinflight", "writes land before the entry of a broken lock is deleted"},
+		},
+		redundant: []mutation{
+			{"sentbefore", "a suspension ends only by a renewal that was sent after it began"},
+		},
+	},
+	{
+		name:     "successor",
+		question: "and if a new daemon revokes the session of a dead one?",
+		worlds:   successorWorlds,
+		mutations: []mutation{
+			{"noflock", "a successor holds the flock of the session that it revokes"},
+			{"noboot", "a successor revokes sessions of its own boot only"},
+			{"nosync", "a successor syncs the volume before it revokes"},
+		},
+	},
+	{
+		name:     "queue",
+		question: "are waiters granted in order, and does every wait end?",
+		worlds:   queueWorlds,
+		mutations: []mutation{
+			{"predecessor", "a waiter waits for all entries ahead, not for the last of them"},
+			{"barge", "a waiter waits for waiters too"},
+			{"nogap", "a watch that begins late is followed by a read"},
+			{"nofence", "an unanswered request is made void before it is repeated or cleaned up"},
+			{"nodiscard", "a wait that was given up deletes its entry"},
+		},
+	},
+	{
+		name:     "tree",
+		question: "can a directory move away over a file that is open below it?",
+		worlds:   treeWorlds,
+		mutations: []mutation{
+			{"noepoch", "an acquisition compares the epoch"},
+			{"nobump", "a directory entry moves the epoch"},
+			{"nocached", "a directory entry in the mount's copy counts, though the epoch stands"},
+			{"noprove", "a path is resolved again after the grant"},
+		},
+	},
+	{
+		name:     "links",
+		question: "does the lock of a file follow its names?",
+		worlds:   linksWorlds,
+		mutations: []mutation{
+			{"noinode", "a file with several names is locked by its inode too"},
+			{"noprove", "a path is resolved again after the grant"},
+			{"norecount", "names are counted again after the grant"},
+			{"norelook", "a change of names looks at them again after the grant"},
+			{"noshare", "a new name's lock, and the inode's, go to the open handles"},
+			{"noheir", "who removes the last name but one gives the open handles the lock of the one that is left"},
+			{"norekey", "a rename takes the open handles' locks along"},
+			{"lateknown", "a hold is registered before its path is proved"},
+			{"nogate", "no hold is registered while its mount changes the names"},
+		},
+	},
+}
+
+// newSession is two mounts, the second of which is never in trouble unless both are.
+func newSession(both bool, mut string) *sessionWorld {
+	w := &sessionWorld{mounts: 2, ops: 1, ttl: 4, w: 1, d: 1, mut: mut}
+	w.well[1] = !both
+	return w.times(4, 1, 1)
+}
+
+func (c *sessionWorld) times(ttl, w, d int8) *sessionWorld {
+	c.ttl, c.w, c.d, c.guard = ttl, w, d, w+d
+	if c.mut == "guard" {
+		c.guard--
+	}
+	return c
+}
+
+func leaseWorlds(full bool, mut string) []func() result {
+	if !full {
+		return []func() result{exploring(newSession(false, mut))}
+	}
+	twice, shared, late := newSession(false, mut), newSession(false, mut), newSession(false, mut)
+	three := newSession(false, mut)
+	twice.ops = 2
+	shared.readers, shared.ops = true, 2
+	late.give = 2
+	three.mounts, three.well[2] = 3, true
+	return []func() result{
+		exploring(twice), exploring(shared), exploring(late), exploring(three),
+		exploring(newSession(false, mut).times(6, 1, 3)),
+		exploring(newSession(false, mut).times(6, 3, 1)),
+		exploring(newSession(true, mut)),
+	}
+}
+
+func breakWorlds(full bool, mut string) []func() result {
+	w := newSession(false, mut)
+	w.breaks = true
+	if !full {
+		return []func() result{exploring(w)}
+	}
+	w.ops = 2
+	succeeded := newSession(false, mut)
+	succeeded.breaks, succeeded.succeed = true, true
+	three := newSession(false, mut)
+	three.breaks, three.mounts, three.well[2] = true, 3, true
+	return []func() result{exploring(w), exploring(succeeded), exploring(three)}
+}
+
+func successorWorlds(full bool, mut string) []func() result {
+	w := newSession(false, mut)
+	w.succeed = true
+	if mut == "noboot" {
+		w.node[1] = 1
+	}
+	if !full {
+		return []func() result{exploring(w)}
+	}
+	w.ops = 2
+	elsewhere := newSession(false, mut)
+	elsewhere.succeed, elsewhere.node[1] = true, 1
+	slow := newSession(false, mut)
+	slow.succeed = true
+	return []func() result{exploring(w), exploring(elsewhere), exploring(slow.times(7, 3, 1))}
+}
+
+func queueWorlds(full bool, mut string) []func() result {
+	if !full {
+		return []func() result{exploring(&queueWorld{mounts: 3, ops: 1, faults: 2, readers: true, mut: mut})}
+	}
+	return []func() result{
+		exploring(&queueWorld{mounts: 3, ops: 1, faults: 4, mut: mut}),
+		exploring(&queueWorld{mounts: 2, ops: 2, faults: 3, mut: mut}),
+		exploring(&queueWorld{mounts: 3, ops: 2, faults: 1, mut: mut}),
+		exploring(&queueWorld{mounts: 3, ops: 2, faults: 1, readers: true, mut: mut}),
+	}
+}
+
+func treeWorlds(full bool, mut string) []func() result {
+	threads := func(ts ...treeThread) func() result { return exploring(&treeWorld{threads: ts, mut: mut}) }
+	if !full {
+		return []func() result{threads(treeThread{0, 1, 0}, treeThread{1, 0, 1}, treeThread{1, 1, 1})}
+	}
+	return []func() result{
+		threads(treeThread{0, 1, 1}, treeThread{0, 0, 1}, treeThread{1, 1, 1}),
+		threads(treeThread{0, 2, 0}, treeThread{1, 1, 2}),
+		threads(treeThread{0, 1, 0}, treeThread{0, 0, 2}, treeThread{1, 1, 1}),
+	}
+}
+
+func linksWorlds(full bool, mut string) []func() result {
+	mk := func(first [maxNames]int8, x1, x2, y []int8) func() result {
+		return exploring(&linksWorld{threads: []linksThread{{0, x1}, {0, x2}, {1, y}}, first: first, mut: mut})
+	}
+	const o, l, u, r = opening, linking, unlinking, renaming
+	apart, linked := [maxNames]int8{1, 2, 0}, [maxNames]int8{1, 1, 2}
+	if !full {
+		return []func() result{
+			mk(apart, []int8{o, u}, []int8{l}, []int8{l, o}),
+			mk(linked, []int8{o}, []int8{u}, []int8{o}),
+			mk(apart, []int8{o, r}, []int8{}, []int8{r, o}),
+		}
+	}
+	return []func() result{
+		mk(apart, []int8{o, l, u}, []int8{l, r, o}, []int8{o, r}),
+		mk(linked, []int8{o, u, r}, []int8{r, u, o}, []int8{o, l}),
+		mk(linked, []int8{o, r, l, u}, []int8{o, u}, []int8{u, o}),
+		mk([maxNames]int8{1, 1, 1}, []int8{o, u, u}, []int8{u, o}, []int8{u, o}),
+	}
+}

@@ -1,0 +1,323 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+)
+
+// The tree model: can a directory move away over a file that is open below it?
+// Directories, each with one file; opens that queue for the path of the file,
+// renames that try for the whole directory; the service's one Txn with the
+// epoch compare; and each mount's copy of the directory entries.
+
+const (
+	treeDirs    = 2 // directories: 1 and 2, with the files 1 and 2 in them
+	treeNames   = 3 // their names: d, e, f
+	treeThreads = 3
+)
+
+type treeWorld struct {
+	threads []treeThread
+	mut     string
+}
+
+// treeThread is constant. Each has an owner of its own.
+type treeThread struct {
+	mount int8
+	opens int8 // how often it opens a file
+	moves int8 // how often it renames a directory
+}
+
+// treeCall is a request on its way.
+type treeCall struct {
+	op     int8 // nothing, opening, renaming
+	at     int8
+	dir    int8 // the directory meant
+	x, y   int8 // its name as the mount believes, and the new one
+	epoch  int8 // what the Txn compares with; -1 never holds
+	answer treeCopy
+	placed bool
+	ahead  uint8 // bit t: the entry of thread t
+	tries  int8
+	opens  int8
+	moves  int8
+}
+
+// treeEntry is a thread's entries in the service: it puts all in one Txn.
+type treeEntry struct {
+	tree bool
+	x, y int8 // a file in x; or the directories x and y
+	rev  int8 // 0: there is none
+}
+
+// treeCopy is a mount's copy of the directory entries.
+type treeCopy struct {
+	rev, epoch int8
+	dirs       uint8 // bit x: name x has a directory entry
+}
+
+type treeState struct {
+	names  [treeNames]int8 // the volume: which directory has the name
+	entry  [treeThreads]treeEntry
+	rev    int8
+	epoch  int8
+	copies [2]treeCopy
+	belief [2][treeDirs + 1]int8 // by which name a mount knows a directory
+	call   [treeThreads]treeCall
+	open   [treeThreads]int8 // the file a thread has open for write, 0: none
+}
+
+func (w *treeWorld) start() treeState {
+	var s treeState
+	for d := range int8(treeDirs) {
+		s.names[d] = d + 1
+		for m := range s.belief {
+			s.belief[m][d+1] = d
+		}
+	}
+	s.rev, s.epoch = 1, 0
+	return s
+}
+
+func (w *treeWorld) broken(s treeState) string {
+	for i := range w.threads {
+		for j := range w.threads[:i] {
+			if s.open[i] != 0 && s.open[i] == s.open[j] {
+				return "two owners have one file open for write"
+			}
+		}
+	}
+	for i := range w.threads {
+		if s.open[i] != 0 && s.names[s.entry[i].x] != s.open[i] {
+			return "a directory has moved away over an open file"
+		}
+	}
+	return ""
+}
+
+func (w *treeWorld) waits(s treeState) bool {
+	for t := range w.threads {
+		if s.call[t].op == opening {
+			return true
+		}
+	}
+	return false
+}
+
+func (e treeEntry) dirs() uint8 {
+	if e.rev == 0 || !e.tree {
+		return 0
+	}
+	return 1<<e.x | 1<<e.y
+}
+
+func (e treeEntry) conflicts(o treeEntry) bool {
+	if e.tree || o.tree {
+		return (1<<e.x|1<<e.y)&(1<<o.x|1<<o.y) != 0
+	}
+	return e.x == o.x
+}
+
+// read is a Txn's answer: the directory entries and the epoch as they are.
+func (s *treeState) read() treeCopy {
+	c := treeCopy{rev: s.rev, epoch: s.epoch}
+	for _, e := range s.entry {
+		c.dirs |= e.dirs()
+	}
+	return c
+}
+
+func (w *treeWorld) steps(s treeState, to func(treeState, step)) {
+	for t, th := range w.threads {
+		who := fmt.Sprintf("thread %d (mount %d)", t, th.mount)
+		do := func(what string, maybe bool, f func(n *treeState, c *treeCall)) {
+			n := s
+			f(&n, &n.call[t])
+			to(n, step{who, what, maybe})
+		}
+		c := &s.call[t]
+		switch {
+		case c.op == nothing && s.open[t] != 0:
+			do("close, release", false, func(n *treeState, _ *treeCall) {
+				n.open[t] = 0
+				n.entry[t] = treeEntry{}
+			})
+		case c.op == nothing:
+			w.begin(&s, t, do)
+		case c.at == 0:
+			do("sends its Txn", false, func(n *treeState, c *treeCall) {
+				c.epoch, c.at = w.expect(n, t), 1
+			})
+		case c.at == 1:
+			do("service carries out the Txn", false, func(n *treeState, _ *treeCall) { w.txn(n, t) })
+		case c.at == 2:
+			do("gets the answer", false, func(n *treeState, c *treeCall) { w.answered(n, t) })
+		case c.at == 3:
+			w.wait(&s, t, do)
+		case c.at == 4:
+			w.granted(&s, t, do)
+		case c.at == 5:
+			do("renameat2", false, func(n *treeState, c *treeCall) {
+				n.names[c.y], n.names[c.x] = n.names[c.x], 0
+				n.belief[th.mount][n.names[c.y]] = c.y
+				c.at = 6
+			})
+		case c.at == 6:
+			do("releases the directories", false, func(n *treeState, _ *treeCall) { n.end(t) })
+		}
+	}
+}
+
+type treeDo func(what string, maybe bool, f func(n *treeState, c *treeCall))
+
+// end takes a call and its entries to their end.
+func (s *treeState) end(t int) {
+	s.entry[t] = treeEntry{}
+	s.call[t] = treeCall{opens: s.call[t].opens, moves: s.call[t].moves}
+}
+
+func (w *treeWorld) begin(s *treeState, t int, do treeDo) {
+	c, m := &s.call[t], w.threads[t].mount
+	for d := int8(1); d <= treeDirs; d++ {
+		x := s.belief[m][d]
+		if c.opens < w.threads[t].opens {
+			do(fmt.Sprintf("OPEN of the file in directory %d, known as %c", d, 'd'+x), true, func(_ *treeState, c *treeCall) {
+				c.op, c.dir, c.x, c.y, c.opens = opening, d, x, x, c.opens+1
+			})
+		}
+		for y := range int8(treeNames) {
+			if c.moves < w.threads[t].moves && s.names[x] == d && s.names[y] == 0 {
+				do(fmt.Sprintf("RENAME %c to %c", 'd'+x, 'd'+y), true, func(_ *treeState, c *treeCall) {
+					c.op, c.dir, c.x, c.y, c.moves = renaming, d, x, y, c.moves+1
+				})
+			}
+		}
+	}
+}
+
+// expect is etcdlock's treeCache.expect.
+func (w *treeWorld) expect(s *treeState, t int) int8 {
+	cp, c := s.copies[w.threads[t].mount], &s.call[t]
+	if cp.dirs&(1<<c.x|1<<c.y) != 0 && w.mut != "nocached" {
+		return -1
+	}
+	return cp.epoch
+}
+
+func (w *treeWorld) txn(s *treeState, t int) {
+	c := &s.call[t]
+	e := treeEntry{tree: c.op == renaming, x: c.x, y: c.y}
+	free := true // the compare: no file entry at the path, or below the directories
+	c.ahead = 0
+	for i, o := range s.entry {
+		if o.rev == 0 || i == t || !e.conflicts(o) {
+			continue
+		}
+		c.ahead |= 1 << i
+		free = free && o.tree
+	}
+	c.at = 2
+	current := c.epoch == s.epoch || w.mut == "noepoch" && c.epoch >= 0
+	if free && current {
+		s.rev++
+		e.rev = s.rev
+		c.answer, c.placed = treeCopy{}, true
+		if e.tree {
+			if w.mut != "nobump" {
+				s.epoch = s.rev
+			}
+			c.answer = treeCopy{rev: s.rev, epoch: s.epoch, dirs: e.dirs()} // treeCache.placed
+		}
+		s.entry[t], c.ahead = e, 0
+		return
+	}
+	c.answer, c.placed = s.read(), !e.tree
+	if !e.tree {
+		s.rev++
+		e.rev = s.rev
+		s.entry[t] = e
+	}
+}
+
+// answered refreshes the copy (treeCache.read and placed), and says how to go on.
+func (w *treeWorld) answered(s *treeState, t int) {
+	c, cp := &s.call[t], &s.copies[w.threads[t].mount]
+	switch {
+	case c.answer.rev == 0:
+	case c.placed && c.op == renaming:
+		if c.answer.rev > cp.rev && c.epoch == cp.epoch {
+			c.answer.dirs |= cp.dirs
+			*cp = c.answer
+		}
+	case c.answer.rev >= cp.rev:
+		*cp = c.answer
+	}
+	c.answer = treeCopy{}
+	switch {
+	case c.placed && c.ahead == 0:
+		c.at = 4
+	case c.placed:
+		c.at = 3
+	case c.tries == 1:
+		s.end(t) // EBUSY
+	case c.ahead == 0:
+		c.at, c.tries = 0, c.tries+1 // only the epoch had moved
+	default:
+		c.at, c.tries = 3, c.tries+1
+	}
+	if s.call[t].op != nothing {
+		s.call[t].placed, s.call[t].epoch = false, 0
+	}
+}
+
+// wait is for those ahead to go. Revisions are not used again, so a thread's
+// next entry is behind ours.
+func (w *treeWorld) wait(s *treeState, t int, do treeDo) {
+	c := &s.call[t]
+	for i, o := range s.entry {
+		if c.ahead&(1<<i) != 0 && (o.rev == 0 || s.entry[t].rev != 0 && o.rev > s.entry[t].rev) {
+			do("sees that an entry ahead is gone", false, func(n *treeState, c *treeCall) {
+				c.ahead &^= 1 << i
+				if c.ahead == 0 {
+					c.at = 4
+					if c.op == renaming {
+						c.at = 0 // nothing was put: it tries again
+					}
+				}
+			})
+		}
+	}
+	if c.op == renaming {
+		do("waits no longer: EBUSY", true, func(n *treeState, _ *treeCall) { n.end(t) })
+	}
+}
+
+// granted proves the path under the lock.
+func (w *treeWorld) granted(s *treeState, t int, do treeDo) {
+	c, m := &s.call[t], w.threads[t].mount
+	switch {
+	case c.op == renaming && (s.names[c.x] == 0 || s.names[c.y] != 0):
+		do("finds the names changed: releases", false, func(n *treeState, _ *treeCall) { n.end(t) })
+	case c.op == renaming:
+		do("looks again", false, func(_ *treeState, c *treeCall) { c.at = 5 })
+	case s.names[c.x] == c.dir:
+		do("proves the path, opens", false, func(n *treeState, c *treeCall) {
+			n.open[t] = c.dir
+			*c = treeCall{opens: c.opens, moves: c.moves}
+		})
+	case w.mut == "noprove":
+		do("opens", false, func(n *treeState, c *treeCall) {
+			n.open[t] = c.dir
+			*c = treeCall{opens: c.opens, moves: c.moves}
+		})
+	case c.tries == 1:
+		do("finds another directory there: ESTALE", false, func(n *treeState, _ *treeCall) { n.end(t) })
+	default:
+		do("finds another directory there: releases, finds it, asks again", false, func(n *treeState, c *treeCall) {
+			x := int8(slices.Index(n.names[:], c.dir))
+			n.belief[m][c.dir] = x
+			n.entry[t] = treeEntry{}
+			c.x, c.y, c.at, c.tries = x, x, 0, 1
+		})
+	}
+}
