@@ -118,7 +118,12 @@ func TestRefusedUser(t *testing.T) {
 	if err := errors.Join(os.Mkdir(mnt, 0o777), os.Chmod(mnt, 0o777), os.Chmod(v.dir, 0o755), os.Chmod(v.source, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	cmd := v.command("mount", v.source, mnt)
+	cmd := v.command("mount", "--guard", v.source, mnt)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if status, _, stderr := outcome(t, cmd); status != 2 || !strings.Contains(stderr, "--guard: only root") {
+		t.Errorf("--guard: exit status %d, %q", status, stderr)
+	}
+	cmd = v.command("mount", v.source, mnt)
 	cmd.Env = append(os.Environ(), "LOCKFS_STATE_DIR="+filepath.Join(mnt, "state"), "PATH=/nowhere")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	status, _, stderr := outcome(t, cmd)

@@ -82,6 +82,7 @@ func newVolume(t *testing.T, args ...string) *volume {
 		t.Fatal(err)
 	}
 	v.env = append(os.Environ(), "LOCKFS_STATE_DIR="+v.state,
+		"LOCKFS_GUARD=false",                       // else directories stay that cannot be removed
 		"GORACE=halt_on_error=1 atexit_sleep_ms=0") // the default is a second at each exit
 	v.cached = os.Getenv(backingEnv) == "caching"
 	return v

@@ -38,6 +38,7 @@ type mountOptions struct {
 	allowOther                 bool
 	foreground                 bool
 	embedded                   bool
+	guard                      bool
 
 	source, mountpoint string
 	policy             *policy.Policy
@@ -69,6 +70,9 @@ this machine only.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.source, o.mountpoint = args[0], args[1]
+			if !cmd.Flags().Changed("guard") {
+				o.guard = os.Geteuid() == 0 && len(o.dial.Endpoints) > 0
+			}
 			return o.run(cmd.Context())
 		},
 	}
@@ -85,6 +89,7 @@ this machine only.`,
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users use the view")
 	f.BoolVar(&o.foreground, "foreground", true, "stay in the foreground: the only mode, a service manager does the rest")
 	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd even if SOURCE is on a network file system: nothing is locked against other machines")
+	f.BoolVar(&o.guard, "guard", false, "make the bare MOUNTPOINT immutable, so that nothing is written to it while it is not mounted; chattr -i takes it back (default: as root with --endpoints)")
 	bindEnv(cmd)
 	complete(cmd, "scope", o.scope.words())
 	complete(cmd, "log-format", o.logFormat.words())
@@ -132,6 +137,9 @@ func (o *mountOptions) check() error {
 		if network {
 			return usage(fmt.Errorf("%s is on a network file system (%s), and locks kept on this machine exclude no other: give --endpoints, or --embedded if only this machine writes there", o.source, fstype))
 		}
+	}
+	if o.guard && os.Geteuid() != 0 {
+		return usage(errors.New("--guard: only root can make a directory immutable: drop it, or run as root"))
 	}
 	if o.policy, err = o.readPolicy(); err != nil {
 		return usage(err)
@@ -206,6 +214,9 @@ func (o *mountOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if o.guard {
+		guardMountpoint(log, o.mountpoint)
+	}
 	view, err := fs.Mount(o.mountpoint, fs.Config{
 		Source: o.source, Locks: locks, Scope: o.scope.value, Wait: time.Duration(o.wait), NameWait: o.nameWait,
 		AllowOther: o.allowOther, Logger: log,
@@ -259,6 +270,17 @@ func (o *mountOptions) session() (lockmgr.SessionInfo, error) {
 	return lockmgr.SessionInfo{
 		Node: o.node, BootID: boot, Mountpoint: o.mountpoint, Version: buildVersion(), Started: time.Now(),
 	}, nil
+}
+
+// guardMountpoint keeps programs from writing to the bare directory while the
+// view is away. It stays when the mount ends: the next one is as likely to be late.
+func guardMountpoint(log *slog.Logger, mountpoint string) {
+	switch set, err := mounts.Guard(mountpoint); {
+	case err != nil:
+		log.Warn("the bare mountpoint cannot be guarded: while it is not mounted, programs can write to it", slog.Any("error", err))
+	case set:
+		log.Info("the bare mountpoint is immutable from now on (chattr -i takes it back)", slog.String("mountpoint", mountpoint))
+	}
 }
 
 // raiseFileLimit makes room for one descriptor per inode that the kernel knows.

@@ -38,6 +38,11 @@ func CheckMountpoint(source, mountpoint string) (string, error) {
 	if err := checkEmpty(l.path); err != nil {
 		return "", err
 	}
+	if os.Geteuid() != 0 {
+		if err := checkUnguarded(l.path); err != nil {
+			return "", err
+		}
+	}
 	return l.path, nil
 }
 
