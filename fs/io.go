@@ -21,7 +21,9 @@ func (f *FS) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResu
 	if err != nil {
 		return nil, errno(err)
 	}
-	return fuse.ReadResultData(buf[:n]), fuse.OK
+	// A vector is written as it is; for other results go-fuse sets up a pipe first,
+	// and takes it down again.
+	return fuse.ReadResultVector([][]byte{buf[:n]}), fuse.OK
 }
 
 // Write answers write, and the kernel writing back dirty pages of a mapping:
