@@ -84,7 +84,7 @@ func (f *FS) openToRead(n *node, flags uint32, out *fuse.OpenOut) fuse.Status {
 		unix.Close(fd)
 		return errno(err)
 	}
-	if n.belief(&st) != current {
+	if n.belief(&st, doubtFor) != current {
 		f.server.InodeNotify(n.id, -1, 0)
 	}
 	h := newHandle(n, fd, nil)
@@ -264,13 +264,17 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 	} else {
 		// While we waited the last holder may have written. A mapping goes by
 		// the size that the kernel looked up before.
-		if n.belief(&st) == outdated && o.sendAway(hold) {
+		believes := n.belief(&st, writeDoubtFor)
+		if believes == outdated && o.sendAway(hold) {
 			return stale, true
 		}
 		// Even if it was told of the size: of two replies that overlap the
 		// kernel may have kept the older. This drops what it has, and makes it
-		// drop replies that are under way.
-		f.server.InodeNotify(n.id, -1, 0)
+		// drop replies that are under way. It asks again then, with a request
+		// that a file which only this mount changes is spared.
+		if believes != current {
+			f.server.InodeNotify(n.id, -1, 0)
+		}
 	}
 	if !writes(flags) { // opened for its truncation
 		return f.openToRead(n, flags, out), false
