@@ -35,6 +35,8 @@ type Config struct {
 	// NameWait is how long every other request tries, as far as the holder is
 	// on another mount; 0 means DefaultNameWait.
 	NameWait time.Duration
+	// Sync; "" means SyncNever.
+	Sync Sync
 	// AllowOther lets other users than the daemon's see the view.
 	AllowOther bool
 	// Logger; nil means slog.Default().
@@ -52,6 +54,7 @@ type FS struct {
 	scope    Scope
 	wait     time.Duration
 	nameWait time.Duration
+	sync     Sync
 	root     bool // the daemon may act for any user
 	log      *slog.Logger
 	server   *fuse.Server
@@ -65,6 +68,9 @@ type FS struct {
 	parked  parking
 
 	contended, failed sparse // the log's lines about locks that were refused
+
+	cancelFlush context.CancelFunc
+	flushed     chan struct{} // closed when flushOnTrouble has ended
 }
 
 // Mount puts a view of cfg.Source at mountpoint, an empty directory, and
@@ -88,6 +94,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		scope:         cfg.Scope,
 		wait:          cfg.Wait,
 		nameWait:      cfg.NameWait,
+		sync:          cfg.Sync,
 		root:          os.Geteuid() == 0,
 		log:           cfg.Logger,
 		rootFD:        fd,
@@ -96,6 +103,9 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	}
 	if f.scope == "" {
 		f.scope = ScopeAuto
+	}
+	if f.sync == "" {
+		f.sync = SyncNever
 	}
 	if f.nameWait == 0 {
 		f.nameWait = DefaultNameWait
@@ -117,6 +127,12 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		f.log.Warn("programs that wait for themselves will not be noticed", slog.Any("error", err))
 	}
 	go server.Serve()
+	ctx, cancel := context.WithCancel(context.Background())
+	f.cancelFlush, f.flushed = cancel, make(chan struct{})
+	go func() {
+		defer close(f.flushed)
+		f.flushOnTrouble(ctx)
+	}()
 	return f, nil
 }
 
@@ -163,6 +179,9 @@ func (f *FS) Close(ctx context.Context) error {
 		if err = f.detach(); err != nil {
 			err = fmt.Errorf("unmount %s: %w", f.mount, err)
 		}
+	}
+	if stopErr := f.stopFlushing(ctx); stopErr != nil {
+		return errors.Join(err, stopErr)
 	}
 	for _, h := range f.handles.drain() {
 		h.leave()

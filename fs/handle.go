@@ -22,6 +22,8 @@ type handle struct {
 	// nil once a READ has shown that the kernel has done so, or if it did not.
 	fills atomic.Pointer[version]
 
+	dirty atomic.Bool // see Sync; false if nothing is to be flushed
+
 	// uses counts the requests that use fd, and one for the handle being
 	// open: RELEASE can overtake requests on the same handle. At 0 it is closed.
 	uses atomic.Int64
@@ -59,6 +61,7 @@ func (h *handle) leave() {
 	if h.uses.Add(-1) > 0 {
 		return
 	}
+	_ = h.flush() // what a mapping wrote after the last close(): there is nobody to tell
 	unix.Close(h.fd)
 	if h.hold != nil {
 		if h.maps {
@@ -97,6 +100,12 @@ func (t *table[T]) get(id uint64) *T {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.m[id]
+}
+
+func (t *table[T]) all() []*T {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.Collect(maps.Values(t.m))
 }
 
 func (t *table[T]) remove(id uint64) *T {

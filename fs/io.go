@@ -76,7 +76,13 @@ func (f *FS) change(cancel <-chan struct{}, tid uint32, h *handle, do func() err
 			return errno(err)
 		}
 	}
-	return f.guarded(h.hold, do)
+	return f.guarded(h.hold, func() error {
+		f.writing(h)
+		if err := do(); err != nil {
+			return err
+		}
+		return f.written(h)
+	})
 }
 
 // Fallocate answers fallocate and hole punching.
@@ -151,11 +157,7 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 		return fuse.OK
 	}
 	h.hold.Closing()
-	// Closing a duplicate makes a network volume write back and say how it went.
-	fd, err := unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err == nil {
-		err = unix.Close(fd)
-	}
+	err := errors.Join(h.flush(), closeDuplicate(h.fd))
 	var st unix.Stat_t
 	if unix.Fstat(h.fd, &st) == nil {
 		h.node.settled(&st)
@@ -164,6 +166,16 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 		return fuse.EIO
 	}
 	return errno(err)
+}
+
+// closeDuplicate makes a network volume's client write back what it has of an
+// open file, and say how it went.
+func closeDuplicate(fd int) error {
+	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
 }
 
 // Fsync answers fsync and fdatasync.

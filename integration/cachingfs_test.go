@@ -27,6 +27,10 @@ import (
 // second, until standard input ends.
 const cachingEnv = "LOCKFS_TEST_CACHING"
 
+// writeBackEnv makes it keep what is written until the file is flushed, or for
+// as long as the kernel likes.
+const writeBackEnv = "LOCKFS_TEST_WRITE_BACK"
+
 const believes = time.Minute
 
 func serveCaching() {
@@ -36,9 +40,13 @@ func serveCaching() {
 	var server *fuse.Server
 	if err == nil {
 		c := &cachingFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), nodes: map[uint64]*cachedNode{fuse.FUSE_ROOT_ID: {fd: fd}}, dirs: make(map[uint64][]fuse.DirEntry)}
+		capabilities := uint64(fuse.CAP_ATOMIC_O_TRUNC)
+		if os.Getenv(writeBackEnv) != "" {
+			capabilities |= fuse.CAP_WRITEBACK_CACHE
+		}
 		server, err = fuse.NewServer(c, mountpoint, &fuse.MountOptions{
 			Name: "lockfs-test", FsName: "caching", AllowOther: true, DirectMountStrict: true, MaxWrite: 1 << 20, DisableReadDirPlus: true,
-			ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC,
+			ExtraCapabilities: capabilities,
 		})
 	}
 	if err != nil {

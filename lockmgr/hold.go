@@ -62,6 +62,10 @@ func (h *Hold) Lost() bool {
 	return h.lost.Load() != nil || h.sess.renewal.State() == renew.Lost
 }
 
+// Troubled reports whether the hold may soon be suspended: what is written
+// under it has to reach the volume now, while it may.
+func (h *Hold) Troubled() bool { return h.sess.renewal.Troubled() }
+
 // Owner tells whose hold this is.
 func (h *Hold) Owner() Owner { return h.owner }
 

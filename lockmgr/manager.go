@@ -48,6 +48,9 @@ type Manager struct {
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
 
+	// trouble has a capacity of 1.
+	trouble chan struct{}
+
 	// opening is held by whoever opens a session, so that a hundred waiting
 	// opens ask for one session and not for a hundred.
 	opening chan struct{}
@@ -108,6 +111,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		backend: cfg.Backend,
 		cfg:     cfg,
 		log:     cfg.Logger,
+		trouble: make(chan struct{}, 1),
 		opening: make(chan struct{}, 1),
 		slots:   make(map[Key]*slot),
 	}
@@ -163,6 +167,20 @@ func (m *Manager) State() renew.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.cur.renewal.State()
+}
+
+// Trouble receives when a session's renewal fails for the first time: what
+// was written under its locks should reach the volume before it is suspended.
+func (m *Manager) Trouble() <-chan struct{} { return m.trouble }
+
+func (m *Manager) sessionChanged(state renew.State, cause error) {
+	if state != renew.Held || cause == nil {
+		return
+	}
+	select {
+	case m.trouble <- struct{}{}:
+	default: // whoever receives it will find this session as well
+	}
 }
 
 func (m *Manager) slot(k Key) *slot {

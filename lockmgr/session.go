@@ -108,6 +108,7 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 	s := &session{backend: bs}
 	rcfg := m.cfg.Renew
 	rcfg.TTL = bs.TTL()
+	rcfg.OnChange = m.sessionChanged
 	s.renewal, err = renew.Start(rcfg, lease{m, s}, sent)
 	if err == nil {
 		m.mu.Lock()

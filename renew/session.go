@@ -57,20 +57,22 @@ type Session struct {
 	// whatever order the two goroutines run.
 	deadline atomic.Int64
 
+	// troubled: a renewal failed, or is overdue, since renewed. Stored with mu held.
+	troubled atomic.Bool
+
 	mu      sync.Mutex
 	mutable // GUARDED_BY(mu)
 }
 
 // mutable is what changes in the life of a Session, besides the deadline.
 type mutable struct {
-	state    State
-	since    boottime.Instant // when state began
-	renewed  boottime.Instant // when the last renewal that counted was sent
-	troubled bool             // reported: a renewal failed, or is overdue, since renewed
-	failure  error            // the last failed renewal since renewed; nil when none
-	cause    error            // wraps ErrLost; nil unless Lost
-	changed  chan struct{}    // closed, and replaced, when state changes
-	events   []event          // not reported yet
+	state   State
+	since   boottime.Instant // when state began
+	renewed boottime.Instant // when the last renewal that counted was sent
+	failure error            // the last failed renewal since renewed; nil when none
+	cause   error            // wraps ErrLost; nil unless Lost
+	changed chan struct{}    // closed, and replaced, when state changes
+	events  []event          // not reported yet
 }
 
 // Start keeps lease alive until Close. sentAt is the instant before the
@@ -119,6 +121,10 @@ func (s *Session) Valid() bool {
 	deadline := boottime.Instant(s.deadline.Load())
 	return s.cfg.Clock.Now() < deadline
 }
+
+// Troubled reports whether the last renewal failed or is overdue, so that what
+// is written now has to reach the volume now. It costs one atomic load.
+func (s *Session) Troubled() bool { return s.troubled.Load() }
 
 // Await returns nil once a write may be issued: at once when Valid, else when
 // the session is Held again. It fails with an error wrapping ErrLost and the

@@ -42,9 +42,9 @@ func (s *Session) tick() boottime.Instant {
 	now := s.cfg.Clock.Now()
 	switch {
 	case s.state == Held && now >= boottime.Instant(s.deadline.Load()):
-		s.troubled = true
+		s.troubled.Store(true)
 		s.enter(Suspended, now, s.lastFailure())
-	case s.state == Held && !s.troubled && now >= s.overdue():
+	case s.state == Held && !s.troubled.Load() && now >= s.overdue():
 		s.trouble(now)
 	case s.state == Suspended && now >= s.giveUp():
 		s.end(now, s.lastFailure())
@@ -57,7 +57,7 @@ func (s *Session) due() boottime.Instant {
 	switch {
 	case s.state == Suspended:
 		return s.giveUp()
-	case !s.troubled:
+	case !s.troubled.Load():
 		return min(s.overdue(), boottime.Instant(s.deadline.Load()))
 	}
 	return boottime.Instant(s.deadline.Load())
@@ -78,7 +78,8 @@ func (s *Session) giveUp() boottime.Instant {
 
 // extend counts a renewal sent at an instant whose deadline is still ahead.
 func (s *Session) extend(sent boottime.Instant) {
-	s.renewed, s.troubled, s.failure = sent, false, nil
+	s.renewed, s.failure = sent, nil
+	s.troubled.Store(false)
 	// The renewer sends one at a time, so sent only grows. The max is for the
 	// invariant's sake: a deadline that writers have seen is never taken back.
 	s.deadline.Store(max(s.deadline.Load(), int64(sent.Add(s.term))))
@@ -87,14 +88,14 @@ func (s *Session) extend(sent boottime.Instant) {
 // fail notes a failed renewal. The first one is reported at once.
 func (s *Session) fail(now boottime.Instant, err error) {
 	s.failure = err
-	if s.state == Held && !s.troubled {
+	if s.state == Held && !s.troubled.Load() {
 		s.trouble(now)
 	}
 }
 
 // trouble reports that the session, while still Held, is heading for Suspended.
 func (s *Session) trouble(now boottime.Instant) {
-	s.troubled = true
+	s.troubled.Store(true)
 	s.report(event{state: Held, cause: s.lastFailure(), lasted: now.Sub(s.renewed), trouble: true})
 }
 

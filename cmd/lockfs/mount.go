@@ -26,6 +26,9 @@ import (
 // that cannot work says so instead of hanging.
 const startTimeout = 15 * time.Second
 
+// syncAuto is fs.SyncClose on a network file system, else fs.SyncNever.
+const syncAuto fs.Sync = "auto"
+
 // mountOptions are the flags of 'lockfs mount'.
 type mountOptions struct {
 	volumeFlags
@@ -33,6 +36,7 @@ type mountOptions struct {
 	ttl, suspendWait, nameWait time.Duration
 	wait                       waitFlag
 	scope                      choiceFlag[fs.Scope]
+	sync                       choiceFlag[fs.Sync]
 	logFormat                  choiceFlag[string]
 	node                       string
 	allowOther                 bool
@@ -48,6 +52,7 @@ func newMount() *cobra.Command {
 	o := &mountOptions{
 		wait:      waitFlag(fs.DefaultWait),
 		scope:     choiceFlag[fs.Scope]{fs.ScopeAuto, fs.Scopes},
+		sync:      choiceFlag[fs.Sync]{syncAuto, []fs.Sync{syncAuto, fs.SyncClose, fs.SyncAlways, fs.SyncNever}},
 		logFormat: choiceFlag[string]{"text", []string{"text", "json"}},
 	}
 	cmd := &cobra.Command{
@@ -84,6 +89,7 @@ this machine only.`,
 	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a request that cannot queue (rename, unlink, truncate, …) tries a lock held on another node")
 	f.DurationVar(&o.suspendWait, "suspend-wait", 0, "how long writes wait for a lock service that does not answer, before EIO (default: the TTL)")
 	f.Var(&o.scope, "scope", "who shares a lock: "+o.scope.list()+"; auto is the pod of the caller, or its process outside of one")
+	f.Var(&o.sync, "sync", "when written bytes must be on the volume: "+o.sync.list()+"; close is at close and whenever the lock service does not answer, auto is close on a network file system, else never")
 	f.StringVar(&o.node, "node", "", "name of this node in 'lockfs ls' (default: the host name)")
 	f.Var(&o.logFormat, "log-format", o.logFormat.list())
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users use the view")
@@ -92,6 +98,7 @@ this machine only.`,
 	f.BoolVar(&o.guard, "guard", false, "make the bare MOUNTPOINT immutable, so that nothing is written to it while it is not mounted; chattr -i takes it back (default: as root with --endpoints)")
 	bindEnv(cmd)
 	complete(cmd, "scope", o.scope.words())
+	complete(cmd, "sync", o.sync.words())
 	complete(cmd, "log-format", o.logFormat.words())
 	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= 2 {
@@ -129,13 +136,17 @@ func (o *mountOptions) check() error {
 	if o.embedded && len(o.dial.Endpoints) > 0 {
 		return usage(errors.New("--embedded and --endpoints exclude each other: drop one"))
 	}
-	if len(o.dial.Endpoints) == 0 && !o.embedded {
-		fstype, network, err := mounts.NetworkFS(o.source)
-		if err != nil {
-			return err
-		}
+	fstype, network, err := mounts.NetworkFS(o.source)
+	if err != nil {
+		return err
+	}
+	if network && len(o.dial.Endpoints) == 0 && !o.embedded {
+		return usage(fmt.Errorf("%s is on a network file system (%s), and locks kept on this machine exclude no other: give --endpoints, or --embedded if only this machine writes there", o.source, fstype))
+	}
+	if o.sync.value == syncAuto {
+		o.sync.value = fs.SyncNever
 		if network {
-			return usage(fmt.Errorf("%s is on a network file system (%s), and locks kept on this machine exclude no other: give --endpoints, or --embedded if only this machine writes there", o.source, fstype))
+			o.sync.value = fs.SyncClose
 		}
 	}
 	if o.guard && os.Geteuid() != 0 {
@@ -218,7 +229,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 		guardMountpoint(log, o.mountpoint)
 	}
 	view, err := fs.Mount(o.mountpoint, fs.Config{
-		Source: o.source, Locks: locks, Scope: o.scope.value, Wait: time.Duration(o.wait), NameWait: o.nameWait,
+		Source: o.source, Locks: locks, Scope: o.scope.value, Wait: time.Duration(o.wait), NameWait: o.nameWait, Sync: o.sync.value,
 		AllowOther: o.allowOther, Logger: log,
 	})
 	if err != nil {

@@ -1,0 +1,64 @@
+package integration
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A network volume's client keeps what was written, and delivers it when it
+// likes. By --sync it is on the volume at once; or when the file is closed, and
+// as soon as the lock service does not answer: before anybody else can have the
+// lock. (docs/SEMANTICS.md, rule 19.)
+func TestSync(t *testing.T) {
+	for _, c := range []struct {
+		sync                      string
+		atOnce, inTrouble, closed bool
+	}{
+		{"always", true, true, true},
+		{"auto", false, true, true}, // the backing is a network file system
+		{"never", false, false, true},
+	} {
+		t.Run(c.sync, func(t *testing.T) {
+			t.Setenv(writeBackEnv, "1")
+			v := newVolume(t, "--ttl", "9s", "--sync", c.sync)
+			v.cached = true
+			a := v.mount("a")
+			p := newAgent(t)
+			before, after := p.open(a.path("before"), wronly|create), p.open(a.path("after"), wronly|create)
+			has := func(name, want string) bool {
+				b, err := os.ReadFile(v.inSource(name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(b) == want
+			}
+			p.must(call{Op: "write", FD: before, Data: "one"})
+			if got := has("before", "one"); got != c.atOnce {
+				t.Errorf("on the volume at once: %v", got)
+			}
+
+			etcd := v.etcdPID()
+			t.Cleanup(func() { _ = unix.Kill(etcd, unix.SIGCONT) })
+			freeze(t, etcd)
+			eventually(t, "the renewal fails", func() bool { return strings.Contains(a.log.String(), "lock session not renewed") })
+			p.must(call{Op: "write", FD: after, Data: "two"}) // the lease is still ours
+			if got := has("after", "two"); got != c.inTrouble {
+				t.Errorf("written in time of trouble, and on the volume at once: %v", got)
+			}
+			if c.inTrouble {
+				eventually(t, "what was written before is on the volume", func() bool { return has("before", "one") })
+			}
+			if err := unix.Kill(etcd, unix.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			p.must(call{Op: "close", FD: before})
+			p.must(call{Op: "close", FD: after})
+			if got := has("before", "one") && has("after", "two"); got != c.closed {
+				t.Errorf("on the volume after close: %v", got)
+			}
+		})
+	}
+}
