@@ -61,7 +61,7 @@ func processOwner(p lockmgr.Process) lockmgr.Owner {
 // that the caller is ready to wait for, nil if it is not.
 func (f *FS) caller(in *fuse.InHeader, n *node, single func(lockmgr.Process) lockmgr.Owner) caller {
 	c := caller{holder: lockmgr.Holder{UID: in.Uid}}
-	p, err := f.procs.Lookup(int(in.Pid))
+	p, err := f.callers.Lookup(int(in.Pid))
 	if err == nil {
 		c.holder.PID, c.holder.Comm, c.holder.Pod = p.Process.PID, p.Comm, p.Pod
 		if n != nil && f.dev != "" {

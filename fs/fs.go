@@ -51,6 +51,7 @@ type FS struct {
 	// Dependencies and constants.
 	locks    *lockmgr.Manager
 	procs    procid.Proc // the machine's
+	callers  procid.Cache
 	scope    Scope
 	wait     time.Duration
 	nameWait time.Duration
@@ -173,6 +174,7 @@ func (f *FS) Wait() { f.server.Wait() }
 // ctx's error: then a write is still under way, and its lock must not be let go.
 func (f *FS) Close(ctx context.Context) error {
 	f.locks.Refuse()
+	defer f.callers.Close()
 	err := f.server.Unmount()
 	if err != nil {
 		f.log.Warn("the view is in use; open files in it will fail", slog.String("mountpoint", f.mount))

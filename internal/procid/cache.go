@@ -1,0 +1,112 @@
+package procid
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// cacheFor is how long a Cache believes what may change while a thread
+	// lives: its program's name, and its pod.
+	cacheFor = 100 * time.Millisecond
+	// cacheSize bounds a Cache, which keeps a descriptor for each thread.
+	cacheSize = 64
+)
+
+// Cache remembers the answers of Lookup for threads that ask again at once, for
+// which Lookup is a good part of what an open costs. Who a thread belongs to
+// is never out of date: the pidfd that is kept with an answer stands for that
+// very thread, whoever gets its number later. The zero Cache is empty, and
+// Close ends it.
+type Cache struct {
+	proc Proc
+
+	mu      sync.Mutex
+	callers map[int]cached // by tid; GUARDED_BY(mu)
+	closed  bool           // GUARDED_BY(mu)
+}
+
+type cached struct {
+	Caller
+	thread int // pidfd
+	read   time.Time
+}
+
+// Lookup is Proc.Lookup.
+func (c *Cache) Lookup(tid int) (Caller, error) {
+	c.mu.Lock()
+	e, ok := c.callers[tid]
+	if ok && time.Since(e.read) < cacheFor && lives(e.thread) {
+		c.mu.Unlock()
+		return e.Caller, nil
+	}
+	if ok {
+		delete(c.callers, tid)
+		unix.Close(e.thread)
+	}
+	c.mu.Unlock()
+
+	now := time.Now()
+	thread, err := openThread(tid)
+	caller, lookup := c.proc.Lookup(tid)
+	if err != nil || lookup != nil {
+		if err == nil {
+			unix.Close(thread)
+		}
+		return caller, lookup
+	}
+	c.keep(tid, cached{Caller: caller, thread: thread, read: now})
+	return caller, nil
+}
+
+// keep takes e.thread over.
+func (c *Cache) keep(tid int, e cached) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, taken := c.callers[tid]
+	// Alive still, it is the thread that was looked up.
+	if taken || c.closed || !lives(e.thread) {
+		unix.Close(e.thread)
+		return
+	}
+	if len(c.callers) >= cacheSize {
+		c.clear()
+	}
+	if c.callers == nil {
+		c.callers = make(map[int]cached)
+	}
+	c.callers[tid] = e
+}
+
+// Close closes all descriptors. Lookup works on, without remembering.
+func (c *Cache) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clear()
+	c.closed = true
+}
+
+// clear needs mu.
+func (c *Cache) clear() {
+	for _, e := range c.callers {
+		unix.Close(e.thread)
+	}
+	clear(c.callers)
+}
+
+// openThread opens a pidfd of a thread. Linux before 6.9 has them of processes
+// only, and other threads are not remembered there.
+func openThread(tid int) (int, error) {
+	fd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
+	if err == unix.EINVAL {
+		return unix.PidfdOpen(tid, 0)
+	}
+	return fd, err
+}
+
+// lives reports whether a pidfd's thread has not been reaped.
+func lives(pidfd int) bool {
+	return unix.PidfdSendSignal(pidfd, 0, nil, 0) != unix.ESRCH
+}
