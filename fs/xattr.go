@@ -27,13 +27,23 @@ func passes(attr string) bool {
 
 // GetXAttr answers getxattr, and the kernel's own questions for the ACLs that
 // it enforces.
-func (f *FS) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string, dest []byte) (uint32, fuse.Status) {
+func (f *FS) GetXAttr(cancel <-chan struct{}, in *fuse.InHeader, attr string, dest []byte) (uint32, fuse.Status) {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
 		return 0, stale
 	}
 	if !passes(attr) {
 		return 0, fuse.ENOTSUP
+	}
+	if isLockAttr(attr) {
+		ctx, stop := f.killable(cancel, in.Pid)
+		defer stop()
+		value, err := f.lockAttr(ctx, n, attr)
+		if err != nil {
+			return 0, errno(err)
+		}
+		size, err := attrReply(value, dest)
+		return size, errno(err)
 	}
 	size, err := unix.Getxattr(procPath(n.fd), attr, dest)
 	if err == unix.ENOTSUP && strings.HasPrefix(attr, aclPrefix) {
@@ -53,13 +63,8 @@ func (f *FS) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint3
 		return 0, errno(err)
 	}
 	names = visible(names, func() bool { return hasCapability(in, unix.CAP_SYS_ADMIN) })
-	switch {
-	case len(dest) == 0: // the caller asks for the size
-	case len(dest) < len(names):
-		return 0, fuse.ERANGE
-	}
-	copy(dest, names)
-	return uint32(len(names)), fuse.OK
+	size, err := attrReply(names, dest)
+	return size, errno(err)
 }
 
 // listXAttr returns the names of a file's attributes, each ended by NUL.
@@ -83,7 +88,7 @@ func visible(names []byte, admin func() bool) []byte {
 	var seen []byte
 	for name := range bytes.SplitAfterSeq(names, []byte{0}) {
 		attr := string(bytes.TrimSuffix(name, []byte{0}))
-		if passes(attr) && (!strings.HasPrefix(attr, "trusted.") || admin()) {
+		if passes(attr) && !isLockAttr(attr) && (!strings.HasPrefix(attr, "trusted.") || admin()) {
 			seen = append(seen, name...)
 		}
 	}
@@ -98,6 +103,9 @@ func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data 
 	}
 	if !passes(attr) {
 		return fuse.ENOTSUP
+	}
+	if isLockAttr(attr) {
+		return fuse.EPERM
 	}
 	path := procPath(n.fd)
 	if err := unix.Setxattr(path, attr, data, int(in.Flags)); err != nil {
@@ -117,6 +125,9 @@ func (f *FS) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse
 	}
 	if !passes(attr) {
 		return fuse.ENOTSUP
+	}
+	if isLockAttr(attr) {
+		return fuse.EPERM
 	}
 	return errno(unix.Removexattr(procPath(n.fd), attr))
 }

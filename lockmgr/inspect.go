@@ -1,0 +1,39 @@
+package lockmgr
+
+import "context"
+
+// Exclusive returns the entry of whoever holds k exclusively, on this mount or
+// on another; ok is false if nobody does. A lock of this mount's is known
+// without asking the service. Errors: ErrUnavailable.
+func (m *Manager) Exclusive(ctx context.Context, k Key) (e Entry, ok bool, err error) {
+	if e, ok = m.ours(k); ok {
+		return e, true, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.AnswerTimeout)
+	defer cancel()
+	entries, err := m.backend.Entries(ctx, k.Path)
+	if err != nil {
+		return Entry{}, false, err
+	}
+	for _, e := range entries {
+		if e.Key == k && e.Mode == Exclusive && e.Held {
+			return e, true, nil
+		}
+	}
+	return Entry{}, false, nil
+}
+
+func (m *Manager) ours(k Key) (Entry, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.slots[k]
+	if s == nil {
+		return Entry{}, false
+	}
+	for _, l := range s.locks {
+		if l.grant.Mode == Exclusive && !l.dying && !l.lost() {
+			return Entry{Key: k, Mode: Exclusive, Holder: l.holder, Token: l.grant.Token, Held: true}, true
+		}
+	}
+	return Entry{}, false
+}
