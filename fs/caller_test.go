@@ -64,7 +64,7 @@ func TestScopes(t *testing.T) {
 		ScopeAuto:    "yes     yes     no     no     no",
 		ScopeNode:    "yes     yes     yes    yes    yes",
 	} {
-		f := &FS{scope: scope, procs: procs}
+		f := &FS{scope: scope, callers: procid.Cache{Proc: procs}}
 		owner := func(tid uint32) lockmgr.Owner {
 			return f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, nil, openOwner).owner
 		}
@@ -78,7 +78,7 @@ func TestScopes(t *testing.T) {
 	}
 
 	// In scope handle a call without a handle is the process's.
-	f := &FS{scope: ScopeHandle, procs: procs}
+	f := &FS{scope: ScopeHandle, callers: procid.Cache{Proc: procs}}
 	call := func(tid uint32) lockmgr.Owner {
 		return f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, nil, f.callOwner).owner
 	}

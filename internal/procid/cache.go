@@ -21,7 +21,8 @@ const (
 // very thread, whoever gets its number later. The zero Cache is empty, and
 // Close ends it.
 type Cache struct {
-	proc Proc
+	// Proc is what it looks in.
+	Proc Proc
 
 	mu      sync.Mutex
 	callers map[int]cached // by tid; GUARDED_BY(mu)
@@ -50,7 +51,7 @@ func (c *Cache) Lookup(tid int) (Caller, error) {
 
 	now := time.Now()
 	thread, err := openThread(tid)
-	caller, lookup := c.proc.Lookup(tid)
+	caller, lookup := c.Proc.Lookup(tid)
 	if err != nil || lookup != nil {
 		if err == nil {
 			unix.Close(thread)
