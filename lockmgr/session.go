@@ -162,6 +162,12 @@ func (m *Manager) watch(s *session) {
 	}
 	m.log.Error("lock session lost; its locks are void and their files return EIO",
 		slog.String("session", s.backend.ID()), slog.Int("locks", n), slog.Any("cause", s.renewal.Cause()))
+	// Its lease may live, if it was given up early; the revoke lets others in, and
+	// writes that were checked just before the loss are still on their way.
+	select {
+	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):
+	case <-m.ctx.Done():
+	}
 	// What a dead session left behind in the service ends by itself; this only
 	// stops the backend's goroutines and, if the service answers, hurries it up.
 	ctx, cancel := context.WithTimeout(m.ctx, s.backend.TTL())
