@@ -34,6 +34,7 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	if err != nil {
 		return nil, err
 	}
+	s.claims.add(a.own...)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.over, cancel)()

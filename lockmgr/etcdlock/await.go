@@ -24,6 +24,8 @@ func (s *Session) awaitGone(ctx context.Context, g lockmgr.Grant) error {
 	if err != nil || !held[0] {
 		return err
 	}
-	_, err = watch.next(ctx) // the key is unique: whatever is deleted is it
+	if _, err = watch.next(ctx); err == nil { // the key is unique: whatever is deleted is it
+		s.claims.drop(s.b.keys.granted(g))
+	}
 	return err
 }

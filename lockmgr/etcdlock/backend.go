@@ -29,6 +29,11 @@ type Config struct {
 	// that an election of etcd's usual length does not fail a try-lock.
 	RequestTimeout time.Duration
 
+	// JanitorInterval is how often, more or less, a session looks for entries
+	// of its own that nobody here knows of, and the oldest one for entries
+	// without a lease. The zero value means 30 s.
+	JanitorInterval time.Duration
+
 	// Logger takes what nobody is told of otherwise. The zero value discards.
 	Logger *slog.Logger
 }
@@ -38,6 +43,7 @@ type Backend struct {
 	client  *clientv3.Client
 	keys    layout
 	timeout time.Duration
+	janitor time.Duration
 	log     *slog.Logger
 	trees   treeCache
 	volume  atomic.Pointer[[]byte] // the record that VolumeRecord saw; nil before
@@ -61,6 +67,12 @@ func New(cfg Config) (*Backend, error) {
 	if cfg.RequestTimeout == 0 {
 		cfg.RequestTimeout = 3 * time.Second
 	}
+	if cfg.JanitorInterval < 0 {
+		return nil, fmt.Errorf("etcdlock: janitor interval %v is negative", cfg.JanitorInterval)
+	}
+	if cfg.JanitorInterval == 0 {
+		cfg.JanitorInterval = 30 * time.Second
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -68,6 +80,7 @@ func New(cfg Config) (*Backend, error) {
 		client:  cfg.Client,
 		keys:    newLayout(cfg.Namespace, cfg.Name),
 		timeout: cfg.RequestTimeout,
+		janitor: cfg.JanitorInterval,
 		log:     cfg.Logger,
 	}, nil
 }

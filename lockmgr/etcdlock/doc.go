@@ -47,6 +47,10 @@
 // the acquisition, says whether it did. Without it a late Put would leave an
 // entry that nobody knows of and that blocks all others until the mount ends.
 //
+// Behind this stands a janitor: what is on the session's lease and claimed by
+// nobody here, which should not be, is deleted within a minute; and of all mounts
+// the oldest deletes entries that are on no lease.
+//
 // Nothing here decides whether a holder may still write: that is the business of
 // the clock that watches the session's deadline. A lock service that is
 // partitioned away grants nothing and renews nothing, and waits go on.

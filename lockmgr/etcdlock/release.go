@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -17,6 +18,14 @@ import (
 // After ErrUnavailable the entry may be gone or not. The caller releases again,
 // and takes ErrNotHeld for success then: the first Txn may have been carried out.
 func (s *Session) Release(ctx context.Context, g lockmgr.Grant) error {
+	err := s.release(ctx, g)
+	if err == nil || errors.Is(err, lockmgr.ErrNotHeld) {
+		s.claims.drop(s.b.keys.granted(g))
+	}
+	return err
+}
+
+func (s *Session) release(ctx context.Context, g lockmgr.Grant) error {
 	entry := s.b.keys.granted(g)
 	resp, err := s.b.txn(ctx,
 		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(entry), "=", g.Token)},
@@ -61,6 +70,9 @@ func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, err
 		for i, g := range chunk {
 			kvs := resp.Responses[i].GetResponseRange().Kvs
 			held = append(held, len(kvs) == 1 && kvs[0].CreateRevision == g.Token)
+			if len(kvs) == 0 {
+				s.claims.drop(s.b.keys.granted(g))
+			}
 		}
 	}
 	return held, nil

@@ -22,6 +22,7 @@ type Session struct {
 	ttl    time.Duration
 	record string // key of the session record
 	fence  *fence
+	claims claims
 
 	// over ends with the session, by whoever learns of its end first.
 	over context.Context
@@ -67,6 +68,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	s.fence = newFence(s, string(value), resp.Header.Revision)
 	s.over, s.end = context.WithCancel(context.Background())
 	s.running.Go(func() { s.watchRecord(resp.Header.Revision) })
+	s.running.Go(func() { s.janitor(b.janitor) })
 	return s, nil
 }
 

@@ -90,11 +90,13 @@ func (a *acquisition) ended(ctx context.Context, err error) error {
 // discard removes, in the background and for as long as the session lives, what
 // a failed acquisition put or may have put.
 func (a *acquisition) discard() {
+	s := a.s
 	if !a.mayStand {
+		s.claims.drop(a.own...)
 		return
 	}
-	s := a.s
 	s.running.Go(func() {
+		defer s.claims.drop(a.own...) // what remains is the janitor's
 		var r retrier
 		err := r.do(s.over, func() error {
 			if a.unanswered != 0 {
@@ -110,7 +112,7 @@ func (a *acquisition) discard() {
 			return err
 		})
 		if err != nil && s.over.Err() == nil {
-			s.b.log.Error("entries of a failed acquisition remain until the session ends", "entries", a.own, "err", err)
+			s.b.log.Error("entries of a failed acquisition remain for now", "entries", a.own, "err", err)
 		}
 	})
 }
