@@ -3,8 +3,13 @@
 # if we are root on a Debian, else it says what to install.
 set -euo pipefail
 
+# Debian keeps PostgreSQL's programs out of the way.
+for dir in /usr/lib/postgresql/*/bin; do
+	PATH=$PATH:$dir
+done
+
 # program:package
-need=(fusermount3:fuse3 sqlite3:sqlite3 perl:perl gcc:gcc)
+need=(fusermount3:fuse3 sqlite3:sqlite3 perl:perl gcc:gcc git:git rsync:rsync initdb:postgresql)
 missing=()
 for n in "${need[@]}"; do
 	command -v "${n%%:*}" >/dev/null || missing+=("${n##*:}")
@@ -16,6 +21,10 @@ fi
 if [ "${#missing[@]}" -gt 0 ]; then
 	if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 		export DEBIAN_FRONTEND=noninteractive
+		if [ ! -e /etc/postgresql-common ]; then # else it is not for us to say
+			mkdir -p /etc/postgresql-common/createcluster.d
+			echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.d/no-main-cluster.conf
+		fi
 		apt-get update -q >/dev/null
 		apt-get install -q -y --no-install-recommends "${missing[@]}" libc6-dev >/dev/null
 	else
