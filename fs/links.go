@@ -111,6 +111,7 @@ func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node) ([]lock
 
 // isNamed reports whether d is a name of the file.
 func (n *node) isNamed(d dirName) bool {
+	_ = ask(d.dir.fd, "") // it may believe the name otherwise
 	var st unix.Stat_t
 	return unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && inodeOf(&st) == n.inode
 }
