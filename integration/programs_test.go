@@ -1,12 +1,15 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // output runs a program that has to succeed, and returns what it prints.
@@ -167,6 +170,9 @@ func TestSaveByRename(t *testing.T) {
 		default:
 		}
 		got, err := os.ReadFile(b.path("f"))
+		if v.cached && errors.Is(err, unix.ESTALE) {
+			continue // replaced twice while the client looked
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,12 +180,12 @@ func TestSaveByRename(t *testing.T) {
 		if _, err := fmt.Sscanf(string(got), "version %d\n", &n); err != nil || string(got) != version(n) {
 			t.Fatalf("a reader sees neither the old nor the new file: %d bytes, %v", len(got), err)
 		}
-		if n < last && !v.cached {
+		if n < last {
 			t.Fatalf("a reader sees version %d after %d", n, last)
 		}
 		last = n
 	}
-	if last != versions && !v.cached {
+	if last != versions {
 		t.Errorf("the last version is %d, want %d", last, versions)
 	}
 	eventually(t, "nothing stays locked", func() bool { return len(v.ls()) == 0 })
