@@ -249,13 +249,6 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 			r.N = child.Process.Pid
 			go child.Wait()
 		}
-	case "list": // with the attributes of each entry
-		var entries []os.DirEntry
-		if entries, err = os.ReadDir(c.Path); err == nil {
-			for _, e := range entries {
-				_, _ = e.Info()
-			}
-		}
 	case "write at end": // where SEEK_END says it is
 		var off int64
 		if off, err = unix.Seek(c.FD, 0, unix.SEEK_END); err == nil {
