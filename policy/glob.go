@@ -99,17 +99,34 @@ func (g glob) match(path string) bool {
 	return i == len(g)
 }
 
-// mayMatchBelow reports whether a path below dir could be matched.
-func (g glob) mayMatchBelow(dir string) bool {
-	for i, rest, more := 0, dir, dir != ""; more; i++ {
-		var name string
-		name, rest, more = strings.Cut(rest, "/")
-		if g[i].many {
-			return true
-		}
-		if !g[i].match(name) || i == len(g)-1 {
-			return false
+// below returns which parts of the glob a path may go on with that has led to
+// dir. If they are the same for two directories, so is what the glob matches
+// below them.
+func (g glob) below(dir string) []bool {
+	at := make([]bool, len(g))
+	reach := func(at []bool, i int) {
+		for ; i < len(g); i++ {
+			at[i] = true
+			if !g[i].many || i == len(g)-1 { // a ** before others may stand for nothing
+				break
+			}
 		}
 	}
-	return true
+	reach(at, 0)
+	for more := dir != ""; more; {
+		var name string
+		name, dir, more = strings.Cut(dir, "/")
+		next := make([]bool, len(g))
+		for i := range g {
+			switch {
+			case !at[i]:
+			case g[i].many:
+				reach(next, i)
+			case g[i].match(name):
+				reach(next, i+1)
+			}
+		}
+		at = next
+	}
+	return at
 }

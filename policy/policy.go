@@ -3,6 +3,7 @@ package policy
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -81,18 +82,15 @@ func (p *Policy) Match(path string) Decision {
 	return Decision{}
 }
 
-// Uniform reports whether every path below dir is surely locked, so that none
-// changes its Action when dir is moved. The root is the empty path.
-func (p *Policy) Uniform(dir string) bool {
-	if p == nil {
+// SameBelow reports whether what is below a directory keeps its Action when the
+// directory is moved from one path to another: no rule can tell the two apart.
+func (p *Policy) SameBelow(from, to string) bool {
+	if p == nil || !slices.ContainsFunc(p.rules, func(r *Rule) bool { return r.Action != Lock }) {
 		return true
 	}
-	for _, r := range p.rules {
-		if r.Action != Lock && r.glob.mayMatchBelow(dir) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(p.rules, func(r *Rule) bool {
+		return !slices.Equal(r.glob.below(from), r.glob.below(to))
+	})
 }
 
 // Rules returns the rules in order.

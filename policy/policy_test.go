@@ -63,7 +63,7 @@ func TestMatch(t *testing.T) {
 
 func TestNoPolicy(t *testing.T) {
 	var none *Policy
-	if none.Match("f") != (Decision{}) || !none.Empty() || !none.Uniform("") || none.Unmatched() != nil {
+	if none.Match("f") != (Decision{}) || !none.Empty() || !none.SameBelow("a", "b") || none.Unmatched() != nil {
 		t.Error("a nil policy has rules")
 	}
 	if none.Digest() != mustParse(t, "# nothing\n").Digest() {
@@ -71,11 +71,26 @@ func TestNoPolicy(t *testing.T) {
 	}
 }
 
-func TestUniform(t *testing.T) {
-	p := mustParse(t, "/a/** lock\n/b/** nolock")
-	for dir, want := range map[string]bool{"": false, "a": true, "b": false, "b/c": false, "c": true} {
-		if p.Uniform(dir) != want {
-			t.Errorf("Uniform(%q) = %v", dir, !want)
+func TestSameBelow(t *testing.T) {
+	for _, c := range []struct {
+		rules, from, to string
+		same            bool
+	}{
+		{"*.log nolock", "a", "b/c", true}, // a name's rule goes where the name goes
+		{"/s/** nolock", "s/a", "s/b/c", true},
+		{"/s/** nolock", "s/a", "a", false},
+		{"/s/** nolock", "a", "s", false},
+		{"/s/** nolock", "a", "b", true},
+		{"/s/** lock wait=1s", "s", "a", true},
+		{"/s/*/x nolock", "s/a", "s/b", true},
+		{"/s/*/x nolock", "s/a", "s/a/b", false},
+		{"**/tmp/** readonly", "a/tmp", "b/tmp", true},
+		{"**/tmp/** readonly", "a/tmp", "b/temp", false},
+		{"/s/keep/** lock\n/s/** nolock", "s/a", "s/keep", false},
+	} {
+		p := mustParse(t, c.rules)
+		if p.SameBelow(c.from, c.to) != c.same || p.SameBelow(c.to, c.from) != c.same {
+			t.Errorf("%q: %s to %s: not %v", c.rules, c.from, c.to, c.same)
 		}
 	}
 }
