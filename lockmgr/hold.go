@@ -14,7 +14,7 @@ import (
 type Hold struct {
 	m     *Manager
 	owner Owner
-	sess  *session // set before the Hold is handed out
+	sess  *session // set before the Hold is handed out; nil of one that is Unlocked
 
 	lost atomic.Pointer[error] // why this hold is void, for ever; nil while it is not
 
@@ -27,7 +27,7 @@ type Hold struct {
 // ErrSuspended (the service has not answered for too long; see Await),
 // or ErrSessionLost or ErrLockLost, which are final. It costs one clock read.
 func (h *Hold) Check() error {
-	if h.lost.Load() == nil && h.sess.renewal.Valid() {
+	if h.Unlocked() || h.lost.Load() == nil && h.sess.renewal.Valid() {
 		return nil
 	}
 	return h.state()
@@ -59,12 +59,12 @@ func (h *Hold) Await(ctx context.Context) error {
 
 // Lost reports whether the hold is void for ever.
 func (h *Hold) Lost() bool {
-	return h.lost.Load() != nil || h.sess.renewal.State() == renew.Lost
+	return !h.Unlocked() && (h.lost.Load() != nil || h.sess.renewal.State() == renew.Lost)
 }
 
 // Troubled reports whether the hold may soon be suspended: what is written
 // under it has to reach the volume now, while it may.
-func (h *Hold) Troubled() bool { return h.sess.renewal.Troubled() }
+func (h *Hold) Troubled() bool { return !h.Unlocked() && h.sess.renewal.Troubled() }
 
 // Owner tells whose hold this is.
 func (h *Hold) Owner() Owner { return h.owner }
@@ -126,7 +126,7 @@ func (h *Hold) Share(k Key, via *Hold) {
 	m := h.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if i := via.find(k); i >= 0 && !h.released && !h.Lost() && h.find(k) < 0 {
+	if i := via.find(k); i >= 0 && !h.released && !h.Lost() && !h.Unlocked() && h.find(k) < 0 {
 		h.join(via.locks[i])
 	}
 }

@@ -444,6 +444,27 @@ func TestSessionLost(t *testing.T) {
 	})
 }
 
+// A hold without locks does not end with the session, and takes none from others.
+func TestUnlocked(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h, locked := f.m.Unlocked("a"), f.must(open("a", 0, "f", "g"))
+		h.Share(file("f"), locked)
+		h.Rekey(file("f"), file("g"), locked)
+		locked.Rekey(file("f"), file("g"), h)
+		if h.Token(file("f")) != 0 || locked.Token(file("f")) == 0 || h.Owner() != "a" || !h.Unlocked() || locked.Unlocked() {
+			f.t.Error("a hold without locks has got one, or has taken one")
+		}
+		f.svc.Expire(f.svc.last())
+		synctest.Wait()
+		if !locked.Lost() || h.Lost() || h.Troubled() || h.Check() != nil {
+			f.t.Error("a hold without locks went with the session")
+		}
+		h.Closing()
+		h.Release()
+		locked.Release()
+	})
+}
+
 // An entry that somebody deletes while its lock is held for long is missed
 // before the next renewal.
 func TestDeletedEntryIsMissed(t *testing.T) {

@@ -1,0 +1,8 @@
+package lockmgr
+
+// Unlocked returns a hold without any lock, for a file that needs none: it may
+// be written whatever becomes of the session.
+func (m *Manager) Unlocked(owner Owner) *Hold { return &Hold{m: m, owner: owner} }
+
+// Unlocked reports whether the hold is one of Manager.Unlocked.
+func (h *Hold) Unlocked() bool { return h.sess == nil }
