@@ -59,7 +59,7 @@ func processOwner(p lockmgr.Process) lockmgr.Owner {
 // caller finds out who made a request. A caller without a living process (the
 // kernel itself, or one that has died since) counts by itself. n is the file
 // that the caller is ready to wait for, nil if it is not.
-func (f *FS) caller(in *fuse.InHeader, n *node, single func(lockmgr.Process) lockmgr.Owner) caller {
+func (f *FS) caller(in *fuse.InHeader, n *node, scope Scope, single func(lockmgr.Process) lockmgr.Owner) caller {
 	c := caller{holder: lockmgr.Holder{UID: in.Uid}}
 	p, err := f.callers.Lookup(int(in.Pid))
 	if err == nil {
@@ -69,11 +69,11 @@ func (f *FS) caller(in *fuse.InHeader, n *node, single func(lockmgr.Process) loc
 		}
 	}
 	switch {
-	case f.scope == ScopeNode:
+	case scope == ScopeNode:
 		c.owner = "node"
-	case f.scope == ScopeHandle || err != nil:
+	case scope == ScopeHandle || err != nil:
 		c.owner = single(p.Process)
-	case f.scope != ScopeProcess && p.Pod != "":
+	case scope != ScopeProcess && p.Pod != "":
 		c.owner = lockmgr.Owner("pod " + p.Pod)
 	default: // no pod: its processes have nothing in common
 		c.owner = processOwner(p.Process)

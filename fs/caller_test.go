@@ -66,7 +66,7 @@ func TestScopes(t *testing.T) {
 	} {
 		f := &FS{scope: scope, callers: procid.Cache{Proc: procs}}
 		owner := func(tid uint32) lockmgr.Owner {
-			return f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, nil, openOwner).owner
+			return f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, nil, f.scope, openOwner).owner
 		}
 		var want [5]string
 		fmt.Sscan(same, &want[0], &want[1], &want[2], &want[3], &want[4])
@@ -80,14 +80,14 @@ func TestScopes(t *testing.T) {
 	// In scope handle a call without a handle is the process's.
 	f := &FS{scope: ScopeHandle, callers: procid.Cache{Proc: procs}}
 	call := func(tid uint32) lockmgr.Owner {
-		return f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, nil, f.callOwner).owner
+		return f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, nil, f.scope, f.callOwner).owner
 	}
 	nobody, again := call(gone), call(gone)
 	if call(10) != call(11) || call(10) == call(20) || nobody == again {
 		t.Error("calls without a handle are not the process's")
 	}
 
-	c := f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: 11, Owner: fuse.Owner{Uid: 7}}}, nil, openOwner)
+	c := f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: 11, Owner: fuse.Owner{Uid: 7}}}, nil, f.scope, openOwner)
 	if c.holder.PID != 10 || c.holder.UID != 7 || c.holder.Comm != "prog (x) y" || c.holder.Pod == "" {
 		t.Errorf("people are told %+v", c.holder)
 	}

@@ -60,7 +60,10 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, dir *node, name s
 	if isThere(dir, name) {
 		return exists
 	}
-	c := f.caller(&in.InHeader, nil, openOwner)
+	if f.readOnly(key.Path) {
+		return fuse.EROFS
+	}
+	c := f.caller(&in.InHeader, nil, f.scopeAt(key.Path), openOwner)
 	hold, s := f.lockNew(cancel, in, c, dir, name, key)
 	if !s.Ok() {
 		return s
@@ -108,10 +111,10 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, dir *node, name s
 // lockNew tries to lock a name that is free. Whoever holds it is about to make
 // a file of that name: when that is there, there is no more to wait for.
 func (f *FS) lockNew(cancel <-chan struct{}, in *fuse.CreateIn, c caller, dir *node, name string, key lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-	keys := []lockmgr.Key{key}
+	keys := f.toLock([]lockmgr.Key{key})
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	hold, err := f.locks.Acquire(ctx, c.request(keys, false, 0))
+	hold, err := f.acquire(ctx, c, keys, false, 0)
 	contended := fuse.EBUSY
 	switch {
 	case err == nil:
@@ -120,7 +123,7 @@ func (f *FS) lockNew(cancel <-chan struct{}, in *fuse.CreateIn, c caller, dir *n
 	case in.Flags&unix.O_NONBLOCK != 0:
 		contended = fuse.EAGAIN
 	default:
-		hold, err = f.locks.Acquire(ctx, c.request(keys, false, f.nameWait))
+		hold, err = f.acquire(ctx, c, keys, false, f.nameWait)
 		if errors.Is(err, lockmgr.ErrContended) && isThere(dir, name) {
 			return nil, exists
 		}
@@ -165,6 +168,9 @@ func (f *FS) makeName(in *fuse.InHeader, umask uint32, name string, out *fuse.En
 	}
 	if f.hidden(dir, name) {
 		return fuse.EPERM
+	}
+	if err := f.mayName(dir, name); err != nil {
+		return errno(err)
 	}
 	if err := f.as(in, umask, func() error { return make(dir.fd) }); err != nil {
 		return errno(err)

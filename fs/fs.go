@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockfs/lockfs/internal/procid"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
 )
 
 // Subtype is what mount(8) shows as the type: fuse.lockfs.
@@ -37,6 +38,8 @@ type Config struct {
 	NameWait time.Duration
 	// Sync; "" means SyncNever.
 	Sync Sync
+	// Policy says which files are locked, and how; nil means all, as above.
+	Policy *policy.Policy
 	// AllowOther lets other users than the daemon's see the view.
 	AllowOther bool
 	// Logger; nil means slog.Default().
@@ -53,6 +56,7 @@ type FS struct {
 	procs    procid.Proc // the machine's
 	callers  procid.Cache
 	scope    Scope
+	policy   *policy.Policy
 	wait     time.Duration
 	nameWait time.Duration
 	sync     Sync
@@ -93,6 +97,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		locks:         cfg.Locks,
 		scope:         cfg.Scope,
+		policy:        cfg.Policy,
 		wait:          cfg.Wait,
 		nameWait:      cfg.NameWait,
 		sync:          cfg.Sync,

@@ -61,6 +61,9 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fu
 	}
 	defer unix.Close(fd)
 	if in.Cmd == unix.FS_IOC_SETFLAGS {
+		if err := f.mayAlter(n); err != nil {
+			return errno(err)
+		}
 		changed, err := mayChange(fd, &st, &in.InHeader, arg)
 		if err != nil || changed == 0 {
 			return errno(err)

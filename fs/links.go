@@ -21,7 +21,7 @@ import (
 // inode if it has more names.
 func (f *FS) fileKeys(path string, st *unix.Stat_t) ([]lockmgr.Key, error) {
 	key, err := lockmgr.FileKey(path)
-	if err != nil {
+	if err != nil || !f.needsLock(path) {
 		return nil, err
 	}
 	keys := []lockmgr.Key{key}
@@ -92,14 +92,14 @@ func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node) ([]lock
 	}
 	for i, d := range names {
 		st, err := statNow(d.dir.fd, d.name)
-		if err != nil || !hasMoreNames(&st) {
+		if err != nil || !hasMoreNames(&st) || !f.needsLock(keys[i].Path) {
 			continue
 		}
 		if err := add(keys[i].Path, &st); err != nil {
 			return nil, err
 		}
 	}
-	if linked == nil {
+	if linked == nil || !f.needsLock(keys[0].Path) {
 		return links, nil
 	}
 	var st unix.Stat_t

@@ -93,6 +93,9 @@ func (l *nodeLock) close() {
 // lockFile takes the locks of a file that path names, by take, and proves that
 // it does. l.hold is nil if they were not granted; with another error l.fd is void.
 func (f *FS) lockFile(n *node, path string, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
+	if f.readOnly(path) {
+		return nodeLock{}, fuse.EROFS, nil
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(n.fd, &st); err != nil {
 		return nodeLock{}, errno(err), nil
@@ -140,7 +143,7 @@ func (f *FS) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*
 		return nil, errno(err)
 	}
 	l, s, err := f.lockFile(n, path, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-		return f.try(cancel, in, keys...)
+		return f.try(cancel, in, f.scopeAt(path), keys...)
 	})
 	if l.hold == nil {
 		return nil, s
@@ -198,6 +201,9 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 		if err != nil {
 			return nil, errno(err)
 		}
+		if f.readOnly(path) {
+			return nil, fuse.EROFS
+		}
 		newKey := lockmgr.FileKey
 		if kind == lockmgr.Tree {
 			newKey = lockmgr.TreeKey
@@ -214,7 +220,7 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 	}
 	l.keys = append(l.keys, links...)
 	var s fuse.Status
-	if l.hold, s = f.try(cancel, in, l.keys...); !s.Ok() {
+	if l.hold, s = f.try(cancel, in, f.scopeAt(l.keys[0].Path), f.toLock(l.keys)...); !s.Ok() {
 		return nil, s
 	}
 	for i, d := range names {
@@ -240,11 +246,11 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 }
 
 // try takes keys for one call, without a place in the line.
-func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-	c := f.caller(in, nil, f.callOwner)
+func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, scope Scope, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+	c := f.caller(in, nil, scope, f.callOwner)
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	hold, err := f.locks.Acquire(ctx, c.request(keys, false, f.nameWait))
+	hold, err := f.acquire(ctx, c, keys, false, f.nameWait)
 	if err != nil {
 		return nil, f.refused(in, keys[0], err, fuse.EBUSY)
 	}

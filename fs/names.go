@@ -134,6 +134,11 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 		return s
 	}
 	defer l.hold.Release()
+	if st.Nlink > 0 {
+		if err := f.mayMove(lockmgr.File, 0, l.keys[len(names)-1].Path, l.keys[0].Path); err != nil {
+			return errno(err)
+		}
+	}
 	if st.Nlink > 0 && !n.isNamed(names[len(names)-1]) {
 		return stale // who holds the name it has now may write to it
 	}
@@ -176,6 +181,9 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 		return s
 	}
 	defer l.hold.Release()
+	if err := f.mayMove(kind, in.Flags, l.keys[0].Path, l.keys[1].Path); err != nil {
+		return errno(err)
+	}
 	// Both are looked at under the lock: their handles follow the names.
 	src, srcSt, err := lookAt(oldDir.fd, oldName)
 	if err != nil {

@@ -62,6 +62,9 @@ func (n *node) lost() bool {
 // what its owner renames. That has to be before the file's path is proved: a
 // rename is then either seen by the proof, or takes the hold along.
 func (n *node) addHold(h *lockmgr.Hold) {
+	if h.Unlocked() {
+		return // there is nothing that could follow
+	}
 	n.naming.RLock()
 	defer n.naming.RUnlock()
 	n.mu.Lock()

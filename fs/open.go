@@ -35,9 +35,10 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 		if f.sendReader(n, in.Pid) {
 			return stale
 		}
+		f.noteRead(n)
 		return f.openToRead(n, in.Flags, out)
 	}
-	o := &opening{fs: f, in: in, node: n, caller: f.caller(&in.InHeader, n, openOwner)}
+	o := &opening{fs: f, in: in, node: n}
 	s := o.run(cancel, out)
 	if s != stale {
 		f.parked.done(o.spot)
@@ -107,6 +108,7 @@ type opening struct {
 	fs     *FS
 	in     *fuse.OpenIn
 	node   *node
+	scope  Scope // at the path that is tried
 	caller caller
 	spot   parkKey // of the path that the kernel means, or of the inode
 }
@@ -137,6 +139,8 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *f
 	if err != nil {
 		return errno(err), false
 	}
+	o.scope = f.scopeAt(path)
+	o.caller = f.caller(&o.in.InHeader, n, o.scope, openOwner)
 	if first {
 		o.spot = parkKey{tid: o.in.Pid, key: key}
 		if several, inode := f.severalNames(n, path); several {
@@ -149,7 +153,7 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *f
 		}
 	}
 	l, s, err := f.lockFile(n, path, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-		return o.lock(cancel, keys)
+		return o.lock(cancel, path, keys)
 	})
 	if l.hold == nil {
 		return s, false
@@ -193,22 +197,22 @@ func (o *opening) misled(hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 }
 
 // lock takes the locks of keys, or fetches them where they were parked.
-func (o *opening) lock(cancel <-chan struct{}, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+func (o *opening) lock(cancel <-chan struct{}, path string, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	f := o.fs
 	if hold := f.parked.take(o.spot); hold != nil {
-		mine := hold.Owner() == o.caller.owner || f.scope == ScopeHandle
+		mine := hold.Owner() == o.caller.owner || o.scope == ScopeHandle
 		if mine && covers(hold, keys) && hold.Check() == nil {
 			return hold, fuse.OK
 		}
 		hold.Release()
 	}
-	wait, contended := f.wait, fuse.EBUSY
+	wait, contended := f.waitAt(path), fuse.EBUSY
 	if o.in.Flags&unix.O_NONBLOCK != 0 {
 		wait, contended = 0, fuse.EAGAIN
 	}
 	ctx, stop := f.interruptible(cancel, o.in.Pid)
 	defer stop()
-	hold, err := f.locks.Acquire(ctx, o.caller.request(keys, true, wait))
+	hold, err := f.acquire(ctx, o.caller, keys, true, wait)
 	if err != nil {
 		return nil, f.refused(&o.in.InHeader, keys[0], err, contended)
 	}

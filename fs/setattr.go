@@ -13,6 +13,9 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	if n == nil {
 		return stale
 	}
+	if err := f.mayAlter(n); err != nil {
+		return errno(err)
+	}
 	if size, ok := in.GetSize(); ok {
 		if s := f.truncate(cancel, in, n, int64(size)); !s.Ok() {
 			return s

@@ -55,5 +55,5 @@ func (f *FS) lockInode(cancel <-chan struct{}, in *fuse.InHeader, dir *node, st 
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	return f.locks.Acquire(ctx, f.caller(in, nil, openOwner).request([]lockmgr.Key{key}, false, f.nameWait))
+	return f.locks.Acquire(ctx, f.caller(in, nil, f.scope, openOwner).request([]lockmgr.Key{key}, false, f.nameWait))
 }

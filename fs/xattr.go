@@ -104,6 +104,9 @@ func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data 
 	if !passes(attr) {
 		return fuse.ENOTSUP
 	}
+	if err := f.mayAlter(n); err != nil {
+		return errno(err)
+	}
 	if isLockAttr(attr) {
 		return fuse.EPERM
 	}
@@ -125,6 +128,9 @@ func (f *FS) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse
 	}
 	if !passes(attr) {
 		return fuse.ENOTSUP
+	}
+	if err := f.mayAlter(n); err != nil {
+		return errno(err)
 	}
 	if isLockAttr(attr) {
 		return fuse.EPERM

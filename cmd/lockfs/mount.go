@@ -229,7 +229,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 		guardMountpoint(log, o.mountpoint)
 	}
 	view, err := fs.Mount(o.mountpoint, fs.Config{
-		Source: o.source, Locks: locks, Scope: o.scope.value, Wait: time.Duration(o.wait), NameWait: o.nameWait, Sync: o.sync.value,
+		Source: o.source, Locks: locks, Scope: o.scope.value, Policy: o.policy, Wait: time.Duration(o.wait), NameWait: o.nameWait, Sync: o.sync.value,
 		AllowOther: o.allowOther, Logger: log,
 	})
 	if err != nil {

@@ -1,0 +1,110 @@
+package fs
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
+)
+
+// A file that needs no lock is opened, made and removed like any other, with a
+// hold that has no lock. So that nobody writes without a lock to a file that
+// has to be locked, no file goes from one kind of path to the other: not by
+// rename, not by link, and not with a directory above it.
+
+// acquire takes locks for a caller, or none if no keys are left to be locked.
+func (f *FS) acquire(ctx context.Context, c caller, keys []lockmgr.Key, queue bool, wait time.Duration) (*lockmgr.Hold, error) {
+	if len(keys) == 0 {
+		return f.locks.Unlocked(c.owner), nil
+	}
+	return f.locks.Acquire(ctx, c.request(keys, queue, wait))
+}
+
+// needsLock reports whether the file at path has to be locked.
+func (f *FS) needsLock(path string) bool { return f.policy.Match(path).Action != policy.NoLock }
+
+// toLock returns those of keys that have to be locked. Directories have: what
+// is below them may.
+func (f *FS) toLock(keys []lockmgr.Key) []lockmgr.Key {
+	if f.policy.Empty() {
+		return keys
+	}
+	return slices.DeleteFunc(slices.Clone(keys), func(k lockmgr.Key) bool {
+		return k.Kind == lockmgr.File && !f.needsLock(k.Path)
+	})
+}
+
+// scopeAt returns the scope of those who lock the file at path.
+func (f *FS) scopeAt(path string) Scope {
+	if s := f.policy.Match(path).Scope; s != "" {
+		return Scope(s)
+	}
+	return f.scope
+}
+
+// waitAt returns how long an open waits for the file at path.
+func (f *FS) waitAt(path string) time.Duration {
+	if w := f.policy.Match(path).Wait; w != nil {
+		return *w
+	}
+	return f.wait
+}
+
+// readOnly reports whether nothing may be changed of what path names.
+func (f *FS) readOnly(path string) bool { return f.policy.Match(path).Action == policy.ReadOnly }
+
+// mayName refuses a new name where the policy lets nobody change anything.
+func (f *FS) mayName(dir *node, name string) error {
+	if f.policy.Empty() {
+		return nil
+	}
+	path, err := f.nodes.pathIn(dir, name)
+	if err == nil && f.readOnly(path) {
+		err = unix.EROFS
+	}
+	return err
+}
+
+// mayAlter refuses a change of a file's attributes that the policy lets nobody make.
+func (f *FS) mayAlter(n *node) error {
+	if f.policy.Empty() {
+		return nil
+	}
+	// A file that has no name any more has no rule either.
+	if path, err := f.nodes.path(n); err == nil && f.readOnly(path) {
+		return unix.EROFS
+	}
+	return nil
+}
+
+// mayMove refuses to move what would come under other rules by that.
+func (f *FS) mayMove(kind lockmgr.Kind, flags uint32, from, to string) error {
+	if f.policy.Empty() {
+		return nil
+	}
+	same := true
+	if kind == lockmgr.Tree {
+		same = f.policy.SameBelow(from, to)
+	}
+	if kind == lockmgr.File || flags&unix.RENAME_EXCHANGE != 0 { // a file, or one for a directory
+		same = same && f.needsLock(from) == f.needsLock(to)
+	}
+	if !same {
+		return unix.EXDEV // so that mv copies
+	}
+	return nil
+}
+
+// noteRead lets the policy see what is only read.
+func (f *FS) noteRead(n *node) {
+	if f.policy.Empty() {
+		return
+	}
+	if path, err := f.nodes.path(n); err == nil {
+		f.policy.Match(path)
+	}
+}
