@@ -205,7 +205,10 @@ func queueWorlds(full bool, mut string) []func() result {
 func treeWorlds(full bool, mut string) []func() result {
 	threads := func(ts ...treeThread) func() result { return exploring(&treeWorld{threads: ts, mut: mut}) }
 	if !full {
-		return []func() result{threads(treeThread{0, 1, 0}, treeThread{1, 0, 1}, treeThread{1, 1, 1})}
+		return []func() result{
+			threads(treeThread{0, 1, 0}, treeThread{1, 0, 1}, treeThread{1, 1, 0}),
+			threads(treeThread{0, 1, 1}, treeThread{1, 1, 1}),
+		}
 	}
 	return []func() result{
 		threads(treeThread{0, 1, 1}, treeThread{0, 0, 1}, treeThread{1, 1, 1}),
