@@ -29,6 +29,8 @@ type SessionInfo struct {
 	Pod        string    `json:"pod,omitempty"`
 	Version    string    `json:"version"`
 	Started    time.Time `json:"started"`
+	// Lifeline names, on its machine, the proof that the mount lives or has died.
+	Lifeline string `json:"lifeline,omitempty"`
 }
 
 // Session is one mount's life in the lock service. Everything acquired on it

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/internal/lifeline"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/procid"
 	"github.com/lockfs/lockfs/internal/volume"
@@ -211,16 +212,29 @@ func (o *mountOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer closeBackend()
-	if _, err := volume.Check(start, volume.Config{
+	volumeID, err := volume.Check(start, volume.Config{
 		Source: o.source, Namespace: o.namespace, Name: o.name, Record: backend,
 		Policy: o.policy.Digest(), SetPolicy: o.setPolicy,
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	info, err := o.session()
 	if err != nil {
 		return err
 	}
+	next, err := newSuccessor(backend, volumeID, o.source, info.BootID, log)
+	if err != nil {
+		return err
+	}
+	life, err := lifeline.Hold(next.dir, next.dev)
+	if err != nil {
+		return fmt.Errorf("the mark of a living mount: %w", err)
+	}
+	// Unless the session has ended, for whoever comes next to find it dead.
+	defer life.Leave()
+	info.Lifeline = life.ID
+	next.succeed(start)
 	locks, err := lockmgr.New(start, lockmgr.Config{Backend: backend, Session: info, Renew: o.renew(), Logger: log})
 	if err != nil {
 		return err
@@ -257,7 +271,11 @@ func (o *mountOptions) run(ctx context.Context) error {
 		// lock before the lease ends by itself.
 		return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", o.ttl, err)
 	}
-	return errors.Join(err, o.closeLocks(locks))
+	if closeErr := o.closeLocks(locks); closeErr != nil {
+		return errors.Join(err, closeErr)
+	}
+	life.Close()
+	return err
 }
 
 func (o *mountOptions) closeLocks(locks *lockmgr.Manager) error {

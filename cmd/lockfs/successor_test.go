@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/lifeline"
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// fakeSessions are the sessions of a lock service.
+type fakeSessions map[string]lockmgr.SessionInfo
+
+func (f fakeSessions) Sessions(context.Context) (map[string]lockmgr.SessionInfo, error) {
+	return maps.Clone(f), nil
+}
+
+func (f fakeSessions) Revoke(_ context.Context, id string) error {
+	delete(f, id)
+	return nil
+}
+
+// A successor ends the sessions that it can prove dead, and no other.
+func TestSuccessorNeedsProof(t *testing.T) {
+	dir, source := t.TempDir(), t.TempDir()
+	var st unix.Stat_t
+	if err := unix.Stat(source, &st); err != nil {
+		t.Fatal(err)
+	}
+	line := func(dev uint64, dead bool) string {
+		t.Helper()
+		l, err := lifeline.Hold(dir, dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if dead {
+			l.Leave()
+		} else {
+			t.Cleanup(l.Close)
+		}
+		return l.ID
+	}
+	const boot = "this boot"
+	service := fakeSessions{
+		"dead":                       {BootID: boot, Lifeline: line(st.Dev, true)},
+		"alive":                      {BootID: boot, Lifeline: line(st.Dev, false)},
+		"dead, of another boot":      {BootID: "another", Lifeline: line(st.Dev, true)},
+		"dead, on another device":    {BootID: boot, Lifeline: line(st.Dev+1, true)},
+		"of another state directory": {BootID: boot, Lifeline: uuid.NewString()},
+		"that names no proof":        {BootID: boot},
+	}
+	s := &successor{service: service, dir: dir, source: source, dev: st.Dev, bootID: boot, log: slog.New(slog.DiscardHandler)}
+	s.succeed(t.Context())
+	s.succeed(t.Context()) // the proofs that it needs not yet are there for the next
+	got := slices.Sorted(maps.Keys(service))
+	want := []string{"alive", "dead, of another boot", "dead, on another device", "of another state directory", "that names no proof"}
+	if !slices.Equal(got, want) {
+		t.Errorf("sessions left: %q, want %q", got, want)
+	}
+	for id, info := range service {
+		_, err := lifeline.Claim(dir, info.Lifeline)
+		if dead := id[:4] == "dead"; (err == nil) != dead {
+			t.Errorf("the proof of the one %s: %v", id, err)
+		}
+	}
+}

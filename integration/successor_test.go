@@ -1,0 +1,55 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Who mounts a volume on a machine where a mount of it has died ends the dead
+// one's session at once, long before its lease would; not that of one which
+// only does not answer.
+func TestSuccessor(t *testing.T) {
+	v := newVolume(t, "--ttl", "5m", "--wait", "-1")
+	b, a, c := v.mount("b"), v.mount("a"), v.mount("c")
+	dying, frozen, waiter := newAgent(t), newAgent(t), newAgent(t)
+	fd := dying.open(a.path("f"), wronly|create)
+	dying.must(call{Op: "write", FD: fd, Data: "last words\n"})
+	kept := frozen.open(c.path("g"), wronly|create)
+	granted := waiter.start(call{Op: "open", Path: b.path("f"), Flags: wronly | appends})
+	eventually(t, "somebody waits", func() bool { return v.waiting("f") == 1 })
+	a.kill()
+	freeze(t, c.cmd.Process.Pid)
+
+	v.mount("a") // await gives up long before the lease ends
+	r := await(t, "the lock of a dead mount", granted)
+	if r.Errno != 0 {
+		t.Fatalf("the waiter got %v", r.Err())
+	}
+	waiter.must(call{Op: "write", FD: r.N, Data: "next\n"})
+	waiter.must(call{Op: "close", FD: r.N})
+	if got := v.read("f"); got != "last words\nnext\n" {
+		t.Errorf("the file holds %q", got)
+	}
+	c.thaw()
+	frozen.must(call{Op: "write", FD: kept, Data: "x"})
+	frozen.must(call{Op: "close", FD: kept})
+	if got := v.read("g"); got != "x" {
+		t.Errorf("the frozen mount's file holds %q", got)
+	}
+	alive, err := filepath.Glob(filepath.Join(v.state, "alive", "*", "*"))
+	if err != nil || len(alive) != 3 {
+		t.Errorf("marks of living mounts: %v, %v; want 3", alive, err)
+	}
+	for _, m := range []*mount{b, c} {
+		m.stop()
+	}
+	for _, path := range alive {
+		if _, err := os.Stat(path); os.IsNotExist(err) {
+			alive = alive[1:]
+		}
+	}
+	if len(alive) != 1 {
+		t.Errorf("marks left after two of three have ended: %d", len(alive))
+	}
+}

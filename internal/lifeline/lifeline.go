@@ -1,0 +1,136 @@
+// Package lifeline proves that a mount of this machine has died.
+//
+// A daemon holds a flock on a file of its own for as long as it lives: the
+// kernel drops it when the last of the process's threads has ended, after the
+// last of its writes. Whoever gets the flock has that proof. A name, a pid or a
+// node prove nothing: they are given again, and a daemon that is frozen, or
+// that does not answer, still has its flock.
+//
+// The file also says which device the daemon wrote to: what it wrote may still
+// be in the cache of that one, and of no other.
+//
+// The files are the machine's own; a session's record names its file and the
+// boot, for a flock says nothing of another machine's.
+package lifeline
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrAlive: the daemon lives, whatever it does.
+	ErrAlive = errors.New("lifeline: held")
+	// ErrUnknown: nothing is known here of such a daemon.
+	ErrUnknown = errors.New("lifeline: not of this machine")
+)
+
+// Line is a lifeline that this process holds: its own, or a dead one's.
+type Line struct {
+	ID  string // names it in dir
+	Dev uint64 // the device that the daemon writes to, or wrote to
+
+	path string
+	file *os.File
+}
+
+// Hold makes a lifeline in dir for a daemon that writes to dev.
+func Hold(dir string, dev uint64) (*Line, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	l := &Line{ID: uuid.NewString(), Dev: dev}
+	l.path = filepath.Join(dir, l.ID)
+	// It has its name from when it is held, so that a file without a holder is
+	// a dead one's.
+	f, err := os.CreateTemp(dir, ".new-")
+	if err != nil {
+		return nil, err
+	}
+	l.file = f
+	if _, err = fmt.Fprintln(f, dev); err == nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), l.path)
+	}
+	if err != nil {
+		f.Close()
+		_ = os.Remove(f.Name())
+		return nil, err
+	}
+	return l, nil
+}
+
+// Claim takes over the lifeline id in dir. Success is the proof that the
+// daemon is dead. Errors: ErrAlive, ErrUnknown.
+func Claim(dir, id string) (*Line, error) {
+	if _, err := uuid.Parse(id); err != nil { // it comes from the lock service, and becomes a path
+		return nil, ErrUnknown
+	}
+	l := &Line{ID: id, path: filepath.Join(dir, id)}
+	f, err := os.OpenFile(l.path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, ErrUnknown
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.file = f
+	if err := l.take(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Line) take() error {
+	err := unix.Flock(int(l.file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == unix.EWOULDBLOCK {
+		return ErrAlive
+	}
+	if err != nil {
+		return err
+	}
+	// Its holder may have ended in peace, and removed it, since it was opened.
+	if _, err := os.Lstat(l.path); err != nil {
+		return ErrUnknown
+	}
+	content := make([]byte, 32)
+	n, _ := l.file.ReadAt(content, 0)
+	l.Dev, err = strconv.ParseUint(strings.TrimSpace(string(content[:n])), 10, 64)
+	return err
+}
+
+// Close gives the lifeline up and removes it: its session has been ended.
+func (l *Line) Close() {
+	_ = os.Remove(l.path)
+	l.file.Close()
+}
+
+// Leave gives the lifeline up and keeps it, for others to claim.
+func (l *Line) Leave() { l.file.Close() }
+
+// Sweep removes lifelines in dir that nobody holds, but for those of needed.
+func Sweep(dir string, needed func(id string) bool) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if needed(e.Name()) {
+			continue
+		}
+		if l, err := Claim(dir, e.Name()); err == nil {
+			l.Close()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package etcdlock
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Sessions returns the records of the sessions that live, by their ids.
+// Errors: ErrUnavailable, wrapping ctx's if that ended the call.
+func (b *Backend) Sessions(ctx context.Context) (map[string]lockmgr.SessionInfo, error) {
+	prefix := b.keys.session("")
+	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(prefix, clientv3.WithPrefix())}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("listing sessions: %w", err)
+	}
+	sessions := make(map[string]lockmgr.SessionInfo)
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		var info lockmgr.SessionInfo
+		if err := json.Unmarshal(kv.Value, &info); err != nil {
+			return nil, fmt.Errorf("session record %s: %w", kv.Key, err)
+		}
+		sessions[strings.TrimPrefix(string(kv.Key), prefix)] = info
+	}
+	return sessions, nil
+}
+
+// Revoke ends the session with an id, and with it all that it holds. Whoever
+// calls it has proved that the session's mount can no longer write. A session
+// that is gone is revoked. Errors: ErrUnavailable, wrapping ctx's.
+func (b *Backend) Revoke(ctx context.Context, id string) error {
+	lease, err := strconv.ParseInt(id, 16, 64)
+	if err != nil {
+		return fmt.Errorf("revoke session %q: %w", id, err)
+	}
+	if err := b.revoke(ctx, clientv3.LeaseID(lease)); err != nil {
+		return fmt.Errorf("revoke session %s: %w", id, err)
+	}
+	return nil
+}
