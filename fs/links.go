@@ -150,23 +150,20 @@ func (f *FS) heirs(gone dirName) ([]dirName, error) {
 	return nil, unix.EBUSY
 }
 
-// inherit gives the holds of the file that is about to lose the name gone the
+// inherit gives the holds of a file that is about to lose the name gone the
 // lock of its heir. ESTALE: since l was taken the file has been opened, or has
-// lost a name, so that there should be another heir.
-func (f *FS) inherit(l *nameLock, gone dirName, heirs []dirName, locked []lockmgr.Key) fuse.Status {
+// lost or got a name, so that there should be another heir.
+func (f *FS) inherit(l *nameLock, gone dirName, file *unix.Stat_t, heirs []dirName, locked []lockmgr.Key) fuse.Status {
 	now, err := f.heirs(gone)
 	if err != nil {
 		return errno(err)
 	}
-	if len(now) > len(heirs) {
+	if len(now) > 0 && !slices.Equal(now, heirs) {
 		return stale
 	}
+	n := f.nodes.find(inodeOf(file))
 	for i, d := range heirs {
-		var st unix.Stat_t
-		if unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-			return stale
-		}
-		if n := f.nodes.find(inodeOf(&st)); n != nil {
+		if n != nil && n.isNamed(d) {
 			n.share(l.hold, locked[i])
 		}
 	}

@@ -34,7 +34,7 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 		return errno(err)
 	}
 	defer f.freezeNames(&st)()
-	if s := f.inherit(l, gone, heirs, l.keys[1:]); !s.Ok() {
+	if s := f.inherit(l, gone, &st, heirs, l.keys[1:]); !s.Ok() {
 		return s
 	}
 	if s := f.guarded(l.hold, func() error { return unix.Unlinkat(dir.fd, name, 0) }); !s.Ok() {
@@ -213,7 +213,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	}
 	if err == nil && kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {
 		defer f.freezeNames(&dstSt)()
-		if s := f.inherit(l, to, heirs, l.keys[2:]); !s.Ok() {
+		if s := f.inherit(l, to, &dstSt, heirs, l.keys[2:]); !s.Ok() {
 			return s
 		}
 	}

@@ -229,9 +229,13 @@ func (t *nodes) usable(n *node) bool {
 	return false
 }
 
-// retire needs nodes.mu.
+// retire needs nodes.mu. Whoever else has the file open there loses it too:
+// its locks do not follow the names of a node that is not found any more.
 func (t *nodes) retire(n *node) {
 	n.retired = true
+	for _, h := range n.allHolds() {
+		h.Void()
+	}
 	if t.byInode[n.inode] == n {
 		delete(t.byInode, n.inode)
 	}

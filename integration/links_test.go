@@ -4,6 +4,7 @@ import (
 	"os"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
 )
 
@@ -165,4 +166,29 @@ func TestTmpfile(t *testing.T) {
 
 	fd = holder.open(a.dir, wronly|unix.O_TMPFILE|unix.O_EXCL)
 	holder.fails(call{Op: "name", FD: fd, Path: a.path("never")}, unix.ENOENT)
+}
+
+// When one of the locks of a file that is open by two of its names is lost, so
+// is the file: the other lock would not follow its names any more.
+func TestOneLockOfTwoIsLost(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	a := v.mount("a")
+	v.write("f", "")
+	if err := os.Link(v.inSource("f"), v.inSource("g")); err != nil {
+		t.Fatal(err)
+	}
+	p, etcd := newAgent(t), v.etcd()
+	f, g := p.open(a.path("f"), wronly), p.open(a.path("g"), wronly)
+	eventually(t, "the lost lock is missed", func() bool { // entries are watched from when they are a second old
+		if _, err := etcd.Delete(t.Context(), "/locks/default/source/f//", clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
+		return p.do(call{Op: "write", FD: f, Data: "-"}).Errno == unix.EIO
+	})
+	eventually(t, "the file is another to the kernel", func() bool {
+		r := p.do(call{Op: "open", Path: a.path("f"), Flags: wronly | nonblock})
+		return r.Errno == unix.EAGAIN || r.Errno == unix.EBUSY || r.Errno == 0
+	})
+	p.fails(call{Op: "write", FD: g, Data: "x"}, unix.EIO)
 }

@@ -147,5 +147,10 @@ func (h *Hold) find(k Key) int {
 	return slices.IndexFunc(h.locks, func(l *lock) bool { return l.grant.Key == k })
 }
 
+// Void makes the hold lost for ever, as if its locks were: ErrLockLost.
+func (h *Hold) Void() { h.fail(errVoided) }
+
+var errVoided = fmt.Errorf("%w: another lock of the same file was", ErrLockLost)
+
 // fail voids the hold.
 func (h *Hold) fail(cause error) { h.lost.CompareAndSwap(nil, &cause) }
