@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // All mounts of a volume have one policy. It is changed on purpose, and only
@@ -38,4 +40,40 @@ func TestPolicyMismatch(t *testing.T) {
 	if status := a.stop(); status != 0 || !strings.Contains(a.log.String(), "matched nothing") {
 		t.Errorf("exit status %d, and no word of the rule that matched nothing:\n%s", status, a.log)
 	}
+}
+
+// A mount that was cut off while the policy changed takes no lock any more:
+// by its rules it would exclude nobody who goes by the new ones.
+func TestPolicyChangesBehindAMountsBack(t *testing.T) {
+	etcd := newVolume(t) // lends its lock service, which would end with the volume's last mount
+	etcd.mount("m")
+	sock := etcd.stateFile("client.sock")
+	link := newPartition(t, sock)
+	v := newVolume(t, "--name", "v", "--ttl", shortTTL.String(), "--wait", "0", "--suspend-wait", "10ms")
+	away := v.mount("away", "--endpoints", link.endpoint())
+	p := newAgent(t)
+	p.must(call{Op: "close", FD: p.open(away.path("f"), wronly|create)})
+	link.part()
+	eventually(t, "the mount that is cut off has given up", away.lostItsSession)
+	var changed *mount
+	eventually(t, "its lease has ended and the policy is changed", func() bool {
+		changed = v.start("changed", "--endpoints", "unix://"+sock, "--rule", "/g readonly", "--set-policy")
+		eventually(t, "it is mounted or refused", func() bool {
+			select {
+			case <-changed.done:
+				return true
+			default:
+				return fsType(changed.dir) == unix.FUSE_SUPER_MAGIC
+			}
+		})
+		return fsType(changed.dir) == unix.FUSE_SUPER_MAGIC
+	})
+	newPartition(t, sock) // heals
+	eventually(t, "opens of the old mount are refused for good", func() bool {
+		return p.do(call{Op: "open", Path: away.path("f"), Flags: wronly}).Errno == unix.EIO
+	})
+	if !strings.Contains(away.log.String(), "mount it again") {
+		t.Errorf("the log does not say why:\n%s", away.log)
+	}
+	p.must(call{Op: "close", FD: p.open(changed.path("f"), wronly)})
 }
