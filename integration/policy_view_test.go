@@ -50,6 +50,8 @@ func TestUnlockedFiles(t *testing.T) {
 	p.must(call{Op: "write", FD: fd, Data: "x"})
 	p.must(call{Op: "close", FD: fd})
 	p.must(call{Op: "close", FD: p.open(a.path("new.log"), wronly|create)})
+	p.must(call{Op: "link", Path: a.path("new.log"), Path2: a.path("scratch/new")})
+	p.must(call{Op: "close", FD: p.open(a.path("scratch/new"), wronly)}) // of two names
 	p.must(call{Op: "unlink", Path: a.path("new.log")})
 	if err := unix.Kill(etcd, unix.SIGCONT); err != nil {
 		t.Fatal(err)
