@@ -102,11 +102,21 @@ const coarsest = 2 * time.Second
 // st. Appends go to the backing's end, which the page cache does not know; a
 // handle that only writes gains nothing from it.
 func (h *handle) cacheFlags(flags uint32, st *unix.Stat_t) uint32 {
-	if writes(flags) && flags&unix.O_APPEND != 0 || flags&unix.O_ACCMODE == unix.O_WRONLY {
+	switch {
+	case writes(flags) && flags&unix.O_APPEND != 0:
+		return fuse.FOPEN_DIRECT_IO
+	case flags&unix.O_ACCMODE == unix.O_WRONLY:
+		// The kernel sends writes of several threads at once, as long as nobody
+		// has the file cached and none goes beyond its end.
+		return fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
+	}
+	n := h.node
+	if n.stalled.Load() > 0 {
+		// The kernel keeps an open that caches waiting until no write goes past
+		// the cache, and so until this one has its session.
 		return fuse.FOPEN_DIRECT_IO
 	}
 	now := version{size: st.Size, mtime: st.Mtim, ctime: st.Ctim}
-	n := h.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.cached == now {

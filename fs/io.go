@@ -70,7 +70,9 @@ func (f *FS) change(cancel <-chan struct{}, tid uint32, h *handle, do func() err
 	defer h.leave()
 	if err := h.hold.Check(); errors.Is(err, lockmgr.ErrSuspended) {
 		ctx, stop := f.killable(cancel, tid)
+		h.node.stalled.Add(1)
 		err = h.hold.Await(ctx)
+		h.node.stalled.Add(-1)
 		stop()
 		if err != nil {
 			return errno(err)

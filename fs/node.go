@@ -31,6 +31,7 @@ type node struct {
 	retired bool    // a lock was lost on it: it opens no more
 
 	mappable atomic.Int64 // how many handles a mapping of which can be stored to
+	stalled  atomic.Int64 // how many writes wait for the session
 
 	// naming is held by whoever gives the file a name or removes one, from when it
 	// gives the file's holds the locks of the names to be until they have followed:

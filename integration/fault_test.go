@@ -347,6 +347,31 @@ func TestSuspendedWriteIsKillable(t *testing.T) {
 	}
 }
 
+// Readers do not wait for the lock service, even beside a write that does.
+func TestReaderBesideSuspendedWrite(t *testing.T) {
+	v := newVolume(t, "--suspend-wait", "1h", "--ttl", shortTTL.String())
+	a := v.mount("a")
+	v.write("f", "old\n")
+	writer, reader := newAgent(t), newAgent(t)
+	fd := writer.open(a.path("f"), wronly)
+	etcd := v.etcdPID()
+	freeze(t, etcd)
+	t.Cleanup(func() { _ = unix.Kill(etcd, unix.SIGCONT) })
+	eventually(t, "the session is suspended", func() bool { return strings.Contains(a.log.String(), "suspended") })
+	t.Cleanup(writer.kill) // before the reader, which may wait for it
+	pending := writer.start(call{Op: "pwrite", FD: fd, Data: "new\n"})
+	eventually(t, "the write waits", func() bool { return writer.within(unix.SYS_PWRITE64) })
+	got := reader.open(a.path("f"), rdonly)
+	if r := reader.do(call{Op: "pread", FD: got, N: 10}); r.Data != "old\n" {
+		t.Errorf("a reader got %q, %v", r.Data, r.Err())
+	}
+	select {
+	case r := <-pending:
+		t.Errorf("a write of a suspended session: %v", r.Err())
+	default:
+	}
+}
+
 // SIGTERM unmounts a view that is in use, lets go of its locks at once, and
 // exits with 0.
 func TestTerminatedMountReleases(t *testing.T) {
