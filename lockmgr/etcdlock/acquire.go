@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -161,9 +160,10 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	if a.req.Wait == lockmgr.Queue {
 		els = append(els[:len(els):len(els)], clientv3.OpTxn([]clientv3.Cmp{unfenced}, a.puts, nil))
 	}
-	resp, err := b.txn(ctx, append(a.free(), b.epochIs(epoch), unfenced), a.puts, els)
+	resp, err := a.s.group.txn(ctx, &member{keys: a.req.Keys, mode: a.req.Mode,
+		cmps: append(a.free(), b.epochIs(epoch), unfenced), then: a.puts, els: els})
 	if err != nil {
-		if errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, errRefused) {
+		if unanswered(err) {
 			a.mayStand, a.unanswered = true, fence
 		}
 		return a.s.noted(err)

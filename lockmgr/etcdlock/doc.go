@@ -29,6 +29,10 @@
 // stands, the copy lacks none. An entry of the copy that conflicts makes the
 // optimistic branch fail, for the answer to tell whether it still lives.
 //
+// Each session sends one such Txn, or release, at a time. What its callers ask
+// for meanwhile goes into the next, as nested Txns, as far as they cannot stand in
+// each other's way; they get one create revision then.
+//
 // # Waiting
 //
 // A waiter watches for deletes from now on and reads once if the watch began

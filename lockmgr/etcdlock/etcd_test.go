@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { os.Exit(serve(m)) }
 func serve(m *testing.M) int {
 	var err error
 	var stop func()
-	if endpoint, stop, err = startEtcd(); err != nil {
+	if endpoint, stop, err = startEtcd(false); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -40,8 +40,8 @@ func serve(m *testing.M) int {
 	return m.Run()
 }
 
-// startEtcd starts a server on a unix socket.
-func startEtcd() (endpoint string, stop func(), err error) {
+// startEtcd starts a server on a unix socket, which writes to the disk if sync.
+func startEtcd(sync bool) (endpoint string, stop func(), err error) {
 	dir, err := os.MkdirTemp("/tmp", "etcdlock") // short: a socket's path has 108 bytes
 	if err != nil {
 		return "", nil, err
@@ -53,7 +53,7 @@ func startEtcd() (endpoint string, stop func(), err error) {
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	cfg.UnsafeNoFsync = true
+	cfg.UnsafeNoFsync = !sync
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	server, err := embed.StartEtcd(cfg)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -87,7 +88,10 @@ func (t *flawedTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
 	t.Txn, t.compares = t.Txn.If(cs...), len(cs) > 0
 	return t
 }
-func (t *flawedTxn) Then(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Then(ops...); return t }
+func (t *flawedTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn, t.compares = t.Txn.Then(ops...), t.compares || slices.ContainsFunc(ops, clientv3.Op.IsTxn) // a group of those that do
+	return t
+}
 func (t *flawedTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(ops...); return t }
 
 func (t *flawedTxn) Commit() (*clientv3.TxnResponse, error) {

@@ -27,10 +27,11 @@ func (s *Session) Release(ctx context.Context, g lockmgr.Grant) error {
 
 func (s *Session) release(ctx context.Context, g lockmgr.Grant) error {
 	entry := s.b.keys.granted(g)
-	resp, err := s.b.txn(ctx,
-		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(entry), "=", g.Token)},
-		[]clientv3.Op{clientv3.OpDelete(entry)},
-		[]clientv3.Op{clientv3.OpGet(entry, clientv3.WithKeysOnly())})
+	resp, err := s.group.txn(ctx, &member{keys: []lockmgr.Key{g.Key}, release: true,
+		cmps: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(entry), "=", g.Token)},
+		then: []clientv3.Op{clientv3.OpDelete(entry)},
+		els:  []clientv3.Op{clientv3.OpGet(entry, clientv3.WithKeysOnly())},
+	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("releasing %s: %w", g.Key, err)

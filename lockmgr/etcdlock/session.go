@@ -23,6 +23,7 @@ type Session struct {
 	record string // key of the session record
 	fence  *fence
 	claims claims
+	group  *group
 
 	// over ends with the session, by whoever learns of its end first.
 	over context.Context
@@ -48,6 +49,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	}
 	s := &Session{
 		b:      b,
+		group:  newGroup(b),
 		lease:  lease,
 		ttl:    min(ttl, granted),
 		record: b.keys.session(strconv.FormatInt(int64(lease), 16)),
@@ -121,6 +123,7 @@ func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.end() // ends every wait; the revoke removes their entries
 	s.mu.Unlock()
+	defer s.group.close()
 	defer s.running.Wait()
 	var r retrier
 	err := r.do(ctx, func() error { return s.b.revoke(ctx, s.lease) })

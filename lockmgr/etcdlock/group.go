@@ -1,0 +1,227 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// errUnsent marks the failure of a request that was never sent.
+var errUnsent = errors.New("not sent")
+
+const (
+	// maxOps is how many operations etcd takes in a Txn by default: those of the
+	// Txn itself and of the largest one nested in it, at each level.
+	maxOps = 128
+	// maxBytes keeps a group well below the 1.5 MiB that etcd takes by default.
+	maxBytes = 1 << 20
+)
+
+// group sends the Txns of a session, one at a time: what arrives while one is
+// under way goes into the next, each as a Txn nested in it. One that arrives
+// while none is under way goes at once, and by itself.
+//
+// The comparisons of nested Txns see the state before all of them, and what they
+// put gets one create revision. So no two of a group may stand in each other's
+// way, see member.apart.
+type group struct {
+	b      *Backend
+	ctx    context.Context // of the requests, which have several callers
+	cancel context.CancelFunc
+
+	mu      sync.Mutex
+	waiting []*member      // GUARDED_BY(mu); in order of arrival
+	sending bool           // GUARDED_BY(mu)
+	closed  bool           // GUARDED_BY(mu)
+	running sync.WaitGroup // Add is GUARDED_BY(mu)
+}
+
+func newGroup(b *Backend) *group {
+	g := &group{b: b}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	return g
+}
+
+// member is one Txn, an acquisition's or a release's.
+type member struct {
+	keys    []lockmgr.Key
+	mode    lockmgr.Mode
+	release bool
+
+	cmps      []clientv3.Cmp
+	then, els []clientv3.Op
+
+	done chan struct{} // closed when resp and err are set
+	resp *clientv3.TxnResponse
+	err  error
+}
+
+// txn sends m and returns the answer to it. Errors: those of fault. If ctx ends
+// first, others who were sent with m are not disturbed, and m's fate is unknown
+// unless the error is errUnsent.
+func (g *group) txn(ctx context.Context, m *member) (*clientv3.TxnResponse, error) {
+	m.done = make(chan struct{})
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return g.b.txn(ctx, m.cmps, m.then, m.els)
+	}
+	g.waiting = append(g.waiting, m)
+	if !g.sending {
+		g.sending = true
+		g.running.Go(g.send)
+	}
+	g.mu.Unlock()
+	select {
+	case <-m.done:
+		return m.resp, m.err
+	case <-ctx.Done():
+	}
+	err := fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-m.done: // just in time
+		return m.resp, m.err
+	default:
+	}
+	if i := slices.Index(g.waiting, m); i >= 0 {
+		g.waiting = slices.Delete(g.waiting, i, i+1)
+		err = fmt.Errorf("%w: %w", err, errUnsent)
+	}
+	return nil, err
+}
+
+// close ends what is under way; later requests go each by itself.
+func (g *group) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.cancel()
+	g.running.Wait()
+}
+
+// send sends groups until nobody waits.
+func (g *group) send() {
+	for {
+		g.mu.Lock()
+		var next []*member
+		next, g.waiting = pick(g.waiting)
+		g.sending = len(next) > 0
+		g.mu.Unlock()
+		if len(next) == 0 {
+			return
+		}
+		g.commit(next)
+	}
+}
+
+// pick takes from those who wait the first and all that may go with it. Nobody
+// passes one who came before and whom it has to be kept apart from.
+func pick(waiting []*member) (next, left []*member) {
+	ops, bytes := 0, 0
+	for i, m := range waiting {
+		if slices.ContainsFunc(next, m.apart) || slices.ContainsFunc(left, m.apart) {
+			left = append(left, m)
+			continue
+		}
+		ops, bytes = max(ops, m.ops()), bytes+m.bytes()
+		if len(next) > 0 && (len(next)+1+ops > maxOps || bytes > maxBytes) {
+			return next, append(left, waiting[i:]...)
+		}
+		next = append(next, m)
+	}
+	return next, left
+}
+
+// commit sends members together. A request that etcd refuses as a whole has not
+// been carried out in part, and may be good without the one it was refused for.
+func (g *group) commit(members []*member) {
+	if len(members) > 1 {
+		ops := make([]clientv3.Op, len(members))
+		for i, m := range members {
+			ops[i] = clientv3.OpTxn(m.cmps, m.then, m.els)
+		}
+		resp, err := g.b.txn(g.ctx, nil, ops, nil)
+		if err == nil || unanswered(err) {
+			for i, m := range members {
+				if err == nil {
+					m.resp = (*clientv3.TxnResponse)(resp.Responses[i].GetResponseTxn())
+					m.resp.Header = resp.Header
+				}
+				m.err = err
+				close(m.done)
+			}
+			return
+		}
+	}
+	for _, m := range members {
+		m.resp, m.err = g.b.txn(g.ctx, m.cmps, m.then, m.els)
+		close(m.done)
+	}
+}
+
+// unanswered reports whether a request that failed with err may have been
+// carried out, or may yet be.
+func unanswered(err error) bool {
+	return errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, errRefused) && !errors.Is(err, errUnsent)
+}
+
+// apart reports whether m and o must not be in one Txn: for one could be in the
+// other's way, or is what the other waits for, or both put the epoch.
+func (m *member) apart(o *member) bool {
+	if m.release && o.release {
+		return false
+	}
+	if !m.release && !o.release && !m.mode.Conflicts(o.mode) {
+		return false
+	}
+	trees := !m.release && !o.release
+	return slices.ContainsFunc(m.keys, func(k lockmgr.Key) bool {
+		return slices.ContainsFunc(o.keys, func(l lockmgr.Key) bool {
+			return k.Conflicts(l) || trees && k.Kind == lockmgr.Tree && l.Kind == lockmgr.Tree
+		})
+	})
+}
+
+// ops counts m's operations as etcd does.
+func (m *member) ops() int { return countOps(m.cmps, m.then, m.els) }
+
+func countOps(cmps []clientv3.Cmp, then, els []clientv3.Op) int {
+	nested := 0
+	for _, branch := range [][]clientv3.Op{then, els} {
+		for _, op := range branch {
+			if op.IsTxn() {
+				nested = max(nested, countOps(op.Txn()))
+			}
+		}
+	}
+	return max(len(cmps), len(then), len(els)) + nested
+}
+
+// bytes estimates what m takes in a request.
+func (m *member) bytes() int { return countBytes(m.cmps, m.then, m.els) }
+
+func countBytes(cmps []clientv3.Cmp, then, els []clientv3.Op) int {
+	const each = 32 // numbers and tags
+	n := 0
+	for _, c := range cmps {
+		n += len(c.KeyBytes()) + len(c.GetCompare().GetRangeEnd()) + each
+	}
+	for _, branch := range [][]clientv3.Op{then, els} {
+		for _, op := range branch {
+			if op.IsTxn() {
+				n += countBytes(op.Txn())
+				continue
+			}
+			n += len(op.KeyBytes()) + len(op.RangeBytes()) + len(op.ValueBytes()) + each
+		}
+	}
+	return n
+}

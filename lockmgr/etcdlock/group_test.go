@@ -1,0 +1,331 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+)
+
+// gate keeps Txns from being sent while it is shut, and may refuse groups.
+type gate struct {
+	clientv3.KV
+	arrived atomic.Int64
+	refuse  atomic.Bool
+	groups  atomic.Int64
+
+	mu   sync.Mutex
+	open chan struct{} // closed while it is open; else each value lets one through
+}
+
+func gated(t *testing.T) (*clientv3.Client, *gate) {
+	client := dial(t)
+	g := &gate{KV: client.KV, open: make(chan struct{})}
+	close(g.open)
+	client.KV = g
+	return client, g
+}
+
+func (g *gate) shut() { g.mu.Lock(); g.open = make(chan struct{}); g.mu.Unlock() }
+func (g *gate) unshut() {
+	g.mu.Lock()
+	close(g.open)
+	g.mu.Unlock()
+}
+
+func (g *gate) Txn(ctx context.Context) clientv3.Txn { return &gatedTxn{Txn: g.KV.Txn(ctx), gate: g} }
+
+type gatedTxn struct {
+	clientv3.Txn
+	gate  *gate
+	group bool
+}
+
+func (t *gatedTxn) If(cs ...clientv3.Cmp) clientv3.Txn { t.Txn = t.Txn.If(cs...); return t }
+func (t *gatedTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn, t.group = t.Txn.Then(ops...), len(ops) > 0 && ops[0].IsTxn()
+	return t
+}
+func (t *gatedTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(ops...); return t }
+
+func (t *gatedTxn) Commit() (*clientv3.TxnResponse, error) {
+	t.gate.arrived.Add(1)
+	t.gate.mu.Lock()
+	open := t.gate.open
+	t.gate.mu.Unlock()
+	<-open
+	if t.group {
+		t.gate.groups.Add(1)
+		if t.gate.refuse.Load() {
+			return nil, rpctypes.ErrTooManyOps
+		}
+	}
+	return t.Txn.Commit()
+}
+
+// together starts an acquisition a key while another is under way, so that they
+// make one group. It returns when all stand ready; send lets them go.
+func together(t *testing.T, g *gate, s lockmgr.Session, reqs ...lockmgr.AcquireRequest) (send func(), answers []<-chan answer) {
+	t.Helper()
+	g.shut()
+	before := g.arrived.Load()
+	first := start(within(t, patience), s, request(lockmgr.NoWait, file(uuid.NewString())))
+	eventually(t, "the first is under way", func() bool { return g.arrived.Load() > before })
+	for i, req := range reqs {
+		answers = append(answers, start(within(t, patience), s, req))
+		eventually(t, "it waits", func() bool { return etcdlock.Waiting(s) == i+1 })
+	}
+	return func() {
+		t.Helper()
+		g.unshut()
+		if a := await(t, first); a.err != nil {
+			t.Fatal(a.err)
+		}
+	}, answers
+}
+
+// What arrives while a Txn is under way goes into the next, and gets one create
+// revision; each has its own answer.
+func TestGroup(t *testing.T) {
+	client, g := gated(t)
+	b, _ := newVolume(t, client)
+	s := open(t, b)
+	held := must(t, s, lockmgr.NoWait, file("held"))[0]
+	free := must(t, s, lockmgr.NoWait, file("freed"))[0]
+	read := acquire(t, s, shared(lockmgr.NoWait, file("read")))[0]
+	send, answers := together(t, g, s,
+		request(lockmgr.NoWait, file("a"), file("b")),
+		request(lockmgr.Queue, file("c")),
+		request(lockmgr.Retry, tree("d")),
+		shared(lockmgr.Queue, file("read")),
+		shared(lockmgr.NoWait, file("read")),
+		request(lockmgr.NoWait, file("held")),
+		request(lockmgr.Queue, file("held")), // kept apart
+	)
+	released := make(chan error, 1)
+	go func() { released <- s.Release(within(t, patience), free) }()
+	eventually(t, "the release waits", func() bool { return etcdlock.Waiting(s) == 8 })
+	send()
+	var grants []lockmgr.Grant
+	for i, ch := range answers[:5] {
+		a := await(t, ch)
+		if a.err != nil {
+			t.Fatalf("%d: %v", i, a.err)
+		}
+		grants = append(grants, a.grants...)
+		if a.grants[0].Token != grants[0].Token {
+			t.Errorf("%d has token %d, the first %d: they were not put together", i, a.grants[0].Token, grants[0].Token)
+		}
+	}
+	var contended *lockmgr.ContendedError
+	if a := await(t, answers[5]); !errors.As(a.err, &contended) || contended.Holder.Owner != held.Owner {
+		t.Errorf("a key that is held: %v", a.err)
+	}
+	if err := <-released; err != nil {
+		t.Errorf("the release: %v", err)
+	}
+	eventually(t, "the last stands in line", func() bool { return len(entries(t, b)) == 10 })
+	if n := g.groups.Load(); n != 1 {
+		t.Errorf("%d groups", n)
+	}
+	release(t, s, held)
+	last := await(t, answers[6])
+	if last.err != nil {
+		t.Fatal(last.err)
+	}
+	release(t, s, append(grants, read, last.grants[0])...)
+}
+
+// Who gives up does not take the others along, whether he was sent or not, and
+// leaves nothing behind.
+func TestGroupWithoutOne(t *testing.T) {
+	client, g := gated(t)
+	b, etcd := newVolume(t, client)
+	s := open(t, b)
+	send, answers := together(t, g, s, request(lockmgr.Queue, file("a")), request(lockmgr.Queue, file("b")))
+
+	unsent, cancel := context.WithCancel(t.Context())
+	leaver := start(unsent, s, request(lockmgr.Queue, file("c")))
+	eventually(t, "it waits", func() bool { return etcdlock.Waiting(s) == 3 })
+	cancel()
+	if a := await(t, leaver); !errors.Is(a.err, context.Canceled) || !errors.Is(a.err, lockmgr.ErrUnavailable) {
+		t.Fatalf("who left before: %v", a.err)
+	}
+	if n := etcdlock.Waiting(s); n != 2 {
+		t.Fatalf("%d wait", n)
+	}
+
+	sent, cancel := context.WithCancel(t.Context())
+	leaver = start(sent, s, request(lockmgr.Queue, file("d")))
+	eventually(t, "it waits", func() bool { return etcdlock.Waiting(s) == 3 })
+	send()
+	for _, ch := range answers {
+		if a := await(t, ch); a.err != nil {
+			t.Fatal(a.err)
+		}
+	}
+	a := await(t, leaver)
+	cancel()
+	if a.err != nil {
+		t.Fatal(a.err)
+	}
+	resp, err := etcd.Get(t.Context(), etcd.admin("session/"+s.ID()))
+	if err != nil || resp.Kvs[0].Version != 1 {
+		t.Errorf("the fence was raised for what was never sent: %v, %v", resp, err)
+	}
+
+	// One of a group that is under way.
+	send, answers = together(t, g, s, request(lockmgr.Queue, file("e")))
+	sent, cancel = context.WithCancel(t.Context())
+	leaver = start(sent, s, request(lockmgr.Queue, file("f")))
+	eventually(t, "it waits", func() bool { return etcdlock.Waiting(s) == 2 })
+	before := g.arrived.Load()
+	g.open <- struct{}{}
+	eventually(t, "the group is under way", func() bool { return g.arrived.Load() > before })
+	cancel()
+	if a := await(t, leaver); !errors.Is(a.err, context.Canceled) {
+		t.Fatalf("who left meanwhile: %v", a.err)
+	}
+	send()
+	if a := await(t, answers[0]); a.err != nil {
+		t.Fatal(a.err)
+	}
+	fenced(t, etcd, s)
+	eventually(t, "what it put is gone", func() bool { return len(entries(t, b)) == 6 }) // a, b, d, e, and two that went before
+}
+
+// A group that etcd refuses is sent one by one.
+func TestGroupRefused(t *testing.T) {
+	client, g := gated(t)
+	b, _ := newVolume(t, client)
+	s := open(t, b)
+	g.refuse.Store(true)
+	send, answers := together(t, g, s, request(lockmgr.NoWait, file("a")), request(lockmgr.Queue, file("b")), request(lockmgr.NoWait, file("c")))
+	send()
+	for _, ch := range answers {
+		if a := await(t, ch); a.err != nil {
+			t.Error(a.err)
+		}
+	}
+	if g.groups.Load() != 1 {
+		t.Errorf("%d groups", g.groups.Load())
+	}
+}
+
+// An error of a group's Txn is ambiguous for each of its members: who waits asks
+// again and keeps what was put, who does not leaves nothing behind.
+func TestGroupUnanswered(t *testing.T) {
+	for name, f := range map[string]flaw{"lost reply": lostReply, "late request": lateRequest} {
+		t.Run(name, func(t *testing.T) {
+			client, kv := flawed(t)
+			g := &gate{KV: client.KV, open: make(chan struct{})}
+			close(g.open)
+			client.KV = g
+			b, etcd := newVolume(t, client)
+			s := open(t, b)
+			send, answers := together(t, g, s,
+				request(lockmgr.NoWait, file("a")), request(lockmgr.Queue, file("b")), request(lockmgr.Retry, file("c")), shared(lockmgr.Queue, file("d")))
+			kv.next(0, f) // the first, and the group
+			send()
+			if a := await(t, answers[0]); !errors.Is(a.err, lockmgr.ErrUnavailable) {
+				t.Errorf("who does not wait: %v", a.err)
+			}
+			tokens := map[int64]bool{}
+			for _, ch := range answers[1:] {
+				a := await(t, ch)
+				if a.err != nil {
+					t.Fatal(a.err)
+				}
+				tokens[a.grants[0].Token] = true
+			}
+			if f == lostReply && len(tokens) != 1 {
+				t.Errorf("tokens %v, want that of the lost reply", tokens)
+			}
+			fenced(t, etcd, s)
+			if f == lateRequest {
+				kv.deliver(t)
+			}
+			eventually(t, "nothing but what was granted stands", func() bool { return len(entries(t, b)) == 4 })
+		})
+	}
+}
+
+// Acquire and release of paths of their own, by callers of one session, whose
+// Txns go in groups, and by as many with a session each, whose Txns go by
+// themselves: the cycles per second of both, and their ratio.
+func BenchmarkCycle(b *testing.B) {
+	endpoint, stop, err := startEtcd(true)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stop()
+	client, err := etcdlock.Dial(b.Context(), etcdlock.DialConfig{Endpoints: []string{endpoint}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer client.Close()
+	for _, callers := range []int{1, 8, 64} {
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
+			grouped, alone := openMany(b, client, 1), openMany(b, client, callers)
+			b.ResetTimer()
+			together := cycles(b, grouped, callers)
+			apart := cycles(b, alone, callers)
+			b.ReportMetric(together, "grouped/s")
+			b.ReportMetric(apart, "alone/s")
+			b.ReportMetric(together/apart, "ratio")
+		})
+	}
+}
+
+// openMany opens sessions of a new volume.
+func openMany(b *testing.B, client *clientv3.Client, n int) []lockmgr.Session {
+	backend, err := etcdlock.New(etcdlock.Config{Client: client, Namespace: "bench", Name: newName()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var sessions []lockmgr.Session
+	for range n {
+		s, err := backend.OpenSession(b.Context(), lockmgr.SessionInfo{}, time.Minute)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { s.Close(context.Background()) })
+		sessions = append(sessions, s)
+	}
+	return sessions
+}
+
+// cycles runs b.N cycles and returns how many were made in a second.
+func cycles(b *testing.B, sessions []lockmgr.Session, callers int) float64 {
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	begin := time.Now()
+	var wg sync.WaitGroup
+	for i := range callers {
+		s, path := sessions[i%len(sessions)], fmt.Sprintf("d/f%d", i)
+		wg.Go(func() {
+			for left.Add(-1) >= 0 {
+				grants, err := s.Acquire(b.Context(), request(lockmgr.Queue, file(path)))
+				if err == nil {
+					err = s.Release(b.Context(), grants[0])
+				}
+				if err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return float64(b.N) / time.Since(begin).Seconds()
+}
