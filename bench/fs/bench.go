@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/bench/internal/report"
 )
 
 // bench is one run of the program.
@@ -94,7 +96,7 @@ func (b *bench) measure(ctx context.Context) (*results, error) {
 				continue
 			}
 		}
-		progress(r.name)
+		report.Progress(r.name)
 		b.settle()
 		fig := figures{row: r, of: make(map[string][]float64)}
 		for round := range b.opts.rounds {
@@ -109,15 +111,8 @@ func (b *bench) measure(ctx context.Context) (*results, error) {
 		}
 		res.figures = append(res.figures, fig)
 	}
-	progress("")
+	report.Progress("")
 	return res, nil
-}
-
-// progress tells a terminal what is being measured.
-func progress(what string) {
-	if _, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS); err == nil {
-		fmt.Fprintf(os.Stderr, "%-20s\r", what)
-	}
 }
 
 // settle lets what a row has written reach the disk before the next.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -71,17 +70,5 @@ func TestInterrupted(t *testing.T) {
 	}
 	if left, err := os.ReadDir(o.dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
-	}
-}
-
-func TestRatio(t *testing.T) {
-	f := figures{of: map[string][]float64{"lockfs": {2, 40, 6}, "ext4": {1, 10, 2}, "bindfs": {4, 1}}}
-	for over, want := range map[string]float64{"ext4": 3, "bindfs": 20.25, "loopback": math.NaN()} {
-		if got := f.ratio(over); fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("over %s: %v, want %v", over, got, want)
-		}
-	}
-	if !least("x", 2).met(2) || least("x", 2).met(1.9) || least("x", 2).met(math.NaN()) || !most("x", 2).met(2) || most("x", 2).met(2.1) {
-		t.Error("targets are judged wrongly")
 	}
 }
