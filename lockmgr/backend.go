@@ -19,6 +19,8 @@ type Backend interface {
 	// Entries of inodes come last: all of the volume's, or those that were
 	// taken together with a name that is listed.
 	Entries(ctx context.Context, prefix string) ([]Entry, error)
+
+	Breaker
 }
 
 // SessionInfo describes a mount to people who look at the lock service.

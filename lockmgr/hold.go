@@ -21,6 +21,7 @@ type Hold struct {
 	locks    []*lock // GUARDED_BY(m.mu)
 	closing  bool    // GUARDED_BY(m.mu); a close() of the file was seen
 	released bool    // GUARDED_BY(m.mu)
+	onLost   func()  // GUARDED_BY(m.mu); see OnLost
 }
 
 // Check says whether what the hold guards may be written at this instant: nil,
@@ -77,6 +78,15 @@ func (h *Hold) Token(k Key) int64 {
 		return h.locks[i].grant.Token
 	}
 	return 0
+}
+
+// OnLost sets what is called if the hold is lost while its session lives: the
+// lock was broken, and nobody else gets it before f has returned, or its entry
+// was deleted by hand. A session that is lost takes its holds along without a word.
+func (h *Hold) OnLost(f func()) {
+	h.m.mu.Lock()
+	h.onLost = f
+	h.m.mu.Unlock()
 }
 
 // Closing notes that a close() of the file was seen: a request that does not

@@ -121,6 +121,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		m.cancel()
 		return nil, fmt.Errorf("open a lock session: %w", err)
 	}
+	m.wg.Go(func() { m.backend.WatchBreaks(m.ctx, m.obey) })
 	return m, nil
 }
 

@@ -203,6 +203,9 @@ func (m *Manager) lockLost(l *lock, cause error) {
 	}
 	for h := range l.holds {
 		h.fail(cause)
+		if h.onLost != nil && !m.closed {
+			m.wg.Go(h.onLost)
+		}
 	}
 	s.void(l)
 	m.changed(s)

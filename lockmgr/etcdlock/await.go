@@ -3,29 +3,40 @@ package etcdlock
 import (
 	"context"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// AwaitGone is lockmgr.Session's: one watch of the entry, and one read when it
-// stands.
+// AwaitGone is lockmgr.Session's.
 func (s *Session) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
+	err := s.b.AwaitGone(ctx, g)
+	if err == nil {
+		s.claims.drop(s.b.keys.granted(g))
+	}
+	return err
+}
+
+// AwaitGone is lockmgr.Breaker's: one watch of the entry, and one read when it
+// stands.
+func (b *Backend) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
 	var r retrier
-	return r.do(ctx, func() error { return s.awaitGone(ctx, g) })
+	return r.do(ctx, func() error { return b.awaitGone(ctx, g) })
 }
 
 // awaitGone fails with ErrUnavailable when the watch ends.
-func (s *Session) awaitGone(ctx context.Context, g lockmgr.Grant) error {
-	watch, err := s.b.watchDeletes(ctx, s.b.keys.granted(g))
+func (b *Backend) awaitGone(ctx context.Context, g lockmgr.Grant) error {
+	entry := b.keys.granted(g)
+	watch, err := b.watchDeletes(ctx, entry)
 	if err != nil {
 		return err
 	}
 	defer watch.stop()
-	held, err := s.Held(ctx, []lockmgr.Grant{g})
-	if err != nil || !held[0] {
+	stands := clientv3.Compare(clientv3.CreateRevision(entry), "=", g.Token)
+	resp, err := b.txn(ctx, []clientv3.Cmp{stands}, nil, nil)
+	if err != nil || !resp.Succeeded {
 		return err
 	}
-	if _, err = watch.next(ctx); err == nil { // the key is unique: whatever is deleted is it
-		s.claims.drop(s.b.keys.granted(g))
-	}
+	_, err = watch.next(ctx) // the key is unique: whatever is deleted is it
 	return err
 }

@@ -7,9 +7,10 @@
 //	/lockfs/<ns>/<name>/epoch                   put with every directory entry
 //	/lockfs/<ns>/<name>/session/<sid>           a mount; sid is its lease in hex
 //	/lockfs/<ns>/<name>/volume                  what the mounts of a volume agree on
+//	/lockfs/<ns>/<name>/break/<uuid>            a lock to be given up: whose, by whom, why
 //
-// Entries and session records are on the session's lease; epoch and volume are
-// on none and are never deleted. The entries of one path are ordered by create
+// Entries and session records are on the session's lease, a break is on one of a
+// day; epoch and volume are on none and are never deleted. The entries of one path are ordered by create
 // revision, which is also the fencing token. An entry is granted when no
 // conflicting entry with a smaller create revision lives, and stays granted
 // while it lives itself. An owner that shares a path and wants it for itself

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -31,15 +30,13 @@ func (b *Backend) Sessions(ctx context.Context) (map[string]lockmgr.SessionInfo,
 	return sessions, nil
 }
 
-// Revoke ends the session with an id, and with it all that it holds. Whoever
-// calls it has proved that the session's mount can no longer write. A session
-// that is gone is revoked. Errors: ErrUnavailable, wrapping ctx's.
+// Revoke is lockmgr.Breaker's. It sends one request.
 func (b *Backend) Revoke(ctx context.Context, id string) error {
-	lease, err := strconv.ParseInt(id, 16, 64)
-	if err != nil {
-		return fmt.Errorf("revoke session %q: %w", id, err)
+	lease, err := leaseOf(id)
+	if err == nil {
+		err = b.revoke(ctx, lease)
 	}
-	if err := b.revoke(ctx, clientv3.LeaseID(lease)); err != nil {
+	if err != nil {
 		return fmt.Errorf("revoke session %s: %w", id, err)
 	}
 	return nil

@@ -32,7 +32,7 @@ func (b *Backend) watchDeletes(ctx context.Context, prefixes ...string) (*delete
 	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	d := &deletes{ch: make(chan deleted), cancel: cancel}
 	for _, p := range prefixes {
-		feed, rev, err := b.watch(watching, cancel, p)
+		feed, rev, err := b.watch(watching, cancel, p, clientv3.WithFilterPut())
 		if err != nil {
 			d.stop()
 			return nil, b.fault(ctx, err)
@@ -44,12 +44,11 @@ func (b *Backend) watchDeletes(ctx context.Context, prefixes ...string) (*delete
 }
 
 // watch returns once the watch stands, with the store's revision at that time:
-// whatever is deleted later arrives. Watch itself has no deadline for this, so
+// whatever happens later arrives. Watch itself has no deadline for this, so
 // cancel is called when it takes too long.
-func (b *Backend) watch(ctx context.Context, cancel context.CancelFunc, prefix string) (clientv3.WatchChan, int64, error) {
+func (b *Backend) watch(ctx context.Context, cancel context.CancelFunc, prefix string, opts ...clientv3.OpOption) (clientv3.WatchChan, int64, error) {
 	late := time.AfterFunc(b.timeout, cancel)
-	feed := b.client.Watch(ctx, prefix,
-		clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+	feed := b.client.Watch(ctx, prefix, append(opts, clientv3.WithPrefix(), clientv3.WithCreatedNotify())...)
 	first, ok := <-feed
 	if !late.Stop() || !ok {
 		return nil, 0, fmt.Errorf("no watch of %q within %v", prefix, b.timeout)

@@ -60,6 +60,8 @@ func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, op
 		{"SessionEnd", testSessionEnd},
 		{"SessionEndOrder", testSessionEndOrder},
 		{"Close", testClose},
+		{"Breaks", testBreaks},
+		{"Revoke", testRevoke},
 		{"Exclusion", testExclusion},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -23,6 +23,8 @@ type Memory struct {
 	rev      int64
 	entries  []*entry // in order of token
 	sessions int      // opened so far
+	open     map[string]*memorySession
+	breaks   []lockmgr.Break
 	down     bool
 	slow     time.Duration // of releases
 	changed  chan struct{} // closed and replaced when something a wait depends on changes
@@ -39,7 +41,9 @@ type entry struct {
 var _ lockmgr.Backend = (*Memory)(nil)
 
 // NewMemory returns a lock service without locks.
-func NewMemory() *Memory { return &Memory{changed: make(chan struct{})} }
+func NewMemory() *Memory {
+	return &Memory{open: make(map[string]*memorySession), changed: make(chan struct{})}
+}
 
 // OpenSession is lockmgr.Backend's; info is not kept.
 func (m *Memory) OpenSession(ctx context.Context, _ lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
@@ -49,7 +53,9 @@ func (m *Memory) OpenSession(ctx context.Context, _ lockmgr.SessionInfo, ttl tim
 		return nil, err
 	}
 	m.sessions++
-	return &memorySession{m: m, id: fmt.Sprintf("memory-%d", m.sessions), ttl: ttl, over: make(chan struct{})}, nil
+	s := &memorySession{m: m, id: fmt.Sprintf("memory-%d", m.sessions), ttl: ttl, over: make(chan struct{})}
+	m.open[s.id] = s
+	return s, nil
 }
 
 // Entries is lockmgr.Backend's.
@@ -165,6 +171,7 @@ func (m *Memory) remove(which func(*entry) bool) bool {
 
 func (m *Memory) end(s *memorySession) {
 	m.finish(s)
+	delete(m.open, s.id)
 	m.remove(func(e *entry) bool { return e.session == s })
 }
 

@@ -220,22 +220,7 @@ func (s *memorySession) Held(ctx context.Context, grants []lockmgr.Grant) ([]boo
 }
 
 func (s *memorySession) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
-	m := s.m
-	for {
-		m.mu.Lock()
-		changed := m.changed
-		there := slices.ContainsFunc(m.entries, func(e *entry) bool { return e.Grant == g })
-		gone := !there && m.answers(ctx) == nil
-		m.mu.Unlock()
-		if gone {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return s.m.AwaitGone(ctx, g)
 }
 
 func (s *memorySession) Close(ctx context.Context) error {

@@ -1,0 +1,144 @@
+package lockmgr
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/renew"
+)
+
+// Break asks the holder of a lock to give it up, for somebody who wants it.
+type Break struct {
+	ID     uuid.UUID `json:"-"`
+	Path   string    `json:"path"`  // what is locked, as Key.String; for people
+	Owner  uuid.UUID `json:"owner"` // the acquisition: nobody who holds the lock later is meant
+	Token  int64     `json:"token"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`
+}
+
+// Breaker is what a Backend offers to those who break locks. Nobody but a
+// holder deletes its entry: only it can tell when its writes have landed.
+type Breaker interface {
+	// PutBreak tells all mounts of the volume, those that do not listen now
+	// included. The record is kept for a day, for whoever asks later what happened.
+	// Errors: ErrUnavailable.
+	PutBreak(ctx context.Context, b Break) error
+
+	// DropBreak withdraws a Break that was not answered. Errors: ErrUnavailable.
+	DropBreak(ctx context.Context, id uuid.UUID) error
+
+	// WatchBreaks calls found for each Break that stands and each that is put
+	// later, maybe more than once, until ctx ends.
+	WatchBreaks(ctx context.Context, found func(Break))
+
+	// AwaitGone is Session.AwaitGone of an entry of any session.
+	AwaitGone(ctx context.Context, g Grant) error
+
+	// SessionTTL returns how long the service waits to hear of a session before
+	// it ends it. Errors: ErrSessionLost when there is none of that id,
+	// ErrUnavailable.
+	SessionTTL(ctx context.Context, id string) (time.Duration, error)
+
+	// Revoke ends a session, which its mount need not want: that may write under
+	// its locks until it notices. A session that is gone is revoked. Errors:
+	// ErrUnavailable.
+	Revoke(ctx context.Context, id string) error
+}
+
+// obey gives up the lock that b is aimed at, if it is this mount's: with all
+// that its files have locked, for a file is usable by nobody while one of its
+// keys is not free.
+func (m *Manager) obey(b Break) {
+	m.mu.Lock()
+	locks, holds := m.entangled(b)
+	if len(locks) == 0 || m.closed {
+		m.mu.Unlock()
+		return
+	}
+	cause := fmt.Errorf("%w: broken by %s: %s", ErrLockLost, b.By, b.Reason)
+	for _, h := range holds {
+		h.fail(cause)
+	}
+	for _, l := range locks {
+		l.unwatch()
+		l.dying = true
+		m.changed(m.slots[l.grant.Key])
+	}
+	m.wg.Go(func() { m.surrender(locks, holds) })
+	m.mu.Unlock()
+	for _, l := range locks {
+		m.log.Warn("lock broken; its file returns EIO",
+			slog.String("path", l.grant.Key.String()), slog.String("owner", l.grant.Owner.String()), slog.Int64("token", l.grant.Token),
+			slog.Int("pid", l.holder.PID), slog.String("command", l.holder.Comm), slog.String("pod", l.holder.Pod),
+			slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
+	}
+}
+
+// entangled returns the locks that b is aimed at, those that share a hold with
+// one of them, and so on, with all their holds. m.mu is held.
+func (m *Manager) entangled(b Break) (locks []*lock, holds []*Hold) {
+	add := func(l *lock) {
+		if !l.dying && !slices.Contains(locks, l) {
+			locks = append(locks, l)
+		}
+	}
+	for _, s := range m.slots {
+		for _, l := range s.locks {
+			if l.grant.Owner == b.Owner && l.grant.Token == b.Token {
+				add(l)
+			}
+		}
+	}
+	for i := 0; i < len(locks); i++ {
+		for h := range locks[i].holds {
+			if slices.Contains(holds, h) {
+				continue
+			}
+			holds = append(holds, h)
+			for _, l := range h.locks {
+				add(l)
+			}
+		}
+	}
+	return locks, holds
+}
+
+// surrender deletes the entries of broken locks, once the writes that were
+// checked just before have landed and their holds have done what they must.
+func (m *Manager) surrender(locks []*lock, holds []*Hold) {
+	select {
+	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):
+	case <-m.ctx.Done():
+		return // Close ends the session
+	}
+	m.mu.Lock()
+	var last []func()
+	for _, h := range holds {
+		if h.onLost != nil {
+			last = append(last, h.onLost)
+		}
+	}
+	m.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, f := range last {
+		wg.Go(f)
+	}
+	wg.Wait()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range locks {
+		s := m.slots[l.grant.Key]
+		m.giveBack(l.sess, l.grant, func() {
+			s.void(l)
+			m.changed(s)
+		})
+	}
+}

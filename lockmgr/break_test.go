@@ -1,0 +1,181 @@
+package lockmgr_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// breakLock asks for the lock of k to be broken, as lockfs break does.
+func (f *fixture) breakLock(k lockmgr.Key) lockmgr.Break {
+	f.t.Helper()
+	entries, err := f.svc.Entries(f.t.Context(), k.Path)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Key == k && e.Held {
+			b := lockmgr.Break{ID: uuid.New(), Path: k.String(), Owner: e.Holder.Owner, Token: e.Token, By: "alice", Reason: "it hangs"}
+			if err := f.svc.PutBreak(f.t.Context(), b); err != nil {
+				f.t.Fatal(err)
+			}
+			return b
+		}
+	}
+	f.t.Fatalf("nobody holds %v", k)
+	panic("unreachable")
+}
+
+// A broken lock is void at once, and somebody else's when the writes that were
+// checked before have landed and its hold has done what it must.
+// lockmodel finds how it goes wrong: go run ./lockmodel -model break -mutate breakinflight
+func TestBreak(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		t := f.t
+		other, _ := f.manager()
+		defer other.Close(t.Context())
+		held, err := f.m.Acquire(t.Context(), open("x", time.Second, "f"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		bystander, err := f.m.Acquire(t.Context(), open("x", time.Second, "g"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		const flush = 3 * time.Second
+		var flushed time.Time
+		held.OnLost(func() { time.Sleep(flush); flushed = time.Now() })
+		type grant struct {
+			who  string
+			hold *lockmgr.Hold
+			at   time.Time
+		}
+		granted := make(chan grant)
+		wait := func(who string, m *lockmgr.Manager) {
+			h, err := m.Acquire(t.Context(), open(who, time.Minute, "f"))
+			if err != nil {
+				t.Errorf("%s: %v", who, err)
+			}
+			granted <- grant{who, h, time.Now()}
+		}
+		go wait("another mount's", other)
+		time.Sleep(time.Second)
+		began := time.Now()
+		b := f.breakLock(file("f"))
+		time.Sleep(time.Millisecond)
+		if err := held.Check(); !errors.Is(err, lockmgr.ErrLockLost) || !strings.Contains(err.Error(), "alice: it hangs") {
+			t.Errorf("the hold says %v", err)
+		}
+		go wait("x", f.m) // does not join what is broken
+		next := <-granted
+		if next.who != "another mount's" {
+			t.Errorf("granted to %s", next.who)
+		}
+		if d := next.at.Sub(began); d < renew.CheckToIssue+renew.WriteInFlight+flush || flushed.After(next.at) {
+			t.Errorf("granted %v after the break, and flushed %v after it", d, flushed.Sub(began))
+		}
+		for _, want := range []string{"lock broken", "path=f", "by=alice", `reason="it hangs"`, b.ID.String(), b.Owner.String()} {
+			if !strings.Contains(f.log.String(), want) {
+				t.Errorf("the log lacks %s: %s", want, f.log)
+			}
+		}
+		next.hold.Release()
+		last := <-granted
+		// The same break, found again, is not aimed at who has the lock now.
+		b.ID = uuid.New()
+		if err := f.svc.PutBreak(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		for _, h := range []*lockmgr.Hold{last.hold, bystander} {
+			if err := h.Check(); err != nil {
+				t.Errorf("not broken: %v", err)
+			}
+			h.Release()
+		}
+		held.Release()
+	})
+}
+
+// A file that is locked by more than one key, and by more than one hold, is
+// broken as a whole: each of its keys is free.
+func TestBreakOfFileWithSeveralNames(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		t := f.t
+		inode, err := lockmgr.InodeKey("", 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		take := func(owner string, keys ...lockmgr.Key) *lockmgr.Hold {
+			t.Helper()
+			r := open(owner, 0)
+			r.Keys = keys
+			h, err := f.m.Acquire(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h
+		}
+		a, b := take("x", file("a"), inode), take("x", file("b"), inode)
+		c := take("x", file("c"))
+		f.breakLock(file("a"))
+		time.Sleep(2 * time.Second)
+		for _, h := range []*lockmgr.Hold{a, b} {
+			if err := h.Check(); !errors.Is(err, lockmgr.ErrLockLost) {
+				t.Errorf("a name of the broken file: %v", err)
+			}
+		}
+		if err := c.Check(); err != nil {
+			t.Errorf("another file: %v", err)
+		}
+		if n := f.svc.Count(); n != 1 {
+			t.Errorf("%d entries", n)
+		}
+		again := take("y", file("a"), file("b"), inode)
+		for _, h := range []*lockmgr.Hold{a, b, c, again} {
+			h.Release()
+		}
+	})
+}
+
+// An open that is granted while its entry is broken stands in line again.
+func TestBreakOfHalfGrantedRequest(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		t := f.t
+		first, err := f.m.Acquire(t.Context(), open("y", 0, "b"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared, err := f.m.Acquire(t.Context(), open("x", 0, "a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan *lockmgr.Hold)
+		go func() {
+			h, err := f.m.Acquire(t.Context(), open("x", time.Minute, "a", "b"))
+			if err != nil {
+				t.Error(err)
+			}
+			got <- h
+		}()
+		time.Sleep(time.Second)
+		f.breakLock(file("a"))
+		time.Sleep(time.Second)
+		first.Release()
+		h := <-got
+		if err := h.Check(); err != nil {
+			t.Errorf("granted: %v", err)
+		}
+		if err := shared.Check(); !errors.Is(err, lockmgr.ErrLockLost) {
+			t.Errorf("broken: %v", err)
+		}
+		h.Release()
+		shared.Release()
+	})
+}

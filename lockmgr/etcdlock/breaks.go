@@ -1,0 +1,131 @@
+package etcdlock
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// breakKept is how long the record of a broken lock can be read.
+const breakKept = 24 * time.Hour
+
+// PutBreak is lockmgr.Breaker's: one Put, on a lease of its own. It tries until
+// ctx ends.
+func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
+	value, err := json.Marshal(br)
+	if err != nil {
+		return fmt.Errorf("etcdlock: break: %w", err)
+	}
+	var r retrier
+	var lease clientv3.LeaseID
+	err = r.do(ctx, func() (err error) {
+		if lease == 0 {
+			if lease, _, err = b.grant(ctx, breakKept); err != nil {
+				return err
+			}
+		}
+		put := clientv3.OpPut(b.keys.broken(br.ID.String()), string(value), clientv3.WithLease(lease))
+		_, err = b.txn(ctx, nil, []clientv3.Op{put}, nil)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("recording a break: %w", err)
+	}
+	return nil
+}
+
+// DropBreak is lockmgr.Breaker's. It tries until ctx ends.
+func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
+	var r retrier
+	return r.do(ctx, func() error {
+		_, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(b.keys.broken(id.String()))}, nil)
+		return err
+	})
+}
+
+// WatchBreaks is lockmgr.Breaker's: one watch. What was put while it was down is
+// read when it stands again.
+func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
+	var r retrier
+	err := r.do(ctx, func() error { return b.followBreaks(ctx, &r, found) })
+	if ctx.Err() == nil {
+		b.log.Error("breaks not watched: no lock of this mount can be broken but by force", "err", err)
+	}
+}
+
+// followBreaks returns why the watch ended: ErrUnavailable, or worse.
+func (b *Backend) followBreaks(ctx context.Context, r *retrier, found func(lockmgr.Break)) error {
+	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	feed, _, err := b.watch(watching, cancel, b.keys.broken(""), clientv3.WithFilterDelete())
+	if err != nil {
+		return b.fault(ctx, err)
+	}
+	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(b.keys.broken(""), clientv3.WithPrefix())}, nil)
+	if err != nil {
+		return err
+	}
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		b.foundBreak(kv, found)
+	}
+	r.answered()
+	for resp := range feed {
+		if err := resp.Err(); err != nil {
+			return b.fault(ctx, err)
+		}
+		for _, ev := range resp.Events {
+			b.foundBreak(ev.Kv, found)
+		}
+	}
+	return fmt.Errorf("%w: watch closed", lockmgr.ErrUnavailable)
+}
+
+func (b *Backend) foundBreak(kv *mvccpb.KeyValue, found func(lockmgr.Break)) {
+	var br lockmgr.Break
+	id, err := uuid.Parse(strings.TrimPrefix(string(kv.Key), b.keys.broken("")))
+	if err == nil {
+		err = json.Unmarshal(kv.Value, &br)
+	}
+	if err != nil {
+		b.log.Warn("break that cannot be read", "key", string(kv.Key), "err", err)
+		return
+	}
+	br.ID = id
+	found(br)
+}
+
+// SessionTTL is lockmgr.Breaker's.
+func (b *Backend) SessionTTL(ctx context.Context, id string) (time.Duration, error) {
+	lease, err := leaseOf(id)
+	if err != nil {
+		return 0, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	resp, err := b.client.TimeToLive(bounded, lease)
+	switch {
+	case err != nil:
+		return 0, b.fault(ctx, err)
+	case resp.TTL < 0:
+		return 0, fmt.Errorf("%w: session %s", lockmgr.ErrSessionLost, id)
+	}
+	return time.Duration(resp.GrantedTTL) * time.Second, nil
+}
+
+// leaseOf takes the ID of a Session apart.
+func leaseOf(id string) (clientv3.LeaseID, error) {
+	n, err := strconv.ParseInt(id, 16, 64)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("%w: %q is no session's id", lockmgr.ErrSessionLost, id)
+	}
+	return clientv3.LeaseID(n), nil
+}
