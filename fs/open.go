@@ -94,6 +94,9 @@ func (f *FS) openToRead(n *node, flags uint32, out *fuse.OpenOut) fuse.Status {
 
 // reply hands a new handle to the kernel.
 func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
+	if h.hold != nil && f.sync == SyncClose {
+		h.hold.OnLost(func() { f.flushOpen(h) })
+	}
 	id, ok := f.handles.add(h)
 	if !ok { // the view is being closed
 		h.leave()

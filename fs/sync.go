@@ -64,20 +64,29 @@ func (f *FS) flushOnTrouble(ctx context.Context) {
 		var wg sync.WaitGroup
 		slots := make(chan struct{}, flushers)
 		for _, h := range f.handles.all() {
-			if !h.dirty.Load() || !h.enter() {
+			if !h.dirty.Load() {
 				continue
 			}
 			slots <- struct{}{}
 			wg.Go(func() {
-				defer func() { h.leave(); <-slots }()
-				if err := h.flush(); err != nil {
-					// The program is told by its next fsync or close, as the
-					// kernel keeps the error for each open file.
-					f.log.Warn("cannot flush an open file", slog.Any("error", err))
-				}
+				defer func() { <-slots }()
+				f.flushOpen(h)
 			})
 		}
 		wg.Wait()
+	}
+}
+
+func (f *FS) flushOpen(h *handle) {
+	if !h.enter() {
+		<-h.gone // flushed by its close
+		return
+	}
+	defer h.leave()
+	if err := h.flush(); err != nil {
+		// The program is told by its next fsync or close, as the
+		// kernel keeps the error for each open file.
+		f.log.Warn("cannot flush an open file", slog.Any("error", err))
 	}
 }
 
