@@ -86,11 +86,11 @@ func (f *FS) caller(in *fuse.InHeader, n *node, scope Scope, single func(lockmgr
 // does not matter, descriptors are handed on.
 func (f *FS) familyHasOpen(pid int, n *node) bool {
 	file := procid.File{Dev: f.dev, Ino: n.inode.ino}
-	if f.procs.HasOpenForWrite(pid, file) {
+	if f.procs.HasOpen(pid, file, f.readLocks) {
 		return true
 	}
 	for _, p := range f.procs.Ancestors(pid) {
-		if f.procs.HasOpenForWrite(p.PID, file) {
+		if f.procs.HasOpen(p.PID, file, f.readLocks) {
 			return true
 		}
 	}

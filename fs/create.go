@@ -114,7 +114,7 @@ func (f *FS) lockNew(cancel <-chan struct{}, in *fuse.CreateIn, c caller, dir *n
 	keys := f.toLock([]lockmgr.Key{key})
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	hold, err := f.acquire(ctx, c, keys, false, 0)
+	hold, err := f.acquire(ctx, c.request(keys, false, 0))
 	contended := fuse.EBUSY
 	switch {
 	case err == nil:
@@ -123,7 +123,7 @@ func (f *FS) lockNew(cancel <-chan struct{}, in *fuse.CreateIn, c caller, dir *n
 	case in.Flags&unix.O_NONBLOCK != 0:
 		contended = fuse.EAGAIN
 	default:
-		hold, err = f.acquire(ctx, c, keys, false, f.nameWait)
+		hold, err = f.acquire(ctx, c.request(keys, false, f.nameWait))
 		if errors.Is(err, lockmgr.ErrContended) && isThere(dir, name) {
 			return nil, exists
 		}

@@ -36,6 +36,9 @@ type Config struct {
 	// NameWait is how long every other request tries, as far as the holder is
 	// on another mount; 0 means DefaultNameWait.
 	NameWait time.Duration
+	// ReadLocks makes readers take shared locks: nobody writes to a file that
+	// is open for read.
+	ReadLocks bool
 	// Sync; "" means SyncNever.
 	Sync Sync
 	// Policy says which files are locked, and how; nil means all, as above.
@@ -52,20 +55,21 @@ type FS struct {
 	fuse.RawFileSystem // ENOSYS for what is not here
 
 	// Dependencies and constants.
-	locks    *lockmgr.Manager
-	procs    procid.Proc // the machine's
-	callers  procid.Cache
-	scope    Scope
-	policy   *policy.Policy
-	wait     time.Duration
-	nameWait time.Duration
-	sync     Sync
-	root     bool // the daemon may act for any user
-	log      *slog.Logger
-	server   *fuse.Server
-	rootFD   int
-	mount    string
-	dev      string // of the mount, as /proc names it; "" if unknown
+	locks     *lockmgr.Manager
+	procs     procid.Proc // the machine's
+	callers   procid.Cache
+	scope     Scope
+	policy    *policy.Policy
+	wait      time.Duration
+	nameWait  time.Duration
+	readLocks bool
+	sync      Sync
+	root      bool // the daemon may act for any user
+	log       *slog.Logger
+	server    *fuse.Server
+	rootFD    int
+	mount     string
+	dev       string // of the mount, as /proc names it; "" if unknown
 
 	nodes   *nodes
 	handles table[handle]
@@ -100,6 +104,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		policy:        cfg.Policy,
 		wait:          cfg.Wait,
 		nameWait:      cfg.NameWait,
+		readLocks:     cfg.ReadLocks,
 		sync:          cfg.Sync,
 		root:          os.Geteuid() == 0,
 		log:           cfg.Logger,

@@ -15,7 +15,8 @@ import (
 type handle struct {
 	node *node
 	fd   int           // of the backing
-	hold *lockmgr.Hold // nil if it cannot write
+	hold *lockmgr.Hold // nil if it neither writes nor is locked
+	mode lockmgr.Mode  // of hold: with a Shared one it cannot write
 	maps bool          // a mapping of it can be stored to
 
 	// fills is the version with which this open emptied the kernel's cache;

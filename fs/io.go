@@ -10,12 +10,18 @@ import (
 )
 
 // Read answers read and the filling of the page cache.
-func (f *FS) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
 		return nil, fuse.EBADF
 	}
 	defer h.leave()
+	if h.mode == lockmgr.Shared && h.hold != nil {
+		// Somebody may be writing by now.
+		if err := f.await(cancel, in.Pid, h); err != nil {
+			return nil, errno(err)
+		}
+	}
 	h.filling()
 	n, err := ignoringEINTR(func() (int, error) { return unix.Pread(h.fd, buf[:min(len(buf), int(in.Size))], int64(in.Offset)) })
 	if err != nil {
@@ -64,19 +70,12 @@ func (h *handle) write(in *fuse.WriteIn, data []byte) (int, error) {
 // change runs a change of an open file's bytes. It waits while the session is
 // suspended, which ends by itself or with the caller's SIGKILL.
 func (f *FS) change(cancel <-chan struct{}, tid uint32, h *handle, do func() error) fuse.Status {
-	if h.hold == nil || !h.enter() {
+	if h.hold == nil || h.mode == lockmgr.Shared || !h.enter() {
 		return fuse.EBADF
 	}
 	defer h.leave()
-	if err := h.hold.Check(); errors.Is(err, lockmgr.ErrSuspended) {
-		ctx, stop := f.killable(cancel, tid)
-		h.node.stalled.Add(1)
-		err = h.hold.Await(ctx)
-		h.node.stalled.Add(-1)
-		stop()
-		if err != nil {
-			return errno(err)
-		}
+	if err := f.await(cancel, tid, h); err != nil {
+		return errno(err)
 	}
 	return f.guarded(h.hold, func() error {
 		f.writing(h)
@@ -85,6 +84,19 @@ func (f *FS) change(cancel <-chan struct{}, tid uint32, h *handle, do func() err
 		}
 		return f.written(h)
 	})
+}
+
+// await waits until the handle's hold is not suspended.
+func (f *FS) await(cancel <-chan struct{}, tid uint32, h *handle) error {
+	err := h.hold.Check()
+	if !errors.Is(err, lockmgr.ErrSuspended) {
+		return err
+	}
+	ctx, stop := f.killable(cancel, tid)
+	defer stop()
+	h.node.stalled.Add(1)
+	defer h.node.stalled.Add(-1)
+	return h.hold.Await(ctx)
 }
 
 // Fallocate answers fallocate and hole punching.
@@ -159,6 +171,9 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 		return fuse.OK
 	}
 	h.hold.Closing()
+	if h.mode == lockmgr.Shared {
+		return fuse.OK
+	}
 	err := errors.Join(h.flush(), closeDuplicate(h.fd))
 	var st unix.Stat_t
 	if unix.Fstat(h.fd, &st) == nil {
@@ -173,11 +188,11 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 // closeDuplicate makes a network volume's client write back what it has of an
 // open file, and say how it went.
 func closeDuplicate(fd int) error {
-	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return err
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil { // out of descriptors: not the file's fault
+		return unix.Fdatasync(fd)
 	}
-	return unix.Close(fd)
+	return unix.Close(dup)
 }
 
 // Fsync answers fsync and fdatasync.

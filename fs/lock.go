@@ -93,9 +93,6 @@ func (l *nodeLock) close() {
 // lockFile takes the locks of a file that path names, by take, and proves that
 // it does. l.hold is nil if they were not granted; with another error l.fd is void.
 func (f *FS) lockFile(n *node, path string, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
-	if f.readOnly(path) {
-		return nodeLock{}, fuse.EROFS, nil
-	}
 	var st unix.Stat_t
 	if err := unix.Fstat(n.fd, &st); err != nil {
 		return nodeLock{}, errno(err), nil
@@ -141,6 +138,9 @@ func (f *FS) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*
 	path, err := f.nodes.path(n)
 	if err != nil {
 		return nil, errno(err)
+	}
+	if f.readOnly(path) {
+		return nil, fuse.EROFS
 	}
 	l, s, err := f.lockFile(n, path, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 		return f.try(cancel, in, f.scopeAt(path), keys...)
@@ -250,7 +250,7 @@ func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, scope Scope, keys ..
 	c := f.caller(in, nil, scope, f.callOwner)
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	hold, err := f.acquire(ctx, c, keys, false, f.nameWait)
+	hold, err := f.acquire(ctx, c.request(keys, false, f.nameWait))
 	if err != nil {
 		return nil, f.refused(in, keys[0], err, fuse.EBUSY)
 	}

@@ -31,14 +31,17 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 	if n == nil || !f.nodes.usable(n) {
 		return stale
 	}
+	o := &opening{fs: f, in: in, node: n}
 	if !writes(in.Flags) && in.Flags&unix.O_TRUNC == 0 {
+		o.mode = lockmgr.Shared
+	}
+	if o.mode == lockmgr.Shared && !f.readLocks {
 		if f.sendReader(n, in.Pid) {
 			return stale
 		}
 		f.noteRead(n)
 		return f.openToRead(n, in.Flags, out)
 	}
-	o := &opening{fs: f, in: in, node: n}
 	s := o.run(cancel, out)
 	if s != stale {
 		f.parked.done(o.spot)
@@ -111,6 +114,7 @@ type opening struct {
 	fs     *FS
 	in     *fuse.OpenIn
 	node   *node
+	mode   lockmgr.Mode
 	scope  Scope // at the path that is tried
 	caller caller
 	spot   parkKey // of the path that the kernel means, or of the inode
@@ -142,10 +146,13 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *f
 	if err != nil {
 		return errno(err), false
 	}
+	if o.mode == lockmgr.Exclusive && f.readOnly(path) {
+		return fuse.EROFS, false
+	}
 	o.scope = f.scopeAt(path)
 	o.caller = f.caller(&o.in.InHeader, n, o.scope, openOwner)
 	if first {
-		o.spot = parkKey{tid: o.in.Pid, key: key}
+		o.spot = parkKey{tid: o.in.Pid, key: key, mode: o.mode}
 		if several, inode := f.severalNames(n, path); several {
 			// The request does not say by which name, and the kernel may mean one
 			// that is gone. It looks again, and the last name looked up is meant.
@@ -215,7 +222,9 @@ func (o *opening) lock(cancel <-chan struct{}, path string, keys []lockmgr.Key) 
 	}
 	ctx, stop := f.interruptible(cancel, o.in.Pid)
 	defer stop()
-	hold, err := f.acquire(ctx, o.caller, keys, true, wait)
+	req := o.caller.request(keys, true, wait)
+	req.Mode = o.mode
+	hold, err := f.acquire(ctx, req)
 	if err != nil {
 		return nil, f.refused(&o.in.InHeader, keys[0], err, contended)
 	}
@@ -236,7 +245,7 @@ func (o *opening) sendAway(hold *lockmgr.Hold) bool {
 // names. kept means that the hold has found its place, in a handle or parked.
 func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.Status, kept bool) {
 	f, n, flags := o.fs, o.node, o.in.Flags
-	file, err := reopenToWrite(fd, flags)
+	file, err := o.reopen(fd)
 	if err == unix.ESTALE {
 		// The volume's server has lost the file that its client still names.
 		if o.sendAway(hold) {
@@ -283,21 +292,26 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 			f.server.InodeNotify(n.id, -1, 0)
 		}
 	}
-	if !writes(flags) { // opened for its truncation
+	if !writes(flags) && !f.readLocks { // opened for its truncation
 		return f.openToRead(n, flags, out), false
 	}
 	if !f.nodes.usable(n) { // a lock was lost on it while we waited for ours
 		return stale, false
 	}
 	h := newHandle(n, file, hold)
+	h.mode = o.mode
 	file = -1
 	return f.reply(h, h.cacheFlags(flags, &st), out), true
 }
 
-// reopenToWrite opens the backing of an open that writes or truncates.
-func reopenToWrite(fd int, flags uint32) (int, error) {
+// reopen opens the backing.
+func (o *opening) reopen(fd int) (int, error) {
+	flags := o.in.Flags
 	mode := int(flags) &^ dropped
-	if !writes(flags) {
+	if o.mode == lockmgr.Shared {
+		return reopen(fd, mode)
+	}
+	if !writes(flags) { // it truncates
 		mode = mode&^unix.O_ACCMODE | unix.O_RDWR
 	}
 	file, err := reopen(fd, mode)

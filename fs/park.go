@@ -25,8 +25,9 @@ type parking struct {
 }
 
 type parkKey struct {
-	tid uint32
-	key lockmgr.Key
+	tid  uint32
+	key  lockmgr.Key
+	mode lockmgr.Mode
 }
 
 // spot remembers one ESTALE, and the lock it left behind if there is one.

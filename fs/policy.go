@@ -17,11 +17,11 @@ import (
 // rename, not by link, and not with a directory above it.
 
 // acquire takes locks for a caller, or none if no keys are left to be locked.
-func (f *FS) acquire(ctx context.Context, c caller, keys []lockmgr.Key, queue bool, wait time.Duration) (*lockmgr.Hold, error) {
-	if len(keys) == 0 {
-		return f.locks.Unlocked(c.owner), nil
+func (f *FS) acquire(ctx context.Context, req lockmgr.Request) (*lockmgr.Hold, error) {
+	if len(req.Keys) == 0 {
+		return f.locks.Unlocked(req.Owner), nil
 	}
-	return f.locks.Acquire(ctx, c.request(keys, queue, wait))
+	return f.locks.Acquire(ctx, req)
 }
 
 // needsLock reports whether the file at path has to be locked.

@@ -40,6 +40,7 @@ type mountOptions struct {
 	sync                       choiceFlag[fs.Sync]
 	logFormat                  choiceFlag[string]
 	node                       string
+	readLocks                  bool
 	allowOther                 bool
 	foreground                 bool
 	embedded                   bool
@@ -90,6 +91,7 @@ this machine only.`,
 	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a request that cannot queue (rename, unlink, truncate, …) tries a lock held on another node")
 	f.DurationVar(&o.suspendWait, "suspend-wait", 0, "how long writes wait for a lock service that does not answer, before EIO (default: the TTL)")
 	f.Var(&o.scope, "scope", "who shares a lock: "+o.scope.list()+"; auto is the pod of the caller, or its process outside of one")
+	f.BoolVar(&o.readLocks, "read-locks", false, "lock files that are open for read, too: shared by readers, excluding writers")
 	f.Var(&o.sync, "sync", "when written bytes must be on the volume: "+o.sync.list()+"; close is at close and whenever the lock service does not answer, auto is close on a network file system, else never")
 	f.StringVar(&o.node, "node", "", "name of this node in 'lockfs ls' (default: the host name)")
 	f.Var(&o.logFormat, "log-format", o.logFormat.list())
@@ -244,6 +246,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 	}
 	view, err := fs.Mount(o.mountpoint, fs.Config{
 		Source: o.source, Locks: locks, Scope: o.scope.value, Policy: o.policy, Wait: time.Duration(o.wait), NameWait: o.nameWait, Sync: o.sync.value,
+		ReadLocks:  o.readLocks,
 		AllowOther: o.allowOther, Logger: log,
 	})
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // File is a file as /proc knows it.
@@ -15,10 +17,10 @@ type File struct {
 	Ino uint64
 }
 
-// HasOpenForWrite reports whether process pid has a descriptor that may write to
-// the file. Of a process that is gone, or not ours to look at, it says no. It
+// HasOpen reports whether process pid has a descriptor that may write to the
+// file or, with readers, one that may read it. Of a process that is gone, or not ours to look at, it says no. It
 // asks no file system but /proc: the file's may be waiting for the answer.
-func (p Proc) HasOpenForWrite(pid int, file File) bool {
+func (p Proc) HasOpen(pid int, file File, readers bool) bool {
 	dir := p.path(pid, "fdinfo")
 	fds, err := os.ReadDir(dir)
 	if err != nil {
@@ -32,7 +34,7 @@ func (p Proc) HasOpenForWrite(pid int, file File) bool {
 			continue // closed meanwhile
 		}
 		flags, err := strconv.ParseUint(fdinfo(b, "flags:"), 8, 64)
-		if err != nil || flags&uint64(os.O_WRONLY|os.O_RDWR) == 0 || fdinfo(b, "ino:") != strconv.FormatUint(file.Ino, 10) {
+		if err != nil || !counts(flags, readers) || fdinfo(b, "ino:") != strconv.FormatUint(file.Ino, 10) {
 			continue
 		}
 		if devs == nil {
@@ -45,6 +47,11 @@ func (p Proc) HasOpenForWrite(pid int, file File) bool {
 		}
 	}
 	return false
+}
+
+// counts reports whether a descriptor with flags keeps a file locked.
+func counts(flags uint64, readers bool) bool {
+	return flags&unix.O_ACCMODE != unix.O_RDONLY || readers && flags&unix.O_PATH == 0
 }
 
 // fdinfo returns the value of a line of a file in /proc/PID/fdinfo.

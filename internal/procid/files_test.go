@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestHasOpenForWrite(t *testing.T) {
+func TestHasOpen(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "f")
 	w, err := os.Create(name)
@@ -25,13 +25,13 @@ func TestHasOpenForWrite(t *testing.T) {
 	self := os.Getpid()
 	file := File{Dev: fmt.Sprintf("%d:%d", st.Dev>>8&0xfff, st.Dev&0xff), Ino: st.Ino}
 	var p Proc
-	if !p.HasOpenForWrite(self, file) {
+	if !p.HasOpen(self, file, false) {
 		t.Error("we have it open for write")
 	}
-	if p.HasOpenForWrite(self, File{Dev: "0:0", Ino: file.Ino}) {
+	if p.HasOpen(self, File{Dev: "0:0", Ino: file.Ino}, false) {
 		t.Error("an inode of another file system counts")
 	}
-	if p.HasOpenForWrite(1, file) || p.HasOpenForWrite(1<<22, file) {
+	if p.HasOpen(1, file, false) || p.HasOpen(1<<22, file, false) {
 		t.Error("others have it open")
 	}
 	w.Close()
@@ -40,7 +40,7 @@ func TestHasOpenForWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if p.HasOpenForWrite(self, file) {
+	if p.HasOpen(self, file, false) {
 		t.Error("a reader counts")
 	}
 }
