@@ -79,7 +79,9 @@ func (f *FS) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryL
 		if entry == nil {
 			return false
 		}
-		if e.name == "." || e.name == ".." {
+		// Of a directory larger than there is room for, the rest is looked up by
+		// whoever needs it.
+		if e.name == "." || e.name == ".." || f.nodes.crowded() {
 			return true
 		}
 		// An entry that is gone by now is listed without attributes, as any

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -78,8 +79,8 @@ type FS struct {
 
 	contended, failed sparse // the log's lines about locks that were refused
 
-	cancelFlush context.CancelFunc
-	flushed     chan struct{} // closed when flushOnTrouble has ended
+	cancel  context.CancelFunc // ends what runs in the background
+	stopped chan struct{}      // closed when it has ended
 }
 
 // Mount puts a view of cfg.Source at mountpoint, an empty directory, and
@@ -139,10 +140,13 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	}
 	go server.Serve()
 	ctx, cancel := context.WithCancel(context.Background())
-	f.cancelFlush, f.flushed = cancel, make(chan struct{})
+	f.cancel, f.stopped = cancel, make(chan struct{})
 	go func() {
-		defer close(f.flushed)
+		defer close(f.stopped)
+		var shedding sync.WaitGroup
+		shedding.Go(func() { (&shedder{nodes: f.nodes, prune: server.PruneNotify, drop: server.EntryNotify}).run(ctx) })
 		f.flushOnTrouble(ctx)
+		shedding.Wait()
 	}()
 	return f, nil
 }
@@ -192,7 +196,7 @@ func (f *FS) Close(ctx context.Context) error {
 			err = fmt.Errorf("unmount %s: %w", f.mount, err)
 		}
 	}
-	if stopErr := f.stopFlushing(ctx); stopErr != nil {
+	if stopErr := f.stop(ctx); stopErr != nil {
 		return errors.Join(err, stopErr)
 	}
 	for _, h := range f.handles.drain() {
@@ -204,6 +208,17 @@ func (f *FS) Close(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// stop ends what runs in the background, flushes among it.
+func (f *FS) stop(ctx context.Context) error {
+	f.cancel()
+	select {
+	case <-f.stopped:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(errors.New("a flush is still under way"), ctx.Err())
+	}
 }
 
 // relocate makes a node known by where it is now.

@@ -34,6 +34,7 @@ type handle struct {
 func newHandle(n *node, fd int, hold *lockmgr.Hold) *handle {
 	h := &handle{node: n, fd: fd, hold: hold, gone: make(chan struct{})}
 	h.uses.Store(1)
+	n.handles.Add(1)
 	if hold != nil {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 		if h.maps = err != nil || flags&unix.O_ACCMODE == unix.O_RDWR; h.maps {
@@ -64,6 +65,7 @@ func (h *handle) leave() {
 	}
 	_ = h.flush() // what a mapping wrote after the last close(): there is nobody to tell
 	unix.Close(h.fd)
+	h.node.handles.Add(-1)
 	if h.hold != nil {
 		if h.maps {
 			h.node.mappable.Add(-1)

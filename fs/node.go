@@ -22,6 +22,7 @@ type node struct {
 	id    uint64
 	inode inode
 	fd    int // O_PATH; closed when the kernel forgets the node
+	dir   bool
 
 	// GUARDED_BY(nodes.mu)
 	lookups uint64
@@ -32,6 +33,7 @@ type node struct {
 
 	mappable atomic.Int64 // how many handles a mapping of which can be stored to
 	stalled  atomic.Int64 // how many writes wait for the session
+	handles  atomic.Int64
 
 	// naming is held by whoever gives the file a name or removes one, from when it
 	// gives the file's holds the locks of the names to be until they have followed:
@@ -95,6 +97,9 @@ type nodes struct {
 	byID    map[uint64]*node
 	byInode map[inode]*node // but for those that are retired
 	nextID  uint64
+
+	limit int           // see shedder
+	crowd chan struct{} // receives when there are more
 }
 
 const rootID = 1
@@ -105,6 +110,8 @@ func newNodes(rootFD int, st *unix.Stat_t) *nodes {
 		byID:    map[uint64]*node{rootID: root},
 		byInode: map[inode]*node{root.inode: root},
 		nextID:  rootID + 1,
+		limit:   nodeLimit(),
+		crowd:   make(chan struct{}, 1),
 	}
 }
 
@@ -136,10 +143,16 @@ func (t *nodes) learn(parent *node, name string, fd int, st *unix.Stat_t) *node 
 	if n != nil {
 		unix.Close(fd)
 	} else {
-		n = &node{id: t.nextID, inode: i, fd: fd}
+		n = &node{id: t.nextID, inode: i, fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR}
 		t.nextID++
 		t.byID[n.id] = n
 		t.byInode[i] = n
+	}
+	if len(t.byID) > t.limit {
+		select {
+		case t.crowd <- struct{}{}:
+		default: // it is known
+		}
 	}
 	n.lookups++
 	if n.id != rootID {

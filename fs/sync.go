@@ -2,7 +2,6 @@ package fs
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 
@@ -87,16 +86,5 @@ func (f *FS) flushOpen(h *handle) {
 		// The program is told by its next fsync or close, as the
 		// kernel keeps the error for each open file.
 		f.log.Warn("cannot flush an open file", slog.Any("error", err))
-	}
-}
-
-// stopFlushing waits for flushes that are under way.
-func (f *FS) stopFlushing(ctx context.Context) error {
-	f.cancelFlush()
-	select {
-	case <-f.flushed:
-		return nil
-	case <-ctx.Done():
-		return errors.Join(errors.New("a flush is still under way"), ctx.Err())
 	}
 }

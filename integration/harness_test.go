@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -67,6 +68,7 @@ type volume struct {
 	env    []string
 	args   []string // of each mount
 	cached bool     // each mount has a caching backing of its own
+	via    []string // the command that runs lockfs; none if empty
 }
 
 func newVolume(t *testing.T, args ...string) *volume {
@@ -103,7 +105,8 @@ func (v *volume) inMemory() {
 
 // command is lockfs with the volume's environment.
 func (v *volume) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(lockfs, args...)
+	args = slices.Concat(v.via, []string{lockfs}, args)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = v.env
 	return cmd
 }

@@ -1,0 +1,110 @@
+package fs
+
+import (
+	"context"
+	"slices"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// Each inode that the kernel knows costs a descriptor. The kernel forgets those
+// it needs no more when it is short of memory, and not when we are short of
+// descriptors: so it is asked to, in time.
+
+// nodeLimit is how many nodes there may be before the kernel is asked to forget
+// some: half of the descriptors, for the others are needed for open files, and
+// for what is looked up until the kernel has forgotten.
+func nodeLimit() int {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return 512 // half of what is usual
+	}
+	return int(l.Cur / 2)
+}
+
+// shedder makes the kernel forget nodes.
+type shedder struct {
+	nodes *nodes
+	// prune asks the kernel to forget nodes that nobody uses (Linux 6.18).
+	prune func(ids []uint64) fuse.Status
+	// drop makes it forget a name, used or not, and waits for its directory.
+	drop func(parent uint64, name string) fuse.Status
+
+	cannotPrune bool
+	last        uint64 // the node that was tried last
+}
+
+// run serves until ctx ends. It has a goroutine of its own: a handler may
+// answer a request that arrived under the lock for which drop waits.
+func (s *shedder) run(ctx context.Context) {
+	for {
+		select {
+		case <-s.nodes.crowd:
+			s.shed()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// shed tries as many nodes as are too many, and a quarter. Those that are in
+// use stay, and others are tried when it is called again.
+func (s *shedder) shed() {
+	ids := s.candidates()
+	if len(ids) == 0 {
+		return
+	}
+	if !s.cannotPrune && s.prune(ids) == fuse.ENOSYS {
+		s.cannotPrune = true
+	}
+	if s.cannotPrune {
+		for _, id := range ids {
+			if name, ok := s.nodes.droppable(id); ok {
+				s.drop(name.dir.id, name.name)
+			}
+		}
+	}
+	s.last = ids[len(ids)-1]
+}
+
+// candidates are the oldest nodes that were not tried yet in this round.
+func (s *shedder) candidates() []uint64 {
+	t := s.nodes
+	t.mu.RLock()
+	excess := len(t.byID) - t.limit*3/4
+	ids := make([]uint64, 0, len(t.byID))
+	for id := range t.byID {
+		if id != rootID {
+			ids = append(ids, id)
+		}
+	}
+	t.mu.RUnlock()
+	slices.Sort(ids)
+	next, found := slices.BinarySearch(ids, s.last)
+	if found {
+		next++
+	}
+	ids = append(ids[next:], ids[:next]...)
+	return ids[:max(0, min(excess, len(ids)))]
+}
+
+// crowded reports whether there are as many nodes as there may be.
+func (t *nodes) crowded() bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.byID) >= t.limit
+}
+
+// droppable returns the name of a node, if it does no harm that the kernel
+// forgets it. That of an open file would be shown as deleted, and that of a
+// directory be taken from who stands in it.
+func (t *nodes) droppable(id uint64) (dirName, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	n := t.byID[id]
+	if n == nil || n.parent == nil || n.dir || n.handles.Load() > 0 {
+		return dirName{}, false
+	}
+	return dirName{n.parent, n.name}, true
+}

@@ -1,0 +1,58 @@
+package integration
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A mount that may have few descriptors serves a tree of many files, and has
+// not more of them than it may.
+func TestFewDescriptors(t *testing.T) {
+	const allowed, dirs, perDir = 256, 10, 500
+	v := newVolume(t)
+	// As a daemon that may not raise its limit.
+	v.via = []string{"setpriv", "--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource",
+		"prlimit", fmt.Sprintf("--nofile=%d:%[1]d", allowed)}
+	for d := range dirs {
+		if err := os.Mkdir(filepath.Join(v.source, fmt.Sprint(d)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for f := range perDir {
+			v.write(fmt.Sprintf("%d/%d", d, f), fmt.Sprint(f))
+		}
+	}
+	a := v.mount("a")
+	var l unix.Rlimit
+	if err := unix.Prlimit(a.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &l); err != nil || l.Cur != allowed {
+		t.Fatalf("the mount may have %d descriptors, %v", l.Cur, err)
+	}
+	for range 2 {
+		found := 0
+		err := filepath.WalkDir(a.dir, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			if found++; found%50 == 0 {
+				if err := os.WriteFile(path, []byte("written"), 0o644); err != nil {
+					return err
+				}
+			}
+			if _, err := e.Info(); err != nil {
+				return err
+			}
+			_, err = os.ReadFile(path)
+			return err
+		})
+		if err != nil || found != dirs*perDir {
+			t.Fatalf("%d files, %v", found, err)
+		}
+	}
+	if got := v.read("0/0"); got != "0" && got != "written" {
+		t.Errorf("a file holds %q", got)
+	}
+}
