@@ -142,7 +142,9 @@ func (m *Manager) acquire(ctx context.Context, r *request) error {
 		}
 		missing, wait := m.look(r)
 		if len(missing) == 0 {
-			r.hold.sess = r.hold.locks[0].sess
+			for _, l := range r.hold.locks {
+				r.hold.rely(l.sess)
+			}
 			return nil
 		}
 		if wait == nil {
@@ -251,6 +253,10 @@ func (s *slot) shareable(r *request) (found *lock) {
 // conflicts.
 func (m *Manager) ask(ctx context.Context, r *request, missing []*slot) error {
 	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder}
+	var prefer *session // what one hold has is best lost together
+	if len(r.hold.locks) > 0 {
+		prefer = r.hold.locks[0].sess
+	}
 	for _, s := range missing {
 		req.Keys = append(req.Keys, s.key)
 		for _, l := range s.locks {
@@ -260,12 +266,13 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*slot) error {
 		}
 	}
 	m.mu.Unlock()
-	sess, grants, err := m.obtain(ctx, r, &req)
+	sess, grants, err := m.obtain(ctx, r, prefer, &req)
 	m.mu.Lock()
 	for i, s := range missing {
 		if err == nil {
 			l := &lock{grant: grants[i], holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
 			s.locks = append(s.locks, l)
+			sess.locks++
 			m.guard(l)
 			r.hold.join(l)
 		}
@@ -276,7 +283,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*slot) error {
 
 // obtain asks the service for req, on a session that lives, and notes in it who
 // asked.
-func (m *Manager) obtain(ctx context.Context, r *request, req *AcquireRequest) (*session, []Grant, error) {
+func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *AcquireRequest) (*session, []Grant, error) {
 	req.Wait = Retry
 	if r.Queue {
 		req.Wait = Queue
@@ -290,7 +297,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, req *AcquireRequest) (
 	}
 	defer context.AfterFunc(m.accepting, cancel)()
 	for {
-		sess, err := m.session(ctx)
+		sess, err := m.session(ctx, prefer)
 		if err != nil {
 			return nil, nil, err
 		}

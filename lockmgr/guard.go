@@ -37,7 +37,10 @@ func (m *Manager) watchEntry(ctx context.Context, l *lock) {
 // void takes a lock out of its slot: it is given back, or lost. m.mu is held.
 func (s *slot) void(l *lock) {
 	l.unwatch()
-	s.locks = slices.DeleteFunc(s.locks, func(o *lock) bool { return o == l })
+	if i := slices.Index(s.locks, l); i >= 0 {
+		s.locks = slices.Delete(s.locks, i, i+1)
+		l.sess.locks--
+	}
 }
 
 // has reports whether l is a lock of the slot that can still be lost. m.mu is held.

@@ -14,7 +14,10 @@ import (
 type Hold struct {
 	m     *Manager
 	owner Owner
-	sess  *session // set before the Hold is handed out; nil of one that is Unlocked
+
+	// sessions are those of its locks, now or once: one, but for files that were
+	// renamed or linked. nil of a hold that is Unlocked.
+	sessions atomic.Pointer[[]*session]
 
 	lost atomic.Pointer[error] // why this hold is void, for ever; nil while it is not
 
@@ -28,7 +31,7 @@ type Hold struct {
 // ErrSuspended (the service has not answered for too long; see Await),
 // or ErrSessionLost or ErrLockLost, which are final. It costs one clock read.
 func (h *Hold) Check() error {
-	if h.Unlocked() || h.lost.Load() == nil && h.sess.renewal.Valid() {
+	if h.Unlocked() || h.lost.Load() == nil && h.valid() {
 		return nil
 	}
 	return h.state()
@@ -38,34 +41,62 @@ func (h *Hold) state() error {
 	if p := h.lost.Load(); p != nil {
 		return *p
 	}
-	switch h.sess.renewal.State() {
-	case renew.Lost:
-		return fmt.Errorf("%w: %w", ErrSessionLost, h.sess.renewal.Cause())
-	case renew.Held:
-		if h.sess.renewal.Valid() {
-			return nil
+	for _, s := range *h.sessions.Load() {
+		if s.renewal.State() == renew.Lost {
+			return fmt.Errorf("%w: %w", ErrSessionLost, s.renewal.Cause())
 		}
 	}
+	if h.valid() {
+		return nil
+	}
 	return ErrSuspended
+}
+
+func (h *Hold) valid() bool {
+	for _, s := range *h.sessions.Load() {
+		if !s.renewal.Valid() {
+			return false
+		}
+	}
+	return true
+}
+
+// rely makes the hold as good as s is, too, for ever: what is lost with s does not
+// become good again because its lock was given up meanwhile. m.mu is held.
+func (h *Hold) rely(s *session) {
+	var sessions []*session
+	if p := h.sessions.Load(); p != nil {
+		sessions = *p
+	}
+	if !slices.Contains(sessions, s) {
+		sessions = append(slices.Clone(sessions), s)
+		h.sessions.Store(&sessions)
+	}
 }
 
 // Await waits while the session is suspended. It returns nil when the hold
 // may be written again, ErrSessionLost or ErrLockLost, or ctx's error.
 func (h *Hold) Await(ctx context.Context) error {
-	if err := h.sess.renewal.Await(ctx); err != nil && ctx.Err() != nil {
-		return err
+	for _, s := range *h.sessions.Load() {
+		if err := s.renewal.Await(ctx); err != nil && ctx.Err() != nil {
+			return err
+		}
 	}
 	return h.state()
 }
 
 // Lost reports whether the hold is void for ever.
 func (h *Hold) Lost() bool {
-	return !h.Unlocked() && (h.lost.Load() != nil || h.sess.renewal.State() == renew.Lost)
+	return !h.Unlocked() && (h.lost.Load() != nil || h.any(func(s *renew.Session) bool { return s.State() == renew.Lost }))
 }
 
 // Troubled reports whether the hold may soon be suspended: what is written
 // under it has to reach the volume now, while it may.
-func (h *Hold) Troubled() bool { return !h.Unlocked() && h.sess.renewal.Troubled() }
+func (h *Hold) Troubled() bool { return !h.Unlocked() && h.any((*renew.Session).Troubled) }
+
+func (h *Hold) any(is func(*renew.Session) bool) bool {
+	return slices.ContainsFunc(*h.sessions.Load(), func(s *session) bool { return is(s.renewal) })
+}
 
 // Owner tells whose hold this is.
 func (h *Hold) Owner() Owner { return h.owner }
@@ -127,6 +158,7 @@ func (h *Hold) Rekey(from, to Key, via *Hold) {
 	} else {
 		h.locks[i] = l
 		l.holds[h] = struct{}{}
+		h.rely(l.sess)
 	}
 	m.drop(old, h)
 }
@@ -138,6 +170,7 @@ func (h *Hold) Share(k Key, via *Hold) {
 	defer m.mu.Unlock()
 	if i := via.find(k); i >= 0 && !h.released && !h.Lost() && !h.Unlocked() && h.find(k) < 0 {
 		h.join(via.locks[i])
+		h.rely(via.locks[i].sess)
 	}
 }
 

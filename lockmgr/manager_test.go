@@ -73,15 +73,19 @@ func inBubble(t *testing.T, test func(f *fixture)) {
 	})
 }
 
-func (f *fixture) manager() (*lockmgr.Manager, *bytes.Buffer) {
+func (f *fixture) manager(adjust ...func(*lockmgr.Config)) (*lockmgr.Manager, *bytes.Buffer) {
 	f.t.Helper()
 	log := &bytes.Buffer{}
-	m, err := lockmgr.New(f.t.Context(), lockmgr.Config{
+	cfg := lockmgr.Config{
 		Backend: f.svc,
 		Session: lockmgr.SessionInfo{Node: "node"},
 		Renew:   renew.Config{TTL: ttl, Clock: bubbleClock{}},
 		Logger:  slog.New(slog.NewTextHandler(log, nil)),
-	})
+	}
+	for _, a := range adjust {
+		a(&cfg)
+	}
+	m, err := lockmgr.New(f.t.Context(), cfg)
 	if err != nil {
 		f.t.Fatal(err)
 	}

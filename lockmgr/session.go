@@ -20,9 +20,11 @@ const (
 )
 
 // session is one session in the lock service and the goroutines that keep it.
+// Each has its own deadline and state, and what is lost with it is its locks.
 type session struct {
 	backend Session
 	renewal *renew.Session
+	locks   int // GUARDED_BY(Manager.mu); how many are in slots
 }
 
 // lease is what renew knows of a session.
@@ -65,9 +67,10 @@ func gone(err error) error {
 	return err
 }
 
-// session returns the current session, or opens one if that is lost. It tries
-// until ctx ends, then fails with ErrUnavailable.
-func (m *Manager) session(ctx context.Context) (*session, error) {
+// session returns a session to acquire locks on: prefer, if that is not nil and
+// lives, or one with room, or a new one. It tries until ctx ends, then fails with
+// ErrUnavailable.
+func (m *Manager) session(ctx context.Context, prefer *session) (*session, error) {
 	select {
 	case m.opening <- struct{}{}:
 		defer func() { <-m.opening }()
@@ -75,13 +78,13 @@ func (m *Manager) session(ctx context.Context) (*session, error) {
 		return nil, fmt.Errorf("%w: no session: %w", ErrUnavailable, ctx.Err())
 	}
 	m.mu.Lock()
-	cur, closed := m.cur, m.refusing
+	living, closed := m.roomy(prefer), m.refusing
 	m.mu.Unlock()
 	if closed {
 		return nil, ErrClosed
 	}
-	if cur != nil && cur.renewal.State() != renew.Lost {
-		return cur, nil
+	if living != nil {
+		return living, nil
 	}
 	for delay := retryMin; ; delay = min(2*delay, retryMax) {
 		s, err := m.openSession(ctx)
@@ -97,6 +100,27 @@ func (m *Manager) session(ctx context.Context) (*session, error) {
 			return nil, fmt.Errorf("%w: %w", err, ctx.Err())
 		}
 	}
+}
+
+// roomy returns prefer if it lives, or the first session with room, one that is
+// Suspended only if no other has; or nil. m.mu is held.
+func (m *Manager) roomy(prefer *session) (found *session) {
+	if prefer != nil && prefer.renewal.State() != renew.Lost {
+		return prefer
+	}
+	for _, s := range m.sessions {
+		switch s.renewal.State() {
+		case renew.Held:
+			if s.locks < m.cfg.KeysPerSession {
+				return s
+			}
+		case renew.Suspended:
+			if found == nil {
+				found = s
+			}
+		}
+	}
+	return found
 }
 
 func (m *Manager) openSession(ctx context.Context) (*session, error) {
@@ -115,7 +139,7 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 		if m.refusing {
 			err = ErrClosed
 		} else {
-			m.cur = s
+			m.sessions = append(m.sessions, s)
 			m.wg.Add(1)
 		}
 		m.mu.Unlock()
@@ -145,6 +169,9 @@ func (m *Manager) watch(s *session) {
 	defer m.wg.Done()
 	<-s.renewal.Lost()
 	m.mu.Lock()
+	if !m.closed { // else Close ends it
+		m.sessions = slices.DeleteFunc(m.sessions, func(o *session) bool { return o == s })
+	}
 	n := 0
 	for _, sl := range m.slots {
 		for _, l := range slices.Clone(sl.locks) {

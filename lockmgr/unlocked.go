@@ -5,4 +5,4 @@ package lockmgr
 func (m *Manager) Unlocked(owner Owner) *Hold { return &Hold{m: m, owner: owner} }
 
 // Unlocked reports whether the hold is one of Manager.Unlocked.
-func (h *Hold) Unlocked() bool { return h.sess == nil }
+func (h *Hold) Unlocked() bool { return h.sessions.Load() == nil }
