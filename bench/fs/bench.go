@@ -20,7 +20,8 @@ import (
 type bench struct {
 	opts    options
 	self    string // this program
-	tmp     string // all files of the run
+	top     string // all files of the run
+	tmp     string // those that are measured, and with them the mounts
 	sizes   sizes
 	systems []*system
 	notes   []string // on what was skipped
@@ -31,11 +32,17 @@ func newBench(o options) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	tmp, err := os.MkdirTemp(o.dir, "lockfs-bench")
+	top, err := os.MkdirTemp(o.dir, "lockfs-bench")
 	if err != nil {
 		return nil, err
 	}
-	return &bench{opts: o, self: self, tmp: tmp, sizes: sizesFor(o.short)}, nil
+	b := &bench{opts: o, self: self, top: top, tmp: top, sizes: sizesFor(o.short)}
+	if disk, err := newDisk(top); err == nil {
+		b.tmp = disk
+	} else {
+		b.notes = append(b.notes, fmt.Sprintf("'ext4' is whatever %s is on: an ext4 of our own cannot be made: %v", top, err))
+	}
+	return b, nil
 }
 
 // start makes the files, and mounts what there is to mount.
@@ -80,10 +87,15 @@ func (b *bench) close() error {
 		errs = append(errs, s.stop())
 		left = left || mounted(s.dir)
 	}
-	if left {
-		return errors.Join(append(errs, fmt.Errorf("%s is left as it is", b.tmp))...)
+	if !left {
+		err := removeDisk(b.top)
+		errs = append(errs, err)
+		left = err != nil
 	}
-	return errors.Join(append(errs, os.RemoveAll(b.tmp))...)
+	if left {
+		return errors.Join(append(errs, fmt.Errorf("%s is left as it is", b.top))...)
+	}
+	return errors.Join(append(errs, os.RemoveAll(b.top))...)
 }
 
 // measure takes all figures.

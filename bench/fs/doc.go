@@ -10,7 +10,8 @@
 //
 // # What is compared
 //
-//	ext4      a plain directory, below all others (-dir says where)
+//	ext4      a plain directory of an ext4 that is made for the run, in a file
+//	          (-dir says where); the backings of all others are beside it
 //	lockfs    the view, with lockfs' own Manager over the in-memory lock service:
 //	          what a lock costs in etcd is measured elsewhere
 //	loopback  go-fuse's example, from the module that lockfs uses, serving reads and
