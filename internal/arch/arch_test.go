@@ -72,12 +72,12 @@ func hasDoc(f *ast.File) bool {
 func TestDoors(t *testing.T) {
 	doors := map[string][]string{
 		"github.com/hanwen/go-fuse/":   {"fs"},
-		"go.etcd.io/":                  {"lockmgr/etcdlock", "internal/embedetcd"},
+		"go.etcd.io/":                  {"lockmgr/etcdlock", "internal/embedetcd", "bench/locks"},
 		"google.golang.org/grpc":       {"lockmgr/etcdlock", "internal/embedetcd"},
 		"go.uber.org/zap":              {"lockmgr/etcdlock", "internal/embedetcd"},
 		"github.com/spf13/":            {"cmd/lockfs"},
-		module + "renew":               {"lockmgr", "cmd/lockfs", "bench/fs"},
-		module + "lockmgr/etcdlock":    {"cmd/lockfs"},
+		module + "renew":               {"lockmgr", "cmd/lockfs", "bench/fs", "bench/locks"},
+		module + "lockmgr/etcdlock":    {"cmd/lockfs", "bench/locks"},
 		module + "internal/embedetcd":  {"cmd/lockfs"},
 		module + "fs":                  {"cmd/lockfs", "bench/fs"},
 		module + "lockmgr/lockmgrtest": {"bench/fs"},

@@ -88,7 +88,7 @@ func (t Target) String() string {
 		sign, v = "≤", t.AtMost
 	}
 	if t.Over == "" {
-		return fmt.Sprintf("%s %g", sign, v)
+		return fmt.Sprintf("%s %.3g", sign, v)
 	}
 	return fmt.Sprintf("%s %.2f × %s", sign, v, t.Over)
 }

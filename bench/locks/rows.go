@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lockfs/lockfs/bench/internal/report"
+)
+
+// row is what is measured at once: some lines of the table.
+type row struct {
+	name    string
+	nodes   int // of etcd
+	systems []string
+	rounds  int // at most; 0 if -rounds alone says how many
+	lines   []line
+
+	// measure returns a figure for each line.
+	measure func(ctx context.Context, b *bench, c *cluster, system string) ([]float64, error)
+}
+
+// line is one line of the table.
+type line struct {
+	name    string // after the row's
+	unit    string
+	targets []report.Target
+}
+
+// The units of figures.
+const (
+	micros    = "µs"
+	millis    = "ms"
+	perSecond = "/s"
+	ttls      = "TTL"
+	seconds   = "s"
+	percent   = "%"
+	kibibytes = "KiB"
+)
+
+// systemNames are what can be compared, in the order of the table's columns.
+var systemNames = []string{"txn", "mutex", "leases", "session", "lockfs"}
+
+// allRows is the table.
+func allRows() []row {
+	var rows []row
+	for _, nodes := range []int{1, 3} {
+		for _, callers := range []int{1, 8, 64} {
+			rows = append(rows, cycleRow(nodes, callers))
+		}
+		for _, waiters := range []int{2, 16, 128} {
+			rows = append(rows, handoffRow(nodes, waiters))
+		}
+	}
+	rows = append(rows, takeoverRows()...)
+	for _, n := range []int{100, 1000, 10000} {
+		rows = append(rows, heldRow(n))
+	}
+	return rows
+}
+
+// count is "1 node", "3 nodes".
+func count(n int, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return fmt.Sprintf("%d %ss", n, of)
+}
+
+func cycleRow(nodes, callers int) row {
+	speed := line{unit: perSecond}
+	switch callers {
+	case 1:
+		speed = line{unit: micros, targets: []report.Target{report.Most("txn", 1.15)}}
+	case 64:
+		speed.targets = []report.Target{report.Least("mutex", 2.5)}
+	}
+	return row{
+		name: fmt.Sprintf("cycle, %s, %s", count(nodes, "node"), count(callers, "caller")), nodes: nodes, systems: systemNames,
+		lines: []line{
+			speed,
+			{name: "commits of a cycle"},
+			{name: "client's CPU of a cycle", unit: micros},
+			{name: "etcd's CPU of a cycle", unit: micros},
+		},
+		measure: cycles(callers),
+	}
+}
+
+func handoffRow(nodes, waiters int) row {
+	return row{
+		name: fmt.Sprintf("handoff, %s, %s", count(nodes, "node"), count(waiters, "waiter")), nodes: nodes,
+		systems: []string{"mutex", "lockfs"}, rounds: 5,
+		lines: []line{
+			{name: "p50", unit: millis, targets: []report.Target{report.Most("mutex", 0.5)}},
+			{name: "p99", unit: millis, targets: []report.Target{report.Most("", 30)}},
+		},
+		measure: handoffs(waiters),
+	}
+}
+
+// takeoverTTL is the shortest that a mount can have, or nearly so.
+const takeoverTTL = 3 * time.Second
+
+func takeoverRows() []row {
+	within := (takeoverTTL + time.Second).Seconds() / takeoverTTL.Seconds()
+	return []row{
+		{
+			name: fmt.Sprintf("takeover, TTL %v", takeoverTTL), nodes: 3, systems: []string{"mutex", "lockfs"}, rounds: 3,
+			lines:   []line{{unit: ttls, targets: []report.Target{report.Most("", within)}}},
+			measure: takeover(false),
+		},
+		{
+			name: "takeover, by a successor", nodes: 3, systems: []string{"lockfs"}, rounds: 3,
+			lines:   []line{{unit: seconds, targets: []report.Target{report.Most("", 1)}}},
+			measure: takeover(true),
+		},
+	}
+}
+
+func heldRow(n int) row {
+	var cpu []report.Target
+	if n == 10000 {
+		cpu = append(cpu, report.Most("", 0.5))
+	}
+	lines := []line{
+		{name: "client's CPU", unit: percent, targets: cpu},
+		{name: "etcd's CPU", unit: percent, targets: cpu},
+		{name: "client's memory of a lock", unit: kibibytes},
+		{name: "etcd's memory of a lock", unit: kibibytes},
+	}
+	if n < 1000 {
+		lines = lines[:2] // the memory of so few is lost in the garbage
+	}
+	return row{
+		name: fmt.Sprintf("held, %d locks", n), nodes: 1, systems: []string{"leases", "lockfs"}, rounds: 1,
+		lines: lines, measure: held(n),
+	}
+}

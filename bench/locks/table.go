@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/lockfs/lockfs/bench/internal/report"
+)
+
+// results is what was measured.
+type results struct {
+	systems []string
+	figures []figures
+	notes   []string
+}
+
+// figures are a line's, by system, one a round.
+type figures struct {
+	row  string
+	line line
+	of   map[string][]float64
+}
+
+func (f figures) name() string {
+	if f.line.name == "" {
+		return f.row
+	}
+	return f.row + ": " + f.line.name
+}
+
+// judged is what a target is about.
+func (f figures) judged(t report.Target) float64 {
+	if t.Over == "" {
+		return report.Median(f.of["lockfs"])
+	}
+	return report.Ratio(f.of["lockfs"], f.of[t.Over])
+}
+
+func (res *results) print(out io.Writer) {
+	fmt.Fprintln(out, "Medians. A ratio is lockfs over the other: of rates (/s), more is better; of all else, less.")
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(t, "\nrow\tunit\t")
+	for _, s := range res.systems {
+		fmt.Fprint(t, s, "\t")
+	}
+	others := slices.DeleteFunc(slices.Clone(res.systems), func(s string) bool { return s == "lockfs" })
+	for _, s := range others {
+		fmt.Fprint(t, "/", s, "\t")
+	}
+	fmt.Fprintln(t)
+	last := ""
+	for _, f := range res.figures {
+		name := f.name()
+		if f.row == last {
+			name = "  " + f.line.name
+		}
+		last = f.row
+		fmt.Fprintf(t, "%s\t%s\t", name, f.line.unit)
+		for _, s := range res.systems {
+			fmt.Fprint(t, report.Format(report.Median(f.of[s])), "\t")
+		}
+		for _, s := range others {
+			fmt.Fprint(t, report.Number("%.2f", report.Ratio(f.of["lockfs"], f.of[s])), "\t")
+		}
+		fmt.Fprintln(t)
+	}
+	t.Flush()
+	res.printTargets(out)
+	for _, n := range res.notes {
+		fmt.Fprintln(out, "\nNote:", n)
+	}
+}
+
+// printTargets says of each target whether it is met.
+func (res *results) printTargets(out io.Writer) {
+	var lines []string
+	for _, f := range res.figures {
+		for _, t := range f.line.targets {
+			v := f.judged(t)
+			if math.IsNaN(v) {
+				continue
+			}
+			unit := ""
+			if t.Over == "" {
+				unit = " " + f.line.unit
+			}
+			lines = append(lines, fmt.Sprintf("%s\t%s%s\t%s\t%.2f\t", f.name(), t, unit, t.Verdict(v), v))
+		}
+	}
+	if len(lines) == 0 {
+		return
+	}
+	fmt.Fprintln(out, "\nTargets:")
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, strings.Join(lines, "\n"))
+	t.Flush()
+}
