@@ -3,7 +3,7 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: build demo test bench deps lint
+.PHONY: build demo test bench bench-fs bench-locks deps lint
 
 # The program is one static binary.
 build:
@@ -17,10 +17,16 @@ demo: deps build
 test: deps lint
 	go test -race -timeout 20m ./...
 
-# What the view costs, beside ext4, go-fuse's loopback and bindfs: as root, some ten minutes.
-# BENCH='-rows create -rounds 3' are flags.
-bench:
+# What lockfs costs: docs/PERFORMANCE.md. Flags are those of one: make bench-locks BENCH='-rows handoff -rounds 3'.
+bench: bench-fs bench-locks
+
+# The view, beside ext4, go-fuse's loopback and bindfs: as root, some ten minutes.
+bench-fs:
 	CGO_ENABLED=0 go run ./bench/fs $(BENCH)
+
+# Locks in etcd, beside bare Txns, etcd's Mutex and a lease for each lock: some twelve minutes.
+bench-locks:
+	CGO_ENABLED=0 go run ./bench/locks $(BENCH)
 
 lint:
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'run gofmt -w on these files' >&2; exit 1; }
