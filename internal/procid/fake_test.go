@@ -57,7 +57,7 @@ func TestLookup(t *testing.T) {
 	// The main thread has exited; its cgroup must not matter.
 	p.write(100, "cgroup", "0::/\n")
 
-	want := Caller{Process: lockmgr.Process{PID: 100, Start: 5000}, Comm: "java", Pod: uid}
+	want := Caller{Process: lockmgr.Process{PID: 100, Start: 5000}, Comm: "java", Pod: uid, Container: cid}
 	if got, err := p.Lookup(103); err != nil || got != want {
 		t.Errorf("Lookup(103) = %+v, %v, want %+v", got, err, want)
 	}

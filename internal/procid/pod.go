@@ -6,7 +6,8 @@ import "bytes"
 // of, in the form it has in the API; empty when it is of none. A pod run
 // inside a pod's container is both UIDs, the outer one first, separated by a
 // slash: so a container that may make cgroups can set parts of itself apart,
-// but cannot pass for another pod.
+// but cannot pass for another pod. container is the runtime's id of the container
+// in the pod, the outer one; empty when it is not to be seen.
 //
 // The kubelet names a pod's cgroup in one of two ways, below any prefix:
 //
@@ -15,7 +16,7 @@ import "bytes"
 //
 // The file has one line for cgroup v2 and one for each controller of v1; the
 // first that names a pod counts.
-func podOf(cgroup []byte) string {
+func podOf(cgroup []byte) (pod, container string) {
 	// Not bytes.Lines: iterators would move every caller's buffer to the heap.
 	for len(cgroup) > 0 {
 		var line []byte
@@ -24,17 +25,17 @@ func podOf(cgroup []byte) string {
 		_, rest, _ := bytes.Cut(line, []byte{':'})
 		_, path, _ := bytes.Cut(rest, []byte{':'})
 		path = bytes.TrimSuffix(path, []byte(" (deleted)"))
-		if uid := podInPath(path); uid != "" {
-			return uid
+		if pod, container = podInPath(path); pod != "" {
+			return pod, container
 		}
 	}
-	return ""
+	return "", ""
 }
 
-func podInPath(path []byte) string {
+func podInPath(path []byte) (pod, container string) {
 	// Seen from a cgroup namespace, the kubepods above may be out of sight.
 	below := bytes.HasPrefix(path, []byte("/.."))
-	var pods, last []byte
+	var pods, last, id []byte
 	for len(path) > 0 {
 		var part []byte
 		part, path, _ = bytes.Cut(path, []byte{'/'})
@@ -48,8 +49,11 @@ func podInPath(path []byte) string {
 			}
 			pods, last = append(pods, uid...), uid
 		}
+		if pods != nil && id == nil {
+			id = containerInName(part)
+		}
 	}
-	return string(pods)
+	return string(pods), string(id)
 }
 
 // podInName returns the pod UID in one cgroup's name; nil when there is none.
@@ -72,6 +76,18 @@ func podInName(name []byte) []byte {
 	return uid
 }
 
+// containerInName returns the container id in one cgroup's name: alone, or behind
+// what the runtime is called (cri-containerd-, crio-, docker-). nil when there is
+// none, as for the process with which CRI-O watches a container.
+func containerInName(name []byte) []byte {
+	name = bytes.TrimSuffix(name, []byte(".scope"))
+	id := name[bytes.LastIndexAny(name, "-:")+1:]
+	if len(id) != 64 || !isHex(id) || bytes.HasSuffix(name[:len(name)-len(id)], []byte("-conmon-")) {
+		return nil
+	}
+	return id
+}
+
 // isUID reports whether b is a UUID or, as static pods have, a hash of 32 hex
 // digits.
 func isUID(b []byte) bool {
@@ -83,9 +99,20 @@ func isUID(b []byte) bool {
 			if c != '-' {
 				return false
 			}
-		} else if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+		} else if !isHexDigit(c) {
 			return false
 		}
 	}
 	return true
 }
+
+func isHex(b []byte) bool {
+	for _, c := range b {
+		if !isHexDigit(c) {
+			return false
+		}
+	}
+	return true
+}
+
+func isHexDigit(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' }

@@ -75,8 +75,12 @@ func TestPodOf(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			for _, end := range []string{"", "\n"} {
-				if got := podOf([]byte(test.cgroup + end)); got != test.want {
+				got, container := podOf([]byte(test.cgroup + end))
+				if got != test.want {
 					t.Errorf("podOf(%q) = %q, want %q", test.cgroup+end, got, test.want)
+				}
+				if want := test.want != "" && strings.Contains(test.cgroup, cid); want != (container == cid) || !want && container != "" {
+					t.Errorf("podOf(%q) is of container %q, want one: %v", test.cgroup+end, container, want)
 				}
 			}
 		})
@@ -87,7 +91,10 @@ func FuzzPodOf(f *testing.F) {
 	f.Add([]byte("0::/kubepods/burstable/pod" + uid + "/" + cid + "\n"))
 	f.Add([]byte("0::/../kubepods-pod" + uidSlice + ".slice:cri-containerd:" + cid))
 	f.Fuzz(func(t *testing.T, cgroup []byte) {
-		pod := podOf(cgroup)
+		pod, container := podOf(cgroup)
+		if container != "" && (pod == "" || len(container) != 64) {
+			t.Errorf("podOf(%q) = %q, %q", cgroup, pod, container)
+		}
 		for part := range strings.SplitSeq(pod, "/") {
 			if pod != "" && !isUID([]byte(part)) {
 				t.Errorf("podOf(%q) = %q", cgroup, pod)

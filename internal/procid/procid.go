@@ -27,6 +27,9 @@ type Caller struct {
 	// outer/inner; empty outside pods. A static pod's is that of its manifest
 	// (32 hex digits), not of its mirror in the API.
 	Pod string
+	// Container is the runtime's id of its container in the pod, as in the API
+	// behind the runtime's name; empty when it is in none.
+	Container string
 }
 
 // Lookup returns the process of thread tid, in two or four small reads. It fails with an error that wraps
@@ -71,7 +74,7 @@ func (p Proc) Lookup(tid int) (Caller, error) {
 	if b, err = p.read(buf, tid, "cgroup"); err != nil {
 		return Caller{}, err
 	}
-	caller.Pod = podOf(b)
+	caller.Pod, caller.Container = podOf(b)
 	return caller, nil
 }
 
