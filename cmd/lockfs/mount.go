@@ -10,22 +10,15 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/fs"
-	"github.com/lockfs/lockfs/internal/boottime"
-	"github.com/lockfs/lockfs/internal/lifeline"
+	"github.com/lockfs/lockfs/internal/embedetcd"
 	"github.com/lockfs/lockfs/internal/mounts"
-	"github.com/lockfs/lockfs/internal/procid"
+	"github.com/lockfs/lockfs/internal/serve"
 	"github.com/lockfs/lockfs/internal/volume"
-	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/policy"
 	"github.com/lockfs/lockfs/renew"
 )
-
-// startTimeout bounds the first answers of the lock service, so that a mount
-// that cannot work says so instead of hanging.
-const startTimeout = 15 * time.Second
 
 // syncAuto is fs.SyncClose on a network file system, else fs.SyncNever.
 const syncAuto fs.Sync = "auto"
@@ -147,10 +140,7 @@ func (o *mountOptions) check() error {
 		return usage(fmt.Errorf("%s is on a network file system (%s), and locks kept on this machine exclude no other: give --endpoints, or --embedded if only this machine writes there", o.source, fstype))
 	}
 	if o.sync.value == syncAuto {
-		o.sync.value = fs.SyncNever
-		if network {
-			o.sync.value = fs.SyncClose
-		}
+		o.sync.value = ""
 	}
 	if o.guard && os.Geteuid() != 0 {
 		return usage(errors.New("--guard: only root can make a directory immutable: drop it, or run as root"))
@@ -158,35 +148,7 @@ func (o *mountOptions) check() error {
 	if o.policy, err = o.readPolicy(); err != nil {
 		return usage(err)
 	}
-	if scope := o.needsHostPIDs(); scope != "" && !(procid.Proc{}).InHostPIDNamespace() {
-		return usage(fmt.Errorf("scope %s: callers cannot be told apart outside the host's PID namespace: share it (in Kubernetes: hostPID: true), or use scope handle or node", scope))
-	}
-	if err := mounts.CheckFuse(); err != nil {
-		return err
-	}
-	if err := mounts.ClearStale(o.mountpoint); errors.As(err, new(*mounts.PathError)) {
-		return usage(err)
-	} else if err != nil {
-		return err
-	}
-	if o.mountpoint, err = mounts.CheckMountpoint(o.source, o.mountpoint); err != nil {
-		return usage(err)
-	}
 	return nil
-}
-
-// needsHostPIDs returns a scope, of the mount or of a rule, that tells callers
-// apart by their processes; "" if there is none.
-func (o *mountOptions) needsHostPIDs() fs.Scope {
-	if o.scope.value.NeedsHostPIDs() {
-		return o.scope.value
-	}
-	for _, r := range o.policy.Rules() {
-		if s := fs.Scope(r.Scope); s.NeedsHostPIDs() {
-			return s
-		}
-	}
-	return ""
 }
 
 func (o *mountOptions) renew() renew.Config {
@@ -204,129 +166,24 @@ func (o *mountOptions) run(ctx context.Context) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	log := o.logger().With(slog.String("namespace", o.namespace), slog.String("name", o.name))
-	raiseFileLimit(log)
-
-	start, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	backend, closeBackend, err := o.connect(start, o.source, log)
+	state, err := embedetcd.StateDir()
 	if err != nil {
 		return err
 	}
-	defer closeBackend()
-	volumeID, err := volume.Check(start, volume.Config{
-		Source: o.source, Namespace: o.namespace, Name: o.name, Record: backend,
-		Policy: o.policy.Digest(), SetPolicy: o.setPolicy,
-	})
-	if err != nil {
-		return err
+	log := o.logger()
+	serve.RaiseFileLimit(log)
+	err = serve.New(serve.Config{
+		Namespace: o.namespace, Name: o.name, Source: o.source, Mountpoint: o.mountpoint,
+		Connect: func(ctx context.Context, log *slog.Logger) (serve.Backend, func(), error) {
+			return o.connect(ctx, o.source, log)
+		},
+		Policy: o.policy, SetPolicy: o.setPolicy,
+		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Scope: o.scope.value, ReadLocks: o.readLocks,
+		Sync: o.sync.value, AllowOther: o.allowOther, Guard: o.guard,
+		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,
+	}).Run(ctx)
+	if errors.As(err, new(*serve.RefusedError)) {
+		return usage(err)
 	}
-	info, err := o.session()
-	if err != nil {
-		return err
-	}
-	next, err := newSuccessor(backend, volumeID, o.source, info.BootID, log)
-	if err != nil {
-		return err
-	}
-	life, err := lifeline.Hold(next.dir, next.dev)
-	if err != nil {
-		return fmt.Errorf("the mark of a living mount: %w", err)
-	}
-	// Unless the session has ended, for whoever comes next to find it dead.
-	defer life.Leave()
-	info.Lifeline = life.ID
-	next.succeed(start)
-	locks, err := lockmgr.New(start, lockmgr.Config{Backend: backend, Session: info, Renew: o.renew(), Logger: log})
-	if err != nil {
-		return err
-	}
-	if o.guard {
-		guardMountpoint(log, o.mountpoint)
-	}
-	view, err := fs.Mount(o.mountpoint, fs.Config{
-		Source: o.source, Locks: locks, Scope: o.scope.value, Policy: o.policy, Wait: time.Duration(o.wait), NameWait: o.nameWait, Sync: o.sync.value,
-		ReadLocks:  o.readLocks,
-		AllowOther: o.allowOther, Logger: log,
-	})
-	if err != nil {
-		return errors.Join(err, o.closeLocks(locks))
-	}
-	log.Info("mounted", slog.String("source", o.source), slog.String("mountpoint", o.mountpoint),
-		slog.String("policy", o.policy.Digest()), slog.String("version", buildVersion()))
-	defer reportUnmatched(log, o.policy)
-
-	unmounted := make(chan struct{})
-	go func() { view.Wait(); close(unmounted) }()
-	select {
-	case <-ctx.Done():
-		log.Info("unmounting on a signal")
-	case <-unmounted:
-		log.Info("unmounted by somebody else")
-	}
-	// Programs that still write get what they wrote to the volume first; only
-	// then are the locks let go.
-	stop, cancelStop := context.WithTimeout(context.Background(), o.ttl)
-	defer cancelStop()
-	err = view.Close(stop)
-	if errors.Is(err, context.DeadlineExceeded) {
-		// A write is still on its way to the volume: nobody else may have its
-		// lock before the lease ends by itself.
-		return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", o.ttl, err)
-	}
-	if closeErr := o.closeLocks(locks); closeErr != nil {
-		return errors.Join(err, closeErr)
-	}
-	life.Close()
 	return err
-}
-
-func (o *mountOptions) closeLocks(locks *lockmgr.Manager) error {
-	ctx, cancel := context.WithTimeout(context.Background(), o.ttl)
-	defer cancel()
-	return locks.Close(ctx)
-}
-
-// session describes this mount to those who look at its locks.
-func (o *mountOptions) session() (lockmgr.SessionInfo, error) {
-	if o.node == "" {
-		var err error
-		if o.node, err = os.Hostname(); err != nil {
-			return lockmgr.SessionInfo{}, err
-		}
-	}
-	boot, err := boottime.BootID()
-	if err != nil {
-		return lockmgr.SessionInfo{}, err
-	}
-	return lockmgr.SessionInfo{
-		Node: o.node, BootID: boot, Mountpoint: o.mountpoint, Version: buildVersion(), Started: time.Now(),
-	}, nil
-}
-
-// guardMountpoint keeps programs from writing to the bare directory while the
-// view is away. It stays when the mount ends: the next one is as likely to be late.
-func guardMountpoint(log *slog.Logger, mountpoint string) {
-	switch set, err := mounts.Guard(mountpoint); {
-	case err != nil:
-		log.Warn("the bare mountpoint cannot be guarded: while it is not mounted, programs can write to it", slog.Any("error", err))
-	case set:
-		log.Info("the bare mountpoint is immutable from now on (chattr -i takes it back)", slog.String("mountpoint", mountpoint))
-	}
-}
-
-// raiseFileLimit makes room for one descriptor per inode that the kernel knows.
-func raiseFileLimit(log *slog.Logger) {
-	var l unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
-		return
-	}
-	const want = 1 << 20 // the kernel's own limit, unless fs.nr_open was changed
-	if l.Max < want && unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: want, Max: want}) == nil {
-		return
-	}
-	l.Cur = l.Max
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
-		log.Warn("cannot raise the limit of open files", slog.Any("error", err))
-	}
 }

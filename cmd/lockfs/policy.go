@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 
@@ -40,11 +39,4 @@ func (p *policyFlags) readPolicy() (*policy.Policy, error) {
 		scopes[i] = string(s)
 	}
 	return policy.Parse(scopes, sources...)
-}
-
-// reportUnmatched names the rules that nothing has met, which may be misspelled.
-func reportUnmatched(log *slog.Logger, p *policy.Policy) {
-	for _, r := range p.Unmatched() {
-		log.Warn("a rule of the policy matched nothing that was used here", slog.String("rule", r.String()))
-	}
 }

@@ -76,10 +76,10 @@ func TestDoors(t *testing.T) {
 		"google.golang.org/grpc":       {"lockmgr/etcdlock", "internal/embedetcd"},
 		"go.uber.org/zap":              {"lockmgr/etcdlock", "internal/embedetcd"},
 		"github.com/spf13/":            {"cmd/lockfs"},
-		module + "renew":               {"lockmgr", "cmd/lockfs", "bench/fs", "bench/locks"},
+		module + "renew":               {"lockmgr", "cmd/lockfs", "internal/serve", "bench/fs", "bench/locks"},
 		module + "lockmgr/etcdlock":    {"cmd/lockfs", "bench/locks"},
 		module + "internal/embedetcd":  {"cmd/lockfs"},
-		module + "fs":                  {"cmd/lockfs", "bench/fs"},
+		module + "fs":                  {"cmd/lockfs", "internal/serve", "bench/fs"},
 		module + "lockmgr/lockmgrtest": {"bench/fs"},
 	}
 	for dir, p := range load(t) {

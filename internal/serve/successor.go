@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
-	"github.com/lockfs/lockfs/internal/embedetcd"
 	"github.com/lockfs/lockfs/internal/lifeline"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/lockmgr"
@@ -33,17 +32,13 @@ type successor struct {
 }
 
 // newSuccessor needs the volume's id: directories of one name may be others.
-func newSuccessor(service sessions, volume uuid.UUID, source, bootID string, log *slog.Logger) (*successor, error) {
-	state, err := embedetcd.StateDir()
-	if err != nil {
-		return nil, err
-	}
+func newSuccessor(service sessions, stateDir string, volume uuid.UUID, source, bootID string, log *slog.Logger) (*successor, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(source, &st); err != nil {
 		return nil, fmt.Errorf("stat %s: %w", source, err)
 	}
 	return &successor{
-		service: service, dir: filepath.Join(state, "alive", volume.String()),
+		service: service, dir: filepath.Join(stateDir, "alive", volume.String()),
 		source: source, dev: st.Dev, bootID: bootID, log: log,
 	}, nil
 }

@@ -1,0 +1,119 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/mounts"
+	"github.com/lockfs/lockfs/internal/procid"
+	"github.com/lockfs/lockfs/internal/volume"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// Backend is a lock service as a mount needs it.
+type Backend interface {
+	lockmgr.Backend
+	volume.RecordStore
+	sessions
+}
+
+// Config says what is served, and how.
+type Config struct {
+	// Namespace and Name are the volume's. Required.
+	Namespace, Name string
+	// Source is the shared directory, Mountpoint an empty one. Required.
+	Source, Mountpoint string
+	// Connect reaches the lock service; disconnect, which is not nil, is called
+	// at the end. Required.
+	Connect func(ctx context.Context, log *slog.Logger) (b Backend, disconnect func(), err error)
+	// Policy; nil means that all files are locked. SetPolicy makes it the volume's.
+	Policy    *policy.Policy
+	SetPolicy bool
+	// Renew holds the timings of the session; its TTL is required.
+	Renew renew.Config
+	// Wait, NameWait, Scope and ReadLocks are the view's, see fs.Config.
+	Wait, NameWait time.Duration
+	Scope          fs.Scope
+	ReadLocks      bool
+	// Sync; "" means fs.SyncClose if Source is on a network file system, else
+	// fs.SyncNever.
+	Sync fs.Sync
+	// AllowOther lets other users than the daemon's see the view.
+	AllowOther bool
+	// Guard makes the bare Mountpoint immutable, which only root can.
+	Guard bool
+	// Node names this machine to people; "" means its host name.
+	Node string
+	// Version is that of the program, for people.
+	Version string
+	// StateDir keeps, for as long as the machine is up, the proofs of which
+	// mounts live. Required.
+	StateDir string
+	// Logger; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// RefusedError says that what was asked for cannot be done as it was asked.
+type RefusedError struct{ Err error }
+
+func (e *RefusedError) Error() string { return e.Err.Error() }
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+func refused(err error) error { return &RefusedError{err} }
+
+// prepare refuses what cannot work, before anything is started, clears what a
+// killed daemon has left at the mountpoint, and makes the paths absolute.
+func (c *Config) prepare() error {
+	var err error
+	if c.Source, err = mounts.CheckSource(c.Source); err != nil {
+		return refused(err)
+	}
+	if c.Sync == "" {
+		_, network, err := mounts.NetworkFS(c.Source)
+		if err != nil {
+			return err
+		}
+		c.Sync = fs.SyncNever
+		if network {
+			c.Sync = fs.SyncClose
+		}
+	}
+	if c.Scope == "" {
+		c.Scope = fs.ScopeAuto
+	}
+	if scope := c.needsHostPIDs(); scope != "" && !(procid.Proc{}).InHostPIDNamespace() {
+		return refused(fmt.Errorf("scope %s: callers cannot be told apart outside the host's PID namespace: share it (in Kubernetes: hostPID: true), or use scope handle or node", scope))
+	}
+	if err := mounts.CheckFuse(); err != nil {
+		return err
+	}
+	if err := mounts.ClearStale(c.Mountpoint); errors.As(err, new(*mounts.PathError)) {
+		return refused(err)
+	} else if err != nil {
+		return err
+	}
+	if c.Mountpoint, err = mounts.CheckMountpoint(c.Source, c.Mountpoint); err != nil {
+		return refused(err)
+	}
+	return nil
+}
+
+// needsHostPIDs returns a scope, of the mount or of a rule, that tells callers
+// apart by their processes; "" if there is none.
+func (c *Config) needsHostPIDs() fs.Scope {
+	if c.Scope.NeedsHostPIDs() {
+		return c.Scope
+	}
+	for _, r := range c.Policy.Rules() {
+		if s := fs.Scope(r.Scope); s.NeedsHostPIDs() {
+			return s
+		}
+	}
+	return ""
+}

@@ -1,0 +1,183 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/internal/lifeline"
+	"github.com/lockfs/lockfs/internal/mounts"
+	"github.com/lockfs/lockfs/internal/volume"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// startTimeout bounds the first answers of the lock service, so that a mount
+// that cannot work says so instead of hanging.
+const startTimeout = 15 * time.Second
+
+// Volume is a volume that is served, or to be served, at a mountpoint.
+type Volume struct {
+	cfg Config
+	log *slog.Logger
+
+	mu    sync.Mutex
+	locks *lockmgr.Manager // GUARDED_BY(mu); while the view is mounted
+}
+
+// New returns a Volume that Run serves.
+func New(cfg Config) *Volume {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Volume{cfg: cfg, log: cfg.Logger.With(slog.String("namespace", cfg.Namespace), slog.String("name", cfg.Name))}
+}
+
+// State tells what the sessions of the mount are worth; ok is false while
+// nothing is mounted.
+func (v *Volume) State() (state renew.State, ok bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.locks == nil {
+		return renew.Lost, false
+	}
+	return v.locks.State(), true
+}
+
+func (v *Volume) mounted(locks *lockmgr.Manager) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.locks = locks
+}
+
+// Run mounts the view and serves it until ctx ends or somebody unmounts it.
+// It fails with a *RefusedError, before anything was started, when what is
+// asked for has to be asked otherwise.
+func (v *Volume) Run(ctx context.Context) error {
+	c := v.cfg
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	start, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	backend, disconnect, err := c.Connect(start, v.log)
+	if err != nil {
+		return err
+	}
+	defer disconnect()
+	id, err := volume.Check(start, volume.Config{
+		Source: c.Source, Namespace: c.Namespace, Name: c.Name, Record: backend,
+		Policy: c.Policy.Digest(), SetPolicy: c.SetPolicy,
+	})
+	if err != nil {
+		return err
+	}
+	info, err := c.session()
+	if err != nil {
+		return err
+	}
+	next, err := newSuccessor(backend, c.StateDir, id, c.Source, info.BootID, v.log)
+	if err != nil {
+		return err
+	}
+	life, err := lifeline.Hold(next.dir, next.dev)
+	if err != nil {
+		return fmt.Errorf("the mark of a living mount: %w", err)
+	}
+	// Unless the session has ended, for whoever comes next to find it dead.
+	defer life.Leave()
+	info.Lifeline = life.ID
+	next.succeed(start)
+	locks, err := lockmgr.New(start, lockmgr.Config{Backend: backend, Session: info, Renew: c.Renew, Logger: v.log})
+	if err != nil {
+		return err
+	}
+	if c.Guard {
+		guard(v.log, c.Mountpoint)
+	}
+	view, err := fs.Mount(c.Mountpoint, fs.Config{
+		Source: c.Source, Locks: locks, Scope: c.Scope, Policy: c.Policy, Wait: c.Wait, NameWait: c.NameWait, Sync: c.Sync,
+		ReadLocks:  c.ReadLocks,
+		AllowOther: c.AllowOther, Logger: v.log,
+	})
+	if err != nil {
+		return errors.Join(err, c.closeLocks(locks))
+	}
+	v.log.Info("mounted", slog.String("source", c.Source), slog.String("mountpoint", c.Mountpoint),
+		slog.String("policy", c.Policy.Digest()), slog.String("version", c.Version))
+	v.mounted(locks)
+	defer v.mounted(nil)
+	defer v.reportUnmatched()
+
+	unmounted := make(chan struct{})
+	go func() { view.Wait(); close(unmounted) }()
+	select {
+	case <-ctx.Done():
+		v.log.Info("unmounting")
+	case <-unmounted:
+		v.log.Info("unmounted by somebody else")
+	}
+	// Programs that still write get what they wrote to the volume first; only
+	// then are the locks let go.
+	stop, cancelStop := context.WithTimeout(context.Background(), c.Renew.TTL)
+	defer cancelStop()
+	err = view.Close(stop)
+	if errors.Is(err, context.DeadlineExceeded) {
+		// A write is still on its way to the volume: nobody else may have its
+		// lock before the lease ends by itself.
+		return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", c.Renew.TTL, err)
+	}
+	if closeErr := c.closeLocks(locks); closeErr != nil {
+		return errors.Join(err, closeErr)
+	}
+	life.Close()
+	return err
+}
+
+func (c *Config) closeLocks(locks *lockmgr.Manager) error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.Renew.TTL)
+	defer cancel()
+	return locks.Close(ctx)
+}
+
+// session describes this mount to those who look at its locks.
+func (c *Config) session() (lockmgr.SessionInfo, error) {
+	node := c.Node
+	if node == "" {
+		var err error
+		if node, err = os.Hostname(); err != nil {
+			return lockmgr.SessionInfo{}, err
+		}
+	}
+	boot, err := boottime.BootID()
+	if err != nil {
+		return lockmgr.SessionInfo{}, err
+	}
+	return lockmgr.SessionInfo{
+		Node: node, BootID: boot, Mountpoint: c.Mountpoint, Version: c.Version, Started: time.Now(),
+	}, nil
+}
+
+// guard keeps programs from writing to the bare directory while the view is
+// away. It stays when the mount ends: the next one is as likely to be late.
+func guard(log *slog.Logger, mountpoint string) {
+	switch set, err := mounts.Guard(mountpoint); {
+	case err != nil:
+		log.Warn("the bare mountpoint cannot be guarded: while it is not mounted, programs can write to it", slog.Any("error", err))
+	case set:
+		log.Info("the bare mountpoint is immutable from now on (chattr -i takes it back)", slog.String("mountpoint", mountpoint))
+	}
+}
+
+// reportUnmatched names the rules that nothing has met, which may be misspelled.
+func (v *Volume) reportUnmatched() {
+	for _, r := range v.cfg.Policy.Unmatched() {
+		v.log.Warn("a rule of the policy matched nothing that was used here", slog.String("rule", r.String()))
+	}
+}
