@@ -35,6 +35,7 @@ type spot struct {
 	hold   *lockmgr.Hold
 	timer  *time.Timer
 	looked bool // the caller has looked something up since, and found it
+	over   bool // the system call is: the program has got ESTALE or ENOENT
 }
 
 // send notes that the caller is about to be answered ESTALE and keeps hold,
@@ -60,15 +61,17 @@ func (p *parking) send(k parkKey, hold *lockmgr.Hold) bool {
 
 // sendAgain sends a caller who has been sent before, and has looked since: it
 // was told of another file than it comes for now, or this is another system
-// call. A caller who has not looked does not mean a name.
+// call. After that the program has its ESTALE, and the next call may begin with
+// what the kernel remembers, without a look: that is sent too. A caller who has
+// not looked otherwise does not mean a name.
 func (p *parking) sendAgain(k parkKey) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.spots[k]
-	if s == nil || !s.looked || s.hold != nil {
+	if s == nil || !s.looked && !s.over || s.hold != nil {
 		return false
 	}
-	s.looked = false
+	s.looked, s.over = false, s.looked
 	return true
 }
 
@@ -85,7 +88,7 @@ func (p *parking) looked(tid uint32, found bool) {
 	defer p.mu.Unlock()
 	for k, s := range p.spots {
 		if k.tid == tid {
-			s.looked = found
+			s.looked, s.over = found, !found
 		}
 	}
 }

@@ -174,36 +174,58 @@ func TestRenameDuringOpen(t *testing.T) {
 // look before, in a call that ended without an open. It once followed the file
 // that the kernel knew by the name to where that was now, and truncated it there.
 func TestOpenDoesNotFollowAFile(t *testing.T) {
-	v := newVolume(t)
-	v.inMemory()
-	a := v.mount("a")
-	p := v.newUser(1000, 0)
-	// put gives the name f to a new file, behind the view's back.
-	put := func(old, data string, mode os.FileMode) {
-		t.Helper()
-		if err := os.Rename(v.inSource("f"), v.inSource(old)); err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
-		v.write("f", data)
-		if err := os.Chmod(v.inSource("f"), mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put("", "first", 0o666)
-	p.must(call{Op: "mode", Path: a.path("f")}) // the kernel knows it
-	put("old1", "root's", 0o600)
-	p.fails(call{Op: "open", Path: a.path("f"), Flags: wronly}, unix.EACCES) // sent to look, and not let in
-	put("old2", "second", 0o666)
-	eventually(t, "the kernel knows the second", func() bool {
-		return p.must(call{Op: "mode", Path: a.path("f")}) == 0o666
-	})
-	put("old3", "third", 0o666)
-	p.open(a.path("f"), wronly|unix.O_TRUNC)
-	if got := v.read("old3"); got != "second" {
-		t.Errorf("the file that had the name before holds %q", got)
-	}
-	if got := v.read("f"); got != "" {
-		t.Errorf("the file that was opened holds %q", got)
+	for _, end := range []unix.Errno{unix.EACCES, unix.ENOENT} {
+		t.Run(unix.ErrnoName(end), func(t *testing.T) {
+			v := newVolume(t)
+			v.inMemory()
+			a := v.mount("a")
+			p, other := v.newUser(1000, 0), v.newUser(1001, 0)
+			// away takes the name f from a file, behind the view's back.
+			away := func(to string) {
+				t.Helper()
+				if err := os.Rename(v.inSource("f"), v.inSource(to)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			put := func(data string, mode os.FileMode) {
+				t.Helper()
+				v.write("f", data)
+				if err := os.Chmod(v.inSource("f"), mode); err != nil {
+					t.Fatal(err)
+				}
+			}
+			known := func() {
+				t.Helper()
+				eventually(t, "the kernel knows the file", func() bool {
+					r := other.do(call{Op: "mode", Path: a.path("f")})
+					return r.Errno == 0 && r.N == 0o666
+				})
+			}
+			open := call{Op: "open", Path: a.path("f"), Flags: wronly | trunc}
+			put("first", 0o666)
+			known()
+			away("old1")
+			put("root's", 0o600)
+			p.fails(open, unix.EACCES) // sent to look, and not let in
+			away("old2")
+			if end == unix.ENOENT {
+				put("gone", 0o666)
+				known()
+				away("old3")
+				p.fails(open, unix.ENOENT) // sent again, and found nothing
+			}
+			put("last but one", 0o666)
+			known()
+			away("old4")
+			put("last", 0o666)
+			p.must(open)
+			if got := v.read("old4"); got != "last but one" {
+				t.Errorf("the file that had the name before holds %q", got)
+			}
+			if got := v.read("f"); got != "" {
+				t.Errorf("the file that was opened holds %q", got)
+			}
+		})
 	}
 }
 
