@@ -55,14 +55,14 @@ func (f *FS) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fu
 	if s == fuse.EBUSY {
 		s = contended
 	}
-	level, lines := slog.LevelInfo, &f.contended
+	level := slog.LevelInfo
 	switch {
 	case s == fuse.EINTR:
 		return s
 	case errors.Is(err, lockmgr.ErrDeadlock), !errors.Is(err, lockmgr.ErrContended):
-		level, lines = slog.LevelWarn, &f.failed
+		level = slog.LevelWarn
 	}
-	if unlogged, ok := lines.next(time.Now()); ok {
+	if unlogged, ok := f.refusals.next(s, time.Now()); ok {
 		f.log.Log(context.Background(), level, "lock refused", slog.String("path", key.String()),
 			slog.Uint64("tid", uint64(in.Pid)), slog.String("errno", unix.ErrnoName(unix.Errno(s))), slog.Any("error", err),
 			slog.Int("unlogged", unlogged))
@@ -70,22 +70,35 @@ func (f *FS) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fu
 	return s
 }
 
-// sparse lets one line a second into the log: a program that polls is refused
-// thousands of times.
+// sparse lets one line a second and errno into the log: a program that polls is
+// refused thousands of times.
 type sparse struct {
-	mu       sync.Mutex
-	last     time.Time
-	unlogged int // since then
+	mu    sync.Mutex
+	lines map[fuse.Status]*spate
+}
+
+type spate struct {
+	last     time.Time // when a line was logged
+	unlogged int       // since then
 }
 
 // next says whether a line is due, and how many were left out before it.
-func (l *sparse) next(now time.Time) (unlogged int, ok bool) {
+func (l *sparse) next(s fuse.Status, now time.Time) (unlogged int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now.Sub(l.last) < time.Second {
-		l.unlogged++
+	p := l.lines[s]
+	if p == nil {
+		if l.lines == nil {
+			l.lines = make(map[fuse.Status]*spate)
+		}
+		p = &spate{}
+		l.lines[s] = p
+	}
+	if now.Sub(p.last) < time.Second {
+		p.unlogged++
 		return 0, false
 	}
-	unlogged, l.last, l.unlogged = l.unlogged, now, 0
+	unlogged = p.unlogged
+	*p = spate{last: now}
 	return unlogged, true
 }

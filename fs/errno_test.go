@@ -15,8 +15,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// A program that polls for a lock does not fill the log, nor hide from it that
-// the service is away.
+// A program that polls for a lock does not fill the log, nor hide from it what
+// is refused for another reason.
 func TestRefusalsInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -32,9 +32,10 @@ func TestRefusalsInTheLog(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		refuse(lockmgr.ErrUnavailable, fuse.EBUSY, fuse.Status(unix.ENOLCK))
+		refuse(lockmgr.ErrLockLost, fuse.EBUSY, fuse.EIO)
 		refuse(context.Canceled, fuse.EBUSY, fuse.EINTR)
 		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-		if len(lines) != 11 || !strings.Contains(lines[5], "unlogged=99") || !strings.Contains(lines[10], "level=WARN") {
+		if len(lines) != 12 || !strings.Contains(lines[5], "unlogged=99") || !strings.Contains(lines[10], "ENOLCK") || !strings.Contains(lines[11], "EIO") {
 			t.Errorf("%d lines:\n%s", len(lines), &log)
 		}
 	})

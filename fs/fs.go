@@ -77,7 +77,7 @@ type FS struct {
 	dirs    table[dirHandle]
 	parked  parking
 
-	contended, failed sparse // the log's lines about locks that were refused
+	refusals sparse // the log's lines about locks that were refused
 
 	cancel  context.CancelFunc // ends what runs in the background
 	stopped chan struct{}      // closed when it has ended
