@@ -97,8 +97,8 @@ func (f *FS) openToRead(n *node, flags uint32, out *fuse.OpenOut) fuse.Status {
 
 // reply hands a new handle to the kernel.
 func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
-	if h.hold != nil && f.sync == SyncClose {
-		h.hold.OnLost(func() { f.flushOpen(h) })
+	if h.hold != nil {
+		h.hold.OnLost(func() { f.bereave(h) })
 	}
 	id, ok := f.handles.add(h)
 	if !ok { // the view is being closed
@@ -107,6 +107,15 @@ func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
 	}
 	out.Fh, out.OpenFlags = id, flags
 	return fuse.OK
+}
+
+// bereave ends what a handle whose lock is lost has let others do: what it
+// wrote gets to the volume, and the kernel does not answer its reads by itself.
+func (f *FS) bereave(h *handle) {
+	if f.sync == SyncClose {
+		f.flushOpen(h)
+	}
+	f.server.InodeNotify(h.node.id, 0, 0)
 }
 
 // opening is one OPEN that needs a lock.

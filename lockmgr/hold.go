@@ -111,9 +111,8 @@ func (h *Hold) Token(k Key) int64 {
 	return 0
 }
 
-// OnLost sets what is called if the hold is lost while its session lives: the
-// lock was broken, and nobody else gets it before f has returned, or its entry
-// was deleted by hand. A session that is lost takes its holds along without a word.
+// OnLost sets what is called, once a lock, when a lock of the hold is lost. If
+// it was broken, nobody else gets it before f has returned.
 func (h *Hold) OnLost(f func()) {
 	h.m.mu.Lock()
 	h.onLost = f

@@ -418,9 +418,14 @@ func TestSuspendedAndHeldAgain(t *testing.T) {
 func TestSessionLost(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		h := f.must(open("a", 0, "f"))
+		told := false
+		h.OnLost(func() { told = true })
 		waiter := f.later(open("b", -1, "f"))
 		f.svc.Expire(f.svc.last())
 		synctest.Wait()
+		if !told {
+			f.t.Error("who holds the lock is not told that it is lost")
+		}
 		if err := h.Check(); !errors.Is(err, lockmgr.ErrSessionLost) || !h.Lost() {
 			f.t.Errorf("after its session ended a hold says %v", err)
 		}

@@ -176,7 +176,7 @@ func (m *Manager) watch(s *session) {
 	for _, sl := range m.slots {
 		for _, l := range slices.Clone(sl.locks) {
 			if l.sess == s && !l.dying {
-				sl.void(l)
+				m.bury(sl, l)
 				n++
 			}
 		}
@@ -205,6 +205,16 @@ func (m *Manager) watch(s *session) {
 	}
 }
 
+// bury voids a lost lock, and tells its holds. m.mu is held.
+func (m *Manager) bury(s *slot, l *lock) {
+	for h := range l.holds {
+		if h.onLost != nil && !m.closed {
+			m.wg.Go(h.onLost)
+		}
+	}
+	s.void(l)
+}
+
 // locksOf lists the locks held on s.
 func (m *Manager) locksOf(s *session) []*lock {
 	m.mu.Lock()
@@ -230,11 +240,8 @@ func (m *Manager) lockLost(l *lock, cause error) {
 	}
 	for h := range l.holds {
 		h.fail(cause)
-		if h.onLost != nil && !m.closed {
-			m.wg.Go(h.onLost)
-		}
 	}
-	s.void(l)
+	m.bury(s, l)
 	m.changed(s)
 	m.mu.Unlock()
 	m.log.Error("lock lost; its file returns EIO",
