@@ -36,16 +36,20 @@ func hasMoreNames(st *unix.Stat_t) bool {
 	return st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR
 }
 
-// inodeKey returns the key of the inode at path. Its number is unique below
-// the place where its file system is mounted; the number of the device differs
-// between nodes.
 func (f *FS) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
-	if st.Dev != f.nodes.get(rootID).inode.dev {
+	return inodeKey(f.rootFD, f.nodes.get(rootID).inode.dev, path, st)
+}
+
+// inodeKey returns the key of the inode at path, below the root of a volume
+// which is on rootDev. Its number is unique below the place where its file
+// system is mounted; the number of the device differs between nodes.
+func inodeKey(rootFD int, rootDev uint64, path string, st *unix.Stat_t) (lockmgr.Key, error) {
+	if st.Dev != rootDev {
 		for i := range len(path) {
 			if path[i] != '/' {
 				continue
 			}
-			fd, dir, err := resolve(f.rootFD, path[:i])
+			fd, dir, err := resolve(rootFD, path[:i])
 			if err != nil {
 				return lockmgr.Key{}, unix.ESTALE
 			}
