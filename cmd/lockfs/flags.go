@@ -17,6 +17,8 @@ import (
 type volumeFlags struct {
 	namespace, name string
 	dial            etcdlock.DialConfig
+
+	namespaceSet bool // by flag or environment; see reach
 }
 
 func (v *volumeFlags) register(fs *pflag.FlagSet) {

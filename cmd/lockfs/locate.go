@@ -1,65 +1,146 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	iofs "io/fs"
+	"os"
 	pathpkg "path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/embedetcd"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/volume"
+	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
-// locate finds the volume that path is in, the path's prefix in it, and where
+// place is a path in a volume.
+type place struct {
+	source string // the volume's root on this machine; "" if the volume was named by flags
+	path   string // below it; "" is the root
+}
+
+// reach finds the volume that path is in, by itself or by cmd's flags, and
+// connects to where its locks are kept, which it does not start.
+func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string) (*etcdlock.Backend, place, func(), error) {
+	v.namespaceSet = cmd.Flags().Changed("namespace")
+	var at place
+	var dial etcdlock.DialConfig
+	var err error
+	located := make(chan struct{})
+	go func() {
+		defer close(located)
+		at, dial, err = v.locate(path)
+	}()
+	select {
+	case <-located:
+	case <-ctx.Done(): // the goroutine hangs in the kernel
+		return nil, place{}, nil, fmt.Errorf("%s: its file system does not answer; if that is a view, name the file in the directory that it shows", path)
+	}
+	if err != nil {
+		return nil, at, nil, err
+	}
+	embedded := len(v.dial.Endpoints) == 0
+	if embedded {
+		dial.DialTimeout = 2 * time.Second // it takes less than one to take over
+	}
+	backend, closeBackend, err := v.dialBackend(ctx, dial)
+	if err != nil && embedded {
+		err = fmt.Errorf("nobody serves the locks: is the volume mounted on this machine, by this user? (%w)", err)
+	}
+	return backend, at, closeBackend, err
+}
+
+// keys returns what an open for write of the place locks. On a machine that does
+// not have the volume, a file is taken to have one name.
+func (at place) keys() (keys []lockmgr.Key, err error) {
+	if at.source != "" {
+		keys, err = fs.Keys(at.source, at.path)
+	} else {
+		var key lockmgr.Key
+		key, err = lockmgr.FileKey(at.path)
+		keys = []lockmgr.Key{key}
+	}
+	switch {
+	case errors.Is(err, lockmgr.ErrInvalidKey) && at.path == "":
+		return nil, usage(errors.New("PATH is the whole volume: name a file"))
+	case errors.Is(err, lockmgr.ErrInvalidKey):
+		return nil, usage(err)
+	}
+	return keys, err
+}
+
+// entries returns what is locked or waited for at the place and below it, by any
+// name of the file: keys are those of the place, none for the root.
+func (at place) entries(ctx context.Context, backend lockmgr.Backend, keys []lockmgr.Key) ([]lockmgr.Entry, error) {
+	entries, err := backend.Entries(ctx, at.path)
+	if err != nil || len(keys) < 2 {
+		return entries, err
+	}
+	// The entries of the inode come with those of the names they were taken with.
+	all, err := backend.Entries(ctx, "")
+	wanted := make(map[uuid.UUID]bool)
+	for _, e := range entries {
+		wanted[e.Holder.Owner] = true
+	}
+	for _, e := range all {
+		if e.Key == keys[1] {
+			wanted[e.Holder.Owner] = true
+		}
+	}
+	return slices.DeleteFunc(all, func(e lockmgr.Entry) bool { return !wanted[e.Holder.Owner] }), err
+}
+
+// locate finds the volume that path is in, the path's place in it, and where
 // its locks are kept.
-func (o *listOptions) locate(path string) (prefix string, dial etcdlock.DialConfig, err error) {
-	source, prefix, err := findVolume(path)
-	if errors.Is(err, errNoVolume) && len(o.dial.Endpoints) > 0 && o.name != "" {
-		prefix = pathpkg.Clean("/" + path)[1:]
-		return prefix, o.dial, nil
+func (v *volumeFlags) locate(path string) (at place, dial etcdlock.DialConfig, err error) {
+	at.source, at.path, err = findVolume(path)
+	if errors.Is(err, errNoVolume) && len(v.dial.Endpoints) > 0 && v.name != "" {
+		return place{path: pathpkg.Clean("/" + path)[1:]}, v.dial, nil
 	}
 	if err != nil {
-		return "", dial, err
+		return at, dial, err
 	}
-	namespace, name, err := volume.NameOf(source)
+	namespace, name, err := volume.NameOf(at.source)
 	if err != nil {
-		return "", dial, err
+		return at, dial, err
 	}
-	if o.name != "" && o.name != name || o.namespaceSet && o.namespace != namespace {
-		return "", dial, usage(fmt.Errorf("%s is in volume %s/%s, and --namespace or --name say another: drop them, or PATH", path, namespace, name))
+	if v.name != "" && v.name != name || v.namespaceSet && v.namespace != namespace {
+		return at, dial, usage(fmt.Errorf("%s is in volume %s/%s, and --namespace or --name say another: drop them, or PATH", path, namespace, name))
 	}
-	o.namespace, o.name = namespace, name
-	dial = o.dial
+	v.namespace, v.name = namespace, name
+	dial = v.dial
 	if len(dial.Endpoints) == 0 {
-		dir, err := embeddedDir(source)
+		dir, err := embeddedDir(at.source)
 		if err != nil {
-			return "", dial, err
+			return at, dial, err
 		}
 		dial.Endpoints = []string{embedetcd.EndpointOf(dir)}
 	}
-	return prefix, dial, nil
+	return at, dial, nil
 }
 
 // errNoVolume: a path that no volume on this machine holds.
 var errNoVolume = errors.New("neither in a lockfs view nor in a directory that one shows")
 
 // findVolume finds the root of the volume that path is in, in a view of it or
-// in itself, and path's place below.
-func findVolume(path string) (source, prefix string, err error) {
-	if path == "" {
-		path = "."
-	}
+// in itself, and path's place below. Symbolic links are followed, as an open does.
+func findVolume(path string) (source, below string, err error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return "", "", err
 	}
-	m, below, err := mounts.Containing(abs)
+	m, below, err := mounts.Containing(follow(abs))
 	if err != nil {
 		return "", "", err
 	}
@@ -67,6 +148,7 @@ func findVolume(path string) (source, prefix string, err error) {
 		// A bind mount shows a part of the view.
 		return m.Source, strings.TrimPrefix(filepath.Join(m.Root, below), "/"), nil
 	}
+	abs = filepath.Join(m.Point, below)
 	for dir := abs; ; dir = filepath.Dir(dir) {
 		_, _, err := volume.NameOf(dir)
 		if err == nil {
@@ -76,7 +158,7 @@ func findVolume(path string) (source, prefix string, err error) {
 			}
 			return dir, below, err
 		}
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+		if !errors.Is(err, iofs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 			return "", "", err
 		}
 		if dir == filepath.Dir(dir) {
@@ -84,3 +166,27 @@ func findVolume(path string) (source, prefix string, err error) {
 		}
 	}
 }
+
+// follow returns where a path leads whose last name may be a symbolic link, one
+// to nothing included. mounts.Containing sees to those before.
+func follow(abs string) string {
+	for range maxLinks {
+		dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
+		if err != nil {
+			break
+		}
+		abs = filepath.Join(dir, filepath.Base(abs))
+		target, err := os.Readlink(abs)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(dir, target)
+		}
+		abs = target
+	}
+	return abs
+}
+
+// maxLinks is how many symbolic links the kernel follows.
+const maxLinks = 40

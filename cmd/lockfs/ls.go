@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	iofs "io/fs"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -19,8 +20,7 @@ import (
 
 type listOptions struct {
 	volumeFlags
-	output       choiceFlag[string]
-	namespaceSet bool // by flag or environment
+	output choiceFlag[string]
 }
 
 func newList() *cobra.Command {
@@ -33,6 +33,7 @@ func newList() *cobra.Command {
 of arrival. MODE is w, or r for a lock that leaves r to others; tree-w is a directory and
 all below it. A file of several names is locked by its number as well, inode-w or inode-r:
 such entries come last, those of the whole volume or those of the holders that are listed.
+Of such a file those are listed who have it by another of its names, too.
 
 PATH is a file or directory in a view, or in the directory that a view shows; the
 default is the working directory. If it is in neither, --endpoints and --name say which
@@ -61,27 +62,19 @@ func (o *listOptions) run(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		path = args[0]
 	}
-	o.namespaceSet = cmd.Flags().Changed("namespace")
-	prefix, dial, err := o.locate(path)
-	if err != nil {
-		return err
-	}
-	embedded := len(o.dial.Endpoints) == 0
-	if embedded {
-		dial.DialTimeout = 2 * time.Second // it takes less than one to take over
-	}
-	backend, closeBackend, err := o.dialBackend(ctx, dial)
-	if err != nil && embedded {
-		return fmt.Errorf("nobody serves the locks: is the volume mounted on this machine, by this user? (%w)", err)
-	}
+	backend, at, closeBackend, err := o.reach(ctx, cmd, path)
 	if err != nil {
 		return err
 	}
 	defer closeBackend()
-	entries, err := backend.Entries(ctx, prefix)
-	if errors.Is(err, lockmgr.ErrInvalidKey) {
-		return usage(err)
+	var keys []lockmgr.Key
+	if at.path != "" {
+		keys, err = at.keys()
+		if err != nil && !errors.Is(err, iofs.ErrPermission) { // who may not look sees the path's own
+			return err
+		}
 	}
+	entries, err := at.entries(ctx, backend, keys)
 	if err != nil {
 		return err
 	}
