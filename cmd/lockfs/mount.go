@@ -27,6 +27,7 @@ const syncAuto fs.Sync = "auto"
 type mountOptions struct {
 	volumeFlags
 	policyFlags
+	httpFlag
 	ttl, suspendWait, nameWait time.Duration
 	wait                       waitFlag
 	scope                      choiceFlag[fs.Scope]
@@ -79,6 +80,7 @@ this machine only.`,
 	f := cmd.Flags()
 	o.volumeFlags.register(f)
 	o.policyFlags.register(f)
+	o.httpFlag.register(f)
 	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long a lock outlives a mount that is cut off or killed; whole seconds, at least 3s")
 	f.Var(&o.wait, "wait", "how long an open waits for a lock; 0 refuses at once, -1 waits for ever")
 	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a request that cannot queue (rename, unlink, truncate, …) tries a lock held on another node")
@@ -172,7 +174,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 	}
 	log := o.logger()
 	serve.RaiseFileLimit(log)
-	err = serve.New(serve.Config{
+	vol := serve.New(serve.Config{
 		Namespace: o.namespace, Name: o.name, Source: o.source, Mountpoint: o.mountpoint,
 		Connect: func(ctx context.Context, log *slog.Logger) (serve.Backend, func(), error) {
 			return o.connect(ctx, o.source, log)
@@ -181,7 +183,13 @@ func (o *mountOptions) run(ctx context.Context) error {
 		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Scope: o.scope.value, ReadLocks: o.readLocks,
 		Sync: o.sync.value, AllowOther: o.allowOther, Guard: o.guard,
 		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,
-	}).Run(ctx)
+	})
+	stop, err := o.listen(log, func() []serve.Check { return []serve.Check{vol.Check()} })
+	if err != nil {
+		return err
+	}
+	defer stop()
+	err = vol.Run(ctx)
 	if errors.As(err, new(*serve.RefusedError)) {
 		return usage(err)
 	}

@@ -27,8 +27,11 @@ type Volume struct {
 	cfg Config
 	log *slog.Logger
 
-	mu    sync.Mutex
-	locks *lockmgr.Manager // GUARDED_BY(mu); while the view is mounted
+	probe probe
+
+	mu         sync.Mutex
+	mountpoint string           // GUARDED_BY(mu)
+	locks      *lockmgr.Manager // GUARDED_BY(mu); while the view is mounted
 }
 
 // New returns a Volume that Run serves.
@@ -36,7 +39,18 @@ func New(cfg Config) *Volume {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Volume{cfg: cfg, log: cfg.Logger.With(slog.String("namespace", cfg.Namespace), slog.String("name", cfg.Name))}
+	return &Volume{
+		cfg: cfg, mountpoint: cfg.Mountpoint,
+		log: cfg.Logger.With(slog.String("namespace", cfg.Namespace), slog.String("name", cfg.Name)),
+	}
+}
+
+// Mountpoint returns where the view is, or will be: once it is mounted, an
+// absolute path without symbolic links.
+func (v *Volume) Mountpoint() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.mountpoint
 }
 
 // State tells what the sessions of the mount are worth; ok is false while
@@ -50,10 +64,11 @@ func (v *Volume) State() (state renew.State, ok bool) {
 	return v.locks.State(), true
 }
 
-func (v *Volume) mounted(locks *lockmgr.Manager) {
+// setMounted makes the mount's state known to others.
+func (v *Volume) setMounted(mountpoint string, locks *lockmgr.Manager) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.locks = locks
+	v.mountpoint, v.locks = mountpoint, locks
 }
 
 // Run mounts the view and serves it until ctx ends or somebody unmounts it.
@@ -111,8 +126,8 @@ func (v *Volume) Run(ctx context.Context) error {
 	}
 	v.log.Info("mounted", slog.String("source", c.Source), slog.String("mountpoint", c.Mountpoint),
 		slog.String("policy", c.Policy.Digest()), slog.String("version", c.Version))
-	v.mounted(locks)
-	defer v.mounted(nil)
+	v.setMounted(c.Mountpoint, locks)
+	defer v.setMounted(c.Mountpoint, nil)
 	defer v.reportUnmatched()
 
 	unmounted := make(chan struct{})

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockfs/lockfs/internal/serve"
+)
+
+// httpFlag says where the daemon answers those who watch it.
+type httpFlag struct{ addr string }
+
+func (h *httpFlag) register(fs *pflag.FlagSet) {
+	fs.StringVar(&h.addr, "http", "", "`address` to answer /healthz, /readyz and /metrics at, such as :9808 (default: none)")
+}
+
+// listen answers at the address, if there is one, until stop is called.
+func (h *httpFlag) listen(log *slog.Logger, checks func() []serve.Check) (stop func(), err error) {
+	if h.addr == "" {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", h.addr)
+	if err != nil {
+		return nil, fmt.Errorf("--http: %w", err)
+	}
+	server := &http.Server{
+		Handler:           serve.NewMux(checks),
+		ReadHeaderTimeout: 5 * time.Second,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Warn("nobody can watch this daemon any more", slog.Any("error", err))
+		}
+	}()
+	return func() { server.Close(); <-ended }, nil
+}

@@ -1,0 +1,103 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/renew"
+)
+
+var (
+	errNotMounted  = errors.New("it is not mounted")
+	errNotAnswered = errors.New("the view does not answer")
+)
+
+// Ready returns nil if the view answers and its sessions are held, else what is
+// wrong. It returns when ctx ends, also while the view does not answer.
+func (v *Volume) Ready(ctx context.Context) error {
+	state, mounted := v.State()
+	if !mounted {
+		return errNotMounted
+	}
+	if state != renew.Held {
+		return fmt.Errorf("its lock session is %v", state)
+	}
+	return v.probe.ask(ctx, v.Mountpoint())
+}
+
+// probe asks a view whether it answers. At most one question is under way:
+// a view that does not answer has one thread hanging, however often it is asked.
+type probe struct {
+	mu      sync.Mutex
+	pending *reply // GUARDED_BY(mu); nil if there is none
+}
+
+type reply struct {
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+func (p *probe) ask(ctx context.Context, mountpoint string) error {
+	p.mu.Lock()
+	r := p.pending
+	if r == nil {
+		r = &reply{done: make(chan struct{})}
+		p.pending = r
+		go func() {
+			r.err = aside(func() error { return statfs(mountpoint) })
+			p.mu.Lock()
+			p.pending = nil
+			p.mu.Unlock()
+			close(r.done)
+		}()
+	}
+	p.mu.Unlock()
+	select {
+	case <-r.done:
+		return r.err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", errNotAnswered, ctx.Err())
+	}
+}
+
+// statfs asks the view, which asks the volume.
+func statfs(mountpoint string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(mountpoint, &st); err != nil {
+		return fmt.Errorf("%w: statfs: %w", errNotAnswered, err)
+	}
+	if st.Type != unix.FUSE_SUPER_MAGIC {
+		return errNotMounted
+	}
+	return nil
+}
+
+// aside runs ask on a thread that has none of the process's descriptors. A
+// daemon that is killed while one of its threads waits for its own answer
+// would never end: the kernel gives the connection up when the last thread
+// that has its descriptor is gone, and that thread is not gone before.
+func aside(ask func() error) error {
+	answer := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // for good: it ends with the goroutine
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread's descriptors are what /proc/self/fd shows. While
+			// it is locked here, the next goroutine gets another thread.
+			defer runtime.UnlockOSThread()
+			answer <- aside(ask)
+			return
+		}
+		if err := unix.CloseRange(0, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE); err != nil {
+			answer <- fmt.Errorf("close_range: %w", err)
+			return
+		}
+		answer <- ask()
+	}()
+	return <-answer
+}
