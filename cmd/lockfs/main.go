@@ -65,7 +65,7 @@ closed. Programs need no change.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
 	})
-	root.AddCommand(newMount(), newList(), newVersion())
+	root.AddCommand(newMount(), newList(), newBreak(), newVersion())
 	for _, cmd := range append(root.Commands(), root) {
 		args := cmd.Args
 		cmd.Args = func(cmd *cobra.Command, given []string) error {

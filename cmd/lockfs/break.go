@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+type breakOptions struct {
+	volumeFlags
+	reason  string
+	force   bool
+	timeout time.Duration
+}
+
+func newBreak() *cobra.Command {
+	o := &breakOptions{}
+	cmd := &cobra.Command{
+		Use:   "break PATH --reason TEXT",
+		Short: "Take the lock of a file from its holder",
+		Long: `Take the lock of the file PATH from whoever has it, by any of its names, or of the
+directory PATH or one above it from whoever is about to rename or remove that. PATH is as
+for 'lockfs ls', but stands for itself and not for what is below. Those who wait for the
+lock keep their places in line.
+
+The mount of the holder is asked to give the lock up. It stops the writes of the holder's
+programs, for good (they get EIO), lets those land that are under way, and only then lets
+the next one in. If it does not within --timeout, the holder keeps the lock, and the
+command fails. With --force it then ends the session of that mount, and with it ALL the
+locks of the mount that are of the same session. Nobody knows what such a mount does: its
+programs may go on writing until it notices, beside those who have the locks then.
+
+Who gave the command, when and why is in the log of the holder's mount, and for a day in
+the lock service: in etcd under /lockfs/<namespace>/<name>/break/.
+
+Exit status: 0 if the lock was broken; 1 if nobody has it, if its holder did not answer,
+or if the lock service did not; 2 if the command must be given otherwise.`,
+		Example: `  # Who has it? Take it from him
+  lockfs ls /mnt/shared/report
+  lockfs break /mnt/shared/report --reason "hangs since Monday, ticket 4711"`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd, args[0])
+		},
+	}
+	f := cmd.Flags()
+	o.register(f)
+	f.StringVar(&o.reason, "reason", "", "why, for those who will ask; required")
+	f.BoolVar(&o.force, "force", false, "end the session of a holder that does not answer, though it may write on until it notices")
+	f.DurationVar(&o.timeout, "timeout", 0, "how long a holder has to answer (default: the TTL of its session)")
+	bindEnv(cmd)
+	return cmd
+}
+
+func (o *breakOptions) run(cmd *cobra.Command, path string) error {
+	if strings.TrimSpace(o.reason) == "" {
+		return usage(errors.New("--reason is required: it tells the holder, and whoever asks later, why the lock was broken"))
+	}
+	if o.timeout < 0 {
+		return usage(fmt.Errorf("--timeout %v: want a positive duration", o.timeout))
+	}
+	ctx := cmd.Context()
+	start, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	backend, at, closeBackend, err := o.reach(start, cmd, path)
+	if err != nil {
+		return err
+	}
+	defer closeBackend()
+	b := &breaking{breakOptions: o, service: backend, at: at, out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr()}
+	if b.keys, err = at.keys(); err != nil {
+		return err
+	}
+	holders, err := b.holders(ctx)
+	if err != nil {
+		return err
+	}
+	if len(holders) == 0 {
+		return fmt.Errorf("%s: nobody holds it", path)
+	}
+	var errs []error
+	for _, held := range holders {
+		errs = append(errs, b.take(ctx, held))
+	}
+	return errors.Join(errs...)
+}
+
+// breaking is the breaking of one file's lock.
+type breaking struct {
+	*breakOptions
+	service       lockmgr.Backend
+	at            place
+	keys          []lockmgr.Key // of the file
+	out, progress io.Writer
+}
+
+// holders returns what keeps others from the file, by acquisition: several have
+// it when they share it.
+func (b *breaking) holders(ctx context.Context) (holders [][]lockmgr.Entry, err error) {
+	entries, err := b.service.Entries(ctx, "") // by other names as well, and directories above
+	if err != nil {
+		return nil, err
+	}
+	index := make(map[uuid.UUID]int)
+	for _, e := range entries {
+		if !e.Held {
+			index[e.Holder.Owner] = -1 // it waits for one of its keys, and has none before it has all
+		}
+	}
+	for _, e := range entries {
+		if !slices.ContainsFunc(b.keys, e.Key.Conflicts) {
+			continue
+		}
+		i, known := index[e.Holder.Owner]
+		if i < 0 {
+			continue
+		}
+		if !known {
+			i = len(holders)
+			index[e.Holder.Owner] = i
+			holders = append(holders, nil)
+		}
+		holders[i] = append(holders[i], e)
+	}
+	return holders, nil
+}
+
+// take takes from its holder what it has acquired at once.
+func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
+	holder, path := held[0].Holder, printable(b.at.path)
+	if key := held[0].Key.String(); key != b.at.path {
+		path += " (" + printable(key) + ")"
+	}
+	ttl, err := b.service.SessionTTL(ctx, holder.Session)
+	if err != nil && !errors.Is(err, lockmgr.ErrSessionLost) { // that would end it as well
+		return err
+	}
+	timeout := b.timeout
+	if timeout == 0 {
+		timeout = max(ttl, time.Second)
+	}
+	request := lockmgr.Break{
+		ID: uuid.New(), Path: held[0].Key.String(), Owner: holder.Owner, Token: held[0].Token,
+		By: whoami(), Reason: b.reason, At: time.Now().UTC(),
+	}
+	asked, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := b.service.PutBreak(asked, request); err != nil {
+		return errors.Join(err, b.withdraw(ctx, request.ID))
+	}
+	fmt.Fprintf(b.progress, "%s: asked %s to give it up, which may take %v\n", path, holder, timeout)
+	err = b.gone(asked, held)
+	switch {
+	case err == nil:
+		fmt.Fprintf(b.out, "broken: %s was held by %s; %s\n", path, holder, b.whoHolds(ctx))
+		return nil
+	case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
+		return errors.Join(err, b.withdraw(ctx, request.ID))
+	}
+	locks, err := b.locksOf(ctx, holder.Session)
+	if err != nil {
+		return errors.Join(err, b.withdraw(ctx, request.ID))
+	}
+	if !b.force {
+		err = fmt.Errorf("%s: %s did not answer within %v, and keeps it. --force ends its session %s with %d locks; its programs may then write until their mount notices, up to %v, beside the next holders",
+			path, holder, timeout, holder.Session, locks, ttl)
+		return errors.Join(err, b.withdraw(ctx, request.ID))
+	}
+	if err := b.service.Revoke(ctx, holder.Session); err != nil {
+		return err
+	}
+	fmt.Fprintf(b.out, "broken by force: %s was held by %s, which did not answer; ended its session %s with %d locks; its programs may write until their mount notices, up to %v; %s\n",
+		path, holder, holder.Session, locks, ttl, b.whoHolds(ctx))
+	return nil
+}
+
+// gone waits until the lock service does not have held any more.
+func (b *breaking) gone(ctx context.Context, held []lockmgr.Entry) error {
+	for _, e := range held {
+		g := lockmgr.Grant{Key: e.Key, Mode: e.Mode, Owner: e.Holder.Owner, Token: e.Token}
+		if err := b.service.AwaitGone(ctx, g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withdraw makes sure that who did not answer does not answer later.
+func (b *breaking) withdraw(ctx context.Context, id uuid.UUID) error {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	defer cancel()
+	if err := b.service.DropBreak(bounded, id); err != nil {
+		return fmt.Errorf("the request stands, and may be answered later: %w", err)
+	}
+	return nil
+}
+
+// locksOf counts what ends with a session.
+func (b *breaking) locksOf(ctx context.Context, session string) (n int, err error) {
+	entries, err := b.service.Entries(ctx, "")
+	for _, e := range entries {
+		if e.Holder.Session == session && e.Held {
+			n++
+		}
+	}
+	return n, err
+}
+
+// whoHolds says what became of the lock.
+func (b *breaking) whoHolds(ctx context.Context) string {
+	holders, err := b.holders(ctx)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("who holds it now is not known (%v)", err)
+	case len(holders) == 0:
+		return "now free"
+	}
+	return "now held by " + holders[0][0].Holder.String()
+}
+
+// whoami says who gives the command.
+func whoami() string {
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	s := fmt.Sprintf("%s@%s (uid %d, pid %d)", name, host, os.Getuid(), os.Getpid())
+	if sudo := os.Getenv("SUDO_USER"); sudo != "" {
+		s += ", sudo by " + sudo
+	}
+	return s
+}
