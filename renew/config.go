@@ -77,6 +77,10 @@ type Config struct {
 	// may lag behind State, they hold up only each other, and they must not
 	// call Close, which waits for the last of them.
 	OnChange func(state State, cause error)
+
+	// OnRenewal, if not nil, is called after each attempt at a renewal with how
+	// long it took and what came of it. It holds up the next, and must not.
+	OnRenewal func(took time.Duration, err error)
 }
 
 // Validate refuses timings that do not add up, with an error that wraps

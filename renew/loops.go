@@ -58,6 +58,9 @@ func (s *Session) keepRenewing() {
 // session is Held by it.
 func (s *Session) attempt(sent boottime.Instant) bool {
 	err := s.bounded(s.lease.Renew)
+	if s.cfg.OnRenewal != nil {
+		s.cfg.OnRenewal(s.cfg.Clock.Now().Sub(sent), err)
+	}
 	if err == nil {
 		err = s.answered(sent)
 	}

@@ -95,3 +95,16 @@ func TestSlowObserverHoldsUpNobody(t *testing.T) {
 		b.stateAt(term+ttl, renew.Lost)
 	}, answer(0, errTrouble))
 }
+
+func TestEachRenewalIsReported(t *testing.T) {
+	var told []string
+	cfg := renew.Config{TTL: ttl, OnRenewal: func(took time.Duration, err error) {
+		told = append(told, fmt.Sprint(time.Since(bubbleStart), " ", took, " ", err))
+	}}
+	runConfig(t, cfg, func(b *bench) { b.at(8 * time.Second) },
+		answer(time.Second, nil), answer(0, errTrouble), answer(0, nil))
+	want := []string{"4s 1s <nil>", "6s 0s " + errTrouble.Error(), (6*time.Second + attempt/4).String() + " 0s <nil>"}
+	if !slices.Equal(told, want) {
+		t.Errorf("OnRenewal was told %q, want %q", told, want)
+	}
+}
