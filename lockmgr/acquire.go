@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -45,6 +43,7 @@ type Request struct {
 // request is a Request under way on this mount.
 type request struct {
 	Request
+	vigil *vigil
 	hold  *Hold
 	slots []*slot       // one a key, in the order of Keys
 	woken chan struct{} // buffered, 1
@@ -81,20 +80,23 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 		ctx, cancel = context.WithTimeout(ctx, req.Wait)
 		defer cancel()
 	}
+	v := m.follow(&req)
 	for {
-		h, err := m.acquireOnce(ctx, req)
+		h, err := m.acquireOnce(ctx, req, v)
 		// A session that is lost between the grant and now is not the
 		// caller's trouble: there is another.
 		lost := errors.Is(err, ErrSessionLost) || errors.Is(err, ErrLockLost)
 		if !lost || req.Wait == 0 || ctx.Err() != nil {
+			v.end(err)
 			return h, err
 		}
 	}
 }
 
-func (m *Manager) acquireOnce(ctx context.Context, req Request) (*Hold, error) {
+func (m *Manager) acquireOnce(ctx context.Context, req Request, v *vigil) (*Hold, error) {
 	r := &request{
 		Request: req,
+		vigil:   v,
 		hold:    &Hold{m: m, owner: req.Owner},
 		woken:   make(chan struct{}, 1),
 	}
@@ -196,7 +198,11 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 		s.aside = append(s.aside, r)
 		defer func() { s.aside = slices.DeleteFunc(s.aside, func(q *request) bool { return q == r }) }()
 	}
+	another := wait.another(r)
 	m.mu.Unlock()
+	if another {
+		r.vigil.contended()
+	}
 	var err error
 	select {
 	case <-r.woken:
@@ -219,7 +225,7 @@ func (m *Manager) look(r *request) (missing []*slot, wait *obstacle) {
 	for _, s := range r.slots {
 		for _, l := range slices.Clone(s.locks) {
 			if l.lost() && !l.dying {
-				s.void(l) // ahead of the session's own goroutine
+				m.bury(s, l, l.sess.lossOf()) // ahead of the session's own goroutine
 			}
 		}
 		if l := s.shareable(r); l != nil {
@@ -252,7 +258,7 @@ func (s *slot) shareable(r *request) (found *lock) {
 // meanwhile; r stays in their queues, so that nobody else asks for what
 // conflicts.
 func (m *Manager) ask(ctx context.Context, r *request, missing []*slot) error {
-	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder}
+	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder, Waits: r.vigil.contended}
 	var prefer *session // what one hold has is best lost together
 	if len(r.hold.locks) > 0 {
 		prefer = r.hold.locks[0].sess
@@ -267,10 +273,11 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*slot) error {
 	}
 	m.mu.Unlock()
 	sess, grants, err := m.obtain(ctx, r, prefer, &req)
+	now := time.Now()
 	m.mu.Lock()
 	for i, s := range missing {
 		if err == nil {
-			l := &lock{grant: grants[i], holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
+			l := &lock{grant: grants[i], since: now, holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
 			s.locks = append(s.locks, l)
 			sess.locks++
 			m.guard(l)
@@ -301,7 +308,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		if err != nil {
 			return nil, nil, err
 		}
-		req.Holder.Owner = uuid.New()
+		req.Holder.Owner = r.vigil.fresh()
 		req.Holder.Session = sess.backend.ID()
 		req.Holder.Node = m.cfg.Session.Node
 		req.Holder.Since = time.Now()

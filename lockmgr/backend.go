@@ -102,6 +102,9 @@ type AcquireRequest struct {
 	Mode   Mode
 	Holder Holder // Owner must be fresh: one UUID per acquisition
 	Wait   Wait
+	// Waits, if not nil, is called when the request has found that it has to
+	// wait for another owner, before it does: once, and not for NoWait.
+	Waits func()
 	// Upgrades are Shared grants of some of Keys which the same owner has, and
 	// which therefore do not stand in its way. They stay what they are.
 	Upgrades []Grant

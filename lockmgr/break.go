@@ -63,7 +63,7 @@ func (m *Manager) obey(b Break) {
 		m.mu.Unlock()
 		return
 	}
-	cause := fmt.Errorf("%w: broken by %s: %s", ErrLockLost, b.By, b.Reason)
+	cause := fmt.Errorf("%w: %w by %s: %s", ErrLockLost, ErrBroken, b.By, b.Reason)
 	for _, h := range holds {
 		h.fail(cause)
 	}
@@ -75,10 +75,9 @@ func (m *Manager) obey(b Break) {
 	m.wg.Go(func() { m.surrender(locks, holds) })
 	m.mu.Unlock()
 	for _, l := range locks {
-		m.log.Warn("lock broken; its file returns EIO",
-			slog.String("path", l.grant.Key.String()), slog.String("owner", l.grant.Owner.String()), slog.Int64("token", l.grant.Token),
-			slog.Int("pid", l.holder.PID), slog.String("command", l.holder.Comm), slog.String("pod", l.holder.Pod),
+		m.lockLog(l).Warn("lock broken; its file returns EIO",
 			slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
+		m.observe(LockLost{Key: l.grant.Key, Holder: l.holder, Cause: cause})
 	}
 }
 
@@ -136,7 +135,7 @@ func (m *Manager) surrender(locks []*lock, holds []*Hold) {
 	defer m.mu.Unlock()
 	for _, l := range locks {
 		s := m.slots[l.grant.Key]
-		m.giveBack(l.sess, l.grant, func() {
+		m.giveBack(l, func() {
 			s.void(l)
 			m.changed(s)
 		})

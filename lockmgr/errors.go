@@ -28,6 +28,9 @@ var (
 	// the lock service, or an operator broke it.
 	ErrLockLost = errors.New("lock lost")
 
+	// ErrBroken: an operator broke the lock. It is an ErrLockLost too.
+	ErrBroken = errors.New("broken")
+
 	// ErrNotHeld: a release found no entry: it was deleted, or expired with
 	// its session.
 	ErrNotHeld = errors.New("lock not held")

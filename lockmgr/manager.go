@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockfs/lockfs/renew"
@@ -34,6 +35,12 @@ type Config struct {
 	KeysPerSession int
 	// CloseGrace; 0 means DefaultCloseGrace.
 	CloseGrace time.Duration
+	// SlowWait is how long a request waits for another owner before the log and
+	// Observe are told; 0 means that they are not.
+	SlowWait time.Duration
+	// Observe, if not nil, is told what happens. It is called in the path of
+	// requests and at any time by several, and has to return at once.
+	Observe func(Event)
 	// Logger; nil means slog.Default().
 	Logger *slog.Logger
 }
@@ -55,6 +62,8 @@ type Manager struct {
 
 	// trouble has a capacity of 1.
 	trouble chan struct{}
+
+	waiting atomic.Int64 // how many requests wait for another owner
 
 	// opening is held by whoever opens a session, so that a hundred waiting
 	// opens ask for one session and not for a hundred.
@@ -84,6 +93,7 @@ type slot struct {
 // lock is one key granted to one owner of this mount, shared by its holds.
 type lock struct {
 	grant   Grant
+	since   time.Time // when it was granted
 	holder  Holder
 	owner   Owner
 	sess    *session
@@ -196,6 +206,7 @@ func (m *Manager) State() renew.State {
 func (m *Manager) Trouble() <-chan struct{} { return m.trouble }
 
 func (m *Manager) sessionChanged(state renew.State, cause error) {
+	m.observe(SessionChanged{State: state, Cause: cause})
 	if state != renew.Held || cause == nil {
 		return
 	}

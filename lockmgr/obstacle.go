@@ -100,6 +100,14 @@ func (m *Manager) dyingAbove(key Key) *obstacle {
 	}
 }
 
+// another reports whether it is another owner that r waits for. m.mu is held.
+func (o *obstacle) another(r *request) bool {
+	if o.lock != nil {
+		return !o.lock.dying
+	}
+	return o.ahead.Owner != r.Owner
+}
+
 // patience says how long r may wait for o, counted from when it first had to
 // wait, and whether that is limited by more than its context.
 func (m *Manager) patience(r *request, o *obstacle) (time.Duration, bool) {

@@ -1,6 +1,7 @@
 package lockmgr
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -26,17 +27,25 @@ type Holder struct {
 	Session string    `json:"session"` // the mount's session
 	Node    string    `json:"node"`
 	Pod     string    `json:"pod,omitempty"` // pod UID, when the caller runs in one
-	PID     int       `json:"pid,omitempty"` // in the daemon's PID namespace
-	UID     uint32    `json:"uid"`
-	Comm    string    `json:"comm,omitempty"`
-	Since   time.Time `json:"since"` // when the entry was asked for, by the node's wall clock
+	// PodName is that pod's namespace/name, and Container the name of the
+	// caller's container in it, where they are known.
+	PodName   string    `json:"pod_name,omitempty"`
+	Container string    `json:"container,omitempty"`
+	PID       int       `json:"pid,omitempty"` // in the daemon's PID namespace
+	UID       uint32    `json:"uid"`
+	Comm      string    `json:"comm,omitempty"`
+	Since     time.Time `json:"since"` // when the entry was asked for, by the node's wall clock
 }
+
+// PodLabel names the holder's pod as well as is known: by its namespace/name, or
+// by its UID.
+func (h Holder) PodLabel() string { return cmp.Or(h.PodName, h.Pod) }
 
 // String names the holder as an operator would look for it.
 func (h Holder) String() string {
 	s := fmt.Sprintf("owner %s on %s", h.Owner, h.Node)
 	if h.Pod != "" {
-		s += ", pod " + h.Pod
+		s += ", pod " + h.PodLabel()
 	}
 	if h.PID != 0 {
 		s += fmt.Sprintf(", pid %d (%s)", h.PID, h.Comm)

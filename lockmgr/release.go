@@ -22,21 +22,24 @@ func (m *Manager) drop(l *lock, h *Hold) {
 	l.unwatch()
 	l.dying = true
 	m.changed(s)
-	m.giveBack(l.sess, l.grant, func() {
+	m.giveBack(l, func() {
 		s.void(l)
 		m.changed(s)
 	})
 }
 
-// giveBack deletes a grant from the service in the background and calls done
+// giveBack deletes a lock from the service in the background and calls done
 // under m.mu when it is gone, one way or the other. m.mu is held.
-func (m *Manager) giveBack(sess *session, g Grant, done func()) {
+func (m *Manager) giveBack(l *lock, done func()) {
 	if m.closed {
 		done() // the whole session is being ended
 		return
 	}
+	held := time.Since(l.since)
 	m.wg.Go(func() {
-		m.release(sess, g)
+		m.release(l)
+		m.observe(LockReleased{Held: held})
+		m.debug("lock released", l, slog.Duration("held", held))
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		done()
@@ -44,9 +47,8 @@ func (m *Manager) giveBack(sess *session, g Grant, done func()) {
 }
 
 // release tries until the entry is gone: by our hand, or with its session.
-func (m *Manager) release(sess *session, g Grant) {
-	log := m.log.With(slog.String("path", g.Key.String()),
-		slog.String("owner", g.Owner.String()), slog.Int64("token", g.Token))
+func (m *Manager) release(l *lock) {
+	sess, g := l.sess, l.grant
 	unsure := false // an attempt without an answer may have deleted the entry
 	for delay := retryMin; ; delay = min(2*delay, retryMax) {
 		err := sess.backend.Release(m.ctx, g)
@@ -57,14 +59,14 @@ func (m *Manager) release(sess *session, g Grant) {
 			return
 		case errors.Is(err, ErrNotHeld), errors.Is(err, ErrNotOwner):
 			if sess.renewal.State() != renew.Lost { // else it was reported
-				log.Error("released a lock that was not ours any more", slog.Any("error", err))
+				m.lockLog(l).Error("released a lock that was not ours any more", slog.Any("error", err))
 			}
 			return
 		}
 		unsure = true
 		select {
 		case <-time.After(delay):
-			log.Warn("cannot release a lock; trying again", slog.Any("error", err))
+			m.lockLog(l).Warn("cannot release a lock; trying again", slog.Any("error", err))
 		case <-sess.renewal.Lost():
 			return
 		case <-m.ctx.Done():

@@ -133,6 +133,7 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 	rcfg := m.cfg.Renew
 	rcfg.TTL = bs.TTL()
 	rcfg.OnChange = m.sessionChanged
+	rcfg.OnRenewal = func(took time.Duration, err error) { m.observe(SessionRenewed{Took: took, Err: err}) }
 	s.renewal, err = renew.Start(rcfg, lease{m, s}, sent)
 	if err == nil {
 		m.mu.Lock()
@@ -176,7 +177,7 @@ func (m *Manager) watch(s *session) {
 	for _, sl := range m.slots {
 		for _, l := range slices.Clone(sl.locks) {
 			if l.sess == s && !l.dying {
-				m.bury(sl, l)
+				m.bury(sl, l, s.lossOf())
 				n++
 			}
 		}
@@ -205,14 +206,24 @@ func (m *Manager) watch(s *session) {
 	}
 }
 
-// bury voids a lost lock, and tells its holds. m.mu is held.
-func (m *Manager) bury(s *slot, l *lock) {
+// lossOf says what becomes of the locks of a session that is lost.
+func (s *session) lossOf() error { return fmt.Errorf("%w: %w", ErrSessionLost, s.renewal.Cause()) }
+
+// bury voids a lost lock, and tells its holds and who watches. m.mu is held.
+func (m *Manager) bury(s *slot, l *lock, cause error) {
+	s.void(l)
+	if m.closed {
+		return
+	}
 	for h := range l.holds {
-		if h.onLost != nil && !m.closed {
+		if h.onLost != nil {
 			m.wg.Go(h.onLost)
 		}
 	}
-	s.void(l)
+	m.wg.Go(func() {
+		m.lockLog(l).Error("lock lost; its file returns EIO", slog.Any("cause", cause))
+		m.observe(LockLost{Key: l.grant.Key, Holder: l.holder, Cause: cause})
+	})
 }
 
 // locksOf lists the locks held on s.
@@ -241,9 +252,7 @@ func (m *Manager) lockLost(l *lock, cause error) {
 	for h := range l.holds {
 		h.fail(cause)
 	}
-	m.bury(s, l)
+	m.bury(s, l, cause)
 	m.changed(s)
 	m.mu.Unlock()
-	m.log.Error("lock lost; its file returns EIO",
-		slog.String("path", l.grant.Key.String()), slog.String("owner", l.grant.Owner.String()), slog.Any("cause", cause))
 }

@@ -131,6 +131,10 @@ func (a *acquisition) run(ctx context.Context) error {
 		case a.deadlocked():
 			return a.contended(nil)
 		}
+		if a.req.Waits != nil {
+			a.req.Waits()
+			a.req.Waits = nil
+		}
 		if err := a.wait(ctx); err != nil || queued {
 			return err
 		}

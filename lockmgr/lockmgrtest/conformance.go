@@ -37,6 +37,7 @@ func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, op
 		{"NoWait", testNoWait},
 		{"Retry", testRetry},
 		{"Queue", testQueue},
+		{"Waits", testWaits},
 		{"Order", testOrder},
 		{"SeveralKeys", testSeveralKeys},
 		{"QueueSeveralKeys", testQueueSeveralKeys},

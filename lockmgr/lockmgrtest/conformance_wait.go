@@ -201,3 +201,40 @@ func testRemovedEntry(t *bench) {
 		t.Fatalf("Release of a removed entry: %v", err)
 	}
 }
+
+// testWaits: a request that has to wait says so once, and none else does.
+func testWaits(t *bench) {
+	s1, s2 := t.open(), t.open()
+	k := file("f")
+	waits := make(chan struct{}, 10)
+	asked := func(wait lockmgr.Wait) lockmgr.AcquireRequest {
+		req := request(wait, k)
+		req.Waits = func() { waits <- struct{}{} }
+		return req
+	}
+	held := t.mustHave(s1, asked(lockmgr.Queue))[0]
+	_, err := s2.Acquire(t.within(patience), asked(lockmgr.NoWait))
+	t.contended(err, k, held.Owner, nil)
+	if len(waits) > 0 {
+		t.Error("a request that did not wait said that it does")
+	}
+	for _, wait := range []lockmgr.Wait{lockmgr.Queue, lockmgr.Retry} {
+		got := t.start(t.within(patience), s2, asked(wait))
+		select {
+		case <-waits:
+		case <-time.After(patience):
+			t.Fatal("a request that waits does not say so")
+		}
+		t.release(s1, held)
+		a := t.await(got)
+		if a.err != nil {
+			t.Fatal(a.err)
+		}
+		t.release(s2, a.grants...)
+		held = t.must(s1, lockmgr.Queue, k)[0]
+	}
+	if len(waits) > 0 {
+		t.Error("a request said twice that it waits")
+	}
+	t.release(s1, held)
+}

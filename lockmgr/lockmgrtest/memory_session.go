@@ -57,6 +57,10 @@ func (s *memorySession) Acquire(ctx context.Context, req lockmgr.AcquireRequest)
 		if changed == nil {
 			return a.grants, err
 		}
+		if a.req.Waits != nil && errors.Is(err, lockmgr.ErrContended) {
+			a.req.Waits()
+			a.req.Waits = nil
+		}
 		select {
 		case <-changed: // the session's end is a change too
 		case <-ctx.Done():

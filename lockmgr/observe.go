@@ -1,0 +1,121 @@
+package lockmgr
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/renew"
+)
+
+// Event is what Config.Observe is told: one of the types below.
+type Event interface{ event() }
+
+// RequestEnded: an Acquire has its locks, or was refused.
+type RequestEnded struct {
+	Mode      Mode
+	Joined    bool          // it shares what its owner had, and the service was not asked
+	Contended bool          // another owner was in the way
+	Took      time.Duration // from beginning to end
+	Waited    time.Duration // of that, since another owner was found in the way
+	Err       error         // nil when granted
+}
+
+// RequestWaits: an Acquire has waited for Config.SlowWait, and still does.
+type RequestWaits struct {
+	Key    Key
+	Holder Holder        // who waits
+	For    Holder        // one who has what it waits for; zero if that is not known
+	Waited time.Duration // so far
+}
+
+// LockReleased: a lock was given up, and had been held for so long.
+type LockReleased struct{ Held time.Duration }
+
+// LockLost: a lock is void while files are open under it. Cause is one of
+// ErrSessionLost (with renew's cause), ErrBroken, or else ErrLockLost alone.
+type LockLost struct {
+	Key    Key
+	Holder Holder
+	Cause  error
+}
+
+// SessionRenewed: a renewal was answered, or failed.
+type SessionRenewed struct {
+	Took time.Duration
+	Err  error
+}
+
+// SessionChanged is what renew.Config.OnChange is told.
+type SessionChanged struct {
+	State renew.State
+	Cause error
+}
+
+func (RequestEnded) event()   {}
+func (RequestWaits) event()   {}
+func (LockReleased) event()   {}
+func (LockLost) event()       {}
+func (SessionRenewed) event() {}
+func (SessionChanged) event() {}
+
+func (m *Manager) observe(e Event) {
+	if m.cfg.Observe != nil {
+		m.cfg.Observe(e)
+	}
+}
+
+// Stats is what a Manager has at one moment.
+type Stats struct {
+	Held     int                 // locks, those that are being given back included
+	Waiting  int                 // requests that wait for another owner
+	Sessions map[renew.State]int // how many are Held, and Suspended
+}
+
+// Stats counts.
+func (m *Manager) Stats() Stats {
+	s := Stats{Waiting: int(m.waiting.Load()), Sessions: map[renew.State]int{renew.Held: 0, renew.Suspended: 0}}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, sess := range m.sessions {
+		s.Held += sess.locks
+		if state := sess.renewal.State(); state != renew.Lost {
+			s.Sessions[state]++
+		}
+	}
+	return s
+}
+
+// LogID names a lock in every line of the log that is about it, from the request
+// to the release: as 'lockfs ls' prints the owner.
+func LogID(owner uuid.UUID) slog.Attr { return slog.String("lock", owner.String()[:8]) }
+
+// logAttrs say whose request or lock it is.
+func logAttrs(k Key, h Holder) []slog.Attr {
+	attrs := []slog.Attr{LogID(h.Owner), slog.String("path", k.String()), slog.Int("pid", h.PID), slog.String("command", h.Comm)}
+	if h.Pod != "" {
+		attrs = append(attrs, slog.String("pod", h.PodLabel()))
+	}
+	if h.Container != "" {
+		attrs = append(attrs, slog.String("container", h.Container))
+	}
+	return attrs
+}
+
+func (l *lock) logAttrs() []slog.Attr {
+	return append(logAttrs(l.grant.Key, l.holder), slog.Int64("token", l.grant.Token))
+}
+
+// lockLog logs lines about l.
+func (m *Manager) lockLog(l *lock) *slog.Logger {
+	return slog.New(m.log.Handler().WithAttrs(l.logAttrs()))
+}
+
+// debug logs what is ordinary, at no cost unless it is asked for.
+func (m *Manager) debug(msg string, l *lock, attrs ...slog.Attr) {
+	if m.log.Enabled(context.Background(), slog.LevelDebug) {
+		m.log.LogAttrs(context.Background(), slog.LevelDebug, msg, append(l.logAttrs(), attrs...)...)
+	}
+}

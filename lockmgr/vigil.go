@@ -1,0 +1,156 @@
+package lockmgr
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// vigil follows one Acquire, for the log and for Config.Observe.
+type vigil struct {
+	m     *Manager
+	req   *Request
+	began time.Time
+
+	// LOCK ORDERING: after Manager.mu.
+	mu    sync.Mutex
+	owner uuid.UUID   // GUARDED_BY(mu); names the request, and the entry that is put for it
+	asked int         // GUARDED_BY(mu); how often the service was asked
+	since time.Time   // GUARDED_BY(mu); when another owner was found in the way; zero if none was
+	slow  *time.Timer // GUARDED_BY(mu); nil once the request has ended
+	told  bool        // GUARDED_BY(mu); that it waits long
+}
+
+func (m *Manager) follow(req *Request) *vigil {
+	return &vigil{m: m, req: req, began: time.Now()}
+}
+
+// fresh returns the owner of an entry that is to be put. The service may still
+// have the last one's.
+func (v *vigil) fresh() uuid.UUID {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if was := v.holder(); v.asked > 0 {
+		v.owner = uuid.New()
+		v.log(slog.LevelInfo, "lock asked for anew", slog.String("was", was.Owner.String()[:8]))
+	} else {
+		v.log(slog.LevelDebug, "lock asked for")
+	}
+	v.asked++
+	return v.owner
+}
+
+// contended notes that another owner is in the way.
+func (v *vigil) contended() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.since.IsZero() {
+		return
+	}
+	v.since = time.Now()
+	v.m.waiting.Add(1)
+	v.log(slog.LevelDebug, "lock is another owner's")
+	if v.m.cfg.SlowWait > 0 {
+		v.slow = time.AfterFunc(v.m.cfg.SlowWait, v.waitsLong)
+	}
+}
+
+// end notes what became of the request.
+func (v *vigil) end(err error) {
+	v.mu.Lock()
+	now := time.Now()
+	e := RequestEnded{Mode: v.req.Mode, Joined: err == nil && v.asked == 0, Took: now.Sub(v.began), Err: err}
+	if !v.since.IsZero() {
+		e.Contended, e.Waited = true, now.Sub(v.since)
+		v.m.waiting.Add(-1)
+	}
+	if v.slow != nil {
+		v.slow.Stop()
+		v.slow = nil
+	}
+	level := slog.LevelDebug
+	if v.told {
+		level = slog.LevelInfo
+	}
+	switch {
+	case err != nil:
+		v.log(level, "lock not granted", slog.Duration("took", e.Took), slog.Any("error", err))
+	case e.Joined:
+		v.log(level, "lock shared with its owner", slog.Duration("took", e.Took))
+	default:
+		v.log(level, "lock granted", slog.Duration("took", e.Took), slog.Duration("waited", e.Waited))
+	}
+	v.mu.Unlock()
+	if errors.Is(err, ErrContended) {
+		e.Contended = true // by one for whom it did not wait
+	}
+	v.m.observe(e)
+}
+
+// waitsLong tells of a wait that has lasted for SlowWait, and for whom it is.
+func (v *vigil) waitsLong() {
+	m := v.m
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return
+	}
+	m.wg.Add(1)
+	m.mu.Unlock()
+	defer m.wg.Done()
+
+	v.mu.Lock()
+	key, h := v.req.Keys[0], v.holder()
+	v.mu.Unlock()
+	other := m.inTheWay(key, h.Owner)
+
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.slow == nil {
+		return // it has ended meanwhile
+	}
+	v.told = true
+	waited := time.Since(v.since)
+	v.log(slog.LevelInfo, "lock waited for", slog.Duration("waited", waited), slog.String("for", other.String()))
+	m.observe(RequestWaits{Key: key, Holder: h, For: other, Waited: waited})
+}
+
+// inTheWay finds one who has what another wants.
+func (m *Manager) inTheWay(k Key, wants uuid.UUID) Holder {
+	if e, ok := m.ours(k); ok {
+		return e.Holder
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
+	defer cancel()
+	entries, err := m.backend.Entries(ctx, k.Path)
+	if err != nil {
+		return Holder{}
+	}
+	for _, e := range entries {
+		if e.Held && e.Holder.Owner != wants && e.Key.Conflicts(k) {
+			return e.Holder
+		}
+	}
+	return Holder{}
+}
+
+// holder describes who asks. v.mu is held.
+func (v *vigil) holder() Holder {
+	if v.owner == uuid.Nil {
+		v.owner = uuid.New()
+	}
+	h := v.req.Holder
+	h.Owner, h.Node = v.owner, v.m.cfg.Session.Node
+	return h
+}
+
+// log writes a line about the request. v.mu is held.
+func (v *vigil) log(level slog.Level, msg string, attrs ...slog.Attr) {
+	if v.m.log.Enabled(context.Background(), level) {
+		v.m.log.LogAttrs(context.Background(), level, msg, append(logAttrs(v.req.Keys[0], v.holder()), attrs...)...)
+	}
+}
