@@ -57,7 +57,7 @@ func write(w io.Writer, name, entrypoint, arch string, files []string) error {
 	layerID := fmt.Sprintf("%x", sha256.Sum256(layer))
 	config, err := json.Marshal(map[string]any{
 		"architecture": arch, "os": "linux",
-		"config":  map[string]any{"Entrypoint": []string{entrypoint}, "Env": []string{"PATH=/bin:/"}},
+		"config":  map[string]any{"Entrypoint": []string{entrypoint}, "Env": []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}},
 		"rootfs":  map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + layerID}},
 		"history": []any{map[string]any{"created_by": "mkimage"}},
 	})

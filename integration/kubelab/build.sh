@@ -11,7 +11,7 @@ if [ -n "$need" ]; then
   apt-get update -q
   DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends containerd runc containernetworking-plugins iproute2 iptables curl busybox-static
 fi
-stamp=$(cat $HERE/kubeall/go.sum $HERE/kubeall/main.go $HERE/build.sh | sha256sum | cut -c1-16)
+stamp=$(cat $HERE/kubeall/go.sum $HERE/kubeall/main.go | sha256sum | cut -c1-16)
 if [ "$(cat $B/kubeall.stamp 2>/dev/null)" != $stamp ]; then
   v=k8s.io/component-base/version
   cd $HERE/kubeall
@@ -29,5 +29,5 @@ mkdir -p $root/bin $root/tmp; cp $(command -v busybox) $root/bin/busybox
 for c in $($root/bin/busybox --list); do [ $c = busybox ] || ln -s busybox $root/bin/$c; done
 $B/mkimage $B/img/busybox.tar docker.io/library/busybox:1.37 /bin/sh $root=/
 $B/mkimage $B/img/pause.tar registry.local/pause:1 /pause $B/pause=/pause
-$B/mkimage $B/img/etcd.tar registry.k8s.io/etcd:3.6.8-0 /usr/local/bin/etcd $B/etcd=/usr/local/bin/etcd $B/etcdctl=/usr/local/bin/etcdctl
+$B/mkimage $B/img/etcd.tar gcr.io/etcd-development/etcd:v3.6.8 /usr/local/bin/etcd $B/etcd=/usr/local/bin/etcd $B/etcdctl=/usr/local/bin/etcdctl
 echo $stamp > $B/kubeall.stamp

@@ -29,6 +29,13 @@ pid_of() { # pid_of NODE|ctl: its init, as this machine knows it
   echo "no $1 runs" >&2; return 1
 }
 
+volume() { # volume N: a disk for a StatefulSet, which every node reaches
+  cat <<Y
+---
+{apiVersion: v1, kind: PersistentVolume, metadata: {name: disk-$1}, spec: {capacity: {storage: 2Gi}, accessModes: [ReadWriteOnce], hostPath: {path: $R/pv/$1}}}
+Y
+}
+
 alive() { [ -s $R/init.pid ] && kill -0 $(cat $R/init.pid) 2>/dev/null; }
 
 case "$1" in
@@ -36,7 +43,7 @@ up)
   N=${2:-2}; export N
   ! alive || { echo "already up"; exit 1; }
   [ -x $B/kubelet ] || { echo "not built: run $HERE/build.sh"; exit 1; }
-  rm -rf $R $L; mkdir -p $R/shared $L; chmod 1777 $R/shared
+  rm -rf $R $L; mkdir -p $R/shared $R/media $R/pv $L; chmod 1777 $R/shared $R/media $R/pv
   nodes=(); for i in $(seq $N); do nodes+=(node$i=10.89.0.1$i); done
   $B/mkpki $P https://10.89.0.1:443 10.89.0.1 "${nodes[@]}"
   setsid unshare -m -n -p -C -i -u --fork --kill-child --mount-proc --propagation private bash $HERE/ctl-init.sh > $L/ctl-init.log 2>&1 < /dev/null &
@@ -46,6 +53,7 @@ up)
   wait_for 120 "apiserver ready" $self in ctl bash -c '. $0/lib.sh; apiserver_ready' $HERE
   for i in $(seq $N); do wait_for 60 "node$i ready" sh -c "$self k get node node$i | grep -qw Ready"; done
   wait_for 60 "service accounts ready" $self k get serviceaccount default
+  for i in 1 2 3; do mkdir -m 1777 $R/pv/$i; volume $i; done | $self k apply -f - >/dev/null
   ;;
 down)
   ! alive || kill -9 $(cat $R/init.pid)   # and all in its pid namespace
@@ -59,7 +67,7 @@ down)
   ;;
 in)
   pid=$(pid_of $2); shift 2
-  exec nsenter -t $pid -m -n -p -C -i -u -- sh -c 'cd $0; exec "$@"' $STATE "$@"
+  exec nsenter -t $pid -m -n -p -C -i -u -- sh -c 'cd "$0" 2>/dev/null || cd /; exec "$@"' "$PWD" "$@"
   ;;
 cut) exec $self in ctl ip link set v${2#node} down ;;
 heal) $self in ctl ip link set v${2#node} up; exec $self in ctl ip route replace 10.90.${2#node}.0/24 via 10.89.0.1${2#node} ;;

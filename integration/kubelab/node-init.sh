@@ -5,7 +5,7 @@ mount --make-rshared /
 fresh_cgroups
 for t in /run /srv /var/lib /var/log; do mount -t tmpfs -o mode=755 tmpfs $t; done     # nothing of the node's lands in the machine's own
 mkdir -p /run/netns /run/lock /var/lib/kubelet /var/log/pods
-mkdir /srv/shared; mount --bind $R/shared /srv/shared                                  # the shared volume
+for v in shared media; do mkdir /srv/$v; mount --bind $R/$v /srv/$v; done               # the shared volumes
 # kernel tunables that kubelet would otherwise set for the whole machine: it finds them as it wants them
 fake() { echo $2 > /run/fake.$(basename $1); mount --bind /run/fake.$(basename $1) $1; }
 fake /proc/sys/vm/overcommit_memory 1; fake /proc/sys/vm/panic_on_oom 0; fake /proc/sys/kernel/panic 10
