@@ -92,3 +92,30 @@ func TestScopes(t *testing.T) {
 		t.Errorf("people are told %+v", c.holder)
 	}
 }
+
+// What Kubernetes calls a caller's pod stands in its entry, and decides nothing.
+func TestHolderNamesItsPod(t *testing.T) {
+	const uid = "11111111-2222-3333-4444-555555555555"
+	const container = "9b8c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c"
+	f := &FS{callers: procid.Cache{Proc: fakeProc(t,
+		fakeThread{10, 10, 100, "0::/kubepods/burstable/pod" + uid + "/" + container + "\n"},
+		fakeThread{20, 20, 200, "0::/user.slice\n"})}}
+	for _, known := range []bool{true, false} {
+		f.podName = func(pod, id string) (string, string) {
+			if pod != uid || id != container {
+				t.Errorf("asked for pod %q, container %q", pod, id)
+			}
+			if !known {
+				return "", ""
+			}
+			return "team-a/web-0", "main"
+		}
+		c := f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: 10}}, nil, ScopeAuto, openOwner)
+		if c.owner != "pod "+uid || c.holder.Pod != uid || (c.holder.PodName == "team-a/web-0") != known || (c.holder.Container == "main") != known {
+			t.Errorf("with names known: %v, the caller is %+v", known, c)
+		}
+	}
+	if c := f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: 20}}, nil, ScopeAuto, openOwner); c.holder.PodName != "" {
+		t.Errorf("outside of pods: %+v", c.holder)
+	}
+}

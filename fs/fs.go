@@ -46,11 +46,14 @@ type Config struct {
 	Policy *policy.Policy
 	// AllowOther lets other users than the daemon's see the view.
 	AllowOther bool
+	// PodName, if not nil, tells what Kubernetes calls a pod and a container of it,
+	// as far as is known: for people, who see it with the lock. It returns at once.
+	PodName func(uid, containerID string) (name, container string)
 	// Logger; nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// FS is a mounted view. Its methods, but for Wait and Close, are the requests
+// FS is a mounted view. Its methods, but for Wait, Close and Stats, are the requests
 // of the kernel.
 type FS struct {
 	fuse.RawFileSystem // ENOSYS for what is not here
@@ -65,6 +68,7 @@ type FS struct {
 	nameWait  time.Duration
 	readLocks bool
 	sync      Sync
+	podName   func(uid, containerID string) (name, container string)
 	root      bool // the daemon may act for any user
 	log       *slog.Logger
 	server    *fuse.Server
@@ -76,6 +80,7 @@ type FS struct {
 	handles table[handle]
 	dirs    table[dirHandle]
 	parked  parking
+	counts  counters
 
 	refusals sparse // the log's lines about locks that were refused
 
@@ -107,6 +112,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		nameWait:      cfg.NameWait,
 		readLocks:     cfg.ReadLocks,
 		sync:          cfg.Sync,
+		podName:       cfg.PodName,
 		root:          os.Geteuid() == 0,
 		log:           cfg.Logger,
 		rootFD:        fd,
@@ -127,7 +133,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	}
 	// Files are made with the caller's umask, and ours is not to be added.
 	unix.Umask(0)
-	server, err := fuse.NewServer(f, mountpoint, f.options(cfg))
+	server, err := fuse.NewServer(counting{f}, mountpoint, f.options(cfg))
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err)

@@ -105,6 +105,12 @@ func (t *table[T]) get(id uint64) *T {
 	return t.m[id]
 }
 
+func (t *table[T]) len() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.m)
+}
+
 func (t *table[T]) all() []*T {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -90,10 +90,12 @@ func (s *shedder) candidates() []uint64 {
 }
 
 // crowded reports whether there are as many nodes as there may be.
-func (t *nodes) crowded() bool {
+func (t *nodes) crowded() bool { return t.len() >= t.limit }
+
+func (t *nodes) len() int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return len(t.byID) >= t.limit
+	return len(t.byID)
 }
 
 // droppable returns the name of a node, if it does no harm that the kernel

@@ -1,0 +1,171 @@
+package fs
+
+import (
+	"sync/atomic"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// request is a kind of request from the kernel.
+type request uint8
+
+const (
+	requestGetAttr request = iota
+	requestSetAttr
+	requestStatx
+	requestStatFs
+	requestLookup
+	requestReadlink
+	requestMknod
+	requestMkdir
+	requestSymlink
+	requestLink
+	requestUnlink
+	requestRmdir
+	requestRename
+	requestCreate
+	requestTmpfile
+	requestOpen
+	requestRead
+	requestWrite
+	requestFallocate
+	requestCopyFileRange
+	requestLseek
+	requestFlush
+	requestFsync
+	requestRelease
+	requestIoctl
+	requestGetXAttr
+	requestListXAttr
+	requestSetXAttr
+	requestRemoveXAttr
+	requestOpenDir
+	requestReadDir
+	requestReadDirPlus
+	requestFsyncDir
+	requestReleaseDir
+	requestKinds
+)
+
+var requestNames = [requestKinds]string{
+	requestGetAttr:       "getattr",
+	requestSetAttr:       "setattr",
+	requestStatx:         "statx",
+	requestStatFs:        "statfs",
+	requestLookup:        "lookup",
+	requestReadlink:      "readlink",
+	requestMknod:         "mknod",
+	requestMkdir:         "mkdir",
+	requestSymlink:       "symlink",
+	requestLink:          "link",
+	requestUnlink:        "unlink",
+	requestRmdir:         "rmdir",
+	requestRename:        "rename",
+	requestCreate:        "create",
+	requestTmpfile:       "tmpfile",
+	requestOpen:          "open",
+	requestRead:          "read",
+	requestWrite:         "write",
+	requestFallocate:     "fallocate",
+	requestCopyFileRange: "copy_file_range",
+	requestLseek:         "lseek",
+	requestFlush:         "flush",
+	requestFsync:         "fsync",
+	requestRelease:       "release",
+	requestIoctl:         "ioctl",
+	requestGetXAttr:      "getxattr",
+	requestListXAttr:     "listxattr",
+	requestSetXAttr:      "setxattr",
+	requestRemoveXAttr:   "removexattr",
+	requestOpenDir:       "opendir",
+	requestReadDir:       "readdir",
+	requestReadDirPlus:   "readdirplus",
+	requestFsyncDir:      "fsyncdir",
+	requestReleaseDir:    "releasedir",
+}
+
+// result is what a request was answered, by what an operator would do about it.
+type result uint8
+
+const (
+	resultOK          result = iota
+	resultContended          // another owner has the lock
+	resultStale              // the kernel looks again, and programs see nothing of it
+	resultInterrupted        // by a signal
+	resultUnavailable        // the lock service does not answer
+	resultIO                 // the lock was lost, or the volume fails
+	resultFull               // the volume is full, or the user's quota
+	resultExhausted          // out of memory or descriptors
+	resultRefused            // all others: the program's own affair
+	resultKinds
+)
+
+var resultNames = [resultKinds]string{
+	resultOK:          "ok",
+	resultContended:   "contended",
+	resultStale:       "stale",
+	resultInterrupted: "interrupted",
+	resultUnavailable: "unavailable",
+	resultIO:          "io_error",
+	resultFull:        "full",
+	resultExhausted:   "exhausted",
+	resultRefused:     "refused",
+}
+
+func resultOf(s fuse.Status) result {
+	switch unix.Errno(s) {
+	case 0:
+		return resultOK
+	case unix.EBUSY, unix.EAGAIN, unix.EDEADLK:
+		return resultContended
+	case unix.ESTALE:
+		return resultStale
+	case unix.EINTR:
+		return resultInterrupted
+	case unix.ENOLCK:
+		return resultUnavailable
+	case unix.EIO:
+		return resultIO
+	case unix.ENOSPC, unix.EDQUOT:
+		return resultFull
+	case unix.EMFILE, unix.ENFILE, unix.ENOMEM:
+		return resultExhausted
+	}
+	return resultRefused
+}
+
+// counters count requests. They cost a request one atomic addition.
+type counters [requestKinds][resultKinds]atomic.Uint64
+
+func (f *FS) count(r request, s fuse.Status) fuse.Status {
+	f.counts[r][resultOf(s)].Add(1)
+	return s
+}
+
+// RequestCount is how many requests of one kind were answered one way.
+type RequestCount struct {
+	Request, Result string
+	Count           uint64
+}
+
+// Stats is what a view has done, and has at one moment.
+type Stats struct {
+	Requests []RequestCount // those that there were
+	Inodes   int            // which the kernel knows; each takes a descriptor
+	Limit    int            // of Inodes, from when on the kernel is asked to forget some
+	Open     int            // files
+}
+
+// Stats counts.
+func (f *FS) Stats() Stats {
+	s := Stats{Limit: f.nodes.limit, Inodes: f.nodes.len(), Open: f.handles.len()}
+	for r := range f.counts {
+		for o := range f.counts[r] {
+			if n := f.counts[r][o].Load(); n > 0 {
+				s.Requests = append(s.Requests, RequestCount{requestNames[r], resultNames[o], n})
+			}
+		}
+	}
+	return s
+}
