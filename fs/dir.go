@@ -41,7 +41,7 @@ func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if err != nil {
 		return errno(err)
 	}
-	out.Fh, _ = f.dirs.add(&dirHandle{fd: fd, node: n}) // never drained
+	out.Fh, _ = f.dirs.add(&dirHandle{fd: fd, node: n}) // drained when nobody asks any more
 	return fuse.OK
 }
 

@@ -86,6 +86,12 @@ type FS struct {
 
 	cancel  context.CancelFunc // ends what runs in the background
 	stopped chan struct{}      // closed when it has ended
+
+	// See Close.
+	ended     chan struct{} // closed when no request is under way, nor will be
+	settling  sync.Once
+	settled   chan struct{} // closed when no program has anything open
+	unmounted bool          // by Close
 }
 
 // Mount puts a view of cfg.Source at mountpoint, an empty directory, and
@@ -118,6 +124,8 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		rootFD:        fd,
 		mount:         mountpoint,
 		nodes:         newNodes(fd, &st),
+		ended:         make(chan struct{}),
+		settled:       make(chan struct{}),
 	}
 	if f.scope == "" {
 		f.scope = ScopeAuto
@@ -144,7 +152,10 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	if f.dev, err = f.procs.MountDev(os.Getpid(), mountpoint); err != nil {
 		f.log.Warn("programs that wait for themselves will not be noticed", slog.Any("error", err))
 	}
-	go server.Serve()
+	go func() {
+		server.Serve()
+		close(f.ended)
+	}()
 	ctx, cancel := context.WithCancel(context.Background())
 	f.cancel, f.stopped = cancel, make(chan struct{})
 	go func() {
@@ -185,47 +196,7 @@ func (f *FS) Init(server *fuse.Server) { f.server = server }
 func (f *FS) String() string { return Subtype }
 
 // Wait returns when the view has been unmounted, by Close or by anybody else.
-func (f *FS) Wait() { f.server.Wait() }
-
-// Close unmounts the view and lets what programs have written reach the
-// backing. If files are open the view is taken out of the tree at once, and
-// ends for the programs that use it when the daemon exits. Opens that wait are
-// refused first. After Close the view writes no more, unless it fails with
-// ctx's error: then a write is still under way, and its lock must not be let go.
-func (f *FS) Close(ctx context.Context) error {
-	f.locks.Refuse()
-	defer f.callers.Close()
-	err := f.server.Unmount()
-	if err != nil {
-		f.log.Warn("the view is in use; open files in it will fail", slog.String("mountpoint", f.mount))
-		if err = f.detach(); err != nil {
-			err = fmt.Errorf("unmount %s: %w", f.mount, err)
-		}
-	}
-	if stopErr := f.stop(ctx); stopErr != nil {
-		return errors.Join(err, stopErr)
-	}
-	for _, h := range f.handles.drain() {
-		h.leave()
-		select {
-		case <-h.gone:
-		case <-ctx.Done():
-			return errors.Join(err, ctx.Err())
-		}
-	}
-	return err
-}
-
-// stop ends what runs in the background, flushes among it.
-func (f *FS) stop(ctx context.Context) error {
-	f.cancel()
-	select {
-	case <-f.stopped:
-		return nil
-	case <-ctx.Done():
-		return errors.Join(errors.New("a flush is still under way"), ctx.Err())
-	}
-}
+func (f *FS) Wait() { <-f.ended }
 
 // relocate makes a node known by where it is now.
 func (f *FS) relocate(n *node) error {

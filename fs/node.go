@@ -182,6 +182,17 @@ func (t *nodes) forget(id, count uint64) {
 	unix.Close(n.fd)
 }
 
+// close forgets all nodes.
+func (t *nodes) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range t.byID {
+		unix.Close(n.fd)
+	}
+	clear(t.byID)
+	clear(t.byInode)
+}
+
 // renamed notes a node's new name.
 func (t *nodes) renamed(n *node, from, to dirName) {
 	t.mu.Lock()

@@ -372,6 +372,27 @@ func TestReaderBesideSuspendedWrite(t *testing.T) {
 	}
 }
 
+// umount is as good an end as SIGTERM.
+func TestUnmountedBySomebodyElse(t *testing.T) {
+	v := newVolume(t)
+	m := v.mount("m")
+	p := newAgent(t)
+	p.must(call{Op: "close", FD: p.open(m.path("f"), wronly|create)})
+	umount := []string{"umount", m.dir}
+	if os.Getuid() != 0 {
+		umount = []string{"fusermount3", "-u", m.dir}
+	}
+	run(t, umount[0], umount[1:]...)
+	select {
+	case <-m.done:
+	case <-time.After(callTimeout):
+		t.Fatal("it does not end")
+	}
+	if m.err != nil || strings.Contains(m.log.String(), "in use") {
+		t.Errorf("%v, log:\n%s", m.err, m.log)
+	}
+}
+
 // SIGTERM unmounts a view that is in use, lets go of its locks at once, and
 // exits with 0.
 func TestTerminatedMountReleases(t *testing.T) {

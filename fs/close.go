@@ -1,0 +1,103 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Close unmounts the view and lets what programs have written reach the
+// backing. Opens that wait are refused first. A view that is in use goes
+// nevertheless: programs get an error from what they have open, at once if root
+// runs the daemon, else when it exits.
+//
+// After Close the view writes no more, unless it fails with ctx's error: then a
+// write is still under way, and its lock must not be let go. Close waits for it
+// when it is called again.
+func (f *FS) Close(ctx context.Context) error {
+	f.locks.Refuse()
+	defer f.callers.Close()
+	inUse := !f.gone() && f.server.Unmount() != nil
+	if inUse {
+		f.log.Warn("the view is in use; open files in it will fail", slog.String("mountpoint", f.mount))
+	}
+	err := f.settle(ctx)
+	if inUse {
+		if detachErr := f.detach(); detachErr != nil {
+			return errors.Join(fmt.Errorf("unmount %s: %w", f.mount, detachErr), err)
+		}
+	}
+	f.unmounted = true
+	if err != nil || inUse && !f.root {
+		return err
+	}
+	select {
+	case <-f.ended:
+	case <-ctx.Done():
+		return fmt.Errorf("a request is still under way: %w", ctx.Err())
+	}
+	f.release()
+	return nil
+}
+
+// gone reports whether nothing is left to be unmounted.
+func (f *FS) gone() bool {
+	select {
+	case <-f.ended: // by somebody else
+		return true
+	default:
+		return f.unmounted
+	}
+}
+
+// settle ends what runs in the background, flushes among it, and closes what
+// programs have open.
+func (f *FS) settle(ctx context.Context) error {
+	f.settling.Do(func() {
+		go func() {
+			defer close(f.settled)
+			f.cancel()
+			<-f.stopped
+			handles := f.handles.drain()
+			for _, h := range handles {
+				h.leave()
+			}
+			for _, h := range handles {
+				<-h.gone
+			}
+		}()
+	})
+	select {
+	case <-f.settled:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("a write or a flush is still under way: %w", ctx.Err())
+	}
+}
+
+// detach takes a view that is in use out of the tree. Root ends its connection
+// with it; else programs that have it open keep what they have.
+func (f *FS) detach() error {
+	if f.root {
+		return unix.Unmount(f.mount, unix.MNT_DETACH|unix.MNT_FORCE)
+	}
+	out, err := exec.Command("fusermount3", "-uz", f.mount).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("fusermount3 -uz: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// release closes what the kernel has not said that it forgets: it does not say
+// so at an unmount.
+func (f *FS) release() {
+	for _, d := range f.dirs.drain() {
+		unix.Close(d.fd)
+	}
+	f.nodes.close()
+}
