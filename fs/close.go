@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/exec"
 	"strings"
 
@@ -45,14 +46,16 @@ func (f *FS) Close(ctx context.Context) error {
 	return nil
 }
 
-// gone reports whether nothing is left to be unmounted.
+// gone reports whether nothing is left to be unmounted: what is mounted there
+// may be another's.
 func (f *FS) gone() bool {
 	select {
 	case <-f.ended: // by somebody else
 		return true
-	default:
-		return f.unmounted
+	default: // so that nobody else's view has our device number
 	}
+	dev, err := f.procs.MountDev(os.Getpid(), f.mount)
+	return f.unmounted || f.dev != "" && (err != nil || dev != f.dev)
 }
 
 // settle ends what runs in the background, flushes among it, and closes what

@@ -419,5 +419,28 @@ func TestTerminatedMountReleases(t *testing.T) {
 	if got := v.read("f"); got != "one\ntwo\n" {
 		t.Errorf("the file holds %q", got)
 	}
+}
 
+// A mount whose view was unmounted leaves the next view at its mountpoint alone.
+func TestUnmountedMountLeavesTheNext(t *testing.T) {
+	v := newVolume(t)
+	v.mount("server") // of the locks
+	old := v.mount("a")
+	if err := old.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Unmount(old.dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	next := v.mount("a")
+	if err := old.cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	<-old.done
+	if status := old.cmd.ProcessState.ExitCode(); status != 0 {
+		t.Errorf("exit status %d, log:\n%s", status, old.log)
+	}
+	if fsType(next.dir) != unix.FUSE_SUPER_MAGIC {
+		t.Error("the next view was unmounted")
+	}
 }
