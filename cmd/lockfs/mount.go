@@ -93,7 +93,7 @@ this machine only.`,
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users use the view")
 	f.BoolVar(&o.foreground, "foreground", true, "stay in the foreground: the only mode, a service manager does the rest")
 	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd even if SOURCE is on a network file system: nothing is locked against other machines")
-	f.BoolVar(&o.guard, "guard", false, "make the bare MOUNTPOINT immutable, so that nothing is written to it while it is not mounted; chattr -i takes it back (default: as root with --endpoints)")
+	f.BoolVar(&o.guard, "guard", false, "close the bare MOUNTPOINT, mode 0 and immutable, so that nothing runs on it while it is not mounted; chattr -i and chmod take it back (default: as root with --endpoints)")
 	bindEnv(cmd)
 	complete(cmd, "scope", o.scope.words())
 	complete(cmd, "sync", o.sync.words())

@@ -10,10 +10,11 @@ import (
 // immutable is FS_IMMUTABLE_FL, what chattr +i sets.
 const immutable = 0x10
 
-// Guard makes the bare directory below a mount immutable (chattr +i), so that
-// programs get EPERM instead of writing to it while the view is away. Call it
-// before the mount. Only chattr -i takes it back. set reports that the
-// directory was not guarded before.
+// Guard closes the bare directory below a mount, so that no program runs
+// without the view while it is away: mode 0 keeps users from reading it, which
+// would show an empty volume, and immutable (chattr +i) keeps root too from
+// writing to it. Call it before the mount. Only chattr -i and chmod take it
+// back. set reports that the directory was not guarded before.
 func Guard(mountpoint string) (set bool, err error) {
 	fd, err := unix.Open(mountpoint, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -24,13 +25,28 @@ func Guard(mountpoint string) (set bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("read the flags of %s: %w", mountpoint, err)
 	}
-	if flags&immutable != 0 {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return false, fmt.Errorf("stat %s: %w", mountpoint, err)
+	}
+	if st.Mode&0o7777 != 0 {
+		if err := setFlags(fd, flags&^immutable); err != nil { // an immutable directory keeps its mode
+			return false, fmt.Errorf("set the flags of %s: %w", mountpoint, err)
+		}
+		if err := unix.Fchmod(fd, 0); err != nil {
+			return false, fmt.Errorf("chmod %s: %w", mountpoint, err)
+		}
+	} else if flags&immutable != 0 {
 		return false, nil
 	}
-	if err := unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags|immutable)); err != nil {
+	if err := setFlags(fd, flags|immutable); err != nil {
 		return false, fmt.Errorf("make %s immutable: %w", mountpoint, err)
 	}
 	return true, nil
+}
+
+func setFlags(fd int, flags uint32) error {
+	return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags))
 }
 
 // checkUnguarded refuses a guarded mountpoint to users: fusermount3 mounts only
@@ -42,7 +58,7 @@ func checkUnguarded(mountpoint string) error {
 		return pathError("MOUNTPOINT", mountpoint, err)
 	}
 	if st.Attributes&unix.STATX_ATTR_IMMUTABLE != 0 {
-		return fmt.Errorf("MOUNTPOINT %s is guarded by a mount that root made: mount as root, remove the guard as root (chattr -i %s), or choose another", mountpoint, mountpoint)
+		return fmt.Errorf("MOUNTPOINT %s is guarded by a mount that root made: mount as root, remove the guard as root (chattr -i %s; chmod 755 %s), or choose another", mountpoint, mountpoint, mountpoint)
 	}
 	return nil
 }

@@ -179,14 +179,13 @@ func (c *Config) session() (lockmgr.SessionInfo, error) {
 	}, nil
 }
 
-// guard keeps programs from writing to the bare directory while the view is
-// away. It stays when the mount ends: the next one is as likely to be late.
+// guard keeps programs from the bare directory while the view is away. It stays when the mount ends: the next one is as likely to be late.
 func guard(log *slog.Logger, mountpoint string) {
 	switch set, err := mounts.Guard(mountpoint); {
 	case err != nil:
-		log.Warn("the bare mountpoint cannot be guarded: while it is not mounted, programs can write to it", slog.Any("error", err))
+		log.Warn("the bare mountpoint cannot be guarded: while it is not mounted, programs can use it", slog.Any("error", err))
 	case set:
-		log.Info("the bare mountpoint is immutable from now on (chattr -i takes it back)", slog.String("mountpoint", mountpoint))
+		log.Info("the bare mountpoint has no rights and is immutable from now on (chattr -i and chmod take it back)", slog.String("mountpoint", mountpoint))
 	}
 }
 
