@@ -1,13 +1,19 @@
 # lockfs: the two commands are 'make demo' and 'make test'.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+IMAGE       ?= ghcr.io/lockfs/lockfs:latest
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: build demo test bench bench-fs bench-locks deps lint
+.PHONY: build image demo test bench bench-fs bench-locks deps lint
 
 # The program is one static binary.
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/lockfs ./cmd/lockfs
+
+# The container image, without Docker: bin/lockfs-image.tar is for 'docker load', 'ctr images import',
+# 'kind load image-archive' or 'skopeo copy docker-archive:bin/lockfs-image.tar docker://…'.
+image: build
+	go run ./deploy/mkimage bin/lockfs-image.tar $(IMAGE) /usr/local/bin/lockfs bin/lockfs=/usr/local/bin/lockfs
 
 # Two views of one directory, real programs on both at once, what is lost and what is kept.
 demo: deps build
