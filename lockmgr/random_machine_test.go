@@ -1,0 +1,253 @@
+package lockmgr_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
+)
+
+// leases is a Memory whose sessions end by themselves, a TTL after they were
+// last renewed.
+type leases struct{ *lockmgrtest.Memory }
+
+type leased struct {
+	lockmgr.Session
+	svc leases
+
+	mu      sync.Mutex
+	expires time.Time
+	timer   *time.Timer
+}
+
+func (l leases) open(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (*leased, error) {
+	session, err := l.Memory.OpenSession(ctx, info, ttl)
+	if err != nil {
+		return nil, err
+	}
+	s := &leased{Session: session, svc: l, expires: time.Now().Add(ttl)}
+	s.timer = time.AfterFunc(ttl, s.expire)
+	return s, nil
+}
+
+func (s *leased) expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !time.Now().Before(s.expires) {
+		s.svc.Expire(s.Session)
+	}
+}
+
+func (s *leased) Renew(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.Session.Renew(ctx)
+	if err == nil {
+		s.expires = time.Now().Add(s.TTL())
+		s.timer.Reset(s.TTL())
+	}
+	return err
+}
+
+// machine is what a mount runs on: its clock, and its network, on which messages
+// are late or lost. Frozen, it reads one time, and neither sends nor receives;
+// cut off, all messages are lost.
+type machine struct {
+	mu     sync.Mutex
+	rand   *rand.Rand
+	cut    bool
+	frozen boottime.Instant // since when; 0 while it runs
+	thawed chan struct{}    // closed when it thaws
+}
+
+func (m *machine) Now() boottime.Instant {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.frozen != 0 {
+		return m.frozen
+	}
+	return bubbleClock{}.Now()
+}
+
+func (m *machine) freeze() {
+	now := m.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.frozen, m.thawed = now, make(chan struct{})
+}
+
+func (m *machine) thaw() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.frozen = 0
+	close(m.thawed)
+}
+
+// runs returns when the machine does.
+func (m *machine) runs() {
+	for {
+		m.mu.Lock()
+		frozen, thawed := m.frozen != 0, m.thawed
+		m.mu.Unlock()
+		if !frozen {
+			return
+		}
+		<-thawed
+	}
+}
+
+func (m *machine) setCut(cut bool) {
+	m.mu.Lock()
+	m.cut = cut
+	m.mu.Unlock()
+}
+
+// carry takes a message to its end, in its time, or loses it.
+func (m *machine) carry() (arrived bool) {
+	m.mu.Lock()
+	delay := time.Duration(m.rand.ExpFloat64() * float64(100*time.Millisecond))
+	lost := m.cut || m.rand.IntN(60) == 0
+	if m.rand.IntN(60) == 0 {
+		delay = time.Duration(m.rand.Int64N(int64(ttl)))
+	}
+	m.mu.Unlock()
+	<-time.After(delay)
+	return !lost
+}
+
+// call asks the service. An error says nothing about whether it did, or will do,
+// what it was asked.
+func (m *machine) call(ctx context.Context, do func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		err := lockmgr.ErrUnavailable
+		if m.runs(); m.carry() {
+			err = do()
+			if !m.carry() {
+				err = fmt.Errorf("%w: the answer was lost", lockmgr.ErrUnavailable)
+			}
+		}
+		m.runs()
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		m.runs()
+		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+	}
+}
+
+// remote is the service as a mount on m sees it.
+type remote struct {
+	leases
+	m *machine
+}
+
+func (r remote) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
+	opened := make(chan *leased, 1)
+	err := r.m.call(ctx, func() error {
+		s, err := r.open(context.Background(), info, ttl)
+		opened <- s
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &remoteSession{leased: <-opened, m: r.m, over: make(chan struct{})}
+	go func() {
+		<-s.leased.Done()
+		for s.m.runs(); !s.m.carry(); s.m.runs() {
+		}
+		close(s.over)
+	}()
+	return s, nil
+}
+
+func (r remote) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
+	r.leases.WatchBreaks(ctx, func(b lockmgr.Break) {
+		for r.m.runs(); !r.m.carry(); r.m.runs() {
+		}
+		found(b)
+	})
+}
+
+type remoteSession struct {
+	*leased
+	m    *machine
+	over chan struct{}
+}
+
+func (s *remoteSession) Done() <-chan struct{} { return s.over }
+
+func (s *remoteSession) Renew(ctx context.Context) error {
+	return s.m.call(ctx, func() error { return s.leased.Renew(context.Background()) })
+}
+
+// Acquire stays in line while its caller waits. What it put, and the caller was
+// not told of, is removed some time later.
+func (s *remoteSession) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
+	waiting, leave := context.WithCancel(context.Background())
+	var grants []lockmgr.Grant
+	granted := make(chan struct{})
+	err := s.m.call(ctx, func() (err error) {
+		defer close(granted)
+		grants, err = s.leased.Acquire(waiting, req)
+		return err
+	})
+	if err == nil {
+		leave()
+		return grants, nil
+	}
+	go func() {
+		s.m.carry()
+		leave()
+		select {
+		case <-granted:
+			for _, g := range grants {
+				for errors.Is(s.leased.Release(context.Background(), g), lockmgr.ErrUnavailable) {
+					<-time.After(time.Second)
+				}
+			}
+		case <-time.After(2 * ttl): // the request was lost
+		}
+	}()
+	return nil, err
+}
+
+func (s *remoteSession) Release(ctx context.Context, g lockmgr.Grant) error {
+	return s.m.call(ctx, func() error { return s.leased.Release(context.Background(), g) })
+}
+
+func (s *remoteSession) Held(ctx context.Context, grants []lockmgr.Grant) (held []bool, err error) {
+	answer := make(chan []bool, 1)
+	err = s.m.call(ctx, func() error {
+		held, err := s.leased.Held(context.Background(), grants)
+		answer <- held
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return <-answer, nil
+}
+
+func (s *remoteSession) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
+	if err := s.leased.AwaitGone(ctx, g); err != nil {
+		return err
+	}
+	for s.m.runs(); !s.m.carry(); s.m.runs() {
+	}
+	return ctx.Err()
+}
+
+func (s *remoteSession) Close(ctx context.Context) error {
+	return s.m.call(ctx, func() error { return s.leased.Close(context.Background()) })
+}

@@ -1,0 +1,290 @@
+package lockmgr_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// longRuns multiplies what the random tests do.
+const longRuns = "LOCKFS_TEST_LONG"
+
+// Programs on three machines write to a few files, while the machines are frozen
+// and cut off at any time, the service is away, operators break locks, programs
+// give up waiting and messages are late or lost. Each write lands as long after
+// its check as it may. The guard is as small as is accepted.
+//
+// No write lands when its entry is gone from the service, or after one with a
+// larger token. Once all is well again every program goes on, and in the end
+// nothing is left in the service.
+func TestRandomFaults(t *testing.T) {
+	seeds := uint64(25)
+	if testing.Short() {
+		seeds = 6
+	}
+	if n, err := strconv.ParseUint(os.Getenv(longRuns), 10, 32); err == nil {
+		seeds *= n
+	}
+	sum := make(map[string]int)
+	for seed := range seeds {
+		synctest.Test(t, func(t *testing.T) { newChaos(t, seed, sum).run() })
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+	t.Logf("%d histories: %v", seeds, sum)
+	for _, what := range []string{"written", "suspended", "lost", "broken", "cancelled"} {
+		if sum[what] == 0 {
+			t.Errorf("none was %s", what)
+		}
+	}
+}
+
+// chaos is one run of TestRandomFaults.
+type chaos struct {
+	*testing.T
+	svc  leases
+	stop chan struct{} // of the faults
+	end  chan struct{} // of the programs
+
+	mu     sync.Mutex
+	rand   *rand.Rand
+	tokens map[string]int64 // of each file's last write
+	sum    map[string]int
+	goesOn map[string]bool // programs that had a lock since stop
+}
+
+func newChaos(t *testing.T, seed uint64, sum map[string]int) *chaos {
+	return &chaos{
+		T: t, svc: leases{lockmgrtest.NewMemory()}, stop: make(chan struct{}), end: make(chan struct{}),
+		rand: rand.New(rand.NewPCG(seed, 0)), tokens: make(map[string]int64), sum: sum, goesOn: make(map[string]bool),
+	}
+}
+
+func (c *chaos) IntN(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rand.IntN(n)
+}
+
+// upTo is some time, longer than none.
+func (c *chaos) upTo(most time.Duration) time.Duration { return time.Duration(1 + c.IntN(int(most))) }
+
+func (c *chaos) count(what string) {
+	c.mu.Lock()
+	c.sum[what]++
+	c.mu.Unlock()
+}
+
+func (c *chaos) run() {
+	const programs = 3 // on each machine
+	var machines []*machine
+	var managers []*lockmgr.Manager
+	var working, breaking sync.WaitGroup
+	for i := range 3 {
+		m := &machine{rand: rand.New(rand.NewPCG(uint64(c.IntN(1<<30)), 0))}
+		var mgr *lockmgr.Manager
+		var err error
+		for mgr == nil || err != nil { // a message may be lost here, too
+			mgr, err = lockmgr.New(c.Context(), lockmgr.Config{
+				Backend: remote{c.svc, m}, Session: lockmgr.SessionInfo{Node: fmt.Sprint(i)}, Logger: slog.New(slog.DiscardHandler),
+				Renew: renew.Config{
+					TTL: ttl, Clock: m, Guard: renew.WriteInFlight + renew.CheckToIssue + ttl/renew.ClockRate,
+					SuspendWait: []time.Duration{1, ttl, 3 * ttl}[c.IntN(3)],
+				},
+				KeysPerSession: 1 + c.IntN(3),
+			})
+		}
+		machines, managers = append(machines, m), append(managers, mgr)
+		for j := range programs {
+			working.Go(func() { c.program(m, mgr, fmt.Sprint(i, ".", j)) })
+		}
+		breaking.Go(func() { c.trouble(m) })
+	}
+	breaking.Go(c.outages)
+	breaking.Go(c.breaks)
+	<-time.After(5 * time.Minute)
+	close(c.stop)
+	breaking.Wait()
+	<-time.After(10 * ttl)
+	close(c.end)
+	working.Wait()
+	if len(c.goesOn) != len(machines)*programs {
+		c.Errorf("of %d programs only %v go on", len(machines)*programs, c.goesOn)
+	}
+	for _, m := range managers {
+		if err := m.Close(c.Context()); err != nil && !errors.Is(err, lockmgr.ErrUnavailable) {
+			c.Errorf("Close: %v", err)
+		}
+	}
+	<-time.After(3 * ttl) // answers that are late, sessions that nobody was told of
+	if n := c.svc.Count(); n != 0 {
+		c.Errorf("%d entries are left", n)
+	}
+}
+
+func over(ch chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// program locks files, one after the other, and writes to them.
+func (c *chaos) program(m *machine, mgr *lockmgr.Manager, name string) {
+	for !over(c.end) {
+		<-time.After(c.upTo(time.Second))
+		m.runs()
+		req := open(name, []time.Duration{0, time.Second, time.Minute, -1}[c.IntN(4)], fmt.Sprint("f", c.IntN(3)))
+		req.Queue = c.IntN(4) > 0
+		if c.IntN(5) == 0 {
+			req.Mode = lockmgr.Shared
+		}
+		ctx, cancel := context.WithCancel(c.Context())
+		if c.IntN(3) == 0 {
+			time.AfterFunc(c.upTo(5*time.Second), func() { m.runs(); cancel() })
+		}
+		held := over(c.stop)
+		hold, err := mgr.Acquire(ctx, req)
+		m.runs()
+		if err == nil {
+			c.work(m, hold, req)
+			if held {
+				c.mu.Lock()
+				c.goesOn[name] = true
+				c.mu.Unlock()
+			}
+			hold.Release()
+		} else if errors.Is(err, context.Canceled) {
+			c.count("cancelled")
+		}
+		cancel()
+	}
+}
+
+// work writes, and does not believe that it is over when it is.
+func (c *chaos) work(m *machine, hold *lockmgr.Hold, req lockmgr.Request) {
+	key := req.Keys[0]
+	token := hold.Token(key)
+	var lost bool
+	for range c.IntN(50) {
+		<-time.After(c.upTo(300 * time.Millisecond))
+		m.runs()
+		err := hold.Check()
+		if errors.Is(err, lockmgr.ErrSuspended) {
+			c.count("suspended")
+			ctx, cancel := context.WithTimeout(c.Context(), c.upTo(ttl))
+			err = hold.Await(ctx)
+			cancel()
+			m.runs()
+			if err == nil {
+				err = hold.Check() // frozen meanwhile
+			}
+		}
+		switch {
+		case err == nil && lost:
+			c.Errorf("%s of %s is good again", key, req.Owner)
+		case err == nil:
+			go func() {
+				<-time.After(renew.CheckToIssue + renew.WriteInFlight)
+				c.land(key, token, req)
+			}()
+		case errors.Is(err, lockmgr.ErrSessionLost), errors.Is(err, lockmgr.ErrLockLost):
+			if !lost {
+				c.count("lost")
+			}
+			lost = true
+		case !errors.Is(err, lockmgr.ErrSuspended) && !errors.Is(err, context.DeadlineExceeded):
+			c.Errorf("%s of %s: %v", key, req.Owner, err)
+		}
+	}
+	<-time.After(renew.CheckToIssue + renew.WriteInFlight) // as a close does
+}
+
+// land is the arrival of a write, or of a read, on the volume.
+func (c *chaos) land(key lockmgr.Key, token int64, req lockmgr.Request) {
+	entries, err := c.svc.Entries(context.Background(), key.Path)
+	live := errors.Is(err, lockmgr.ErrUnavailable) // nobody can look
+	for _, e := range entries {
+		live = live || e.Token == token && e.Held && e.Mode == req.Mode
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sum["written"]++
+	switch {
+	case !live:
+		c.Errorf("%s: a write of %s, token %d, landed without an entry: %+v", key, req.Owner, token, entries)
+	case token < c.tokens[key.Path]:
+		c.Errorf("%s: a write of %s, token %d, landed after one of token %d", key, req.Owner, token, c.tokens[key.Path])
+	case req.Mode == lockmgr.Exclusive:
+		c.tokens[key.Path] = token
+	}
+}
+
+// trouble freezes a machine and cuts it off.
+func (c *chaos) trouble(m *machine) {
+	for !over(c.stop) {
+		<-time.After(c.upTo(20 * time.Second))
+		pause := c.upTo([]time.Duration{time.Second, ttl, 3 * ttl}[c.IntN(3)])
+		switch c.IntN(3) {
+		case 0:
+			m.freeze()
+			<-time.After(pause)
+			m.thaw()
+		case 1:
+			m.setCut(true)
+			<-time.After(pause)
+			m.setCut(false)
+		case 2: // frozen while cut off, and thawed before the network is back
+			m.setCut(true)
+			<-time.After(c.upTo(ttl))
+			m.freeze()
+			<-time.After(pause)
+			m.thaw()
+			<-time.After(c.upTo(time.Second))
+			m.setCut(false)
+		}
+	}
+}
+
+// outages are of the service as a whole.
+func (c *chaos) outages() {
+	for !over(c.stop) {
+		<-time.After(c.upTo(4 * ttl))
+		c.svc.Disconnect()
+		<-time.After(c.upTo(ttl / 2))
+		c.svc.Connect()
+	}
+}
+
+// breaks breaks a lock now and then.
+func (c *chaos) breaks() {
+	for !over(c.stop) {
+		<-time.After(c.upTo(ttl))
+		entries, err := c.svc.Entries(c.Context(), "")
+		if err != nil || len(entries) == 0 {
+			continue
+		}
+		e := entries[c.IntN(len(entries))]
+		b := lockmgr.Break{ID: uuid.New(), Path: e.Key.String(), Owner: e.Holder.Owner, Token: e.Token, By: "operator"}
+		if c.svc.PutBreak(c.Context(), b) == nil {
+			c.count("broken")
+		}
+	}
+}
