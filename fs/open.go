@@ -43,7 +43,9 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 		return f.openToRead(n, in.Flags, out)
 	}
 	s := o.run(cancel, out)
-	if s != stale {
+	if s == stale {
+		f.parked.here(o.spot, false)
+	} else {
 		f.parked.done(o.spot)
 	}
 	return s
@@ -170,6 +172,7 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *f
 				return stale, false
 			}
 		}
+		f.parked.here(o.spot, true)
 	}
 	l, s, err := f.lockFile(n, path, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 		return o.lock(cancel, path, keys)

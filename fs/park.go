@@ -36,6 +36,7 @@ type spot struct {
 	timer  *time.Timer
 	looked bool // the caller has looked something up since, and found it
 	over   bool // the system call is: the program has got ESTALE or ENOENT
+	here   bool // the caller has come back, and is not answered yet
 }
 
 // send notes that the caller is about to be answered ESTALE and keeps hold,
@@ -51,6 +52,10 @@ func (p *parking) send(k parkKey, hold *lockmgr.Hold) bool {
 		return false
 	}
 	s := &spot{hold: hold}
+	for other := range p.spots {
+		// If it was sent in this system call, for another file, this one gets through.
+		s.over = s.over || other.tid == k.tid
+	}
 	if p.spots == nil {
 		p.spots = make(map[parkKey]*spot)
 	}
@@ -101,6 +106,16 @@ func (p *parking) forget(k parkKey, s *spot) {
 	delete(p.spots, k)
 }
 
+// here notes whether a caller who may have been sent is here: it may wait in
+// line for long, and that it was sent is not forgotten meanwhile.
+func (p *parking) here(k parkKey, here bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.spots[k]; s != nil {
+		s.here = here
+	}
+}
+
 // expire lets a lock go that nobody came back for, and later forgets the spot.
 func (p *parking) expire(k parkKey, s *spot) {
 	p.mu.Lock()
@@ -112,7 +127,7 @@ func (p *parking) expire(k parkKey, s *spot) {
 		s.hold.Release()
 		s.hold = nil
 	}
-	if s.timer == nil {
+	if s.timer == nil && !s.here {
 		delete(p.spots, k)
 		return
 	}

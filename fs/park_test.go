@@ -97,6 +97,22 @@ func TestParking(t *testing.T) {
 		if !p.sendAgain(mine) || p.sendAgain(mine) {
 			t.Error("the call after one that found nothing is not sent, or twice")
 		}
+		// The system call may have been sent for another file.
+		elsewhere := parkKey{tid: mine.tid, key: lockmgr.Key{Path: "g"}}
+		if !p.send(elsewhere, nil) || !p.sendAgain(elsewhere) || p.sendAgain(elsewhere) {
+			t.Error("the call after the one that was sent for two files is not sent, or twice")
+		}
+		// Who waits in line was sent, however long ago that is.
+		p.here(mine, true)
+		time.Sleep(10 * spentFor)
+		if p.send(mine, nil) {
+			t.Error("sent twice in one system call that took long")
+		}
+		p.here(mine, false)
+		time.Sleep(2 * spentFor)
+		if !p.send(mine, nil) {
+			t.Error("what was sent is never forgotten")
+		}
 		if p.send(parkKey{key: key}, nil) {
 			t.Error("a caller without a thread was sent: it cannot be told from others")
 		}
