@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,10 +27,11 @@ type node struct {
 
 	// GUARDED_BY(nodes.mu)
 	lookups uint64
-	parent  *node   // the directory it was last looked up in; nil for the root
-	name    string  // the name there; of a node that was relocated, its whole path
-	alias   dirName // another name of a file that has several
-	retired bool    // a lock was lost on it: it opens no more
+	parent  *node     // the directory it was last looked up in; nil for the root
+	name    string    // the name there; of a node that was relocated, its whole path
+	alias   dirName   // another name of a file that has several
+	moved   time.Time // when a program of this mount last renamed it
+	retired bool      // a lock was lost on it: it opens no more
 
 	mappable atomic.Int64 // how many handles a mapping of which can be stored to
 	stalled  atomic.Int64 // how many writes wait for the session
@@ -199,8 +201,19 @@ func (t *nodes) renamed(n *node, from, to dirName) {
 	if last := (dirName{n.parent, n.name}); last != from && last.dir != nil {
 		n.alias = last // the file has several names, and lost another
 	}
-	n.parent, n.name = to.dir, to.name
+	n.parent, n.name, n.moved = to.dir, to.name, time.Now()
 	t.mu.Unlock()
+}
+
+// oldName is how long after a rename an open may come that means the old name:
+// the kernel learns of the rename with its answer, and looks names up meanwhile.
+const oldName = time.Second
+
+// justMoved reports whether an open of n may mean a name that n had until now.
+func (t *nodes) justMoved(n *node) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return time.Since(n.moved) < oldName
 }
 
 // unname forgets a name that is not a node's any more, if it is known by

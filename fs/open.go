@@ -164,13 +164,14 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *f
 	o.caller = f.caller(&o.in.InHeader, n, o.scope, openOwner)
 	if first {
 		o.spot = parkKey{tid: o.in.Pid, key: key, mode: o.mode}
-		if several, inode := f.severalNames(n, path); several {
-			// The request does not say by which name, and the kernel may mean one
-			// that is gone. It looks again, and the last name looked up is meant.
+		// The request does not say by which name, and the kernel may mean one
+		// that is gone. It looks again, and the last name looked up is meant.
+		several, inode := f.severalNames(n, path)
+		if several {
 			o.spot.key = inode
-			if f.parked.send(o.spot, nil) {
-				return stale, false
-			}
+		}
+		if (several || f.nodes.justMoved(n)) && f.parked.send(o.spot, nil) {
+			return stale, false
 		}
 		f.parked.here(o.spot, true)
 	}
