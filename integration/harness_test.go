@@ -31,6 +31,14 @@ func TestMain(m *testing.M) {
 		serveCaching()
 		return
 	}
+	if os.Getenv(memberEnv) != "" {
+		serveMember()
+		return
+	}
+	if os.Getenv(writerEnv) != "" {
+		serveWriter()
+		return
+	}
 	os.Exit(runTests(m))
 }
 

@@ -1,0 +1,190 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+)
+
+// memberEnv makes the test binary a member of a cluster.
+const memberEnv = "LOCKFS_TEST_MEMBER"
+
+// memberConfig is the value of memberEnv.
+type memberConfig struct {
+	Name, Dir      string
+	Client, Peer   url.URL
+	InitialCluster string
+	Quota          int64
+}
+
+// serveMember is etcd until its stdin ends.
+func serveMember() {
+	var m memberConfig
+	if err := json.Unmarshal([]byte(os.Getenv(memberEnv)), &m); err != nil {
+		fmt.Fprintln(os.Stderr, "member:", err)
+		os.Exit(1)
+	}
+	wal.SegmentSizeBytes = 4 << 20
+	cfg := embed.NewConfig()
+	cfg.Name, cfg.Dir = m.Name, m.Dir
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{m.Client}, []url.URL{m.Client}
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{m.Peer}, []url.URL{m.Peer}
+	cfg.InitialCluster = m.InitialCluster
+	cfg.TickMs, cfg.ElectionMs = 50, 500
+	cfg.QuotaBackendBytes = m.Quota
+	cfg.BcryptCost = 4 // under the race detector a login takes a second at the default
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "member:", err)
+		os.Exit(1)
+	}
+	go func() {
+		fmt.Fprintln(os.Stderr, "member:", <-e.Err())
+		os.Exit(1)
+	}()
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(0)
+}
+
+// cluster is an etcd of three members, each a process.
+type cluster struct {
+	t       *testing.T
+	members []*member
+	client  *clientv3.Client // the operator's
+}
+
+type member struct {
+	t      *testing.T
+	config memberConfig
+	cmd    *exec.Cmd // nil while it is down
+}
+
+// newCluster starts one and returns when it serves. Each has loopback addresses
+// of its own, so that no other program's connection can be on a member's port
+// when it comes back.
+func newCluster(t *testing.T, change ...func(*memberConfig)) *cluster {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "lfs") // where fsync costs nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	c := &cluster{t: t}
+	network := fmt.Sprintf("127.%d.%d.", 1+rand.IntN(250), rand.IntN(250))
+	var initial []string
+	for i := range 3 {
+		host := network + fmt.Sprint(i+1)
+		m := &member{t: t, config: memberConfig{
+			Name: fmt.Sprintf("m%d", i), Dir: filepath.Join(dir, fmt.Sprint(i)),
+			Client: url.URL{Scheme: "http", Host: host + ":2379"}, Peer: url.URL{Scheme: "http", Host: host + ":2380"},
+		}}
+		initial = append(initial, m.config.Name+"="+m.config.Peer.String())
+		c.members = append(c.members, m)
+	}
+	for _, m := range c.members {
+		m.config.InitialCluster = strings.Join(initial, ",")
+		for _, f := range change {
+			f(&m.config)
+		}
+		t.Cleanup(m.kill)
+		m.start()
+	}
+	c.client = c.dial(clientv3.Config{})
+	c.healthy()
+	return c
+}
+
+// dial returns a client that finds a member that comes back at once.
+func (c *cluster) dial(cfg clientv3.Config) *clientv3.Client {
+	c.t.Helper()
+	fast := backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond}
+	cfg.Endpoints, cfg.Logger = c.urls(), zap.NewNop()
+	cfg.DialOptions = []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: fast})}
+	client, err := clientv3.New(cfg)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { client.Close() })
+	return client
+}
+
+func (c *cluster) urls() []string {
+	var urls []string
+	for _, m := range c.members {
+		urls = append(urls, m.config.Client.String())
+	}
+	return urls
+}
+
+func (m *member) start() {
+	m.t.Helper()
+	config, err := json.Marshal(m.config)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.cmd = exec.Command(os.Args[0])
+	m.cmd.Env = append(os.Environ(), memberEnv+"="+string(config))
+	m.cmd.Stderr = os.Stderr
+	if _, err := m.cmd.StdinPipe(); err != nil { // ends with us
+		m.t.Fatal(err)
+	}
+	if err := m.cmd.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// kill ends the member with SIGKILL, if it runs.
+func (m *member) kill() {
+	if m.cmd != nil {
+		_ = m.cmd.Process.Kill()
+		_ = m.cmd.Wait()
+		m.cmd = nil
+	}
+}
+
+// healthy returns when all members serve and agree on a leader.
+func (c *cluster) healthy() {
+	c.t.Helper()
+	eventually(c.t, "the cluster is healthy", func() bool {
+		agreed := uint64(0)
+		for _, m := range c.members {
+			s := c.status(m)
+			if s == nil || s.Leader == 0 || agreed != 0 && s.Leader != agreed {
+				return false
+			}
+			agreed = s.Leader
+		}
+		ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
+		defer cancel()
+		_, err := c.client.Get(ctx, "/")
+		return err == nil
+	})
+}
+
+// status returns nil if the member does not answer.
+func (c *cluster) status(m *member) *clientv3.StatusResponse {
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
+	defer cancel()
+	s, err := c.client.Status(ctx, m.config.Client.String())
+	if err != nil {
+		return nil
+	}
+	return s
+}
