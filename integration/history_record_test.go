@@ -1,0 +1,265 @@
+package integration
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// trial is a volume on a cluster whose files are written to by many, until its
+// history is checked.
+type trial struct {
+	*volume
+	cluster *cluster
+	begin   int64 // revision
+	files   []string
+	writers []*recorded
+}
+
+// recorded is the test's end of a writer.
+type recorded struct {
+	config writerConfig
+	mount  string
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	done   chan struct{}
+
+	mu  sync.Mutex
+	ops []op
+}
+
+var trials atomic.Int64
+
+// newTrial returns a volume of a name space of its own.
+func (c *cluster) newTrial(t *testing.T, args ...string) *trial {
+	t.Helper()
+	c.healthy()
+	now, err := c.client.Put(t.Context(), "/begin", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &trial{volume: newVolume(t, args...), cluster: c, begin: now.Header.Revision, files: []string{"f", "g"}}
+	tr.cached = false // it has a lock service of its own
+	tr.env = append(tr.env, "LOCKFS_ENDPOINTS="+strings.Join(c.urls(), ","), "LOCKFS_NAMESPACE="+tr.namespace())
+	return tr
+}
+
+func (tr *trial) namespace() string { return filepath.Base(tr.dir) }
+
+// work starts n writers on a mount.
+func (tr *trial) work(m *mount, n int) {
+	tr.t.Helper()
+	for range n {
+		id := trials.Add(1)
+		w := &recorded{mount: m.name, done: make(chan struct{}), config: writerConfig{
+			Name: fmt.Sprintf("%s%d", m.name, id), Dir: m.dir, Files: tr.files, Seed: uint64(id), Pause: 20 * time.Millisecond,
+		}}
+		config, err := json.Marshal(w.config)
+		if err != nil {
+			tr.t.Fatal(err)
+		}
+		w.cmd = exec.Command(os.Args[0])
+		w.cmd.Env = append(os.Environ(), writerEnv+"="+string(config), "GODEBUG=asyncpreemptoff=1")
+		w.cmd.Stderr = os.Stderr
+		if w.in, err = w.cmd.StdinPipe(); err != nil {
+			tr.t.Fatal(err)
+		}
+		out, err := w.cmd.StdoutPipe()
+		if err != nil {
+			tr.t.Fatal(err)
+		}
+		if err := w.cmd.Start(); err != nil {
+			tr.t.Fatal(err)
+		}
+		go w.record(out)
+		tr.t.Cleanup(w.kill)
+		tr.writers = append(tr.writers, w)
+	}
+}
+
+// record collects what the writer reports.
+func (w *recorded) record(out io.Reader) {
+	defer close(w.done)
+	dec := json.NewDecoder(out)
+	for {
+		o := op{Writer: w.config.Name, Mount: w.mount, PID: w.cmd.Process.Pid}
+		if dec.Decode(&o) != nil {
+			return
+		}
+		w.mu.Lock()
+		w.ops = append(w.ops[:o.N], o) // a second report replaces the first
+		w.mu.Unlock()
+	}
+}
+
+func (w *recorded) kill() {
+	_ = w.cmd.Process.Kill()
+	<-w.done
+	_ = w.cmd.Wait()
+}
+
+func (w *recorded) history() []op {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.ops)
+}
+
+// goesOn reports whether since then it has opened a file, written and closed.
+func (w *recorded) goesOn(since int64) bool {
+	last := "" // hold that has written
+	for _, o := range w.history() {
+		if o.Call < since || !o.ok() {
+			continue
+		}
+		switch {
+		case o.Kind == wrote:
+			last = o.Hold
+		case o.Kind == closed && o.Hold == last:
+			return true
+		}
+	}
+	return false
+}
+
+// goesOn returns when every writer has opened a file, written and closed since
+// the call: whatever was wrong is over.
+func (tr *trial) goesOn(what string) {
+	tr.t.Helper()
+	since := monotonic()
+	deadline := time.Now().Add(callTimeout)
+	for _, w := range tr.writers {
+		for !w.goesOn(since) {
+			if time.Now().After(deadline) {
+				ops := w.history()
+				tr.t.Fatalf("%s: writer %s does not go on; its last calls: %+v", what, w.config.Name, ops[max(0, len(ops)-6):])
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
+// goesOnFor lets all writers work for a while.
+func (tr *trial) goesOnFor(d time.Duration) {
+	tr.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		tr.goesOn("undisturbed")
+	}
+}
+
+// finish ends the writers, and checks their history.
+func (tr *trial) finish() {
+	tr.t.Helper()
+	for _, w := range tr.writers {
+		w.in.Close()
+	}
+	for _, w := range tr.writers {
+		select {
+		case <-w.done:
+		case <-time.After(callTimeout):
+			ops := w.history()
+			tr.t.Errorf("writer %s does not end; its last calls: %+v", w.config.Name, ops[max(0, len(ops)-6):])
+			w.kill()
+		}
+	}
+	h := tr.history()
+	if err := h.check(); err != nil {
+		dump := filepath.Join(tr.t.ArtifactDir(), "history.txt") // go test -artifacts keeps it
+		tr.t.Errorf("the history is wrong (%s):\n%v", dump, err)
+		if err := os.WriteFile(dump, []byte(h.String()), 0o644); err != nil {
+			tr.t.Error(err)
+		}
+	}
+	tr.t.Logf("programs saw: %s", h.sight())
+}
+
+// history collects what there is to know of the files, once the writers have ended.
+func (tr *trial) history() *history {
+	tr.t.Helper()
+	h := &history{files: make(map[string]string), archives: make(map[string]bool)}
+	for _, w := range tr.writers {
+		h.ops = append(h.ops, w.history()...)
+	}
+	found, err := os.ReadDir(tr.source)
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	for _, file := range tr.files {
+		var parts []string
+		for _, e := range found {
+			if strings.HasPrefix(e.Name(), file+".") {
+				h.archives[e.Name()] = true
+				parts = append(parts, tr.read(e.Name()))
+			}
+		}
+		slices.SortFunc(parts, func(a, b string) int { return cmp.Compare(firstToken(a), firstToken(b)) })
+		if _, err := os.Stat(tr.inSource(file)); err == nil {
+			parts = append(parts, tr.read(file))
+		}
+		h.files[file] = strings.Join(parts, "")
+	}
+	tr.readEntries(h)
+	return h
+}
+
+func firstToken(s string) (token int64) {
+	_, _ = fmt.Sscan(s, &token)
+	return token
+}
+
+// readEntries has etcd tell again what entries there were. It leaves them out if
+// it was compacted meanwhile.
+func (tr *trial) readEntries(h *history) {
+	tr.t.Helper()
+	ctx, cancel := context.WithTimeout(tr.t.Context(), callTimeout)
+	defer cancel()
+	now, err := tr.cluster.client.Put(ctx, "/end", "")
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	prefix := "/locks/" + tr.namespace() + "/" + filepath.Base(tr.source) + "/"
+	entries, ends := make(map[string]map[int64]entry), make(map[string]map[int64]int64)
+	for _, file := range tr.files {
+		entries[file], ends[file] = make(map[int64]entry), make(map[int64]int64)
+	}
+	watch := tr.cluster.client.Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(tr.begin), clientv3.WithPrevKV())
+	for at := int64(0); at < now.Header.Revision; {
+		resp, ok := <-watch
+		switch {
+		case ok && resp.CompactRevision != 0:
+			return
+		case !ok || resp.Err() != nil:
+			tr.t.Fatalf("watch of the past: %v", resp.Err())
+		}
+		for _, e := range resp.Events {
+			at = e.Kv.ModRevision
+			path, ours := strings.CutPrefix(string(e.Kv.Key), prefix)
+			name, _, _ := strings.Cut(path, "//")
+			switch {
+			case !ours || entries[name] == nil:
+			case e.Type == mvccpb.DELETE:
+				ends[name][e.PrevKv.CreateRevision] = e.Kv.ModRevision
+			default:
+				var holder entry
+				if err := json.Unmarshal(e.Kv.Value, &holder); err != nil {
+					tr.t.Fatal(err)
+				}
+				entries[name][e.Kv.CreateRevision] = holder
+			}
+		}
+	}
+	h.entries, h.ends = entries, ends
+}
