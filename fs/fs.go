@@ -173,8 +173,8 @@ func (f *FS) options(cfg Config) *fuse.MountOptions {
 		Name:              Subtype,
 		FsName:            cfg.Source,
 		AllowOther:        cfg.AllowOther,
-		Options:           []string{"default_permissions"}, // the kernel checks modes
-		DirectMountStrict: f.root,                          // root needs no fusermount3
+		Options:           f.mountOptions(),
+		DirectMountStrict: f.root, // root needs no fusermount3
 		MaxWrite:          1 << 20,
 		MaxBackground:     64,
 		Logger:            slog.NewLogLogger(f.log.Handler(), slog.LevelWarn),

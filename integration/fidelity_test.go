@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
@@ -237,6 +239,54 @@ func TestSignalsDoNotFailTries(t *testing.T) {
 	} {
 		if r := p.interrupt(p.start(c)); r.Errno != unix.EBUSY {
 			t.Errorf("%s under signals: %v, want EBUSY", c.Op, r.Err())
+		}
+	}
+}
+
+// What the files of a volume may do, the volume's mount says: run as their
+// owner, be a device, be run at all.
+func TestMountFlags(t *testing.T) {
+	v := newVolume(t)
+	program, err := os.ReadFile("/usr/bin/id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.write("id", string(program))
+	if err := os.Chmod(v.inSource("id"), 0o755|os.ModeSetuid); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mknod(v.inSource("zero"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))); err != nil {
+		t.Fatal(err)
+	}
+	user := v.newUser(1000, 0)
+	try := func(dir string) (says string) {
+		cmd := exec.Command(filepath.Join(dir, "id"), "-u")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+		out, err := cmd.Output()
+		if err != nil {
+			out = []byte("cannot be run")
+		}
+		r := user.do(call{Op: "open", Path: filepath.Join(dir, "zero"), Flags: rdonly})
+		if r.Errno == 0 {
+			user.must(call{Op: "close", FD: r.N})
+		}
+		return fmt.Sprintf("id: %s, zero: %v", strings.TrimSpace(string(out)), r.Err())
+	}
+	for _, flags := range []uintptr{0, unix.MS_NOSUID, unix.MS_NODEV, unix.MS_NOEXEC} {
+		// The volume is mounted on itself, for the flags.
+		for _, f := range []uintptr{unix.MS_BIND, unix.MS_BIND | unix.MS_REMOUNT | flags} {
+			if err := unix.Mount(v.source, v.source, "", f, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m := v.mount("a")
+		got, want := try(m.dir), try(v.source)
+		m.stop()
+		if err := unix.Unmount(v.source, 0); err != nil {
+			t.Error(err)
+		}
+		if got != want {
+			t.Errorf("mounted with %#x: %s; through the view: %s", flags, want, got)
 		}
 	}
 }
