@@ -168,23 +168,45 @@ func TestKillPending(t *testing.T) {
 }
 
 func TestInHostPIDNamespace(t *testing.T) {
-	for target, want := range map[string]bool{
-		"pid:[4026531836]": true,
-		"pid:[4026532201]": false,
-		"":                 false,
+	const host, node, mounts, others = "pid:[4026531836]", "pid:[4026532201]", "mnt:[4026532100]", "mnt:[4026532200]"
+	const shim = 77
+	for _, test := range []struct {
+		name         string
+		pid          string // namespace
+		parents      []int
+		mnt, initMnt string // namespaces
+		want         bool
+	}{
+		{"on the host", host, []int{shim, 1}, mounts, mounts, true},
+		{"in a pod with hostPID", host, []int{shim, 1}, mounts, others, true},
+		{"in one on a node in a container", node, []int{shim, 1}, mounts, others, true},
+		{"in a container", node, nil, mounts, mounts, false},
+		{"below a container's init", node, []int{shim, 1}, mounts, mounts, false},
+		{"in a pod that shares its processes", node, nil, mounts, others, false},
+		{"without knowing the mounts of process 1", node, []int{1}, mounts, "", false},
+		{"without knowing its own", node, []int{1}, "", others, false},
+		{"without /proc", "", nil, "", "", false},
 	} {
 		p := newFakeProc(t)
-		if target != "" {
-			dir := filepath.Join(p.Root, "self", "ns")
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				t.Fatal(err)
+		link := func(dir, file, target string) {
+			if target == "" {
+				return
 			}
-			if err := os.Symlink(target, filepath.Join(dir, "pid")); err != nil {
+			dir = filepath.Join(p.Root, dir, "ns")
+			if err := errors.Join(os.MkdirAll(dir, 0o755), os.Symlink(target, filepath.Join(dir, file))); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := p.InHostPIDNamespace(); got != want {
-			t.Errorf("InHostPIDNamespace() = %v in %q, want %v", got, target, want)
+		link("self", "pid", test.pid)
+		link("self", "mnt", test.mnt)
+		link("1", "mnt", test.initMnt)
+		pid := os.Getpid()
+		for _, parent := range append(test.parents, 0) {
+			p.stat(pid, "x", parent, 1, 1)
+			pid = parent
+		}
+		if got := p.InHostPIDNamespace(); got != test.want {
+			t.Errorf("%s: %v, want %v", test.name, got, test.want)
 		}
 	}
 }

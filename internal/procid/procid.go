@@ -117,11 +117,28 @@ func (p Proc) Ancestors(pid int) []lockmgr.Process {
 // the kernel (PROC_PID_INIT_INO).
 const hostPIDNamespace = "pid:[4026531836]"
 
-// InHostPIDNamespace reports whether this process is in the machine's first PID
-// namespace. Elsewhere most callers have no pid: the kernel sends 0.
+// InHostPIDNamespace reports whether this process is in the PID namespace of
+// all programs of its machine: the first one, or that of a node which is a
+// container itself (kind, k3d). There a container's process descends from the
+// node's process 1, which has other mounts; in a PID namespace of its own, it
+// or a process with its mounts is process 1, or it has no parent.
+//
+// Elsewhere most callers have no pid: the kernel sends 0.
 func (p Proc) InHostPIDNamespace() bool {
 	ns, err := os.Readlink(filepath.Join(p.root(), "self/ns/pid"))
-	return err == nil && ns == hostPIDNamespace
+	if err != nil || ns == hostPIDNamespace {
+		return err == nil
+	}
+	ancestors := p.Ancestors(os.Getpid())
+	if len(ancestors) == 0 || ancestors[len(ancestors)-1].PID != 1 {
+		return false
+	}
+	own, err := os.Readlink(filepath.Join(p.root(), "self/ns/mnt"))
+	if err != nil {
+		return false
+	}
+	first, err := os.Readlink(p.path(1, "ns/mnt"))
+	return err == nil && first != own
 }
 
 func (p Proc) root() string {
