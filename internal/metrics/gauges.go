@@ -1,0 +1,57 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// gauges describe what a volume is asked for when it is scraped.
+type gauges struct {
+	isMounted, locksHeld, waiting, sessions, fsRequests, inodes, inodesLimit, openFiles *prometheus.Desc
+}
+
+func newGauges(labels prometheus.Labels) gauges {
+	desc := func(name, help string, by ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, by, labels)
+	}
+	return gauges{
+		isMounted:   desc("lockfs_volume_mounted", "1 while the volume's view is mounted, else 0."),
+		locksHeld:   desc("lockfs_locks_held", "Locks that this mount has."),
+		waiting:     desc("lockfs_lock_requests_waiting", "Requests that wait for another owner's lock."),
+		sessions:    desc("lockfs_sessions", "Sessions of the lock service.", "state"),
+		fsRequests:  desc("lockfs_fs_requests_total", "Requests of the kernel's that were answered.", "request", "result"),
+		inodes:      desc("lockfs_fs_inodes", "Inodes that the kernel knows; each takes a descriptor."),
+		inodesLimit: desc("lockfs_fs_inodes_limit", "How many inodes there may be before the kernel is asked to forget some."),
+		openFiles:   desc("lockfs_fs_open_files", "Files that are open through the view."),
+	}
+}
+
+func (g *gauges) describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{g.isMounted, g.locksHeld, g.waiting, g.sessions, g.fsRequests, g.inodes, g.inodesLimit, g.openFiles} {
+		ch <- d
+	}
+}
+
+func (g *gauges) unmounted(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(g.isMounted, prometheus.GaugeValue, 0)
+}
+
+func (g *gauges) mounted(ch chan<- prometheus.Metric, locks lockmgr.Stats, view fs.Stats) {
+	gauge := func(d *prometheus.Desc, value int, by ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), by...)
+	}
+	gauge(g.isMounted, 1)
+	gauge(g.locksHeld, locks.Held)
+	gauge(g.waiting, locks.Waiting)
+	for state, n := range locks.Sessions {
+		gauge(g.sessions, n, state.String())
+	}
+	for _, r := range view.Requests {
+		ch <- prometheus.MustNewConstMetric(g.fsRequests, prometheus.CounterValue, float64(r.Count), r.Request, r.Result)
+	}
+	gauge(g.inodes, view.Inodes)
+	gauge(g.inodesLimit, view.Limit)
+	gauge(g.openFiles, view.Open)
+}

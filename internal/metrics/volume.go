@@ -1,0 +1,142 @@
+package metrics
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// Volume has the metrics of one volume.
+type Volume struct {
+	told   []prometheus.Collector // those that Observe counts
+	gauges gauges
+
+	requests     *prometheus.CounterVec // mode, result
+	acquire      prometheus.Histogram
+	wait         prometheus.Histogram
+	held         prometheus.Histogram
+	losses       *prometheus.CounterVec // cause
+	renewals     *prometheus.CounterVec // result
+	renewal      prometheus.Histogram
+	suspensions  prometheus.Counter
+	sessionsLost *prometheus.CounterVec // cause
+
+	mu    sync.Mutex
+	locks func() lockmgr.Stats // GUARDED_BY(mu); nil while it is not mounted
+	view  func() fs.Stats      // GUARDED_BY(mu); as locks
+}
+
+// What is done in memory, on a disk, over a network, and by people.
+var (
+	answerBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+	waitBuckets   = []float64{.001, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}
+)
+
+func newVolume(namespace, name string) *Volume {
+	labels := prometheus.Labels{"namespace": namespace, "name": name}
+	v := &Volume{gauges: newGauges(labels)}
+	counter := func(name, help string) prometheus.Counter {
+		return add(v, prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}))
+	}
+	counters := func(name, help string, by ...string) *prometheus.CounterVec {
+		return add(v, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, by))
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return add(v, prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, ConstLabels: labels, Buckets: buckets}))
+	}
+	v.requests = counters("lockfs_lock_requests_total", "Requests for locks that have ended, by what came of them.", "mode", "result")
+	v.acquire = histogram("lockfs_lock_acquire_seconds", "From a request for locks to their grant by the lock service, the wait for others included.", answerBuckets)
+	v.wait = histogram("lockfs_lock_wait_seconds", "Of requests that met another owner: how long they waited, whatever came of it.", waitBuckets)
+	v.held = histogram("lockfs_lock_held_seconds", "From the grant of a lock to when it was given up.", waitBuckets)
+	v.losses = counters("lockfs_lock_losses_total", "Locks that were lost while files were open under them.", "cause")
+	v.renewals = counters("lockfs_session_renewals_total", "Attempts at renewing a session of the lock service.", "result")
+	v.renewal = histogram("lockfs_session_renewal_seconds", "How long attempts at renewing a session took.", answerBuckets)
+	v.suspensions = counter("lockfs_session_suspensions_total", "How often writes were stopped for want of a renewal.")
+	v.sessionsLost = counters("lockfs_session_losses_total", "Sessions that were lost, with all their locks.", "cause")
+
+	// What is not there yet is 0 for alerts, and not unknown.
+	for _, cause := range []string{causeGone, causeUnanswered} {
+		v.losses.WithLabelValues(cause)
+		v.sessionsLost.WithLabelValues(cause)
+	}
+	v.losses.WithLabelValues(causeBroken)
+	v.losses.WithLabelValues(causeDeleted)
+	for _, result := range []string{"ok", "failed"} {
+		v.renewals.WithLabelValues(result)
+	}
+	return v
+}
+
+// add makes a collector the volume's.
+func add[C prometheus.Collector](v *Volume, c C) C {
+	v.told = append(v.told, c)
+	return c
+}
+
+// Observe counts what a Manager tells.
+func (v *Volume) Observe(e lockmgr.Event) {
+	if v == nil {
+		return
+	}
+	switch e := e.(type) {
+	case lockmgr.RequestEnded:
+		v.requests.WithLabelValues(modeName(e.Mode), requestResult(e)).Inc()
+		if e.Err == nil && !e.Joined {
+			v.acquire.Observe(e.Took.Seconds())
+		}
+		if e.Contended {
+			v.wait.Observe(e.Waited.Seconds())
+		}
+	case lockmgr.LockReleased:
+		v.held.Observe(e.Held.Seconds())
+	case lockmgr.LockLost:
+		v.losses.WithLabelValues(lossCause(e.Cause)).Inc()
+	case lockmgr.SessionRenewed:
+		v.renewals.WithLabelValues(renewalResult(e.Err)).Inc()
+		v.renewal.Observe(e.Took.Seconds())
+	case lockmgr.SessionChanged:
+		switch {
+		case e.State == renew.Suspended:
+			v.suspensions.Inc()
+		case e.State == renew.Lost && !closed(e.Cause):
+			v.sessionsLost.WithLabelValues(lossCause(e.Cause)).Inc()
+		}
+	}
+}
+
+// Mounted sets what tells of a mounted view; nil, nil when there is none any more.
+func (v *Volume) Mounted(locks func() lockmgr.Stats, view func() fs.Stats) {
+	if v == nil {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.locks, v.view = locks, view
+}
+
+// Describe is prometheus.Collector's.
+func (v *Volume) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range v.told {
+		c.Describe(ch)
+	}
+	v.gauges.describe(ch)
+}
+
+// Collect is prometheus.Collector's.
+func (v *Volume) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range v.told {
+		c.Collect(ch)
+	}
+	v.mu.Lock()
+	locks, view := v.locks, v.view
+	v.mu.Unlock()
+	if locks == nil || view == nil {
+		v.gauges.unmounted(ch)
+		return
+	}
+	v.gauges.mounted(ch, locks(), view())
+}
