@@ -10,11 +10,23 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockfs/lockfs/internal/metrics"
 	"github.com/lockfs/lockfs/internal/serve"
 )
 
 // httpFlag says where the daemon answers those who watch it.
-type httpFlag struct{ addr string }
+type httpFlag struct {
+	addr     string
+	registry *metrics.Registry // see metrics
+}
+
+// metrics returns what /metrics serves; nil if nobody asks for it.
+func (h *httpFlag) metrics() *metrics.Registry {
+	if h.registry == nil && h.addr != "" {
+		h.registry = metrics.New(buildVersion())
+	}
+	return h.registry
+}
 
 func (h *httpFlag) register(fs *pflag.FlagSet) {
 	fs.StringVar(&h.addr, "http", "", "`address` to answer /healthz, /readyz and /metrics at, such as :9808 (default: none)")
@@ -29,8 +41,10 @@ func (h *httpFlag) listen(log *slog.Logger, checks func() []serve.Check) (stop f
 	if err != nil {
 		return nil, fmt.Errorf("--http: %w", err)
 	}
+	mux := serve.NewMux(checks)
+	mux.Handle("GET /metrics", h.metrics().Handler(log))
 	server := &http.Server{
-		Handler:           serve.NewMux(checks),
+		Handler:           mux,
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}

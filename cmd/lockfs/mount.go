@@ -28,11 +28,12 @@ type mountOptions struct {
 	volumeFlags
 	policyFlags
 	httpFlag
+	logFlags
 	ttl, suspendWait, nameWait time.Duration
 	wait                       waitFlag
 	scope                      choiceFlag[fs.Scope]
 	sync                       choiceFlag[fs.Sync]
-	logFormat                  choiceFlag[string]
+	slowWait                   time.Duration
 	node                       string
 	readLocks                  bool
 	allowOther                 bool
@@ -46,10 +47,10 @@ type mountOptions struct {
 
 func newMount() *cobra.Command {
 	o := &mountOptions{
-		wait:      waitFlag(fs.DefaultWait),
-		scope:     choiceFlag[fs.Scope]{fs.ScopeAuto, fs.Scopes},
-		sync:      choiceFlag[fs.Sync]{syncAuto, []fs.Sync{syncAuto, fs.SyncClose, fs.SyncAlways, fs.SyncNever}},
-		logFormat: choiceFlag[string]{"text", []string{"text", "json"}},
+		wait:     waitFlag(fs.DefaultWait),
+		scope:    choiceFlag[fs.Scope]{fs.ScopeAuto, fs.Scopes},
+		sync:     choiceFlag[fs.Sync]{syncAuto, []fs.Sync{syncAuto, fs.SyncClose, fs.SyncAlways, fs.SyncNever}},
+		logFlags: newLogFlags(),
 	}
 	cmd := &cobra.Command{
 		Use:   "mount SOURCE MOUNTPOINT",
@@ -81,6 +82,7 @@ this machine only.`,
 	o.volumeFlags.register(f)
 	o.policyFlags.register(f)
 	o.httpFlag.register(f)
+	o.logFlags.register(cmd)
 	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long a lock outlives a mount that is cut off or killed; whole seconds, at least 3s")
 	f.Var(&o.wait, "wait", "how long an open waits for a lock; 0 refuses at once, -1 waits for ever")
 	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a request that cannot queue (rename, unlink, truncate, …) tries a lock held on another node")
@@ -88,8 +90,8 @@ this machine only.`,
 	f.Var(&o.scope, "scope", "who shares a lock: "+o.scope.list()+"; auto is the pod of the caller, or its process outside of one")
 	f.BoolVar(&o.readLocks, "read-locks", false, "lock files that are open for read, too: shared by readers, excluding writers")
 	f.Var(&o.sync, "sync", "when written bytes must be on the volume: "+o.sync.list()+"; close is at close and whenever the lock service does not answer, auto is close on a network file system, else never")
+	f.DurationVar(&o.slowWait, "slow-wait", 10*time.Second, "how long a wait for a lock may take before it is reported; 0 reports none")
 	f.StringVar(&o.node, "node", "", "name of this node in 'lockfs ls' (default: the host name)")
-	f.Var(&o.logFormat, "log-format", o.logFormat.list())
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users use the view")
 	f.BoolVar(&o.foreground, "foreground", true, "stay in the foreground: the only mode, a service manager does the rest")
 	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd even if SOURCE is on a network file system: nothing is locked against other machines")
@@ -97,7 +99,6 @@ this machine only.`,
 	bindEnv(cmd)
 	complete(cmd, "scope", o.scope.words())
 	complete(cmd, "sync", o.sync.words())
-	complete(cmd, "log-format", o.logFormat.words())
 	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= 2 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -124,6 +125,9 @@ func (o *mountOptions) check() error {
 	}
 	if err := volume.ValidateName("name", o.name); err != nil {
 		return usage(fmt.Errorf("--name: %w", err))
+	}
+	if o.slowWait < 0 {
+		return usage(fmt.Errorf("--slow-wait %v: want 0 or a positive duration", o.slowWait))
 	}
 	if o.nameWait <= 0 {
 		return usage(fmt.Errorf("--name-wait %v: want a positive duration", o.nameWait))
@@ -157,13 +161,6 @@ func (o *mountOptions) renew() renew.Config {
 	return renew.Config{TTL: o.ttl, SuspendWait: o.suspendWait}
 }
 
-func (o *mountOptions) logger() *slog.Logger {
-	if o.logFormat.value == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, nil))
-}
-
 func (o *mountOptions) run(ctx context.Context) error {
 	if err := o.check(); err != nil {
 		return err
@@ -183,6 +180,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Scope: o.scope.value, ReadLocks: o.readLocks,
 		Sync: o.sync.value, AllowOther: o.allowOther, Guard: o.guard,
 		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,
+		SlowWait: o.slowWait, Metrics: o.metrics(),
 	})
 	stop, err := o.listen(log, func() []serve.Check { return []serve.Check{vol.Check()} })
 	if err != nil {

@@ -82,10 +82,11 @@ func TestDoors(t *testing.T) {
 		"google.golang.org/grpc":       {"lockmgr/etcdlock", "internal/embedetcd"},
 		"go.uber.org/zap":              {"lockmgr/etcdlock", "internal/embedetcd"},
 		"github.com/spf13/":            {"cmd/lockfs"},
-		module + "renew":               {"lockmgr", "cmd/lockfs", "internal/serve", "bench/fs", "bench/locks"},
+		"github.com/prometheus/":       {"internal/metrics"},
+		module + "renew":               {"lockmgr", "cmd/lockfs", "internal/serve", "internal/metrics", "bench/fs", "bench/locks"},
 		module + "lockmgr/etcdlock":    {"cmd/lockfs", "bench/locks"},
 		module + "internal/embedetcd":  {"cmd/lockfs"},
-		module + "fs":                  {"cmd/lockfs", "internal/serve", "bench/fs"},
+		module + "fs":                  {"cmd/lockfs", "internal/serve", "internal/metrics", "bench/fs"},
 		module + "lockmgr/lockmgrtest": {"bench/fs"},
 	}
 	for dir, p := range load(t) {

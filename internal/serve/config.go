@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/metrics"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/procid"
 	"github.com/lockfs/lockfs/internal/volume"
@@ -55,6 +56,14 @@ type Config struct {
 	// StateDir keeps, for as long as the machine is up, the proofs of which
 	// mounts live. Required.
 	StateDir string
+	// SlowWait is lockmgr.Config's.
+	SlowWait time.Duration
+	// Metrics, if not nil, has those of this volume from New on.
+	Metrics *metrics.Registry
+	// Observe, if not nil, is told what happens to locks, as lockmgr.Config's.
+	Observe func(lockmgr.Event)
+	// PodName, if not nil, is fs.Config's.
+	PodName func(uid, containerID string) (name, container string)
 	// Logger; nil means slog.Default().
 	Logger *slog.Logger
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/internal/lifeline"
+	"github.com/lockfs/lockfs/internal/metrics"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/lockmgr"
@@ -27,7 +28,8 @@ type Volume struct {
 	cfg Config
 	log *slog.Logger
 
-	probe probe
+	probe   probe
+	metrics *metrics.Volume
 
 	mu         sync.Mutex
 	mountpoint string           // GUARDED_BY(mu)
@@ -40,7 +42,7 @@ func New(cfg Config) *Volume {
 		cfg.Logger = slog.Default()
 	}
 	return &Volume{
-		cfg: cfg, mountpoint: cfg.Mountpoint,
+		cfg: cfg, mountpoint: cfg.Mountpoint, metrics: cfg.Metrics.Volume(cfg.Namespace, cfg.Name),
 		log: cfg.Logger.With(slog.String("namespace", cfg.Namespace), slog.String("name", cfg.Name)),
 	}
 }
@@ -69,6 +71,14 @@ func (v *Volume) setMounted(mountpoint string, locks *lockmgr.Manager) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.mountpoint, v.locks = mountpoint, locks
+}
+
+// observe is told what happens to locks.
+func (v *Volume) observe(e lockmgr.Event) {
+	v.metrics.Observe(e)
+	if v.cfg.Observe != nil {
+		v.cfg.Observe(e)
+	}
 }
 
 // Run mounts the view and serves it until ctx ends or somebody unmounts it.
@@ -109,7 +119,9 @@ func (v *Volume) Run(ctx context.Context) error {
 	defer life.Leave()
 	info.Lifeline = life.ID
 	next.succeed(start)
-	locks, err := lockmgr.New(start, lockmgr.Config{Backend: backend, Session: info, Renew: c.Renew, Logger: v.log})
+	locks, err := lockmgr.New(start, lockmgr.Config{
+		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Observe: v.observe,
+	})
 	if err != nil {
 		return err
 	}
@@ -118,7 +130,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	}
 	view, err := fs.Mount(c.Mountpoint, fs.Config{
 		Source: c.Source, Locks: locks, Scope: c.Scope, Policy: c.Policy, Wait: c.Wait, NameWait: c.NameWait, Sync: c.Sync,
-		ReadLocks:  c.ReadLocks,
+		ReadLocks: c.ReadLocks, PodName: c.PodName,
 		AllowOther: c.AllowOther, Logger: v.log,
 	})
 	if err != nil {
@@ -127,6 +139,8 @@ func (v *Volume) Run(ctx context.Context) error {
 	v.log.Info("mounted", slog.String("source", c.Source), slog.String("mountpoint", c.Mountpoint),
 		slog.String("policy", c.Policy.Digest()), slog.String("version", c.Version))
 	v.setMounted(c.Mountpoint, locks)
+	v.metrics.Mounted(locks.Stats, view.Stats)
+	defer v.metrics.Mounted(nil, nil)
 	defer v.setMounted(c.Mountpoint, nil)
 	defer v.reportUnmatched()
 

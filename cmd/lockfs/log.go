@@ -1,0 +1,40 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// logFlags say what is logged, and how.
+type logFlags struct {
+	format, level choiceFlag[string]
+}
+
+func newLogFlags() logFlags {
+	return logFlags{
+		format: choiceFlag[string]{"text", []string{"text", "json"}},
+		level:  choiceFlag[string]{"info", []string{"debug", "info", "warn", "error"}},
+	}
+}
+
+func (l *logFlags) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.Var(&l.format, "log-format", l.format.list())
+	f.Var(&l.level, "log-level", l.level.list()+"; debug follows each lock from the request to the release, by the id that 'lockfs ls' prints as its owner")
+	complete(cmd, "log-format", l.format.words())
+	complete(cmd, "log-level", l.level.words())
+}
+
+func (l *logFlags) logger() *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.level.value)); err != nil {
+		panic(err) // it is one of the choices
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	if l.format.value == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, opts))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, opts))
+}
