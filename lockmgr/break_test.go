@@ -70,7 +70,7 @@ func TestBreak(t *testing.T) {
 		began := time.Now()
 		b := f.breakLock(file("f"))
 		time.Sleep(time.Millisecond)
-		if err := held.Check(); !errors.Is(err, lockmgr.ErrLockLost) || !strings.Contains(err.Error(), "alice: it hangs") {
+		if err := held.Check(); !errors.Is(err, lockmgr.ErrLockLost) || !errors.Is(err, lockmgr.ErrBroken) || !strings.Contains(err.Error(), "alice: it hangs") {
 			t.Errorf("the hold says %v", err)
 		}
 		go wait("x", f.m) // does not join what is broken

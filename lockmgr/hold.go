@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -101,14 +102,30 @@ func (h *Hold) any(is func(*renew.Session) bool) bool {
 // Owner tells whose hold this is.
 func (h *Hold) Owner() Owner { return h.owner }
 
+// Deadline returns until when Check answers nil if the lock service does not answer
+// again, an instant long past when a session is lost. Nobody else has the lock
+// before renew.Config's Guard has passed as well. The hold is not Unlocked.
+func (h *Hold) Deadline() boottime.Instant {
+	sessions := *h.sessions.Load()
+	deadline := sessions[0].renewal.Deadline()
+	for _, s := range sessions[1:] {
+		deadline = min(deadline, s.renewal.Deadline())
+	}
+	return deadline
+}
+
 // Token returns the fencing token of k, 0 if the hold does not have it.
-func (h *Hold) Token(k Key) int64 {
+func (h *Hold) Token(k Key) int64 { return h.Grant(k).Token }
+
+// Grant returns what the service granted for k; the zero Grant if the hold does
+// not have it.
+func (h *Hold) Grant(k Key) Grant {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	if i := h.find(k); i >= 0 {
-		return h.locks[i].grant.Token
+		return h.locks[i].grant
 	}
-	return 0
+	return Grant{}
 }
 
 // OnLost sets what is called, once a lock, when a lock of the hold is lost. If

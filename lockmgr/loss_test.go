@@ -49,7 +49,13 @@ func TestLostSessionIsRevokedWhenItsWritesHaveLanded(t *testing.T) {
 		var checked time.Time
 		for held.Check() == nil {
 			checked = time.Now()
+			if now := (bubbleClock{}).Now(); held.Deadline() <= now {
+				t.Fatalf("good, %v after its deadline", now.Sub(held.Deadline()))
+			}
 			time.Sleep(time.Millisecond)
+		}
+		if now := (bubbleClock{}).Now(); held.Deadline() > now {
+			t.Errorf("not good, %v before its deadline", held.Deadline().Sub(now))
 		}
 		next, err := b.Acquire(t.Context(), open("y", time.Minute, "f"))
 		if err != nil {

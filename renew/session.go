@@ -122,6 +122,10 @@ func (s *Session) Valid() bool {
 	return s.cfg.Clock.Now() < deadline
 }
 
+// Deadline returns until when Valid is true if no renewal succeeds: an instant
+// long past when the session is Lost.
+func (s *Session) Deadline() boottime.Instant { return boottime.Instant(s.deadline.Load()) }
+
 // Troubled reports whether the last renewal failed or is overdue, so that what
 // is written now has to reach the volume now. It costs one atomic load.
 func (s *Session) Troubled() bool { return s.troubled.Load() }
