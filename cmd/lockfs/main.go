@@ -21,6 +21,15 @@ const (
 	exitUsage   = 2 // the command cannot be carried out as it was given
 )
 
+// statusError ends the program with a status of its own, and prints nothing if
+// it has no error.
+type statusError struct {
+	status int
+	error
+}
+
+func (e statusError) Unwrap() error { return e.error }
+
 // usageError is a command that must be given otherwise.
 type usageError struct{ error }
 
@@ -34,18 +43,32 @@ func usage(err error) error {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	end := []os.Signal{syscall.SIGTERM}
+	if !signal.Ignored(os.Interrupt) { // as by a script, for what it runs in the background
+		end = append(end, os.Interrupt)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), end...)
 	// A second signal ends the program at once.
 	context.AfterFunc(ctx, stop)
 	err := newRoot().ExecuteContext(ctx)
 	if err == nil {
 		return
 	}
-	fmt.Fprintln(os.Stderr, "lockfs: "+strings.TrimSpace(err.Error()))
+	if s := (statusError{}); errors.As(err, &s) {
+		if s.error != nil {
+			report(s)
+		}
+		os.Exit(s.status)
+	}
+	report(err)
 	if errors.As(err, new(usageError)) {
 		os.Exit(exitUsage)
 	}
 	os.Exit(exitFailure)
+}
+
+func report(err error) {
+	fmt.Fprintln(os.Stderr, "lockfs: "+strings.TrimSpace(err.Error()))
 }
 
 func newRoot() *cobra.Command {
@@ -65,7 +88,7 @@ closed. Programs need no change.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
 	})
-	root.AddCommand(newMount(), newList(), newBreak(), newVersion())
+	root.AddCommand(newMount(), newList(), newBreak(), newExec(), newVersion())
 	for _, cmd := range append(root.Commands(), root) {
 		args := cmd.Args
 		cmd.Args = func(cmd *cobra.Command, given []string) error {

@@ -35,6 +35,7 @@ type mountOptions struct {
 	sync                       choiceFlag[fs.Sync]
 	slowWait                   time.Duration
 	node                       string
+	setPolicy                  bool
 	readLocks                  bool
 	allowOther                 bool
 	foreground                 bool
@@ -81,6 +82,7 @@ this machine only.`,
 	f := cmd.Flags()
 	o.volumeFlags.register(f)
 	o.policyFlags.register(f)
+	f.BoolVar(&o.setPolicy, "set-policy", false, "make --policy and --rule the volume's policy; it must not be mounted anywhere with another")
 	o.httpFlag.register(f)
 	o.logFlags.register(cmd)
 	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long a lock outlives a mount that is cut off or killed; whole seconds, at least 3s")

@@ -15,13 +15,11 @@ import (
 type policyFlags struct {
 	policyFile string
 	rules      []string
-	setPolicy  bool
 }
 
 func (p *policyFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&p.policyFile, "policy", "", "`file` of rules, one a line: GLOB lock|nolock|readonly [wait=DURATION] [scope=SCOPE]; the first that matches a path holds. All mounts of a volume have the same")
 	fs.StringArrayVar(&p.rules, "rule", nil, "a `rule` as in --policy, in front of those; may be repeated, in the environment one a line")
-	fs.BoolVar(&p.setPolicy, "set-policy", false, "make --policy and --rule the volume's policy; it must not be mounted anywhere with another")
 }
 
 // readPolicy returns the policy that the flags make.

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/internal/volume"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// Exit statuses of exec: a shell's of a command that it cannot run, and
+// sysexits.h's of one that may succeed later.
+const (
+	exitConflict    = 75 // EX_TEMPFAIL
+	exitNotRunnable = 126
+	exitNotFound    = 127
+	exitSignal      = 128 // and the signal's number
+)
+
+// releaseTimeout is how long the end of a command waits for the lock service.
+// What that does not hear of ends with the lease.
+const releaseTimeout = 3 * time.Second
+
+type execOptions struct {
+	volumeFlags
+	policyFlags
+	ttl      time.Duration
+	wait     waitFlag
+	shared   bool
+	conflict int
+	node     string
+
+	at place
+}
+
+func newExec() *cobra.Command {
+	o := &execOptions{wait: waitFlag(fs.DefaultWait)}
+	cmd := &cobra.Command{
+		Use:   "exec PATH -- COMMAND [ARG]...",
+		Short: "Run a command under the lock of a file, as flock(1) does, across all nodes",
+		Long: `Take the lock that an open of PATH for write takes, run COMMAND, and let the lock go when
+COMMAND has ended. Meanwhile nobody opens PATH for write through a view, and no other
+'lockfs exec' has it. PATH is in a view, or in the directory that a view shows; it need
+not exist, and may be a directory, which stands for itself and not for what is below.
+
+What goes for others goes for COMMAND: if it opens PATH for write through a view it waits
+for 'lockfs exec' itself. Let it write to the directory that the view shows, or give a
+PATH that is nothing but a lock.
+
+COMMAND has the lock's fencing token as LOCKFS_TOKEN and its owner as LOCKFS_OWNER in its
+environment. SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to it.
+
+When the lock is broken, or the lock service does not answer for so long that the lock may
+soon be another's, COMMAND gets SIGTERM, with all that it has started, and after TTL/6
+SIGKILL: at least TTL/3 before anybody else can have the lock. A 'lockfs exec' that cannot
+see to that, being stopped (SIGSTOP, Ctrl-Z) or frozen, is killed by the kernel another
+TTL/6 later. When it is killed, so is COMMAND, by the kernel; what COMMAND has started is
+not, unless COMMAND is 'unshare --pid --fork --kill-child COMMAND'. Not killed at all is
+what runs as a user whom 'lockfs exec' may not kill, and what hangs in the kernel.
+
+Exit status: COMMAND's, or 128 and the number of the signal that it died of; 126 or 127 if
+it cannot be run; that of --conflict-exit-code if somebody else had the lock for all of
+--wait; 1 if the lock was lost before COMMAND had ended, or the lock service did not
+answer; 2 if the command must be given otherwise.`,
+		Example: `  # One backup at a time, on whichever node
+  lockfs exec --wait 0 /mnt/shared/backup.lock -- pg_dump -f /mnt/shared/db.sql db`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.ArgsLenAtDash() != 1 || len(args) < 2 {
+				return errors.New("want PATH -- COMMAND [ARG]")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd, args[0], args[1:])
+		},
+	}
+	f := cmd.Flags()
+	o.volumeFlags.register(f)
+	o.policyFlags.register(f)
+	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a 'lockfs exec' that is cut off or killed; whole seconds, at least 3s")
+	f.Var(&o.wait, "wait", "how long to wait for the lock; 0 refuses at once, -1 waits for ever")
+	f.BoolVarP(&o.shared, "shared", "s", false, "share the lock with others that do; it excludes writers all the same")
+	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitConflict, "exit `status` when somebody else has the lock")
+	f.StringVar(&o.node, "node", "", "name of this node in 'lockfs ls' (default: the host name)")
+	bindEnv(cmd)
+	return cmd
+}
+
+func (o *execOptions) run(cmd *cobra.Command, path string, argv []string) error {
+	timings := renew.Config{TTL: o.ttl}
+	if err := timings.Validate(); err != nil {
+		return usage(fmt.Errorf("--ttl %v: %w", o.ttl, err))
+	}
+	if o.conflict < 0 || o.conflict > 255 {
+		return usage(fmt.Errorf("--conflict-exit-code %d: want 0 to 255", o.conflict))
+	}
+	rules, err := o.readPolicy()
+	if err != nil {
+		return usage(err)
+	}
+	program, err := exec.LookPath(argv[0])
+	if err != nil {
+		return notRunnable(err)
+	}
+	ctx := cmd.Context()
+	start, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	backend, at, closeBackend, err := o.reach(start, cmd, path)
+	if err != nil {
+		return err
+	}
+	defer closeBackend()
+	if o.at = at; at.source == "" {
+		return usage(fmt.Errorf("%s is %w", path, errNoVolume)) // where nobody can tell how many names it has
+	}
+	_, err = volume.Check(start, volume.Config{
+		Source: at.source, Namespace: o.namespace, Name: o.name, Record: backend, Policy: rules.Digest(),
+	})
+	if errors.As(err, new(*volume.PolicyError)) {
+		return usage(fmt.Errorf("--policy and --rule are not those of the mounts: %w", err))
+	}
+	if err != nil {
+		return err
+	}
+	if rules.Match(at.path).Action == policy.NoLock {
+		return usage(fmt.Errorf("%s: the volume's policy says that it needs no lock, so that views would not respect one: give another PATH", path))
+	}
+	info, err := o.session(argv)
+	if err != nil {
+		return err
+	}
+	// What becomes of the lock is told once, by how the command ends.
+	locks, err := lockmgr.New(start, lockmgr.Config{Backend: backend, Session: info, Renew: timings, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		bounded, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+		defer cancel()
+		if err := locks.Close(bounded); err != nil {
+			report(err)
+		}
+	}()
+	hold, grant, err := o.acquire(ctx, locks, argv)
+	if err != nil {
+		return err
+	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, passedOn()...)
+	if err := ctx.Err(); err != nil { // a signal that came before
+		return err
+	}
+	env := append(os.Environ(), "LOCKFS_TOKEN="+strconv.FormatInt(grant.Token, 10), "LOCKFS_OWNER="+grant.Owner.String())
+	c := &command{
+		program: program, argv: argv, env: (&exec.Cmd{Env: env}).Environ(), // each once, though we may be in another exec's
+		hold: hold, grace: o.ttl / 6,
+	}
+	status, err := c.run(signals)
+	switch {
+	case errors.Is(err, lockmgr.ErrLockLost), errors.Is(err, lockmgr.ErrSessionLost), errors.Is(err, lockmgr.ErrSuspended):
+		return fmt.Errorf("%s: %s was not covered by the lock to its end: %w", path, argv[0], err)
+	case err != nil:
+		return notRunnable(err)
+	case status != 0:
+		return statusError{status: status}
+	}
+	return nil
+}
+
+func notRunnable(err error) error {
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, iofs.ErrNotExist) {
+		return statusError{exitNotFound, err}
+	}
+	return statusError{exitNotRunnable, err}
+}
+
+// acquire takes the locks that an open of the file for write takes.
+func (o *execOptions) acquire(ctx context.Context, locks *lockmgr.Manager, argv []string) (*lockmgr.Hold, lockmgr.Grant, error) {
+	req := lockmgr.Request{
+		Owner: "exec", Queue: true, Wait: time.Duration(o.wait),
+		Holder: lockmgr.Holder{PID: os.Getpid(), UID: uint32(os.Getuid()), Comm: filepath.Base(argv[0])},
+	}
+	if o.shared {
+		req.Mode = lockmgr.Shared
+	}
+	for {
+		var err error
+		if req.Keys, err = o.at.keys(); err != nil {
+			return nil, lockmgr.Grant{}, err
+		}
+		hold, err := locks.Acquire(ctx, req)
+		if errors.Is(err, lockmgr.ErrContended) && ctx.Err() == nil {
+			err = statusError{o.conflict, err}
+		}
+		if err != nil {
+			return nil, lockmgr.Grant{}, err
+		}
+		// While we waited the file may have got another name, or become another.
+		now, err := o.at.keys()
+		if err == nil && slices.Equal(now, req.Keys) {
+			return hold, hold.Grant(now[0]), nil
+		}
+		hold.Release()
+		if err != nil {
+			return nil, lockmgr.Grant{}, err
+		}
+	}
+}
+
+// session describes this process to those who look at its lock.
+func (o *execOptions) session(argv []string) (lockmgr.SessionInfo, error) {
+	if o.node == "" {
+		var err error
+		if o.node, err = os.Hostname(); err != nil {
+			return lockmgr.SessionInfo{}, err
+		}
+	}
+	boot, err := boottime.BootID()
+	return lockmgr.SessionInfo{
+		Node: o.node, BootID: boot, Mountpoint: "lockfs exec " + argv[0], Version: buildVersion(), Started: time.Now(),
+	}, err
+}
