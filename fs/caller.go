@@ -110,14 +110,14 @@ func (c caller) request(keys []lockmgr.Key, queue bool, wait time.Duration) lock
 // killable is a context that ends when the request was interrupted and its
 // caller is being killed: no program expects EINTR of any call but open.
 func (f *FS) killable(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
-	return f.interrupted(cancel, tid, nil)
+	return f.interrupted(cancel, tid, 0)
 }
 
 // interruptible is a context that ends with a caught signal as well, once the
 // request has lasted as long as only one that stands in line does: an open
 // that nobody stands in the way of is not seen to be anything but local.
 func (f *FS) interruptible(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
-	return f.interrupted(cancel, tid, time.After(signalGrace))
+	return f.interrupted(cancel, tid, signalGrace)
 }
 
 const (
@@ -125,9 +125,16 @@ const (
 	killPoll    = 20 * time.Millisecond
 )
 
-func (f *FS) interrupted(cancel <-chan struct{}, tid uint32, any <-chan time.Time) (context.Context, context.CancelFunc) {
+// interrupted begins to look for signals after killPoll: by then most requests
+// are over, and have not cost a goroutine. Any signal counts after anyAfter,
+// unless that is 0.
+func (f *FS) interrupted(cancel <-chan struct{}, tid uint32, anyAfter time.Duration) (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(context.Background())
-	go func() {
+	watch := time.AfterFunc(killPoll, func() {
+		var any <-chan time.Time
+		if anyAfter > 0 {
+			any = time.After(anyAfter - killPoll)
+		}
 		select {
 		case <-cancel:
 		case <-ctx.Done():
@@ -145,6 +152,9 @@ func (f *FS) interrupted(cancel <-chan struct{}, tid uint32, any <-chan time.Tim
 			}
 		}
 		stop()
-	}()
-	return ctx, stop
+	})
+	return ctx, func() {
+		watch.Stop()
+		stop()
+	}
 }
