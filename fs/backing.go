@@ -1,12 +1,44 @@
 package fs
 
 import (
+	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
+
+// backing is the shared directory.
+type backing struct {
+	root  int // O_PATH
+	inode inode
+	local bool // no other machine can write to its file system
+}
+
+func openBacking(source string) (backing, error) {
+	fd, err := unix.Open(source, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return backing{}, fmt.Errorf("open %s: %w", source, err)
+	}
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	if err := errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); err != nil {
+		unix.Close(fd)
+		return backing{}, fmt.Errorf("stat %s: %w", source, err)
+	}
+	b := backing{root: fd, inode: inodeOf(&st)}
+	switch fs.Type {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+		b.local = true
+	}
+	return b, nil
+}
+
+// isLocal reports whether this kernel knows what is on dev without asking anybody.
+// Other file systems may be mounted below the root.
+func (b backing) isLocal(dev uint64) bool { return b.local && dev == b.inode.dev }
 
 // pathFlags open an inode without doing anything to it.
 const pathFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
@@ -43,41 +75,60 @@ func lookOnce(dirFD int, name string) (fd int, st unix.Stat_t, err error) {
 	return fd, st, nil
 }
 
-// resolve opens the inode that path names now, below rootFD and through no
-// symlink. The empty path is the root. On a network volume a client believes
-// names for as long as the attributes of the directory they are in, a minute
-// perhaps, so that it has to be made to ask at each step.
-func resolve(rootFD int, path string) (fd int, st unix.Stat_t, err error) {
+// resolve opens the inode that path names now, below the root and through no
+// symlink. The empty path is the root.
+func (b backing) resolve(path string) (fd int, st unix.Stat_t, err error) {
 	if path == "" {
 		path = "."
 	}
-	fd = rootFD
-	for name := range strings.SplitSeq(path, "/") {
-		dir := fd
-		if err = ask(dir, ""); err == nil {
-			fd, err = beneath(dir, name)
-		}
-		if dir != rootFD {
-			unix.Close(dir)
-		}
-		if err != nil {
-			return -1, st, err
-		}
+	err = unix.EXDEV
+	if b.local {
+		fd, err = beneath(b.root, path, unix.RESOLVE_NO_XDEV)
 	}
-	if err = ask(fd, ""); err == nil {
-		err = unix.Fstat(fd, &st)
+	if err == unix.EXDEV || err == unix.ENAMETOOLONG { // a mount, or longer than one call takes
+		fd, err = b.resolveAsking(path)
 	}
 	if err != nil {
+		return -1, st, err
+	}
+	if err = unix.Fstat(fd, &st); err != nil {
 		unix.Close(fd)
 		return -1, st, err
 	}
 	return fd, st, nil
 }
 
+// resolveAsking does it one step at a time: on a network volume a client believes
+// names for as long as the attributes of the directory they are in, a minute
+// perhaps, so that it has to be made to ask at each.
+func (b backing) resolveAsking(path string) (fd int, err error) {
+	fd = b.root
+	for name := range strings.SplitSeq(path, "/") {
+		dir := fd
+		if err = ask(dir, ""); err == nil {
+			fd, err = beneath(dir, name, 0)
+		}
+		if dir != b.root {
+			unix.Close(dir)
+		}
+		if err != nil {
+			return -1, err
+		}
+	}
+	if err = ask(fd, ""); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
 // statNow returns the attributes of name in a directory as the volume has them.
-func statNow(dirFD int, name string) (st unix.Stat_t, err error) {
-	if err = ask(dirFD, name); err == nil {
-		err = unix.Fstatat(dirFD, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+func (b backing) statNow(d dirName) (st unix.Stat_t, err error) {
+	if !b.isLocal(d.dir.inode.dev) {
+		err = ask(d.dir.fd, d.name)
+	}
+	if err == nil {
+		err = unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	}
 	return st, err
 }
@@ -89,10 +140,10 @@ func ask(dirFD int, name string) error {
 	return unix.Statx(dirFD, name, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
 }
 
-func beneath(dirFD int, path string) (int, error) {
+func beneath(dirFD int, path string, resolve uint64) (int, error) {
 	how := unix.OpenHow{
 		Flags:   pathFlags,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | resolve,
 	}
 	for {
 		fd, err := unix.Openat2(dirFD, path, &how)

@@ -99,12 +99,12 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, dir *node, name s
 	}
 	n := f.replyEntry(dir, name, path, &st, &out.EntryOut)
 	if !writes(in.Flags) {
-		return f.reply(newHandle(n, fd, nil), fuse.FOPEN_NOFLUSH, &out.OpenOut)
+		return f.reply(newHandle(n, fd, in.Flags, nil), fuse.FOPEN_NOFLUSH, &out.OpenOut)
 	}
 	// In time for every rename: the kernel keeps the directory until our answer.
 	n.addHold(hold)
 	kept = true
-	h := newHandle(n, fd, hold)
+	h := newHandle(n, fd, in.Flags, hold)
 	return f.reply(h, h.cacheFlags(in.Flags, &st), &out.OpenOut)
 }
 

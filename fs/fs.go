@@ -72,7 +72,7 @@ type FS struct {
 	root      bool // the daemon may act for any user
 	log       *slog.Logger
 	server    *fuse.Server
-	rootFD    int
+	backing   backing
 	mount     string
 	dev       string // of the mount, as /proc names it; "" if unknown
 
@@ -100,14 +100,9 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	if cfg.Locks == nil {
 		return nil, errors.New("fs: Config.Locks is required")
 	}
-	fd, err := unix.Open(cfg.Source, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	source, err := openBacking(cfg.Source)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", cfg.Source, err)
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("stat %s: %w", cfg.Source, err)
+		return nil, err
 	}
 	f := &FS{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
@@ -121,9 +116,9 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		podName:       cfg.PodName,
 		root:          os.Geteuid() == 0,
 		log:           cfg.Logger,
-		rootFD:        fd,
+		backing:       source,
 		mount:         mountpoint,
-		nodes:         newNodes(fd, &st),
+		nodes:         newNodes(source.root, source.inode),
 		ended:         make(chan struct{}),
 		settled:       make(chan struct{}),
 	}
@@ -143,7 +138,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	unix.Umask(0)
 	server, err := fuse.NewServer(counting{f}, mountpoint, f.options(cfg))
 	if err != nil {
-		unix.Close(fd)
+		unix.Close(source.root)
 		return nil, fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err)
 	}
 	// Not WaitMount: it polls a file of the mount. The view serves from here on,
@@ -218,7 +213,7 @@ func (f *FS) currentPath(n *node) (string, error) {
 	if st.Nlink == 0 {
 		return "", unix.ESTALE // the path it had, with a suffix, may be another's
 	}
-	root, err := os.Readlink(procPath(f.rootFD))
+	root, err := os.Readlink(procPath(f.backing.root))
 	if err != nil {
 		return "", err
 	}

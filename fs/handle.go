@@ -31,15 +31,13 @@ type handle struct {
 	gone chan struct{} // closed when fd is closed and the hold released
 }
 
-func newHandle(n *node, fd int, hold *lockmgr.Hold) *handle {
+// newHandle takes fd and hold over; flags are the program's.
+func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold) *handle {
 	h := &handle{node: n, fd: fd, hold: hold, gone: make(chan struct{})}
 	h.uses.Store(1)
 	n.handles.Add(1)
-	if hold != nil {
-		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-		if h.maps = err != nil || flags&unix.O_ACCMODE == unix.O_RDWR; h.maps {
-			n.mappable.Add(1)
-		}
+	if h.maps = hold != nil && flags&unix.O_ACCMODE == unix.O_RDWR; h.maps {
+		n.mappable.Add(1)
 	}
 	return h
 }

@@ -174,7 +174,10 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if h.mode == lockmgr.Shared {
 		return fuse.OK
 	}
-	err := errors.Join(h.flush(), closeDuplicate(h.fd))
+	err := h.flush()
+	if !f.backing.isLocal(h.node.inode.dev) {
+		err = errors.Join(err, closeDuplicate(h.fd))
+	}
 	var st unix.Stat_t
 	if unix.Fstat(h.fd, &st) == nil {
 		h.node.settled(&st)

@@ -17,16 +17,12 @@ func Keys(source, path string) ([]lockmgr.Key, error) {
 		return nil, err
 	}
 	keys := []lockmgr.Key{key}
-	root, err := unix.Open(source, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	b, err := openBacking(source)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", source, err)
+		return nil, err
 	}
-	defer unix.Close(root)
-	var volume unix.Stat_t
-	if err := unix.Fstat(root, &volume); err != nil {
-		return nil, fmt.Errorf("stat %s: %w", source, err)
-	}
-	fd, st, err := resolve(root, path)
+	defer unix.Close(b.root)
+	fd, st, err := b.resolve(path)
 	if err == unix.ENOENT || err == unix.ENOTDIR {
 		return keys, nil
 	}
@@ -37,6 +33,6 @@ func Keys(source, path string) ([]lockmgr.Key, error) {
 	if !hasMoreNames(&st) {
 		return keys, nil
 	}
-	inode, err := inodeKey(root, volume.Dev, path, &st)
+	inode, err := b.inodeKey(path, &st)
 	return append(keys, inode), err
 }

@@ -28,7 +28,7 @@ func (f *FS) fileKeys(path string, st *unix.Stat_t) ([]lockmgr.Key, error) {
 	if !hasMoreNames(st) {
 		return keys, nil
 	}
-	inode, err := f.inodeKey(path, st)
+	inode, err := f.backing.inodeKey(path, st)
 	return append(keys, inode), err
 }
 
@@ -36,20 +36,16 @@ func hasMoreNames(st *unix.Stat_t) bool {
 	return st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR
 }
 
-func (f *FS) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
-	return inodeKey(f.rootFD, f.nodes.get(rootID).inode.dev, path, st)
-}
-
-// inodeKey returns the key of the inode at path, below the root of a volume
-// which is on rootDev. Its number is unique below the place where its file
-// system is mounted; the number of the device differs between nodes.
-func inodeKey(rootFD int, rootDev uint64, path string, st *unix.Stat_t) (lockmgr.Key, error) {
-	if st.Dev != rootDev {
+// inodeKey returns the key of the inode at path. Its number is unique below the
+// place where its file system is mounted; the number of the device differs
+// between nodes.
+func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
+	if st.Dev != b.inode.dev {
 		for i := range len(path) {
 			if path[i] != '/' {
 				continue
 			}
-			fd, dir, err := resolve(rootFD, path[:i])
+			fd, dir, err := b.resolve(path[:i])
 			if err != nil {
 				return lockmgr.Key{}, unix.ESTALE
 			}
@@ -69,7 +65,7 @@ func (f *FS) severalNames(n *node, path string) (bool, lockmgr.Key) {
 	if unix.Fstat(n.fd, &st) != nil || !hasMoreNames(&st) && len(f.nodes.names(n)) < 2 {
 		return false, lockmgr.Key{}
 	}
-	key, err := f.inodeKey(path, &st)
+	key, err := f.backing.inodeKey(path, &st)
 	return err == nil, key
 }
 
@@ -88,14 +84,14 @@ func covers(hold *lockmgr.Hold, keys []lockmgr.Key) bool {
 func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node) ([]lockmgr.Key, error) {
 	var links []lockmgr.Key
 	add := func(path string, st *unix.Stat_t) error {
-		k, err := f.inodeKey(path, st)
+		k, err := f.backing.inodeKey(path, st)
 		if err == nil && !slices.Contains(links, k) {
 			links = append(links, k)
 		}
 		return err
 	}
 	for i, d := range names {
-		st, err := statNow(d.dir.fd, d.name)
+		st, err := f.backing.statNow(d)
 		if err != nil || !hasMoreNames(&st) || !f.needsLock(keys[i].Path) {
 			continue
 		}
@@ -138,7 +134,7 @@ func (f *FS) trueName(n *node) (dirName, bool) {
 // loses the last name but one, gone. It is none if that is not what happens;
 // EBUSY means that the other name is not known.
 func (f *FS) heirs(gone dirName) ([]dirName, error) {
-	st, err := statNow(gone.dir.fd, gone.name)
+	st, err := f.backing.statNow(gone)
 	if err != nil || st.Nlink != 2 || !hasMoreNames(&st) {
 		return nil, nil
 	}

@@ -11,7 +11,7 @@ import (
 // is still the one the kernel named, else ESTALE: while we waited the holder
 // may have replaced the file, and another mount renamed a parent.
 func (f *FS) prove(n *node, path string) (fd int, st unix.Stat_t, err error) {
-	fd, st, err = resolve(f.rootFD, path)
+	fd, st, err = f.backing.resolve(path)
 	switch err {
 	case nil:
 	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.ESTALE, unix.ENAMETOOLONG:
@@ -28,6 +28,9 @@ func (f *FS) prove(n *node, path string) (fd int, st unix.Stat_t, err error) {
 
 // proveDir proves that a directory is where the names it was looked up by lead.
 func (f *FS) proveDir(dir *node) error {
+	if dir.id == rootID && f.backing.local {
+		return nil
+	}
 	path, err := f.nodes.path(dir)
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import "golang.org/x/sys/unix"
 func (f *FS) mountOptions() []string {
 	options := []string{"default_permissions"} // the kernel checks modes
 	var st unix.Statfs_t
-	if !f.root || unix.Fstatfs(f.rootFD, &st) != nil {
+	if !f.root || unix.Fstatfs(f.backing.root, &st) != nil {
 		return options
 	}
 	for _, o := range []struct {

@@ -28,18 +28,14 @@ func TestOpenBehindRename(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer locks.Close(t.Context())
-	root, err := unix.Open(source, unix.O_PATH|unix.O_CLOEXEC, 0)
+	b, err := openBacking(source)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(root)
-	var st unix.Stat_t
-	if err := unix.Fstat(root, &st); err != nil {
-		t.Fatal(err)
-	}
+	defer unix.Close(b.root)
 	f := &FS{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), locks: locks, scope: ScopeHandle,
-		log: slog.New(slog.DiscardHandler), rootFD: root, nodes: newNodes(root, &st),
+		log: slog.New(slog.DiscardHandler), backing: b, nodes: newNodes(b.root, b.inode),
 	}
 	in := fuse.InHeader{NodeId: rootID, Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
 	var found fuse.EntryOut

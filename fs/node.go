@@ -106,8 +106,8 @@ type nodes struct {
 
 const rootID = 1
 
-func newNodes(rootFD int, st *unix.Stat_t) *nodes {
-	root := &node{id: rootID, inode: inodeOf(st), fd: rootFD, lookups: 1}
+func newNodes(rootFD int, i inode) *nodes {
+	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1}
 	return &nodes{
 		byID:    map[uint64]*node{rootID: root},
 		byInode: map[inode]*node{root.inode: root},

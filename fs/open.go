@@ -93,7 +93,7 @@ func (f *FS) openToRead(n *node, flags uint32, out *fuse.OpenOut) fuse.Status {
 	if n.belief(&st, doubtFor) != current {
 		f.server.InodeNotify(n.id, -1, 0)
 	}
-	h := newHandle(n, fd, nil)
+	h := newHandle(n, fd, flags, nil)
 	return f.reply(h, h.cacheFlags(flags, &st)|fuse.FOPEN_NOFLUSH, out)
 }
 
@@ -311,7 +311,7 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 	if !f.nodes.usable(n) { // a lock was lost on it while we waited for ours
 		return stale, false
 	}
-	h := newHandle(n, file, hold)
+	h := newHandle(n, file, flags, hold)
 	h.mode = o.mode
 	file = -1
 	return f.reply(h, h.cacheFlags(flags, &st), out), true

@@ -11,7 +11,7 @@ import (
 // crowd is a table with n files and one directory per ten of them.
 func crowd(t *testing.T, n int) (*nodes, []*node) {
 	t.Helper()
-	nodes := newNodes(-1, &unix.Stat_t{Ino: 1})
+	nodes := newNodes(-1, inode{ino: 1})
 	root := nodes.get(rootID)
 	var all []*node
 	for i := range n {

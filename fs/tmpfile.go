@@ -39,7 +39,7 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 	}
 	n := f.replyEntry(nil, "", path, &st, &out.EntryOut)
 	n.addHold(hold)
-	h := newHandle(n, fd, hold)
+	h := newHandle(n, fd, in.Flags, hold)
 	return f.reply(h, h.cacheFlags(in.Flags, &st), &out.OpenOut)
 }
 
@@ -49,7 +49,7 @@ func (f *FS) lockInode(cancel <-chan struct{}, in *fuse.InHeader, dir *node, st 
 	if err != nil {
 		return nil, err
 	}
-	key, err := f.inodeKey(path, st)
+	key, err := f.backing.inodeKey(path, st)
 	if err != nil {
 		return nil, err
 	}
