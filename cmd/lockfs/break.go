@@ -173,14 +173,14 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 		return errors.Join(err, b.withdraw(ctx, request.ID))
 	}
 	if !b.force {
-		err = fmt.Errorf("%s: %s did not answer within %v, and keeps it. --force ends its session %s with %d locks; its programs may then write until their mount notices, up to %v, beside the next holders",
+		err = fmt.Errorf("%s: %s did not answer within %v, and keeps it. --force ends its session %s with all its locks (%d); its programs may then write until their mount notices, up to %v, beside the next holders",
 			path, holder, timeout, holder.Session, locks, ttl)
 		return errors.Join(err, b.withdraw(ctx, request.ID))
 	}
 	if err := b.service.Revoke(ctx, holder.Session); err != nil {
 		return err
 	}
-	fmt.Fprintf(b.out, "broken by force: %s was held by %s, which did not answer; ended its session %s with %d locks; its programs may write until their mount notices, up to %v; %s\n",
+	fmt.Fprintf(b.out, "broken by force: %s was held by %s, which did not answer; ended its session %s with all its locks (%d); its programs may write until their mount notices, up to %v; %s\n",
 		path, holder, holder.Session, locks, ttl, b.whoHolds(ctx))
 	return nil
 }
