@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -46,12 +47,34 @@ const pathFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 // procPath names the inode of a descriptor, whatever became of its path.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
+// ownDescriptors is /proc/self/fd: from there a descriptor is opened in less time.
+var ownDescriptors = sync.OnceValues(func() (int, error) {
+	return unix.Open("/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+})
+
 // reopen opens the inode of an O_PATH descriptor for I/O. On a network volume
 // it is this that revalidates what the node has cached of the file.
 func reopen(fd int, flags int) (int, error) {
+	dir, err := ownDescriptors()
+	if err != nil {
+		return -1, err
+	}
 	return ignoringEINTR(func() (int, error) {
-		return unix.Open(procPath(fd), flags|unix.O_CLOEXEC, 0)
+		return unix.Openat(dir, strconv.Itoa(fd), flags|unix.O_CLOEXEC, 0)
 	})
+}
+
+// pathOf opens the inode of fd, i, as an O_PATH descriptor. It most likely still
+// is name in a directory, which is quicker than by its number.
+func pathOf(fd int, i inode, dirFD int, name string) (int, error) {
+	path, st, err := lookOnce(dirFD, name)
+	if err == nil && inodeOf(&st) == i {
+		return path, nil
+	}
+	if err == nil {
+		unix.Close(path)
+	}
+	return reopen(fd, unix.O_PATH)
 }
 
 // lookAt opens name in a directory, and says what it is.

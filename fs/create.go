@@ -91,7 +91,7 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, dir *node, name s
 	var st unix.Stat_t
 	path := -1
 	if err = unix.Fstat(fd, &st); err == nil {
-		path, err = unix.Open(procPath(fd), unix.O_PATH|unix.O_CLOEXEC, 0)
+		path, err = pathOf(fd, inodeOf(&st), dir.fd, name)
 	}
 	if err != nil {
 		unix.Close(fd)

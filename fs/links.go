@@ -133,13 +133,14 @@ func (f *FS) trueName(n *node) (dirName, bool) {
 // heirs returns the name that is left when a file that is open here for write
 // loses the last name but one, gone. It is none if that is not what happens;
 // EBUSY means that the other name is not known.
-func (f *FS) heirs(gone dirName) ([]dirName, error) {
-	st, err := f.backing.statNow(gone)
-	if err != nil || st.Nlink != 2 || !hasMoreNames(&st) {
+func (f *FS) heirs(gone dirName, file *unix.Stat_t) ([]dirName, error) {
+	n := f.nodes.find(inodeOf(file))
+	if n == nil || len(n.allHolds()) == 0 {
 		return nil, nil
 	}
-	n := f.nodes.find(inodeOf(&st))
-	if n == nil || len(n.allHolds()) == 0 {
+	// As it is now: file may be from before its names were frozen.
+	st, err := f.backing.statNow(gone)
+	if err != nil || st.Nlink != 2 || !hasMoreNames(&st) {
 		return nil, nil
 	}
 	for _, d := range f.nodes.names(n) {
@@ -154,7 +155,7 @@ func (f *FS) heirs(gone dirName) ([]dirName, error) {
 // lock of its heir. ESTALE: since l was taken the file has been opened, or has
 // lost or got a name, so that there should be another heir.
 func (f *FS) inherit(l *nameLock, gone dirName, file *unix.Stat_t, heirs []dirName, locked []lockmgr.Key) fuse.Status {
-	now, err := f.heirs(gone)
+	now, err := f.heirs(gone, file)
 	if err != nil {
 		return errno(err)
 	}

@@ -16,7 +16,11 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 		return stale
 	}
 	gone := dirName{dir, name}
-	heirs, err := f.heirs(gone)
+	st, err := f.backing.statNow(gone)
+	if err != nil {
+		return errno(err)
+	}
+	heirs, err := f.heirs(gone, &st)
 	if err != nil {
 		return errno(err)
 	}
@@ -25,11 +29,9 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 		return s
 	}
 	defer l.hold.Release()
-	fd, st, err := lookAt(dir.fd, name)
-	if err != nil {
+	if st, err = f.backing.statNow(gone); err != nil {
 		return errno(err)
 	}
-	defer unix.Close(fd)
 	if err := f.mayRemove(in, dir, &st); err != nil {
 		return errno(err)
 	}
@@ -170,9 +172,10 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	}
 	var heirs []dirName
 	if kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {
-		var err error
-		if heirs, err = f.heirs(to); err != nil {
-			return errno(err)
+		if st, err := f.backing.statNow(to); err == nil {
+			if heirs, err = f.heirs(to, &st); err != nil {
+				return errno(err)
+			}
 		}
 		heirs = slices.DeleteFunc(heirs, func(d dirName) bool { return d == from })
 	}

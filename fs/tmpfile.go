@@ -27,7 +27,7 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 	var st unix.Stat_t
 	path, hold := -1, (*lockmgr.Hold)(nil)
 	if err = unix.Fstat(fd, &st); err == nil {
-		path, err = unix.Open(procPath(fd), unix.O_PATH|unix.O_CLOEXEC, 0)
+		path, err = reopen(fd, unix.O_PATH)
 	}
 	if err == nil {
 		hold, err = f.lockInode(cancel, &in.InHeader, dir, &st)
