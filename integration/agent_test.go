@@ -254,6 +254,8 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		if off, err = unix.Seek(c.FD, 0, unix.SEEK_END); err == nil {
 			r.N, err = unix.Pwrite(c.FD, []byte(c.Data), off)
 		}
+	case "pause": // for N ms
+		time.Sleep(time.Duration(c.N) * time.Millisecond)
 	case "repeat": // Calls, one after the other, N times; or for ever, if N < 0
 		r.Failed = make(map[string]int)
 		for i := 0; c.N < 0 || i < c.N; i++ {

@@ -58,7 +58,12 @@ func (v *volume) revoke() {
 	if len(es) != 1 {
 		v.t.Fatalf("one holder expected, got %v", es)
 	}
-	id, err := strconv.ParseInt(es[0].Session, 16, 64)
+	v.revokeSession(es[0].Session)
+}
+
+func (v *volume) revokeSession(session string) {
+	v.t.Helper()
+	id, err := strconv.ParseInt(session, 16, 64)
 	if err != nil {
 		v.t.Fatal(err)
 	}

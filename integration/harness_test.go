@@ -39,6 +39,10 @@ func TestMain(m *testing.M) {
 		serveWriter()
 		return
 	}
+	if os.Getenv(stagedEnv) != "" {
+		serveStaged()
+		return
+	}
 	os.Exit(runTests(m))
 }
 
