@@ -1,0 +1,75 @@
+package pods
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// byUID is the index by the UIDs that cgroups have.
+const byUID = "uid"
+
+// mirrorAnnotation names, on the API's image of a static pod, the hash that the
+// kubelet has for its UID.
+const mirrorAnnotation = "kubernetes.io/config.mirror"
+
+// uids are those by which a pod may be known in cgroups.
+func uids(obj any) ([]string, error) {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil, nil
+	}
+	list := []string{string(p.UID)}
+	if hash := p.Annotations[mirrorAnnotation]; hash != "" {
+		list = append(list, hash)
+	}
+	return list, nil
+}
+
+// strip leaves of a pod what is used here.
+func strip(obj any) (any, error) {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	s := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
+	}}
+	if hash := p.Annotations[mirrorAnnotation]; hash != "" {
+		s.Annotations = map[string]string{mirrorAnnotation: hash}
+	}
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
+		for _, c := range list {
+			s.Status.ContainerStatuses = append(s.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, ContainerID: c.ContainerID})
+		}
+	}
+	return s, nil
+}
+
+// Name returns the namespace/name of the pod that procid.Caller.Pod is of, and
+// the name of its container; empty as far as they are not known. Of a pod inside of
+// a pod it is the one that this cluster knows.
+func (p *Pods) Name(uid, containerID string) (name, container string) {
+	pod := p.find(uid)
+	if pod == nil {
+		return "", ""
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		// containerd://<id>
+		if _, id, ok := strings.Cut(c.ContainerID, "://"); ok && id == containerID && id != "" {
+			container = c.Name
+		}
+	}
+	return pod.Namespace + "/" + pod.Name, container
+}
+
+func (p *Pods) find(uid string) *corev1.Pod {
+	for uid := range strings.SplitSeq(uid, "/") {
+		found, err := p.informer.GetIndexer().ByIndex(byUID, uid)
+		if err == nil && len(found) > 0 {
+			return found[0].(*corev1.Pod)
+		}
+	}
+	return nil
+}
