@@ -93,7 +93,7 @@ func (o *listOptions) print(w io.Writer, entries []lockmgr.Entry, now time.Time)
 	}
 	wide := o.output.value == "wide"
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	header := "PATH\tMODE\tSTATE\tOWNER\tNODE\tPOD\tPID\tCOMMAND\tAGE\tTOKEN"
+	header := "PATH\tMODE\tSTATE\tOWNER\tNODE\tPOD\tCONTAINER\tPID\tCOMMAND\tAGE\tTOKEN"
 	if wide {
 		header += "\tUID\tSESSION\tSINCE"
 	}
@@ -104,8 +104,8 @@ func (o *listOptions) print(w io.Writer, entries []lockmgr.Entry, now time.Time)
 		if !wide {
 			owner, _, _ = strings.Cut(owner, "-")
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d", printable(e.Key.String()), l.Mode, l.State, owner,
-			orDash(printable(l.Node)), orDash(l.Pod), pid(l.PID), orDash(printable(l.Command)), age(l.age), l.Token)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d", printable(e.Key.String()), l.Mode, l.State, owner,
+			orDash(printable(l.Node)), orDash(printable(e.Holder.PodLabel())), orDash(printable(l.Container)), pid(l.PID), orDash(printable(l.Command)), age(l.age), l.Token)
 		if wide {
 			fmt.Fprintf(t, "\t%d\t%s\t%s", l.UID, l.Session, l.Since.Format(time.RFC3339))
 		}
@@ -122,7 +122,9 @@ type line struct {
 	State     string    `json:"state"`                 // held or waiting
 	Owner     string    `json:"owner"`
 	Node      string    `json:"node"`
-	Pod       string    `json:"pod,omitempty"`
+	Pod       string    `json:"pod,omitempty"`      // its UID
+	PodName   string    `json:"pod_name,omitempty"` // namespace/name, where the mount knew it
+	Container string    `json:"container,omitempty"`
 	PID       int       `json:"pid,omitempty"`
 	UID       uint32    `json:"uid"`
 	Command   string    `json:"command,omitempty"`
@@ -137,7 +139,7 @@ type line struct {
 func newLine(e lockmgr.Entry, now time.Time) line {
 	l := line{
 		Path: e.Key.Path, Mode: mode(e), State: "waiting", Owner: e.Holder.Owner.String(), Node: e.Holder.Node,
-		Pod: e.Holder.Pod, PID: e.Holder.PID, UID: e.Holder.UID, Command: e.Holder.Comm, Session: e.Holder.Session,
+		Pod: e.Holder.Pod, PodName: e.Holder.PodName, Container: e.Holder.Container, PID: e.Holder.PID, UID: e.Holder.UID, Command: e.Holder.Comm, Session: e.Holder.Session,
 		Since: e.Holder.Since, Token: e.Token, age: max(0, now.Sub(e.Holder.Since)),
 	}
 	l.Age = l.age.Seconds()

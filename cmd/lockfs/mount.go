@@ -29,11 +29,11 @@ type mountOptions struct {
 	policyFlags
 	httpFlag
 	logFlags
+	watchFlags
 	ttl, suspendWait, nameWait time.Duration
 	wait                       waitFlag
 	scope                      choiceFlag[fs.Scope]
 	sync                       choiceFlag[fs.Sync]
-	slowWait                   time.Duration
 	node                       string
 	setPolicy                  bool
 	readLocks                  bool
@@ -85,6 +85,7 @@ this machine only.`,
 	f.BoolVar(&o.setPolicy, "set-policy", false, "make --policy and --rule the volume's policy; it must not be mounted anywhere with another")
 	o.httpFlag.register(f)
 	o.logFlags.register(cmd)
+	o.watchFlags.register(f, false)
 	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long a lock outlives a mount that is cut off or killed; whole seconds, at least 3s")
 	f.Var(&o.wait, "wait", "how long an open waits for a lock; 0 refuses at once, -1 waits for ever")
 	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a request that cannot queue (rename, unlink, truncate, …) tries a lock held on another node")
@@ -92,7 +93,6 @@ this machine only.`,
 	f.Var(&o.scope, "scope", "who shares a lock: "+o.scope.list()+"; auto is the pod of the caller, or its process outside of one")
 	f.BoolVar(&o.readLocks, "read-locks", false, "lock files that are open for read, too: shared by readers, excluding writers")
 	f.Var(&o.sync, "sync", "when written bytes must be on the volume: "+o.sync.list()+"; close is at close and whenever the lock service does not answer, auto is close on a network file system, else never")
-	f.DurationVar(&o.slowWait, "slow-wait", 10*time.Second, "how long a wait for a lock may take before it is reported; 0 reports none")
 	f.StringVar(&o.node, "node", "", "name of this node in 'lockfs ls' (default: the host name)")
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users use the view")
 	f.BoolVar(&o.foreground, "foreground", true, "stay in the foreground: the only mode, a service manager does the rest")
@@ -128,8 +128,8 @@ func (o *mountOptions) check() error {
 	if err := volume.ValidateName("name", o.name); err != nil {
 		return usage(fmt.Errorf("--name: %w", err))
 	}
-	if o.slowWait < 0 {
-		return usage(fmt.Errorf("--slow-wait %v: want 0 or a positive duration", o.slowWait))
+	if err := o.watchFlags.check(); err != nil {
+		return err
 	}
 	if o.nameWait <= 0 {
 		return usage(fmt.Errorf("--name-wait %v: want a positive duration", o.nameWait))
@@ -172,6 +172,11 @@ func (o *mountOptions) run(ctx context.Context) error {
 		return err
 	}
 	log := o.logger()
+	names, forget, err := o.pods(o.node, log)
+	if err != nil {
+		return err
+	}
+	defer forget()
 	serve.RaiseFileLimit(log)
 	vol := serve.New(serve.Config{
 		Namespace: o.namespace, Name: o.name, Source: o.source, Mountpoint: o.mountpoint,
@@ -182,7 +187,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Scope: o.scope.value, ReadLocks: o.readLocks,
 		Sync: o.sync.value, AllowOther: o.allowOther, Guard: o.guard,
 		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,
-		SlowWait: o.slowWait, Metrics: o.metrics(),
+		SlowWait: o.slowWait, Metrics: o.metrics(), Pods: names,
 	})
 	stop, err := o.listen(log, func() []serve.Check { return []serve.Check{vol.Check()} })
 	if err != nil {

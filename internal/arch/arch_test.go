@@ -83,6 +83,7 @@ func TestDoors(t *testing.T) {
 		"go.uber.org/zap":              {"lockmgr/etcdlock", "internal/embedetcd"},
 		"github.com/spf13/":            {"cmd/lockfs"},
 		"github.com/prometheus/":       {"internal/metrics"},
+		"k8s.io/":                      {"internal/pods"},
 		module + "renew":               {"lockmgr", "cmd/lockfs", "internal/serve", "internal/metrics", "bench/fs", "bench/locks"},
 		module + "lockmgr/etcdlock":    {"cmd/lockfs", "bench/locks"},
 		module + "internal/embedetcd":  {"cmd/lockfs"},

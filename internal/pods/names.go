@@ -49,8 +49,11 @@ func strip(obj any) (any, error) {
 
 // Name returns the namespace/name of the pod that procid.Caller.Pod is of, and
 // the name of its container; empty as far as they are not known. Of a pod inside of
-// a pod it is the one that this cluster knows.
+// a pod it is the one that this cluster knows. A nil Pods knows none.
 func (p *Pods) Name(uid, containerID string) (name, container string) {
+	if p == nil {
+		return "", ""
+	}
 	pod := p.find(uid)
 	if pod == nil {
 		return "", ""

@@ -10,6 +10,7 @@ import (
 	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/metrics"
 	"github.com/lockfs/lockfs/internal/mounts"
+	"github.com/lockfs/lockfs/internal/pods"
 	"github.com/lockfs/lockfs/internal/procid"
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/lockmgr"
@@ -60,10 +61,8 @@ type Config struct {
 	SlowWait time.Duration
 	// Metrics, if not nil, has those of this volume from New on.
 	Metrics *metrics.Registry
-	// Observe, if not nil, is told what happens to locks, as lockmgr.Config's.
-	Observe func(lockmgr.Event)
-	// PodName, if not nil, is fs.Config's.
-	PodName func(uid, containerID string) (name, container string)
+	// Pods, if not nil, names the pods of this node, and tells them of their locks.
+	Pods *pods.Pods
 	// Logger; nil means slog.Default().
 	Logger *slog.Logger
 }

@@ -73,11 +73,15 @@ func (v *Volume) setMounted(mountpoint string, locks *lockmgr.Manager) {
 	v.mountpoint, v.locks = mountpoint, locks
 }
 
-// observe is told what happens to locks.
-func (v *Volume) observe(e lockmgr.Event) {
-	v.metrics.Observe(e)
-	if v.cfg.Observe != nil {
-		v.cfg.Observe(e)
+// observer is told what happens to locks.
+func (v *Volume) observer() func(lockmgr.Event) {
+	if v.cfg.Pods == nil {
+		return v.metrics.Observe
+	}
+	tellPods := v.cfg.Pods.Observer(v.cfg.Namespace, v.cfg.Name)
+	return func(e lockmgr.Event) {
+		v.metrics.Observe(e)
+		tellPods(e)
 	}
 }
 
@@ -120,7 +124,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	info.Lifeline = life.ID
 	next.succeed(start)
 	locks, err := lockmgr.New(start, lockmgr.Config{
-		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Observe: v.observe,
+		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Observe: v.observer(),
 	})
 	if err != nil {
 		return err
@@ -130,7 +134,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	}
 	view, err := fs.Mount(c.Mountpoint, fs.Config{
 		Source: c.Source, Locks: locks, Scope: c.Scope, Policy: c.Policy, Wait: c.Wait, NameWait: c.NameWait, Sync: c.Sync,
-		ReadLocks: c.ReadLocks, PodName: c.PodName,
+		ReadLocks: c.ReadLocks, PodName: c.Pods.Name,
 		AllowOther: c.AllowOther, Logger: v.log,
 	})
 	if err != nil {
