@@ -142,6 +142,21 @@ func hasEntries(dir *node, name string) bool {
 	return false
 }
 
+// notEmpty is how the backing refuses to remove what has entries: but first it
+// looks whether these names may be changed at all.
+func notEmpty(names ...dirName) fuse.Status {
+	for _, n := range names {
+		for _, name := range []string{"", n.name} { // the directory, what is in it
+			var st unix.Statx_t
+			err := unix.Statx(n.dir.fd, name, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, 0, &st)
+			if err == nil && st.Attributes&(unix.STATX_ATTR_IMMUTABLE|unix.STATX_ATTR_APPEND) != 0 {
+				return fuse.EPERM
+			}
+		}
+	}
+	return fuse.Status(unix.ENOTEMPTY)
+}
+
 // parseEntry reads the first struct linux_dirent64 of buf.
 func parseEntry(buf []byte) dirEntry {
 	size := int(binary.NativeEndian.Uint16(buf[16:]))

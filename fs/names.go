@@ -94,7 +94,7 @@ func (f *FS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.
 		return stale
 	}
 	if hasEntries(dir, name) {
-		return fuse.Status(unix.ENOTEMPTY) // whoever holds a file below
+		return notEmpty(dirName{dir, name}) // whoever holds a file below
 	}
 	l, s := f.lockNames(cancel, in, lockmgr.Tree, dirName{dir, name})
 	if !s.Ok() {
@@ -168,7 +168,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	}
 	kind := kindOf(from, to)
 	if kind == lockmgr.Tree && in.Flags&(unix.RENAME_EXCHANGE|unix.RENAME_NOREPLACE) == 0 && hasEntries(newDir, newName) {
-		return fuse.Status(unix.ENOTEMPTY)
+		return notEmpty(from, to)
 	}
 	var heirs []dirName
 	if kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {

@@ -274,4 +274,12 @@ func TestNotEmpty(t *testing.T) {
 	p.open(a.path("d/f"), wronly|create)
 	p.fails(call{Op: "rmdir", Path: a.path("d")}, unix.ENOTEMPTY)
 	p.fails(call{Op: "rename", Path: a.path("e"), Path2: a.path("d")}, unix.ENOTEMPTY)
+	for _, flag := range []string{"i", "a"} {
+		for _, frozen := range []string{v.inSource("d"), v.source} {
+			run(t, "chattr", "+"+flag, frozen)
+			p.fails(call{Op: "rmdir", Path: a.path("d")}, unix.EPERM)
+			p.fails(call{Op: "rename", Path: a.path("e"), Path2: a.path("d")}, unix.EPERM)
+			run(t, "chattr", "-"+flag, frozen)
+		}
+	}
 }
