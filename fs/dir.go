@@ -17,10 +17,14 @@ type dirHandle struct {
 	mu   sync.Mutex
 	fd   int
 	node *node
-	buf  [dirBuffer]byte
+	buf  *[dirBuffer]byte
 	rest []byte // of buf: read and not yet replied
 	next uint64 // the backing's offset of the first entry of rest
 }
+
+// dirBuffers are those of directories that are not open: most are open for less
+// time than it takes to clear a new one.
+var dirBuffers = sync.Pool{New: func() any { return new([dirBuffer]byte) }}
 
 // dirEntry is one entry as getdents tells it.
 type dirEntry struct {
@@ -41,7 +45,7 @@ func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if err != nil {
 		return errno(err)
 	}
-	out.Fh, _ = f.dirs.add(&dirHandle{fd: fd, node: n}) // drained when nobody asks any more
+	out.Fh, _ = f.dirs.add(&dirHandle{fd: fd, node: n, buf: dirBuffers.Get().(*[dirBuffer]byte)}) // drained when nobody asks any more
 	return fuse.OK
 }
 
@@ -51,7 +55,8 @@ func (f *FS) ReleaseDir(in *fuse.ReleaseIn) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		unix.Close(d.fd)
-		d.fd = -1
+		dirBuffers.Put(d.buf)
+		d.fd, d.buf, d.rest = -1, nil, nil
 	}
 }
 
@@ -98,6 +103,9 @@ func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Stat
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.buf == nil { // RELEASEDIR was faster
+		return fuse.EBADF
+	}
 	if in.Offset != d.next {
 		if _, err := unix.Seek(d.fd, int64(in.Offset), unix.SEEK_SET); err != nil {
 			return errno(err)
