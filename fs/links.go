@@ -110,8 +110,10 @@ func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node) ([]lock
 }
 
 // isNamed reports whether d is a name of the file.
-func (n *node) isNamed(d dirName) bool {
-	_ = ask(d.dir.fd, "") // it may believe the name otherwise
+func (f *FS) isNamed(n *node, d dirName) bool {
+	if !f.backing.isLocal(d.dir.inode.dev) {
+		_ = ask(d.dir.fd, "") // it may believe the name otherwise
+	}
 	var st unix.Stat_t
 	return unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && inodeOf(&st) == n.inode
 }
@@ -119,7 +121,7 @@ func (n *node) isNamed(d dirName) bool {
 // trueName returns a name that the file has.
 func (f *FS) trueName(n *node) (dirName, bool) {
 	for _, d := range f.nodes.names(n) {
-		if n.isNamed(d) {
+		if f.isNamed(n, d) {
 			return d, true
 		}
 	}
@@ -127,7 +129,7 @@ func (f *FS) trueName(n *node) (dirName, bool) {
 		return dirName{}, false
 	}
 	d := f.nodes.nameOf(n)
-	return d, n.isNamed(d)
+	return d, f.isNamed(n, d)
 }
 
 // heirs returns the name that is left when a file that is open here for write
@@ -144,7 +146,7 @@ func (f *FS) heirs(gone dirName, file *unix.Stat_t) ([]dirName, error) {
 		return nil, nil
 	}
 	for _, d := range f.nodes.names(n) {
-		if d != gone && n.isNamed(d) {
+		if d != gone && f.isNamed(n, d) {
 			return []dirName{d}, nil
 		}
 	}
@@ -164,7 +166,7 @@ func (f *FS) inherit(l *nameLock, gone dirName, file *unix.Stat_t, heirs []dirNa
 	}
 	n := f.nodes.find(inodeOf(file))
 	for i, d := range heirs {
-		if n != nil && n.isNamed(d) {
+		if n != nil && f.isNamed(n, d) {
 			n.share(l.hold, locked[i])
 		}
 	}

@@ -141,7 +141,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 			return errno(err)
 		}
 	}
-	if st.Nlink > 0 && !n.isNamed(names[len(names)-1]) {
+	if st.Nlink > 0 && !f.isNamed(n, names[len(names)-1]) {
 		return stale // who holds the name it has now may write to it
 	}
 	defer f.freezeNames(&st)()

@@ -169,19 +169,23 @@ func (t *nodes) learn(parent *node, name string, fd int, st *unix.Stat_t) *node 
 // forget takes back count lookups of a node.
 func (t *nodes) forget(id, count uint64) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	n := t.byID[id]
 	if n == nil || id == rootID {
+		t.mu.Unlock()
 		return
 	}
-	if n.lookups -= min(count, n.lookups); n.lookups > 0 {
-		return
+	n.lookups -= min(count, n.lookups)
+	last := n.lookups == 0
+	if last {
+		delete(t.byID, id)
+		if t.byInode[n.inode] == n {
+			delete(t.byInode, n.inode)
+		}
 	}
-	delete(t.byID, id)
-	if t.byInode[n.inode] == n {
-		delete(t.byInode, n.inode)
+	t.mu.Unlock()
+	if last {
+		unix.Close(n.fd) // it frees the blocks of a file that was removed: nobody is to wait for that
 	}
-	unix.Close(n.fd)
 }
 
 // close forgets all nodes.

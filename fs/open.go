@@ -57,7 +57,7 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 func (f *FS) sendReader(n *node, tid uint32) bool {
 	misled := false
 	for _, d := range f.nodes.names(n) {
-		if !n.isNamed(d) {
+		if !f.isNamed(n, d) {
 			misled = true
 			f.nodes.unname(n, d)
 		}
