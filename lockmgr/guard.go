@@ -15,17 +15,19 @@ const guardAfter = time.Second
 // service. Nobody is to remove it, but somebody may; the next owner is granted
 // the key at once. m.mu is held.
 func (m *Manager) guard(l *lock) {
-	ctx, cancel := context.WithCancel(m.ctx)
-	timer := time.AfterFunc(guardAfter, func() { m.watchEntry(ctx, l) })
-	l.unwatch = func() { timer.Stop(); cancel() }
+	timer := time.AfterFunc(guardAfter, func() { m.watchEntry(l) })
+	l.unwatch = func() { timer.Stop() }
 }
 
-func (m *Manager) watchEntry(ctx context.Context, l *lock) {
+func (m *Manager) watchEntry(l *lock) {
 	m.mu.Lock()
-	if m.closed || ctx.Err() != nil {
+	if m.closed || !m.slots[l.grant.Key].has(l) {
 		m.mu.Unlock()
 		return
 	}
+	ctx, cancel := context.WithCancel(m.ctx)
+	defer cancel()
+	l.unwatch = cancel
 	m.wg.Add(1)
 	m.mu.Unlock()
 	defer m.wg.Done()

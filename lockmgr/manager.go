@@ -98,8 +98,8 @@ type lock struct {
 	owner   Owner
 	sess    *session
 	holds   map[*Hold]struct{}
-	unwatch context.CancelFunc // see Manager.guard; called when the lock is no more
-	dying   bool               // it is being given back to the service
+	unwatch func() // see Manager.guard; called when the lock is no more
+	dying   bool   // it is being given back to the service
 }
 
 // New returns a Manager that has an open session. It fails with ErrUnavailable
