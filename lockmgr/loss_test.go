@@ -76,3 +76,19 @@ func TestLostSessionIsRevokedWhenItsWritesHaveLanded(t *testing.T) {
 		}
 	})
 }
+
+// A mount that nobody uses is good again once the service is back.
+func TestIdleManagerGetsAnotherSession(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		f.svc.Disconnect()
+		time.Sleep(3 * ttl)
+		if s := f.m.State(); s != renew.Lost {
+			t.Fatalf("the session is %v", s)
+		}
+		f.svc.Connect()
+		time.Sleep(ttl)
+		if s := f.m.State(); s != renew.Held {
+			t.Errorf("the session is %v although the service is back", s)
+		}
+	})
+}

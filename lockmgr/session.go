@@ -188,6 +188,7 @@ func (m *Manager) watch(s *session) {
 	if closed {
 		return
 	}
+	m.wg.Go(m.reopen)
 	m.log.Error("lock session lost; its locks are void and their files return EIO",
 		slog.String("session", s.backend.ID()), slog.Int("locks", n), slog.Any("cause", s.renewal.Cause()))
 	// Its lease may live, if it was given up early; the revoke lets others in, and
@@ -203,6 +204,25 @@ func (m *Manager) watch(s *session) {
 	s.renewal.Close()
 	if err := s.backend.Close(ctx); err != nil && !errors.Is(err, ErrSessionLost) {
 		m.log.Warn("could not end the lost session", slog.String("session", s.backend.ID()), slog.Any("error", err))
+	}
+}
+
+// reopen opens a session if none is left, ahead of the next request: until then
+// a mount that nobody uses could not tell whether it can lock anything.
+func (m *Manager) reopen() {
+	for {
+		// Not all the time in one go: a request that waits for its turn to try
+		// may be a short one.
+		ctx, cancel := context.WithTimeout(m.accepting, m.cfg.Renew.TTL)
+		_, err := m.session(ctx, nil)
+		cancel()
+		switch {
+		case err == nil, m.accepting.Err() != nil:
+			return
+		case !errors.Is(err, ErrUnavailable):
+			m.log.Error("no new lock session: what needs a lock is refused", slog.Any("error", err))
+			return
+		}
 	}
 }
 
