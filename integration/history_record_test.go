@@ -37,6 +37,7 @@ type recorded struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	done   chan struct{}
+	ended  bool // by the test
 
 	mu  sync.Mutex
 	ops []op
@@ -142,7 +143,7 @@ func (tr *trial) goesOn(what string) {
 	since := monotonic()
 	deadline := time.Now().Add(callTimeout)
 	for _, w := range tr.writers {
-		for !w.goesOn(since) {
+		for !w.ended && !w.goesOn(since) {
 			if time.Now().After(deadline) {
 				ops := w.history()
 				tr.t.Fatalf("%s: writer %s does not go on; its last calls: %+v", what, w.config.Name, ops[max(0, len(ops)-6):])

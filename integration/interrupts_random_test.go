@@ -3,27 +3,11 @@ package integration
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 )
-
-// soakEnv is how long the tests of random faults last, "5m"; a few seconds if it
-// is not set.
-const soakEnv = "LOCKFS_TEST_SOAK"
-
-func soak(t *testing.T, usual time.Duration) time.Time {
-	t.Helper()
-	if long := os.Getenv(soakEnv); long != "" {
-		var err error
-		if usual, err = time.ParseDuration(long); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return time.Now().Add(usual)
-}
 
 // Programs on three mounts open a few files again and again, and are interrupted
 // and killed at any time. None hangs, and in the end nothing is held.
@@ -31,7 +15,7 @@ func TestRandomInterrupts(t *testing.T) {
 	v := newVolume(t, "--wait", "-1")
 	v.inMemory()
 	mounts := []*mount{v.mount("a"), v.mount("b"), v.mount("c")}
-	end := soak(t, 4*time.Second)
+	end := time.Now().Add(max(long(t), 4*time.Second))
 	var killed, signals atomic.Int64
 	var failed sync.Map
 	var working sync.WaitGroup

@@ -20,8 +20,8 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// longRuns multiplies what the random tests do.
-const longRuns = "LOCKFS_TEST_LONG"
+// seedsEnv multiplies the number of histories of the random tests.
+const seedsEnv = "LOCKFS_TEST_SEEDS"
 
 // Programs on three machines write to a few files, while the machines are frozen
 // and cut off at any time, the service is away, operators break locks, programs
@@ -36,7 +36,7 @@ func TestRandomFaults(t *testing.T) {
 	if testing.Short() {
 		seeds = 6
 	}
-	if n, err := strconv.ParseUint(os.Getenv(longRuns), 10, 32); err == nil {
+	if n, err := strconv.ParseUint(os.Getenv(seedsEnv), 10, 32); err == nil {
 		seeds *= n
 	}
 	sum := make(map[string]int)

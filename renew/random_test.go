@@ -72,8 +72,8 @@ func timings(rnd *rand.Rand) renew.Config {
 	}
 }
 
-// longRuns multiplies what the random tests do.
-const longRuns = "LOCKFS_TEST_LONG"
+// seedsEnv multiplies the number of histories of the random tests.
+const seedsEnv = "LOCKFS_TEST_SEEDS"
 
 // revocable is a service whose lease an operator may revoke, and that counts the
 // answers to Verify.
@@ -111,7 +111,7 @@ func TestSleepAtAnyInstant(t *testing.T) {
 	if testing.Short() {
 		seeds = 40
 	}
-	if n, err := strconv.ParseUint(os.Getenv(longRuns), 10, 32); err == nil {
+	if n, err := strconv.ParseUint(os.Getenv(seedsEnv), 10, 32); err == nil {
 		seeds *= n
 	}
 	var sum tally
