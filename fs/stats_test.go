@@ -4,9 +4,11 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -67,6 +69,19 @@ func TestCounts(t *testing.T) {
 		}
 		if n := f.counted("write", want); n != before+1 {
 			t.Errorf("%v counts %d as %s, want %d", s, n, want, before+1)
+		}
+	}
+}
+
+// Every result is explained to those who see it counted.
+func TestResultsAreDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../docs/METRICS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, name := range resultNames {
+		if name == "" || !strings.Contains(string(doc), "| `"+name+"` |") {
+			t.Errorf("result %d, %q, is not in docs/METRICS.md", r, name)
 		}
 	}
 }

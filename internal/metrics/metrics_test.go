@@ -58,7 +58,11 @@ func busy(t *testing.T) *Registry {
 			return lockmgr.Stats{Held: 3, Waiting: 2, Sessions: map[renew.State]int{renew.Held: 1, renew.Suspended: 0}}
 		},
 		func() fs.Stats {
-			return fs.Stats{Requests: []fs.RequestCount{{Request: "write", Result: "ok", Count: 7}}, Inodes: 10, Limit: 100, Open: 4}
+			requests := []fs.RequestCount{{Request: "write", Result: "ok", Count: 7}}
+			for _, result := range []string{"contended", "stale", "interrupted", "unavailable", "io_error", "full", "exhausted", "refused"} {
+				requests = append(requests, fs.RequestCount{Request: "open", Result: result, Count: 1})
+			}
+			return fs.Stats{Requests: requests, Inodes: 10, Limit: 100, Open: 4}
 		})
 	return r
 }
