@@ -3,18 +3,12 @@ package etcdlock
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
 )
-
-// ErrVolumeChanged: the volume's record is not the one this backend has seen.
-// Somebody changed what all mounts have to agree on while this one was not there.
-var ErrVolumeChanged = errors.New("the volume's record has changed since it was mounted: mount it again")
 
 // VolumeRecord puts want as the record of the volume if there is none, and
 // returns the one that stands: want's bytes, or what another mount put first.
@@ -51,22 +45,9 @@ func (b *Backend) putVolumeRecord(ctx context.Context, want []byte) (stored []by
 	return stored, nil
 }
 
-// VolumeInUseError reports the mounts that keep a volume's record as it is.
-type VolumeInUseError struct {
-	Sessions []lockmgr.SessionInfo
-}
-
-func (e *VolumeInUseError) Error() string {
-	mounts := make([]string, len(e.Sessions))
-	for i, s := range e.Sessions {
-		mounts[i] = fmt.Sprintf("%s on %s", s.Mountpoint, s.Node)
-	}
-	return fmt.Sprintf("the volume is mounted (%s): unmount it everywhere first; a mount that was killed counts until its TTL has passed", strings.Join(mounts, ", "))
-}
-
 // ReplaceVolumeRecord puts want in the place of old, while no session of the
 // volume lives, and opens sessions only while want stands. It tries until ctx
-// ends. Errors: *VolumeInUseError; ErrVolumeChanged when old is not the record
+// ends. Errors: *lockmgr.VolumeInUseError; lockmgr.ErrVolumeChanged when old is not the record
 // any more; ErrUnavailable, wrapping ctx's.
 func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) error {
 	key, sessions := b.keys.volume(), b.keys.session("")
@@ -86,7 +67,7 @@ func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) err
 		if len(stored) == 1 && string(stored[0].Value) == string(want) {
 			return nil // an earlier answer was lost
 		}
-		inUse := &VolumeInUseError{}
+		inUse := &lockmgr.VolumeInUseError{}
 		for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
 			var s lockmgr.SessionInfo
 			if err := json.Unmarshal(kv.Value, &s); err != nil {
@@ -97,7 +78,7 @@ func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) err
 		if len(inUse.Sessions) > 0 {
 			return inUse
 		}
-		return ErrVolumeChanged
+		return lockmgr.ErrVolumeChanged
 	})
 	if err != nil {
 		return fmt.Errorf("volume record: %w", err)
@@ -126,7 +107,7 @@ func (b *Backend) volumeFell(ctx context.Context) error {
 	case err != nil:
 		return err
 	case string(stored) != string(seen):
-		return ErrVolumeChanged
+		return lockmgr.ErrVolumeChanged
 	}
 	return fmt.Errorf("%w: the volume's record was gone", lockmgr.ErrUnavailable)
 }

@@ -40,7 +40,7 @@ func TestReplaceVolumeRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new"))
-	if inUse := new(*etcdlock.VolumeInUseError); !errors.As(err, inUse) || !strings.Contains(err.Error(), "/mnt/n1 on n1") {
+	if inUse := new(*lockmgr.VolumeInUseError); !errors.As(err, inUse) || !strings.Contains(err.Error(), "/mnt/n1 on n1") {
 		t.Errorf("while it is mounted: %v", err)
 	}
 	mustRecord(t, b, "old")
@@ -52,7 +52,7 @@ func TestReplaceVolumeRecord(t *testing.T) {
 	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new")); err != nil {
 		t.Error(err)
 	}
-	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("third")); !errors.Is(err, etcdlock.ErrVolumeChanged) {
+	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("third")); !errors.Is(err, lockmgr.ErrVolumeChanged) {
 		t.Errorf("with an old record: %v", err)
 	}
 	if err := openErr(t, b); err != nil {
@@ -70,7 +70,7 @@ func TestNoSessionBesideAnotherRecord(t *testing.T) {
 	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new")); err != nil {
 		t.Fatal(err)
 	}
-	if err := openErr(t, away); !errors.Is(err, etcdlock.ErrVolumeChanged) {
+	if err := openErr(t, away); !errors.Is(err, lockmgr.ErrVolumeChanged) {
 		t.Errorf("OpenSession = %v, want ErrVolumeChanged", err)
 	}
 }
