@@ -18,6 +18,10 @@ type Options struct {
 	// Entries lists those who queue. The zero value claims neither.
 	Ordered bool
 
+	// OneByOne says that who queues for several keys stands in one line after the
+	// other, and not in all at once.
+	OneByOne bool
+
 	// Expire ends a session as the service does when it has not heard of it
 	// for its TTL. The zero value closes the session instead.
 	Expire func(t *testing.T, b lockmgr.Backend, s lockmgr.Session)

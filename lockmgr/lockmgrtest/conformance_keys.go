@@ -46,11 +46,12 @@ func testQueueSeveralKeys(t *bench) {
 	heldA, heldB := t.must(s1, lockmgr.Queue, a)[0], t.must(s1, lockmgr.Queue, b)[0]
 	req := request(lockmgr.Queue, a, b)
 	got := t.start(t.within(patience), s2, req)
-	if t.opts.Ordered {
+	inBoth := t.opts.Ordered && !t.opts.OneByOne
+	if inBoth {
 		t.owners(heldA.Owner, heldB.Owner, req.Holder.Owner, req.Holder.Owner)
 	}
 	t.release(s1, heldB)
-	if t.opts.Ordered {
+	if inBoth {
 		_, err := s1.Acquire(t.within(patience), request(lockmgr.NoWait, b))
 		t.contended(err, b, req.Holder.Owner, nil)
 	}

@@ -1,0 +1,314 @@
+package kubelease
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Acquire is lockmgr.Session's. A request for no key, or one that queues for a
+// directory or shares it, is refused with ErrInvalidKey. Who queues for several
+// keys stands in line for one after the other, in an order that all share.
+func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
+	if err := check(req); err != nil {
+		return nil, err
+	}
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.running.Done()
+	req.Holder.Session = s.id
+	a := s.newAcquisition(req)
+	defer s.b.mirror.unlisten(a.ear)
+	s.claims.add(a.claimed()...)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.over, cancel)()
+	if err := a.run(ctx); err != nil {
+		err = a.ended(ctx, err)
+		a.discard()
+		return nil, err
+	}
+	return a.grants(), nil
+}
+
+func check(req lockmgr.AcquireRequest) error {
+	if len(req.Keys) == 0 {
+		return fmt.Errorf("%w: no keys", lockmgr.ErrInvalidKey)
+	}
+	for _, k := range req.Keys {
+		if k.Kind == lockmgr.Tree && (req.Wait == lockmgr.Queue || req.Mode == lockmgr.Shared) {
+			return fmt.Errorf("%w: %s is a directory and cannot be queued for, or shared", lockmgr.ErrInvalidKey, k)
+		}
+	}
+	return nil
+}
+
+// acquisition is one Acquire on its way.
+type acquisition struct {
+	s       *Session
+	req     lockmgr.AcquireRequest
+	places  []*place
+	ear     *ear
+	retrier retrier
+	ahead   []obstacle // what was found in the way last
+}
+
+// place is where a part of an acquisition has its entries: a Lease.
+type place struct {
+	name   string
+	keys   []lockmgr.Key // one, or several directories
+	token  int64         // of our entries there; 0: none is known to stand
+	unsure bool          // some may have been put, or may yet be
+}
+
+// newAcquisition sorts the places: all who want several Leases take them in one
+// order, so that nobody who holds one waits for somebody who waits for it. That of the
+// directories comes last, for it is in everybody's way.
+func (s *Session) newAcquisition(req lockmgr.AcquireRequest) *acquisition {
+	a := &acquisition{s: s, req: req}
+	names := []string{s.b.names.tree()}
+	for _, k := range req.Keys {
+		name := s.b.names.lock(k)
+		i := slices.IndexFunc(a.places, func(p *place) bool { return p.name == name })
+		if i < 0 {
+			i, a.places = len(a.places), append(a.places, &place{name: name})
+			names = append(names, name)
+		}
+		a.places[i].keys = append(a.places[i].keys, k)
+	}
+	rank := map[lockmgr.Kind]int{lockmgr.File: 0, lockmgr.Inode: 1, lockmgr.Tree: 2}
+	slices.SortFunc(a.places, func(x, y *place) int {
+		return cmp.Or(cmp.Compare(rank[x.keys[0].Kind], rank[y.keys[0].Kind]), cmp.Compare(x.name, y.name))
+	})
+	a.ear = s.b.mirror.listen(names...)
+	return a
+}
+
+// entry is ours for k.
+func (a *acquisition) entry(k lockmgr.Key) entry {
+	e := entry{Holder: a.req.Holder, Mode: modeName(a.req.Mode), key: k}
+	if k.Kind == lockmgr.Tree {
+		e.Dir = escape(k.Path)
+	}
+	for _, g := range a.req.Upgrades {
+		if g.Key == k {
+			e.Upgrades = append(e.Upgrades, g.Owner)
+		}
+	}
+	return e
+}
+
+// run returns nil when the keys are held.
+func (a *acquisition) run(ctx context.Context) error {
+	if a.req.Wait == lockmgr.Queue {
+		return a.queue(ctx)
+	}
+	for {
+		err := a.try(ctx)
+		if a.req.Wait == lockmgr.NoWait || !errors.Is(err, lockmgr.ErrContended) || a.deadlocked() {
+			return err
+		}
+		// Nobody is to queue behind one who tries.
+		if err := a.withdraw(ctx); err != nil {
+			return err
+		}
+		if err := a.awaitFree(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// queue stands in the lines of the keys, one after the other.
+func (a *acquisition) queue(ctx context.Context) error {
+	for _, p := range a.places {
+		if err := a.retrier.do(ctx, func() error { return a.put(ctx, p) }); err != nil {
+			return err
+		}
+		if err := a.await(ctx, func() ([]obstacle, error) { return a.standing(p) }); err != nil {
+			return err
+		}
+	}
+	if err := a.settle(ctx); err != nil {
+		return err
+	}
+	return a.await(ctx, a.across)
+}
+
+// try puts the entries only where nothing is in their way. Errors: ErrContended.
+func (a *acquisition) try(ctx context.Context) error {
+	if err := a.look(ctx); err != nil {
+		return err
+	}
+	for _, p := range a.places {
+		put := func() error { return a.put(ctx, p) }
+		var err error
+		if a.req.Wait == lockmgr.NoWait {
+			err = put()
+		} else {
+			err = a.retrier.do(ctx, put)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := a.settle(ctx); err != nil {
+		return err
+	}
+	a.s.b.mirror.mu.Lock()
+	defer a.s.b.mirror.mu.Unlock()
+	if found, err := a.across(); err != nil || len(found) > 0 {
+		a.ahead = found
+		return cmp.Or(err, a.contended(nil))
+	}
+	return nil
+}
+
+// put has our entries stand in p, at the end of the line. Unless we queue, it
+// refuses to stand behind anybody: ErrContended.
+func (a *acquisition) put(ctx context.Context, p *place) error {
+	b := a.s.b
+	fresh := p.unsure // the answer to that is not in the mirror
+	o, err := b.change(ctx, p.name, fresh, func(o *object) (*coordinationv1.Lease, error) {
+		if err := b.names.fits(o, p.keys[0]); err != nil {
+			return nil, err
+		}
+		if o.find(p.keys[0], a.req.Mode, a.req.Holder.Owner) >= 0 {
+			return nil, nil
+		}
+		b.mirror.mu.Lock()
+		defer b.mirror.mu.Unlock()
+		var entries []entry
+		if o != nil {
+			entries = slices.DeleteFunc(slices.Clone(o.entries), func(e entry) bool { return !b.mirror.lives(&e) })
+		}
+		a.ahead = nil
+		for _, k := range p.keys {
+			e := a.entry(k)
+			if o != nil {
+				a.ahead = append(a.ahead, b.mirror.inLine(o, len(o.entries), &e)...)
+			}
+			entries = append(entries, e)
+		}
+		if len(a.ahead) > 0 && (a.req.Wait != lockmgr.Queue || a.deadlocked()) {
+			return nil, a.contended(nil)
+		}
+		p.unsure = true
+		return b.names.lockLease(o, p.keys[0], entries, true)
+	})
+	if err != nil {
+		if errors.Is(err, lockmgr.ErrContended) && a.deadlocked() && a.req.Wait == lockmgr.Queue {
+			return fmt.Errorf("%w: %v", lockmgr.ErrDeadlock, err)
+		}
+		return err
+	}
+	i := o.find(p.keys[0], a.req.Mode, a.req.Holder.Owner)
+	if i < 0 {
+		return fmt.Errorf("%w: %s was written without our entry", lockmgr.ErrUnavailable, p.name)
+	}
+	p.token, p.unsure = o.entries[i].Token, false
+	return nil
+}
+
+// settle returns when the mirror shows everything that was put before our
+// newest entry. What is put later finds ours.
+func (a *acquisition) settle(ctx context.Context) error {
+	var newest int64
+	for _, p := range a.places {
+		newest = max(newest, p.token)
+	}
+	reach := func() error { return a.s.b.reach(ctx, newest, a.ear) }
+	if a.req.Wait == lockmgr.NoWait {
+		return reach()
+	}
+	return a.retrier.do(ctx, reach)
+}
+
+// The methods below are called with the mirror's mu held.
+
+// standing returns what stands in our way in p's line. Errors: ErrSessionLost,
+// ErrLockLost.
+func (a *acquisition) standing(p *place) (ahead []obstacle, err error) {
+	m := a.s.b.mirror
+	if err := a.void(p); err != nil {
+		return nil, err
+	}
+	o := m.objects[p.name]
+	for _, k := range p.keys {
+		e := a.entry(k)
+		ahead = append(ahead, m.inLine(o, o.find(k, a.req.Mode, a.req.Holder.Owner), &e)...)
+	}
+	return ahead, nil
+}
+
+// void returns why an entry that was put does not stand any more, or nil.
+func (a *acquisition) void(p *place) error {
+	m := a.s.b.mirror
+	o := m.objects[p.name]
+	switch {
+	case m.ended(a.s.id, p.token):
+		return lockmgr.ErrSessionLost
+	case o != nil && o.broken != nil:
+		return fmt.Errorf("%w: %w", lockmgr.ErrLockLost, o.broken)
+	case slices.ContainsFunc(p.keys, func(k lockmgr.Key) bool { return o.find(k, a.req.Mode, a.req.Holder.Owner) < 0 }):
+		return fmt.Errorf("%w: the entry for %s was removed", lockmgr.ErrLockLost, p.keys[0])
+	}
+	return nil
+}
+
+// across returns the entries of directories and files that are in each other's
+// way with ours, all of which stand.
+func (a *acquisition) across() (found []obstacle, err error) {
+	for _, p := range a.places {
+		if err := a.void(p); err != nil {
+			return nil, err
+		}
+	}
+	for _, k := range a.req.Keys {
+		if err := a.s.b.mirror.broken(k); err != nil {
+			return nil, fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errRefused, err)
+		}
+		e := a.entry(k)
+		found = append(found, a.s.b.mirror.across(&e)...)
+	}
+	return found, nil
+}
+
+// deadlocked reports whether we upgrade a key while one ahead, which wants it for
+// itself alone, waits for what we have.
+func (a *acquisition) deadlocked() bool {
+	return slices.ContainsFunc(a.ahead, func(o obstacle) bool {
+		return o.entry.mode() == lockmgr.Exclusive && slices.ContainsFunc(a.req.Upgrades, func(had lockmgr.Grant) bool {
+			return had.Key == o.entry.key
+		})
+	})
+}
+
+// contended is the error of a wait that err ended, or of none.
+func (a *acquisition) contended(err error) error {
+	first := a.ahead[0]
+	return &lockmgr.ContendedError{Key: first.wants, Holder: first.entry.Holder, Err: err}
+}
+
+func (a *acquisition) grants() []lockmgr.Grant {
+	grants := make([]lockmgr.Grant, len(a.req.Keys))
+	for i, k := range a.req.Keys {
+		grants[i] = lockmgr.Grant{Key: k, Mode: a.req.Mode, Owner: a.req.Holder.Owner, Token: a.tokenOf(k)}
+	}
+	return grants
+}
+
+func (a *acquisition) tokenOf(k lockmgr.Key) int64 {
+	for _, p := range a.places {
+		if slices.Contains(p.keys, k) {
+			return p.token
+		}
+	}
+	return 0
+}

@@ -1,0 +1,95 @@
+package kubelease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// PutBreak is lockmgr.Breaker's: one Lease, which the janitor deletes after a
+// day. It tries until ctx ends.
+func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
+	text, err := json.Marshal(br)
+	if err != nil {
+		return fmt.Errorf("kubelease: break: %w", err)
+	}
+	lease := b.names.newLease(b.names.breakName(br.ID.String()), kindBreak)
+	lease.Annotations[noteBreak] = string(text)
+	var r retrier
+	err = r.do(ctx, func() error {
+		_, err := b.write(ctx, b.leases(), nil, lease.DeepCopy())
+		if errors.Is(err, errMoved) {
+			return nil // by an earlier attempt
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("recording a break: %w", err)
+	}
+	return nil
+}
+
+// DropBreak is lockmgr.Breaker's. It tries until ctx ends.
+func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
+	name := b.names.breakName(id.String())
+	var r retrier
+	err := r.do(ctx, func() error { return b.remove(ctx, b.leases(), name, nil) })
+	if err == nil {
+		b.mirror.bury(name)
+	}
+	return err
+}
+
+// WatchBreaks is lockmgr.Breaker's: it listens to the one watch.
+func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
+	if err := b.mirrored(ctx); err != nil {
+		return
+	}
+	m := b.mirror
+	e := m.listen(aBreak)
+	defer m.unlisten(e)
+	told := make(map[string]bool)
+	for {
+		for _, o := range m.breaks() {
+			if told[o.name] {
+				continue
+			}
+			told[o.name] = true
+			br, err := b.readBreak(o)
+			if err != nil {
+				b.log.Warn("break that cannot be read", "lease", o.name, "err", err)
+				continue
+			}
+			found(br)
+		}
+		select {
+		case <-e.ch:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (m *mirror) breaks() (found []*object) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range m.objects {
+		if o.kind == kindBreak {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+func (b *Backend) readBreak(o *object) (br lockmgr.Break, err error) {
+	if err := json.Unmarshal([]byte(o.lease.Annotations[noteBreak]), &br); err != nil {
+		return br, err
+	}
+	br.ID, err = uuid.Parse(o.name[len(b.names.breakName("")):])
+	return br, err
+}

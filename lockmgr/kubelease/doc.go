@@ -1,0 +1,88 @@
+// Package kubelease keeps the locks of a volume in Lease objects of Kubernetes,
+// for clusters that offer no etcd. It is coarser and slower than etcdlock.
+//
+//	lockfs-<volume>-file-<hash>      the lock of a path
+//	lockfs-<volume>-inode-<hash>     the lock of a file of several names
+//	lockfs-<volume>-tree             the locks of all directories
+//	lockfs-<volume>-session-<uuid>   a mount; renewed, and deleted at its end
+//	lockfs-<volume>-volume           what the mounts of a volume agree on
+//	lockfs-<volume>-break-<uuid>     a lock to be given up: whose, by whom, why
+//	lockfs-<volume>-janitor          who cleans up, elected
+//
+// <volume> is the beginning of a hash of the volume's namespace and name, and a
+// label. A lock's Lease has its path, or number, in the annotation lockfs.io/key, and in
+// lockfs.io/entries who holds it and who waits for it, as JSON, in order of arrival. The
+// first of them is the holderIdentity, its session a label; leaseTransitions
+// counts them all. There is no ownerReference: what an object's deletion takes along
+// is nothing that a lock may depend on.
+//
+// # One line for each lock
+//
+// To acquire is to append an entry to a Lease, to release is to remove it, each by
+// one Update that names the resourceVersion it replaces, or by a Create. An entry is
+// granted when no conflicting entry stands before it whose session lives, and
+// stays granted while it stands itself. So a lock is handed on by the release alone:
+// who is next sees it. The token is the resourceVersion of the write that put the
+// entry. It is a revision of the API server's store: later writes have larger ones
+// (docs/adr/0006).
+//
+// A file and a directory above it are in different Leases, and no request writes
+// or reads both. Whoever wants either puts an entry first and then looks at the other,
+// as of its own write or later. Of two at least one sees the other, and it is always
+// the directory that gives way: a request for one is withdrawn if any file below has
+// an entry, a file's waits while a directory above has one (docs/adr/0007).
+//
+// Several keys are put in an order that all share, that of the Leases' names. Who
+// queues waits in one line before it enters the next.
+//
+// # One watch
+//
+// A mount has one watch of all the volume's Leases. Events come in order of
+// revision, so the copy that they make, the mirror, is at any time the state at one
+// revision, or newer in parts. When it has shown a mount's own write, it has shown all
+// before it: that is the look at the other Leases, and costs no request. If the
+// watch is late or down, all are read instead.
+//
+// What the mirror knows also saves the read before a write: if it was behind, the
+// write is refused, and repeated with what the server has. It never decides that a
+// lock is taken when the caller does not wait: that is read.
+//
+// # Sessions
+//
+// A session lives while its Lease exists. It is renewed by an Update that changes
+// renewTime; nobody reads the time. Each mount notes, by its own clock, when it saw
+// a session's Lease change, and deletes it once it has not for as long as the Lease
+// itself says, on condition that it is still the version that was seen. So a
+// renewal and the end exclude each other, whatever either believes of the time. The
+// mount's own deadline counts from when it sent the renewal, which is earlier than
+// anybody can have seen it: the session can only end after that. Then its entries
+// count for nothing, and are removed by whoever writes the Lease next.
+//
+// A dead mount's request may still arrive, and even put an entry. It stands for a
+// session that is no more, ids are never used again, and so keeps nobody out; and
+// the mount is past its deadline, and writes nothing on the strength of it.
+//
+// # What an error means
+//
+// A write that was not answered may have been carried out, or may yet be. Each is
+// conditional on one version of one Lease, so it is settled by reading the Lease: our
+// entry, whose owner's id is unique, is there; or the version has moved on, and the
+// write is void; or it has not, and the same write is sent again, or another in its
+// place which makes it void. What cannot be read is taken by nobody. Behind this
+// stands, as in etcdlock, a look every now and then for entries of the own session
+// that nobody here knows of.
+//
+// The janitor deletes the Leases of locks that have been free for an hour, and
+// those of breaks after a day, on condition that they have not changed since. It is
+// elected with client-go's leaderelection to save requests only.
+//
+// # Costs
+//
+// Acquire and release are one write each; nothing is asked while a lock is held. A
+// waiter costs its entry, and the handoff nothing more. Renewals are one write every
+// fifth of the TTL for each mount. Each mount is told of every write. See
+// docs/KUBERNETES.md for figures, and for what QPS and Burst have to be.
+//
+// Nothing here decides whether a holder may still write: that is the business of
+// the clock that watches the session's deadline.
+package kubelease

@@ -1,0 +1,15 @@
+package kubelease
+
+// BreakWatch ends the watch of a backend and reports whether there was one.
+func BreakWatch(b *Backend) bool {
+	b.mirror.mu.Lock()
+	defer b.mirror.mu.Unlock()
+	stop := b.mirror.stopWatch
+	if stop != nil {
+		stop()
+	}
+	return stop != nil
+}
+
+// Connected reports whether the backend's watch stands.
+func Connected(b *Backend) bool { return b.mirror.connected() }

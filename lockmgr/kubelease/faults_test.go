@@ -1,0 +1,268 @@
+package kubelease_test
+
+import (
+	"errors"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/kubelease"
+)
+
+// entries are those of the volume, as somebody sees them who has no fault.
+func entries(t *testing.T, name string) []lockmgr.Entry {
+	t.Helper()
+	list, err := newBackend(t, name).Entries(within(t, patience), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// An acquisition whose answer is lost is found to be ours, and is there once.
+func TestLostAnswer(t *testing.T) {
+	for _, verb := range []string{"create", "update"} {
+		t.Run(verb, func(t *testing.T) {
+			name, l := newName(), &link{}
+			s := open(t, newBackendAt(t, l.to(kube.conf), name))
+			if verb == "update" {
+				release(t, s, must(t, s, lockmgr.NoWait, file("f"))...)
+			}
+			rule, met := first(swallowed, writes("file", verb))
+			l.obey(rule)
+			g := must(t, s, lockmgr.Queue, file("f"))
+			if len(met) != 1 {
+				t.Fatal("no answer was lost")
+			}
+			list := entries(t, name)
+			if len(list) != 1 || !list[0].Held || list[0].Holder.Owner != g[0].Owner || list[0].Token != g[0].Token {
+				t.Fatalf("granted %v, entries %v", g, list)
+			}
+			release(t, s, g...)
+		})
+	}
+}
+
+// Who does not wait is told that there was no answer; what was put all the same
+// goes away.
+func TestLostAnswerOfTry(t *testing.T) {
+	name, l := newName(), &link{}
+	s := open(t, newBackendAt(t, l.to(kube.conf), name))
+	rule, _ := first(swallowed, writes("file", "create"))
+	l.obey(rule)
+	if _, err := s.Acquire(within(t, patience), request(lockmgr.NoWait, file("f"))); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Fatalf("Acquire: %v", err)
+	}
+	eventually(t, "the entry is gone", func() bool { return len(entries(t, name)) == 0 })
+	release(t, s, must(t, s, lockmgr.NoWait, file("f"))...)
+}
+
+// A request that arrives after its acquisition was given up changes nothing.
+func TestLateRequest(t *testing.T) {
+	for _, verb := range []string{"create", "update"} {
+		t.Run(verb, func(t *testing.T) {
+			name, l := newName(), &link{}
+			s := open(t, newBackendAt(t, l.to(kube.conf), name))
+			if verb == "update" {
+				release(t, s, must(t, s, lockmgr.NoWait, file("f"))...)
+			}
+			rule, met := first(late, writes("file", verb))
+			l.obey(rule)
+			if _, err := s.Acquire(within(t, patience), request(lockmgr.NoWait, file("f"))); !errors.Is(err, lockmgr.ErrUnavailable) {
+				t.Fatalf("Acquire: %v", err)
+			}
+			eventually(t, "the Lease was written in its place", func() bool { return fenced(t, name) })
+			(<-met).send(t)
+			if list := entries(t, name); len(list) != 0 {
+				t.Fatalf("a late request left %v", list)
+			}
+		})
+	}
+}
+
+func fenced(t *testing.T, volume string) bool {
+	t.Helper()
+	list, err := raw(t).List(within(t, patience), metav1.ListOptions{LabelSelector: "lockfs.io/kind=file"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lease := range list.Items {
+		if lease.Annotations["lockfs.io/volume-name"] == "test/"+volume && lease.Annotations["lockfs.io/fence"] != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// What a dead session's request puts late keeps nobody out.
+func TestLateRequestOfDeadSession(t *testing.T) {
+	name, l := newName(), &link{}
+	dying := open(t, newBackendAt(t, l.to(kube.conf), name))
+	next := open(t, newBackend(t, name))
+	rule, met := first(late, writes("file", "create"))
+	l.obey(func(c *call) fate {
+		if f := rule(c); f != passed {
+			return f
+		}
+		if c.verb == "watch" {
+			return passed
+		}
+		return cut // nor does it get to clean up
+	})
+	if _, err := dying.Acquire(within(t, patience), request(lockmgr.NoWait, file("f"))); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Fatalf("Acquire: %v", err)
+	}
+	expire(t, dying)
+	(<-met).send(t)
+	if list := entries(t, name); len(list) != 0 {
+		t.Fatalf("a dead session has %v", list)
+	}
+	eventually(t, "the lock can be had", func() bool {
+		g, err := next.Acquire(within(t, patience), request(lockmgr.NoWait, file("f")))
+		if err == nil {
+			release(t, next, g...)
+		}
+		return err == nil
+	})
+	l.mend()
+}
+
+// A release whose answer was lost is repeated, and finds nothing.
+func TestLostAnswerOfRelease(t *testing.T) {
+	name, l := newName(), &link{}
+	s := open(t, newBackendAt(t, l.to(kube.conf), name))
+	g := must(t, s, lockmgr.NoWait, file("f"))[0]
+	rule, _ := first(swallowed, writes("file", "update"))
+	l.obey(rule)
+	if err := s.Release(within(t, patience), g); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Fatalf("Release: %v", err)
+	}
+	if err := s.Release(within(t, patience), g); !errors.Is(err, lockmgr.ErrNotHeld) {
+		t.Fatalf("again: %v", err)
+	}
+}
+
+// A renewal whose answer was lost does not keep the next from succeeding; one
+// that comes after the session's end does not bring it back.
+func TestRenewals(t *testing.T) {
+	name, l := newName(), &link{}
+	s := open(t, newBackendAt(t, l.to(kube.conf), name))
+	rule, _ := first(swallowed, writes("session", "update"))
+	l.obey(rule)
+	if err := s.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Fatalf("Renew: %v", err)
+	}
+	for range 3 {
+		if err := s.Renew(within(t, patience)); err != nil {
+			t.Fatalf("Renew: %v", err)
+		}
+	}
+	rule, met := first(late, writes("session", "update"))
+	l.obey(rule)
+	if err := s.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Fatalf("Renew: %v", err)
+	}
+	expire(t, s)
+	(<-met).send(t)
+	if err := s.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrSessionLost) {
+		t.Fatalf("Renew: %v", err)
+	}
+	sessions, err := newBackend(t, name).Sessions(within(t, patience))
+	if err != nil || len(sessions) != 0 {
+		t.Fatalf("sessions after the end: %v, %v", sessions, err)
+	}
+}
+
+// A watch that ends, and cannot go on where it was, misses nothing.
+func TestWatchExpires(t *testing.T) {
+	name, l := newName(), &link{}
+	s1, b2 := open(t, newBackend(t, name)), newBackendAt(t, l.to(kube.conf), name)
+	s2 := open(t, b2)
+	g := must(t, s1, lockmgr.NoWait, file("f"))
+	got := make(chan error, 1)
+	waits := make(chan struct{})
+	req := request(lockmgr.Queue, file("f"))
+	req.Waits = func() { close(waits) }
+	go func() { _, err := s2.Acquire(within(t, patience), req); got <- err }()
+	<-waits
+	l.obey(func(c *call) fate {
+		if c.verb == "watch" {
+			return gone
+		}
+		return passed
+	})
+	watches := l.count("watch")
+	for !kubelease.BreakWatch(b2) { // it had not begun yet
+	}
+	eventually(t, "the watch is refused", func() bool { return l.count("watch") > watches+1 })
+	release(t, s1, g...)
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	l.mend()
+	release(t, s1, must(t, s1, lockmgr.NoWait, file("g"))...)
+	eventually(t, "the watch stands", func() bool { return kubelease.Connected(b2) })
+}
+
+// Without a watch all works as well, by reading.
+func TestWithoutWatch(t *testing.T) {
+	name, l := newName(), &link{}
+	s1, b2 := open(t, newBackend(t, name)), newBackendAt(t, l.to(kube.conf), name)
+	s2 := open(t, b2)
+	l.obey(func(c *call) fate {
+		if c.verb == "watch" {
+			return cut
+		}
+		return passed
+	})
+	kubelease.BreakWatch(b2)
+	for range 3 {
+		g := must(t, s1, lockmgr.NoWait, tree("d"))
+		_, err := s2.Acquire(within(t, patience), request(lockmgr.NoWait, file("d/f")))
+		if !errors.Is(err, lockmgr.ErrContended) {
+			t.Fatalf("below a directory that is held: %v", err)
+		}
+		release(t, s1, g...)
+		g = must(t, s2, lockmgr.NoWait, file("d/f"))
+		if _, err = s1.Acquire(within(t, patience), request(lockmgr.NoWait, tree("d"))); !errors.Is(err, lockmgr.ErrContended) {
+			t.Fatalf("above a file that is held: %v", err)
+		}
+		release(t, s2, g...)
+	}
+}
+
+// The API server dies and comes back: what was held is held, who waited waits.
+func TestServerRestart(t *testing.T) {
+	if kube.dir == "" {
+		t.Skip("the API server is not ours to kill")
+	}
+	name := newName()
+	s1, s2 := open(t, newBackend(t, name)), open(t, newBackend(t, name))
+	g := must(t, s1, lockmgr.NoWait, file("f"))
+	got := make(chan error, 1)
+	waits := make(chan struct{})
+	req := request(lockmgr.Queue, file("f"))
+	req.Waits = func() { close(waits) }
+	go func() { _, err := s2.Acquire(within(t, 3*patience), req); got <- err }()
+	<-waits
+	kube.killAPI()
+	if _, err := s1.Acquire(within(t, patience), request(lockmgr.NoWait, file("g"))); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Errorf("Acquire from nobody: %v", err)
+	}
+	if err := s1.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Errorf("Renew by nobody: %v", err)
+	}
+	if err := kube.startAPI(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a renewal succeeds", func() bool { return s1.Renew(within(t, patience)) == nil })
+	held, err := s1.Held(within(t, patience), g)
+	if err != nil || !held[0] {
+		t.Fatalf("Held: %v, %v", held, err)
+	}
+	release(t, s1, g...)
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,120 @@
+package kubelease
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// JanitorConfig says how often is cleaned up. Zero values stand for the defaults.
+type JanitorConfig struct {
+	// Interval is how often the elected janitor looks around. Zero: a minute.
+	Interval time.Duration
+	// Free is how long a lock that nobody has or waits for keeps its Lease. Zero:
+	// an hour. It outlives every request that is still on its way.
+	Free time.Duration
+	// MaxFree is how many such Leases there may be before the oldest go when they
+	// were free for a sixtieth of that. Zero: 1,000.
+	MaxFree int
+	// Breaks is how long the record of a broken lock is kept. Zero: a day.
+	Breaks time.Duration
+	// Ghosts is how often a session looks for entries of its own that nobody knows
+	// of. Zero: half a minute.
+	Ghosts time.Duration
+	// Election is how long an elected janitor is waited for. Zero: 2 minutes.
+	Election time.Duration
+}
+
+func (c JanitorConfig) withDefaults() JanitorConfig {
+	c.Interval = cmp.Or(c.Interval, time.Minute)
+	c.Free = cmp.Or(c.Free, time.Hour)
+	c.MaxFree = cmp.Or(c.MaxFree, 1000)
+	c.Breaks = cmp.Or(c.Breaks, 24*time.Hour)
+	c.Ghosts = cmp.Or(c.Ghosts, 30*time.Second)
+	c.Election = cmp.Or(c.Election, 2*time.Minute)
+	return c
+}
+
+// janitor deletes what nobody needs, while it is the one that is elected. Two at
+// once do no harm: what has changed since it was seen is not deleted.
+func (b *Backend) janitor() {
+	ctx := b.logged(b.ctx)
+	for ctx.Err() == nil {
+		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+			Lock: &resourcelock.LeaseLock{
+				LeaseMeta:  metav1.ObjectMeta{Namespace: b.space, Name: b.names.janitor()},
+				Client:     b.client.sessions,
+				LockConfig: resourcelock.ResourceLockConfig{Identity: uuid.NewString()},
+			},
+			LeaseDuration:   b.clean.Election,
+			RenewDeadline:   b.clean.Election * 2 / 3,
+			RetryPeriod:     b.clean.Election / 4,
+			ReleaseOnCancel: true,
+			Name:            b.names.volume,
+			Callbacks: leaderelection.LeaderCallbacks{
+				OnStartedLeading: b.cleanUp,
+				OnStoppedLeading: func() {},
+			},
+		})
+		if err != nil {
+			b.log.Error("no janitor: locks that nobody uses keep their Leases", "err", err)
+			return
+		}
+		elector.Run(ctx) // until another is elected
+	}
+}
+
+// cleanUp looks around until ctx ends.
+func (b *Backend) cleanUp(ctx context.Context) {
+	for {
+		for _, o := range b.useless() {
+			err := b.remove(ctx, b.leases(), o.name, o)
+			if err != nil && !errors.Is(err, errMoved) && ctx.Err() == nil {
+				b.log.Warn("cannot delete a Lease that nobody needs", "lease", o.name, "err", err)
+				break
+			}
+		}
+		select {
+		case <-time.After(b.clean.Interval):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// useless returns the Leases to be deleted: breaks, and locks that are free. How
+// long they were is judged by when this mount saw them change, by its own clock.
+func (b *Backend) useless() (found []*object) {
+	m := b.mirror
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.clock.Now()
+	var free []*object
+	for _, o := range m.objects {
+		switch o.kind {
+		case kindBreak:
+			if now.Sub(o.seen) > b.clean.Breaks {
+				found = append(found, o)
+			}
+		case kindFile, kindInode, kindTree:
+			if o.broken == nil && !slices.ContainsFunc(o.entries, func(e entry) bool { return m.lives(&e) }) {
+				free = append(free, o)
+			}
+		}
+	}
+	slices.SortFunc(free, func(x, y *object) int { return cmp.Compare(x.seen, y.seen) })
+	for i, o := range free {
+		age := now.Sub(o.seen)
+		if age > b.clean.Free || age > b.clean.Free/60 && len(free)-i > b.clean.MaxFree {
+			found = append(found, o)
+		}
+	}
+	return found
+}

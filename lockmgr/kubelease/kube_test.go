@@ -1,0 +1,163 @@
+package kubelease_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/kubelease"
+)
+
+// patience is how long what must happen may take.
+const patience = 30 * time.Second
+
+var (
+	kube  *cluster
+	space string // the namespace of all tests' Leases
+)
+
+func TestMain(m *testing.M) { os.Exit(serve(m)) }
+
+func serve(m *testing.M) int {
+	var err error
+	if kube, err = startCluster(); err == nil {
+		defer kube.stop()
+		space, err = kube.newSpace()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer kube.dropSpace(space)
+	return m.Run()
+}
+
+// volumes makes each test's volume its own.
+var volumes atomic.Int64
+
+func newName() string { return fmt.Sprintf("v%d", volumes.Add(1)) }
+
+// raw are the Leases as the API server has them.
+func raw(t *testing.T) coordinationclient.LeaseInterface {
+	t.Helper()
+	client, err := coordinationclient.NewForConfig(kube.conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client.Leases(space)
+}
+
+// newBackend returns a backend of the volume with a client of its own, as each
+// mount has.
+func newBackend(t *testing.T, name string, change ...func(*kubelease.Config)) *kubelease.Backend {
+	t.Helper()
+	return newBackendAt(t, kube.conf, name, change...)
+}
+
+func newBackendAt(t *testing.T, conf *rest.Config, name string, change ...func(*kubelease.Config)) *kubelease.Backend {
+	t.Helper()
+	client, err := kubelease.NewClient(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := kubelease.Config{
+		Client: client, Namespace: "test", Name: name, LeaseNamespace: space,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	b, err := kubelease.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+func open(t *testing.T, b lockmgr.Backend) lockmgr.Session {
+	t.Helper()
+	return openFor(t, b, time.Minute)
+}
+
+func openFor(t *testing.T, b lockmgr.Backend, ttl time.Duration) lockmgr.Session {
+	t.Helper()
+	s, err := b.OpenSession(within(t, patience), lockmgr.SessionInfo{Node: t.Name()}, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func request(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
+	return lockmgr.AcquireRequest{Keys: keys, Wait: wait, Holder: lockmgr.Holder{Owner: uuid.New(), Node: "n"}}
+}
+
+func must(t *testing.T, s lockmgr.Session, wait lockmgr.Wait, keys ...lockmgr.Key) []lockmgr.Grant {
+	t.Helper()
+	grants, err := s.Acquire(within(t, patience), request(wait, keys...))
+	if err != nil {
+		t.Fatalf("Acquire(%v): %v", keys, err)
+	}
+	return grants
+}
+
+func release(t *testing.T, s lockmgr.Session, grants ...lockmgr.Grant) {
+	t.Helper()
+	for _, g := range grants {
+		if err := s.Release(within(t, patience), g); err != nil {
+			t.Fatalf("Release(%v): %v", g, err)
+		}
+	}
+}
+
+// expire deletes a session's Lease, as those do who miss its renewals.
+func expire(t *testing.T, s lockmgr.Session) {
+	t.Helper()
+	leases := raw(t)
+	list, err := leases.List(t.Context(), metav1.ListOptions{LabelSelector: "lockfs.io/kind=session,lockfs.io/session=" + s.ID()})
+	if err != nil || len(list.Items) != 1 {
+		t.Fatalf("%d sessions of id %s: %v", len(list.Items), s.ID(), err)
+	}
+	if err := leases.Delete(t.Context(), list.Items[0].Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits for a condition that nothing announces.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !cond(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+func file(path string) lockmgr.Key { return lockmgr.Key{Kind: lockmgr.File, Path: path} }
+func tree(path string) lockmgr.Key { return lockmgr.Key{Kind: lockmgr.Tree, Path: path} }

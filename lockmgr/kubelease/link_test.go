@@ -1,0 +1,181 @@
+package kubelease_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+// link is what requests go through to the API server. The zero value passes them
+// all on.
+type link struct {
+	mu   sync.Mutex
+	rule func(*call) fate // GUARDED_BY(mu)
+	past []*call          // GUARDED_BY(mu)
+}
+
+// call is a request on its way.
+type call struct {
+	verb string // create, update, delete, get, list or watch
+	text string // path and body: has the name of the Lease
+	sent chan struct{}
+	done chan struct{} // closed when a late call was answered
+}
+
+// fate is what becomes of a call.
+type fate int
+
+const (
+	passed    fate = iota
+	cut            // it is not sent, and fails
+	swallowed      // it is carried out, and the answer is lost
+	late           // it fails, and is sent later: when call.send is called
+	gone           // it is answered 410
+)
+
+var errLink = errors.New("the link is broken")
+
+// obey makes rule decide from now on.
+func (l *link) obey(rule func(*call) fate) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rule = rule
+}
+
+func (l *link) mend() { l.obey(nil) }
+
+// calls returns the calls so far whose verb is among verbs.
+func (l *link) calls(verbs ...string) (found []*call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.past {
+		for _, v := range verbs {
+			if c.verb == v {
+				found = append(found, c)
+			}
+		}
+	}
+	return found
+}
+
+func (l *link) count(verbs ...string) int { return len(l.calls(verbs...)) }
+
+// send has a late call sent, and waits for what becomes of it.
+func (c *call) send(t *testing.T) {
+	t.Helper()
+	close(c.sent)
+	select {
+	case <-c.done:
+	case <-within(t, patience).Done():
+		t.Fatal("a late call is not answered")
+	}
+}
+
+// to makes conf's requests go through the link.
+func (l *link) to(conf *rest.Config) *rest.Config {
+	conf = rest.CopyConfig(conf)
+	conf.Wrap(func(next http.RoundTripper) http.RoundTripper { return &hop{l, next} })
+	return conf
+}
+
+type hop struct {
+	link *link
+	next http.RoundTripper
+}
+
+func (h *hop) RoundTrip(req *http.Request) (*http.Response, error) {
+	var body []byte
+	if req.Body != nil {
+		body, _ = io.ReadAll(req.Body)
+		req.Body.Close()
+	}
+	again := func(ctx context.Context) *http.Request {
+		r := req.Clone(ctx)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		return r
+	}
+	c := &call{verb: verb(req), text: req.URL.Path + string(body), sent: make(chan struct{}), done: make(chan struct{})}
+	h.link.mu.Lock()
+	h.link.past = append(h.link.past, c)
+	rule := h.link.rule
+	h.link.mu.Unlock()
+	f := passed
+	if rule != nil {
+		f = rule(c)
+	}
+	switch f {
+	case cut:
+		return nil, errLink
+	case swallowed:
+		resp, err := h.next.RoundTrip(again(req.Context()))
+		if err == nil {
+			resp.Body.Close()
+		}
+		return nil, errLink
+	case late:
+		go func() {
+			defer close(c.done)
+			<-c.sent
+			if resp, err := h.next.RoundTrip(again(context.WithoutCancel(req.Context()))); err == nil {
+				resp.Body.Close()
+			}
+		}()
+		return nil, errLink
+	case gone:
+		text := `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version","reason":"Expired","code":410}`
+		return &http.Response{
+			StatusCode: http.StatusGone, Status: "410 Gone", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
+			Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(text)),
+		}, nil
+	}
+	return h.next.RoundTrip(again(req.Context()))
+}
+
+func verb(req *http.Request) string {
+	switch req.Method {
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodDelete:
+		return "delete"
+	}
+	switch {
+	case req.URL.Query().Has("watch"):
+		return "watch"
+	case strings.HasSuffix(req.URL.Path, "/leases"):
+		return "list"
+	}
+	return "get"
+}
+
+// first returns a rule that has the first call which fits meet its fate.
+func first(f fate, fits func(*call) bool) (rule func(*call) fate, met <-chan *call) {
+	ch := make(chan *call, 1)
+	var once sync.Once
+	return func(c *call) (result fate) {
+		if fits(c) {
+			once.Do(func() { result = f; ch <- c })
+		}
+		return result
+	}, ch
+}
+
+// writes fits the writes of Leases of a kind.
+func writes(kind string, verbs ...string) func(*call) bool {
+	return func(c *call) bool {
+		for _, v := range verbs {
+			if c.verb == v && strings.Contains(c.text, "-"+kind) {
+				return true
+			}
+		}
+		return false
+	}
+}

@@ -1,0 +1,248 @@
+package kubelease
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/lockfs/lockfs/internal/boottime"
+)
+
+// mirror is this mount's copy of the volume's Leases. One watch feeds it, and
+// the answers to this mount's own requests.
+type mirror struct {
+	clock  boottime.Clock
+	synced chan struct{} // closed when the state was read once
+
+	mu        sync.Mutex
+	state                       // GUARDED_BY(mu)
+	told      map[string][]*ear // GUARDED_BY(mu); who is interested in a Lease, by its name
+	written   int64             // GUARDED_BY(mu); the newest revision of this mount's own writes
+	owedSince boottime.Instant  // GUARDED_BY(mu); while asOf < written: when asOf moved last
+	stopWatch func()            // GUARDED_BY(mu); nil unless the watch stands
+}
+
+// ear is told of changes.
+type ear struct {
+	names []string
+	ch    chan struct{} // capacity 1
+}
+
+// aBreak is the name under which those are told who want to hear of any break.
+const aBreak = "break"
+
+func newMirror(names layout, clock boottime.Clock) *mirror {
+	return &mirror{
+		clock:  clock,
+		state:  state{names: names, objects: make(map[string]*object), buried: make(map[string]bool)},
+		synced: make(chan struct{}),
+		told:   make(map[string][]*ear),
+	}
+}
+
+// listen returns an ear for changes of the Leases with these names, and of the
+// sessions: whoever waits, waits for the end of one as well.
+func (m *mirror) listen(names ...string) *ear {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := &ear{names: names, ch: make(chan struct{}, 1)}
+	for _, n := range names {
+		m.told[n] = append(m.told[n], e)
+	}
+	return e
+}
+
+func (m *mirror) unlisten(e *ear) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, n := range e.names {
+		m.told[n] = slices.DeleteFunc(m.told[n], func(o *ear) bool { return o == e })
+		if len(m.told[n]) == 0 {
+			delete(m.told, n)
+		}
+	}
+}
+
+// The methods below are called with m.mu held.
+
+func (m *mirror) tell(name string) {
+	for _, e := range m.told[name] {
+		select {
+		case e.ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (m *mirror) tellAll() {
+	for name := range m.told {
+		m.tell(name)
+	}
+}
+
+func (m *mirror) advance(rev int64) {
+	if rev > m.asOf {
+		m.asOf, m.owedSince = rev, m.clock.Now()
+	}
+}
+
+func (m *mirror) put(o *object) {
+	m.objects[o.name] = o
+	if o.kind == kindBreak {
+		m.tell(aBreak)
+	}
+}
+
+func (m *mirror) remove(o *object) {
+	delete(m.objects, o.name)
+	if o.kind == kindSession {
+		m.tellAll()
+	}
+}
+
+// older reports whether o tells nothing new.
+func (m *mirror) older(o *object) bool {
+	if have := m.objects[o.name]; have != nil {
+		return o.rev <= have.rev
+	}
+	return o.rev <= m.asOf || m.buried[o.name] // it is gone
+}
+
+// learn takes in a Lease as an answer has it. The watch may be ahead of it.
+func (m *mirror) learn(lease *coordinationv1.Lease) (*object, error) {
+	o, err := read(lease, m.clock.Now())
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.older(o) {
+		m.put(o)
+		m.tell(o.name)
+	}
+	return o, nil
+}
+
+// wrote is learn for the answer to a write of this mount's.
+func (m *mirror) wrote(lease *coordinationv1.Lease) (*object, error) {
+	o, err := m.learn(lease)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.written <= m.asOf {
+		m.owedSince = m.clock.Now()
+	}
+	m.written = max(m.written, o.rev)
+	return o, nil
+}
+
+// bury notes that a Lease is gone, ahead of the watch: one of those whose names
+// are used once.
+func (m *mirror) bury(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if o := m.objects[name]; o != nil {
+		m.buried[name] = true
+		m.remove(o)
+	}
+}
+
+// changed takes in an event of the watch: events come in order of revision.
+func (m *mirror) changed(lease *coordinationv1.Lease, deleted bool) error {
+	o, err := read(lease, m.clock.Now())
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	have := m.objects[o.name]
+	switch {
+	case deleted:
+		delete(m.buried, o.name)
+		if have != nil && have.rev <= o.rev {
+			m.remove(have)
+		}
+	case !m.older(o):
+		m.put(o)
+	}
+	m.advance(o.rev)
+	m.tell(o.name)
+	return nil
+}
+
+// passed takes in that nothing else has happened up to rev.
+func (m *mirror) passed(rev int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.advance(rev)
+}
+
+// replace takes in all Leases as they were at rev.
+func (m *mirror) replace(leases []coordinationv1.Lease, rev int64) error {
+	now := m.clock.Now()
+	listed := make(map[string]*object, len(leases))
+	for i := range leases {
+		o, err := read(&leases[i], now)
+		if err != nil {
+			return err
+		}
+		listed[o.name] = o
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if rev >= m.asOf {
+		for name, have := range m.objects {
+			if listed[name] == nil && have.rev <= rev {
+				m.remove(have)
+			}
+		}
+		for _, o := range listed {
+			if !m.older(o) {
+				m.put(o)
+			}
+		}
+		m.advance(rev)
+		maps.DeleteFunc(m.buried, func(name string, _ bool) bool { return listed[name] == nil })
+	}
+	select {
+	case <-m.synced:
+	default:
+		close(m.synced)
+	}
+	m.tellAll()
+	return nil
+}
+
+// stuck reports whether the watch has owed us the news of our own write for
+// longer than d.
+func (m *mirror) stuck(d time.Duration) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.written > m.asOf && m.clock.Now().Sub(m.owedSince) > d
+}
+
+// at returns the Lease of that name, nil if there is none.
+func (m *mirror) at(name string) *object {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.objects[name]
+}
+
+// watched notes that a watch stands, which stop ends, or with nil that none does.
+func (m *mirror) watched(stop func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopWatch = stop
+}
+
+// connected reports whether the watch stands.
+func (m *mirror) connected() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stopWatch != nil
+}

@@ -1,0 +1,205 @@
+package kubelease
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// object is a Lease of the volume as it was at rev. It is not changed: who wants
+// another makes a new one.
+type object struct {
+	lease *coordinationv1.Lease
+	name  string
+	kind  string
+	rev   int64 // the resourceVersion
+
+	entries []entry // of a lock
+	broken  error   // why the entries cannot be read: nobody is granted the lock
+
+	seen boottime.Instant // when this process saw rev for the first time
+}
+
+// entry is one acquisition of one key: holder or waiter.
+type entry struct {
+	lockmgr.Holder
+	Mode string `json:"mode"` // modeWrite or modeRead
+	// Token is missing in the Lease from the one who put it, who could not know
+	// it: it is the resourceVersion that came of it. Who writes next fills it in.
+	Token int64 `json:"token,omitempty"`
+	// Upgrades are owners of the same key whom this one does not wait for.
+	Upgrades []uuid.UUID `json:"upgrades,omitempty"`
+	// Dir is the directory, escaped, of an entry of the tree's Lease.
+	Dir string `json:"dir,omitempty"`
+
+	key lockmgr.Key
+}
+
+const (
+	modeWrite = "w" // lockmgr.Exclusive
+	modeRead  = "r" // lockmgr.Shared
+)
+
+func modeName(m lockmgr.Mode) string {
+	if m == lockmgr.Shared {
+		return modeRead
+	}
+	return modeWrite
+}
+
+func (e *entry) mode() lockmgr.Mode {
+	if e.Mode == modeRead {
+		return lockmgr.Shared
+	}
+	return lockmgr.Exclusive
+}
+
+func (e *entry) is(k lockmgr.Key, m lockmgr.Mode, owner uuid.UUID) bool {
+	return e.key == k && e.mode() == m && e.Owner == owner
+}
+
+// inWayOf reports whether e, which came before, keeps other from being granted.
+func (e *entry) inWayOf(other *entry) bool {
+	return e.Owner != other.Owner && e.mode().Conflicts(other.mode()) && e.key.Conflicts(other.key) &&
+		!(e.key == other.key && slices.Contains(other.Upgrades, e.Owner))
+}
+
+// read makes an object of a Lease. It fails for one that is none of ours.
+func read(lease *coordinationv1.Lease, now boottime.Instant) (*object, error) {
+	rev, err := strconv.ParseInt(lease.ResourceVersion, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("%s has resourceVersion %q: tokens need numbers", lease.Name, lease.ResourceVersion)
+	}
+	lease.ManagedFields = nil // the server has them
+	o := &object{lease: lease, name: lease.Name, kind: lease.Labels[labelKind], rev: rev, seen: now}
+	switch o.kind {
+	case kindFile, kindInode, kindTree:
+		o.broken = o.readEntries()
+	}
+	return o, nil
+}
+
+func (o *object) readEntries() error {
+	notes := o.lease.Annotations
+	if text := notes[noteEntries]; text != "" {
+		if err := json.Unmarshal([]byte(text), &o.entries); err != nil {
+			return fmt.Errorf("entries of %s: %w", o.name, err)
+		}
+	}
+	for i := range o.entries {
+		e := &o.entries[i]
+		path := e.Dir
+		if o.kind != kindTree {
+			path = notes[noteKey]
+		}
+		var err error
+		if e.key, err = keyOf(o.kind, path); err != nil {
+			return fmt.Errorf("entries of %s: %w", o.name, err)
+		}
+		if e.Token == 0 {
+			e.Token = o.rev
+		}
+	}
+	return nil
+}
+
+// find returns the index of an entry, -1 if there is none.
+func (o *object) find(k lockmgr.Key, m lockmgr.Mode, owner uuid.UUID) int {
+	if o == nil {
+		return -1
+	}
+	return slices.IndexFunc(o.entries, func(e entry) bool { return e.is(k, m, owner) })
+}
+
+// duration is how long a session lives after it was seen to be renewed; never
+// ends is one that does not say.
+func (o *object) duration() time.Duration {
+	if s := o.lease.Spec.LeaseDurationSeconds; s != nil {
+		return time.Duration(*s) * time.Second
+	}
+	return math.MaxInt64
+}
+
+func (o *object) sessionID() string { return o.lease.Labels[labelSession] }
+
+// fits returns why the entries for k cannot be put in o, or nil. Names are made of
+// hashes.
+func (l layout) fits(o *object, k lockmgr.Key) error {
+	if o == nil {
+		return nil
+	}
+	err := o.broken
+	notes := o.lease.Annotations
+	if err == nil && (o.lease.Labels[labelVolume] != l.hash || notes[noteVolume] != l.volume || k.Kind != lockmgr.Tree && notes[noteKey] != escape(k.Path)) {
+		err = fmt.Errorf("the lease %s is not that of %s in volume %s, but of %q in %q", o.name, k, l.volume, notes[noteKey], notes[noteVolume])
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errRefused, err)
+	}
+	return nil
+}
+
+// newLease is an empty Lease of the volume.
+func (l layout) newLease(name, kind string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Name:        name,
+		Labels:      map[string]string{labelVolume: l.hash, labelKind: kind},
+		Annotations: map[string]string{noteVolume: l.volume},
+	}}
+}
+
+// lockLease is the Lease that o, or nil if there is none, becomes with entries;
+// joined says that one more owner is among them.
+func (l layout) lockLease(o *object, k lockmgr.Key, entries []entry, joined bool) (*coordinationv1.Lease, error) {
+	text, err := json.Marshal(entries)
+	if err != nil {
+		return nil, fmt.Errorf("kubelease: entries: %w", err)
+	}
+	var lease *coordinationv1.Lease
+	switch {
+	case o != nil:
+		lease = o.lease.DeepCopy()
+	case k.Kind == lockmgr.Tree:
+		lease = l.newLease(l.tree(), kindTree)
+	default:
+		kind := kindFile
+		if k.Kind == lockmgr.Inode {
+			kind = kindInode
+		}
+		lease = l.newLease(l.lock(k), kind)
+		lease.Annotations[noteKey] = escape(k.Path)
+	}
+	lease.Labels, lease.Annotations = maps.Clone(lease.Labels), maps.Clone(lease.Annotations)
+	lease.Annotations[noteEntries] = string(text)
+	delete(lease.Annotations, noteFence)
+	delete(lease.Labels, labelSession)
+	lease.Spec.HolderIdentity, lease.Spec.AcquireTime = nil, nil
+	if len(entries) > 0 {
+		first := entries[0]
+		owner := first.Owner.String()
+		lease.Labels[labelSession] = first.Session
+		lease.Spec.HolderIdentity = &owner
+		if !first.Since.IsZero() {
+			lease.Spec.AcquireTime = &metav1.MicroTime{Time: first.Since}
+		}
+	}
+	if owners := lease.Spec.LeaseTransitions; joined && (owners == nil || *owners < math.MaxInt32) {
+		n := int32(1)
+		if owners != nil {
+			n += *owners
+		}
+		lease.Spec.LeaseTransitions = &n
+	}
+	return lease, nil
+}

@@ -1,0 +1,103 @@
+package kubelease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Release removes the grant's entry, after comparing owner and token, and leaves
+// the Lease. Errors: ErrNotHeld, ErrNotOwner, ErrUnavailable, wrapping ctx's if
+// that ended the call.
+//
+// After ErrUnavailable the entry may be gone or not. The caller releases again,
+// and takes ErrNotHeld for success then: the first request may have been carried
+// out.
+func (s *Session) Release(ctx context.Context, g lockmgr.Grant) error {
+	_, err := s.b.change(ctx, s.b.names.lock(g.Key), false, func(o *object) (*coordinationv1.Lease, error) {
+		i := o.find(g.Key, g.Mode, g.Owner)
+		if i < 0 || s.over.Err() != nil {
+			return nil, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
+		}
+		// A Lease that was written by hand has a later token than was granted.
+		if have := o.entries[i].Token; have < g.Token {
+			return nil, fmt.Errorf("%w: %s has token %d, not %d", lockmgr.ErrNotOwner, g.Key, have, g.Token)
+		}
+		kept := s.b.living(o, func(e *entry) bool { return e.is(g.Key, g.Mode, g.Owner) })
+		return s.b.names.lockLease(o, g.Key, kept, false)
+	})
+	if err == nil || errors.Is(err, lockmgr.ErrNotHeld) {
+		s.claims.drop(claimOf(g))
+	}
+	if err != nil {
+		return fmt.Errorf("releasing %s: %w", g.Key, err)
+	}
+	return nil
+}
+
+// Held reads all Leases of the volume, at once. Errors: ErrUnavailable, wrapping
+// ctx's if that ended the call.
+func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, error) {
+	held := make([]bool, len(grants))
+	if len(grants) == 0 {
+		return held, nil
+	}
+	st, err := s.b.snapshot(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading what session %s holds: %w", s.id, err)
+	}
+	for i, g := range grants {
+		held[i] = st.has(g)
+		if !held[i] {
+			s.claims.drop(claimOf(g))
+		}
+	}
+	return held, nil
+}
+
+// has reports whether g's entry stands.
+func (s *state) has(g lockmgr.Grant) bool {
+	o := s.objects[s.names.lock(g.Key)]
+	i := o.find(g.Key, g.Mode, g.Owner)
+	return i >= 0 && o.entries[i].Token >= g.Token && s.lives(&o.entries[i])
+}
+
+// AwaitGone is lockmgr.Session's.
+func (s *Session) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
+	err := s.b.AwaitGone(ctx, g)
+	if err == nil {
+		s.claims.drop(claimOf(g))
+	}
+	return err
+}
+
+// AwaitGone is lockmgr.Breaker's. It asks the server nothing: the watch shows the
+// entry, and then that it is gone, or its session.
+func (b *Backend) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
+	if err := b.mirrored(ctx); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return err
+	}
+	m := b.mirror
+	e := m.listen(b.names.lock(g.Key))
+	defer m.unlisten(e)
+	for {
+		m.mu.Lock()
+		gone := m.asOf >= g.Token && !m.has(g)
+		m.mu.Unlock()
+		if gone {
+			return nil
+		}
+		select {
+		case <-e.ch:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

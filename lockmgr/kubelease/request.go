@@ -1,0 +1,167 @@
+package kubelease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// All requests but the watch go through the methods of this file. Their errors
+// are those of fault.
+
+// leases are the Leases as the locks' requests reach them, within QPS.
+func (b *Backend) leases() coordinationclient.LeaseInterface {
+	return b.client.locks.Leases(b.space)
+}
+
+// urgent reaches them past the limit: for the sessions.
+func (b *Backend) urgent() coordinationclient.LeaseInterface {
+	return b.client.sessions.Leases(b.space)
+}
+
+// bounded is the context of one request. What client-go has to say goes where
+// all else goes.
+func (b *Backend) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(b.logged(ctx), b.timeout)
+}
+
+func (b *Backend) logged(ctx context.Context) context.Context {
+	return klog.NewContext(ctx, logr.FromSlogHandler(b.log.Handler()))
+}
+
+// get reads the Lease of that name as it is now; nil if there is none.
+func (b *Backend) get(ctx context.Context, name string) (*object, error) {
+	return b.getBy(ctx, b.leases(), name)
+}
+
+// getUrgent is get for sessions.
+func (b *Backend) getUrgent(ctx context.Context, name string) (*object, error) {
+	return b.getBy(ctx, b.urgent(), name)
+}
+
+func (b *Backend) getBy(ctx context.Context, from coordinationclient.LeaseInterface, name string) (*object, error) {
+	bounded, cancel := b.bounded(ctx)
+	defer cancel()
+	lease, err := from.Get(bounded, name, metav1.GetOptions{})
+	if err != nil {
+		if err = fault(ctx, err); errors.Is(err, errAbsent) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	return b.mirror.learn(lease)
+}
+
+// write puts lease in the place of o, or creates it where o is nil.
+//
+// The server takes a Lease that is not there any more as one to be created,
+// unless it has a UID: what was read has one.
+func (b *Backend) write(ctx context.Context, to coordinationclient.LeaseInterface, o *object, lease *coordinationv1.Lease) (*object, error) {
+	bounded, cancel := b.bounded(ctx)
+	defer cancel()
+	var err error
+	if o == nil {
+		lease, err = to.Create(bounded, lease, metav1.CreateOptions{})
+	} else {
+		lease.UID, lease.ResourceVersion = o.lease.UID, o.lease.ResourceVersion
+		lease, err = to.Update(bounded, lease, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		err = fault(ctx, err)
+		if errors.Is(err, errAbsent) {
+			if o != nil {
+				return nil, errMoved
+			}
+			return nil, fmt.Errorf("%w: %w: there is no namespace %s", lockmgr.ErrUnavailable, errRefused, b.space)
+		}
+		return nil, err
+	}
+	return b.mirror.wrote(lease)
+}
+
+// remove deletes the Lease of that name; if o is not nil, only if it is o still.
+// One that is gone is removed.
+func (b *Backend) remove(ctx context.Context, to coordinationclient.LeaseInterface, name string, o *object) error {
+	var opts metav1.DeleteOptions
+	if o != nil {
+		opts.Preconditions = &metav1.Preconditions{UID: &o.lease.UID, ResourceVersion: &o.lease.ResourceVersion}
+	}
+	bounded, cancel := b.bounded(ctx)
+	defer cancel()
+	if err := to.Delete(bounded, name, opts); err != nil {
+		if err = fault(ctx, err); !errors.Is(err, errAbsent) {
+			return err
+		}
+	}
+	return nil
+}
+
+// list reads all Leases of the volume as they are now, and the revision of that.
+func (b *Backend) list(ctx context.Context) ([]coordinationv1.Lease, int64, error) {
+	bounded, cancel := context.WithTimeout(b.logged(ctx), listTimeouts*b.timeout)
+	defer cancel()
+	list, err := b.leases().List(bounded, metav1.ListOptions{LabelSelector: b.names.selector()})
+	if err != nil {
+		if err = fault(ctx, err); errors.Is(err, errAbsent) {
+			err = fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
+		}
+		return nil, 0, err
+	}
+	rev, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: the list has resourceVersion %q", errRefused, list.ResourceVersion)
+	}
+	return list.Items, rev, nil
+}
+
+// listTimeouts is how many requests' time a list may take.
+const listTimeouts = 3
+
+// edit makes of o, which may be nil, the Lease that is to be in its place; nil
+// leaves it.
+type edit func(o *object) (*coordinationv1.Lease, error)
+
+// change has a Lease edited and written, again and again until no other write
+// comes between. It returns the Lease as it is then. An edit that is refused
+// because of what the mirror shows is asked again with what the server has.
+func (b *Backend) change(ctx context.Context, name string, fresh bool, e edit) (*object, error) {
+	var r retrier
+	var o *object
+	var err error
+	for {
+		if fresh {
+			if o, err = b.get(ctx, name); err != nil {
+				return nil, err
+			}
+		} else {
+			o = b.mirror.at(name)
+		}
+		lease, err := e(o)
+		if err != nil && !fresh {
+			fresh = true
+			continue
+		}
+		if err != nil || lease == nil {
+			return o, err
+		}
+		written, err := b.write(ctx, b.leases(), o, lease)
+		if !errors.Is(err, errMoved) {
+			return written, err
+		}
+		if fresh { // somebody was faster, twice
+			if err := r.pause(ctx); err != nil {
+				return nil, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
+			}
+		}
+		fresh = true
+	}
+}

@@ -1,0 +1,246 @@
+package kubelease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Session is one Lease that is renewed. Everybody who has seen no renewal for its
+// duration deletes it.
+type Session struct {
+	b    *Backend
+	id   string
+	name string
+	ttl  time.Duration
+	born int64 // the revision at which the Lease was created
+
+	claims claims
+
+	renewing chan struct{} // holds a token while the Lease is written
+	last     *object       // GUARDED_BY(renewing); the Lease as it was written last
+
+	// over ends with the session, by whoever learns of its end first.
+	over context.Context
+	end  context.CancelFunc
+
+	mu      sync.Mutex // orders begin before or after Close
+	running sync.WaitGroup
+}
+
+var _ lockmgr.Session = (*Session)(nil)
+
+// OpenSession creates a Lease of ttl, in whole seconds and never less. The
+// caller counts its deadline from before the call. Errors: ErrUnavailable,
+// wrapping ctx's if that ended the call; ErrVolumeChanged.
+func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
+	text, err := json.Marshal(info)
+	if err != nil {
+		return nil, fmt.Errorf("kubelease: session record: %w", err)
+	}
+	if err := b.mirrored(ctx); err != nil {
+		return nil, fmt.Errorf("opening a session: %w", err)
+	}
+	s := &Session{b: b, id: uuid.NewString(), ttl: ttl, renewing: make(chan struct{}, 1)}
+	s.name = b.names.session(s.id)
+	lease := b.names.newLease(s.name, kindSession)
+	lease.Labels[labelSession] = s.id
+	lease.Annotations[noteInfo] = string(text)
+	seconds, now := int32((ttl+time.Second-1)/time.Second), metav1.NowMicro()
+	lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &info.Node, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now}
+	s.last, err = b.write(ctx, b.urgent(), nil, lease)
+	if err == nil {
+		err = b.volumeStands(ctx)
+	}
+	if err != nil {
+		// Worth one try only: nothing is locked on it, and it ends.
+		cleanup := context.WithoutCancel(ctx)
+		if rerr := b.remove(cleanup, b.urgent(), s.name, nil); rerr != nil {
+			b.log.Debug("lease of a failed session left to expire", "session", s.id, "err", rerr)
+		}
+		return nil, fmt.Errorf("opening a session: %w", err)
+	}
+	s.born = s.last.rev
+	s.over, s.end = context.WithCancel(context.Background())
+	s.running.Go(s.watchLease)
+	s.running.Go(s.exorcise)
+	b.sweep.Do(func() { b.running.Go(b.janitor) })
+	return s, nil
+}
+
+// ID names the session's Lease, and labels those of its locks.
+func (s *Session) ID() string { return s.id }
+
+// TTL is what was asked for: the Lease says as much, or up to a second more.
+func (s *Session) TTL() time.Duration { return s.ttl }
+
+// Done is closed when the Lease is seen to be gone, and by Close.
+func (s *Session) Done() <-chan struct{} { return s.over.Done() }
+
+// Renew replaces the Lease by one with a later renewTime: whoever deleted it
+// meanwhile, or is about to, has done so or fails. Errors: ErrSessionLost,
+// ErrUnavailable, the latter wrapping ctx's if that ended the call.
+func (s *Session) Renew(ctx context.Context) error {
+	select {
+	case s.renewing <- struct{}{}:
+		defer func() { <-s.renewing }()
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+	}
+	if s.over.Err() != nil {
+		return lockmgr.ErrSessionLost
+	}
+	for {
+		written, err := s.b.write(ctx, s.b.urgent(), s.last, s.renewed())
+		if err == nil {
+			s.last = written
+			return nil
+		}
+		if !errors.Is(err, errMoved) {
+			return err
+		}
+		// By an earlier attempt of ours that was not answered, or it is gone.
+		now, err := s.b.getUrgent(ctx, s.name)
+		switch {
+		case err != nil:
+			return err
+		case now == nil || now.lease.UID != s.last.lease.UID:
+			return s.lost()
+		}
+		s.last = now
+	}
+}
+
+// renewed is the Lease with another renewTime than it has: one that changes
+// nothing is not written, and nobody would see it, so that a clock that is set
+// back must not bring a time again.
+func (s *Session) renewed() *coordinationv1.Lease {
+	lease := s.last.lease.DeepCopy()
+	now := metav1.NowMicro()
+	if before := lease.Spec.RenewTime; before != nil && !now.After(before.Time) {
+		now = metav1.NewMicroTime(before.Add(time.Microsecond))
+	}
+	lease.Spec.RenewTime = &now
+	return lease
+}
+
+// Close deletes the Lease, trying until ctx ends, and waits for what the session
+// still has running. What it locked is free from then on: entries of a session
+// that is gone count for nothing. Errors: ErrUnavailable, wrapping ctx's, when
+// the Lease is left to expire.
+func (s *Session) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.end()
+	s.mu.Unlock()
+	defer s.running.Wait()
+	var r retrier
+	err := r.do(ctx, func() error { return s.b.Revoke(ctx, s.id) })
+	if err != nil {
+		return fmt.Errorf("closing session %s: %w", s.id, err)
+	}
+	return nil
+}
+
+// watchLease ends the session when its Lease is seen to be gone.
+func (s *Session) watchLease() {
+	m := s.b.mirror
+	e := m.listen(s.name)
+	defer m.unlisten(e)
+	for {
+		m.mu.Lock()
+		gone := m.ended(s.id, s.born)
+		m.mu.Unlock()
+		if gone {
+			if s.over.Err() == nil {
+				s.b.log.Warn("session ended in the lock service", "session", s.id)
+			}
+			s.end()
+			return
+		}
+		select {
+		case <-e.ch:
+		case <-s.over.Done():
+			return
+		}
+	}
+}
+
+// begin starts something that Close waits for; it returns ErrSessionLost if the
+// session is over.
+func (s *Session) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over.Err() != nil {
+		return lockmgr.ErrSessionLost
+	}
+	s.running.Add(1)
+	return nil
+}
+
+func (s *Session) lost() error {
+	s.b.mirror.bury(s.name)
+	s.end()
+	return lockmgr.ErrSessionLost
+}
+
+// Sessions returns the records of the sessions that live, by their ids.
+// Errors: ErrUnavailable, wrapping ctx's if that ended the call.
+func (b *Backend) Sessions(ctx context.Context) (map[string]lockmgr.SessionInfo, error) {
+	st, err := b.snapshot(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing sessions: %w", err)
+	}
+	return st.sessions()
+}
+
+func (s *state) sessions() (map[string]lockmgr.SessionInfo, error) {
+	found := make(map[string]lockmgr.SessionInfo)
+	for o := range maps.Values(s.objects) {
+		if o.kind != kindSession {
+			continue
+		}
+		var info lockmgr.SessionInfo
+		if err := json.Unmarshal([]byte(o.lease.Annotations[noteInfo]), &info); err != nil {
+			return nil, fmt.Errorf("session record %s: %w", o.name, err)
+		}
+		found[o.sessionID()] = info
+	}
+	return found, nil
+}
+
+// Revoke is lockmgr.Breaker's. It sends one request.
+func (b *Backend) Revoke(ctx context.Context, id string) error {
+	if _, err := uuid.Parse(id); err != nil {
+		return nil // nobody's
+	}
+	if err := b.remove(ctx, b.urgent(), b.names.session(id), nil); err != nil {
+		return fmt.Errorf("revoke session %s: %w", id, err)
+	}
+	b.mirror.bury(b.names.session(id))
+	return nil
+}
+
+// SessionTTL is lockmgr.Breaker's.
+func (b *Backend) SessionTTL(ctx context.Context, id string) (time.Duration, error) {
+	if _, err := uuid.Parse(id); err != nil {
+		return 0, fmt.Errorf("%w: %q is no session's id", lockmgr.ErrSessionLost, id)
+	}
+	o, err := b.get(ctx, b.names.session(id))
+	if err != nil {
+		return 0, err
+	}
+	if o == nil {
+		return 0, fmt.Errorf("%w: session %s", lockmgr.ErrSessionLost, id)
+	}
+	return o.duration(), nil
+}

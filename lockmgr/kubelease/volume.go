@@ -1,0 +1,156 @@
+package kubelease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// VolumeRecord creates want as the record of the volume if there is none, and
+// returns the one that stands: want's bytes, or what another mount put first.
+// From then on the backend opens sessions only while that record stands.
+// It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's.
+func (b *Backend) VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error) {
+	var record string
+	var r retrier
+	err = r.do(ctx, func() error {
+		o, err := b.change(ctx, b.names.record(), true, func(o *object) (*coordinationv1.Lease, error) {
+			if o != nil {
+				return nil, nil
+			}
+			return b.recordLease(nil, string(want), ""), nil
+		})
+		if err == nil {
+			record = o.lease.Annotations[noteRecord]
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("volume record: %w", err)
+	}
+	b.volume.Store(&record)
+	return []byte(record), nil
+}
+
+// recordLease is the Lease of the volume's record; pending is what is about to
+// replace it, "" if nothing is.
+func (b *Backend) recordLease(o *object, record, pending string) *coordinationv1.Lease {
+	lease := b.names.newLease(b.names.record(), kindVolume)
+	if o != nil {
+		lease = o.lease.DeepCopy()
+	}
+	lease.Annotations[noteRecord] = record
+	delete(lease.Annotations, notePending)
+	if pending != "" {
+		lease.Annotations[notePending] = pending
+	}
+	return lease
+}
+
+// ReplaceVolumeRecord puts want in the place of old, while no session of the
+// volume lives, and opens sessions only while want stands. It tries until ctx
+// ends. Errors: *lockmgr.VolumeInUseError; lockmgr.ErrVolumeChanged when old is
+// not the record any more; ErrUnavailable, wrapping ctx's.
+//
+// There is no request that looks at the sessions and writes the record. So the
+// record is marked first, and then the sessions are read: a session is created
+// first, and then the record is read. One of the two sees the other.
+func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) error {
+	var r retrier
+	if err := r.do(ctx, func() error { return b.replaceRecord(ctx, string(old), string(want)) }); err != nil {
+		return fmt.Errorf("volume record: %w", err)
+	}
+	record := string(want)
+	b.volume.Store(&record)
+	return nil
+}
+
+func (b *Backend) replaceRecord(ctx context.Context, old, want string) error {
+	mark := uuid.NewString()
+	done := errors.New("done")
+	marked, err := b.change(ctx, b.names.record(), true, func(o *object) (*coordinationv1.Lease, error) {
+		switch {
+		case o != nil && o.lease.Annotations[noteRecord] == want:
+			return nil, done // an earlier answer was lost
+		case o == nil || o.lease.Annotations[noteRecord] != old:
+			return nil, lockmgr.ErrVolumeChanged
+		}
+		return b.recordLease(o, old, mark), nil
+	})
+	if errors.Is(err, done) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	st, err := b.snapshot(ctx)
+	var sessions map[string]lockmgr.SessionInfo
+	if err == nil {
+		sessions, err = st.sessions()
+	}
+	record := want
+	if err != nil || len(sessions) > 0 {
+		record = old
+	}
+	// Whoever takes the mark away makes this fail.
+	_, werr := b.write(ctx, b.leases(), marked, b.recordLease(marked, record, ""))
+	switch {
+	case err != nil:
+		return err
+	case len(sessions) > 0:
+		return &lockmgr.VolumeInUseError{Sessions: slices.Collect(maps.Values(sessions))}
+	case errors.Is(werr, errMoved):
+		return fmt.Errorf("%w: the volume's record was written by somebody else", lockmgr.ErrUnavailable)
+	}
+	return werr
+}
+
+// markLasts is how long the mark of one who replaces the record is respected by
+// those who see it: it stands for milliseconds, unless its owner has died.
+const markLasts = 5 * time.Second
+
+// volumeStands returns nil if a session that was just created is one of the
+// volume that VolumeRecord saw: else it would be a mount of another policy. A record
+// that is gone, with all else that was deleted, is put again, and the session is
+// worth another try.
+func (b *Backend) volumeStands(ctx context.Context) error {
+	seen := b.volume.Load()
+	if seen == nil {
+		return nil // whoever this is has no volume of its own
+	}
+	o, err := b.get(ctx, b.names.record())
+	if err != nil {
+		return err
+	}
+	if o == nil {
+		stored, err := b.VolumeRecord(ctx, []byte(*seen))
+		if err == nil && string(stored) == *seen {
+			err = fmt.Errorf("%w: the volume's record was gone", lockmgr.ErrUnavailable)
+		} else if err == nil {
+			b.volume.Store(seen)
+			err = lockmgr.ErrVolumeChanged
+		}
+		return err
+	}
+	if o.lease.Annotations[noteRecord] != *seen {
+		return lockmgr.ErrVolumeChanged
+	}
+	if o.lease.Annotations[notePending] == "" {
+		return nil
+	}
+	if have := b.mirror.at(o.name); have == nil || have.rev != o.rev || b.mirror.clock.Now().Sub(have.seen) < markLasts {
+		return fmt.Errorf("%w: the volume's record is being replaced", lockmgr.ErrUnavailable)
+	}
+	if _, err := b.write(ctx, b.leases(), o, b.recordLease(o, *seen, "")); err != nil {
+		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
+	}
+	return nil
+}

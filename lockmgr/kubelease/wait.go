@@ -1,0 +1,202 @@
+package kubelease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// look refuses what is not free: ErrContended. Who does not wait is not refused
+// for what the mirror still shows, but the server does not have any more.
+func (a *acquisition) look(ctx context.Context) error {
+	var asked []string
+	for {
+		if a.ahead = a.inTheWay(); len(a.ahead) == 0 {
+			return nil
+		}
+		first := a.ahead[0]
+		if a.req.Wait != lockmgr.NoWait || slices.Contains(asked, first.object) {
+			return a.contended(nil)
+		}
+		asked = append(asked, first.object)
+		if err := a.verify(ctx, first); err != nil {
+			return err
+		}
+	}
+}
+
+// inTheWay returns what would stand in the way of new entries, in the order of
+// our keys.
+func (a *acquisition) inTheWay() (found []obstacle) {
+	m := a.s.b.mirror
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, k := range a.req.Keys {
+		e := a.entry(k)
+		if o := m.objects[m.names.lock(k)]; o != nil {
+			found = append(found, m.inLine(o, len(o.entries), &e)...)
+		}
+		found = append(found, m.across(&e)...)
+	}
+	return found
+}
+
+// verify brings the mirror up to what the server has of an obstacle.
+func (a *acquisition) verify(ctx context.Context, o obstacle) error {
+	b := a.s.b
+	if _, err := b.get(ctx, o.object); err != nil {
+		return err
+	}
+	session, err := b.get(ctx, b.names.session(o.entry.Session))
+	if err == nil && session == nil {
+		b.mirror.bury(b.names.session(o.entry.Session))
+	}
+	return err
+}
+
+// await returns when look finds nothing ahead any more. Errors: look's,
+// ErrUnavailable with ctx's.
+func (a *acquisition) await(ctx context.Context, look func() ([]obstacle, error)) error {
+	for {
+		a.s.b.mirror.mu.Lock()
+		ahead, err := look()
+		a.s.b.mirror.mu.Unlock()
+		if a.ahead = ahead; err != nil || len(ahead) == 0 {
+			return err
+		}
+		a.waits()
+		select {
+		case <-a.ear.ch:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+		}
+	}
+}
+
+// waits says, once, that the request has to wait.
+func (a *acquisition) waits() {
+	if a.req.Waits != nil {
+		a.req.Waits()
+		a.req.Waits = nil
+	}
+}
+
+// awaitFree returns when nothing is in the way of new entries.
+func (a *acquisition) awaitFree(ctx context.Context) error {
+	for {
+		if a.ahead = a.inTheWay(); len(a.ahead) == 0 {
+			return nil
+		}
+		a.waits()
+		if err := a.awaitChange(ctx, a.ahead[0].object); err != nil {
+			return err
+		}
+	}
+}
+
+// awaitChange returns when the Lease of that name has changed since it was found
+// in the way.
+func (a *acquisition) awaitChange(ctx context.Context, name string) error {
+	m := a.s.b.mirror
+	e := m.listen(name)
+	defer m.unlisten(e)
+	if !slices.ContainsFunc(a.inTheWay(), func(o obstacle) bool { return o.object == name }) {
+		return nil
+	}
+	select {
+	case <-e.ch:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+	}
+}
+
+// ended returns the error of an Acquire that failed with err.
+func (a *acquisition) ended(ctx context.Context, err error) error {
+	cause := ctx.Err()
+	switch {
+	case a.s.over.Err() != nil:
+		return lockmgr.ErrSessionLost
+	case cause == nil || !errors.Is(err, lockmgr.ErrUnavailable):
+		return err
+	}
+	if len(a.ahead) == 0 {
+		a.ahead = a.inTheWay()
+	}
+	if len(a.ahead) > 0 && a.retrier.failures == 0 && a.s.b.mirror.connected() {
+		return a.contended(cause) // the service is there, the holder too
+	}
+	return err
+}
+
+// discard removes, in the background and for as long as the session lives, what
+// a failed acquisition put or may have put.
+func (a *acquisition) discard() {
+	s := a.s
+	if !slices.ContainsFunc(a.places, func(p *place) bool { return p.unsure || p.token != 0 }) {
+		s.claims.drop(a.claimed()...)
+		return
+	}
+	s.running.Go(func() {
+		defer s.claims.drop(a.claimed()...) // what remains is the janitor's
+		if err := a.withdraw(s.over); err != nil && s.over.Err() == nil {
+			s.b.log.Error("entries of a failed acquisition remain for now", "owner", a.req.Holder.Owner, "err", err)
+		}
+	})
+}
+
+// withdraw removes our entries, and makes void what may be on its way: after the
+// Lease was written again, no earlier request can replace it.
+func (a *acquisition) withdraw(ctx context.Context) error {
+	for _, p := range a.places {
+		if !p.unsure && p.token == 0 {
+			continue
+		}
+		var r retrier
+		if err := r.do(ctx, func() error { return a.leave(ctx, p) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *acquisition) leave(ctx context.Context, p *place) error {
+	fence := p.unsure
+	p.unsure = true
+	_, err := a.s.b.change(ctx, p.name, fence, func(o *object) (*coordinationv1.Lease, error) {
+		var kept []entry
+		ours := 0
+		if err := a.s.b.names.fits(o, p.keys[0]); err != nil {
+			return nil, err
+		}
+		if o != nil {
+			kept = a.s.b.living(o, func(e *entry) bool { return e.Owner == a.req.Holder.Owner })
+			ours = len(o.entries) - len(kept)
+		}
+		if ours == 0 && !fence {
+			return nil, nil
+		}
+		lease, err := a.s.b.names.lockLease(o, p.keys[0], kept, false)
+		if err == nil && ours == 0 {
+			lease.Annotations[noteFence] = a.req.Holder.Owner.String()
+		}
+		return lease, err
+	})
+	if err == nil {
+		p.unsure, p.token = false, 0
+	}
+	return err
+}
+
+// living returns the entries of o but those to be left out, and those of sessions
+// that have ended.
+func (b *Backend) living(o *object, without func(*entry) bool) []entry {
+	b.mirror.mu.Lock()
+	defer b.mirror.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(o.entries), func(e entry) bool { return without(&e) || !b.mirror.lives(&e) })
+}

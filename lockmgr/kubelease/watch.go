@@ -1,0 +1,133 @@
+package kubelease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// watch keeps the mirror up to date until the backend is closed. Whatever goes
+// wrong, it reads all and watches from there.
+func (b *Backend) watch() {
+	var r retrier
+	err := r.do(b.ctx, func() error { return b.listAndWatch(&r) })
+	if b.ctx.Err() == nil {
+		b.log.Error("the volume's locks are not watched any more: each lock costs a reading of all", "err", err)
+	}
+}
+
+// listAndWatch returns why the watch cannot go on: ErrUnavailable, or worse.
+func (b *Backend) listAndWatch(r *retrier) error {
+	list, rev, err := b.list(b.ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.mirror.replace(list, rev); err != nil {
+		return err
+	}
+	for {
+		next, err := b.watchFrom(r, rev)
+		if err != nil {
+			b.log.Debug("watch ended, reading all locks again", "err", err)
+			return err
+		}
+		rev = next
+	}
+}
+
+// The server ends a watch after a time that differs from mount to mount.
+const (
+	watchTime = 5 * time.Minute
+	// watchStuck is how long the news of our own write may take.
+	watchStuck = 3 * time.Second
+)
+
+// watchFrom follows the changes after rev until the server ends the watch, as
+// it does now and then, and returns the revision up to which they were seen.
+func (b *Backend) watchFrom(r *retrier, rev int64) (int64, error) {
+	ctx, cancel := context.WithCancel(b.logged(b.ctx))
+	defer cancel()
+	start := time.Now()
+	seconds := int64((watchTime + rand.N(watchTime)) / time.Second)
+	begun := time.AfterFunc(b.timeout, cancel)
+	w, err := b.client.sessions.Leases(b.space).Watch(ctx, metav1.ListOptions{
+		LabelSelector: b.names.selector(), ResourceVersion: strconv.FormatInt(rev, 10),
+		AllowWatchBookmarks: true, TimeoutSeconds: &seconds,
+	})
+	if err != nil {
+		return 0, watchFault(err)
+	}
+	defer w.Stop()
+	if !begun.Stop() {
+		return 0, fmt.Errorf("%w: no watch within %v", lockmgr.ErrUnavailable, b.timeout)
+	}
+	b.mirror.watched(cancel)
+	defer b.mirror.watched(nil)
+	tick := time.NewTicker(watchStuck / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case ev, open := <-w.ResultChan():
+			switch {
+			case open:
+			case b.ctx.Err() != nil:
+				return 0, b.ctx.Err()
+			case time.Since(start) < watchStuck:
+				return 0, fmt.Errorf("%w: the watch ended at once", lockmgr.ErrUnavailable)
+			default:
+				return rev, nil
+			}
+			next, err := b.event(ev)
+			if err != nil {
+				return 0, err
+			}
+			if next > rev {
+				r.answered()
+				rev = next
+			}
+		case <-tick.C:
+			if b.mirror.stuck(watchStuck) {
+				return 0, fmt.Errorf("%w: the watch does not show what was written", lockmgr.ErrUnavailable)
+			}
+		}
+	}
+}
+
+// event takes in one event and returns its revision.
+func (b *Backend) event(ev watch.Event) (int64, error) {
+	if ev.Type == watch.Error {
+		return 0, watchFault(apierrors.FromObject(ev.Object))
+	}
+	lease, ok := ev.Object.(*coordinationv1.Lease)
+	if !ok {
+		return 0, fmt.Errorf("%w: the watch shows a %T", lockmgr.ErrUnavailable, ev.Object)
+	}
+	rev, err := strconv.ParseInt(lease.ResourceVersion, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: the watch shows resourceVersion %q", lockmgr.ErrUnavailable, lease.ResourceVersion)
+	}
+	if ev.Type == watch.Bookmark {
+		b.mirror.passed(rev)
+		return rev, nil
+	}
+	return rev, b.mirror.changed(lease, ev.Type == watch.Deleted)
+}
+
+// watchFault is fault for the watch, of which no failure is final: a 410 says
+// that the revision is too old to watch from.
+func watchFault(err error) error {
+	if err = fault(context.Background(), err); errors.Is(err, errAbsent) || errors.Is(err, errMoved) || errors.Is(err, errRefused) {
+		return fmt.Errorf("%w: %v", lockmgr.ErrUnavailable, err)
+	}
+	return err
+}
