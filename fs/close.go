@@ -23,7 +23,11 @@ import (
 func (f *FS) Close(ctx context.Context) error {
 	f.locks.Refuse()
 	defer f.callers.Close()
-	inUse := !f.gone() && f.server.Unmount() != nil
+	inUse := false
+	if !f.gone() {
+		f.cut = f.server.Unmount() == nil
+		inUse = !f.cut
+	}
 	if inUse {
 		f.log.Warn("the view is in use; open files in it will fail", slog.String("mountpoint", f.mount))
 	}
@@ -32,10 +36,15 @@ func (f *FS) Close(ctx context.Context) error {
 		if detachErr := f.detach(); detachErr != nil {
 			return errors.Join(fmt.Errorf("unmount %s: %w", f.mount, detachErr), err)
 		}
+		f.cut = f.root
 	}
 	f.unmounted = true
-	if err != nil || inUse && !f.root {
+	if err != nil {
 		return err
+	}
+	if !f.cut { // programs keep what they have, and read
+		go func() { <-f.ended; f.release() }()
+		return nil
 	}
 	select {
 	case <-f.ended:

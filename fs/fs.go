@@ -92,6 +92,7 @@ type FS struct {
 	settling  sync.Once
 	settled   chan struct{} // closed when no program has anything open
 	unmounted bool          // by Close
+	cut       bool          // by Close: no program can ask anything any more
 }
 
 // Mount puts a view of cfg.Source at mountpoint, an empty directory, and

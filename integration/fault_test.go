@@ -377,17 +377,22 @@ func TestReaderBesideSuspendedWrite(t *testing.T) {
 	}
 }
 
-// umount is as good an end as SIGTERM.
+// umount is as good an end as SIGTERM. A view that somebody takes out of the tree
+// while it is in use does not keep SIGTERM waiting.
 func TestUnmountedBySomebodyElse(t *testing.T) {
 	v := newVolume(t)
 	m := v.mount("m")
 	p := newAgent(t)
 	p.must(call{Op: "close", FD: p.open(m.path("f"), wronly|create)})
-	umount := []string{"umount", m.dir}
-	if os.Getuid() != 0 {
-		umount = []string{"fusermount3", "-u", m.dir}
+	umount := func(lazily string) {
+		t.Helper()
+		if os.Getuid() == 0 {
+			run(t, "umount", strings.Fields("-n "+lazily+" "+m.dir)...)
+		} else {
+			run(t, "fusermount3", strings.Fields("-u "+strings.Replace(lazily, "-l", "-z", 1)+" "+m.dir)...)
+		}
 	}
-	run(t, umount[0], umount[1:]...)
+	umount("")
 	select {
 	case <-m.done:
 	case <-time.After(callTimeout):
@@ -395,6 +400,16 @@ func TestUnmountedBySomebodyElse(t *testing.T) {
 	}
 	if m.err != nil || strings.Contains(m.log.String(), "in use") {
 		t.Errorf("%v, log:\n%s", m.err, m.log)
+	}
+
+	m = v.mount("n", "--ttl", "1h")
+	fd := p.open(m.path("f"), rdwr)
+	umount("-l")
+	if status := m.stop(); status != 0 { // long before the TTL
+		t.Errorf("exit status %d, log:\n%s", status, m.log)
+	}
+	if r := p.do(call{Op: "write", FD: fd, Data: "late"}); r.Errno == 0 {
+		t.Error("a program wrote through a view that is gone")
 	}
 }
 
