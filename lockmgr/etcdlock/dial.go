@@ -25,13 +25,17 @@ type DialConfig struct {
 	// Required; all of one cluster.
 	Endpoints []string
 
-	// CAFile verifies the servers; CertFile and KeyFile are shown to them, and
-	// read again for each connection. All are PEM. Without any of them, https
+	// CAFile verifies the servers; CertFile and KeyFile are shown to them. They
+	// are read again for each connection. All are PEM. Without any of them, https
 	// endpoints are verified by the system's roots.
 	CAFile, CertFile, KeyFile string
 
 	// Username and Password log in, if etcd has authentication on.
 	Username, Password string
+
+	// PasswordFile has the password in place of Password. It is read again for
+	// each login: etcd asks for one whenever it has forgotten the last.
+	PasswordFile string
 
 	// DialTimeout bounds the first answer. The zero value means 5 s.
 	DialTimeout time.Duration
@@ -86,10 +90,13 @@ func dial(ctx context.Context, cfg DialConfig) (*clientv3.Client, error) {
 		Logger:               zap.NewNop(), // its errors come back to us
 	}
 	if cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != "" {
-		tls := transport.TLSInfo{TrustedCAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
-		var err error
-		if conf.TLS, err = tls.ClientConfig(); err != nil {
+		files := transport.TLSInfo{TrustedCAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
+		creds, err := newRotatingTLS(files.ClientConfig)
+		if err != nil {
 			return nil, err
+		}
+		if !plain(cfg.Endpoints) {
+			conf.DialOptions = append(conf.DialOptions, grpc.WithTransportCredentials(creds))
 		}
 	}
 	client, err := connect(ctx, conf)
@@ -107,7 +114,23 @@ func dial(ctx context.Context, cfg DialConfig) (*clientv3.Client, error) {
 		return nil, err
 	}
 	conf.Username, conf.Password = cfg.Username, cfg.Password
-	return connect(ctx, conf)
+	if cfg.PasswordFile == "" {
+		return connect(ctx, conf)
+	}
+	if conf.Password, err = readPassword(cfg.PasswordFile); err != nil {
+		return nil, err
+	}
+	if client, err = connect(ctx, conf); err != nil {
+		return nil, err
+	}
+	client.Auth = rotatingLogin{client.Auth, cfg.PasswordFile}
+	return client, nil
+}
+
+// plain reports whether there is no TLS on the way to the endpoints: the first
+// says so for all, as in clientv3.
+func plain(endpoints []string) bool {
+	return len(endpoints) == 0 || strings.HasPrefix(endpoints[0], "http:") || strings.HasPrefix(endpoints[0], "unix:")
 }
 
 func connect(ctx context.Context, conf clientv3.Config) (*clientv3.Client, error) {
