@@ -85,11 +85,12 @@ func TestDoors(t *testing.T) {
 		"github.com/prometheus/":       {"internal/metrics"},
 		"k8s.io/":                      {"internal/pods", "lockmgr/kubelease"},
 		"github.com/go-logr/":          {"lockmgr/kubelease"},
-		module + "renew":               {"lockmgr", "cmd/lockfs", "internal/serve", "internal/metrics", "bench/fs", "bench/locks"},
+		"go.yaml.in/":                  {"internal/config"},
+		module + "renew":               {"lockmgr", "cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs", "bench/locks"},
 		module + "lockmgr/etcdlock":    {"cmd/lockfs", "bench/locks"},
 		module + "lockmgr/kubelease":   {"cmd/lockfs"},
 		module + "internal/embedetcd":  {"cmd/lockfs"},
-		module + "fs":                  {"cmd/lockfs", "internal/serve", "internal/metrics", "bench/fs"},
+		module + "fs":                  {"cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs"},
 		module + "lockmgr/lockmgrtest": {"bench/fs"},
 	}
 	for dir, p := range load(t) {

@@ -1,0 +1,82 @@
+// Package config reads the file that says which volumes a node serves.
+//
+// A file is taken whole or not at all: each mistake is named with its line and
+// what to do about it, and none of the volumes is served, or served otherwise,
+// before all of them are right. docs/CONFIG.md describes the fields.
+package config
+
+import (
+	"strings"
+	"time"
+
+	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/policy"
+)
+
+// File is what a configuration says.
+type File struct {
+	Volumes []Volume // no two of one name, or in each other's way
+}
+
+// Volume is one volume to be served. Volumes that are served alike are equal,
+// as reflect.DeepEqual has it.
+type Volume struct {
+	Namespace, Name    string
+	Source, Mountpoint string // absolute
+
+	Backend        string   // BackendEtcd or BackendKubernetes
+	Endpoints      []string // of etcd
+	LeaseNamespace string   // where the Lease objects are; "" with etcd
+	Credentials    string   // name of a directory; "" means none
+
+	TTL, Wait, NameWait, SuspendWait time.Duration
+	Scope                            fs.Scope
+	Sync                             string // one of Syncs
+	ReadLocks                        bool
+
+	Rules     []string // of the policy, as policy.Parse reads them
+	SetPolicy bool
+}
+
+// The backends.
+const (
+	BackendEtcd       = "etcd"
+	BackendKubernetes = "kubernetes"
+)
+
+// SyncAuto is fs.SyncClose on a network file system, else fs.SyncNever.
+const SyncAuto = "auto"
+
+// Syncs are the words for when bytes have to be on the volume.
+var Syncs = []string{SyncAuto, string(fs.SyncClose), string(fs.SyncAlways), string(fs.SyncNever)}
+
+// DefaultTTL is how long a lock outlives a mount that is cut off or killed.
+const DefaultTTL = 15 * time.Second
+
+// ID names the volume, as no other of the file is named.
+func (v *Volume) ID() string { return v.Namespace + "/" + v.Name }
+
+// Policy returns the policy that the rules make.
+func (v *Volume) Policy() *policy.Policy {
+	p, err := policy.Parse(scopes(), policy.Source{Text: strings.Join(v.Rules, "\n")})
+	if err != nil {
+		panic(err) // Parse has read each of them
+	}
+	return p
+}
+
+func scopes() []string {
+	words := make([]string, len(fs.Scopes))
+	for i, s := range fs.Scopes {
+		words[i] = string(s)
+	}
+	return words
+}
+
+// defaults is a Volume of which nothing was said.
+func defaults() Volume {
+	return Volume{
+		Namespace: "default", Backend: BackendEtcd, TTL: DefaultTTL,
+		Wait: fs.DefaultWait, NameWait: fs.DefaultNameWait, Scope: fs.ScopeAuto, Sync: SyncAuto,
+	}
+}

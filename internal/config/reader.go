@@ -1,0 +1,53 @@
+package config
+
+import (
+	"fmt"
+	"os"
+)
+
+// Reader reads a file that may change, or be replaced by another in any way.
+type Reader struct {
+	path  string
+	taken content // what the last Read returned
+	seen  content // what was there then
+}
+
+type content struct {
+	text string
+	err  string // of reading it
+}
+
+// NewReader returns a Reader of the file at path.
+func NewReader(path string) *Reader { return &Reader{path: path} }
+
+// Load reads the file. It fails with the error of the operating system, or an
+// *InvalidError.
+func (r *Reader) Load() (*File, error) {
+	f, c, err := r.read()
+	r.taken, r.seen = c, c
+	return f, err
+}
+
+// Reload returns what Load would, if the file has changed since. One that
+// somebody writes to at this moment may be any part of what it is to be: so a
+// change counts when two calls in a row have found it.
+func (r *Reader) Reload() (f *File, changed bool, err error) {
+	f, c, err := r.read()
+	changed = c == r.seen && c != r.taken
+	r.seen = c
+	if !changed {
+		return nil, false, nil
+	}
+	r.taken = c
+	return f, true, err
+}
+
+func (r *Reader) read() (*File, content, error) {
+	text, err := os.ReadFile(r.path)
+	if err != nil {
+		err = fmt.Errorf("the configuration: %w", err)
+		return nil, content{err: err.Error()}, err
+	}
+	f, err := Parse(r.path, text)
+	return f, content{text: string(text)}, err
+}
