@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/lockfs/lockfs/fs"
@@ -31,6 +32,8 @@ type Config struct {
 	Namespace, Name string
 	// Source is the shared directory, Mountpoint an empty one. Required.
 	Source, Mountpoint string
+	// MakeMountpoint makes Mountpoint if it is missing.
+	MakeMountpoint bool
 	// Connect reaches the lock service; disconnect, which is not nil, is called
 	// at the end. Required.
 	Connect func(ctx context.Context, log *slog.Logger) (b Backend, disconnect func(), err error)
@@ -50,6 +53,10 @@ type Config struct {
 	AllowOther bool
 	// Guard makes the bare Mountpoint immutable, which only root can.
 	Guard bool
+	// WaitForWrites has Run wait at its end for writes that are under way, and
+	// keep their locks, for as long as they take. Else it fails after a TTL; the
+	// locks end with the lease, which the process must not outlive.
+	WaitForWrites bool
 	// Node names this machine to people; "" means its host name.
 	Node string
 	// Version is that of the program, for people.
@@ -100,6 +107,11 @@ func (c *Config) prepare() error {
 	}
 	if err := mounts.CheckFuse(); err != nil {
 		return err
+	}
+	if _, err := os.Lstat(c.Mountpoint); c.MakeMountpoint && errors.Is(err, os.ErrNotExist) {
+		if err := os.MkdirAll(c.Mountpoint, 0o755); err != nil {
+			return err
+		}
 	}
 	if err := mounts.ClearStale(c.Mountpoint); errors.As(err, new(*mounts.PathError)) {
 		return refused(err)

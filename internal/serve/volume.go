@@ -145,7 +145,6 @@ func (v *Volume) Run(ctx context.Context) error {
 	v.setMounted(c.Mountpoint, locks)
 	v.metrics.Mounted(locks.Stats, view.Stats)
 	defer v.metrics.Mounted(nil, nil)
-	defer v.setMounted(c.Mountpoint, nil)
 	defer v.reportUnmatched()
 
 	unmounted := make(chan struct{})
@@ -156,21 +155,29 @@ func (v *Volume) Run(ctx context.Context) error {
 	case <-unmounted:
 		v.log.Info("unmounted by somebody else")
 	}
+	v.setMounted(c.Mountpoint, nil)
 	// Programs that still write get what they wrote to the volume first; only
 	// then are the locks let go.
-	stop, cancelStop := context.WithTimeout(context.Background(), c.Renew.TTL)
-	defer cancelStop()
-	err = view.Close(stop)
-	if errors.Is(err, context.DeadlineExceeded) {
-		// A write is still on its way to the volume: nobody else may have its
-		// lock before the lease ends by itself.
-		return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", c.Renew.TTL, err)
+	if err = c.closeView(view); errors.Is(err, context.DeadlineExceeded) {
+		if !c.WaitForWrites {
+			return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", c.Renew.TTL, err)
+		}
+		v.log.Warn("writes are still under way, and keep their locks until they end", slog.Any("error", err))
+		for errors.Is(err, context.DeadlineExceeded) {
+			err = c.closeView(view)
+		}
 	}
 	if closeErr := c.closeLocks(locks); closeErr != nil {
 		return errors.Join(err, closeErr)
 	}
 	life.Close()
 	return err
+}
+
+func (c *Config) closeView(view *fs.FS) error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.Renew.TTL)
+	defer cancel()
+	return view.Close(ctx)
 }
 
 func (c *Config) closeLocks(locks *lockmgr.Manager) error {

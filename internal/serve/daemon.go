@@ -1,0 +1,239 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A volume that cannot be served is tried again: at first soon, then ever more
+// seldom.
+const (
+	minRetry = time.Second
+	maxRetry = 30 * time.Second
+)
+
+var errUnmounted = errors.New("somebody unmounted it")
+
+// Spec is a volume that a Daemon is to serve. Config.Namespace and Config.Name
+// are its identity, and Revision changes with everything else of it.
+type Spec struct {
+	Config
+	Revision string
+}
+
+func (s *Spec) id() string { return s.Namespace + "/" + s.Name }
+
+// server is a Volume, but in tests.
+type server interface {
+	Run(ctx context.Context) error
+	Ready(ctx context.Context) error
+}
+
+// Daemon serves volumes that come and go. None of them waits for another, but
+// for the one that has been served at its mountpoint before.
+type Daemon struct {
+	log    *slog.Logger
+	new    func(Config) server
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // of the members' goroutines
+
+	mu       sync.Mutex
+	members  map[string]*member       // GUARDED_BY(mu); by id
+	points   map[string]chan struct{} // GUARDED_BY(mu); full while a volume is at that mountpoint
+	patience time.Duration            // GUARDED_BY(mu); what a member may take to end
+	rejected error                    // GUARDED_BY(mu); see Reject
+}
+
+// member is a volume that is served, or tried to be, or on its way out.
+type member struct {
+	id string
+
+	// GUARDED_BY(Daemon.mu)
+	want *Spec              // nil: not to be served any more
+	stop context.CancelFunc // ends the attempt that runs, or the pause before the next
+	vol  server             // of the attempt that runs; nil if there is none
+	err  error              // how the last attempt ended
+}
+
+// NewDaemon returns a Daemon that serves nothing yet.
+func NewDaemon(log *slog.Logger) *Daemon {
+	d := &Daemon{
+		log: log, new: func(c Config) server { return New(c) },
+		members: make(map[string]*member), points: make(map[string]chan struct{}),
+	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	return d
+}
+
+// Set says which volumes are to be served from now on. Those whose Revision is
+// what it was are not touched.
+func (d *Daemon) Set(specs []Spec) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rejected = nil
+	wanted := make(map[string]*Spec)
+	for _, s := range specs {
+		wanted[s.id()] = &s
+		d.patience = max(d.patience, 2*s.Renew.TTL)
+	}
+	for id, m := range d.members {
+		if m.want != nil && (wanted[id] == nil || wanted[id].Revision != m.want.Revision) {
+			m.stop()
+		}
+		m.want = wanted[id]
+		delete(wanted, id)
+	}
+	for id, s := range wanted {
+		m := &member{id: id, want: s, stop: func() {}}
+		d.members[id] = m
+		d.wg.Go(func() { d.keep(m) })
+	}
+}
+
+// Reject notes that what is to be served cannot be told, and why: everything
+// stays as it is until the next Set.
+func (d *Daemon) Reject(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rejected = err
+}
+
+// Rejected returns why the last change was not made, nil if it was.
+func (d *Daemon) Rejected() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rejected
+}
+
+// Close ends all volumes, at the same time. It fails with those that do not end
+// in time: what they hold ends with the process.
+func (d *Daemon) Close() error {
+	d.cancel()
+	ended := make(chan struct{})
+	go func() { d.wg.Wait(); close(ended) }()
+	d.mu.Lock()
+	patience := d.patience
+	d.mu.Unlock()
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(patience):
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return fmt.Errorf("not unmounted in peace after %v: %s; their locks end with the lease",
+			patience, strings.Join(slices.Sorted(maps.Keys(d.members)), ", "))
+	}
+}
+
+// keep serves a member until it is not wanted any more.
+func (d *Daemon) keep(m *member) {
+	pause := minRetry
+	for {
+		ctx, stop, spec := d.begin(m)
+		if spec == nil {
+			return
+		}
+		began := time.Now()
+		err := d.serve(ctx, m, spec)
+		if ctx.Err() != nil { // another is wanted, or none
+			pause = minRetry
+			stop()
+			continue
+		}
+		if time.Since(began) > maxRetry {
+			pause = minRetry
+		}
+		d.log.Warn("a volume is not served; it is tried again", slog.String("namespace", spec.Namespace), slog.String("name", spec.Name),
+			slog.Any("error", err), slog.Duration("in", pause))
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		stop()
+		pause = min(2*pause, maxRetry)
+	}
+}
+
+// begin returns what a member is to serve until ctx ends, nil if nothing; it is
+// no member then.
+func (d *Daemon) begin(m *member) (ctx context.Context, stop context.CancelFunc, spec *Spec) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m.want == nil || d.ctx.Err() != nil {
+		delete(d.members, m.id)
+		return nil, nil, nil
+	}
+	ctx, m.stop = context.WithCancel(d.ctx)
+	return ctx, m.stop, m.want
+}
+
+// serve makes one attempt to serve a member, and says how it ended. That is an
+// error, unless ctx has ended.
+func (d *Daemon) serve(ctx context.Context, m *member, spec *Spec) (err error) {
+	vol := d.new(spec.Config)
+	d.mu.Lock()
+	m.vol = vol
+	point := d.points[spec.Mountpoint]
+	if point == nil {
+		point = make(chan struct{}, 1)
+		d.points[spec.Mountpoint] = point
+	}
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		m.vol, m.err = nil, err
+	}()
+	select {
+	case point <- struct{}{}:
+		defer func() { <-point }()
+	case <-ctx.Done():
+		return nil
+	}
+	if err = vol.Run(ctx); err == nil && ctx.Err() == nil {
+		return errUnmounted
+	}
+	if err != nil && ctx.Err() != nil {
+		d.log.Warn("a volume did not end in peace", slog.String("namespace", spec.Namespace), slog.String("name", spec.Name), slog.Any("error", err))
+	}
+	return err
+}
+
+// Checks are what /readyz looks at.
+func (d *Daemon) Checks() []Check {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var checks []Check
+	for _, id := range slices.Sorted(maps.Keys(d.members)) {
+		m := d.members[id]
+		checks = append(checks, Check{Name: id, Ready: func(ctx context.Context) error { return d.ready(ctx, m) }})
+	}
+	if err := d.rejected; err != nil {
+		checks = append(checks, Check{Name: "configuration", Advisory: true, Ready: func(context.Context) error {
+			return fmt.Errorf("what was served before is served on: %w", err)
+		}})
+	}
+	return checks
+}
+
+func (d *Daemon) ready(ctx context.Context, m *member) error {
+	d.mu.Lock()
+	vol, last := m.vol, m.err
+	d.mu.Unlock()
+	err := errNotMounted
+	if vol != nil {
+		err = vol.Ready(ctx)
+	}
+	if errors.Is(err, errNotMounted) && last != nil {
+		return fmt.Errorf("%w: %w", err, last)
+	}
+	return err
+}
