@@ -27,20 +27,16 @@ const syncAuto fs.Sync = "auto"
 type mountOptions struct {
 	volumeFlags
 	policyFlags
-	httpFlag
-	logFlags
-	watchFlags
+	daemonFlags
 	ttl, suspendWait, nameWait time.Duration
 	wait                       waitFlag
 	scope                      choiceFlag[fs.Scope]
 	sync                       choiceFlag[fs.Sync]
-	node                       string
 	setPolicy                  bool
 	readLocks                  bool
 	allowOther                 bool
 	foreground                 bool
 	embedded                   bool
-	guard                      bool
 
 	source, mountpoint string
 	policy             *policy.Policy
@@ -48,10 +44,9 @@ type mountOptions struct {
 
 func newMount() *cobra.Command {
 	o := &mountOptions{
-		wait:     waitFlag(fs.DefaultWait),
-		scope:    choiceFlag[fs.Scope]{fs.ScopeAuto, fs.Scopes},
-		sync:     choiceFlag[fs.Sync]{syncAuto, []fs.Sync{syncAuto, fs.SyncClose, fs.SyncAlways, fs.SyncNever}},
-		logFlags: newLogFlags(),
+		wait:  waitFlag(fs.DefaultWait),
+		scope: choiceFlag[fs.Scope]{fs.ScopeAuto, fs.Scopes},
+		sync:  choiceFlag[fs.Sync]{syncAuto, []fs.Sync{syncAuto, fs.SyncClose, fs.SyncAlways, fs.SyncNever}},
 	}
 	cmd := &cobra.Command{
 		Use:   "mount SOURCE MOUNTPOINT",
@@ -73,8 +68,8 @@ this machine only.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.source, o.mountpoint = args[0], args[1]
-			if !cmd.Flags().Changed("guard") {
-				o.guard = os.Geteuid() == 0 && len(o.dial.Endpoints) > 0
+			if err := o.settle(cmd, len(o.dial.Endpoints) > 0); err != nil {
+				return err
 			}
 			return o.run(cmd.Context())
 		},
@@ -83,9 +78,7 @@ this machine only.`,
 	o.volumeFlags.register(f)
 	o.policyFlags.register(f)
 	f.BoolVar(&o.setPolicy, "set-policy", false, "make --policy and --rule the volume's policy; it must not be mounted anywhere with another")
-	o.httpFlag.register(f)
-	o.logFlags.register(cmd)
-	o.watchFlags.register(f, false)
+	o.daemonFlags.register(cmd, "as root with --endpoints")
 	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long a lock outlives a mount that is cut off or killed; whole seconds, at least 3s")
 	f.Var(&o.wait, "wait", "how long an open waits for a lock; 0 refuses at once, -1 waits for ever")
 	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a request that cannot queue (rename, unlink, truncate, …) tries a lock held on another node")
@@ -93,11 +86,9 @@ this machine only.`,
 	f.Var(&o.scope, "scope", "who shares a lock: "+o.scope.list()+"; auto is the pod of the caller, or its process outside of one")
 	f.BoolVar(&o.readLocks, "read-locks", false, "lock files that are open for read, too: shared by readers, excluding writers")
 	f.Var(&o.sync, "sync", "when written bytes must be on the volume: "+o.sync.list()+"; close is at close and whenever the lock service does not answer, auto is close on a network file system, else never")
-	f.StringVar(&o.node, "node", "", "name of this node in 'lockfs ls' (default: the host name)")
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users use the view")
 	f.BoolVar(&o.foreground, "foreground", true, "stay in the foreground: the only mode, a service manager does the rest")
 	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd even if SOURCE is on a network file system: nothing is locked against other machines")
-	f.BoolVar(&o.guard, "guard", false, "close the bare MOUNTPOINT, mode 0 and immutable, so that nothing runs on it while it is not mounted; chattr -i and chmod take it back (default: as root with --endpoints)")
 	bindEnv(cmd)
 	complete(cmd, "scope", o.scope.words())
 	complete(cmd, "sync", o.sync.words())
@@ -128,9 +119,6 @@ func (o *mountOptions) check() error {
 	if err := volume.ValidateName("name", o.name); err != nil {
 		return usage(fmt.Errorf("--name: %w", err))
 	}
-	if err := o.watchFlags.check(); err != nil {
-		return err
-	}
 	if o.nameWait <= 0 {
 		return usage(fmt.Errorf("--name-wait %v: want a positive duration", o.nameWait))
 	}
@@ -149,9 +137,6 @@ func (o *mountOptions) check() error {
 	}
 	if o.sync.value == syncAuto {
 		o.sync.value = ""
-	}
-	if o.guard && os.Geteuid() != 0 {
-		return usage(errors.New("--guard: only root can make a directory immutable: drop it, or run as root"))
 	}
 	if o.policy, err = o.readPolicy(); err != nil {
 		return usage(err)

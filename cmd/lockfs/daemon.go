@@ -1,0 +1,40 @@
+package main
+
+import (
+	"errors"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// daemonFlags are those of commands that serve volumes until they are told to end.
+type daemonFlags struct {
+	httpFlag
+	logFlags
+	watchFlags
+	node  string
+	guard bool
+}
+
+// register takes the words for when guard is the default.
+func (d *daemonFlags) register(cmd *cobra.Command, guarded string) {
+	d.logFlags = newLogFlags()
+	f := cmd.Flags()
+	d.httpFlag.register(f)
+	d.logFlags.register(cmd)
+	d.watchFlags.register(f)
+	f.StringVar(&d.node, "node", "", "name of this node in 'lockfs ls' (default: the host name)")
+	f.BoolVar(&d.guard, "guard", false, "close the bare MOUNTPOINT, mode 0 and immutable, so that nothing runs on it while it is not mounted; chattr -i and chmod take it back (default: "+guarded+")")
+}
+
+// settle gives guard its default, and refuses what cannot be.
+func (d *daemonFlags) settle(cmd *cobra.Command, guarded bool) error {
+	root := os.Geteuid() == 0
+	if !cmd.Flags().Changed("guard") {
+		d.guard = guarded && root
+	}
+	if d.guard && !root {
+		return usage(errors.New("--guard: only root can make a directory immutable: drop it, or run as root"))
+	}
+	return d.watchFlags.check()
+}

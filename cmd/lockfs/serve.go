@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/config"
+	"github.com/lockfs/lockfs/internal/pods"
+	"github.com/lockfs/lockfs/internal/serve"
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// reloadEvery is how often the configuration is looked at; a change counts when
+// it is seen twice.
+const reloadEvery = time.Second
+
+// serveOptions are the flags of 'lockfs serve'.
+type serveOptions struct {
+	daemonFlags
+	config, credentials, stateDir string
+
+	log   *slog.Logger
+	names *pods.Pods
+}
+
+func newServe() *cobra.Command {
+	o := &serveOptions{}
+	cmd := &cobra.Command{
+		Use:   "serve --config FILE",
+		Short: "Serve all volumes that a file lists, and go by its changes",
+		Long: `Serve all volumes that a YAML file lists, each at a mountpoint of its own, until the
+program gets SIGINT or SIGTERM: the daemon of a node, in a DaemonSet for example.
+
+When the file changes, volumes are mounted, unmounted or mounted anew; those that did not
+change are not touched. A file with a mistake changes nothing. A volume that cannot be
+mounted is tried again, and keeps none of the others waiting.`,
+		Example: `  lockfs serve --config /etc/lockfs/lockfs.yaml --http :9808
+
+  # lockfs.yaml; docs/CONFIG.md has all fields
+  volumes:
+  - name: shared
+    source: /srv/shared
+    mountpoint: /var/lib/lockfs/shared/view
+    endpoints: [https://etcd.example:2379]
+    policy:
+    - "*.log nolock"`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.settle(cmd, true); err != nil {
+				return err
+			}
+			return o.run(cmd.Context())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.config, "config", "", "`file` that lists the volumes; required")
+	f.StringVar(&o.credentials, "credentials-dir", "", "`directory` of those that the file names as credentials")
+	f.StringVar(&o.stateDir, "state-dir", "/run/lockfs", "`directory` that outlives the daemon and not the machine's boot: what proves to the next daemon that this one is dead")
+	o.daemonFlags.register(cmd, "as root")
+	bindEnv(cmd)
+	return cmd
+}
+
+func (o *serveOptions) run(ctx context.Context) error {
+	if o.config == "" {
+		return usage(errors.New("--config is required: name the file that lists the volumes"))
+	}
+	if !filepath.IsAbs(o.stateDir) {
+		return usage(fmt.Errorf("--state-dir %s: want an absolute path", o.stateDir))
+	}
+	reader := config.NewReader(o.config)
+	file, err := reader.Load()
+	if err != nil {
+		return usage(err)
+	}
+	o.log = o.logger()
+	var forget func()
+	if o.names, forget, err = o.pods(o.node, o.log); err != nil {
+		return err
+	}
+	defer forget()
+	serve.RaiseFileLimit(o.log)
+	daemon := serve.NewDaemon(o.log)
+	stop, err := o.listen(o.log, daemon.Checks)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	daemon.Set(o.specs(file))
+	o.follow(ctx, reader, daemon)
+	o.log.Info("unmounting all volumes")
+	return daemon.Close()
+}
+
+// follow makes the daemon serve what the file says, until ctx ends.
+func (o *serveOptions) follow(ctx context.Context, reader *config.Reader, daemon *serve.Daemon) {
+	look := time.NewTicker(reloadEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+		file, changed, err := reader.Reload()
+		switch {
+		case !changed:
+		case err != nil:
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				o.log.Error("the configuration is not taken; what was served before is served on", slog.String("error", line))
+			}
+			daemon.Reject(err)
+		default:
+			o.log.Info("the configuration has changed", slog.Int("volumes", len(file.Volumes)))
+			daemon.Set(o.specs(file))
+		}
+	}
+}
+
+func (o *serveOptions) specs(file *config.File) []serve.Spec {
+	specs := make([]serve.Spec, len(file.Volumes))
+	for i, v := range file.Volumes {
+		sync := fs.Sync(v.Sync)
+		if v.Sync == config.SyncAuto {
+			sync = ""
+		}
+		specs[i] = serve.Spec{
+			Revision: fmt.Sprintf("%+v", v),
+			Config: serve.Config{
+				Namespace: v.Namespace, Name: v.Name, Source: v.Source, Mountpoint: v.Mountpoint, MakeMountpoint: true,
+				Connect: func(ctx context.Context, log *slog.Logger) (serve.Backend, func(), error) {
+					return o.connect(ctx, v, log)
+				},
+				Policy: v.Policy(), SetPolicy: v.SetPolicy,
+				Renew: renew.Config{TTL: v.TTL, SuspendWait: v.SuspendWait},
+				Wait:  v.Wait, NameWait: v.NameWait, Scope: v.Scope, ReadLocks: v.ReadLocks, Sync: sync,
+				AllowOther: os.Geteuid() == 0, Guard: o.guard, WaitForWrites: true,
+				Node: o.node, Version: buildVersion(), StateDir: o.stateDir, Logger: o.log,
+				SlowWait: o.slowWait, Metrics: o.metrics(), Pods: o.names,
+			},
+		}
+	}
+	return specs
+}
+
+// connect reaches the lock service of a volume.
+func (o *serveOptions) connect(ctx context.Context, v config.Volume, log *slog.Logger) (serve.Backend, func(), error) {
+	if v.Backend != config.BackendEtcd {
+		return nil, nil, fmt.Errorf("backend %s is not in this build", v.Backend)
+	}
+	dial, err := o.credentialsOf(v)
+	if err != nil {
+		return nil, nil, err
+	}
+	dial.Endpoints, dial.Logger = v.Endpoints, log
+	return (&volumeFlags{namespace: v.Namespace, name: v.Name}).dialBackend(ctx, dial)
+}
+
+// credentialsOf returns what a volume's directory of credentials has.
+func (o *serveOptions) credentialsOf(v config.Volume) (dial etcdlock.DialConfig, err error) {
+	if v.Credentials == "" {
+		return dial, nil
+	}
+	if o.credentials == "" {
+		return dial, fmt.Errorf("credentials %s: --credentials-dir is needed, to say where they are", v.Credentials)
+	}
+	dir := filepath.Join(o.credentials, v.Credentials)
+	if _, err := os.Stat(dir); err != nil {
+		return dial, fmt.Errorf("credentials: %w", err)
+	}
+	var username string
+	for name, file := range map[string]*string{
+		"ca.crt": &dial.CAFile, "tls.crt": &dial.CertFile, "tls.key": &dial.KeyFile, "username": &username, "password": &dial.PasswordFile,
+	} {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil {
+			*file = path
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return dial, fmt.Errorf("credentials: %w", err)
+		}
+	}
+	if username != "" {
+		b, err := os.ReadFile(username)
+		if err != nil {
+			return dial, fmt.Errorf("credentials: %w", err)
+		}
+		dial.Username = strings.TrimSpace(string(b))
+	}
+	return dial, nil
+}
