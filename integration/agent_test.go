@@ -322,7 +322,13 @@ type agent struct {
 // newAgent starts a program. It is killed at the end of the test.
 func newAgent(t *testing.T) *agent {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
+	return newAgentBy(t, os.Args[0])
+}
+
+// newAgentBy starts one by a command that becomes it.
+func newAgentBy(t *testing.T, command ...string) *agent {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
 	// Without the runtime's own signals the only ones are those of the test.
 	cmd.Env = append(os.Environ(), agentEnv+"=1", "GODEBUG=asyncpreemptoff=1")
 	cmd.Stderr = os.Stderr

@@ -235,7 +235,13 @@ type entry struct {
 // ls returns what 'lockfs ls' says of the volume.
 func (v *volume) ls() []entry {
 	v.t.Helper()
-	cmd := v.command("ls", "-o", "json", v.source)
+	return v.lsOf(v.source)
+}
+
+// lsOf returns what it says with other arguments.
+func (v *volume) lsOf(args ...string) []entry {
+	v.t.Helper()
+	cmd := v.command(append([]string{"ls", "-o", "json"}, args...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -41,6 +41,7 @@ func (h *httpFlag) listen(log *slog.Logger, checks func() []serve.Check) (stop f
 	if err != nil {
 		return nil, fmt.Errorf("--http: %w", err)
 	}
+	log.Info("answering HTTP", slog.String("address", l.Addr().String()))
 	mux := serve.NewMux(checks)
 	mux.Handle("GET /metrics", h.metrics().Handler(log))
 	server := &http.Server{

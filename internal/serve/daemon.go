@@ -58,6 +58,7 @@ type member struct {
 
 	// GUARDED_BY(Daemon.mu)
 	want *Spec              // nil: not to be served any more
+	last *Spec              // what was attempted last
 	stop context.CancelFunc // ends the attempt that runs, or the pause before the next
 	vol  server             // of the attempt that runs; nil if there is none
 	err  error              // how the last attempt ended
@@ -169,8 +170,12 @@ func (d *Daemon) begin(m *member) (ctx context.Context, stop context.CancelFunc,
 	defer d.mu.Unlock()
 	if m.want == nil || d.ctx.Err() != nil {
 		delete(d.members, m.id)
+		if m.last != nil {
+			m.last.Metrics.Forget(m.last.Namespace, m.last.Name)
+		}
 		return nil, nil, nil
 	}
+	m.last = m.want
 	ctx, m.stop = context.WithCancel(d.ctx)
 	return ctx, m.stop, m.want
 }

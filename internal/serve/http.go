@@ -55,14 +55,15 @@ func examine(ctx context.Context, checks []Check) (body string, ready bool) {
 	var b strings.Builder
 	ready = true
 	for i, c := range checks {
+		problem := strings.ReplaceAll(fmt.Sprint(errs[i]), "\n", "; ")
 		switch {
 		case errs[i] == nil:
 			fmt.Fprintf(&b, "[+] %s: ok\n", c.Name)
 		case c.Advisory:
-			fmt.Fprintf(&b, "[!] %s: %v\n", c.Name, errs[i])
+			fmt.Fprintf(&b, "[!] %s: %s\n", c.Name, problem)
 		default:
 			ready = false
-			fmt.Fprintf(&b, "[-] %s: %v\n", c.Name, errs[i])
+			fmt.Fprintf(&b, "[-] %s: %s\n", c.Name, problem)
 		}
 	}
 	if ready {

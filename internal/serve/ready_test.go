@@ -147,7 +147,7 @@ func TestAsideKeepsDescriptors(t *testing.T) {
 
 func TestReadyz(t *testing.T) {
 	good := Check{Name: "ns/good", Ready: func(context.Context) error { return nil }}
-	bad := Check{Name: "ns/bad", Ready: func(context.Context) error { return errors.New("lost") }}
+	bad := Check{Name: "ns/bad", Ready: func(context.Context) error { return errors.New("lost\nand gone") }}
 	note := Check{Name: "config", Ready: bad.Ready, Advisory: true}
 	for _, c := range []struct {
 		checks []Check
@@ -155,8 +155,8 @@ func TestReadyz(t *testing.T) {
 		body   string
 	}{
 		{nil, 200, "ready\n"},
-		{[]Check{good, note}, 200, "[+] ns/good: ok\n[!] config: lost\nready\n"},
-		{[]Check{bad, good}, 503, "[-] ns/bad: lost\n[+] ns/good: ok\nnot ready\n"},
+		{[]Check{good, note}, 200, "[+] ns/good: ok\n[!] config: lost; and gone\nready\n"},
+		{[]Check{bad, good}, 503, "[-] ns/bad: lost; and gone\n[+] ns/good: ok\nnot ready\n"},
 		{[]Check{New(Config{Namespace: "a", Name: "b"}).Check()}, 503, "[-] a/b: it is not mounted\nnot ready\n"},
 	} {
 		w := httptest.NewRecorder()

@@ -1,0 +1,349 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// node is a machine with one 'lockfs serve', and an etcd for its volumes.
+type node struct {
+	*mount // the daemon; its directory is above those of all mountpoints
+	config string
+	via    []string // the command that runs the daemon
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	v := newVolume(t)
+	n := &node{config: filepath.Join(v.dir, "lockfs.yaml")}
+	n.mount = &mount{t: t, vol: v, name: "serve", dir: filepath.Join(v.dir, "views")}
+	if err := os.Mkdir(n.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	v.mount("etcd") // which serves the embedded one
+	return n
+}
+
+func (n *node) endpoint() string { return "unix://" + n.vol.stateFile("client.sock") }
+
+// list writes the configuration: volumes by name, with further fields.
+func (n *node) list(volumes ...string) {
+	n.t.Helper()
+	text := "volumes:\n"
+	for _, v := range volumes {
+		name, more, _ := strings.Cut(v, " ")
+		if !strings.Contains(more, "endpoints:") {
+			more += fmt.Sprintf(" endpoints: [%q]", n.endpoint())
+		}
+		text += fmt.Sprintf("- {name: %s, source: %s, mountpoint: %s, %s}\n", name, n.source(name), n.view(name), more)
+	}
+	n.write(text)
+}
+
+func (n *node) write(text string) {
+	n.t.Helper()
+	if err := os.WriteFile(n.config, []byte(text), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) source(name string) string { return filepath.Join(n.vol.dir, "source-"+name) }
+
+// view is the mountpoint of a volume: the directory above is what pods mount.
+func (n *node) view(name string) string { return filepath.Join(n.dir, name, "view") }
+
+func (n *node) makeSources(names ...string) {
+	n.t.Helper()
+	for _, name := range names {
+		if err := os.Mkdir(n.source(name), 0o755); err != nil {
+			n.t.Fatal(err)
+		}
+		n.t.Cleanup(func() { _ = unix.Unmount(n.view(name), unix.MNT_DETACH) })
+	}
+}
+
+// start starts the daemon, and returns when it answers.
+func (n *node) start(args ...string) {
+	n.t.Helper()
+	m := n.mount
+	m.log, m.done = &logBuffer{}, make(chan struct{})
+	all := slices.Concat(n.via, []string{lockfs, "serve", "--config", n.config, "--http", "127.0.0.1:0", "--state-dir", n.vol.state, "--node", "n"}, args)
+	m.cmd = exec.Command(all[0], all[1:]...)
+	m.cmd.Env, m.cmd.Stderr = n.vol.env, m.log
+	if err := m.cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	done := m.done
+	go func() {
+		m.err = m.cmd.Wait()
+		close(done)
+	}()
+	n.t.Cleanup(m.cleanup)
+	eventually(n.t, "the daemon answers", func() bool {
+		select {
+		case <-m.done:
+			n.t.Fatalf("lockfs serve ended: %v\n%s", m.err, m.log)
+		default:
+		}
+		return n.address() != ""
+	})
+}
+
+func (n *node) address() string {
+	m := regexp.MustCompile(`"answering HTTP" address=(\S+)`).FindStringSubmatch(n.log.String())
+	if m == nil {
+		return ""
+	}
+	return m[1]
+}
+
+// get asks the daemon, and returns the status and the body; 0 if it does not answer.
+func (n *node) get(path string) (int, string) {
+	n.t.Helper()
+	resp, err := http.Get("http://" + n.address() + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(b)
+}
+
+// ready waits until /readyz has the status and a body that matches all of lines.
+func (n *node) ready(status int, lines ...string) {
+	n.t.Helper()
+	var got int
+	var body string
+	defer func() {
+		if n.t.Failed() {
+			n.t.Logf("/readyz: %d %s", got, body)
+		}
+	}()
+	eventually(n.t, fmt.Sprintf("/readyz is %d %q", status, lines), func() bool {
+		got, body = n.get("/readyz")
+		return got == status && !slices.ContainsFunc(lines, func(l string) bool {
+			return !regexp.MustCompile("(?m)^" + l + "$").MatchString(body)
+		})
+	})
+}
+
+// Volumes come, go and change, while a program that writes to another notices
+// nothing; a file with a mistake changes nothing.
+func TestServeFollowsItsFile(t *testing.T) {
+	n := newNode(t)
+	n.makeSources("kept", "other")
+	n.list("kept")
+	n.start()
+	n.ready(200, `\[\+\] default/kept: ok`, "ready")
+	session := func() string { return n.held("kept", "held") }
+
+	holder, busy, user := newAgent(t), newAgent(t), newAgent(t)
+	held := holder.open(filepath.Join(n.view("kept"), "held"), wronly|create)
+	first := session()
+	// A program that begins anew all the time, until it is told to end.
+	lines := filepath.Join(n.view("kept"), "lines")
+	busy.must(call{Op: "close", FD: busy.open(lines, wronly|create)})
+	const rounds = 1500
+	working := busy.start(call{Op: "repeat", N: rounds, Calls: []call{
+		{Op: "open", Path: lines, Flags: wronly | appends}, {Op: "write", FD: opened, Data: "line\n"}, {Op: "close", FD: opened}}})
+
+	n.list("kept", "other")
+	n.ready(200, `\[\+\] default/other: ok`)
+	file := filepath.Join(n.view("other"), "f")
+	fd := user.open(file, rdwr|create)
+	user.must(call{Op: "write", FD: fd, Data: "1"})
+
+	n.write("volumes:\n- name: kept\n  sauce: /srv\n")
+	n.ready(200, `\[!\] configuration: .*`+regexp.QuoteMeta(n.config)+`:3: a volume has no field "sauce".*`, `\[\+\] default/other: ok`)
+	user.must(call{Op: "write", FD: fd, Data: "2"})
+
+	n.list("other wait: 1s,", "kept")
+	eventually(t, "the view is mounted anew", func() bool {
+		r := user.do(call{Op: "write", FD: fd, Data: "3"})
+		if r.Errno != 0 && r.Errno != unix.ENOTCONN && r.Errno != unix.ECONNABORTED && r.Errno != unix.EIO {
+			t.Fatalf("a program with an open file gets %v", r.Errno)
+		}
+		return r.Errno == unix.ENOTCONN
+	})
+	n.ready(200, `\[\+\] default/other: ok`, `\[\+\] default/kept: ok`)
+	user.must(call{Op: "close", FD: user.open(file, wronly)})
+
+	n.list("kept")
+	eventually(t, "the volume is unmounted", func() bool { return fsType(n.view("other")) != unix.FUSE_SUPER_MAGIC })
+	eventually(t, "nothing of it is open", func() bool { return !n.hasOpen(n.source("other")) })
+	eventually(t, "/readyz names it no more", func() bool { _, body := n.get("/readyz"); return body == "[+] default/kept: ok\nready\n" })
+
+	if r := await(t, "a program on a volume that does not change", working); r.Errno != 0 || len(r.Failed) > 0 {
+		t.Errorf("it met %v", r.Failed)
+	}
+	if b, err := os.ReadFile(filepath.Join(n.source("kept"), "lines")); err != nil || len(b) != rounds*len("line\n") {
+		t.Errorf("it has written %d bytes, %v", len(b), err)
+	}
+	holder.must(call{Op: "write", FD: held, Data: "still mine"})
+	if got := session(); got != first {
+		t.Errorf("a volume that does not change has had session %s, then %s", first, got)
+	}
+	if status := n.stop(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+	if fsType(n.view("kept")) == unix.FUSE_SUPER_MAGIC {
+		t.Error("it is still mounted")
+	}
+	if got := session(); got != "" {
+		t.Errorf("still locked by session %s", got)
+	}
+}
+
+// held returns the session that holds a file of a volume.
+func (n *node) held(volume, path string) string {
+	n.t.Helper()
+	for _, e := range n.vol.lsOf("--endpoints", n.endpoint(), n.source(volume)) {
+		if e.Path == path && e.State == "held" {
+			return e.Session
+		}
+	}
+	return ""
+}
+
+// hasOpen reports whether the daemon has a file or directory below dir open.
+func (n *node) hasOpen(dir string) bool {
+	n.t.Helper()
+	fds := fmt.Sprintf("/proc/%d/fd", n.cmd.Process.Pid)
+	names, err := os.ReadDir(fds)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return slices.ContainsFunc(names, func(e os.DirEntry) bool {
+		target, _ := os.Readlink(filepath.Join(fds, e.Name()))
+		return strings.HasPrefix(target, dir)
+	})
+}
+
+// A volume that cannot be mounted yet is named, keeps nobody waiting, and is
+// mounted when it can be.
+func TestServeTriesAgain(t *testing.T) {
+	n := newNode(t)
+	n.makeSources("good", "cut-off")
+	n.list("good", "late", "cut-off endpoints: ['http://127.0.0.1:1']")
+	n.start()
+	n.ready(503, `\[\+\] default/good: ok`, `\[-\] default/late: it is not mounted: SOURCE .* no such file.*`, `\[-\] default/cut-off: it is not mounted: .*http://127.0.0.1:1.*`)
+	eventually(t, "/healthz is 200", func() bool { status, _ := n.get("/healthz"); return status == 200 })
+	p := newAgent(t)
+	p.must(call{Op: "close", FD: p.open(filepath.Join(n.view("good"), "f"), wronly|create)})
+	n.makeSources("late")
+	n.ready(503, `\[\+\] default/late: ok`)
+	p.must(call{Op: "close", FD: p.open(filepath.Join(n.view("late"), "f"), wronly|create)})
+}
+
+// In pods, which see the mountpoint by the directory above it, the view comes
+// back at its place after the daemon was killed. An open file does not, its
+// lock is free at once, and nothing is ever written to the directory below.
+func TestServeComesBackInPods(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, for mount namespaces")
+	}
+	n := newNode(t)
+	n.makeSources("v")
+	above, pod := filepath.Dir(n.view("v")), filepath.Join(n.vol.dir, "pod")
+	if err := errors.Join(os.MkdirAll(above, 0o755), os.Mkdir(pod, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	// What a node has: the kubelet's directories are shared with its mounts.
+	if err := errors.Join(unix.Mount(n.dir, n.dir, "", unix.MS_BIND, ""), unix.Mount("", n.dir, "", unix.MS_SHARED, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = unix.Unmount(n.view("v"), unix.MNT_DETACH)
+		_ = exec.Command("chattr", "-i", n.view("v")).Run()
+		_ = unix.Unmount(n.dir, unix.MNT_DETACH)
+	})
+	n.via = []string{"unshare", "-m", "--propagation", "unchanged"} // Bidirectional
+	inPod := func() *agent {                                        // HostToContainer
+		return newAgentBy(t, "unshare", "-m", "--propagation", "slave", "sh", "-c", `mount --rbind "$1" "$2" && exec "$0"`, os.Args[0], above, pod)
+	}
+	n.list("v ttl: 5m,") // nobody waits for that
+	n.start("--guard")
+	n.ready(200)
+
+	early, user := inPod(), inPod()
+	inView := func(name string) string { return filepath.Join(pod, "view", name) }
+	fd := user.open(inView("f"), wronly|create)
+	user.must(call{Op: "write", FD: fd, Data: "before\n"})
+	// It tries to write all the time, whatever is there.
+	early.start(call{Op: "repeat", N: -1, Calls: []call{
+		{Op: "open", Path: inView("g"), Flags: wronly | create | appends}, {Op: "write", FD: opened, Data: "line\n"}, {Op: "close", FD: opened}}})
+	for range 3 {
+		n.kill()
+		user.fails(call{Op: "write", FD: fd, Data: "lost\n"}, unix.ENOTCONN)
+		user.fails(call{Op: "open", Path: inView("f"), Flags: wronly | create}, unix.ENOTCONN)
+		n.start("--guard")
+		n.ready(200)
+		user.fails(call{Op: "write", FD: fd, Data: "lost\n"}, unix.ENOTCONN)
+		fd = user.open(inView("f"), wronly|appends) // the dead daemon's lock is no more
+		user.must(call{Op: "write", FD: fd, Data: "after\n"})
+	}
+	if b, err := os.ReadFile(filepath.Join(n.source("v"), "f")); err != nil || string(b) != "before\nafter\nafter\nafter\n" {
+		t.Errorf("the file holds %q, %v", b, err)
+	}
+	if status := n.stop(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+	user.fails(call{Op: "open", Path: inView("h"), Flags: wronly | create}, unix.EPERM)
+	left, err := os.ReadDir(n.view("v"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("the bare directory has %v, %v", left, err)
+	}
+}
+
+// All mistakes of a file are named before anything is served.
+func TestServeRefusesAFile(t *testing.T) {
+	n := newNode(t)
+	n.write("volumes:\n- name: a\n  source: relative\n  mountpoint: /m\n  endpoint: x\n")
+	cmd := n.vol.command("serve", "--config", n.config)
+	status, _, stderr := outcome(t, cmd)
+	want := []string{
+		"lockfs: " + n.config + `:3: source: "relative" is not an absolute path`,
+		n.config + `:5: a volume has no field "endpoint"`,
+	}
+	lines := strings.Split(strings.TrimSpace(stderr), "\n")
+	if status != 2 || !slices.EqualFunc(lines, want, strings.HasPrefix) {
+		t.Errorf("exit status %d, %s", status, stderr)
+	}
+	for args, says := range map[string]string{"": "--config is required", "--config " + n.config + ".missing": "no such file", "--state-dir x --config " + n.config: "absolute"} {
+		status, _, stderr := outcome(t, n.vol.command(append([]string{"serve"}, strings.Fields(args)...)...))
+		if status != 2 || !strings.Contains(stderr, says) {
+			t.Errorf("%s: exit status %d, %s", args, status, stderr)
+		}
+	}
+}
+
+// A daemon is ready while its session is held, and alive all the time.
+func TestReadyWhileHeld(t *testing.T) {
+	n := newNode(t)
+	n.makeSources("v")
+	n.list("v ttl: 3s, suspendWait: 1h,")
+	n.start()
+	n.ready(200)
+	etcd := n.vol.etcdPID()
+	freeze(t, etcd)
+	n.ready(503, `\[-\] default/v: its lock session is suspended`)
+	eventually(t, "/healthz is 200", func() bool { status, _ := n.get("/healthz"); return status == 200 })
+	if err := unix.Kill(etcd, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	n.ready(200)
+}
