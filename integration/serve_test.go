@@ -91,13 +91,18 @@ func (n *node) start(args ...string) {
 	}()
 	n.t.Cleanup(m.cleanup)
 	eventually(n.t, "the daemon answers", func() bool {
-		select {
-		case <-m.done:
-			n.t.Fatalf("lockfs serve ended: %v\n%s", m.err, m.log)
-		default:
-		}
+		n.alive()
 		return n.address() != ""
 	})
+}
+
+func (n *node) alive() {
+	n.t.Helper()
+	select {
+	case <-n.done:
+		n.t.Fatalf("lockfs serve has ended: %v\n%s", n.err, n.log)
+	default:
+	}
 }
 
 func (n *node) address() string {
@@ -134,6 +139,7 @@ func (n *node) ready(status int, lines ...string) {
 		}
 	}()
 	eventually(n.t, fmt.Sprintf("/readyz is %d %q", status, lines), func() bool {
+		n.alive()
 		got, body = n.get("/readyz")
 		return got == status && !slices.ContainsFunc(lines, func(l string) bool {
 			return !regexp.MustCompile("(?m)^" + l + "$").MatchString(body)

@@ -19,7 +19,10 @@ const (
 	maxRetry = 30 * time.Second
 )
 
-var errUnmounted = errors.New("somebody unmounted it")
+var (
+	errUnmounted = errors.New("somebody unmounted it")
+	errNotSet    = errors.New("not known yet")
+)
 
 // Spec is a volume that a Daemon is to serve. Config.Namespace and Config.Name
 // are its identity, and Revision changes with everything else of it.
@@ -49,6 +52,7 @@ type Daemon struct {
 	members  map[string]*member       // GUARDED_BY(mu); by id
 	points   map[string]chan struct{} // GUARDED_BY(mu); full while a volume is at that mountpoint
 	patience time.Duration            // GUARDED_BY(mu); what a member may take to end
+	set      bool                     // GUARDED_BY(mu); Set was called
 	rejected error                    // GUARDED_BY(mu); see Reject
 }
 
@@ -79,7 +83,7 @@ func NewDaemon(log *slog.Logger) *Daemon {
 func (d *Daemon) Set(specs []Spec) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.rejected = nil
+	d.set, d.rejected = true, nil
 	wanted := make(map[string]*Spec)
 	for _, s := range specs {
 		wanted[s.id()] = &s
@@ -216,6 +220,9 @@ func (d *Daemon) serve(ctx context.Context, m *member, spec *Spec) (err error) {
 func (d *Daemon) Checks() []Check {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !d.set {
+		return []Check{{Name: "configuration", Ready: func(context.Context) error { return errNotSet }}}
+	}
 	var checks []Check
 	for _, id := range slices.Sorted(maps.Keys(d.members)) {
 		m := d.members[id]

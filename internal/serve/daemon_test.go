@@ -148,6 +148,9 @@ func wantEvents(t *testing.T, f *fakes, want ...string) {
 // Volumes that do not change are not touched.
 func TestDaemonTouchesWhatChanged(t *testing.T) {
 	testDaemon(t, func(t *testing.T, d *Daemon, f *fakes) {
+		if body, ready := examine(t.Context(), d.Checks()); ready {
+			t.Errorf("ready before it knows for what: %s", body)
+		}
 		d.Set([]Spec{spec("a", "1"), spec("b", "1")})
 		wantEvents(t, f, "default/a started", "default/b started")
 		d.Set([]Spec{spec("b", "1"), spec("a", "1"), spec("c", "1")})
@@ -182,7 +185,7 @@ func TestDaemonTriesAgain(t *testing.T) {
 		for pause := minRetry; pause < maxRetry; pause *= 2 {
 			time.Sleep(pause - 1)
 			wantEvents(t, f)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			wantEvents(t, f, "default/a failed")
 		}
 		f.failing("default/a", nil)
