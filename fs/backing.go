@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -184,15 +183,4 @@ func ignoringEINTR(f func() (int, error)) (int, error) {
 			return n, err
 		}
 	}
-}
-
-// truncateFile sets a file's size. kill says that in's caller may not keep the
-// set-id bits.
-func truncateFile(fd int, size int64, kill bool, in *fuse.InHeader) error {
-	if kill {
-		if err := killPriv(fd, in); err != nil {
-			return err
-		}
-	}
-	return unix.Ftruncate(fd, size)
 }

@@ -42,7 +42,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	var written int
 	s := f.change(cancel, in.Pid, h, func() (err error) {
 		if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
-			if err := killPriv(h.fd, &in.InHeader); err != nil {
+			if err := f.killPriv(h.node, h.fd, &in.InHeader); err != nil {
 				return err
 			}
 		}
@@ -106,7 +106,7 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 		return fuse.EBADF
 	}
 	return f.change(cancel, in.Pid, h, func() error {
-		if err := killPrivUnlessCapable(h.fd, &in.InHeader); err != nil {
+		if err := f.killPrivUnlessCapable(h.node, h.fd, &in.InHeader); err != nil {
 			return err
 		}
 		return unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length))
@@ -127,7 +127,7 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	defer from.leave()
 	var n int
 	s := f.change(cancel, in.Pid, to, func() (err error) {
-		if err := killPrivUnlessCapable(to.fd, &in.InHeader); err != nil {
+		if err := f.killPrivUnlessCapable(to.node, to.fd, &in.InHeader); err != nil {
 			return err
 		}
 		offIn, offOut := int64(in.OffIn), int64(in.OffOut)

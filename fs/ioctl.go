@@ -73,6 +73,7 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fu
 				return s
 			}
 		}
+		defer f.server.InodeNotify(n.id, -1, 0) // of the time of change
 	}
 	return errno(ioctl(fd, in.Cmd, arg))
 }

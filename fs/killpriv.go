@@ -13,22 +13,29 @@ import (
 // killPriv clears the set-id bits as a change by in's caller does, who has no
 // CAP_FSETID. The backing's kernel does it for its callers, but its caller is
 // root; file capabilities it clears for root too.
-func killPriv(fd int, in *fuse.InHeader) error {
+func (f *FS) killPriv(n *node, fd int, in *fuse.InHeader) error {
 	mode, drop, err := setID(fd, in)
 	if err != nil || drop == 0 {
 		return err
 	}
-	return unix.Fchmod(fd, (mode&^drop)&07777)
+	return f.setMode(n, fd, mode&^drop)
 }
 
 // killPrivUnlessCapable is killPriv for requests that do not say whether the
 // caller has CAP_FSETID: FALLOCATE and COPY_FILE_RANGE.
-func killPrivUnlessCapable(fd int, in *fuse.InHeader) error {
+func (f *FS) killPrivUnlessCapable(n *node, fd int, in *fuse.InHeader) error {
 	mode, drop, err := setID(fd, in)
 	if err != nil || drop == 0 || hasCapability(in, unix.CAP_FSETID) {
 		return err
 	}
-	return unix.Fchmod(fd, (mode&^drop)&07777)
+	return f.setMode(n, fd, mode&^drop)
+}
+
+// setMode sets the mode of an open file, which the kernel does not expect.
+func (f *FS) setMode(n *node, fd int, mode uint32) error {
+	err := unix.Fchmod(fd, mode&07777)
+	f.server.InodeNotify(n.id, -1, 0)
+	return err
 }
 
 // setID returns a file's mode, and which set-id bits of it the caller's

@@ -136,7 +136,7 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 	kill := in.Valid&fuse.FATTR_KILL_SUIDGID != 0
 	if fh, ok := in.GetFh(); ok {
 		if h := f.handles.get(fh); h != nil && h.hold != nil {
-			return f.change(cancel, in.Pid, h, func() error { return truncateFile(h.fd, size, kill, &in.InHeader) })
+			return f.change(cancel, in.Pid, h, func() error { return f.truncateFile(n, h.fd, size, kill, &in.InHeader) })
 		}
 	}
 	l, s := f.lockNode(cancel, &in.InHeader, n)
@@ -149,5 +149,16 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 		return errno(err)
 	}
 	defer unix.Close(fd)
-	return f.guarded(l.hold, func() error { return truncateFile(fd, size, kill, &in.InHeader) })
+	return f.guarded(l.hold, func() error { return f.truncateFile(n, fd, size, kill, &in.InHeader) })
+}
+
+// truncateFile sets a file's size. kill says that in's caller may not keep the
+// set-id bits.
+func (f *FS) truncateFile(n *node, fd int, size int64, kill bool, in *fuse.InHeader) error {
+	if kill {
+		if err := f.killPriv(n, fd, in); err != nil {
+			return err
+		}
+	}
+	return unix.Ftruncate(fd, size)
 }

@@ -170,7 +170,17 @@ func TestFlags(t *testing.T) {
 	set := func(p *agent, flags int) call {
 		return call{Op: "setflags", FD: p.open(b.path("f"), rdonly), Flags: usual | flags}
 	}
+	changed := func() (st unix.Statx_t) {
+		if err := unix.Statx(unix.AT_FDCWD, b.path("f"), 0, unix.STATX_CTIME, &st); err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	before := changed()
 	owner.must(set(owner, flagNoDump|flagNoAtime))
+	if changed().Ctime == before.Ctime {
+		t.Error("the time of change does not show that flags were set")
+	}
 	for _, fd := range []int{below, root.open(a.path("f"), rdonly)} {
 		if got := root.must(call{Op: "getflags", FD: fd}); got != usual|flagNoDump|flagNoAtime {
 			t.Errorf("flags %x, want %x", got, usual|flagNoDump|flagNoAtime)

@@ -109,6 +109,9 @@ func TestSetIDBits(t *testing.T) {
 		"ftruncate": func(p *agent, fd int) { p.must(call{Op: "ftruncate", FD: fd, Off: 5}) },
 		"fallocate": func(p *agent, fd int) { p.must(call{Op: "fallocate", FD: fd, N: 100}) },
 		"copy":      func(p *agent, fd int) { p.must(call{Op: "copy", FD: fd, N: 4, Off: 4}) },
+		"O_TRUNC": func(p *agent, fd int) {
+			p.must(call{Op: "close", FD: p.open(fmt.Sprintf("/proc/self/fd/%d", fd), wronly|trunc)})
+		},
 	}
 	root, member, stranger := newAgent(t), v.newUser(1000, group), v.newUser(1001, 0)
 	for _, c := range []struct {
@@ -138,6 +141,11 @@ func TestSetIDBits(t *testing.T) {
 				c.p.must(call{Op: "close", FD: fd})
 				if mode := c.p.must(call{Op: "mode", Path: v.inSource("f")}); mode != c.end {
 					t.Errorf("%s in %s by %s makes %o of mode %o, want %o", name, dir, c.who, mode, c.mode, c.end)
+				}
+				// Asked for the mode alone: not for what the kernel knows to have changed.
+				var st unix.Statx_t
+				if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_MODE, &st); err != nil || int(st.Mode&0o7777) != c.end {
+					t.Errorf("after %s in %s by %s the mode shows as %o, %v, want %o", name, dir, c.who, st.Mode, err, c.end)
 				}
 				if err := os.Remove(v.inSource("f")); err != nil {
 					t.Fatal(err)
