@@ -38,7 +38,9 @@
 //
 // A waiter watches for deletes from now on and reads once if the watch began
 // later than what it knows. It never watches from a past revision: etcd serves
-// such a watch from a loop that runs every 100 ms. A watch that ends, for
+// such a watch from a loop that runs every 100 ms. Who is next sees all deletes of
+// the path; who stands far back in line sees that of one entry some way ahead,
+// and looks again. A watch that ends, for
 // compaction or want of a leader, is begun again in the same way. Backoff is for
 // errors only.
 //

@@ -34,6 +34,11 @@ type blocker struct {
 
 func (s *standing) held() bool { return s.token != 0 && len(s.ahead) == 0 }
 
+// waitsFor reports whether an entry is ahead: any, if entry is empty.
+func (s *standing) waitsFor(entry string) bool {
+	return slices.ContainsFunc(s.ahead, func(b blocker) bool { return entry == "" || b.entry == entry })
+}
+
 // gone removes deleted entries from those ahead.
 func (s *standing) gone(keys []string) {
 	s.ahead = slices.DeleteFunc(s.ahead, func(b blocker) bool { return slices.Contains(keys, b.entry) })
@@ -184,6 +189,9 @@ func (a *acquisition) deadlocked() bool {
 // contended is the error of a wait that err ended, or of none.
 func (a *acquisition) contended(err error) error {
 	first := a.known.ahead[0]
+	if l := a.landmark(); l != nil {
+		first = *l // those before it may have gone unseen
+	}
 	e := &lockmgr.ContendedError{Key: first.wants, Err: err}
 	if jerr := json.Unmarshal(first.value, &e.Holder); jerr != nil {
 		a.s.b.log.Warn("entry without a readable holder", "entry", first.entry, "err", jerr)

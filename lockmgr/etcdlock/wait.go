@@ -14,12 +14,36 @@ import (
 // wait returns nil when nothing of known is ahead any more. Who is queued holds
 // the keys then; who is not tries again. Errors: those of lost and ended waits.
 func (a *acquisition) wait(ctx context.Context) error {
-	return a.retrier.do(ctx, func() error { return a.follow(ctx) })
+	for {
+		err := a.retrier.do(ctx, func() error { return a.follow(ctx) })
+		if err != nil || len(a.known.ahead) == 0 {
+			return err
+		}
+	}
 }
 
-// follow is wait for the life of one watch.
+// near is how many of those ahead are watched each. Who stands further back
+// watches one of them, and looks again when it is gone: so an entry that is
+// deleted wakes a few, however many wait, and the next one needs no look.
+const near = 4
+
+// landmark returns the entry that one who stands far back watches, nil if we do
+// not. In line entries go in order, and others only make us look early.
+func (a *acquisition) landmark() *blocker {
+	if a.known.token == 0 || len(a.req.Keys) > 1 || len(a.known.ahead) <= near {
+		return nil
+	}
+	return &a.known.ahead[len(a.known.ahead)-1-near]
+}
+
+// follow is wait for the life of one watch: until nothing is ahead or, far back,
+// the landmark is gone.
 func (a *acquisition) follow(ctx context.Context) error {
-	w, err := a.s.b.watchDeletes(ctx, a.watched()...)
+	prefixes, until := a.watched(), ""
+	if l := a.landmark(); l != nil {
+		prefixes, until = append([]string{l.entry}, a.own...), l.entry
+	}
+	w, err := a.s.b.watchDeletes(ctx, prefixes...)
 	if err != nil {
 		return err
 	}
@@ -30,7 +54,7 @@ func (a *acquisition) follow(ctx context.Context) error {
 		}
 	}
 	a.retrier.answered()
-	for len(a.known.ahead) > 0 {
+	for a.known.waitsFor(until) {
 		keys, err := w.next(ctx)
 		if err != nil {
 			return err
@@ -63,9 +87,16 @@ func (a *acquisition) watched() []string {
 	return prefixes
 }
 
-// look reads where we stand.
+// look reads where we stand, and in line nothing of who is behind.
 func (a *acquisition) look(ctx context.Context) error {
-	resp, err := a.s.b.txn(ctx, nil, a.gets, nil)
+	gets := a.gets
+	if a.known.token != 0 {
+		gets = slices.Clone(gets)
+		for i, k := range a.req.Keys {
+			gets[i] = clientv3.OpGet(a.s.b.keys.rivals(k, a.req.Mode), clientv3.WithPrefix(), clientv3.WithMaxCreateRev(a.known.token))
+		}
+	}
+	resp, err := a.s.b.txn(ctx, nil, gets, nil)
 	if err != nil {
 		return a.s.noted(err)
 	}
