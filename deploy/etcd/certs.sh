@@ -1,12 +1,12 @@
 #!/bin/sh
 # certs.sh NAMESPACE...: a CA, the certificate of etcd's members, root's, and one for each lockfs namespace, whose common
-# name is the etcd user. They land in ./lockfs-pki, which makes certificates for more namespaces later, and in the
+# name is the etcd user. They land in ./lockfs-pki ($LOCKFS_PKI), which makes certificates for more namespaces later, and in the
 # cluster as Secrets. To try it out: elsewhere cert-manager or your own CA makes Secrets of the same names.
 set -eu
 [ $# -gt 0 ] || { sed -n '2,4s/^# //p' "$0"; exit 2; }
 umask 077
-mkdir -p lockfs-pki
-cd lockfs-pki
+mkdir -p "${LOCKFS_PKI:=lockfs-pki}"
+cd "$LOCKFS_PKI"
 
 [ -e ca.key ] || openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -subj /CN=lockfs-etcd-ca \
 	-keyout ca.key -out ca.crt 2>/dev/null

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/lockfs/lockfs/internal/config"
+	"github.com/lockfs/lockfs/internal/serve"
+)
+
+// object is what the tests look at of the manifests' objects.
+type object struct {
+	Kind string
+	Spec struct {
+		Template struct {
+			Metadata struct{ Annotations map[string]string }
+			Spec     podSpec
+		}
+		HostPath hostPath
+	}
+}
+
+type hostPath struct{ Path, Type string }
+
+type podSpec struct {
+	TerminationGracePeriodSeconds int
+	InitContainers, Containers    []container
+	Volumes                       []struct {
+		Name     string
+		HostPath hostPath
+	}
+}
+
+type container struct {
+	Args           []string
+	Env            []struct{ Name string }
+	Ports          []struct{ ContainerPort int }
+	LivenessProbe  struct{ HTTPGet struct{ Path string } }
+	ReadinessProbe struct{ HTTPGet struct{ Path string } }
+	VolumeMounts   []volumeMount
+}
+
+type volumeMount struct{ Name, MountPath, SubPath, MountPropagation string }
+
+// manifests reads the objects of a file.
+func manifests(t *testing.T, file string) []object {
+	t.Helper()
+	var all []object
+	d := yaml.NewDecoder(strings.NewReader(read(t, file)))
+	for {
+		var doc any
+		err := d.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		// By way of JSON, which does not mind the case of names.
+		b, jsonErr := json.Marshal(doc)
+		var o object
+		if err := errors.Join(err, jsonErr, json.Unmarshal(b, &o)); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		all = append(all, o)
+	}
+}
+
+const daemonSet = "deploy/daemonset/base/daemonset.yaml"
+
+// daemon returns the DaemonSet's pod and the command that it runs, its flags parsed.
+func daemon(t *testing.T) (podSpec, *cobra.Command) {
+	t.Helper()
+	pod := manifests(t, daemonSet)[0].Spec.Template.Spec
+	args := pod.Containers[0].Args
+	cmd, rest, err := newRoot().Find(args)
+	if err != nil || cmd.Name() != args[0] {
+		t.Fatalf("the DaemonSet runs %q, which is no command: %v", args, err)
+	}
+	if err := cmd.ParseFlags(rest); err != nil {
+		t.Fatalf("the DaemonSet's flags: %v", err)
+	}
+	return pod, cmd
+}
+
+func flagOf(cmd *cobra.Command, name string) string { return cmd.Flag(name).Value.String() }
+
+// What the DaemonSet asks of the program is there.
+func TestDaemonSetAgreesWithTheProgram(t *testing.T) {
+	pod, cmd := daemon(t)
+	c := pod.Containers[0]
+	for _, e := range c.Env {
+		if strings.HasPrefix(e.Name, "LOCKFS_") && flags()[strings.ReplaceAll(strings.ToLower(e.Name[len("LOCKFS_"):]), "_", "-")] == nil {
+			t.Errorf("$%s is the twin of no flag", e.Name)
+		}
+	}
+	_, port, err := net.SplitHostPort(flagOf(cmd, "http"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	annotations := manifests(t, daemonSet)[0].Spec.Template.Metadata.Annotations
+	if annotations["prometheus.io/port"] != port || strconv.Itoa(c.Ports[0].ContainerPort) != port {
+		t.Errorf("it listens on %s, and other ports are named", port)
+	}
+	mux := serve.NewMux(func() []serve.Check { return nil })
+	for _, p := range []string{c.LivenessProbe.HTTPGet.Path, c.ReadinessProbe.HTTPGet.Path} {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, p, nil))
+		if w.Code != http.StatusOK {
+			t.Errorf("probe %q gets status %d", p, w.Code)
+		}
+	}
+	mounted := func(dir, propagation string) bool {
+		return slices.ContainsFunc(c.VolumeMounts, func(m volumeMount) bool {
+			return (dir == m.MountPath || strings.HasPrefix(dir, m.MountPath+"/")) && m.MountPropagation == propagation
+		})
+	}
+	for _, dir := range []string{path.Dir(flagOf(cmd, "config")), flagOf(cmd, "state-dir")} {
+		if !mounted(dir, "") {
+			t.Errorf("%s is no volume", dir)
+		}
+	}
+	for _, overlay := range []string{"etcd", "kubernetes"} {
+		for _, v := range volumes(t, overlay) {
+			if !mounted(v.Source, "HostToContainer") || !mounted(v.Mountpoint, "Bidirectional") {
+				t.Errorf("%s: %s or %s is not where the pod's volumes are", v.ID(), v.Source, v.Mountpoint)
+			}
+			// Writes finish, then locks are let go, each within a TTL.
+			if grace := time.Duration(pod.TerminationGracePeriodSeconds) * time.Second; grace < 2*v.TTL+10*time.Second {
+				t.Errorf("%s may take two TTLs of %v to end, the pod has %v", v.ID(), v.TTL, grace)
+			}
+		}
+	}
+}
+
+// volumes reads an overlay's lockfs.yaml.
+func volumes(t *testing.T, overlay string) []config.Volume {
+	t.Helper()
+	name := filepath.Join("deploy/daemonset/overlays", overlay, "lockfs.yaml")
+	f, err := config.Parse(name, []byte(read(t, name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Volumes) < 2 {
+		t.Errorf("%s shows %d volume", name, len(f.Volumes))
+	}
+	return f.Volumes
+}
+
+// Each overlay keeps locks where its name says, with credentials that are there.
+func TestOverlays(t *testing.T) {
+	_, cmd := daemon(t)
+	credentials := manifests(t, "deploy/daemonset/overlays/etcd/credentials.yaml")[0].Spec.Template.Spec.Containers[0]
+	for _, overlay := range []string{"etcd", "kubernetes"} {
+		for _, v := range volumes(t, overlay) {
+			if v.Backend != overlay {
+				t.Errorf("overlay %s: %s has backend %s", overlay, v.ID(), v.Backend)
+			}
+			dir := path.Join(flagOf(cmd, "credentials-dir"), v.Credentials)
+			if v.Credentials != "" && !slices.ContainsFunc(credentials.VolumeMounts, func(m volumeMount) bool { return m.MountPath == dir }) {
+				t.Errorf("overlay %s: %s needs %s, which is not mounted", overlay, v.ID(), dir)
+			}
+		}
+	}
+}
+
+// The examples do what CONFIG.md asks of workloads.
+func TestExamplesMountTheDirectoryAbove(t *testing.T) {
+	above := path.Dir(volumes(t, "etcd")[0].Mountpoint)
+	if pv := manifests(t, "deploy/daemonset/examples/volume.yaml")[0]; pv.Spec.HostPath != (hostPath{Path: above, Type: "Directory"}) {
+		t.Errorf("the volume is %+v, want the Directory %s", pv.Spec.HostPath, above)
+	}
+	for _, file := range []string{"writer-a.yaml", "writer-b.yaml"} {
+		pod := manifests(t, "deploy/daemonset/examples/"+file)[0].Spec.Template.Spec
+		for _, c := range append(pod.InitContainers, pod.Containers...) {
+			for _, m := range c.VolumeMounts {
+				if m.SubPath != "" || m.MountPropagation != "HostToContainer" {
+					t.Errorf("%s mounts %+v, want HostToContainer and no subPath", file, m)
+				}
+			}
+		}
+	}
+}
+
+// The image is the same with Docker and without.
+func TestImage(t *testing.T) {
+	for file, want := range map[string]string{
+		"Dockerfile": `ENTRYPOINT ["/usr/local/bin/lockfs"]`,
+		"Makefile":   "/usr/local/bin/lockfs bin/lockfs=/usr/local/bin/lockfs",
+		daemonSet:    "image: ghcr.io/lockfs/lockfs:latest",
+	} {
+		if !strings.Contains(read(t, file), want) {
+			t.Errorf("%s does not have %q", file, want)
+		}
+	}
+}
