@@ -4,7 +4,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 IMAGE       ?= ghcr.io/lockfs/lockfs:latest
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: build image demo test bench bench-fs bench-locks deps lint
+.PHONY: build image demo test cluster-test bench bench-fs bench-locks deps lint
 
 # The program is one static binary.
 build:
@@ -19,9 +19,15 @@ image: build
 demo: deps build
 	scripts/demo.sh bin/lockfs
 
-# Everything: the linters, the unit tests, and the integration tests on real mounts.
+# Everything: the linters, the unit tests, the integration tests on real mounts, and a look at a real cluster.
 test: deps lint
 	go test -race -timeout 20m ./...
+	scripts/cluster-test.sh smoke
+
+# Real clusters of 2 and 3 nodes, both lock services, every fault: as root, some 20 minutes, and 5 to build Kubernetes
+# once, into $$KUBELAB_BIN.
+cluster-test:
+	scripts/cluster-test.sh full
 
 # What lockfs costs: docs/PERFORMANCE.md. Flags are those of one: make bench-locks BENCH='-rows handoff -rounds 3'.
 bench: bench-fs bench-locks

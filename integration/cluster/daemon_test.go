@@ -1,0 +1,92 @@
+package cluster
+
+import (
+	"strings"
+	"time"
+)
+
+// killDaemon: the view of a daemon that was killed comes back by itself in pods
+// that run.
+func killDaemon(c *cluster) {
+	check := c.undisturbed()
+	w := c.writers()[0]
+	pid := c.daemonPID(w.node)
+	if pid == "" {
+		c.t.Fatal("no daemon runs on ", w.node)
+	}
+	killed := time.Now()
+	c.on(w.node, "kill -9 "+pid)
+	before := c.turns()[w.name]
+	c.eventually("a pod on the daemon's node writes again", func() bool { return c.turns()[w.name] > before })
+	c.t.Logf("%v after kill -9 of the daemon a pod of its node has finished its next turn", time.Since(killed).Round(100*time.Millisecond))
+	c.daemonsReady()
+	c.turnsGoOn("after a daemon was killed")
+	check()
+}
+
+// openHandle: what a program sees that has a file open while the daemon is
+// killed, and what it has to do.
+func openHandle(c *cluster) {
+	node := c.nodes[0]
+	p := c.start("open", node, `exec 3>>/data/view/held && echo opened
+while echo x >&3; do sleep 0.1; done
+echo failed
+until (echo again >>/data/view/held); do sleep 0.1; done
+echo reopened`)
+	p.says("opened")
+	c.on(node, "kill -9 "+c.daemonPID(node))
+	killed := time.Now()
+	p.wait()
+	c.t.Logf("%v after kill -9 of the daemon the file was open again", time.Since(killed).Round(100*time.Millisecond))
+	if log := p.log(); !strings.Contains(log, "not connected") && !strings.Contains(log, "connection abort") {
+		c.t.Errorf("the program saw %q, want ENOTCONN or ECONNABORTED", log)
+	}
+	c.daemonsReady()
+}
+
+// rollingRestart: an upgrade of the daemons costs programs a pause.
+func rollingRestart(c *cluster) {
+	check := c.undisturbed()
+	start := time.Now()
+	c.kubectl("-n", system, "rollout", "restart", "daemonset/lockfs")
+	c.daemonsReady()
+	c.t.Logf("%d daemons were restarted in %v", len(c.nodes), time.Since(start).Round(100*time.Millisecond))
+	c.turnsGoOn("after a rolling restart")
+	check()
+}
+
+// daemonAway: while there is no daemon, nothing is written to, or read from,
+// the bare directories; pods that run go on when it is back, and one that
+// started meanwhile starts again until it is.
+func daemonAway(c *cluster) {
+	check := c.undisturbed()
+	node := c.nodes[0]
+	c.kubectl("-n", system, "delete", "daemonset", "lockfs")
+	c.eventually("no daemon runs", func() bool {
+		for _, n := range c.nodes {
+			if c.daemonPID(n) != "" {
+				return false
+			}
+		}
+		return true
+	})
+	late := c.startIn("/var/lib/lockfs/shared", "OnFailure", "late", node, "ls /data/view && echo late >>/data/view/late")
+	late.says("Permission denied")
+	for _, n := range c.nodes {
+		bare := c.on(n, "cd /var/lib/lockfs/shared && stat -c %a view && ls -A view && touch view/x 2>&1 || true")
+		if mode, rest, _ := strings.Cut(bare, "\n"); mode != "0" || !strings.HasPrefix(rest, "touch:") || !strings.Contains(rest, "not permitted") {
+			c.t.Errorf("the bare directory on %s: %q, want mode 0, empty and immutable", n, bare)
+		}
+	}
+	for _, w := range c.writers() {
+		log := c.kubectl("-n", example, "logs", w.name, "-c", "writer")
+		if !strings.Contains(log, "Permission denied") {
+			c.t.Errorf("%s saw %q, want that it was refused", w.name, log)
+		}
+	}
+	c.kubectl("apply", "-k", c.overlayDir())
+	c.daemonsReady()
+	late.wait()
+	c.turnsGoOn("after the daemons were away")
+	check()
+}

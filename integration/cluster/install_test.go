@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// overlayDir is the overlay as it is in the repository, or one that names
+// another image.
+func (c *cluster) overlayDir() string {
+	c.t.Helper()
+	dir := filepath.Join("deploy/daemonset/overlays", c.overlay)
+	image := os.Getenv(envImage)
+	if image == "" {
+		return dir
+	}
+	name, tag, _ := strings.Cut(image, ":")
+	own := c.t.TempDir()
+	rel, err := filepath.Rel(own, filepath.Join(repository, dir))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	kustomization := fmt.Sprintf("resources: [%s]\nimages:\n- {name: ghcr.io/lockfs/lockfs, newName: %q, newTag: %q}\n", rel, name, tag)
+	if err := os.WriteFile(filepath.Join(own, "kustomization.yaml"), []byte(kustomization), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+	return own
+}
+
+// readme returns the commands of a block of the README, which are marked with a
+// comment of that name.
+func (c *cluster) readme(name string) string {
+	c.t.Helper()
+	text, err := os.ReadFile(filepath.Join(repository, "README.md"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)<!-- cluster test: " + name + " -->\n+```\n(.*?)```")
+	m := block.FindSubmatch(text)
+	if m == nil {
+		c.t.Fatalf("the README has no commands %q", name)
+	}
+	return strings.ReplaceAll(string(m[1]), "deploy/daemonset/overlays/"+c.overlay, c.overlayDir())
+}
+
+// daemonsReady waits until every node's daemon is.
+func (c *cluster) daemonsReady() {
+	c.t.Helper()
+	c.eventually("every daemon is ready", func() bool { return c.ready(system, "lockfs") == len(c.nodes) })
+}
+
+// followReadme does what the README says, and sees what it promises. A pod that
+// comes to a node before the first daemon waits, and its events say for what.
+func followReadme(c *cluster) {
+	early := c.startIn("/var/lib/lockfs/shared", "OnFailure", "early", c.nodes[0], "echo early >>/data/view/early")
+	c.eventually("the early pod waits for the directory", func() bool {
+		events := c.kubectl("-n", ours, "get", "events", "--field-selector", "involvedObject.name=early,reason=FailedMount")
+		return strings.Contains(events, "hostPath type check failed")
+	})
+	if phase := early.status().Phase; phase != "Pending" {
+		c.t.Errorf("the early pod is %s, want it to wait", phase)
+	}
+	c.t.Log(c.sh(c.readme(c.overlay)))
+	c.daemonsReady()
+	c.t.Log(c.sh(c.readme("programs")))
+	nodes := make(map[string]bool)
+	for _, w := range c.writers() {
+		nodes[w.node] = true
+	}
+	if len(nodes) < 2 && len(c.nodes) > 1 {
+		c.t.Errorf("the writers are on %d node", len(nodes))
+	}
+	c.turnsGoOn("with a daemon on every node")
+	early.wait()
+	if got := c.shared(c.nodes[0], "early"); got != "early\n" {
+		c.t.Errorf("the early pod has written %q", got)
+	}
+}

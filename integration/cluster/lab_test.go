@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+)
+
+// lab is a cluster of integration/kubelab, made for one test.
+type lab struct {
+	env []string
+}
+
+// newLab starts a cluster and ends it with the test. It skips the test where
+// there can be none.
+func newLab(t *testing.T, nodes int) *lab {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("a cluster needs root")
+	}
+	if _, err := os.Stat(filepath.Join(labBin(), "kubelet")); err != nil {
+		t.Skip("no cluster was built: run integration/kubelab/build.sh")
+	}
+	state, err := os.MkdirTemp("/var/tmp", "lockfs-cluster-") // not where a node has directories of its own
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{env: []string{"KUBELAB_STATE=" + state}}
+	t.Cleanup(func() {
+		l.run(t, "down")
+		if t.Failed() {
+			t.Log("logs of the cluster: " + filepath.Join(state, "logs"))
+			return
+		}
+		if err := os.RemoveAll(state); err != nil {
+			t.Error(err)
+		}
+	})
+	l.run(t, "up", strconv.Itoa(nodes))
+	return l
+}
+
+func labBin() string {
+	if dir := os.Getenv("KUBELAB_BIN"); dir != "" {
+		return dir
+	}
+	return "/var/tmp/kubelab/bin"
+}
+
+func (l *lab) script() string { return filepath.Join(repository, "integration/kubelab/cluster.sh") }
+
+func (l *lab) run(t *testing.T, args ...string) string {
+	t.Helper()
+	return run(t, l.env, l.script(), args...)
+}
+
+// loadImage makes the image of bin/lockfs known to the nodes.
+func (l *lab) loadImage(t *testing.T, image string) {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "lockfs")
+	run(t, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", binary, "./cmd/lockfs")
+	l.run(t, "image", image, "/usr/local/bin/lockfs", binary+"=/usr/local/bin/lockfs")
+	l.run(t, "load")
+}
+
+// Faults.
+func (l *lab) cut(t *testing.T, node string)  { l.run(t, "cut", node) }
+func (l *lab) heal(t *testing.T, node string) { l.run(t, "heal", node) }
+func (l *lab) kill(t *testing.T, node string) { l.run(t, "kill", node) }
+
+// kubectl is a directory with a kubectl that talks to the cluster.
+func kubectlDir(t *testing.T, l *lab) string {
+	t.Helper()
+	dir := t.TempDir()
+	script := "#!/bin/sh\n"
+	if l != nil {
+		script += "export " + l.env[0] + "\nexec " + l.script() + ` k "$@"` + "\n"
+	} else {
+		kubectl, err := exec.LookPath("kubectl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		script += "exec " + kubectl + " --kubeconfig=" + os.Getenv(envKubeconfig) + ` "$@"` + "\n"
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
