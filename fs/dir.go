@@ -86,7 +86,7 @@ func (f *FS) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryL
 		}
 		// Of a directory larger than there is room for, the rest is looked up by
 		// whoever needs it.
-		if e.name == "." || e.name == ".." || f.nodes.crowded() {
+		if e.name == "." || e.name == ".." || f.nodes.pool.crowded() {
 			return true
 		}
 		// An entry that is gone by now is listed without attributes, as any

@@ -49,6 +49,8 @@ type Config struct {
 	// PodName, if not nil, tells what Kubernetes calls a pod and a container of it,
 	// as far as is known: for people, who see it with the lock. It returns at once.
 	PodName func(uid, containerID string) (name, container string)
+	// Pool; nil means one of the view's own: right if it is the only one of the process.
+	Pool *Pool
 	// Logger; nil means slog.Default().
 	Logger *slog.Logger
 }
@@ -101,6 +103,9 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	if cfg.Locks == nil {
 		return nil, errors.New("fs: Config.Locks is required")
 	}
+	if cfg.Pool == nil {
+		cfg.Pool = NewPool()
+	}
 	source, err := openBacking(cfg.Source)
 	if err != nil {
 		return nil, err
@@ -119,7 +124,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		log:           cfg.Logger,
 		backing:       source,
 		mount:         mountpoint,
-		nodes:         newNodes(source.root, source.inode),
+		nodes:         newNodes(source.root, source.inode, cfg.Pool),
 		ended:         make(chan struct{}),
 		settled:       make(chan struct{}),
 	}
@@ -139,7 +144,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	unix.Umask(0)
 	server, err := fuse.NewServer(counting{f}, mountpoint, f.options(cfg))
 	if err != nil {
-		unix.Close(source.root)
+		f.nodes.close()
 		return nil, fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err)
 	}
 	// Not WaitMount: it polls a file of the mount. The view serves from here on,

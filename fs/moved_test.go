@@ -35,7 +35,7 @@ func TestOpenBehindRename(t *testing.T) {
 	defer unix.Close(b.root)
 	f := &FS{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), locks: locks, scope: ScopeHandle,
-		log: slog.New(slog.DiscardHandler), backing: b, nodes: newNodes(b.root, b.inode),
+		log: slog.New(slog.DiscardHandler), backing: b, nodes: newNodes(b.root, b.inode, NewPool()),
 	}
 	in := fuse.InHeader{NodeId: rootID, Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
 	var found fuse.EntryOut

@@ -100,22 +100,29 @@ type nodes struct {
 	byInode map[inode]*node // but for those that are retired
 	nextID  uint64
 
-	limit int           // see shedder
-	crowd chan struct{} // receives when there are more
+	count atomic.Int64  // len(byID)
+	pool  *Pool         // which has joined it
+	crowd chan struct{} // receives when some of them are to be shed
 }
 
 const rootID = 1
 
-func newNodes(rootFD int, i inode) *nodes {
+func newNodes(rootFD int, i inode, pool *Pool) *nodes {
 	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1}
-	return &nodes{
+	t := &nodes{
 		byID:    map[uint64]*node{rootID: root},
 		byInode: map[inode]*node{root.inode: root},
 		nextID:  rootID + 1,
-		limit:   nodeLimit(),
+		pool:    pool,
 		crowd:   make(chan struct{}, 1),
 	}
+	t.count.Store(1)
+	pool.join(t)
+	return t
 }
+
+// len is how many nodes there are.
+func (t *nodes) len() int { return int(t.count.Load()) }
 
 // get returns the node of an id that the kernel used, nil if it has none.
 func (t *nodes) get(id uint64) *node {
@@ -149,13 +156,10 @@ func (t *nodes) learn(parent *node, name string, fd int, st *unix.Stat_t) *node 
 		t.nextID++
 		t.byID[n.id] = n
 		t.byInode[i] = n
+		t.count.Add(1)
+		t.pool.used.Add(1)
 	}
-	if len(t.byID) > t.limit {
-		select {
-		case t.crowd <- struct{}{}:
-		default: // it is known
-		}
-	}
+	t.pool.relieve()
 	n.lookups++
 	if n.id != rootID {
 		if last := (dirName{n.parent, n.name}); last.dir != nil && last != (dirName{parent, name}) && hasMoreNames(st) {
@@ -178,6 +182,8 @@ func (t *nodes) forget(id, count uint64) {
 	last := n.lookups == 0
 	if last {
 		delete(t.byID, id)
+		t.count.Add(-1)
+		t.pool.used.Add(-1)
 		if t.byInode[n.inode] == n {
 			delete(t.byInode, n.inode)
 		}
@@ -197,6 +203,8 @@ func (t *nodes) close() {
 	}
 	clear(t.byID)
 	clear(t.byInode)
+	t.pool.leave(t)
+	t.count.Store(0)
 }
 
 // renamed notes a node's new name.

@@ -5,23 +5,11 @@ import (
 	"slices"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"golang.org/x/sys/unix"
 )
 
 // Each inode that the kernel knows costs a descriptor. The kernel forgets those
 // it needs no more when it is short of memory, and not when we are short of
 // descriptors: so it is asked to, in time.
-
-// nodeLimit is how many nodes there may be before the kernel is asked to forget
-// some: half of the descriptors, for the others are needed for open files, and
-// for what is looked up until the kernel has forgotten.
-func nodeLimit() int {
-	var l unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
-		return 512 // half of what is usual
-	}
-	return int(l.Cur / 2)
-}
 
 // shedder makes the kernel forget nodes.
 type shedder struct {
@@ -71,8 +59,8 @@ func (s *shedder) shed() {
 // candidates are the oldest nodes that were not tried yet in this round.
 func (s *shedder) candidates() []uint64 {
 	t := s.nodes
+	excess := t.pool.excess(t)
 	t.mu.RLock()
-	excess := len(t.byID) - t.limit*3/4
 	ids := make([]uint64, 0, len(t.byID))
 	for id := range t.byID {
 		if id != rootID {
@@ -87,15 +75,6 @@ func (s *shedder) candidates() []uint64 {
 	}
 	ids = append(ids[next:], ids[:next]...)
 	return ids[:max(0, min(excess, len(ids)))]
-}
-
-// crowded reports whether there are as many nodes as there may be.
-func (t *nodes) crowded() bool { return t.len() >= t.limit }
-
-func (t *nodes) len() int {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return len(t.byID)
 }
 
 // droppable returns the name of a node, if it does no harm that the kernel

@@ -153,13 +153,13 @@ type RequestCount struct {
 type Stats struct {
 	Requests []RequestCount // those that there were
 	Inodes   int            // which the kernel knows; each takes a descriptor
-	Limit    int            // of Inodes, from when on the kernel is asked to forget some
+	Limit    int            // of Inodes, from when on the kernel is asked to forget some: what other views leave, and at least a share
 	Open     int            // files
 }
 
 // Stats counts.
 func (f *FS) Stats() Stats {
-	s := Stats{Limit: f.nodes.limit, Inodes: f.nodes.len(), Open: f.handles.len()}
+	s := Stats{Limit: f.nodes.pool.limitOf(f.nodes), Inodes: f.nodes.len(), Open: f.handles.len()}
 	for r := range f.counts {
 		for o := range f.counts[r] {
 			if n := f.counts[r][o].Load(); n > 0 {

@@ -57,6 +57,8 @@ type Config struct {
 	// keep their locks, for as long as they take. Else it fails after a TTL; the
 	// locks end with the lease, which the process must not outlive.
 	WaitForWrites bool
+	// Pool is fs.Config's.
+	Pool *fs.Pool
 	// Node names this machine to people; "" means its host name.
 	Node string
 	// Version is that of the program, for people.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/lockfs/lockfs/fs"
 )
 
 // A volume that cannot be served is tried again: at first soon, then ever more
@@ -68,10 +70,12 @@ type member struct {
 	err  error              // how the last attempt ended
 }
 
-// NewDaemon returns a Daemon that serves nothing yet.
+// NewDaemon returns a Daemon that serves nothing yet. Its volumes share the
+// descriptors that the process may have now.
 func NewDaemon(log *slog.Logger) *Daemon {
+	pool := fs.NewPool()
 	d := &Daemon{
-		log: log, new: func(c Config) server { return New(c) },
+		log: log, new: func(c Config) server { c.Pool = pool; return New(c) },
 		members: make(map[string]*member), points: make(map[string]chan struct{}),
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())

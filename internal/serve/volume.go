@@ -135,7 +135,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	view, err := fs.Mount(c.Mountpoint, fs.Config{
 		Source: c.Source, Locks: locks, Scope: c.Scope, Policy: c.Policy, Wait: c.Wait, NameWait: c.NameWait, Sync: c.Sync,
 		ReadLocks: c.ReadLocks, PodName: c.Pods.Name,
-		AllowOther: c.AllowOther, Logger: v.log,
+		AllowOther: c.AllowOther, Pool: c.Pool, Logger: v.log,
 	})
 	if err != nil {
 		return errors.Join(err, c.closeLocks(locks))

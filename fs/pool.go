@@ -1,0 +1,83 @@
+package fs
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pool is what the views of one process share: its descriptors. Each inode that
+// the kernel knows of one of them costs one. A view may have as many as the
+// others leave; once all together have too many, those that have more than their
+// share make the kernel forget some.
+type Pool struct {
+	limit int          // half of the descriptors, for the others are needed for open files, and for what is looked up until the kernel has forgotten
+	used  atomic.Int64 // nodes of all views
+
+	mu    sync.Mutex
+	views []*nodes // GUARDED_BY(mu)
+}
+
+// NewPool returns one for all views of the process.
+func NewPool() *Pool {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		l.Cur = 1024 // what is usual
+	}
+	return &Pool{limit: int(l.Cur / 2)}
+}
+
+func (p *Pool) join(t *nodes) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.views = append(p.views, t)
+	p.used.Add(int64(t.len()))
+}
+
+func (p *Pool) leave(t *nodes) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.views = slices.DeleteFunc(p.views, func(v *nodes) bool { return v == t })
+	p.used.Add(-int64(t.len()))
+}
+
+// crowded reports whether there are as many nodes as there may be.
+func (p *Pool) crowded() bool { return p.used.Load() >= int64(p.limit) }
+
+// relieve wakes those who have to shed, if there are more.
+func (p *Pool) relieve() {
+	if p.used.Load() <= int64(p.limit) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.views {
+		if t.len() < p.share() {
+			continue
+		}
+		select {
+		case t.crowd <- struct{}{}:
+		default: // it is known
+		}
+	}
+}
+
+// share needs mu.
+func (p *Pool) share() int { return p.limit / max(1, len(p.views)) }
+
+// excess is how many nodes a view has to shed: as many as are too many, and a
+// quarter, but for its share.
+func (p *Pool) excess(t *nodes) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return min(int(p.used.Load())-p.limit*3/4, t.len()-p.share()*3/4)
+}
+
+// limitOf is how many nodes a view may have now.
+func (p *Pool) limitOf(t *nodes) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(p.share(), p.limit-int(p.used.Load())+t.len())
+}
