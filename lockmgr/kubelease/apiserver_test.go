@@ -35,12 +35,6 @@ type cluster struct {
 	api  *exec.Cmd
 }
 
-// The users of our own API server; tokens are their names.
-const (
-	admin = "admin"
-	mount = "mount" // has what RBAC gives it
-)
-
 // programs is where the binaries are that integration/kubelab/build.sh builds.
 func programs() string {
 	if dir := os.Getenv("KUBELAB_BIN"); dir != "" {
@@ -87,15 +81,21 @@ func (c *cluster) start() error {
 	if err := c.credentials(); err != nil {
 		return err
 	}
-	c.conf = c.as(admin)
+	c.conf = &rest.Config{
+		Host: "https://127.0.0.1:" + strconv.Itoa(c.port), BearerToken: adminToken,
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000, Burst: 1000,
+	}
 	if err := os.WriteFile(filepath.Join(c.dir, "etcd-url"), []byte(client), 0o600); err != nil {
 		return err
 	}
 	return c.startAPI()
 }
 
+// adminToken is the administrator's.
+const adminToken = "admin"
+
 // credentials are a key for service accounts, which the API server insists on, and
-// the tokens of the users.
+// the administrator's token.
 func (c *cluster) credentials() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -106,17 +106,8 @@ func (c *cluster) credentials() error {
 		return err
 	}
 	text := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
-	tokens := admin + "," + admin + "," + admin + ",system:masters\n" + mount + "," + mount + "," + mount + "\n"
 	return errors.Join(os.WriteFile(filepath.Join(c.dir, "sa.key"), text, 0o600),
-		os.WriteFile(filepath.Join(c.dir, "tokens"), []byte(tokens), 0o600))
-}
-
-// as is how a user reaches the API server.
-func (c *cluster) as(user string) *rest.Config {
-	return &rest.Config{
-		Host: "https://127.0.0.1:" + strconv.Itoa(c.port), BearerToken: user,
-		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000, Burst: 1000,
-	}
+		os.WriteFile(filepath.Join(c.dir, "tokens"), []byte(adminToken+",admin,admin,system:masters\n"), 0o600))
 }
 
 // startAPI starts the API server and returns when it is ready.

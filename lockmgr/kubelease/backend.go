@@ -106,13 +106,18 @@ func (b *Backend) Close() {
 	b.running.Wait()
 }
 
-// mirrored starts the watch, if need be, and returns once the state was read.
-// Errors: ErrUnavailable, wrapping ctx's if that ended the call.
-func (b *Backend) mirrored(ctx context.Context) error {
+// start starts the watch, and the ending of dead sessions.
+func (b *Backend) start() {
 	b.follow.Do(func() {
 		b.running.Go(b.watch)
 		b.running.Go(b.reap)
 	})
+}
+
+// mirrored starts the watch, if need be, and returns once the state was read.
+// Errors: ErrUnavailable, wrapping ctx's if that ended the call.
+func (b *Backend) mirrored(ctx context.Context) error {
+	b.start()
 	select {
 	case <-b.mirror.synced:
 		return nil

@@ -55,7 +55,7 @@ func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 	defer m.unlisten(e)
 	told := make(map[string]bool)
 	for {
-		for _, o := range m.breaks() {
+		for _, o := range m.of(kindBreak) {
 			if told[o.name] {
 				continue
 			}
@@ -73,17 +73,6 @@ func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 			return
 		}
 	}
-}
-
-func (m *mirror) breaks() (found []*object) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, o := range m.objects {
-		if o.kind == kindBreak {
-			found = append(found, o)
-		}
-	}
-	return found
 }
 
 func (b *Backend) readBreak(o *object) (br lockmgr.Break, err error) {

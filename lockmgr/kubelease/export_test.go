@@ -1,5 +1,7 @@
 package kubelease
 
+import "github.com/lockfs/lockfs/lockmgr"
+
 // BreakWatch ends the watch of a backend and reports whether there was one.
 func BreakWatch(b *Backend) bool {
 	b.mirror.mu.Lock()
@@ -13,3 +15,6 @@ func BreakWatch(b *Backend) bool {
 
 // Connected reports whether the backend's watch stands.
 func Connected(b *Backend) bool { return b.mirror.connected() }
+
+// Forget has a session not know any more of what it holds.
+func Forget(s lockmgr.Session, g lockmgr.Grant) { s.(*Session).claims.drop(claimOf(g)) }

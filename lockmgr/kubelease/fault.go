@@ -12,8 +12,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// errRefused marks a failure that the same request would meet again, such as
-// permission denied.
+// errRefused marks a failure that the same request would meet again, such as a
+// Lease that is too large.
 var errRefused = errors.New("refused")
 
 // errMoved: the Lease is not what the request wanted to replace. The request
@@ -41,8 +41,10 @@ func fault(ctx context.Context, err error) error {
 	}
 }
 
+// refused does not count what is forbidden: it may be allowed a moment later. So
+// answers an API server that has just started and does not know its roles yet.
 func refused(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
 		apierrors.IsMethodNotSupported(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 

@@ -32,7 +32,7 @@ func serve(m *testing.M) int {
 	var err error
 	if kube, err = startCluster(); err == nil {
 		defer kube.stop()
-		space, err = kube.newSpace()
+		space, err = prepare()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -40,6 +40,19 @@ func serve(m *testing.M) int {
 	}
 	defer kube.dropSpace(space)
 	return m.Run()
+}
+
+// prepare makes the namespace, and lets mounts use Leases in it.
+func prepare() (string, error) {
+	role, err := deployedRole()
+	if err != nil {
+		return "", err
+	}
+	space, err := kube.newSpace()
+	if err != nil {
+		return "", err
+	}
+	return space, kube.permit(mountUser, space, role.Rules)
 }
 
 // volumes makes each test's volume its own.
@@ -61,7 +74,7 @@ func raw(t *testing.T) coordinationclient.LeaseInterface {
 // mount has.
 func newBackend(t *testing.T, name string, change ...func(*kubelease.Config)) *kubelease.Backend {
 	t.Helper()
-	return newBackendAt(t, kube.conf, name, change...)
+	return newBackendAt(t, kube.as(mountUser), name, change...)
 }
 
 func newBackendAt(t *testing.T, conf *rest.Config, name string, change ...func(*kubelease.Config)) *kubelease.Backend {

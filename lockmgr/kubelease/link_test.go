@@ -179,3 +179,5 @@ func writes(kind string, verbs ...string) func(*call) bool {
 		return false
 	}
 }
+
+func (c *call) has(part string) bool { return strings.Contains(c.text, part) }

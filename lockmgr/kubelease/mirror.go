@@ -246,3 +246,15 @@ func (m *mirror) connected() bool {
 	defer m.mu.Unlock()
 	return m.stopWatch != nil
 }
+
+// of returns the Leases of a kind.
+func (m *mirror) of(kind string) (found []*object) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range m.objects {
+		if o.kind == kind {
+			found = append(found, o)
+		}
+	}
+	return found
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 
 	"github.com/go-logr/logr"
@@ -28,15 +29,31 @@ func (b *Backend) urgent() coordinationclient.LeaseInterface {
 	return b.client.sessions.Leases(b.space)
 }
 
-// bounded is the context of one request. What client-go has to say goes where
-// all else goes.
+// bounded is the context of one request.
 func (b *Backend) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(b.logged(ctx), b.timeout)
 }
 
+// logged has client-go log to where all else goes.
 func (b *Backend) logged(ctx context.Context) context.Context {
-	return klog.NewContext(ctx, logr.FromSlogHandler(b.log.Handler()))
+	return klog.NewContext(ctx, logr.FromSlogHandler(quiet{b.log.Handler()}))
 }
+
+// quiet makes everything worth no more than debugging: client-go returns its
+// errors too, and calls it one that a request was cancelled.
+type quiet struct{ slog.Handler }
+
+func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
+	return q.Handler.Enabled(ctx, slog.LevelDebug)
+}
+
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return q.Handler.Handle(ctx, r)
+}
+
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(attrs)} }
+func (q quiet) WithGroup(name string) slog.Handler       { return quiet{q.Handler.WithGroup(name)} }
 
 // get reads the Lease of that name as it is now; nil if there is none.
 func (b *Backend) get(ctx context.Context, name string) (*object, error) {

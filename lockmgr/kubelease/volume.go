@@ -19,6 +19,7 @@ import (
 // From then on the backend opens sessions only while that record stands.
 // It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's.
 func (b *Backend) VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error) {
+	b.start() // what is seen of others from now on tells which of them live
 	var record string
 	var r retrier
 	err = r.do(ctx, func() error {
@@ -57,20 +58,56 @@ func (b *Backend) recordLease(o *object, record, pending string) *coordinationv1
 
 // ReplaceVolumeRecord puts want in the place of old, while no session of the
 // volume lives, and opens sessions only while want stands. It tries until ctx
-// ends. Errors: *lockmgr.VolumeInUseError; lockmgr.ErrVolumeChanged when old is
+// ends, or a session that it found is seen to be renewed: nobody else may be there
+// to end that of a mount which has died. Errors: *lockmgr.VolumeInUseError; lockmgr.ErrVolumeChanged when old is
 // not the record any more; ErrUnavailable, wrapping ctx's.
 //
 // There is no request that looks at the sessions and writes the record. So the
 // record is marked first, and then the sessions are read: a session is created
 // first, and then the record is read. One of the two sees the other.
 func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) error {
-	var r retrier
-	if err := r.do(ctx, func() error { return b.replaceRecord(ctx, string(old), string(want)) }); err != nil {
+	if err := b.mirrored(ctx); err != nil {
 		return fmt.Errorf("volume record: %w", err)
 	}
-	record := string(want)
-	b.volume.Store(&record)
-	return nil
+	for {
+		var r retrier
+		err := r.do(ctx, func() error { return b.replaceRecord(ctx, string(old), string(want)) })
+		if inUse := new(lockmgr.VolumeInUseError); errors.As(err, &inUse) && b.awaitEnd(ctx) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("volume record: %w", err)
+		}
+		record := string(want)
+		b.volume.Store(&record)
+		return nil
+	}
+}
+
+// awaitEnd reports whether a session has ended, before one was renewed or ctx
+// ended.
+func (b *Backend) awaitEnd(ctx context.Context) bool {
+	before := b.mirror.of(kindSession)
+	var names []string
+	for _, o := range before {
+		names = append(names, o.name)
+	}
+	e := b.mirror.listen(names...)
+	defer b.mirror.unlisten(e)
+	for {
+		for _, o := range before {
+			if now := b.mirror.at(o.name); now == nil {
+				return true
+			} else if now.rev != o.rev {
+				return false
+			}
+		}
+		select {
+		case <-e.ch:
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 func (b *Backend) replaceRecord(ctx context.Context, old, want string) error {

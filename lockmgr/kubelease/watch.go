@@ -20,9 +20,17 @@ import (
 // wrong, it reads all and watches from there.
 func (b *Backend) watch() {
 	var r retrier
-	err := r.do(b.ctx, func() error { return b.listAndWatch(&r) })
-	if b.ctx.Err() == nil {
-		b.log.Error("the volume's locks are not watched any more: each lock costs a reading of all", "err", err)
+	for {
+		err := b.listAndWatch(&r)
+		if b.ctx.Err() != nil {
+			return
+		}
+		if n := r.failures; n&(n-1) == 0 { // the first, second, fourth, …
+			b.log.Warn("the watch of the locks has ended; reading them all, to watch again", "err", err, "failures", n)
+		}
+		if r.pause(b.ctx) != nil {
+			return
+		}
 	}
 }
 
@@ -36,12 +44,9 @@ func (b *Backend) listAndWatch(r *retrier) error {
 		return err
 	}
 	for {
-		next, err := b.watchFrom(r, rev)
-		if err != nil {
-			b.log.Debug("watch ended, reading all locks again", "err", err)
+		if rev, err = b.watchFrom(r, rev); err != nil {
 			return err
 		}
-		rev = next
 	}
 }
 
@@ -126,7 +131,7 @@ func (b *Backend) event(ev watch.Event) (int64, error) {
 // watchFault is fault for the watch, of which no failure is final: a 410 says
 // that the revision is too old to watch from.
 func watchFault(err error) error {
-	if err = fault(context.Background(), err); errors.Is(err, errAbsent) || errors.Is(err, errMoved) || errors.Is(err, errRefused) {
+	if err = fault(context.Background(), err); errors.Is(err, errAbsent) || errors.Is(err, errMoved) {
 		return fmt.Errorf("%w: %v", lockmgr.ErrUnavailable, err)
 	}
 	return err

@@ -1,0 +1,123 @@
+package kubelease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/kubelease"
+)
+
+// A session that is not renewed ends, whatever the times in its Lease say, and
+// one that is does not.
+func TestExpiry(t *testing.T) {
+	for _, skew := range []time.Duration{0, 24 * time.Hour, -24 * time.Hour} {
+		t.Run(skew.String(), func(t *testing.T) {
+			name := newName()
+			const ttl = 2 * time.Second
+			dead, lives := openFor(t, newBackend(t, name), ttl), openFor(t, newBackend(t, name), ttl)
+			next := open(t, newBackend(t, name))
+			// The kubelease of the dead mount does not end its own session here.
+			shiftClock(t, dead, skew)
+			k, kept := file("f"), must(t, lives, lockmgr.NoWait, file("kept"))
+			old := must(t, dead, lockmgr.NoWait, k)[0]
+			got := make(chan answer, 1)
+			go func() {
+				grants, err := next.Acquire(within(t, patience), request(lockmgr.Queue, k))
+				got <- answer{grants, err}
+			}()
+			renew(t, lives, ttl/5)
+			a := <-got
+			if a.err != nil || a.grants[0].Token <= old.Token {
+				t.Fatalf("after the session's end: %v, %v", a.grants, a.err)
+			}
+			if held, err := next.Held(within(t, patience), []lockmgr.Grant{old, kept[0]}); err != nil || held[0] || !held[1] {
+				t.Fatalf("Held: %v, %v", held, err)
+			}
+			if err := dead.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrSessionLost) {
+				t.Fatalf("Renew: %v", err)
+			}
+			<-dead.Done()
+		})
+	}
+}
+
+type answer struct {
+	grants []lockmgr.Grant
+	err    error
+}
+
+// renew renews s every interval until the test ends.
+func renew(t *testing.T, s lockmgr.Session, interval time.Duration) {
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-over })
+	go func() {
+		defer close(over)
+		for tick := time.NewTicker(interval); ; {
+			select {
+			case <-tick.C:
+				if err := s.Renew(ctx); err != nil && ctx.Err() == nil {
+					t.Errorf("Renew: %v", err)
+				}
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			}
+		}
+	}()
+}
+
+// shiftClock writes a session's Lease as if by a machine whose clock is wrong.
+func shiftClock(t *testing.T, s lockmgr.Session, by time.Duration) {
+	t.Helper()
+	leases := raw(t)
+	list, err := leases.List(t.Context(), metav1.ListOptions{LabelSelector: "lockfs.io/session=" + s.ID()})
+	if err != nil || len(list.Items) != 1 {
+		t.Fatalf("%d Leases: %v", len(list.Items), err)
+	}
+	lease := list.Items[0]
+	at := metav1.NewMicroTime(time.Now().Add(by))
+	lease.Spec.RenewTime, lease.Spec.AcquireTime = &at, &at
+	if _, err := leases.Update(t.Context(), &lease, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Renew(within(t, patience)); err != nil { // a clock that was set back, or not
+		t.Fatalf("Renew: %v", err)
+	}
+}
+
+// A mount whose watch shows nothing any more takes sessions for dead that live,
+// and cannot end them.
+func TestBlindMountEndsNobody(t *testing.T) {
+	name, l := newName(), &link{}
+	const ttl = 2 * time.Second
+	s := openFor(t, newBackend(t, name), ttl)
+	renew(t, s, ttl/5)
+	blind := newBackendAt(t, l.to(kube.as(mountUser)), name)
+	open(t, blind)
+	l.obey(func(c *call) fate {
+		if c.verb == "watch" || c.verb == "list" {
+			return cut
+		}
+		return passed
+	})
+	kubelease.BreakWatch(blind)
+	eventually(t, "it tries to end the session, twice", func() bool {
+		tries := 0
+		for _, c := range l.calls("delete") {
+			if c.has("-session-" + s.ID()) {
+				tries++
+			}
+		}
+		return tries >= 2
+	})
+	if err := s.Renew(within(t, patience)); err != nil {
+		t.Fatalf("Renew: %v", err)
+	}
+	l.mend()
+}

@@ -1,0 +1,124 @@
+package kubelease_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/kubelease"
+)
+
+// hasty has a janitor that does not wait.
+func hasty(c kubelease.JanitorConfig) func(*kubelease.Config) {
+	return func(cfg *kubelease.Config) {
+		c.Interval, c.Election = 50*time.Millisecond, 2*time.Second
+		cfg.Janitor = c
+	}
+}
+
+// names are those of the volume's Leases of a kind.
+func names(t *testing.T, volume, kind string) (found []string) {
+	t.Helper()
+	list, err := raw(t).List(within(t, patience), metav1.ListOptions{LabelSelector: "lockfs.io/kind=" + kind})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lease := range list.Items {
+		if lease.Annotations["lockfs.io/volume-name"] == "test/"+volume {
+			found = append(found, lease.Name)
+		}
+	}
+	return found
+}
+
+// Leases of locks that nobody uses are deleted in time, also those that only dead
+// sessions use; those in use, and the session's own, are not.
+func TestJanitor(t *testing.T) {
+	name := newName()
+	dying := newBackend(t, name, hasty(kubelease.JanitorConfig{}))
+	dead := open(t, dying)
+	must(t, dead, lockmgr.NoWait, file("left"))
+	b := newBackend(t, name, hasty(kubelease.JanitorConfig{Free: time.Nanosecond, Breaks: time.Nanosecond}))
+	s := open(t, b)
+	kept := must(t, s, lockmgr.NoWait, file("kept"))
+	release(t, s, must(t, s, lockmgr.NoWait, file("free"), tree("dir"))...)
+	if err := b.PutBreak(within(t, patience), lockmgr.Break{ID: uuid.New()}); err != nil {
+		t.Fatal(err)
+	}
+	expire(t, dead)
+	dying.Close()
+	eventually(t, "what nobody uses is deleted", func() bool {
+		return len(names(t, name, "file")) == 1 && len(names(t, name, "tree")) == 0 && len(names(t, name, "break")) == 0
+	})
+	// What is deleted comes back with a later token.
+	again := must(t, s, lockmgr.NoWait, file("free"))
+	if again[0].Token <= kept[0].Token {
+		t.Fatalf("token %d after %d", again[0].Token, kept[0].Token)
+	}
+	if held, err := s.Held(within(t, patience), append(kept, again...)); err != nil || slices.Contains(held, false) {
+		t.Fatalf("Held: %v, %v", held, err)
+	}
+	if n := len(names(t, name, "session")); n != 1 {
+		t.Fatalf("%d sessions", n)
+	}
+}
+
+// Locks that are free are kept for a while, but not any number of them.
+func TestJanitorKeepsFew(t *testing.T) {
+	name := newName()
+	s := open(t, newBackend(t, name, hasty(kubelease.JanitorConfig{Free: time.Minute, MaxFree: 3})))
+	for _, f := range strings.Fields("a b c d e f g h") {
+		release(t, s, must(t, s, lockmgr.NoWait, file(f))...)
+	}
+	eventually(t, "the oldest are deleted", func() bool { return len(names(t, name, "file")) == 3 })
+}
+
+// Of two mounts one cleans up, and the other when that is gone.
+func TestJanitorIsElected(t *testing.T) {
+	name := newName()
+	first := newBackend(t, name, hasty(kubelease.JanitorConfig{Free: time.Nanosecond}))
+	s := open(t, first)
+	elected := func() string {
+		lease, err := raw(t).Get(within(t, patience), janitorName(t, name), metav1.GetOptions{})
+		if err != nil || lease.Spec.HolderIdentity == nil {
+			return ""
+		}
+		return *lease.Spec.HolderIdentity
+	}
+	eventually(t, "one is elected", func() bool { return elected() != "" })
+	holder := elected()
+	open(t, newBackend(t, name, hasty(kubelease.JanitorConfig{Free: time.Nanosecond})))
+	release(t, s, must(t, s, lockmgr.NoWait, file("f"))...)
+	eventually(t, "it cleans up", func() bool { return len(names(t, name, "file")) == 0 })
+	if now := elected(); now != holder {
+		t.Fatalf("%q was elected beside %q", now, holder)
+	}
+	first.Close()
+	eventually(t, "another is elected", func() bool { now := elected(); return now != "" && now != holder })
+}
+
+func janitorName(t *testing.T, volume string) string {
+	t.Helper()
+	session := names(t, volume, "session")
+	return session[0][:strings.Index(session[0], "-session-")] + "-janitor"
+}
+
+// An entry of a session that nobody there knows of is removed.
+func TestGhost(t *testing.T) {
+	name := newName()
+	s := open(t, newBackend(t, name, func(c *kubelease.Config) { c.Janitor.Ghosts = 50 * time.Millisecond }))
+	kept := must(t, s, lockmgr.NoWait, file("kept"), file("also"))
+	ghost := must(t, s, lockmgr.NoWait, file("ghost"))[0]
+	kubelease.Forget(s, ghost)
+	eventually(t, "the ghost is gone", func() bool { return len(entries(t, name)) == 2 })
+	release(t, s, kept[0])
+	eventually(t, "only what was released is", func() bool {
+		held, err := s.Held(within(t, patience), kept)
+		return err == nil && !held[0] && held[1]
+	})
+}

@@ -1,0 +1,132 @@
+package kubelease_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/kubelease"
+)
+
+// manifest has the Role that mounts are given.
+const manifest = "../../deploy/daemonset/overlays/kubernetes/rbac.yaml"
+
+// mountUser is whom all backends of the tests act as: nobody but the Role gives him
+// anything.
+const mountUser = "lockfs:test:mount"
+
+// as is how a user reaches the API server.
+func (c *cluster) as(user string) *rest.Config {
+	conf := rest.CopyConfig(c.conf)
+	conf.Impersonate.UserName = user
+	return conf
+}
+
+func deployedRole() (rbacv1.Role, error) {
+	var role rbacv1.Role
+	text, err := os.ReadFile(manifest)
+	if err != nil {
+		return role, err
+	}
+	for doc := range strings.SplitSeq(string(text), "\n---\n") {
+		if err := yaml.Unmarshal([]byte(doc), &role); err != nil || role.Kind == "Role" {
+			return role, err
+		}
+	}
+	return role, errors.New("no Role in " + manifest)
+}
+
+// permit gives a user the rules in a namespace.
+func (c *cluster) permit(user, namespace string, rules []rbacv1.PolicyRule) error {
+	client, err := rbacclient.NewForConfig(c.conf)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	meta := metav1.ObjectMeta{Name: "lockfs-test"}
+	_, err = client.Roles(namespace).Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	_, err = client.RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// The Role is what all these tests run with; and each of its verbs is needed.
+func TestEachVerbIsNeeded(t *testing.T) {
+	role, err := deployedRole()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(role.Rules) != 1 || !slices.Equal(role.Rules[0].Resources, []string{"leases"}) {
+		t.Fatalf("the Role has more than Leases: %v", role.Rules)
+	}
+	verbs := role.Rules[0].Verbs
+	for i, verb := range verbs {
+		t.Run(verb, func(t *testing.T) {
+			space, err := kube.newSpace()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer kube.dropSpace(space)
+			user := mountUser + ":without:" + verb
+			rules := slices.Clone(role.Rules)
+			rules[0].Verbs = slices.Delete(slices.Clone(verbs), i, i+1)
+			if err := kube.permit(user, space, rules); err != nil {
+				t.Fatal(err)
+			}
+			b := newBackendAt(t, kube.as(user), newName(), func(c *kubelease.Config) { c.LeaseNamespace = space })
+			if err := cycle(t, b); !errors.Is(err, lockmgr.ErrUnavailable) && verb != "watch" || verb == "watch" && kubelease.Connected(b) {
+				t.Fatalf("all goes without %s: %v", verb, err)
+			}
+		})
+	}
+}
+
+// cycle does what a mount does.
+func cycle(t *testing.T, b *kubelease.Backend) error {
+	ctx := within(t, 2*time.Second)
+	if _, err := b.VolumeRecord(ctx, []byte("record")); err != nil {
+		return err
+	}
+	s, err := b.OpenSession(ctx, lockmgr.SessionInfo{}, time.Minute)
+	if err != nil {
+		return err
+	}
+	g, err := s.Acquire(ctx, request(lockmgr.NoWait, file("f")))
+	if err == nil {
+		err = s.Release(ctx, g[0])
+	}
+	return errors.Join(err, s.Close(ctx))
+}
+
+// Whoever has the locks of one namespace has none of another's.
+func TestOtherNamespace(t *testing.T) {
+	other, err := kube.newSpace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kube.dropSpace(other)
+	b := newBackendAt(t, kube.as(mountUser), newName(), func(c *kubelease.Config) { c.LeaseNamespace = other })
+	if _, err := b.Entries(within(t, patience), ""); !errors.Is(err, lockmgr.ErrUnavailable) || !strings.Contains(err.Error(), "forbidden") {
+		t.Fatalf("Entries: %v", err)
+	}
+	if _, err := b.VolumeRecord(within(t, patience), []byte("r")); !errors.Is(err, lockmgr.ErrUnavailable) || !strings.Contains(err.Error(), "forbidden") {
+		t.Fatalf("VolumeRecord: %v", err)
+	}
+}

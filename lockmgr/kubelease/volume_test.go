@@ -1,0 +1,182 @@
+package kubelease_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/kubelease"
+)
+
+func mustRecord(t *testing.T, b *kubelease.Backend, want, stands string) {
+	t.Helper()
+	if got, err := b.VolumeRecord(within(t, patience), []byte(want)); err != nil || string(got) != stands {
+		t.Fatalf("VolumeRecord(%q): %q, %v; want %q", want, got, err, stands)
+	}
+}
+
+func openErr(t *testing.T, b *kubelease.Backend) error {
+	t.Helper()
+	s, err := b.OpenSession(within(t, patience), lockmgr.SessionInfo{}, time.Minute)
+	if err == nil {
+		_ = s.Close(within(t, patience))
+	}
+	return err
+}
+
+// The first record stands; what comes later is told of it.
+func TestVolumeRecord(t *testing.T) {
+	name, l := newName(), &link{}
+	b := newBackendAt(t, l.to(kube.as(mountUser)), name)
+	rule, _ := first(swallowed, writes("volume", "create"))
+	l.obey(rule)
+	mustRecord(t, b, "one", "one")
+	mustRecord(t, b, "two", "one")
+	mustRecord(t, newBackend(t, name), "two", "one")
+}
+
+// The record is replaced only while nobody has the volume mounted, and whatever
+// answer is lost.
+func TestReplaceVolumeRecord(t *testing.T) {
+	name, l := newName(), &link{}
+	b, other := newBackendAt(t, l.to(kube.as(mountUser)), name), newBackend(t, name)
+	mustRecord(t, b, "old", "old")
+	mustRecord(t, other, "old", "old")
+
+	s, err := other.OpenSession(within(t, patience), lockmgr.SessionInfo{Node: "n1", Mountpoint: "/mnt/n1"}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	renew(t, s, 100*time.Millisecond)
+	err = b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new"))
+	if inUse := new(*lockmgr.VolumeInUseError); !errors.As(err, inUse) || !strings.Contains(err.Error(), "/mnt/n1 on n1") {
+		t.Errorf("while it is mounted: %v", err)
+	}
+	mustRecord(t, b, "old", "old")
+	if err := openErr(t, other); err != nil {
+		t.Errorf("a session after the attempt: %v", err)
+	}
+}
+
+// Whatever answer is lost, the record is replaced once.
+func TestReplaceVolumeRecordUnanswered(t *testing.T) {
+	for n := range 2 { // the mark, the record
+		name, l := newName(), &link{}
+		b := newBackendAt(t, l.to(kube.as(mountUser)), name)
+		mustRecord(t, b, "old", "old")
+		seen := 0
+		l.obey(func(c *call) fate {
+			if writes("volume", "update")(c) {
+				if seen++; seen == n+1 {
+					return swallowed
+				}
+			}
+			return passed
+		})
+		if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new")); err != nil {
+			t.Error(err)
+		}
+		if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("third")); !errors.Is(err, lockmgr.ErrVolumeChanged) {
+			t.Errorf("with an old record: %v", err)
+		}
+		if err := openErr(t, b); err != nil {
+			t.Errorf("session after the change: %v", err)
+		}
+	}
+}
+
+// The session of a mount that has died keeps the record for its TTL only, also if
+// nobody else is there.
+func TestReplaceVolumeRecordOfDeadMount(t *testing.T) {
+	name := newName()
+	dead := newBackend(t, name)
+	mustRecord(t, dead, "old", "old")
+	openFor(t, dead, 2*time.Second)
+	dead.Close()
+	b := newBackend(t, name)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := b.ReplaceVolumeRecord(ctx, []byte("old"), []byte("new")); !errors.As(err, new(*lockmgr.VolumeInUseError)) {
+		t.Fatalf("before it is known to be dead: %v", err)
+	}
+	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A mount that was away while the record changed opens no session, and so
+// takes no lock by what it used to be.
+func TestNoSessionBesideAnotherRecord(t *testing.T) {
+	name := newName()
+	b, away := newBackend(t, name), newBackend(t, name)
+	mustRecord(t, b, "old", "old")
+	mustRecord(t, away, "old", "old")
+	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	if err := openErr(t, away); !errors.Is(err, lockmgr.ErrVolumeChanged) {
+		t.Errorf("OpenSession = %v, want ErrVolumeChanged", err)
+	}
+}
+
+// While the record is being replaced no session is opened; a mark whose owner has
+// died is taken away, and then its owner changes nothing any more.
+func TestMarkedRecord(t *testing.T) {
+	name, l := newName(), &link{}
+	clock := &fastClock{}
+	b, other := newBackendAt(t, l.to(kube.as(mountUser)), name), newBackend(t, name, func(c *kubelease.Config) { c.Clock = clock })
+	mustRecord(t, b, "old", "old")
+	mustRecord(t, other, "old", "old")
+	updates := 0
+	l.obey(func(c *call) fate {
+		if writes("volume", "update")(c) {
+			if updates++; updates > 1 {
+				return cut
+			}
+		}
+		return passed
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := b.ReplaceVolumeRecord(ctx, []byte("old"), []byte("new")); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Fatalf("ReplaceVolumeRecord: %v", err)
+	}
+	if err := openErr(t, other); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Fatalf("OpenSession beside the mark: %v", err)
+	}
+	clock.ahead.Store(int64(time.Minute))
+	eventually(t, "the mark is taken away", func() bool { return openErr(t, other) == nil })
+	mustRecord(t, other, "old", "old")
+}
+
+// fastClock can be put ahead.
+type fastClock struct{ ahead atomic.Int64 }
+
+func (c *fastClock) Now() boottime.Instant {
+	return boottime.System{}.Now().Add(time.Duration(c.ahead.Load()))
+}
+
+// A record that was deleted with everything else is put again by the mounts that
+// live.
+func TestForgottenRecordIsPutAgain(t *testing.T) {
+	name := newName()
+	b := newBackend(t, name)
+	mustRecord(t, b, "old", "old")
+	if err := raw(t).Delete(t.Context(), names(t, name, "volume")[0], metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := openErr(t, b); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Errorf("OpenSession = %v, want ErrUnavailable, to be tried again", err)
+	}
+	if err := openErr(t, b); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	mustRecord(t, newBackend(t, name), "new", "old")
+}
