@@ -47,6 +47,7 @@ type DialConfig struct {
 // The client pings a silent connection and drops it when no answer comes; gRPC
 // pings no more often than every 10 s. Data that is not acknowledged within the
 // same timeout drops it too (TCP_USER_TIMEOUT), which is what a renewal meets.
+// What is acknowledged, and not answered, is the business of members.
 const (
 	keepAliveTime    = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
@@ -86,7 +87,7 @@ func dial(ctx context.Context, cfg DialConfig) (*clientv3.Client, error) {
 		DialTimeout:          cfg.DialTimeout,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
-		DialOptions:          []grpc.DialOption{grpc.WithConnectParams(reconnect)},
+		DialOptions:          append(newMembers(len(cfg.Endpoints), cfg.Logger).options(), grpc.WithConnectParams(reconnect)),
 		Logger:               zap.NewNop(), // its errors come back to us
 	}
 	if cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != "" {

@@ -154,10 +154,12 @@ func (w *flawedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 	return feed
 }
 
-// link is a connection to etcd that can be cut.
+// link is a connection to etcd that can be cut, or freeze.
 type link struct {
 	t    *testing.T
 	path string
+
+	frozen sync.RWMutex // for reading: something passes
 
 	mu       sync.Mutex
 	listener net.Listener // nil while cut
@@ -167,19 +169,26 @@ type link struct {
 
 // linked returns a client behind a link.
 func linked(t *testing.T) (*clientv3.Client, *link) {
-	l := &link{t: t, path: filepath.Join(filepath.Dir(endpointPath()), "link-"+newName())}
-	l.heal()
-	t.Cleanup(func() {
-		l.cut()
-		l.running.Wait()
-	})
-	client, err := etcdlock.Dial(t.Context(), etcdlock.DialConfig{Endpoints: []string{"unix://" + l.path}})
+	l := newLink(t)
+	client, err := etcdlock.Dial(t.Context(), etcdlock.DialConfig{Endpoints: []string{l.endpoint()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
 	return client, l
 }
+
+func newLink(t *testing.T) *link {
+	l := &link{t: t, path: filepath.Join(filepath.Dir(endpointPath()), "link-"+newName())}
+	l.heal()
+	t.Cleanup(func() {
+		l.cut()
+		l.running.Wait()
+	})
+	return l
+}
+
+func (l *link) endpoint() string { return "unix://" + l.path }
 
 func (l *link) heal() {
 	listener, err := net.Listen("unix", l.path)
@@ -216,7 +225,7 @@ func (l *link) join(via net.Listener, near, far net.Conn) {
 	l.conns = append(l.conns, near, far)
 	for _, pair := range [][2]net.Conn{{near, far}, {far, near}} {
 		l.running.Go(func() {
-			_, _ = io.Copy(pair[0], pair[1])
+			_, _ = io.Copy(pair[0], thawed{pair[1], &l.frozen})
 			pair[0].Close()
 		})
 	}
@@ -233,4 +242,17 @@ func (l *link) cut() {
 		c.Close()
 	}
 	l.conns = nil
+}
+
+// thawed reads what comes while nothing is frozen.
+type thawed struct {
+	io.Reader
+	frozen *sync.RWMutex
+}
+
+func (r thawed) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	r.frozen.RLock()
+	defer r.frozen.RUnlock()
+	return n, err
 }
