@@ -17,8 +17,8 @@ func (s *Session) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
 	return err
 }
 
-// AwaitGone is lockmgr.Breaker's: one watch of the entry, and one read when it
-// stands.
+// AwaitGone is lockmgr.Breaker's: one watch of the entry, one read when it
+// stands, and one now and then.
 func (b *Backend) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
 	var r retrier
 	return r.do(ctx, func() error { return b.awaitGone(ctx, g) })
@@ -33,10 +33,14 @@ func (b *Backend) awaitGone(ctx context.Context, g lockmgr.Grant) error {
 	}
 	defer watch.stop()
 	stands := clientv3.Compare(clientv3.CreateRevision(entry), "=", g.Token)
-	resp, err := b.txn(ctx, []clientv3.Cmp{stands}, nil, nil)
-	if err != nil || !resp.Succeeded {
-		return err
+	for {
+		resp, err := b.txn(ctx, []clientv3.Cmp{stands}, nil, nil)
+		if err != nil || !resp.Succeeded {
+			return err
+		}
+		gone, err := watch.next(ctx, lookEvery)
+		if err != nil || len(gone) > 0 { // the key is unique: whatever is deleted is it
+			return err
+		}
 	}
-	_, err = watch.next(ctx) // the key is unique: whatever is deleted is it
-	return err
 }

@@ -126,11 +126,12 @@ func (kv *flawedKV) take(commit func() (*clientv3.TxnResponse, error)) flaw {
 	return f
 }
 
-// flawedWatcher refuses watches, as a member without a leader does, and counts
-// those that stand.
+// flawedWatcher refuses watches, as a member without a leader does, or tells them
+// of nothing, as one that hangs. It counts those that stand.
 type flawedWatcher struct {
 	clientv3.Watcher
 	refuse  atomic.Bool
+	deaf    atomic.Bool
 	refused atomic.Int64
 	stood   atomic.Int64
 }
@@ -151,6 +152,16 @@ func (w *flawedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 	}
 	feed := w.Watcher.Watch(ctx, key, opts...) // returns when the watch stands
 	w.stood.Add(1)
+	if w.deaf.Load() {
+		created := make(chan clientv3.WatchResponse, 1)
+		created <- <-feed
+		go func() {
+			defer close(created)
+			for range feed { // until the watch is cancelled
+			}
+		}()
+		return created
+	}
 	return feed
 }
 

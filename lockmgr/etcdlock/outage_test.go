@@ -226,3 +226,31 @@ func TestExpiry(t *testing.T) {
 		t.Fatal(list)
 	}
 }
+
+// A member that hangs tells a watch of nothing. Who waits looks for himself, now
+// and then.
+func TestDeafWatch(t *testing.T) {
+	client := dial(t)
+	watcher := watchFlawed(client)
+	b, etcd := newVolume(t, dial(t))
+	other, s := open(t, b), open(t, newBackend(t, client, etcd.name))
+	eventually(t, "the record is watched", func() bool { return watcher.stood.Load() > 0 })
+	watcher.deaf.Store(true)
+	var waits []<-chan answer
+	held := must(t, other, lockmgr.Queue, file("f"), file("g"))
+	for wait, path := range map[lockmgr.Wait]string{lockmgr.Queue: "f", lockmgr.Retry: "g"} {
+		waits = append(waits, start(within(t, patience), s, request(wait, file(path))))
+	}
+	gone := make(chan error, 1)
+	go func() { gone <- newBackend(t, client, etcd.name).AwaitGone(within(t, patience), held[0]) }()
+	eventually(t, "all watch", func() bool { return watcher.stood.Load() > 3 })
+	release(t, other, held...)
+	for _, got := range waits {
+		if a := await(t, got); a.err != nil {
+			t.Error(a.err)
+		}
+	}
+	if err := <-gone; err != nil {
+		t.Error(err)
+	}
+}

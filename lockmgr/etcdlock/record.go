@@ -36,7 +36,7 @@ func (s *Session) followRecord(r *retrier, rev int64) error {
 	}
 	r.answered()
 	for {
-		keys, err := w.next(s.over)
+		keys, err := w.next(s.over, lookEvery)
 		if err != nil {
 			return err
 		}

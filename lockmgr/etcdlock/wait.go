@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -55,12 +56,14 @@ func (a *acquisition) follow(ctx context.Context) error {
 	}
 	a.retrier.answered()
 	for a.known.waitsFor(until) {
-		keys, err := w.next(ctx)
+		// A look reads all who are ahead: in a long line each looks less often.
+		keys, err := w.next(ctx, lookEvery*time.Duration(1+len(a.known.ahead)/16))
 		if err != nil {
 			return err
 		}
 		a.known.gone(keys)
-		if a.known.token != 0 && slices.ContainsFunc(a.own, func(own string) bool { return slices.Contains(keys, own) }) {
+		ours := a.known.token != 0 && slices.ContainsFunc(a.own, func(own string) bool { return slices.Contains(keys, own) })
+		if ours || len(keys) == 0 {
 			if err := a.look(ctx); err != nil { // tells whether the session went too
 				return err
 			}

@@ -82,15 +82,24 @@ func (d *deletes) forward(ctx context.Context, feed clientv3.WatchChan) {
 	}
 }
 
-// next returns the keys deleted next. Errors: ErrUnavailable, when the watch
-// ended or ctx did.
-func (d *deletes) next(ctx context.Context) ([]string, error) {
+// lookEvery is how often who watches looks for himself. A member that hangs, or
+// waits for its disk, tells no watch anything for as long as it likes; and is
+// avoided once it leaves a look without an answer.
+const lookEvery = 5 * time.Second
+
+// next returns the keys deleted next, or none after a while. Errors:
+// ErrUnavailable, when the watch ended or ctx did.
+func (d *deletes) next(ctx context.Context, while time.Duration) ([]string, error) {
+	quiet := time.NewTimer(while)
+	defer quiet.Stop()
 	select {
 	case m := <-d.ch:
 		if m.err != nil {
 			return nil, fmt.Errorf("%w: watch: %v", lockmgr.ErrUnavailable, m.err)
 		}
 		return m.keys, nil
+	case <-quiet.C:
+		return nil, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
 	}
