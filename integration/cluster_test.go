@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -14,12 +15,15 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+
+	"golang.org/x/sys/unix"
 )
 
 // memberEnv makes the test binary a member of a cluster.
@@ -159,6 +163,11 @@ func (m *member) kill() {
 	}
 }
 
+// freeze stops the member as SIGSTOP does: its connections stay, and nothing
+// answers on them.
+func (m *member) freeze() { m.t.Helper(); freeze(m.t, m.cmd.Process.Pid) }
+func (m *member) thaw()   { _ = m.cmd.Process.Signal(unix.SIGCONT) }
+
 // healthy returns when all members serve and agree on a leader.
 func (c *cluster) healthy() {
 	c.t.Helper()
@@ -187,4 +196,68 @@ func (c *cluster) status(m *member) *clientv3.StatusResponse {
 		return nil
 	}
 	return s
+}
+
+// leader returns the leader, and the others.
+func (c *cluster) leader() (leader *member, followers []*member) {
+	c.t.Helper()
+	eventually(c.t, "there is one leader", func() bool {
+		leader, followers = nil, nil
+		for _, m := range c.members {
+			if s := c.status(m); s != nil && s.Leader == s.Header.MemberId {
+				leader = m
+			} else {
+				followers = append(followers, m)
+			}
+		}
+		return len(followers) == len(c.members)-1
+	})
+	return leader, followers
+}
+
+// moveLeader hands the leadership to a follower.
+func (c *cluster) moveLeader() {
+	c.t.Helper()
+	eventually(c.t, "the leader moves", func() bool {
+		leader, followers := c.leader()
+		to := c.status(followers[0])
+		if to == nil {
+			return false
+		}
+		// Only the leader itself takes this request.
+		direct, err := clientv3.New(clientv3.Config{Endpoints: []string{leader.config.Client.String()}, Logger: zap.NewNop()})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		defer direct.Close()
+		ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
+		defer cancel()
+		_, err = direct.MoveLeader(ctx, to.Header.MemberId)
+		return err == nil
+	})
+}
+
+// compact has etcd forget all revisions but the last.
+func (c *cluster) compact() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), callTimeout)
+	defer cancel()
+	now, err := c.client.Get(ctx, "/")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := c.client.Compact(ctx, now.Header.Revision); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) defragment() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), callTimeout)
+	defer cancel()
+	for _, url := range c.urls() {
+		if _, err := c.client.Defragment(ctx, url); err != nil {
+			c.t.Fatal(err)
+		}
+	}
 }

@@ -1,0 +1,109 @@
+package integration
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Each fault meets programs at work on several mounts. None of them writes in
+// another's time, whatever happens (the history is checked), and all of them go
+// on when it is over. docs/FAULTS.md says what they see meanwhile.
+
+// spared fails the test if a call on an open file failed: no lock was lost.
+func (tr *trial) spared() {
+	tr.t.Helper()
+	for _, w := range tr.writers {
+		for _, o := range w.history() {
+			if o.Errno != 0 && (o.Kind == wrote || o.Kind == cut || o.Kind == closed) {
+				tr.t.Errorf("a lock was lost: %s of %s got %v", o.Kind, o.Hold, o.Errno)
+			}
+		}
+	}
+}
+
+// saw returns when some program had a call return since that matches.
+func (tr *trial) saw(since int64, what string, match func(op) bool) {
+	tr.t.Helper()
+	eventually(tr.t, what, func() bool {
+		for _, w := range tr.writers {
+			for _, o := range w.history() {
+				if o.Return > since && match(o) {
+					return true
+				}
+			}
+		}
+		return false
+	})
+}
+
+func (m *mount) said(message string) bool { return strings.Contains(m.log.String(), `msg="`+message) }
+
+func (m *mount) isSuspended() bool { return m.said("lock session suspended") }
+
+// between waits for a while that chance decides: as long as a fault lasts.
+func between(least, most time.Duration) { time.Sleep(least + rand.N(most-least)) }
+
+// outages are faults of the lock service that no lease dies of: each is over, or
+// a majority serves again, well within a time to live.
+var outages = map[string]func(tr *trial){
+	"leader killed": func(tr *trial) {
+		leader, _ := tr.cluster.leader()
+		leader.kill()
+		tr.goesOn("without the old leader")
+		leader.start()
+		tr.cluster.healthy()
+	},
+	"leader moved": func(tr *trial) {
+		for range 3 {
+			tr.cluster.moveLeader()
+			tr.goesOn("with another leader")
+		}
+	},
+	"leader paused": func(tr *trial) {
+		leader, _ := tr.cluster.leader()
+		leader.freeze()
+		defer leader.thaw()
+		tr.goesOn("without the leader")
+	},
+	"follower paused": func(tr *trial) {
+		_, followers := tr.cluster.leader()
+		followers[0].freeze()
+		defer followers[0].thaw()
+		tr.goesOn("without one follower")
+	},
+	"all restarted": func(tr *trial) {
+		for _, m := range tr.cluster.members {
+			m.kill()
+		}
+		between(100*time.Millisecond, 500*time.Millisecond)
+		for _, m := range tr.cluster.members {
+			m.start()
+		}
+		tr.cluster.healthy()
+	},
+	"compacted and defragmented": func(tr *trial) {
+		for range 3 {
+			tr.cluster.compact()
+			tr.cluster.defragment()
+		}
+	},
+}
+
+// A short outage costs programs a pause, and no lock. (docs/SEMANTICS.md, rule 11.)
+func TestShortOutages(t *testing.T) {
+	c := newCluster(t)
+	for name, outage := range outages {
+		t.Run(name, func(t *testing.T) {
+			tr := c.newTrial(t, "--wait", "-1")
+			tr.work(tr.mount("a"), 2)
+			tr.work(tr.mount("b"), 2)
+			tr.goesOn("before the fault")
+			outage(tr)
+			tr.goesOn("after the fault")
+			tr.finish()
+			tr.spared()
+		})
+	}
+}
