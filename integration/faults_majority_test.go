@@ -1,0 +1,96 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// loseMajority kills two of the three members.
+func (c *cluster) loseMajority() (back func()) {
+	c.t.Helper()
+	leader, followers := c.leader()
+	leader.kill()
+	followers[0].kill()
+	return func() {
+		c.t.Helper()
+		leader.start()
+		followers[0].start()
+		c.healthy()
+	}
+}
+
+// The majority of etcd is away. Until the deadline of their mount's session
+// programs write on; past it writes wait, and go on when it is back: without a
+// leader no lease dies. One that stays away for longer than --suspend-wait costs
+// the locks, and new ones are granted when it is back.
+func TestMajorityLost(t *testing.T) {
+	c := newCluster(t)
+	t.Run("within the time to live", func(t *testing.T) {
+		tr := c.newTrial(t, "--wait", "-1")
+		tr.work(tr.mount("a"), 2)
+		tr.work(tr.mount("b"), 2)
+		tr.goesOn("before the fault")
+		c.loseMajority()()
+		tr.goesOn("with the majority back")
+		tr.finish()
+		tr.spared()
+	})
+	t.Run("until writes wait", func(t *testing.T) {
+		tr := c.newTrial(t, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "60s")
+		mounts := []*mount{tr.mount("a"), tr.mount("b")}
+		for _, m := range mounts {
+			tr.work(m, 2)
+		}
+		tr.goesOn("before the fault")
+		back := c.loseMajority()
+		for _, m := range mounts {
+			eventually(t, m.name+" is suspended", m.isSuspended)
+		}
+		since := monotonic()
+		between(time.Second, 2*time.Second)
+		for _, w := range tr.writers {
+			for _, o := range w.history() {
+				if o.Kind == wrote && o.Call > since && o.Return != 0 {
+					t.Errorf("a write of a suspended session returned: %+v", o)
+				}
+			}
+		}
+		back()
+		tr.goesOn("with the majority back")
+		tr.finish()
+		tr.spared()
+	})
+	t.Run("beyond", func(t *testing.T) {
+		tr := c.newTrial(t, "--wait", "-1", "--ttl", shortTTL.String(), "--suspend-wait", "1s")
+		mounts := []*mount{tr.mount("a"), tr.mount("b")}
+		holders := make(map[*mount]*agent)
+		fds := make(map[*mount]int)
+		for _, m := range mounts {
+			tr.work(m, 2)
+			holders[m] = newAgent(t)
+			fds[m] = holders[m].open(m.path("of-"+m.name), wronly|create|appends)
+			holders[m].must(call{Op: "write", FD: fds[m], Data: "x"})
+		}
+		tr.goesOn("before the fault")
+		back := c.loseMajority()
+		began := time.Now()
+		for m, holder := range holders {
+			r := result{}
+			eventually(t, "a write fails", func() bool {
+				r = holder.do(call{Op: "write", FD: fds[m], Data: "x"})
+				return r.Errno != 0
+			})
+			if r.Errno != unix.EIO {
+				t.Errorf("write: %v, want EIO", r.Err())
+			}
+			t.Logf("on %s a write got EIO %v after the majority was lost", m.name, time.Since(began).Round(100*time.Millisecond))
+			other := newAgent(t)
+			other.fails(call{Op: "open", Path: m.path("other"), Flags: wronly | create | nonblock}, unix.ENOLCK)
+		}
+		back()
+		tr.goesOn("with the majority back")
+		tr.finish()
+	})
+}
