@@ -1,0 +1,162 @@
+package integration
+
+import (
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// wire is what connects one mount to a cluster. It can be cut, so that
+// connections break and new ones are refused; or go silent, in one direction or
+// in both: what is sent arrives late then.
+type wire struct {
+	t                 *testing.T
+	requests, replies gate
+	ends              []*wireEnd // one for each member
+}
+
+// wireEnd stands for one member.
+type wireEnd struct {
+	wire       *wire
+	listen, to string
+
+	mu       sync.Mutex
+	listener net.Listener // nil while it is cut
+	conns    []net.Conn
+	running  sync.WaitGroup
+}
+
+// newWire returns one that is whole.
+func (c *cluster) newWire(t *testing.T) *wire {
+	t.Helper()
+	w := &wire{t: t}
+	for _, m := range c.members {
+		to := m.config.Client.Host
+		at := strings.LastIndexByte(to, '.') + 1
+		w.ends = append(w.ends, &wireEnd{wire: w, listen: to[:at] + "1" + to[at:], to: to}) // .1 becomes .11
+	}
+	w.mend()
+	t.Cleanup(func() {
+		w.requests.open()
+		w.replies.open()
+		w.cut()
+		for _, e := range w.ends {
+			e.running.Wait()
+		}
+	})
+	return w
+}
+
+// endpoints is a flag of the mount.
+func (w *wire) endpoints() string {
+	var urls []string
+	for _, e := range w.ends {
+		urls = append(urls, "http://"+e.listen)
+	}
+	return "--endpoints=" + strings.Join(urls, ",")
+}
+
+func (w *wire) cut() {
+	for _, e := range w.ends {
+		e.mu.Lock()
+		if e.listener != nil {
+			e.listener.Close()
+			e.listener = nil
+		}
+		for _, c := range e.conns {
+			c.Close()
+		}
+		e.conns = nil
+		e.mu.Unlock()
+	}
+}
+
+// mend undoes cut.
+func (w *wire) mend() {
+	w.t.Helper()
+	for _, e := range w.ends {
+		l, err := net.Listen("tcp", e.listen)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		e.mu.Lock()
+		e.listener = l
+		e.mu.Unlock()
+		e.running.Go(func() { e.serve(l) })
+	}
+}
+
+func (e *wireEnd) serve(l net.Listener) {
+	for {
+		near, err := l.Accept()
+		if err != nil {
+			return
+		}
+		far, err := net.Dial("tcp", e.to)
+		if err != nil {
+			near.Close()
+			continue
+		}
+		e.mu.Lock()
+		if e.listener == l {
+			e.conns = append(e.conns, near, far)
+			e.running.Go(func() { pump(far, near, &e.wire.requests) })
+			e.running.Go(func() { pump(near, far, &e.wire.replies) })
+		} else { // cut since
+			near.Close()
+			far.Close()
+		}
+		e.mu.Unlock()
+	}
+}
+
+// pump carries bytes through a gate until one end closes.
+func pump(to io.WriteCloser, from io.ReadCloser, g *gate) {
+	defer to.Close()
+	defer from.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		g.pass()
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// gate holds what is to pass while it is closed. The zero gate is open.
+type gate struct {
+	mu     sync.Mutex
+	opened chan struct{} // nil while it is open
+}
+
+func (g *gate) pass() {
+	g.mu.Lock()
+	opened := g.opened
+	g.mu.Unlock()
+	if opened != nil {
+		<-opened
+	}
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.opened == nil {
+		g.opened = make(chan struct{})
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.opened != nil {
+		close(g.opened)
+		g.opened = nil
+	}
+}
