@@ -39,17 +39,23 @@ func (v *volume) under(wrap func(below) gofs.InodeEmbedder) {
 	if err := os.Mkdir(bare, 0o755); err != nil {
 		v.t.Fatal(err)
 	}
+	layOver(v.t, bare, v.source, wrap)
+}
+
+// layOver mounts such a file system over bare until the test ends.
+func layOver(t *testing.T, bare, mountpoint string, wrap func(below) gofs.InodeEmbedder) {
+	t.Helper()
 	root := &gofs.LoopbackNode{RootData: &gofs.LoopbackRoot{Path: bare}}
-	server, err := gofs.Mount(v.source, wrap(below{root, wrap}), &gofs.Options{
+	server, err := gofs.Mount(mountpoint, wrap(below{root, wrap}), &gofs.Options{
 		MountOptions: fuse.MountOptions{DirectMountStrict: true, FsName: "below", Name: "test"},
 	})
 	if err != nil {
-		v.t.Fatal(err)
+		t.Fatal(err)
 	}
-	v.t.Cleanup(func() {
+	t.Cleanup(func() {
 		if err := server.Unmount(); err != nil {
-			v.t.Error(err)
-			_ = unix.Unmount(v.source, unix.MNT_DETACH)
+			t.Error(err)
+			_ = unix.Unmount(mountpoint, unix.MNT_DETACH)
 		}
 	})
 }
