@@ -184,8 +184,13 @@ func (m *mount) cleanup() {
 	case <-m.done:
 	case <-time.After(20 * time.Second):
 		m.t.Errorf("%s does not end on SIGTERM", m.name)
-		_ = m.cmd.Process.Kill()
-		<-m.done
+		_ = m.cmd.Process.Signal(unix.SIGQUIT) // its log says where it hangs
+		select {
+		case <-m.done:
+		case <-time.After(20 * time.Second):
+			_ = m.cmd.Process.Kill()
+			<-m.done
+		}
 	}
 	_ = unix.Unmount(m.dir, unix.MNT_DETACH)
 	if log := m.log.String(); strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") {
