@@ -65,7 +65,7 @@ func (f *FS) caller(in *fuse.InHeader, n *node, scope Scope, single func(lockmgr
 	if err == nil {
 		c.holder.PID, c.holder.Comm, c.holder.Pod = p.Process.PID, p.Comm, p.Pod
 		if p.Pod != "" && f.podName != nil {
-			c.holder.PodName, c.holder.Container = f.podName(p.Pod, p.Container)
+			c.holder.PodName, c.holder.Container = f.podName(p)
 		}
 		if n != nil && f.dev != "" {
 			c.selfWait = func() bool { return f.familyHasOpen(p.Process.PID, n) }

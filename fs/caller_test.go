@@ -101,9 +101,9 @@ func TestHolderNamesItsPod(t *testing.T) {
 		fakeThread{10, 10, 100, "0::/kubepods/burstable/pod" + uid + "/" + container + "\n"},
 		fakeThread{20, 20, 200, "0::/user.slice\n"})}}
 	for _, known := range []bool{true, false} {
-		f.podName = func(pod, id string) (string, string) {
-			if pod != uid || id != container {
-				t.Errorf("asked for pod %q, container %q", pod, id)
+		f.podName = func(c procid.Caller) (string, string) {
+			if c.Pod != uid || c.Container != container || c.Process.PID != 10 {
+				t.Errorf("asked for %+v", c)
 			}
 			if !known {
 				return "", ""

@@ -46,9 +46,9 @@ type Config struct {
 	Policy *policy.Policy
 	// AllowOther lets other users than the daemon's see the view.
 	AllowOther bool
-	// PodName, if not nil, tells what Kubernetes calls a pod and a container of it,
+	// PodName, if not nil, tells what Kubernetes calls a caller's pod and container,
 	// as far as is known: for people, who see it with the lock. It returns at once.
-	PodName func(uid, containerID string) (name, container string)
+	PodName func(procid.Caller) (name, container string)
 	// Pool; nil means one of the view's own: right if it is the only one of the process.
 	Pool *Pool
 	// Logger; nil means slog.Default().
@@ -70,7 +70,7 @@ type FS struct {
 	nameWait  time.Duration
 	readLocks bool
 	sync      Sync
-	podName   func(uid, containerID string) (name, container string)
+	podName   func(procid.Caller) (name, container string)
 	root      bool // the daemon may act for any user
 	log       *slog.Logger
 	server    *fuse.Server

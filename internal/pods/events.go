@@ -30,32 +30,36 @@ func (p *Pods) Observer(namespace, name string) func(lockmgr.Event) {
 			if errors.Is(e.Cause, lockmgr.ErrBroken) {
 				reason = reasonBroken
 			}
-			p.tell(e.Holder, corev1.EventTypeWarning, reason, fmt.Sprintf(
-				"%s in volume %s is not locked any more, and who has it open%s gets EIO: %v", e.Key, volume, by(e.Holder), e.Cause))
+			p.tell(e.Holder, corev1.EventTypeWarning, reason, fmt.Sprintf("%s lost the lock of %s in volume %s, and gets EIO from it: %v",
+				process(e.Holder), e.Key, volume, e.Cause))
 		case lockmgr.RequestWaits:
 			waited := e.Waited.Round(time.Second)
-			other := "another owner"
-			if e.For.Node != "" {
-				other = e.For.String()
-			}
-			p.tell(e.Holder, corev1.EventTypeNormal, reasonWaiting, fmt.Sprintf(
-				"waits%s for %s in volume %s for %v now; it is locked by %s", by(e.Holder), e.Key, volume, waited, other))
-			p.tell(e.For, corev1.EventTypeNormal, reasonWaitedFor, fmt.Sprintf(
-				"has locked%s %s in volume %s, for which somebody waits for %v now: %s", by(e.For), e.Key, volume, waited, e.Holder))
+			p.tell(e.Holder, corev1.EventTypeNormal, reasonWaiting, fmt.Sprintf("%s has waited %v for the lock of %s in volume %s, which is held by %s",
+				process(e.Holder), waited, e.Key, volume, somebody(e.For)))
+			p.tell(e.For, corev1.EventTypeNormal, reasonWaitedFor, fmt.Sprintf("%s holds the lock of %s in volume %s, for which %s has waited %v",
+				process(e.For), e.Key, volume, somebody(e.Holder), waited))
 		}
 	}
 }
 
-// by says which of a pod's processes is meant.
-func by(h lockmgr.Holder) string {
-	if h.PID == 0 {
-		return ""
-	}
-	s := fmt.Sprintf(" (pid %d on the node, %s", h.PID, h.Comm)
+// process says which of a pod's processes is meant.
+func process(h lockmgr.Holder) string {
+	s := fmt.Sprintf("%s (pid %d on node %s", h.Comm, h.PID, h.Node)
 	if h.Container != "" {
 		s += ", container " + h.Container
 	}
 	return s + ")"
+}
+
+// somebody says who a holder is that may be anywhere.
+func somebody(h lockmgr.Holder) string {
+	switch {
+	case h.Node == "":
+		return "another owner"
+	case h.Pod == "":
+		return process(h)
+	}
+	return "pod " + h.PodLabel() + ", " + process(h)
 }
 
 // tell puts an event on a holder's pod, if it is in one that has a name.

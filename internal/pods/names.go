@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockfs/lockfs/internal/procid"
 )
 
 // byUID is the index by the UIDs that cgroups have.
@@ -47,24 +49,26 @@ func strip(obj any) (any, error) {
 	return s, nil
 }
 
-// Name returns the namespace/name of the pod that procid.Caller.Pod is of, and
-// the name of its container; empty as far as they are not known. Of a pod inside of
-// a pod it is the one that this cluster knows. A nil Pods knows none.
-func (p *Pods) Name(uid, containerID string) (name, container string) {
-	if p == nil {
+// Name returns the namespace/name of a caller's pod, and the name of its
+// container; empty as far as they are not known. Of a pod inside of a pod it is the
+// one that this cluster knows. A nil Pods knows none.
+func (p *Pods) Name(caller procid.Caller) (name, container string) {
+	if p == nil || caller.Pod == "" {
 		return "", ""
 	}
-	pod := p.find(uid)
+	pod := p.find(caller.Pod)
 	if pod == nil {
 		return "", ""
 	}
+	name = pod.Namespace + "/" + pod.Name
 	for _, c := range pod.Status.ContainerStatuses {
 		// containerd://<id>
-		if _, id, ok := strings.Cut(c.ContainerID, "://"); ok && id == containerID && id != "" {
-			container = c.Name
+		if _, id, ok := strings.Cut(c.ContainerID, "://"); ok && id == caller.Container && id != "" {
+			return name, c.Name
 		}
 	}
-	return pod.Namespace + "/" + pod.Name, container
+	// It has just started.
+	return name, p.procs.ContainerName(caller.Process.PID)
 }
 
 func (p *Pods) find(uid string) *corev1.Pod {

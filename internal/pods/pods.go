@@ -14,6 +14,8 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/lockfs/lockfs/internal/procid"
 )
 
 // Config says which pods, and of which cluster.
@@ -28,6 +30,7 @@ type Config struct {
 
 // Pods knows the pods of this node.
 type Pods struct {
+	procs       procid.Proc // the machine's
 	informer    cache.SharedIndexInformer
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder

@@ -3,6 +3,8 @@ package pods
 import (
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/lockfs/lockfs/internal/procid"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/renew"
 )
@@ -39,11 +42,19 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, client: fake.NewClientset()}
-	var err error
+	proc := t.TempDir()
+	err := os.Mkdir(filepath.Join(proc, "7"), 0o755)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(proc, "7", "mountinfo"), []byte("1 2 8:1 /kubelet/pods/"+uid+"/containers/starting/0f /dev/termination-log rw\n"), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	c.Pods, err = Start(Config{Client: listOnly{c.client.CoreV1()}, Node: "here", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.procs.Root = proc
 	t.Cleanup(c.Close)
 	return c
 }
@@ -71,11 +82,15 @@ func (c *cluster) eventually(what string, cond func() bool) {
 	}
 }
 
+func caller(uid, id string) procid.Caller {
+	return procid.Caller{Pod: uid, Container: id, Process: lockmgr.Process{PID: 7}}
+}
+
 func (c *cluster) named(uid, id, want string) {
 	c.t.Helper()
 	var got string
 	c.eventually(fmt.Sprintf("%s is %s, not %s", uid, want, got), func() bool {
-		name, container := c.Name(uid, id)
+		name, container := c.Name(caller(uid, id))
 		got = name + " " + container
 		return got == want
 	})
@@ -83,12 +98,12 @@ func (c *cluster) named(uid, id, want string) {
 
 func TestNames(t *testing.T) {
 	c := newCluster(t)
-	if name, container := c.Name(uid, container); name != "" || container != "" {
+	if name, container := c.Name(caller(uid, container)); name != "" || container != "" {
 		t.Errorf("before anything is known: %q, %q", name, container)
 	}
 	p := pod("team-a", "web-0", uid)
 	c.put(p)
-	c.named(uid, container, "team-a/web-0 ") // it starts, and its containers have no ids yet
+	c.named(uid, container, "team-a/web-0 starting") // its containers have no ids yet
 	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", ContainerID: "containerd://" + strings.Repeat("1", 64)}}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "starting"}, {Name: "main", ContainerID: "containerd://" + container}}
 	if _, err := c.client.CoreV1().Pods("team-a").UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
@@ -96,7 +111,6 @@ func TestNames(t *testing.T) {
 	}
 	c.named(uid, container, "team-a/web-0 main")
 	c.named(uid, strings.Repeat("1", 64), "team-a/web-0 init")
-	c.named(uid, "", "team-a/web-0 ")
 	// One in a pod of a cluster inside this one.
 	c.named(uid+"/6a1b0f5e-7f0c-4f35-9e62-0d0b1f9b6a11", container, "team-a/web-0 main")
 
@@ -134,7 +148,7 @@ func (c *cluster) event(namespace, reason string) (found corev1.Event) {
 func TestEvents(t *testing.T) {
 	c := newCluster(t)
 	c.put(pod("team-a", "web-0", uid))
-	c.named(uid, "", "team-a/web-0 ")
+	c.named(uid, "", "team-a/web-0 starting")
 	key, err := lockmgr.FileKey("dir/f")
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +169,7 @@ func TestEvents(t *testing.T) {
 	if e.InvolvedObject.Name != "web-0" || string(e.InvolvedObject.UID) != uid || e.InvolvedObject.Kind != "Pod" || e.Type != "Warning" || e.Source.Host != "here" {
 		t.Errorf("the event is %+v", e)
 	}
-	for _, want := range []string{"dir/f in volume team-a/shared", "pid 7", "cp?", "container main", "EIO", "no renewal was answered in time"} {
+	for _, want := range []string{"lost the lock of dir/f in volume team-a/shared", "cp? (pid 7 on node here, container main)", "EIO", "no renewal was answered in time"} {
 		if !strings.Contains(e.Message, want) {
 			t.Errorf("the event says %q, and not %q", e.Message, want)
 		}
@@ -165,11 +179,11 @@ func TestEvents(t *testing.T) {
 		t.Errorf("the event says %q", e.Message)
 	}
 	tell(lockmgr.RequestWaits{Key: key, Holder: local, For: remote, Waited: 10 * time.Second})
-	if e = c.event("team-a", reasonWaiting); !strings.Contains(e.Message, "for 10s") || !strings.Contains(e.Message, "pod team-b/cron-1") || e.Type != "Normal" {
+	if e = c.event("team-a", reasonWaiting); !strings.Contains(e.Message, "waited 10s") || !strings.Contains(e.Message, "held by pod team-b/cron-1") || e.Type != "Normal" {
 		t.Errorf("the event is %+v", e)
 	}
 	e = c.event("team-b", reasonWaitedFor)
-	if e.InvolvedObject.Name != "cron-1" || string(e.InvolvedObject.UID) != remote.Pod || !strings.Contains(e.Message, "pid 7") {
+	if e.InvolvedObject.Name != "cron-1" || string(e.InvolvedObject.UID) != remote.Pod || !strings.Contains(e.Message, "for which pod "+uid+", cp") {
 		t.Errorf("the event is %+v", e)
 	}
 }
@@ -180,8 +194,8 @@ func TestEventsAreLimited(t *testing.T) {
 	c := newCluster(t)
 	c.put(pod("team-a", "web-0", uid))
 	c.put(pod("team-a", "last", hash))
-	c.named(uid, "", "team-a/web-0 ")
-	c.named(hash, "", "team-a/last ")
+	c.named(uid, "", "team-a/web-0 starting")
+	c.named(hash, "", "team-a/last starting")
 	tell := c.Observer("team-a", "shared")
 	for i := range 200 {
 		key, err := lockmgr.FileKey(fmt.Sprint("f", i))
