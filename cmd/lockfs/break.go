@@ -60,6 +60,7 @@ or if the lock service did not; 2 if the command must be given otherwise.`,
 	f.BoolVar(&o.force, "force", false, "end the session of a holder that does not answer, though it may write on until it notices")
 	f.DurationVar(&o.timeout, "timeout", 0, "how long a holder has to answer (default: the TTL of its session)")
 	bindEnv(cmd)
+	o.completeBackend(cmd)
 	return cmd
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/internal/embedetcd"
+	"github.com/lockfs/lockfs/internal/serve"
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
@@ -14,9 +15,12 @@ import (
 // that cannot work says so instead of hanging.
 const startTimeout = 15 * time.Second
 
-// connect reaches the lock service of a volume whose root is source: the etcd
-// that was named, or the embedded one, which it starts or joins.
-func (v *volumeFlags) connect(ctx context.Context, source string, log *slog.Logger) (b *etcdlock.Backend, closeAll func(), err error) {
+// connect reaches the lock service of a volume whose root is source: the one
+// that was named, or the embedded etcd, which it starts or joins.
+func (v *volumeFlags) connect(ctx context.Context, source string, log *slog.Logger) (b serve.Backend, closeAll func(), err error) {
+	if v.inKubernetes() {
+		return v.dialLeases(v.namespace, v.name, v.leaseNamespace, log)
+	}
 	dial := v.dial
 	dial.Logger = log
 	stop := func() {}
@@ -57,7 +61,7 @@ func embeddedDir(source string) (string, error) {
 }
 
 // dialBackend connects to an etcd that runs.
-func (v *volumeFlags) dialBackend(ctx context.Context, dial etcdlock.DialConfig) (*etcdlock.Backend, func(), error) {
+func (v *volumeFlags) dialBackend(ctx context.Context, dial etcdlock.DialConfig) (serve.Backend, func(), error) {
 	client, err := etcdlock.Dial(ctx, dial)
 	if err != nil {
 		return nil, nil, err

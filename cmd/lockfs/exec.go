@@ -99,6 +99,7 @@ answer; 2 if the command must be given otherwise.`,
 	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitConflict, "exit `status` when somebody else has the lock")
 	f.StringVar(&o.node, "node", "", "name of this node in 'lockfs ls' (default: the host name)")
 	bindEnv(cmd)
+	o.completeBackend(cmd)
 	return cmd
 }
 

@@ -15,6 +15,7 @@ import (
 
 // volumeFlags say which volume, and where its locks are kept.
 type volumeFlags struct {
+	backendFlags
 	namespace, name string
 	dial            etcdlock.DialConfig
 
@@ -24,6 +25,7 @@ type volumeFlags struct {
 func (v *volumeFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&v.namespace, "namespace", "default", "namespace of the volume")
 	fs.StringVar(&v.name, "name", "", "name of the volume (default: the last part of SOURCE's path)")
+	v.backendFlags.register(fs)
 	fs.StringSliceVar(&v.dial.Endpoints, "endpoints", nil, "etcd `URLs`, separated by commas (default: an embedded etcd, for this machine only)")
 	fs.StringVar(&v.dial.CAFile, "cacert", "", "`file` with the CA that signed etcd's certificates")
 	fs.StringVar(&v.dial.CertFile, "cert", "", "`file` with the client certificate for etcd")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	iofs "io/fs"
+	"log/slog"
 	"os"
 	pathpkg "path"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/embedetcd"
 	"github.com/lockfs/lockfs/internal/mounts"
+	"github.com/lockfs/lockfs/internal/serve"
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
@@ -32,7 +34,10 @@ type place struct {
 
 // reach finds the volume that path is in, by itself or by cmd's flags, and
 // connects to where its locks are kept, which it does not start.
-func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string) (*etcdlock.Backend, place, func(), error) {
+func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string) (serve.Backend, place, func(), error) {
+	if err := v.checkBackend(); err != nil {
+		return nil, place{}, nil, err
+	}
 	v.namespaceSet = cmd.Flags().Changed("namespace")
 	var at place
 	var dial etcdlock.DialConfig
@@ -50,7 +55,11 @@ func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string
 	if err != nil {
 		return nil, at, nil, err
 	}
-	embedded := len(v.dial.Endpoints) == 0
+	if v.inKubernetes() {
+		backend, closeBackend, err := v.dialLeases(v.namespace, v.name, v.leaseNamespace, slog.New(slog.DiscardHandler))
+		return backend, at, closeBackend, err
+	}
+	embedded := !v.remote()
 	if embedded {
 		dial.DialTimeout = 2 * time.Second // it takes less than one to take over
 	}
@@ -105,7 +114,7 @@ func (at place) entries(ctx context.Context, backend lockmgr.Backend, keys []loc
 // its locks are kept.
 func (v *volumeFlags) locate(path string) (at place, dial etcdlock.DialConfig, err error) {
 	at.source, at.path, err = findVolume(path)
-	if errors.Is(err, errNoVolume) && len(v.dial.Endpoints) > 0 && v.name != "" {
+	if errors.Is(err, errNoVolume) && v.remote() && v.name != "" {
 		return place{path: pathpkg.Clean("/" + path)[1:]}, v.dial, nil
 	}
 	if err != nil {
@@ -120,7 +129,7 @@ func (v *volumeFlags) locate(path string) (at place, dial etcdlock.DialConfig, e
 	}
 	v.namespace, v.name = namespace, name
 	dial = v.dial
-	if len(dial.Endpoints) == 0 {
+	if !v.remote() {
 		dir, err := embeddedDir(at.source)
 		if err != nil {
 			return at, dial, err
@@ -162,7 +171,7 @@ func findVolume(path string) (source, below string, err error) {
 			return "", "", err
 		}
 		if dir == filepath.Dir(dir) {
-			return "", "", usage(fmt.Errorf("%s is %w: give such a PATH, or --endpoints and --name", path, errNoVolume))
+			return "", "", usage(fmt.Errorf("%s is %w: give such a PATH, or --endpoints (or --backend kubernetes) and --name", path, errNoVolume))
 		}
 	}
 }

@@ -52,6 +52,7 @@ volume, and PATH is relative to its root, which need not be on this machine.`,
 	cmd.Flags().VarP(&o.output, "output", "o", "output format: "+o.output.list())
 	bindEnv(cmd)
 	complete(cmd, "output", o.output.words())
+	o.completeBackend(cmd)
 	return cmd
 }
 

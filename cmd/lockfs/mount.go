@@ -55,7 +55,7 @@ func newMount() *cobra.Command {
 until it is unmounted or the program gets SIGINT or SIGTERM.
 
 All mounts of a volume must agree on --namespace, --name, SOURCE's root and the policy
-(--policy, --rule), and use the same lock service. Without --endpoints that is an etcd which lockfs runs by itself, for the mounts of
+(--policy, --rule), and use the same lock service. Without --endpoints or --backend kubernetes that is an etcd which lockfs runs by itself, for the mounts of
 this machine only.`,
 		Example: `  # Try it on one machine
   lockfs mount /srv/shared /mnt/shared
@@ -63,12 +63,15 @@ this machine only.`,
   # On every node, over a network volume
   lockfs mount --endpoints https://etcd:2379 --name shared /net/shared /mnt/shared
 
+  # The same, with the locks in a Kubernetes cluster
+  lockfs mount --backend kubernetes --kubeconfig ~/.kube/config --name shared /net/shared /mnt/shared
+
   # Logs need no lock, and nobody changes the configuration
   lockfs mount --rule '*.log nolock' --rule '/etc/** readonly' /srv/shared /mnt/shared`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.source, o.mountpoint = args[0], args[1]
-			if err := o.settle(cmd, len(o.dial.Endpoints) > 0); err != nil {
+			if err := o.settle(cmd, o.remote()); err != nil {
 				return err
 			}
 			return o.run(cmd.Context())
@@ -78,7 +81,7 @@ this machine only.`,
 	o.volumeFlags.register(f)
 	o.policyFlags.register(f)
 	f.BoolVar(&o.setPolicy, "set-policy", false, "make --policy and --rule the volume's policy; it must not be mounted anywhere with another")
-	o.daemonFlags.register(cmd, "as root with --endpoints")
+	o.daemonFlags.register(cmd, "as root with --endpoints or --backend kubernetes")
 	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long a lock outlives a mount that is cut off or killed; whole seconds, at least 3s")
 	f.Var(&o.wait, "wait", "how long an open waits for a lock; 0 refuses at once, -1 waits for ever")
 	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a request that cannot queue (rename, unlink, truncate, …) tries a lock held on another node")
@@ -92,6 +95,7 @@ this machine only.`,
 	bindEnv(cmd)
 	complete(cmd, "scope", o.scope.words())
 	complete(cmd, "sync", o.sync.words())
+	o.completeBackend(cmd)
 	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= 2 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -125,15 +129,18 @@ func (o *mountOptions) check() error {
 	if err := o.renew().Validate(); err != nil {
 		return usage(fmt.Errorf("--ttl %v: %w", o.ttl, err))
 	}
-	if o.embedded && len(o.dial.Endpoints) > 0 {
-		return usage(errors.New("--embedded and --endpoints exclude each other: drop one"))
+	if err := o.checkBackend(); err != nil {
+		return err
+	}
+	if o.embedded && o.remote() {
+		return usage(errors.New("--embedded excludes --endpoints and --backend kubernetes: drop one"))
 	}
 	fstype, network, err := mounts.NetworkFS(o.source)
 	if err != nil {
 		return err
 	}
-	if network && len(o.dial.Endpoints) == 0 && !o.embedded {
-		return usage(fmt.Errorf("%s is on a network file system (%s), and locks kept on this machine exclude no other: give --endpoints, or --embedded if only this machine writes there", o.source, fstype))
+	if network && !o.remote() && !o.embedded {
+		return usage(fmt.Errorf("%s is on a network file system (%s), and locks kept on this machine exclude no other: give --endpoints or --backend kubernetes, or --embedded if only this machine writes there", o.source, fstype))
 	}
 	if o.sync.value == syncAuto {
 		o.sync.value = ""

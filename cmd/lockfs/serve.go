@@ -27,6 +27,7 @@ const reloadEvery = time.Second
 // serveOptions are the flags of 'lockfs serve'.
 type serveOptions struct {
 	daemonFlags
+	kubeFlags
 	config, credentials, stateDir string
 
 	log   *slog.Logger
@@ -56,7 +57,7 @@ mounted is tried again, and keeps none of the others waiting.`,
     - "*.log nolock"`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.settle(cmd, true); err != nil {
+			if err := errors.Join(o.settle(cmd, true), o.kubeFlags.check()); err != nil {
 				return err
 			}
 			return o.run(cmd.Context())
@@ -67,6 +68,7 @@ mounted is tried again, and keeps none of the others waiting.`,
 	f.StringVar(&o.credentials, "credentials-dir", "", "`directory` of those that the file names as credentials")
 	f.StringVar(&o.stateDir, "state-dir", "/run/lockfs", "`directory` that outlives the daemon and not the machine's boot: what proves to the next daemon that this one is dead")
 	o.daemonFlags.register(cmd, "as root")
+	o.kubeFlags.register(f)
 	bindEnv(cmd)
 	return cmd
 }
@@ -155,8 +157,8 @@ func (o *serveOptions) specs(file *config.File) []serve.Spec {
 
 // connect reaches the lock service of a volume.
 func (o *serveOptions) connect(ctx context.Context, v config.Volume, log *slog.Logger) (serve.Backend, func(), error) {
-	if v.Backend != config.BackendEtcd {
-		return nil, nil, fmt.Errorf("backend %s is not in this build", v.Backend)
+	if v.Backend == config.BackendKubernetes {
+		return o.dialLeases(v.Namespace, v.Name, v.LeaseNamespace, log)
 	}
 	dial, err := o.credentialsOf(v)
 	if err != nil {

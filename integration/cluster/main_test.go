@@ -54,7 +54,6 @@ var scenarios = []scenario{
 
 // TestKubernetes keeps the locks in Lease objects.
 func TestKubernetes(t *testing.T) {
-	t.Skip("lockfs serve has no such backend yet")
 	testBackend(t, "kubernetes")
 }
 

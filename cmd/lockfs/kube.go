@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockfs/lockfs/internal/config"
+	"github.com/lockfs/lockfs/internal/serve"
+	"github.com/lockfs/lockfs/lockmgr/kubelease"
+)
+
+// kubeFlags say how a Kubernetes API server is reached.
+type kubeFlags struct {
+	kube kubelease.DialConfig
+}
+
+func (k *kubeFlags) register(fs *pflag.FlagSet) {
+	fs.StringVar(&k.kube.Kubeconfig, "kubeconfig", "", "`file` that says where the API server is, for backend kubernetes (default: the cluster it runs in, else $KUBECONFIG)")
+	fs.Float64Var(&k.kube.QPS, "kube-qps", kubelease.DefaultQPS, "requests a second that the locks of a volume may make of the API server; a lock takes two")
+	fs.IntVar(&k.kube.Burst, "kube-burst", kubelease.DefaultBurst, "how many of them may come at once")
+}
+
+func (k *kubeFlags) check() error {
+	if k.kube.QPS <= 0 || k.kube.Burst <= 0 {
+		return usage(fmt.Errorf("--kube-qps %v, --kube-burst %d: want positive numbers", k.kube.QPS, k.kube.Burst))
+	}
+	return nil
+}
+
+// dialLeases returns the locks of a volume in the Leases of a namespace.
+func (k *kubeFlags) dialLeases(namespace, name, leaseNamespace string, log *slog.Logger) (serve.Backend, func(), error) {
+	dial := k.kube
+	dial.UserAgent = "lockfs/" + buildVersion()
+	client, err := kubelease.Dial(dial)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := kubelease.New(kubelease.Config{Client: client, Namespace: namespace, Name: name, LeaseNamespace: leaseNamespace, Logger: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	return b, b.Close, nil
+}
+
+// backendFlags say what kind of lock service a volume has.
+type backendFlags struct {
+	kubeFlags
+	backend        choiceFlag[string]
+	leaseNamespace string
+}
+
+func (b *backendFlags) register(fs *pflag.FlagSet) {
+	b.backend = choiceFlag[string]{config.BackendEtcd, []string{config.BackendEtcd, config.BackendKubernetes}}
+	fs.Var(&b.backend, "backend", "lock service: "+b.backend.list()+"; kubernetes keeps the locks in Leases of its API server")
+	fs.StringVar(&b.leaseNamespace, "lease-namespace", "", "Kubernetes namespace of the Leases (default: --namespace)")
+	b.kubeFlags.register(fs)
+}
+
+func (b *backendFlags) inKubernetes() bool { return b.backend.value == config.BackendKubernetes }
+
+// remote reports whether the lock service was named, so that it is none of this
+// machine only.
+func (v *volumeFlags) remote() bool { return v.inKubernetes() || len(v.dial.Endpoints) > 0 }
+
+// checkBackend refuses flags of the one lock service with the other.
+func (v *volumeFlags) checkBackend() error {
+	switch {
+	case v.inKubernetes() && len(v.dial.Endpoints) > 0:
+		return usage(errors.New("--backend kubernetes and --endpoints exclude each other: drop one"))
+	case !v.inKubernetes() && v.leaseNamespace != "":
+		return usage(errors.New("--lease-namespace: only --backend kubernetes has Leases: drop it, or name that backend"))
+	}
+	return v.kubeFlags.check()
+}
+
+// completeBackend lets a shell complete the value of --backend.
+func (b *backendFlags) completeBackend(cmd *cobra.Command) {
+	complete(cmd, "backend", b.backend.words())
+}
