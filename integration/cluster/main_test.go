@@ -42,6 +42,7 @@ type scenario struct {
 var scenarios = []scenario{
 	{name: "README", run: followReadme, smoke: true},
 	{name: "Append", run: appendAndCount, smoke: true},
+	{name: "People", run: tellPeople},
 	{name: "KilledDaemon", run: killDaemon, smoke: true},
 	{name: "OpenHandle", run: openHandle},
 	{name: "RollingRestart", run: rollingRestart},

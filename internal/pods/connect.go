@@ -10,12 +10,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// InCluster reports whether this process runs in a pod that may ask its API server.
-func InCluster() bool {
-	_, err := rest.InClusterConfig()
-	return err == nil
-}
-
 // Connect returns a client for the cluster that this process runs in or, outside
 // of one, that $KUBECONFIG names. It asks nothing of it.
 func Connect() (corev1client.CoreV1Interface, error) {

@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// tellPeople: who holds a file and who waits for it is named as kubectl names it, in
+// 'lockfs ls' and in events on both pods; a lock that an operator breaks is too; and
+// the metrics have seen it all.
+func tellPeople(c *cluster) {
+	if c.overlay != "etcd" {
+		c.t.Skip("lockfs ls and break go by flags for etcd here")
+	}
+	const hold = "exec 3>>/data/view/named && echo opened\n"
+	holder := c.start("holder", c.nodes[0], hold+"while :; do sleep 1; done")
+	holder.says("opened")
+	waiter := c.start("waiter", c.nodes[len(c.nodes)-1], hold)
+	c.event(holder, "LockWaitedFor", ours+"/waiter")
+	c.event(waiter, "LockWaiting", ours+"/holder")
+
+	entries := c.locksOf(c.nodes[0], "named")
+	want := []lockEntry{
+		{State: "held", Node: c.nodes[0], PodName: ours + "/holder", Container: "program"},
+		{State: "waiting", Node: c.nodes[len(c.nodes)-1], PodName: ours + "/waiter", Container: "program"},
+	}
+	if !slices.Equal(entries, want) {
+		c.t.Errorf("lockfs ls: %+v, want %+v", entries, want)
+	}
+
+	c.lockfs(c.nodes[0], "break", "--reason", "test of people", "named")
+	waiter.wait()
+	c.event(holder, "LockBroken", "test of people")
+	metrics := c.kubectl("get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:9808/proxy/metrics", system, c.podOn(system, "lockfs", c.nodes[0])))
+	for _, want := range []string{
+		`lockfs_volume_mounted{name="shared",namespace="default"} 1`,
+		`lockfs_lock_losses_total{cause="broken",name="shared",namespace="default"} 1`,
+	} {
+		if !strings.Contains(metrics, want+"\n") {
+			c.t.Errorf("not among the metrics: %s", want)
+		}
+	}
+}
+
+// event waits for an event on a program's pod that says something.
+func (c *cluster) event(p *program, reason, says string) {
+	c.t.Helper()
+	c.eventually(fmt.Sprintf("%s has an event %s: %s", p.name, reason, says), func() bool {
+		messages := c.kubectl("-n", ours, "get", "events", "--field-selector", "involvedObject.name="+p.name+",reason="+reason,
+			"-o", "jsonpath={.items[*].message}")
+		return strings.Contains(messages, says)
+	})
+}
+
+// lockEntry is a line of 'lockfs ls -o json'.
+type lockEntry struct {
+	State     string `json:"state"`
+	Node      string `json:"node"`
+	PodName   string `json:"pod_name"`
+	Container string `json:"container"`
+}
+
+func (c *cluster) locksOf(node, path string) (entries []lockEntry) {
+	c.t.Helper()
+	out := c.lockfs(node, "ls", "-o", "json", path)
+	if err := json.Unmarshal([]byte(out), &entries); err != nil {
+		c.t.Fatalf("lockfs ls: %v: %s", err, out)
+	}
+	return entries
+}
+
+// lockfs runs a command in the daemon's pod on a node, for the volume shared.
+func (c *cluster) lockfs(node, command string, args ...string) string {
+	c.t.Helper()
+	const credentials = "/etc/lockfs/credentials/default/"
+	return c.kubectl(append([]string{"-n", system, "exec", c.podOn(system, "lockfs", node), "--", "/usr/local/bin/lockfs", command,
+		"--endpoints", "https://etcd-0.etcd.lockfs-etcd.svc:2379", "--name", "shared",
+		"--cacert", credentials + "ca.crt", "--cert", credentials + "tls.crt", "--key", credentials + "tls.key"}, args...)...)
+}
