@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,8 +26,7 @@ func (f *FS) Close(ctx context.Context) error {
 	defer f.callers.Close()
 	inUse := false
 	if !f.gone() {
-		f.cut = f.server.Unmount() == nil
-		inUse = !f.cut
+		inUse = f.unmount() != nil
 	}
 	if inUse {
 		f.log.Warn("the view is in use; open files in it will fail", slog.String("mountpoint", f.mount))
@@ -53,6 +53,30 @@ func (f *FS) Close(ctx context.Context) error {
 	}
 	f.release()
 	return nil
+}
+
+// elsewhere is how long a view that was unmounted may take to end. One that does
+// not is in another mount namespace as well, which was made while it was here.
+const elsewhere = time.Second
+
+// unmount takes a view that is not in use out of the tree.
+func (f *FS) unmount() error {
+	done := make(chan error, 1)
+	go func() { done <- f.server.Unmount() }()
+	tick := time.NewTicker(elsewhere)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			f.cut = err == nil
+			return err
+		case <-tick.C:
+			if f.gone() {
+				f.log.Warn("the view lives on in another mount namespace; it ends with the daemon", slog.String("mountpoint", f.mount))
+				return nil
+			}
+		}
+	}
 }
 
 // gone reports whether nothing is left to be unmounted: what is mounted there
