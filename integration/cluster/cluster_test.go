@@ -21,22 +21,26 @@ const (
 
 // cluster is a Kubernetes that lockfs is installed in.
 type cluster struct {
-	t       *testing.T
-	overlay string
-	nodes   []string
-	lab     *lab              // nil if its machines are not ours
-	path    string            // a PATH with a kubectl for it
-	hands   map[string]string // the hand on each node
-	nudges  int
+	t         *testing.T
+	overlay   string
+	manifests string // the overlay's directory
+	nodes     []string
+	lab       *lab              // nil if its machines are not ours
+	path      string            // a PATH with a kubectl for it
+	hands     map[string]string // the hand on each node
+	nudges    int
 }
 
 // newCluster makes, or takes, a cluster of so many nodes.
 func newCluster(t *testing.T, overlay string, nodes int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, overlay: overlay}
+	c := &cluster{t: t, overlay: overlay, manifests: overlayDir(t, overlay)}
 	if os.Getenv(envKubeconfig) == "" {
 		c.lab = newLab(t, nodes)
 		c.lab.loadImage(t, defaultImage)
+	}
+	if c.lab == nil {
+		t.Cleanup(func() { c.remove(t) })
 	}
 	c.path = kubectlDir(t, c.lab) + ":" + os.Getenv("PATH")
 	c.nodes = strings.Fields(c.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"))
@@ -46,7 +50,24 @@ func newCluster(t *testing.T, overlay string, nodes int) *cluster {
 	for _, node := range c.nodes {
 		c.hands[node] = c.podOn(ours, "hand", node)
 	}
+	if found := c.on(c.nodes[0], "ls -A /srv/shared"); found != "" {
+		t.Fatalf("the shared directory has files already, give an empty one: %s", found)
+	}
 	return c
+}
+
+// remove takes everything from a cluster that is not ours.
+func (c *cluster) remove(t *testing.T) {
+	for _, args := range [][]string{
+		{"delete", "--ignore-not-found", "-k", "deploy/daemonset/examples"},
+		{"delete", "--ignore-not-found", "-k", c.manifests}, // the views, before what looks at them
+		{"delete", "--ignore-not-found", "-k", "deploy/etcd"},
+		{"delete", "--ignore-not-found", "namespace", ours},
+	} {
+		if _, err := c.try(args...); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // with is the cluster in a test of its own.

@@ -56,8 +56,8 @@ func rollingRestart(c *cluster) {
 }
 
 // daemonAway: while there is no daemon, nothing is written to, or read from,
-// the bare directories; pods that run go on when it is back, and one that
-// started meanwhile starts again until it is.
+// the bare directories; pods that run go on when it is back, and so does one
+// that started meanwhile.
 func daemonAway(c *cluster) {
 	check := c.undisturbed()
 	node := c.nodes[0]
@@ -70,7 +70,7 @@ func daemonAway(c *cluster) {
 		}
 		return true
 	})
-	late := c.startIn("/var/lib/lockfs/shared", "OnFailure", "late", node, "ls /data/view && echo late >>/data/view/late")
+	late := c.start("late", node, "until ls /data/view && echo late >>/data/view/late; do sleep 1; done")
 	late.says("Permission denied")
 	for _, n := range c.nodes {
 		bare := c.on(n, "cd /var/lib/lockfs/shared && stat -c %a view && ls -A view && touch view/x 2>&1 || true")
@@ -84,7 +84,7 @@ func daemonAway(c *cluster) {
 			c.t.Errorf("%s saw %q, want that it was refused", w.name, log)
 		}
 	}
-	c.kubectl("apply", "-k", c.overlayDir())
+	c.kubectl("apply", "-k", c.manifests)
 	c.daemonsReady()
 	late.wait()
 	c.turnsGoOn("after the daemons were away")

@@ -9,6 +9,6 @@
 //
 //	LOCKFS_CLUSTER=full LOCKFS_TEST_KUBECONFIG=~/.kube/config LOCKFS_TEST_IMAGE=example/lockfs:1 go test ./integration/cluster
 //
-// Its nodes need the image, and one shared directory each, the same on all, at
-// /srv/shared and /srv/media, in which everybody may write.
+// Its nodes need the image, and at /srv/shared and /srv/media two shared
+// directories, the same on all, empty, in which everybody may write.
 package cluster

@@ -6,26 +6,30 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"testing"
 )
 
 // overlayDir is the overlay as it is in the repository, or one that names
 // another image.
-func (c *cluster) overlayDir() string {
-	c.t.Helper()
-	dir := filepath.Join("deploy/daemonset/overlays", c.overlay)
+func overlayDir(t *testing.T, overlay string) string {
+	t.Helper()
+	dir := filepath.Join("deploy/daemonset/overlays", overlay)
 	image := os.Getenv(envImage)
 	if image == "" {
 		return dir
 	}
-	name, tag, _ := strings.Cut(image, ":")
-	own := c.t.TempDir()
+	colon := strings.LastIndex(image, ":") // a registry may have a port
+	if colon < 0 {
+		t.Fatalf("$%s=%s has no tag", envImage, image)
+	}
+	own := t.TempDir()
 	rel, err := filepath.Rel(own, filepath.Join(repository, dir))
 	if err != nil {
-		c.t.Fatal(err)
+		t.Fatal(err)
 	}
-	kustomization := fmt.Sprintf("resources: [%s]\nimages:\n- {name: ghcr.io/lockfs/lockfs, newName: %q, newTag: %q}\n", rel, name, tag)
+	kustomization := fmt.Sprintf("resources: [%s]\nimages:\n- {name: ghcr.io/lockfs/lockfs, newName: %q, newTag: %q}\n", rel, image[:colon], image[colon+1:])
 	if err := os.WriteFile(filepath.Join(own, "kustomization.yaml"), []byte(kustomization), 0o644); err != nil {
-		c.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return own
 }
@@ -43,7 +47,7 @@ func (c *cluster) readme(name string) string {
 	if m == nil {
 		c.t.Fatalf("the README has no commands %q", name)
 	}
-	return strings.ReplaceAll(string(m[1]), "deploy/daemonset/overlays/"+c.overlay, c.overlayDir())
+	return strings.ReplaceAll(string(m[1]), "deploy/daemonset/overlays/"+c.overlay, c.manifests)
 }
 
 // daemonsReady waits until every node's daemon is.
@@ -55,15 +59,18 @@ func (c *cluster) daemonsReady() {
 // followReadme does what the README says, and sees what it promises. A pod that
 // comes to a node before the first daemon waits, and its events say for what.
 func followReadme(c *cluster) {
+	install := c.readme(c.overlay)
+	daemonSet := strings.Index(install, "kubectl apply -k "+c.manifests)
+	if daemonSet < 0 {
+		c.t.Fatalf("the README does not apply the overlay: %s", install)
+	}
+	c.t.Log(c.sh(install[:daemonSet]))
 	early := c.startIn("/var/lib/lockfs/shared", "OnFailure", "early", c.nodes[0], "echo early >>/data/view/early")
-	c.eventually("the early pod waits for the directory", func() bool {
-		events := c.kubectl("-n", ours, "get", "events", "--field-selector", "involvedObject.name=early,reason=FailedMount")
-		return strings.Contains(events, "hostPath type check failed")
-	})
+	early.hasEvent("FailedMount")
 	if phase := early.status().Phase; phase != "Pending" {
 		c.t.Errorf("the early pod is %s, want it to wait", phase)
 	}
-	c.t.Log(c.sh(c.readme(c.overlay)))
+	c.t.Log(c.sh(install[daemonSet:]))
 	c.daemonsReady()
 	c.t.Log(c.sh(c.readme("programs")))
 	nodes := make(map[string]bool)

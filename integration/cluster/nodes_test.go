@@ -110,7 +110,7 @@ func (k *contest) check(rest string) {
 }
 
 // cutNode: the programs of a node that is cut off get EIO, and their files keep
-// what the survivors wrote.
+// what the survivors wrote. Their pods say what happened.
 func cutNode(c *cluster) {
 	if len(c.nodes) < 2 {
 		c.t.Skip("nobody survives")
@@ -125,6 +125,8 @@ func cutNode(c *cluster) {
 	c.eventually("the holder hears of its loss", func() bool {
 		return strings.Contains(k.holder.log(), "Input/output error")
 	})
+	k.holder.hasEvent("LockLost")
+	k.waiter.hasEvent("LockWaiting")
 	k.finish()
 	k.holder.wait()
 	k.check("holder again\n")

@@ -105,3 +105,11 @@ func (p *program) says(what string) {
 	p.c.t.Helper()
 	p.c.eventually(p.name+" says "+what, func() bool { return strings.Contains(p.log(), what) })
 }
+
+// hasEvent waits until 'kubectl describe' says something of its pod.
+func (p *program) hasEvent(reason string) {
+	p.c.t.Helper()
+	p.c.eventually("an event "+reason+" on "+p.name, func() bool {
+		return p.c.kubectl("-n", ours, "get", "events", "-o", "name", "--field-selector", "involvedObject.name="+p.name+",reason="+reason) != ""
+	})
+}
