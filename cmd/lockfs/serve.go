@@ -93,6 +93,7 @@ func (o *serveOptions) run(ctx context.Context) error {
 	defer forget()
 	serve.RaiseFileLimit(o.log)
 	daemon := serve.NewDaemon(o.log)
+	o.metrics().Configuration(daemon.Rejected)
 	stop, err := o.listen(o.log, daemon.Checks)
 	if err != nil {
 		return err

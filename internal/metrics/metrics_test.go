@@ -53,6 +53,7 @@ func busy(t *testing.T) *Registry {
 	} {
 		v.Observe(e)
 	}
+	r.Configuration(func() error { return errors.New("a mistake") })
 	v.Mounted(
 		func() lockmgr.Stats {
 			return lockmgr.Stats{Held: 3, Waiting: 2, Sessions: map[renew.State]int{renew.Held: 1, renew.Suspended: 0}}
@@ -79,6 +80,7 @@ func TestValues(t *testing.T) {
 	const of = `{name="shared",namespace="team"`
 	for _, want := range []string{
 		`lockfs_build_info{version="v0.0.0-test"} 1`,
+		`lockfs_config_rejected 1`,
 		`lockfs_volume_mounted` + of + `} 1`,
 		`lockfs_lock_requests_total{mode="exclusive",name="shared",namespace="team",result="granted"} 1`,
 		`lockfs_lock_requests_total{mode="shared",name="shared",namespace="team",result="granted"} 1`,
@@ -151,6 +153,7 @@ func TestVolumesComeAndGo(t *testing.T) {
 	v.Observe(lockmgr.LockReleased{})
 	v.Mounted(nil, nil)
 	none.Forget("a", "b")
+	none.Configuration(func() error { return nil })
 }
 
 // families are the metrics of ours that are served.
@@ -202,7 +205,7 @@ func TestTable(t *testing.T) {
 				}
 			}
 		}
-		if of := labels["namespace"] && labels["name"]; of != (name != "lockfs_build_info") {
+		if of := labels["namespace"] && labels["name"]; of == slices.Contains([]string{"lockfs_build_info", "lockfs_config_rejected"}, name) {
 			t.Errorf("%s has the labels %v", name, labels)
 		}
 		delete(labels, "namespace")

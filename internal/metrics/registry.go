@@ -32,6 +32,22 @@ func New(version string) *Registry {
 	return r
 }
 
+// Configuration adds whether the last change of the daemon's file was refused:
+// rejected returns why, as long as it is.
+func (r *Registry) Configuration(rejected func() error) {
+	if r == nil {
+		return
+	}
+	r.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "lockfs_config_rejected", Help: "1 while the daemon's file has a mistake and what it said before is served, else 0.",
+	}, func() float64 {
+		if rejected() != nil {
+			return 1
+		}
+		return 0
+	}))
+}
+
 // Volume returns the metrics of a volume, which are there from then on. A nil
 // Registry returns nil, which is a Volume for which nothing is counted.
 func (r *Registry) Volume(namespace, name string) *Volume {
