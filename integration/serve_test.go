@@ -309,10 +309,89 @@ func TestServeComesBackInPods(t *testing.T) {
 		t.Errorf("exit status %d", status)
 	}
 	user.fails(call{Op: "open", Path: inView("h"), Flags: wronly | create}, unix.EPERM)
+	if strings.Contains(n.log.String(), "mount namespace only") {
+		t.Errorf("a shared mount is taken for a private one:\n%s", n.log)
+	}
 	left, err := os.ReadDir(n.view("v"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("the bare directory has %v, %v", left, err)
 	}
+}
+
+// A volume that is taken out of the file while a write to it hangs goes; the
+// lock stays until the write has ended, and no other volume waits.
+func TestServeKeepsTheLockOfAHangingWrite(t *testing.T) {
+	below := newVolume(t, "--rule", "** nolock").mount("below") // what hangs
+	n := newNode(t)
+	n.makeSources("good")
+	good := "good"
+	hanging := fmt.Sprintf("- {name: hanging, source: %s, mountpoint: %s, endpoints: [%q], ttl: 3s}\n", below.path("source"), n.view("hanging"), n.endpoint())
+	if err := os.Mkdir(below.path("source"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(n.view("hanging"), unix.MNT_DETACH) })
+	n.list(good)
+	text, err := os.ReadFile(n.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.write(string(text) + hanging)
+	n.start()
+	n.ready(200, `\[\+\] default/good: ok`, `\[\+\] default/hanging: ok`)
+
+	p := newAgent(t)
+	fd := p.open(filepath.Join(n.view("hanging"), "f"), wronly|create)
+	freeze(t, below.cmd.Process.Pid)
+	t.Cleanup(func() { _ = below.cmd.Process.Signal(unix.SIGCONT) })
+	write := p.start(call{Op: "write", FD: fd, Data: "late"})
+	eventually(t, "the program writes", func() bool { return p.within(unix.SYS_WRITE) })
+	n.list(good)
+	if r := await(t, "a write to a volume that hangs", write); r.Errno != unix.ECONNABORTED {
+		t.Errorf("the program got %v", r.Errno)
+	}
+	eventually(t, "the daemon waits for the write", func() bool { return strings.Contains(n.log.String(), "writes are still under way") })
+	held := func() bool { return len(n.vol.lsOf("--endpoints", n.endpoint(), "--name", "hanging", "/f")) > 0 }
+	if fsType(n.view("hanging")) == unix.FUSE_SUPER_MAGIC || !held() {
+		t.Errorf("it is mounted, or its lock is gone")
+	}
+	n.ready(503, `\[\+\] default/good: ok`, `\[-\] default/hanging: it is not mounted`)
+	if err := below.cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the lock is free", func() bool { return !held() })
+	if b, err := os.ReadFile(below.path("source/f")); err != nil || string(b) != "late" {
+		t.Errorf("the file holds %q, %v", b, err)
+	}
+	n.ready(200, `\[\+\] default/good: ok`)
+}
+
+// What a mounted Secret has gets a volume to an etcd that asks for it.
+func TestServeCredentials(t *testing.T) {
+	keys := newPKI(t)
+	endpoint := newSecureEtcd(t, keys)
+	n := newNode(t)
+	n.makeSources("v", "w")
+	credentials := filepath.Join(n.vol.dir, "credentials")
+	team := filepath.Join(credentials, "team")
+	if err := os.MkdirAll(team, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, file := range map[string]string{"ca.crt": keys.ca, "tls.crt": keys.cert, "tls.key": keys.key} {
+		if err := os.Symlink(file, filepath.Join(team, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{"username": "team\n", "password": "secret\n"} {
+		if err := os.WriteFile(filepath.Join(team, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	etcd := fmt.Sprintf(" namespace: team, endpoints: [%q], credentials: ", endpoint)
+	n.list("v"+etcd+"team", "w"+etcd+"nobody")
+	n.start("--credentials-dir", credentials)
+	n.ready(503, `\[\+\] team/v: ok`, `\[-\] team/w: it is not mounted: credentials: .*/nobody: no such file or directory`)
+	p := newAgent(t)
+	p.must(call{Op: "close", FD: p.open(filepath.Join(n.view("v"), "f"), wronly|create)})
 }
 
 // All mistakes of a file are named before anything is served.

@@ -147,7 +147,7 @@ func (o *serveOptions) specs(file *config.File) []serve.Spec {
 				Policy: v.Policy(), SetPolicy: v.SetPolicy,
 				Renew: renew.Config{TTL: v.TTL, SuspendWait: v.SuspendWait},
 				Wait:  v.Wait, NameWait: v.NameWait, Scope: v.Scope, ReadLocks: v.ReadLocks, Sync: sync,
-				AllowOther: os.Geteuid() == 0, Guard: o.guard, WaitForWrites: true,
+				AllowOther: os.Geteuid() == 0, Guard: o.guard, ForPods: true, WaitForWrites: true,
 				Node: o.node, Version: buildVersion(), StateDir: o.stateDir, Logger: o.log,
 				SlowWait: o.slowWait, Metrics: o.metrics(), Pods: o.names,
 			},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -17,6 +18,7 @@ type Mount struct {
 	Root   string // the directory of the file system that is mounted there
 	FSType string // with the subtype, as in "fuse.lockfs"
 	Source string // the device, the server, or a name the file system chose
+	Shared bool   // what is mounted in it shows in other mount namespaces
 }
 
 // List returns the mounts of this process's mount namespace.
@@ -70,6 +72,7 @@ func parseLine(line string) (Mount, error) {
 		Point:  unescape(left[4]),
 		FSType: unescape(right[0]),
 		Source: unescape(right[1]),
+		Shared: slices.ContainsFunc(left[6:], func(s string) bool { return strings.HasPrefix(s, "shared:") }),
 	}, nil
 }
 

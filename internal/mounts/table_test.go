@@ -24,14 +24,14 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Mount{
-		{22, "/proc", "/", "proc", "proc"},
-		{27, "/", "/", "ext4", "/dev/vda"},
-		{36, "/mnt2", "/mnt1", "ext3", "/dev/root"},
-		{612, "/", "/", "overlay", "overlay"},
-		{71, "/mnt/nfs", "/export", "nfs4", "10.0.0.7:/export"},
-		{80, "/mnt/a b\tc\nd\\e", "/", "fuse.lockfs", "/srv/my data"},
-		{81, "/mnt/ntfs", "/", "fuseblk", "/dev/sdb1"},
-		{82, "/mnt/none", "/", "", "tmpfs"},
+		{22, "/proc", "/", "proc", "proc", false},
+		{27, "/", "/", "ext4", "/dev/vda", false},
+		{36, "/mnt2", "/mnt1", "ext3", "/dev/root", false},
+		{612, "/", "/", "overlay", "overlay", false},
+		{71, "/mnt/nfs", "/export", "nfs4", "10.0.0.7:/export", true},
+		{80, "/mnt/a b\tc\nd\\e", "/", "fuse.lockfs", "/srv/my data", false},
+		{81, "/mnt/ntfs", "/", "fuseblk", "/dev/sdb1", false},
+		{82, "/mnt/none", "/", "", "tmpfs", false},
 	}
 	if len(table) != len(want) {
 		t.Fatalf("%d mounts, want %d", len(table), len(want))

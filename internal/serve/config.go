@@ -53,6 +53,8 @@ type Config struct {
 	AllowOther bool
 	// Guard makes the bare Mountpoint immutable, which only root can.
 	Guard bool
+	// ForPods has the log say so if other mount namespaces will not see the view.
+	ForPods bool
 	// WaitForWrites has Run wait at its end for writes that are under way, and
 	// keep their locks, for as long as they take. Else it fails after a TTL; the
 	// locks end with the lease, which the process must not outlive.

@@ -21,6 +21,10 @@ const (
 	maxRetry = 30 * time.Second
 )
 
+// maxHanging is how many views may hang before those that do not are not asked
+// whether they answer.
+const maxHanging = 8
+
 var (
 	errUnmounted = errors.New("somebody unmounted it")
 	errNotSet    = errors.New("not known yet")
@@ -73,11 +77,15 @@ type member struct {
 // NewDaemon returns a Daemon that serves nothing yet. Its volumes share the
 // descriptors that the process may have now.
 func NewDaemon(log *slog.Logger) *Daemon {
-	pool := fs.NewPool()
-	d := &Daemon{
-		log: log, new: func(c Config) server { c.Pool = pool; return New(c) },
-		members: make(map[string]*member), points: make(map[string]chan struct{}),
-	}
+	pool, askers := fs.NewPool(), newAskers(maxHanging)
+	return newDaemon(log, func(c Config) server {
+		c.Pool = pool
+		return newVolume(c, askers)
+	})
+}
+
+func newDaemon(log *slog.Logger, volume func(Config) server) *Daemon {
+	d := &Daemon{log: log, new: volume, members: make(map[string]*member), points: make(map[string]chan struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
 }

@@ -126,8 +126,7 @@ func spec(name, revision string) Spec {
 func testDaemon(t *testing.T, test func(t *testing.T, d *Daemon, f *fakes)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakes{fail: make(map[string]error), linger: make(map[string]time.Duration), live: make(map[string]*fakeVolume)}
-		d := NewDaemon(slog.New(slog.DiscardHandler))
-		d.new = f.new
+		d := newDaemon(slog.New(slog.DiscardHandler), f.new)
 		test(t, d, f)
 		if err := d.Close(); err != nil {
 			t.Error(err)
@@ -257,8 +256,7 @@ func TestDaemonCloses(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakes{linger: map[string]time.Duration{"default/a": time.Hour}, live: make(map[string]*fakeVolume)}
-		d := NewDaemon(slog.New(slog.DiscardHandler))
-		d.new = f.new
+		d := newDaemon(slog.New(slog.DiscardHandler), f.new)
 		d.Set([]Spec{spec("a", "1"), spec("b", "1")})
 		synctest.Wait()
 		if err := d.Close(); err == nil || !strings.Contains(err.Error(), "after 30s: default/a;") {

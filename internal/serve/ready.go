@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +26,7 @@ func (v *Volume) Ready(ctx context.Context) error {
 	if state != renew.Held {
 		return fmt.Errorf("its lock session is %v", state)
 	}
-	return v.probe.ask(ctx, v.Mountpoint())
+	return v.probe.ask(ctx, v.askers, v.Mountpoint())
 }
 
 // probe asks a view whether it answers. At most one question is under way:
@@ -43,14 +41,14 @@ type reply struct {
 	err  error
 }
 
-func (p *probe) ask(ctx context.Context, mountpoint string) error {
+func (p *probe) ask(ctx context.Context, by askers, mountpoint string) error {
 	p.mu.Lock()
 	r := p.pending
 	if r == nil {
 		r = &reply{done: make(chan struct{})}
 		p.pending = r
 		go func() {
-			r.err = aside(func() error { return statfs(mountpoint) })
+			r.err = by.do(func() error { return statfs(mountpoint) })
 			p.mu.Lock()
 			p.pending = nil
 			p.mu.Unlock()
@@ -76,28 +74,4 @@ func statfs(mountpoint string) error {
 		return errNotMounted
 	}
 	return nil
-}
-
-// aside runs ask on a thread that has none of the process's descriptors. A
-// daemon that is killed while one of its threads waits for its own answer
-// would never end: the kernel gives the connection up when the last thread
-// that has its descriptor is gone, and that thread is not gone before.
-func aside(ask func() error) error {
-	answer := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: it ends with the goroutine
-		if unix.Gettid() == unix.Getpid() {
-			// The main thread's descriptors are what /proc/self/fd shows. While
-			// it is locked here, the next goroutine gets another thread.
-			defer runtime.UnlockOSThread()
-			answer <- aside(ask)
-			return
-		}
-		if err := unix.CloseRange(0, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE); err != nil {
-			answer <- fmt.Errorf("close_range: %w", err)
-			return
-		}
-		answer <- ask()
-	}()
-	return <-answer
 }

@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 // serveMute mounts a FUSE file system at dir which takes requests and answers
 // none, asks it several questions, and says how many threads they take.
 func serveMute(dir string) error {
+	by := newAskers(1)
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -60,7 +61,7 @@ func serveMute(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	for range 3 {
-		if err := p.ask(ctx, dir); !errors.Is(err, errNotAnswered) {
+		if err := p.ask(ctx, by, dir); !errors.Is(err, errNotAnswered) {
 			return fmt.Errorf("a mute view: %w", err)
 		}
 	}
@@ -121,15 +122,15 @@ func TestKilledWhileItAsksItself(t *testing.T) {
 	}
 }
 
-// Whoever looks aside takes no descriptor from the others.
-func TestAsideKeepsDescriptors(t *testing.T) {
+// Askers have no descriptors, and take none from the others.
+func TestAskersHaveNoDescriptors(t *testing.T) {
 	f, err := os.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
 	for range 50 {
-		err := aside(func() error {
+		err := newAskers(1).do(func() error {
 			if unix.Gettid() == unix.Getpid() {
 				return errors.New("on the main thread")
 			}
@@ -137,7 +138,7 @@ func TestAsideKeepsDescriptors(t *testing.T) {
 			return err
 		})
 		if err != unix.EBADF {
-			t.Fatalf("aside: %v, want EBADF", err)
+			t.Fatalf("an asker's descriptor: %v, want EBADF", err)
 		}
 		if _, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err != nil {
 			t.Fatal(err)

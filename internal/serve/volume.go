@@ -28,6 +28,7 @@ type Volume struct {
 	cfg Config
 	log *slog.Logger
 
+	askers  askers
 	probe   probe
 	metrics *metrics.Volume
 
@@ -37,12 +38,14 @@ type Volume struct {
 }
 
 // New returns a Volume that Run serves.
-func New(cfg Config) *Volume {
+func New(cfg Config) *Volume { return newVolume(cfg, newAskers(1)) }
+
+func newVolume(cfg Config, askers askers) *Volume {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
 	return &Volume{
-		cfg: cfg, mountpoint: cfg.Mountpoint, metrics: cfg.Metrics.Volume(cfg.Namespace, cfg.Name),
+		cfg: cfg, askers: askers, mountpoint: cfg.Mountpoint, metrics: cfg.Metrics.Volume(cfg.Namespace, cfg.Name),
 		log: cfg.Logger.With(slog.String("namespace", cfg.Namespace), slog.String("name", cfg.Name)),
 	}
 }
@@ -132,6 +135,9 @@ func (v *Volume) Run(ctx context.Context) error {
 	if c.Guard {
 		guard(v.log, c.Mountpoint)
 	}
+	if c.ForPods {
+		noteUnshared(v.log, c.Mountpoint)
+	}
 	view, err := fs.Mount(c.Mountpoint, fs.Config{
 		Source: c.Source, Locks: locks, Scope: c.Scope, Policy: c.Policy, Wait: c.Wait, NameWait: c.NameWait, Sync: c.Sync,
 		ReadLocks: c.ReadLocks, PodName: c.Pods.Name,
@@ -211,6 +217,15 @@ func guard(log *slog.Logger, mountpoint string) {
 		log.Warn("the bare mountpoint cannot be guarded: while it is not mounted, programs can use it", slog.Any("error", err))
 	case set:
 		log.Info("the bare mountpoint has no rights and is immutable from now on (chattr -i and chmod take it back)", slog.String("mountpoint", mountpoint))
+	}
+}
+
+// noteUnshared looks whether a view that will be at mountpoint shows elsewhere.
+func noteUnshared(log *slog.Logger, mountpoint string) {
+	m, _, err := mounts.Containing(mountpoint)
+	if err == nil && !m.Shared {
+		log.Warn("the view shows in this mount namespace only: in Kubernetes, the daemon needs mountPropagation: Bidirectional, else mount --make-shared",
+			slog.String("mountpoint", mountpoint), slog.String("on", m.Point))
 	}
 }
 
