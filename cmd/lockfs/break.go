@@ -56,6 +56,7 @@ or if the lock service did not; 2 if the command must be given otherwise.`,
 	}
 	f := cmd.Flags()
 	o.register(f)
+	o.registerListed(f)
 	f.StringVar(&o.reason, "reason", "", "why, for those who will ask; required")
 	f.BoolVar(&o.force, "force", false, "end the session of a holder that does not answer, though it may write on until it notices")
 	f.DurationVar(&o.timeout, "timeout", 0, "how long a holder has to answer (default: the TTL of its session)")

@@ -16,6 +16,7 @@ import (
 // volumeFlags say which volume, and where its locks are kept.
 type volumeFlags struct {
 	backendFlags
+	configFlags     // not of each command
 	namespace, name string
 	dial            etcdlock.DialConfig
 

@@ -55,8 +55,17 @@ func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string
 	if err != nil {
 		return nil, at, nil, err
 	}
+	quiet := slog.New(slog.DiscardHandler)
+	if v.inConfig() {
+		listed, err := v.listed(v.namespace, v.name)
+		if err != nil {
+			return nil, at, nil, err
+		}
+		backend, closeBackend, err := v.configFlags.connect(ctx, &v.kubeFlags, listed, quiet)
+		return backend, at, closeBackend, err
+	}
 	if v.inKubernetes() {
-		backend, closeBackend, err := v.dialLeases(v.namespace, v.name, v.leaseNamespace, slog.New(slog.DiscardHandler))
+		backend, closeBackend, err := v.dialLeases(v.namespace, v.name, v.leaseNamespace, quiet)
 		return backend, at, closeBackend, err
 	}
 	embedded := !v.remote()
@@ -65,7 +74,7 @@ func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string
 	}
 	backend, closeBackend, err := v.dialBackend(ctx, dial)
 	if err != nil && embedded {
-		err = fmt.Errorf("nobody serves the locks: is the volume mounted on this machine, by this user? (%w)", err)
+		err = fmt.Errorf("nobody serves the locks: is the volume mounted on this machine, by this user? If by 'lockfs serve', give its --config (%w)", err)
 	}
 	return backend, at, closeBackend, err
 }
@@ -114,7 +123,7 @@ func (at place) entries(ctx context.Context, backend lockmgr.Backend, keys []loc
 // its locks are kept.
 func (v *volumeFlags) locate(path string) (at place, dial etcdlock.DialConfig, err error) {
 	at.source, at.path, err = findVolume(path)
-	if errors.Is(err, errNoVolume) && v.remote() && v.name != "" {
+	if errors.Is(err, errNoVolume) && (v.remote() || v.inConfig()) && v.name != "" {
 		return place{path: pathpkg.Clean("/" + path)[1:]}, v.dial, nil
 	}
 	if err != nil {
@@ -129,7 +138,7 @@ func (v *volumeFlags) locate(path string) (at place, dial etcdlock.DialConfig, e
 	}
 	v.namespace, v.name = namespace, name
 	dial = v.dial
-	if !v.remote() {
+	if !v.remote() && !v.inConfig() {
 		dir, err := embeddedDir(at.source)
 		if err != nil {
 			return at, dial, err
@@ -138,6 +147,10 @@ func (v *volumeFlags) locate(path string) (at place, dial etcdlock.DialConfig, e
 	}
 	return at, dial, nil
 }
+
+// inConfig reports whether a daemon's file says where the locks are kept: flags
+// that say so themselves go before it.
+func (v *volumeFlags) inConfig() bool { return v.config != "" && !v.remote() }
 
 // errNoVolume: a path that no volume on this machine holds.
 var errNoVolume = errors.New("neither in a lockfs view nor in a directory that one shows")
@@ -171,7 +184,7 @@ func findVolume(path string) (source, below string, err error) {
 			return "", "", err
 		}
 		if dir == filepath.Dir(dir) {
-			return "", "", usage(fmt.Errorf("%s is %w: give such a PATH, or --endpoints (or --backend kubernetes) and --name", path, errNoVolume))
+			return "", "", usage(fmt.Errorf("%s is %w: give such a PATH, or --endpoints (or --backend kubernetes, or --config) and --name", path, errNoVolume))
 		}
 	}
 }

@@ -41,6 +41,9 @@ volume, and PATH is relative to its root, which need not be on this machine.`,
 		Example: `  # Who holds what in a view
   lockfs ls /mnt/shared
 
+  # Where 'lockfs serve' has mounted it; in its pods --config and --credentials-dir are set
+  lockfs ls --config /etc/lockfs/lockfs.yaml /var/lib/lockfs/shared/view
+
   # From anywhere
   lockfs ls --endpoints https://etcd:2379 --name shared logs/app.log -o wide`,
 		Args: cobra.MaximumNArgs(1),
@@ -49,6 +52,7 @@ volume, and PATH is relative to its root, which need not be on this machine.`,
 		},
 	}
 	o.register(cmd.Flags())
+	o.registerListed(cmd.Flags())
 	cmd.Flags().VarP(&o.output, "output", "o", "output format: "+o.output.list())
 	bindEnv(cmd)
 	complete(cmd, "output", o.output.words())

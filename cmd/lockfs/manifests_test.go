@@ -47,7 +47,7 @@ type podSpec struct {
 
 type container struct {
 	Args           []string
-	Env            []struct{ Name string }
+	Env            []struct{ Name, Value string }
 	Ports          []struct{ ContainerPort int }
 	LivenessProbe  struct{ HTTPGet struct{ Path string } }
 	ReadinessProbe struct{ HTTPGet struct{ Path string } }
@@ -103,6 +103,9 @@ func TestDaemonSetAgreesWithTheProgram(t *testing.T) {
 	for _, e := range c.Env {
 		if strings.HasPrefix(e.Name, "LOCKFS_") && flags()[strings.ReplaceAll(strings.ToLower(e.Name[len("LOCKFS_"):]), "_", "-")] == nil {
 			t.Errorf("$%s is the twin of no flag", e.Name)
+		}
+		if f := cmd.Flag(strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(e.Name, "LOCKFS_")), "_", "-")); e.Value != "" && f != nil && f.Changed && f.Value.String() != e.Value {
+			t.Errorf("$%s is %s, and the daemon's own is %s", e.Name, e.Value, f.Value)
 		}
 	}
 	_, port, err := net.SplitHostPort(flagOf(cmd, "http"))

@@ -16,7 +16,6 @@ import (
 	"github.com/lockfs/lockfs/internal/config"
 	"github.com/lockfs/lockfs/internal/pods"
 	"github.com/lockfs/lockfs/internal/serve"
-	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -28,7 +27,8 @@ const reloadEvery = time.Second
 type serveOptions struct {
 	daemonFlags
 	kubeFlags
-	config, credentials, stateDir string
+	configFlags
+	stateDir string
 
 	log   *slog.Logger
 	names *pods.Pods
@@ -64,8 +64,7 @@ mounted is tried again, and keeps none of the others waiting.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.config, "config", "", "`file` that lists the volumes; required")
-	f.StringVar(&o.credentials, "credentials-dir", "", "`directory` of those that the file names as credentials")
+	o.configFlags.register(f, "`file` that lists the volumes; required")
 	f.StringVar(&o.stateDir, "state-dir", "/run/lockfs", "`directory` that outlives the daemon and not the machine's boot: what proves to the next daemon that this one is dead")
 	o.daemonFlags.register(cmd, "as root")
 	o.kubeFlags.register(f)
@@ -142,7 +141,7 @@ func (o *serveOptions) specs(file *config.File) []serve.Spec {
 			Config: serve.Config{
 				Namespace: v.Namespace, Name: v.Name, Source: v.Source, Mountpoint: v.Mountpoint, MakeMountpoint: true,
 				Connect: func(ctx context.Context, log *slog.Logger) (serve.Backend, func(), error) {
-					return o.connect(ctx, v, log)
+					return o.connect(ctx, &o.kubeFlags, v, log)
 				},
 				Policy: v.Policy(), SetPolicy: v.SetPolicy,
 				Renew: renew.Config{TTL: v.TTL, SuspendWait: v.SuspendWait},
@@ -154,50 +153,4 @@ func (o *serveOptions) specs(file *config.File) []serve.Spec {
 		}
 	}
 	return specs
-}
-
-// connect reaches the lock service of a volume.
-func (o *serveOptions) connect(ctx context.Context, v config.Volume, log *slog.Logger) (serve.Backend, func(), error) {
-	if v.Backend == config.BackendKubernetes {
-		return o.dialLeases(v.Namespace, v.Name, v.LeaseNamespace, log)
-	}
-	dial, err := o.credentialsOf(v)
-	if err != nil {
-		return nil, nil, err
-	}
-	dial.Endpoints, dial.Logger = v.Endpoints, log
-	return (&volumeFlags{namespace: v.Namespace, name: v.Name}).dialBackend(ctx, dial)
-}
-
-// credentialsOf returns what a volume's directory of credentials has.
-func (o *serveOptions) credentialsOf(v config.Volume) (dial etcdlock.DialConfig, err error) {
-	if v.Credentials == "" {
-		return dial, nil
-	}
-	if o.credentials == "" {
-		return dial, fmt.Errorf("credentials %s: --credentials-dir is needed, to say where they are", v.Credentials)
-	}
-	dir := filepath.Join(o.credentials, v.Credentials)
-	if _, err := os.Stat(dir); err != nil {
-		return dial, fmt.Errorf("credentials: %w", err)
-	}
-	var username string
-	for name, file := range map[string]*string{
-		"ca.crt": &dial.CAFile, "tls.crt": &dial.CertFile, "tls.key": &dial.KeyFile, "username": &username, "password": &dial.PasswordFile,
-	} {
-		path := filepath.Join(dir, name)
-		if _, err := os.Stat(path); err == nil {
-			*file = path
-		} else if !errors.Is(err, os.ErrNotExist) {
-			return dial, fmt.Errorf("credentials: %w", err)
-		}
-	}
-	if username != "" {
-		b, err := os.ReadFile(username)
-		if err != nil {
-			return dial, fmt.Errorf("credentials: %w", err)
-		}
-		dial.Username = strings.TrimSpace(string(b))
-	}
-	return dial, nil
 }

@@ -11,9 +11,6 @@ import (
 // 'lockfs ls' and in events on both pods; a lock that an operator breaks is too; and
 // the metrics have seen it all.
 func tellPeople(c *cluster) {
-	if c.overlay != "etcd" {
-		c.t.Skip("lockfs ls and break go by flags for etcd here")
-	}
 	const hold = "exec 3>>/data/view/named && echo opened\n"
 	holder := c.start("holder", c.nodes[0], hold+"while :; do sleep 1; done")
 	holder.says("opened")
@@ -21,7 +18,7 @@ func tellPeople(c *cluster) {
 	c.event(holder, "LockWaitedFor", ours+"/waiter")
 	c.event(waiter, "LockWaiting", ours+"/holder")
 
-	entries := c.locksOf(c.nodes[0], "named")
+	entries := c.locksOf(c.nodes[0], "/var/lib/lockfs/shared/view/named")
 	want := []lockEntry{
 		{State: "held", Node: c.nodes[0], PodName: ours + "/holder", Container: "program"},
 		{State: "waiting", Node: c.nodes[len(c.nodes)-1], PodName: ours + "/waiter", Container: "program"},
@@ -30,7 +27,7 @@ func tellPeople(c *cluster) {
 		c.t.Errorf("lockfs ls: %+v, want %+v", entries, want)
 	}
 
-	c.lockfs(c.nodes[0], "break", "--reason", "test of people", "named")
+	c.lockfs(c.nodes[0], "break", "--reason", "test of people", "/var/lib/lockfs/shared/view/named")
 	waiter.wait()
 	c.event(holder, "LockBroken", "test of people")
 	metrics := c.kubectl("get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:9808/proxy/metrics", system, c.podOn(system, "lockfs", c.nodes[0])))
@@ -71,11 +68,8 @@ func (c *cluster) locksOf(node, path string) (entries []lockEntry) {
 	return entries
 }
 
-// lockfs runs a command in the daemon's pod on a node, for the volume shared.
+// lockfs runs a command in the daemon's pod on a node.
 func (c *cluster) lockfs(node, command string, args ...string) string {
 	c.t.Helper()
-	const credentials = "/etc/lockfs/credentials/default/"
-	return c.kubectl(append([]string{"-n", system, "exec", c.podOn(system, "lockfs", node), "--", "/usr/local/bin/lockfs", command,
-		"--endpoints", "https://etcd-0.etcd.lockfs-etcd.svc:2379", "--name", "shared",
-		"--cacert", credentials + "ca.crt", "--cert", credentials + "tls.crt", "--key", credentials + "tls.key"}, args...)...)
+	return c.kubectl(append([]string{"-n", system, "exec", c.podOn(system, "lockfs", node), "--", "/usr/local/bin/lockfs", command}, args...)...)
 }

@@ -1,0 +1,44 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The volumes of 'lockfs serve' are looked at by its own configuration, in the
+// view, in the directory below it, and by name.
+func TestListAndBreakByConfiguration(t *testing.T) {
+	n := newNode(t)
+	n.makeSources("v")
+	n.list("v")
+	n.start()
+	n.ready(200)
+	a := newAgent(t)
+	a.open(filepath.Join(n.view("v"), "f"), unix.O_CREAT|unix.O_WRONLY)
+	run := func(args ...string) (string, error) {
+		out, err := n.vol.command(args...).CombinedOutput()
+		return string(out), err
+	}
+	for _, args := range [][]string{{n.view("v")}, {filepath.Join(n.source("v"), "f")}, {"--name", "v", "f"}} {
+		out, err := run(append([]string{"ls", "--config", n.config}, args...)...)
+		if err != nil || !strings.Contains(out, "held") {
+			t.Errorf("lockfs ls %q: %v: %s", args, err, out)
+		}
+	}
+	if out, err := run("ls", n.view("v")); err == nil || !strings.Contains(out, "--config") {
+		t.Errorf("without the configuration: %v: %s", err, out)
+	}
+	if out, err := run("break", "--config", n.config, "--reason", "test", filepath.Join(n.view("v"), "f")); err != nil {
+		t.Errorf("lockfs break: %v: %s", err, out)
+	}
+	if err := os.WriteFile(n.config, []byte("volumes: []\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := run("ls", "--config", n.config, "--name", "v", "f"); err == nil || !strings.Contains(out, "does not list the volume default/v") {
+		t.Errorf("of a volume that is not listed: %v: %s", err, out)
+	}
+}
