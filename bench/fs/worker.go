@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,6 +41,7 @@ type work struct {
 	ops, bytes int64
 	spent      time.Duration
 	began      time.Time
+	fresh      atomic.Bool // begun, and more was not out of time yet
 	requests   map[string]float64
 	traced     error
 }
@@ -88,6 +90,7 @@ func (w *work) begin() {
 	if w.Count != "" {
 		w.traced = errors.Join(w.traced, clearTrace(w.Count))
 	}
+	w.fresh.Store(true)
 	w.began = time.Now()
 }
 
@@ -102,7 +105,10 @@ func (w *work) end() {
 }
 
 // more reports whether to go on, between begin and end.
-func (w *work) more() bool { return w.spent+time.Since(w.began) < w.Each }
+func (w *work) more() bool {
+	// Once in any case: on a machine that is busy the time may be over already.
+	return w.spent+time.Since(w.began) < w.Each || w.fresh.CompareAndSwap(true, false)
+}
 
 // enough reports whether all was measured, between end and begin.
 func (w *work) enough() bool { return w.spent >= w.Each }
