@@ -19,7 +19,7 @@ type kubeFlags struct {
 }
 
 func (k *kubeFlags) register(fs *pflag.FlagSet) {
-	fs.StringVar(&k.kube.Kubeconfig, "kubeconfig", "", "`file` that says where the API server is, for backend kubernetes (default: the cluster it runs in, else $KUBECONFIG)")
+	fs.StringVar(&k.kube.Kubeconfig, "kubeconfig", "", "`file` that says where the API server is, for backend kubernetes and --pod-names (default: the cluster it runs in, else $KUBECONFIG)")
 	fs.Float64Var(&k.kube.QPS, "kube-qps", kubelease.DefaultQPS, "requests a second that the locks of a volume may make of the API server; a lock takes two")
 	fs.IntVar(&k.kube.Burst, "kube-burst", kubelease.DefaultBurst, "how many of them may come at once")
 }

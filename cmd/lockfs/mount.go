@@ -164,7 +164,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 		return err
 	}
 	log := o.logger()
-	names, forget, err := o.pods(o.node, log)
+	names, forget, err := o.pods(o.kube.Kubeconfig, o.node, log)
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func (o *serveOptions) run(ctx context.Context) error {
 	}
 	o.log = o.logger()
 	var forget func()
-	if o.names, forget, err = o.pods(o.node, o.log); err != nil {
+	if o.names, forget, err = o.pods(o.kube.Kubeconfig, o.node, o.log); err != nil {
 		return err
 	}
 	defer forget()

@@ -31,11 +31,11 @@ func (w *watchFlags) check() error {
 }
 
 // pods begins to learn names, if that is asked for, until stop is called.
-func (w *watchFlags) pods(node string, log *slog.Logger) (p *pods.Pods, stop func(), err error) {
+func (w *watchFlags) pods(kubeconfig, node string, log *slog.Logger) (p *pods.Pods, stop func(), err error) {
 	if !w.podNames {
 		return nil, func() {}, nil
 	}
-	client, err := pods.Connect()
+	client, err := pods.Connect(kubeconfig, "lockfs/"+buildVersion())
 	if err != nil {
 		return nil, nil, usage(fmt.Errorf("--pod-names: %w", err))
 	}

@@ -5,15 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/lockfs/lockfs/internal/kubeconf"
 )
 
 // DialConfig says where the API server is and how much of it we take.
@@ -46,7 +45,7 @@ type Client struct {
 
 // Dial returns a Client. It sends no request.
 func Dial(cfg DialConfig) (*Client, error) {
-	conf, err := restConfig(cfg.Kubeconfig)
+	conf, err := kubeconf.Load(cfg.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
@@ -85,23 +84,6 @@ func NewClient(conf *rest.Config) (*Client, error) {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	return &Client{locks: locks, sessions: sessions}, nil
-}
-
-func restConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		conf, err := rest.InClusterConfig()
-		if err == nil || !errors.Is(err, rest.ErrNotInCluster) {
-			return conf, err
-		}
-		kubeconfig = os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
-		if kubeconfig == "" {
-			return nil, errors.New("not in a pod, and neither --kubeconfig nor $KUBECONFIG names a file")
-		}
-		rules := &clientcmd.ClientConfigLoadingRules{Precedence: filepath.SplitList(kubeconfig)}
-		return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	}
-	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 }
 
 // silence is how long a connection may go without an acknowledgement. A server
