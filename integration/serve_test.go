@@ -46,7 +46,10 @@ func (n *node) list(volumes ...string) {
 		if !strings.Contains(more, "endpoints:") {
 			more += fmt.Sprintf(" endpoints: [%q]", n.endpoint())
 		}
-		text += fmt.Sprintf("- {name: %s, source: %s, mountpoint: %s, %s}\n", name, n.source(name), n.view(name), more)
+		if !strings.Contains(more, "source:") {
+			more += fmt.Sprintf(", source: %s", n.source(name))
+		}
+		text += fmt.Sprintf("- {name: %s, mountpoint: %s, %s}\n", name, n.view(name), more)
 	}
 	n.write(text)
 }
@@ -163,7 +166,7 @@ func TestServeFollowsItsFile(t *testing.T) {
 	// A program that begins anew all the time, until it is told to end.
 	lines := filepath.Join(n.view("kept"), "lines")
 	busy.must(call{Op: "close", FD: busy.open(lines, wronly|create)})
-	const rounds = 1500
+	const rounds = 600
 	working := busy.start(call{Op: "repeat", N: rounds, Calls: []call{
 		{Op: "open", Path: lines, Flags: wronly | appends}, {Op: "write", FD: opened, Data: "line\n"}, {Op: "close", FD: opened}}})
 
@@ -321,31 +324,19 @@ func TestServeComesBackInPods(t *testing.T) {
 // A volume that is taken out of the file while a write to it hangs goes; the
 // lock stays until the write has ended, and no other volume waits.
 func TestServeKeepsTheLockOfAHangingWrite(t *testing.T) {
-	below := newVolume(t, "--rule", "** nolock").mount("below") // what hangs
 	n := newNode(t)
 	n.makeSources("good")
-	good := "good"
-	hanging := fmt.Sprintf("- {name: hanging, source: %s, mountpoint: %s, endpoints: [%q], ttl: 3s}\n", below.path("source"), n.view("hanging"), n.endpoint())
-	if err := os.Mkdir(below.path("source"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(n.view("hanging"), unix.MNT_DETACH) })
-	n.list(good)
-	text, err := os.ReadFile(n.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.write(string(text) + hanging)
+	below, hanging := n.freezable("hanging")
+	n.list("good", hanging)
 	n.start()
 	n.ready(200, `\[\+\] default/good: ok`, `\[\+\] default/hanging: ok`)
 
 	p := newAgent(t)
 	fd := p.open(filepath.Join(n.view("hanging"), "f"), wronly|create)
 	freeze(t, below.cmd.Process.Pid)
-	t.Cleanup(func() { _ = below.cmd.Process.Signal(unix.SIGCONT) })
 	write := p.start(call{Op: "write", FD: fd, Data: "late"})
 	eventually(t, "the program writes", func() bool { return p.within(unix.SYS_WRITE) })
-	n.list(good)
+	n.list("good")
 	if r := await(t, "a write to a volume that hangs", write); r.Errno != unix.ECONNABORTED {
 		t.Errorf("the program got %v", r.Errno)
 	}
@@ -363,6 +354,39 @@ func TestServeKeepsTheLockOfAHangingWrite(t *testing.T) {
 		t.Errorf("the file holds %q, %v", b, err)
 	}
 	n.ready(200, `\[\+\] default/good: ok`)
+}
+
+// A volume whose source hangs keeps no other waiting, and is no more once it is
+// taken out of the file.
+func TestServeBesideASourceThatHangs(t *testing.T) {
+	n := newNode(t)
+	n.makeSources("good")
+	below, hanging := n.freezable("hanging")
+	freeze(t, below.cmd.Process.Pid)
+	n.list("good", hanging)
+	n.start()
+	n.ready(503, `\[\+\] default/good: ok`, `\[-\] default/hanging: it is not mounted`)
+	n.list("good")
+	n.ready(200, `\[\+\] default/good: ok`)
+	if err := below.cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if status := n.stop(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+}
+
+// freezable makes a volume whose source is served by a process, and returns
+// that and what list is to be told.
+func (n *node) freezable(name string) (below *mount, item string) {
+	n.t.Helper()
+	below = newVolume(n.t, "--rule", "** nolock").mount("below")
+	if err := os.Mkdir(below.path("source"), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = unix.Unmount(n.view(name), unix.MNT_DETACH) })
+	n.t.Cleanup(func() { _ = below.cmd.Process.Signal(unix.SIGCONT) })
+	return below, fmt.Sprintf("%s ttl: 3s, source: %s,", name, below.path("source"))
 }
 
 // What a mounted Secret has gets a volume to an etcd that asks for it.

@@ -222,7 +222,7 @@ func (d *Daemon) serve(ctx context.Context, m *member, spec *Spec) (err error) {
 	if err = vol.Run(ctx); err == nil && ctx.Err() == nil {
 		return errUnmounted
 	}
-	if err != nil && ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil && !errors.Is(err, context.Canceled) {
 		d.log.Warn("a volume did not end in peace", slog.String("namespace", spec.Namespace), slog.String("name", spec.Name), slog.Any("error", err))
 	}
 	return err

@@ -93,7 +93,7 @@ func (v *Volume) observer() func(lockmgr.Event) {
 // asked for has to be asked otherwise.
 func (v *Volume) Run(ctx context.Context) error {
 	c := v.cfg
-	if err := c.prepare(); err != nil {
+	if err := unless(ctx, c.prepare); err != nil {
 		return err
 	}
 	start, cancel := context.WithTimeout(ctx, startTimeout)
@@ -178,6 +178,19 @@ func (v *Volume) Run(ctx context.Context) error {
 	}
 	life.Close()
 	return err
+}
+
+// unless returns what f does, or ctx's error: a volume that hangs is left alone
+// when it is not wanted any more.
+func unless(ctx context.Context, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (c *Config) closeView(view *fs.FS) error {
