@@ -47,6 +47,8 @@ type Backend struct {
 	log     *slog.Logger
 	trees   treeCache
 	volume  atomic.Pointer[[]byte] // the record that VolumeRecord saw; nil before
+
+	watchStream atomic.Int64 // the number of the stream for new watches, see watch
 }
 
 var _ lockmgr.Backend = (*Backend)(nil)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/lockfs/lockfs/lockmgr"
 )
@@ -46,7 +48,13 @@ func (b *Backend) watchDeletes(ctx context.Context, prefixes ...string) (*delete
 // watch returns once the watch stands, with the store's revision at that time:
 // whatever happens later arrives. Watch itself has no deadline for this, so
 // cancel is called when it takes too long.
+//
+// Watches share a stream, and with it the login that the stream was opened with.
+// That ends before the stream does; after it etcd takes no new watch on it. So
+// one that was refused is asked for on another stream next.
 func (b *Backend) watch(ctx context.Context, cancel context.CancelFunc, prefix string, opts ...clientv3.OpOption) (clientv3.WatchChan, int64, error) {
+	stream := b.watchStream.Load()
+	ctx = metadata.AppendToOutgoingContext(ctx, "lockfs-stream", strconv.FormatInt(stream, 10)) // what differs goes by another
 	late := time.AfterFunc(b.timeout, cancel)
 	feed := b.client.Watch(ctx, prefix, append(opts, clientv3.WithPrefix(), clientv3.WithCreatedNotify())...)
 	first, ok := <-feed
@@ -54,6 +62,7 @@ func (b *Backend) watch(ctx context.Context, cancel context.CancelFunc, prefix s
 		return nil, 0, fmt.Errorf("no watch of %q within %v", prefix, b.timeout)
 	}
 	if err := first.Err(); err != nil {
+		b.watchStream.CompareAndSwap(stream, stream+1)
 		return nil, 0, err
 	}
 	return feed, first.Header.Revision, nil
