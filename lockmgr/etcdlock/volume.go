@@ -3,8 +3,10 @@ package etcdlock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -13,7 +15,8 @@ import (
 // VolumeRecord puts want as the record of the volume if there is none, and
 // returns the one that stands: want's bytes, or what another mount put first.
 // From then on the backend opens sessions only while that record stands.
-// It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's.
+// It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's; etcd's own,
+// when the user has not the rights that a mount needs.
 func (b *Backend) VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error) {
 	if stored, err = b.putVolumeRecord(ctx, want); err == nil {
 		b.volume.Store(&stored)
@@ -27,9 +30,11 @@ func (b *Backend) putVolumeRecord(ctx context.Context, want []byte) (stored []by
 	err = r.do(ctx, func() error {
 		resp, err := b.txn(ctx,
 			[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-			[]clientv3.Op{clientv3.OpPut(key, string(want))},
-			[]clientv3.Op{clientv3.OpGet(key)})
+			[]clientv3.Op{clientv3.OpPut(key, string(want)), b.rights()},
+			[]clientv3.Op{clientv3.OpGet(key), b.rights()})
 		switch {
+		case errors.Is(err, rpctypes.ErrPermissionDenied):
+			return fmt.Errorf("the etcd user needs readwrite on the prefixes %s and %s: %w", b.keys.files, b.keys.admin, rpctypes.ErrPermissionDenied)
 		case err != nil:
 			return err
 		case resp.Succeeded:
@@ -43,6 +48,15 @@ func (b *Backend) putVolumeRecord(ctx context.Context, want []byte) (stored []by
 		return nil, fmt.Errorf("volume record: %w", err)
 	}
 	return stored, nil
+}
+
+// rights does nothing, and etcd refuses it to users who could not take a lock:
+// it checks also what is not carried out.
+func (b *Backend) rights() clientv3.Op {
+	never := clientv3.Compare(clientv3.Version(b.keys.volume()), "<", 0)
+	return clientv3.OpTxn([]clientv3.Cmp{never}, []clientv3.Op{
+		clientv3.OpGet(b.keys.files, clientv3.WithPrefix()), clientv3.OpPut(b.keys.files, ""), clientv3.OpGet(b.keys.admin, clientv3.WithPrefix()),
+	}, nil)
 }
 
 // ReplaceVolumeRecord puts want in the place of old, while no session of the
