@@ -35,6 +35,7 @@ type memberConfig struct {
 	Client, Peer   url.URL
 	InitialCluster string
 	Quota          int64
+	TokenTTL       uint // of logins, in seconds; 0 is etcd's default
 }
 
 // serveMember is etcd until its stdin ends.
@@ -52,6 +53,9 @@ func serveMember() {
 	cfg.InitialCluster = m.InitialCluster
 	cfg.TickMs, cfg.ElectionMs = 50, 500
 	cfg.QuotaBackendBytes = m.Quota
+	if m.TokenTTL > 0 {
+		cfg.AuthTokenTTL = m.TokenTTL
+	}
 	cfg.BcryptCost = 4 // under the race detector a login takes a second at the default
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	e, err := embed.StartEtcd(cfg)
