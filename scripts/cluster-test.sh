@@ -16,4 +16,5 @@ if [ -n "$reason" ]; then
 	exit
 fi
 integration/kubelab/build.sh
+make build # into the cache, before clocks run
 LOCKFS_CLUSTER=$1 exec go test -v -count=1 -timeout 60m ./integration/cluster

@@ -38,7 +38,19 @@ func newLab(t *testing.T, nodes int) *lab {
 			t.Error(err)
 		}
 	})
-	l.run(t, "up", strconv.Itoa(nodes))
+	// The cluster does not outlive the tests, should they time out.
+	life, held, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { held.Close() })
+	defer life.Close()
+	up := exec.Command(l.script(), "up", strconv.Itoa(nodes))
+	up.Env = append(os.Environ(), append(l.env, "KUBELAB_LIFE=3")...)
+	up.ExtraFiles = []*os.File{life}
+	if out, err := up.CombinedOutput(); err != nil {
+		t.Fatalf("cluster.sh up: %v\n%s", err, out)
+	}
 	return l
 }
 
