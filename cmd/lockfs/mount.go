@@ -133,7 +133,7 @@ func (o *mountOptions) check() error {
 		return err
 	}
 	if o.embedded && o.remote() {
-		return usage(errors.New("--embedded excludes --endpoints and --backend kubernetes: drop one"))
+		return usage(errors.New("--embedded, --endpoints and --backend kubernetes exclude each other: keep one"))
 	}
 	fstype, network, err := mounts.NetworkFS(o.source)
 	if err != nil {
