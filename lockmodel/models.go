@@ -109,6 +109,20 @@ var models = []model{
 		},
 	},
 	{
+		name:     "leases",
+		question: "and if each lock is an object of its own, and nothing reads two?",
+		worlds:   leasesWorlds,
+		mutations: []mutation{
+			{"condition", "a write names the version that it replaces"},
+			{"heed", "a file waits for a directory's entry"},
+			{"giveway", "a directory's entry gives way to a file's"},
+			{"afterwards", "who has put an entry looks once the watch has shown it"},
+			{"onewatch", "one watch shows both, in order"},
+			{"dead", "an entry of a session that has ended counts for nothing"},
+			{"fence", "a request that was given up unanswered is made void"},
+		},
+	},
+	{
 		name:     "links",
 		question: "does the lock of a file follow its names?",
 		worlds:   linksWorlds,
@@ -215,6 +229,18 @@ func treeWorlds(full bool, mut string) []func() result {
 		threads(treeThread{0, 2, 0}, treeThread{1, 1, 2}),
 		threads(treeThread{0, 1, 0}, treeThread{0, 0, 2}, treeThread{1, 1, 1}),
 	}
+}
+
+func leasesWorlds(full bool, mut string) []func() result {
+	mk := func(file, other, dir, deaths, faults int8) func() result {
+		return exploring(&leasesWorld{
+			ops: [leaseThreads]int8{file, other, dir}, dirs: [leaseThreads]bool{2: true}, deaths: deaths, faults: faults, mut: mut,
+		})
+	}
+	if !full {
+		return []func() result{mk(1, 1, 1, 0, 0), mk(1, 0, 1, 1, 1), mk(1, 1, 0, 1, 1)}
+	}
+	return []func() result{mk(1, 1, 1, 1, 1), mk(2, 0, 2, 1, 0), mk(2, 0, 1, 0, 2)}
 }
 
 func linksWorlds(full bool, mut string) []func() result {
