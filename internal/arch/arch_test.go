@@ -83,7 +83,7 @@ func TestDoors(t *testing.T) {
 		"go.uber.org/zap":              {"lockmgr/etcdlock", "internal/embedetcd"},
 		"github.com/spf13/":            {"cmd/lockfs"},
 		"github.com/prometheus/":       {"internal/metrics"},
-		"k8s.io/":                      {"internal/kubeconf", "internal/pods", "lockmgr/kubelease"},
+		"k8s.io/":                      {"internal/kubeconf", "internal/pods", "lockmgr/kubelease", "internal/kubetest"},
 		"github.com/go-logr/":          {"internal/pods", "lockmgr/kubelease"},
 		"go.yaml.in/":                  {"internal/config"},
 		module + "renew":               {"lockmgr", "cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs", "bench/locks"},

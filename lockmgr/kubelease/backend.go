@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/lockmgr"
@@ -73,6 +76,9 @@ func New(cfg Config) (*Backend, error) {
 	}
 	if cfg.LeaseNamespace == "" {
 		cfg.LeaseNamespace = cfg.Namespace
+	}
+	if problems := validation.IsDNS1123Label(cfg.LeaseNamespace); len(problems) > 0 {
+		return nil, fmt.Errorf("kubelease: %q cannot be a namespace of Kubernetes: %s", cfg.LeaseNamespace, strings.Join(problems, "; "))
 	}
 	if cfg.RequestTimeout < 0 {
 		return nil, fmt.Errorf("kubelease: request timeout %v is negative", cfg.RequestTimeout)

@@ -98,7 +98,7 @@ func TestBlindMountEndsNobody(t *testing.T) {
 	const ttl = 2 * time.Second
 	s := openFor(t, newBackend(t, name), ttl)
 	renew(t, s, ttl/5)
-	blind := newBackendAt(t, l.to(kube.as(mountUser)), name)
+	blind := newBackendAt(t, l.to(as(mountUser)), name)
 	open(t, blind)
 	l.obey(func(c *call) fate {
 		if c.verb == "watch" || c.verb == "list" {

@@ -25,7 +25,7 @@ func TestLostAnswer(t *testing.T) {
 	for _, verb := range []string{"create", "update"} {
 		t.Run(verb, func(t *testing.T) {
 			name, l := newName(), &link{}
-			s := open(t, newBackendAt(t, l.to(kube.as(mountUser)), name))
+			s := open(t, newBackendAt(t, l.to(as(mountUser)), name))
 			if verb == "update" {
 				release(t, s, must(t, s, lockmgr.NoWait, file("f"))...)
 			}
@@ -48,7 +48,7 @@ func TestLostAnswer(t *testing.T) {
 // goes away.
 func TestLostAnswerOfTry(t *testing.T) {
 	name, l := newName(), &link{}
-	s := open(t, newBackendAt(t, l.to(kube.as(mountUser)), name))
+	s := open(t, newBackendAt(t, l.to(as(mountUser)), name))
 	rule, _ := first(swallowed, writes("file", "create"))
 	l.obey(rule)
 	if _, err := s.Acquire(within(t, patience), request(lockmgr.NoWait, file("f"))); !errors.Is(err, lockmgr.ErrUnavailable) {
@@ -63,7 +63,7 @@ func TestLateRequest(t *testing.T) {
 	for _, verb := range []string{"create", "update"} {
 		t.Run(verb, func(t *testing.T) {
 			name, l := newName(), &link{}
-			s := open(t, newBackendAt(t, l.to(kube.as(mountUser)), name))
+			s := open(t, newBackendAt(t, l.to(as(mountUser)), name))
 			if verb == "update" {
 				release(t, s, must(t, s, lockmgr.NoWait, file("f"))...)
 			}
@@ -98,7 +98,7 @@ func fenced(t *testing.T, volume string) bool {
 // What a dead session's request puts late keeps nobody out.
 func TestLateRequestOfDeadSession(t *testing.T) {
 	name, l := newName(), &link{}
-	dying := open(t, newBackendAt(t, l.to(kube.as(mountUser)), name))
+	dying := open(t, newBackendAt(t, l.to(as(mountUser)), name))
 	next := open(t, newBackend(t, name))
 	rule, met := first(late, writes("file", "create"))
 	l.obey(func(c *call) fate {
@@ -131,7 +131,7 @@ func TestLateRequestOfDeadSession(t *testing.T) {
 // A release whose answer was lost is repeated, and finds nothing.
 func TestLostAnswerOfRelease(t *testing.T) {
 	name, l := newName(), &link{}
-	s := open(t, newBackendAt(t, l.to(kube.as(mountUser)), name))
+	s := open(t, newBackendAt(t, l.to(as(mountUser)), name))
 	g := must(t, s, lockmgr.NoWait, file("f"))[0]
 	rule, _ := first(swallowed, writes("file", "update"))
 	l.obey(rule)
@@ -147,7 +147,7 @@ func TestLostAnswerOfRelease(t *testing.T) {
 // that comes after the session's end does not bring it back.
 func TestRenewals(t *testing.T) {
 	name, l := newName(), &link{}
-	s := open(t, newBackendAt(t, l.to(kube.as(mountUser)), name))
+	s := open(t, newBackendAt(t, l.to(as(mountUser)), name))
 	rule, _ := first(swallowed, writes("session", "update"))
 	l.obey(rule)
 	if err := s.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrUnavailable) {
@@ -177,7 +177,7 @@ func TestRenewals(t *testing.T) {
 // A watch that ends, and cannot go on where it was, misses nothing.
 func TestWatchExpires(t *testing.T) {
 	name, l := newName(), &link{}
-	s1, b2 := open(t, newBackend(t, name)), newBackendAt(t, l.to(kube.as(mountUser)), name)
+	s1, b2 := open(t, newBackend(t, name)), newBackendAt(t, l.to(as(mountUser)), name)
 	s2 := open(t, b2)
 	g := must(t, s1, lockmgr.NoWait, file("f"))
 	got := make(chan error, 1)
@@ -208,7 +208,7 @@ func TestWatchExpires(t *testing.T) {
 // Without a watch all works as well, by reading.
 func TestWithoutWatch(t *testing.T) {
 	name, l := newName(), &link{}
-	s1, b2 := open(t, newBackend(t, name)), newBackendAt(t, l.to(kube.as(mountUser)), name)
+	s1, b2 := open(t, newBackend(t, name)), newBackendAt(t, l.to(as(mountUser)), name)
 	s2 := open(t, b2)
 	l.obey(func(c *call) fate {
 		if c.verb == "watch" {
@@ -234,7 +234,7 @@ func TestWithoutWatch(t *testing.T) {
 
 // The API server dies and comes back: what was held is held, who waited waits.
 func TestServerRestart(t *testing.T) {
-	if kube.dir == "" {
+	if !kube.Own() {
 		t.Skip("the API server is not ours to kill")
 	}
 	name := newName()
@@ -246,14 +246,14 @@ func TestServerRestart(t *testing.T) {
 	req.Waits = func() { close(waits) }
 	go func() { _, err := s2.Acquire(within(t, 3*patience), req); got <- err }()
 	<-waits
-	kube.killAPI()
+	kube.Kill()
 	if _, err := s1.Acquire(within(t, patience), request(lockmgr.NoWait, file("g"))); !errors.Is(err, lockmgr.ErrUnavailable) {
 		t.Errorf("Acquire from nobody: %v", err)
 	}
 	if err := s1.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrUnavailable) {
 		t.Errorf("Renew by nobody: %v", err)
 	}
-	if err := kube.startAPI(); err != nil {
+	if err := kube.Restart(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a renewal succeeds", func() bool { return s1.Renew(within(t, patience)) == nil })

@@ -14,6 +14,7 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/lockfs/lockfs/internal/kubetest"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/kubelease"
 )
@@ -22,7 +23,7 @@ import (
 const patience = 30 * time.Second
 
 var (
-	kube  *cluster
+	kube  *kubetest.Server
 	space string // the namespace of all tests' Leases
 )
 
@@ -30,15 +31,15 @@ func TestMain(m *testing.M) { os.Exit(serve(m)) }
 
 func serve(m *testing.M) int {
 	var err error
-	if kube, err = startCluster(); err == nil {
-		defer kube.stop()
+	if kube, err = kubetest.Start(); err == nil {
+		defer kube.Stop()
 		space, err = prepare()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer kube.dropSpace(space)
+	defer kube.DropNamespace(space)
 	return m.Run()
 }
 
@@ -48,11 +49,11 @@ func prepare() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	space, err := kube.newSpace()
+	space, err := kube.NewNamespace()
 	if err != nil {
 		return "", err
 	}
-	return space, kube.permit(mountUser, space, role.Rules)
+	return space, permit(mountUser, space, role.Rules)
 }
 
 // volumes makes each test's volume its own.
@@ -63,7 +64,7 @@ func newName() string { return fmt.Sprintf("v%d", volumes.Add(1)) }
 // raw are the Leases as the API server has them.
 func raw(t *testing.T) coordinationclient.LeaseInterface {
 	t.Helper()
-	client, err := coordinationclient.NewForConfig(kube.conf)
+	client, err := coordinationclient.NewForConfig(kube.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func raw(t *testing.T) coordinationclient.LeaseInterface {
 // mount has.
 func newBackend(t *testing.T, name string, change ...func(*kubelease.Config)) *kubelease.Backend {
 	t.Helper()
-	return newBackendAt(t, kube.as(mountUser), name, change...)
+	return newBackendAt(t, as(mountUser), name, change...)
 }
 
 func newBackendAt(t *testing.T, conf *rest.Config, name string, change ...func(*kubelease.Config)) *kubelease.Backend {

@@ -51,13 +51,14 @@ func (l *link) obey(rule func(*call) fate) {
 
 func (l *link) mend() { l.obey(nil) }
 
-// calls returns the calls so far whose verb is among verbs.
+// calls returns the calls so far whose verb is among verbs, but for those of the
+// janitor's election.
 func (l *link) calls(verbs ...string) (found []*call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.past {
 		for _, v := range verbs {
-			if c.verb == v {
+			if c.verb == v && !c.has("-janitor") {
 				found = append(found, c)
 			}
 		}

@@ -27,8 +27,8 @@ const manifest = "../../deploy/daemonset/overlays/kubernetes/rbac.yaml"
 const mountUser = "lockfs:test:mount"
 
 // as is how a user reaches the API server.
-func (c *cluster) as(user string) *rest.Config {
-	conf := rest.CopyConfig(c.conf)
+func as(user string) *rest.Config {
+	conf := rest.CopyConfig(kube.Config)
 	conf.Impersonate.UserName = user
 	return conf
 }
@@ -48,8 +48,8 @@ func deployedRole() (rbacv1.Role, error) {
 }
 
 // permit gives a user the rules in a namespace.
-func (c *cluster) permit(user, namespace string, rules []rbacv1.PolicyRule) error {
-	client, err := rbacclient.NewForConfig(c.conf)
+func permit(user, namespace string, rules []rbacv1.PolicyRule) error {
+	client, err := rbacclient.NewForConfig(kube.Config)
 	if err != nil {
 		return err
 	}
@@ -79,18 +79,18 @@ func TestEachVerbIsNeeded(t *testing.T) {
 	verbs := role.Rules[0].Verbs
 	for i, verb := range verbs {
 		t.Run(verb, func(t *testing.T) {
-			space, err := kube.newSpace()
+			space, err := kube.NewNamespace()
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer kube.dropSpace(space)
+			defer kube.DropNamespace(space)
 			user := mountUser + ":without:" + verb
 			rules := slices.Clone(role.Rules)
 			rules[0].Verbs = slices.Delete(slices.Clone(verbs), i, i+1)
-			if err := kube.permit(user, space, rules); err != nil {
+			if err := permit(user, space, rules); err != nil {
 				t.Fatal(err)
 			}
-			b := newBackendAt(t, kube.as(user), newName(), func(c *kubelease.Config) { c.LeaseNamespace = space })
+			b := newBackendAt(t, as(user), newName(), func(c *kubelease.Config) { c.LeaseNamespace = space })
 			if err := cycle(t, b); !errors.Is(err, lockmgr.ErrUnavailable) && verb != "watch" || verb == "watch" && kubelease.Connected(b) {
 				t.Fatalf("all goes without %s: %v", verb, err)
 			}
@@ -117,12 +117,12 @@ func cycle(t *testing.T, b *kubelease.Backend) error {
 
 // Whoever has the locks of one namespace has none of another's.
 func TestOtherNamespace(t *testing.T) {
-	other, err := kube.newSpace()
+	other, err := kube.NewNamespace()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer kube.dropSpace(other)
-	b := newBackendAt(t, kube.as(mountUser), newName(), func(c *kubelease.Config) { c.LeaseNamespace = other })
+	defer kube.DropNamespace(other)
+	b := newBackendAt(t, as(mountUser), newName(), func(c *kubelease.Config) { c.LeaseNamespace = other })
 	if _, err := b.Entries(within(t, patience), ""); !errors.Is(err, lockmgr.ErrUnavailable) || !strings.Contains(err.Error(), "forbidden") {
 		t.Fatalf("Entries: %v", err)
 	}

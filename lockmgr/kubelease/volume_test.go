@@ -34,7 +34,7 @@ func openErr(t *testing.T, b *kubelease.Backend) error {
 // The first record stands; what comes later is told of it.
 func TestVolumeRecord(t *testing.T) {
 	name, l := newName(), &link{}
-	b := newBackendAt(t, l.to(kube.as(mountUser)), name)
+	b := newBackendAt(t, l.to(as(mountUser)), name)
 	rule, _ := first(swallowed, writes("volume", "create"))
 	l.obey(rule)
 	mustRecord(t, b, "one", "one")
@@ -46,7 +46,7 @@ func TestVolumeRecord(t *testing.T) {
 // answer is lost.
 func TestReplaceVolumeRecord(t *testing.T) {
 	name, l := newName(), &link{}
-	b, other := newBackendAt(t, l.to(kube.as(mountUser)), name), newBackend(t, name)
+	b, other := newBackendAt(t, l.to(as(mountUser)), name), newBackend(t, name)
 	mustRecord(t, b, "old", "old")
 	mustRecord(t, other, "old", "old")
 
@@ -69,7 +69,7 @@ func TestReplaceVolumeRecord(t *testing.T) {
 func TestReplaceVolumeRecordUnanswered(t *testing.T) {
 	for n := range 2 { // the mark, the record
 		name, l := newName(), &link{}
-		b := newBackendAt(t, l.to(kube.as(mountUser)), name)
+		b := newBackendAt(t, l.to(as(mountUser)), name)
 		mustRecord(t, b, "old", "old")
 		seen := 0
 		l.obey(func(c *call) fate {
@@ -131,7 +131,7 @@ func TestNoSessionBesideAnotherRecord(t *testing.T) {
 func TestMarkedRecord(t *testing.T) {
 	name, l := newName(), &link{}
 	clock := &fastClock{}
-	b, other := newBackendAt(t, l.to(kube.as(mountUser)), name), newBackend(t, name, func(c *kubelease.Config) { c.Clock = clock })
+	b, other := newBackendAt(t, l.to(as(mountUser)), name), newBackend(t, name, func(c *kubelease.Config) { c.Clock = clock })
 	mustRecord(t, b, "old", "old")
 	mustRecord(t, other, "old", "old")
 	updates := 0

@@ -1,0 +1,242 @@
+// Package kubetest gives tests a Kubernetes API server: the one that $KUBECONFIG
+// names, or one of their own, which is the real program with an etcd of its own and
+// nothing else.
+package kubetest
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Server is an API server.
+type Server struct {
+	// Config is how an administrator reaches it.
+	Config *rest.Config
+
+	dir   string // of our own one
+	port  int
+	store string // the URL of its etcd
+	etcd  *exec.Cmd
+	api   *exec.Cmd
+}
+
+// patience is how long what must happen may take.
+const patience = 30 * time.Second
+
+// programs is where the binaries are that integration/kubelab/build.sh builds.
+func programs() string {
+	if dir := os.Getenv("KUBELAB_BIN"); dir != "" {
+		return dir
+	}
+	return "/var/tmp/kubelab/bin"
+}
+
+// Start returns an API server that is ready. An own one is to be stopped.
+func Start() (*Server, error) {
+	if file := os.Getenv("KUBECONFIG"); file != "" {
+		conf, err := clientcmd.BuildConfigFromFlags("", file)
+		if err != nil {
+			return nil, err
+		}
+		return &Server{Config: conf}, nil
+	}
+	if _, err := os.Stat(filepath.Join(programs(), "kube-apiserver")); err != nil {
+		return nil, fmt.Errorf("no API server to test with: run 'make apiserver', or set KUBECONFIG: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "kubetest")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{dir: dir}
+	if err := s.start(); err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) start() error {
+	ports, err := freePorts(3)
+	if err != nil {
+		return err
+	}
+	client, peer := "http://127.0.0.1:"+strconv.Itoa(ports[0]), "http://127.0.0.1:"+strconv.Itoa(ports[1])
+	s.port = ports[2]
+	s.etcd, err = s.run("etcd", "--data-dir", filepath.Join(s.dir, "etcd"), "--listen-client-urls", client, "--advertise-client-urls", client,
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer, "--unsafe-no-fsync")
+	if err != nil {
+		return err
+	}
+	if err := s.credentials(); err != nil {
+		return err
+	}
+	s.Config = &rest.Config{
+		Host: "https://127.0.0.1:" + strconv.Itoa(s.port), BearerToken: adminToken,
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000, Burst: 1000,
+	}
+	s.store = client
+	return s.Restart()
+}
+
+// adminToken is the administrator's.
+const adminToken = "admin"
+
+// credentials are a key for service accounts, which the API server insists on, and
+// the administrator's token.
+func (s *Server) credentials() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return err
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
+	return errors.Join(os.WriteFile(filepath.Join(s.dir, "sa.key"), text, 0o600),
+		os.WriteFile(filepath.Join(s.dir, "tokens"), []byte(adminToken+",admin,admin,system:masters\n"), 0o600))
+}
+
+// Kubeconfig returns the name of a file for an administrator's programs.
+func (s *Server) Kubeconfig() (string, error) {
+	if !s.Own() {
+		return os.Getenv("KUBECONFIG"), nil
+	}
+	const name = "test"
+	conf := clientcmdapi.NewConfig()
+	conf.Clusters[name] = &clientcmdapi.Cluster{Server: s.Config.Host, InsecureSkipTLSVerify: true}
+	conf.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: adminToken}
+	conf.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	conf.CurrentContext = name
+	file := filepath.Join(s.dir, "kubeconfig")
+	return file, clientcmd.WriteToFile(*conf, file)
+}
+
+// Own reports whether the API server is the test's own, to kill for example.
+func (s *Server) Own() bool { return s.dir != "" }
+
+// Restart starts the API server, after Kill, and returns when it is ready.
+func (s *Server) Restart() error {
+	var err error
+	key := filepath.Join(s.dir, "sa.key")
+	s.api, err = s.run("kube-apiserver", "--etcd-servers", s.store, "--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(s.port),
+		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", "--cert-dir", filepath.Join(s.dir, "certs"),
+		"--token-auth-file", filepath.Join(s.dir, "tokens"), "--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file", key, "--service-account-signing-key-file", key)
+	if err != nil {
+		return err
+	}
+	core, err := coreclient.NewForConfig(s.Config)
+	if err != nil {
+		return err
+	}
+	deadline := time.Now().Add(3 * patience)
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		err := core.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		if err == nil {
+			_, err = core.Namespaces().Get(ctx, "default", metav1.GetOptions{})
+		}
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) || s.api.ProcessState != nil {
+			log, _ := os.ReadFile(filepath.Join(s.dir, "kube-apiserver.log"))
+			return fmt.Errorf("the API server is not ready: %w\n%s", err, log[max(0, len(log)-4000):])
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// Kill ends the API server as a crash does.
+func (s *Server) Kill() {
+	if s.api != nil {
+		_ = s.api.Process.Kill()
+		_ = s.api.Wait()
+		s.api = nil
+	}
+}
+
+// Stop ends an API server of our own.
+func (s *Server) Stop() {
+	s.Kill()
+	if s.etcd != nil {
+		_ = s.etcd.Process.Kill()
+		_ = s.etcd.Wait()
+	}
+	if s.dir != "" {
+		os.RemoveAll(s.dir)
+	}
+}
+
+func (s *Server) run(program string, args ...string) (*exec.Cmd, error) {
+	log, err := os.OpenFile(filepath.Join(s.dir, program+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(filepath.Join(programs(), program), args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd, cmd.Start()
+}
+
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// NewNamespace makes a namespace and returns its name.
+func (s *Server) NewNamespace() (string, error) {
+	core, err := coreclient.NewForConfig(s.Config)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	ns, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "lockfs-test-"}}, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return ns.Name, nil
+}
+
+// DropNamespace deletes a namespace.
+func (s *Server) DropNamespace(name string) {
+	core, err := coreclient.NewForConfig(s.Config)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = core.Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+}

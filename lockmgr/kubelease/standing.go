@@ -1,0 +1,92 @@
+package kubelease
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Where an acquisition stands. standing, void and across are called with the
+// mirror's mu held.
+
+// standing returns what stands in our way in p's line. Errors: ErrSessionLost,
+// ErrLockLost.
+func (a *acquisition) standing(p *place) (ahead []obstacle, err error) {
+	m := a.s.b.mirror
+	if err := a.void(p); err != nil {
+		return nil, err
+	}
+	o := m.objects[p.name]
+	for _, k := range p.keys {
+		e := a.entry(k)
+		ahead = append(ahead, m.inLine(o, o.find(k, a.req.Mode, a.req.Holder.Owner), &e)...)
+	}
+	return ahead, nil
+}
+
+// void returns why an entry that was put does not stand any more, or nil.
+func (a *acquisition) void(p *place) error {
+	m := a.s.b.mirror
+	o := m.objects[p.name]
+	switch {
+	case m.ended(a.s.id, p.token):
+		return lockmgr.ErrSessionLost
+	case o != nil && o.broken != nil:
+		return fmt.Errorf("%w: %w", lockmgr.ErrLockLost, o.broken)
+	case slices.ContainsFunc(p.keys, func(k lockmgr.Key) bool { return o.find(k, a.req.Mode, a.req.Holder.Owner) < 0 }):
+		return fmt.Errorf("%w: the entry for %s was removed", lockmgr.ErrLockLost, p.keys[0])
+	}
+	return nil
+}
+
+// across returns the entries of directories and files that are in each other's
+// way with ours, all of which stand.
+func (a *acquisition) across() (found []obstacle, err error) {
+	for _, p := range a.places {
+		if err := a.void(p); err != nil {
+			return nil, err
+		}
+	}
+	for _, k := range a.req.Keys {
+		if err := a.s.b.mirror.broken(k); err != nil {
+			return nil, fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errRefused, err)
+		}
+		e := a.entry(k)
+		found = append(found, a.s.b.mirror.across(&e)...)
+	}
+	return found, nil
+}
+
+// deadlocked reports whether we upgrade a key while one ahead, which wants it for
+// itself alone, waits for what we have.
+func (a *acquisition) deadlocked() bool {
+	return slices.ContainsFunc(a.ahead, func(o obstacle) bool {
+		return o.entry.mode() == lockmgr.Exclusive && slices.ContainsFunc(a.req.Upgrades, func(had lockmgr.Grant) bool {
+			return had.Key == o.entry.key
+		})
+	})
+}
+
+// contended is the error of a wait that err ended, or of none.
+func (a *acquisition) contended(err error) error {
+	first := a.ahead[0]
+	return &lockmgr.ContendedError{Key: first.wants, Holder: first.entry.Holder, Err: err}
+}
+
+func (a *acquisition) grants() []lockmgr.Grant {
+	grants := make([]lockmgr.Grant, len(a.req.Keys))
+	for i, k := range a.req.Keys {
+		grants[i] = lockmgr.Grant{Key: k, Mode: a.req.Mode, Owner: a.req.Holder.Owner, Token: a.tokenOf(k)}
+	}
+	return grants
+}
+
+func (a *acquisition) tokenOf(k lockmgr.Key) int64 {
+	for _, p := range a.places {
+		if slices.Contains(p.keys, k) {
+			return p.token
+		}
+	}
+	return 0
+}
