@@ -99,6 +99,9 @@ func newVolume(t *testing.T, args ...string) *volume {
 		"LOCKFS_GUARD=false",                       // else directories stay that cannot be removed
 		"GORACE=halt_on_error=1 atexit_sleep_ms=0") // the default is a second at each exit
 	v.cached = os.Getenv(backingEnv) == "caching"
+	if space := os.Getenv(backendEnv); space != "" {
+		v.inKubernetes(space)
+	}
 	return v
 }
 
