@@ -4,7 +4,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 IMAGE       ?= ghcr.io/lockfs/lockfs:latest
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: build image demo test cluster-test bench bench-fs bench-locks deps lint
+.PHONY: build image demo test cluster-test bench bench-fs bench-locks deps apiserver lint
 
 # The program is one static binary.
 build:
@@ -20,7 +20,7 @@ demo: deps build
 	scripts/demo.sh bin/lockfs
 
 # Everything: the linters, the unit tests, the integration tests on real mounts, and a look at a real cluster.
-test: deps lint
+test: deps apiserver lint
 	go test -race -timeout 20m ./...
 	scripts/cluster-test.sh smoke
 
@@ -48,3 +48,7 @@ lint:
 # Installs what the demo and the tests need, or says what to install.
 deps:
 	@scripts/deps.sh
+
+# A kube-apiserver for the tests of locks in Leases: built once, in 5 minutes, unless $$KUBECONFIG names one.
+apiserver:
+	@[ -n "$$KUBECONFIG" ] || integration/kubelab/build.sh programs

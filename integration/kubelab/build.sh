@@ -1,13 +1,14 @@
 #!/bin/bash
 # Builds what cluster.sh runs, once: about 5 minutes on 2 free cores, skipped while its sources stand as they were.
-# It all lands in KUBELAB_BIN (/var/tmp/kubelab/bin): a CI keeps that directory.
+# It all lands in KUBELAB_BIN (/var/tmp/kubelab/bin): a CI keeps that directory. 'build.sh programs' builds those of Kubernetes and etcd
+# alone, which takes no root: tests of the API server by itself run them.
 set -e
 . "$(dirname "$0")/lib.sh"
 mkdir -p $B/img
 exec 9> $B/lock; flock 9
 export CGO_ENABLED=0 GOFLAGS=-buildvcs=false
 need=; for c in containerd runc ip curl ctr iptables busybox; do command -v $c >/dev/null || need=1; done; [ -x /usr/lib/cni/bridge ] || need=1
-if [ -n "$need" ]; then
+if [ -n "$need" ] && [ "${1:-}" != programs ]; then
   apt-get update -q
   DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends containerd runc containernetworking-plugins iproute2 iptables curl busybox-static
 fi
@@ -19,7 +20,9 @@ if [ "$(cat $B/kubeall.stamp 2>/dev/null)" != $stamp ]; then
   for c in kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl; do ln -sf kubeall $B/$c; done
   go build -trimpath -ldflags "-s -w" -o $B/etcd go.etcd.io/etcd/server/v3
   go build -trimpath -ldflags "-s -w" -o $B/etcdctl go.etcd.io/etcd/etcdctl/v3
+  echo $stamp > $B/kubeall.stamp
 fi
+[ "${1:-}" != programs ] || exit 0
 cd $HERE
 go build -trimpath -ldflags "-s -w" -o $B ./mkpki ./pause ./services ../../deploy/mkimage
 
@@ -30,4 +33,3 @@ for c in $($root/bin/busybox --list); do [ $c = busybox ] || ln -s busybox $root
 $B/mkimage $B/img/busybox.tar docker.io/library/busybox:1.37 /bin/sh $root=/
 $B/mkimage $B/img/pause.tar registry.local/pause:1 /pause $B/pause=/pause
 $B/mkimage $B/img/etcd.tar gcr.io/etcd-development/etcd:v3.6.8 /usr/local/bin/etcd $B/etcd=/usr/local/bin/etcd $B/etcdctl=/usr/local/bin/etcdctl
-echo $stamp > $B/kubeall.stamp
