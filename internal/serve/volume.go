@@ -96,7 +96,11 @@ func (v *Volume) Run(ctx context.Context) error {
 	if err := unless(ctx, c.prepare); err != nil {
 		return err
 	}
-	start, cancel := context.WithTimeout(ctx, startTimeout)
+	patience := startTimeout
+	if c.SetPolicy {
+		patience += c.Renew.TTL // the session of a mount that has died may have to end first
+	}
+	start, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	backend, disconnect, err := c.Connect(start, v.log)
 	if err != nil {
