@@ -65,8 +65,16 @@ type place struct {
 	name   string
 	keys   []lockmgr.Key // one, or several directories
 	token  int64         // of our entries there; 0: none is known to stand
-	unsure bool          // some may have been put, or may yet be
+	unsure bool          // a write that puts them may have been carried out, or may yet be
+	base   int64         // then: the revision it replaces; 0: it creates
 }
+
+// sent notes that a write in the place of o is about to be sent.
+func (p *place) sent(o *object) { p.unsure, p.base = true, o.revision() }
+
+// met notes that the Lease was found to be o, without our entries: a write that
+// wanted to replace another version is void.
+func (p *place) met(o *object) { p.unsure = p.unsure && o.revision() == p.base }
 
 // newAcquisition sorts the places: all who want several Leases take them in one
 // order, so that nobody who holds one waits for somebody who waits for it. That of the
@@ -182,6 +190,7 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 		if o.find(p.keys[0], a.req.Mode, a.req.Holder.Owner) >= 0 {
 			return nil, nil
 		}
+		p.met(o)
 		b.mirror.mu.Lock()
 		defer b.mirror.mu.Unlock()
 		var entries []entry
@@ -199,7 +208,7 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 		if len(a.ahead) > 0 && (a.req.Wait != lockmgr.Queue || a.deadlocked()) {
 			return nil, a.contended(nil)
 		}
-		p.unsure = true
+		p.sent(o)
 		return b.names.lockLease(o, p.keys[0], entries, true)
 	})
 	if err != nil {

@@ -114,6 +114,14 @@ func (o *object) readEntries() error {
 	return nil
 }
 
+// revision is that of a Lease which may not be there: 0.
+func (o *object) revision() int64 {
+	if o == nil {
+		return 0
+	}
+	return o.rev
+}
+
 // find returns the index of an entry, -1 if there is none.
 func (o *object) find(k lockmgr.Key, m lockmgr.Mode, owner uuid.UUID) int {
 	if o == nil {

@@ -166,9 +166,7 @@ func (a *acquisition) withdraw(ctx context.Context) error {
 }
 
 func (a *acquisition) leave(ctx context.Context, p *place) error {
-	fence := p.unsure
-	p.unsure = true
-	_, err := a.s.b.change(ctx, p.name, fence, func(o *object) (*coordinationv1.Lease, error) {
+	_, err := a.s.b.change(ctx, p.name, p.unsure, func(o *object) (*coordinationv1.Lease, error) {
 		var kept []entry
 		ours := 0
 		if err := a.s.b.names.fits(o, p.keys[0]); err != nil {
@@ -178,8 +176,10 @@ func (a *acquisition) leave(ctx context.Context, p *place) error {
 			kept = a.s.b.living(o, func(e *entry) bool { return e.Owner == a.req.Holder.Owner })
 			ours = len(o.entries) - len(kept)
 		}
-		if ours == 0 && !fence {
-			return nil, nil
+		if ours == 0 {
+			if p.met(o); !p.unsure {
+				return nil, nil
+			}
 		}
 		lease, err := a.s.b.names.lockLease(o, p.keys[0], kept, false)
 		if err == nil && ours == 0 {
