@@ -29,8 +29,8 @@ func TestCutOffForShort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tr, w := c.newTrial(t, "--wait", "-1"), c.newWire(t)
 			a, b := tr.mount("a"), tr.mount("b", w.endpoints())
-			tr.work(a, 2)
-			tr.work(b, 2)
+			tr.load(a)
+			tr.load(b)
 			tr.goesOn("before the fault")
 			s.sever(w)
 			between(time.Second, 3*time.Second) // the lease lives for 15
@@ -53,8 +53,8 @@ func TestCutOffForLong(t *testing.T) {
 			a, b := tr.mount("a"), tr.mount("b", w.endpoints())
 			holder, heir := newAgent(t), newAgent(t)
 			fd := holder.open(b.path("held"), wronly|create|appends)
-			tr.work(a, 2)
-			tr.work(b, 2)
+			tr.load(a)
+			tr.load(b)
 			tr.goesOn("before the fault")
 
 			s.sever(w)

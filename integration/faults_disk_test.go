@@ -48,8 +48,8 @@ func TestSlowDisk(t *testing.T) {
 	disks := make(map[string]*disk)
 	c := newCluster(t, onDisks(t, disks))
 	tr := c.newTrial(t, "--wait", "-1")
-	tr.work(tr.mount("a"), 2)
-	tr.work(tr.mount("b"), 2)
+	tr.load(tr.mount("a"))
+	tr.load(tr.mount("b"))
 	tr.goesOn("before the fault")
 	for _, d := range disks {
 		d.takes(200 * time.Millisecond) // an election takes longer

@@ -29,8 +29,8 @@ func TestMajorityLost(t *testing.T) {
 	c := newCluster(t)
 	t.Run("within the time to live", func(t *testing.T) {
 		tr := c.newTrial(t, "--wait", "-1")
-		tr.work(tr.mount("a"), 2)
-		tr.work(tr.mount("b"), 2)
+		tr.load(tr.mount("a"))
+		tr.load(tr.mount("b"))
 		tr.goesOn("before the fault")
 		c.loseMajority()()
 		tr.goesOn("with the majority back")
@@ -41,7 +41,7 @@ func TestMajorityLost(t *testing.T) {
 		tr := c.newTrial(t, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "60s")
 		mounts := []*mount{tr.mount("a"), tr.mount("b")}
 		for _, m := range mounts {
-			tr.work(m, 2)
+			tr.load(m)
 		}
 		tr.goesOn("before the fault")
 		back := c.loseMajority()
@@ -49,6 +49,9 @@ func TestMajorityLost(t *testing.T) {
 			eventually(t, m.name+" is suspended", m.isSuspended)
 		}
 		since := monotonic()
+		for _, m := range mounts {
+			eventually(t, "a write waits on "+m.name, func() bool { return tr.waitsToWrite(m) })
+		}
 		between(time.Second, 2*time.Second)
 		for _, w := range tr.writers {
 			for _, o := range w.history() {
@@ -68,9 +71,9 @@ func TestMajorityLost(t *testing.T) {
 		holders := make(map[*mount]*agent)
 		fds := make(map[*mount]int)
 		for _, m := range mounts {
-			tr.work(m, 2)
+			tr.load(m)
 			holders[m] = newAgent(t)
-			fds[m] = holders[m].open(m.path("of-"+m.name), wronly|create|appends)
+			fds[m] = holders[m].open(m.path("held-on-"+m.name), wronly|create|appends)
 			holders[m].must(call{Op: "write", FD: fds[m], Data: "x"})
 		}
 		tr.goesOn("before the fault")
@@ -93,4 +96,15 @@ func TestMajorityLost(t *testing.T) {
 		tr.goesOn("with the majority back")
 		tr.finish()
 	})
+}
+
+// waitsToWrite reports whether a program on a mount is in a write.
+func (tr *trial) waitsToWrite(m *mount) bool {
+	for _, w := range tr.writers {
+		ops := w.history()
+		if n := len(ops); w.mount == m.name && n > 0 && ops[n-1].Kind == wrote && ops[n-1].Return == 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -17,8 +17,8 @@ func TestNoSpace(t *testing.T) {
 	a, b := tr.mount("a"), tr.mount("b", "--wait", "1s")
 	holder, other := newAgent(t), newAgent(t)
 	fd := holder.open(a.path("held"), wronly|create)
-	tr.work(a, 2)
-	tr.work(b, 2)
+	tr.load(a)
+	tr.load(b)
 	tr.goesOn("before the fault")
 
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)

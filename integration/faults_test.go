@@ -11,6 +11,14 @@ import (
 // another's time, whatever happens (the history is checked), and all of them go
 // on when it is over. docs/FAULTS.md says what they see meanwhile.
 
+// load has programs at work on a mount: two on the files that all have, and one
+// on a file of its own.
+func (tr *trial) load(m *mount) {
+	tr.t.Helper()
+	tr.work(m, 2)
+	tr.stay(m)
+}
+
 // spared fails the test if a call on an open file failed: no lock was lost.
 func (tr *trial) spared() {
 	tr.t.Helper()
@@ -97,8 +105,8 @@ func TestShortOutages(t *testing.T) {
 	for name, outage := range outages {
 		t.Run(name, func(t *testing.T) {
 			tr := c.newTrial(t, "--wait", "-1")
-			tr.work(tr.mount("a"), 2)
-			tr.work(tr.mount("b"), 2)
+			tr.load(tr.mount("a"))
+			tr.load(tr.mount("b"))
 			tr.goesOn("before the fault")
 			outage(tr)
 			tr.goesOn("after the fault")

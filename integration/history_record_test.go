@@ -25,8 +25,9 @@ import (
 type trial struct {
 	*volume
 	cluster *cluster
-	begin   int64 // revision
-	files   []string
+	begin   int64    // revision
+	files   []string // that all write to
+	owned   []string // those of one writer each
 	writers []*recorded
 }
 
@@ -65,31 +66,45 @@ func (tr *trial) namespace() string { return filepath.Base(tr.dir) }
 func (tr *trial) work(m *mount, n int) {
 	tr.t.Helper()
 	for range n {
-		id := trials.Add(1)
-		w := &recorded{mount: m.name, done: make(chan struct{}), config: writerConfig{
-			Name: fmt.Sprintf("%s%d", m.name, id), Dir: m.dir, Files: tr.files, Seed: uint64(id), Pause: 20 * time.Millisecond,
-		}}
-		config, err := json.Marshal(w.config)
-		if err != nil {
-			tr.t.Fatal(err)
-		}
-		w.cmd = exec.Command(os.Args[0])
-		w.cmd.Env = append(os.Environ(), writerEnv+"="+string(config), "GODEBUG=asyncpreemptoff=1")
-		w.cmd.Stderr = os.Stderr
-		if w.in, err = w.cmd.StdinPipe(); err != nil {
-			tr.t.Fatal(err)
-		}
-		out, err := w.cmd.StdoutPipe()
-		if err != nil {
-			tr.t.Fatal(err)
-		}
-		if err := w.cmd.Start(); err != nil {
-			tr.t.Fatal(err)
-		}
-		go w.record(out)
-		tr.t.Cleanup(w.kill)
-		tr.writers = append(tr.writers, w)
+		tr.run(m, tr.files, 4)
 	}
+}
+
+// stay starts a writer on a mount that has a file of its own, and writes to it
+// all the time: whatever happens, it happens while it is open.
+func (tr *trial) stay(m *mount) {
+	tr.t.Helper()
+	own := "of-" + m.name
+	tr.run(m, []string{own}, 0)
+	tr.owned = append(tr.owned, own)
+}
+
+func (tr *trial) run(m *mount, files []string, most int) {
+	tr.t.Helper()
+	id := trials.Add(1)
+	w := &recorded{mount: m.name, done: make(chan struct{}), config: writerConfig{
+		Name: fmt.Sprintf("%s%d", m.name, id), Dir: m.dir, Files: files, Seed: uint64(id), Pause: 20 * time.Millisecond, Most: most,
+	}}
+	config, err := json.Marshal(w.config)
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	w.cmd = exec.Command(os.Args[0])
+	w.cmd.Env = append(os.Environ(), writerEnv+"="+string(config), "GODEBUG=asyncpreemptoff=1")
+	w.cmd.Stderr = os.Stderr
+	if w.in, err = w.cmd.StdinPipe(); err != nil {
+		tr.t.Fatal(err)
+	}
+	out, err := w.cmd.StdoutPipe()
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	if err := w.cmd.Start(); err != nil {
+		tr.t.Fatal(err)
+	}
+	go w.record(out)
+	tr.t.Cleanup(w.kill)
+	tr.writers = append(tr.writers, w)
 }
 
 // record collects what the writer reports.
@@ -148,9 +163,28 @@ func (tr *trial) goesOn(what string) {
 				ops := w.history()
 				tr.t.Fatalf("%s: writer %s does not go on; its last calls: %+v", what, w.config.Name, ops[max(0, len(ops)-6):])
 			}
+			if w.config.Most == 0 {
+				_, _ = w.in.Write([]byte("\n")) // else it never lets go
+			}
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
+	for _, w := range tr.writers {
+		if !w.ended && w.config.Most == 0 {
+			eventually(tr.t, w.config.Name+" has its file open again", w.atWork)
+		}
+	}
+}
+
+// atWork reports whether the writer has a file open, and writes to it.
+func (w *recorded) atWork() bool {
+	ops := w.history()
+	for _, o := range ops[max(0, len(ops)-3):] {
+		if o.Kind != wrote || o.Errno != 0 {
+			return false
+		}
+	}
+	return len(ops) > 3
 }
 
 // goesOnFor lets all writers work for a while.
@@ -198,7 +232,7 @@ func (tr *trial) history() *history {
 	if err != nil {
 		tr.t.Fatal(err)
 	}
-	for _, file := range tr.files {
+	for _, file := range slices.Concat(tr.files, tr.owned) {
 		var parts []string
 		for _, e := range found {
 			if strings.HasPrefix(e.Name(), file+".") {
@@ -233,7 +267,7 @@ func (tr *trial) readEntries(h *history) {
 	}
 	prefix := "/locks/" + tr.namespace() + "/" + filepath.Base(tr.source) + "/"
 	entries, ends := make(map[string]map[int64]entry), make(map[string]map[int64]int64)
-	for _, file := range tr.files {
+	for _, file := range slices.Concat(tr.files, tr.owned) {
 		entries[file], ends[file] = make(map[int64]entry), make(map[int64]int64)
 	}
 	watch := tr.cluster.client.Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(tr.begin), clientv3.WithPrevKV())

@@ -3,7 +3,6 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -31,6 +30,7 @@ type writerConfig struct {
 	Files []string
 	Seed  uint64
 	Pause time.Duration // the longest between two of its calls
+	Most  int           // records under one lock; 0: until it is told to let go
 }
 
 // kind is what a system call is to the files' history.
@@ -85,9 +85,12 @@ type writer struct {
 	ops  int
 	hold string
 	file string
+
+	stop, letGo atomic.Bool
 }
 
-// serveWriter works until its stdin ends, and then closes what it has open.
+// serveWriter works until its stdin ends, and then closes what it has open. A
+// byte there tells it to let go of the file that it has.
 func serveWriter() {
 	runtime.LockOSThread() // lockfs knows callers by their threads
 	w := &writer{out: json.NewEncoder(os.Stdout)}
@@ -96,12 +99,15 @@ func serveWriter() {
 		os.Exit(1)
 	}
 	w.rand = rand.New(rand.NewPCG(w.Seed, 1))
-	var stop atomic.Bool
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		stop.Store(true)
+		for b := make([]byte, 1); ; w.letGo.Store(true) {
+			if _, err := os.Stdin.Read(b); err != nil {
+				w.stop.Store(true)
+				return
+			}
+		}
 	}()
-	for n := 1; !stop.Load(); n++ {
+	for n := 1; !w.stop.Load(); n++ {
 		w.hold = fmt.Sprintf("%s.%d", w.Name, n)
 		w.file = w.Files[w.rand.IntN(len(w.Files))]
 		w.once()
@@ -152,6 +158,7 @@ func (w *writer) once() {
 	}) {
 		return
 	}
+	w.letGo.Store(false)
 	w.work(fd, path)
 	w.call(op{Kind: closed}, func(*op) error { return unix.Close(fd) })
 }
@@ -174,10 +181,13 @@ func (w *writer) work(fd int, path string) {
 	if !w.call(op{Kind: readLast}, func(o *op) (err error) { o.Record, err = lastRecord(fd); return err }) {
 		return
 	}
-	n := 1 + w.rand.IntN(4)
-	for seq := range n {
+	most, n := 0, 0
+	if w.Most > 0 {
+		most = 1 + w.rand.IntN(w.Most)
+	}
+	for ; n < most || most == 0 && !w.letGo.Load() && !w.stop.Load(); n++ {
 		w.pause()
-		if !w.write(fd, token, seq) {
+		if !w.write(fd, token, n) {
 			return
 		}
 	}
