@@ -1,0 +1,60 @@
+package integration
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// Faults of the lock service, one after the other, as chance has it. It is for
+// when there is time: see longEnv.
+func TestFaultsAtRandom(t *testing.T) {
+	end := time.Now().Add(long(t))
+	if long(t) == 0 {
+		t.Skip("takes as long as ", longEnv, " says")
+	}
+	disks := make(map[string]*disk)
+	c := newCluster(t, onDisks(t, disks))
+	faults := map[string]func(*trial, *wire){
+		"majority lost": func(tr *trial, _ *wire) {
+			back := c.loseMajority()
+			between(0, 10*time.Second)
+			back()
+		},
+		"slow disk": func(tr *trial, _ *wire) {
+			leader, _ := c.leader()
+			d := disks[leader.config.Name]
+			d.takes(3 * time.Second)
+			defer d.takes(0)
+			tr.goesOn("without the leader's disk")
+		},
+	}
+	for name, outage := range outages {
+		faults[name] = func(tr *trial, _ *wire) { outage(tr) }
+	}
+	for name, s := range severances {
+		faults["mount cut off: "+name] = func(_ *trial, w *wire) {
+			s.sever(w)
+			between(0, 10*time.Second)
+			s.mend(w)
+		}
+	}
+	names := sorted(faults)
+	for round := 0; time.Now().Before(end) && !t.Failed(); round++ {
+		t.Run("", func(t *testing.T) {
+			tr, w := c.newTrial(t, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "2s"), c.newWire(t)
+			for _, m := range []*mount{tr.mount("a"), tr.mount("b", w.endpoints()), tr.mount("c", "--wait", "5s")} {
+				tr.load(m)
+			}
+			tr.goesOn("before the faults")
+			for range 3 {
+				name := names[rand.IntN(len(names))]
+				t.Log(name)
+				faults[name](tr, w)
+				c.healthy()
+				tr.goesOn("after: " + name)
+			}
+			tr.finish()
+		})
+	}
+}
