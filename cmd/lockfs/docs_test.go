@@ -97,7 +97,8 @@ func TestEnvironmentTwins(t *testing.T) {
 	}
 }
 
-// Each rule of the semantics names tests that exist.
+// Each rule of the semantics names tests, and so does each row of the faults'
+// tables. All exist.
 func TestRulesHaveTests(t *testing.T) {
 	var source bytes.Buffer
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -111,19 +112,25 @@ func TestRulesHaveTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := 0
-	for line := range strings.Lines(read(t, "docs/SEMANTICS.md")) {
-		if regexp.MustCompile(`^\*\*\d+\.`).MatchString(line) {
-			rules++
+	test := regexp.MustCompile(`\bTest[A-Z]\w+`)
+	for doc, rule := range map[string]*regexp.Regexp{
+		"docs/SEMANTICS.md": regexp.MustCompile(`(?m)^\*\*\d+\..*`),
+		"docs/FAULTS.md":    regexp.MustCompile(`(?m)^\| (?:[a-z]|…).*`),
+	} {
+		text := read(t, doc)
+		rules, names := rule.FindAllString(text, -1), test.FindAllString(text, -1)
+		if len(rules) < 10 || len(names) < len(rules) {
+			t.Errorf("%d rules of %s name %d tests", len(rules), doc, len(names))
 		}
-	}
-	names := regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(read(t, "docs/SEMANTICS.md"), -1)
-	if rules < 10 || len(names) < rules {
-		t.Errorf("%d rules name %d tests", rules, len(names))
-	}
-	for _, n := range names {
-		if !bytes.Contains(source.Bytes(), []byte("func "+n+"(")) {
-			t.Errorf("docs/SEMANTICS.md names %s, which is no test", n)
+		for _, row := range rules {
+			if strings.HasPrefix(row, "| ") && !strings.HasPrefix(row, "| fault |") && !test.MatchString(row) {
+				t.Errorf("%s has no test for %s", doc, row)
+			}
+		}
+		for _, n := range names {
+			if !bytes.Contains(source.Bytes(), []byte("func "+n+"(")) {
+				t.Errorf("%s names %s, which is no test", doc, n)
+			}
 		}
 	}
 }
