@@ -28,8 +28,15 @@ func newLab(t *testing.T, nodes int) *lab {
 		t.Fatal(err)
 	}
 	l := &lab{env: []string{"KUBELAB_STATE=" + state}}
+	// The cluster does not outlive the tests, should they time out.
+	life, held, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer life.Close()
 	t.Cleanup(func() {
 		l.run(t, "down")
+		held.Close()
 		if t.Failed() {
 			t.Log("logs of the cluster: " + filepath.Join(state, "logs"))
 			return
@@ -38,13 +45,6 @@ func newLab(t *testing.T, nodes int) *lab {
 			t.Error(err)
 		}
 	})
-	// The cluster does not outlive the tests, should they time out.
-	life, held, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { held.Close() })
-	defer life.Close()
 	up := exec.Command(l.script(), "up", strconv.Itoa(nodes))
 	up.Env = append(os.Environ(), append(l.env, "KUBELAB_LIFE=3")...)
 	up.ExtraFiles = []*os.File{life}

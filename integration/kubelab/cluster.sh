@@ -51,14 +51,16 @@ up)
   for i in $(seq 100); do c=$(children $U | tr -d ' '); [ -z "$c" ] || break; sleep 0.05; done
   echo $c > $R/init.pid; echo $N > $R/nodes
   # KUBELAB_LIFE names a descriptor of a pipe: the cluster ends with whoever has the other end, however that ends.
-  [ -z "$KUBELAB_LIFE" ] || setsid bash -c 'cat <&$0 >/dev/null; exec $1 down' $KUBELAB_LIFE $self >/dev/null 2>&1 </dev/null &
+  if [ -n "$KUBELAB_LIFE" ]; then
+    setsid bash -c 'cat <&$0; exec $1 down' $KUBELAB_LIFE $self > /dev/null 2>&1 < /dev/null &
+  fi
   wait_for 120 "apiserver ready" $self in ctl bash -c '. $0/lib.sh; apiserver_ready' $HERE
   for i in $(seq $N); do wait_for 60 "node$i ready" sh -c "$self k get node node$i | grep -qw Ready"; done
   wait_for 60 "service accounts ready" $self k get serviceaccount default
   for i in 1 2 3; do mkdir -m 1777 $R/pv/$i; volume $i; done | $self k apply -f - >/dev/null
   ;;
 down)
-  ! alive || kill -9 $(cat $R/init.pid)   # and all in its pid namespace
+  ! alive || kill -9 $(cat $R/init.pid) || true   # and all in its pid namespace
   rm -f $R/init.pid
   for i in $(seq 50); do
     left=$(find /sys/fs/cgroup -depth -type d -path "*/$ID-node*" 2>/dev/null || true)
