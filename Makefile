@@ -21,7 +21,7 @@ demo: deps build
 
 # Everything: the linters, the unit tests, the integration tests on real mounts, and a look at a real cluster.
 test: deps apiserver lint
-	go test -race -timeout 20m ./...
+	go test -race -timeout 40m ./...
 	scripts/cluster-test.sh smoke
 
 # Real clusters of 2 and 3 nodes, both lock services, every fault: as root, some 20 minutes, and 5 to build Kubernetes
