@@ -21,23 +21,25 @@ func Guard(mountpoint string) (set bool, err error) {
 		return false, fmt.Errorf("open %s: %w", mountpoint, err)
 	}
 	defer unix.Close(fd)
-	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
-	if err != nil {
-		return false, fmt.Errorf("read the flags of %s: %w", mountpoint, err)
-	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return false, fmt.Errorf("stat %s: %w", mountpoint, err)
 	}
-	if st.Mode&0o7777 != 0 {
-		if err := setFlags(fd, flags&^immutable); err != nil { // an immutable directory keeps its mode
+	flags, flagsErr := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
+	if st.Mode&0o7777 == 0 && flagsErr == nil && flags&immutable != 0 {
+		return false, nil
+	}
+	if flagsErr == nil && flags&immutable != 0 { // an immutable directory keeps its mode
+		if err := setFlags(fd, flags&^immutable); err != nil {
 			return false, fmt.Errorf("set the flags of %s: %w", mountpoint, err)
 		}
-		if err := unix.Fchmod(fd, 0); err != nil {
-			return false, fmt.Errorf("chmod %s: %w", mountpoint, err)
-		}
-	} else if flags&immutable != 0 {
-		return false, nil
+	}
+	// Where the file system has no flags, the mode is better than nothing.
+	if err := unix.Fchmod(fd, 0); err != nil {
+		return false, fmt.Errorf("chmod %s: %w", mountpoint, err)
+	}
+	if flagsErr != nil {
+		return false, fmt.Errorf("read the flags of %s: %w", mountpoint, flagsErr)
 	}
 	if err := setFlags(fd, flags|immutable); err != nil {
 		return false, fmt.Errorf("make %s immutable: %w", mountpoint, err)

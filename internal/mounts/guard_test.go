@@ -60,11 +60,15 @@ func TestGuardOfImmutable(t *testing.T) {
 	}
 }
 
-// A file system without the flag is an error that says so.
+// A file system without the flag is an error that says so, and still users do not
+// get in.
 func TestGuardUnsupported(t *testing.T) {
 	dir := t.TempDir()
 	mount(t, "none", dir, "ramfs", 0, "")
 	if _, err := Guard(dir); !errors.Is(err, unix.ENOTTY) && !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("Guard = %v", err)
+	}
+	if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm() != 0 {
+		t.Errorf("its mode is %v, want that nobody reads it", fi.Mode())
 	}
 }
