@@ -81,7 +81,7 @@ func TestRefusals(t *testing.T) {
 		"second rule is bad":      {mount("--rule", "*.log nolock", "--rule", "a lock scope=galaxy", v.source, empty), "", 2, "--rule: line 2, column 8: unknown scope"},
 		"rule in the environment": {mount(v.source, empty), "LOCKFS_RULE=*.log nolock\na/ lock", 2, "--rule: line 2, column 1: the glob ends in a slash"},
 		"background":              {mount("--foreground=false", v.source, empty), "", 2, "foreground"},
-		"embedded and endpoints":  {mount("--embedded", "--endpoints", "http://127.0.0.1:1", v.source, empty), "", 2, "excludes"},
+		"embedded and endpoints":  {mount("--embedded", "--endpoints", "http://127.0.0.1:1", v.source, empty), "", 2, "exclude each other"},
 		"endpoints unreachable":   {mount("--endpoints", "http://127.0.0.1:1", v.source, empty), "", 1, "http://127.0.0.1:1"},
 		"certificate missing":     {mount("--endpoints", "https://127.0.0.1:1", "--cacert", missing, v.source, empty), "", 1, missing},
 		"ls outside of a volume":  {[]string{"ls", empty}, "", 2, "--endpoints"},
