@@ -29,6 +29,7 @@ func writes(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	n := f.nodes.get(in.NodeId)
 	if n == nil || !f.nodes.usable(n) {
+		f.parked.send(parkKey{tid: in.Pid}, nil) // it has had its ESTALE, whatever it opens next
 		return stale
 	}
 	o := &opening{fs: f, in: in, node: n}
@@ -42,10 +43,10 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 		f.noteRead(n)
 		return f.openToRead(n, in.Flags, out)
 	}
+	f.parked.here(in.Pid, true)
 	s := o.run(cancel, out)
-	if s == stale {
-		f.parked.here(o.spot, false)
-	} else {
+	f.parked.here(in.Pid, false)
+	if s != stale {
 		f.parked.done(o.spot)
 	}
 	return s
@@ -173,7 +174,6 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *f
 		if (several || f.nodes.justMoved(n)) && f.parked.send(o.spot, nil) {
 			return stale, false
 		}
-		f.parked.here(o.spot, true)
 	}
 	l, s, err := f.lockFile(n, path, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 		return o.lock(cancel, path, keys)

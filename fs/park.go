@@ -107,12 +107,15 @@ func (p *parking) forget(k parkKey, s *spot) {
 }
 
 // here notes whether a caller who may have been sent is here: it may wait in
-// line for long, and that it was sent is not forgotten meanwhile.
-func (p *parking) here(k parkKey, here bool) {
+// line for long, and that it was sent, for whatever file, is not forgotten
+// meanwhile.
+func (p *parking) here(tid uint32, here bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.spots[k]; s != nil {
-		s.here = here
+	for k, s := range p.spots {
+		if k.tid == tid {
+			s.here = here
+		}
 	}
 }
 

@@ -103,15 +103,23 @@ func TestParking(t *testing.T) {
 			t.Error("the call after the one that was sent for two files is not sent, or twice")
 		}
 		// Who waits in line was sent, however long ago that is.
-		p.here(mine, true)
+		p.here(mine.tid, true)
 		time.Sleep(10 * spentFor)
 		if p.send(mine, nil) {
 			t.Error("sent twice in one system call that took long")
 		}
-		p.here(mine, false)
+		p.here(mine.tid, false)
 		time.Sleep(2 * spentFor)
 		if !p.send(mine, nil) {
 			t.Error("what was sent is never forgotten")
+		}
+		p.done(mine)
+		p.done(elsewhere)
+		p.send(elsewhere, nil)
+		p.here(mine.tid, true)
+		time.Sleep(10 * spentFor)
+		if !p.send(mine, nil) || !p.sendAgain(mine) {
+			t.Error("the call after a long one that was sent for two files is not sent")
 		}
 		if p.send(parkKey{key: key}, nil) {
 			t.Error("a caller without a thread was sent: it cannot be told from others")
