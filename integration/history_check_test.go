@@ -32,6 +32,9 @@ type hold struct {
 	proven bool
 }
 
+// known reports whether it is sure which token the hold has.
+func (h *hold) known() bool { return h.proven && h.token != nil && h.token.ok() }
+
 // check returns what is wrong with a history: nothing, if
 //
 //   - each record that was confirmed is in its file, once, and none that was not written;
@@ -184,7 +187,7 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 	granted := make(map[int64]bool)
 	for _, name := range sorted(holds) {
 		held := holds[name]
-		if !held.proven || held.token == nil || !held.token.ok() {
+		if !held.known() {
 			continue
 		}
 		token := held.token.Token
