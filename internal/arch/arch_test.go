@@ -107,16 +107,17 @@ func TestDoors(t *testing.T) {
 // What is below knows nothing of what is above.
 func TestLayers(t *testing.T) {
 	may := map[string][]string{
-		"renew":             {"internal/boottime"},
-		"internal/boottime": {},
-		"lockmgr":           {"renew", "internal/boottime"},
-		"lockmgr/etcdlock":  {"lockmgr"},
-		"lockmgr/kubelease": {"lockmgr", "internal/boottime", "internal/kubeconf"},
-		"policy":            {},
-		"fs":                {"lockmgr", "policy", "internal/procid", "internal/volume"},
-		"internal/procid":   {"lockmgr"},
-		"internal/volume":   {"policy"},
-		"internal/mounts":   {},
+		"renew":                  {"internal/boottime"},
+		"internal/boottime":      {},
+		"lockmgr":                {"renew", "internal/boottime"},
+		"lockmgr/etcdlock":       {"lockmgr", "lockmgr/internal/retry"},
+		"lockmgr/kubelease":      {"lockmgr", "lockmgr/internal/retry", "internal/boottime", "internal/kubeconf"},
+		"lockmgr/internal/retry": {"lockmgr"},
+		"policy":                 {},
+		"fs":                     {"lockmgr", "policy", "internal/procid", "internal/volume"},
+		"internal/procid":        {"lockmgr"},
+		"internal/volume":        {"policy"},
+		"internal/mounts":        {},
 	}
 	pkgs := load(t)
 	for dir, allowed := range may {

@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // maxKeys keeps a request within the 128 operations of a Txn: to queue for n
@@ -70,7 +71,7 @@ type acquisition struct {
 	puts []clientv3.Op
 	dirs []lockmgr.Key // the Tree keys of the request
 
-	retrier    retrier
+	retrier    retry.Retrier
 	known      standing // the last answer
 	mayStand   bool     // an entry of ours was put, or may have been
 	unanswered int64    // the fence the last unanswered Put compared with, or 0
@@ -146,7 +147,7 @@ func (a *acquisition) try(ctx context.Context) error {
 	if a.req.Wait == lockmgr.NoWait {
 		return a.attempt(ctx)
 	}
-	return a.retrier.do(ctx, func() error { return a.attempt(ctx) })
+	return a.retrier.Do(ctx, func() error { return a.attempt(ctx) })
 }
 
 // attempt sends the Txn once, and notes the answer in known.

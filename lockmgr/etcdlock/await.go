@@ -6,6 +6,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // AwaitGone is lockmgr.Session's.
@@ -20,8 +21,8 @@ func (s *Session) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
 // AwaitGone is lockmgr.Breaker's: one watch of the entry, one read when it
 // stands, and one now and then.
 func (b *Backend) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
-	var r retrier
-	return r.do(ctx, func() error { return b.awaitGone(ctx, g) })
+	var r retry.Retrier
+	return r.Do(ctx, func() error { return b.awaitGone(ctx, g) })
 }
 
 // awaitGone fails with ErrUnavailable when the watch ends.

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // breakKept is how long the record of a broken lock can be read.
@@ -25,9 +26,9 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 	if err != nil {
 		return fmt.Errorf("etcdlock: break: %w", err)
 	}
-	var r retrier
+	var r retry.Retrier
 	var lease clientv3.LeaseID
-	err = r.do(ctx, func() (err error) {
+	err = r.Do(ctx, func() (err error) {
 		if lease == 0 {
 			if lease, _, err = b.grant(ctx, breakKept); err != nil {
 				return err
@@ -45,8 +46,8 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 
 // DropBreak is lockmgr.Breaker's. It tries until ctx ends.
 func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
-	var r retrier
-	return r.do(ctx, func() error {
+	var r retry.Retrier
+	return r.Do(ctx, func() error {
 		_, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(b.keys.broken(id.String()))}, nil)
 		return err
 	})
@@ -55,15 +56,15 @@ func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
 // WatchBreaks is lockmgr.Breaker's: one watch. What was put while it was down is
 // read when it stands again.
 func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
-	var r retrier
-	err := r.do(ctx, func() error { return b.followBreaks(ctx, &r, found) })
+	var r retry.Retrier
+	err := r.Do(ctx, func() error { return b.followBreaks(ctx, &r, found) })
 	if ctx.Err() == nil {
 		b.log.Error("breaks not watched: no lock of this mount can be broken but by force", "err", err)
 	}
 }
 
 // followBreaks returns why the watch ended: ErrUnavailable, or worse.
-func (b *Backend) followBreaks(ctx context.Context, r *retrier, found func(lockmgr.Break)) error {
+func (b *Backend) followBreaks(ctx context.Context, r *retry.Retrier, found func(lockmgr.Break)) error {
 	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	feed, _, err := b.watch(watching, cancel, b.keys.broken(""), clientv3.WithFilterDelete())
@@ -77,7 +78,7 @@ func (b *Backend) followBreaks(ctx context.Context, r *retrier, found func(lockm
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
 		b.foundBreak(kv, found)
 	}
-	r.answered()
+	r.Answered()
 	for resp := range feed {
 		if err := resp.Err(); err != nil {
 			return b.fault(ctx, err)

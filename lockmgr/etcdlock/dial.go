@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // DialConfig says where etcd is and who we are.
@@ -151,7 +153,7 @@ func connect(ctx context.Context, conf clientv3.Config) (*clientv3.Client, error
 // for as long as ctx allows and then has forgotten why there was none.
 func probe(ctx context.Context, client *clientv3.Client) error {
 	kv := pb.NewKVClient(client.ActiveConnection())
-	var r retrier
+	var r retry.Retrier
 	var why error
 	for {
 		_, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte("/lockfs/"), CountOnly: true})
@@ -163,7 +165,7 @@ func probe(ctx context.Context, client *clientv3.Client) error {
 		case why == nil || ctx.Err() == nil:
 			why = reason(err)
 		}
-		if err := r.pause(ctx); err != nil {
+		if err := r.Pause(ctx); err != nil {
 			return fmt.Errorf("%w: %w", err, why)
 		}
 	}

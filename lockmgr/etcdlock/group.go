@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // errUnsent marks the failure of a request that was never sent.
@@ -170,7 +171,7 @@ func (g *group) commit(members []*member) {
 // unanswered reports whether a request that failed with err may have been
 // carried out, or may yet be.
 func unanswered(err error) bool {
-	return errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, errRefused) && !errors.Is(err, errUnsent)
+	return errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, retry.ErrRefused) && !errors.Is(err, errUnsent)
 }
 
 // apart reports whether m and o must not be in one Txn: for one could be in the

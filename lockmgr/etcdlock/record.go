@@ -4,21 +4,23 @@ import (
 	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // watchRecord ends the session when its record is deleted: by a revoke, by
 // expiry, by an operator. The record stood at rev. Renewal would notice too, a
 // fifth of a TTL later.
 func (s *Session) watchRecord(rev int64) {
-	var r retrier
-	err := r.do(s.over, func() error { return s.followRecord(&r, rev) })
+	var r retry.Retrier
+	err := r.Do(s.over, func() error { return s.followRecord(&r, rev) })
 	if err != nil && s.over.Err() == nil {
 		s.b.log.Warn("session record not watched, its end is noticed by renewal", "session", s.ID(), "err", err)
 	}
 }
 
 // followRecord returns nil when the session is over, else why it cannot say.
-func (s *Session) followRecord(r *retrier, rev int64) error {
+func (s *Session) followRecord(r *retry.Retrier, rev int64) error {
 	w, err := s.b.watchDeletes(s.over, s.record)
 	if err != nil {
 		return err
@@ -34,7 +36,7 @@ func (s *Session) followRecord(r *retrier, rev int64) error {
 			return nil
 		}
 	}
-	r.answered()
+	r.Answered()
 	for {
 		keys, err := w.next(s.over, lookEvery)
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // Session is one lease, with a record that describes the mount.
@@ -125,8 +126,8 @@ func (s *Session) Close(ctx context.Context) error {
 	s.mu.Unlock()
 	defer s.group.close()
 	defer s.running.Wait()
-	var r retrier
-	err := r.do(ctx, func() error { return s.b.revoke(ctx, s.lease) })
+	var r retry.Retrier
+	err := r.Do(ctx, func() error { return s.b.revoke(ctx, s.lease) })
 	if err != nil {
 		return fmt.Errorf("closing session %s: %w", s.ID(), err)
 	}

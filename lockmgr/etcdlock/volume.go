@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // VolumeRecord puts want as the record of the volume if there is none, and
@@ -26,8 +27,8 @@ func (b *Backend) VolumeRecord(ctx context.Context, want []byte) (stored []byte,
 
 func (b *Backend) putVolumeRecord(ctx context.Context, want []byte) (stored []byte, err error) {
 	key := b.keys.volume()
-	var r retrier
-	err = r.do(ctx, func() error {
+	var r retry.Retrier
+	err = r.Do(ctx, func() error {
 		resp, err := b.txn(ctx,
 			[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
 			[]clientv3.Op{clientv3.OpPut(key, string(want)), b.rights()},
@@ -65,8 +66,8 @@ func (b *Backend) rights() clientv3.Op {
 // any more; ErrUnavailable, wrapping ctx's.
 func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) error {
 	key, sessions := b.keys.volume(), b.keys.session("")
-	var r retrier
-	err := r.do(ctx, func() error {
+	var r retry.Retrier
+	err := r.Do(ctx, func() error {
 		resp, err := b.txn(ctx,
 			[]clientv3.Cmp{
 				clientv3.Compare(clientv3.Value(key), "=", string(old)),

@@ -10,13 +10,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // wait returns nil when nothing of known is ahead any more. Who is queued holds
 // the keys then; who is not tries again. Errors: those of lost and ended waits.
 func (a *acquisition) wait(ctx context.Context) error {
 	for {
-		err := a.retrier.do(ctx, func() error { return a.follow(ctx) })
+		err := a.retrier.Do(ctx, func() error { return a.follow(ctx) })
 		if err != nil || len(a.known.ahead) == 0 {
 			return err
 		}
@@ -54,7 +55,7 @@ func (a *acquisition) follow(ctx context.Context) error {
 			return err
 		}
 	}
-	a.retrier.answered()
+	a.retrier.Answered()
 	for a.known.waitsFor(until) {
 		// A look reads all who are ahead: in a long line each looks less often.
 		keys, err := w.next(ctx, lookEvery*time.Duration(1+len(a.known.ahead)/16))
@@ -114,7 +115,7 @@ func (a *acquisition) ended(ctx context.Context, err error) error {
 		return lockmgr.ErrSessionLost
 	case cause == nil || !errors.Is(err, lockmgr.ErrUnavailable):
 		return err
-	case len(a.known.ahead) > 0 && a.retrier.failures == 0 && a.s.b.connected():
+	case len(a.known.ahead) > 0 && a.retrier.Failures() == 0 && a.s.b.connected():
 		return a.contended(cause) // the service is there, the holder too
 	default:
 		return err
@@ -131,8 +132,8 @@ func (a *acquisition) discard() {
 	}
 	s.running.Go(func() {
 		defer s.claims.drop(a.own...) // what remains is the janitor's
-		var r retrier
-		err := r.do(s.over, func() error {
+		var r retry.Retrier
+		err := r.Do(s.over, func() error {
 			if a.unanswered != 0 {
 				if err := s.fence.raise(s.over, a.unanswered); err != nil {
 					return err

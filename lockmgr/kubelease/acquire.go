@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // Acquire is lockmgr.Session's. A request for no key, or one that queues for a
@@ -56,7 +57,7 @@ type acquisition struct {
 	req     lockmgr.AcquireRequest
 	places  []*place
 	ear     *ear
-	retrier retrier
+	retrier retry.Retrier
 	ahead   []obstacle // what was found in the way last
 }
 
@@ -136,7 +137,7 @@ func (a *acquisition) run(ctx context.Context) error {
 // queue stands in the lines of the keys, one after the other.
 func (a *acquisition) queue(ctx context.Context) error {
 	for _, p := range a.places {
-		if err := a.retrier.do(ctx, func() error { return a.put(ctx, p) }); err != nil {
+		if err := a.retrier.Do(ctx, func() error { return a.put(ctx, p) }); err != nil {
 			return err
 		}
 		if err := a.await(ctx, func() ([]obstacle, error) { return a.standing(p) }); err != nil {
@@ -160,7 +161,7 @@ func (a *acquisition) try(ctx context.Context) error {
 		if a.req.Wait == lockmgr.NoWait {
 			err = put()
 		} else {
-			err = a.retrier.do(ctx, put)
+			err = a.retrier.Do(ctx, put)
 		}
 		if err != nil {
 			return err
@@ -236,5 +237,5 @@ func (a *acquisition) settle(ctx context.Context) error {
 	if a.req.Wait == lockmgr.NoWait {
 		return reach()
 	}
-	return a.retrier.do(ctx, reach)
+	return a.retrier.Do(ctx, reach)
 }

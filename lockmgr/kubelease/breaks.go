@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // PutBreak is lockmgr.Breaker's: one Lease, which the janitor deletes after a
@@ -20,8 +21,8 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 	}
 	lease := b.names.newLease(b.names.breakName(br.ID.String()), kindBreak)
 	lease.Annotations[noteBreak] = string(text)
-	var r retrier
-	err = r.do(ctx, func() error {
+	var r retry.Retrier
+	err = r.Do(ctx, func() error {
 		_, err := b.write(ctx, b.leases(), nil, lease.DeepCopy())
 		if errors.Is(err, errMoved) {
 			return nil // by an earlier attempt
@@ -37,8 +38,8 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 // DropBreak is lockmgr.Breaker's. It tries until ctx ends.
 func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
 	name := b.names.breakName(id.String())
-	var r retrier
-	err := r.do(ctx, func() error { return b.remove(ctx, b.leases(), name, nil) })
+	var r retry.Retrier
+	err := r.Do(ctx, func() error { return b.remove(ctx, b.leases(), name, nil) })
 	if err == nil {
 		b.mirror.bury(name)
 	}

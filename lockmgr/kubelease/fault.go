@@ -4,17 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
-
-// errRefused marks a failure that the same request would meet again, such as a
-// Lease that is too large.
-var errRefused = errors.New("refused")
 
 // errMoved: the Lease is not what the request wanted to replace. The request
 // was not carried out, or it was by an attempt that the client repeated.
@@ -35,67 +30,17 @@ func fault(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
 	case refused(err):
-		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errRefused, err)
+		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, retry.ErrRefused, err)
 	default:
 		return fmt.Errorf("%w: %v", lockmgr.ErrUnavailable, err)
 	}
 }
 
-// refused does not count what is forbidden: it may be allowed a moment later. So
-// answers an API server that has just started and does not know its roles yet.
+// refused reports whether err is an answer that the same request would get again,
+// such as that a Lease is too large. Not so what is forbidden, for it may be allowed
+// a moment later: so answers an API server that has just started and does not know
+// its roles yet.
 func refused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
 		apierrors.IsMethodNotSupported(err) || apierrors.IsRequestEntityTooLargeError(err)
-}
-
-// passing reports whether a request that failed with err is worth repeating.
-func passing(err error) bool {
-	return errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, errRefused)
-}
-
-const (
-	firstPause = 20 * time.Millisecond
-	lastPause  = time.Second
-)
-
-// retrier repeats what the service did not answer. The zero value is ready.
-type retrier struct {
-	failures int // in a row
-}
-
-// answered notes that the service did answer.
-func (r *retrier) answered() { r.failures = 0 }
-
-// do calls op until it succeeds, ctx is over, or op fails for good. It returns
-// op's last error, wrapping ctx's if that is what ended it, or nil.
-func (r *retrier) do(ctx context.Context, op func() error) error {
-	for {
-		err := op()
-		if err == nil {
-			r.answered()
-			return nil
-		}
-		over := ctx.Err()
-		if !passing(err) || over != nil && errors.Is(err, over) {
-			return err
-		}
-		if perr := r.pause(ctx); perr != nil {
-			return fmt.Errorf("%w: %w", err, perr)
-		}
-	}
-}
-
-// pause waits a little longer after each failure in a row, with jitter so that
-// mounts do not come back together. It returns ctx's error when that ends first.
-func (r *retrier) pause(ctx context.Context) error {
-	d := min(firstPause<<min(r.failures, 10), lastPause)
-	r.failures++
-	t := time.NewTimer(d/2 + rand.N(d))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

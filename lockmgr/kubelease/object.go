@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // object is a Lease of the volume as it was at rev. It is not changed: who wants
@@ -153,7 +154,7 @@ func (l layout) fits(o *object, k lockmgr.Key) error {
 		err = fmt.Errorf("the lease %s is not that of %s in volume %s, but of %q in %q", o.name, k, l.volume, notes[noteKey], notes[noteVolume])
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errRefused, err)
+		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, retry.ErrRefused, err)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // All requests but the watch go through the methods of this file. Their errors
@@ -98,7 +99,7 @@ func (b *Backend) write(ctx context.Context, to coordinationclient.LeaseInterfac
 			if o != nil {
 				return nil, errMoved
 			}
-			return nil, fmt.Errorf("%w: %w: there is no namespace %s", lockmgr.ErrUnavailable, errRefused, b.space)
+			return nil, fmt.Errorf("%w: %w: there is no namespace %s", lockmgr.ErrUnavailable, retry.ErrRefused, b.space)
 		}
 		return nil, err
 	}
@@ -135,7 +136,7 @@ func (b *Backend) list(ctx context.Context) ([]coordinationv1.Lease, int64, erro
 	}
 	rev, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: the list has resourceVersion %q", errRefused, list.ResourceVersion)
+		return nil, 0, fmt.Errorf("%w: the list has resourceVersion %q", retry.ErrRefused, list.ResourceVersion)
 	}
 	return list.Items, rev, nil
 }
@@ -151,7 +152,7 @@ type edit func(o *object) (*coordinationv1.Lease, error)
 // comes between. It returns the Lease as it is then. An edit that is refused
 // because of what the mirror shows is asked again with what the server has.
 func (b *Backend) change(ctx context.Context, name string, fresh bool, e edit) (*object, error) {
-	var r retrier
+	var r retry.Retrier
 	var o *object
 	var err error
 	for {
@@ -175,7 +176,7 @@ func (b *Backend) change(ctx context.Context, name string, fresh bool, e edit) (
 			return written, err
 		}
 		if fresh { // somebody was faster, twice
-			if err := r.pause(ctx); err != nil {
+			if err := r.Pause(ctx); err != nil {
 				return nil, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // Session is one Lease that is renewed. Everybody who has seen no renewal for its
@@ -143,8 +144,8 @@ func (s *Session) Close(ctx context.Context) error {
 	s.end()
 	s.mu.Unlock()
 	defer s.running.Wait()
-	var r retrier
-	err := r.do(ctx, func() error { return s.b.Revoke(ctx, s.id) })
+	var r retry.Retrier
+	err := r.Do(ctx, func() error { return s.b.Revoke(ctx, s.id) })
 	if err != nil {
 		return fmt.Errorf("closing session %s: %w", s.id, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // Where an acquisition stands. standing, void and across are called with the
@@ -50,7 +51,7 @@ func (a *acquisition) across() (found []obstacle, err error) {
 	}
 	for _, k := range a.req.Keys {
 		if err := a.s.b.mirror.broken(k); err != nil {
-			return nil, fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errRefused, err)
+			return nil, fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, retry.ErrRefused, err)
 		}
 		e := a.entry(k)
 		found = append(found, a.s.b.mirror.across(&e)...)

@@ -12,6 +12,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // VolumeRecord creates want as the record of the volume if there is none, and
@@ -21,8 +22,8 @@ import (
 func (b *Backend) VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error) {
 	b.start() // what is seen of others from now on tells which of them live
 	var record string
-	var r retrier
-	err = r.do(ctx, func() error {
+	var r retry.Retrier
+	err = r.Do(ctx, func() error {
 		o, err := b.change(ctx, b.names.record(), true, func(o *object) (*coordinationv1.Lease, error) {
 			if o != nil {
 				return nil, nil
@@ -70,8 +71,8 @@ func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) err
 		return fmt.Errorf("volume record: %w", err)
 	}
 	for {
-		var r retrier
-		err := r.do(ctx, func() error { return b.replaceRecord(ctx, string(old), string(want)) })
+		var r retry.Retrier
+		err := r.Do(ctx, func() error { return b.replaceRecord(ctx, string(old), string(want)) })
 		if inUse := new(lockmgr.VolumeInUseError); errors.As(err, &inUse) && b.awaitEnd(ctx) {
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // look refuses what is not free: ErrContended. Who does not wait is not refused
@@ -128,7 +129,7 @@ func (a *acquisition) ended(ctx context.Context, err error) error {
 	if len(a.ahead) == 0 {
 		a.ahead = a.inTheWay()
 	}
-	if len(a.ahead) > 0 && a.retrier.failures == 0 && a.s.b.mirror.connected() {
+	if len(a.ahead) > 0 && a.retrier.Failures() == 0 && a.s.b.mirror.connected() {
 		return a.contended(cause) // the service is there, the holder too
 	}
 	return err
@@ -157,8 +158,8 @@ func (a *acquisition) withdraw(ctx context.Context) error {
 		if !p.unsure && p.token == 0 {
 			continue
 		}
-		var r retrier
-		if err := r.do(ctx, func() error { return a.leave(ctx, p) }); err != nil {
+		var r retry.Retrier
+		if err := r.Do(ctx, func() error { return a.leave(ctx, p) }); err != nil {
 			return err
 		}
 	}

@@ -14,28 +14,29 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // watch keeps the mirror up to date until the backend is closed. Whatever goes
 // wrong, it reads all and watches from there.
 func (b *Backend) watch() {
-	var r retrier
+	var r retry.Retrier
 	for {
 		err := b.listAndWatch(&r)
 		if b.ctx.Err() != nil {
 			return
 		}
-		if n := r.failures; n&(n-1) == 0 { // the first, second, fourth, …
+		if n := r.Failures(); n&(n-1) == 0 { // the first, second, fourth, …
 			b.log.Warn("the watch of the locks has ended; reading them all, to watch again", "err", err, "failures", n)
 		}
-		if r.pause(b.ctx) != nil {
+		if r.Pause(b.ctx) != nil {
 			return
 		}
 	}
 }
 
 // listAndWatch returns why the watch cannot go on: ErrUnavailable, or worse.
-func (b *Backend) listAndWatch(r *retrier) error {
+func (b *Backend) listAndWatch(r *retry.Retrier) error {
 	list, rev, err := b.list(b.ctx)
 	if err != nil {
 		return err
@@ -59,7 +60,7 @@ const (
 
 // watchFrom follows the changes after rev until the server ends the watch, as
 // it does now and then, and returns the revision up to which they were seen.
-func (b *Backend) watchFrom(r *retrier, rev int64) (int64, error) {
+func (b *Backend) watchFrom(r *retry.Retrier, rev int64) (int64, error) {
 	ctx, cancel := context.WithCancel(b.logged(b.ctx))
 	defer cancel()
 	start := time.Now()
@@ -97,7 +98,7 @@ func (b *Backend) watchFrom(r *retrier, rev int64) (int64, error) {
 				return 0, err
 			}
 			if next > rev {
-				r.answered()
+				r.Answered()
 				rev = next
 			}
 		case <-tick.C:

@@ -1,0 +1,72 @@
+// Package retry repeats requests that the lock service did not answer.
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// ErrRefused marks an ErrUnavailable that the same request would meet again.
+// Each backend knows what its service means by that.
+var ErrRefused = errors.New("refused")
+
+// passing reports whether a request that failed with err is worth repeating.
+func passing(err error) bool {
+	return errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, ErrRefused)
+}
+
+const (
+	firstPause = 20 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// Retrier repeats what the service did not answer. The zero value is ready.
+type Retrier struct {
+	failures int
+}
+
+// Failures is how many there were in a row.
+func (r *Retrier) Failures() int { return r.failures }
+
+// Answered notes that the service did answer.
+func (r *Retrier) Answered() { r.failures = 0 }
+
+// Do calls op until it succeeds, ctx is over, or op fails for good: with other
+// than ErrUnavailable, or with ErrRefused. It returns op's last error, wrapping
+// ctx's if that is what ended it, or nil.
+func (r *Retrier) Do(ctx context.Context, op func() error) error {
+	for {
+		err := op()
+		if err == nil {
+			r.Answered()
+			return nil
+		}
+		over := ctx.Err()
+		if !passing(err) || over != nil && errors.Is(err, over) {
+			return err
+		}
+		if perr := r.Pause(ctx); perr != nil {
+			return fmt.Errorf("%w: %w", err, perr)
+		}
+	}
+}
+
+// Pause waits a little longer after each failure in a row, with jitter so that
+// mounts do not come back together. It returns ctx's error when that ends first.
+func (r *Retrier) Pause(ctx context.Context) error {
+	d := min(firstPause<<min(r.failures, 10), lastPause)
+	r.failures++
+	t := time.NewTimer(d/2 + rand.N(d))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
