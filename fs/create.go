@@ -21,10 +21,30 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 	if f.hidden(dir, name) {
 		return fuse.EPERM
 	}
+	c := &creation{fs: f, in: in, dir: dir, name: name, visit: f.parked.come(in.Pid, 0)}
+	s := c.run(cancel, out)
+	f.parked.leave(c.visit, s)
+	return s
+}
+
+// createTries is how often a creation follows a name that others create and
+// remove, or a directory that they move.
+const createTries = 4
+
+// creation is one CREATE.
+type creation struct {
+	fs    *FS
+	in    *fuse.CreateIn
+	dir   *node
+	name  string
+	visit visit
+}
+
+func (c *creation) run(cancel <-chan struct{}, out *fuse.CreateOut) fuse.Status {
 	for range createTries {
-		path, err := f.nodes.pathIn(dir, name)
+		path, err := c.fs.nodes.pathIn(c.dir, c.name)
 		if err != nil {
-			if !f.mend(dir) {
+			if !c.fs.mend(c.dir) {
 				return errno(err)
 			}
 			continue
@@ -33,38 +53,32 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 		if err != nil {
 			return errno(err)
 		}
-		spot := parkKey{tid: in.Pid, key: key}
-		s := f.create(cancel, in, dir, name, key, out)
+		s := c.create(cancel, key, out)
 		switch {
-		case s == exists && in.Flags&unix.O_EXCL == 0:
-			if f.parked.send(spot, nil) {
+		case s == exists && c.in.Flags&unix.O_EXCL == 0:
+			if c.visit.stage == fresh {
 				return stale
 			}
 			// It has been sent to look, and did not find what is here again.
-		case s == stale && f.mend(dir):
+		case s == stale && c.fs.mend(c.dir):
 			// Its directory had moved.
 		default:
-			f.parked.done(spot)
 			return s
 		}
 	}
 	return fuse.EBUSY
 }
 
-// createTries is how often a creation follows a name that others create and
-// remove, or a directory that they move.
-const createTries = 4
-
 // create answers EEXIST for a file that is there.
-func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, dir *node, name string, key lockmgr.Key, out *fuse.CreateOut) fuse.Status {
+func (c *creation) create(cancel <-chan struct{}, key lockmgr.Key, out *fuse.CreateOut) fuse.Status {
+	f, in, dir, name := c.fs, c.in, c.dir, c.name
 	if isThere(dir, name) {
 		return exists
 	}
 	if f.readOnly(key.Path) {
 		return fuse.EROFS
 	}
-	c := f.caller(&in.InHeader, nil, f.scopeAt(key.Path), openOwner)
-	hold, s := f.lockNew(cancel, in, c, dir, name, key)
+	hold, s := c.lock(cancel, key)
 	if !s.Ok() {
 		return s
 	}
@@ -108,28 +122,33 @@ func (f *FS) create(cancel <-chan struct{}, in *fuse.CreateIn, dir *node, name s
 	return f.reply(h, h.cacheFlags(in.Flags, &st), &out.OpenOut)
 }
 
-// lockNew tries to lock a name that is free. Whoever holds it is about to make
-// a file of that name: when that is there, there is no more to wait for.
-func (f *FS) lockNew(cancel <-chan struct{}, in *fuse.CreateIn, c caller, dir *node, name string, key lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-	keys := f.toLock([]lockmgr.Key{key})
-	ctx, stop := f.killable(cancel, in.Pid)
+// lock tries to lock a name that is free. Whoever holds it is about to make a
+// file of that name: when that is there, there is no more to wait for.
+func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+	f, keys, scope := c.fs, c.fs.toLock([]lockmgr.Key{key}), c.fs.scopeAt(key.Path)
+	caller := f.caller(&c.in.InHeader, nil, scope, openOwner)
+	if hold := c.visit.fetch(caller.owner, scope, lockmgr.Exclusive, keys); hold != nil {
+		return hold, fuse.OK
+	}
+	c.visit.drop()
+	ctx, stop := f.killable(cancel, c.in.Pid)
 	defer stop()
-	hold, err := f.acquire(ctx, c.request(keys, false, 0))
+	hold, err := f.acquire(ctx, caller.request(keys, false, 0))
 	contended := fuse.EBUSY
 	switch {
 	case err == nil:
-	case isThere(dir, name):
+	case isThere(c.dir, c.name):
 		return nil, exists
-	case in.Flags&unix.O_NONBLOCK != 0:
+	case c.in.Flags&unix.O_NONBLOCK != 0:
 		contended = fuse.EAGAIN
 	default:
-		hold, err = f.acquire(ctx, c.request(keys, false, f.nameWait))
-		if errors.Is(err, lockmgr.ErrContended) && isThere(dir, name) {
+		hold, err = f.acquire(ctx, caller.request(keys, false, f.nameWait))
+		if errors.Is(err, lockmgr.ErrContended) && isThere(c.dir, c.name) {
 			return nil, exists
 		}
 	}
 	if err != nil {
-		return nil, f.refused(&in.InHeader, key, err, contended)
+		return nil, f.refused(&c.in.InHeader, key, err, contended)
 	}
 	return hold, fuse.OK
 }

@@ -59,14 +59,10 @@ func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 }
 
 // severalNames reports whether the file is known by several names, or has more
-// than one, and the key of its inode.
-func (f *FS) severalNames(n *node, path string) (bool, lockmgr.Key) {
+// than one.
+func (f *FS) severalNames(n *node) bool {
 	var st unix.Stat_t
-	if unix.Fstat(n.fd, &st) != nil || !hasMoreNames(&st) && len(f.nodes.names(n)) < 2 {
-		return false, lockmgr.Key{}
-	}
-	key, err := f.backing.inodeKey(path, &st)
-	return err == nil, key
+	return unix.Fstat(n.fd, &st) == nil && (hasMoreNames(&st) || len(f.nodes.names(n)) > 1)
 }
 
 // covers reports whether a hold has all of keys.

@@ -23,9 +23,11 @@ func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse
 		return fuse.ENOENT
 	}
 	s := f.enter(dir, name, out)
-	if f.parked.waiting() {
-		f.parked.looked(in.Pid, s.Ok())
+	found := uint64(0)
+	if s.Ok() {
+		found = out.NodeId
 	}
+	f.parked.looked(in.Pid, found)
 	return s
 }
 

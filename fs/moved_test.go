@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -15,47 +16,148 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
+// movedView is a view without a kernel, of a directory in which files are moved.
+type movedView struct {
+	t      *testing.T
+	fs     *FS
+	source string
+}
+
+// inMovedView runs test with a view of a directory that has the file f.
+func inMovedView(t *testing.T, test func(v *movedView)) {
+	source := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		locks, err := lockmgr.New(t.Context(), lockmgr.Config{
+			Backend: lockmgrtest.NewMemory(), Renew: renew.Config{TTL: 15 * time.Second, Clock: bubbleClock{}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locks.Close(t.Context())
+		b, err := openBacking(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := &movedView{t: t, source: source, fs: &FS{
+			RawFileSystem: fuse.NewDefaultRawFileSystem(), locks: locks, scope: ScopeHandle,
+			log: slog.New(slog.DiscardHandler), backing: b, nodes: newNodes(b.root, b.inode, NewPool()),
+		}}
+		defer v.fs.nodes.close()
+		v.make("f")
+		test(v)
+	})
+}
+
+func (v *movedView) make(name string) {
+	v.t.Helper()
+	if err := os.WriteFile(filepath.Join(v.source, name), nil, 0o644); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// putAway renames a file as another mount does, and makes another of its name.
+func (v *movedView) putAway(name, to string) {
+	v.t.Helper()
+	if err := os.Rename(filepath.Join(v.source, name), filepath.Join(v.source, to)); err != nil {
+		v.t.Fatal(err)
+	}
+	v.make(name)
+}
+
+// thread is one whose requests the view gets.
+type thread struct {
+	*movedView
+	tid uint32
+}
+
+func (th thread) header(node uint64) fuse.InHeader {
+	return fuse.InHeader{NodeId: node, Caller: fuse.Caller{Pid: th.tid}}
+}
+
+func (th thread) look(name string) (node uint64) {
+	th.t.Helper()
+	var out fuse.EntryOut
+	in := th.header(rootID)
+	if s := th.fs.Lookup(nil, &in, name, &out); !s.Ok() {
+		th.t.Fatalf("lookup of %s: %v", name, s)
+	}
+	return out.NodeId
+}
+
+// open opens a node for write, and closes it again if it could.
+func (th thread) open(what string, node uint64, want fuse.Status) {
+	th.t.Helper()
+	in, out := fuse.OpenIn{InHeader: th.header(node), Flags: unix.O_WRONLY}, fuse.OpenOut{}
+	s := th.fs.Open(nil, &in, &out)
+	if s != want {
+		th.t.Fatalf("%s: %v, want %v", what, s, want)
+	}
+	if s.Ok() {
+		th.fs.Release(nil, &fuse.ReleaseIn{InHeader: in.InHeader, Fh: out.Fh})
+	}
+}
+
 // An open that arrives behind a rename may mean the name of before: the kernel
 // learns of a rename with the answer, and looks names up until then. The caller
 // is sent to look, once, and does not get what was put away for what has the name.
 func TestOpenBehindRename(t *testing.T) {
-	source := t.TempDir()
-	if err := os.WriteFile(filepath.Join(source, "f"), nil, 0o644); err != nil {
-		t.Fatal(err)
+	inMovedView(t, func(v *movedView) {
+		one := thread{v, 1}
+		node := one.look("f")
+		in := one.header(rootID)
+		if s := v.fs.Rename(nil, &fuse.RenameIn{InHeader: in, Newdir: rootID}, "f", "old"); !s.Ok() {
+			t.Fatal(s)
+		}
+		one.open("right behind the rename", node, stale)
+		one.look("old")
+		one.open("by the new name", node, fuse.OK)
+	})
+}
+
+// Who opens a name, as it was looked up up to a second ago, does not get the file
+// that another mount has put away since, whoever else has seen where that is now.
+func TestOpenOfWhatWasPutAway(t *testing.T) {
+	// one opens f, which names node, and has to be sent until it gets what f is now.
+	followsTheName := func(one thread, node uint64) {
+		one.t.Helper()
+		one.open("by the old name", node, stale)
+		one.open("by what has the name", one.look("f"), fuse.OK)
 	}
-	locks, err := lockmgr.New(t.Context(), lockmgr.Config{Backend: lockmgrtest.NewMemory(), Renew: renew.Config{TTL: 15 * time.Second}})
-	if err != nil {
-		t.Fatal(err)
+	for name, test := range map[string]func(v *movedView, one, two thread){
+		"nobody has": func(v *movedView, one, _ thread) {
+			node := one.look("f")
+			v.putAway("f", "old")
+			followsTheName(one, node)
+		},
+		"by its new name": func(v *movedView, one, two thread) {
+			node := one.look("f")
+			v.putAway("f", "old")
+			two.open("by the new name, which was not known", two.look("old"), stale)
+			two.open("by the new name", two.look("old"), fuse.OK)
+			followsTheName(one, node)
+		},
+		"by a descriptor": func(v *movedView, one, two thread) {
+			node := one.look("f")
+			v.putAway("f", "old")
+			two.open("by a descriptor", node, stale)
+			two.open("by a descriptor, which is not looked up", node, fuse.OK)
+			followsTheName(one, node)
+		},
+		// The second ESTALE of a system call reaches the program. The next one begins
+		// with what the kernel remembers, however long the daemon was frozen before.
+		"twice in one call, and a freeze": func(v *movedView, one, _ thread) {
+			node := one.look("f")
+			v.putAway("f", "old")
+			one.open("by the old name", node, stale)
+			node = one.look("f")
+			v.putAway("f", "older")
+			time.Sleep(time.Hour)
+			one.open("by what has the name no more", node, stale)
+			followsTheName(one, node)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMovedView(t, func(v *movedView) { test(v, thread{v, 1}, thread{v, 2}) })
+		})
 	}
-	defer locks.Close(t.Context())
-	b, err := openBacking(source)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(b.root)
-	f := &FS{
-		RawFileSystem: fuse.NewDefaultRawFileSystem(), locks: locks, scope: ScopeHandle,
-		log: slog.New(slog.DiscardHandler), backing: b, nodes: newNodes(b.root, b.inode, NewPool()),
-	}
-	in := fuse.InHeader{NodeId: rootID, Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
-	var found fuse.EntryOut
-	if s := f.Lookup(nil, &in, "f", &found); !s.Ok() {
-		t.Fatal(s)
-	}
-	if s := f.Rename(nil, &fuse.RenameIn{InHeader: in, Newdir: rootID}, "f", "old"); !s.Ok() {
-		t.Fatal(s)
-	}
-	open := fuse.OpenIn{InHeader: in, Flags: unix.O_WRONLY}
-	open.NodeId = found.NodeId
-	var out fuse.OpenOut
-	if s := f.Open(nil, &open, &out); s != stale {
-		t.Fatalf("an open right behind the rename got %v", s)
-	}
-	if s := f.Lookup(nil, &in, "old", &found); !s.Ok() {
-		t.Fatal(s)
-	}
-	if s := f.Open(nil, &open, &out); !s.Ok() {
-		t.Fatalf("an open by the new name got %v", s)
-	}
-	f.Release(nil, &fuse.ReleaseIn{InHeader: open.InHeader, Fh: out.Fh})
 }

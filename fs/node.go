@@ -30,7 +30,7 @@ type node struct {
 	parent  *node     // the directory it was last looked up in; nil for the root
 	name    string    // the name there; of a node that was relocated, its whole path
 	alias   dirName   // another name of a file that has several
-	moved   time.Time // when a program of this mount last renamed it
+	moved   time.Time // when its name was last seen to have changed
 	retired bool      // a lock was lost on it: it opens no more
 
 	mappable atomic.Int64 // how many handles a mapping of which can be stored to
@@ -162,8 +162,13 @@ func (t *nodes) learn(parent *node, name string, fd int, st *unix.Stat_t) *node 
 	t.pool.relieve()
 	n.lookups++
 	if n.id != rootID {
-		if last := (dirName{n.parent, n.name}); last.dir != nil && last != (dirName{parent, name}) && hasMoreNames(st) {
+		last := dirName{n.parent, n.name}
+		switch {
+		case last.dir == nil || last == (dirName{parent, name}):
+		case hasMoreNames(st):
 			n.alias = last
+		default: // another mount has renamed it
+			n.moved = time.Now()
 		}
 		n.parent, n.name = parent, name
 	}
@@ -218,8 +223,9 @@ func (t *nodes) renamed(n *node, from, to dirName) {
 }
 
 // oldName is how long after a rename an open may come that means the old name:
-// the kernel learns of the rename with its answer, and looks names up meanwhile.
-const oldName = time.Second
+// the kernel learns of one on this mount with its answer, and looks names up
+// meanwhile; of one elsewhere it does not learn before it looks again.
+const oldName = cacheTimeout
 
 // justMoved reports whether an open of n may mean a name that n had until now.
 func (t *nodes) justMoved(n *node) bool {
@@ -245,7 +251,7 @@ func (t *nodes) unname(n *node, gone dirName) {
 // relocated notes the whole path of a node that was found somewhere else.
 func (t *nodes) relocated(n *node, path string) {
 	t.mu.Lock()
-	n.parent, n.name = t.byID[rootID], path
+	n.parent, n.name, n.moved = t.byID[rootID], path, time.Now()
 	t.mu.Unlock()
 }
 

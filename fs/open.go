@@ -27,55 +27,10 @@ func writes(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 // Open takes the lock of a file that is opened for write or to be truncated.
 // It is the one request that may queue: it arrives without a lock of the kernel's.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	n := f.nodes.get(in.NodeId)
-	if n == nil || !f.nodes.usable(n) {
-		f.parked.send(parkKey{tid: in.Pid}, nil) // it has had its ESTALE, whatever it opens next
-		return stale
-	}
-	o := &opening{fs: f, in: in, node: n}
-	if !writes(in.Flags) && in.Flags&unix.O_TRUNC == 0 {
-		o.mode = lockmgr.Shared
-	}
-	if o.mode == lockmgr.Shared && !f.readLocks {
-		if f.sendReader(n, in.Pid) {
-			return stale
-		}
-		f.noteRead(n)
-		return f.openToRead(n, in.Flags, out)
-	}
-	f.parked.here(in.Pid, true)
+	o := &opening{fs: f, in: in, node: f.nodes.get(in.NodeId), visit: f.parked.come(in.Pid, in.NodeId)}
 	s := o.run(cancel, out)
-	f.parked.here(in.Pid, false)
-	if s != stale {
-		f.parked.done(o.spot)
-	}
+	f.parked.leave(o.visit, s)
 	return s
-}
-
-// sendReader reports whether a reader has to look again first: a name that the
-// kernel may mean is not the file's any more. Once: what the caller finds then
-// is what had the name after it called.
-func (f *FS) sendReader(n *node, tid uint32) bool {
-	misled := false
-	for _, d := range f.nodes.names(n) {
-		if !f.isNamed(n, d) {
-			misled = true
-			f.nodes.unname(n, d)
-		}
-	}
-	if !misled && !f.parked.waiting() {
-		return false
-	}
-	path, err := f.nodes.path(n)
-	if err != nil {
-		return false
-	}
-	spot := parkKey{tid: tid, key: lockmgr.Key{Path: path}}
-	if misled && f.parked.send(spot, nil) {
-		return true
-	}
-	f.parked.done(spot)
-	return false
 }
 
 func (f *FS) openToRead(n *node, flags uint32, out *fuse.OpenOut) fuse.Status {
@@ -121,20 +76,34 @@ func (f *FS) bereave(h *handle) {
 	f.server.InodeNotify(h.node.id, 0, 0)
 }
 
-// opening is one OPEN that needs a lock.
+// opening is one OPEN.
 type opening struct {
 	fs     *FS
 	in     *fuse.OpenIn
-	node   *node
+	node   *node // nil if the kernel knows none
+	visit  visit
 	mode   lockmgr.Mode
 	scope  Scope // at the path that is tried
 	caller caller
-	spot   parkKey // of the path that the kernel means, or of the inode
 }
 
 func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 	f, n := o.fs, o.node
-	for try := range mendTries {
+	if n == nil || !f.nodes.usable(n) {
+		return stale
+	}
+	if !writes(o.in.Flags) && o.in.Flags&unix.O_TRUNC == 0 {
+		if !f.readLocks {
+			return o.read(out)
+		}
+		o.mode = lockmgr.Shared
+	}
+	// The request does not say by which name, and the kernel may mean one that is
+	// gone. It looks again, and the last name looked up is meant.
+	if o.visit.stage == fresh && (f.severalNames(n) || f.nodes.justMoved(n)) {
+		return stale
+	}
+	for range mendTries {
 		path, err := f.nodes.path(n)
 		if err != nil {
 			if !f.mendAbove(n) && f.relocate(n) != nil {
@@ -142,7 +111,7 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 			}
 			continue
 		}
-		s, moved := o.openAt(cancel, path, try == 0, out)
+		s, moved := o.openAt(cancel, path, out)
 		if !moved {
 			return s
 		}
@@ -150,31 +119,34 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 	return fuse.EBUSY
 }
 
+// read opens the file to read it, without a lock. A name that the kernel may mean
+// may not be the file's any more: then it looks again, once. What it finds is what
+// had the name after the program called.
+func (o *opening) read(out *fuse.OpenOut) fuse.Status {
+	f, n := o.fs, o.node
+	misled := false
+	for _, d := range f.nodes.names(n) {
+		if !f.isNamed(n, d) {
+			misled = true
+			f.nodes.unname(n, d)
+		}
+	}
+	if misled && o.visit.stage == fresh {
+		return stale
+	}
+	f.noteRead(n)
+	return f.openToRead(n, o.in.Flags, out)
+}
+
 // openAt opens the file as path. moved means that the file is not there, and
 // that it is known by another path now.
-func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *fuse.OpenOut) (s fuse.Status, moved bool) {
+func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut) (s fuse.Status, moved bool) {
 	f, n := o.fs, o.node
-	key, err := lockmgr.FileKey(path)
-	if err != nil {
-		return errno(err), false
-	}
 	if o.mode == lockmgr.Exclusive && f.readOnly(path) {
 		return fuse.EROFS, false
 	}
 	o.scope = f.scopeAt(path)
 	o.caller = f.caller(&o.in.InHeader, n, o.scope, openOwner)
-	if first {
-		o.spot = parkKey{tid: o.in.Pid, key: key, mode: o.mode}
-		// The request does not say by which name, and the kernel may mean one
-		// that is gone. It looks again, and the last name looked up is meant.
-		several, inode := f.severalNames(n, path)
-		if several {
-			o.spot.key = inode
-		}
-		if (several || f.nodes.justMoved(n)) && f.parked.send(o.spot, nil) {
-			return stale, false
-		}
-	}
 	l, s, err := f.lockFile(n, path, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 		return o.lock(cancel, path, keys)
 	})
@@ -204,16 +176,13 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, first bool, out *f
 func (o *opening) misled(hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 	f, n := o.fs, o.node
 	switch {
-	case o.sendAway(hold):
-		// Parked, the lock keeps the name as it is until the kernel comes back.
-		return stale, true
-	case f.mendAbove(n):
+	case o.visit.stage != fresh && f.mendAbove(n):
 		// It has looked, from where it stands: a directory above has moved.
 		return fuse.OK, false
-	case f.parked.sendAgain(o.spot):
-		return stale, false
+	case o.visit.stage != nameless:
+		o.park(hold)
+		return stale, true
 	case f.relocate(n) == nil:
-		// It did not look: a descriptor is reopened, whatever the file's name.
 		return fuse.OK, false
 	}
 	return fuse.EBUSY, false
@@ -222,13 +191,10 @@ func (o *opening) misled(hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 // lock takes the locks of keys, or fetches them where they were parked.
 func (o *opening) lock(cancel <-chan struct{}, path string, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	f := o.fs
-	if hold := f.parked.take(o.spot); hold != nil {
-		mine := hold.Owner() == o.caller.owner || o.scope == ScopeHandle
-		if mine && covers(hold, keys) && hold.Check() == nil {
-			return hold, fuse.OK
-		}
-		hold.Release()
+	if hold := o.visit.fetch(o.caller.owner, o.scope, o.mode, keys); hold != nil {
+		return hold, fuse.OK
 	}
+	o.visit.drop()
 	wait, contended := f.waitAt(path), fuse.EBUSY
 	if o.in.Flags&unix.O_NONBLOCK != 0 {
 		wait, contended = 0, fuse.EAGAIN
@@ -244,14 +210,11 @@ func (o *opening) lock(cancel <-chan struct{}, path string, keys []lockmgr.Key) 
 	return hold, fuse.OK
 }
 
-// sendAway parks the hold for a caller that is answered ESTALE: it looks the
-// file up again, and comes back. False means that it has been sent before.
-func (o *opening) sendAway(hold *lockmgr.Hold) bool {
-	if !o.fs.parked.send(o.spot, hold) {
-		return false
-	}
+// park leaves the lock, and with it the name as it is, to the next visit of the
+// program, which is answered ESTALE: when the kernel has looked, it comes back.
+func (o *opening) park(hold *lockmgr.Hold) {
 	o.node.removeHold(hold)
-	return true
+	o.visit.hold, o.visit.mode = hold, o.mode
 }
 
 // open opens the backing under the lock. fd is the inode that the locked path
@@ -261,7 +224,8 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 	file, err := o.reopen(fd)
 	if err == unix.ESTALE {
 		// The volume's server has lost the file that its client still names.
-		if o.sendAway(hold) {
+		if o.visit.stage == fresh {
+			o.park(hold)
 			return stale, true
 		}
 		err = unix.EIO
@@ -294,7 +258,8 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 		// While we waited the last holder may have written. A mapping goes by
 		// the size that the kernel looked up before.
 		believes := n.belief(&st, writeDoubtFor)
-		if believes == outdated && o.sendAway(hold) {
+		if believes == outdated && o.visit.stage == fresh {
+			o.park(hold)
 			return stale, true
 		}
 		// Even if it was told of the size: of two replies that overlap the

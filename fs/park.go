@@ -4,162 +4,165 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
+// An OPEN names an inode, and does not say what the program did: it opened a
+// name, which the kernel looked up now or up to cacheTimeout ago, or it reopened
+// a descriptor, by /proc/self/fd. ESTALE tells: the kernel carries a system call
+// through once more, and looks up each name of it then, whatever it remembers. A
+// second ESTALE reaches the program. So the requests of one thread, of which a
+// system call is the only one at a time, say what an OPEN or CREATE can be.
+type stage uint8
+
 const (
-	// parkFor is how long a lock is kept for a caller that was sent to look
-	// again. It comes back in microseconds, or was killed on the way.
-	parkFor = time.Second
-	// spentFor is how long a caller counts as having been sent: one system
-	// call bears one ESTALE, a second one reaches the program.
-	spentFor = 5 * time.Second
+	// fresh: an ESTALE of now is the first of its system call, if that means a name.
+	fresh stage = iota
+	// retried: perhaps the second try of a system call, or the program's next. It
+	// has looked, and means the name that it found.
+	retried
+	// nameless: it was sent to look, and did not: it reopens a descriptor.
+	nameless
 )
 
-// parking keeps locks for callers that were answered ESTALE, so that the
-// kernel looks the file up and opens it again: by thread and key, for
-// another thread's open of the same file is another's.
+// parkFor is how long a lock is kept for a thread that was sent to look, and how
+// long what comes without a look counts as the same system call. It comes back in
+// microseconds, or was killed on the way.
+const parkFor = time.Second
+
+// parking knows the threads whose last OPEN or CREATE was answered ESTALE, so
+// that the kernel looks the file up and comes again, and keeps their locks.
 type parking struct {
-	mu    sync.Mutex
-	spots map[parkKey]*spot // GUARDED_BY(mu)
+	mu      sync.Mutex
+	threads map[uint32]*sent // GUARDED_BY(mu)
+	sweepAt int              // len(threads) at which the dead are forgotten. GUARDED_BY(mu)
 }
 
-type parkKey struct {
-	tid  uint32
-	key  lockmgr.Key
-	mode lockmgr.Mode
-}
-
-// spot remembers one ESTALE, and the lock it left behind if there is one.
-type spot struct {
+// sent is one ESTALE, and what its thread has done since. It is not forgotten
+// while the thread lives: of a daemon that was frozen no time is too long.
+type sent struct {
+	first  bool // it was the first of its system call, if that means a name
+	when   time.Time
+	looked bool   // it has looked something up since
+	found  uint64 // the node that it found last; 0 for none
 	hold   *lockmgr.Hold
-	timer  *time.Timer
-	looked bool // the caller has looked something up since, and found it
-	over   bool // the system call is: the program has got ESTALE or ENOENT
-	here   bool // the caller has come back, and is not answered yet
+	mode   lockmgr.Mode
 }
 
-// send notes that the caller is about to be answered ESTALE and keeps hold,
-// which may be nil, for it. False means that it has had its ESTALE; hold then
-// stays with the caller of send.
-func (p *parking) send(k parkKey, hold *lockmgr.Hold) bool {
-	if k.tid == 0 {
-		return false // a caller in another PID namespace: it cannot be told from others
+// visit is one OPEN or CREATE.
+type visit struct {
+	tid   uint32
+	stage stage
+	hold  *lockmgr.Hold // that was parked for it, or is to be; nil if there is none
+	mode  lockmgr.Mode
+}
+
+// come begins a thread's OPEN of a node, or its CREATE (0): every one, and every
+// one ends with leave.
+func (p *parking) come(tid uint32, node uint64) visit {
+	v := visit{tid: tid, stage: fresh}
+	if tid == 0 {
+		v.stage = retried // it is in another PID namespace, and cannot be told from others
+		return v
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.spots[k] != nil {
-		return false
+	s := p.threads[tid]
+	if s == nil {
+		return v
 	}
-	s := &spot{hold: hold}
-	for other := range p.spots {
-		// If it was sent in this system call, for another file, this one gets through.
-		s.over = s.over || other.tid == k.tid
+	switch {
+	case s.looked && s.found == node:
+		v.stage = retried
+	case s.first && !s.looked && time.Since(s.when) < parkFor:
+		v.stage = nameless
 	}
-	if p.spots == nil {
-		p.spots = make(map[parkKey]*spot)
-	}
-	p.spots[k] = s
-	s.timer = time.AfterFunc(parkFor, func() { p.expire(k, s) })
-	return true
+	v.hold, v.mode, s.hold = s.hold, s.mode, nil
+	return v
 }
 
-// sendAgain sends a caller who has been sent before, and has looked since: it
-// was told of another file than it comes for now, or this is another system
-// call. After that the program has its ESTALE, and the next call may begin with
-// what the kernel remembers, without a look: that is sent too. A caller who has
-// not looked otherwise does not mean a name.
-func (p *parking) sendAgain(k parkKey) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.spots[k]
-	if s == nil || !s.looked && !s.over || s.hold != nil {
-		return false
+// fetch returns the lock that was parked for the visit, nil unless it is what is
+// wanted now.
+func (v *visit) fetch(owner lockmgr.Owner, scope Scope, mode lockmgr.Mode, keys []lockmgr.Key) *lockmgr.Hold {
+	hold := v.hold
+	switch {
+	case hold == nil || v.mode != mode || len(keys) == 0 || !covers(hold, keys):
+		return nil
+	case hold.Owner() != owner && scope != ScopeHandle:
+		return nil
+	case hold.Check() != nil:
+		return nil
 	}
-	s.looked, s.over = false, s.looked
-	return true
+	v.hold = nil
+	return hold
 }
 
-// waiting reports whether anybody was sent to look.
-func (p *parking) waiting() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.spots) > 0
-}
-
-// looked notes that a thread has looked a name up.
-func (p *parking) looked(tid uint32, found bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for k, s := range p.spots {
-		if k.tid == tid {
-			s.looked, s.over = found, !found
-		}
+// drop releases a lock that was parked and is of no use: this visit may be about
+// to wait for it.
+func (v *visit) drop() {
+	if v.hold != nil {
+		v.hold.Release()
+		v.hold = nil
 	}
 }
 
-// forget needs mu.
-func (p *parking) forget(k parkKey, s *spot) {
-	if s.timer != nil {
-		s.timer.Stop()
+// leave ends a visit that is about to be answered with s. Its lock is parked if
+// the thread is sure to come back, else released.
+func (p *parking) leave(v visit, s fuse.Status) {
+	if s != stale || v.stage != fresh {
+		v.drop()
 	}
-	delete(p.spots, k)
-}
-
-// here notes whether a caller who may have been sent is here: it may wait in
-// line for long, and that it was sent, for whatever file, is not forgotten
-// meanwhile.
-func (p *parking) here(tid uint32, here bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for k, s := range p.spots {
-		if k.tid == tid {
-			s.here = here
-		}
-	}
-}
-
-// expire lets a lock go that nobody came back for, and later forgets the spot.
-func (p *parking) expire(k parkKey, s *spot) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.spots[k] != s {
+	if v.tid == 0 {
 		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s != stale {
+		delete(p.threads, v.tid)
+		return
+	}
+	now := &sent{first: v.stage == fresh, when: time.Now(), hold: v.hold, mode: v.mode}
+	if p.threads == nil {
+		p.threads = make(map[uint32]*sent)
+	}
+	p.threads[v.tid] = now
+	if now.hold != nil {
+		time.AfterFunc(parkFor, func() { p.expire(now) })
+	}
+	p.sweep()
+}
+
+// looked notes what a thread found under a name: a node, or 0.
+func (p *parking) looked(tid uint32, node uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.threads[tid]; s != nil {
+		s.looked, s.found = true, node
+	}
+}
+
+// expire lets a lock go that nobody came back for.
+func (p *parking) expire(s *sent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if s.hold != nil {
 		s.hold.Release()
 		s.hold = nil
 	}
-	if s.timer == nil && !s.here {
-		delete(p.spots, k)
+}
+
+// sweep forgets threads that have ended. It needs mu.
+func (p *parking) sweep() {
+	if len(p.threads) < max(p.sweepAt, 64) {
 		return
 	}
-	s.timer = nil
-	time.AfterFunc(spentFor-parkFor, func() { p.expire(k, s) })
-}
-
-// take returns the lock that was kept for the caller, nil if there is none.
-func (p *parking) take(k parkKey) *lockmgr.Hold {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.spots[k]
-	if s == nil {
-		return nil
-	}
-	hold := s.hold
-	s.hold = nil
-	return hold
-}
-
-// done forgets the caller's ESTALE: its system call has come to an end, and a
-// lock that was parked for it, as when it opened and now created, is not needed.
-func (p *parking) done(k parkKey) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s := p.spots[k]; s != nil {
-		if s.hold != nil {
-			s.hold.Release()
+	for tid, s := range p.threads {
+		if s.hold == nil && unix.Kill(int(tid), 0) == unix.ESRCH {
+			delete(p.threads, tid)
 		}
-		p.forget(k, s)
 	}
+	p.sweepAt = 2 * len(p.threads)
 }

@@ -1,9 +1,12 @@
 package fs
 
 import (
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/lockmgr"
@@ -15,8 +18,58 @@ type bubbleClock struct{}
 
 func (bubbleClock) Now() boottime.Instant { return boottime.Instant(time.Now().UnixNano()) }
 
-// A lock is parked for the one thread that was sent to look again, for a
-// second; a caller is sent once.
+const someNode, otherNode = 7, 8
+
+// What an OPEN can be goes by what its thread has done since it was answered
+// ESTALE, for however long that is.
+func TestStages(t *testing.T) {
+	const tid = 1 // lives
+	type step func(p *parking)
+	open := func(want stage, s fuse.Status) step {
+		return func(p *parking) {
+			t.Helper()
+			v := p.come(tid, someNode)
+			if v.stage != want {
+				t.Errorf("stage %d, want %d", v.stage, want)
+			}
+			p.leave(v, s)
+		}
+	}
+	finds := func(node uint64) step { return func(p *parking) { p.looked(tid, node) } }
+	waits := func(d time.Duration) step { return func(*parking) { time.Sleep(d) } }
+	for name, steps := range map[string][]step{
+		"a name, found again":                    {open(fresh, stale), finds(someNode), open(retried, fuse.OK), open(fresh, fuse.OK)},
+		"a name, after a long freeze":            {open(fresh, stale), waits(time.Hour), finds(someNode), waits(time.Hour), open(retried, stale)},
+		"a name that has gone":                   {open(fresh, stale), finds(0), open(fresh, fuse.OK)},
+		"another name":                           {open(fresh, stale), finds(otherNode), open(fresh, fuse.OK)},
+		"the call after one that failed":         {open(fresh, stale), finds(someNode), open(retried, stale), open(fresh, stale), finds(someNode), open(retried, fuse.OK)},
+		"a descriptor":                           {open(fresh, stale), open(nameless, fuse.OK), open(fresh, fuse.OK)},
+		"a descriptor, and then a name":          {open(fresh, stale), open(nameless, stale), open(fresh, stale), finds(someNode), open(retried, fuse.OK)},
+		"a descriptor, after a failed call":      {open(fresh, stale), finds(someNode), open(retried, stale), open(fresh, stale), open(nameless, fuse.OK)},
+		"who was killed, and a thread like it":   {open(fresh, stale), waits(parkFor), open(fresh, stale)},
+		"a lookup that no ESTALE has called for": {finds(someNode), open(fresh, fuse.OK)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(*testing.T) {
+				var p parking
+				for _, s := range steps {
+					s(&p)
+				}
+				p.looked(tid+1, someNode)
+				if v := p.come(tid+1, someNode); v.stage != fresh {
+					t.Errorf("another thread is at stage %d", v.stage)
+				}
+				v := p.come(0, someNode)
+				p.leave(v, stale)
+				if again := p.come(0, someNode); v.stage != retried || again.stage != retried {
+					t.Errorf("a caller that cannot be told from others is at stage %d, %d", v.stage, again.stage)
+				}
+			})
+		})
+	}
+}
+
+// A lock is parked for the next visit of one thread, for a second.
 func TestParking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := lockmgrtest.NewMemory()
@@ -29,100 +82,78 @@ func TestParking(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		acquire := func() *lockmgr.Hold {
-			h, err := m.Acquire(t.Context(), lockmgr.Request{Owner: "me", Keys: []lockmgr.Key{key}})
+		const tid = 1
+		keys := []lockmgr.Key{key}
+		var p parking
+		park := func() *lockmgr.Hold {
+			h, err := m.Acquire(t.Context(), lockmgr.Request{Owner: "me", Keys: keys})
 			if err != nil {
 				t.Fatal(err)
 			}
+			v := p.come(tid, someNode)
+			v.drop()
+			v.stage, v.hold = fresh, h
+			p.leave(v, stale)
 			return h
 		}
-		var p parking
-		mine, other := parkKey{tid: 1, key: key}, parkKey{tid: 2, key: key}
 
-		hold := acquire()
-		if !p.send(mine, hold) {
-			t.Fatal("not sent to look again")
-		}
-		if p.take(other) != nil {
+		hold := park()
+		other := p.come(tid+1, someNode)
+		if other.fetch("me", ScopeProcess, lockmgr.Exclusive, keys) != nil {
 			t.Error("another thread fetched the lock")
 		}
+		p.leave(other, fuse.OK)
 		time.Sleep(parkFor - time.Millisecond)
-		if p.take(mine) != hold || svc.Count() != 1 {
+		v := p.come(tid, someNode)
+		if v.fetch("another", ScopeProcess, lockmgr.Exclusive, keys) != nil {
+			t.Error("another owner fetched the lock")
+		}
+		if v.fetch("me", ScopeProcess, lockmgr.Shared, keys) != nil {
+			t.Error("the lock was fetched to be shared")
+		}
+		if v.fetch("me", ScopeProcess, lockmgr.Exclusive, []lockmgr.Key{{Path: "g"}}) != nil {
+			t.Error("the lock was fetched for another file")
+		}
+		if v.fetch("another", ScopeHandle, lockmgr.Exclusive, keys) != hold {
 			t.Error("the lock is not there any more")
 		}
-		if p.take(mine) != nil {
+		if v.fetch("another", ScopeHandle, lockmgr.Exclusive, keys) != nil {
 			t.Error("the lock was fetched twice")
 		}
-		if p.send(mine, hold) {
-			t.Error("sent twice in one system call")
+		p.leave(v, fuse.OK)
+		time.Sleep(2 * parkFor)
+		if svc.Count() != 1 {
+			t.Error("a lock that was fetched is released")
 		}
-		p.done(mine)
-		if !p.send(mine, hold) {
-			t.Error("the next system call is not sent")
-		}
-		time.Sleep(parkFor + time.Millisecond)
+		hold.Release()
 		synctest.Wait()
-		if svc.Count() != 0 {
-			t.Error("a lock that nobody fetched is still held")
-		}
-		if p.take(mine) != nil || p.send(mine, nil) {
-			t.Error("what was sent is forgotten too early, or its lock too late")
-		}
-		time.Sleep(spentFor)
-		if !p.send(mine, nil) {
-			t.Error("what was sent is never forgotten")
-		}
 
-		// A caller who has looked since means a name, and is sent once more.
-		if p.sendAgain(mine) {
-			t.Error("sent again without having looked")
-		}
-		p.looked(other.tid, true)
-		if p.sendAgain(mine) {
-			t.Error("another thread's lookup counted")
-		}
-		p.looked(mine.tid, true)
-		if p.send(mine, nil) {
-			t.Error("sent twice in one system call, of one file")
-		}
-		if !p.sendAgain(mine) {
-			t.Error("who has looked is not sent again")
-		}
-		// That one got through, and what comes without a look is the next call.
-		if !p.sendAgain(mine) || p.sendAgain(mine) {
-			t.Error("the call after the one that failed is not sent, or twice")
-		}
-		p.looked(mine.tid, true)
-		p.looked(mine.tid, false) // ENOENT
-		if !p.sendAgain(mine) || p.sendAgain(mine) {
-			t.Error("the call after one that found nothing is not sent, or twice")
-		}
-		// The system call may have been sent for another file.
-		elsewhere := parkKey{tid: mine.tid, key: lockmgr.Key{Path: "g"}}
-		if !p.send(elsewhere, nil) || !p.sendAgain(elsewhere) || p.sendAgain(elsewhere) {
-			t.Error("the call after the one that was sent for two files is not sent, or twice")
-		}
-		// Who waits in line was sent, however long ago that is.
-		p.here(mine.tid, true)
-		time.Sleep(10 * spentFor)
-		if p.send(mine, nil) {
-			t.Error("sent twice in one system call that took long")
-		}
-		p.here(mine.tid, false)
-		time.Sleep(2 * spentFor)
-		if !p.send(mine, nil) {
-			t.Error("what was sent is never forgotten")
-		}
-		p.done(mine)
-		p.done(elsewhere)
-		p.send(elsewhere, nil)
-		p.here(mine.tid, true)
-		time.Sleep(10 * spentFor)
-		if !p.send(mine, nil) || !p.sendAgain(mine) {
-			t.Error("the call after a long one that was sent for two files is not sent")
-		}
-		if p.send(parkKey{key: key}, nil) {
-			t.Error("a caller without a thread was sent: it cannot be told from others")
+		for what, end := range map[string]func(){
+			"that nobody fetched":         func() { time.Sleep(parkFor + time.Millisecond) },
+			"that was not needed":         func() { p.leave(p.come(tid, someNode), fuse.OK) },
+			"whose caller got the ESTALE": func() { p.looked(tid, someNode); p.leave(p.come(tid, someNode), stale) },
+		} {
+			park()
+			end()
+			synctest.Wait()
+			if svc.Count() != 0 {
+				t.Errorf("a lock %s is still held", what)
+			}
 		}
 	})
+}
+
+// Threads that have ended are forgotten, those that live are not.
+func TestParkingForgetsTheDead(t *testing.T) {
+	const noThread = 1 << 23 // beyond the largest pid_max
+	var p parking
+	me := uint32(os.Getpid())
+	p.leave(p.come(me, someNode), stale)
+	for i := range uint32(10_000) {
+		p.leave(p.come(noThread+i, someNode), stale)
+	}
+	p.looked(me, someNode)
+	if len(p.threads) > 200 || p.come(me, someNode).stage != retried {
+		t.Errorf("%d threads are known", len(p.threads))
+	}
 }
