@@ -79,7 +79,8 @@ func manifests(t *testing.T, file string) []object {
 
 const daemonSet = "deploy/daemonset/base/daemonset.yaml"
 
-// daemon returns the DaemonSet's pod and the command that it runs, its flags parsed.
+// daemon returns the DaemonSet's pod and the command that it runs, with the flags
+// that its arguments and its environment give.
 func daemon(t *testing.T) (podSpec, *cobra.Command) {
 	t.Helper()
 	pod := manifests(t, daemonSet)[0].Spec.Template.Spec
@@ -91,6 +92,23 @@ func daemon(t *testing.T) (podSpec, *cobra.Command) {
 	if err := cmd.ParseFlags(rest); err != nil {
 		t.Fatalf("the DaemonSet's flags: %v", err)
 	}
+	for _, e := range pod.Containers[0].Env {
+		name, ours := strings.CutPrefix(e.Name, "LOCKFS_")
+		if !ours {
+			continue
+		}
+		name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
+		if flags()[name] == nil {
+			t.Errorf("$%s is the twin of no flag", e.Name)
+		}
+		if f := cmd.Flag(name); f != nil && f.Changed {
+			t.Errorf("$%s is given, and --%s too", e.Name, name)
+		}
+		t.Setenv(e.Name, e.Value)
+	}
+	if err := cmd.PreRunE(cmd, nil); err != nil {
+		t.Fatalf("the DaemonSet's environment: %v", err)
+	}
 	return pod, cmd
 }
 
@@ -100,14 +118,6 @@ func flagOf(cmd *cobra.Command, name string) string { return cmd.Flag(name).Valu
 func TestDaemonSetAgreesWithTheProgram(t *testing.T) {
 	pod, cmd := daemon(t)
 	c := pod.Containers[0]
-	for _, e := range c.Env {
-		if strings.HasPrefix(e.Name, "LOCKFS_") && flags()[strings.ReplaceAll(strings.ToLower(e.Name[len("LOCKFS_"):]), "_", "-")] == nil {
-			t.Errorf("$%s is the twin of no flag", e.Name)
-		}
-		if f := cmd.Flag(strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(e.Name, "LOCKFS_")), "_", "-")); e.Value != "" && f != nil && f.Changed && f.Value.String() != e.Value {
-			t.Errorf("$%s is %s, and the daemon's own is %s", e.Name, e.Value, f.Value)
-		}
-	}
 	_, port, err := net.SplitHostPort(flagOf(cmd, "http"))
 	if err != nil {
 		t.Fatal(err)
