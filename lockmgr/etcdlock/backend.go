@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,6 +50,12 @@ type Backend struct {
 	volume  atomic.Pointer[[]byte] // the record that VolumeRecord saw; nil before
 
 	watchStream atomic.Int64 // the number of the stream for new watches, see watch
+
+	newest atomic.Int64 // the largest revision that an answer had
+
+	mu       sync.Mutex
+	sessions context.Context // ends with all sessions there are
+	endAll   context.CancelFunc
 }
 
 var _ lockmgr.Backend = (*Backend)(nil)
@@ -78,13 +85,15 @@ func New(cfg Config) (*Backend, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Backend{
+	b := &Backend{
 		client:  cfg.Client,
 		keys:    newLayout(cfg.Namespace, cfg.Name),
 		timeout: cfg.RequestTimeout,
 		janitor: cfg.JanitorInterval,
 		log:     cfg.Logger,
-	}, nil
+	}
+	b.sessions, b.endAll = context.WithCancel(context.Background())
+	return b, nil
 }
 
 // txn sends one Txn, once. Every read and write of keys goes through it. Its
@@ -92,11 +101,43 @@ func New(cfg Config) (*Backend, error) {
 func (b *Backend) txn(ctx context.Context, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
 	bounded, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
+	newest := b.newest.Load()
 	resp, err := b.client.Txn(bounded).If(cmps...).Then(then...).Else(els...).Commit()
 	if err != nil {
 		return nil, b.fault(ctx, err)
 	}
+	rev := resp.Header.Revision
+	if rev < newest { // what was answered before this was sent
+		b.setBack(rev)
+		return nil, fmt.Errorf("%w: it was set back from revision %d to %d", lockmgr.ErrUnavailable, newest, rev)
+	}
+	for newest < rev && !b.newest.CompareAndSwap(newest, rev) {
+		newest = b.newest.Load()
+	}
 	return resp, nil
+}
+
+// setBack ends all sessions: etcd was restored, or replaced by an empty one, and
+// knows nothing of what it has granted since. Revisions count on from rev.
+func (b *Backend) setBack(rev int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	from := b.newest.Load()
+	if from <= rev {
+		return // another answer has told it
+	}
+	b.log.Error("etcd was set back while this mount was up: its locks are lost", "from", from, "to", rev)
+	b.endAll()
+	b.sessions, b.endAll = context.WithCancel(context.Background())
+	b.trees.forget()
+	b.newest.Store(rev)
+}
+
+// untilSetBack is the context that a session opened now lives in.
+func (b *Backend) untilSetBack() context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sessions
 }
 
 // connected reports whether the client has a working connection to a member.

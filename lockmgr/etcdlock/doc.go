@@ -58,6 +58,9 @@
 // nobody here, which should not be, is deleted within a minute; and of all mounts
 // the oldest deletes entries that are on no lease.
 //
+// An etcd whose revision is smaller than it has been was set back: restored from
+// a snapshot, or emptied. All sessions end, though their leases may be there.
+//
 // Nothing here decides whether a holder may still write: that is the business of
 // the clock that watches the session's deadline. A lock service that is
 // partitioned away grants nothing and renews nothing, and waits go on.

@@ -44,6 +44,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	if err != nil {
 		return nil, fmt.Errorf("etcdlock: session record: %w", err)
 	}
+	life := b.untilSetBack()
 	lease, granted, err := b.grant(ctx, ttl)
 	if err != nil {
 		return nil, fmt.Errorf("opening a session: %w", err)
@@ -69,7 +70,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		return nil, fmt.Errorf("opening a session: %w", err)
 	}
 	s.fence = newFence(s, string(value), resp.Header.Revision)
-	s.over, s.end = context.WithCancel(context.Background())
+	s.over, s.end = context.WithCancel(life)
 	s.running.Go(func() { s.watchRecord(resp.Header.Revision) })
 	s.running.Go(func() { s.janitor(b.janitor) })
 	return s, nil
@@ -104,7 +105,7 @@ func (s *Session) ID() string { return strconv.FormatInt(int64(s.lease), 16) }
 func (s *Session) TTL() time.Duration { return s.ttl }
 
 // Done is closed when the session record is seen to be gone, when any answer
-// says that the lease is, and by Close.
+// says that the lease is, or that etcd was set back, and by Close.
 func (s *Session) Done() <-chan struct{} { return s.over.Done() }
 
 // Renew extends the lease by its TTL. Errors: ErrSessionLost, ErrUnavailable,
