@@ -79,15 +79,15 @@ func TestLostReplyKeepsPlace(t *testing.T) {
 	eventually(t, "the other stands behind", func() bool { return len(entries(t, b)) == 3 })
 	release(t, other, held)
 	a := await(t, first)
-	if a.err != nil {
-		t.Fatal(a.err)
+	if a.Err != nil {
+		t.Fatal(a.Err)
 	}
-	if list := entries(t, b); len(list) != 2 || list[0].Token != a.grants[0].Token || !list[0].Held {
-		t.Fatalf("%v, granted %v", list, a.grants)
+	if list := entries(t, b); len(list) != 2 || list[0].Token != a.Grants[0].Token || !list[0].Held {
+		t.Fatalf("%v, granted %v", list, a.Grants)
 	}
-	release(t, s, a.grants...)
-	if a := await(t, second); a.err != nil {
-		t.Fatal(a.err)
+	release(t, s, a.Grants...)
+	if a := await(t, second); a.Err != nil {
+		t.Fatal(a.Err)
 	}
 }
 
@@ -135,8 +135,8 @@ func TestAbandonedUnanswered(t *testing.T) {
 			got := start(ctx, s, request(lockmgr.Queue, file("f")))
 			eventually(t, "the Txn was sent", func() bool { return kv.sent.Load() > 0 })
 			cancel()
-			if a := await(t, got); !errors.Is(a.err, lockmgr.ErrUnavailable) || !errors.Is(a.err, context.Canceled) {
-				t.Fatalf("got %v", a.err)
+			if a := await(t, got); !errors.Is(a.Err, lockmgr.ErrUnavailable) || !errors.Is(a.Err, context.Canceled) {
+				t.Fatalf("got %v", a.Err)
 			}
 			eventually(t, "the service answers again", kv.broken)
 			eventually(t, "the entry is gone", func() bool { return len(entries(t, b)) == 0 })

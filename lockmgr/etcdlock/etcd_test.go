@@ -1,7 +1,6 @@
 package etcdlock_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -12,17 +11,36 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
 
-// patience is how long what must happen may take.
-const patience = 30 * time.Second
+const patience = lockmgrtest.Patience
+
+// For short.
+var (
+	within     = lockmgrtest.Within
+	eventually = lockmgrtest.Eventually
+	request    = lockmgrtest.Request
+	shared     = lockmgrtest.Shared
+	acquire    = lockmgrtest.Acquire
+	must       = lockmgrtest.Must
+	release    = lockmgrtest.Release
+	start      = lockmgrtest.Start
+	await      = lockmgrtest.Await
+	file       = lockmgrtest.File
+	tree       = lockmgrtest.Tree
+)
+
+func open(t *testing.T, b lockmgr.Backend) lockmgr.Session {
+	t.Helper()
+	return lockmgrtest.Open(t, b, time.Minute)
+}
 
 // endpoint is the etcd server of this test binary.
 var endpoint string
@@ -118,87 +136,6 @@ func newBackend(t *testing.T, client *clientv3.Client, name string) *etcdlock.Ba
 	return b
 }
 
-func open(t *testing.T, b lockmgr.Backend) lockmgr.Session {
-	t.Helper()
-	s, err := b.OpenSession(t.Context(), lockmgr.SessionInfo{Node: t.Name()}, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := s.Close(ctx); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return s
-}
-
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func request(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
-	return lockmgr.AcquireRequest{Keys: keys, Wait: wait, Holder: lockmgr.Holder{Owner: uuid.New(), Node: "n"}}
-}
-
-func shared(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
-	req := request(wait, keys...)
-	req.Mode = lockmgr.Shared
-	return req
-}
-
-func must(t *testing.T, s lockmgr.Session, wait lockmgr.Wait, keys ...lockmgr.Key) []lockmgr.Grant {
-	t.Helper()
-	return acquire(t, s, request(wait, keys...))
-}
-
-func acquire(t *testing.T, s lockmgr.Session, req lockmgr.AcquireRequest) []lockmgr.Grant {
-	t.Helper()
-	grants, err := s.Acquire(within(t, patience), req)
-	if err != nil {
-		t.Fatalf("Acquire(%v): %v", req.Keys, err)
-	}
-	return grants
-}
-
-type answer struct {
-	grants []lockmgr.Grant
-	err    error
-}
-
-// start runs an Acquire in the background.
-func start(ctx context.Context, s lockmgr.Session, req lockmgr.AcquireRequest) <-chan answer {
-	ch := make(chan answer, 1)
-	go func() {
-		grants, err := s.Acquire(ctx, req)
-		ch <- answer{grants, err}
-	}()
-	return ch
-}
-
-func await(t *testing.T, ch <-chan answer) answer {
-	t.Helper()
-	select {
-	case a := <-ch:
-		return a
-	case <-time.After(patience):
-		t.Fatal("no answer")
-		panic("unreachable")
-	}
-}
-
-func release(t *testing.T, s lockmgr.Session, grants ...lockmgr.Grant) {
-	t.Helper()
-	for _, g := range grants {
-		if err := s.Release(within(t, patience), g); err != nil {
-			t.Fatalf("Release(%v): %v", g, err)
-		}
-	}
-}
-
 func entries(t *testing.T, b lockmgr.Backend) []lockmgr.Entry {
 	t.Helper()
 	list, err := b.Entries(within(t, patience), "")
@@ -207,18 +144,3 @@ func entries(t *testing.T, b lockmgr.Backend) []lockmgr.Entry {
 	}
 	return list
 }
-
-// eventually waits for a condition that nothing announces.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !cond(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
-
-func file(path string) lockmgr.Key { return lockmgr.Key{Kind: lockmgr.File, Path: path} }
-func tree(path string) lockmgr.Key { return lockmgr.Key{Kind: lockmgr.Tree, Path: path} }

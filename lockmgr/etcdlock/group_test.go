@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
 
 // gate keeps Txns from being sent while it is shut, and may refuse groups.
@@ -75,7 +76,7 @@ func (t *gatedTxn) Commit() (*clientv3.TxnResponse, error) {
 
 // together starts an acquisition a key while another is under way, so that they
 // make one group. It returns when all stand ready; send lets them go.
-func together(t *testing.T, g *gate, s lockmgr.Session, reqs ...lockmgr.AcquireRequest) (send func(), answers []<-chan answer) {
+func together(t *testing.T, g *gate, s lockmgr.Session, reqs ...lockmgr.AcquireRequest) (send func(), answers []<-chan lockmgrtest.Answer) {
 	t.Helper()
 	g.shut()
 	before := g.arrived.Load()
@@ -88,8 +89,8 @@ func together(t *testing.T, g *gate, s lockmgr.Session, reqs ...lockmgr.AcquireR
 	return func() {
 		t.Helper()
 		g.unshut()
-		if a := await(t, first); a.err != nil {
-			t.Fatal(a.err)
+		if a := await(t, first); a.Err != nil {
+			t.Fatal(a.Err)
 		}
 	}, answers
 }
@@ -119,17 +120,17 @@ func TestGroup(t *testing.T) {
 	var grants []lockmgr.Grant
 	for i, ch := range answers[:5] {
 		a := await(t, ch)
-		if a.err != nil {
-			t.Fatalf("%d: %v", i, a.err)
+		if a.Err != nil {
+			t.Fatalf("%d: %v", i, a.Err)
 		}
-		grants = append(grants, a.grants...)
-		if a.grants[0].Token != grants[0].Token {
-			t.Errorf("%d has token %d, the first %d: they were not put together", i, a.grants[0].Token, grants[0].Token)
+		grants = append(grants, a.Grants...)
+		if a.Grants[0].Token != grants[0].Token {
+			t.Errorf("%d has token %d, the first %d: they were not put together", i, a.Grants[0].Token, grants[0].Token)
 		}
 	}
 	var contended *lockmgr.ContendedError
-	if a := await(t, answers[5]); !errors.As(a.err, &contended) || contended.Holder.Owner != held.Owner {
-		t.Errorf("a key that is held: %v", a.err)
+	if a := await(t, answers[5]); !errors.As(a.Err, &contended) || contended.Holder.Owner != held.Owner {
+		t.Errorf("a key that is held: %v", a.Err)
 	}
 	if err := <-released; err != nil {
 		t.Errorf("the release: %v", err)
@@ -140,10 +141,10 @@ func TestGroup(t *testing.T) {
 	}
 	release(t, s, held)
 	last := await(t, answers[6])
-	if last.err != nil {
-		t.Fatal(last.err)
+	if last.Err != nil {
+		t.Fatal(last.Err)
 	}
-	release(t, s, append(grants, read, last.grants[0])...)
+	release(t, s, append(grants, read, last.Grants[0])...)
 }
 
 // Who gives up does not take the others along, whether he was sent or not, and
@@ -158,8 +159,8 @@ func TestGroupWithoutOne(t *testing.T) {
 	leaver := start(unsent, s, request(lockmgr.Queue, file("c")))
 	eventually(t, "it waits", func() bool { return etcdlock.Waiting(s) == 3 })
 	cancel()
-	if a := await(t, leaver); !errors.Is(a.err, context.Canceled) || !errors.Is(a.err, lockmgr.ErrUnavailable) {
-		t.Fatalf("who left before: %v", a.err)
+	if a := await(t, leaver); !errors.Is(a.Err, context.Canceled) || !errors.Is(a.Err, lockmgr.ErrUnavailable) {
+		t.Fatalf("who left before: %v", a.Err)
 	}
 	if n := etcdlock.Waiting(s); n != 2 {
 		t.Fatalf("%d wait", n)
@@ -170,14 +171,14 @@ func TestGroupWithoutOne(t *testing.T) {
 	eventually(t, "it waits", func() bool { return etcdlock.Waiting(s) == 3 })
 	send()
 	for _, ch := range answers {
-		if a := await(t, ch); a.err != nil {
-			t.Fatal(a.err)
+		if a := await(t, ch); a.Err != nil {
+			t.Fatal(a.Err)
 		}
 	}
 	a := await(t, leaver)
 	cancel()
-	if a.err != nil {
-		t.Fatal(a.err)
+	if a.Err != nil {
+		t.Fatal(a.Err)
 	}
 	resp, err := etcd.Get(t.Context(), etcd.admin("session/"+s.ID()))
 	if err != nil || resp.Kvs[0].Version != 1 {
@@ -193,12 +194,12 @@ func TestGroupWithoutOne(t *testing.T) {
 	g.open <- struct{}{}
 	eventually(t, "the group is under way", func() bool { return g.arrived.Load() > before })
 	cancel()
-	if a := await(t, leaver); !errors.Is(a.err, context.Canceled) {
-		t.Fatalf("who left meanwhile: %v", a.err)
+	if a := await(t, leaver); !errors.Is(a.Err, context.Canceled) {
+		t.Fatalf("who left meanwhile: %v", a.Err)
 	}
 	send()
-	if a := await(t, answers[0]); a.err != nil {
-		t.Fatal(a.err)
+	if a := await(t, answers[0]); a.Err != nil {
+		t.Fatal(a.Err)
 	}
 	fenced(t, etcd, s)
 	eventually(t, "what it put is gone", func() bool { return len(entries(t, b)) == 6 }) // a, b, d, e, and two that went before
@@ -213,8 +214,8 @@ func TestGroupRefused(t *testing.T) {
 	send, answers := together(t, g, s, request(lockmgr.NoWait, file("a")), request(lockmgr.Queue, file("b")), request(lockmgr.NoWait, file("c")))
 	send()
 	for _, ch := range answers {
-		if a := await(t, ch); a.err != nil {
-			t.Error(a.err)
+		if a := await(t, ch); a.Err != nil {
+			t.Error(a.Err)
 		}
 	}
 	if g.groups.Load() != 1 {
@@ -237,16 +238,16 @@ func TestGroupUnanswered(t *testing.T) {
 				request(lockmgr.NoWait, file("a")), request(lockmgr.Queue, file("b")), request(lockmgr.Retry, file("c")), shared(lockmgr.Queue, file("d")))
 			kv.next(0, f) // the first, and the group
 			send()
-			if a := await(t, answers[0]); !errors.Is(a.err, lockmgr.ErrUnavailable) {
-				t.Errorf("who does not wait: %v", a.err)
+			if a := await(t, answers[0]); !errors.Is(a.Err, lockmgr.ErrUnavailable) {
+				t.Errorf("who does not wait: %v", a.Err)
 			}
 			tokens := map[int64]bool{}
 			for _, ch := range answers[1:] {
 				a := await(t, ch)
-				if a.err != nil {
-					t.Fatal(a.err)
+				if a.Err != nil {
+					t.Fatal(a.Err)
 				}
-				tokens[a.grants[0].Token] = true
+				tokens[a.Grants[0].Token] = true
 			}
 			if f == lostReply && len(tokens) != 1 {
 				t.Errorf("tokens %v, want that of the lost reply", tokens)

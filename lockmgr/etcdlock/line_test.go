@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
 
 // countingWatcher counts the events of a file's entries that arrive.
@@ -47,7 +48,7 @@ func TestLongLine(t *testing.T) {
 	s := open(t, b)
 
 	type waiter struct {
-		got    <-chan answer
+		got    <-chan lockmgrtest.Answer
 		cancel context.CancelFunc
 		entry  string
 	}
@@ -64,8 +65,8 @@ func TestLongLine(t *testing.T) {
 		line[i].cancel()
 		a := await(t, line[i].got)
 		var contended *lockmgr.ContendedError
-		if !errors.As(a.err, &contended) || !errors.Is(a.err, context.Canceled) {
-			t.Errorf("who left got %v", a.err)
+		if !errors.As(a.Err, &contended) || !errors.Is(a.Err, context.Canceled) {
+			t.Errorf("who left got %v", a.Err)
 		}
 		line[i].got = nil
 	}
@@ -73,8 +74,8 @@ func TestLongLine(t *testing.T) {
 		if _, err := etcd.Delete(t.Context(), line[i].entry); err != nil {
 			t.Fatal(err)
 		}
-		if a := await(t, line[i].got); !errors.Is(a.err, lockmgr.ErrLockLost) {
-			t.Errorf("who was removed got %v", a.err)
+		if a := await(t, line[i].got); !errors.Is(a.Err, lockmgr.ErrLockLost) {
+			t.Errorf("who was removed got %v", a.Err)
 		}
 		line[i].got = nil
 	}
@@ -93,10 +94,10 @@ func TestLongLine(t *testing.T) {
 		}
 		release(t, s, held...)
 		a := await(t, w.got)
-		if a.err != nil {
-			t.Fatal(a.err)
+		if a.Err != nil {
+			t.Fatal(a.Err)
 		}
-		held = a.grants
+		held = a.Grants
 	}
 	release(t, s, held...)
 	// All that each sees is of those next ahead, of its landmarks and its own.

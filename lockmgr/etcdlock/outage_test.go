@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
 
 // compact writes a little and compacts all of it away.
@@ -49,8 +50,8 @@ func TestCompactionDuringWait(t *testing.T) {
 			release(t, other, held...)
 			compact(t, etcd)
 			link.heal()
-			if a := await(t, got); a.err != nil {
-				t.Fatal(a.err)
+			if a := await(t, got); a.Err != nil {
+				t.Fatal(a.Err)
 			}
 		})
 	}
@@ -69,8 +70,8 @@ func TestAcquireDuringOutage(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	link.heal()
-	if a := await(t, got); a.err != nil {
-		t.Fatal(a.err)
+	if a := await(t, got); a.Err != nil {
+		t.Fatal(a.Err)
 	}
 }
 
@@ -100,8 +101,8 @@ func TestWaitEndsInOutage(t *testing.T) {
 			})
 			cancel()
 			a := await(t, got)
-			if !errors.Is(a.err, lockmgr.ErrUnavailable) || errors.Is(a.err, lockmgr.ErrContended) || !errors.Is(a.err, context.Canceled) {
-				t.Fatalf("with the service away: %v", a.err)
+			if !errors.Is(a.Err, lockmgr.ErrUnavailable) || errors.Is(a.Err, lockmgr.ErrContended) || !errors.Is(a.Err, context.Canceled) {
+				t.Fatalf("with the service away: %v", a.Err)
 			}
 			link.heal()
 			eventually(t, "nothing of the waiter stays", func() bool { return len(entries(t, b)) == 1 })
@@ -128,13 +129,13 @@ func TestWaitWithoutWatch(t *testing.T) {
 			lasting := start(within(t, patience), s, request(wait, file("f")))
 			eventually(t, "both have tried", func() bool { return watcher.refused.Load() > 5 })
 			cancel()
-			if a := await(t, ending); !errors.Is(a.err, lockmgr.ErrUnavailable) || !errors.Is(a.err, context.Canceled) {
-				t.Fatalf("got %v", a.err)
+			if a := await(t, ending); !errors.Is(a.Err, lockmgr.ErrUnavailable) || !errors.Is(a.Err, context.Canceled) {
+				t.Fatalf("got %v", a.Err)
 			}
 			watcher.refuse.Store(false)
 			release(t, s, held...)
-			if a := await(t, lasting); a.err != nil {
-				t.Fatal(a.err)
+			if a := await(t, lasting); a.Err != nil {
+				t.Fatal(a.Err)
 			}
 		})
 	}
@@ -236,7 +237,7 @@ func TestDeafWatch(t *testing.T) {
 	other, s := open(t, b), open(t, newBackend(t, client, etcd.name))
 	eventually(t, "the record is watched", func() bool { return watcher.stood.Load() > 0 })
 	watcher.deaf.Store(true)
-	var waits []<-chan answer
+	var waits []<-chan lockmgrtest.Answer
 	held := must(t, other, lockmgr.Queue, file("f"), file("g"))
 	for wait, path := range map[lockmgr.Wait]string{lockmgr.Queue: "f", lockmgr.Retry: "g"} {
 		waits = append(waits, start(within(t, patience), s, request(wait, file(path))))
@@ -246,8 +247,8 @@ func TestDeafWatch(t *testing.T) {
 	eventually(t, "all watch", func() bool { return watcher.stood.Load() > 3 })
 	release(t, other, held...)
 	for _, got := range waits {
-		if a := await(t, got); a.err != nil {
-			t.Error(a.err)
+		if a := await(t, got); a.Err != nil {
+			t.Error(a.Err)
 		}
 	}
 	if err := <-gone; err != nil {

@@ -60,15 +60,14 @@ func TestRequests(t *testing.T) {
 	cost("a wait and a release", "update 2 ", func() {
 		req := request(lockmgr.Queue, file("f"))
 		req.Waits = func() { close(waits) }
-		got := make(chan answer, 1)
-		go func() { grants, err := s.Acquire(within(t, patience), req); got <- answer{grants, err} }()
+		got := start(within(t, patience), s, req)
 		<-waits
 		release(t, other, held...)
-		a := <-got
-		if a.err != nil {
-			t.Fatal(a.err)
+		a := await(t, got)
+		if a.Err != nil {
+			t.Fatal(a.Err)
 		}
-		release(t, s, a.grants...)
+		release(t, s, a.Grants...)
 	})
 }
 

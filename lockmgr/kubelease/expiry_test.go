@@ -25,15 +25,11 @@ func TestExpiry(t *testing.T) {
 			shiftClock(t, dead, skew)
 			k, kept := file("f"), must(t, lives, lockmgr.NoWait, file("kept"))
 			old := must(t, dead, lockmgr.NoWait, k)[0]
-			got := make(chan answer, 1)
-			go func() {
-				grants, err := next.Acquire(within(t, patience), request(lockmgr.Queue, k))
-				got <- answer{grants, err}
-			}()
+			got := start(within(t, patience), next, request(lockmgr.Queue, k))
 			renew(t, lives, ttl/5)
-			a := <-got
-			if a.err != nil || a.grants[0].Token <= old.Token {
-				t.Fatalf("after the session's end: %v, %v", a.grants, a.err)
+			a := await(t, got)
+			if a.Err != nil || a.Grants[0].Token <= old.Token {
+				t.Fatalf("after the session's end: %v, %v", a.Grants, a.Err)
 			}
 			if held, err := next.Held(within(t, patience), []lockmgr.Grant{old, kept[0]}); err != nil || held[0] || !held[1] {
 				t.Fatalf("Held: %v, %v", held, err)
@@ -44,11 +40,6 @@ func TestExpiry(t *testing.T) {
 			<-dead.Done()
 		})
 	}
-}
-
-type answer struct {
-	grants []lockmgr.Grant
-	err    error
 }
 
 // renew renews s every interval until the test ends.

@@ -1,7 +1,6 @@
 package kubelease_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -9,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
@@ -17,10 +15,29 @@ import (
 	"github.com/lockfs/lockfs/internal/kubetest"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/kubelease"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
 
-// patience is how long what must happen may take.
-const patience = 30 * time.Second
+const patience = lockmgrtest.Patience
+
+// For short.
+var (
+	within     = lockmgrtest.Within
+	eventually = lockmgrtest.Eventually
+	openFor    = lockmgrtest.Open
+	request    = lockmgrtest.Request
+	must       = lockmgrtest.Must
+	release    = lockmgrtest.Release
+	start      = lockmgrtest.Start
+	await      = lockmgrtest.Await
+	file       = lockmgrtest.File
+	tree       = lockmgrtest.Tree
+)
+
+func open(t *testing.T, b lockmgr.Backend) lockmgr.Session {
+	t.Helper()
+	return lockmgrtest.Open(t, b, time.Minute)
+}
 
 var (
 	kube  *kubetest.Server
@@ -99,55 +116,6 @@ func newBackendAt(t *testing.T, conf *rest.Config, name string, change ...func(*
 	return b
 }
 
-func open(t *testing.T, b lockmgr.Backend) lockmgr.Session {
-	t.Helper()
-	return openFor(t, b, time.Minute)
-}
-
-func openFor(t *testing.T, b lockmgr.Backend, ttl time.Duration) lockmgr.Session {
-	t.Helper()
-	s, err := b.OpenSession(within(t, patience), lockmgr.SessionInfo{Node: t.Name()}, ttl)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := s.Close(ctx); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return s
-}
-
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func request(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
-	return lockmgr.AcquireRequest{Keys: keys, Wait: wait, Holder: lockmgr.Holder{Owner: uuid.New(), Node: "n"}}
-}
-
-func must(t *testing.T, s lockmgr.Session, wait lockmgr.Wait, keys ...lockmgr.Key) []lockmgr.Grant {
-	t.Helper()
-	grants, err := s.Acquire(within(t, patience), request(wait, keys...))
-	if err != nil {
-		t.Fatalf("Acquire(%v): %v", keys, err)
-	}
-	return grants
-}
-
-func release(t *testing.T, s lockmgr.Session, grants ...lockmgr.Grant) {
-	t.Helper()
-	for _, g := range grants {
-		if err := s.Release(within(t, patience), g); err != nil {
-			t.Fatalf("Release(%v): %v", g, err)
-		}
-	}
-}
-
 // expire deletes a session's Lease, as those do who miss its renewals.
 func expire(t *testing.T, s lockmgr.Session) {
 	t.Helper()
@@ -160,18 +128,3 @@ func expire(t *testing.T, s lockmgr.Session) {
 		t.Fatal(err)
 	}
 }
-
-// eventually waits for a condition that nothing announces.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !cond(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
-
-func file(path string) lockmgr.Key { return lockmgr.Key{Kind: lockmgr.File, Path: path} }
-func tree(path string) lockmgr.Key { return lockmgr.Key{Kind: lockmgr.Tree, Path: path} }

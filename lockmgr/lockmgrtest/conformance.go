@@ -70,13 +70,12 @@ func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, op
 		{"Exclusion", testExclusion},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			test.run(&bench{T: t, b: newBackend(t), opts: opts})
+			b := &bench{T: t, b: newBackend(t), opts: opts}
+			defer b.explain()
+			test.run(b)
 		})
 	}
 }
-
-// patience is how long what must happen may take.
-const patience = 30 * time.Second
 
 // bench is what a test of the suite works with.
 type bench struct {
@@ -85,101 +84,53 @@ type bench struct {
 	opts Options
 }
 
-// open opens a session that ends with the test.
 func (t *bench) open() lockmgr.Session {
 	t.Helper()
-	s, err := t.b.OpenSession(t.within(patience), lockmgr.SessionInfo{Node: t.Name()}, time.Minute)
-	if err != nil {
-		t.Fatalf("OpenSession: %v", err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := s.Close(ctx); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return s
+	return Open(t.T, t.b, time.Minute)
 }
 
-// within returns a context that ends after d or with the test.
-func (t *bench) within(d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
+func (t *bench) within(d time.Duration) context.Context { return Within(t.T, d) }
 
-func request(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
-	return lockmgr.AcquireRequest{Keys: keys, Wait: wait, Holder: lockmgr.Holder{Owner: uuid.New(), Node: "conformance"}}
-}
-
-// must acquires keys, which are free or about to be.
 func (t *bench) must(s lockmgr.Session, wait lockmgr.Wait, keys ...lockmgr.Key) []lockmgr.Grant {
 	t.Helper()
-	return t.mustHave(s, request(wait, keys...))
+	return Must(t.T, s, wait, keys...)
 }
 
 func (t *bench) mustHave(s lockmgr.Session, req lockmgr.AcquireRequest) []lockmgr.Grant {
 	t.Helper()
-	keys := req.Keys
-	grants, err := s.Acquire(t.within(patience), req)
-	if err != nil {
-		t.Fatalf("Acquire(%v): %v", keys, err)
-	}
-	if len(grants) != len(keys) {
-		t.Fatalf("Acquire(%v) returned %v", keys, grants)
-	}
-	for i, g := range grants {
-		if g.Key != keys[i] || g.Mode != req.Mode || g.Owner != req.Holder.Owner || g.Token <= 0 {
-			t.Fatalf("Acquire(%v) returned %v for owner %v", keys, grants, req.Holder.Owner)
-		}
-	}
-	return grants
+	return Acquire(t.T, s, req)
 }
 
 func (t *bench) release(s lockmgr.Session, grants ...lockmgr.Grant) {
 	t.Helper()
-	for _, g := range grants {
-		if err := s.Release(t.within(patience), g); err != nil {
-			t.Fatalf("Release(%v): %v", g, err)
-		}
-	}
+	Release(t.T, s, grants...)
 }
 
-// answer is what an Acquire returned.
-type answer struct {
-	grants []lockmgr.Grant
-	err    error
-}
-
-// start runs an Acquire in the background.
-func (t *bench) start(ctx context.Context, s lockmgr.Session, req lockmgr.AcquireRequest) <-chan answer {
-	ch := make(chan answer, 1)
-	go func() {
-		grants, err := s.Acquire(ctx, req)
-		ch <- answer{grants, err}
-	}()
-	return ch
-}
-
-func (t *bench) await(ch <-chan answer) answer {
+func (t *bench) await(ch <-chan Answer) Answer {
 	t.Helper()
-	select {
-	case a := <-ch:
-		return a
-	case <-time.After(patience):
-		t.Fatal("no answer")
-		panic("unreachable")
-	}
+	return Await(t.T, ch)
+}
+
+func (t *bench) eventually(what string, cond func() bool) {
+	t.Helper()
+	Eventually(t.T, what, cond)
 }
 
 func (t *bench) entries(prefix string) []lockmgr.Entry {
 	t.Helper()
-	list, err := t.b.Entries(t.within(patience), prefix)
+	list, err := t.b.Entries(t.within(Patience), prefix)
 	if err != nil {
 		t.Fatalf("Entries(%q): %v", prefix, err)
 	}
 	return list
+}
+
+// explain says what a test that failed has left.
+func (t *bench) explain() {
+	if t.Failed() {
+		list, err := t.b.Entries(t.within(Patience), "")
+		t.Logf("entries: %v, %v", list, err)
+	}
 }
 
 // owners waits until exactly these have an entry.
@@ -193,18 +144,6 @@ func (t *bench) owners(want ...uuid.UUID) {
 	})
 }
 
-// eventually waits for a condition that nothing announces.
-func (t *bench) eventually(what string, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !cond(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s; entries: %v", patience, what, t.entries(""))
-		}
-	}
-}
-
 // expire ends s as the service would.
 func (t *bench) expire(s lockmgr.Session) {
 	t.Helper()
@@ -212,19 +151,9 @@ func (t *bench) expire(s lockmgr.Session) {
 		t.opts.Expire(t.T, t.b, s)
 		return
 	}
-	if err := s.Close(t.within(patience)); err != nil {
+	if err := s.Close(t.within(Patience)); err != nil {
 		t.Fatalf("Close: %v", err)
 	}
 }
 
-func file(path string) lockmgr.Key { return mustKey(lockmgr.FileKey(path)) }
-func tree(path string) lockmgr.Key { return mustKey(lockmgr.TreeKey(path)) }
-
 func inode(dir string, ino uint64) lockmgr.Key { return mustKey(lockmgr.InodeKey(dir, ino)) }
-
-func mustKey(k lockmgr.Key, err error) lockmgr.Key {
-	if err != nil {
-		panic(err)
-	}
-	return k
-}

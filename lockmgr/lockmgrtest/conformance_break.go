@@ -37,7 +37,7 @@ func testBreaks(t *bench) {
 				if !slices.Contains(before, got) {
 					t.Fatalf("found %+v, want %+v", got, b)
 				}
-			case <-time.After(patience):
+			case <-time.After(Patience):
 				t.Fatalf("not told of %+v", b)
 			}
 		}
@@ -48,7 +48,7 @@ func testBreaks(t *bench) {
 			ID: uuid.New(), Path: path, Owner: uuid.New(), Token: 7,
 			By: "root on here", Reason: `it "hangs"`, At: time.Unix(1700000000, 0).UTC(),
 		}
-		if err := t.b.PutBreak(t.within(patience), b); err != nil {
+		if err := t.b.PutBreak(t.within(Patience), b); err != nil {
 			t.Fatalf("PutBreak: %v", err)
 		}
 		return b
@@ -58,7 +58,7 @@ func testBreaks(t *bench) {
 	told(early, first)
 	told(early, withdrawn, first)
 	for range 2 {
-		if err := t.b.DropBreak(t.within(patience), withdrawn.ID); err != nil {
+		if err := t.b.DropBreak(t.within(Patience), withdrawn.ID); err != nil {
 			t.Fatalf("DropBreak: %v", err)
 		}
 	}
@@ -74,39 +74,39 @@ func testBreaks(t *bench) {
 func testRevoke(t *bench) {
 	s1, s2 := t.open(), t.open()
 	for _, s := range []lockmgr.Session{s1, s2} {
-		if ttl, err := t.b.SessionTTL(t.within(patience), s.ID()); err != nil || ttl != s.TTL() {
+		if ttl, err := t.b.SessionTTL(t.within(Patience), s.ID()); err != nil || ttl != s.TTL() {
 			t.Fatalf("TTL of %s: %v, %v", s.ID(), ttl, err)
 		}
 	}
-	mine, theirs := t.must(s1, lockmgr.NoWait, file("mine"))[0], t.must(s2, lockmgr.NoWait, file("theirs"))[0]
+	mine, theirs := t.must(s1, lockmgr.NoWait, File("mine"))[0], t.must(s2, lockmgr.NoWait, File("theirs"))[0]
 	gone := make(chan error, 1)
-	go func() { gone <- t.b.AwaitGone(t.within(patience), mine) }()
-	next := t.start(t.within(patience), s2, request(lockmgr.Queue, mine.Key))
+	go func() { gone <- t.b.AwaitGone(t.within(Patience), mine) }()
+	next := Start(t.within(Patience), s2, Request(lockmgr.Queue, mine.Key))
 	for range 2 {
-		if err := t.b.Revoke(t.within(patience), s1.ID()); err != nil {
+		if err := t.b.Revoke(t.within(Patience), s1.ID()); err != nil {
 			t.Fatalf("Revoke: %v", err)
 		}
 	}
 	if err := <-gone; err != nil {
 		t.Fatalf("AwaitGone: %v", err)
 	}
-	if a := t.await(next); a.err != nil {
-		t.Fatalf("the next owner: %v", a.err)
+	if a := t.await(next); a.Err != nil {
+		t.Fatalf("the next owner: %v", a.Err)
 	}
 	select {
 	case <-s1.Done():
-	case <-time.After(patience):
+	case <-time.After(Patience):
 		t.Fatal("the session's mount is not told")
 	}
-	if err := s1.Renew(t.within(patience)); !errors.Is(err, lockmgr.ErrSessionLost) {
+	if err := s1.Renew(t.within(Patience)); !errors.Is(err, lockmgr.ErrSessionLost) {
 		t.Fatalf("Renew: %v", err)
 	}
 	for _, id := range []string{s1.ID(), "none", ""} {
-		if _, err := t.b.SessionTTL(t.within(patience), id); !errors.Is(err, lockmgr.ErrSessionLost) {
+		if _, err := t.b.SessionTTL(t.within(Patience), id); !errors.Is(err, lockmgr.ErrSessionLost) {
 			t.Fatalf("TTL of session %q, which is not: %v", id, err)
 		}
 	}
-	ctx, cancel := context.WithCancel(t.within(patience))
+	ctx, cancel := context.WithCancel(t.within(Patience))
 	cancel()
 	if err := t.b.AwaitGone(ctx, theirs); !errors.Is(err, context.Canceled) {
 		t.Fatalf("AwaitGone of one that stands: %v", err)

@@ -13,22 +13,22 @@ func testEntries(t *bench) {
 	if list := t.entries(""); len(list) != 0 {
 		t.Fatalf("a new volume has %v", list)
 	}
-	req := request(lockmgr.NoWait, file("a"))
+	req := Request(lockmgr.NoWait, File("a"))
 	req.Holder = lockmgr.Holder{
 		Owner: req.Holder.Owner, Session: s.ID(), Node: "n1", Pod: "p1", PID: 42, UID: 1000,
 		Comm: "prog", Since: time.Unix(1700000000, 0).UTC(),
 	}
-	grants, err := s.Acquire(t.within(patience), req)
+	grants, err := s.Acquire(t.within(Patience), req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.must(s, lockmgr.NoWait, file("ab"))
-	t.must(s, lockmgr.NoWait, file("a/b"))
-	t.must(s, lockmgr.NoWait, file("a/b.c"))
-	t.must(s, lockmgr.NoWait, tree("c/d"))
-	t.must(s, lockmgr.NoWait, tree("cd"))
+	t.must(s, lockmgr.NoWait, File("ab"))
+	t.must(s, lockmgr.NoWait, File("a/b"))
+	t.must(s, lockmgr.NoWait, File("a/b.c"))
+	t.must(s, lockmgr.NoWait, Tree("c/d"))
+	t.must(s, lockmgr.NoWait, Tree("cd"))
 
-	want := lockmgr.Entry{Key: file("a"), Holder: req.Holder, Token: grants[0].Token, Held: true}
+	want := lockmgr.Entry{Key: File("a"), Holder: req.Holder, Token: grants[0].Token, Held: true}
 	if got := t.entries("a")[0]; got != want {
 		t.Fatalf("got %+v, want %+v", got, want)
 	}
@@ -57,17 +57,17 @@ func testEntries(t *bench) {
 		return
 	}
 	// A file below a directory entry waits, also when only the file is listed.
-	below := t.start(t.within(patience), s, request(lockmgr.Queue, file("c/d/e")))
-	behind := t.start(t.within(patience), s, request(lockmgr.Queue, file("a")))
+	below := Start(t.within(Patience), s, Request(lockmgr.Queue, File("c/d/e")))
+	behind := Start(t.within(Patience), s, Request(lockmgr.Queue, File("a")))
 	t.eventually("the file waits", func() bool {
 		list := t.entries("c/d/e")
 		return len(list) == 1 && !list[0].Held
 	})
 	t.eventually("the other stands behind", func() bool {
 		list := t.entries("a")
-		return len(list) == 4 && list[0].Held && !list[1].Held && list[1].Key == file("a")
+		return len(list) == 4 && list[0].Held && !list[1].Held && list[1].Key == File("a")
 	})
-	if err := s.Close(t.within(patience)); err != nil {
+	if err := s.Close(t.within(Patience)); err != nil {
 		t.Fatal(err)
 	}
 	t.await(below)
@@ -79,19 +79,19 @@ func testEntries(t *bench) {
 func testInodes(t *bench) {
 	s1, s2 := t.open(), t.open()
 	seven := inode("", 7)
-	held := t.must(s1, lockmgr.NoWait, file("d/a"), seven)
-	_, err := s2.Acquire(t.within(patience), request(lockmgr.NoWait, file("b"), seven))
+	held := t.must(s1, lockmgr.NoWait, File("d/a"), seven)
+	_, err := s2.Acquire(t.within(Patience), Request(lockmgr.NoWait, File("b"), seven))
 	t.contended(err, seven, held[1].Owner, nil)
 	t.owners(held[0].Owner, held[1].Owner)
 
 	// A number is no name, and that of another file system no number of this one.
-	t.release(s2, t.must(s2, lockmgr.NoWait, tree("7"))...)
-	others := t.must(s2, lockmgr.NoWait, file("7"), tree("mnt"), inode("mnt", 7))
+	t.release(s2, t.must(s2, lockmgr.NoWait, Tree("7"))...)
+	others := t.must(s2, lockmgr.NoWait, File("7"), Tree("mnt"), inode("mnt", 7))
 	for prefix, want := range map[string][]lockmgr.Key{
-		"":    {file("7"), file("d/a"), tree("mnt"), seven, inode("mnt", 7)},
-		"d":   {file("d/a"), seven},
-		"7":   {file("7"), inode("mnt", 7)},
-		"mnt": {tree("mnt"), inode("mnt", 7)},
+		"":    {File("7"), File("d/a"), Tree("mnt"), seven, inode("mnt", 7)},
+		"d":   {File("d/a"), seven},
+		"7":   {File("7"), inode("mnt", 7)},
+		"mnt": {Tree("mnt"), inode("mnt", 7)},
 		"m":   nil,
 	} {
 		var got []lockmgr.Key
@@ -108,8 +108,8 @@ func testInodes(t *bench) {
 	t.release(s2, others...)
 
 	// Each of the two is let go by itself; who waits needs both.
-	req := request(lockmgr.Queue, file("b"), seven)
-	got := t.start(t.within(patience), s2, req)
+	req := Request(lockmgr.Queue, File("b"), seven)
+	got := Start(t.within(Patience), s2, req)
 	if t.opts.Ordered {
 		t.eventually("the waiter stands behind the inode", func() bool {
 			list := t.entries("b")
@@ -124,10 +124,10 @@ func testInodes(t *bench) {
 	}
 	t.release(s1, held[1])
 	a := t.await(got)
-	if a.err != nil || a.grants[1].Token <= held[1].Token {
-		t.Fatalf("after the release: %v, %v", a.grants, a.err)
+	if a.Err != nil || a.Grants[1].Token <= held[1].Token {
+		t.Fatalf("after the release: %v, %v", a.Grants, a.Err)
 	}
-	t.release(s2, a.grants...)
+	t.release(s2, a.Grants...)
 	t.owners()
 }
 
@@ -141,7 +141,7 @@ func testPathBytes(t *bench) {
 		" ", " lead", "trail ", "two  blanks", "tab\t", "new\nline", "per%cent", "back\\slash", `quo"te`, "sem;colon", "star*", "...", ".hidden",
 		"\xff\xfe", "\x01", "latin\xe9", "ünï/cödé", "日本", "\xed\xa0\x80", "A", "long/" + string(make255()),
 	} {
-		keys = append(keys, file(p))
+		keys = append(keys, File(p))
 	}
 	slices.SortFunc(keys, func(x, y lockmgr.Key) int {
 		if x.Path < y.Path {
@@ -163,7 +163,7 @@ func testPathBytes(t *bench) {
 		if len(t.entries(e.Key.Path)) == 0 {
 			t.Fatalf("Entries(%q) is empty", e.Key.Path)
 		}
-		_, err := s2.Acquire(t.within(patience), request(lockmgr.NoWait, e.Key))
+		_, err := s2.Acquire(t.within(Patience), Request(lockmgr.NoWait, e.Key))
 		t.contended(err, e.Key, e.Holder.Owner, nil)
 	}
 }

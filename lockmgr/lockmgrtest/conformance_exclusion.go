@@ -20,23 +20,23 @@ func testExclusion(t *bench) {
 		rounds  = 12
 	)
 	sessions := []lockmgr.Session{t.open(), t.open(), t.open()}
-	files := []lockmgr.Key{file("a"), file("ab"), file("d/x"), file("d/y"), file("d/e/z")}
-	trees := []lockmgr.Key{tree("d"), tree("d/e"), tree("a")}
+	files := []lockmgr.Key{File("a"), File("ab"), File("d/x"), File("d/y"), File("d/e/z")}
+	trees := []lockmgr.Key{Tree("d"), Tree("d/e"), Tree("a")}
 	var h history
-	ctx := t.within(4 * patience)
+	ctx := t.within(4 * Patience)
 	var wg sync.WaitGroup
 	for w := range workers {
 		s := sessions[w%len(sessions)]
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(1, uint64(w)))
 			for range rounds {
-				req := request(lockmgr.Queue, files[r.IntN(len(files))])
+				req := Request(lockmgr.Queue, files[r.IntN(len(files))])
 				switch r.IntN(8) {
 				case 0:
-					req = request(lockmgr.Retry, trees[r.IntN(len(trees))])
+					req = Request(lockmgr.Retry, trees[r.IntN(len(trees))])
 				case 1:
 					i := r.IntN(len(files) - 1)
-					req = request(lockmgr.Queue, files[i], files[i+1])
+					req = Request(lockmgr.Queue, files[i], files[i+1])
 				case 2:
 					req.Wait = lockmgr.NoWait
 				case 3, 4, 5:

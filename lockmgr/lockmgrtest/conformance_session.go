@@ -14,24 +14,24 @@ import (
 // testRelease: mine, gone, another's.
 func testRelease(t *bench) {
 	s1, s2 := t.open(), t.open()
-	k := file("f")
+	k := File("f")
 	mine := t.must(s1, lockmgr.NoWait, k)[0]
 
 	anothers := mine
 	anothers.Token++
-	if err := s1.Release(t.within(patience), anothers); !errors.Is(err, lockmgr.ErrNotOwner) {
+	if err := s1.Release(t.within(Patience), anothers); !errors.Is(err, lockmgr.ErrNotOwner) {
 		t.Fatalf("with another's token: %v", err)
 	}
-	_, err := s2.Acquire(t.within(patience), request(lockmgr.NoWait, k))
+	_, err := s2.Acquire(t.within(Patience), Request(lockmgr.NoWait, k))
 	t.contended(err, k, mine.Owner, nil)
 
 	t.release(s1, mine)
-	if err := s1.Release(t.within(patience), mine); !errors.Is(err, lockmgr.ErrNotHeld) {
+	if err := s1.Release(t.within(Patience), mine); !errors.Is(err, lockmgr.ErrNotHeld) {
 		t.Fatalf("for the second time: %v", err)
 	}
 
 	successor := t.must(s2, lockmgr.NoWait, k)[0]
-	if err := s1.Release(t.within(patience), mine); !errors.Is(err, lockmgr.ErrNotHeld) && !errors.Is(err, lockmgr.ErrNotOwner) {
+	if err := s1.Release(t.within(Patience), mine); !errors.Is(err, lockmgr.ErrNotHeld) && !errors.Is(err, lockmgr.ErrNotOwner) {
 		t.Fatalf("while a successor holds: %v", err)
 	}
 	t.owners(successor.Owner)
@@ -41,11 +41,11 @@ func testRelease(t *bench) {
 // session, and not before.
 func testAwaitGone(t *bench) {
 	s1, s2 := t.open(), t.open()
-	kept, released := t.must(s1, lockmgr.NoWait, file("kept"))[0], t.must(s1, lockmgr.NoWait, file("released"))[0]
-	lost := t.must(s2, lockmgr.NoWait, file("lost"))[0]
+	kept, released := t.must(s1, lockmgr.NoWait, File("kept"))[0], t.must(s1, lockmgr.NoWait, File("released"))[0]
+	lost := t.must(s2, lockmgr.NoWait, File("lost"))[0]
 	missed := func(s lockmgr.Session, g lockmgr.Grant) <-chan error {
 		ch := make(chan error, 1)
-		go func() { ch <- s.AwaitGone(t.within(patience), g) }()
+		go func() { ch <- s.AwaitGone(t.within(Patience), g) }()
 		return ch
 	}
 	a, b, c := missed(s1, kept), missed(s1, released), missed(s2, lost)
@@ -53,7 +53,7 @@ func testAwaitGone(t *bench) {
 	if err := <-b; err != nil {
 		t.Fatalf("released: %v", err)
 	}
-	if err := s1.AwaitGone(t.within(patience), released); err != nil {
+	if err := s1.AwaitGone(t.within(Patience), released); err != nil {
 		t.Fatalf("released before: %v", err)
 	}
 	t.expire(s2)
@@ -65,7 +65,7 @@ func testAwaitGone(t *bench) {
 		t.Fatalf("still held: %v", err)
 	default:
 	}
-	ctx, cancel := context.WithCancel(t.within(patience))
+	ctx, cancel := context.WithCancel(t.within(Patience))
 	cancel()
 	if err := s1.AwaitGone(ctx, kept); !errors.Is(err, context.Canceled) {
 		t.Fatalf("given up: %v", err)
@@ -79,15 +79,15 @@ func testHeld(t *bench) {
 	var grants []lockmgr.Grant
 	for i := range 150 { // more than one Txn of etcd takes
 		name := string([]rune{'f', rune('一' + i)})
-		grants = append(grants, t.must(s1, lockmgr.NoWait, file(name))...)
+		grants = append(grants, t.must(s1, lockmgr.NoWait, File(name))...)
 	}
-	dir := t.must(s1, lockmgr.NoWait, tree("d"))[0]
+	dir := t.must(s1, lockmgr.NoWait, Tree("d"))[0]
 	foreign := dir
 	foreign.Token++
 	t.release(s1, grants[0], grants[149])
 	successor := t.must(s2, lockmgr.NoWait, grants[0].Key)[0]
 
-	held, err := s1.Held(t.within(patience), append(grants, dir, foreign))
+	held, err := s1.Held(t.within(Patience), append(grants, dir, foreign))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,14 +96,14 @@ func testHeld(t *bench) {
 	if !slices.Equal(held, want) {
 		t.Fatalf("Held: %v", held)
 	}
-	if held, err := s1.Held(t.within(patience), nil); err != nil || len(held) != 0 {
+	if held, err := s1.Held(t.within(Patience), nil); err != nil || len(held) != 0 {
 		t.Fatalf("Held of nothing: %v, %v", held, err)
 	}
 	t.expire(s1)
-	if held, err := s1.Held(t.within(patience), []lockmgr.Grant{dir}); err != nil || held[0] {
+	if held, err := s1.Held(t.within(Patience), []lockmgr.Grant{dir}); err != nil || held[0] {
 		t.Fatalf("Held after the session's end: %v, %v", held, err)
 	}
-	if held, err := s2.Held(t.within(patience), []lockmgr.Grant{successor}); err != nil || !held[0] {
+	if held, err := s2.Held(t.within(Patience), []lockmgr.Grant{successor}); err != nil || !held[0] {
 		t.Fatalf("Held of the other session: %v, %v", held, err)
 	}
 }
@@ -115,46 +115,46 @@ func testSessionEnd(t *bench) {
 		t.Fatalf("sessions %q and %q, TTL %v", s1.ID(), s2.ID(), s1.TTL())
 	}
 	for _, s := range []lockmgr.Session{s1, s2} {
-		if err := s.Renew(t.within(patience)); err != nil {
+		if err := s.Renew(t.within(Patience)); err != nil {
 			t.Fatalf("Renew: %v", err)
 		}
 	}
-	mine := t.must(s1, lockmgr.NoWait, file("mine"))[0]
-	dir := t.must(s1, lockmgr.NoWait, tree("dir"))[0]
-	theirs := t.must(s2, lockmgr.NoWait, file("theirs"))[0]
-	queue := t.start(t.within(patience), s1, request(lockmgr.Queue, theirs.Key))
-	retry := t.start(t.within(patience), s1, request(lockmgr.Retry, theirs.Key))
-	successor := t.start(t.within(patience), s2, request(lockmgr.Queue, mine.Key))
-	under := t.start(t.within(patience), s2, request(lockmgr.Retry, file("dir/f")))
+	mine := t.must(s1, lockmgr.NoWait, File("mine"))[0]
+	dir := t.must(s1, lockmgr.NoWait, Tree("dir"))[0]
+	theirs := t.must(s2, lockmgr.NoWait, File("theirs"))[0]
+	queue := Start(t.within(Patience), s1, Request(lockmgr.Queue, theirs.Key))
+	retry := Start(t.within(Patience), s1, Request(lockmgr.Retry, theirs.Key))
+	successor := Start(t.within(Patience), s2, Request(lockmgr.Queue, mine.Key))
+	under := Start(t.within(Patience), s2, Request(lockmgr.Retry, File("dir/f")))
 
 	t.expire(s1)
 	select {
 	case <-s1.Done():
-	case <-time.After(patience):
+	case <-time.After(Patience):
 		t.Fatal("Done is not closed")
 	}
-	for _, ch := range []<-chan answer{queue, retry} {
-		if a := t.await(ch); !errors.Is(a.err, lockmgr.ErrSessionLost) {
-			t.Fatalf("a wait of the session: %v", a.err)
+	for _, ch := range []<-chan Answer{queue, retry} {
+		if a := t.await(ch); !errors.Is(a.Err, lockmgr.ErrSessionLost) {
+			t.Fatalf("a wait of the session: %v", a.Err)
 		}
 	}
-	for _, ch := range []<-chan answer{successor, under} {
+	for _, ch := range []<-chan Answer{successor, under} {
 		a := t.await(ch)
-		if a.err != nil {
-			t.Fatalf("a wait for the session: %v", a.err)
+		if a.Err != nil {
+			t.Fatalf("a wait for the session: %v", a.Err)
 		}
-		if a.grants[0].Token <= min(mine.Token, dir.Token) {
-			t.Fatalf("the successor has token %d", a.grants[0].Token)
+		if a.Grants[0].Token <= min(mine.Token, dir.Token) {
+			t.Fatalf("the successor has token %d", a.Grants[0].Token)
 		}
-		t.release(s2, a.grants...)
+		t.release(s2, a.Grants...)
 	}
-	if err := s1.Renew(t.within(patience)); !errors.Is(err, lockmgr.ErrSessionLost) {
+	if err := s1.Renew(t.within(Patience)); !errors.Is(err, lockmgr.ErrSessionLost) {
 		t.Fatalf("Renew: %v", err)
 	}
-	if _, err := s1.Acquire(t.within(patience), request(lockmgr.NoWait, file("new"))); !errors.Is(err, lockmgr.ErrSessionLost) {
+	if _, err := s1.Acquire(t.within(Patience), Request(lockmgr.NoWait, File("new"))); !errors.Is(err, lockmgr.ErrSessionLost) {
 		t.Fatalf("Acquire: %v", err)
 	}
-	if err := s1.Release(t.within(patience), mine); !errors.Is(err, lockmgr.ErrNotHeld) {
+	if err := s1.Release(t.within(Patience), mine); !errors.Is(err, lockmgr.ErrNotHeld) {
 		t.Fatalf("Release: %v", err)
 	}
 	t.owners(theirs.Owner)
@@ -172,14 +172,14 @@ func testSessionEndOrder(t *bench) {
 		t.Skip("the backend claims no order")
 	}
 	dying, s := t.open(), t.open()
-	k := file("f")
+	k := File("f")
 	held := t.must(dying, lockmgr.Queue, k)[0]
 	owners := []uuid.UUID{held.Owner}
-	var waits []<-chan answer
+	var waits []<-chan Answer
 	for _, from := range []lockmgr.Session{s, dying, s, dying, s} {
-		req := request(lockmgr.Queue, k)
+		req := Request(lockmgr.Queue, k)
 		owners = append(owners, req.Holder.Owner)
-		waits = append(waits, t.start(t.within(patience), from, req))
+		waits = append(waits, Start(t.within(Patience), from, req))
 		t.owners(owners...)
 	}
 	t.expire(dying)
@@ -187,44 +187,44 @@ func testSessionEndOrder(t *bench) {
 	for i, ch := range waits {
 		a := t.await(ch)
 		if i%2 == 1 {
-			if !errors.Is(a.err, lockmgr.ErrSessionLost) {
-				t.Fatalf("waiter %d of the dead session: %v", i, a.err)
+			if !errors.Is(a.Err, lockmgr.ErrSessionLost) {
+				t.Fatalf("waiter %d of the dead session: %v", i, a.Err)
 			}
 			continue
 		}
-		if a.err != nil || a.grants[0].Token <= last {
-			t.Fatalf("waiter %d: %v, %v", i, a.grants, a.err)
+		if a.Err != nil || a.Grants[0].Token <= last {
+			t.Fatalf("waiter %d: %v, %v", i, a.Grants, a.Err)
 		}
 		for j := i + 2; j < len(waits); j += 2 {
 			if len(waits[j]) > 0 {
 				t.Fatalf("waiter %d is answered while %d holds", j, i)
 			}
 		}
-		last = a.grants[0].Token
-		t.release(s, a.grants...)
+		last = a.Grants[0].Token
+		t.release(s, a.Grants...)
 	}
 }
 
 // testClose: Close ends waits, frees locks, and can be called again.
 func testClose(t *bench) {
 	s1, s2 := t.open(), t.open()
-	mine := t.must(s1, lockmgr.NoWait, file("mine"))[0]
-	theirs := t.must(s2, lockmgr.NoWait, file("theirs"))[0]
-	queue := t.start(t.within(patience), s1, request(lockmgr.Queue, theirs.Key))
-	retry := t.start(t.within(patience), s1, request(lockmgr.Retry, theirs.Key))
+	mine := t.must(s1, lockmgr.NoWait, File("mine"))[0]
+	theirs := t.must(s2, lockmgr.NoWait, File("theirs"))[0]
+	queue := Start(t.within(Patience), s1, Request(lockmgr.Queue, theirs.Key))
+	retry := Start(t.within(Patience), s1, Request(lockmgr.Retry, theirs.Key))
 	for range 2 {
-		if err := s1.Close(t.within(patience)); err != nil {
+		if err := s1.Close(t.within(Patience)); err != nil {
 			t.Fatalf("Close: %v", err)
 		}
 	}
-	for _, ch := range []<-chan answer{queue, retry} {
-		if a := t.await(ch); !errors.Is(a.err, lockmgr.ErrSessionLost) {
-			t.Fatalf("a wait of the closed session: %v", a.err)
+	for _, ch := range []<-chan Answer{queue, retry} {
+		if a := t.await(ch); !errors.Is(a.Err, lockmgr.ErrSessionLost) {
+			t.Fatalf("a wait of the closed session: %v", a.Err)
 		}
 	}
 	t.owners(theirs.Owner)
 	t.must(s2, lockmgr.NoWait, mine.Key)
-	if _, err := s1.Acquire(t.within(patience), request(lockmgr.NoWait, file("new"))); !errors.Is(err, lockmgr.ErrSessionLost) {
+	if _, err := s1.Acquire(t.within(Patience), Request(lockmgr.NoWait, File("new"))); !errors.Is(err, lockmgr.ErrSessionLost) {
 		t.Fatalf("Acquire: %v", err)
 	}
 }

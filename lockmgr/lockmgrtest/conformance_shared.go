@@ -10,15 +10,9 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-func shared(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
-	req := request(wait, keys...)
-	req.Mode = lockmgr.Shared
-	return req
-}
-
 // upgrade is the request of the owner that has grants.
 func upgrade(wait lockmgr.Wait, grants ...lockmgr.Grant) lockmgr.AcquireRequest {
-	req := request(wait)
+	req := Request(wait)
 	for _, g := range grants {
 		req.Keys = append(req.Keys, g.Key)
 	}
@@ -30,47 +24,47 @@ func upgrade(wait lockmgr.Wait, grants ...lockmgr.Grant) lockmgr.AcquireRequest 
 // other, in each way to wait.
 func testShared(t *bench) {
 	s1, s2 := t.open(), t.open()
-	k := file("d/f")
+	k := File("d/f")
 	for _, k := range []lockmgr.Key{k, inode("", 7)} {
 		for _, wait := range []lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry, lockmgr.Queue} {
-			first := t.mustHave(s1, shared(wait, k))[0]
-			second := t.mustHave(s2, shared(wait, k))[0]
+			first := t.mustHave(s1, Shared(wait, k))[0]
+			second := t.mustHave(s2, Shared(wait, k))[0]
 			for i, e := range t.entries("") {
 				if e.Key != k || e.Mode != lockmgr.Shared || !e.Held || e.Holder.Owner != []uuid.UUID{first.Owner, second.Owner}[i] {
 					t.Fatalf("entry %d: %+v", i, e)
 				}
 			}
-			_, err := s2.Acquire(t.within(patience), request(lockmgr.NoWait, k))
+			_, err := s2.Acquire(t.within(Patience), Request(lockmgr.NoWait, k))
 			t.contended(err, k, first.Owner, nil)
-			got := t.start(t.within(patience), s2, request(wait, k))
+			got := Start(t.within(Patience), s2, Request(wait, k))
 			if wait == lockmgr.NoWait {
-				t.contended(t.await(got).err, k, first.Owner, nil)
+				t.contended(t.await(got).Err, k, first.Owner, nil)
 			}
-			if held, err := s1.Held(t.within(patience), []lockmgr.Grant{first, second}); err != nil || slices.Contains(held, false) {
+			if held, err := s1.Held(t.within(Patience), []lockmgr.Grant{first, second}); err != nil || slices.Contains(held, false) {
 				t.Fatalf("Held: %v, %v", held, err)
 			}
 			t.release(s1, first)
 			t.release(s2, second)
 			if wait != lockmgr.NoWait {
 				a := t.await(got)
-				if a.err != nil {
-					t.Fatal(a.err)
+				if a.Err != nil {
+					t.Fatal(a.Err)
 				}
-				_, err := s1.Acquire(t.within(patience), shared(lockmgr.NoWait, k))
-				t.contended(err, k, a.grants[0].Owner, nil)
-				t.release(s2, a.grants...)
+				_, err := s1.Acquire(t.within(Patience), Shared(lockmgr.NoWait, k))
+				t.contended(err, k, a.Grants[0].Owner, nil)
+				t.release(s2, a.Grants...)
 			}
 		}
 	}
-	reader := t.mustHave(s1, shared(lockmgr.Queue, k))[0]
-	_, err := s2.Acquire(t.within(patience), request(lockmgr.NoWait, tree("d")))
-	t.contended(err, tree("d"), reader.Owner, nil)
+	reader := t.mustHave(s1, Shared(lockmgr.Queue, k))[0]
+	_, err := s2.Acquire(t.within(Patience), Request(lockmgr.NoWait, Tree("d")))
+	t.contended(err, Tree("d"), reader.Owner, nil)
 	t.release(s1, reader)
-	dir := t.must(s2, lockmgr.NoWait, tree("d"))[0]
-	_, err = s1.Acquire(t.within(patience), shared(lockmgr.NoWait, k))
+	dir := t.must(s2, lockmgr.NoWait, Tree("d"))[0]
+	_, err = s1.Acquire(t.within(Patience), Shared(lockmgr.NoWait, k))
 	t.contended(err, k, dir.Owner, nil)
 	t.release(s2, dir)
-	if _, err := s1.Acquire(t.within(patience), shared(lockmgr.NoWait, tree("d"))); !errors.Is(err, lockmgr.ErrInvalidKey) {
+	if _, err := s1.Acquire(t.within(Patience), Shared(lockmgr.NoWait, Tree("d"))); !errors.Is(err, lockmgr.ErrInvalidKey) {
 		t.Fatalf("a shared directory: %v", err)
 	}
 	t.owners()
@@ -83,42 +77,42 @@ func testSharedOrder(t *bench) {
 		t.Skip("the backend claims no order")
 	}
 	s1, s2 := t.open(), t.open()
-	k := file("f")
-	first := t.mustHave(s1, shared(lockmgr.Queue, k))[0]
+	k := File("f")
+	first := t.mustHave(s1, Shared(lockmgr.Queue, k))[0]
 	line := []uuid.UUID{first.Owner}
-	wait := func(s lockmgr.Session, req lockmgr.AcquireRequest) <-chan answer {
-		ch := t.start(t.within(patience), s, req)
+	wait := func(s lockmgr.Session, req lockmgr.AcquireRequest) <-chan Answer {
+		ch := Start(t.within(Patience), s, req)
 		line = append(line, req.Holder.Owner)
 		t.owners(line...)
 		return ch
 	}
-	writer := wait(s2, request(lockmgr.Queue, k))
-	later := []<-chan answer{wait(s1, shared(lockmgr.Queue, k)), wait(s2, shared(lockmgr.Queue, k))}
-	last := wait(s2, request(lockmgr.Queue, k))
+	writer := wait(s2, Request(lockmgr.Queue, k))
+	later := []<-chan Answer{wait(s1, Shared(lockmgr.Queue, k)), wait(s2, Shared(lockmgr.Queue, k))}
+	last := wait(s2, Request(lockmgr.Queue, k))
 	for i, e := range t.entries("") {
 		if e.Held != (i == 0) {
 			t.Fatalf("entry %d of the line: %+v", i, e)
 		}
 	}
-	_, err := s1.Acquire(t.within(patience), shared(lockmgr.NoWait, k))
+	_, err := s1.Acquire(t.within(Patience), Shared(lockmgr.NoWait, k))
 	if !errors.Is(err, lockmgr.ErrContended) {
 		t.Fatalf("a reader that does not wait: %v", err)
 	}
 	t.release(s1, first)
 	w := t.await(writer)
-	if w.err != nil {
-		t.Fatal(w.err)
+	if w.Err != nil {
+		t.Fatal(w.Err)
 	}
 	for _, ch := range append(later, last) {
 		if len(ch) > 0 {
 			t.Fatal("answered while a writer holds")
 		}
 	}
-	t.release(s2, w.grants...)
+	t.release(s2, w.Grants...)
 	for _, ch := range later {
 		a := t.await(ch)
-		if a.err != nil || a.grants[0].Token <= w.grants[0].Token {
-			t.Fatalf("a later reader: %v, %v", a.grants, a.err)
+		if a.Err != nil || a.Grants[0].Token <= w.Grants[0].Token {
+			t.Fatalf("a later reader: %v, %v", a.Grants, a.Err)
 		}
 	}
 	// Both have it, and the writer behind them waits for both.
@@ -134,38 +128,38 @@ func testSharedOrder(t *bench) {
 // others do, and it may let go of the two in any order.
 func testUpgrade(t *bench) {
 	s1, s2 := t.open(), t.open()
-	a, b := file("a"), inode("", 7)
+	a, b := File("a"), inode("", 7)
 	for _, wait := range []lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry, lockmgr.Queue} {
-		mine := t.mustHave(s1, shared(wait, a, b))
+		mine := t.mustHave(s1, Shared(wait, a, b))
 		up := t.mustHave(s1, upgrade(wait, mine...))
 		for _, e := range t.entries("") {
 			if !e.Held {
 				t.Fatalf("not held: %+v", e)
 			}
 		}
-		for _, req := range []lockmgr.AcquireRequest{shared(lockmgr.NoWait, a), shared(lockmgr.NoWait, b), request(lockmgr.NoWait, a)} {
-			if _, err := s2.Acquire(t.within(patience), req); !errors.Is(err, lockmgr.ErrContended) {
+		for _, req := range []lockmgr.AcquireRequest{Shared(lockmgr.NoWait, a), Shared(lockmgr.NoWait, b), Request(lockmgr.NoWait, a)} {
+			if _, err := s2.Acquire(t.within(Patience), req); !errors.Is(err, lockmgr.ErrContended) {
 				t.Fatalf("another owner: %v", err)
 			}
 		}
 		t.release(s1, mine...)
-		_, err := s2.Acquire(t.within(patience), shared(lockmgr.NoWait, a))
+		_, err := s2.Acquire(t.within(Patience), Shared(lockmgr.NoWait, a))
 		t.contended(err, a, up[0].Owner, nil)
 		t.release(s1, up...)
 	}
-	mine := t.mustHave(s1, shared(lockmgr.NoWait, a))[0]
-	others := t.mustHave(s2, shared(lockmgr.NoWait, a))[0]
-	_, err := s1.Acquire(t.within(patience), upgrade(lockmgr.NoWait, mine))
+	mine := t.mustHave(s1, Shared(lockmgr.NoWait, a))[0]
+	others := t.mustHave(s2, Shared(lockmgr.NoWait, a))[0]
+	_, err := s1.Acquire(t.within(Patience), upgrade(lockmgr.NoWait, mine))
 	t.contended(err, a, others.Owner, nil)
 	for _, wait := range []lockmgr.Wait{lockmgr.Retry, lockmgr.Queue} {
-		got := t.start(t.within(patience), s1, upgrade(wait, mine))
+		got := Start(t.within(Patience), s1, upgrade(wait, mine))
 		t.release(s2, others)
 		up := t.await(got)
-		if up.err != nil {
-			t.Fatal(up.err)
+		if up.Err != nil {
+			t.Fatal(up.Err)
 		}
-		t.release(s1, up.grants...)
-		others = t.mustHave(s2, shared(lockmgr.NoWait, a))[0]
+		t.release(s1, up.Grants...)
+		others = t.mustHave(s2, Shared(lockmgr.NoWait, a))[0]
 	}
 }
 
@@ -176,17 +170,17 @@ func testUpgradeDeadlock(t *bench) {
 		t.Skip("the backend lists nobody who waits")
 	}
 	s1, s2 := t.open(), t.open()
-	k := file("f")
-	first, second := t.mustHave(s1, shared(lockmgr.NoWait, k))[0], t.mustHave(s2, shared(lockmgr.NoWait, k))[0]
-	for _, earlier := range []lockmgr.AcquireRequest{upgrade(lockmgr.Queue, first), request(lockmgr.Queue, k)} {
-		ctx, cancel := context.WithCancel(t.within(patience))
-		got := t.start(ctx, s1, earlier)
+	k := File("f")
+	first, second := t.mustHave(s1, Shared(lockmgr.NoWait, k))[0], t.mustHave(s2, Shared(lockmgr.NoWait, k))[0]
+	for _, earlier := range []lockmgr.AcquireRequest{upgrade(lockmgr.Queue, first), Request(lockmgr.Queue, k)} {
+		ctx, cancel := context.WithCancel(t.within(Patience))
+		got := Start(ctx, s1, earlier)
 		t.owners(first.Owner, second.Owner, earlier.Holder.Owner)
-		if _, err := s2.Acquire(t.within(patience), upgrade(lockmgr.Queue, second)); !errors.Is(err, lockmgr.ErrDeadlock) {
+		if _, err := s2.Acquire(t.within(Patience), upgrade(lockmgr.Queue, second)); !errors.Is(err, lockmgr.ErrDeadlock) {
 			t.Fatalf("who queues: %v", err)
 		}
 		for _, wait := range []lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry} { // has nobody to wait for it
-			if _, err := s2.Acquire(t.within(patience), upgrade(wait, second)); !errors.Is(err, lockmgr.ErrContended) {
+			if _, err := s2.Acquire(t.within(Patience), upgrade(wait, second)); !errors.Is(err, lockmgr.ErrContended) {
 				t.Fatalf("who does not: %v", err)
 			}
 		}
@@ -195,9 +189,9 @@ func testUpgradeDeadlock(t *bench) {
 		t.await(got)
 		t.owners(first.Owner, second.Owner)
 	}
-	got := t.start(t.within(patience), s1, upgrade(lockmgr.Queue, first))
+	got := Start(t.within(Patience), s1, upgrade(lockmgr.Queue, first))
 	t.release(s2, second)
-	if a := t.await(got); a.err != nil {
-		t.Fatalf("the earlier: %v", a.err)
+	if a := t.await(got); a.Err != nil {
+		t.Fatalf("the earlier: %v", a.Err)
 	}
 }

@@ -27,10 +27,10 @@ func (t *bench) contended(err error, k lockmgr.Key, holder uuid.UUID, cause erro
 
 func testNoWait(t *bench) {
 	s1, s2 := t.open(), t.open()
-	k := file("dir/f")
+	k := File("dir/f")
 	held := t.must(s1, lockmgr.NoWait, k)[0]
 	for _, s := range []lockmgr.Session{s1, s2} { // two acquisitions of one session are two owners
-		_, err := s.Acquire(t.within(patience), request(lockmgr.NoWait, k))
+		_, err := s.Acquire(t.within(Patience), Request(lockmgr.NoWait, k))
 		t.contended(err, k, held.Owner, nil)
 	}
 	t.owners(held.Owner)
@@ -40,13 +40,13 @@ func testNoWait(t *bench) {
 
 func testRetry(t *bench) {
 	s1, s2 := t.open(), t.open()
-	k := file("f")
+	k := File("f")
 	held := t.must(s1, lockmgr.Retry, k)[0]
 
-	_, err := s2.Acquire(t.within(50*time.Millisecond), request(lockmgr.Retry, k))
+	_, err := s2.Acquire(t.within(50*time.Millisecond), Request(lockmgr.Retry, k))
 	t.contended(err, k, held.Owner, context.DeadlineExceeded)
 
-	got := t.start(t.within(patience), s2, request(lockmgr.Retry, k))
+	got := Start(t.within(Patience), s2, Request(lockmgr.Retry, k))
 	for range 10 {
 		if list := t.entries(""); len(list) != 1 {
 			t.Fatalf("Retry put an entry: %v", list)
@@ -54,36 +54,36 @@ func testRetry(t *bench) {
 	}
 	t.release(s1, held)
 	a := t.await(got)
-	if a.err != nil {
-		t.Fatal(a.err)
+	if a.Err != nil {
+		t.Fatal(a.Err)
 	}
-	t.release(s2, a.grants...)
+	t.release(s2, a.Grants...)
 	t.owners()
 }
 
 func testQueue(t *bench) {
 	s1, s2 := t.open(), t.open()
-	k := file("f")
+	k := File("f")
 	held := t.must(s1, lockmgr.Queue, k)[0]
 
-	_, err := s2.Acquire(t.within(50*time.Millisecond), request(lockmgr.Queue, k))
+	_, err := s2.Acquire(t.within(50*time.Millisecond), Request(lockmgr.Queue, k))
 	t.contended(err, k, held.Owner, context.DeadlineExceeded)
 	t.owners(held.Owner)
 
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = s2.Acquire(cancelled, request(lockmgr.Queue, k))
+	_, err = s2.Acquire(cancelled, Request(lockmgr.Queue, k))
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("with a context that is over: %v", err)
 	}
 
-	got := t.start(t.within(patience), s2, request(lockmgr.Queue, k))
+	got := Start(t.within(Patience), s2, Request(lockmgr.Queue, k))
 	t.release(s1, held)
 	a := t.await(got)
-	if a.err != nil {
-		t.Fatal(a.err)
+	if a.Err != nil {
+		t.Fatal(a.Err)
 	}
-	t.release(s2, a.grants...)
+	t.release(s2, a.Grants...)
 	t.owners()
 }
 
@@ -94,25 +94,25 @@ func testOrder(t *bench) {
 		t.Skip("the backend claims no order")
 	}
 	sessions := []lockmgr.Session{t.open(), t.open(), t.open()}
-	k := file("f")
+	k := File("f")
 	prev, from := t.must(sessions[0], lockmgr.Queue, k)[0], sessions[0]
 
 	const waiters, deserter = 9, 4
 	order := make(chan int, waiters)
-	answers := make([]<-chan answer, waiters)
-	giveUp, cancel := context.WithCancel(t.within(patience))
+	answers := make([]<-chan Answer, waiters)
+	giveUp, cancel := context.WithCancel(t.within(Patience))
 	defer cancel()
 	for i := range waiters {
-		ctx := t.within(patience)
+		ctx := t.within(Patience)
 		if i == deserter {
 			ctx = giveUp
 		}
-		ch := make(chan answer, 1)
+		ch := make(chan Answer, 1)
 		answers[i] = ch
 		go func() {
-			grants, err := sessions[i%3].Acquire(ctx, request(lockmgr.Queue, k))
+			grants, err := sessions[i%3].Acquire(ctx, Request(lockmgr.Queue, k))
 			order <- i
-			ch <- answer{grants, err}
+			ch <- Answer{grants, err}
 		}()
 		t.eventually("the waiter stands in line", func() bool { return len(t.entries("")) == i+2 })
 	}
@@ -122,8 +122,8 @@ func testOrder(t *bench) {
 		}
 	}
 	cancel()
-	if a := t.await(answers[deserter]); !errors.Is(a.err, lockmgr.ErrContended) || !errors.Is(a.err, context.Canceled) {
-		t.Fatalf("the one that gave up: %v", a.err)
+	if a := t.await(answers[deserter]); !errors.Is(a.Err, lockmgr.ErrContended) || !errors.Is(a.Err, context.Canceled) {
+		t.Fatalf("the one that gave up: %v", a.Err)
 	}
 	<-order
 	for i := range waiters {
@@ -132,16 +132,16 @@ func testOrder(t *bench) {
 		}
 		t.release(from, prev)
 		a := t.await(answers[i])
-		if a.err != nil {
-			t.Fatalf("waiter %d: %v", i, a.err)
+		if a.Err != nil {
+			t.Fatalf("waiter %d: %v", i, a.Err)
 		}
 		if first := <-order; first != i {
 			t.Fatalf("waiter %d was granted before %d", first, i)
 		}
-		if a.grants[0].Token <= prev.Token {
-			t.Fatalf("token %d after %d", a.grants[0].Token, prev.Token)
+		if a.Grants[0].Token <= prev.Token {
+			t.Fatalf("token %d after %d", a.Grants[0].Token, prev.Token)
 		}
-		prev, from = a.grants[0], sessions[i%3]
+		prev, from = a.Grants[0], sessions[i%3]
 	}
 	t.release(from, prev)
 }
@@ -149,12 +149,12 @@ func testOrder(t *bench) {
 // testAbandonedWaits: whenever a wait is cut off, nothing of it stays.
 func testAbandonedWaits(t *bench) {
 	s1, s2 := t.open(), t.open()
-	k, other := file("f"), file("g")
+	k, other := File("f"), File("g")
 	held := t.must(s1, lockmgr.Queue, k)[0]
 	for _, wait := range []lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry, lockmgr.Queue} {
 		for d := time.Duration(0); d < 5*time.Millisecond; d += 100 * time.Microsecond {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
-			grants, err := s2.Acquire(ctx, request(wait, other, k))
+			grants, err := s2.Acquire(ctx, Request(wait, other, k))
 			cancel()
 			if !errors.Is(err, lockmgr.ErrContended) && !errors.Is(err, lockmgr.ErrUnavailable) {
 				t.Fatalf("after %v: %v, %v", d, grants, err)
@@ -164,7 +164,7 @@ func testAbandonedWaits(t *bench) {
 	// Free keys: the answer may be either, but there is nothing in between.
 	for d := time.Duration(0); d < 5*time.Millisecond; d += 100 * time.Microsecond {
 		ctx, cancel := context.WithTimeout(t.Context(), d)
-		grants, err := s2.Acquire(ctx, request(lockmgr.Queue, file("free")))
+		grants, err := s2.Acquire(ctx, Request(lockmgr.Queue, File("free")))
 		cancel()
 		if err == nil {
 			t.release(s2, grants...)
@@ -172,7 +172,7 @@ func testAbandonedWaits(t *bench) {
 	}
 	t.owners(held.Owner)
 	t.release(s1, held)
-	t.release(s2, t.must(s2, lockmgr.NoWait, other, k, file("free"))...)
+	t.release(s2, t.must(s2, lockmgr.NoWait, other, k, File("free"))...)
 	t.owners()
 }
 
@@ -183,21 +183,21 @@ func testRemovedEntry(t *bench) {
 		t.Skip("the test has no hand for it")
 	}
 	s1, s2 := t.open(), t.open()
-	k := file("f")
+	k := File("f")
 	held := t.must(s1, lockmgr.Queue, k)[0]
-	for _, req := range []lockmgr.AcquireRequest{request(lockmgr.Queue, k), shared(lockmgr.Queue, k)} {
+	for _, req := range []lockmgr.AcquireRequest{Request(lockmgr.Queue, k), Shared(lockmgr.Queue, k)} {
 		if !t.opts.Ordered {
 			break
 		}
-		got := t.start(t.within(patience), s2, req)
+		got := Start(t.within(Patience), s2, req)
 		t.owners(held.Owner, req.Holder.Owner)
 		t.opts.Remove(t.T, t.b, k, req.Mode, req.Holder.Owner)
-		if a := t.await(got); !errors.Is(a.err, lockmgr.ErrLockLost) {
-			t.Fatalf("Acquire after its entry was removed: %v", a.err)
+		if a := t.await(got); !errors.Is(a.Err, lockmgr.ErrLockLost) {
+			t.Fatalf("Acquire after its entry was removed: %v", a.Err)
 		}
 	}
 	t.opts.Remove(t.T, t.b, k, held.Mode, held.Owner)
-	if err := s1.Release(t.within(patience), held); !errors.Is(err, lockmgr.ErrNotHeld) {
+	if err := s1.Release(t.within(Patience), held); !errors.Is(err, lockmgr.ErrNotHeld) {
 		t.Fatalf("Release of a removed entry: %v", err)
 	}
 }
@@ -205,32 +205,32 @@ func testRemovedEntry(t *bench) {
 // testWaits: a request that has to wait says so once, and none else does.
 func testWaits(t *bench) {
 	s1, s2 := t.open(), t.open()
-	k := file("f")
+	k := File("f")
 	waits := make(chan struct{}, 10)
 	asked := func(wait lockmgr.Wait) lockmgr.AcquireRequest {
-		req := request(wait, k)
+		req := Request(wait, k)
 		req.Waits = func() { waits <- struct{}{} }
 		return req
 	}
 	held := t.mustHave(s1, asked(lockmgr.Queue))[0]
-	_, err := s2.Acquire(t.within(patience), asked(lockmgr.NoWait))
+	_, err := s2.Acquire(t.within(Patience), asked(lockmgr.NoWait))
 	t.contended(err, k, held.Owner, nil)
 	if len(waits) > 0 {
 		t.Error("a request that did not wait said that it does")
 	}
 	for _, wait := range []lockmgr.Wait{lockmgr.Queue, lockmgr.Retry} {
-		got := t.start(t.within(patience), s2, asked(wait))
+		got := Start(t.within(Patience), s2, asked(wait))
 		select {
 		case <-waits:
-		case <-time.After(patience):
+		case <-time.After(Patience):
 			t.Fatal("a request that waits does not say so")
 		}
 		t.release(s1, held)
 		a := t.await(got)
-		if a.err != nil {
-			t.Fatal(a.err)
+		if a.Err != nil {
+			t.Fatal(a.Err)
 		}
-		t.release(s2, a.grants...)
+		t.release(s2, a.Grants...)
 		held = t.must(s1, lockmgr.Queue, k)[0]
 	}
 	if len(waits) > 0 {

@@ -1,5 +1,6 @@
 // Package lockmgrtest is what tests of locks are made of: a lock service in
-// memory, and the conformance suite that every lockmgr.Backend passes.
+// memory, the conformance suite that every lockmgr.Backend passes, and what tests
+// of backends do all the time.
 package lockmgrtest
 
 import (
