@@ -2,6 +2,7 @@ package lockmgr
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -108,6 +109,19 @@ type AcquireRequest struct {
 	// Upgrades are Shared grants of some of Keys which the same owner has, and
 	// which therefore do not stand in its way. They stay what they are.
 	Upgrades []Grant
+}
+
+// Validate returns ErrInvalidKey for what no backend grants.
+func (r AcquireRequest) Validate() error {
+	if len(r.Keys) == 0 {
+		return fmt.Errorf("%w: no keys", ErrInvalidKey)
+	}
+	for _, k := range r.Keys {
+		if k.Kind == Tree && (r.Wait == Queue || r.Mode == Shared) {
+			return fmt.Errorf("%w: %s is a directory and cannot be queued for, or shared", ErrInvalidKey, k)
+		}
+	}
+	return nil
 }
 
 // Grant is one key held.

@@ -46,17 +46,15 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 }
 
 func check(req lockmgr.AcquireRequest) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
 	most := maxKeys
 	if req.Mode == lockmgr.Shared || len(req.Upgrades) > 0 {
 		most = maxShared
 	}
-	if n := len(req.Keys); n == 0 || n > most {
-		return fmt.Errorf("%w: %d keys in a request, want 1 to %d", lockmgr.ErrInvalidKey, n, most)
-	}
-	for _, k := range req.Keys {
-		if k.Kind == lockmgr.Tree && (req.Wait == lockmgr.Queue || req.Mode == lockmgr.Shared) {
-			return fmt.Errorf("%w: %s is a directory and cannot be queued for, or shared", lockmgr.ErrInvalidKey, k)
-		}
+	if n := len(req.Keys); n > most {
+		return fmt.Errorf("%w: %d keys in a request, %d at most", lockmgr.ErrInvalidKey, n, most)
 	}
 	return nil
 }

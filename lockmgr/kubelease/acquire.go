@@ -17,7 +17,7 @@ import (
 // directory or shares it, is refused with ErrInvalidKey. Who queues for several
 // keys stands in line for one after the other, in an order that all share.
 func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
-	if err := check(req); err != nil {
+	if err := req.Validate(); err != nil {
 		return nil, err
 	}
 	if err := s.begin(); err != nil {
@@ -37,18 +37,6 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 		return nil, err
 	}
 	return a.grants(), nil
-}
-
-func check(req lockmgr.AcquireRequest) error {
-	if len(req.Keys) == 0 {
-		return fmt.Errorf("%w: no keys", lockmgr.ErrInvalidKey)
-	}
-	for _, k := range req.Keys {
-		if k.Kind == lockmgr.Tree && (req.Wait == lockmgr.Queue || req.Mode == lockmgr.Shared) {
-			return fmt.Errorf("%w: %s is a directory and cannot be queued for, or shared", lockmgr.ErrInvalidKey, k)
-		}
-	}
-	return nil
 }
 
 // acquisition is one Acquire on its way.

@@ -48,7 +48,7 @@ func (s *memorySession) Renew(ctx context.Context) error {
 // Acquire asks once; then, unless it has the keys, waits for a change and asks
 // again. Who queues puts the entries at the first answer and keeps them.
 func (s *memorySession) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
-	if err := checkRequest(req); err != nil {
+	if err := req.Validate(); err != nil {
 		return nil, err
 	}
 	a := memoryAcquire{s: s, req: req}
@@ -67,18 +67,6 @@ func (s *memorySession) Acquire(ctx context.Context, req lockmgr.AcquireRequest)
 			return nil, a.giveUp(err, ctx.Err())
 		}
 	}
-}
-
-func checkRequest(req lockmgr.AcquireRequest) error {
-	if len(req.Keys) == 0 {
-		return fmt.Errorf("%w: no keys", lockmgr.ErrInvalidKey)
-	}
-	for _, k := range req.Keys {
-		if k.Kind == lockmgr.Tree && (req.Wait == lockmgr.Queue || req.Mode == lockmgr.Shared) {
-			return fmt.Errorf("%w: %s is a directory and cannot be queued for, or shared", lockmgr.ErrInvalidKey, k)
-		}
-	}
-	return nil
 }
 
 // memoryAcquire is one Acquire on its way.
