@@ -11,9 +11,7 @@ import (
 
 // TestMain makes the test binary the bench's daemon and worker as well.
 func TestMain(m *testing.M) {
-	if isChild, err := runChild(); isChild {
-		exit(err)
-	}
+	program.RunMode()
 	os.Setenv("GORACE", "atexit_sleep_ms=0") // of the children: the default is a second each
 	os.Exit(m.Run())
 }

@@ -10,6 +10,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/bench/internal/command"
 )
 
 // As root, go-fuse's loopback asks the kernel to pass reads and writes through
@@ -55,7 +57,7 @@ func (s *system) loopback(b *bench, bin string) (*exec.Cmd, error) {
 	}
 	s.unmount = true
 	cmd := exec.Command(b.self, append(append([]string{bin}, loopbackArgs...), "/dev/fd/3", s.backing)...)
-	cmd.Env = append(os.Environ(), childEnv+"=plain")
+	cmd.Env = command.Environ("plain")
 	cmd.ExtraFiles = []*os.File{dev}
 	return cmd, nil
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -32,27 +31,15 @@ func (f figures) ratio(over string) float64 {
 
 func (res *results) print(out io.Writer) {
 	fmt.Fprintln(out, "Medians. A ratio is lockfs over the other: of rates, more is better; of times (s), less.")
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "\nrow\tunit\t")
+	var systems []string
 	for _, s := range res.systems {
-		fmt.Fprint(t, s.name, "\t")
+		systems = append(systems, s.name)
 	}
-	others := slices.DeleteFunc(slices.Clone(res.systems), func(s *system) bool { return s.name == "lockfs" })
-	for _, s := range others {
-		fmt.Fprint(t, "/", s.name, "\t")
-	}
-	fmt.Fprintln(t)
+	var lines []report.Line
 	for _, f := range res.figures {
-		fmt.Fprintf(t, "%s\t%s\t", f.row.name, f.row.unit)
-		for _, s := range res.systems {
-			fmt.Fprint(t, report.Format(report.Median(f.of[s.name])), "\t")
-		}
-		for _, s := range others {
-			fmt.Fprint(t, report.Number("%.2f", f.ratio(s.name)), "\t")
-		}
-		fmt.Fprintln(t)
+		lines = append(lines, report.Line{Name: f.row.name, Unit: f.row.unit, Of: f.of})
 	}
-	t.Flush()
+	report.Table(out, tabwriter.AlignRight, systems, lines)
 	res.printTargets(out)
 	for _, n := range res.notes {
 		fmt.Fprintln(out, "\nNote:", n)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/bench/internal/command"
 )
 
 // systemNames are what can be compared; the last two are not unless asked for.
@@ -43,7 +45,7 @@ func (s *system) daemon(ctx context.Context, b *bench) (*exec.Cmd, error) {
 			self, profile = b.opts.other, ""
 		}
 		cmd := exec.Command(self, s.backing, s.dir, profile)
-		cmd.Env = append(os.Environ(), childEnv+"=view")
+		cmd.Env = command.Environ("view")
 		return cmd, nil
 	case "loopback", "passthrough":
 		bin, err := b.buildLoopback(ctx)

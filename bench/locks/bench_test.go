@@ -12,9 +12,7 @@ import (
 
 // TestMain makes the test binary a member of etcd and a holder as well.
 func TestMain(m *testing.M) {
-	if isChild, err := runChild(); isChild {
-		exit(err)
-	}
+	program.RunMode()
 	os.Exit(m.Run())
 }
 

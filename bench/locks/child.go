@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/lockfs/lockfs/bench/internal/command"
 )
 
 // child is this program in a hidden mode. It ends when its stdin does, so it
@@ -28,7 +30,7 @@ func startChild(mode, arg, logName string) (*child, error) {
 	}
 	defer log.Close()
 	cmd := exec.Command("/proc/self/exe", arg)
-	cmd.Env = append(os.Environ(), childEnv+"="+mode)
+	cmd.Env = command.Environ(mode)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the terminal's SIGINT is for us
 	life, err := cmd.StdinPipe()

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -42,16 +41,7 @@ func (f figures) judged(t report.Target) float64 {
 
 func (res *results) print(out io.Writer) {
 	fmt.Fprintln(out, "Medians. A ratio is lockfs over the other: of rates (/s), more is better; of all else, less.")
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "\nrow\tunit\t")
-	for _, s := range res.systems {
-		fmt.Fprint(t, s, "\t")
-	}
-	others := slices.DeleteFunc(slices.Clone(res.systems), func(s string) bool { return s == "lockfs" })
-	for _, s := range others {
-		fmt.Fprint(t, "/", s, "\t")
-	}
-	fmt.Fprintln(t)
+	var lines []report.Line
 	last := ""
 	for _, f := range res.figures {
 		name := f.name()
@@ -59,16 +49,9 @@ func (res *results) print(out io.Writer) {
 			name = "  " + f.line.name
 		}
 		last = f.row
-		fmt.Fprintf(t, "%s\t%s\t", name, f.line.unit)
-		for _, s := range res.systems {
-			fmt.Fprint(t, report.Format(report.Median(f.of[s])), "\t")
-		}
-		for _, s := range others {
-			fmt.Fprint(t, report.Number("%.2f", report.Ratio(f.of["lockfs"], f.of[s])), "\t")
-		}
-		fmt.Fprintln(t)
+		lines = append(lines, report.Line{Name: name, Unit: f.line.unit, Of: f.of})
 	}
-	t.Flush()
+	report.Table(out, 0, res.systems, lines)
 	res.printTargets(out)
 	for _, n := range res.notes {
 		fmt.Fprintln(out, "\nNote:", n)

@@ -1,5 +1,5 @@
-// Package report is what the benchmarks have in common: medians of rounds,
-// ratios of figures that were taken moments apart, and targets.
+// Package report is what the benchmarks' results have in common: medians of rounds,
+// ratios of figures that were taken moments apart, their table, and targets.
 package report
 
 import (
