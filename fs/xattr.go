@@ -95,20 +95,29 @@ func visible(names []byte, admin func() bool) []byte {
 	return seen
 }
 
-// SetXAttr answers setxattr and setfacl.
-func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data []byte) fuse.Status {
-	n := f.nodes.get(in.NodeId)
+// mayAlterAttr returns the node, if its attribute may be set or removed.
+func (f *FS) mayAlterAttr(id uint64, attr string) (*node, fuse.Status) {
+	n := f.nodes.get(id)
 	if n == nil {
-		return stale
+		return nil, stale
 	}
 	if !passes(attr) {
-		return fuse.ENOTSUP
+		return nil, fuse.ENOTSUP
 	}
 	if err := f.mayAlter(n); err != nil {
-		return errno(err)
+		return nil, errno(err)
 	}
 	if isLockAttr(attr) {
-		return fuse.EPERM
+		return nil, fuse.EPERM
+	}
+	return n, fuse.OK
+}
+
+// SetXAttr answers setxattr and setfacl.
+func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data []byte) fuse.Status {
+	n, status := f.mayAlterAttr(in.NodeId, attr)
+	if status != fuse.OK {
+		return status
 	}
 	path := procPath(n.fd)
 	if err := unix.Setxattr(path, attr, data, int(in.Flags)); err != nil {
@@ -122,18 +131,9 @@ func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data 
 
 // RemoveXAttr answers removexattr.
 func (f *FS) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse.Status {
-	n := f.nodes.get(in.NodeId)
-	if n == nil {
-		return stale
-	}
-	if !passes(attr) {
-		return fuse.ENOTSUP
-	}
-	if err := f.mayAlter(n); err != nil {
-		return errno(err)
-	}
-	if isLockAttr(attr) {
-		return fuse.EPERM
+	n, status := f.mayAlterAttr(in.NodeId, attr)
+	if status != fuse.OK {
+		return status
 	}
 	return errno(unix.Removexattr(procPath(n.fd), attr))
 }
