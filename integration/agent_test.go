@@ -328,9 +328,21 @@ func newAgent(t *testing.T) *agent {
 // newAgentBy starts one by a command that becomes it.
 func newAgentBy(t *testing.T, command ...string) *agent {
 	t.Helper()
+	cmd, in, out := startAgent(t, "1", command...)
+	a := &agent{t: t, cmd: cmd, in: in, out: json.NewDecoder(out)}
+	if err := a.out.Decode(new(result)); err != nil {
+		t.Fatal("agent: ", err)
+	}
+	return a
+}
+
+// startAgent starts a command that becomes an agent of a kind. It is killed at the
+// end of the test.
+func startAgent(t *testing.T, kind string, command ...string) (*exec.Cmd, io.WriteCloser, io.Reader) {
+	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
 	// Without the runtime's own signals the only ones are those of the test.
-	cmd.Env = append(os.Environ(), agentEnv+"=1", "GODEBUG=asyncpreemptoff=1")
+	cmd.Env = append(os.Environ(), agentEnv+"="+kind, "GODEBUG=asyncpreemptoff=1")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -343,12 +355,11 @@ func newAgentBy(t *testing.T, command ...string) *agent {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{t: t, cmd: cmd, in: in, out: json.NewDecoder(out)}
-	t.Cleanup(a.kill)
-	if err := a.out.Decode(new(result)); err != nil {
-		t.Fatal("agent: ", err)
-	}
-	return a
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd, in, out
 }
 
 func (a *agent) pid() int { return a.cmd.Process.Pid }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/gob"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -271,25 +270,8 @@ type diffActor struct {
 
 func newDiffActor(t *testing.T) *diffActor {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), agentEnv+"="+actorEnv, "GODEBUG=asyncpreemptoff=1")
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	a := &diffActor{cmd: cmd, out: bufio.NewWriter(in), dec: gob.NewDecoder(bufio.NewReader(io.Reader(out)))}
+	cmd, in, out := startAgent(t, actorEnv, os.Args[0])
+	a := &diffActor{cmd: cmd, out: bufio.NewWriter(in), dec: gob.NewDecoder(bufio.NewReader(out))}
 	a.enc = gob.NewEncoder(a.out)
 	return a
 }

@@ -414,41 +414,34 @@ func TestUnmountedBySomebodyElse(t *testing.T) {
 	}
 }
 
-// A mount namespace that was made beside the mount has a copy of the view, and
-// keeps it for as long as it likes. The mount ends in peace nevertheless.
-func TestTerminatedMountLivesOnElsewhere(t *testing.T) {
-	v := newVolume(t)
-	a, b := v.mount("a"), v.mount("b")
-	elsewhere := exec.Command("unshare", "-m", "--propagation", "private", "sleep", "1000")
-	if err := elsewhere.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = elsewhere.Process.Kill(); _ = elsewhere.Wait() })
-	eventually(t, "there is a copy", func() bool {
-		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", elsewhere.Process.Pid))
-		return string(comm) == "sleep\n"
-	})
-	writer, other := newAgent(t), newAgent(t)
-	fd := writer.open(b.path("f"), wronly|create)
-	writer.must(call{Op: "write", FD: fd, Data: "one\n"})
-	writer.must(call{Op: "close", FD: fd})
-	if status := b.stop(); status != 0 {
-		t.Errorf("exit status %d, log:\n%s", status, b.log)
-	}
-	if es := v.ls(); len(es) != 0 {
-		t.Errorf("still locked: %v", es)
-	}
-	if fsType(b.dir) == unix.FUSE_SUPER_MAGIC {
-		t.Error("still mounted")
-	}
-	other.open(a.path("f"), wronly|appends|nonblock)
-}
-
 // SIGTERM unmounts a view that is in use, lets go of its locks at once, and
 // exits with 0.
 func TestTerminatedMountReleases(t *testing.T) {
+	terminated(t, func() {})
+}
+
+// A mount namespace that was made beside the mount has a copy of the view, and
+// keeps it for as long as it likes. The mount ends in peace nevertheless.
+func TestTerminatedMountLivesOnElsewhere(t *testing.T) {
+	terminated(t, func() {
+		elsewhere := exec.Command("unshare", "-m", "--propagation", "private", "sleep", "1000")
+		if err := elsewhere.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = elsewhere.Process.Kill(); _ = elsewhere.Wait() })
+		eventually(t, "there is a copy", func() bool {
+			comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", elsewhere.Process.Pid))
+			return string(comm) == "sleep\n"
+		})
+	})
+}
+
+// terminated ends a mount of two by SIGTERM, after what is to be there before its
+// files are open.
+func terminated(t *testing.T, before func()) {
 	v := newVolume(t)
 	a, b := v.mount("a"), v.mount("b")
+	before()
 	v.write("f", "")
 	writer, other := newAgent(t), newAgent(t)
 	fd := writer.open(b.path("f"), rdwr)
