@@ -50,7 +50,7 @@ func (c *cluster) user(name, password string, prefixes ...string) error {
 // newTeam is newTrial with a user of its own, who may use its name space only.
 func (c *cluster) newTeam(t *testing.T, args ...string) *trial {
 	t.Helper()
-	tr := c.newTrial(t, args...)
+	tr := newTrial(t, c, args...)
 	if err := c.user(tr.namespace(), "secret", "/locks/"+tr.namespace()+"/", "/lockfs/"+tr.namespace()+"/"); err != nil {
 		t.Fatal(err)
 	}

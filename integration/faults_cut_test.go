@@ -24,11 +24,11 @@ var severances = map[string]struct{ sever, mend func(*wire) }{
 // A mount that is cut off from etcd for less than its session bears goes on: its
 // writes wait at most, and those of others do not.
 func TestCutOffForShort(t *testing.T) {
-	c := newCluster(t)
+	c := newService(t)
 	for name, s := range severances {
 		t.Run(name, func(t *testing.T) {
-			tr, w := c.newTrial(t, "--wait", "-1"), c.newWire(t)
-			a, b := tr.mount("a"), tr.mount("b", w.endpoints())
+			tr, w := newTrial(t, c, "--wait", "-1"), newWire(t, c)
+			a, b := tr.mount("a"), tr.mount("b", w.flag)
 			tr.load(a)
 			tr.load(b)
 			tr.goesOn("before the fault")
@@ -46,11 +46,11 @@ func TestCutOffForShort(t *testing.T) {
 // before anybody else is granted one, and the others go on with no more than a
 // pause. When it is mended it takes new locks.
 func TestCutOffForLong(t *testing.T) {
-	c := newCluster(t)
+	c := newService(t)
 	for name, s := range severances {
 		t.Run(name, func(t *testing.T) {
-			tr, w := c.newTrial(t, "--wait", "-1", "--ttl", shortTTL.String(), "--suspend-wait", "1s"), c.newWire(t)
-			a, b := tr.mount("a"), tr.mount("b", w.endpoints())
+			tr, w := newTrial(t, c, "--wait", "-1", "--ttl", shortTTL.String(), "--suspend-wait", "1s"), newWire(t, c)
+			a, b := tr.mount("a"), tr.mount("b", w.flag)
 			holder, heir := newAgent(t), newAgent(t)
 			fd := holder.open(b.path("held"), wronly|create|appends)
 			tr.load(a)
@@ -91,8 +91,8 @@ func TestCutOffForLong(t *testing.T) {
 // does not miss anything by does not disturb it.
 func TestCompactionDuringAWait(t *testing.T) {
 	c := newCluster(t)
-	tr, w := c.newTrial(t, "--wait", "-1"), c.newWire(t)
-	a, b := tr.mount("a"), tr.mount("b", w.endpoints())
+	tr, w := newTrial(t, c, "--wait", "-1"), newWire(t, c)
+	a, b := tr.mount("a"), tr.mount("b", w.flag)
 	holder, waiter := newAgent(t), newAgent(t)
 	for _, cut := range []bool{false, true} {
 		fd := holder.open(a.path("held"), wronly|create|appends)

@@ -47,7 +47,7 @@ func onDisks(t *testing.T, disks map[string]*disk) func(*memberConfig) {
 func TestSlowDisk(t *testing.T) {
 	disks := make(map[string]*disk)
 	c := newCluster(t, onDisks(t, disks))
-	tr := c.newTrial(t, "--wait", "-1")
+	tr := newTrial(t, c, "--wait", "-1")
 	tr.load(tr.mount("a"))
 	tr.load(tr.mount("b"))
 	tr.goesOn("before the fault")

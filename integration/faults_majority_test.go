@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loseMajority kills two of the three members.
-func (c *cluster) loseMajority() (back func()) {
+// stop kills two of the three members: there is no majority.
+func (c *cluster) stop() (back func()) {
 	c.t.Helper()
 	leader, followers := c.leader()
 	leader.kill()
@@ -21,30 +21,30 @@ func (c *cluster) loseMajority() (back func()) {
 	}
 }
 
-// The majority of etcd is away. Until the deadline of their mount's session
+// The majority of etcd, or the API server, is away. Until the deadline of their mount's session
 // programs write on; past it writes wait, and go on when it is back: without a
 // leader no lease dies. One that stays away for longer than --suspend-wait costs
 // the locks, and new ones are granted when it is back.
 func TestMajorityLost(t *testing.T) {
-	c := newCluster(t)
+	c := newService(t)
 	t.Run("within the time to live", func(t *testing.T) {
-		tr := c.newTrial(t, "--wait", "-1")
+		tr := newTrial(t, c, "--wait", "-1")
 		tr.load(tr.mount("a"))
 		tr.load(tr.mount("b"))
 		tr.goesOn("before the fault")
-		c.loseMajority()()
-		tr.goesOn("with the majority back")
+		c.stop()()
+		tr.goesOn("with it back")
 		tr.finish()
 		tr.spared()
 	})
 	t.Run("until writes wait", func(t *testing.T) {
-		tr := c.newTrial(t, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "60s")
+		tr := newTrial(t, c, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "60s")
 		mounts := []*mount{tr.mount("a"), tr.mount("b")}
 		for _, m := range mounts {
 			tr.load(m)
 		}
 		tr.goesOn("before the fault")
-		back := c.loseMajority()
+		back := c.stop()
 		for _, m := range mounts {
 			eventually(t, m.name+" is suspended", m.isSuspended)
 		}
@@ -61,12 +61,12 @@ func TestMajorityLost(t *testing.T) {
 			}
 		}
 		back()
-		tr.goesOn("with the majority back")
+		tr.goesOn("with it back")
 		tr.finish()
 		tr.spared()
 	})
 	t.Run("beyond", func(t *testing.T) {
-		tr := c.newTrial(t, "--wait", "-1", "--ttl", shortTTL.String(), "--suspend-wait", "1s")
+		tr := newTrial(t, c, "--wait", "-1", "--ttl", shortTTL.String(), "--suspend-wait", "1s")
 		mounts := []*mount{tr.mount("a"), tr.mount("b")}
 		holders := make(map[*mount]*agent)
 		fds := make(map[*mount]int)
@@ -77,7 +77,7 @@ func TestMajorityLost(t *testing.T) {
 			holders[m].must(call{Op: "write", FD: fds[m], Data: "x"})
 		}
 		tr.goesOn("before the fault")
-		back := c.loseMajority()
+		back := c.stop()
 		began := time.Now()
 		for m, holder := range holders {
 			r := result{}
@@ -88,12 +88,12 @@ func TestMajorityLost(t *testing.T) {
 			if r.Errno != unix.EIO {
 				t.Errorf("write: %v, want EIO", r.Err())
 			}
-			t.Logf("on %s a write got EIO %v after the majority was lost", m.name, time.Since(began).Round(100*time.Millisecond))
+			t.Logf("on %s a write got EIO %v after that", m.name, time.Since(began).Round(100*time.Millisecond))
 			other := newAgent(t)
 			other.fails(call{Op: "open", Path: m.path("other"), Flags: wronly | create | nonblock}, unix.ENOLCK)
 		}
 		back()
-		tr.goesOn("with the majority back")
+		tr.goesOn("with it back")
 		tr.finish()
 	})
 }

@@ -22,8 +22,8 @@ func (tr *trial) of(m *mount) (found []*recorded) {
 // the dead one's lease has ended, or as soon as it is mounted again, whatever it
 // was about to do. (docs/SEMANTICS.md, rule 12.)
 func TestKilledUnderLoad(t *testing.T) {
-	c := newCluster(t)
-	tr := c.newTrial(t, "--wait", "-1", "--ttl", shortTTL.String())
+	c := newService(t)
+	tr := newTrial(t, c, "--wait", "-1", "--ttl", shortTTL.String())
 	mounts := []*mount{tr.mount("a"), tr.mount("b"), tr.mount("c")}
 	for _, m := range mounts {
 		tr.work(m, 2)
@@ -57,8 +57,8 @@ func TestKilledUnderLoad(t *testing.T) {
 // Its programs had a file open, and go on writing to it the moment it thaws:
 // others have had it meanwhile. (docs/SEMANTICS.md, rule 10.)
 func TestThawedUnderLoad(t *testing.T) {
-	c := newCluster(t)
-	tr := c.newTrial(t, "--wait", "-1", "--ttl", shortTTL.String())
+	c := newService(t)
+	tr := newTrial(t, c, "--wait", "-1", "--ttl", shortTTL.String())
 	a, b := tr.mount("a"), tr.mount("b")
 	tr.work(a, 3)
 	tr.work(b, 2)

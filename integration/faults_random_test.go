@@ -2,6 +2,7 @@ package integration
 
 import (
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 )
@@ -13,23 +14,29 @@ func TestFaultsAtRandom(t *testing.T) {
 	if long(t) == 0 {
 		t.Skip("takes as long as ", longEnv, " says")
 	}
-	disks := make(map[string]*disk)
-	c := newCluster(t, onDisks(t, disks))
+	var c service
 	faults := map[string]func(*trial, *wire){
-		"majority lost": func(tr *trial, _ *wire) {
-			back := c.loseMajority()
+		"stopped": func(*trial, *wire) {
+			back := c.stop()
 			between(0, 10*time.Second)
 			back()
 		},
-		"slow disk": func(tr *trial, _ *wire) {
-			leader, _ := c.leader()
+	}
+	if os.Getenv(backendEnv) != "" {
+		c = newLeases(t)
+	} else {
+		disks := make(map[string]*disk)
+		etcd := newCluster(t, onDisks(t, disks))
+		c = etcd
+		faults["slow disk"] = func(tr *trial, _ *wire) {
+			leader, _ := etcd.leader()
 			d := disks[leader.config.Name]
 			d.takes(3 * time.Second)
 			defer d.takes(0)
 			tr.goesOn("without the leader's disk")
-		},
+		}
 	}
-	for name, outage := range outages {
+	for name, outage := range c.outages() {
 		faults[name] = func(tr *trial, _ *wire) { outage(tr) }
 	}
 	for name, s := range severances {
@@ -42,8 +49,8 @@ func TestFaultsAtRandom(t *testing.T) {
 	names := sorted(faults)
 	for round := 0; time.Now().Before(end) && !t.Failed(); round++ {
 		t.Run("", func(t *testing.T) {
-			tr, w := c.newTrial(t, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "2s"), c.newWire(t)
-			for _, m := range []*mount{tr.mount("a"), tr.mount("b", w.endpoints()), tr.mount("c", "--wait", "5s")} {
+			tr, w := newTrial(t, c, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "2s"), newWire(t, c)
+			for _, m := range []*mount{tr.mount("a"), tr.mount("b", w.flag), tr.mount("c", "--wait", "5s")} {
 				tr.load(m)
 			}
 			tr.goesOn("before the faults")

@@ -13,7 +13,7 @@ import (
 // can be written and is let go, and all goes on when the operator has made room.
 func TestNoSpace(t *testing.T) {
 	c := newCluster(t, func(m *memberConfig) { m.Quota = 8 << 20 })
-	tr := c.newTrial(t, "--wait", "-1")
+	tr := newTrial(t, c, "--wait", "-1")
 	a, b := tr.mount("a"), tr.mount("b", "--wait", "1s")
 	holder, other := newAgent(t), newAgent(t)
 	fd := holder.open(a.path("held"), wronly|create)

@@ -53,58 +53,58 @@ func (m *mount) isSuspended() bool { return m.said("lock session suspended") }
 // between waits for a while that chance decides: as long as a fault lasts.
 func between(least, most time.Duration) { time.Sleep(least + rand.N(most-least)) }
 
-// outages are faults of the lock service that no lease dies of: each is over, or
-// a majority serves again, well within a time to live.
-var outages = map[string]func(tr *trial){
-	"leader killed": func(tr *trial) {
-		leader, _ := tr.cluster.leader()
-		leader.kill()
-		tr.goesOn("without the old leader")
-		leader.start()
-		tr.cluster.healthy()
-	},
-	"leader moved": func(tr *trial) {
-		for range 3 {
-			tr.cluster.moveLeader()
-			tr.goesOn("with another leader")
-		}
-	},
-	"leader paused": func(tr *trial) {
-		leader, _ := tr.cluster.leader()
-		leader.freeze()
-		defer leader.thaw()
-		tr.goesOn("without the leader")
-	},
-	"follower paused": func(tr *trial) {
-		_, followers := tr.cluster.leader()
-		followers[0].freeze()
-		defer followers[0].thaw()
-		tr.goesOn("without one follower")
-	},
-	"all restarted": func(tr *trial) {
-		for _, m := range tr.cluster.members {
-			m.kill()
-		}
-		between(100*time.Millisecond, 500*time.Millisecond)
-		for _, m := range tr.cluster.members {
-			m.start()
-		}
-		tr.cluster.healthy()
-	},
-	"compacted and defragmented": func(tr *trial) {
-		for range 3 {
-			tr.cluster.compact()
-			tr.cluster.defragment()
-		}
-	},
+func (c *cluster) outages() map[string]func(*trial) {
+	return map[string]func(*trial){
+		"leader killed": func(tr *trial) {
+			leader, _ := c.leader()
+			leader.kill()
+			tr.goesOn("without the old leader")
+			leader.start()
+			c.healthy()
+		},
+		"leader moved": func(tr *trial) {
+			for range 3 {
+				c.moveLeader()
+				tr.goesOn("with another leader")
+			}
+		},
+		"leader paused": func(tr *trial) {
+			leader, _ := c.leader()
+			leader.freeze()
+			defer leader.thaw()
+			tr.goesOn("without the leader")
+		},
+		"follower paused": func(tr *trial) {
+			_, followers := c.leader()
+			followers[0].freeze()
+			defer followers[0].thaw()
+			tr.goesOn("without one follower")
+		},
+		"all restarted": func(tr *trial) {
+			for _, m := range c.members {
+				m.kill()
+			}
+			between(100*time.Millisecond, 500*time.Millisecond)
+			for _, m := range c.members {
+				m.start()
+			}
+			c.healthy()
+		},
+		"compacted and defragmented": func(tr *trial) {
+			for range 3 {
+				c.compact()
+				c.defragment()
+			}
+		},
+	}
 }
 
 // A short outage costs programs a pause, and no lock. (docs/SEMANTICS.md, rule 11.)
 func TestShortOutages(t *testing.T) {
-	c := newCluster(t)
-	for name, outage := range outages {
+	c := newService(t)
+	for name, outage := range c.outages() {
 		t.Run(name, func(t *testing.T) {
-			tr := c.newTrial(t, "--wait", "-1")
+			tr := newTrial(t, c, "--wait", "-1")
 			tr.load(tr.mount("a"))
 			tr.load(tr.mount("b"))
 			tr.goesOn("before the fault")

@@ -16,15 +16,14 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// trial is a volume on a cluster whose files are written to by many, until its
-// history is checked.
+// trial is a volume whose files are written to by many, until its history is
+// checked.
 type trial struct {
 	*volume
-	cluster *cluster
+	service service
 	begin   int64    // revision
 	files   []string // that all write to
 	owned   []string // those of one writer each
@@ -47,16 +46,16 @@ type recorded struct {
 var trials atomic.Int64
 
 // newTrial returns a volume of a name space of its own.
-func (c *cluster) newTrial(t *testing.T, args ...string) *trial {
+func newTrial(t *testing.T, s service, args ...string) *trial {
 	t.Helper()
-	c.healthy()
-	now, err := c.client.Put(t.Context(), "/begin", "")
+	s.healthy()
+	now, err := s.store().Put(t.Context(), "/begin", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := &trial{volume: newVolume(t, args...), cluster: c, begin: now.Header.Revision, files: []string{"f", "g"}}
+	tr := &trial{volume: newVolume(t, args...), service: s, begin: now.Header.Revision, files: []string{"f", "g"}}
 	tr.cached = false // it has a lock service of its own
-	tr.env = append(tr.env, "LOCKFS_ENDPOINTS="+strings.Join(c.urls(), ","), "LOCKFS_NAMESPACE="+tr.namespace())
+	tr.env = append(tr.env, append(s.env(), "LOCKFS_NAMESPACE="+tr.namespace())...)
 	return tr
 }
 
@@ -261,16 +260,16 @@ func (tr *trial) readEntries(h *history) {
 	tr.t.Helper()
 	ctx, cancel := context.WithTimeout(tr.t.Context(), callTimeout)
 	defer cancel()
-	now, err := tr.cluster.client.Put(ctx, "/end", "")
+	now, err := tr.service.store().Put(ctx, "/end", "")
 	if err != nil {
 		tr.t.Fatal(err)
 	}
-	prefix := "/locks/" + tr.namespace() + "/" + filepath.Base(tr.source) + "/"
-	entries, ends := make(map[string]map[int64]entry), make(map[string]map[int64]int64)
+	p := &past{entries: make(map[string]map[int64]entry), ends: make(map[string]map[int64]int64)}
 	for _, file := range slices.Concat(tr.files, tr.owned) {
-		entries[file], ends[file] = make(map[int64]entry), make(map[int64]int64)
+		p.entries[file], p.ends[file] = make(map[int64]entry), make(map[int64]int64)
 	}
-	watch := tr.cluster.client.Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(tr.begin), clientv3.WithPrevKV())
+	note := tr.service.reader(tr, p)
+	watch := tr.service.store().Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(tr.begin), clientv3.WithPrevKV())
 	for at := int64(0); at < now.Header.Revision; {
 		resp, ok := <-watch
 		switch {
@@ -281,20 +280,10 @@ func (tr *trial) readEntries(h *history) {
 		}
 		for _, e := range resp.Events {
 			at = e.Kv.ModRevision
-			path, ours := strings.CutPrefix(string(e.Kv.Key), prefix)
-			name, _, _ := strings.Cut(path, "//")
-			switch {
-			case !ours || entries[name] == nil:
-			case e.Type == mvccpb.DELETE:
-				ends[name][e.PrevKv.CreateRevision] = e.Kv.ModRevision
-			default:
-				var holder entry
-				if err := json.Unmarshal(e.Kv.Value, &holder); err != nil {
-					tr.t.Fatal(err)
-				}
-				entries[name][e.Kv.CreateRevision] = holder
+			if err := note(e); err != nil {
+				tr.t.Fatal(err)
 			}
 		}
 	}
-	h.entries, h.ends = entries, ends
+	h.entries, h.ends = p.entries, p.ends
 }

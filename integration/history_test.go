@@ -28,9 +28,9 @@ func long(t *testing.T) time.Duration {
 // they see, what the files hold and what etcd has had are one history, in which
 // the writers exclude each other. (docs/SEMANTICS.md, rules 1, 5, 6 and 20.)
 func TestHistory(t *testing.T) {
-	c := newCluster(t)
+	c := newService(t)
 	for end := time.Now().Add(long(t)); ; {
-		tr := c.newTrial(t, "--wait", "-1")
+		tr := newTrial(t, c, "--wait", "-1")
 		mounts := []*mount{tr.mount("a"), tr.mount("b"), tr.mount("c", "--wait", "1s")}
 		for _, m := range mounts {
 			tr.work(m, 3)

@@ -33,6 +33,8 @@ func TestInKubernetes(t *testing.T) {
 	t.Cleanup(func() { server.DropNamespace(space) })
 	t.Setenv("KUBECONFIG", kubeconfig)
 	t.Setenv(backendEnv, space)
+	kubernetes = server
+	t.Cleanup(func() { kubernetes = nil })
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T)
@@ -59,6 +61,14 @@ func TestInKubernetes(t *testing.T) {
 		{"ExecWaits", TestExecWaits},
 		{"VolumeMismatch", TestVolumeMismatch},
 		{"PolicyMismatch", TestPolicyMismatch},
+		{"History", TestHistory},
+		{"KilledUnderLoad", TestKilledUnderLoad},
+		{"ThawedUnderLoad", TestThawedUnderLoad},
+		{"ShortOutages", TestShortOutages},
+		{"ServiceStops", TestMajorityLost},
+		{"CutOffForShort", TestCutOffForShort},
+		{"CutOffForLong", TestCutOffForLong},
+		{"FaultsAtRandom", TestFaultsAtRandom},
 	} {
 		t.Run(test.name, test.run)
 	}

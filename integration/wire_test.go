@@ -8,16 +8,17 @@ import (
 	"testing"
 )
 
-// wire is what connects one mount to a cluster. It can be cut, so that
+// wire is what connects one mount to the lock service. It can be cut, so that
 // connections break and new ones are refused; or go silent, in one direction or
 // in both: what is sent arrives late then.
 type wire struct {
 	t                 *testing.T
 	requests, replies gate
-	ends              []*wireEnd // one for each member
+	flag              string     // of the mount
+	ends              []*wireEnd // one for each address of the service
 }
 
-// wireEnd stands for one member.
+// wireEnd stands for one address.
 type wireEnd struct {
 	wire       *wire
 	listen, to string
@@ -29,14 +30,16 @@ type wireEnd struct {
 }
 
 // newWire returns one that is whole.
-func (c *cluster) newWire(t *testing.T) *wire {
+func newWire(t *testing.T, s service) *wire {
 	t.Helper()
 	w := &wire{t: t}
-	for _, m := range c.members {
-		to := m.config.Client.Host
+	var near []string
+	for _, to := range s.addresses() {
 		at := strings.LastIndexByte(to, '.') + 1
-		w.ends = append(w.ends, &wireEnd{wire: w, listen: to[:at] + "1" + to[at:], to: to}) // .1 becomes .11
+		e := &wireEnd{wire: w, listen: to[:at] + "1" + to[at:], to: to} // .1 becomes .11
+		w.ends, near = append(w.ends, e), append(near, e.listen)
 	}
+	w.flag = s.flag(near)
 	w.mend()
 	t.Cleanup(func() {
 		w.requests.open()
@@ -47,15 +50,6 @@ func (c *cluster) newWire(t *testing.T) *wire {
 		}
 	})
 	return w
-}
-
-// endpoints is a flag of the mount.
-func (w *wire) endpoints() string {
-	var urls []string
-	for _, e := range w.ends {
-		urls = append(urls, "http://"+e.listen)
-	}
-	return "--endpoints=" + strings.Join(urls, ",")
 }
 
 func (w *wire) cut() {

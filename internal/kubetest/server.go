@@ -33,11 +33,14 @@ type Server struct {
 	// Config is how an administrator reaches it.
 	Config *rest.Config
 
-	dir   string // of our own one
-	port  int
-	store string // the URL of its etcd
-	etcd  *exec.Cmd
-	api   *exec.Cmd
+	// Store is the URL of the etcd of an own one.
+	Store string
+
+	dir  string // of our own one
+	port int
+	peer string // URL
+	etcd *exec.Cmd
+	api  *exec.Cmd
 }
 
 // patience is how long what must happen may take.
@@ -80,11 +83,9 @@ func (s *Server) start() error {
 	if err != nil {
 		return err
 	}
-	client, peer := "http://127.0.0.1:"+strconv.Itoa(ports[0]), "http://127.0.0.1:"+strconv.Itoa(ports[1])
+	s.Store, s.peer = "http://127.0.0.1:"+strconv.Itoa(ports[0]), "http://127.0.0.1:"+strconv.Itoa(ports[1])
 	s.port = ports[2]
-	s.etcd, err = s.run("etcd", "--data-dir", filepath.Join(s.dir, "etcd"), "--listen-client-urls", client, "--advertise-client-urls", client,
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer, "--unsafe-no-fsync")
-	if err != nil {
+	if err := s.StartStore(); err != nil {
 		return err
 	}
 	if err := s.credentials(); err != nil {
@@ -94,8 +95,26 @@ func (s *Server) start() error {
 		Host: "https://127.0.0.1:" + strconv.Itoa(s.port), BearerToken: adminToken,
 		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000, Burst: 1000,
 	}
-	s.store = client
 	return s.Restart()
+}
+
+// StartStore starts the etcd, after KillStore.
+func (s *Server) StartStore() (err error) {
+	s.etcd, err = s.run("etcd", "--data-dir", filepath.Join(s.dir, "etcd"), "--listen-client-urls", s.Store, "--advertise-client-urls", s.Store,
+		"--listen-peer-urls", s.peer, "--initial-advertise-peer-urls", s.peer, "--initial-cluster", "default="+s.peer, "--unsafe-no-fsync")
+	return err
+}
+
+// KillStore ends the etcd as a crash does.
+func (s *Server) KillStore() { end(&s.etcd) }
+
+// end kills a program that may run.
+func end(program **exec.Cmd) {
+	if *program != nil {
+		_ = (*program).Process.Kill()
+		_ = (*program).Wait()
+		*program = nil
+	}
 }
 
 // adminToken is the administrator's.
@@ -139,13 +158,18 @@ func (s *Server) Own() bool { return s.dir != "" }
 func (s *Server) Restart() error {
 	var err error
 	key := filepath.Join(s.dir, "sa.key")
-	s.api, err = s.run("kube-apiserver", "--etcd-servers", s.store, "--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(s.port),
+	s.api, err = s.run("kube-apiserver", "--etcd-servers", s.Store, "--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(s.port),
 		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", "--cert-dir", filepath.Join(s.dir, "certs"),
 		"--token-auth-file", filepath.Join(s.dir, "tokens"), "--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file", key, "--service-account-signing-key-file", key)
 	if err != nil {
 		return err
 	}
+	return s.Ready()
+}
+
+// Ready returns when the API server serves.
+func (s *Server) Ready() error {
 	core, err := coreclient.NewForConfig(s.Config)
 	if err != nil {
 		return err
@@ -161,7 +185,7 @@ func (s *Server) Restart() error {
 		if err == nil {
 			return nil
 		}
-		if time.Now().After(deadline) || s.api.ProcessState != nil {
+		if time.Now().After(deadline) {
 			log, _ := os.ReadFile(filepath.Join(s.dir, "kube-apiserver.log"))
 			return fmt.Errorf("the API server is not ready: %w\n%s", err, log[max(0, len(log)-4000):])
 		}
@@ -170,21 +194,15 @@ func (s *Server) Restart() error {
 }
 
 // Kill ends the API server as a crash does.
-func (s *Server) Kill() {
-	if s.api != nil {
-		_ = s.api.Process.Kill()
-		_ = s.api.Wait()
-		s.api = nil
-	}
-}
+func (s *Server) Kill() { end(&s.api) }
+
+// Signal sends the API server a signal.
+func (s *Server) Signal(sig os.Signal) error { return s.api.Process.Signal(sig) }
 
 // Stop ends an API server of our own.
 func (s *Server) Stop() {
 	s.Kill()
-	if s.etcd != nil {
-		_ = s.etcd.Process.Kill()
-		_ = s.etcd.Wait()
-	}
+	s.KillStore()
 	if s.dir != "" {
 		os.RemoveAll(s.dir)
 	}

@@ -1,0 +1,201 @@
+package integration
+
+import (
+	"encoding/json"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/lockfs/lockfs/internal/kubetest"
+)
+
+// leases are those of a namespace in an API server.
+type leases struct {
+	t      *testing.T
+	server *kubetest.Server
+	space  string
+	client *clientv3.Client // of the API server's own etcd
+}
+
+// kubernetes is the API server of TestInKubernetes.
+var kubernetes *kubetest.Server
+
+func newLeases(t *testing.T) *leases {
+	t.Helper()
+	if kubernetes == nil || !kubernetes.Own() {
+		t.Skip("the API server is not the tests' own: it is not theirs to kill, nor its history to read")
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{kubernetes.Store}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return &leases{t, kubernetes, os.Getenv(backendEnv), client}
+}
+
+func (l *leases) healthy() {
+	l.t.Helper()
+	if err := l.server.Ready(); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *leases) stop() (back func()) {
+	l.server.Kill()
+	return l.restart
+}
+
+func (l *leases) restart() {
+	l.t.Helper()
+	if err := l.server.Restart(); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *leases) startStore() {
+	l.t.Helper()
+	if err := l.server.StartStore(); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *leases) outages() map[string]func(*trial) {
+	return map[string]func(*trial){
+		"API server killed": func(*trial) { l.stop()() },
+		"its etcd killed": func(*trial) {
+			l.server.KillStore()
+			between(100*time.Millisecond, 2*time.Second)
+			l.startStore()
+			l.healthy()
+		},
+		"both killed": func(*trial) {
+			back := l.stop()
+			l.server.KillStore()
+			l.startStore()
+			back()
+		},
+		"API server paused": func(*trial) {
+			l.signal(syscall.SIGSTOP)
+			defer l.signal(syscall.SIGCONT)
+			between(time.Second, 3*time.Second)
+		},
+		"compacted": func(tr *trial) {
+			for range 3 {
+				now, err := l.client.Get(tr.t.Context(), "/")
+				if err == nil {
+					_, err = l.client.Compact(tr.t.Context(), now.Header.Revision)
+				}
+				if err != nil {
+					tr.t.Fatal(err)
+				}
+				tr.goesOn("compacted")
+			}
+		},
+	}
+}
+
+func (l *leases) signal(sig syscall.Signal) {
+	l.t.Helper()
+	if err := l.server.Signal(sig); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *leases) env() []string { return nil } // see volume.inKubernetes
+
+func (l *leases) addresses() []string {
+	return []string{strings.TrimPrefix(l.server.Config.Host, "https://")}
+}
+
+func (l *leases) flag(addresses []string) string {
+	l.t.Helper()
+	conf, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, c := range conf.Clusters {
+		c.Server = (&url.URL{Scheme: "https", Host: addresses[0]}).String()
+	}
+	file := filepath.Join(l.t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*conf, file); err != nil {
+		l.t.Fatal(err)
+	}
+	return "--kubeconfig=" + file
+}
+
+func (l *leases) store() *clientv3.Client { return l.client }
+
+// reader notes the entries that come into Leases, and those that go: with the
+// Lease, or with that of their session, for then they count for nothing.
+func (l *leases) reader(tr *trial, p *past) func(*clientv3.Event) error {
+	prefix := "/registry/leases/" + l.space + "/"
+	volume := tr.namespace() + "/"
+	gone := func(name string, stays func(int64, entry) bool, at int64) {
+		for token, e := range p.entries[name] {
+			if _, ended := p.ends[name][token]; !ended && !stays(token, e) {
+				p.ends[name][token] = at
+			}
+		}
+	}
+	return func(e *clientv3.Event) error {
+		if !strings.HasPrefix(string(e.Kv.Key), prefix) {
+			return nil
+		}
+		deleted, kv := e.Type == mvccpb.DELETE, e.Kv
+		if deleted {
+			kv = e.PrevKv
+		}
+		lease, err := storedLease(kv.Value)
+		if err != nil || !strings.HasPrefix(lease.Annotations["lockfs.io/volume-name"], volume) {
+			return err
+		}
+		at := e.Kv.ModRevision
+		if session := lease.Labels["lockfs.io/session"]; deleted && lease.Labels["lockfs.io/kind"] == "session" {
+			for name := range p.entries {
+				gone(name, func(_ int64, e entry) bool { return e.Session != session }, at)
+			}
+		}
+		name := lease.Annotations["lockfs.io/key"]
+		if p.entries[name] == nil || lease.Labels["lockfs.io/kind"] != "file" {
+			return nil
+		}
+		stands := make(map[int64]bool)
+		if !deleted {
+			var entries []entry
+			if err := json.Unmarshal([]byte(lease.Annotations["lockfs.io/entries"]), &entries); err != nil {
+				return err
+			}
+			for _, e := range entries {
+				if e.Token == 0 { // it is this write that put it
+					e.Token = at
+				}
+				stands[e.Token] = true
+				p.entries[name][e.Token] = e
+			}
+		}
+		gone(name, func(token int64, _ entry) bool { return stands[token] }, at)
+		return nil
+	}
+}
+
+// storedLease decodes what an API server has in its etcd.
+func storedLease(value []byte) (*coordinationv1.Lease, error) {
+	const magic = "k8s\x00" // what follows is protobuf
+	var object runtime.Unknown
+	lease := &coordinationv1.Lease{}
+	if err := object.Unmarshal([]byte(strings.TrimPrefix(string(value), magic))); err != nil {
+		return nil, err
+	}
+	return lease, lease.Unmarshal(object.Raw)
+}
