@@ -55,7 +55,9 @@
 // itself says, on condition that it is still the version that was seen. So a
 // renewal and the end exclude each other, whatever either believes of the time. The
 // mount's own deadline counts from when it sent the renewal, which is earlier than
-// anybody can have seen it: the session can only end after that. Then its entries
+// anybody can have seen it: the session can only end after that. While the server
+// answers nobody, no session can be renewed, and so none is ended: it has its whole
+// time again once the server answers those who would end it. At its end its entries
 // count for nothing, and are removed by whoever writes the Lease next.
 //
 // A dead mount's request may still arrive, and even put an entry. It stands for a

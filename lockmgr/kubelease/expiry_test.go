@@ -42,11 +42,12 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// renew renews s every interval until the test ends.
-func renew(t *testing.T, s lockmgr.Session, interval time.Duration) {
+// renew renews s every interval until stop is called or the test ends.
+func renew(t *testing.T, s lockmgr.Session, interval time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan struct{})
-	t.Cleanup(func() { cancel(); <-over })
+	stop = func() { cancel(); <-over }
+	t.Cleanup(stop)
 	go func() {
 		defer close(over)
 		for tick := time.NewTicker(interval); ; {
@@ -61,6 +62,7 @@ func renew(t *testing.T, s lockmgr.Session, interval time.Duration) {
 			}
 		}
 	}()
+	return stop
 }
 
 // shiftClock writes a session's Lease as if by a machine whose clock is wrong.
@@ -82,33 +84,78 @@ func shiftClock(t *testing.T, s lockmgr.Session, by time.Duration) {
 	}
 }
 
-// A mount whose watch shows nothing any more takes sessions for dead that live,
-// and cannot end them.
+// A mount whose watch shows nothing any more asks for sessions that live, and
+// lets them. What it asks too late, the server refuses.
 func TestBlindMountEndsNobody(t *testing.T) {
-	name, l := newName(), &link{}
+	name, l, own := newName(), &link{}, &link{}
 	const ttl = 2 * time.Second
-	s := openFor(t, newBackend(t, name), ttl)
-	renew(t, s, ttl/5)
+	s := openFor(t, newBackendAt(t, own.to(as(mountUser)), name), ttl)
 	blind := newBackendAt(t, l.to(as(mountUser)), name)
 	open(t, blind)
+	eventually(t, "its watch stands", func() bool { return kubelease.Connected(blind) })
+	hold, met := first(late, func(c *call) bool { return c.verb == "delete" && c.has("-session-"+s.ID()) })
 	l.obey(func(c *call) fate {
 		if c.verb == "watch" || c.verb == "list" {
 			return cut
 		}
-		return passed
+		return hold(c)
 	})
 	kubelease.BreakWatch(blind)
-	eventually(t, "it tries to end the session, twice", func() bool {
-		tries := 0
-		for _, c := range l.calls("delete") {
+	stop := renew(t, s, ttl/5)
+	eventually(t, "it asks for the session, twice", func() bool {
+		asks := 0
+		for _, c := range l.calls("get") {
 			if c.has("-session-" + s.ID()) {
-				tries++
+				asks++
 			}
 		}
-		return tries >= 2
+		return asks >= 2
 	})
+	if n := l.count("delete"); n > 0 {
+		t.Fatalf("%d requests to end a session that lives", n)
+	}
+	own.obey(func(c *call) fate { // it is the other one who ends it
+		if c.verb == "delete" {
+			return cut
+		}
+		return passed
+	})
+	stop()
+	c := <-met
+	if err := s.Renew(within(t, patience)); err != nil {
+		t.Fatalf("Renew: %v", err)
+	}
+	c.send(t)
 	if err := s.Renew(within(t, patience)); err != nil {
 		t.Fatalf("Renew: %v", err)
 	}
 	l.mend()
+	own.mend()
+}
+
+// While the server answers nobody, nobody's session ends, however long that is:
+// each has its time from when it answers again. Those that are not renewed then, end.
+func TestOutageEndsNobody(t *testing.T) {
+	name, l := newName(), &link{}
+	const ttl = 2 * time.Second
+	s := openFor(t, newBackendAt(t, l.to(as(mountUser)), name), ttl)
+	open(t, newBackendAt(t, l.to(as(mountUser)), name))
+	about := func(c *call) bool { return c.has("-session-" + s.ID()) }
+	began := time.Now()
+	l.obey(func(*call) fate { return cut })
+	eventually(t, "it is over", func() bool { return time.Since(began) > 2*ttl })
+	for range 2 { // requests about the session, after which it is renewed
+		rule, met := first(passed, about)
+		l.obey(rule)
+		(<-met).wait(t)
+		if err := s.Renew(within(t, patience)); err != nil {
+			t.Fatalf("Renew: %v", err)
+		}
+	}
+	l.mend()
+	select {
+	case <-s.Done():
+	case <-within(t, patience).Done():
+		t.Fatal("a session that is not renewed does not end")
+	}
 }

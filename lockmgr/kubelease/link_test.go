@@ -26,7 +26,7 @@ type call struct {
 	verb string // create, update, delete, get, list or watch
 	text string // path and body: has the name of the Lease
 	sent chan struct{}
-	done chan struct{} // closed when a late call was answered
+	done chan struct{} // closed when it was answered, or failed
 }
 
 // fate is what becomes of a call.
@@ -72,10 +72,15 @@ func (l *link) count(verbs ...string) int { return len(l.calls(verbs...)) }
 func (c *call) send(t *testing.T) {
 	t.Helper()
 	close(c.sent)
+	c.wait(t)
+}
+
+func (c *call) wait(t *testing.T) {
+	t.Helper()
 	select {
 	case <-c.done:
 	case <-within(t, patience).Done():
-		t.Fatal("a late call is not answered")
+		t.Fatal("a call is not answered")
 	}
 }
 
@@ -110,6 +115,9 @@ func (h *hop) RoundTrip(req *http.Request) (*http.Response, error) {
 	f := passed
 	if rule != nil {
 		f = rule(c)
+	}
+	if f != late {
+		defer close(c.done)
 	}
 	switch f {
 	case cut:

@@ -23,6 +23,7 @@ type mirror struct {
 	written   int64             // GUARDED_BY(mu); the newest revision of this mount's own writes
 	owedSince boottime.Instant  // GUARDED_BY(mu); while asOf < written: when asOf moved last
 	stopWatch func()            // GUARDED_BY(mu); nil unless the watch stands
+	answered  boottime.Instant  // GUARDED_BY(mu); since when the server answers, if it once did not
 }
 
 // ear is told of changes.

@@ -1,13 +1,10 @@
 package kubelease
 
 import (
-	"context"
 	"errors"
 	"math"
 	"math/rand/v2"
 	"time"
-
-	"github.com/lockfs/lockfs/internal/boottime"
 )
 
 const (
@@ -22,68 +19,91 @@ const (
 // when it last saw one change, by the session's own duration. A renewal that it
 // has not seen makes the request fail, so that it need not see all; one that comes
 // later fails itself.
+//
+// While the server answers nobody, nobody can renew. So it is asked for a session
+// when a quarter of its time is left, in which a mount that lives does renew; if
+// that is not answered, all have their whole time again once something is.
 func (b *Backend) reap() {
-	for {
-		due, dead := b.mirror.due()
-		if dead == nil {
-			select {
-			case <-time.After(min(due, reapLook)):
-				continue
-			case <-b.ctx.Done():
-				return
+	var asked *object // what was last asked for, and answered
+	away := false
+	for b.ctx.Err() == nil {
+		left, o := b.mirror.due()
+		var err error
+		switch {
+		case o == nil:
+			b.pause(reapLook)
+		case left > o.duration()/4:
+			b.pause(min(left-o.duration()/4, reapLook))
+		case o != asked:
+			if err = b.confirm(o); err == nil && away {
+				away = false
+				b.mirror.startOver()
+			} else if err == nil {
+				asked = o
+			}
+		case left > 0:
+			b.pause(min(left, reapLook))
+		default:
+			b.pause(rand.N(reapSpread))
+			if b.mirror.at(o.name) == o {
+				err = b.endSession(o)
 			}
 		}
-		select {
-		case <-time.After(rand.N(reapSpread)):
-		case <-b.ctx.Done():
-			return
-		}
-		if b.mirror.at(dead.name) != dead {
-			continue
-		}
-		if err := b.endSession(b.ctx, dead); err != nil && b.ctx.Err() == nil {
-			b.log.Warn("cannot end a session that is not renewed", "session", dead.sessionID(), "err", err)
-			select {
-			case <-time.After(reapLook):
-			case <-b.ctx.Done():
-			}
+		if err != nil && b.ctx.Err() == nil {
+			b.log.Warn("cannot end a session that is not renewed", "session", o.sessionID(), "err", err)
+			asked, away = nil, true
+			b.pause(reapLook)
 		}
 	}
 }
 
-// due returns a session that is over, or how long there will be none.
-func (m *mirror) due() (left time.Duration, dead *object) {
+// confirm brings the mirror up to what the server has of a session.
+func (b *Backend) confirm(o *object) error {
+	now, err := b.getUrgent(b.ctx, o.name)
+	if err == nil && now == nil {
+		b.mirror.bury(o.name)
+	}
+	return err
+}
+
+// pause ends early when the backend is closed.
+func (b *Backend) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-b.ctx.Done():
+	}
+}
+
+// due returns the session that has the least time left, unless there is none.
+func (m *mirror) due() (left time.Duration, o *object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.clock.Now()
 	left = math.MaxInt64
-	for _, o := range m.objects {
-		if o.kind != kindSession {
+	for _, s := range m.objects {
+		if s.kind != kindSession {
 			continue
 		}
-		if l := o.left(now); l < left {
-			left, dead = l, o
+		if l := s.duration() - now.Sub(max(s.seen, m.answered)); l < left {
+			left, o = l, s
 		}
 	}
-	if left > 0 {
-		return left, nil
-	}
-	return 0, dead
+	return left, o
 }
 
-// left is how long a session has, unless it is renewed.
-func (o *object) left(now boottime.Instant) time.Duration { return o.duration() - now.Sub(o.seen) }
+// startOver gives all sessions their whole time from now on.
+func (m *mirror) startOver() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.answered = m.clock.Now()
+}
 
 // endSession deletes the Lease of a session if it is as it was seen, and with it
 // all the session has locked. nil says that it is gone, or was renewed.
-func (b *Backend) endSession(ctx context.Context, o *object) error {
-	err := b.remove(ctx, b.urgent(), o.name, o)
+func (b *Backend) endSession(o *object) error {
+	err := b.remove(b.ctx, b.urgent(), o.name, o)
 	if errors.Is(err, errMoved) {
-		now, err := b.getUrgent(ctx, o.name)
-		if err == nil && now == nil {
-			b.mirror.bury(o.name)
-		}
-		return err
+		return b.confirm(o)
 	}
 	if err == nil {
 		b.mirror.bury(o.name)
