@@ -71,7 +71,7 @@ const bump = 1_000_000_000
 // fencing tokens go on growing.
 func TestRestore(t *testing.T) {
 	c := newCluster(t)
-	tr := c.newTrial(t)
+	tr := newTrial(t, c)
 	a := tr.mount("a")
 	p := newAgent(t)
 	p.open(a.path("dead"), wronly|create) // of the snapshot, and then of nobody
@@ -124,7 +124,7 @@ func TestRestoreUnderMounts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
-			tr := c.newTrial(t, "--wait", "-1", "--name-wait", "10s")
+			tr := newTrial(t, c, "--wait", "-1", "--name-wait", "10s")
 			a, b := tr.mount("a"), tr.mount("b")
 			file := ""
 			if !of.empty {
