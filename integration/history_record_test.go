@@ -32,12 +32,13 @@ type trial struct {
 
 // recorded is the test's end of a writer.
 type recorded struct {
-	config writerConfig
-	mount  string
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	done   chan struct{}
-	ended  bool // by the test
+	config  writerConfig
+	mount   string
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	done    chan struct{}
+	ended   bool   // by the test
+	toLeave string // hold that it was told to let go of
 
 	mu  sync.Mutex
 	ops []op
@@ -162,9 +163,7 @@ func (tr *trial) goesOn(what string) {
 				ops := w.history()
 				tr.t.Fatalf("%s: writer %s does not go on; its last calls: %+v", what, w.config.Name, ops[max(0, len(ops)-6):])
 			}
-			if w.config.Most == 0 {
-				_, _ = w.in.Write([]byte("\n")) // else it never lets go
-			}
+			w.letGo()
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
@@ -184,6 +183,19 @@ func (w *recorded) atWork() bool {
 		}
 	}
 	return len(ops) > 3
+}
+
+// letGo tells a writer that stays to let go of what it has, once: a second word
+// would be of what it has next.
+func (w *recorded) letGo() {
+	if w.config.Most > 0 || !w.atWork() {
+		return
+	}
+	ops := w.history()
+	if hold := ops[len(ops)-1].Hold; hold != w.toLeave {
+		w.toLeave = hold
+		_, _ = w.in.Write([]byte("\n"))
+	}
 }
 
 // goesOnFor lets all writers work for a while.
