@@ -41,6 +41,10 @@ func TestRefusals(t *testing.T) {
 	v.write("file", "")
 	file := filepath.Join(v.source, "file")
 	missing := filepath.Join(v.dir, "missing")
+	cwd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
 	rules := filepath.Join(v.dir, "rules")
 	if err := os.WriteFile(rules, []byte("# good\n*.log nolock\n/etc/** read-only\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -85,6 +89,7 @@ func TestRefusals(t *testing.T) {
 		"endpoints unreachable":   {mount("--endpoints", "http://127.0.0.1:1", v.source, empty), "", 1, "http://127.0.0.1:1"},
 		"certificate missing":     {mount("--endpoints", "https://127.0.0.1:1", "--cacert", missing, v.source, empty), "", 1, missing},
 		"ls outside of a volume":  {[]string{"ls", empty}, "", 2, "--endpoints"},
+		"ls from outside of one":  {[]string{"ls"}, "", 2, filepath.Base(cwd) + " is neither"},
 		"ls of two paths":         {[]string{"ls", "a", "b"}, "", 2, "accepts at most 1 arg"},
 		"ls in an unknown format": {[]string{"ls", "-o", "yaml"}, "", 2, "table|json|wide"},
 		"state directory unusable": {mount(v.source, empty), "LOCKFS_STATE_DIR=" + file, 1,

@@ -158,11 +158,11 @@ var errNoVolume = errors.New("neither in a lockfs view nor in a directory that o
 // findVolume finds the root of the volume that path is in, in a view of it or
 // in itself, and path's place below. Symbolic links are followed, as an open does.
 func findVolume(path string) (source, below string, err error) {
-	abs, err := filepath.Abs(path)
+	asked, err := filepath.Abs(path)
 	if err != nil {
 		return "", "", err
 	}
-	m, below, err := mounts.Containing(follow(abs))
+	m, below, err := mounts.Containing(follow(asked))
 	if err != nil {
 		return "", "", err
 	}
@@ -170,7 +170,7 @@ func findVolume(path string) (source, below string, err error) {
 		// A bind mount shows a part of the view.
 		return m.Source, strings.TrimPrefix(filepath.Join(m.Root, below), "/"), nil
 	}
-	abs = filepath.Join(m.Point, below)
+	abs := filepath.Join(m.Point, below)
 	for dir := abs; ; dir = filepath.Dir(dir) {
 		_, _, err := volume.NameOf(dir)
 		if err == nil {
@@ -184,7 +184,7 @@ func findVolume(path string) (source, below string, err error) {
 			return "", "", err
 		}
 		if dir == filepath.Dir(dir) {
-			return "", "", usage(fmt.Errorf("%s is %w: give such a PATH, or --endpoints (or --backend kubernetes, or --config) and --name", path, errNoVolume))
+			return "", "", usage(fmt.Errorf("%s is %w: give such a PATH, or --endpoints (or --backend kubernetes, or --config) and --name", asked, errNoVolume))
 		}
 	}
 }
