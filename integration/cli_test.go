@@ -258,6 +258,18 @@ func TestKilledWhileStarting(t *testing.T) {
 	}
 }
 
+// A signal that comes twice, as from timeout(1), ends a mount in peace.
+func TestSignalledTwice(t *testing.T) {
+	v := newVolume(t)
+	m := v.mount("m")
+	newAgent(t).open(m.path("f"), wronly|create) // what is in use takes a moment
+	_ = m.cmd.Process.Signal(unix.SIGTERM)
+	eventually(t, "the first is heard", func() bool { return strings.Contains(m.log.String(), "msg=unmounting") })
+	if status := m.stop(); status != 0 || fsType(m.dir) == unix.FUSE_SUPER_MAGIC {
+		t.Errorf("exit status %d", status)
+	}
+}
+
 // lockfs ls: who holds and who waits, as a table and as JSON, for the volume, a
 // directory or a file, from a path in the view or in the directory itself.
 func TestList(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -48,8 +49,8 @@ func main() {
 		end = append(end, os.Interrupt)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), end...)
-	// A second signal ends the program at once.
-	context.AfterFunc(ctx, stop)
+	// A second signal ends the program at once; but timeout(1) sends each twice.
+	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) })
 	err := newRoot().ExecuteContext(ctx)
 	if err == nil {
 		return
