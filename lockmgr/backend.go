@@ -15,9 +15,9 @@ type Backend interface {
 	// it last heard of it. Errors: ErrUnavailable, ctx's.
 	OpenSession(ctx context.Context, info SessionInfo, ttl time.Duration) (Session, error)
 
-	// Entries returns what is held or waited for at prefix and below it, in
-	// order of path and then of token; the empty prefix is the whole volume.
-	// Entries of inodes come last: all of the volume's, or those that were
+	// Entries returns what is held or waited for at prefix and below it, and
+	// the directories above, in order of path and then of token; the empty
+	// prefix is the whole volume. Entries of inodes come last: all of the volume's, or those that were
 	// taken together with a name that is listed.
 	Entries(ctx context.Context, prefix string) ([]Entry, error)
 

@@ -31,9 +31,10 @@ func newList() *cobra.Command {
 		Short:   "List who holds and who waits for the locks of a volume",
 		Long: `List who holds and who waits for the locks at PATH and below it, in order of path and
 of arrival. MODE is w, or r for a lock that leaves r to others; tree-w is a directory and
-all below it. A file of several names is locked by its number as well, inode-w or inode-r:
-such entries come last, those of the whole volume or those of the holders that are listed.
-Of such a file those are listed who have it by another of its names, too.
+all below it, which somebody renames or removes: one above PATH is listed, too. A file of
+several names is locked by its number as well, inode-w or inode-r: such entries come last,
+those of the whole volume or those of the holders that are listed. Of such a file those
+are listed who have it by another of its names, too.
 
 PATH is a file or directory in a view, or in the directory that a view shows; the
 default is the working directory. If it is in neither, --endpoints and --name say which

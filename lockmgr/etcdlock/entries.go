@@ -38,7 +38,7 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 	names := files
 	root := lockmgr.Key{Kind: lockmgr.Tree, Path: prefix}
 	for _, t := range trees {
-		if prefix == "" || len(t.Key.Path) >= len(prefix) && root.Conflicts(t.Key) {
+		if prefix == "" || root.Conflicts(t.Key) {
 			names = append(names, t)
 		}
 	}

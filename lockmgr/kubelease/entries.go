@@ -48,7 +48,8 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 	return st.list(prefix), nil
 }
 
-// list returns what is held or waited for at prefix and below it.
+// list returns what is held or waited for at prefix and below it, and the
+// directories above.
 func (s *state) list(prefix string) []lockmgr.Entry {
 	var names, inodes []lockmgr.Entry
 	listed := make(map[uuid.UUID]bool)
@@ -63,7 +64,7 @@ func (s *state) list(prefix string) []lockmgr.Entry {
 			switch {
 			case e.key.Kind == lockmgr.Inode:
 				inodes = append(inodes, le)
-			case prefix == "" || len(e.key.Path) >= len(prefix) && root.Conflicts(e.key):
+			case prefix == "" || root.Conflicts(e.key):
 				names = append(names, le)
 				listed[e.Owner] = true
 			}

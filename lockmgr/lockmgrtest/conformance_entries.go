@@ -7,7 +7,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// testEntries: who holds and who waits, by path and token, within a prefix.
+// testEntries: who holds and who waits, by path and token, within a prefix, and
+// who has a directory above it.
 func testEntries(t *bench) {
 	s := t.open()
 	if list := t.entries(""); len(list) != 0 {
@@ -33,14 +34,15 @@ func testEntries(t *bench) {
 		t.Fatalf("got %+v, want %+v", got, want)
 	}
 	for prefix, want := range map[string][]string{
-		"":      {"a", "a/b", "a/b.c", "ab", "c/d/", "cd/"},
-		"a":     {"a", "a/b", "a/b.c"},
-		"a/b":   {"a/b"},
-		"a/b/c": nil,
-		"c":     {"c/d/"},
-		"c/d":   {"c/d/"},
-		"c/d/e": nil,
-		"d":     nil,
+		"":       {"a", "a/b", "a/b.c", "ab", "c/d/", "cd/"},
+		"a":      {"a", "a/b", "a/b.c"},
+		"a/b":    {"a/b"},
+		"a/b/c":  nil,
+		"c":      {"c/d/"},
+		"c/d":    {"c/d/"},
+		"c/d/e":  {"c/d/"},
+		"cd/e/f": {"cd/"},
+		"d":      nil,
 	} {
 		var got []string
 		for _, e := range t.entries(prefix) {
@@ -56,12 +58,12 @@ func testEntries(t *bench) {
 	if !t.opts.Ordered {
 		return
 	}
-	// A file below a directory entry waits, also when only the file is listed.
+	// A file below a directory entry waits, which is listed with it.
 	below := Start(t.within(Patience), s, Request(lockmgr.Queue, File("c/d/e")))
 	behind := Start(t.within(Patience), s, Request(lockmgr.Queue, File("a")))
 	t.eventually("the file waits", func() bool {
 		list := t.entries("c/d/e")
-		return len(list) == 1 && !list[0].Held
+		return len(list) == 2 && list[0].Key == Tree("c/d") && list[0].Held && list[1].Key == File("c/d/e") && !list[1].Held
 	})
 	t.eventually("the other stands behind", func() bool {
 		list := t.entries("a")

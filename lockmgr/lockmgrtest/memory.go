@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -66,6 +65,7 @@ func (m *Memory) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, e
 	if err := m.answers(ctx); err != nil {
 		return nil, err
 	}
+	root := lockmgr.Key{Kind: lockmgr.Tree, Path: prefix}
 	var names, inodes []lockmgr.Entry
 	listed := make(map[uuid.UUID]bool)
 	for _, e := range m.entries {
@@ -73,7 +73,7 @@ func (m *Memory) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, e
 		switch {
 		case e.Key.Kind == lockmgr.Inode:
 			inodes = append(inodes, le)
-		case prefix == "" || e.Key.Path == prefix || strings.HasPrefix(e.Key.Path, prefix+"/"):
+		case prefix == "" || root.Conflicts(e.Key):
 			names = append(names, le)
 			listed[e.Owner] = true
 		}
