@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -183,6 +184,30 @@ func TestRoleTakenAway(t *testing.T) {
 	other.must(call{Op: "close", FD: other.open(a.path("f"), wronly|create)})
 	holder.must(call{Op: "write", FD: fd, Data: "x"})
 	holder.must(call{Op: "close", FD: fd})
+}
+
+// A mount that reads its password from a file goes on with another.
+func TestPasswordFile(t *testing.T) {
+	c := newSecured(t)
+	file := filepath.Join(t.TempDir(), "password")
+	write := func(password string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("secret")
+	tr := c.newTeam(t, "--password-file", file)
+	tr.env = append(tr.env, "LOCKFS_PASSWORD=")
+	a := tr.mount("a")
+	holder := newAgent(t)
+	fd := holder.open(a.path("f"), wronly|create)
+	write("changed")
+	if _, err := c.client.UserChangePassword(context.Background(), tr.namespace(), "changed"); err != nil {
+		t.Fatal(err)
+	}
+	holder.must(call{Op: "close", FD: holder.open(a.path("g"), wronly|create)})
+	holder.must(call{Op: "write", FD: fd, Data: "x"})
 }
 
 // A password that is changed shuts the mounts out that have the old one, as if

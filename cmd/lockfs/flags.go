@@ -32,7 +32,8 @@ func (v *volumeFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&v.dial.CertFile, "cert", "", "`file` with the client certificate for etcd")
 	fs.StringVar(&v.dial.KeyFile, "key", "", "`file` with the key of the client certificate")
 	fs.StringVar(&v.dial.Username, "user", "", "etcd user")
-	fs.StringVar(&v.dial.Password, "password", "", "password of the etcd user; other users can see a flag, so prefer the environment")
+	fs.StringVar(&v.dial.Password, "password", "", "password of the etcd user; other users can see a flag, so prefer --password-file or the environment")
+	fs.StringVar(&v.dial.PasswordFile, "password-file", "", "`file` with the password, in place of --password; it is read again for each login, so that the password can be changed")
 }
 
 // waitFlag is a duration, or -1 for as long as it takes.
