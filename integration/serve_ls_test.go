@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The volumes of 'lockfs serve' are looked at by its own configuration, in the
-// view, in the directory below it, and by name.
-func TestListAndBreakByConfiguration(t *testing.T) {
+// The volumes of 'lockfs serve' are looked at, and locked, by its own
+// configuration: in the view, in the directory below it, and by name.
+func TestCommandsByConfiguration(t *testing.T) {
 	n := newNode(t)
 	n.makeSources("v")
-	n.list("v")
+	const rules = ` policy: ["*.log nolock"],`
+	n.list("v" + rules)
 	n.start()
 	n.ready(200)
 	a := newAgent(t)
@@ -31,6 +32,22 @@ func TestListAndBreakByConfiguration(t *testing.T) {
 	}
 	if out, err := run("ls", n.view("v")); err == nil || !strings.Contains(out, "--config") {
 		t.Errorf("without the configuration: %v: %s", err, out)
+	}
+	exec := func(path string, args ...string) (string, error) {
+		args = append(args, filepath.Join(n.view("v"), path), "--", "sh", "-c", "echo under $LOCKFS_TOKEN")
+		return run(append([]string{"exec", "--config", n.config}, args...)...)
+	}
+	if out, err := exec("job"); err != nil || !strings.HasPrefix(out, "under ") {
+		t.Errorf("lockfs exec: %v: %s", err, out)
+	}
+	if out, err := exec("f", "--wait", "0"); err == nil || strings.Contains(out, "under") {
+		t.Errorf("lockfs exec of what is held: %v: %s", err, out)
+	}
+	if out, err := exec("x.log"); err == nil || !strings.Contains(out, "needs no lock") {
+		t.Errorf("lockfs exec of what needs no lock: %v: %s", err, out)
+	}
+	if out, err := exec("job", "--rule", "*.log nolock"); err == nil || !strings.Contains(out, "drop --policy and --rule") {
+		t.Errorf("lockfs exec with two policies: %v: %s", err, out)
 	}
 	if out, err := run("break", "--config", n.config, "--reason", "test", filepath.Join(n.view("v"), "f")); err != nil {
 		t.Errorf("lockfs break: %v: %s", err, out)

@@ -79,7 +79,10 @@ it cannot be run; that of --conflict-exit-code if somebody else had the lock for
 --wait; 1 if the lock was lost before COMMAND had ended, or the lock service did not
 answer; 2 if the command must be given otherwise.`,
 		Example: `  # One backup at a time, on whichever node
-  lockfs exec --wait 0 /mnt/shared/backup.lock -- pg_dump -f /mnt/shared/db.sql db`,
+  lockfs exec --wait 0 /mnt/shared/backup.lock -- pg_dump -f /mnt/shared/db.sql db
+
+  # Where 'lockfs serve' has mounted the volume
+  lockfs exec --config /etc/lockfs/lockfs.yaml /var/lib/lockfs/shared/view/backup.lock -- make backup`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.ArgsLenAtDash() != 1 || len(args) < 2 {
 				return errors.New("want PATH -- COMMAND [ARG]")
@@ -92,6 +95,7 @@ answer; 2 if the command must be given otherwise.`,
 	}
 	f := cmd.Flags()
 	o.volumeFlags.register(f)
+	o.registerListed(f)
 	o.policyFlags.register(f)
 	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a 'lockfs exec' that is cut off or killed; whole seconds, at least 3s")
 	f.Var(&o.wait, "wait", "how long to wait for the lock; 0 refuses at once, -1 waits for ever")
@@ -115,6 +119,9 @@ func (o *execOptions) run(cmd *cobra.Command, path string, argv []string) error 
 	if err != nil {
 		return usage(err)
 	}
+	if o.inConfig() && (o.policyFile != "" || len(o.rules) > 0) {
+		return usage(errors.New("--config has the rules of the volume: drop --policy and --rule"))
+	}
 	program, err := exec.LookPath(argv[0])
 	if err != nil {
 		return notRunnable(err)
@@ -130,11 +137,19 @@ func (o *execOptions) run(cmd *cobra.Command, path string, argv []string) error 
 	if o.at = at; at.source == "" {
 		return usage(fmt.Errorf("%s is %w", path, errNoVolume)) // where nobody can tell how many names it has
 	}
+	from := "--policy and --rule"
+	if o.inConfig() {
+		listed, err := o.listed(o.namespace, o.name)
+		if err != nil {
+			return err
+		}
+		rules, from = listed.Policy(), "the rules in "+o.config
+	}
 	_, err = volume.Check(start, volume.Config{
 		Source: at.source, Namespace: o.namespace, Name: o.name, Record: backend, Policy: rules.Digest(),
 	})
 	if errors.As(err, new(*volume.PolicyError)) {
-		return usage(fmt.Errorf("--policy and --rule are not those of the mounts: %w", err))
+		return usage(fmt.Errorf("%s are not those of the mounts: %w", from, err))
 	}
 	if err != nil {
 		return err
