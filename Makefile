@@ -36,7 +36,8 @@ bench: bench-fs bench-locks
 bench-fs:
 	CGO_ENABLED=0 go run ./bench/fs $(BENCH)
 
-# Locks in etcd, beside bare Txns, etcd's Mutex and a lease for each lock: some twelve minutes.
+# Locks in etcd, beside bare Txns, etcd's Mutex, a lease for each lock, and Leases of Kubernetes if 'make apiserver'
+# was run: some thirteen minutes.
 bench-locks:
 	CGO_ENABLED=0 go run ./bench/locks $(BENCH)
 

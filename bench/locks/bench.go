@@ -16,10 +16,20 @@ import (
 type bench struct {
 	opts  options
 	notes []string
+	kube  *apiServer // nil if no row needs one
 }
 
 // measure takes all figures, of one cluster after the other.
 func (b *bench) measure(ctx context.Context) (*results, error) {
+	if b.asksFor(kubernetes) {
+		var err error
+		if b.kube, err = startAPIServer(); err != nil {
+			b.notes = append(b.notes, fmt.Sprintf("%s is left out: %v", kubernetes, err))
+			b.opts.systems = slices.DeleteFunc(slices.Clone(b.opts.systems), func(s string) bool { return s == kubernetes })
+		} else {
+			defer b.kube.close()
+		}
+	}
 	res := &results{systems: b.opts.systems}
 	for _, nodes := range []int{1, 3} {
 		rows := slices.DeleteFunc(slices.Clone(b.opts.rows), func(r row) bool { return r.nodes != nodes })
@@ -35,6 +45,12 @@ func (b *bench) measure(ctx context.Context) (*results, error) {
 	res.notes = b.notes
 	report.Progress("")
 	return res, nil
+}
+
+// asksFor reports whether a system is to be measured.
+func (b *bench) asksFor(system string) bool {
+	return slices.Contains(b.opts.systems, system) &&
+		slices.ContainsFunc(b.opts.rows, func(r row) bool { return slices.Contains(r.systems, system) })
 }
 
 func (b *bench) measureOn(ctx context.Context, nodes int, rows []row) (figs []figures, err error) {

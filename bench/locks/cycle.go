@@ -12,7 +12,7 @@ import (
 // cycles measures acquire and release where nobody waits.
 func cycles(callers int) func(context.Context, *bench, *cluster, string) ([]float64, error) {
 	return func(ctx context.Context, b *bench, c *cluster, system string) (_ []float64, err error) {
-		l, err := newLocker(ctx, system, c.clients[0], c.volume(), ttl)
+		l, err := b.locker(ctx, c, 0, system, c.volume())
 		if err != nil {
 			return nil, err
 		}

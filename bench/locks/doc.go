@@ -1,6 +1,6 @@
-// Command locks measures what locks cost in etcd.
+// Command locks measures what locks cost in etcd, and in Leases of Kubernetes.
 //
-//	go run ./bench/locks                       everything, some twelve minutes
+//	go run ./bench/locks                       everything, some thirteen minutes
 //	go run ./bench/locks -short                a look, two minutes
 //	go run ./bench/locks -rows '^cycle, 1'     some rows
 //	go run ./bench/locks -dir /var/tmp         etcd's files on a disk, not in memory
@@ -12,13 +12,16 @@
 //
 // # What is compared
 //
-//	lockfs    the Manager of a mount over etcdlock, as the view uses it
-//	session   an etcdlock session alone, below the Manager
-//	txn       what no lock can do without: a Txn that puts a key if it is absent, one
-//	          that deletes it if it is still ours, on a lease, with the same value
-//	mutex     etcd's concurrency.Mutex; for cycles all callers share a session, elsewhere
-//	          each has its own
-//	leases    a lease for each lock: granted, the key put, revoked
+//	lockfs      the Manager of a mount over etcdlock, as the view uses it
+//	session     an etcdlock session alone, below the Manager
+//	txn         what no lock can do without: a Txn that puts a key if it is absent, one
+//	            that deletes it if it is still ours, on a lease, with the same value
+//	mutex       etcd's concurrency.Mutex; for cycles all callers share a session, elsewhere
+//	            each has its own
+//	leases      a lease for each lock: granted, the key put, revoked
+//	kubernetes  the Manager of a mount over kubelease, in the rows "Leases": in the API
+//	            server that $KUBECONFIG names, or one of this run's own ('make apiserver'
+//	            builds it), or left out
 //
 // # What is measured
 //

@@ -24,11 +24,7 @@ func handoffs(waiters int) func(context.Context, *bench, *cluster, string) ([]fl
 			err = errors.Join(err, all(len(mounts), func(i int) error { return mounts[i].close(ctx) }))
 		}()
 		for i := range waiters + 1 {
-			client, err := c.client(ctx, i)
-			if err != nil {
-				return nil, err
-			}
-			l, err := newLocker(ctx, system, client, volume, ttl)
+			l, err := b.locker(ctx, c, i, system, volume)
 			if err != nil {
 				return nil, err
 			}

@@ -33,7 +33,19 @@ type locker interface {
 	close(ctx context.Context) error
 }
 
-// newLocker opens a system's session on a volume.
+// locker opens a system's session on a volume, over the i-th connection.
+func (b *bench) locker(ctx context.Context, c *cluster, i int, system, volume string) (locker, error) {
+	if system == kubernetes {
+		return b.kube.manager(ctx, volume, ttl)
+	}
+	client, err := c.client(ctx, i)
+	if err != nil {
+		return nil, err
+	}
+	return newLocker(ctx, system, client, volume, ttl)
+}
+
+// newLocker opens the session of a system on etcd.
 func newLocker(ctx context.Context, system string, client *clientv3.Client, volume string, ttl time.Duration) (locker, error) {
 	prefix := prefixOf(system, volume)
 	switch system {
@@ -200,17 +212,24 @@ func (s *sessions) lock(ctx context.Context, key string) (func(context.Context) 
 
 func (s *sessions) close(ctx context.Context) error { return s.session.Close(ctx) }
 
-type manager struct{ *lockmgr.Manager }
+type manager struct {
+	*lockmgr.Manager
+	closeBackend func() // nil if it has nothing to close
+}
 
 func newManager(ctx context.Context, client *clientv3.Client, volume string, ttl time.Duration, info lockmgr.SessionInfo) (*manager, error) {
 	b, err := newBackend(client, volume)
 	if err != nil {
 		return nil, err
 	}
+	return manage(ctx, b, ttl, info)
+}
+
+func manage(ctx context.Context, b lockmgr.Backend, ttl time.Duration, info lockmgr.SessionInfo) (*manager, error) {
 	m, err := lockmgr.New(ctx, lockmgr.Config{
 		Backend: b, Session: info, Renew: renew.Config{TTL: ttl}, Logger: slog.New(slog.DiscardHandler),
 	})
-	return &manager{m}, err
+	return &manager{Manager: m}, err
 }
 
 // lock's release returns at once, as the view's does: the next lock of the same
@@ -229,4 +248,10 @@ func (m *manager) lock(ctx context.Context, key string) (func(context.Context) e
 	return func(context.Context) error { hold.Release(); return nil }, nil
 }
 
-func (m *manager) close(ctx context.Context) error { return m.Close(ctx) }
+func (m *manager) close(ctx context.Context) error {
+	err := m.Close(ctx)
+	if m.closeBackend != nil {
+		m.closeBackend()
+	}
+	return err
+}

@@ -39,7 +39,7 @@ const (
 )
 
 // systemNames are what can be compared, in the order of the table's columns.
-var systemNames = []string{"txn", "mutex", "leases", "session", "lockfs"}
+var systemNames = []string{"txn", "mutex", "leases", "session", "lockfs", kubernetes}
 
 // allRows is the table.
 func allRows() []row {
@@ -56,6 +56,7 @@ func allRows() []row {
 	for _, n := range []int{100, 1000, 10000} {
 		rows = append(rows, heldRow(n))
 	}
+	rows = append(rows, leaseRows()...)
 	return rows
 }
 
@@ -76,7 +77,7 @@ func cycleRow(nodes, callers int) row {
 		speed.targets = []report.Target{report.Least("mutex", 2.5)}
 	}
 	return row{
-		name: fmt.Sprintf("cycle, %s, %s", count(nodes, "node"), count(callers, "caller")), nodes: nodes, systems: systemNames,
+		name: fmt.Sprintf("cycle, %s, %s", count(nodes, "node"), count(callers, "caller")), nodes: nodes, systems: []string{"txn", "mutex", "leases", "session", "lockfs"},
 		lines: []line{
 			speed,
 			{name: "commits of a cycle"},
@@ -97,6 +98,28 @@ func handoffRow(nodes, waiters int) row {
 		},
 		measure: handoffs(waiters),
 	}
+}
+
+// leaseRows are of what is not compared within etcd, but with an API server.
+func leaseRows() []row {
+	both := []string{"lockfs", kubernetes}
+	var rows []row
+	for _, callers := range []int{1, 8} {
+		of := cycleRow(1, callers)
+		rows = append(rows, row{
+			name: "Leases, cycle, " + count(callers, "caller"), nodes: 1, systems: both,
+			lines:   []line{{unit: of.lines[0].unit}},
+			measure: of.measure,
+		})
+	}
+	for _, waiters := range []int{2, 8} {
+		rows = append(rows, row{
+			name: "Leases, handoff, " + count(waiters, "waiter"), nodes: 1, systems: both, rounds: 5,
+			lines:   []line{{name: "p50", unit: millis}, {name: "p99", unit: millis}},
+			measure: handoffs(waiters),
+		})
+	}
+	return rows
 }
 
 // takeoverTTL is the shortest that a mount can have, or nearly so.

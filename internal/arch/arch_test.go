@@ -88,7 +88,7 @@ func TestDoors(t *testing.T) {
 		"go.yaml.in/":                  {"internal/config"},
 		module + "renew":               {"lockmgr", "cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs", "bench/locks"},
 		module + "lockmgr/etcdlock":    {"cmd/lockfs", "bench/locks"},
-		module + "lockmgr/kubelease":   {"cmd/lockfs"},
+		module + "lockmgr/kubelease":   {"cmd/lockfs", "bench/locks"},
 		module + "internal/embedetcd":  {"cmd/lockfs"},
 		module + "fs":                  {"cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs"},
 		module + "lockmgr/lockmgrtest": {"bench/fs"},
