@@ -1,7 +1,8 @@
 package fs
 
 import (
-	"errors"
+	"context"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -142,8 +143,9 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key) (*lockmgr.Hold,
 	case c.in.Flags&unix.O_NONBLOCK != 0:
 		contended = fuse.EAGAIN
 	default:
-		hold, err = f.acquire(ctx, caller.request(keys, false, f.nameWait))
-		if errors.Is(err, lockmgr.ErrContended) && isThere(c.dir, c.name) {
+		untilThere, stop := c.untilThere(ctx)
+		hold, err = f.acquire(untilThere, caller.request(keys, false, f.nameWait))
+		if stop(); err != nil && isThere(c.dir, c.name) {
 			return nil, exists
 		}
 	}
@@ -152,6 +154,33 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key) (*lockmgr.Hold,
 	}
 	return hold, fuse.OK
 }
+
+// untilThere is a context that ends when there is a file of the name, too.
+func (c *creation) untilThere(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		poll := time.NewTicker(therePoll)
+		defer poll.Stop()
+		for !isThere(c.dir, c.name) {
+			select {
+			case <-poll.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		cancel()
+	}()
+	return ctx, func() {
+		cancel()
+		<-ended
+	}
+}
+
+// therePoll is how often a creation that waits for a name looks whether it is
+// there: the kernel keeps the directory for it meanwhile.
+const therePoll = 5 * time.Millisecond
 
 func isThere(dir *node, name string) bool {
 	var st unix.Stat_t

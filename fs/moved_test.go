@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -21,31 +22,37 @@ type movedView struct {
 	t      *testing.T
 	fs     *FS
 	source string
+	svc    *lockmgrtest.Memory
 }
 
 // inMovedView runs test with a view of a directory that has the file f.
 func inMovedView(t *testing.T, test func(v *movedView)) {
 	source := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		locks, err := lockmgr.New(t.Context(), lockmgr.Config{
-			Backend: lockmgrtest.NewMemory(), Renew: renew.Config{TTL: 15 * time.Second, Clock: bubbleClock{}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer locks.Close(t.Context())
 		b, err := openBacking(source)
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := &movedView{t: t, source: source, fs: &FS{
-			RawFileSystem: fuse.NewDefaultRawFileSystem(), locks: locks, scope: ScopeHandle,
+		v := &movedView{t: t, source: source, svc: lockmgrtest.NewMemory()}
+		v.fs = &FS{
+			RawFileSystem: fuse.NewDefaultRawFileSystem(), locks: v.another(), scope: ScopeHandle, nameWait: DefaultNameWait,
 			log: slog.New(slog.DiscardHandler), backing: b, nodes: newNodes(b.root, b.inode, NewPool()),
-		}}
+		}
 		defer v.fs.nodes.close()
 		v.make("f")
 		test(v)
 	})
+}
+
+// another takes locks as another mount does.
+func (v *movedView) another() *lockmgr.Manager {
+	v.t.Helper()
+	m, err := lockmgr.New(v.t.Context(), lockmgr.Config{Backend: v.svc, Renew: renew.Config{TTL: 15 * time.Second, Clock: bubbleClock{}}})
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	v.t.Cleanup(func() { m.Close(context.WithoutCancel(v.t.Context())) })
+	return m
 }
 
 func (v *movedView) make(name string) {
