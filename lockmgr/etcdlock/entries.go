@@ -1,7 +1,6 @@
 package etcdlock
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -35,29 +34,11 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 	inodes := b.listed(resp.Responses[2].GetResponseRange().Kvs)
 	markHeld(files, trees)
 	markHeld(inodes, nil)
-	names := files
-	root := lockmgr.Key{Kind: lockmgr.Tree, Path: prefix}
-	for _, t := range trees {
-		if prefix == "" || root.Conflicts(t.Key) {
-			names = append(names, t)
-		}
-	}
-	if prefix != "" {
-		inodes = slices.DeleteFunc(inodes, func(i listed) bool {
-			return !slices.ContainsFunc(names, func(n listed) bool { return n.Holder.Owner == i.Holder.Owner })
-		})
-	}
-	slices.SortFunc(names, inOrder)
-	slices.SortFunc(inodes, inOrder)
 	var entries []lockmgr.Entry
-	for _, l := range append(names, inodes...) {
+	for _, l := range slices.Concat(files, trees, inodes) {
 		entries = append(entries, l.Entry)
 	}
-	return entries, nil
-}
-
-func inOrder(x, y listed) int {
-	return cmp.Or(cmp.Compare(x.Key.Path, y.Key.Path), cmp.Compare(x.Token, y.Token), cmp.Compare(x.Key.Kind, y.Key.Kind))
+	return lockmgr.Listing(entries, prefix), nil
 }
 
 // value is what an entry's key has for a value.

@@ -1,13 +1,10 @@
 package kubelease
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
-
-	"github.com/google/uuid"
 
 	"github.com/lockfs/lockfs/lockmgr"
 )
@@ -51,34 +48,15 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 // list returns what is held or waited for at prefix and below it, and the
 // directories above.
 func (s *state) list(prefix string) []lockmgr.Entry {
-	var names, inodes []lockmgr.Entry
-	listed := make(map[uuid.UUID]bool)
-	root := lockmgr.Key{Kind: lockmgr.Tree, Path: prefix}
+	var entries []lockmgr.Entry
 	for o := range maps.Values(s.objects) {
 		for i := range o.entries {
-			e := &o.entries[i]
-			if !s.lives(e) {
-				continue
-			}
-			le := lockmgr.Entry{Key: e.key, Mode: e.mode(), Holder: e.Holder, Token: e.Token, Held: s.holds(o, i)}
-			switch {
-			case e.key.Kind == lockmgr.Inode:
-				inodes = append(inodes, le)
-			case prefix == "" || root.Conflicts(e.key):
-				names = append(names, le)
-				listed[e.Owner] = true
+			if e := &o.entries[i]; s.lives(e) {
+				entries = append(entries, lockmgr.Entry{Key: e.key, Mode: e.mode(), Holder: e.Holder, Token: e.Token, Held: s.holds(o, i)})
 			}
 		}
 	}
-	if prefix != "" {
-		inodes = slices.DeleteFunc(inodes, func(e lockmgr.Entry) bool { return !listed[e.Holder.Owner] })
-	}
-	for _, list := range [][]lockmgr.Entry{names, inodes} {
-		slices.SortStableFunc(list, func(x, y lockmgr.Entry) int {
-			return cmp.Or(cmp.Compare(x.Key.Path, y.Key.Path), cmp.Compare(x.Token, y.Token), cmp.Compare(x.Key.Kind, y.Key.Kind))
-		})
-	}
-	return append(names, inodes...)
+	return lockmgr.Listing(entries, prefix)
 }
 
 // holds reports whether the entry at i of o is granted, as far as it can be

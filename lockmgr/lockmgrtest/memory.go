@@ -4,14 +4,11 @@
 package lockmgrtest
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/lockfs/lockfs/lockmgr"
 )
@@ -65,28 +62,11 @@ func (m *Memory) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, e
 	if err := m.answers(ctx); err != nil {
 		return nil, err
 	}
-	root := lockmgr.Key{Kind: lockmgr.Tree, Path: prefix}
-	var names, inodes []lockmgr.Entry
-	listed := make(map[uuid.UUID]bool)
+	var entries []lockmgr.Entry
 	for _, e := range m.entries {
-		le := lockmgr.Entry{Key: e.Key, Mode: e.Mode, Holder: e.holder, Token: e.Token, Held: len(m.ahead(e)) == 0}
-		switch {
-		case e.Key.Kind == lockmgr.Inode:
-			inodes = append(inodes, le)
-		case prefix == "" || root.Conflicts(e.Key):
-			names = append(names, le)
-			listed[e.Owner] = true
-		}
+		entries = append(entries, lockmgr.Entry{Key: e.Key, Mode: e.Mode, Holder: e.holder, Token: e.Token, Held: len(m.ahead(e)) == 0})
 	}
-	if prefix != "" {
-		inodes = slices.DeleteFunc(inodes, func(e lockmgr.Entry) bool { return !listed[e.Holder.Owner] })
-	}
-	for _, list := range [][]lockmgr.Entry{names, inodes} {
-		slices.SortStableFunc(list, func(x, y lockmgr.Entry) int {
-			return cmp.Or(cmp.Compare(x.Key.Path, y.Key.Path), cmp.Compare(x.Token, y.Token))
-		})
-	}
-	return append(names, inodes...), nil
+	return lockmgr.Listing(entries, prefix), nil
 }
 
 // Disconnect makes the service unreachable: requests fail with ErrUnavailable,

@@ -1,0 +1,34 @@
+package lockmgr
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/google/uuid"
+)
+
+// Listing returns those of entries that Backend.Entries has for prefix, in its
+// order.
+func Listing(entries []Entry, prefix string) []Entry {
+	var names, inodes []Entry
+	root := Key{Kind: Tree, Path: prefix}
+	owners := make(map[uuid.UUID]bool)
+	for _, e := range entries {
+		switch {
+		case e.Key.Kind == Inode:
+			inodes = append(inodes, e)
+		case prefix == "" || root.Conflicts(e.Key):
+			names = append(names, e)
+			owners[e.Holder.Owner] = true
+		}
+	}
+	if prefix != "" {
+		inodes = slices.DeleteFunc(inodes, func(e Entry) bool { return !owners[e.Holder.Owner] })
+	}
+	for _, list := range [][]Entry{names, inodes} {
+		slices.SortFunc(list, func(x, y Entry) int {
+			return cmp.Or(cmp.Compare(x.Key.Path, y.Key.Path), cmp.Compare(x.Token, y.Token), cmp.Compare(x.Key.Kind, y.Key.Kind))
+		})
+	}
+	return append(names, inodes...)
+}
