@@ -14,16 +14,7 @@ var program = command.Program{Name: "bench/fs", Modes: map[string]func([]string)
 	"view": serveView, "work": serveWork, "plain": execPlain,
 }}
 
-func main() {
-	program.Main(func(ctx context.Context, args []string) error {
-		o, err := parse(args)
-		if err != nil {
-			return command.Usage(err)
-		}
-		_, err = run(ctx, o)
-		return err
-	})
-}
+func main() { command.Main(program, parse, run) }
 
 // options are the command's flags.
 type options struct {

@@ -4,7 +4,6 @@ package command
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -33,29 +32,29 @@ func (p Program) RunMode() {
 	}
 }
 
-// Main runs a mode or the benchmark, and ends the process.
-func (p Program) Main(bench func(ctx context.Context, args []string) error) {
+// Main runs a mode or the benchmark, and ends the process. Its exit status is 2
+// after a mistake in the arguments.
+func Main[O, R any](p Program, parse func(args []string) (O, error), run func(context.Context, O) (R, error)) {
 	p.RunMode()
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		p.report(err)
+		os.Exit(2)
+	}
 	// What was mounted and started has to go: a second signal does not end the
 	// program either, nor does a reader of the table that has read enough.
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
-	err := bench(ctx, os.Args[1:])
-	stop()
+	defer stop()
+	_, err = run(ctx, o)
 	p.exit(err)
 }
 
-// Usage marks what is wrong with the arguments: the exit status is 2.
-func Usage(err error) error { return usageError{err} }
-
-type usageError struct{ error }
-
 func (p Program) exit(err error) {
-	if err == nil {
-		os.Exit(0)
+	if err != nil {
+		p.report(err)
+		os.Exit(1)
 	}
-	fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err)
-	if errors.As(err, new(usageError)) {
-		os.Exit(2)
-	}
-	os.Exit(1)
+	os.Exit(0)
 }
+
+func (p Program) report(err error) { fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err) }
