@@ -14,6 +14,25 @@ func (v *volume) waitFor(path string) {
 	eventually(v.t, "somebody waits for "+path, func() bool { return v.waiting(path) == 1 })
 }
 
+// openBehind has the waiter open f, which holds 4 bytes, while the holder appends 4
+// more by path, and returns the descriptor when the holder has closed f.
+func (v *volume) openBehind(holder *agent, path string, waiter *agent, open call) int {
+	v.t.Helper()
+	fd := holder.open(path, wronly|appends)
+	pending := waiter.start(open)
+	v.waitFor("f")
+	holder.must(call{Op: "write", FD: fd, Data: "two\n"})
+	holder.must(call{Op: "close", FD: fd})
+	opened := await(v.t, "open", pending)
+	if opened.Errno != 0 {
+		v.t.Fatalf("open: %v", opened.Err())
+	}
+	if size := waiter.must(call{Op: "size", FD: opened.N}); size != 8 {
+		v.t.Errorf("fstat says %d bytes, want 8", size)
+	}
+	return opened.N
+}
+
 // While the waiter waits in open, its kernel's idea of the file grows stale: the
 // holder appends. The waiter must write behind, see the new size, and seek to it.
 func TestWaiterSeesWhatTheHolderWrote(t *testing.T) {
@@ -28,25 +47,14 @@ func TestWaiterSeesWhatTheHolderWrote(t *testing.T) {
 			if got := waiter.do(call{Op: "pread", FD: r, N: 100}); got.Data != "one\n" {
 				t.Fatalf("read %q", got.Data)
 			}
-			fd := holder.open(a.path("f"), wronly|appends)
-			pending := waiter.start(call{Op: "open", Path: b.path("f"), Flags: flags})
-			v.waitFor("f")
-			holder.must(call{Op: "write", FD: fd, Data: "two\n"})
-			holder.must(call{Op: "close", FD: fd})
-			opened := await(t, "open", pending)
-			if opened.Errno != 0 {
-				t.Fatalf("open: %v", opened.Err())
-			}
-			if size := waiter.must(call{Op: "size", FD: opened.N}); size != 8 {
-				t.Errorf("fstat says %d bytes, want 8", size)
-			}
+			fd := v.openBehind(holder, a.path("f"), waiter, call{Op: "open", Path: b.path("f"), Flags: flags})
 			if flags&appends == 0 {
-				if end := waiter.must(call{Op: "seek", FD: opened.N, Flags: unix.SEEK_END}); end != 8 {
+				if end := waiter.must(call{Op: "seek", FD: fd, Flags: unix.SEEK_END}); end != 8 {
 					t.Errorf("the end is at %d, want 8", end)
 				}
 			}
-			waiter.must(call{Op: "write", FD: opened.N, Data: "three\n"})
-			waiter.must(call{Op: "close", FD: opened.N})
+			waiter.must(call{Op: "write", FD: fd, Data: "three\n"})
+			waiter.must(call{Op: "close", FD: fd})
 			if got := v.read("f"); got != "one\ntwo\nthree\n" {
 				t.Errorf("the file holds %q", got)
 			}
@@ -63,20 +71,9 @@ func TestReopenWithoutLookup(t *testing.T) {
 	v.write("f", "one\n")
 	holder, waiter := newAgent(t), newAgent(t)
 	r := waiter.open(b.path("f"), rdonly)
-	fd := holder.open(a.path("f"), wronly|appends)
-	pending := waiter.start(call{Op: "open", Path: procFD(r), Flags: wronly | appends})
-	v.waitFor("f")
-	holder.must(call{Op: "write", FD: fd, Data: "two\n"})
-	holder.must(call{Op: "close", FD: fd})
-	opened := await(t, "open", pending)
-	if opened.Errno != 0 {
-		t.Fatalf("open: %v", opened.Err())
-	}
-	if size := waiter.must(call{Op: "size", FD: opened.N}); size != 8 {
-		t.Errorf("fstat says %d bytes, want 8", size)
-	}
-	waiter.must(call{Op: "write", FD: opened.N, Data: "three\n"})
-	waiter.must(call{Op: "close", FD: opened.N})
+	fd := v.openBehind(holder, a.path("f"), waiter, call{Op: "open", Path: procFD(r), Flags: wronly | appends})
+	waiter.must(call{Op: "write", FD: fd, Data: "three\n"})
+	waiter.must(call{Op: "close", FD: fd})
 
 	// And when the file has another name by now.
 	if err := os.Rename(filepath.Join(v.source, "f"), filepath.Join(v.source, "g")); err != nil {

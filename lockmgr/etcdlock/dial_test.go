@@ -2,7 +2,6 @@ package etcdlock_test
 
 import (
 	"context"
-	"encoding/pem"
 	"errors"
 	"io"
 	"log"
@@ -20,15 +19,20 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
+// webServer has TLS and is no etcd.
+func webServer(t *testing.T, errorLog io.Writer) *httptest.Server {
+	s := httptest.NewUnstartedServer(nil)
+	s.EnableHTTP2 = true
+	s.Config.ErrorLog = log.New(errorLog, "", 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
 func TestDialErrors(t *testing.T) {
-	tls := httptest.NewUnstartedServer(nil)
-	tls.EnableHTTP2 = true
-	tls.Config.ErrorLog = log.New(io.Discard, "", 0)
-	tls.StartTLS()
-	defer tls.Close()
+	tls := webServer(t, io.Discard)
 	cert := filepath.Join(t.TempDir(), "ca.pem")
-	block := &pem.Block{Type: "CERTIFICATE", Bytes: tls.Certificate().Raw}
-	if err := os.WriteFile(cert, pem.EncodeToMemory(block), 0o600); err != nil {
+	if err := os.WriteFile(cert, certificatePEM(tls.Certificate().Raw), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {

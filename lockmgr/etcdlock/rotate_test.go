@@ -8,9 +8,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"log"
 	"math/big"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -64,12 +62,8 @@ func (h handshakeErrors) Write(line []byte) (int, error) {
 
 // A CA that is replaced is what the next connection goes by.
 func TestRotatedCA(t *testing.T) {
-	server := httptest.NewUnstartedServer(nil)
-	server.EnableHTTP2 = true
 	refused := make(handshakeErrors, 1)
-	server.Config.ErrorLog = log.New(refused, "", 0)
-	server.StartTLS()
-	defer server.Close()
+	server := webServer(t, refused)
 	ca := filepath.Join(t.TempDir(), "ca.crt")
 	replace(t, ca, certificatePEM(anyCA(t)))
 	result := make(chan error, 1)
