@@ -68,6 +68,7 @@ func TestInKubernetes(t *testing.T) {
 		{"ServiceStops", TestMajorityLost},
 		{"CutOffForShort", TestCutOffForShort},
 		{"CutOffForLong", TestCutOffForLong},
+		{"ServersOfOneStore", TestServersOfOneStore},
 		{"FaultsAtRandom", TestFaultsAtRandom},
 	} {
 		t.Run(test.name, test.run)

@@ -199,3 +199,28 @@ func storedLease(value []byte) (*coordinationv1.Lease, error) {
 	}
 	return lease, lease.Unmarshal(object.Raw)
 }
+
+// API servers of one etcd have a cache each, and one may be behind. Mounts are
+// on either, and one moves to and fro.
+func TestServersOfOneStore(t *testing.T) {
+	l := newLeases(t)
+	other, err := l.server.Beside()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(other.Kill)
+	elsewhere := &leases{t, other, l.space, l.client}
+	tr, w := newTrial(t, l, "--wait", "-1"), newWire(t, l)
+	for _, m := range []*mount{tr.mount("a"), tr.mount("b", w.flag), tr.mount("c", elsewhere.flag(elsewhere.addresses()))} {
+		tr.load(m)
+	}
+	tr.goesOn("on two servers")
+	for round, end := 0, time.Now().Add(long(t)); round < 2 || time.Now().Before(end); round++ {
+		w.cut()
+		w.move([]*leases{elsewhere, l}[round%2].addresses())
+		w.mend()
+		tr.goesOn("moved to the other")
+	}
+	tr.finish()
+	tr.spared()
+}

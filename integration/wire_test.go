@@ -20,10 +20,11 @@ type wire struct {
 
 // wireEnd stands for one address.
 type wireEnd struct {
-	wire       *wire
-	listen, to string
+	wire   *wire
+	listen string
 
 	mu       sync.Mutex
+	to       string
 	listener net.Listener // nil while it is cut
 	conns    []net.Conn
 	running  sync.WaitGroup
@@ -67,6 +68,15 @@ func (w *wire) cut() {
 	}
 }
 
+// move has it lead to other addresses, while it is cut.
+func (w *wire) move(addresses []string) {
+	for i, e := range w.ends {
+		e.mu.Lock()
+		e.to = addresses[i]
+		e.mu.Unlock()
+	}
+}
+
 // mend undoes cut.
 func (w *wire) mend() {
 	w.t.Helper()
@@ -88,7 +98,10 @@ func (e *wireEnd) serve(l net.Listener) {
 		if err != nil {
 			return
 		}
-		far, err := net.Dial("tcp", e.to)
+		e.mu.Lock()
+		to := e.to
+		e.mu.Unlock()
+		far, err := net.Dial("tcp", to)
 		if err != nil {
 			near.Close()
 			continue

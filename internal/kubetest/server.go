@@ -168,6 +168,17 @@ func (s *Server) Restart() error {
 	return s.Ready()
 }
 
+// Beside returns another API server on the etcd of an own one, to be stopped first.
+func (s *Server) Beside() (*Server, error) {
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	other := &Server{Config: rest.CopyConfig(s.Config), Store: s.Store, dir: s.dir, port: ports[0]}
+	other.Config.Host = "https://127.0.0.1:" + strconv.Itoa(other.port)
+	return other, other.Restart()
+}
+
 // Ready returns when the API server serves.
 func (s *Server) Ready() error {
 	core, err := coreclient.NewForConfig(s.Config)
