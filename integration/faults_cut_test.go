@@ -59,18 +59,23 @@ func TestCutOffForLong(t *testing.T) {
 
 			s.sever(w)
 			severed := time.Now()
+			granted := heir.start(call{Op: "open", Path: a.path("held"), Flags: wronly | appends})
 			written := "" // by the holder, and confirmed
 			eventually(t, "a write fails", func() bool {
+				over := len(granted) > 0
 				r := holder.do(call{Op: "write", FD: fd, Data: "x"})
 				if r.Errno == 0 {
 					written += "x"
 				} else if r.Errno != unix.EIO {
 					t.Fatalf("write: %v, want EIO", r.Err())
 				}
+				if over && r.Errno == 0 {
+					t.Fatal("a write succeeds that was begun after the next owner's grant")
+				}
 				return r.Errno != 0
 			})
 			lost := time.Now()
-			next := heir.open(a.path("held"), wronly|appends)
+			next := await(t, "open", granted).N
 			t.Logf("EIO after %v, the next owner after %v", lost.Sub(severed).Round(100*time.Millisecond), time.Since(severed).Round(100*time.Millisecond))
 			heir.must(call{Op: "write", FD: next, Data: "heir's"})
 			holder.fails(call{Op: "write", FD: fd, Data: "late"}, unix.EIO)
