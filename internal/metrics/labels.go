@@ -15,6 +15,9 @@ func modeName(m lockmgr.Mode) string {
 	return "exclusive"
 }
 
+// requestUnavailable is the result of a request that the lock service did not answer.
+const requestUnavailable = "unavailable"
+
 // requestResult says what came of a request.
 func requestResult(e lockmgr.RequestEnded) string {
 	switch err := e.Err; {
@@ -29,7 +32,7 @@ func requestResult(e lockmgr.RequestEnded) string {
 	case errors.Is(err, lockmgr.ErrContended):
 		return "contended"
 	case errors.Is(err, lockmgr.ErrUnavailable):
-		return "unavailable"
+		return requestUnavailable
 	}
 	return "failed"
 }

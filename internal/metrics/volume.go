@@ -68,6 +68,9 @@ func newVolume(namespace, name string) *Volume {
 	for _, result := range []string{"ok", "failed"} {
 		v.renewals.WithLabelValues(result)
 	}
+	for _, mode := range []lockmgr.Mode{lockmgr.Exclusive, lockmgr.Shared} {
+		v.requests.WithLabelValues(modeName(mode), requestUnavailable)
+	}
 	return v
 }
 
