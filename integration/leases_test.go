@@ -212,7 +212,7 @@ func TestServersOfOneStore(t *testing.T) {
 	elsewhere := &leases{t, other, l.space, l.client}
 	tr, w := newTrial(t, l, "--wait", "-1"), newWire(t, l)
 	for _, m := range []*mount{tr.mount("a"), tr.mount("b", w.flag), tr.mount("c", elsewhere.flag(elsewhere.addresses()))} {
-		tr.load(m)
+		tr.work(m, 2)
 	}
 	tr.goesOn("on two servers")
 	for round, end := 0, time.Now().Add(long(t)); round < 2 || time.Now().Before(end); round++ {
