@@ -17,8 +17,8 @@ type Backend interface {
 
 	// Entries returns what is held or waited for at prefix and below it, and
 	// the directories above, in order of path and then of token; the empty
-	// prefix is the whole volume. Entries of inodes come last: all of the volume's, or those that were
-	// taken together with a name that is listed.
+	// prefix is the whole volume. Entries of inodes come last: all of the
+	// volume's, or those that were taken together with a name that is listed.
 	Entries(ctx context.Context, prefix string) ([]Entry, error)
 
 	Breaker
