@@ -169,30 +169,30 @@ func (tr *trial) goesOn(what string) {
 	}
 	for _, w := range tr.writers {
 		if !w.ended && w.config.Most == 0 {
-			eventually(tr.t, w.config.Name+" has its file open again", w.atWork)
+			eventually(tr.t, w.config.Name+" has its file open again", func() bool { return w.atWork() != "" })
 		}
 	}
 }
 
-// atWork reports whether the writer has a file open, and writes to it.
-func (w *recorded) atWork() bool {
+// atWork is the hold of a file that the writer has open and writes to, "" if
+// there is none.
+func (w *recorded) atWork() (hold string) {
 	ops := w.history()
-	for _, o := range ops[max(0, len(ops)-3):] {
+	if len(ops) < 4 {
+		return ""
+	}
+	for _, o := range ops[len(ops)-3:] {
 		if o.Kind != wrote || o.Errno != 0 {
-			return false
+			return ""
 		}
 	}
-	return len(ops) > 3
+	return ops[len(ops)-1].Hold
 }
 
 // letGo tells a writer that stays to let go of what it has, once: a second word
 // would be of what it has next.
 func (w *recorded) letGo() {
-	if w.config.Most > 0 || !w.atWork() {
-		return
-	}
-	ops := w.history()
-	if hold := ops[len(ops)-1].Hold; hold != w.toLeave {
+	if hold := w.atWork(); w.config.Most == 0 && hold != "" && hold != w.toLeave {
 		w.toLeave = hold
 		_, _ = w.in.Write([]byte("\n"))
 	}
