@@ -147,7 +147,7 @@ func TestSweepOfMany(t *testing.T) {
 	name := newName()
 	etcd := raw{dial(t), name}
 	var ops []clientv3.Op
-	for range 2100 {
+	for range 1100 { // more than a page
 		ops = append(ops, clientv3.OpPut(etcd.file("f")+uuid.NewString(), "{}"))
 	}
 	for chunk := range slices.Chunk(ops, 100) {
