@@ -355,8 +355,10 @@ func TestList(t *testing.T) {
 			t.Errorf("ls -o wide lacks %q:\n%s", want, wide)
 		}
 	}
-	if status, stdout, _ := outcome(t, v.command("version")); status != 0 || !strings.HasPrefix(stdout, "lockfs ") {
-		t.Errorf("version: %d %q", status, stdout)
+	for _, arg := range []string{"version", "--version"} {
+		if status, stdout, _ := outcome(t, v.command(arg)); status != 0 || !strings.HasPrefix(stdout, "lockfs ") || strings.Count(stdout, "\n") != 1 {
+			t.Errorf("%s: exit status %d, %q", arg, status, stdout)
+		}
 	}
 }
 

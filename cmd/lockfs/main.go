@@ -79,6 +79,7 @@ func newRoot() *cobra.Command {
 		Long: `lockfs puts a view over a shared directory on every node. In the view, opening a
 file for write takes a cluster-wide lock, which is released when the file is
 closed. Programs need no change.`,
+		Version:       buildVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
@@ -86,6 +87,7 @@ closed. Programs need no change.`,
 			return usage(fmt.Errorf("which command? See '%s --help'", cmd.CommandPath()))
 		},
 	}
+	root.SetVersionTemplate(versionLine())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
 	})
