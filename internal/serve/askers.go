@@ -2,8 +2,8 @@ package serve
 
 import (
 	"fmt"
-	"math"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,11 +15,14 @@ import (
 //
 // They are made before anything is opened, and stay: to part with the
 // descriptors is to close them, which flushes what was written to a file on a
-// network volume, and hangs where the volume does.
+// network volume, and hangs where the volume does. They keep what was there
+// before, most of all Go's own: any thread may have to wake the one that polls
+// for timers, and the process ends, without a word, if it cannot.
 type askers chan func(parted error)
 
 // newAskers returns n of them, for as long as the process lives.
 func newAskers(n int) askers {
+	time.Sleep(time.Nanosecond) // Go opens what it polls with when first there is a timer
 	a := make(askers)
 	for range n {
 		ready := make(chan struct{})
@@ -53,9 +56,9 @@ func (a askers) serve(ready chan<- struct{}) {
 		close(ready)
 		return
 	}
-	err := unix.CloseRange(0, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
-	if err != nil { // before Linux 5.9
-		err = fmt.Errorf("cannot ask the view: close_range: %w", err)
+	err := unix.Unshare(unix.CLONE_FILES)
+	if err != nil {
+		err = fmt.Errorf("cannot ask the view: unshare: %w", err)
 	}
 	close(ready)
 	for ask := range a {

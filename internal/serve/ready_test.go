@@ -6,12 +6,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,15 +124,16 @@ func TestKilledWhileItAsksItself(t *testing.T) {
 	}
 }
 
-// Askers have no descriptors, and take none from the others.
+// Askers have no descriptor that was opened after they were made, and take none
+// from the others.
 func TestAskersHaveNoDescriptors(t *testing.T) {
-	f, err := os.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
 	for range 50 {
-		err := newAskers(1).do(func() error {
+		by := newAskers(1)
+		f, err := os.Open("/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = by.do(func() error {
 			if unix.Gettid() == unix.Getpid() {
 				return errors.New("on the main thread")
 			}
@@ -143,7 +146,27 @@ func TestAskersHaveNoDescriptors(t *testing.T) {
 		if _, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err != nil {
 			t.Fatal(err)
 		}
+		f.Close()
 	}
+}
+
+// An asker is a thread of Go's like others, which wakes the one that waits for the
+// next timer. If it cannot, the process ends with status 2 and no word: this one.
+func TestAskersAndTimers(t *testing.T) {
+	by := newAskers(2)
+	var working sync.WaitGroup
+	for range 8 {
+		working.Go(func() {
+			for range 2000 {
+				_ = by.do(func() error {
+					time.AfterFunc(50*time.Microsecond, func() {})
+					return nil
+				})
+				time.Sleep(rand.N(100 * time.Microsecond))
+			}
+		})
+	}
+	working.Wait()
 }
 
 func TestReadyz(t *testing.T) {
