@@ -40,9 +40,10 @@ func newDisk(dir string) (string, error) {
 	return disk, nil
 }
 
-// removeDisk unmounts what newDisk has mounted, if it has.
+// removeDisk unmounts what newDisk has mounted, if it has. Somebody's df that
+// looks into it at this moment keeps the disk for that long, not us.
 func removeDisk(dir string) error {
-	err := unix.Unmount(filepath.Join(dir, "disk"), 0)
+	err := unix.Unmount(filepath.Join(dir, "disk"), unix.MNT_DETACH)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // not mounted
 		return nil
 	}
