@@ -35,7 +35,8 @@ func (b *Backend) awaitGone(ctx context.Context, g lockmgr.Grant) error {
 	defer watch.stop()
 	stands := clientv3.Compare(clientv3.CreateRevision(entry), "=", g.Token)
 	for {
-		resp, err := b.txn(ctx, []clientv3.Cmp{stands}, nil, nil)
+		// Comparisons alone are answered by any member from what it has seen so far.
+		resp, err := b.txn(ctx, []clientv3.Cmp{stands}, []clientv3.Op{clientv3.OpGet(entry, clientv3.WithKeysOnly())}, nil)
 		if err != nil || !resp.Succeeded {
 			return err
 		}
