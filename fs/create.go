@@ -57,7 +57,7 @@ func (c *creation) run(cancel <-chan struct{}, out *fuse.CreateOut) fuse.Status 
 		s := c.create(cancel, key, out)
 		switch {
 		case s == exists && c.in.Flags&unix.O_EXCL == 0:
-			if c.visit.stage == fresh {
+			if c.visit.maySend() {
 				return stale
 			}
 			// It has been sent to look, and did not find what is here again.

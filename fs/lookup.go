@@ -1,6 +1,8 @@
 package fs
 
 import (
+	"time"
+
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
@@ -22,12 +24,13 @@ func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse
 	if f.hidden(dir, name) {
 		return fuse.ENOENT
 	}
+	asked := time.Now()
 	s := f.enter(dir, name, out)
 	found := uint64(0)
 	if s.Ok() {
 		found = out.NodeId
 	}
-	f.parked.looked(in.Pid, found)
+	f.parked.looked(in.Pid, asked, found)
 	return s
 }
 

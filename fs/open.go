@@ -100,7 +100,7 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 	}
 	// The request does not say by which name, and the kernel may mean one that is
 	// gone. It looks again, and the last name looked up is meant.
-	if o.visit.stage == fresh && (f.severalNames(n) || f.nodes.justMoved(n)) {
+	if o.visit.maySend() && (f.severalNames(n) || f.nodes.justMoved(n)) {
 		return stale
 	}
 	for range mendTries {
@@ -131,7 +131,7 @@ func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 			f.nodes.unname(n, d)
 		}
 	}
-	if misled && o.visit.stage == fresh {
+	if misled && o.visit.maySend() {
 		return stale
 	}
 	f.noteRead(n)
@@ -176,7 +176,7 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 func (o *opening) misled(hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 	f, n := o.fs, o.node
 	switch {
-	case o.visit.stage != fresh && f.mendAbove(n):
+	case !o.visit.maySend() && f.mendAbove(n):
 		// It has looked, from where it stands: a directory above has moved.
 		return fuse.OK, false
 	case o.visit.stage != nameless:
@@ -224,7 +224,7 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 	file, err := o.reopen(fd)
 	if err == unix.ESTALE {
 		// The volume's server has lost the file that its client still names.
-		if o.visit.stage == fresh {
+		if o.visit.maySend() {
 			o.park(hold)
 			return stale, true
 		}
@@ -258,7 +258,7 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 		// While we waited the last holder may have written. A mapping goes by
 		// the size that the kernel looked up before.
 		believes := n.belief(&st, writeDoubtFor)
-		if believes == outdated && o.visit.stage == fresh {
+		if believes == outdated && o.visit.maySend() {
 			o.park(hold)
 			return stale, true
 		}

@@ -21,16 +21,19 @@ type stage uint8
 const (
 	// fresh: an ESTALE of now is the first of its system call, if that means a name.
 	fresh stage = iota
-	// retried: perhaps the second try of a system call, or the program's next. It
-	// has looked, and means the name that it found.
+	// unsure: a system call of its own, most likely, or the second try of one that
+	// took long. It means a name, if it is the second try.
+	unsure
+	// retried: the second try of a system call. It has looked, and means the name
+	// that it found.
 	retried
 	// nameless: it was sent to look, and did not: it reopens a descriptor.
 	nameless
 )
 
 // parkFor is how long a lock is kept for a thread that was sent to look, and how
-// long what comes without a look counts as the same system call. It comes back in
-// microseconds, or was killed on the way.
+// long after an answer the thread's next request counts as of the same system
+// call. It comes in microseconds, or the call has failed on the way.
 const parkFor = time.Second
 
 // parking knows the threads whose last OPEN or CREATE was answered ESTALE, so
@@ -41,13 +44,13 @@ type parking struct {
 	sweepAt int              // len(threads) at which the dead are forgotten. GUARDED_BY(mu)
 }
 
-// sent is one ESTALE, and what its thread has done since. It is not forgotten
-// while the thread lives: of a daemon that was frozen no time is too long.
+// sent is one ESTALE, and what its thread has done since.
 type sent struct {
-	first  bool // it was the first of its system call, if that means a name
-	when   time.Time
-	looked bool   // it has looked something up since
-	found  uint64 // the node that it found last; 0 for none
+	stage  stage     // of the visit that was answered ESTALE
+	when   time.Time // of the thread's last answer
+	looked bool      // it has looked something up since
+	over   bool      // and that was not all of one system call
+	found  uint64    // the node that it found last; 0 for none
 	hold   *lockmgr.Hold
 	mode   lockmgr.Mode
 }
@@ -74,15 +77,28 @@ func (p *parking) come(tid uint32, node uint64) visit {
 	if s == nil {
 		return v
 	}
-	switch {
-	case s.looked && s.found == node:
-		v.stage = retried
-	case s.first && !s.looked && time.Since(s.when) < parkFor:
-		v.stage = nameless
-	}
+	v.stage = s.next(node)
 	v.hold, v.mode, s.hold = s.hold, s.mode, nil
 	return v
 }
+
+// next is the stage of the thread's OPEN of a node, or of its CREATE (0).
+func (s *sent) next(node uint64) stage {
+	soon := time.Since(s.when) < parkFor
+	switch {
+	case !s.looked && s.stage == fresh && soon:
+		return nameless
+	case !s.looked || s.found != node:
+		return fresh // a try that follows an ESTALE has looked for what it opens
+	case s.over || !soon || s.stage == retried:
+		return unsure
+	}
+	return retried
+}
+
+// maySend says whether an ESTALE of now is, most likely, the first of its system
+// call, so that the thread comes back.
+func (v *visit) maySend() bool { return v.stage == fresh || v.stage == unsure }
 
 // fetch returns the lock that was parked for the visit, nil unless it is what is
 // wanted now.
@@ -112,7 +128,7 @@ func (v *visit) drop() {
 // leave ends a visit that is about to be answered with s. Its lock is parked if
 // the thread is sure to come back, else released.
 func (p *parking) leave(v visit, s fuse.Status) {
-	if s != stale || v.stage != fresh {
+	if s != stale || !v.maySend() {
 		v.drop()
 	}
 	if v.tid == 0 {
@@ -124,7 +140,7 @@ func (p *parking) leave(v visit, s fuse.Status) {
 		delete(p.threads, v.tid)
 		return
 	}
-	now := &sent{first: v.stage == fresh, when: time.Now(), hold: v.hold, mode: v.mode}
+	now := &sent{stage: v.stage, when: time.Now(), hold: v.hold, mode: v.mode}
 	if p.threads == nil {
 		p.threads = make(map[uint32]*sent)
 	}
@@ -135,13 +151,20 @@ func (p *parking) leave(v visit, s fuse.Status) {
 	p.sweep()
 }
 
-// looked notes what a thread found under a name: a node, or 0.
-func (p *parking) looked(tid uint32, node uint64) {
+// looked notes what a thread found under a name that it asked for at the time
+// asked: a node, or 0.
+func (p *parking) looked(tid uint32, asked time.Time, node uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.threads[tid]; s != nil {
-		s.looked, s.found = true, node
+	s := p.threads[tid]
+	if s == nil {
+		return
 	}
+	// A system call that does not find a name ends there, or creates the file.
+	if asked.Sub(s.when) >= parkFor || s.looked && s.found == 0 && node != 0 {
+		s.over = true
+	}
+	s.looked, s.when, s.found = true, time.Now(), node
 }
 
 // expire lets a lock go that nobody came back for.

@@ -21,7 +21,7 @@ func (bubbleClock) Now() boottime.Instant { return boottime.Instant(time.Now().U
 const someNode, otherNode = 7, 8
 
 // What an OPEN can be goes by what its thread has done since it was answered
-// ESTALE, for however long that is.
+// ESTALE.
 func TestStages(t *testing.T) {
 	const tid = 1 // lives
 	type step func(p *parking)
@@ -35,19 +35,32 @@ func TestStages(t *testing.T) {
 			p.leave(v, s)
 		}
 	}
-	finds := func(node uint64) step { return func(p *parking) { p.looked(tid, node) } }
+	takes := func(d time.Duration, node uint64) step {
+		return func(p *parking) {
+			asked := time.Now()
+			time.Sleep(d)
+			p.looked(tid, asked, node)
+		}
+	}
+	finds := func(node uint64) step { return takes(0, node) }
 	waits := func(d time.Duration) step { return func(*parking) { time.Sleep(d) } }
 	for name, steps := range map[string][]step{
-		"a name, found again":                    {open(fresh, stale), finds(someNode), open(retried, fuse.OK), open(fresh, fuse.OK)},
-		"a name, after a long freeze":            {open(fresh, stale), waits(time.Hour), finds(someNode), waits(time.Hour), open(retried, stale)},
+		"a name, found again":                    {open(fresh, stale), finds(otherNode), finds(someNode), open(retried, fuse.OK), open(fresh, fuse.OK)},
+		"a name on a volume that is slow":        {open(fresh, stale), takes(time.Hour, otherNode), takes(time.Hour, someNode), open(retried, fuse.OK)},
 		"a name that has gone":                   {open(fresh, stale), finds(0), open(fresh, fuse.OK)},
 		"another name":                           {open(fresh, stale), finds(otherNode), open(fresh, fuse.OK)},
-		"the call after one that failed":         {open(fresh, stale), finds(someNode), open(retried, stale), open(fresh, stale), finds(someNode), open(retried, fuse.OK)},
 		"a descriptor":                           {open(fresh, stale), open(nameless, fuse.OK), open(fresh, fuse.OK)},
 		"a descriptor, and then a name":          {open(fresh, stale), open(nameless, stale), open(fresh, stale), finds(someNode), open(retried, fuse.OK)},
 		"a descriptor, after a failed call":      {open(fresh, stale), finds(someNode), open(retried, stale), open(fresh, stale), open(nameless, fuse.OK)},
 		"who was killed, and a thread like it":   {open(fresh, stale), waits(parkFor), open(fresh, stale)},
 		"a lookup that no ESTALE has called for": {finds(someNode), open(fresh, fuse.OK)},
+		// What has looked may be the next call, by a name that the kernel remembers.
+		"the call after one that failed": {open(fresh, stale), finds(someNode), open(retried, stale), open(fresh, stale), finds(someNode), open(retried, fuse.OK)},
+		"the call after one that failed, which looks": {open(fresh, stale), finds(someNode), open(retried, stale), finds(someNode), open(unsure, stale), finds(someNode), open(retried, stale),
+			finds(someNode), open(unsure, stale), open(fresh, stale), open(nameless, fuse.OK)},
+		"the call after one that found nothing": {open(fresh, stale), finds(0), finds(someNode), open(unsure, stale), finds(someNode), open(retried, fuse.OK)},
+		"a name, after a long freeze":           {open(fresh, stale), waits(time.Hour), finds(someNode), open(unsure, stale), finds(someNode), open(retried, fuse.OK)},
+		"a name, and then a long freeze":        {open(fresh, stale), finds(someNode), waits(time.Hour), open(unsure, stale), open(fresh, fuse.OK)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(*testing.T) {
@@ -55,7 +68,7 @@ func TestStages(t *testing.T) {
 				for _, s := range steps {
 					s(&p)
 				}
-				p.looked(tid+1, someNode)
+				p.looked(tid+1, time.Now(), someNode)
 				if v := p.come(tid+1, someNode); v.stage != fresh {
 					t.Errorf("another thread is at stage %d", v.stage)
 				}
@@ -131,7 +144,7 @@ func TestParking(t *testing.T) {
 		for what, end := range map[string]func(){
 			"that nobody fetched":         func() { time.Sleep(parkFor + time.Millisecond) },
 			"that was not needed":         func() { p.leave(p.come(tid, someNode), fuse.OK) },
-			"whose caller got the ESTALE": func() { p.looked(tid, someNode); p.leave(p.come(tid, someNode), stale) },
+			"whose caller got the ESTALE": func() { p.looked(tid, time.Now(), someNode); p.leave(p.come(tid, someNode), stale) },
 		} {
 			park()
 			end()
@@ -152,7 +165,7 @@ func TestParkingForgetsTheDead(t *testing.T) {
 	for i := range uint32(10_000) {
 		p.leave(p.come(noThread+i, someNode), stale)
 	}
-	p.looked(me, someNode)
+	p.looked(me, time.Now(), someNode)
 	if len(p.threads) > 200 || p.come(me, someNode).stage != retried {
 		t.Errorf("%d threads are known", len(p.threads))
 	}

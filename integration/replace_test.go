@@ -248,3 +248,35 @@ func TestParentReplacedDuringWait(t *testing.T) {
 		t.Errorf("the old file holds %q, the new one %q", old, now)
 	}
 }
+
+// A program whose open of a file ended without one, since its holder has removed
+// it, opens another file by a name that its kernel remembers. Another mount has put
+// the directory away since, and made a new one: the program gets the new one's file.
+func TestDirectoryReplacedAfterAFailedOpen(t *testing.T) {
+	v := newVolume(t, "--wait", "-1")
+	a, b := v.mount("a"), v.mount("b")
+	one, two := newAgent(t), newAgent(t)
+	two.must(call{Op: "mkdir", Path: b.path("d")})
+	v.write("d/y", "old\n")
+	fd := two.open(b.path("d/x"), wronly|create)
+	pending := one.start(call{Op: "open", Path: a.path("d/x"), Flags: wronly})
+	v.waitFor("d/x")
+	two.must(call{Op: "unlink", Path: b.path("d/x")})
+	two.must(call{Op: "close", FD: fd})
+	if r := await(t, "open", pending); r.Errno != unix.ENOENT {
+		t.Fatalf("open of what was removed: %v, want ENOENT", r.Err())
+	}
+
+	// The lock that was kept for the open to come again.
+	eventually(t, "nothing is locked", func() bool { return len(v.ls()) == 0 })
+	one.must(call{Op: "mode", Path: a.path("d/y")}) // its kernel knows it now
+	two.must(call{Op: "rename", Path: b.path("d"), Path2: b.path("away")})
+	two.must(call{Op: "mkdir", Path: b.path("d")})
+	v.write("d/y", "new\n")
+	fd = one.open(a.path("d/y"), wronly|appends)
+	one.must(call{Op: "write", FD: fd, Data: "one\n"})
+	one.must(call{Op: "close", FD: fd})
+	if away, now := v.read("away/y"), v.read("d/y"); away != "old\n" || now != "new\none\n" {
+		t.Errorf("the file that was put away holds %q, the new one %q", away, now)
+	}
+}
