@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -272,7 +273,8 @@ func (tr *trial) readEntries(h *history) {
 	tr.t.Helper()
 	ctx, cancel := context.WithTimeout(tr.t.Context(), callTimeout)
 	defer cancel()
-	now, err := tr.service.store().Put(ctx, "/end", "")
+	store := tr.service.store()
+	now, err := store.Put(ctx, "/end", "")
 	if err != nil {
 		tr.t.Fatal(err)
 	}
@@ -281,12 +283,21 @@ func (tr *trial) readEntries(h *history) {
 		p.entries[file], p.ends[file] = make(map[int64]entry), make(map[int64]int64)
 	}
 	note := tr.service.reader(tr, p)
-	watch := tr.service.store().Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(tr.begin), clientv3.WithPrevKV())
-	for at := int64(0); at < now.Header.Revision; {
-		resp, ok := <-watch
+	watch := func(rev int64) clientv3.WatchChan {
+		return store.Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(rev), clientv3.WithPrevKV())
+	}
+	told := watch(tr.begin)
+	for at := tr.begin - 1; at < now.Header.Revision; {
+		resp, ok := <-told
 		switch {
 		case ok && resp.CompactRevision != 0:
 			return
+		case ok && resp.Canceled && strings.Contains(resp.Err().Error(), rpctypes.ErrInvalidAuthToken.Error()):
+			// It went to a member that has not heard of the login yet.
+			if _, err := store.Get(ctx, "/end"); err != nil {
+				tr.t.Fatal(err)
+			}
+			told = watch(at + 1)
 		case !ok || resp.Err() != nil:
 			tr.t.Fatalf("watch of the past: %v", resp.Err())
 		}
