@@ -28,7 +28,6 @@ const (
 
 // flawedKV breaks the comparing Txns it was told to break, and counts all.
 type flawedKV struct {
-	clientv3.KV
 	sent atomic.Int64
 
 	mu    sync.Mutex
@@ -39,8 +38,8 @@ type flawedKV struct {
 // flawed returns a client of its own whose Txns can be broken.
 func flawed(t *testing.T) (*clientv3.Client, *flawedKV) {
 	client := dial(t)
-	kv := &flawedKV{KV: client.KV}
-	client.KV = kv
+	kv := &flawedKV{}
+	onTxn(client, kv.commit)
 	return client, kv
 }
 
@@ -74,41 +73,22 @@ func (kv *flawedKV) deliver(t *testing.T) {
 	}
 }
 
-func (kv *flawedKV) Txn(ctx context.Context) clientv3.Txn {
-	return &flawedTxn{Txn: kv.KV.Txn(context.WithoutCancel(ctx)), kv: kv}
-}
-
-type flawedTxn struct {
-	clientv3.Txn
-	kv       *flawedKV
-	compares bool
-}
-
-func (t *flawedTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
-	t.Txn, t.compares = t.Txn.If(cs...), len(cs) > 0
-	return t
-}
-func (t *flawedTxn) Then(ops ...clientv3.Op) clientv3.Txn {
-	t.Txn, t.compares = t.Txn.Then(ops...), t.compares || slices.ContainsFunc(ops, clientv3.Op.IsTxn) // a group of those that do
-	return t
-}
-func (t *flawedTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(ops...); return t }
-
-func (t *flawedTxn) Commit() (*clientv3.TxnResponse, error) {
-	if !t.compares {
-		return t.Txn.Commit()
+func (kv *flawedKV) commit(t *txn) (*clientv3.TxnResponse, error) {
+	if len(t.cmps) == 0 && !slices.ContainsFunc(t.then, clientv3.Op.IsTxn) { // a group of those that do
+		return t.send()
 	}
-	t.kv.sent.Add(1)
-	switch t.kv.take(t.Txn.Commit) {
+	kv.sent.Add(1)
+	t.ctx = context.WithoutCancel(t.ctx)
+	switch kv.take(t.send) {
 	case lostReply:
-		if _, err := t.Txn.Commit(); err != nil {
+		if _, err := t.send(); err != nil {
 			return nil, err
 		}
 		fallthrough
 	case lateRequest:
 		return nil, status.Error(codes.Unavailable, "the connection broke")
 	default:
-		return t.Txn.Commit()
+		return t.send()
 	}
 }
 

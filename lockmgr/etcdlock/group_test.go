@@ -20,7 +20,6 @@ import (
 
 // gate keeps Txns from being sent while it is shut, and may refuse groups.
 type gate struct {
-	clientv3.KV
 	arrived atomic.Int64
 	refuse  atomic.Bool
 	groups  atomic.Int64
@@ -31,10 +30,14 @@ type gate struct {
 
 func gated(t *testing.T) (*clientv3.Client, *gate) {
 	client := dial(t)
-	g := &gate{KV: client.KV, open: make(chan struct{})}
+	return client, newGate(client)
+}
+
+func newGate(client *clientv3.Client) *gate {
+	g := &gate{open: make(chan struct{})}
 	close(g.open)
-	client.KV = g
-	return client, g
+	onTxn(client, g.commit)
+	return g
 }
 
 func (g *gate) shut() { g.mu.Lock(); g.open = make(chan struct{}); g.mu.Unlock() }
@@ -44,34 +47,19 @@ func (g *gate) unshut() {
 	g.mu.Unlock()
 }
 
-func (g *gate) Txn(ctx context.Context) clientv3.Txn { return &gatedTxn{Txn: g.KV.Txn(ctx), gate: g} }
-
-type gatedTxn struct {
-	clientv3.Txn
-	gate  *gate
-	group bool
-}
-
-func (t *gatedTxn) If(cs ...clientv3.Cmp) clientv3.Txn { t.Txn = t.Txn.If(cs...); return t }
-func (t *gatedTxn) Then(ops ...clientv3.Op) clientv3.Txn {
-	t.Txn, t.group = t.Txn.Then(ops...), len(ops) > 0 && ops[0].IsTxn()
-	return t
-}
-func (t *gatedTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(ops...); return t }
-
-func (t *gatedTxn) Commit() (*clientv3.TxnResponse, error) {
-	t.gate.arrived.Add(1)
-	t.gate.mu.Lock()
-	open := t.gate.open
-	t.gate.mu.Unlock()
+func (g *gate) commit(t *txn) (*clientv3.TxnResponse, error) {
+	g.arrived.Add(1)
+	g.mu.Lock()
+	open := g.open
+	g.mu.Unlock()
 	<-open
-	if t.group {
-		t.gate.groups.Add(1)
-		if t.gate.refuse.Load() {
+	if len(t.then) > 0 && t.then[0].IsTxn() {
+		g.groups.Add(1)
+		if g.refuse.Load() {
 			return nil, rpctypes.ErrTooManyOps
 		}
 	}
-	return t.Txn.Commit()
+	return t.send()
 }
 
 // together starts an acquisition a key while another is under way, so that they
@@ -229,9 +217,7 @@ func TestGroupUnanswered(t *testing.T) {
 	for name, f := range map[string]flaw{"lost reply": lostReply, "late request": lateRequest} {
 		t.Run(name, func(t *testing.T) {
 			client, kv := flawed(t)
-			g := &gate{KV: client.KV, open: make(chan struct{})}
-			close(g.open)
-			client.KV = g
+			g := newGate(client)
 			b, etcd := newVolume(t, client)
 			s := open(t, b)
 			send, answers := together(t, g, s,
