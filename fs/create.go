@@ -22,9 +22,9 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 	if f.hidden(dir, name) {
 		return fuse.EPERM
 	}
-	c := &creation{fs: f, in: in, dir: dir, name: name, visit: f.parked.come(in.Pid, 0)}
+	c := &creation{fs: f, in: in, dir: dir, name: name, visit: f.visits.come(in.Pid, 0)}
 	s := c.run(cancel, out)
-	f.parked.leave(c.visit, s)
+	f.visits.leave(c.visit, s)
 	return s
 }
 

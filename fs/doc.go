@@ -30,7 +30,7 @@
 //	kernel ─► FS (one method a request) ─► lockmgr.Manager ─► lock service
 //	             │ nodes    node id → descriptor, name, what the kernel was told
 //	             │ handles  handle → descriptor, hold
-//	             └ parked   locks granted, for which the kernel was sent to look again
+//	             └ visits   threads sent to look again, and locks granted to them
 //
 // LOCK ORDERING: node.naming, nodes.mu, node.mu. The last two are not held across
 // a system call that may block, none across a call of the Manager that may wait.

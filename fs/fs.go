@@ -81,7 +81,7 @@ type FS struct {
 	nodes   *nodes
 	handles table[handle]
 	dirs    table[dirHandle]
-	parked  parking
+	visits  visits
 	counts  counters
 
 	refusals sparse // the log's lines about locks that were refused

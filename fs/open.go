@@ -27,9 +27,9 @@ func writes(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 // Open takes the lock of a file that is opened for write or to be truncated.
 // It is the one request that may queue: it arrives without a lock of the kernel's.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	o := &opening{fs: f, in: in, node: f.nodes.get(in.NodeId), visit: f.parked.come(in.Pid, in.NodeId)}
+	o := &opening{fs: f, in: in, node: f.nodes.get(in.NodeId), visit: f.visits.come(in.Pid, in.NodeId)}
 	s := o.run(cancel, out)
-	f.parked.leave(o.visit, s)
+	f.visits.leave(o.visit, s)
 	return s
 }
 

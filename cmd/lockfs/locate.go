@@ -99,7 +99,8 @@ func (at place) keys() (keys []lockmgr.Key, err error) {
 }
 
 // entries returns what is locked or waited for at the place and below it, and
-// the directories above, by any name of the file: keys are those of the place, none for the root.
+// the directories above, by any name of the file: keys are those of the place,
+// none for the root.
 func (at place) entries(ctx context.Context, backend lockmgr.Backend, keys []lockmgr.Key) ([]lockmgr.Entry, error) {
 	entries, err := backend.Entries(ctx, at.path)
 	if err != nil || len(keys) < 2 {

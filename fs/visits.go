@@ -36,9 +36,9 @@ const (
 // call. It comes in microseconds, or the call has failed on the way.
 const parkFor = time.Second
 
-// parking knows the threads whose last OPEN or CREATE was answered ESTALE, so
+// visits knows the threads whose last OPEN or CREATE was answered ESTALE, so
 // that the kernel looks the file up and comes again, and keeps their locks.
-type parking struct {
+type visits struct {
 	mu      sync.Mutex
 	threads map[uint32]*sent // GUARDED_BY(mu)
 	sweepAt int              // len(threads) at which the dead are forgotten. GUARDED_BY(mu)
@@ -65,15 +65,15 @@ type visit struct {
 
 // come begins a thread's OPEN of a node, or its CREATE (0): every one, and every
 // one ends with leave.
-func (p *parking) come(tid uint32, node uint64) visit {
+func (vs *visits) come(tid uint32, node uint64) visit {
 	v := visit{tid: tid, stage: fresh}
 	if tid == 0 {
 		v.stage = retried // it is in another PID namespace, and cannot be told from others
 		return v
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.threads[tid]
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	s := vs.threads[tid]
 	if s == nil {
 		return v
 	}
@@ -127,36 +127,36 @@ func (v *visit) drop() {
 
 // leave ends a visit that is about to be answered with s. Its lock is parked if
 // the thread is sure to come back, else released.
-func (p *parking) leave(v visit, s fuse.Status) {
+func (vs *visits) leave(v visit, s fuse.Status) {
 	if s != stale || !v.maySend() {
 		v.drop()
 	}
 	if v.tid == 0 {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
 	if s != stale {
-		delete(p.threads, v.tid)
+		delete(vs.threads, v.tid)
 		return
 	}
 	now := &sent{stage: v.stage, when: time.Now(), hold: v.hold, mode: v.mode}
-	if p.threads == nil {
-		p.threads = make(map[uint32]*sent)
+	if vs.threads == nil {
+		vs.threads = make(map[uint32]*sent)
 	}
-	p.threads[v.tid] = now
+	vs.threads[v.tid] = now
 	if now.hold != nil {
-		time.AfterFunc(parkFor, func() { p.expire(now) })
+		time.AfterFunc(parkFor, func() { vs.expire(now) })
 	}
-	p.sweep()
+	vs.sweep()
 }
 
 // looked notes what a thread found under a name that it asked for at the time
 // asked: a node, or 0.
-func (p *parking) looked(tid uint32, asked time.Time, node uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.threads[tid]
+func (vs *visits) looked(tid uint32, asked time.Time, node uint64) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	s := vs.threads[tid]
 	if s == nil {
 		return
 	}
@@ -168,9 +168,9 @@ func (p *parking) looked(tid uint32, asked time.Time, node uint64) {
 }
 
 // expire lets a lock go that nobody came back for.
-func (p *parking) expire(s *sent) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (vs *visits) expire(s *sent) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
 	if s.hold != nil {
 		s.hold.Release()
 		s.hold = nil
@@ -178,14 +178,14 @@ func (p *parking) expire(s *sent) {
 }
 
 // sweep forgets threads that have ended. It needs mu.
-func (p *parking) sweep() {
-	if len(p.threads) < max(p.sweepAt, 64) {
+func (vs *visits) sweep() {
+	if len(vs.threads) < max(vs.sweepAt, 64) {
 		return
 	}
-	for tid, s := range p.threads {
+	for tid, s := range vs.threads {
 		if s.hold == nil && unix.Kill(int(tid), 0) == unix.ESRCH {
-			delete(p.threads, tid)
+			delete(vs.threads, tid)
 		}
 	}
-	p.sweepAt = 2 * len(p.threads)
+	vs.sweepAt = 2 * len(vs.threads)
 }

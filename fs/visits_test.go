@@ -24,26 +24,26 @@ const someNode, otherNode = 7, 8
 // ESTALE.
 func TestStages(t *testing.T) {
 	const tid = 1 // lives
-	type step func(p *parking)
+	type step func(vs *visits)
 	open := func(want stage, s fuse.Status) step {
-		return func(p *parking) {
+		return func(vs *visits) {
 			t.Helper()
-			v := p.come(tid, someNode)
+			v := vs.come(tid, someNode)
 			if v.stage != want {
 				t.Errorf("stage %d, want %d", v.stage, want)
 			}
-			p.leave(v, s)
+			vs.leave(v, s)
 		}
 	}
 	takes := func(d time.Duration, node uint64) step {
-		return func(p *parking) {
+		return func(vs *visits) {
 			asked := time.Now()
 			time.Sleep(d)
-			p.looked(tid, asked, node)
+			vs.looked(tid, asked, node)
 		}
 	}
 	finds := func(node uint64) step { return takes(0, node) }
-	waits := func(d time.Duration) step { return func(*parking) { time.Sleep(d) } }
+	waits := func(d time.Duration) step { return func(*visits) { time.Sleep(d) } }
 	for name, steps := range map[string][]step{
 		"a name, found again":                    {open(fresh, stale), finds(otherNode), finds(someNode), open(retried, fuse.OK), open(fresh, fuse.OK)},
 		"a name on a volume that is slow":        {open(fresh, stale), takes(time.Hour, otherNode), takes(time.Hour, someNode), open(retried, fuse.OK)},
@@ -64,17 +64,17 @@ func TestStages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(*testing.T) {
-				var p parking
+				var vs visits
 				for _, s := range steps {
-					s(&p)
+					s(&vs)
 				}
-				p.looked(tid+1, time.Now(), someNode)
-				if v := p.come(tid+1, someNode); v.stage != fresh {
+				vs.looked(tid+1, time.Now(), someNode)
+				if v := vs.come(tid+1, someNode); v.stage != fresh {
 					t.Errorf("another thread is at stage %d", v.stage)
 				}
-				v := p.come(0, someNode)
-				p.leave(v, stale)
-				if again := p.come(0, someNode); v.stage != retried || again.stage != retried {
+				v := vs.come(0, someNode)
+				vs.leave(v, stale)
+				if again := vs.come(0, someNode); v.stage != retried || again.stage != retried {
 					t.Errorf("a caller that cannot be told from others is at stage %d, %d", v.stage, again.stage)
 				}
 			})
@@ -97,27 +97,27 @@ func TestParking(t *testing.T) {
 		}
 		const tid = 1
 		keys := []lockmgr.Key{key}
-		var p parking
+		var vs visits
 		park := func() *lockmgr.Hold {
 			h, err := m.Acquire(t.Context(), lockmgr.Request{Owner: "me", Keys: keys})
 			if err != nil {
 				t.Fatal(err)
 			}
-			v := p.come(tid, someNode)
+			v := vs.come(tid, someNode)
 			v.drop()
 			v.stage, v.hold = fresh, h
-			p.leave(v, stale)
+			vs.leave(v, stale)
 			return h
 		}
 
 		hold := park()
-		other := p.come(tid+1, someNode)
+		other := vs.come(tid+1, someNode)
 		if other.fetch("me", ScopeProcess, lockmgr.Exclusive, keys) != nil {
 			t.Error("another thread fetched the lock")
 		}
-		p.leave(other, fuse.OK)
+		vs.leave(other, fuse.OK)
 		time.Sleep(parkFor - time.Millisecond)
-		v := p.come(tid, someNode)
+		v := vs.come(tid, someNode)
 		if v.fetch("another", ScopeProcess, lockmgr.Exclusive, keys) != nil {
 			t.Error("another owner fetched the lock")
 		}
@@ -133,7 +133,7 @@ func TestParking(t *testing.T) {
 		if v.fetch("another", ScopeHandle, lockmgr.Exclusive, keys) != nil {
 			t.Error("the lock was fetched twice")
 		}
-		p.leave(v, fuse.OK)
+		vs.leave(v, fuse.OK)
 		time.Sleep(2 * parkFor)
 		if svc.Count() != 1 {
 			t.Error("a lock that was fetched is released")
@@ -143,8 +143,8 @@ func TestParking(t *testing.T) {
 
 		for what, end := range map[string]func(){
 			"that nobody fetched":         func() { time.Sleep(parkFor + time.Millisecond) },
-			"that was not needed":         func() { p.leave(p.come(tid, someNode), fuse.OK) },
-			"whose caller got the ESTALE": func() { p.looked(tid, time.Now(), someNode); p.leave(p.come(tid, someNode), stale) },
+			"that was not needed":         func() { vs.leave(vs.come(tid, someNode), fuse.OK) },
+			"whose caller got the ESTALE": func() { vs.looked(tid, time.Now(), someNode); vs.leave(vs.come(tid, someNode), stale) },
 		} {
 			park()
 			end()
@@ -157,16 +157,16 @@ func TestParking(t *testing.T) {
 }
 
 // Threads that have ended are forgotten, those that live are not.
-func TestParkingForgetsTheDead(t *testing.T) {
+func TestVisitsForgetTheDead(t *testing.T) {
 	const noThread = 1 << 23 // beyond the largest pid_max
-	var p parking
+	var vs visits
 	me := uint32(os.Getpid())
-	p.leave(p.come(me, someNode), stale)
+	vs.leave(vs.come(me, someNode), stale)
 	for i := range uint32(10_000) {
-		p.leave(p.come(noThread+i, someNode), stale)
+		vs.leave(vs.come(noThread+i, someNode), stale)
 	}
-	p.looked(me, time.Now(), someNode)
-	if len(p.threads) > 200 || p.come(me, someNode).stage != retried {
-		t.Errorf("%d threads are known", len(p.threads))
+	vs.looked(me, time.Now(), someNode)
+	if len(vs.threads) > 200 || vs.come(me, someNode).stage != retried {
+		t.Errorf("%d threads are known", len(vs.threads))
 	}
 }
