@@ -70,6 +70,7 @@ func TestInKubernetes(t *testing.T) {
 		{"CutOffForLong", TestCutOffForLong},
 		{"ServersOfOneStore", TestServersOfOneStore},
 		{"FaultsAtRandom", TestFaultsAtRandom},
+		{"RestoreUnderMounts", TestRestoreUnderMounts},
 	} {
 		t.Run(test.name, test.run)
 	}

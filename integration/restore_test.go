@@ -13,38 +13,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// save writes a snapshot, as 'etcdctl snapshot save' does.
-func (c *cluster) save() (file string) {
-	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), callTimeout)
+// save writes a snapshot of an etcd, as 'etcdctl snapshot save' does.
+func save(t *testing.T, etcd *clientv3.Client) (file string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 	defer cancel()
-	file = filepath.Join(c.t.TempDir(), "snapshot")
-	one := clientv3.Config{Endpoints: c.urls()[:1], Logger: zap.NewNop()}
+	file = filepath.Join(t.TempDir(), "snapshot")
+	one := clientv3.Config{Endpoints: etcd.Endpoints()[:1], Logger: zap.NewNop()}
 	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, one, file); err != nil {
-		c.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return file
 }
 
-// restore makes the members anew from a snapshot, as 'etcdutl snapshot restore'
-// does; they are empty if file is.
-func (c *cluster) restore(file string, bump uint64) {
+// unpack makes a member's data of a snapshot, as 'etcdutl snapshot restore' does.
+// With bump, it is as docs/OPERATIONS.md has it.
+func unpack(t *testing.T, file string, bump bool, m snapshot.RestoreConfig) {
+	t.Helper()
+	m.SnapshotPath = file
+	if bump {
+		m.RevisionBump, m.MarkCompacted = 1_000_000_000, true
+	}
+	if err := snapshot.NewV3(zap.NewNop()).Restore(m); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) restore(file string, bump bool) {
 	c.t.Helper()
 	for _, m := range c.members {
 		m.kill()
 		if err := os.RemoveAll(m.config.Dir); err != nil {
 			c.t.Fatal(err)
 		}
-		if file == "" {
-			continue
-		}
-		err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
-			SnapshotPath: file, Name: m.config.Name, OutputDataDir: m.config.Dir,
-			PeerURLs: []string{m.config.Peer.String()}, InitialCluster: m.config.InitialCluster, InitialClusterToken: "etcd-cluster",
-			RevisionBump: bump, MarkCompacted: bump > 0,
-		})
-		if err != nil {
-			c.t.Fatal(err)
+		if file != "" {
+			unpack(c.t, file, bump, snapshot.RestoreConfig{
+				Name: m.config.Name, OutputDataDir: m.config.Dir,
+				PeerURLs: []string{m.config.Peer.String()}, InitialCluster: m.config.InitialCluster, InitialClusterToken: "etcd-cluster",
+			})
 		}
 	}
 	for _, m := range c.members {
@@ -53,18 +59,34 @@ func (c *cluster) restore(file string, bump uint64) {
 	c.healthy()
 }
 
+func (l *leases) restore(file string, bump bool) {
+	l.t.Helper()
+	if file == "" {
+		l.t.Skip("without anything in its etcd the API server has no namespace for the Leases")
+	}
+	back := l.stop()
+	l.server.KillStore()
+	if err := os.RemoveAll(l.server.StoreDir()); err != nil {
+		l.t.Fatal(err)
+	}
+	const peer = "http://localhost:2380" // of a member that is alone
+	unpack(l.t, file, bump, snapshot.RestoreConfig{
+		Name: "default", OutputDataDir: l.server.StoreDir(),
+		PeerURLs: []string{peer}, InitialCluster: "default=" + peer, InitialClusterToken: "etcd-cluster",
+	})
+	l.startStore()
+	back()
+}
+
 // ages brings etcd's revision to where a restored one does not get in a test.
-func (c *cluster) ages() {
-	c.t.Helper()
+func ages(t *testing.T, etcd *clientv3.Client) {
+	t.Helper()
 	for range 300 {
-		if _, err := c.client.Put(c.t.Context(), "/filler", ""); err != nil {
-			c.t.Fatal(err)
+		if _, err := etcd.Put(t.Context(), "/filler", ""); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
-
-// bump is what docs/OPERATIONS.md gives to --bump-revision.
-const bump = 1_000_000_000
 
 // What docs/OPERATIONS.md says of a restore: with every mount stopped, etcd made
 // from a snapshot and the locks of the dead deleted, locks are free at once, and
@@ -75,14 +97,14 @@ func TestRestore(t *testing.T) {
 	a := tr.mount("a")
 	p := newAgent(t)
 	p.open(a.path("dead"), wronly|create) // of the snapshot, and then of nobody
-	file := c.save()
+	file := save(t, c.client)
 	p.open(a.path("later"), wronly|create)
-	c.ages()
+	ages(t, c.client)
 	last := p.open(a.path("token"), wronly|create)
 	before := p.token(last)
 	a.stop()
 
-	c.restore(file, bump)
+	c.restore(file, true)
 	if _, err := c.client.Delete(t.Context(), "/locks/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
@@ -116,24 +138,24 @@ func (a *agent) token(fd int) int64 {
 func TestRestoreUnderMounts(t *testing.T) {
 	for name, of := range map[string]struct {
 		empty bool
-		bump  uint64
+		bump  bool
 	}{
 		"as it was": {},
-		"bumped":    {bump: bump},
+		"bumped":    {bump: true},
 		"empty":     {empty: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t)
+			c := newService(t)
 			tr := newTrial(t, c, "--wait", "-1", "--name-wait", "10s")
 			a, b := tr.mount("a"), tr.mount("b")
 			file := ""
 			if !of.empty {
-				file = c.save()
+				file = save(t, c.store())
 			}
 			p, q := newAgent(t), newAgent(t)
 			held := p.open(a.path("f"), wronly|create)
 			q.must(call{Op: "mkdir", Path: b.path("d")})
-			c.ages()
+			ages(t, c.store())
 			q.must(call{Op: "rename", Path: b.path("d"), Path2: b.path("e")}) // b knows the directory entries as of then
 
 			c.restore(file, of.bump)

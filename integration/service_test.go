@@ -20,6 +20,8 @@ type service interface {
 	// outages are faults of it that no session dies of: each is over, or the
 	// rest of it serves again, well within a time to live.
 	outages() map[string]func(*trial)
+	// restore sets its etcd back to a snapshot, or empties it if file is "".
+	restore(file string, bump bool)
 
 	// env has a mount keep its locks there.
 	env() []string

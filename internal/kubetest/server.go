@@ -100,10 +100,13 @@ func (s *Server) start() error {
 
 // StartStore starts the etcd, after KillStore.
 func (s *Server) StartStore() (err error) {
-	s.etcd, err = s.run("etcd", "--data-dir", filepath.Join(s.dir, "etcd"), "--listen-client-urls", s.Store, "--advertise-client-urls", s.Store,
+	s.etcd, err = s.run("etcd", "--data-dir", s.StoreDir(), "--listen-client-urls", s.Store, "--advertise-client-urls", s.Store,
 		"--listen-peer-urls", s.peer, "--initial-advertise-peer-urls", s.peer, "--initial-cluster", "default="+s.peer, "--unsafe-no-fsync")
 	return err
 }
+
+// StoreDir is where the etcd has its data.
+func (s *Server) StoreDir() string { return filepath.Join(s.dir, "etcd") }
 
 // KillStore ends the etcd as a crash does.
 func (s *Server) KillStore() { end(&s.etcd) }

@@ -169,9 +169,9 @@ func (b *Backend) refresh(ctx context.Context, rev int64) error {
 	if there {
 		return nil
 	}
-	list, at, err := b.list(ctx)
+	all, err := b.list(ctx)
 	if err != nil {
 		return err
 	}
-	return b.mirror.replace(list, at)
+	return b.mirror.replace(all)
 }

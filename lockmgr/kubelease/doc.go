@@ -64,6 +64,11 @@
 // session that is no more, ids are never used again, and so keeps nobody out; and
 // the mount is past its deadline, and writes nothing on the strength of it.
 //
+// A reading of all Leases at a revision before one that was seen is of an etcd that
+// was restored. It does not know what it has granted since, but may well know the
+// session. So all sessions end, and the mirror begins an era: answers to what was
+// asked in another tell it nothing.
+//
 // # What an error means
 //
 // A write that was not answered may have been carried out, or may yet be. Each is

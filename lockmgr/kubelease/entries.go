@@ -11,14 +11,14 @@ import (
 
 // snapshot reads all Leases of the volume as they are now.
 func (b *Backend) snapshot(ctx context.Context) (*state, error) {
-	list, rev, err := b.list(ctx)
+	all, err := b.list(ctx)
 	if err != nil {
 		return nil, err
 	}
-	st := &state{names: b.names, objects: make(map[string]*object, len(list)), asOf: rev}
+	st := &state{names: b.names, objects: make(map[string]*object, len(all.leases)), asOf: all.rev}
 	now := b.mirror.clock.Now()
-	for i := range list {
-		o, err := read(&list[i], now)
+	for i := range all.leases {
+		o, err := read(&all.leases[i], now)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
 		}

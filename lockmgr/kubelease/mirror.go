@@ -1,6 +1,7 @@
 package kubelease
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -24,7 +25,13 @@ type mirror struct {
 	owedSince boottime.Instant  // GUARDED_BY(mu); while asOf < written: when asOf moved last
 	stopWatch func()            // GUARDED_BY(mu); nil unless the watch stands
 	answered  boottime.Instant  // GUARDED_BY(mu); since when the server answers, if it once did not
+	era       era               // GUARDED_BY(mu)
+	endEra    func()            // GUARDED_BY(mu)
 }
+
+// era ends when the store is set back: revisions of another begin then, and
+// nothing that was known holds.
+type era context.Context
 
 // ear is told of changes.
 type ear struct {
@@ -36,12 +43,40 @@ type ear struct {
 const aBreak = "break"
 
 func newMirror(names layout, clock boottime.Clock) *mirror {
-	return &mirror{
+	m := &mirror{
 		clock:  clock,
-		state:  state{names: names, objects: make(map[string]*object), buried: make(map[string]bool)},
+		state:  state{names: names},
 		synced: make(chan struct{}),
 		told:   make(map[string][]*ear),
 	}
+	m.begin()
+	return m
+}
+
+// begin begins an era, of which nothing is known.
+func (m *mirror) begin() {
+	m.era, m.endEra = context.WithCancel(context.Background())
+	m.objects, m.buried = make(map[string]*object), make(map[string]bool)
+	m.asOf, m.written = 0, 0
+}
+
+// newest returns a revision that the store has reached, and the era of that.
+func (m *mirror) newest() (int64, era) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return max(m.asOf, m.written), m.era
+}
+
+// setBack ends an era, if it still lasts, and returns the one that follows.
+func (m *mirror) setBack(of era) (next era, ended bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if ended = m.era == of; ended {
+		m.endEra()
+		m.begin()
+		m.tellAll()
+	}
+	return m.era, ended
 }
 
 // listen returns an ear for changes of the Leases with these names, and of the
@@ -112,15 +147,16 @@ func (m *mirror) older(o *object) bool {
 	return o.rev <= m.asOf || m.buried[o.name] // it is gone
 }
 
-// learn takes in a Lease as an answer has it. The watch may be ahead of it.
-func (m *mirror) learn(lease *coordinationv1.Lease) (*object, error) {
+// learn takes in a Lease as the answer to a request of an era has it. The watch
+// may be ahead of it.
+func (m *mirror) learn(of era, lease *coordinationv1.Lease) (*object, error) {
 	o, err := read(lease, m.clock.Now())
 	if err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.older(o) {
+	if m.era == of && !m.older(o) {
 		m.put(o)
 		m.tell(o.name)
 	}
@@ -128,13 +164,16 @@ func (m *mirror) learn(lease *coordinationv1.Lease) (*object, error) {
 }
 
 // wrote is learn for the answer to a write of this mount's.
-func (m *mirror) wrote(lease *coordinationv1.Lease) (*object, error) {
-	o, err := m.learn(lease)
+func (m *mirror) wrote(of era, lease *coordinationv1.Lease) (*object, error) {
+	o, err := m.learn(of, lease)
 	if err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.era != of {
+		return o, nil
+	}
 	if m.written <= m.asOf {
 		m.owedSince = m.clock.Now()
 	}
@@ -153,14 +192,17 @@ func (m *mirror) bury(name string) {
 	}
 }
 
-// changed takes in an event of the watch: events come in order of revision.
-func (m *mirror) changed(lease *coordinationv1.Lease, deleted bool) error {
+// changed takes in an event of an era's watch: events come in order of revision.
+func (m *mirror) changed(of era, lease *coordinationv1.Lease, deleted bool) error {
 	o, err := read(lease, m.clock.Now())
 	if err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.era != of {
+		return nil
+	}
 	have := m.objects[o.name]
 	switch {
 	case deleted:
@@ -177,18 +219,27 @@ func (m *mirror) changed(lease *coordinationv1.Lease, deleted bool) error {
 }
 
 // passed takes in that nothing else has happened up to rev.
-func (m *mirror) passed(rev int64) {
+func (m *mirror) passed(of era, rev int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.advance(rev)
+	if m.era == of {
+		m.advance(rev)
+	}
 }
 
-// replace takes in all Leases as they were at rev.
-func (m *mirror) replace(leases []coordinationv1.Lease, rev int64) error {
+// reading is all Leases as they were at a revision.
+type reading struct {
+	leases []coordinationv1.Lease
+	rev    int64
+	era    era
+}
+
+// replace takes in all Leases.
+func (m *mirror) replace(r reading) error {
 	now := m.clock.Now()
-	listed := make(map[string]*object, len(leases))
-	for i := range leases {
-		o, err := read(&leases[i], now)
+	listed := make(map[string]*object, len(r.leases))
+	for i := range r.leases {
+		o, err := read(&r.leases[i], now)
 		if err != nil {
 			return err
 		}
@@ -196,9 +247,9 @@ func (m *mirror) replace(leases []coordinationv1.Lease, rev int64) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if rev >= m.asOf {
+	if m.era == r.era && r.rev >= m.asOf {
 		for name, have := range m.objects {
-			if listed[name] == nil && have.rev <= rev {
+			if listed[name] == nil && have.rev <= r.rev {
 				m.remove(have)
 			}
 		}
@@ -207,7 +258,7 @@ func (m *mirror) replace(leases []coordinationv1.Lease, rev int64) error {
 				m.put(o)
 			}
 		}
-		m.advance(rev)
+		m.advance(r.rev)
 		maps.DeleteFunc(m.buried, func(name string, _ bool) bool { return listed[name] == nil })
 	}
 	select {

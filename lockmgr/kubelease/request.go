@@ -69,6 +69,7 @@ func (b *Backend) getUrgent(ctx context.Context, name string) (*object, error) {
 func (b *Backend) getBy(ctx context.Context, from coordinationclient.LeaseInterface, name string) (*object, error) {
 	bounded, cancel := b.bounded(ctx)
 	defer cancel()
+	_, era := b.mirror.newest()
 	lease, err := from.Get(bounded, name, metav1.GetOptions{})
 	if err != nil {
 		if err = fault(ctx, err); errors.Is(err, errAbsent) {
@@ -76,7 +77,7 @@ func (b *Backend) getBy(ctx context.Context, from coordinationclient.LeaseInterf
 		}
 		return nil, err
 	}
-	return b.mirror.learn(lease)
+	return b.mirror.learn(era, lease)
 }
 
 // write puts lease in the place of o, or creates it where o is nil.
@@ -86,6 +87,7 @@ func (b *Backend) getBy(ctx context.Context, from coordinationclient.LeaseInterf
 func (b *Backend) write(ctx context.Context, to coordinationclient.LeaseInterface, o *object, lease *coordinationv1.Lease) (*object, error) {
 	bounded, cancel := b.bounded(ctx)
 	defer cancel()
+	_, era := b.mirror.newest()
 	var err error
 	if o == nil {
 		lease, err = to.Create(bounded, lease, metav1.CreateOptions{})
@@ -103,7 +105,7 @@ func (b *Backend) write(ctx context.Context, to coordinationclient.LeaseInterfac
 		}
 		return nil, err
 	}
-	return b.mirror.wrote(lease)
+	return b.mirror.wrote(era, lease)
 }
 
 // remove deletes the Lease of that name; if o is not nil, only if it is o still.
@@ -123,22 +125,31 @@ func (b *Backend) remove(ctx context.Context, to coordinationclient.LeaseInterfa
 	return nil
 }
 
-// list reads all Leases of the volume as they are now, and the revision of that.
-func (b *Backend) list(ctx context.Context) ([]coordinationv1.Lease, int64, error) {
+// list reads all Leases of the volume as they are now. A revision before one that
+// was seen is of an etcd that was restored: it knows nothing of what it has granted
+// since, and all sessions end.
+func (b *Backend) list(ctx context.Context) (reading, error) {
 	bounded, cancel := context.WithTimeout(b.logged(ctx), listTimeouts*b.timeout)
 	defer cancel()
+	newest, era := b.mirror.newest()
 	list, err := b.leases().List(bounded, metav1.ListOptions{LabelSelector: b.names.selector()})
 	if err != nil {
 		if err = fault(ctx, err); errors.Is(err, errAbsent) {
 			err = fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
 		}
-		return nil, 0, err
+		return reading{}, err
 	}
 	rev, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: the list has resourceVersion %q", retry.ErrRefused, list.ResourceVersion)
+		return reading{}, fmt.Errorf("%w: the list has resourceVersion %q", retry.ErrRefused, list.ResourceVersion)
 	}
-	return list.Items, rev, nil
+	if rev < newest {
+		var ended bool
+		if era, ended = b.mirror.setBack(era); ended {
+			b.log.Error("the API server's etcd was set back while this mount was up: its locks are lost", "from", newest, "to", rev)
+		}
+	}
+	return reading{list.Items, rev, era}, nil
 }
 
 // listTimeouts is how many requests' time a list may take.

@@ -31,7 +31,8 @@ type Session struct {
 	renewing chan struct{} // holds a token while the Lease is written
 	last     *object       // GUARDED_BY(renewing); the Lease as it was written last
 
-	// over ends with the session, by whoever learns of its end first.
+	// over ends with the session, by whoever learns of its end first, and with the
+	// store's era.
 	over context.Context
 	end  context.CancelFunc
 
@@ -52,6 +53,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	if err := b.mirrored(ctx); err != nil {
 		return nil, fmt.Errorf("opening a session: %w", err)
 	}
+	_, era := b.mirror.newest()
 	s := &Session{b: b, id: uuid.NewString(), ttl: ttl, renewing: make(chan struct{}, 1)}
 	s.name = b.names.session(s.id)
 	lease := b.names.newLease(s.name, kindSession)
@@ -72,7 +74,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		return nil, fmt.Errorf("opening a session: %w", err)
 	}
 	s.born = s.last.rev
-	s.over, s.end = context.WithCancel(context.Background())
+	s.over, s.end = context.WithCancel(era)
 	s.running.Go(s.watchLease)
 	s.running.Go(s.exorcise)
 	b.sweep.Do(func() { b.running.Go(b.janitor) })

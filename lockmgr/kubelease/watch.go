@@ -37,15 +37,15 @@ func (b *Backend) watch() {
 
 // listAndWatch returns why the watch cannot go on: ErrUnavailable, or worse.
 func (b *Backend) listAndWatch(r *retry.Retrier) error {
-	list, rev, err := b.list(b.ctx)
+	all, err := b.list(b.ctx)
 	if err != nil {
 		return err
 	}
-	if err := b.mirror.replace(list, rev); err != nil {
+	if err := b.mirror.replace(all); err != nil {
 		return err
 	}
-	for {
-		if rev, err = b.watchFrom(r, rev); err != nil {
+	for rev := all.rev; ; {
+		if rev, err = b.watchFrom(r, all.era, rev); err != nil {
 			return err
 		}
 	}
@@ -60,9 +60,10 @@ const (
 
 // watchFrom follows the changes after rev until the server ends the watch, as
 // it does now and then, and returns the revision up to which they were seen.
-func (b *Backend) watchFrom(r *retry.Retrier, rev int64) (int64, error) {
+func (b *Backend) watchFrom(r *retry.Retrier, of era, rev int64) (int64, error) {
 	ctx, cancel := context.WithCancel(b.logged(b.ctx))
 	defer cancel()
+	defer context.AfterFunc(of, cancel)()
 	start := time.Now()
 	seconds := int64((watchTime + rand.N(watchTime)) / time.Second)
 	begun := time.AfterFunc(b.timeout, cancel)
@@ -88,12 +89,14 @@ func (b *Backend) watchFrom(r *retry.Retrier, rev int64) (int64, error) {
 			case open:
 			case b.ctx.Err() != nil:
 				return 0, b.ctx.Err()
+			case of.Err() != nil:
+				return 0, fmt.Errorf("%w: the API server's etcd was set back", lockmgr.ErrUnavailable)
 			case time.Since(start) < watchStuck:
 				return 0, fmt.Errorf("%w: the watch ended at once", lockmgr.ErrUnavailable)
 			default:
 				return rev, nil
 			}
-			next, err := b.event(ev)
+			next, err := b.event(of, ev)
 			if err != nil {
 				return 0, err
 			}
@@ -109,8 +112,8 @@ func (b *Backend) watchFrom(r *retry.Retrier, rev int64) (int64, error) {
 	}
 }
 
-// event takes in one event and returns its revision.
-func (b *Backend) event(ev watch.Event) (int64, error) {
+// event takes in one event of an era's watch and returns its revision.
+func (b *Backend) event(of era, ev watch.Event) (int64, error) {
 	if ev.Type == watch.Error {
 		return 0, watchFault(apierrors.FromObject(ev.Object))
 	}
@@ -123,10 +126,10 @@ func (b *Backend) event(ev watch.Event) (int64, error) {
 		return 0, fmt.Errorf("%w: the watch shows resourceVersion %q", lockmgr.ErrUnavailable, lease.ResourceVersion)
 	}
 	if ev.Type == watch.Bookmark {
-		b.mirror.passed(rev)
+		b.mirror.passed(of, rev)
 		return rev, nil
 	}
-	return rev, b.mirror.changed(lease, ev.Type == watch.Deleted)
+	return rev, b.mirror.changed(of, lease, ev.Type == watch.Deleted)
 }
 
 // watchFault is fault for the watch, of which no failure is final: a 410 says
