@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -47,6 +48,13 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
+	// Who has the tests ignore a signal, as nohup does, does not mean their programs:
+	// those begin with the default for what the tests catch.
+	for _, sig := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 	dir, err := os.MkdirTemp("", "lockfs-bin")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -293,10 +301,11 @@ func (v *volume) write(name, data string) {
 	}
 }
 
-// eventually waits for a condition that has to come true.
+// eventually waits for a condition that has to come true, for as long as a machine
+// may take that has ten times as much to do as it has cores.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !cond() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
