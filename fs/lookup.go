@@ -30,7 +30,7 @@ func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse
 	if s.Ok() {
 		found = out.NodeId
 	}
-	f.visits.looked(in.Pid, asked, found)
+	f.visits.looked(in.Pid, asked, dirName{dir, name}, found)
 	return s
 }
 

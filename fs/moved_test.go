@@ -91,6 +91,14 @@ func (th thread) look(name string) (node uint64) {
 	return out.NodeId
 }
 
+func (th thread) rename(name, to string) {
+	th.t.Helper()
+	in := th.header(rootID)
+	if s := th.fs.Rename(nil, &fuse.RenameIn{InHeader: in, Newdir: rootID}, name, to); !s.Ok() {
+		th.t.Fatalf("rename of %s: %v", name, s)
+	}
+}
+
 // open opens a node for write, and closes it again if it could.
 func (th thread) open(what string, node uint64, want fuse.Status) {
 	th.t.Helper()
@@ -111,10 +119,7 @@ func TestOpenBehindRename(t *testing.T) {
 	inMovedView(t, func(v *movedView) {
 		one := thread{v, 1}
 		node := one.look("f")
-		in := one.header(rootID)
-		if s := v.fs.Rename(nil, &fuse.RenameIn{InHeader: in, Newdir: rootID}, "f", "old"); !s.Ok() {
-			t.Fatal(s)
-		}
+		one.rename("f", "old")
 		one.open("right behind the rename", node, stale)
 		one.look("old")
 		one.open("by the new name", node, fuse.OK)
@@ -148,6 +153,17 @@ func TestOpenOfWhatWasPutAway(t *testing.T) {
 			v.putAway("f", "old")
 			two.open("by a descriptor", node, stale)
 			two.open("by a descriptor, which is not looked up", node, fuse.OK)
+			followsTheName(one, node)
+		},
+		"between its look and its open": func(v *movedView, one, two thread) {
+			node := one.look("f")
+			two.rename("f", "new")
+			two.rename("new", "f")
+			one.open("right behind the rename", node, stale)
+			one.look("f")
+			two.rename("f", "old")
+			v.make("f")
+			one.open("by what has the name no more", node, stale)
 			followsTheName(one, node)
 		},
 		// The second ESTALE of a system call reaches the program. The next one begins

@@ -98,18 +98,19 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 		}
 		o.mode = lockmgr.Shared
 	}
-	// The request does not say by which name, and the kernel may mean one that is
-	// gone. It looks again, and the last name looked up is meant.
-	if o.visit.maySend() && (f.severalNames(n) || f.nodes.justMoved(n)) {
-		return stale
-	}
 	for range mendTries {
-		path, err := f.nodes.path(n)
+		path, err := o.path()
 		if err != nil {
-			if !f.mendAbove(n) && f.relocate(n) != nil {
+			if !o.mendAbove() && f.relocate(n) != nil {
 				break
 			}
 			continue
+		}
+		// The request does not say by which name, and the kernel may mean one that is
+		// gone. It looks again, and says by which then. A rename from now on is seen
+		// under the lock.
+		if o.visit.maySend() && (f.severalNames(n) || f.nodes.justMoved(n)) {
+			return stale
 		}
 		s, moved := o.openAt(cancel, path, out)
 		if !moved {
@@ -117,6 +118,23 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 		}
 	}
 	return fuse.EBUSY
+}
+
+// path is where the file is to be opened: as what the caller has just found it by,
+// if that is known, else as what it was last found by, or renamed to.
+func (o *opening) path() (string, error) {
+	if name := o.visit.name; name.dir != nil {
+		return o.fs.nodes.pathIn(name.dir, name.name)
+	}
+	return o.fs.nodes.path(o.node)
+}
+
+// mendAbove is mend for the directory of that path.
+func (o *opening) mendAbove() bool {
+	if dir := o.visit.name.dir; dir != nil {
+		return o.fs.mend(dir)
+	}
+	return o.fs.mendAbove(o.node)
 }
 
 // read opens the file to read it, without a lock. A name that the kernel may mean
@@ -176,7 +194,7 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 func (o *opening) misled(hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 	f, n := o.fs, o.node
 	switch {
-	case !o.visit.maySend() && f.mendAbove(n):
+	case !o.visit.maySend() && o.mendAbove():
 		// It has looked, from where it stands: a directory above has moved.
 		return fuse.OK, false
 	case o.visit.stage != nameless:

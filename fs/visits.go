@@ -51,6 +51,7 @@ type sent struct {
 	looked bool      // it has looked something up since
 	over   bool      // and that was not all of one system call
 	found  uint64    // the node that it found last; 0 for none
+	as     dirName   // the name that it found it by
 	hold   *lockmgr.Hold
 	mode   lockmgr.Mode
 }
@@ -59,6 +60,7 @@ type sent struct {
 type visit struct {
 	tid   uint32
 	stage stage
+	name  dirName       // that a second try means; else it is not known
 	hold  *lockmgr.Hold // that was parked for it, or is to be; nil if there is none
 	mode  lockmgr.Mode
 }
@@ -77,7 +79,9 @@ func (vs *visits) come(tid uint32, node uint64) visit {
 	if s == nil {
 		return v
 	}
-	v.stage = s.next(node)
+	if v.stage = s.next(node); v.stage == retried {
+		v.name = s.as
+	}
 	v.hold, v.mode, s.hold = s.hold, s.mode, nil
 	return v
 }
@@ -153,7 +157,7 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 
 // looked notes what a thread found under a name that it asked for at the time
 // asked: a node, or 0.
-func (vs *visits) looked(tid uint32, asked time.Time, node uint64) {
+func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	s := vs.threads[tid]
@@ -164,7 +168,7 @@ func (vs *visits) looked(tid uint32, asked time.Time, node uint64) {
 	if asked.Sub(s.when) >= parkFor || s.looked && s.found == 0 && node != 0 {
 		s.over = true
 	}
-	s.looked, s.when, s.found = true, time.Now(), node
+	s.looked, s.when, s.found, s.as = true, time.Now(), node, name
 }
 
 // expire lets a lock go that nobody came back for.
