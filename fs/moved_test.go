@@ -83,8 +83,13 @@ func (th thread) header(node uint64) fuse.InHeader {
 
 func (th thread) look(name string) (node uint64) {
 	th.t.Helper()
+	return th.lookIn(rootID, name)
+}
+
+func (th thread) lookIn(dir uint64, name string) (node uint64) {
+	th.t.Helper()
 	var out fuse.EntryOut
-	in := th.header(rootID)
+	in := th.header(dir)
 	if s := th.fs.Lookup(nil, &in, name, &out); !s.Ok() {
 		th.t.Fatalf("lookup of %s: %v", name, s)
 	}
@@ -183,4 +188,29 @@ func TestOpenOfWhatWasPutAway(t *testing.T) {
 			inMovedView(t, func(v *movedView) { test(v, thread{v, 1}, thread{v, 2}) })
 		})
 	}
+}
+
+// A second try that has come through a directory by its name does not follow that
+// when it is put away: it gets what has the name.
+func TestOpenInDirectoryPutAway(t *testing.T) {
+	inMovedView(t, func(v *movedView) {
+		in := func(name string) string { return filepath.Join(v.source, name) }
+		for _, err := range []error{os.Mkdir(in("d"), 0o755), os.Rename(in("f"), in("d/f")), os.Link(in("d/f"), in("d/g"))} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		one := thread{v, 1}
+		look := func() uint64 { return one.lookIn(one.look("d"), "f") }
+		one.open("one of two names", look(), stale)
+		node := look()
+		for _, err := range []error{os.Rename(in("d"), in("away")), os.Mkdir(in("d"), 0o755)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		v.make("d/f")
+		one.open("in what has the name no more", node, stale)
+		one.open("by what has the name", look(), fuse.OK)
+	})
 }

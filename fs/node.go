@@ -224,9 +224,8 @@ func (t *nodes) renamed(n *node, from, to dirName) {
 
 // oldName is how long after a rename an open may come that means the old name:
 // the kernel learns of one on this mount with its answer, and looks names up
-// meanwhile; of one elsewhere it does not learn before it looks again. The rest is
-// for answers and opens that are under way, on a machine that has much to do.
-const oldName = cacheTimeout + 4*time.Second
+// meanwhile; of one elsewhere it does not learn before it looks again.
+const oldName = cacheTimeout
 
 // justMoved reports whether an open of n may mean a name that n had until now.
 func (t *nodes) justMoved(n *node) bool {

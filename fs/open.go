@@ -194,7 +194,7 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 func (o *opening) misled(hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 	f, n := o.fs, o.node
 	switch {
-	case !o.visit.maySend() && o.mendAbove():
+	case !o.visit.maySend() && !o.visit.passed && o.mendAbove():
 		// It has looked, from where it stands: a directory above has moved.
 		return fuse.OK, false
 	case o.visit.stage != nameless:

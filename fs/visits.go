@@ -52,17 +52,19 @@ type sent struct {
 	over   bool      // and that was not all of one system call
 	found  uint64    // the node that it found last; 0 for none
 	as     dirName   // the name that it found it by
+	passed bool      // it has looked up the directory of that just before
 	hold   *lockmgr.Hold
 	mode   lockmgr.Mode
 }
 
 // visit is one OPEN or CREATE.
 type visit struct {
-	tid   uint32
-	stage stage
-	name  dirName       // that a second try means; else it is not known
-	hold  *lockmgr.Hold // that was parked for it, or is to be; nil if there is none
-	mode  lockmgr.Mode
+	tid    uint32
+	stage  stage
+	name   dirName       // that a second try means; else it is not known
+	passed bool          // the call has come to that by the name of its directory
+	hold   *lockmgr.Hold // that was parked for it, or is to be; nil if there is none
+	mode   lockmgr.Mode
 }
 
 // come begins a thread's OPEN of a node, or its CREATE (0): every one, and every
@@ -80,7 +82,7 @@ func (vs *visits) come(tid uint32, node uint64) visit {
 		return v
 	}
 	if v.stage = s.next(node); v.stage == retried {
-		v.name = s.as
+		v.name, v.passed = s.as, s.passed
 	}
 	v.hold, v.mode, s.hold = s.hold, s.mode, nil
 	return v
@@ -168,6 +170,7 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	if asked.Sub(s.when) >= parkFor || s.looked && s.found == 0 && node != 0 {
 		s.over = true
 	}
+	s.passed = s.looked && name.dir != nil && s.found == name.dir.id
 	s.looked, s.when, s.found, s.as = true, time.Now(), node, name
 }
 

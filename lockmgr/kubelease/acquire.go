@@ -160,11 +160,12 @@ func (a *acquisition) try(ctx context.Context) error {
 	}
 	a.s.b.mirror.mu.Lock()
 	defer a.s.b.mirror.mu.Unlock()
-	if found, err := a.across(); err != nil || len(found) > 0 {
-		a.ahead = found
-		return cmp.Or(err, a.contended(nil))
+	found, err := a.across()
+	if err != nil || len(found) == 0 {
+		return err
 	}
-	return nil
+	a.ahead = found
+	return a.contended(nil)
 }
 
 // put has our entries stand in p, at the end of the line. Unless we queue, it

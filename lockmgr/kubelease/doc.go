@@ -64,8 +64,8 @@
 // session that is no more, ids are never used again, and so keeps nobody out; and
 // the mount is past its deadline, and writes nothing on the strength of it.
 //
-// A reading of all Leases at a revision before one that was seen is of an etcd that
-// was restored. It does not know what it has granted since, but may well know the
+// A reading of all Leases, or a renewal, at a revision before one that was seen is of
+// an etcd that was restored. It does not know what it has granted since, but may well know the
 // session. So all sessions end, and the mirror begins an era: answers to what was
 // asked in another tell it nothing.
 //

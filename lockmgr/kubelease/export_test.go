@@ -13,6 +13,9 @@ func BreakWatch(b *Backend) bool {
 	return stop != nil
 }
 
+// SeeMore has a backend have seen more than the store has, as if that was restored.
+func SeeMore(b *Backend) { b.mirror.passed(b.mirror.era, 1<<62) }
+
 // Connected reports whether the backend's watch stands.
 func Connected(b *Backend) bool { return b.mirror.connected() }
 

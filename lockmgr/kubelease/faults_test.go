@@ -266,3 +266,35 @@ func TestServerRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A renewal that is answered by an etcd which was restored ends the session, though
+// it knows that: the locks it may not.
+func TestRenewalOfAnotherEra(t *testing.T) {
+	b := newBackend(t, newName())
+	s := open(t, b)
+	kubelease.SeeMore(b)
+	if err := s.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrSessionLost) {
+		t.Errorf("Renew: %v", err)
+	}
+	<-s.Done()
+	again := open(t, b)
+	release(t, again, must(t, again, lockmgr.NoWait, file("f"))...)
+}
+
+// A session that has ended, which the watch does not tell, locks nothing.
+func TestTryOnEndedSession(t *testing.T) {
+	l := &link{}
+	b := newBackendAt(t, l.to(as(mountUser)), newName())
+	s := open(t, b)
+	l.obey(func(c *call) fate {
+		if c.verb == "watch" {
+			return cut
+		}
+		return passed
+	})
+	kubelease.BreakWatch(b)
+	expire(t, s)
+	if _, err := s.Acquire(within(t, patience), request(lockmgr.NoWait, file("f"))); !errors.Is(err, lockmgr.ErrSessionLost) {
+		t.Errorf("Acquire: %v", err)
+	}
+}

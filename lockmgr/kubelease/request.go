@@ -125,9 +125,7 @@ func (b *Backend) remove(ctx context.Context, to coordinationclient.LeaseInterfa
 	return nil
 }
 
-// list reads all Leases of the volume as they are now. A revision before one that
-// was seen is of an etcd that was restored: it knows nothing of what it has granted
-// since, and all sessions end.
+// list reads all Leases of the volume as they are now.
 func (b *Backend) list(ctx context.Context) (reading, error) {
 	bounded, cancel := context.WithTimeout(b.logged(ctx), listTimeouts*b.timeout)
 	defer cancel()
@@ -143,13 +141,22 @@ func (b *Backend) list(ctx context.Context) (reading, error) {
 	if err != nil {
 		return reading{}, fmt.Errorf("%w: the list has resourceVersion %q", retry.ErrRefused, list.ResourceVersion)
 	}
-	if rev < newest {
-		var ended bool
-		if era, ended = b.mirror.setBack(era); ended {
-			b.log.Error("the API server's etcd was set back while this mount was up: its locks are lost", "from", newest, "to", rev)
-		}
+	return reading{list.Items, rev, b.saw(rev, newest, era)}, nil
+}
+
+// saw takes in that something of rev was answered to a request that was sent when
+// newest had been seen, of an era. One before the other is of an etcd that was
+// restored: it knows nothing of what it has granted since, and all sessions end. It
+// returns the era of rev.
+func (b *Backend) saw(rev, newest int64, of era) era {
+	if rev >= newest {
+		return of
 	}
-	return reading{list.Items, rev, era}, nil
+	now, ended := b.mirror.setBack(of)
+	if ended {
+		b.log.Error("the API server's etcd was set back while this mount was up: its locks are lost", "from", newest, "to", rev)
+	}
+	return now
 }
 
 // listTimeouts is how many requests' time a list may take.

@@ -104,7 +104,11 @@ func (s *Session) Renew(ctx context.Context) error {
 		return lockmgr.ErrSessionLost
 	}
 	for {
+		newest, era := s.b.mirror.newest()
 		written, err := s.b.write(ctx, s.b.urgent(), s.last, s.renewed())
+		if err == nil && s.b.saw(written.rev, newest, era) != era {
+			return lockmgr.ErrSessionLost
+		}
 		if err == nil {
 			s.last = written
 			return nil
