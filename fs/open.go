@@ -129,10 +129,11 @@ func (o *opening) path() (string, error) {
 	return o.fs.nodes.path(o.node)
 }
 
-// mendAbove is mend for the directory of that path.
+// mendAbove is mend for the directory that the caller stands in, if that is known:
+// what is below it he has just looked up. Else for that of the file.
 func (o *opening) mendAbove() bool {
-	if dir := o.visit.name.dir; dir != nil {
-		return o.fs.mend(dir)
+	if from := o.visit.from; from != nil {
+		return o.fs.mend(from)
 	}
 	return o.fs.mendAbove(o.node)
 }
@@ -194,7 +195,7 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 func (o *opening) misled(hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 	f, n := o.fs, o.node
 	switch {
-	case !o.visit.maySend() && !o.visit.passed && o.mendAbove():
+	case !o.visit.maySend() && o.mendAbove():
 		// It has looked, from where it stands: a directory above has moved.
 		return fuse.OK, false
 	case o.visit.stage != nameless:

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +37,9 @@ const (
 // call. It comes in microseconds, or the call has failed on the way.
 const parkFor = time.Second
 
+// maxSteps is more than paths have components.
+const maxSteps = 64
+
 // visits knows the threads whose last OPEN or CREATE was answered ESTALE, so
 // that the kernel looks the file up and comes again, and keeps their locks.
 type visits struct {
@@ -52,19 +56,20 @@ type sent struct {
 	over   bool      // and that was not all of one system call
 	found  uint64    // the node that it found last; 0 for none
 	as     dirName   // the name that it found it by
-	passed bool      // it has looked up the directory of that just before
+	steps  []uint64  // the nodes that it has found, the first maxSteps of them
+	from   *node     // the directory that it looked in without having found that before
 	hold   *lockmgr.Hold
 	mode   lockmgr.Mode
 }
 
 // visit is one OPEN or CREATE.
 type visit struct {
-	tid    uint32
-	stage  stage
-	name   dirName       // that a second try means; else it is not known
-	passed bool          // the call has come to that by the name of its directory
-	hold   *lockmgr.Hold // that was parked for it, or is to be; nil if there is none
-	mode   lockmgr.Mode
+	tid   uint32
+	stage stage
+	name  dirName       // that a second try means; else it is not known
+	from  *node         // the directory in which the way to that begins
+	hold  *lockmgr.Hold // that was parked for it, or is to be; nil if there is none
+	mode  lockmgr.Mode
 }
 
 // come begins a thread's OPEN of a node, or its CREATE (0): every one, and every
@@ -82,7 +87,7 @@ func (vs *visits) come(tid uint32, node uint64) visit {
 		return v
 	}
 	if v.stage = s.next(node); v.stage == retried {
-		v.name, v.passed = s.as, s.passed
+		v.name, v.from = s.as, s.from
 	}
 	v.hold, v.mode, s.hold = s.hold, s.mode, nil
 	return v
@@ -170,7 +175,12 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	if asked.Sub(s.when) >= parkFor || s.looked && s.found == 0 && node != 0 {
 		s.over = true
 	}
-	s.passed = s.looked && name.dir != nil && s.found == name.dir.id
+	if !slices.Contains(s.steps, name.dir.id) {
+		s.from = name.dir
+	}
+	if len(s.steps) < maxSteps {
+		s.steps = append(s.steps, node)
+	}
 	s.looked, s.when, s.found, s.as = true, time.Now(), node, name
 }
 

@@ -20,6 +20,8 @@ func (bubbleClock) Now() boottime.Instant { return boottime.Instant(time.Now().U
 
 const someNode, otherNode = 7, 8
 
+var someName = dirName{&node{id: rootID}, "f"}
+
 // What an OPEN can be goes by what its thread has done since it was answered
 // ESTALE.
 func TestStages(t *testing.T) {
@@ -39,7 +41,7 @@ func TestStages(t *testing.T) {
 		return func(vs *visits) {
 			asked := time.Now()
 			time.Sleep(d)
-			vs.looked(tid, asked, dirName{}, node)
+			vs.looked(tid, asked, someName, node)
 		}
 	}
 	finds := func(node uint64) step { return takes(0, node) }
@@ -68,7 +70,7 @@ func TestStages(t *testing.T) {
 				for _, s := range steps {
 					s(&vs)
 				}
-				vs.looked(tid+1, time.Now(), dirName{}, someNode)
+				vs.looked(tid+1, time.Now(), someName, someNode)
 				if v := vs.come(tid+1, someNode); v.stage != fresh {
 					t.Errorf("another thread is at stage %d", v.stage)
 				}
@@ -144,7 +146,7 @@ func TestParking(t *testing.T) {
 		for what, end := range map[string]func(){
 			"that nobody fetched":         func() { time.Sleep(parkFor + time.Millisecond) },
 			"that was not needed":         func() { vs.leave(vs.come(tid, someNode), fuse.OK) },
-			"whose caller got the ESTALE": func() { vs.looked(tid, time.Now(), dirName{}, someNode); vs.leave(vs.come(tid, someNode), stale) },
+			"whose caller got the ESTALE": func() { vs.looked(tid, time.Now(), someName, someNode); vs.leave(vs.come(tid, someNode), stale) },
 		} {
 			park()
 			end()
@@ -165,7 +167,7 @@ func TestVisitsForgetTheDead(t *testing.T) {
 	for i := range uint32(10_000) {
 		vs.leave(vs.come(noThread+i, someNode), stale)
 	}
-	vs.looked(me, time.Now(), dirName{}, someNode)
+	vs.looked(me, time.Now(), someName, someNode)
 	if len(vs.threads) > 200 || vs.come(me, someNode).stage != retried {
 		t.Errorf("%d threads are known", len(vs.threads))
 	}

@@ -68,6 +68,8 @@ func TestRenamedWorkingDirectory(t *testing.T) {
 		{Op: "link", Path: "linked", Path2: "sub2/link"},
 		{Op: "mkdir", Path: "empty"},
 		{Op: "rmdir", Path: "empty"},
+		{Op: "open", Path: "sub2/renamed", Flags: wronly | appends},
+		{Op: "open", Path: "sub2/../sub2/link", Flags: wronly | appends},
 	}
 	for i, c := range calls {
 		q.must(call{Op: "rename", Path: b.path(dir(i)), Path2: b.path(dir(i + 1))})
