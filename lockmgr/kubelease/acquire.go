@@ -185,13 +185,13 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 		defer b.mirror.mu.Unlock()
 		var entries []entry
 		if o != nil {
-			entries = slices.DeleteFunc(slices.Clone(o.entries), func(e entry) bool { return !b.mirror.lives(&e) })
+			entries = slices.DeleteFunc(slices.Clone(o.entries), func(e entry) bool { return !b.mirror.lives(&e) || a.s.hasGivenUp(&e) })
 		}
 		a.ahead = nil
 		for _, k := range p.keys {
 			e := a.entry(k)
 			if o != nil {
-				a.ahead = append(a.ahead, b.mirror.inLine(o, len(o.entries), &e)...)
+				a.ahead = a.heeded(append(a.ahead, b.mirror.inLine(o, len(o.entries), &e)...))
 			}
 			entries = append(entries, e)
 		}

@@ -39,7 +39,10 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
 	name := b.names.breakName(id.String())
 	var r retry.Retrier
-	err := r.Do(ctx, func() error { return b.remove(ctx, b.leases(), name, nil) })
+	err := r.Do(ctx, func() error {
+		_, err := b.remove(ctx, b.leases(), name, nil)
+		return err
+	})
 	if err == nil {
 		b.mirror.bury(name)
 	}

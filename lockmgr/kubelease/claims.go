@@ -17,8 +17,19 @@ import (
 // is made for one acquisition, which is over.
 type claims struct {
 	mu      sync.Mutex
-	entries map[claim]struct{}
+	entries map[claim]fate // GUARDED_BY(mu)
 }
+
+// fate is what a claimed entry is there for.
+type fate uint8
+
+const (
+	unclaimed fate = iota
+	wanted
+	// givenUp: its acquisition has failed, and it is being removed. It keeps
+	// nobody of this session out.
+	givenUp
+)
 
 type claim struct {
 	key   lockmgr.Key
@@ -40,10 +51,18 @@ func (c *claims) add(entries ...claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.entries == nil {
-		c.entries = make(map[claim]struct{})
+		c.entries = make(map[claim]fate)
 	}
 	for _, e := range entries {
-		c.entries[e] = struct{}{}
+		c.entries[e] = wanted
+	}
+}
+
+func (c *claims) giveUp(entries ...claim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range entries {
+		c.entries[e] = givenUp
 	}
 }
 
@@ -55,11 +74,15 @@ func (c *claims) drop(entries ...claim) {
 	}
 }
 
-func (c *claims) has(e claim) bool {
+func (c *claims) of(e claim) fate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, ok := c.entries[e]
-	return ok
+	return c.entries[e]
+}
+
+// hasGivenUp reports whether e is an entry of this session that nobody wants any more.
+func (s *Session) hasGivenUp(e *entry) bool {
+	return e.Session == s.id && s.claims.of(claim{e.key, e.mode(), e.Owner}) == givenUp
 }
 
 // exorcise removes the session's ghosts now and then. Nothing depends on it
@@ -85,7 +108,7 @@ func (s *Session) ghosts() (found []obstacle) {
 	defer m.mu.Unlock()
 	for _, o := range m.objects {
 		for _, e := range o.entries {
-			if e.Session == s.id && !s.claims.has(claim{e.key, e.mode(), e.Owner}) {
+			if e.Session == s.id && s.claims.of(claim{e.key, e.mode(), e.Owner}) == unclaimed {
 				found = append(found, obstacle{object: o.name, entry: e})
 			}
 		}
@@ -95,14 +118,15 @@ func (s *Session) ghosts() (found []obstacle) {
 
 func (s *Session) banish(ctx context.Context, ghost obstacle) error {
 	g := &ghost.entry
-	o, err := s.b.change(ctx, ghost.object, true, func(o *object) (*coordinationv1.Lease, error) {
-		if o.find(g.key, g.mode(), g.Owner) < 0 {
+	found := false
+	_, err := s.b.change(ctx, ghost.object, true, func(o *object) (*coordinationv1.Lease, error) {
+		if found = o.find(g.key, g.mode(), g.Owner) >= 0; !found {
 			return nil, nil // released since
 		}
 		kept := s.b.living(o, func(e *entry) bool { return e.is(g.key, g.mode(), g.Owner) })
 		return s.b.names.lockLease(o, g.key, kept, false)
 	})
-	if err == nil && o != nil {
+	if err == nil && found {
 		s.b.log.Error("removed an entry of this session that nobody claims", "session", s.id, "lease", ghost.object, "owner", g.Owner)
 	}
 	return err

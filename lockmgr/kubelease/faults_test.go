@@ -298,3 +298,43 @@ func TestTryOnEndedSession(t *testing.T) {
 		t.Errorf("Acquire: %v", err)
 	}
 }
+
+// What a mount's own request has left, which was not answered, keeps the mount's next
+// out neither while it is being removed, nor after.
+func TestOwnLeftoverKeepsNobodyOut(t *testing.T) {
+	for name, wait := range map[string]lockmgr.Wait{"a try": lockmgr.NoWait, "a wait": lockmgr.Queue} {
+		for kind, key := range map[string]lockmgr.Key{"file": file("d/f"), "tree": tree("d")} {
+			t.Run(name+" after a "+kind, func(t *testing.T) {
+				volume, l := newName(), &link{}
+				s := open(t, newBackendAt(t, l.to(as(mountUser)), volume))
+				again := request(wait, file("d/f"))
+				lost, met := first(swallowed, writes(kind, "create"))
+				l.obey(func(c *call) fate {
+					if f := lost(c); f != passed {
+						return f
+					}
+					if c.verb == "update" && !c.has(again.Holder.Owner.String()) {
+						return cut // what would remove it
+					}
+					return passed
+				})
+				if _, err := s.Acquire(within(t, patience), request(lockmgr.NoWait, key)); !errors.Is(err, lockmgr.ErrUnavailable) {
+					t.Fatalf("Acquire: %v", err)
+				}
+				<-met
+				if list := entries(t, volume); len(list) != 1 {
+					t.Fatalf("nothing was left: %v", list)
+				}
+				g, err := s.Acquire(within(t, patience), again)
+				if err != nil {
+					t.Fatalf("Acquire again: %v", err)
+				}
+				l.mend()
+				eventually(t, "what was left is gone", func() bool { return len(entries(t, volume)) == 1 })
+				if held, err := s.Held(within(t, patience), g); err != nil || !held[0] {
+					t.Fatalf("Held: %v, %v", held, err)
+				}
+			})
+		}
+	}
+}

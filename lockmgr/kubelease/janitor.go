@@ -74,7 +74,7 @@ func (b *Backend) janitor() {
 func (b *Backend) cleanUp(ctx context.Context) {
 	for {
 		for _, o := range b.useless() {
-			err := b.remove(ctx, b.leases(), o.name, o)
+			_, err := b.remove(ctx, b.leases(), o.name, o)
 			if err != nil && !errors.Is(err, errMoved) && ctx.Err() == nil {
 				b.log.Warn("cannot delete a Lease that nobody needs", "lease", o.name, "err", err)
 				break

@@ -1,8 +1,10 @@
 package kubelease_test
 
 import (
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,3 +124,49 @@ func TestGhost(t *testing.T) {
 		return err == nil && !held[0] && held[1]
 	})
 }
+
+// A ghost that somebody else has removed meanwhile is not said to be removed.
+func TestGhostThatIsGone(t *testing.T) {
+	name, l, log := newName(), &link{}, &lines{}
+	b := newBackendAt(t, l.to(as(mountUser)), name, func(c *kubelease.Config) {
+		c.Janitor.Ghosts = 50 * time.Millisecond
+		c.Logger = slog.New(slog.NewTextHandler(log, nil))
+	})
+	s := open(t, b)
+	ghost := must(t, s, lockmgr.NoWait, file("ghost"))[0]
+	l.obey(func(c *call) fate {
+		if c.verb == "watch" || c.verb == "list" {
+			return cut
+		}
+		return passed
+	})
+	eventually(t, "its watch has ended", func() bool { kubelease.BreakWatch(b); return !kubelease.Connected(b) })
+	removeEntry(t, b, ghost.Key, ghost.Mode, ghost.Owner)
+	kubelease.Forget(s, ghost)
+	eventually(t, "it finds that the ghost is gone", func() bool { return kubelease.Ghosts(s) == 0 })
+	l.mend()
+	s.Close(within(t, patience))
+	if log.has("removed an entry") {
+		t.Errorf("said that it removed what was gone:\n%s", log)
+	}
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder // GUARDED_BY(mu)
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *lines) has(part string) bool { return strings.Contains(l.String(), part) }

@@ -101,12 +101,14 @@ func (m *mirror) startOver() {
 // endSession deletes the Lease of a session if it is as it was seen, and with it
 // all the session has locked. nil says that it is gone, or was renewed.
 func (b *Backend) endSession(o *object) error {
-	err := b.remove(b.ctx, b.urgent(), o.name, o)
+	found, err := b.remove(b.ctx, b.urgent(), o.name, o)
 	if errors.Is(err, errMoved) {
 		return b.confirm(o)
 	}
 	if err == nil {
 		b.mirror.bury(o.name)
+	}
+	if found {
 		b.log.Info("ended a session that was not renewed", "session", o.sessionID(), "duration", o.duration(), "info", o.lease.Annotations[noteInfo])
 	}
 	return err

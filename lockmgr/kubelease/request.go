@@ -109,8 +109,8 @@ func (b *Backend) write(ctx context.Context, to coordinationclient.LeaseInterfac
 }
 
 // remove deletes the Lease of that name; if o is not nil, only if it is o still.
-// One that is gone is removed.
-func (b *Backend) remove(ctx context.Context, to coordinationclient.LeaseInterface, name string, o *object) error {
+// found says that it was there: one that is gone needs no removal.
+func (b *Backend) remove(ctx context.Context, to coordinationclient.LeaseInterface, name string, o *object) (found bool, err error) {
 	var opts metav1.DeleteOptions
 	if o != nil {
 		opts.Preconditions = &metav1.Preconditions{UID: &o.lease.UID, ResourceVersion: &o.lease.ResourceVersion}
@@ -118,11 +118,12 @@ func (b *Backend) remove(ctx context.Context, to coordinationclient.LeaseInterfa
 	bounded, cancel := b.bounded(ctx)
 	defer cancel()
 	if err := to.Delete(bounded, name, opts); err != nil {
-		if err = fault(ctx, err); !errors.Is(err, errAbsent) {
-			return err
+		if err = fault(ctx, err); errors.Is(err, errAbsent) {
+			err = nil
 		}
+		return false, err
 	}
-	return nil
+	return true, nil
 }
 
 // list reads all Leases of the volume as they are now.

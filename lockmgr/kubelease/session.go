@@ -68,7 +68,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	if err != nil {
 		// Worth one try only: nothing is locked on it, and it ends.
 		cleanup := context.WithoutCancel(ctx)
-		if rerr := b.remove(cleanup, b.urgent(), s.name, nil); rerr != nil {
+		if _, rerr := b.remove(cleanup, b.urgent(), s.name, nil); rerr != nil {
 			b.log.Debug("lease of a failed session left to expire", "session", s.id, "err", rerr)
 		}
 		return nil, fmt.Errorf("opening a session: %w", err)
@@ -230,7 +230,7 @@ func (b *Backend) Revoke(ctx context.Context, id string) error {
 	if _, err := uuid.Parse(id); err != nil {
 		return nil // nobody's
 	}
-	if err := b.remove(ctx, b.urgent(), b.names.session(id), nil); err != nil {
+	if _, err := b.remove(ctx, b.urgent(), b.names.session(id), nil); err != nil {
 		return fmt.Errorf("revoke session %s: %w", id, err)
 	}
 	b.mirror.bury(b.names.session(id))

@@ -23,7 +23,7 @@ func (a *acquisition) standing(p *place) (ahead []obstacle, err error) {
 		e := a.entry(k)
 		ahead = append(ahead, m.inLine(o, o.find(k, a.req.Mode, a.req.Holder.Owner), &e)...)
 	}
-	return ahead, nil
+	return a.heeded(ahead), nil
 }
 
 // void returns why an entry that was put does not stand any more, or nil.
@@ -56,7 +56,7 @@ func (a *acquisition) across() (found []obstacle, err error) {
 		e := a.entry(k)
 		found = append(found, a.s.b.mirror.across(&e)...)
 	}
-	return found, nil
+	return a.heeded(found), nil
 }
 
 // deadlocked reports whether we upgrade a key while one ahead, which wants it for

@@ -44,7 +44,12 @@ func (a *acquisition) inTheWay() (found []obstacle) {
 		}
 		found = append(found, m.across(&e)...)
 	}
-	return found
+	return a.heeded(found)
+}
+
+// heeded returns those of found that a waits for.
+func (a *acquisition) heeded(found []obstacle) []obstacle {
+	return slices.DeleteFunc(found, func(o obstacle) bool { return a.s.hasGivenUp(&o.entry) })
 }
 
 // verify brings the mirror up to what the server has of an obstacle.
@@ -143,6 +148,7 @@ func (a *acquisition) discard() {
 		s.claims.drop(a.claimed()...)
 		return
 	}
+	s.claims.giveUp(a.claimed()...)
 	s.running.Go(func() {
 		defer s.claims.drop(a.claimed()...) // what remains is the janitor's
 		if err := a.withdraw(s.over); err != nil && s.over.Err() == nil {
