@@ -227,11 +227,17 @@ func (t *nodes) renamed(n *node, from, to dirName) {
 // meanwhile; of one elsewhere it does not learn before it looks again.
 const oldName = cacheTimeout
 
-// justMoved reports whether an open of n may mean a name that n had until now.
+// justMoved reports whether an open of n may mean a path that n had until now.
 func (t *nodes) justMoved(n *node) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return time.Since(n.moved) < oldName
+	for range maxDepth {
+		if n == nil || time.Since(n.moved) < oldName {
+			break
+		}
+		n = n.parent
+	}
+	return n != nil
 }
 
 // unname forgets a name that is not a node's any more, if it is known by

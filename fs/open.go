@@ -123,8 +123,8 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 // path is where the file is to be opened: as what the caller has just found it by,
 // if that is known, else as what it was last found by, or renamed to.
 func (o *opening) path() (string, error) {
-	if name := o.visit.name; name.dir != nil {
-		return o.fs.nodes.pathIn(name.dir, name.name)
+	if way := o.visit.way; way.from != nil {
+		return o.fs.nodes.pathIn(way.from, way.path)
 	}
 	return o.fs.nodes.path(o.node)
 }

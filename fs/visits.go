@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -55,19 +54,24 @@ type sent struct {
 	looked bool      // it has looked something up since
 	over   bool      // and that was not all of one system call
 	found  uint64    // the node that it found last; 0 for none
-	as     dirName   // the name that it found it by
-	steps  []uint64  // the nodes that it has found, the first maxSteps of them
-	from   *node     // the directory that it looked in without having found that before
-	hold   *lockmgr.Hold
-	mode   lockmgr.Mode
+	way
+	steps map[uint64]string // paths of what it has found on that way, the first maxSteps
+	hold  *lockmgr.Hold
+	mode  lockmgr.Mode
+}
+
+// way is how a file was looked up: step by step, by path, from a directory that was
+// not: the root, or one in which the program stands.
+type way struct {
+	from *node
+	path string
 }
 
 // visit is one OPEN or CREATE.
 type visit struct {
 	tid   uint32
 	stage stage
-	name  dirName       // that a second try means; else it is not known
-	from  *node         // the directory in which the way to that begins
+	way                 // of a second try; else it is not known, and from is nil
 	hold  *lockmgr.Hold // that was parked for it, or is to be; nil if there is none
 	mode  lockmgr.Mode
 }
@@ -87,7 +91,7 @@ func (vs *visits) come(tid uint32, node uint64) visit {
 		return v
 	}
 	if v.stage = s.next(node); v.stage == retried {
-		v.name, v.from = s.as, s.from
+		v.way = s.way
 	}
 	v.hold, v.mode, s.hold = s.hold, s.mode, nil
 	return v
@@ -175,13 +179,18 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	if asked.Sub(s.when) >= parkFor || s.looked && s.found == 0 && node != 0 {
 		s.over = true
 	}
-	if !slices.Contains(s.steps, name.dir.id) {
-		s.from = name.dir
+	s.looked, s.when, s.found = true, time.Now(), node
+	if dir, ok := s.steps[name.dir.id]; ok {
+		s.path = dir + "/" + name.name
+	} else {
+		if s.from != name.dir {
+			s.from, s.steps = name.dir, make(map[uint64]string)
+		}
+		s.path = name.name
 	}
 	if len(s.steps) < maxSteps {
-		s.steps = append(s.steps, node)
+		s.steps[node] = s.path
 	}
-	s.looked, s.when, s.found, s.as = true, time.Now(), node, name
 }
 
 // expire lets a lock go that nobody came back for.

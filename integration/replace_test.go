@@ -3,6 +3,8 @@ package integration
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -278,5 +280,37 @@ func TestDirectoryReplacedAfterAFailedOpen(t *testing.T) {
 	one.must(call{Op: "close", FD: fd})
 	if away, now := v.read("away/y"), v.read("d/y"); away != "old\n" || now != "new\none\n" {
 		t.Errorf("the file that was put away holds %q, the new one %q", away, now)
+	}
+}
+
+// Another mount puts a directory away in which a program stands, and makes a new
+// one. What the program opens from where it stands is there; what it opens by the
+// directory's name, which its kernel still remembers, is in the new one, though the
+// view has just seen where the old one is.
+func TestDirectoryPutAwayUnderAProgram(t *testing.T) {
+	v := newVolume(t)
+	a, b := v.mount("a"), v.mount("b")
+	one, two := newAgent(t), newAgent(t)
+	for _, d := range []string{"d", "d/e"} {
+		two.must(call{Op: "mkdir", Path: b.path(d)})
+	}
+	v.write("d/e/f", "old\n")
+	one.must(call{Op: "chdir", Path: a.path("d")})
+	one.must(call{Op: "mode", Path: a.path("d/e/f")}) // its kernel knows it now
+	two.must(call{Op: "rename", Path: b.path("d"), Path2: b.path("away")})
+	for _, d := range []string{"d", "d/e"} {
+		two.must(call{Op: "mkdir", Path: b.path(d)})
+	}
+	v.write("d/e/f", "new\n")
+	for _, p := range [][2]string{{"there", "e/f"}, {"by name", a.path("d/e/f")}, {"by dots and name", "../d/e/f"}, {"by dots", "e/../e/f"}} {
+		fd := one.open(p[1], wronly|appends)
+		one.must(call{Op: "write", FD: fd, Data: p[0] + "\n"})
+		one.must(call{Op: "close", FD: fd})
+	}
+	for file, want := range map[string][]string{"away/e/f": {"by dots", "old", "there"}, "d/e/f": {"by dots and name", "by name", "new"}} {
+		got := strings.Split(strings.TrimSpace(v.read(file)), "\n")
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%s holds %q, want %q", file, got, want)
+		}
 	}
 }
