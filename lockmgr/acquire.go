@@ -279,8 +279,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*slot) error {
 		if err == nil {
 			l := &lock{grant: grants[i], since: now, holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
 			s.locks = append(s.locks, l)
-			sess.locks++
-			m.guard(l)
+			sess.locks[l] = struct{}{}
 			r.hold.join(l)
 		}
 		m.changed(s)

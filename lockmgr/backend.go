@@ -75,9 +75,12 @@ type Session interface {
 	// sees every write answered before it began.
 	Held(ctx context.Context, grants []Grant) ([]bool, error)
 
-	// AwaitGone returns nil when the service does not have g any more, whoever
-	// removed it, or ctx's error. It waits out a service that does not answer.
-	AwaitGone(ctx context.Context, g Grant) error
+	// Watch calls gone, within seconds, for each grant of the session that the
+	// service does not have any more although held has it, whoever removed it. It
+	// returns when ctx ends, or the session. held returns all grants there are to
+	// miss; it is called often, and what Watch asks the service does not grow with
+	// their number.
+	Watch(ctx context.Context, held func() []Grant, gone func(Grant))
 
 	// Close ends the session and with it every grant and every wait on it,
 	// now if the service can be reached before ctx ends, else by its TTL.

@@ -39,7 +39,8 @@ type Breaker interface {
 	// later, maybe more than once, until ctx ends.
 	WatchBreaks(ctx context.Context, found func(Break))
 
-	// AwaitGone is Session.AwaitGone of an entry of any session.
+	// AwaitGone returns nil when the service does not have g any more, whoever
+	// removed it, or ctx's error. It waits out a service that does not answer.
 	AwaitGone(ctx context.Context, g Grant) error
 
 	// SessionTTL returns how long the service waits to hear of a session before
@@ -68,7 +69,6 @@ func (m *Manager) obey(b Break) {
 		h.fail(cause)
 	}
 	for _, l := range locks {
-		l.unwatch()
 		l.dying = true
 		m.changed(m.slots[l.grant.Key])
 	}

@@ -4,44 +4,55 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 )
 
-// guardAfter is how long a lock is held before its entry is watched. Most are
-// gone by then, and cost the service nothing more.
-const guardAfter = time.Second
-
-// guard watches that the entry of a lock which is held for long stands in the
-// service. Nobody is to remove it, but somebody may; the next owner is granted
-// the key at once. m.mu is held.
-func (m *Manager) guard(l *lock) {
-	timer := time.AfterFunc(guardAfter, func() { m.watchEntry(l) })
-	l.unwatch = func() { timer.Stop() }
+// guard watches that the entries of a session's locks stand in the service, until
+// ctx ends. Nobody is to remove one, but somebody may; the next owner is granted
+// the key at once.
+func (m *Manager) guard(ctx context.Context, s *session) {
+	s.backend.Watch(ctx, func() []Grant { return m.grantsOf(s) }, func(g Grant) {
+		m.mu.Lock()
+		l := m.lockOf(s, g)
+		m.mu.Unlock()
+		if l != nil && ctx.Err() == nil {
+			m.lockLost(l, errDeleted)
+		}
+	})
 }
 
-func (m *Manager) watchEntry(l *lock) {
+var errDeleted = fmt.Errorf("%w: its entry was deleted from the lock service", ErrLockLost)
+
+// grantsOf lists what the service is to have of s.
+func (m *Manager) grantsOf(s *session) []Grant {
 	m.mu.Lock()
-	if m.closed || !m.slots[l.grant.Key].has(l) {
-		m.mu.Unlock()
-		return
+	defer m.mu.Unlock()
+	grants := make([]Grant, 0, len(s.locks))
+	for l := range s.locks {
+		if !l.dying {
+			grants = append(grants, l.grant)
+		}
 	}
-	ctx, cancel := context.WithCancel(m.ctx)
-	defer cancel()
-	l.unwatch = cancel
-	m.wg.Add(1)
-	m.mu.Unlock()
-	defer m.wg.Done()
-	if l.sess.backend.AwaitGone(ctx, l.grant) == nil && ctx.Err() == nil {
-		m.lockLost(l, fmt.Errorf("%w: its entry was deleted from the lock service", ErrLockLost))
+	return grants
+}
+
+// lockOf finds the lock that g became, nil if it is being given back. m.mu is held.
+func (m *Manager) lockOf(s *session, g Grant) *lock {
+	slot := m.slots[g.Key]
+	if slot == nil {
+		return nil
 	}
+	i := slices.IndexFunc(slot.locks, func(l *lock) bool { return l.sess == s && l.grant == g && !l.dying })
+	if i < 0 {
+		return nil
+	}
+	return slot.locks[i]
 }
 
 // void takes a lock out of its slot: it is given back, or lost. m.mu is held.
 func (s *slot) void(l *lock) {
-	l.unwatch()
 	if i := slices.Index(s.locks, l); i >= 0 {
 		s.locks = slices.Delete(s.locks, i, i+1)
-		l.sess.locks--
+		delete(l.sess.locks, l)
 	}
 }
 

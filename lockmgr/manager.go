@@ -92,14 +92,13 @@ type slot struct {
 
 // lock is one key granted to one owner of this mount, shared by its holds.
 type lock struct {
-	grant   Grant
-	since   time.Time // when it was granted
-	holder  Holder
-	owner   Owner
-	sess    *session
-	holds   map[*Hold]struct{}
-	unwatch func() // see Manager.guard; called when the lock is no more
-	dying   bool   // it is being given back to the service
+	grant  Grant
+	since  time.Time // when it was granted
+	holder Holder
+	owner  Owner
+	sess   *session
+	holds  map[*Hold]struct{}
+	dying  bool // it is being given back to the service
 }
 
 // New returns a Manager that has an open session. It fails with ErrUnavailable

@@ -80,7 +80,7 @@ func (m *Manager) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, sess := range m.sessions {
-		s.Held += sess.locks
+		s.Held += len(sess.locks)
 		if state := sess.renewal.State(); state != renew.Lost {
 			s.Sessions[state]++
 		}

@@ -239,13 +239,12 @@ func (s *remoteSession) Held(ctx context.Context, grants []lockmgr.Grant) (held 
 	return <-answer, nil
 }
 
-func (s *remoteSession) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
-	if err := s.leased.AwaitGone(ctx, g); err != nil {
-		return err
-	}
-	for s.m.runs(); !s.m.carry(); s.m.runs() {
-	}
-	return ctx.Err()
+func (s *remoteSession) Watch(ctx context.Context, held func() []lockmgr.Grant, gone func(lockmgr.Grant)) {
+	s.leased.Watch(ctx, held, func(g lockmgr.Grant) {
+		for s.m.runs(); !s.m.carry(); s.m.runs() {
+		}
+		gone(g)
+	})
 }
 
 func (s *remoteSession) Close(ctx context.Context) error {

@@ -19,7 +19,6 @@ func (m *Manager) drop(l *lock, h *Hold) {
 	if !s.has(l) {
 		return // lost meanwhile: there is nothing to give back
 	}
-	l.unwatch()
 	l.dying = true
 	m.changed(s)
 	m.giveBack(l, func() {

@@ -24,7 +24,7 @@ const (
 type session struct {
 	backend Session
 	renewal *renew.Session
-	locks   int // GUARDED_BY(Manager.mu); how many are in slots
+	locks   map[*lock]struct{} // GUARDED_BY(Manager.mu); those in slots
 }
 
 // lease is what renew knows of a session.
@@ -53,7 +53,7 @@ func (l lease) Verify(ctx context.Context) error {
 	}
 	for i, ok := range held {
 		if !ok {
-			l.m.lockLost(locks[i], fmt.Errorf("%w: its entry was deleted from the lock service", ErrLockLost))
+			l.m.lockLost(locks[i], errDeleted)
 		}
 	}
 	return nil
@@ -111,7 +111,7 @@ func (m *Manager) roomy(prefer *session) (found *session) {
 	for _, s := range m.sessions {
 		switch s.renewal.State() {
 		case renew.Held:
-			if s.locks < m.cfg.KeysPerSession {
+			if len(s.locks) < m.cfg.KeysPerSession {
 				return s
 			}
 		case renew.Suspended:
@@ -129,7 +129,7 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{backend: bs}
+	s := &session{backend: bs, locks: make(map[*lock]struct{})}
 	rcfg := m.cfg.Renew
 	rcfg.TTL = bs.TTL()
 	rcfg.OnChange = m.sessionChanged
@@ -141,7 +141,7 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 			err = ErrClosed
 		} else {
 			m.sessions = append(m.sessions, s)
-			m.wg.Add(1)
+			m.wg.Add(2)
 		}
 		m.mu.Unlock()
 		if err != nil {
@@ -153,7 +153,17 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 		defer cancel()
 		return nil, errors.Join(err, bs.Close(cctx))
 	}
-	go m.watch(s)
+	watching, over := context.WithCancel(m.ctx)
+	go func() {
+		defer m.wg.Done()
+		m.guard(watching, s)
+	}()
+	go func() {
+		defer m.wg.Done()
+		<-s.renewal.Lost()
+		over()
+		m.bereave(s)
+	}()
 	return s, nil
 }
 
@@ -164,24 +174,21 @@ func (m *Manager) now() boottime.Instant {
 	return boottime.System{}.Now()
 }
 
-// watch takes a lost session's locks out of the way of later requests. Nobody
+// bereave takes a lost session's locks out of the way of later requests. Nobody
 // holds them any more, and nobody can join them.
-func (m *Manager) watch(s *session) {
-	defer m.wg.Done()
-	<-s.renewal.Lost()
+func (m *Manager) bereave(s *session) {
 	m.mu.Lock()
 	if !m.closed { // else Close ends it
 		m.sessions = slices.DeleteFunc(m.sessions, func(o *session) bool { return o == s })
 	}
 	n := 0
-	for _, sl := range m.slots {
-		for _, l := range slices.Clone(sl.locks) {
-			if l.sess == s && !l.dying {
-				m.bury(sl, l, s.lossOf())
-				n++
-			}
+	for l := range s.locks {
+		if !l.dying {
+			sl := m.slots[l.grant.Key]
+			m.bury(sl, l, s.lossOf())
+			m.changed(sl)
+			n++
 		}
-		m.changed(sl)
 	}
 	closed := m.closed
 	m.mu.Unlock()
@@ -251,11 +258,9 @@ func (m *Manager) locksOf(s *session) []*lock {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var locks []*lock
-	for _, sl := range m.slots {
-		for _, l := range sl.locks {
-			if l.sess == s && !l.dying {
-				locks = append(locks, l)
-			}
+	for l := range s.locks {
+		if !l.dying {
+			locks = append(locks, l)
 		}
 	}
 	return locks

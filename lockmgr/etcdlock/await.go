@@ -9,15 +9,6 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
-// AwaitGone is lockmgr.Session's.
-func (s *Session) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
-	err := s.b.AwaitGone(ctx, g)
-	if err == nil {
-		s.claims.drop(s.b.keys.granted(g))
-	}
-	return err
-}
-
 // AwaitGone is lockmgr.Breaker's: one watch of the entry, one read when it
 // stands, and one now and then.
 func (b *Backend) AwaitGone(ctx context.Context, g lockmgr.Grant) error {

@@ -27,7 +27,7 @@ func TestAwaitGoneIsLinearizable(t *testing.T) {
 	g := must(t, s, lockmgr.NoWait, file("f"))[0]
 	before := sent.Load()
 	gone := make(chan error, 1)
-	go func() { gone <- s.AwaitGone(within(t, patience), g) }()
+	go func() { gone <- b.AwaitGone(within(t, patience), g) }()
 	eventually(t, "it is asked for", func() bool { return sent.Load() > before })
 	release(t, s, g)
 	if err := <-gone; err != nil {

@@ -66,13 +66,11 @@ func (s *Session) janitor(interval time.Duration) {
 
 // exorcise deletes the ghosts of the session: one request when there are none.
 func (s *Session) exorcise(ctx context.Context) error {
-	bounded, cancel := context.WithTimeout(ctx, s.b.timeout)
-	defer cancel()
-	lease, err := s.b.client.TimeToLive(bounded, s.lease, clientv3.WithAttachedKeys())
+	attached, err := s.attached(ctx)
 	if err != nil {
-		return s.b.fault(ctx, err)
+		return err
 	}
-	for _, k := range lease.Keys {
+	for _, k := range attached {
 		key := string(k)
 		if _, ok := s.b.keys.parse(key); !ok || s.claims.has(key) {
 			continue

@@ -126,6 +126,7 @@ func (m *mirror) advance(rev int64) {
 }
 
 func (m *mirror) put(o *object) {
+	m.tellLosers(m.objects[o.name], o)
 	m.objects[o.name] = o
 	if o.kind == kindBreak {
 		m.tell(aBreak)
@@ -133,9 +134,23 @@ func (m *mirror) put(o *object) {
 }
 
 func (m *mirror) remove(o *object) {
+	m.tellLosers(o, nil)
 	delete(m.objects, o.name)
 	if o.kind == kindSession {
 		m.tellAll()
+	}
+}
+
+// tellLosers tells the sessions of this mount, by their ids, whose entries before
+// has and now has not; both may be nil.
+func (m *mirror) tellLosers(before, now *object) {
+	if before == nil {
+		return
+	}
+	for i := range before.entries {
+		if e := &before.entries[i]; m.told[e.Session] != nil && now.find(e.key, e.mode(), e.Owner) < 0 {
+			m.tell(e.Session)
+		}
 	}
 }
 

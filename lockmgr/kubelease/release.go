@@ -66,15 +66,6 @@ func (s *state) has(g lockmgr.Grant) bool {
 	return i >= 0 && o.entries[i].Token >= g.Token && s.lives(&o.entries[i])
 }
 
-// AwaitGone is lockmgr.Session's.
-func (s *Session) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
-	err := s.b.AwaitGone(ctx, g)
-	if err == nil {
-		s.claims.drop(claimOf(g))
-	}
-	return err
-}
-
 // AwaitGone is lockmgr.Breaker's. It asks the server nothing: the watch shows the
 // entry, and then that it is gone, or its session.
 func (b *Backend) AwaitGone(ctx context.Context, g lockmgr.Grant) error {

@@ -57,7 +57,7 @@ func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, op
 		{"Tokens", testTokens},
 		{"Release", testRelease},
 		{"Held", testHeld},
-		{"AwaitGone", testAwaitGone},
+		{"Watch", testWatch},
 		{"Entries", testEntries},
 		{"PathBytes", testPathBytes},
 		{"AbandonedWaits", testAbandonedWaits},

@@ -37,41 +37,45 @@ func testRelease(t *bench) {
 	t.owners(successor.Owner)
 }
 
-// testAwaitGone: a grant is missed when it is released, removed, or lost with its
-// session, and not before.
-func testAwaitGone(t *bench) {
-	s1, s2 := t.open(), t.open()
-	kept, released := t.must(s1, lockmgr.NoWait, File("kept"))[0], t.must(s1, lockmgr.NoWait, File("released"))[0]
-	lost := t.must(s2, lockmgr.NoWait, File("lost"))[0]
-	missed := func(s lockmgr.Session, g lockmgr.Grant) <-chan error {
-		ch := make(chan error, 1)
-		go func() { ch <- s.AwaitGone(t.within(Patience), g) }()
-		return ch
-	}
-	a, b, c := missed(s1, kept), missed(s1, released), missed(s2, lost)
-	t.release(s1, released)
-	if err := <-b; err != nil {
-		t.Fatalf("released: %v", err)
-	}
-	if err := s1.AwaitGone(t.within(Patience), released); err != nil {
-		t.Fatalf("released before: %v", err)
-	}
-	t.expire(s2)
-	if err := <-c; err != nil {
-		t.Fatalf("lost with its session: %v", err)
-	}
-	select {
-	case err := <-a:
-		t.Fatalf("still held: %v", err)
-	default:
+// testWatch: a grant is missed when it was released, or removed, and no other; the
+// watch ends with its context, and with the session.
+func testWatch(t *bench) {
+	s := t.open()
+	var grants []lockmgr.Grant
+	for _, name := range []string{"kept", "released", "removed"} {
+		grants = append(grants, t.must(s, lockmgr.NoWait, File(name))...)
 	}
 	ctx, cancel := context.WithCancel(t.within(Patience))
-	cancel()
-	if err := s1.AwaitGone(ctx, kept); !errors.Is(err, context.Canceled) {
-		t.Fatalf("given up: %v", err)
+	missed := make(chan lockmgr.Grant, 100)
+	over := make(chan struct{})
+	watch := func(ctx context.Context) {
+		defer func() { over <- struct{}{} }()
+		s.Watch(ctx, func() []lockmgr.Grant { return grants }, func(g lockmgr.Grant) { missed <- g })
 	}
-	t.release(s1, kept)
-	<-a
+	go watch(ctx)
+	t.release(s, grants[1])
+	want := map[lockmgr.Grant]bool{grants[1]: true}
+	if t.opts.Remove != nil {
+		t.opts.Remove(t.T, t.b, grants[2].Key, grants[2].Mode, grants[2].Owner)
+		want[grants[2]] = true
+	}
+	for len(want) > 0 {
+		select {
+		case g := <-missed:
+			if g == grants[0] {
+				t.Fatalf("missed, though it stands: %v", g)
+			}
+			delete(want, g)
+		case <-time.After(Patience):
+			t.Fatalf("not missed: %v", want)
+		}
+	}
+	cancel()
+	<-over
+	t.release(s, grants[0])
+	go watch(t.within(Patience))
+	t.expire(s)
+	<-over
 }
 
 func testHeld(t *bench) {

@@ -211,8 +211,25 @@ func (s *memorySession) Held(ctx context.Context, grants []lockmgr.Grant) ([]boo
 	return held, nil
 }
 
-func (s *memorySession) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
-	return s.m.AwaitGone(ctx, g)
+// Watch looks once a second.
+func (s *memorySession) Watch(ctx context.Context, held func() []lockmgr.Grant, gone func(lockmgr.Grant)) {
+	for {
+		select {
+		case <-time.After(time.Second):
+		case <-s.over:
+			return
+		case <-ctx.Done():
+			return
+		}
+		grants := held()
+		if stand, err := s.Held(ctx, grants); err == nil {
+			for i, g := range grants {
+				if !stand[i] {
+					gone(g)
+				}
+			}
+		}
+	}
 }
 
 func (s *memorySession) Close(ctx context.Context) error {

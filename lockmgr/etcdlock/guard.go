@@ -1,0 +1,81 @@
+package etcdlock
+
+import (
+	"context"
+	"hash/maphash"
+	"math/rand/v2"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// missEvery is how often, more or less, a session looks whether its entries stand.
+const missEvery = 4 * time.Second
+
+// Watch is lockmgr.Session's: one request every few seconds, for the keys that are
+// attached to the lease. A watch of each entry, or of the volume, would be told of
+// it at once, and cost something for each lock, or for each lock of all mounts.
+func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone func(lockmgr.Grant)) {
+	for {
+		select {
+		case <-time.After(missEvery*3/4 + rand.N(missEvery/2)):
+		case <-s.over.Done():
+			return
+		case <-ctx.Done():
+			return
+		}
+		missing, err := s.missing(ctx, held())
+		if err != nil && ctx.Err() == nil && s.over.Err() == nil {
+			s.b.log.Debug("cannot look for this session's entries", "session", s.ID(), "err", err)
+		}
+		for _, g := range missing {
+			s.claims.drop(s.b.keys.granted(g))
+			gone(g)
+		}
+	}
+}
+
+// missing returns which of grants etcd does not have. The leader says what is
+// attached to the lease from its memory, without asking a majority; so what it
+// does not name is read.
+func (s *Session) missing(ctx context.Context, grants []lockmgr.Grant) ([]lockmgr.Grant, error) {
+	if len(grants) == 0 {
+		return nil, nil
+	}
+	attached, err := s.attached(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// By their hashes: thousands of keys, of which none is missing.
+	seed := maphash.MakeSeed()
+	there := make(map[uint64]struct{}, len(attached))
+	for _, key := range attached {
+		there[maphash.Bytes(seed, key)] = struct{}{}
+	}
+	var doubtful, missing []lockmgr.Grant
+	for _, g := range grants {
+		if _, ok := there[maphash.String(seed, s.b.keys.granted(g))]; !ok {
+			doubtful = append(doubtful, g)
+		}
+	}
+	stand, err := s.Held(ctx, doubtful)
+	for i, ok := range stand {
+		if !ok {
+			missing = append(missing, doubtful[i])
+		}
+	}
+	return missing, err
+}
+
+// attached returns the keys on the session's lease.
+func (s *Session) attached(ctx context.Context) ([][]byte, error) {
+	bounded, cancel := context.WithTimeout(ctx, s.b.timeout)
+	defer cancel()
+	lease, err := s.b.client.TimeToLive(bounded, s.lease, clientv3.WithAttachedKeys())
+	if err != nil {
+		return nil, s.b.fault(ctx, err)
+	}
+	return lease.Keys, nil
+}
