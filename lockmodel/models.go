@@ -105,6 +105,7 @@ var models = []model{
 			{"noepoch", "an acquisition compares the epoch"},
 			{"nobump", "a directory entry moves the epoch"},
 			{"nocached", "a directory entry in the mount's copy counts, though the epoch stands"},
+			{"noabove", "who is put though the epoch has moved compares the directories above and below"},
 			{"noprove", "a path is resolved again after the grant"},
 		},
 	},

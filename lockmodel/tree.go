@@ -37,6 +37,7 @@ type treeCall struct {
 	epoch  int8 // what the Txn compares with; -1 never holds
 	answer treeCopy
 	placed bool
+	beside bool  // placed though the epoch had moved
 	ahead  uint8 // bit t: the entry of thread t
 	tries  int8
 	opens  int8
@@ -85,6 +86,11 @@ func (w *treeWorld) broken(s treeState) string {
 			if s.open[i] != 0 && s.open[i] == s.open[j] {
 				return "two owners have one file open for write"
 			}
+		}
+	}
+	for d := range int8(treeDirs) {
+		if !slices.Contains(s.names[:], d+1) {
+			return "a directory was renamed over another"
 		}
 	}
 	for i := range w.threads {
@@ -236,6 +242,14 @@ func (w *treeWorld) txn(s *treeState, t int) {
 		s.rev++
 		e.rev = s.rev
 		s.entry[t] = e
+		return
+	}
+	if free && (c.ahead == 0 || w.mut == "noabove") { // etcdlock's acquisition.second
+		s.rev++
+		e.rev, s.epoch = s.rev, s.rev
+		s.entry[t], c.ahead = e, 0
+		c.answer = treeCopy{rev: s.rev, epoch: s.epoch, dirs: c.answer.dirs | e.dirs()}
+		c.placed, c.beside = true, true
 	}
 }
 
@@ -244,7 +258,7 @@ func (w *treeWorld) answered(s *treeState, t int) {
 	c, cp := &s.call[t], &s.copies[w.threads[t].mount]
 	switch {
 	case c.answer.rev == 0:
-	case c.placed && c.op == renaming:
+	case c.placed && c.op == renaming && !c.beside:
 		if c.answer.rev > cp.rev && c.epoch == cp.epoch {
 			c.answer.dirs |= cp.dirs
 			*cp = c.answer
@@ -266,7 +280,7 @@ func (w *treeWorld) answered(s *treeState, t int) {
 		c.at, c.tries = 3, c.tries+1
 	}
 	if s.call[t].op != nothing {
-		s.call[t].placed, s.call[t].epoch = false, 0
+		s.call[t].placed, s.call[t].beside, s.call[t].epoch = false, false, 0
 	}
 }
 

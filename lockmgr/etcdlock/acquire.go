@@ -19,6 +19,10 @@ const (
 	maxShared = 40
 )
 
+// outrunTries is how often a request that does not wait begins anew, with a
+// growing pause, because the epoch had moved.
+const outrunTries = 4
+
 // Acquire is lockmgr.Session's. A request for more than 60 keys (40 to share or
 // to upgrade), for none, or one that queues for a directory or shares it is
 // refused with ErrInvalidKey.
@@ -69,10 +73,14 @@ type acquisition struct {
 	puts []clientv3.Op
 	dirs []lockmgr.Key // the Tree keys of the request
 
+	bare   []clientv3.Cmp // see untouched
+	beside bool           // bare fits into a Txn: it may be put without the epoch
+
 	retrier    retry.Retrier
-	known      standing // the last answer
-	mayStand   bool     // an entry of ours was put, or may have been
-	unanswered int64    // the fence the last unanswered Put compared with, or 0
+	outrun     retry.Retrier // counts the Txns that the epoch or the fence outran
+	known      standing      // the last answer
+	mayStand   bool          // an entry of ours was put, or may have been
+	unanswered int64         // the fence the last unanswered Put compared with, or 0
 }
 
 func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, error) {
@@ -108,6 +116,11 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 	if len(a.dirs) > 0 {
 		a.puts = append(a.puts, clientv3.OpPut(keys.epoch(), req.Holder.Owner.String()))
 	}
+	if req.Wait != lockmgr.Queue {
+		var few bool
+		a.bare, few = keys.untouched(req.Keys)
+		a.beside = few && len(a.bare)+len(a.own)+len(a.had)+1 <= maxKeys
+	}
 	return a, nil
 }
 
@@ -115,6 +128,9 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 func (a *acquisition) run(ctx context.Context) error {
 	for {
 		if err := a.try(ctx); err != nil {
+			if a.outrun.Failures() > 0 && a.retrier.Failures() == 0 && ctx.Err() != nil {
+				return a.contended(ctx.Err()) // the service answers, to others first
+			}
 			return err
 		}
 		queued := a.known.token != 0
@@ -122,7 +138,14 @@ func (a *acquisition) run(ctx context.Context) error {
 		case a.known.held():
 			return nil
 		case !queued && (a.req.Wait == lockmgr.Queue || len(a.known.ahead) == 0):
-			continue // nothing was put, but only because the epoch or the fence had moved
+			// Nothing was put, but only because the epoch or the fence had moved.
+			if a.req.Wait == lockmgr.NoWait && a.outrun.Failures() >= outrunTries {
+				return a.contended(nil)
+			}
+			if err := a.outrun.Pause(ctx); err != nil {
+				return a.contended(err)
+			}
+			continue
 		case a.req.Wait == lockmgr.NoWait:
 			return a.contended(nil)
 		case a.deadlocked() && queued:
@@ -160,8 +183,8 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	epoch, fence := b.trees.expect(a.req.Keys), a.s.fence.at()
 	unfenced := a.s.fence.unchanged(fence)
 	els := a.gets
-	if a.req.Wait == lockmgr.Queue {
-		els = append(els[:len(els):len(els)], clientv3.OpTxn([]clientv3.Cmp{unfenced}, a.puts, nil))
+	if second := a.second(unfenced); second != nil {
+		els = append(els[:len(els):len(els)], clientv3.OpTxn(second, a.puts, nil))
 	}
 	resp, err := a.s.group.txn(ctx, &member{keys: a.req.Keys, mode: a.req.Mode,
 		cmps: append(a.free(), b.epochIs(epoch), unfenced), then: a.puts, els: els})
@@ -178,7 +201,20 @@ func (a *acquisition) attempt(ctx context.Context) error {
 		a.known = standing{rev: rev, token: rev}
 		return nil
 	}
-	placed := a.req.Wait == lockmgr.Queue && resp.Responses[len(a.gets)].GetResponseTxn().Succeeded
+	placed := len(els) > len(a.gets) && resp.Responses[len(a.gets)].GetResponseTxn().Succeeded
 	a.mayStand = a.mayStand || placed
 	return a.note(rev, resp.Responses, placed)
+}
+
+// second is under what the keys are put though the epoch has moved, or something
+// stands in their way: to queue, in any case; else if nothing does, looked at key
+// by key. nil means that they are not.
+func (a *acquisition) second(unfenced clientv3.Cmp) []clientv3.Cmp {
+	switch {
+	case a.req.Wait == lockmgr.Queue:
+		return []clientv3.Cmp{unfenced}
+	case !a.beside:
+		return nil
+	}
+	return append(append(a.free(), unfenced), a.bare...)
 }

@@ -23,12 +23,17 @@
 //
 //	If    nothing under <path>// (to share: under <path>//w/), epoch and fence unchanged
 //	Then  Put
-//	Else  Get the entries, the directory entries, the epoch; and to queue, Put
+//	Else  Get the entries, the directory entries, the epoch; and Put: to queue in
+//	      any case, else if nothing conflicts, compared directory by directory
 //
-// Directory entries above a path are too many ranges to compare in a Txn. The
+// Directory entries above a path are many ranges to compare. The
 // backend keeps a copy of them, read together with the epoch: while the epoch
 // stands, the copy lacks none. An entry of the copy that conflicts makes the
-// optimistic branch fail, for the answer to tell whether it still lives.
+// optimistic branch fail, for the answer to tell whether it still lives. An epoch
+// that moved for a directory elsewhere costs the comparisons, and no second Txn:
+// else mounts that remove directories would starve each other, and those who
+// create files. Of requests with too many directories above them one wins each
+// time; the others pause, longer and longer, and are told of contention.
 //
 // Each session sends one such Txn, or release, at a time. What its callers ask
 // for meanwhile goes into the next, as nested Txns, as far as they cannot stand in

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -31,6 +33,41 @@ func (c *treeCache) expect(keys []lockmgr.Key) int64 {
 		}
 	}
 	return c.epoch
+}
+
+// maxBare bounds the length of what untouched compares, in bytes.
+const maxBare = 16 << 10
+
+// untouched holds while no entry of a directory conflicts with one of keys,
+// whatever the epoch is. It is a comparison for each directory above a key: not
+// ok if they take too much room.
+func (l layout) untouched(keys []lockmgr.Key) (cmps []clientv3.Cmp, ok bool) {
+	seen, bytes := make(map[string]bool), 0
+	add := func(prefix string) {
+		if !seen[prefix] {
+			seen[prefix], bytes = true, bytes+2*len(prefix)
+			cmps = append(cmps, none(prefix, clientv3.GetPrefixRangeEnd(prefix)))
+		}
+	}
+	for _, k := range keys {
+		if k.Kind == lockmgr.Inode {
+			continue
+		}
+		for i, c := range k.Path {
+			if c == '/' {
+				add(l.trees() + k.Path[:i] + "//")
+			}
+			if bytes > maxBare {
+				return nil, false
+			}
+		}
+		if k.Kind == lockmgr.Tree {
+			add(l.trees() + k.Path + "/") // those below, too
+		} else {
+			add(l.trees() + k.Path + "//")
+		}
+	}
+	return cmps, true
 }
 
 // read replaces the copy by one that was read in one Txn at rev.

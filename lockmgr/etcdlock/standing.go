@@ -88,7 +88,7 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 	if err := a.noteSession(kvs(last + 2)); err != nil {
 		return err
 	}
-	a.noteTrees(rev, trees, kvs(last+1))
+	a.noteTrees(rev, trees, kvs(last+1), placed)
 
 	seen := make(map[string]*mvccpb.KeyValue, n)
 	blockers := make(map[string]blocker)
@@ -146,7 +146,7 @@ func (a *acquisition) noteSession(record []*mvccpb.KeyValue) error {
 	return nil
 }
 
-func (a *acquisition) noteTrees(rev int64, trees, epoch []*mvccpb.KeyValue) {
+func (a *acquisition) noteTrees(rev int64, trees, epoch []*mvccpb.KeyValue, placed bool) {
 	var dirs []lockmgr.Key
 	for _, kv := range trees {
 		if d, ok := a.s.b.keys.lockOf(string(kv.Key)); ok {
@@ -156,6 +156,9 @@ func (a *acquisition) noteTrees(rev int64, trees, epoch []*mvccpb.KeyValue) {
 	var mod int64
 	if len(epoch) > 0 {
 		mod = epoch[0].ModRevision
+	}
+	if placed && len(a.dirs) > 0 {
+		mod, dirs = rev, append(dirs, a.dirs...)
 	}
 	a.s.b.trees.read(rev, mod, dirs)
 }
@@ -188,6 +191,9 @@ func (a *acquisition) deadlocked() bool {
 
 // contended is the error of a wait that err ended, or of none.
 func (a *acquisition) contended(err error) error {
+	if len(a.known.ahead) == 0 {
+		return &lockmgr.ContendedError{Key: a.req.Keys[0], Err: err} // others were always first
+	}
 	first := a.known.ahead[0]
 	if l := a.landmark(); l != nil {
 		first = *l // those before it may have gone unseen

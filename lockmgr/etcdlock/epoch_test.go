@@ -1,0 +1,174 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
+)
+
+// Mounts that ask for unrelated directories at the same instant, and others for
+// files elsewhere, do not stand in each other's way: one Txn for each, however
+// many there are. When each had to find the volume's epoch as it was, one of them
+// won a round and the others asked again, 7.5 times with 10 of them.
+func TestUnrelatedDirectoriesAtOnce(t *testing.T) {
+	const mounts = 12
+	client := dial(t)
+	all := &muster{want: mounts, come: make(chan struct{})}
+	name := newName()
+	var sessions []lockmgr.Session
+	for range mounts {
+		sessions = append(sessions, open(t, newBackend(t, client, name)))
+	}
+	onTxn(client, all.commit)
+	var answers []<-chan lockmgrtest.Answer
+	for i, s := range sessions {
+		keys := []lockmgr.Key{tree(fmt.Sprintf("home/user%d/d", i))} // rmdir
+		switch i % 3 {
+		case 1:
+			keys = []lockmgr.Key{tree(fmt.Sprintf("home/user%d/from", i)), tree(fmt.Sprintf("home/user%d/to", i))} // rename
+		case 2:
+			keys = []lockmgr.Key{file(fmt.Sprintf("home/user%d/f", i))} // create
+		}
+		answers = append(answers, start(within(t, patience), s, request(waits[[]string{"NoWait", "Retry"}[i%2]], keys...)))
+	}
+	for i, ch := range answers {
+		if a := await(t, ch); a.Err != nil {
+			t.Errorf("mount %d: %v", i, a.Err)
+		}
+	}
+	if n := all.sent.Load(); n != mounts {
+		t.Errorf("%d Txns for %d unrelated requests", n, mounts)
+	}
+}
+
+// muster lets no Txn go before want of them are there.
+type muster struct {
+	want int64
+	sent atomic.Int64
+	come chan struct{}
+}
+
+func (m *muster) commit(t *txn) (*clientv3.TxnResponse, error) {
+	if m.sent.Add(1) == m.want {
+		close(m.come)
+	}
+	select {
+	case <-m.come:
+	case <-t.ctx.Done():
+	}
+	return t.send()
+}
+
+// What is put without the epoch excludes what it must: directories above, below
+// and of the same path, and the files in them, though this mount's copy of the
+// directories is old.
+func TestPlacedWithoutEpoch(t *testing.T) {
+	b, etcd := newVolume(t, dial(t))
+	s, other := open(t, b), open(t, newBackend(t, dial(t), etcd.name))
+	for _, c := range []struct {
+		theirs, ours lockmgr.Key
+		conflict     bool
+	}{
+		{tree("a/b"), file("a/b/c/f"), true},
+		{tree("a/b"), file("a/b"), true},
+		{tree("a/b"), file("a/bc"), false},
+		{tree("a/b"), file("a/f"), false},
+		{tree("a/b"), tree("a"), true},
+		{tree("a/b"), tree("a/b"), true},
+		{tree("a/b"), tree("a/b/c"), true},
+		{tree("a/b"), tree("a/bc"), false},
+		{tree("a/bc"), tree("a/b"), false},
+		{file("a/b/f"), tree("a"), true},
+		{file("a/b/f"), tree("a/b/f"), true},
+		{file("a/bc"), tree("a/b"), false},
+	} {
+		for name, wait := range map[string]lockmgr.Wait{"NoWait": lockmgr.NoWait, "Retry": lockmgr.Retry} {
+			// The copy is made old, by an unrelated directory, while nothing stands.
+			release(t, other, must(t, other, lockmgr.Retry, tree("unrelated"))...)
+			theirs := must(t, other, lockmgr.Retry, c.theirs)
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			if !c.conflict {
+				ctx = within(t, patience)
+			}
+			grants, err := s.Acquire(ctx, request(wait, c.ours))
+			cancel()
+			if granted := err == nil; granted == c.conflict || err != nil && !errors.Is(err, lockmgr.ErrContended) {
+				t.Errorf("%s %v beside %v: %v", name, c.ours, c.theirs, err)
+			}
+			// And what was put so is seen by who has an old copy himself.
+			if err == nil {
+				for _, k := range []lockmgr.Key{c.ours, tree("a")} {
+					if _, err := other.Acquire(t.Context(), request(lockmgr.NoWait, k)); !errors.Is(err, lockmgr.ErrContended) {
+						t.Errorf("%s %v beside %v: then %v got %v", name, c.ours, c.theirs, k, err)
+					}
+				}
+			}
+			release(t, s, grants...)
+			release(t, other, theirs...)
+		}
+	}
+	if list := entries(t, b); len(list) != 0 {
+		t.Errorf("left: %v", list)
+	}
+}
+
+// restless moves the volume's epoch ahead of every Txn that depends on it, as many
+// mounts that rename directories do.
+type restless struct {
+	etcd raw
+	sent atomic.Int64
+	mu   sync.Mutex
+}
+
+func (r *restless) commit(t *txn) (*clientv3.TxnResponse, error) {
+	for _, c := range t.cmps {
+		if strings.HasSuffix(string(c.KeyBytes()), "/epoch") {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.sent.Add(1)
+			if _, err := r.etcd.Put(t.ctx, r.etcd.admin("epoch"), ""); err != nil {
+				return nil, err
+			}
+			break
+		}
+	}
+	return t.send()
+}
+
+// A request too large to be put without the epoch that never finds it as it was
+// tries less and less often, and is then told of contention: the service is there.
+func TestLostAgainstTheEpoch(t *testing.T) {
+	for name, wait := range map[string]lockmgr.Wait{"NoWait": lockmgr.NoWait, "Retry": lockmgr.Retry} {
+		t.Run(name, func(t *testing.T) {
+			client := dial(t)
+			b, etcd := newVolume(t, client)
+			s := open(t, b)
+			r := &restless{etcd: etcd}
+			onTxn(client, r.commit)
+			var keys []lockmgr.Key
+			for i := range 60 {
+				keys = append(keys, file(fmt.Sprintf("d/f%d", i)))
+			}
+			_, err := s.Acquire(within(t, 700*time.Millisecond), request(wait, keys...))
+			if !errors.Is(err, lockmgr.ErrContended) || errors.Is(err, lockmgr.ErrUnavailable) {
+				t.Errorf("refused with %v", err)
+			}
+			if n := r.sent.Load(); n < 3 || n > 12 {
+				t.Errorf("tried %d times", n)
+			}
+			if list := entries(t, b); len(list) != 0 {
+				t.Errorf("left: %v", list)
+			}
+		})
+	}
+}
