@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/lockfs/lockfs/internal/embedetcd"
@@ -32,7 +33,7 @@ func (v *volumeFlags) connect(ctx context.Context, source string, log *slog.Logg
 		stop = server.Close
 		dial.Endpoints = []string{server.Endpoint()}
 	}
-	b, closeClient, err := v.dialBackend(ctx, dial)
+	b, closeClient, err := v.dialBackend(ctx, dial, !v.remote())
 	if err != nil {
 		stop()
 		return nil, nil, err
@@ -60,14 +61,21 @@ func embeddedDir(source string) (string, error) {
 	return embedetcd.DirFor(state, source)
 }
 
-// dialBackend connects to an etcd that runs.
-func (v *volumeFlags) dialBackend(ctx context.Context, dial etcdlock.DialConfig) (serve.Backend, func(), error) {
+// dialBackend connects to an etcd that runs; embedded says that it is this machine's own.
+func (v *volumeFlags) dialBackend(ctx context.Context, dial etcdlock.DialConfig, embedded bool) (serve.Backend, func(), error) {
+	machine := ""
+	if embedded {
+		var err error
+		if machine, err = os.Hostname(); err != nil {
+			return nil, nil, err
+		}
+	}
 	client, err := etcdlock.Dial(ctx, dial)
 	if err != nil {
 		return nil, nil, err
 	}
 	closeClient := func() { _ = client.Close() }
-	b, err := etcdlock.New(etcdlock.Config{Client: client, Namespace: v.namespace, Name: v.name, Logger: dial.Logger})
+	b, err := etcdlock.New(etcdlock.Config{Client: client, Namespace: v.namespace, Name: v.name, Machine: machine, Logger: dial.Logger})
 	if err != nil {
 		closeClient()
 		return nil, nil, err

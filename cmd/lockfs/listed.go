@@ -55,7 +55,7 @@ func (c *configFlags) connect(ctx context.Context, kube *kubeFlags, v config.Vol
 		return nil, nil, err
 	}
 	dial.Endpoints, dial.Logger = v.Endpoints, log
-	return (&volumeFlags{namespace: v.Namespace, name: v.Name}).dialBackend(ctx, dial)
+	return (&volumeFlags{namespace: v.Namespace, name: v.Name}).dialBackend(ctx, dial, false)
 }
 
 // credentialsOf returns what a volume's directory of credentials has.

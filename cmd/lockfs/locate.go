@@ -72,7 +72,7 @@ func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string
 	if embedded {
 		dial.DialTimeout = 2 * time.Second // it takes less than one to take over
 	}
-	backend, closeBackend, err := v.dialBackend(ctx, dial)
+	backend, closeBackend, err := v.dialBackend(ctx, dial, embedded)
 	if err != nil && embedded {
 		err = fmt.Errorf("nobody serves the locks: is the volume mounted on this machine, by this user? If by 'lockfs serve', give its --config (%w)", err)
 	}

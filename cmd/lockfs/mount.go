@@ -175,7 +175,8 @@ func (o *mountOptions) run(ctx context.Context) error {
 		Connect: func(ctx context.Context, log *slog.Logger) (serve.Backend, func(), error) {
 			return o.connect(ctx, o.source, log)
 		},
-		Policy: o.policy, SetPolicy: o.setPolicy,
+		Embedded: !o.remote(),
+		Policy:   o.policy, SetPolicy: o.setPolicy,
 		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Scope: o.scope.value, ReadLocks: o.readLocks,
 		Sync: o.sync.value, AllowOther: o.allowOther, Guard: o.guard,
 		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,

@@ -116,7 +116,7 @@ func TestLayers(t *testing.T) {
 		"policy":                 {},
 		"fs":                     {"lockmgr", "policy", "internal/procid", "internal/volume"},
 		"internal/procid":        {"lockmgr"},
-		"internal/volume":        {"policy"},
+		"internal/volume":        {"lockmgr", "policy"},
 		"internal/mounts":        {},
 	}
 	pkgs := load(t)

@@ -37,6 +37,8 @@ type Config struct {
 	// Connect reaches the lock service; disconnect, which is not nil, is called
 	// at the end. Required.
 	Connect func(ctx context.Context, log *slog.Logger) (b Backend, disconnect func(), err error)
+	// Embedded says that it is this machine's own, for Source alone.
+	Embedded bool
 	// Policy; nil means that all files are locked. SetPolicy makes it the volume's.
 	Policy    *policy.Policy
 	SetPolicy bool
@@ -76,6 +78,8 @@ type Config struct {
 	Pods *pods.Pods
 	// Logger; nil means slog.Default().
 	Logger *slog.Logger
+
+	network bool // other machines may write to Source
 }
 
 // RefusedError says that what was asked for cannot be done as it was asked.
@@ -93,13 +97,12 @@ func (c *Config) prepare() error {
 	if c.Source, err = mounts.CheckSource(c.Source); err != nil {
 		return refused(err)
 	}
+	if _, c.network, err = mounts.NetworkFS(c.Source); err != nil {
+		return err
+	}
 	if c.Sync == "" {
-		_, network, err := mounts.NetworkFS(c.Source)
-		if err != nil {
-			return err
-		}
 		c.Sync = fs.SyncNever
-		if network {
+		if c.network {
 			c.Sync = fs.SyncClose
 		}
 	}

@@ -109,7 +109,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	defer disconnect()
 	id, err := volume.Check(start, volume.Config{
 		Source: c.Source, Namespace: c.Namespace, Name: c.Name, Record: backend,
-		Policy: c.Policy.Digest(), SetPolicy: c.SetPolicy,
+		Policy: c.Policy.Digest(), SetPolicy: c.SetPolicy, Alone: c.Embedded && !c.network,
 	})
 	if err != nil {
 		return err

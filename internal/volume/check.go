@@ -7,10 +7,15 @@ import (
 	"io/fs"
 
 	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // RecordStore keeps the volume's record in the lock service.
 type RecordStore interface {
+	// Service says which lock service it is.
+	Service(ctx context.Context) (lockmgr.Service, error)
+
 	// VolumeRecord stores want as the record unless there is one, and returns the
 	// record as it then is.
 	VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error)
@@ -20,7 +25,7 @@ type RecordStore interface {
 	ReplaceVolumeRecord(ctx context.Context, old, want []byte) error
 }
 
-// Config says which volume a mount is for. All fields but SetPolicy are required.
+// Config says which volume a mount is for. All fields but SetPolicy and Alone are required.
 type Config struct {
 	Source    string      // SOURCE, an absolute path
 	Namespace string      // of the volume, see ValidateName
@@ -28,17 +33,23 @@ type Config struct {
 	Policy    string      // the digest of the mount's policy
 	SetPolicy bool        // make Policy the volume's, if no mount of the volume lives
 	Record    RecordStore // the lock service's record for Namespace and Name
+
+	// Alone says that no other machine writes to Source, and that an embedded
+	// service, if it is one, has the flock which no two of them can have: it may take
+	// the place of one whose state was lost.
+	Alone bool
 }
 
 // markerAttempts bounds how often Check looks for a marker that others create
 // and, being refused, remove again.
 const markerAttempts = 5
 
-// Check makes sure that SOURCE, its marker, the lock service's record and cfg
+// Check makes sure that SOURCE, its marker, the lock service, its record and cfg
 // mean one volume, creates what a first mount has to, and returns the
 // volume's id.
 //
-// Errors: ErrName; *MismatchError when they mean different ones; *PolicyError
+// Errors: ErrName; *MismatchError when they mean different ones; *ServiceError when
+// the volume has its locks in another service; *PolicyError
 // when the volume has another policy; *InvalidError for a marker or a record that cannot be read; the file system's, the
 // record store's. A marker that Check created is removed again when the record turns out to
 // be another volume's; after any other error it stays, and the next mount
@@ -47,33 +58,48 @@ func Check(ctx context.Context, cfg Config) (uuid.UUID, error) {
 	if err := errors.Join(ValidateName("namespace", cfg.Namespace), ValidateName("name", cfg.Name)); err != nil {
 		return uuid.Nil, err
 	}
-	marker, created, err := openMarker(cfg)
+	service, err := cfg.Record.Service(ctx)
 	if err != nil {
 		return uuid.Nil, err
 	}
-	b, err := cfg.Record.VolumeRecord(ctx, marker.encode())
-	if err != nil {
-		return uuid.Nil, fmt.Errorf("the volume's record: %w", err)
+	marker, created, err := openMarker(cfg, service)
+	if err == nil {
+		marker, err = settleService(cfg, marker, service)
 	}
-	volume := cfg.Namespace + "/" + cfg.Name
-	record, err := decode("the record of volume "+volume+" in the lock service", b)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	record, stored, err := openRecord(ctx, cfg.Record, marker)
 	if err == nil && !record.sameVolume(marker) {
 		err = disagree(cfg, marker, record, created)
 	}
-	if err == nil {
-		return marker.ID, settlePolicy(ctx, cfg, marker, record, b)
-	}
-	if created {
+	if err != nil && created && (errors.As(err, new(*MismatchError)) || errors.As(err, new(*InvalidError))) {
 		if undo := removeMarker(cfg.Source, marker); undo != nil {
 			err = fmt.Errorf("%w (and the marker just created could not be removed: %w)", err, undo)
 		}
 	}
-	return uuid.Nil, err
+	if err != nil {
+		return uuid.Nil, err
+	}
+	if record, stored, err = settleMove(ctx, cfg, marker, record, stored); err != nil {
+		return uuid.Nil, err
+	}
+	return marker.ID, settlePolicy(ctx, cfg, marker, record, stored)
+}
+
+// openRecord returns the record of the marker's volume, as it is stored too, and
+// puts the marker's where there is none.
+func openRecord(ctx context.Context, store RecordStore, marker identity) (record identity, stored []byte, err error) {
+	if stored, err = store.VolumeRecord(ctx, marker.encode()); err != nil {
+		return identity{}, nil, fmt.Errorf("the volume's record: %w", err)
+	}
+	record, err = decode("the record of volume "+marker.Namespace+"/"+marker.Name+" in the lock service", stored)
+	return record, stored, err
 }
 
 // openMarker returns SOURCE's marker, which agrees with cfg, and whether it
 // was created for it.
-func openMarker(cfg Config) (marker identity, created bool, err error) {
+func openMarker(cfg Config, service lockmgr.Service) (marker identity, created bool, err error) {
 	for range markerAttempts {
 		marker, err = readMarker(cfg.Source)
 		if err == nil {
@@ -82,7 +108,7 @@ func openMarker(cfg Config) (marker identity, created bool, err error) {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return identity{}, false, err
 		}
-		marker = identity{Format: format, ID: uuid.New(), Namespace: cfg.Namespace, Name: cfg.Name, Policy: cfg.Policy}
+		marker = identity{Format: format, ID: uuid.New(), Namespace: cfg.Namespace, Name: cfg.Name, Policy: cfg.Policy, Service: service}
 		err = createMarker(cfg.Source, marker)
 		if err == nil {
 			return marker, true, nil
@@ -117,10 +143,8 @@ func disagree(cfg Config, marker, record identity, created bool) error {
 		e.Field, e.Marker, e.Record = "volume id", marker.ID.String(), record.ID.String()
 	case marker.Namespace != record.Namespace:
 		e.Field, e.Marker, e.Record = "namespace", marker.Namespace, record.Namespace
-	case marker.Name != record.Name:
-		e.Field, e.Marker, e.Record = "name", marker.Name, record.Name
 	default:
-		e.Field, e.Marker, e.Record = "format", fmt.Sprint(marker.Format), fmt.Sprint(record.Format)
+		e.Field, e.Marker, e.Record = "name", marker.Name, record.Name
 	}
 	if created {
 		e.Marker = ""

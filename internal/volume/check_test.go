@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,14 +15,26 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
+	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/policy"
 )
 
 // memStore is the record in a lock service, by the rules of RecordStore.
 type memStore struct {
-	mu     sync.Mutex
-	record []byte // GUARDED_BY(mu)
-	inUse  bool   // a mount lives
+	mu      sync.Mutex
+	record  []byte          // GUARDED_BY(mu)
+	service lockmgr.Service // GUARDED_BY(mu)
+	kind    string          // of service; etcd if empty
+	inUse   bool            // a mount lives
+}
+
+func (s *memStore) Service(context.Context) (lockmgr.Service, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.service.ID == uuid.Nil {
+		s.service = lockmgr.Service{Kind: cmp.Or(s.kind, lockmgr.KindEtcd), ID: uuid.New(), At: "memory"}
+	}
+	return s.service, nil
 }
 
 func (s *memStore) VolumeRecord(_ context.Context, want []byte) ([]byte, error) {
@@ -47,6 +60,10 @@ var errInUse = errors.New("in use")
 
 // downStore is a lock service that does not answer.
 type downStore struct{ err error }
+
+func (s downStore) Service(context.Context) (lockmgr.Service, error) {
+	return lockmgr.Service{}, s.err
+}
 
 func (s downStore) VolumeRecord(context.Context, []byte) ([]byte, error) { return nil, s.err }
 
@@ -97,8 +114,8 @@ func TestFirstAndLaterMounts(t *testing.T) {
 func TestWipedLockService(t *testing.T) {
 	cfg := config(t.TempDir(), &memStore{})
 	id := mustCheck(t, cfg)
-	fresh := &memStore{}
-	cfg.Record = fresh
+	fresh := cfg.Record.(*memStore)
+	fresh.record = nil // its id alone is still there
 	if again := mustCheck(t, cfg); again != id {
 		t.Errorf("id %s, was %s", again, id)
 	}
@@ -132,7 +149,7 @@ func TestMismatch(t *testing.T) {
 		},
 		"another volume's directory": {
 			func(t *testing.T, cfg *Config) {
-				other := config(t.TempDir(), &memStore{})
+				other := config(t.TempDir(), &memStore{service: cfg.Record.(*memStore).service})
 				mustCheck(t, other)
 				cfg.Source = other.Source
 			}, "volume id", []string{"marker", "default/data"},
@@ -169,7 +186,7 @@ func TestMismatch(t *testing.T) {
 }
 
 func TestInvalidRecord(t *testing.T) {
-	for name, record := range map[string]string{"newer": `{"format":2}`, "damaged": "{"} {
+	for name, record := range map[string]string{"newer": `{"format":3}`, "damaged": "{"} {
 		t.Run(name, func(t *testing.T) {
 			source := t.TempDir()
 			_, err := Check(t.Context(), config(source, &memStore{record: []byte(record)}))

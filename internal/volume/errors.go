@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/policy"
 )
 
@@ -61,6 +64,29 @@ func describe(digest string) string {
 }
 
 func short(digest string) string { return digest[:min(len(digest), len("sha256:")+12)] }
+
+// ServiceError reports that a volume has its locks in another lock service. Nothing
+// has been changed.
+type ServiceError struct {
+	Source string          // the directory
+	Has    lockmgr.Service // which the volume has, as far as its marker says
+	Asked  lockmgr.Service // the one that was asked
+	Moved  lockmgr.Service // where the one asked says that the volume has moved to; zero if it does not
+}
+
+func (e *ServiceError) Error() string {
+	if e.Moved.ID != uuid.Nil && !e.Moved.Is(e.Asked) {
+		return fmt.Sprintf("the lock service %s says that the volume of %s has moved to %s, which its marker %s does not say yet: "+
+			"finish that with 'lockfs move --to %s %s' and the settings of the former", e.Asked, e.Source, e.Moved, MarkerName, e.Moved, e.Source)
+	}
+	if e.Has.Is(e.Asked) {
+		return fmt.Sprintf("the marker %s of %s is older than what the lock service %s has: put the newer one back, or, with every mount stopped, run 'lockfs move --to %s %s'",
+			MarkerName, e.Source, e.Asked, e.Asked, e.Source)
+	}
+	return fmt.Sprintf("the volume of %s has its locks in %s, and this is %s: the two would not exclude each other; "+
+		"use the former, or move the volume: stop every mount of it, then run 'lockfs move --to %s %s' with the settings of the former",
+		e.Source, e.Has, e.Asked, e.Asked, e.Source)
+}
 
 // InvalidError reports a marker or a record that cannot be read as one.
 type InvalidError struct {

@@ -7,12 +7,13 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/policy"
 )
 
 // format is the version of the identity and of the layout of the volume's keys.
 // It changes whenever an older lockfs must not touch the volume any more.
-const format = 1
+const format = 2
 
 // identity is what the marker and the record hold.
 type identity struct {
@@ -21,12 +22,17 @@ type identity struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	Policy    string    `json:"policy,omitempty"` // its digest; empty of a volume made before there were policies
+
+	// Service has the volume's locks; format 1 does not say. A record that names
+	// another than the one it is in stands for a volume that has moved there.
+	Service lockmgr.Service `json:"service,omitzero"`
+	Moves   int             `json:"moves"` // how often it has moved from one service to another
 }
 
-// sameVolume reports whether two identities are of one volume. Its policy can change.
+// sameVolume reports whether two identities are of one volume. Its policy and its
+// lock service can change.
 func (id identity) sameVolume(other identity) bool {
-	id.Policy = other.Policy
-	return id == other
+	return id.ID == other.ID && id.Namespace == other.Namespace && id.Name == other.Name
 }
 
 func (id identity) encode() []byte {

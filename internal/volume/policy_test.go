@@ -94,8 +94,8 @@ func TestVolumeWithoutPolicy(t *testing.T) {
 	mustCheck(t, cfg)
 }
 
-// The record decides, and a marker that says otherwise follows it; a new lock
-// service learns the policy from the marker.
+// The record decides, and a marker that says otherwise follows it; a lock
+// service that has lost its record learns the policy from the marker.
 func TestMarkerFollowsRecord(t *testing.T) {
 	cfg := config(t.TempDir(), &memStore{})
 	cfg.Policy = policyA
@@ -109,10 +109,10 @@ func TestMarkerFollowsRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustCheck(t, cfg)
-	cfg.Record = &memStore{}
+	cfg.Record.(*memStore).record = nil
 	cfg.Policy = policyB
 	if _, err := Check(t.Context(), cfg); !errors.As(err, new(*PolicyError)) {
-		t.Errorf("a new lock service: Check = %v, want a *PolicyError", err)
+		t.Errorf("a lock service without the record: Check = %v, want a *PolicyError", err)
 	}
 	cfg.Policy = policyA
 	mustCheck(t, cfg)

@@ -26,6 +26,9 @@ type Config struct {
 	// alike. Required; without slash and NUL byte.
 	Namespace, Name string
 
+	// Machine is whose embedded etcd it is; "" if it is none.
+	Machine string
+
 	// RequestTimeout bounds each request to etcd. The zero value means 3 s, so
 	// that an election of etcd's usual length does not fail a try-lock.
 	RequestTimeout time.Duration
@@ -43,11 +46,13 @@ type Config struct {
 type Backend struct {
 	client  *clientv3.Client
 	keys    layout
+	machine string
 	timeout time.Duration
 	janitor time.Duration
 	log     *slog.Logger
 	trees   treeCache
-	volume  atomic.Pointer[[]byte] // the record that VolumeRecord saw; nil before
+	service atomic.Pointer[serviceSeen] // what Service saw; nil before
+	volume  atomic.Pointer[[]byte]      // the record that VolumeRecord saw; nil before
 
 	watchStream atomic.Int64 // the number of the stream for new watches, see watch
 
@@ -88,6 +93,7 @@ func New(cfg Config) (*Backend, error) {
 	b := &Backend{
 		client:  cfg.Client,
 		keys:    newLayout(cfg.Namespace, cfg.Name),
+		machine: cfg.Machine,
 		timeout: cfg.RequestTimeout,
 		janitor: cfg.JanitorInterval,
 		log:     cfg.Logger,

@@ -30,6 +30,7 @@ func newLayout(namespace, name string) layout {
 
 func (l layout) epoch() string             { return l.admin + "epoch" }
 func (l layout) volume() string            { return l.admin + "volume" }
+func (l layout) service() string           { return l.admin + "service" }
 func (l layout) trees() string             { return l.admin + "tree/" }
 func (l layout) inodes() string            { return l.admin + "inode/" }
 func (l layout) session(sid string) string { return l.admin + "session/" + sid }

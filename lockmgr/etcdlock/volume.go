@@ -26,12 +26,21 @@ func (b *Backend) VolumeRecord(ctx context.Context, want []byte) (stored []byte,
 }
 
 func (b *Backend) putVolumeRecord(ctx context.Context, want []byte) (stored []byte, err error) {
-	key := b.keys.volume()
+	stored, _, err = b.putOnce(ctx, b.keys.volume(), want)
+	if err != nil {
+		return nil, fmt.Errorf("volume record: %w", err)
+	}
+	return stored, nil
+}
+
+// putOnce puts value at key if nothing is there, and returns what is, with the id
+// of the cluster that answered.
+func (b *Backend) putOnce(ctx context.Context, key string, value []byte) (stored []byte, cluster uint64, err error) {
 	var r retry.Retrier
 	err = r.Do(ctx, func() error {
 		resp, err := b.txn(ctx,
 			[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-			[]clientv3.Op{clientv3.OpPut(key, string(want)), b.rights()},
+			[]clientv3.Op{clientv3.OpPut(key, string(value)), b.rights()},
 			[]clientv3.Op{clientv3.OpGet(key), b.rights()})
 		switch {
 		case errors.Is(err, rpctypes.ErrPermissionDenied):
@@ -39,16 +48,14 @@ func (b *Backend) putVolumeRecord(ctx context.Context, want []byte) (stored []by
 		case err != nil:
 			return err
 		case resp.Succeeded:
-			stored = want
+			stored = value
 		default: // ours too, if an earlier answer was lost
 			stored = resp.Responses[0].GetResponseRange().Kvs[0].Value
 		}
+		cluster = resp.Header.ClusterId
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("volume record: %w", err)
-	}
-	return stored, nil
+	return stored, cluster, err
 }
 
 // rights does nothing, and etcd refuses it to users who could not take a lock:
@@ -113,9 +120,12 @@ func (b *Backend) volumeStands() []clientv3.Cmp {
 }
 
 // volumeFell says why a Txn under volumeStands was refused. A record that is
-// gone, with all else that a new etcd has forgotten, is put again, and the
-// session is worth another try.
+// gone, with all else that an etcd has forgotten, is put again, and the
+// session is worth another try; not in another etcd.
 func (b *Backend) volumeFell(ctx context.Context) error {
+	if err := b.serviceStands(ctx); err != nil {
+		return err
+	}
 	seen := *b.volume.Load()
 	stored, err := b.putVolumeRecord(ctx, seen)
 	switch {

@@ -35,6 +35,7 @@ const (
 	kindTree    = "tree" // one, of all directory entries
 	kindSession = "session"
 	kindVolume  = "volume"
+	kindService = "service" // holds nothing: its UID is the service's id
 	kindBreak   = "break"
 )
 
@@ -58,6 +59,7 @@ func (l layout) prefix() string             { return "lockfs-" + l.hash + "-" }
 func (l layout) selector() string           { return labelVolume + "=" + l.hash }
 func (l layout) tree() string               { return l.prefix() + kindTree }
 func (l layout) record() string             { return l.prefix() + kindVolume }
+func (l layout) service() string            { return l.prefix() + kindService }
 func (l layout) janitor() string            { return l.prefix() + "janitor" }
 func (l layout) session(id string) string   { return l.prefix() + kindSession + "-" + id }
 func (l layout) breakName(id string) string { return l.prefix() + kindBreak + "-" + id }

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockfs/lockfs/internal/mounts"
+	"github.com/lockfs/lockfs/internal/serve"
+	"github.com/lockfs/lockfs/internal/volume"
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// moveTimeout bounds 'lockfs move': in Leases, a dead mount's session counts until
+// it was watched for its TTL.
+const moveTimeout = time.Minute
+
+// moveOptions are the flags of 'lockfs move'.
+type moveOptions struct {
+	volumeFlags
+	to, gone string
+}
+
+func newMove() *cobra.Command {
+	o := &moveOptions{}
+	cmd := &cobra.Command{
+		Use:   "move SOURCE --to SERVICE",
+		Short: "Let a volume have its locks in another lock service",
+		Long: `Let the volume whose root is SOURCE have its locks in another lock service, while no
+mount of it lives. A mount with another service than the volume's is refused, and names
+both: SERVICE is the one that it would have used, as it says.
+
+All other flags are for the service that the volume has so far: it is asked whether a mount
+lives, and lets none in from then on. Without --endpoints, --backend kubernetes or --config
+that is the embedded etcd of this machine.
+
+A service that is gone for ever, or was made anew and is empty, cannot be asked. Say
+--gone with its id, as the refused mount names it, once every mount of the volume was
+stopped, on all nodes: nothing else keeps two programs from writing to one file then.`,
+		Example: `  # From the Leases of a cluster to etcd
+  lockfs move /srv/shared --backend kubernetes --lease-namespace lockfs-system --to etcd/9b2f…
+
+  # From an etcd that was lost to an empty one
+  lockfs move /srv/shared --gone etcd/1c77… --to etcd/9b2f…`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd, args[0])
+		},
+	}
+	f := cmd.Flags()
+	o.volumeFlags.register(f)
+	o.registerListed(f)
+	f.StringVar(&o.to, "to", "", "the lock `service` to move to, KIND/ID; required")
+	f.StringVar(&o.gone, "gone", "", "the `service` that the volume has so far, KIND/ID or 'unknown', is gone for ever, and every mount was stopped")
+	bindEnv(cmd)
+	o.completeBackend(cmd)
+	return cmd
+}
+
+func (o *moveOptions) run(cmd *cobra.Command, path string) error {
+	if err := o.checkBackend(); err != nil {
+		return err
+	}
+	to, err := lockmgr.ParseService(o.to)
+	if err != nil {
+		return usage(fmt.Errorf("--to: %w", err))
+	}
+	source, below, err := findVolume(path)
+	if err != nil {
+		return err
+	}
+	if below != "" {
+		return usage(fmt.Errorf("%s is not the root of the volume: that is %s", path, source))
+	}
+	namespace, name, err := volume.NameOf(source)
+	if err != nil {
+		return err
+	}
+	if o.name != "" && o.name != name || cmd.Flags().Changed("namespace") && o.namespace != namespace {
+		return usage(fmt.Errorf("%s is the volume %s/%s, and --namespace or --name say another: drop them", source, namespace, name))
+	}
+	o.namespace, o.name = namespace, name
+	has, err := volume.ServiceOf(source)
+	if err != nil {
+		return err
+	}
+	if has.Is(to) && o.gone != "" {
+		return usage(fmt.Errorf("the volume has its locks in %s already", has))
+	}
+	if err := unmounted(source); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), moveTimeout)
+	defer cancel()
+	move := volume.MoveConfig{Source: source, To: to}
+	if o.gone == "" {
+		backend, disconnect, err := o.former(ctx, source)
+		if err != nil {
+			return fmt.Errorf("the lock service that the volume has so far, %s, cannot be asked whether a mount lives: %w", has, err)
+		}
+		defer disconnect()
+		move.Record = backend
+	} else if err := o.isGone(has); err != nil {
+		return err
+	}
+	if err := volume.Move(ctx, move); err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "volume %s/%s has its locks in %s from now on; before, in %s\n", namespace, name, to, has)
+	return nil
+}
+
+// former connects to the service that the volume has so far.
+func (o *moveOptions) former(ctx context.Context, source string) (serve.Backend, func(), error) {
+	quiet := slog.New(slog.DiscardHandler)
+	if !o.inConfig() {
+		return o.connect(ctx, source, quiet)
+	}
+	listed, err := o.listed(o.namespace, o.name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return o.configFlags.connect(ctx, &o.kubeFlags, listed, quiet)
+}
+
+// isGone makes sure that somebody knows which service is gone.
+func (o *moveOptions) isGone(has lockmgr.Service) error {
+	if o.remote() {
+		return usage(errors.New("--gone, and --endpoints or --backend kubernetes, exclude each other: a service that can be asked is asked"))
+	}
+	if o.gone == has.String() {
+		return nil
+	}
+	if gone, err := lockmgr.ParseService(o.gone); err != nil || !gone.Is(has) {
+		return usage(fmt.Errorf("--gone %s: the volume has its locks in %s", o.gone, has))
+	}
+	return nil
+}
+
+// unmounted refuses a volume that this machine has mounted, whatever its service says.
+func unmounted(source string) error {
+	table, err := mounts.List()
+	if err != nil {
+		return err
+	}
+	for _, m := range table {
+		if m.FSType == mounts.FSType && m.Source == filepath.Clean(source) {
+			return fmt.Errorf("a view of %s is mounted at %s: unmount it, and all others on all nodes, first", source, m.Point)
+		}
+	}
+	return nil
+}

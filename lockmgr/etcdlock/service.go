@@ -1,0 +1,71 @@
+package etcdlock
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// serviceSeen is an etcd as Service found it.
+type serviceSeen struct {
+	id      uuid.UUID
+	cluster uint64
+}
+
+// Service says which etcd this is, by an id that the first who asks puts into it.
+// That of the cluster would not do: it is made of the members' names, so that all
+// clusters which were set up by one recipe have the same, and one that is restored
+// elsewhere has another. A snapshot has the id, for it has the locks.
+//
+// It tries until ctx ends. Errors are VolumeRecord's.
+func (b *Backend) Service(ctx context.Context) (lockmgr.Service, error) {
+	stored, cluster, err := b.putOnce(ctx, b.keys.service(), []byte(uuid.NewString()))
+	if err != nil {
+		return lockmgr.Service{}, fmt.Errorf("the id of etcd: %w", err)
+	}
+	id, err := uuid.ParseBytes(stored)
+	if err != nil {
+		return lockmgr.Service{}, fmt.Errorf("the id of etcd, at %s: %w", b.keys.service(), err)
+	}
+	b.service.Store(&serviceSeen{id, cluster})
+	if b.machine != "" {
+		return lockmgr.Service{Kind: lockmgr.KindEmbedded, ID: id, At: b.machine}, nil
+	}
+	return lockmgr.Service{Kind: lockmgr.KindEtcd, ID: id, At: strings.Join(b.client.Endpoints(), ",")}, nil
+}
+
+// serviceStands returns nil if this is the etcd that Service saw, if need be with
+// its id put again: one that has forgotten everything has its members still, and
+// all mounts of it are told the same. Where the endpoints lead to another one,
+// other mounts may go on using the former. Errors: ErrVolumeChanged.
+func (b *Backend) serviceStands(ctx context.Context) error {
+	seen := b.service.Load()
+	if seen == nil {
+		return nil
+	}
+	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(b.keys.service())}, nil)
+	if err != nil {
+		return err
+	}
+	id := []byte(seen.id.String())
+	stored := id
+	switch kvs := resp.Responses[0].GetResponseRange().Kvs; {
+	case len(kvs) == 1:
+		stored = kvs[0].Value
+	case resp.Header.ClusterId != seen.cluster:
+		return fmt.Errorf("%w: the endpoints lead to another cluster of etcd", lockmgr.ErrVolumeChanged)
+	default:
+		if stored, _, err = b.putOnce(ctx, b.keys.service(), id); err != nil {
+			return err
+		}
+	}
+	if string(stored) != string(id) {
+		return fmt.Errorf("%w: the endpoints lead to another etcd, %s", lockmgr.ErrVolumeChanged, stored)
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package etcdlock_test
+
+import (
+	"errors"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+)
+
+func serviceOf(t *testing.T, b *etcdlock.Backend) lockmgr.Service {
+	t.Helper()
+	s, err := b.Service(within(t, patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// All mounts of a volume find one id, whoever put it; another volume's are not concerned.
+func TestService(t *testing.T) {
+	client, kv := flawed(t)
+	b, etcd := newVolume(t, client)
+	kv.next(lostReply)
+	s := serviceOf(t, b)
+	if again := serviceOf(t, newBackend(t, dial(t), etcd.name)); s.Kind != lockmgr.KindEtcd || !again.Is(s) || s.At != endpoint {
+		t.Errorf("%s, then %s", s, again)
+	}
+	other, _ := newVolume(t, dial(t))
+	if serviceOf(t, other).Is(s) {
+		t.Error("two volumes have one id: a user may not have the rights to both")
+	}
+}
+
+// An etcd that has forgotten everything gets its id back from the mounts that live.
+func TestForgottenServiceIsPutAgain(t *testing.T) {
+	b, etcd := newVolume(t, dial(t))
+	before := serviceOf(t, b)
+	mustRecord(t, b, "record")
+	if _, err := etcd.Delete(t.Context(), etcd.admin(""), clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	if err := openErr(t, b); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Errorf("OpenSession = %v, want ErrUnavailable, to be tried again", err)
+	}
+	if err := openErr(t, b); err != nil {
+		t.Error(err)
+	}
+	if after := serviceOf(t, newBackend(t, dial(t), etcd.name)); !after.Is(before) {
+		t.Errorf("it was %s, now %s", before, after)
+	}
+}
+
+// A mount whose endpoints come to lead to another etcd locks nothing there: others
+// may go on using the former.
+func TestEndpointsLeadElsewhere(t *testing.T) {
+	other, stop, err := startEtcd(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	for name, used := range map[string]bool{"empty": false, "used by others": true} {
+		t.Run(name, func(t *testing.T) {
+			client := dial(t)
+			b, etcd := newVolume(t, client)
+			serviceOf(t, b)
+			mustRecord(t, b, "record")
+			there, err := etcdlock.Dial(t.Context(), etcdlock.DialConfig{Endpoints: []string{other}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer there.Close()
+			if used {
+				mounted := newBackend(t, there, etcd.name)
+				serviceOf(t, mounted)
+				mustRecord(t, mounted, "another record")
+			}
+			for range 500 { // so that it does not look as if it was set back
+				if _, err := there.Put(t.Context(), "/filler", ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			client.SetEndpoints(other)
+			eventually(t, "the session is refused for good", func() bool {
+				return errors.Is(openErr(t, b), lockmgr.ErrVolumeChanged)
+			})
+			got, err := there.Get(t.Context(), "/lockfs/test/"+etcd.name+"/", clientv3.WithPrefix())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !used && len(got.Kvs) != 0 {
+				t.Errorf("it was put there: %v", got.Kvs)
+			}
+		})
+	}
+}

@@ -1,0 +1,51 @@
+package kubelease_test
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/kubelease"
+)
+
+func serviceOf(t *testing.T, b *kubelease.Backend) lockmgr.Service {
+	t.Helper()
+	s, err := b.Service(within(t, patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// All mounts of a volume find one id, that of a Lease which holds nothing. In another
+// namespace of the same API server it is another, and copies of the Leases have another.
+func TestService(t *testing.T) {
+	name := newName()
+	s := serviceOf(t, newBackend(t, name))
+	if again := serviceOf(t, newBackend(t, name)); s.Kind != lockmgr.KindKubernetes || !again.Is(s) || s.At != space {
+		t.Errorf("%s, then %s", s, again)
+	}
+	leases := raw(t)
+	list, err := leases.List(t.Context(), metav1.ListOptions{LabelSelector: "lockfs.io/kind=service"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range list.Items {
+		if string(l.UID) != s.ID.String() {
+			continue
+		}
+		if err := leases.Delete(t.Context(), l.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		l.ResourceVersion = ""
+		if _, err := leases.Create(t.Context(), &l, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if copied := serviceOf(t, newBackend(t, name)); copied.Is(s) {
+			t.Error("a copy has the id")
+		}
+		return
+	}
+	t.Errorf("no Lease has the UID %s", s.ID)
+}

@@ -1,0 +1,54 @@
+package lockmgr
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// The kinds of lock services.
+const (
+	KindEtcd       = "etcd"
+	KindEmbedded   = "embedded" // an etcd that lockfs runs by itself, for one machine
+	KindKubernetes = "kubernetes"
+)
+
+// Service is a lock service that keeps the locks of a volume. Two mounts exclude
+// each other only if they use the same one.
+type Service struct {
+	Kind string    `json:"kind"`
+	ID   uuid.UUID `json:"id"`           // kept in the service itself
+	At   string    `json:"at,omitempty"` // where it was reached, for people
+}
+
+// Is reports whether two services are one, however they were reached.
+func (s Service) Is(other Service) bool { return s.ID == other.ID }
+
+// String is KIND/ID@AT, which ParseService reads.
+func (s Service) String() string {
+	if s.ID == uuid.Nil {
+		return "unknown"
+	}
+	text := s.Kind + "/" + s.ID.String()
+	if s.At != "" {
+		text += "@" + s.At
+	}
+	return text
+}
+
+// ParseService reads KIND/ID or KIND/ID@AT.
+func ParseService(text string) (Service, error) {
+	kind, rest, _ := strings.Cut(text, "/")
+	id, at, _ := strings.Cut(rest, "@")
+	parsed, err := uuid.Parse(id)
+	if !slices.Contains([]string{KindEtcd, KindEmbedded, KindKubernetes}, kind) {
+		err = errors.New("no such kind")
+	}
+	if err != nil {
+		return Service{}, fmt.Errorf("%q is no lock service: want KIND/ID, as the message has it that refused the mount: %w", text, err)
+	}
+	return Service{Kind: kind, ID: parsed, At: at}, nil
+}
