@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -55,5 +56,37 @@ func TestSuccessor(t *testing.T) {
 	})
 	if len(left) != 1 {
 		t.Errorf("marks left after two of three have ended: %q", left)
+	}
+}
+
+// A mount of more locks than one session takes has several, which end together.
+func TestSuccessorOfManyLocks(t *testing.T) {
+	v := newVolume(t, "--ttl", "5m", "--wait", "-1")
+	v.inMemory()
+	a, b := v.mount("a"), v.mount("b")
+	const files = 505 // of two names, which take two locks: a session has room for 1000
+	dying, next := newAgent(t), newAgent(t)
+	name := func(i int) string { return "f" + strconv.Itoa(i) }
+	for i := range files {
+		v.write(name(i), "")
+		if err := os.Link(filepath.Join(v.source, name(i)), filepath.Join(v.source, "g"+strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+		dying.open(a.path(name(i)), wronly)
+	}
+	sessions := make(map[string]bool)
+	for _, e := range v.ls() {
+		sessions[e.Session] = true
+	}
+	if len(sessions) < 2 {
+		t.Fatalf("all locks are on one session: nothing is tested")
+	}
+	a.kill()
+	v.mount("a")
+	for _, i := range []int{0, files / 2, files - 1} {
+		granted := next.start(call{Op: "open", Path: b.path(name(i)), Flags: wronly})
+		if r := await(t, "a lock of a dead mount", granted); r.Errno != 0 {
+			t.Errorf("%s: %v", name(i), r.Err())
+		}
 	}
 }

@@ -47,35 +47,74 @@ func newSuccessor(service sessions, stateDir string, volume uuid.UUID, source, b
 // no failure keeps the mount from starting.
 func (s *successor) succeed(ctx context.Context) {
 	found, err := s.service.Sessions(ctx)
+	lines := make(map[string]*lifeline.Line)
+	if err == nil {
+		lines = s.claim(found)
+	}
+	if len(lines) > 0 { // a mount of many locks has many sessions: no more of them, now
+		found, err = s.service.Sessions(ctx)
+	}
 	if err != nil {
 		s.log.Warn("cannot look for mounts that have died here", slog.Any("error", err))
+	}
+	for _, line := range lines {
+		if err == nil && s.end(ctx, line, found) {
+			line.Close()
+			continue
+		}
+		line.Leave()
+	}
+	if err != nil {
 		return
 	}
 	needed := make(map[string]bool)
-	for id, info := range found {
+	for _, info := range found {
 		needed[info.Lifeline] = true
-		if info.BootID != s.bootID || info.Lifeline == "" {
-			continue
-		}
-		line, err := lifeline.Claim(s.dir, info.Lifeline)
-		if err != nil {
-			continue // it lives, or is another machine's
-		}
-		log := s.log.With(slog.String("session", id), slog.String("mountpoint", info.Mountpoint))
-		if err := s.end(ctx, id, line); err != nil {
-			log.Warn("a mount has died here; its locks end with their lease", slog.Any("error", err))
-			line.Leave()
-			continue
-		}
-		log.Info("ended the session of a mount that has died here")
-		line.Close()
 	}
 	_ = lifeline.Sweep(s.dir, func(id string) bool { return needed[id] })
 }
 
-// end ends a dead mount's session once all it wrote is on the volume: what is
-// still in this machine's cache would come late.
-func (s *successor) end(ctx context.Context, id string, line *lifeline.Line) error {
+// claim returns the lifelines of sessions whose mounts have died here: not of those
+// that live, or are another machine's.
+func (s *successor) claim(found map[string]lockmgr.SessionInfo) map[string]*lifeline.Line {
+	dead := make(map[string]*lifeline.Line)
+	for _, info := range found {
+		if info.BootID != s.bootID || info.Lifeline == "" || dead[info.Lifeline] != nil {
+			continue
+		}
+		if line, err := lifeline.Claim(s.dir, info.Lifeline); err == nil {
+			dead[line.ID] = line
+		}
+	}
+	return dead
+}
+
+// end ends all sessions of a dead mount, once what it wrote is on the volume: what is
+// still in this machine's cache would come late. It reports whether none is left.
+func (s *successor) end(ctx context.Context, line *lifeline.Line, found map[string]lockmgr.SessionInfo) bool {
+	synced := s.sync(ctx, line)
+	all := true
+	for id, info := range found {
+		if info.Lifeline != line.ID || info.BootID != s.bootID {
+			continue
+		}
+		err := synced
+		if err == nil {
+			err = s.service.Revoke(ctx, id)
+		}
+		log := s.log.With(slog.String("session", id), slog.String("mountpoint", info.Mountpoint))
+		if err != nil {
+			log.Warn("a mount has died here; its locks end with their lease", slog.Any("error", err))
+			all = false
+			continue
+		}
+		log.Info("ended the session of a mount that has died here")
+	}
+	return all
+}
+
+// sync writes what a dead mount has left in this machine's cache to the volume.
+func (s *successor) sync(ctx context.Context, line *lifeline.Line) error {
 	if line.Dev != s.dev {
 		return fmt.Errorf("it wrote to %s by another mount, whose cache cannot be flushed from here", s.source)
 	}
@@ -83,11 +122,8 @@ func (s *successor) end(ctx context.Context, id string, line *lifeline.Line) err
 	go func() { synced <- mounts.Sync(s.source) }() // a volume that does not answer blocks it for ever
 	select {
 	case err := <-synced:
-		if err != nil {
-			return err
-		}
+		return err
 	case <-ctx.Done():
 		return fmt.Errorf("the volume does not answer: %w", ctx.Err())
 	}
-	return s.service.Revoke(ctx, id)
 }

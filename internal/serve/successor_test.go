@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -24,6 +25,57 @@ func (f fakeSessions) Sessions(context.Context) (map[string]lockmgr.SessionInfo,
 func (f fakeSessions) Revoke(_ context.Context, id string) error {
 	delete(f, id)
 	return nil
+}
+
+// lateSessions are those of a lock service where one more becomes known after the
+// first look, and which fails to end one.
+type lateSessions struct {
+	fakeSessions
+	late   map[string]lockmgr.SessionInfo
+	failed string
+}
+
+func (f *lateSessions) Sessions(ctx context.Context) (map[string]lockmgr.SessionInfo, error) {
+	defer maps.Copy(f.fakeSessions, f.late)
+	return f.fakeSessions.Sessions(ctx)
+}
+
+func (f *lateSessions) Revoke(ctx context.Context, id string) error {
+	if id == f.failed {
+		return lockmgr.ErrUnavailable
+	}
+	return f.fakeSessions.Revoke(ctx, id)
+}
+
+// A mount of many locks has many sessions, and dies with all of them: also with those
+// that it opened while somebody looked. Its proof is kept until the last one is ended.
+func TestSuccessorEndsAllSessions(t *testing.T) {
+	dir, source := t.TempDir(), t.TempDir()
+	var st unix.Stat_t
+	if err := unix.Stat(source, &st); err != nil {
+		t.Fatal(err)
+	}
+	line, err := lifeline.Hold(dir, st.Dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line.Leave()
+	const boot = "this boot"
+	info := lockmgr.SessionInfo{BootID: boot, Lifeline: line.ID}
+	service := &lateSessions{fakeSessions{"1": info, "2": info, "3": info, "another's": {BootID: boot}}, map[string]lockmgr.SessionInfo{"late": info}, "2"}
+	s := &successor{service: service, dir: dir, source: source, dev: st.Dev, bootID: boot, log: slog.New(slog.DiscardHandler)}
+	s.succeed(t.Context())
+	if got := slices.Sorted(maps.Keys(service.fakeSessions)); !slices.Equal(got, []string{"2", "another's"}) {
+		t.Errorf("sessions left: %q", got)
+	}
+	service.late, service.failed = nil, ""
+	s.succeed(t.Context())
+	if got := slices.Sorted(maps.Keys(service.fakeSessions)); !slices.Equal(got, []string{"another's"}) {
+		t.Errorf("sessions left by the next: %q", got)
+	}
+	if _, err := lifeline.Claim(dir, line.ID); !errors.Is(err, lifeline.ErrUnknown) {
+		t.Errorf("the proof is still there: %v", err)
+	}
 }
 
 // A successor ends the sessions that it can prove dead, and no other.
