@@ -74,11 +74,12 @@ func (v *volumeFlags) dialBackend(ctx context.Context, dial etcdlock.DialConfig,
 	if err != nil {
 		return nil, nil, err
 	}
-	closeClient := func() { _ = client.Close() }
-	b, err := etcdlock.New(etcdlock.Config{Client: client, Namespace: v.namespace, Name: v.name, Machine: machine, Logger: dial.Logger})
+	b, err := etcdlock.New(etcdlock.Config{
+		Client: client, Renewals: &dial, Namespace: v.namespace, Name: v.name, Machine: machine, Logger: dial.Logger,
+	})
 	if err != nil {
-		closeClient()
+		_ = client.Close()
 		return nil, nil, err
 	}
-	return b, closeClient, nil
+	return b, func() { b.Close(); _ = client.Close() }, nil
 }

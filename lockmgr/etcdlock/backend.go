@@ -22,6 +22,11 @@ type Config struct {
 	// the sessions.
 	Client *clientv3.Client
 
+	// Renewals says how to connect once more, for the renewals alone, when a session
+	// is first opened: a flood of other requests keeps its own connection busy. The
+	// zero value means that they go through Client.
+	Renewals *DialConfig
+
 	// Namespace and Name name the volume. All mounts of a volume spell them
 	// alike. Required; without slash and NUL byte.
 	Namespace, Name string
@@ -45,6 +50,7 @@ type Config struct {
 // Backend is the lockmgr.Backend of one volume in etcd.
 type Backend struct {
 	client  *clientv3.Client
+	dial    *DialConfig // of renewals
 	keys    layout
 	machine string
 	timeout time.Duration
@@ -57,6 +63,9 @@ type Backend struct {
 	watchStream atomic.Int64 // the number of the stream for new watches, see watch
 
 	newest atomic.Int64 // the largest revision that an answer had
+
+	connecting sync.Mutex
+	renewals   *clientv3.Client // GUARDED_BY(connecting); nil before the first session
 
 	mu       sync.Mutex
 	sessions context.Context // ends with all sessions there are
@@ -92,6 +101,7 @@ func New(cfg Config) (*Backend, error) {
 	}
 	b := &Backend{
 		client:  cfg.Client,
+		dial:    cfg.Renewals,
 		keys:    newLayout(cfg.Namespace, cfg.Name),
 		machine: cfg.Machine,
 		timeout: cfg.RequestTimeout,
@@ -144,6 +154,33 @@ func (b *Backend) untilSetBack() context.Context {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.sessions
+}
+
+// forRenewals returns the connection of the renewals. Errors: ErrUnavailable.
+func (b *Backend) forRenewals(ctx context.Context) (*clientv3.Client, error) {
+	if b.dial == nil {
+		return b.client, nil
+	}
+	b.connecting.Lock()
+	defer b.connecting.Unlock()
+	if b.renewals == nil {
+		client, err := Dial(ctx, *b.dial)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
+		}
+		b.renewals = client
+	}
+	return b.renewals, nil
+}
+
+// Close ends the connection of the renewals. The sessions are closed before.
+func (b *Backend) Close() {
+	b.connecting.Lock()
+	defer b.connecting.Unlock()
+	if b.renewals != nil {
+		_ = b.renewals.Close()
+		b.renewals = nil
+	}
 }
 
 // connected reports whether the client has a working connection to a member.

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
 
@@ -254,4 +255,29 @@ func TestDeafWatch(t *testing.T) {
 	if err := <-gone; err != nil {
 		t.Error(err)
 	}
+}
+
+// Renewals are answered while the connection of all else is of no use.
+func TestRenewalsGoByThemselves(t *testing.T) {
+	client, link := linked(t)
+	b, err := etcdlock.New(etcdlock.Config{
+		Client: client, Renewals: &etcdlock.DialConfig{Endpoints: []string{endpoint}},
+		Namespace: "test", Name: newName(), RequestTimeout: time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	s := open(t, b)
+	link.frozen.Lock()
+	for range 3 {
+		if err := s.Renew(within(t, time.Second)); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := s.Acquire(within(t, patience), request(lockmgr.NoWait, file("f"))); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Errorf("Acquire: %v", err)
+	}
+	link.frozen.Unlock()
+	must(t, s, lockmgr.Queue, file("f"))
 }

@@ -19,6 +19,7 @@ import (
 // Session is one lease, with a record that describes the mount.
 type Session struct {
 	b      *Backend
+	renew  *clientv3.Client // see Config.Renewals
 	lease  clientv3.LeaseID
 	ttl    time.Duration
 	record string // key of the session record
@@ -45,12 +46,17 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		return nil, fmt.Errorf("etcdlock: session record: %w", err)
 	}
 	life := b.untilSetBack()
+	renew, err := b.forRenewals(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("opening a session: %w", err)
+	}
 	lease, granted, err := b.grant(ctx, ttl)
 	if err != nil {
 		return nil, fmt.Errorf("opening a session: %w", err)
 	}
 	s := &Session{
 		b:      b,
+		renew:  renew,
 		group:  newGroup(b),
 		lease:  lease,
 		ttl:    min(ttl, granted),
@@ -112,7 +118,7 @@ func (s *Session) Done() <-chan struct{} { return s.over.Done() }
 // the latter wrapping ctx's if that ended the call. It tries until ctx ends, so
 // ctx has a deadline.
 func (s *Session) Renew(ctx context.Context) error {
-	if _, err := s.b.client.KeepAliveOnce(ctx, s.lease); err != nil {
+	if _, err := s.renew.KeepAliveOnce(ctx, s.lease); err != nil {
 		return s.noted(s.b.fault(ctx, err))
 	}
 	return nil
