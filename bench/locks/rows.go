@@ -53,7 +53,7 @@ func allRows() []row {
 		}
 	}
 	rows = append(rows, takeoverRows()...)
-	for _, n := range []int{100, 1000, 10000} {
+	for _, n := range []int{100, 1000, 10000, 50000} {
 		rows = append(rows, heldRow(n))
 	}
 	rows = append(rows, leaseRows()...)

@@ -62,6 +62,8 @@ type Backend struct {
 
 	watchStream atomic.Int64 // the number of the stream for new watches, see watch
 
+	guarded atomic.Int64 // how many sessions Watch
+
 	newest atomic.Int64 // the largest revision that an answer had
 
 	connecting sync.Mutex

@@ -11,16 +11,29 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// missEvery is how often, more or less, a session looks whether its entries stand.
-const missEvery = 4 * time.Second
+// missEvery is how often, more or less, a session looks whether its entries stand:
+// at 0.7 µs an entry. More than missAtOnce sessions look less often, so that those of
+// 50,000 open files do not take more than those of 10,000.
+const (
+	missEvery  = 4 * time.Second
+	missAtOnce = 10
+)
+
+// missPause is how long a session waits before it looks.
+func (b *Backend) missPause() time.Duration {
+	every := missEvery * time.Duration(max(missAtOnce, b.guarded.Load())) / missAtOnce
+	return every*3/4 + rand.N(every/2)
+}
 
 // Watch is lockmgr.Session's: one request every few seconds, for the keys that are
 // attached to the lease. A watch of each entry, or of the volume, would be told of
 // it at once, and cost something for each lock, or for each lock of all mounts.
 func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone func(lockmgr.Grant)) {
+	s.b.guarded.Add(1)
+	defer s.b.guarded.Add(-1)
 	for {
 		select {
-		case <-time.After(missEvery*3/4 + rand.N(missEvery/2)):
+		case <-time.After(s.b.missPause()):
 		case <-s.over.Done():
 			return
 		case <-ctx.Done():
