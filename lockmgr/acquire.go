@@ -43,12 +43,14 @@ type Request struct {
 // request is a Request under way on this mount.
 type request struct {
 	Request
-	vigil *vigil
-	hold  *Hold
-	slots []*slot       // one a key, in the order of Keys
-	woken chan struct{} // buffered, 1
-	since time.Time     // when it first had to wait; zero before
-	asked bool          // SelfWait was
+	vigil  *vigil
+	hold   *Hold
+	places []*place      // one a key, in the order of Keys
+	waits  seat          // among those who wait for the same
+	doubts seat          // among those whose SelfWait was not asked yet
+	woken  chan struct{} // buffered, 1
+	since  time.Time     // when it first had to wait; zero before
+	asked  bool          // SelfWait was
 }
 
 func (r *request) wake() {
@@ -100,17 +102,13 @@ func (m *Manager) acquireOnce(ctx context.Context, req Request, v *vigil) (*Hold
 		hold:    &Hold{m: m, owner: req.Owner},
 		woken:   make(chan struct{}, 1),
 	}
+	r.waits.r, r.doubts.r = r, r
 	m.mu.Lock()
 	for _, k := range req.Keys {
-		s := m.slot(k)
-		s.queue = append(s.queue, r)
-		r.slots = append(r.slots, s)
+		m.enter(r, m.slot(k))
 	}
 	err := m.acquire(ctx, r)
-	for _, s := range r.slots {
-		s.queue = slices.DeleteFunc(s.queue, func(q *request) bool { return q == r })
-		m.changed(s)
-	}
+	m.leave(r)
 	m.mu.Unlock()
 	if err == nil {
 		err = m.settle(ctx, r)
@@ -175,7 +173,7 @@ func (m *Manager) acquire(ctx context.Context, r *request) error {
 			itself := r.SelfWait()
 			m.mu.Lock()
 			if itself {
-				return fmt.Errorf("%w: %s", ErrDeadlock, wait.slot.key)
+				return fmt.Errorf("%w: %s", ErrDeadlock, wait.key())
 			}
 			continue // much may have changed
 		}
@@ -194,9 +192,14 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 		defer timer.Stop()
 		over = timer.C
 	}
-	if s := wait.slot; !slices.Contains(s.queue, r) {
-		s.aside = append(s.aside, r)
-		defer func() { s.aside = slices.DeleteFunc(s.aside, func(q *request) bool { return q == r }) }()
+	// Whose patience depends on the holder waits for that, others for who is next.
+	if wait.ahead == nil || wait.lock != nil && limited {
+		wait.lock.waiting.join(&r.waits)
+	} else {
+		wait.ahead.behind.join(&r.waits)
+		if r.Queue && r.SelfWait != nil && !r.asked {
+			wait.ahead.slot.doubtful[r.Mode].join(&r.doubts)
+		}
 	}
 	another := wait.another(r)
 	m.mu.Unlock()
@@ -217,33 +220,47 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 	return nil
 }
 
-// look shares what can be shared. It returns the slots that r lacks, and the
-// first thing that r has to wait for on this mount: nil if it may ask the
+// look shares what can be shared. It returns the places where r lacks a lock, and
+// the first thing that r has to wait for on this mount: nil if it may ask the
 // service now. m.mu is held.
-func (m *Manager) look(r *request) (missing []*slot, wait *obstacle) {
+func (m *Manager) look(r *request) (missing []*place, wait *obstacle) {
 	r.hold.locks = slices.DeleteFunc(r.hold.locks, (*lock).lost)
-	for _, s := range r.slots {
-		for _, l := range slices.Clone(s.locks) {
-			if l.lost() && !l.dying {
-				m.bury(s, l, l.sess.lossOf()) // ahead of the session's own goroutine
-			}
-		}
-		if l := s.shareable(r); l != nil {
+	for _, p := range r.places {
+		m.buryLost(p.slot)
+		m.steps++
+		if l := p.slot.shareable(r); l != nil {
 			r.hold.join(l)
 			continue
 		}
-		missing = append(missing, s)
+		missing = append(missing, p)
 		if wait == nil {
-			wait = m.obstacle(r, s)
+			wait = m.obstacle(p)
 		}
 	}
 	return missing, wait
 }
 
+// buryLost does what the sessions' own goroutines may not have done yet. There are
+// few sessions, but one file may be shared by any number of locks.
+func (m *Manager) buryLost(s *slot) {
+	if len(s.locks) == 1 {
+		if l := s.locks[0]; l.lost() && !l.dying {
+			m.bury(l, l.sess.lossOf())
+			l.sess.buried++
+		}
+		return
+	}
+	for _, sess := range m.sessions {
+		if len(s.locks) > 0 && sess.renewal.State() == renew.Lost {
+			m.buryAll(sess)
+		}
+	}
+}
+
 // shareable finds a lock of r's owner that gives r what it wants. One that
 // gives more than that would keep others out for longer than need be.
 func (s *slot) shareable(r *request) (found *lock) {
-	for _, l := range s.locks {
+	for _, l := range s.of(r.Owner) {
 		if l.owner != r.Owner || l.dying || l.grant.Mode == Shared && r.Mode == Exclusive {
 			continue
 		}
@@ -257,15 +274,15 @@ func (s *slot) shareable(r *request) (found *lock) {
 // ask takes the missing keys from the service. m.mu is held, and let go
 // meanwhile; r stays in their queues, so that nobody else asks for what
 // conflicts.
-func (m *Manager) ask(ctx context.Context, r *request, missing []*slot) error {
+func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder, Waits: r.vigil.contended}
 	var prefer *session // what one hold has is best lost together
 	if len(r.hold.locks) > 0 {
 		prefer = r.hold.locks[0].sess
 	}
-	for _, s := range missing {
-		req.Keys = append(req.Keys, s.key)
-		for _, l := range s.locks {
+	for _, p := range missing {
+		req.Keys = append(req.Keys, p.slot.key)
+		for _, l := range p.slot.of(r.Owner) {
 			if l.owner == r.Owner && !l.dying {
 				req.Upgrades = append(req.Upgrades, l.grant)
 			}
@@ -275,16 +292,16 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*slot) error {
 	sess, grants, err := m.obtain(ctx, r, prefer, &req)
 	now := time.Now()
 	m.mu.Lock()
-	for i, s := range missing {
-		if err == nil {
-			l := &lock{grant: grants[i], since: now, holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
-			s.locks = append(s.locks, l)
-			sess.locks[l] = struct{}{}
-			r.hold.join(l)
-		}
-		m.changed(s)
+	if err != nil {
+		return err
 	}
-	return err
+	for i, p := range missing {
+		l := &lock{grant: grants[i], since: now, holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
+		m.add(p.slot, l)
+		r.hold.join(l)
+		m.granted(p)
+	}
+	return nil
 }
 
 // obtain asks the service for req, on a session that lives, and notes in it who

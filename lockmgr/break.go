@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -69,8 +68,7 @@ func (m *Manager) obey(b Break) {
 		h.fail(cause)
 	}
 	for _, l := range locks {
-		l.dying = true
-		m.changed(m.slots[l.grant.Key])
+		m.giveUp(l)
 	}
 	m.wg.Go(func() { m.surrender(locks, holds) })
 	m.mu.Unlock()
@@ -84,8 +82,10 @@ func (m *Manager) obey(b Break) {
 // entangled returns the locks that b is aimed at, those that share a hold with
 // one of them, and so on, with all their holds. m.mu is held.
 func (m *Manager) entangled(b Break) (locks []*lock, holds []*Hold) {
+	found, seen := make(map[*lock]bool), make(map[*Hold]bool)
 	add := func(l *lock) {
-		if !l.dying && !slices.Contains(locks, l) {
+		if !l.dying && !found[l] {
+			found[l] = true
 			locks = append(locks, l)
 		}
 	}
@@ -98,9 +98,10 @@ func (m *Manager) entangled(b Break) (locks []*lock, holds []*Hold) {
 	}
 	for i := 0; i < len(locks); i++ {
 		for h := range locks[i].holds {
-			if slices.Contains(holds, h) {
+			if seen[h] {
 				continue
 			}
+			seen[h] = true
 			holds = append(holds, h)
 			for _, l := range h.locks {
 				add(l)
@@ -134,10 +135,6 @@ func (m *Manager) surrender(locks []*lock, holds []*Hold) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, l := range locks {
-		s := m.slots[l.grant.Key]
-		m.giveBack(l, func() {
-			s.void(l)
-			m.changed(s)
-		})
+		m.giveBack(l)
 	}
 }

@@ -47,14 +47,3 @@ func (m *Manager) lockOf(s *session, g Grant) *lock {
 	}
 	return slot.locks[i]
 }
-
-// void takes a lock out of its slot: it is given back, or lost. m.mu is held.
-func (s *slot) void(l *lock) {
-	if i := slices.Index(s.locks, l); i >= 0 {
-		s.locks = slices.Delete(s.locks, i, i+1)
-		delete(l.sess.locks, l)
-	}
-}
-
-// has reports whether l is a lock of the slot that can still be lost. m.mu is held.
-func (s *slot) has(l *lock) bool { return s != nil && !l.dying && slices.Contains(s.locks, l) }

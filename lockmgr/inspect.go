@@ -27,7 +27,7 @@ func (m *Manager) ours(k Key) (Entry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.slots[k]
-	if s == nil {
+	if s == nil || s.exclusive == 0 {
 		return Entry{}, false
 	}
 	for _, l := range s.locks {

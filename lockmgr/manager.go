@@ -64,6 +64,7 @@ type Manager struct {
 	trouble chan struct{}
 
 	waiting atomic.Int64 // how many requests wait for another owner
+	seen    listing
 
 	// opening is held by whoever opens a session, so that a hundred waiting
 	// opens ask for one session and not for a hundred.
@@ -71,23 +72,13 @@ type Manager struct {
 
 	// LOCK ORDERING: opening, then mu. Nothing blocks under mu.
 	mu       sync.Mutex
-	slots    map[Key]*slot // GUARDED_BY(mu)
-	trees    int           // GUARDED_BY(mu); how many of slots are of Tree keys
-	sessions []*session    // GUARDED_BY(mu); in order of opening, until they are lost
-	refusing bool          // GUARDED_BY(mu); no more requests
-	closed   bool          // GUARDED_BY(mu)
-}
-
-// slot is one key on this mount.
-//
-// INVARIANT: of two locks of different owners, or of the same mode, one is
-// being given back or both are Shared.
-// INVARIANT: it is in Manager.slots exactly while it has a lock or is queued for.
-type slot struct {
-	key   Key
-	locks []*lock
-	queue []*request // those who want the key, in order of arrival
-	aside []*request // those who want a key that conflicts with it, and wait for it to change
+	slots    map[Key]*slot   // GUARDED_BY(mu)
+	trees    int             // GUARDED_BY(mu); how many of slots are of Tree keys
+	dirs     map[string]*dir // GUARDED_BY(mu)
+	steps    int             // GUARDED_BY(mu); how many requests were woken, and how much was looked at for them
+	sessions []*session      // GUARDED_BY(mu); in order of opening, until they are lost
+	refusing bool            // GUARDED_BY(mu); no more requests
+	closed   bool            // GUARDED_BY(mu)
 }
 
 // lock is one key granted to one owner of this mount, shared by its holds.
@@ -99,6 +90,10 @@ type lock struct {
 	sess   *session
 	holds  map[*Hold]struct{}
 	dying  bool // it is being given back to the service
+
+	slot    *slot
+	at      int   // its place in slot.locks, while it stands there
+	waiting crowd // those in whose way it is, and no request that is nearer
 }
 
 // New returns a Manager that has an open session. It fails with ErrUnavailable
@@ -131,6 +126,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		trouble: make(chan struct{}, 1),
 		opening: make(chan struct{}, 1),
 		slots:   make(map[Key]*slot),
+		dirs:    make(map[string]*dir),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.accepting, m.refuse = context.WithCancel(m.ctx)
@@ -212,40 +208,5 @@ func (m *Manager) sessionChanged(state renew.State, cause error) {
 	select {
 	case m.trouble <- struct{}{}:
 	default: // whoever receives it will find this session as well
-	}
-}
-
-func (m *Manager) slot(k Key) *slot {
-	s := m.slots[k]
-	if s == nil {
-		s = &slot{key: k}
-		m.slots[k] = s
-		if k.Kind == Tree {
-			m.trees++
-		}
-	}
-	return s
-}
-
-// changed wakes those who wait for the slot, and forgets one nobody needs.
-func (m *Manager) changed(s *slot) {
-	for _, r := range s.aside {
-		r.wake()
-	}
-	if len(s.locks) == 0 && len(s.queue) == 0 {
-		delete(m.slots, s.key)
-		if s.key.Kind == Tree {
-			m.trees--
-		}
-		return
-	}
-	for _, r := range s.queue {
-		r.wake()
-	}
-}
-
-func (m *Manager) wakeAll() {
-	for _, s := range m.slots {
-		m.changed(s)
 	}
 }

@@ -7,52 +7,58 @@ import (
 	"time"
 )
 
-// obstacle is what a request has to wait for on this mount.
+// obstacle is what a request has to wait for on this mount: a lock that is held, or
+// being given back, or one who came before and wants the key too, or both.
 type obstacle struct {
-	slot  *slot
-	lock  *lock    // held, or being given back; or it is nil and
-	ahead *request // came before and wants the key too
+	lock  *lock
+	ahead *place // the nearest
 }
 
-// obstacle finds what keeps s from r, nil if r may ask the service for it. r's
-// own lock there does not cover what it wants. m.mu is held.
-func (m *Manager) obstacle(r *request, s *slot) *obstacle {
+// key is what is asked for, or is in its way.
+func (o *obstacle) key() Key {
+	if o.lock != nil {
+		return o.lock.grant.Key
+	}
+	return o.ahead.slot.key
+}
+
+// obstacle finds what keeps p's request from its slot, nil if that may ask the
+// service for it. Its own lock there does not cover what it wants. m.mu is held.
+func (m *Manager) obstacle(p *place) *obstacle {
 	var in *lock
-	for _, l := range s.locks {
-		if l.grant.Mode.Conflicts(r.Mode) && (l.owner != r.Owner || l.dying) {
-			in = worse(in, l)
+	if p.Mode == Exclusive || p.slot.exclusive > 0 {
+		for _, l := range p.slot.locks {
+			m.steps++
+			if l.grant.Mode.Conflicts(p.Mode) && (l.owner != p.Owner || l.dying) {
+				if in = worse(in, l); in.rank() == worst {
+					break
+				}
+			}
 		}
 	}
-	if in != nil {
-		return &obstacle{slot: s, lock: in}
+	if ahead := p.before(); in != nil || ahead != nil {
+		return &obstacle{lock: in, ahead: ahead}
 	}
-	for _, q := range s.queue {
-		if q == r {
-			break
-		}
-		// Who upgrades need not let those pass who would share with it so far:
-		// they may stand in line, elsewhere, behind one who waits for it.
-		if q.Mode.Conflicts(r.Mode) && !(q.Mode == Shared && r.upgrades(s)) || q.Owner == r.Owner {
-			return &obstacle{slot: s, ahead: q}
-		}
-	}
-	return m.rival(s.key)
+	return m.rival(p.slot.key)
 }
 
-// worse is the one of two locks that there is less use in waiting for.
-func worse(a, b *lock) *lock {
-	rank := func(l *lock) int {
-		switch {
-		case l == nil:
-			return 0
-		case l.dying:
-			return 1
-		case l.closing():
-			return 2
-		}
-		return 3
+// rank says how little use there is in waiting for a lock.
+func (l *lock) rank() int {
+	switch {
+	case l == nil:
+		return 0
+	case l.dying:
+		return 1
+	case l.closing():
+		return 2
 	}
-	if rank(a) < rank(b) {
+	return worst
+}
+
+const worst = 3
+
+func worse(a, b *lock) *lock {
+	if a.rank() < b.rank() {
 		return b
 	}
 	return a
@@ -66,18 +72,31 @@ func (m *Manager) rival(key Key) *obstacle {
 		return o
 	}
 	var in *lock
-	for k, s := range m.slots {
-		if k == key || !key.Conflicts(k) {
-			continue
-		}
+	look := func(s *slot) bool {
 		for _, l := range s.locks {
-			in = worse(in, l)
+			m.steps++
+			if in = worse(in, l); in.rank() == worst {
+				return false
+			}
 		}
+		return true
+	}
+	found := []*slot{m.slots[Key{File, key.Path}]}
+	for path := parent(key.Path); path != ""; path = parent(path) {
+		found = append(found, m.slots[Key{Tree, path}])
+	}
+	for _, s := range found {
+		if s != nil {
+			look(s)
+		}
+	}
+	if d := m.dirs[key.Path]; d != nil && in.rank() < worst {
+		d.below(look)
 	}
 	if in == nil {
 		return nil
 	}
-	return &obstacle{slot: m.slots[in.grant.Key], lock: in}
+	return &obstacle{lock: in}
 }
 
 // dyingAbove finds a directory at or above key's path whose entry is being
@@ -89,7 +108,7 @@ func (m *Manager) dyingAbove(key Key) *obstacle {
 	for path := key.Path; ; {
 		if s := m.slots[Key{Tree, path}]; s != nil {
 			if i := slices.IndexFunc(s.locks, func(l *lock) bool { return l.dying }); i >= 0 {
-				return &obstacle{slot: s, lock: s.locks[i]}
+				return &obstacle{lock: s.locks[i]}
 			}
 		}
 		i := strings.LastIndexByte(path, '/')
@@ -126,18 +145,22 @@ func (m *Manager) patience(r *request, o *obstacle) (time.Duration, bool) {
 // deadlocked reports whether r would wait for one who waits for it: who came
 // before and wants for itself alone what r's owner shares, and does not let go.
 func (r *request) deadlocked() bool {
-	return slices.ContainsFunc(r.slots, func(s *slot) bool {
-		before := s.queue[:slices.Index(s.queue, r)]
-		return r.upgrades(s) && slices.ContainsFunc(before, func(q *request) bool {
-			return q.Mode == Exclusive && q.Owner != r.Owner
-		})
+	return slices.ContainsFunc(r.places, func(p *place) bool {
+		if !r.upgrades(p.slot) {
+			return false
+		}
+		q := p.exclusive()
+		for q != nil && q.Owner == r.Owner {
+			q = q.exclusive()
+		}
+		return q != nil
 	})
 }
 
 // upgrades reports whether r's owner shares what r wants for its owner alone.
 func (r *request) upgrades(s *slot) bool {
 	return r.Mode == Exclusive && s.shareable(r) == nil &&
-		slices.ContainsFunc(s.locks, func(l *lock) bool { return l.owner == r.Owner && !l.dying })
+		slices.ContainsFunc(s.of(r.Owner), func(l *lock) bool { return l.owner == r.Owner && !l.dying })
 }
 
 func (r *request) mayWaitForItself(o *obstacle) bool {
@@ -148,13 +171,13 @@ func (r *request) mayWaitForItself(o *obstacle) bool {
 func (o *obstacle) refusal(why error) error {
 	if o.lock != nil && o.lock.dying {
 		// Nobody has it: the service does not answer that it let go.
-		err := fmt.Errorf("%w: it does not answer the release of %s", ErrUnavailable, o.slot.key)
+		err := fmt.Errorf("%w: it does not answer the release of %s", ErrUnavailable, o.key())
 		if why != nil {
 			err = fmt.Errorf("%w: %w", err, why)
 		}
 		return err
 	}
-	e := &ContendedError{Key: o.slot.key, Err: why}
+	e := &ContendedError{Key: o.key(), Err: why}
 	if o.lock != nil {
 		e.Holder = o.lock.holder
 	}

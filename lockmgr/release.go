@@ -15,23 +15,18 @@ func (m *Manager) drop(l *lock, h *Hold) {
 	if len(l.holds) > 0 {
 		return
 	}
-	s := m.slots[l.grant.Key]
-	if !s.has(l) {
+	if l.dying || !l.stands() {
 		return // lost meanwhile: there is nothing to give back
 	}
-	l.dying = true
-	m.changed(s)
-	m.giveBack(l, func() {
-		s.void(l)
-		m.changed(s)
-	})
+	m.giveUp(l)
+	m.giveBack(l)
 }
 
-// giveBack deletes a lock from the service in the background and calls done
-// under m.mu when it is gone, one way or the other. m.mu is held.
-func (m *Manager) giveBack(l *lock, done func()) {
+// giveBack deletes a lock from the service in the background, and voids it when it
+// is gone, one way or the other. m.mu is held.
+func (m *Manager) giveBack(l *lock) {
 	if m.closed {
-		done() // the whole session is being ended
+		m.void(l) // the whole session is being ended
 		return
 	}
 	held := time.Since(l.since)
@@ -41,7 +36,7 @@ func (m *Manager) giveBack(l *lock, done func()) {
 		m.debug("lock released", l, slog.Duration("held", held))
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		done()
+		m.void(l)
 	})
 }
 

@@ -25,6 +25,7 @@ type session struct {
 	backend Session
 	renewal *renew.Session
 	locks   map[*lock]struct{} // GUARDED_BY(Manager.mu); those in slots
+	buried  int                // GUARDED_BY(Manager.mu); how many were lost with it
 }
 
 // lease is what renew knows of a session.
@@ -181,15 +182,8 @@ func (m *Manager) bereave(s *session) {
 	if !m.closed { // else Close ends it
 		m.sessions = slices.DeleteFunc(m.sessions, func(o *session) bool { return o == s })
 	}
-	n := 0
-	for l := range s.locks {
-		if !l.dying {
-			sl := m.slots[l.grant.Key]
-			m.bury(sl, l, s.lossOf())
-			m.changed(sl)
-			n++
-		}
-	}
+	m.buryAll(s)
+	n := s.buried
 	closed := m.closed
 	m.mu.Unlock()
 	if closed {
@@ -236,9 +230,19 @@ func (m *Manager) reopen() {
 // lossOf says what becomes of the locks of a session that is lost.
 func (s *session) lossOf() error { return fmt.Errorf("%w: %w", ErrSessionLost, s.renewal.Cause()) }
 
+// buryAll buries the locks of a lost session. m.mu is held.
+func (m *Manager) buryAll(s *session) {
+	for l := range s.locks {
+		if !l.dying {
+			m.bury(l, s.lossOf())
+			s.buried++
+		}
+	}
+}
+
 // bury voids a lost lock, and tells its holds and who watches. m.mu is held.
-func (m *Manager) bury(s *slot, l *lock, cause error) {
-	s.void(l)
+func (m *Manager) bury(l *lock, cause error) {
+	m.void(l)
 	if m.closed {
 		return
 	}
@@ -269,15 +273,12 @@ func (m *Manager) locksOf(s *session) []*lock {
 // lockLost voids one lock: its holds fail for ever and nobody joins it.
 func (m *Manager) lockLost(l *lock, cause error) {
 	m.mu.Lock()
-	s := m.slots[l.grant.Key]
-	if !s.has(l) {
-		m.mu.Unlock()
+	defer m.mu.Unlock()
+	if l.dying || !l.stands() {
 		return // released meanwhile
 	}
 	for h := range l.holds {
 		h.fail(cause)
 	}
-	m.bury(s, l, cause)
-	m.changed(s)
-	m.mu.Unlock()
+	m.bury(l, cause)
 }

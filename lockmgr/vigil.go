@@ -124,18 +124,39 @@ func (m *Manager) inTheWay(k Key, wants uuid.UUID) Holder {
 	if e, ok := m.ours(k); ok {
 		return e.Holder
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
-	defer cancel()
-	entries, err := m.backend.Entries(ctx, k.Path)
-	if err != nil {
-		return Holder{}
-	}
-	for _, e := range entries {
+	for _, e := range m.listed(k.Path) {
 		if e.Held && e.Holder.Owner != wants && e.Key.Conflicts(k) {
 			return e.Holder
 		}
 	}
 	return Holder{}
+}
+
+// listing is what the service has of one path.
+type listing struct {
+	sync.Mutex // LOCK ORDERING: before Manager.mu
+	path       string
+	at         time.Time
+	entries    []Entry
+}
+
+// listed asks the service for the entries of path, unless it said so a moment ago:
+// of a line of thousands, many find out at once that they wait long.
+func (m *Manager) listed(path string) []Entry {
+	l := &m.seen
+	l.Lock()
+	defer l.Unlock()
+	if l.path == path && time.Since(l.at) < time.Second {
+		return l.entries
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
+	defer cancel()
+	entries, err := m.backend.Entries(ctx, path)
+	if err != nil {
+		entries = nil
+	}
+	l.path, l.at, l.entries = path, time.Now(), entries
+	return entries
 }
 
 // holder describes who asks. v.mu is held.

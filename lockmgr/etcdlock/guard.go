@@ -90,5 +90,8 @@ func (s *Session) attached(ctx context.Context) ([][]byte, error) {
 	if err != nil {
 		return nil, s.b.fault(ctx, err)
 	}
+	if lease.TTL < 0 {
+		return nil, s.noted(lockmgr.ErrSessionLost)
+	}
 	return lease.Keys, nil
 }

@@ -222,7 +222,7 @@ func (s *memorySession) Watch(ctx context.Context, held func() []lockmgr.Grant, 
 			return
 		}
 		grants := held()
-		if stand, err := s.Held(ctx, grants); err == nil {
+		if stand, err := s.Held(ctx, grants); err == nil && !s.ended() {
 			for i, g := range grants {
 				if !stand[i] {
 					gone(g)

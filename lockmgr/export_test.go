@@ -1,0 +1,15 @@
+package lockmgr
+
+// Steps counts how many requests were woken, and how much was looked at for them.
+func Steps(m *Manager) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.steps
+}
+
+// Slots counts the keys and the directories that a Manager knows.
+func Slots(m *Manager) (keys, dirs int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.slots), len(m.dirs)
+}

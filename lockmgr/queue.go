@@ -1,0 +1,166 @@
+package lockmgr
+
+// place is where a request stands in the line for one slot. Who waits, waits for
+// one thing, the nearest in its way: so what changes wakes those for whom it makes a
+// difference, and nobody else of a long line. All of it is GUARDED_BY(Manager.mu).
+type place struct {
+	*request
+	slot           *slot
+	prev, next     *place // in order of arrival
+	older, younger *place // of the same owner, likewise
+	wall           *place // see exclusive
+	gone           bool   // not in line any more
+	behind         crowd  // those whom nobody nearer is in the way of
+}
+
+// enter puts a request at the end of the line for s. m.mu is held.
+func (m *Manager) enter(r *request, s *slot) {
+	p := &place{request: r, slot: s, prev: s.last}
+	r.places = append(r.places, p)
+	s.last = p
+	if p.prev == nil {
+		s.first = p
+		return
+	}
+	p.prev.next = p
+	if p.wall = p.prev; p.prev.Mode != Exclusive {
+		p.wall = p.prev.exclusive()
+	}
+	if s.youngest == nil { // most slots have one request, and no use for this
+		s.youngest = map[Owner]*place{p.prev.Owner: p.prev}
+	}
+	if p.older = s.youngest[r.Owner]; p.older != nil {
+		p.older.younger = p
+	}
+	s.youngest[r.Owner] = p
+}
+
+// leave takes a request out of its lines. m.mu is held.
+func (m *Manager) leave(r *request) {
+	r.waits.leave()
+	r.doubts.leave()
+	for _, p := range r.places {
+		s := p.slot
+		if p.prev != nil {
+			p.prev.next = p.next
+		} else {
+			s.first = p.next
+		}
+		if p.next != nil {
+			p.next.prev = p.prev
+		} else {
+			s.last = p.prev
+		}
+		if p.older != nil {
+			p.older.younger = p.younger
+		}
+		switch {
+		case p.younger != nil:
+			p.younger.older = p.older
+		case p.older != nil:
+			s.youngest[r.Owner] = p.older
+		default:
+			delete(s.youngest, r.Owner)
+		}
+		if s.first == nil {
+			s.youngest = nil
+		}
+		p.wall, p.gone = p.exclusive(), true
+		m.wake(&p.behind)
+		m.tidy(s)
+	}
+}
+
+// exclusive returns the nearest request before p that wants the slot for its owner
+// alone.
+func (p *place) exclusive() *place {
+	for p.wall != nil && p.wall.gone {
+		p.wall = p.wall.wall
+	}
+	return p.wall
+}
+
+// before returns the nearest request that p has to let pass, nil if there is none.
+func (p *place) before() *place {
+	if p.Mode == Shared {
+		if q := p.exclusive(); q != nil {
+			return q
+		}
+		return p.older // its lock can be shared
+	}
+	q := p.prev
+	if q != nil && q.Mode == Shared && p.upgrades(p.slot) {
+		// Those who would share with it so far may stand in line, elsewhere, behind
+		// one who waits for it.
+		for q != nil && q.Mode == Shared && q.Owner != p.Owner {
+			q = q.prev
+		}
+	}
+	return q
+}
+
+// granted wakes those for whom a new lock of a slot makes a difference beside those
+// behind p: its owner's other requests can share it, or find that others wait for
+// it, and those who may be waiting for themselves have somebody to ask about. m.mu
+// is held.
+func (m *Manager) granted(p *place) {
+	for q := p.older; q != nil; q = q.older {
+		m.steps++
+		q.wake()
+	}
+	for q := p.younger; q != nil; q = q.younger {
+		m.steps++
+		q.wake()
+	}
+	m.wake(&p.slot.doubtful[Exclusive])
+	if p.Mode == Exclusive {
+		m.wake(&p.slot.doubtful[Shared])
+	}
+}
+
+// wakeAll has everybody look again. m.mu is held.
+func (m *Manager) wakeAll() {
+	for _, s := range m.slots {
+		for p := s.first; p != nil; p = p.next {
+			p.wake()
+		}
+	}
+}
+
+// seat is a request's place in a crowd, in one at most.
+type seat struct {
+	r  *request
+	in *crowd
+	at int
+}
+
+// crowd is who is woken by one thing. Whoever is looks again, and waits for what is
+// in its way then.
+type crowd []*seat
+
+func (c *crowd) join(s *seat) {
+	s.leave()
+	s.in, s.at = c, len(*c)
+	*c = append(*c, s)
+}
+
+func (s *seat) leave() {
+	if s.in == nil {
+		return
+	}
+	c := *s.in
+	last := c[len(c)-1]
+	c[s.at], last.at = last, s.at
+	c[len(c)-1] = nil
+	*s.in, s.in = c[:len(c)-1], nil
+}
+
+// wake empties a crowd. m.mu is held.
+func (m *Manager) wake(c *crowd) {
+	for _, s := range *c {
+		m.steps++
+		s.in = nil
+		s.r.wake()
+	}
+	*c = nil
+}

@@ -1,0 +1,171 @@
+package lockmgr
+
+import (
+	"slices"
+	"strings"
+)
+
+// slot is one key on this mount. All of it is GUARDED_BY(Manager.mu).
+//
+// INVARIANT: of two locks of different owners, or of the same mode, one is
+// being given back or both are Shared.
+// INVARIANT: it is in Manager.slots exactly while it has a lock or is queued for.
+type slot struct {
+	key         Key
+	locks       []*lock           // in no order
+	exclusive   int               // how many of locks are
+	owned       map[Owner][]*lock // locks by owner; nil while there is at most one
+	first, last *place            // those who want the key, in order of arrival
+	youngest    map[Owner]*place  // the last of each owner; nil while there is no use for it
+	doubtful    [2]crowd          // by mode: who asks, once there is a holder, whether it waits for itself
+	dir         *dir              // nil of an inode's
+}
+
+// slot returns that of k.
+func (m *Manager) slot(k Key) *slot {
+	s := m.slots[k]
+	if s == nil {
+		s = &slot{key: k}
+		m.slots[k] = s
+		if k.Kind == Tree {
+			m.trees++
+		}
+		if k.Kind != Inode {
+			s.dir = m.dirOf(k.Path)
+			s.dir.slots[s] = struct{}{}
+		}
+	}
+	return s
+}
+
+// tidy forgets a slot that nobody needs.
+func (m *Manager) tidy(s *slot) {
+	if len(s.locks) > 0 || s.first != nil || m.slots[s.key] != s {
+		return
+	}
+	delete(m.slots, s.key)
+	if s.key.Kind == Tree {
+		m.trees--
+	}
+	if s.dir != nil {
+		delete(s.dir.slots, s)
+		m.leaveDir(s.dir)
+	}
+}
+
+// add puts a lock into the slot of its key.
+func (m *Manager) add(s *slot, l *lock) {
+	l.slot, l.at = s, len(s.locks)
+	s.locks = append(s.locks, l)
+	if l.grant.Mode == Exclusive {
+		s.exclusive++
+	}
+	if s.owned == nil && l.at > 0 {
+		s.owned = map[Owner][]*lock{s.locks[0].owner: {s.locks[0]}}
+	}
+	if s.owned != nil {
+		s.owned[l.owner] = append(s.owned[l.owner], l)
+	}
+	l.sess.locks[l] = struct{}{}
+}
+
+// of returns the locks that an owner may have among others.
+func (s *slot) of(o Owner) []*lock {
+	if s.owned == nil {
+		return s.locks
+	}
+	return s.owned[o]
+}
+
+// stands reports whether l is in its slot.
+func (l *lock) stands() bool {
+	s := l.slot
+	return l.at < len(s.locks) && s.locks[l.at] == l
+}
+
+// void takes a lock out of its slot: it is given back, or lost.
+func (m *Manager) void(l *lock) {
+	if !l.stands() {
+		return
+	}
+	s := l.slot
+	last := s.locks[len(s.locks)-1]
+	s.locks[l.at], last.at = last, l.at
+	s.locks[len(s.locks)-1] = nil
+	s.locks = s.locks[:len(s.locks)-1]
+	if l.grant.Mode == Exclusive {
+		s.exclusive--
+	}
+	if s.owned != nil {
+		if left := slices.DeleteFunc(s.owned[l.owner], func(o *lock) bool { return o == l }); len(left) > 0 {
+			s.owned[l.owner] = left
+		} else {
+			delete(s.owned, l.owner)
+		}
+		if len(s.locks) == 0 {
+			s.owned = nil
+		}
+	}
+	delete(l.sess.locks, l)
+	m.wake(&l.waiting)
+	m.tidy(s)
+}
+
+// giveUp says that a lock is being given back to the service.
+func (m *Manager) giveUp(l *lock) {
+	l.dying = true
+	m.wake(&l.waiting)
+}
+
+// dir is a directory in or below which there are slots. So who wants a directory as
+// a whole finds them without looking at all others.
+type dir struct {
+	path  string
+	up    *dir
+	slots map[*slot]struct{} // of what is in it
+	dirs  map[*dir]struct{}  // those in it
+}
+
+// parent splits off the last component; the directory of what is in the root is "".
+func parent(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }
+
+// dirOf returns the directory that path is in.
+func (m *Manager) dirOf(path string) *dir {
+	path = parent(path)
+	d := m.dirs[path]
+	if d == nil {
+		d = &dir{path: path, slots: make(map[*slot]struct{}), dirs: make(map[*dir]struct{})}
+		m.dirs[path] = d
+		if path != "" {
+			d.up = m.dirOf(path)
+			d.up.dirs[d] = struct{}{}
+		}
+	}
+	return d
+}
+
+// leaveDir forgets directories that nothing is in any more.
+func (m *Manager) leaveDir(d *dir) {
+	for d != nil && len(d.slots) == 0 && len(d.dirs) == 0 {
+		delete(m.dirs, d.path)
+		if d.up != nil {
+			delete(d.up.dirs, d)
+		}
+		d = d.up
+	}
+}
+
+// below calls visit for the slots in and below d until it returns false.
+func (d *dir) below(visit func(*slot) bool) bool {
+	for s := range d.slots {
+		if !visit(s) {
+			return false
+		}
+	}
+	for sub := range d.dirs {
+		if !sub.below(visit) {
+			return false
+		}
+	}
+	return true
+}
