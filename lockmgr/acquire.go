@@ -301,6 +301,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 		r.hold.join(l)
 		m.granted(p)
 	}
+	sess.asking--
 	return nil
 }
 
@@ -329,9 +330,11 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		req.Holder.Node = m.cfg.Session.Node
 		req.Holder.Since = time.Now()
 		grants, err := sess.backend.Acquire(ctx, *req)
+		if err == nil {
+			return sess, grants, nil // which ask is done with
+		}
+		m.done(sess)
 		switch {
-		case err == nil:
-			return sess, grants, nil
 		case m.accepting.Err() != nil:
 			return nil, nil, ErrClosed
 		case ctx.Err() != nil:

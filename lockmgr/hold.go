@@ -72,6 +72,7 @@ func (h *Hold) rely(s *session) {
 	if !slices.Contains(sessions, s) {
 		sessions = append(slices.Clone(sessions), s)
 		h.sessions.Store(&sessions)
+		s.holds++
 	}
 }
 
@@ -151,11 +152,16 @@ func (h *Hold) Release() {
 	m := h.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	h.released = true
 	for _, l := range h.locks {
 		m.drop(l, h)
 	}
 	h.locks = nil
+	if sessions := h.sessions.Load(); sessions != nil && !h.released {
+		for _, s := range *sessions {
+			s.holds--
+		}
+	}
+	h.released = true
 }
 
 // Rekey makes h keep to, which via holds too, in place of from: the file was

@@ -130,10 +130,13 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.accepting, m.refuse = context.WithCancel(m.ctx)
-	if _, err := m.session(ctx, nil); err != nil {
+	s, err := m.session(ctx, nil)
+	if err != nil {
 		m.cancel()
 		return nil, fmt.Errorf("open a lock session: %w", err)
 	}
+	m.done(s)
+	m.wg.Go(m.retire)
 	m.wg.Go(func() { m.backend.WatchBreaks(m.ctx, m.obey) })
 	return m, nil
 }

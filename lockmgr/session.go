@@ -25,6 +25,10 @@ type session struct {
 	backend Session
 	renewal *renew.Session
 	locks   map[*lock]struct{} // GUARDED_BY(Manager.mu); those in slots
+	asking  int                // GUARDED_BY(Manager.mu); requests that acquire on it
+	holds   int                // GUARDED_BY(Manager.mu); those that rely on it, and were not released
+	idle    time.Time          // GUARDED_BY(Manager.mu); since when nobody was seen to need it
+	retired bool               // GUARDED_BY(Manager.mu); not in Manager.sessions any more, though not lost
 	buried  int                // GUARDED_BY(Manager.mu); how many were lost with it
 }
 
@@ -69,8 +73,8 @@ func gone(err error) error {
 }
 
 // session returns a session to acquire locks on: prefer, if that is not nil and
-// lives, or one with room, or a new one. It tries until ctx ends, then fails with
-// ErrUnavailable.
+// lives, or one with room, or a new one. It is not retired before the caller has
+// called done. It tries until ctx ends, then fails with ErrUnavailable.
 func (m *Manager) session(ctx context.Context, prefer *session) (*session, error) {
 	select {
 	case m.opening <- struct{}{}:
@@ -80,6 +84,10 @@ func (m *Manager) session(ctx context.Context, prefer *session) (*session, error
 	}
 	m.mu.Lock()
 	living, closed := m.roomy(prefer), m.refusing
+	if living != nil {
+		living.asking++
+		living.idle = time.Time{}
+	}
 	m.mu.Unlock()
 	if closed {
 		return nil, ErrClosed
@@ -106,13 +114,13 @@ func (m *Manager) session(ctx context.Context, prefer *session) (*session, error
 // roomy returns prefer if it lives, or the first session with room, one that is
 // Suspended only if no other has; or nil. m.mu is held.
 func (m *Manager) roomy(prefer *session) (found *session) {
-	if prefer != nil && prefer.renewal.State() != renew.Lost {
+	if prefer != nil && !prefer.retired && prefer.renewal.State() != renew.Lost {
 		return prefer
 	}
 	for _, s := range m.sessions {
 		switch s.renewal.State() {
 		case renew.Held:
-			if len(s.locks) < m.cfg.KeysPerSession {
+			if len(s.locks)+s.asking < m.cfg.KeysPerSession {
 				return s
 			}
 		case renew.Suspended:
@@ -130,7 +138,7 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{backend: bs, locks: make(map[*lock]struct{})}
+	s := &session{backend: bs, locks: make(map[*lock]struct{}), asking: 1}
 	rcfg := m.cfg.Renew
 	rcfg.TTL = bs.TTL()
 	rcfg.OnChange = m.sessionChanged
@@ -163,7 +171,11 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 		defer m.wg.Done()
 		<-s.renewal.Lost()
 		over()
-		m.bereave(s)
+		if m.isRetired(s) {
+			m.dismiss(s)
+		} else {
+			m.bereave(s)
+		}
 	}()
 	return s, nil
 }
@@ -215,8 +227,9 @@ func (m *Manager) reopen() {
 		// Not all the time in one go: a request that waits for its turn to try
 		// may be a short one.
 		ctx, cancel := context.WithTimeout(m.accepting, m.cfg.Renew.TTL)
-		_, err := m.session(ctx, nil)
+		s, err := m.session(ctx, nil)
 		cancel()
+		m.done(s)
 		switch {
 		case err == nil, m.accepting.Err() != nil:
 			return

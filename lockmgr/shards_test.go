@@ -3,6 +3,7 @@ package lockmgr_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -135,6 +136,93 @@ func TestSuspendedSessions(t *testing.T) {
 		}
 		if n := len(f.svc.sessions); n != 2 {
 			f.t.Errorf("%d sessions, want 2", n)
+		}
+	})
+}
+
+// The sessions that a flood of locks has needed are ended when it is over, but for
+// one; not those on which a hold relies, though it have no lock there.
+func TestSessionsRetire(t *testing.T) {
+	sharded(t, func(f *fixture) {
+		var holds []*lockmgr.Hold
+		for i := range 9 {
+			holds = append(holds, f.must(open("a", 0, fmt.Sprint(i))))
+		}
+		alive := func() (n int) {
+			for _, s := range f.svc.sessions {
+				select {
+				case <-s.Done():
+				default:
+					n++
+				}
+			}
+			return n
+		}
+		if n := alive(); n != 5 {
+			f.t.Fatalf("%d sessions, want 5", n)
+		}
+		holds[6].Drop(file("6")) // relies on the fourth
+		for i, h := range holds {
+			if i != 2 && i != 6 { // one on the second
+				h.Release()
+			}
+		}
+		time.Sleep(ttl / 2)
+		if n := alive(); n != 5 {
+			f.t.Errorf("%d sessions a moment after, want 5", n)
+		}
+		time.Sleep(3 * ttl)
+		if n := alive(); n != 2 {
+			f.t.Errorf("%d sessions are left, want that of a lock and that of a hold", n)
+		}
+		for _, i := range []int{2, 6} {
+			if err := holds[i].Check(); err != nil {
+				f.t.Errorf("hold %d: %v", i, err)
+			}
+		}
+		holds[6].Release()
+		time.Sleep(3 * ttl)
+		if n := alive(); n != 1 {
+			f.t.Errorf("%d sessions are left, want 1", n)
+		}
+		holds[2].Release()
+		time.Sleep(3 * ttl)
+		if s := f.m.State(); s != renew.Held || alive() != 1 {
+			f.t.Errorf("%v, %d sessions are left, want 1", s, alive())
+		}
+		if strings.Contains(f.log.String(), "lost") {
+			f.t.Errorf("a session that was ended is said to be lost: %s", f.log)
+		}
+		for i := range 3 {
+			f.must(open("a", 0, fmt.Sprint(i))).Release()
+		}
+	})
+}
+
+// No session is ended under a request that waits on it.
+func TestNoSessionRetiresUnderARequest(t *testing.T) {
+	sharded(t, func(f *fixture) {
+		other, _ := f.manager()
+		theirs, err := other.Acquire(f.t.Context(), open("x", 0, "theirs"))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		a, b := f.must(open("a", 0, "a")), f.must(open("a", 0, "b"))
+		w := f.later(open("w", -1, "theirs")) // on a session of its own
+		a.Release()
+		b.Release()
+		time.Sleep(5 * ttl)
+		if s := f.log.String(); strings.Contains(s, "asked for anew") {
+			f.t.Errorf("it lost its place: %s", s)
+		}
+		theirs.Release()
+		h := <-w
+		if err := h.Check(); err != nil {
+			f.t.Error(err)
+		}
+		h.Release()
+		if err := other.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
 		}
 	})
 }
