@@ -35,8 +35,10 @@ type Request struct {
 	// closing its file. Without it, a holder on this mount means ErrContended
 	// at once.
 	Queue bool
-	// Wait bounds the wait for contention and for a lock service that does
-	// not answer: 0 refuses at once, less than 0 waits for ever.
+	// Wait bounds the wait for other owners and, if the request queues, for a lock
+	// service that does not answer: 0 refuses at once, less than 0 waits for ever.
+	// One that does not queue waits for an answer until an outage of the service is
+	// 5 s old, or Wait if that is longer.
 	Wait time.Duration
 }
 
@@ -44,6 +46,7 @@ type Request struct {
 type request struct {
 	Request
 	vigil  *vigil
+	trying *trying // nil if it queues, or does not wait
 	hold   *Hold
 	places []*place      // one a key, in the order of Keys
 	waits  seat          // among those who wait for the same
@@ -77,28 +80,36 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	if req.Mode == Shared && slices.ContainsFunc(req.Keys, func(k Key) bool { return k.Kind == Tree }) {
 		return nil, fmt.Errorf("%w: a directory is not shared", ErrInvalidKey)
 	}
-	if req.Wait > 0 {
+	var t *trying
+	switch {
+	case req.Wait > 0 && req.Queue:
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, req.Wait)
 		defer cancel()
+	case req.Wait > 0:
+		ctx, t = m.try(ctx, req.Wait)
 	}
 	v := m.follow(&req)
 	for {
-		h, err := m.acquireOnce(ctx, req, v)
+		h, err := m.acquireOnce(ctx, req, v, t)
 		// A session that is lost between the grant and now is not the
 		// caller's trouble: there is another.
 		lost := errors.Is(err, ErrSessionLost) || errors.Is(err, ErrLockLost)
 		if !lost || req.Wait == 0 || ctx.Err() != nil {
+			if t != nil {
+				err = t.stop(err)
+			}
 			v.end(err)
 			return h, err
 		}
 	}
 }
 
-func (m *Manager) acquireOnce(ctx context.Context, req Request, v *vigil) (*Hold, error) {
+func (m *Manager) acquireOnce(ctx context.Context, req Request, v *vigil, t *trying) (*Hold, error) {
 	r := &request{
 		Request: req,
 		vigil:   v,
+		trying:  t,
 		hold:    &Hold{m: m, owner: req.Owner},
 		woken:   make(chan struct{}, 1),
 	}
@@ -201,10 +212,13 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 			wait.ahead.slot.doubtful[r.Mode].join(&r.doubts)
 		}
 	}
-	another := wait.another(r)
+	another, dying := wait.another(r), wait.dying()
 	m.mu.Unlock()
 	if another {
 		r.vigil.contended()
+	}
+	if !dying { // else it is for the service to answer
+		r.trying.contended()
 	}
 	var err error
 	select {
@@ -275,7 +289,7 @@ func (s *slot) shareable(r *request) (found *lock) {
 // meanwhile; r stays in their queues, so that nobody else asks for what
 // conflicts.
 func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
-	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder, Waits: r.vigil.contended}
+	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder, Waits: r.contended}
 	var prefer *session // what one hold has is best lost together
 	if len(r.hold.locks) > 0 {
 		prefer = r.hold.locks[0].sess
@@ -295,14 +309,23 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	if err != nil {
 		return err
 	}
+	sess.asking--
+	if sess.renewal.State() == renew.Lost {
+		return nil // r looks again; nobody buries what is put into a slot now
+	}
 	for i, p := range missing {
 		l := &lock{grant: grants[i], since: now, holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
 		m.add(p.slot, l)
 		r.hold.join(l)
 		m.granted(p)
 	}
-	sess.asking--
 	return nil
+}
+
+// contended notes that another owner is in the way, in the service.
+func (r *request) contended() {
+	r.vigil.contended()
+	r.trying.contended()
 }
 
 // obtain asks the service for req, on a session that lives, and notes in it who
@@ -316,7 +339,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 	defer cancel()
 	if r.Wait == 0 {
 		req.Wait = NoWait
-		ctx, cancel = context.WithTimeout(ctx, m.cfg.AnswerTimeout)
+		ctx, cancel = context.WithTimeout(ctx, m.answerTime())
 		defer cancel()
 	}
 	defer context.AfterFunc(m.accepting, cancel)()
@@ -329,7 +352,11 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		req.Holder.Session = sess.backend.ID()
 		req.Holder.Node = m.cfg.Session.Node
 		req.Holder.Since = time.Now()
+		sent := time.Now()
 		grants, err := sess.backend.Acquire(ctx, *req)
+		if err == nil || !r.Queue { // one that queues may have been answered long ago
+			m.outage.note(sent, err)
+		}
 		if err == nil {
 			return sess, grants, nil // which ask is done with
 		}

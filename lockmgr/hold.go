@@ -13,11 +13,12 @@ import (
 // Hold is one reference to the locks of one owner: an open file's, or a
 // system call's for its length. It may be used by many goroutines.
 type Hold struct {
-	m     *Manager
-	owner Owner
+	m        *Manager
+	owner    Owner
+	unlocked bool // constant; see Unlocked
 
 	// sessions are those of its locks, now or once: one, but for files that were
-	// renamed or linked. nil of a hold that is Unlocked.
+	// renamed or linked. nil of a hold that is Unlocked, and before it is granted.
 	sessions atomic.Pointer[[]*session]
 
 	lost atomic.Pointer[error] // why this hold is void, for ever; nil while it is not
@@ -42,7 +43,7 @@ func (h *Hold) state() error {
 	if p := h.lost.Load(); p != nil {
 		return *p
 	}
-	for _, s := range *h.sessions.Load() {
+	for _, s := range h.relied() {
 		if s.renewal.State() == renew.Lost {
 			return fmt.Errorf("%w: %w", ErrSessionLost, s.renewal.Cause())
 		}
@@ -54,21 +55,27 @@ func (h *Hold) state() error {
 }
 
 func (h *Hold) valid() bool {
-	for _, s := range *h.sessions.Load() {
+	sessions := h.relied()
+	for _, s := range sessions {
 		if !s.renewal.Valid() {
 			return false
 		}
 	}
-	return true
+	return len(sessions) > 0
+}
+
+// relied returns the sessions that the hold is as good as.
+func (h *Hold) relied() []*session {
+	if p := h.sessions.Load(); p != nil {
+		return *p
+	}
+	return nil
 }
 
 // rely makes the hold as good as s is, too, for ever: what is lost with s does not
 // become good again because its lock was given up meanwhile. m.mu is held.
 func (h *Hold) rely(s *session) {
-	var sessions []*session
-	if p := h.sessions.Load(); p != nil {
-		sessions = *p
-	}
+	sessions := h.relied()
 	if !slices.Contains(sessions, s) {
 		sessions = append(slices.Clone(sessions), s)
 		h.sessions.Store(&sessions)
@@ -79,7 +86,7 @@ func (h *Hold) rely(s *session) {
 // Await waits while the session is suspended. It returns nil when the hold
 // may be written again, ErrSessionLost or ErrLockLost, or ctx's error.
 func (h *Hold) Await(ctx context.Context) error {
-	for _, s := range *h.sessions.Load() {
+	for _, s := range h.relied() {
 		if err := s.renewal.Await(ctx); err != nil && ctx.Err() != nil {
 			return err
 		}
@@ -97,7 +104,7 @@ func (h *Hold) Lost() bool {
 func (h *Hold) Troubled() bool { return !h.Unlocked() && h.any((*renew.Session).Troubled) }
 
 func (h *Hold) any(is func(*renew.Session) bool) bool {
-	return slices.ContainsFunc(*h.sessions.Load(), func(s *session) bool { return is(s.renewal) })
+	return slices.ContainsFunc(h.relied(), func(s *session) bool { return is(s.renewal) })
 }
 
 // Owner tells whose hold this is.
@@ -107,7 +114,7 @@ func (h *Hold) Owner() Owner { return h.owner }
 // again, an instant long past when a session is lost. Nobody else has the lock
 // before renew.Config's Guard has passed as well. The hold is not Unlocked.
 func (h *Hold) Deadline() boottime.Instant {
-	sessions := *h.sessions.Load()
+	sessions := h.relied()
 	deadline := sessions[0].renewal.Deadline()
 	for _, s := range sessions[1:] {
 		deadline = min(deadline, s.renewal.Deadline())
@@ -156,8 +163,8 @@ func (h *Hold) Release() {
 		m.drop(l, h)
 	}
 	h.locks = nil
-	if sessions := h.sessions.Load(); sessions != nil && !h.released {
-		for _, s := range *sessions {
+	if !h.released {
+		for _, s := range h.relied() {
 			s.holds--
 		}
 	}

@@ -92,3 +92,52 @@ func TestIdleManagerGetsAnotherSession(t *testing.T) {
 		}
 	})
 }
+
+// late has done called between a grant and its answer.
+type late struct {
+	lockmgr.Backend
+	done func()
+}
+
+type lateSession struct {
+	lockmgr.Session
+	b *late
+}
+
+func (b *late) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
+	s, err := b.Backend.OpenSession(ctx, info, ttl)
+	return lateSession{s, b}, err
+}
+
+func (s lateSession) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
+	grants, err := s.Session.Acquire(ctx, req)
+	if done := s.b.done; done != nil {
+		s.b.done = nil
+		done()
+	}
+	return grants, err
+}
+
+// A grant whose answer comes when its session has been lost, and its locks were
+// taken out of the way, is none.
+func TestGrantOfALostSession(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		b := &late{Backend: f.svc}
+		one := f.m
+		f.m, f.log = f.manager(func(c *lockmgr.Config) { c.Backend, c.KeysPerSession = b, 1 })
+		other := f.must(read("b", 0, "f"))
+		b.done = func() {
+			f.svc.Expire(f.svc.last())
+			time.Sleep(ttl)
+		}
+		h := f.must(read("a", -1, "f"))
+		if h.Check() != nil || h.Token(file("f")) == 0 || h.Unlocked() {
+			f.t.Errorf("granted with token %d: %v", h.Token(file("f")), h.Check())
+		}
+		h.Release()
+		other.Release()
+		if err := one.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+	})
+}

@@ -65,6 +65,7 @@ type Manager struct {
 
 	waiting atomic.Int64 // how many requests wait for another owner
 	seen    listing
+	outage  outage
 
 	// opening is held by whoever opens a session, so that a hundred waiting
 	// opens ask for one session and not for a hundred.

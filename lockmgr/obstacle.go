@@ -127,12 +127,15 @@ func (o *obstacle) another(r *request) bool {
 	return o.ahead.Owner != r.Owner
 }
 
+// dying reports whether r waits for nobody but the service.
+func (o *obstacle) dying() bool { return o.lock != nil && o.lock.dying }
+
 // patience says how long r may wait for o, counted from when it first had to
 // wait, and whether that is limited by more than its context.
 func (m *Manager) patience(r *request, o *obstacle) (time.Duration, bool) {
 	switch {
-	case o.lock != nil && o.lock.dying:
-		return m.cfg.AnswerTimeout, r.Wait == 0 // nobody has it: the service is to answer
+	case o.dying():
+		return m.answerTime(), r.Wait == 0 // nobody has it: the service is to answer
 	case o.lock != nil && (!r.Queue || r.Wait == 0):
 		if o.lock.closing() {
 			return m.cfg.CloseGrace, true

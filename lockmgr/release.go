@@ -45,7 +45,9 @@ func (m *Manager) release(l *lock) {
 	sess, g := l.sess, l.grant
 	unsure := false // an attempt without an answer may have deleted the entry
 	for delay := retryMin; ; delay = min(2*delay, retryMax) {
+		sent := time.Now()
 		err := sess.backend.Release(m.ctx, g)
+		m.outage.note(sent, err)
 		switch {
 		case err == nil, errors.Is(err, ErrSessionLost):
 			return

@@ -142,7 +142,10 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 	rcfg := m.cfg.Renew
 	rcfg.TTL = bs.TTL()
 	rcfg.OnChange = m.sessionChanged
-	rcfg.OnRenewal = func(took time.Duration, err error) { m.observe(SessionRenewed{Took: took, Err: err}) }
+	rcfg.OnRenewal = func(took time.Duration, err error) {
+		m.outage.note(time.Now().Add(-took), err)
+		m.observe(SessionRenewed{Took: took, Err: err})
+	}
 	s.renewal, err = renew.Start(rcfg, lease{m, s}, sent)
 	if err == nil {
 		m.mu.Lock()

@@ -2,7 +2,7 @@ package lockmgr
 
 // Unlocked returns a hold without any lock, for a file that needs none: it may
 // be written whatever becomes of the session.
-func (m *Manager) Unlocked(owner Owner) *Hold { return &Hold{m: m, owner: owner} }
+func (m *Manager) Unlocked(owner Owner) *Hold { return &Hold{m: m, owner: owner, unlocked: true} }
 
 // Unlocked reports whether the hold is one of Manager.Unlocked.
-func (h *Hold) Unlocked() bool { return h.sessions.Load() == nil }
+func (h *Hold) Unlocked() bool { return h.unlocked }

@@ -1,0 +1,120 @@
+package lockmgr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	// outageWait is for how long of an outage requests that do not queue wait for an
+	// answer: two elections of etcd, and a request that was under way. They have locks
+	// of the kernel's meanwhile, which others want.
+	outageWait = 5 * time.Second
+	// outageLook is what each gets after that.
+	outageLook = 200 * time.Millisecond
+)
+
+// outage is for how long the service has not answered this mount.
+type outage struct {
+	mu    sync.Mutex
+	since time.Time // GUARDED_BY(mu); when the first request was sent that it did not; zero while it does
+}
+
+func (o *outage) answered() {
+	o.mu.Lock()
+	o.since = time.Time{}
+	o.mu.Unlock()
+}
+
+// unanswered notes that a request was not answered that was sent at an instant.
+func (o *outage) unanswered(sent time.Time) {
+	o.mu.Lock()
+	if o.since.IsZero() || sent.Before(o.since) {
+		o.since = sent
+	}
+	o.mu.Unlock()
+}
+
+// note takes err for what became of a request.
+func (o *outage) note(sent time.Time, err error) {
+	switch {
+	case !errors.Is(err, ErrUnavailable):
+		o.answered()
+	case !errors.Is(err, context.Canceled): // else its caller did not wait
+		o.unanswered(sent)
+	}
+}
+
+// patience is how long a request that is made now waits for an answer, if it would
+// wait for an outage to be so old.
+func (o *outage) patience(age time.Duration) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.since.IsZero() {
+		age -= time.Since(o.since)
+	}
+	return max(age, outageLook)
+}
+
+// answerTime is how long a request without patience waits for an answer.
+func (m *Manager) answerTime() time.Duration {
+	return min(m.cfg.AnswerTimeout, m.outage.patience(outageWait))
+}
+
+// trying is the patience of a request that does not queue: with the service, and,
+// once it is known that somebody else has the lock, with that.
+type trying struct {
+	wait   time.Duration // for a holder
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	timer *time.Timer
+	held  bool // GUARDED_BY(mu); by somebody else
+	over  bool // GUARDED_BY(mu)
+}
+
+// try returns a context that ends with the patience of such a request.
+func (m *Manager) try(ctx context.Context, wait time.Duration) (context.Context, *trying) {
+	t := &trying{wait: wait}
+	ctx, t.cancel = context.WithCancel(ctx)
+	t.timer = time.AfterFunc(m.outage.patience(max(outageWait, wait)), t.end)
+	return ctx, t
+}
+
+func (t *trying) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+	t.cancel()
+}
+
+// contended says that somebody else was found to have the lock.
+func (t *trying) contended() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.held && !t.over {
+		t.held = true
+		t.timer.Reset(t.wait)
+	}
+}
+
+// stop returns err as that of a wait that has lasted too long, if it has.
+func (t *trying) stop(err error) error {
+	t.timer.Stop()
+	t.cancel()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.over || !errors.Is(err, context.Canceled) {
+		return err
+	}
+	if c := (*ContendedError)(nil); errors.As(err, &c) {
+		return &ContendedError{Key: c.Key, Holder: c.Holder, Err: context.DeadlineExceeded}
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, context.DeadlineExceeded)
+}
