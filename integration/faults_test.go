@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Each fault meets programs at work on several mounts. None of them writes in
@@ -26,6 +28,19 @@ func (tr *trial) spared() {
 		for _, o := range w.history() {
 			if o.Errno != 0 && (o.Kind == wrote || o.Kind == cut || o.Kind == closed) {
 				tr.t.Errorf("a lock was lost: %s of %s got %v", o.Kind, o.Hold, o.Errno)
+			}
+		}
+	}
+}
+
+// waitedOut fails the test if a call that waits, a creation or a rename, was told
+// that the lock service does not answer before the outage can have been 5 s old.
+func (tr *trial) waitedOut(began int64) {
+	tr.t.Helper()
+	for _, w := range tr.writers {
+		for _, o := range w.history() {
+			if after := time.Duration(o.Return - began); !o.Try && o.Errno == unix.ENOLCK && after > 0 && after < 5*time.Second {
+				tr.t.Errorf("%s of %s got %v, %v after the fault", o.Kind, o.Hold, o.Errno, after)
 			}
 		}
 	}
@@ -108,10 +123,12 @@ func TestShortOutages(t *testing.T) {
 			tr.load(tr.mount("a"))
 			tr.load(tr.mount("b"))
 			tr.goesOn("before the fault")
+			began := monotonic()
 			outage(tr)
 			tr.goesOn("after the fault")
 			tr.finish()
 			tr.spared()
+			tr.waitedOut(began)
 		})
 	}
 }

@@ -88,6 +88,7 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 		defer cancel()
 	case req.Wait > 0:
 		ctx, t = m.try(ctx, req.Wait)
+		defer t.stop()
 	}
 	v := m.follow(&req)
 	for {
@@ -96,9 +97,7 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 		// caller's trouble: there is another.
 		lost := errors.Is(err, ErrSessionLost) || errors.Is(err, ErrLockLost)
 		if !lost || req.Wait == 0 || ctx.Err() != nil {
-			if t != nil {
-				err = t.stop(err)
-			}
+			err = t.ended(err)
 			v.end(err)
 			return h, err
 		}
@@ -355,7 +354,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		sent := time.Now()
 		grants, err := sess.backend.Acquire(ctx, *req)
 		if err == nil || !r.Queue { // one that queues may have been answered long ago
-			m.outage.note(sent, err)
+			m.outage.note(sent, r.trying.ended(err))
 		}
 		if err == nil {
 			return sess, grants, nil // which ask is done with

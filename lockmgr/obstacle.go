@@ -30,9 +30,10 @@ func (m *Manager) obstacle(p *place) *obstacle {
 		for _, l := range p.slot.locks {
 			m.steps++
 			if l.grant.Mode.Conflicts(p.Mode) && (l.owner != p.Owner || l.dying) {
-				if in = worse(in, l); in.rank() == worst {
-					break
-				}
+				in = worse(in, l)
+			}
+			if in.rank() == worst || in != nil && l.dying { // so are all that follow
+				break
 			}
 		}
 	}

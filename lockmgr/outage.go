@@ -104,10 +104,16 @@ func (t *trying) contended() {
 	}
 }
 
-// stop returns err as that of a wait that has lasted too long, if it has.
-func (t *trying) stop(err error) error {
+func (t *trying) stop() {
 	t.timer.Stop()
 	t.cancel()
+}
+
+// ended returns err as that of a wait that has lasted too long, if it has.
+func (t *trying) ended(err error) error {
+	if t == nil {
+		return err
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.over || !errors.Is(err, context.Canceled) {

@@ -133,8 +133,9 @@ func (m *Manager) roomy(prefer *session) (found *session) {
 }
 
 func (m *Manager) openSession(ctx context.Context) (*session, error) {
-	sent := m.now() // the deadline counts from before the service could hear of us
+	sent, began := m.now(), time.Now() // the deadline counts from before the service could hear of us
 	bs, err := m.backend.OpenSession(ctx, m.cfg.Session, m.cfg.Renew.TTL)
+	m.outage.note(began, err)
 	if err != nil {
 		return nil, err
 	}

@@ -12,8 +12,9 @@ import (
 // INVARIANT: it is in Manager.slots exactly while it has a lock or is queued for.
 type slot struct {
 	key         Key
-	locks       []*lock           // in no order
-	exclusive   int               // how many of locks are
+	locks       []*lock           // those that are being given back come last
+	alive       int               // how many are not
+	exclusive   int               // how many of locks are, of both
 	owned       map[Owner][]*lock // locks by owner; nil while there is at most one
 	first, last *place            // those who want the key, in order of arrival
 	youngest    map[Owner]*place  // the last of each owner; nil while there is no use for it
@@ -57,11 +58,14 @@ func (m *Manager) tidy(s *slot) {
 func (m *Manager) add(s *slot, l *lock) {
 	l.slot, l.at = s, len(s.locks)
 	s.locks = append(s.locks, l)
+	s.swap(l.at, s.alive)
+	s.alive++
 	if l.grant.Mode == Exclusive {
 		s.exclusive++
 	}
-	if s.owned == nil && l.at > 0 {
-		s.owned = map[Owner][]*lock{s.locks[0].owner: {s.locks[0]}}
+	if s.owned == nil && len(s.locks) > 1 {
+		other := s.locks[1-l.at]
+		s.owned = map[Owner][]*lock{other.owner: {other}}
 	}
 	if s.owned != nil {
 		s.owned[l.owner] = append(s.owned[l.owner], l)
@@ -89,10 +93,11 @@ func (m *Manager) void(l *lock) {
 		return
 	}
 	s := l.slot
-	last := s.locks[len(s.locks)-1]
-	s.locks[l.at], last.at = last, l.at
-	s.locks[len(s.locks)-1] = nil
-	s.locks = s.locks[:len(s.locks)-1]
+	s.putLast(l)
+	last := len(s.locks) - 1
+	s.swap(l.at, last)
+	s.locks[last] = nil
+	s.locks = s.locks[:last]
 	if l.grant.Mode == Exclusive {
 		s.exclusive--
 	}
@@ -114,7 +119,21 @@ func (m *Manager) void(l *lock) {
 // giveUp says that a lock is being given back to the service.
 func (m *Manager) giveUp(l *lock) {
 	l.dying = true
+	l.slot.putLast(l)
 	m.wake(&l.waiting)
+}
+
+func (s *slot) swap(i, j int) {
+	s.locks[i], s.locks[j] = s.locks[j], s.locks[i]
+	s.locks[i].at, s.locks[j].at = i, j
+}
+
+// putLast takes l out of those that are alive.
+func (s *slot) putLast(l *lock) {
+	if l.at < s.alive {
+		s.alive--
+		s.swap(l.at, s.alive)
+	}
 }
 
 // dir is a directory in or below which there are slots. So who wants a directory as

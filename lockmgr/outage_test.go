@@ -1,0 +1,92 @@
+package lockmgr_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// A request that does not queue waits out an election of the lock service. In an
+// outage that lasts, each after the first fails soon: counted from when the service
+// was first seen not to answer.
+func TestTryInAnOutage(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		f.svc.Disconnect()
+		got := f.later(try("a", file("f")))
+		time.Sleep(4900 * time.Millisecond)
+		f.svc.Connect()
+		(<-got).Release()
+		time.Sleep(time.Second)
+
+		f.svc.Disconnect()
+		f.fails(try("a", file("f")), lockmgr.ErrUnavailable, 5*time.Second)
+		for range 3 {
+			f.fails(try("a", file("f")), lockmgr.ErrUnavailable, 200*time.Millisecond)
+			time.Sleep(time.Second)
+		}
+		f.svc.Connect()
+		f.must(try("a", file("f"))).Release()
+		time.Sleep(time.Second)
+
+		f.svc.Disconnect() // another outage
+		f.fails(try("a", file("f")), lockmgr.ErrUnavailable, 5*time.Second)
+	})
+}
+
+// An outage begins with the first request that is not answered, whatever it is.
+func TestOutageBeginsWithARenewal(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		f.must(open("a", 0, "f")).Release()
+		f.svc.Disconnect()
+		time.Sleep(ttl / 2)
+		f.fails(try("a", file("f")), lockmgr.ErrUnavailable, 200*time.Millisecond)
+	})
+}
+
+// The wait for a holder is as long as it was asked for, however long an outage
+// before.
+func TestTryAfterAnOutageMeetsAHolder(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		other, _ := f.manager()
+		theirs, err := other.Acquire(f.t.Context(), open("x", 0, "theirs"))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		f.fails(try("a", file("theirs")), lockmgr.ErrContended, time.Second)
+		f.svc.Disconnect()
+		start, got := time.Now(), make(chan error, 1)
+		go func() {
+			_, err := f.m.Acquire(f.t.Context(), try("a", file("theirs")))
+			got <- err
+		}()
+		time.Sleep(3 * time.Second)
+		f.svc.Connect()
+		err = <-got
+		if took := time.Since(start); !errors.Is(err, lockmgr.ErrContended) || took != 4*time.Second {
+			f.t.Errorf("after %v: %v", took, err)
+		}
+		if errors.Is(err, context.Canceled) || !errors.Is(err, context.DeadlineExceeded) {
+			f.t.Errorf("its caller did not cancel it: %v", err)
+		}
+		theirs.Release()
+		if err := other.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
+// A caller that gives up is told so, and begins no outage.
+func TestCancelledTry(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		f.svc.Disconnect()
+		ctx, cancel := context.WithCancel(f.t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if _, err := f.m.Acquire(ctx, try("a", file("f"))); !errors.Is(err, lockmgr.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+			f.t.Errorf("got %v", err)
+		}
+		f.fails(try("a", file("f")), lockmgr.ErrUnavailable, 5*time.Second)
+	})
+}
