@@ -96,7 +96,7 @@ func (c *creation) create(cancel <-chan struct{}, key lockmgr.Key, out *fuse.Cre
 		return errno(err)
 	}
 	var fd int
-	err := f.as(&in.InHeader, in.Umask, func() (err error) {
+	err := f.asForMode(in.Mode)(&in.InHeader, in.Umask, func() (err error) {
 		fd, err = unix.Openat(dir.fd, name, int(in.Flags)&^dropped|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
 		return err
 	})
@@ -190,26 +190,26 @@ func isThere(dir *node, name string) bool {
 // Mknod makes a file without opening it. Like Mkdir and Symlink it takes no
 // lock: it makes a name that was not there, and changes no file.
 func (f *FS) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
-	return f.makeName(&in.InHeader, in.Umask, name, out, func(dirFD int) error {
+	return f.makeName(&in.InHeader, in.Mode, in.Umask, name, out, func(dirFD int) error {
 		return unix.Mknodat(dirFD, name, in.Mode, int(in.Rdev))
 	})
 }
 
 // Mkdir makes a directory.
 func (f *FS) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	return f.makeName(&in.InHeader, in.Umask, name, out, func(dirFD int) error {
+	return f.makeName(&in.InHeader, in.Mode, in.Umask, name, out, func(dirFD int) error {
 		return unix.Mkdirat(dirFD, name, in.Mode&07777)
 	})
 }
 
 // Symlink makes a symbolic link.
 func (f *FS) Symlink(_ <-chan struct{}, in *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
-	return f.makeName(in, 0, name, out, func(dirFD int) error {
+	return f.makeName(in, 0, 0, name, out, func(dirFD int) error {
 		return unix.Symlinkat(target, dirFD, name)
 	})
 }
 
-func (f *FS) makeName(in *fuse.InHeader, umask uint32, name string, out *fuse.EntryOut, make func(dirFD int) error) fuse.Status {
+func (f *FS) makeName(in *fuse.InHeader, mode, umask uint32, name string, out *fuse.EntryOut, make func(dirFD int) error) fuse.Status {
 	dir := f.nodes.get(in.NodeId)
 	if dir == nil {
 		return stale
@@ -220,7 +220,7 @@ func (f *FS) makeName(in *fuse.InHeader, umask uint32, name string, out *fuse.En
 	if err := f.mayName(dir, name); err != nil {
 		return errno(err)
 	}
-	if err := f.as(in, umask, func() error { return make(dir.fd) }); err != nil {
+	if err := f.asForMode(mode)(in, umask, func() error { return make(dir.fd) }); err != nil {
 		return errno(err)
 	}
 	return f.enter(dir, name, out)

@@ -1,74 +1,163 @@
 package fs
 
 import (
+	"bytes"
 	"os"
 	"runtime"
+	"slices"
+	"strconv"
+	"sync"
 	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
-// as runs make as the caller, so that what it makes is the caller's from the
-// first moment on. The kernel has checked the caller's permission already; the
-// daemon keeps its own (SECBIT_NO_SETUID_FIXUP), for on the way to the
-// directory it is root's that count.
+// rights are what a kernel or a server goes by when it decides who may do what.
+type rights struct {
+	uid, gid int
+	groups   []uint32
+	caps     uint64 // effective capabilities
+}
+
+// as runs act, one system call, with the rights of a request's caller: the
+// backing decides, at the instant of the call, as it does for callers of its
+// own. The kernel above has decided too, but by attributes that may be a second
+// old. What act makes is the caller's from the first moment on.
+//
+// act is tried with the caller's user and group alone, which most calls need.
+// It is repeated with all that the caller has if that does not suffice: to find
+// out takes longer than most calls. For calls that do less, without an error,
+// for who has less, there is asExactly.
 //
 // The umask is left to the backing: it alone knows whether the directory has
 // a default ACL, which takes the umask's place.
-//
-// User, group and umask are the thread's alone: these are raw system calls on
-// a thread that runs nothing else meanwhile.
-func (f *FS) as(in *fuse.InHeader, umask uint32, make func() error) error {
-	other := f.root && (in.Uid != 0 || in.Gid != 0)
-	if !other && umask == 0 {
-		return make()
+func (f *FS) as(in *fuse.InHeader, umask uint32, act func() error) error {
+	if !f.root {
+		return onThread(umask, nil, act)
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	err := onThread(umask, &rights{uid: int(in.Uid), gid: int(in.Gid)}, act)
+	switch err {
+	case unix.EACCES, unix.EPERM, unix.ENOSPC, unix.EDQUOT: // the last two: some blocks are reserved
+	default:
+		return err
+	}
+	r := callerRights(in)
+	if len(r.groups) == 0 && r.caps == 0 {
+		return err
+	}
+	return onThread(umask, &r, act)
+}
+
+// asExactly is as for calls that clear set-id bits where the caller is not in
+// the file's group, or lacks CAP_FSETID.
+func (f *FS) asExactly(in *fuse.InHeader, umask uint32, act func() error) error {
+	if !f.root {
+		return onThread(umask, nil, act)
+	}
+	r := callerRights(in)
+	return onThread(umask, &r, act)
+}
+
+// asForMode returns the one of them for a call that gives a file a mode.
+func (f *FS) asForMode(mode uint32) func(in *fuse.InHeader, umask uint32, act func() error) error {
+	if mode&unix.S_ISGID != 0 {
+		return f.asExactly
+	}
+	return f.as
+}
+
+// onThread runs act with a umask, and with the rights r unless that is nil, on a
+// thread that runs nothing else meanwhile. A thread that does not get its own
+// rights back ends with the goroutine that is locked to it.
+func onThread(umask uint32, r *rights, act func() error) error {
+	if umask == 0 && r == nil {
+		return act()
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err, restored := actWith(umask, r, act)
+		if restored {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+func actWith(umask uint32, r *rights, act func() error) (err error, restored bool) {
 	if umask != 0 {
 		// Threads share a umask, and a new one shares its maker's: each time anew.
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
-			return err
+			return err, true
 		}
 		unix.Umask(int(umask))
 		defer unix.Umask(0)
 	}
-	if !other {
-		return make()
+	if r == nil {
+		return act(), true
 	}
-	// Without this bit the thread loses its capabilities over files while its
-	// user is another. Where it may not be set, the backing checks the caller's
-	// permission once more, and no harm is done.
-	_ = unix.Prctl(unix.PR_SET_SECUREBITS, secbitNoSetuidFixup, 0, 0, 0)
-	unix.RawSyscall(unix.SYS_SETFSGID, uintptr(in.Gid), 0, 0)
-	unix.RawSyscall(unix.SYS_SETFSUID, uintptr(in.Uid), 0, 0)
-	defer unix.RawSyscall(unix.SYS_SETFSGID, uintptr(os.Getegid()), 0, 0)
-	defer unix.RawSyscall(unix.SYS_SETFSUID, uintptr(os.Geteuid()), 0, 0)
-	err := make()
-	if err == unix.EACCES || err == unix.EPERM {
-		// Not a local file system: a server that goes by the groups too. They
-		// are not worth a look at each creation.
-		return withGroups(callerGroups(in), make)
+	own, err := ownRights()
+	if err != nil {
+		return err, true
 	}
-	return err
+	narrowed := *r
+	narrowed.caps &= own.caps
+	if err = change(own, &narrowed); err == nil {
+		err = act()
+	}
+	// All capabilities first: without some, the rest cannot be changed.
+	return err, setCaps(own.caps) == nil && change(&narrowed, own) == nil
 }
 
-// withGroups runs make as a member of groups. The thread is locked.
-func withGroups(groups []uint32, make func() error) error {
-	own, err := os.Getgroups()
+// change gives the thread, which has the rights from, others.
+func change(from, to *rights) error {
+	if !slices.Equal(from.groups, to.groups) {
+		if err := setGroups(to.groups); err != nil {
+			return err
+		}
+	}
+	if err := setFSID(unix.SYS_SETFSGID, to.gid); err != nil {
+		return err
+	}
+	if err := setFSID(unix.SYS_SETFSUID, to.uid); err != nil {
+		return err
+	}
+	return setCaps(to.caps) // of which a new user has cost some, or brought some
+}
+
+// ownRights are the daemon's.
+var ownRights = sync.OnceValues(func() (*rights, error) {
+	groups, err := os.Getgroups()
 	if err != nil {
+		return nil, err
+	}
+	own := &rights{uid: os.Geteuid(), gid: os.Getegid()}
+	for _, g := range groups {
+		own.groups = append(own.groups, uint32(g))
+	}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &sets[0]); err != nil {
+		return nil, err
+	}
+	own.caps = uint64(sets[1].Effective)<<32 | uint64(sets[0].Effective)
+	return own, nil
+})
+
+// setCaps sets the thread's effective capabilities.
+func setCaps(caps uint64) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
 		return err
 	}
-	before := []uint32{}
-	for _, g := range own {
-		before = append(before, uint32(g))
+	low, high := uint32(caps), uint32(caps>>32)
+	if sets[0].Effective == low && sets[1].Effective == high {
+		return nil
 	}
-	if err := setGroups(groups); err != nil {
-		return err
-	}
-	defer setGroups(before)
-	return make()
+	sets[0].Effective, sets[1].Effective = low, high
+	return unix.Capset(&header, &sets[0])
 }
 
 // setGroups sets those of the thread; that of package syscall does for all.
@@ -79,4 +168,81 @@ func setGroups(groups []uint32) error {
 	return nil
 }
 
-const secbitNoSetuidFixup = 1 << 2 // linux/securebits.h
+// setFSID sets the user or the group by which file systems decide. The calls
+// tell nothing but which it was before.
+func setFSID(call uintptr, id int) error {
+	unix.RawSyscall(call, uintptr(id), 0, 0)
+	if is, _, _ := unix.RawSyscall(call, ^uintptr(0), 0, 0); uint32(is) != uint32(id) {
+		return unix.EPERM
+	}
+	return nil
+}
+
+// callerRights returns what the calling thread of a request has. A thread that
+// cannot be seen, or by now is another, has its user and group alone; so has
+// one whose capabilities are those of a user namespace of its own.
+func callerRights(in *fuse.InHeader) rights {
+	r := rights{uid: int(in.Uid), gid: int(in.Gid)}
+	status, err := readStatus(in.Pid)
+	if err != nil || !slices.Equal(fsIDs(status), []uint32{in.Uid, in.Gid}) {
+		return r
+	}
+	r.groups = statusIDs(status, "Groups")
+	caps, err := strconv.ParseUint(string(bytes.TrimSpace(statusField(status, "CapEff"))), 16, 64)
+	if err == nil && caps != 0 && inOurUserNamespace(in) {
+		r.caps = caps
+	}
+	return r
+}
+
+// readStatus reads a thread's /proc status, in less time than os.ReadFile unless
+// the thread is in hundreds of groups.
+func readStatus(tid uint32) ([]byte, error) {
+	path := "/proc/" + strconv.FormatUint(uint64(tid), 10) + "/status"
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 4096)
+	n, err := unix.Read(fd, buf)
+	if n == len(buf) {
+		return os.ReadFile(path)
+	}
+	return buf[:max(n, 0)], err
+}
+
+// fsIDs returns the user and the group by which file systems decide.
+func fsIDs(status []byte) []uint32 {
+	uids, gids := statusIDs(status, "Uid"), statusIDs(status, "Gid")
+	if len(uids) != 4 || len(gids) != 4 { // real, effective, saved, for file systems
+		return nil
+	}
+	return []uint32{uids[3], gids[3]}
+}
+
+func statusIDs(status []byte, name string) []uint32 {
+	var ids []uint32
+	for _, field := range bytes.Fields(statusField(status, name)) {
+		if id, err := strconv.ParseUint(string(field), 10, 32); err == nil {
+			ids = append(ids, uint32(id))
+		}
+	}
+	return ids
+}
+
+// statusField returns one line of a thread's /proc status.
+func statusField(status []byte, name string) []byte {
+	_, rest, _ := bytes.Cut(status, []byte("\n"+name+":"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	return line
+}
+
+func inOurUserNamespace(in *fuse.InHeader) bool {
+	ours, err := os.Readlink("/proc/self/ns/user")
+	if err != nil {
+		return false
+	}
+	theirs, err := os.Readlink("/proc/" + strconv.FormatUint(uint64(in.Pid), 10) + "/ns/user")
+	return err == nil && theirs == ours
+}

@@ -41,7 +41,7 @@ func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if n == nil {
 		return stale
 	}
-	fd, err := reopen(n.fd, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := f.openAs(&in.InHeader, n.fd, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return errno(err)
 	}

@@ -40,14 +40,15 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 		return 0, fuse.EBADF
 	}
 	var written int
-	s := f.change(cancel, in.Pid, h, func() (err error) {
-		if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
-			if err := f.killPriv(h.node, h.fd, &in.InHeader); err != nil {
-				return err
-			}
-		}
+	write := func() (err error) {
 		written, err = h.write(in, data)
 		return err
+	}
+	s := f.change(cancel, in.Pid, h, func() error {
+		if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
+			return f.clearing(h.node, h.fd, &in.InHeader, write)
+		}
+		return write()
 	})
 	if !s.Ok() {
 		return 0, s
@@ -106,10 +107,9 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 		return fuse.EBADF
 	}
 	return f.change(cancel, in.Pid, h, func() error {
-		if err := f.killPrivUnlessCapable(h.node, h.fd, &in.InHeader); err != nil {
-			return err
-		}
-		return unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length))
+		return f.clearing(h.node, h.fd, &in.InHeader, func() error {
+			return unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length))
+		})
 	})
 }
 
@@ -126,15 +126,14 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	}
 	defer from.leave()
 	var n int
-	s := f.change(cancel, in.Pid, to, func() (err error) {
-		if err := f.killPrivUnlessCapable(to.node, to.fd, &in.InHeader); err != nil {
+	s := f.change(cancel, in.Pid, to, func() error {
+		return f.clearing(to.node, to.fd, &in.InHeader, func() (err error) {
+			offIn, offOut := int64(in.OffIn), int64(in.OffOut)
+			n, err = ignoringEINTR(func() (int, error) {
+				return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, int(min(in.Len, maxCopy)), 0)
+			})
 			return err
-		}
-		offIn, offOut := int64(in.OffIn), int64(in.OffOut)
-		n, err = ignoringEINTR(func() (int, error) {
-			return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, int(min(in.Len, maxCopy)), 0)
 		})
-		return err
 	})
 	if !s.Ok() {
 		return 0, s

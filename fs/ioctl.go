@@ -27,9 +27,9 @@ const (
 	adminsFlags = flagImmutable | flagAppend // those that take CAP_LINUX_IMMUTABLE
 )
 
-// Ioctl answers what lsattr and chattr ask. For the backing it is root who
-// asks, so that all else is refused, whatever the backing knows: FS_IOC_GETVERSION
-// too, whose answer is of 4 bytes to programs and of 8 to the kernel.
+// Ioctl answers what lsattr and chattr ask. All else is refused, whatever the
+// backing knows: FS_IOC_GETVERSION too, whose answer is of 4 bytes to programs
+// and of 8 to the kernel.
 func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fuse.IoctlOut, outbuf []byte) fuse.Status {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
@@ -64,8 +64,8 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fu
 		if err := f.mayAlter(n); err != nil {
 			return errno(err)
 		}
-		changed, err := mayChange(fd, &st, &in.InHeader, arg)
-		if err != nil || changed == 0 {
+		changed, err := changedFlags(fd, arg)
+		if err != nil {
 			return errno(err)
 		}
 		if changed&adminsFlags != 0 { // else what a mapping has dirtied could not be written any more
@@ -74,24 +74,20 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fu
 			}
 		}
 		defer f.server.InodeNotify(n.id, -1, 0) // of the time of change
+		return errno(f.as(&in.InHeader, 0, func() error { return ioctl(fd, in.Cmd, arg) }))
 	}
 	return errno(ioctl(fd, in.Cmd, arg))
 }
 
-// mayChange returns the flags of a file that differ from those wanted, or an
-// error if in's caller may not change them. Before 5.13 the kernel did not look.
-func mayChange(fd int, st *unix.Stat_t, in *fuse.InHeader, wanted []byte) (changed uint32, err error) {
+// changedFlags returns the flags of a file that differ from those wanted, or an
+// error if they are not for programs to change here.
+func changedFlags(fd int, wanted []byte) (changed uint32, err error) {
 	flags := make([]byte, 4)
 	if err := ioctl(fd, unix.FS_IOC_GETFLAGS, flags); err != nil {
 		return 0, err
 	}
 	changed = binary.NativeEndian.Uint32(flags) ^ binary.NativeEndian.Uint32(wanted)
-	switch {
-	case in.Uid != st.Uid && !hasCapability(in, unix.CAP_FOWNER):
-		return 0, unix.EPERM
-	case changed&adminsFlags != 0 && !hasCapability(in, unix.CAP_LINUX_IMMUTABLE):
-		return 0, unix.EPERM
-	case changed&^(ownersFlags|adminsFlags) != 0:
+	if changed&^(ownersFlags|adminsFlags) != 0 {
 		return 0, unix.EOPNOTSUPP
 	}
 	return changed, nil

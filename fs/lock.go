@@ -260,6 +260,11 @@ func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, scope Scope, keys ..
 	return hold, fuse.OK
 }
 
+// guardedAs is guarded for a change that the caller has to be allowed, too.
+func (f *FS) guardedAs(in *fuse.InHeader, hold *lockmgr.Hold, change func() error) fuse.Status {
+	return f.guarded(hold, func() error { return f.as(in, 0, change) })
+}
+
 // guarded runs a change that a hold allows: not unless it is ours before, and
 // with EIO if it may not have been ours until the end.
 func (f *FS) guarded(hold *lockmgr.Hold, change func() error) fuse.Status {

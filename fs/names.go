@@ -32,14 +32,11 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 	if st, err = f.backing.statNow(gone); err != nil {
 		return errno(err)
 	}
-	if err := f.mayRemove(in, dir, &st); err != nil {
-		return errno(err)
-	}
 	defer f.freezeNames(&st)()
 	if s := f.inherit(l, gone, &st, heirs, l.keys[1:]); !s.Ok() {
 		return s
 	}
-	if s := f.guarded(l.hold, func() error { return unix.Unlinkat(dir.fd, name, 0) }); !s.Ok() {
+	if s := f.guardedAs(in, l.hold, func() error { return unix.Unlinkat(dir.fd, name, 0) }); !s.Ok() {
 		return s
 	}
 	f.unnamed(&st, gone, l.keys[0])
@@ -55,23 +52,6 @@ func (f *FS) freezeNames(st *unix.Stat_t) func() {
 	}
 	n.naming.Lock()
 	return n.naming.Unlock
-}
-
-// mayRemove checks what a sticky directory asks of who takes a name away. The
-// kernel did, for the file that it knew by the name: another mount may have
-// given the name to a file of somebody else's since.
-func (f *FS) mayRemove(in *fuse.InHeader, dir *node, st *unix.Stat_t) error {
-	if st.Uid == in.Uid {
-		return nil
-	}
-	var parent unix.Stat_t
-	if err := unix.Fstat(dir.fd, &parent); err != nil {
-		return err
-	}
-	if parent.Mode&unix.S_ISVTX == 0 || parent.Uid == in.Uid || hasCapability(in, unix.CAP_FOWNER) {
-		return nil
-	}
-	return unix.EPERM
 }
 
 // unnamed lets the holds of a file that has lost a name give up that name's
@@ -101,14 +81,7 @@ func (f *FS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.
 		return s
 	}
 	defer l.hold.Release()
-	var st unix.Stat_t
-	if err := unix.Fstatat(dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return errno(err)
-	}
-	if err := f.mayRemove(in, dir, &st); err != nil {
-		return errno(err)
-	}
-	return f.guarded(l.hold, func() error { return unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR) })
+	return f.guardedAs(in, l.hold, func() error { return unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR) })
 }
 
 // Link gives a file one more name, under the locks of both.
@@ -146,7 +119,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	}
 	defer f.freezeNames(&st)()
 	n.share(l.hold, l.keys...)
-	s = f.guarded(l.hold, func() error {
+	s = f.guardedAs(&in.InHeader, l.hold, func() error {
 		return unix.Linkat(unix.AT_FDCWD, procPath(n.fd), dir.fd, name, unix.AT_SYMLINK_FOLLOW)
 	})
 	if !s.Ok() {
@@ -203,16 +176,9 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	if kind != kindOf(from, to) {
 		return stale // a directory took a file's place, or the other way round
 	}
+	rename := func() error { return unix.Renameat2(oldDir.fd, oldName, newDir.fd, newName, uint(in.Flags)) }
 	if err == nil && inodeOf(&srcSt) == inodeOf(&dstSt) {
-		return errno(unix.Renameat2(oldDir.fd, oldName, newDir.fd, newName, uint(in.Flags))) // of one file: changes nothing
-	}
-	if err := f.mayRemove(&in.InHeader, oldDir, &srcSt); err != nil {
-		return errno(err)
-	}
-	if err == nil {
-		if err := f.mayRemove(&in.InHeader, newDir, &dstSt); err != nil {
-			return errno(err)
-		}
+		return errno(f.as(&in.InHeader, 0, rename)) // of one file: changes nothing
 	}
 	if err == nil && kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {
 		defer f.freezeNames(&dstSt)()
@@ -220,9 +186,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 			return s
 		}
 	}
-	s = f.guarded(l.hold, func() error {
-		return unix.Renameat2(oldDir.fd, oldName, newDir.fd, newName, uint(in.Flags))
-	})
+	s = f.guardedAs(&in.InHeader, l.hold, rename)
 	if !s.Ok() {
 		return s
 	}

@@ -33,8 +33,9 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 	return s
 }
 
-func (f *FS) openToRead(n *node, flags uint32, out *fuse.OpenOut) fuse.Status {
-	fd, err := reopen(n.fd, int(flags)&^dropped)
+func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	flags := in.Flags
+	fd, err := f.openAs(&in.InHeader, n.fd, int(flags)&^dropped)
 	if err == unix.ESTALE { // another node has removed or replaced it
 		f.doubtNames(n)
 	}
@@ -154,7 +155,7 @@ func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 		return stale
 	}
 	f.noteRead(n)
-	return f.openToRead(n, o.in.Flags, out)
+	return f.openToRead(n, o.in, out)
 }
 
 // openAt opens the file as path. moved means that the file is not there, and
@@ -290,7 +291,7 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 		}
 	}
 	if !writes(flags) && !f.readLocks { // opened for its truncation
-		return f.openToRead(n, flags, out), false
+		return f.openToRead(n, o.in, out), false
 	}
 	if !f.nodes.usable(n) { // a lock was lost on it while we waited for ours
 		return stale, false
@@ -301,19 +302,19 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 	return f.reply(h, h.cacheFlags(flags, &st), out), true
 }
 
-// reopen opens the backing.
+// reopen opens the backing as the caller.
 func (o *opening) reopen(fd int) (int, error) {
 	flags := o.in.Flags
 	mode := int(flags) &^ dropped
 	if o.mode == lockmgr.Shared {
-		return reopen(fd, mode)
+		return o.fs.openAs(&o.in.InHeader, fd, mode)
 	}
 	if !writes(flags) { // it truncates
 		mode = mode&^unix.O_ACCMODE | unix.O_RDWR
 	}
-	file, err := reopen(fd, mode)
+	file, err := o.fs.openAs(&o.in.InHeader, fd, mode)
 	if err == unix.EPERM && flags&unix.O_APPEND != 0 { // an append-only file (chattr +a)
-		return reopen(fd, mode|unix.O_APPEND)
+		return o.fs.openAs(&o.in.InHeader, fd, mode|unix.O_APPEND)
 	}
 	return file, err
 }

@@ -21,12 +21,12 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 			return s
 		}
 	}
-	if err := setOwner(n, in); err != nil {
+	if err := f.setOwner(n, in); err != nil {
 		return errno(err)
 	}
 	// After chown, which clears the set-id bits that a chmod in the same request sets.
 	if mode, ok := in.GetMode(); ok {
-		if err := unix.Fchmodat(unix.AT_FDCWD, procPath(n.fd), mode, 0); err != nil {
+		if err := f.setMode(n, &in.InHeader, mode); err != nil {
 			return errno(err)
 		}
 	}
@@ -36,10 +36,8 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	return f.replyAttr(n, out)
 }
 
-// setOwner changes what of a file's owner and group is asked for. It clears
-// set-id bits as the caller's chown does; the backing's kernel, whose caller
-// is root, clears less.
-func setOwner(n *node, in *fuse.SetAttrIn) error {
+// setOwner changes what of a file's owner and group is asked for.
+func (f *FS) setOwner(n *node, in *fuse.SetAttrIn) error {
 	uid, gid := -1, -1
 	if id, ok := in.GetUID(); ok {
 		uid = int(id)
@@ -47,28 +45,22 @@ func setOwner(n *node, in *fuse.SetAttrIn) error {
 	if id, ok := in.GetGID(); ok {
 		gid = int(id)
 	}
-	if uid < 0 && gid < 0 && in.Valid&asked != 0 {
+	nothing := uid < 0 && gid < 0
+	if nothing && in.Valid&asked != 0 {
 		return nil
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(n.fd, &st); err != nil {
-		return err
-	}
-	caller := &in.InHeader
-	if uid < 0 && gid < 0 && caller.Uid != st.Uid && !hasCapability(caller, unix.CAP_FOWNER) {
+	// It clears set-id bits.
+	err := f.asExactly(&in.InHeader, 0, func() error { return unix.Fchownat(n.fd, "", uid, gid, unix.AT_EMPTY_PATH) })
+	if nothing && err == unix.EPERM {
 		// A request for nothing is a chown of nothing, which only the owner's
 		// clears set-id bits, or comes before anybody's write, which does it itself.
 		return nil
 	}
-	if err := unix.Fchownat(n.fd, "", uid, gid, unix.AT_EMPTY_PATH); err != nil {
-		return err
-	}
-	const locking = unix.S_ISGID // without S_IXGRP: see setID
-	if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&(unix.S_ISGID|unix.S_IXGRP) == locking &&
-		!inGroup(caller, st.Gid) && !hasCapability(caller, unix.CAP_FSETID) {
-		return killSetGID(procPath(n.fd))
-	}
-	return nil
+	return err
+}
+
+func (f *FS) setMode(n *node, in *fuse.InHeader, mode uint32) error {
+	return f.asForMode(mode)(in, 0, func() error { return unix.Fchmodat(unix.AT_FDCWD, procPath(n.fd), mode, 0) })
 }
 
 // asked are the flags of what a request asks for; the others say how.
@@ -89,7 +81,7 @@ func (f *FS) setTimes(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node) fuse.
 		timeArg(in.Valid, fuse.FATTR_ATIME, fuse.FATTR_ATIME_NOW, in.Atime, in.Atimensec),
 		timeArg(in.Valid, fuse.FATTR_MTIME, fuse.FATTR_MTIME_NOW, in.Mtime, in.Mtimensec),
 	}
-	return errno(unix.UtimesNanoAt(unix.AT_FDCWD, procPath(n.fd), times, 0))
+	return errno(f.as(&in.InHeader, 0, func() error { return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(n.fd), times, 0) }))
 }
 
 func timeArg(valid, set, now uint32, sec uint64, nsec uint32) unix.Timespec {
@@ -144,7 +136,7 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 		return s
 	}
 	defer l.release()
-	fd, err := reopen(l.fd, unix.O_WRONLY)
+	fd, err := f.openAs(&in.InHeader, l.fd, unix.O_WRONLY)
 	if err != nil {
 		return errno(err)
 	}
@@ -155,10 +147,9 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 // truncateFile sets a file's size. kill says that in's caller may not keep the
 // set-id bits.
 func (f *FS) truncateFile(n *node, fd int, size int64, kill bool, in *fuse.InHeader) error {
+	truncate := func() error { return unix.Ftruncate(fd, size) }
 	if kill {
-		if err := f.killPriv(n, fd, in); err != nil {
-			return err
-		}
+		return f.clearing(n, fd, in, truncate)
 	}
-	return unix.Ftruncate(fd, size)
+	return truncate()
 }

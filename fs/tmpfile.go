@@ -17,7 +17,7 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 	}
 	flags := int(in.Flags)&^dropped | int(in.Flags)&unix.O_EXCL // O_EXCL: it may never be linked
 	fd := -1
-	err := f.as(&in.InHeader, in.Umask, func() (err error) {
+	err := f.asForMode(in.Mode)(&in.InHeader, in.Umask, func() (err error) {
 		fd, err = unix.Openat(dir.fd, ".", flags|unix.O_TMPFILE|unix.O_CLOEXEC, in.Mode&07777)
 		return err
 	})

@@ -45,7 +45,17 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, in *fuse.InHeader, attr string, de
 		size, err := attrReply(value, dest)
 		return size, errno(err)
 	}
-	size, err := unix.Getxattr(procPath(n.fd), attr, dest)
+	size := 0
+	get := func() (err error) {
+		size, err = unix.Getxattr(procPath(n.fd), attr, dest)
+		return err
+	}
+	var err error
+	if strings.HasPrefix(attr, "user.") { // the others go by the caller, not by the file's attributes
+		err = f.as(in, 0, get)
+	} else {
+		err = get()
+	}
 	if err == unix.ENOTSUP && strings.HasPrefix(attr, aclPrefix) {
 		err = unix.ENODATA // else the kernel, which only wants to know, refuses all access
 	}
@@ -62,7 +72,7 @@ func (f *FS) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint3
 	if err != nil {
 		return 0, errno(err)
 	}
-	names = visible(names, func() bool { return hasCapability(in, unix.CAP_SYS_ADMIN) })
+	names = visible(names, func() bool { return callerRights(in).caps&(1<<unix.CAP_SYS_ADMIN) != 0 })
 	size, err := attrReply(names, dest)
 	return size, errno(err)
 }
@@ -119,14 +129,11 @@ func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data 
 	if status != fuse.OK {
 		return status
 	}
-	path := procPath(n.fd)
-	if err := unix.Setxattr(path, attr, data, int(in.Flags)); err != nil {
-		return errno(err)
+	as := f.as
+	if attr == aclAccess { // it clears the set-group-id bit
+		as = f.asExactly
 	}
-	if attr == aclAccess && in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
-		return errno(killSetGID(path))
-	}
-	return fuse.OK
+	return errno(as(&in.InHeader, 0, func() error { return unix.Setxattr(procPath(n.fd), attr, data, int(in.Flags)) }))
 }
 
 // RemoveXAttr answers removexattr.
@@ -135,5 +142,5 @@ func (f *FS) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse
 	if status != fuse.OK {
 		return status
 	}
-	return errno(unix.Removexattr(procPath(n.fd), attr))
+	return errno(f.as(in, 0, func() error { return unix.Removexattr(procPath(n.fd), attr) }))
 }

@@ -125,6 +125,9 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		var st unix.Stat_t
 		err = unix.Fstat(c.FD, &st)
 		r.N = int(st.Size)
+	case "ask": // the file system for the attributes of Path, whatever the kernel believes
+		var st unix.Statx_t
+		err = unix.Statx(unix.AT_FDCWD, c.Path, unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
 	case "ask for size": // of the file system, whatever the kernel believes
 		var st unix.Statx_t
 		err = unix.Statx(c.FD, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_SIZE, &st)
@@ -168,6 +171,9 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 			groups = nil
 		}
 		err = errors.Join(syscall.Setgroups(groups), syscall.Setgid(c.N), syscall.Setuid(c.N))
+	case "drop": // all capabilities
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		err = unix.Capset(&header, &make([]unix.CapUserData, 2)[0])
 	case "setxattr": // the attribute Path2 to Data, in hex
 		var value []byte
 		if value, err = hex.DecodeString(c.Data); err == nil {
