@@ -306,6 +306,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	now := time.Now()
 	m.mu.Lock()
 	if err != nil {
+		m.leftover(err, req, r.Owner, missing, sess)
 		return err
 	}
 	sess.asking--
@@ -328,7 +329,7 @@ func (r *request) contended() {
 }
 
 // obtain asks the service for req, on a session that lives, and notes in it who
-// asked.
+// asked. With an error, the session is that which it comes from, if any.
 func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *AcquireRequest) (*session, []Grant, error) {
 	req.Wait = Retry
 	if r.Queue {
@@ -364,7 +365,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		case m.accepting.Err() != nil:
 			return nil, nil, ErrClosed
 		case ctx.Err() != nil:
-			return nil, nil, err
+			return sess, nil, err
 		case errors.Is(err, ErrSessionLost):
 			// The next attempt needs a new session, and gets one once the
 			// end of this one is settled.
@@ -376,7 +377,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		case errors.Is(err, ErrLockLost):
 			// Somebody deleted the entry while it waited: stand in line anew.
 		default:
-			return nil, nil, err
+			return sess, nil, err
 		}
 	}
 }

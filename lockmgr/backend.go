@@ -64,7 +64,8 @@ type Session interface {
 	// would wait for one who waits for what it upgrades. After an error
 	// nothing stays in the service: what may have been put there is removed
 	// in the background, by the time Close returns at the latest, or with
-	// the session.
+	// the session. If it is in the way of this session's requests until then, the
+	// error is a *LeftoverError.
 	Acquire(ctx context.Context, req AcquireRequest) ([]Grant, error)
 
 	// Release gives a grant up, after comparing its token. Errors: ErrNotHeld,
@@ -145,6 +146,16 @@ type Entry struct {
 	Token  int64
 	Held   bool // else it waits
 }
+
+// LeftoverError is the error of an Acquire that is over, while what it put, or may
+// have put, stands and is in the way of others.
+type LeftoverError struct {
+	Err  error
+	Gone <-chan struct{} // closed when it does not stand any more
+}
+
+func (e *LeftoverError) Error() string { return e.Err.Error() }
+func (e *LeftoverError) Unwrap() error { return e.Err }
 
 // ContendedError is ErrContended with the holder that stands in the way, as
 // far as it is known.

@@ -40,6 +40,35 @@ func (m *Manager) giveBack(l *lock) {
 	})
 }
 
+// leftover keeps what a failed request has left in the service as a lock that is
+// being given back, until it is gone: else this mount's next request for the key
+// would take it for another owner's. m.mu is held.
+func (m *Manager) leftover(err error, req AcquireRequest, owner Owner, places []*place, sess *session) {
+	var left *LeftoverError
+	if !errors.As(err, &left) || m.closed {
+		return
+	}
+	var locks []*lock
+	for _, p := range places {
+		g := Grant{Key: p.slot.key, Mode: req.Mode, Owner: req.Holder.Owner}
+		l := &lock{grant: g, holder: req.Holder, owner: owner, sess: sess}
+		m.add(p.slot, l)
+		m.giveUp(l)
+		locks = append(locks, l)
+	}
+	m.wg.Go(func() {
+		select {
+		case <-left.Gone:
+		case <-m.ctx.Done():
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, l := range locks {
+			m.void(l)
+		}
+	})
+}
+
 // release tries until the entry is gone: by our hand, or with its session.
 func (m *Manager) release(l *lock) {
 	sess, g := l.sess, l.grant

@@ -43,8 +43,7 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	defer cancel()
 	defer context.AfterFunc(s.over, cancel)()
 	if err := a.run(ctx); err != nil {
-		a.discard()
-		return nil, a.ended(ctx, err)
+		return nil, a.discard(a.ended(ctx, err))
 	}
 	return a.grants(), nil
 }

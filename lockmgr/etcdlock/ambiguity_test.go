@@ -213,3 +213,26 @@ func TestReleaseOfAnothers(t *testing.T) {
 		t.Fatal(held, err)
 	}
 }
+
+// A request that ends with its answer lost says so, and when nothing stands of it
+// any more.
+func TestLostReplyIsSaidToRemain(t *testing.T) {
+	client, kv := flawed(t)
+	b, etcd := newVolume(t, dial(t))
+	s := open(t, newBackend(t, client, etcd.name))
+	kv.next(lostReply, lostReply, lostReply)
+	_, err := s.Acquire(within(t, patience), request(lockmgr.NoWait, file("f")))
+	var left *lockmgr.LeftoverError
+	if !errors.As(err, &left) || !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Fatalf("got %v", err)
+	}
+	<-left.Gone
+	if list := entries(t, b); len(list) > 0 {
+		t.Errorf("it stands: %v", list)
+	}
+	held := must(t, s, lockmgr.NoWait, file("f"))
+	if _, err := s.Acquire(within(t, patience), request(lockmgr.NoWait, file("f"))); !errors.Is(err, lockmgr.ErrContended) || errors.As(err, &left) {
+		t.Errorf("a refusal leaves nothing: %v", err)
+	}
+	release(t, s, held...)
+}

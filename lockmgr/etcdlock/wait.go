@@ -123,14 +123,17 @@ func (a *acquisition) ended(ctx context.Context, err error) error {
 }
 
 // discard removes, in the background and for as long as the session lives, what
-// a failed acquisition put or may have put.
-func (a *acquisition) discard() {
+// a failed acquisition put or may have put. It returns err, as a LeftoverError if
+// there is any.
+func (a *acquisition) discard(err error) error {
 	s := a.s
 	if !a.mayStand {
 		s.claims.drop(a.own...)
-		return
+		return err
 	}
+	gone := make(chan struct{})
 	s.running.Go(func() {
+		defer close(gone)
 		defer s.claims.drop(a.own...) // what remains is the janitor's
 		var r retry.Retrier
 		err := r.Do(s.over, func() error {
@@ -150,6 +153,7 @@ func (a *acquisition) discard() {
 			s.b.log.Error("entries of a failed acquisition remain for now", "entries", a.own, "err", err)
 		}
 	})
+	return &lockmgr.LeftoverError{Err: err, Gone: gone}
 }
 
 func (a *acquisition) grants() []lockmgr.Grant {

@@ -24,6 +24,7 @@ type Memory struct {
 	breaks   []lockmgr.Break
 	down     bool
 	slow     time.Duration // of releases
+	losing   time.Duration // how long what is not answered stands; 0: all is answered
 	changed  chan struct{} // closed and replaced when something a wait depends on changes
 }
 
@@ -81,6 +82,14 @@ func (m *Memory) SlowReleases(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.slow = d
+}
+
+// LoseAnswers makes the service grant without an answer; what was granted so is
+// removed after d. With 0 it answers again.
+func (m *Memory) LoseAnswers(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.losing = d
 }
 
 func (m *Memory) setDown(down bool) {

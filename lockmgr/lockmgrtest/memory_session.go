@@ -54,8 +54,11 @@ func (s *memorySession) Acquire(ctx context.Context, req lockmgr.AcquireRequest)
 	a := memoryAcquire{s: s, req: req}
 	for {
 		changed, err := a.ask(ctx)
+		if changed == nil && err == nil {
+			return a.answer()
+		}
 		if changed == nil {
-			return a.grants, err
+			return nil, err
 		}
 		if a.req.Waits != nil && errors.Is(err, lockmgr.ErrContended) {
 			a.req.Waits()
@@ -74,6 +77,24 @@ type memoryAcquire struct {
 	s      *memorySession
 	req    lockmgr.AcquireRequest
 	grants []lockmgr.Grant // of the entries put
+}
+
+// answer returns what was put, unless the answer is lost.
+func (a *memoryAcquire) answer() ([]lockmgr.Grant, error) {
+	m := a.s.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.losing == 0 {
+		return a.grants, nil
+	}
+	gone := make(chan struct{})
+	time.AfterFunc(m.losing, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.remove(func(e *entry) bool { return slices.Contains(a.grants, e.Grant) })
+		close(gone)
+	})
+	return nil, &lockmgr.LeftoverError{Err: lockmgr.ErrUnavailable, Gone: gone}
 }
 
 // ask returns the channel to wait on with the error to return if the wait ends
