@@ -51,13 +51,16 @@ type Backend struct {
 	clean   JanitorConfig
 	log     *slog.Logger
 	mirror  *mirror
+	locks   *feed                  // of mirror
+	present present                // sessions of this mount's own
+	keeping atomic.Pointer[keeper] // nil while this mount is none
 	volume  atomic.Pointer[string] // the record that VolumeRecord saw; nil before
 
 	// ctx ends with Close, which waits for running.
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
-	follow  sync.Once // starts the watch and what ends dead sessions
+	follow  sync.Once // starts the watch, and what keeps watch over the sessions
 	sweep   sync.Once // starts the janitor
 
 	refreshing sync.Mutex
@@ -102,6 +105,7 @@ func New(cfg Config) (*Backend, error) {
 		log:     cfg.Logger,
 		mirror:  newMirror(names, cfg.Clock),
 	}
+	b.locks = &feed{b: b, m: b.mirror, selector: names.selector(), from: cfg.Client.locks}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b, nil
 }
@@ -112,11 +116,11 @@ func (b *Backend) Close() {
 	b.running.Wait()
 }
 
-// start starts the watch, and the ending of dead sessions.
+// start starts the watch, and what keeps watch over the sessions.
 func (b *Backend) start() {
 	b.follow.Do(func() {
-		b.running.Go(b.watch)
-		b.running.Go(b.reap)
+		b.running.Go(func() { b.locks.follow(b.ctx) })
+		b.running.Go(b.keep)
 	})
 }
 
@@ -169,7 +173,7 @@ func (b *Backend) refresh(ctx context.Context, rev int64) error {
 	if there {
 		return nil
 	}
-	all, err := b.list(ctx)
+	all, err := b.locks.list(ctx, 0)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 // snapshot reads all Leases of the volume as they are now.
 func (b *Backend) snapshot(ctx context.Context) (*state, error) {
-	all, err := b.list(ctx)
+	all, err := b.locks.list(ctx, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -69,7 +69,7 @@ func renew(t *testing.T, s lockmgr.Session, interval time.Duration) (stop func()
 func shiftClock(t *testing.T, s lockmgr.Session, by time.Duration) {
 	t.Helper()
 	leases := raw(t)
-	list, err := leases.List(t.Context(), metav1.ListOptions{LabelSelector: "lockfs.io/session=" + s.ID()})
+	list, err := leases.List(t.Context(), metav1.ListOptions{LabelSelector: "lockfs.io/kind=pulse,lockfs.io/session=" + s.ID()})
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("%d Leases: %v", len(list.Items), err)
 	}
@@ -92,8 +92,8 @@ func TestBlindMountEndsNobody(t *testing.T) {
 	s := openFor(t, newBackendAt(t, own.to(as(mountUser)), name), ttl)
 	blind := newBackendAt(t, l.to(as(mountUser)), name)
 	open(t, blind)
-	eventually(t, "its watch stands", func() bool { return kubelease.Connected(blind) })
-	hold, met := first(late, func(c *call) bool { return c.verb == "delete" && c.has("-session-"+s.ID()) })
+	eventually(t, "it keeps watch", func() bool { return kubelease.Connected(blind) && kubelease.Keeps(blind) })
+	hold, met := first(late, func(c *call) bool { return c.verb == "delete" && c.has("-pulse-"+s.ID()) })
 	l.obey(func(c *call) fate {
 		if c.verb == "watch" || c.verb == "list" {
 			return cut
@@ -105,7 +105,7 @@ func TestBlindMountEndsNobody(t *testing.T) {
 	eventually(t, "it asks for the session, twice", func() bool {
 		asks := 0
 		for _, c := range l.calls("get") {
-			if c.has("-session-" + s.ID()) {
+			if c.has("-pulse-" + s.ID()) {
 				asks++
 			}
 		}
@@ -140,7 +140,7 @@ func TestOutageEndsNobody(t *testing.T) {
 	const ttl = 2 * time.Second
 	s := openFor(t, newBackendAt(t, l.to(as(mountUser)), name), ttl)
 	open(t, newBackendAt(t, l.to(as(mountUser)), name))
-	about := func(c *call) bool { return c.has("-session-" + s.ID()) }
+	about := func(c *call) bool { return c.has("-pulse-" + s.ID()) }
 	began := time.Now()
 	l.obey(func(*call) fate { return cut })
 	eventually(t, "it is over", func() bool { return time.Since(began) > 2*ttl })

@@ -2,15 +2,31 @@ package kubelease
 
 import "github.com/lockfs/lockfs/lockmgr"
 
-// BreakWatch ends the watch of a backend and reports whether there was one.
+// BreakWatch ends the watch of a backend, with that of the pulses, and reports
+// whether there was one.
 func BreakWatch(b *Backend) bool {
-	b.mirror.mu.Lock()
-	defer b.mirror.mu.Unlock()
-	stop := b.mirror.stopWatch
-	if stop != nil {
-		stop()
+	if k := b.keeping.Load(); k != nil {
+		k.pulses.breakWatch()
 	}
-	return stop != nil
+	return b.mirror.breakWatch()
+}
+
+func (m *mirror) breakWatch() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopWatch != nil {
+		m.stopWatch()
+	}
+	return m.stopWatch != nil
+}
+
+// Keepers is how many mounts keep watch.
+const Keepers = keepers
+
+// Keeps reports whether the backend watches the pulses.
+func Keeps(b *Backend) bool {
+	k := b.keeping.Load()
+	return k != nil && k.pulses.connected()
 }
 
 // SeeMore has a backend have seen more than the store has, as if that was restored.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/internal/retry"
@@ -17,6 +18,14 @@ var errMoved = errors.New("the lease has changed")
 
 // errAbsent: there is no such Lease.
 var errAbsent = errors.New("no such lease")
+
+// errAway marks an ErrUnavailable that says nothing but that the server was not
+// reached, or asks for fewer requests.
+var errAway = errors.New("no answer")
+
+// errBehind marks that of a watch from a revision which the server does not know any
+// more.
+var errBehind = errors.New("the watch is behind")
 
 // fault returns the error of a failed request that was sent under ctx: errMoved,
 // errAbsent or lockmgr.ErrUnavailable. The last wraps ctx's error if ctx is over,
@@ -31,9 +40,16 @@ func fault(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
 	case refused(err):
 		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, retry.ErrRefused, err)
+	case away(err):
+		return fmt.Errorf("%w: %w: %v", lockmgr.ErrUnavailable, errAway, err)
 	default:
 		return fmt.Errorf("%w: %v", lockmgr.ErrUnavailable, err)
 	}
+}
+
+func away(err error) bool {
+	return apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
+		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
 }
 
 // refused reports whether err is an answer that the same request would get again,

@@ -148,7 +148,7 @@ func TestLostAnswerOfRelease(t *testing.T) {
 func TestRenewals(t *testing.T) {
 	name, l := newName(), &link{}
 	s := open(t, newBackendAt(t, l.to(as(mountUser)), name))
-	rule, _ := first(swallowed, writes("session", "update"))
+	rule, _ := first(swallowed, writes("pulse", "update"))
 	l.obey(rule)
 	if err := s.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrUnavailable) {
 		t.Fatalf("Renew: %v", err)
@@ -158,7 +158,7 @@ func TestRenewals(t *testing.T) {
 			t.Fatalf("Renew: %v", err)
 		}
 	}
-	rule, met := first(late, writes("session", "update"))
+	rule, met := first(late, writes("pulse", "update"))
 	l.obey(rule)
 	if err := s.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrUnavailable) {
 		t.Fatalf("Renew: %v", err)

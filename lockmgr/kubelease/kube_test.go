@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -116,7 +117,7 @@ func newBackendAt(t *testing.T, conf *rest.Config, name string, change ...func(*
 	return b
 }
 
-// expire deletes a session's Lease, as those do who miss its renewals.
+// expire deletes a session's Leases, as those do who miss its renewals.
 func expire(t *testing.T, s lockmgr.Session) {
 	t.Helper()
 	leases := raw(t)
@@ -124,7 +125,10 @@ func expire(t *testing.T, s lockmgr.Session) {
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("%d sessions of id %s: %v", len(list.Items), s.ID(), err)
 	}
-	if err := leases.Delete(t.Context(), list.Items[0].Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
+	session := list.Items[0].Name
+	for _, name := range []string{strings.Replace(session, "-session-", "-pulse-", 1), session} {
+		if err := leases.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

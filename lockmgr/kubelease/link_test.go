@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -19,11 +20,47 @@ type link struct {
 	mu   sync.Mutex
 	rule func(*call) fate // GUARDED_BY(mu)
 	past []*call          // GUARDED_BY(mu)
+	cuts []func()         // GUARDED_BY(mu); each ends the answer to a watch
 }
+
+// hangUp ends what the server has to say to watches.
+func (l *link) hangUp() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, cut := range l.cuts {
+		cut()
+	}
+	l.cuts = nil
+}
+
+// tap passes an answer on until it is cut: that is its end.
+func (l *link) tap(resp *http.Response, err error) (*http.Response, error) {
+	if err != nil {
+		return nil, err
+	}
+	r, w := io.Pipe()
+	body := resp.Body
+	go func() {
+		_, err := io.Copy(w, body)
+		w.CloseWithError(err)
+	}()
+	resp.Body = &tapped{r, body}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cuts = append(l.cuts, func() { w.Close() })
+	return resp, nil
+}
+
+type tapped struct {
+	*io.PipeReader
+	body io.Closer
+}
+
+func (t *tapped) Close() error { t.PipeReader.Close(); return t.body.Close() }
 
 // call is a request on its way.
 type call struct {
-	verb string // create, update, delete, get, list or watch
+	verb string // create, update, delete, get, list, peek (a list of one) or watch
 	text string // path and body: has the name of the Lease
 	sent chan struct{}
 	done chan struct{} // closed when it was answered, or failed
@@ -38,6 +75,7 @@ const (
 	swallowed      // it is carried out, and the answer is lost
 	late           // it fails, and is sent later: when call.send is called
 	gone           // it is answered 410
+	busy           // it is answered 429
 )
 
 var errLink = errors.New("the link is broken")
@@ -52,13 +90,13 @@ func (l *link) obey(rule func(*call) fate) {
 func (l *link) mend() { l.obey(nil) }
 
 // calls returns the calls so far whose verb is among verbs, but for those of the
-// janitor's election.
+// janitor's election, and those by which a mount shows that it is a keeper.
 func (l *link) calls(verbs ...string) (found []*call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.past {
 		for _, v := range verbs {
-			if c.verb == v && !c.has("-janitor") {
+			if c.verb == v && !c.has("-janitor") && !(v == "update" && c.has("-session-")) {
 				found = append(found, c)
 			}
 		}
@@ -138,13 +176,23 @@ func (h *hop) RoundTrip(req *http.Request) (*http.Response, error) {
 		}()
 		return nil, errLink
 	case gone:
-		text := `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version","reason":"Expired","code":410}`
-		return &http.Response{
-			StatusCode: http.StatusGone, Status: "410 Gone", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
-			Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(text)),
-		}, nil
+		return answer(req, http.StatusGone, "Expired"), nil
+	case busy:
+		return answer(req, http.StatusTooManyRequests, "TooManyRequests"), nil
+	}
+	if c.verb == "watch" {
+		return h.link.tap(h.next.RoundTrip(again(req.Context())))
 	}
 	return h.next.RoundTrip(again(req.Context()))
+}
+
+// answer is the server's, that it does not do what is asked.
+func answer(req *http.Request, code int, reason string) *http.Response {
+	text := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"so it is","reason":%q,"code":%d}`, reason, code)
+	return &http.Response{
+		StatusCode: code, Status: fmt.Sprint(code, " ", http.StatusText(code)), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(text)),
+	}
 }
 
 func verb(req *http.Request) string {
@@ -159,6 +207,8 @@ func verb(req *http.Request) string {
 	switch {
 	case req.URL.Query().Has("watch"):
 		return "watch"
+	case req.URL.Query().Has("limit"):
+		return "peek"
 	case strings.HasSuffix(req.URL.Path, "/leases"):
 		return "list"
 	}

@@ -12,19 +12,20 @@ import (
 	"github.com/lockfs/lockfs/internal/boottime"
 )
 
-// mirror is this mount's copy of the volume's Leases. One watch feeds it, and
-// the answers to this mount's own requests.
+// mirror is this mount's copy of the volume's Leases, or of its pulses. One watch
+// feeds it, and the answers to this mount's own requests.
 type mirror struct {
 	clock  boottime.Clock
+	pulses bool          // it is of these
 	synced chan struct{} // closed when the state was read once
 
 	mu        sync.Mutex
 	state                       // GUARDED_BY(mu)
 	told      map[string][]*ear // GUARDED_BY(mu); who is interested in a Lease, by its name
-	written   int64             // GUARDED_BY(mu); the newest revision of this mount's own writes
+	written   int64             // GUARDED_BY(mu); the newest revision of this mount's own writes, which the watch will show
+	reached   int64             // GUARDED_BY(mu); the newest revision that anything had
 	owedSince boottime.Instant  // GUARDED_BY(mu); while asOf < written: when asOf moved last
 	stopWatch func()            // GUARDED_BY(mu); nil unless the watch stands
-	answered  boottime.Instant  // GUARDED_BY(mu); since when the server answers, if it once did not
 	era       era               // GUARDED_BY(mu)
 	endEra    func()            // GUARDED_BY(mu)
 }
@@ -57,14 +58,14 @@ func newMirror(names layout, clock boottime.Clock) *mirror {
 func (m *mirror) begin() {
 	m.era, m.endEra = context.WithCancel(context.Background())
 	m.objects, m.buried = make(map[string]*object), make(map[string]bool)
-	m.asOf, m.written = 0, 0
+	m.asOf, m.written, m.reached = 0, 0, 0
 }
 
 // newest returns a revision that the store has reached, and the era of that.
 func (m *mirror) newest() (int64, era) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return max(m.asOf, m.written), m.era
+	return m.reached, m.era
 }
 
 // setBack ends an era, if it still lasts, and returns the one that follows.
@@ -123,6 +124,15 @@ func (m *mirror) advance(rev int64) {
 	if rev > m.asOf {
 		m.asOf, m.owedSince = rev, m.clock.Now()
 	}
+	m.reached = max(m.reached, rev)
+}
+
+// owes notes that the watch has to show rev.
+func (m *mirror) owes(rev int64) {
+	if m.written <= m.asOf {
+		m.owedSince = m.clock.Now()
+	}
+	m.written, m.reached = max(m.written, rev), max(m.reached, rev)
 }
 
 func (m *mirror) put(o *object) {
@@ -171,12 +181,15 @@ func (m *mirror) learn(of era, lease *coordinationv1.Lease) (*object, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.era == of && !m.older(o) {
+	if m.era == of && m.shows(o) && !m.older(o) {
 		m.put(o)
 		m.tell(o.name)
 	}
 	return o, nil
 }
+
+// shows reports whether o is one of the Leases that are mirrored.
+func (m *mirror) shows(o *object) bool { return m.pulses == (o.kind == kindPulse) }
 
 // wrote is learn for the answer to a write of this mount's.
 func (m *mirror) wrote(of era, lease *coordinationv1.Lease) (*object, error) {
@@ -186,13 +199,11 @@ func (m *mirror) wrote(of era, lease *coordinationv1.Lease) (*object, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.era != of {
-		return o, nil
+	if m.era == of && m.shows(o) {
+		m.owes(o.rev)
+	} else if m.era == of {
+		m.reached = max(m.reached, o.rev)
 	}
-	if m.written <= m.asOf {
-		m.owedSince = m.clock.Now()
-	}
-	m.written = max(m.written, o.rev)
 	return o, nil
 }
 

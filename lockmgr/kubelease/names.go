@@ -17,6 +17,7 @@ const (
 	labelVolume  = domain + "volume"  // the hash of the volume's namespace and name
 	labelKind    = domain + "kind"    // one of the kinds
 	labelSession = domain + "session" // of a session, its id; of a lock, that of its first entry
+	labelPulses  = domain + "pulses"  // of a pulse, in the place of labelVolume: the hash of the volume's namespace and name
 
 	noteVolume  = domain + "volume-name" // <namespace>/<name>, for people
 	noteKey     = domain + "key"         // of a lock: the path, escaped
@@ -34,6 +35,7 @@ const (
 	kindInode   = "inode"
 	kindTree    = "tree" // one, of all directory entries
 	kindSession = "session"
+	kindPulse   = "pulse"
 	kindVolume  = "volume"
 	kindService = "service" // holds nothing: its UID is the service's id
 	kindBreak   = "break"
@@ -57,11 +59,13 @@ func hash(s string) string {
 
 func (l layout) prefix() string             { return "lockfs-" + l.hash + "-" }
 func (l layout) selector() string           { return labelVolume + "=" + l.hash }
+func (l layout) pulses() string             { return labelPulses + "=" + l.hash }
 func (l layout) tree() string               { return l.prefix() + kindTree }
 func (l layout) record() string             { return l.prefix() + kindVolume }
 func (l layout) service() string            { return l.prefix() + kindService }
 func (l layout) janitor() string            { return l.prefix() + "janitor" }
 func (l layout) session(id string) string   { return l.prefix() + kindSession + "-" + id }
+func (l layout) pulse(id string) string     { return l.prefix() + kindPulse + "-" + id }
 func (l layout) breakName(id string) string { return l.prefix() + kindBreak + "-" + id }
 
 // lock is the name of the Lease in which k's entries are. A path is longer than

@@ -161,11 +161,28 @@ func (l layout) fits(o *object, k lockmgr.Key) error {
 
 // newLease is an empty Lease of the volume.
 func (l layout) newLease(name, kind string) *coordinationv1.Lease {
+	of := labelVolume
+	if kind == kindPulse {
+		of = labelPulses
+	}
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Name:        name,
-		Labels:      map[string]string{labelVolume: l.hash, labelKind: kind},
+		Labels:      map[string]string{of: l.hash, labelKind: kind},
 		Annotations: map[string]string{noteVolume: l.volume},
 	}}
+}
+
+// renewed is o's Lease with another renewTime than it has: one that changes nothing
+// is not written, and nobody would see it, so that a clock that is set back must not
+// bring a time again.
+func (o *object) renewed() *coordinationv1.Lease {
+	lease := o.lease.DeepCopy()
+	now := metav1.NowMicro()
+	if before := lease.Spec.RenewTime; before != nil && !now.After(before.Time) {
+		now = metav1.NewMicroTime(before.Add(time.Microsecond))
+	}
+	lease.Spec.RenewTime = &now
+	return lease
 }
 
 // lockLease is the Lease that o, or nil if there is none, becomes with entries;

@@ -1,115 +1,183 @@
 package kubelease
 
 import (
+	"context"
 	"errors"
-	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/lockfs/lockfs/internal/boottime"
 )
 
 const (
-	// reapLook is how often the sessions are looked through, at least.
+	// reapLook is how often the pulses are looked through, at least.
 	reapLook = time.Second
-	// reapSpread is how far apart the mounts ask for the end of a dead session:
+	// reapSpread is how far apart the keepers ask for the end of a dead session:
 	// most of them see that another has done so.
 	reapSpread = 300 * time.Millisecond
 )
 
-// reap ends sessions that were not renewed in time, by this mount's clock: from
-// when it last saw one change, by the session's own duration. A renewal that it
+// keeper ends sessions whose pulse was not renewed in time, by this mount's clock:
+// from when it last saw that change, by the session's own duration. A renewal that it
 // has not seen makes the request fail, so that it need not see all; one that comes
 // later fails itself.
 //
-// While the server answers nobody, nobody can renew. So it is asked for a session
+// While the server answers nobody, nobody can renew. So it is asked for a pulse
 // when a quarter of its time is left, in which a mount that lives does renew; if
 // that is not answered, all have their whole time again once something is.
-func (b *Backend) reap() {
-	var asked *object // what was last asked for, and answered
-	away := false
-	for b.ctx.Err() == nil {
-		left, o := b.mirror.due()
-		var err error
-		switch {
-		case o == nil:
-			b.pause(reapLook)
-		case left > o.duration()/4:
-			b.pause(min(left-o.duration()/4, reapLook))
-		case o != asked:
-			if err = b.confirm(o); err == nil && away {
-				away = false
-				b.mirror.startOver()
-			} else if err == nil {
-				asked = o
-			}
-		case left > 0:
-			b.pause(min(left, reapLook))
-		default:
-			b.pause(rand.N(reapSpread))
-			if b.mirror.at(o.name) == o {
-				err = b.endSession(o)
-			}
-		}
-		if err != nil && b.ctx.Err() == nil {
-			b.log.Warn("cannot end a session that is not renewed", "session", o.sessionID(), "err", err)
-			asked, away = nil, true
-			b.pause(reapLook)
-		}
-	}
+type keeper struct {
+	b      *Backend
+	pulses *mirror
+
+	// Of run alone.
+	asked    map[string]*object // pulses as they were when the server was last asked for them, and answered
+	away     bool               // it did not answer
+	answered boottime.Instant   // since when it does, if it once did not
 }
 
-// confirm brings the mirror up to what the server has of a session.
-func (b *Backend) confirm(o *object) error {
-	now, err := b.getUrgent(b.ctx, o.name)
-	if err == nil && now == nil {
-		b.mirror.bury(o.name)
-	}
-	return err
-}
-
-// pause ends early when the backend is closed.
-func (b *Backend) pause(d time.Duration) {
+// run looks at the pulses until ctx ends. It sends one request at a time.
+func (k *keeper) run(ctx context.Context) {
 	select {
-	case <-time.After(d):
-	case <-b.ctx.Done():
+	case <-k.pulses.synced:
+	case <-ctx.Done():
+		return
+	}
+	for ctx.Err() == nil {
+		next, err := k.round(ctx)
+		if err != nil && ctx.Err() == nil {
+			k.b.log.Warn("cannot end a session that is not renewed", "err", err)
+			clear(k.asked)
+			k.away = true
+			next = reapLook + rand.N(reapLook)
+		}
+		k.b.pause(ctx, next)
 	}
 }
 
-// due returns the session that has the least time left, unless there is none.
-func (m *mirror) due() (left time.Duration, o *object) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	now := m.clock.Now()
-	left = math.MaxInt64
-	for _, s := range m.objects {
-		if s.kind != kindSession {
+// round asks for the pulses that have a quarter of their time left, ends what has
+// none, and returns when to look again. The order is another for each keeper: they
+// share the work.
+func (k *keeper) round(ctx context.Context) (next time.Duration, err error) {
+	next = reapLook
+	var over []*object
+	for _, o := range k.pulses.of(kindPulse) { // a map's order
+		left := k.left(o)
+		switch {
+		case left > o.duration()/4:
+			next = min(next, left-o.duration()/4)
+			continue
+		case k.asked[o.name] != o:
+			if err := k.confirm(ctx, o.name); err != nil {
+				return 0, err
+			}
+			k.asked[o.name] = o
+			left = k.left(o)
+			next = min(next, max(left, 0))
+		case left > 0:
+			next = min(next, left)
+		default:
+			over = append(over, o)
+		}
+	}
+	for name := range k.asked {
+		if k.pulses.at(name) == nil {
+			delete(k.asked, name)
+		}
+	}
+	if len(over) > 0 {
+		k.b.pause(ctx, rand.N(reapSpread))
+		next = 0
+	}
+	for _, o := range over {
+		if k.pulses.at(o.name) != o {
 			continue
 		}
-		if l := s.duration() - now.Sub(max(s.seen, m.answered)); l < left {
-			left, o = l, s
+		if err := k.end(ctx, o); err != nil {
+			return 0, err
 		}
 	}
-	return left, o
+	return next, k.bury(ctx)
 }
 
-// startOver gives all sessions their whole time from now on.
-func (m *mirror) startOver() {
+// left is how much time a session has left.
+func (k *keeper) left(o *object) time.Duration {
+	return o.duration() - k.pulses.clock.Now().Sub(max(o.seen, k.answered))
+}
+
+// confirm brings the mirror up to what the server has of a pulse.
+func (k *keeper) confirm(ctx context.Context, name string) error {
+	now, err := k.b.getUrgent(ctx, name)
+	if err != nil {
+		return err
+	}
+	if k.away {
+		k.away, k.answered = false, k.pulses.clock.Now()
+	}
+	if now == nil {
+		k.pulses.bury(name)
+		return nil
+	}
+	_, era := k.pulses.newest()
+	_, err = k.pulses.learn(era, now.lease)
+	return err
+}
+
+// end deletes a pulse if it is as it was seen, and then the session: with it all
+// the session has locked. nil says that it is gone, or was renewed.
+func (k *keeper) end(ctx context.Context, pulse *object) error {
+	found, err := k.b.remove(ctx, k.b.urgent(), pulse.name, pulse)
+	if errors.Is(err, errMoved) {
+		return k.confirm(ctx, pulse.name)
+	}
+	if err != nil {
+		return err
+	}
+	k.pulses.bury(pulse.name)
+	id := pulse.sessionID()
+	if found {
+		info := ""
+		if o := k.b.mirror.at(k.b.names.session(id)); o != nil {
+			info = o.lease.Annotations[noteInfo]
+		}
+		k.b.log.Info("ended a session that was not renewed", "session", id, "duration", pulse.duration(), "info", info)
+	}
+	return k.b.endSession(ctx, id)
+}
+
+// bury ends the sessions whose pulse is gone: whoever deleted it has died since, or
+// was not answered.
+func (k *keeper) bury(ctx context.Context) error {
+	for _, o := range k.b.mirror.of(kindSession) {
+		pulse := k.b.names.pulse(o.sessionID())
+		if !k.pulses.gone(pulse, o.rev) {
+			continue
+		}
+		// One that the watch does not show, for its label was changed, is there.
+		if now, err := k.b.getUrgent(ctx, pulse); err != nil {
+			return err
+		} else if now != nil {
+			continue
+		}
+		if err := k.b.endSession(ctx, o.sessionID()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gone reports whether a Lease that was put before rev has been removed.
+func (m *mirror) gone(name string, rev int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.answered = m.clock.Now()
+	return m.asOf >= rev && m.objects[name] == nil
 }
 
-// endSession deletes the Lease of a session if it is as it was seen, and with it
-// all the session has locked. nil says that it is gone, or was renewed.
-func (b *Backend) endSession(o *object) error {
-	found, err := b.remove(b.ctx, b.urgent(), o.name, o)
-	if errors.Is(err, errMoved) {
-		return b.confirm(o)
+// endSession deletes the Lease of a session whose pulse is gone.
+func (b *Backend) endSession(ctx context.Context, id string) error {
+	name := b.names.session(id)
+	if _, err := b.remove(ctx, b.urgent(), name, nil); err != nil {
+		return err
 	}
-	if err == nil {
-		b.mirror.bury(o.name)
-	}
-	if found {
-		b.log.Info("ended a session that was not renewed", "session", o.sessionID(), "duration", o.duration(), "info", o.lease.Annotations[noteInfo])
-	}
-	return err
+	b.mirror.bury(name)
+	return nil
 }

@@ -126,12 +126,15 @@ func (b *Backend) remove(ctx context.Context, to coordinationclient.LeaseInterfa
 	return true, nil
 }
 
-// list reads all Leases of the volume as they are now.
-func (b *Backend) list(ctx context.Context) (reading, error) {
+// list reads all Leases of a feed as they are now, or as many as limit says, if that
+// is not 0.
+func (f *feed) list(ctx context.Context, limit int64) (reading, error) {
+	b := f.b
 	bounded, cancel := context.WithTimeout(b.logged(ctx), listTimeouts*b.timeout)
 	defer cancel()
+	_, own := f.m.newest()
 	newest, era := b.mirror.newest()
-	list, err := b.leases().List(bounded, metav1.ListOptions{LabelSelector: b.names.selector()})
+	list, err := f.from.Leases(b.space).List(bounded, metav1.ListOptions{LabelSelector: f.selector, Limit: limit})
 	if err != nil {
 		if err = fault(ctx, err); errors.Is(err, errAbsent) {
 			err = fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
@@ -142,7 +145,10 @@ func (b *Backend) list(ctx context.Context) (reading, error) {
 	if err != nil {
 		return reading{}, fmt.Errorf("%w: the list has resourceVersion %q", retry.ErrRefused, list.ResourceVersion)
 	}
-	return reading{list.Items, rev, b.saw(rev, newest, era)}, nil
+	if era = b.saw(rev, newest, era); !f.m.pulses {
+		own = era
+	}
+	return reading{list.Items, rev, own}, nil
 }
 
 // saw takes in that something of rev was answered to a request that was sent when

@@ -17,8 +17,9 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
-// Session is one Lease that is renewed. Everybody who has seen no renewal for its
-// duration deletes it.
+// Session is two Leases. One is there for as long as the session lives, for all to
+// see. The other, its pulse, is renewed: keepers who have seen no renewal for its
+// duration delete both, the pulse first.
 type Session struct {
 	b    *Backend
 	id   string
@@ -28,8 +29,8 @@ type Session struct {
 
 	claims claims
 
-	renewing chan struct{} // holds a token while the Lease is written
-	last     *object       // GUARDED_BY(renewing); the Lease as it was written last
+	renewing chan struct{} // holds a token while the pulse is written
+	pulse    *object       // GUARDED_BY(renewing); as it was written last
 
 	// over ends with the session, by whoever learns of its end first, and with the
 	// store's era.
@@ -42,8 +43,9 @@ type Session struct {
 
 var _ lockmgr.Session = (*Session)(nil)
 
-// OpenSession creates a Lease of ttl, in whole seconds and never less. The
-// caller counts its deadline from before the call. Errors: ErrUnavailable,
+// OpenSession creates the Leases of a session of ttl, in whole seconds and never
+// less: the pulse first, for a session without one has ended. The caller counts its
+// deadline from before the call. Errors: ErrUnavailable,
 // wrapping ctx's if that ended the call; ErrVolumeChanged.
 func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
 	text, err := json.Marshal(info)
@@ -56,25 +58,33 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	_, era := b.mirror.newest()
 	s := &Session{b: b, id: uuid.NewString(), ttl: ttl, renewing: make(chan struct{}, 1)}
 	s.name = b.names.session(s.id)
-	lease := b.names.newLease(s.name, kindSession)
-	lease.Labels[labelSession] = s.id
-	lease.Annotations[noteInfo] = string(text)
 	seconds, now := int32((ttl+time.Second-1)/time.Second), metav1.NowMicro()
-	lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &info.Node, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now}
-	s.last, err = b.write(ctx, b.urgent(), nil, lease)
+	lease := func(name, kind string) *coordinationv1.Lease {
+		l := b.names.newLease(name, kind)
+		l.Labels[labelSession] = s.id
+		l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &info.Node, LeaseDurationSeconds: &seconds, AcquireTime: &now}
+		return l
+	}
+	record := lease(s.name, kindSession)
+	record.Annotations[noteInfo] = string(text)
+	var created *object
+	s.pulse, err = b.write(ctx, b.urgent(), nil, lease(b.names.pulse(s.id), kindPulse))
+	if err == nil {
+		created, err = b.write(ctx, b.urgent(), nil, record)
+	}
 	if err == nil {
 		err = b.volumeStands(ctx)
 	}
 	if err != nil {
 		// Worth one try only: nothing is locked on it, and it ends.
-		cleanup := context.WithoutCancel(ctx)
-		if _, rerr := b.remove(cleanup, b.urgent(), s.name, nil); rerr != nil {
-			b.log.Debug("lease of a failed session left to expire", "session", s.id, "err", rerr)
+		if rerr := b.Revoke(context.WithoutCancel(ctx), s.id); rerr != nil {
+			b.log.Debug("leases of a failed session left to expire", "session", s.id, "err", rerr)
 		}
 		return nil, fmt.Errorf("opening a session: %w", err)
 	}
-	s.born = s.last.rev
+	s.born = created.rev
 	s.over, s.end = context.WithCancel(era)
+	b.present.add(s)
 	s.running.Go(s.watchLease)
 	s.running.Go(s.exorcise)
 	b.sweep.Do(func() { b.running.Go(b.janitor) })
@@ -90,7 +100,7 @@ func (s *Session) TTL() time.Duration { return s.ttl }
 // Done is closed when the Lease is seen to be gone, and by Close.
 func (s *Session) Done() <-chan struct{} { return s.over.Done() }
 
-// Renew replaces the Lease by one with a later renewTime: whoever deleted it
+// Renew replaces the pulse by one with a later renewTime: whoever deleted it
 // meanwhile, or is about to, has done so or fails. Errors: ErrSessionLost,
 // ErrUnavailable, the latter wrapping ctx's if that ended the call.
 func (s *Session) Renew(ctx context.Context) error {
@@ -105,46 +115,46 @@ func (s *Session) Renew(ctx context.Context) error {
 	}
 	for {
 		newest, era := s.b.mirror.newest()
-		written, err := s.b.write(ctx, s.b.urgent(), s.last, s.renewed())
+		written, err := s.b.write(ctx, s.b.urgent(), s.pulse, s.pulse.renewed())
 		if err == nil && s.b.saw(written.rev, newest, era) != era {
 			return lockmgr.ErrSessionLost
 		}
 		if err == nil {
-			s.last = written
-			return nil
+			s.pulse = written
+			return s.stands(ctx)
 		}
 		if !errors.Is(err, errMoved) {
 			return err
 		}
 		// By an earlier attempt of ours that was not answered, or it is gone.
-		now, err := s.b.getUrgent(ctx, s.name)
+		now, err := s.b.getUrgent(ctx, s.pulse.name)
 		switch {
 		case err != nil:
 			return err
-		case now == nil || now.lease.UID != s.last.lease.UID:
+		case now == nil || now.lease.UID != s.pulse.lease.UID:
 			return s.lost()
 		}
-		s.last = now
+		s.pulse = now
 	}
 }
 
-// renewed is the Lease with another renewTime than it has: one that changes
-// nothing is not written, and nobody would see it, so that a clock that is set
-// back must not bring a time again.
-func (s *Session) renewed() *coordinationv1.Lease {
-	lease := s.last.lease.DeepCopy()
-	now := metav1.NowMicro()
-	if before := lease.Spec.RenewTime; before != nil && !now.After(before.Time) {
-		now = metav1.NewMicroTime(before.Add(time.Microsecond))
+// stands makes sure, while no watch would tell, that the session was not deleted
+// without its pulse.
+func (s *Session) stands(ctx context.Context) error {
+	if s.b.mirror.connected() {
+		return nil
 	}
-	lease.Spec.RenewTime = &now
-	return lease
+	o, err := s.b.getUrgent(ctx, s.name)
+	if err == nil && o == nil {
+		return s.lost()
+	}
+	return err
 }
 
-// Close deletes the Lease, trying until ctx ends, and waits for what the session
+// Close deletes the Leases, trying until ctx ends, and waits for what the session
 // still has running. What it locked is free from then on: entries of a session
 // that is gone count for nothing. Errors: ErrUnavailable, wrapping ctx's, when
-// the Lease is left to expire.
+// they are left to expire.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.end()
@@ -225,15 +235,19 @@ func (s *state) sessions() (map[string]lockmgr.SessionInfo, error) {
 	return found, nil
 }
 
-// Revoke is lockmgr.Breaker's. It sends one request.
+// Revoke is lockmgr.Breaker's. The pulse goes first: while it is there, the session
+// may be renewed, and its mount believe that it lives.
 func (b *Backend) Revoke(ctx context.Context, id string) error {
 	if _, err := uuid.Parse(id); err != nil {
 		return nil // nobody's
 	}
-	if _, err := b.remove(ctx, b.urgent(), b.names.session(id), nil); err != nil {
+	_, err := b.remove(ctx, b.urgent(), b.names.pulse(id), nil)
+	if err == nil {
+		err = b.endSession(ctx, id)
+	}
+	if err != nil {
 		return fmt.Errorf("revoke session %s: %w", id, err)
 	}
-	b.mirror.bury(b.names.session(id))
 	return nil
 }
 

@@ -95,20 +95,42 @@ func (b *Backend) awaitEnd(ctx context.Context) bool {
 	}
 	e := b.mirror.listen(names...)
 	defer b.mirror.unlisten(e)
+	pulses := b.pulses(ctx)
 	for {
 		for _, o := range before {
-			if now := b.mirror.at(o.name); now == nil {
+			if b.mirror.at(o.name) == nil {
 				return true
-			} else if now.rev != o.rev {
+			}
+		}
+		now := b.pulses(ctx)
+		for name, rev := range now {
+			if was, ok := pulses[name]; ok && rev != was {
 				return false
 			}
 		}
+		if pulses == nil {
+			pulses = now
+		}
 		select {
 		case <-e.ch:
+		case <-time.After(reapLook):
 		case <-ctx.Done():
 			return false
 		}
 	}
+}
+
+// pulses returns the versions of all pulses, none if they cannot be read.
+func (b *Backend) pulses(ctx context.Context) map[string]string {
+	all, err := b.pulseFeed().list(ctx, 0)
+	if err != nil {
+		return nil
+	}
+	found := make(map[string]string)
+	for _, lease := range all.leases {
+		found[lease.Name] = lease.ResourceVersion
+	}
+	return found
 }
 
 func (b *Backend) replaceRecord(ctx context.Context, old, want string) error {

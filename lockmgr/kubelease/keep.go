@@ -1,0 +1,193 @@
+package kubelease
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
+)
+
+// All mounts see which sessions there are, but only a few watch their pulses: if each
+// watched those of all, there would be as many events as the square of the mounts.
+// Those few, the keepers, show that they do by renewing the Lease of their session
+// too, which all see. Whoever sees too few keepers becomes one; of too many, the
+// youngest stop. Nothing that a lock depends on needs this: two mounts may end the
+// same session, and with none no session ends.
+
+// keepers is how many mounts keep watch over the sessions: one dies when its session
+// does, and then two see it.
+const keepers = 3
+
+const (
+	// keepLook is how often a mount looks how many keepers there are.
+	keepLook = time.Second
+	// keepSpread is how far apart the mounts become keepers that find too few: most
+	// of them see that others have done so.
+	keepSpread = time.Second
+)
+
+// present are the sessions of a mount that live.
+type present struct {
+	mu       sync.Mutex
+	sessions map[string]*Session // GUARDED_BY(mu); by the names of their Leases
+}
+
+func (p *present) add(s *Session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sessions == nil {
+		p.sessions = make(map[string]*Session)
+	}
+	p.sessions[s.name] = s
+	context.AfterFunc(s.over, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.sessions, s.name)
+	})
+}
+
+// any returns one of them, nil if there is none.
+func (p *present) any() *Session {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.sessions {
+		return s
+	}
+	return nil
+}
+
+func (p *present) has(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sessions[name] != nil
+}
+
+// keep keeps watch over the sessions when there are too few keepers, until the
+// backend is closed.
+func (b *Backend) keep() {
+	var r retry.Retrier
+	for b.ctx.Err() == nil {
+		s := b.present.any()
+		if s == nil {
+			// A mount that begins has a session in a moment. Who has none, and waits for
+			// those of others to end, cannot count on there being a keeper.
+			b.pause(b.ctx, keepLook)
+			if b.present.any() == nil {
+				b.keepWatch(nil)
+			}
+			continue
+		}
+		if !b.mirror.connected() || b.keepersBeside(nil) >= keepers {
+			b.pause(s.over, keepLook) // without a watch it knows nothing of them
+			continue
+		}
+		b.pause(s.over, rand.N(keepSpread))
+		if b.keepersBeside(nil) >= keepers {
+			continue
+		}
+		if err := s.vouch(); err != nil {
+			if b.ctx.Err() == nil && s.over.Err() == nil {
+				b.log.Debug("cannot keep watch over the sessions", "session", s.id, "err", err)
+			}
+			_ = r.Pause(b.ctx)
+			continue
+		}
+		r.Answered()
+		b.keepWatch(s)
+	}
+}
+
+// keepersBeside is how many other mounts keep watch; of those that are older than s
+// only, unless that is nil.
+func (b *Backend) keepersBeside(s *Session) (n int) {
+	m := b.mirror
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.clock.Now()
+	for _, o := range m.objects {
+		if o.kind != kindSession || o.lease.Spec.RenewTime == nil || b.present.has(o.name) {
+			continue
+		}
+		// Two renewals of five that a TTL has.
+		if now.Sub(o.seen) < o.duration()*2/5 && (s == nil || o.olderThan(m.objects[s.name])) {
+			n++
+		}
+	}
+	return n
+}
+
+// olderThan is the same for all who compare the two.
+func (o *object) olderThan(other *object) bool {
+	if other == nil {
+		return true
+	}
+	x, y := o.lease.CreationTimestamp.Time, other.lease.CreationTimestamp.Time
+	return x.Before(y) || x.Equal(y) && o.name < other.name
+}
+
+// vouch renews the Lease of the session itself, by which all see that this mount is a
+// keeper. That it is shown is also the proof that the watch works, when nothing else
+// happens.
+func (s *Session) vouch() error {
+	o := s.b.mirror.at(s.name)
+	var err error
+	if o == nil {
+		if o, err = s.b.getUrgent(s.over, s.name); err != nil {
+			return err
+		}
+	}
+	for o != nil {
+		if _, err = s.b.write(s.over, s.b.urgent(), o, o.renewed()); !errors.Is(err, errMoved) {
+			return err
+		}
+		if o, err = s.b.getUrgent(s.over, s.name); err != nil {
+			return err
+		}
+	}
+	return s.lost()
+}
+
+// keepWatch follows the pulses, and ends the sessions that have none, while this
+// mount has to: as one of the keepers, by the session s, or while it has no session.
+func (b *Backend) keepWatch(s *Session) {
+	_, era := b.mirror.newest()
+	ctx, cancel := context.WithCancel(b.ctx)
+	defer context.AfterFunc(era, cancel)()
+	f := b.pulseFeed()
+	k := &keeper{b: b, pulses: f.m, asked: make(map[string]*object)}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { f.follow(ctx) })
+	running.Go(func() { k.run(ctx) })
+	b.keeping.Store(k)
+	defer b.keeping.Store(nil)
+	for ctx.Err() == nil {
+		if s == nil {
+			b.pause(ctx, keepLook)
+			if b.present.any() != nil {
+				return
+			}
+			continue
+		}
+		b.pause(s.over, s.ttl/5)
+		if s.over.Err() != nil || b.keepersBeside(s) >= keepers {
+			return
+		}
+		if err := s.vouch(); err != nil && ctx.Err() == nil && s.over.Err() == nil {
+			b.log.Debug("cannot say that this mount keeps watch", "session", s.id, "err", err)
+		}
+	}
+}
+
+// pause ends early when ctx, or the backend, does.
+func (b *Backend) pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	case <-b.ctx.Done():
+	}
+}
