@@ -124,6 +124,19 @@ var models = []model{
 		},
 	},
 	{
+		name:     "pulses",
+		question: "does a session end if, and only if, its mount does not believe in it?",
+		worlds:   pulsesWorlds,
+		mutations: []mutation{
+			{"openfirst", "the pulse is created before the session"},
+			{"sessionfirst", "the pulse is deleted before the session"},
+			{"condition", "the end names the version of the pulse that was not renewed"},
+			{"fresh", "a keeper counts from when it first saw a pulse itself"},
+			{"rest", "a session without a pulse is ended by any keeper"},
+			{"takeover", "another keeps watch when there is no keeper"},
+		},
+	},
+	{
 		name:     "links",
 		question: "does the lock of a file follow its names?",
 		worlds:   linksWorlds,
@@ -230,6 +243,14 @@ func treeWorlds(full bool, mut string) []func() result {
 		threads(treeThread{0, 2, 0}, treeThread{1, 1, 2}),
 		threads(treeThread{0, 1, 0}, treeThread{0, 0, 2}, treeThread{1, 1, 1}),
 	}
+}
+
+func pulsesWorlds(full bool, mut string) []func() result {
+	w := &pulsesWorld{renewals: 2, deaths: 1, faults: 1, mut: mut}
+	if full {
+		w = &pulsesWorld{renewals: 6, deaths: 1, faults: 3, mut: mut}
+	}
+	return []func() result{exploring(w)}
 }
 
 func leasesWorlds(full bool, mut string) []func() result {

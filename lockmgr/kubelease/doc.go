@@ -4,7 +4,8 @@
 //	lockfs-<volume>-file-<hash>      the lock of a path
 //	lockfs-<volume>-inode-<hash>     the lock of a file of several names
 //	lockfs-<volume>-tree             the locks of all directories
-//	lockfs-<volume>-session-<uuid>   a mount; renewed, and deleted at its end
+//	lockfs-<volume>-session-<uuid>   a mount; deleted at its end
+//	lockfs-<volume>-pulse-<uuid>     what that mount renews
 //	lockfs-<volume>-volume           what the mounts of a volume agree on
 //	lockfs-<volume>-break-<uuid>     a lock to be given up: whose, by whom, why
 //	lockfs-<volume>-janitor          who cleans up, elected
@@ -37,11 +38,12 @@
 //
 // # One watch
 //
-// A mount has one watch of all the volume's Leases. Events come in order of
-// revision, so the copy that they make, the mirror, is at any time the state at one
+// A mount has one watch of all the volume's Leases but the pulses. Events come in order
+// of revision, so the copy that they make, the mirror, is at any time the state at one
 // revision, or newer in parts. When it has shown a mount's own write, it has shown all
 // before it: that is the look at the other Leases, and costs no request. If the
-// watch is late or down, all are read instead.
+// watch is late or down, all are read instead. A watch that ended goes on where it was,
+// when the server is back; all are read again only if it does not know that any more.
 //
 // What the mirror knows also saves the read before a write: if it was behind, the
 // write is refused, and repeated with what the server has. It never decides that a
@@ -49,16 +51,24 @@
 //
 // # Sessions
 //
-// A session lives while its Lease exists. It is renewed by an Update that changes
-// renewTime; nobody reads the time. Each mount notes, by its own clock, when it saw
-// a session's Lease change, and deletes it once it has not for as long as the Lease
-// itself says, on condition that it is still the version that was seen. So a
+// A session lives while its Lease exists. What is renewed is another, its pulse, by
+// an Update that changes renewTime; nobody reads the time. A keeper notes, by its own
+// clock, when it saw a pulse change, and deletes it once it has not for as long as the
+// Lease itself says, on condition that it is still the version that was seen. So a
 // renewal and the end exclude each other, whatever either believes of the time. The
 // mount's own deadline counts from when it sent the renewal, which is earlier than
-// anybody can have seen it: the session can only end after that. While the server
+// anybody can have seen it: the pulse can only go after that, and the session goes after
+// the pulse, so that no mount renews a session that has ended. While the server
 // answers nobody, no session can be renewed, and so none is ended: it has its whole
 // time again once the server answers those who would end it. At its end its entries
 // count for nothing, and are removed by whoever writes the Lease next.
+//
+// The keepers are three mounts at a time, which watch the pulses of all (docs/adr/0024).
+// They say so by renewing the Lease of their session as well, for all to see. A mount
+// that has seen fewer for two renewals becomes one, after a pause that differs from
+// mount to mount; if there are more, the youngest stop. So a renewal is an event for
+// three mounts, and not for all. Which mounts are keepers decides nothing about a lock:
+// two may end the same session, and while there is none, none ends.
 //
 // A dead mount's request may still arrive, and even put an entry. It stands for a
 // session that is no more, ids are never used again, and so keeps nobody out; and
@@ -87,7 +97,7 @@
 //
 // Acquire and release are one write each; nothing is asked while a lock is held. A
 // waiter costs its entry, and the handoff nothing more. Renewals are one write every
-// fifth of the TTL for each mount. Each mount is told of every write. See
+// fifth of the TTL for each mount. Each mount is told of every write but those. See
 // docs/KUBERNETES.md for figures, and for what QPS and Burst have to be.
 //
 // Nothing here decides whether a holder may still write: that is the business of
