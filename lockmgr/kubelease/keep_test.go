@@ -146,3 +146,40 @@ func TestWatchGoesOn(t *testing.T) {
 		t.Errorf("all Leases were read %d times", n)
 	}
 }
+
+// A mount that only waits, and whose watch shows nothing any more without an end,
+// finds that out: of keepers it should hear all the time.
+func TestHungWatchOfAWaiter(t *testing.T) {
+	const ttl = 3 * time.Second
+	name, l := newName(), &link{}
+	var keep []*kubelease.Backend
+	var s1 lockmgr.Session
+	for range kubelease.Keepers {
+		b := newBackend(t, name)
+		s1 = openFor(t, b, ttl)
+		renew(t, s1, ttl/5)
+		keep = append(keep, b)
+	}
+	for _, b := range keep {
+		eventually(t, "it keeps watch", func() bool { return kubelease.Keeps(b) })
+	}
+	g := must(t, s1, lockmgr.NoWait, file("f"))
+	b := newBackendAt(t, l.to(as(mountUser)), name)
+	s := openFor(t, b, ttl)
+	renew(t, s, ttl/5)
+	eventually(t, "its watch stands", func() bool { return kubelease.Connected(b) })
+	req, waits := request(lockmgr.Queue, file("f")), make(chan struct{})
+	req.Waits = func() { close(waits) }
+	got := start(within(t, patience), s, req)
+	<-waits
+	if kubelease.Keeps(b) {
+		t.Fatal("it is a keeper")
+	}
+	l.hung.Store(true)
+	release(t, s1, g...)
+	eventually(t, "it begins another watch", func() bool { return l.count("watch") > 1 && l.count("list") > 1 })
+	l.hung.Store(false)
+	if a := await(t, got); a.Err != nil {
+		t.Fatal(a.Err)
+	}
+}

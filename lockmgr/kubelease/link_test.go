@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"k8s.io/client-go/rest"
@@ -21,6 +22,7 @@ type link struct {
 	rule func(*call) fate // GUARDED_BY(mu)
 	past []*call          // GUARDED_BY(mu)
 	cuts []func()         // GUARDED_BY(mu); each ends the answer to a watch
+	hung atomic.Bool      // watches that stand show nothing more
 }
 
 // hangUp ends what the server has to say to watches.
@@ -39,9 +41,14 @@ func (l *link) tap(resp *http.Response, err error) (*http.Response, error) {
 		return nil, err
 	}
 	r, w := io.Pipe()
-	body := resp.Body
+	body, hung := resp.Body, false
 	go func() {
-		_, err := io.Copy(w, body)
+		_, err := io.Copy(writer(func(p []byte) (int, error) {
+			if hung = hung || l.hung.Load(); hung {
+				return len(p), nil
+			}
+			return w.Write(p)
+		}), body)
 		w.CloseWithError(err)
 	}()
 	resp.Body = &tapped{r, body}
@@ -50,6 +57,10 @@ func (l *link) tap(resp *http.Response, err error) (*http.Response, error) {
 	l.cuts = append(l.cuts, func() { w.Close() })
 	return resp, nil
 }
+
+type writer func([]byte) (int, error)
+
+func (f writer) Write(p []byte) (int, error) { return f(p) }
 
 type tapped struct {
 	*io.PipeReader
