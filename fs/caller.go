@@ -123,6 +123,8 @@ func (f *FS) interruptible(cancel <-chan struct{}, tid uint32) (context.Context,
 const (
 	signalGrace = time.Second
 	killPoll    = 20 * time.Millisecond
+	// killPollEach slows the polls of many: together they look a thousand times a second.
+	killPollEach = time.Millisecond
 )
 
 // interrupted begins to look for signals after killPoll: by then most requests

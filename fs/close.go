@@ -39,6 +39,9 @@ func (f *FS) Close(ctx context.Context) error {
 		f.cut = f.root
 	}
 	f.unmounted = true
+	if f.cut {
+		f.shutGates()
+	}
 	if err != nil {
 		return err
 	}

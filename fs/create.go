@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -134,18 +135,17 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key) (*lockmgr.Hold,
 	c.visit.drop()
 	ctx, stop := f.killable(cancel, c.in.Pid)
 	defer stop()
-	hold, err := f.acquire(ctx, caller.request(keys, false, 0))
+	hold, err := f.acquire(ctx, &c.in.InHeader, caller.request(keys, false, 0))
 	contended := fuse.EBUSY
 	switch {
-	case err == nil:
+	case err == nil || errors.Is(err, errGivenUp):
 	case isThere(c.dir, c.name):
 		return nil, exists
 	case c.in.Flags&unix.O_NONBLOCK != 0:
 		contended = fuse.EAGAIN
 	default:
-		untilThere, stop := c.untilThere(ctx)
-		hold, err = f.acquire(untilThere, caller.request(keys, false, f.nameWait))
-		if stop(); err != nil && isThere(c.dir, c.name) {
+		hold, err = c.acquireUntilThere(ctx, caller.request(keys, false, f.nameWait))
+		if err != nil && !errors.Is(err, errGivenUp) && isThere(c.dir, c.name) {
 			return nil, exists
 		}
 	}
@@ -153,6 +153,22 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key) (*lockmgr.Hold,
 		return nil, f.refused(&c.in.InHeader, key, err, contended)
 	}
 	return hold, fuse.OK
+}
+
+// acquireUntilThere waits for a name until there is a file of it.
+func (c *creation) acquireUntilThere(ctx context.Context, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
+	givenUp := c.fs.outside(ctx, &c.in.InHeader, func() {
+		untilThere, stop := c.untilThere(ctx)
+		defer stop()
+		hold, err = c.fs.locks.Acquire(untilThere, req)
+	})
+	if givenUp == nil {
+		return hold, err
+	}
+	if hold != nil {
+		hold.Release()
+	}
+	return nil, givenUp
 }
 
 // untilThere is a context that ends when there is a file of the name, too.
@@ -163,7 +179,7 @@ func (c *creation) untilThere(ctx context.Context) (context.Context, context.Can
 		defer close(ended)
 		poll := time.NewTicker(therePoll)
 		defer poll.Stop()
-		for !isThere(c.dir, c.name) {
+		for !c.looksThere(ctx) {
 			select {
 			case <-poll.C:
 			case <-ctx.Done():
@@ -176,6 +192,15 @@ func (c *creation) untilThere(ctx context.Context) (context.Context, context.Can
 		cancel()
 		<-ended
 	}
+}
+
+// looksThere is isThere for a creation that is outside.
+func (c *creation) looksThere(ctx context.Context) bool {
+	if c.fs.volume.reenter(ctx, &c.in.InHeader) != nil {
+		return false
+	}
+	defer c.fs.volume.leave(c.in.Unique)
+	return isThere(c.dir, c.name)
 }
 
 // therePoll is how often a creation that waits for a name looks whether it is

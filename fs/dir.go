@@ -52,6 +52,7 @@ func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 // ReleaseDir answers closedir.
 func (f *FS) ReleaseDir(in *fuse.ReleaseIn) {
 	if d := f.dirs.remove(in.Fh); d != nil {
+		defer f.closes(&in.InHeader)()
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		unix.Close(d.fd)

@@ -78,6 +78,12 @@ type FS struct {
 	mount     string
 	dev       string // of the mount, as /proc names it; "" if unknown
 
+	// volume is for requests that work in the volume, closing for those by which
+	// programs let go of files: a lock must not wait for what others read. notices
+	// is for what makes the kernel send such requests, and waits for them.
+	volume, closing, notices *gate
+	bereaved                 chan struct{} // full while as many handles are bereaved as may be at once
+
 	nodes   *nodes
 	handles table[handle]
 	dirs    table[dirHandle]
@@ -128,6 +134,10 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		ended:         make(chan struct{}),
 		settled:       make(chan struct{}),
 	}
+	if f.log == nil {
+		f.log = slog.Default()
+	}
+	f.openGates()
 	if f.scope == "" {
 		f.scope = ScopeAuto
 	}
@@ -136,9 +146,6 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	}
 	if f.nameWait == 0 {
 		f.nameWait = DefaultNameWait
-	}
-	if f.log == nil {
-		f.log = slog.Default()
 	}
 	// Files are made with the caller's umask, and ours is not to be added.
 	unix.Umask(0)

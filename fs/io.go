@@ -18,7 +18,7 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	defer h.leave()
 	if h.mode == lockmgr.Shared && h.hold != nil {
 		// Somebody may be writing by now.
-		if err := f.await(cancel, in.Pid, h); err != nil {
+		if err := f.await(cancel, &in.InHeader, h); err != nil {
 			return nil, errno(err)
 		}
 	}
@@ -44,7 +44,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 		written, err = h.write(in, data)
 		return err
 	}
-	s := f.change(cancel, in.Pid, h, func() error {
+	s := f.change(cancel, &in.InHeader, h, func() error {
 		if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
 			return f.clearing(h.node, h.fd, &in.InHeader, write)
 		}
@@ -70,12 +70,12 @@ func (h *handle) write(in *fuse.WriteIn, data []byte) (int, error) {
 
 // change runs a change of an open file's bytes. It waits while the session is
 // suspended, which ends by itself or with the caller's SIGKILL.
-func (f *FS) change(cancel <-chan struct{}, tid uint32, h *handle, do func() error) fuse.Status {
+func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do func() error) fuse.Status {
 	if h.hold == nil || h.mode == lockmgr.Shared || !h.enter() {
 		return fuse.EBADF
 	}
 	defer h.leave()
-	if err := f.await(cancel, tid, h); err != nil {
+	if err := f.await(cancel, in, h); err != nil {
 		return errno(err)
 	}
 	return f.guarded(h.hold, func() error {
@@ -87,17 +87,20 @@ func (f *FS) change(cancel <-chan struct{}, tid uint32, h *handle, do func() err
 	})
 }
 
-// await waits until the handle's hold is not suspended.
-func (f *FS) await(cancel <-chan struct{}, tid uint32, h *handle) error {
+// await waits outside until the handle's hold is not suspended.
+func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
 	err := h.hold.Check()
 	if !errors.Is(err, lockmgr.ErrSuspended) {
 		return err
 	}
-	ctx, stop := f.killable(cancel, tid)
+	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
 	h.node.stalled.Add(1)
 	defer h.node.stalled.Add(-1)
-	return h.hold.Await(ctx)
+	if givenUp := f.outside(ctx, in, func() { err = h.hold.Await(ctx) }); givenUp != nil {
+		return givenUp
+	}
+	return err
 }
 
 // Fallocate answers fallocate and hole punching.
@@ -106,7 +109,7 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	if h == nil {
 		return fuse.EBADF
 	}
-	return f.change(cancel, in.Pid, h, func() error {
+	return f.change(cancel, &in.InHeader, h, func() error {
 		return f.clearing(h.node, h.fd, &in.InHeader, func() error {
 			return unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length))
 		})
@@ -126,7 +129,7 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	}
 	defer from.leave()
 	var n int
-	s := f.change(cancel, in.Pid, to, func() error {
+	s := f.change(cancel, &in.InHeader, to, func() error {
 		return f.clearing(to.node, to.fd, &in.InHeader, func() (err error) {
 			offIn, offOut := int64(in.OffIn), int64(in.OffOut)
 			n, err = ignoringEINTR(func() (int, error) {
@@ -173,6 +176,10 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if h.mode == lockmgr.Shared {
 		return fuse.OK
 	}
+	if f.closing.enter(&in.InHeader, atOnce) != nil {
+		return fuse.OK // the program has ended; RELEASE flushes before the lock goes
+	}
+	defer f.closing.leave(in.Unique)
 	err := h.flush()
 	if !f.backing.isLocal(h.node.inode.dev) {
 		err = errors.Join(err, closeDuplicate(h.fd))
@@ -219,6 +226,7 @@ const fsyncDataOnly = 1 // FUSE_FSYNC_FDATASYNC
 // mappings included. The lock goes with the last request that uses the handle.
 func (f *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h := f.handles.remove(in.Fh); h != nil {
+		defer f.closes(&in.InHeader)()
 		h.leave()
 	}
 }

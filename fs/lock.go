@@ -253,7 +253,7 @@ func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, scope Scope, keys ..
 	c := f.caller(in, nil, scope, f.callOwner)
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	hold, err := f.acquire(ctx, c.request(keys, false, f.nameWait))
+	hold, err := f.acquire(ctx, in, c.request(keys, false, f.nameWait))
 	if err != nil {
 		return nil, f.refused(in, keys[0], err, fuse.EBUSY)
 	}

@@ -100,9 +100,10 @@ type nodes struct {
 	byInode map[inode]*node // but for those that are retired
 	nextID  uint64
 
-	count atomic.Int64  // len(byID)
-	pool  *Pool         // which has joined it
-	crowd chan struct{} // receives when some of them are to be shed
+	count  atomic.Int64 // len(byID)
+	pool   *Pool        // which has joined it
+	closer closer
+	crowd  chan struct{} // receives when some of them are to be shed
 }
 
 const rootID = 1
@@ -188,14 +189,14 @@ func (t *nodes) forget(id, count uint64) {
 	if last {
 		delete(t.byID, id)
 		t.count.Add(-1)
-		t.pool.used.Add(-1)
 		if t.byInode[n.inode] == n {
 			delete(t.byInode, n.inode)
 		}
 	}
 	t.mu.Unlock()
 	if last {
-		unix.Close(n.fd) // it frees the blocks of a file that was removed: nobody is to wait for that
+		t.closer.close(n.fd)
+		t.pool.used.Add(-1)
 	}
 }
 

@@ -71,6 +71,8 @@ func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
 // bereave ends what a handle whose lock is lost has let others do: what it
 // wrote gets to the volume, and the kernel does not answer its reads by itself.
 func (f *FS) bereave(h *handle) {
+	f.bereaved <- struct{}{}
+	defer func() { <-f.bereaved }()
 	if f.sync == SyncClose {
 		f.flushOpen(h)
 	}
@@ -223,7 +225,7 @@ func (o *opening) lock(cancel <-chan struct{}, path string, keys []lockmgr.Key) 
 	defer stop()
 	req := o.caller.request(keys, true, wait)
 	req.Mode = o.mode
-	hold, err := f.acquire(ctx, req)
+	hold, err := f.acquire(ctx, &o.in.InHeader, req)
 	if err != nil {
 		return nil, f.refused(&o.in.InHeader, keys[0], err, contended)
 	}

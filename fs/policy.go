@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -16,12 +17,20 @@ import (
 // has to be locked, no file goes from one kind of path to the other: not by
 // rename, not by link, and not with a directory above it.
 
-// acquire takes locks for a caller, or none if no keys are left to be locked.
-func (f *FS) acquire(ctx context.Context, req lockmgr.Request) (*lockmgr.Hold, error) {
+// acquire takes locks for a caller, or none if no keys are left to be locked. It
+// waits outside; after errGivenUp the request stays there.
+func (f *FS) acquire(ctx context.Context, in *fuse.InHeader, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
 	if len(req.Keys) == 0 {
 		return f.locks.Unlocked(req.Owner), nil
 	}
-	return f.locks.Acquire(ctx, req)
+	givenUp := f.outside(ctx, in, func() { hold, err = f.locks.Acquire(ctx, req) })
+	if givenUp == nil {
+		return hold, err
+	}
+	if hold != nil {
+		hold.Release()
+	}
+	return nil, givenUp
 }
 
 // needsLock reports whether the file at path has to be locked.

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,7 +35,14 @@ func (p *Pool) join(t *nodes) {
 	defer p.mu.Unlock()
 	p.views = append(p.views, t)
 	p.used.Add(int64(t.len()))
+	debug.SetMaxThreads(goThreads + len(p.views)*viewThreads)
 }
+
+// All views of a process may hang at once. goThreads is what Go allows, for all else.
+const (
+	goThreads   = 10000
+	viewThreads = volumeSize + closingSize + noticesSize + bereaving + flushers + closers
+)
 
 func (p *Pool) leave(t *nodes) {
 	p.mu.Lock()

@@ -1,6 +1,9 @@
 package fs
 
 import (
+	"context"
+	"errors"
+
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
@@ -109,16 +112,28 @@ func (f *FS) writeBack(cancel <-chan struct{}, in *fuse.InHeader, n *node) fuse.
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
+	var err error
+	givenUp := f.outside(ctx, in, func() { err = f.notify(ctx, in, n) })
+	return errno(errors.Join(givenUp, err))
+}
+
+// notify makes the kernel write back, as long as the caller waits for it.
+func (f *FS) notify(ctx context.Context, in *fuse.InHeader, n *node) error {
+	if err := f.notices.reenter(ctx, in); err != nil {
+		return err
+	}
+	request := in.Unique // in is gone with the caller
 	done := make(chan struct{})
 	go func() {
+		defer close(done)
+		defer f.notices.leave(request)
 		f.server.InodeNotify(n.id, 0, 0)
-		close(done)
 	}()
 	select {
 	case <-done:
-		return fuse.OK
+		return nil
 	case <-ctx.Done():
-		return fuse.EINTR
+		return ctx.Err()
 	}
 }
 
@@ -128,7 +143,7 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 	kill := in.Valid&fuse.FATTR_KILL_SUIDGID != 0
 	if fh, ok := in.GetFh(); ok {
 		if h := f.handles.get(fh); h != nil && h.hold != nil {
-			return f.change(cancel, in.Pid, h, func() error { return f.truncateFile(n, h.fd, size, kill, &in.InHeader) })
+			return f.change(cancel, &in.InHeader, h, func() error { return f.truncateFile(n, h.fd, size, kill, &in.InHeader) })
 		}
 	}
 	l, s := f.lockNode(cancel, &in.InHeader, n)

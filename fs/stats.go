@@ -155,11 +155,14 @@ type Stats struct {
 	Inodes   int            // which the kernel knows; each takes a descriptor
 	Limit    int            // of Inodes, from when on the kernel is asked to forget some: what other views leave, and at least a share
 	Open     int            // files
+	UnderWay int            // requests, in the volume
+	Waiting  int            // requests, for those
 }
 
 // Stats counts.
 func (f *FS) Stats() Stats {
 	s := Stats{Limit: f.nodes.pool.limitOf(f.nodes), Inodes: f.nodes.len(), Open: f.handles.len()}
+	s.UnderWay, s.Waiting = f.volume.load()
 	for r := range f.counts {
 		for o := range f.counts[r] {
 			if n := f.counts[r][o].Load(); n > 0 {

@@ -33,8 +33,7 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 		hold, err = f.lockInode(cancel, &in.InHeader, dir, &st)
 	}
 	if err != nil {
-		unix.Close(path)
-		unix.Close(fd)
+		f.nodes.closer.close(fd, path) // which frees the file
 		return errno(err)
 	}
 	n := f.replyEntry(nil, "", path, &st, &out.EntryOut)
@@ -55,5 +54,5 @@ func (f *FS) lockInode(cancel <-chan struct{}, in *fuse.InHeader, dir *node, st 
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	return f.locks.Acquire(ctx, f.caller(in, nil, f.scope, openOwner).request([]lockmgr.Key{key}, false, f.nameWait))
+	return f.acquire(ctx, in, f.caller(in, nil, f.scope, openOwner).request([]lockmgr.Key{key}, false, f.nameWait))
 }

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -38,8 +39,10 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, in *fuse.InHeader, attr string, de
 	if isLockAttr(attr) {
 		ctx, stop := f.killable(cancel, in.Pid)
 		defer stop()
-		value, err := f.lockAttr(ctx, n, attr)
-		if err != nil {
+		var value []byte
+		var err error
+		givenUp := f.outside(ctx, in, func() { value, err = f.lockAttr(ctx, n, attr) })
+		if err := errors.Join(givenUp, err); err != nil {
 			return 0, errno(err)
 		}
 		size, err := attrReply(value, dest)

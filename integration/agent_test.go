@@ -86,6 +86,12 @@ func serveAgent() {
 	}
 }
 
+// floods has what became of the calls that flood made.
+var (
+	flood  int
+	floods = make(chan result)
+)
+
 func answer(c call, maps map[int][]byte) (r result) {
 	err := perform(c, &r, maps)
 	if errno, ok := err.(syscall.Errno); ok {
@@ -266,6 +272,19 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		r.Failed = make(map[string]int)
 		for i := 0; c.N < 0 || i < c.N; i++ {
 			round(c.Calls, maps, r.Failed)
+		}
+	case "flood": // the first of Calls, N times at once, each by a thread of its own
+		flood += c.N
+		for range c.N {
+			go func() { floods <- answer(c.Calls[0], maps) }()
+		}
+	case "flooded": // waits for the end of all of a flood; N is how many there were
+		r.Failed = make(map[string]int)
+		for ; flood > 0; flood-- {
+			if f := <-floods; f.Errno != 0 {
+				r.Failed[unix.ErrnoName(f.Errno)]++
+			}
+			r.N++
 		}
 	default:
 		err = fmt.Errorf("unknown op %q", c.Op)

@@ -9,7 +9,7 @@ import (
 
 // gauges describe what a volume is asked for when it is scraped.
 type gauges struct {
-	isMounted, locksHeld, waiting, sessions, fsRequests, inodes, inodesLimit, openFiles *prometheus.Desc
+	isMounted, locksHeld, waiting, sessions, fsRequests, inodes, inodesLimit, openFiles, fsUnderWay, fsWaiting *prometheus.Desc
 }
 
 func newGauges(labels prometheus.Labels) gauges {
@@ -25,11 +25,13 @@ func newGauges(labels prometheus.Labels) gauges {
 		inodes:      desc("lockfs_fs_inodes", "Inodes that the kernel knows; each takes a descriptor."),
 		inodesLimit: desc("lockfs_fs_inodes_limit", "How many inodes there may be before the kernel is asked to forget some."),
 		openFiles:   desc("lockfs_fs_open_files", "Files that are open through the view."),
+		fsUnderWay:  desc("lockfs_fs_requests_under_way", "Requests of the kernel's that work in the volume."),
+		fsWaiting:   desc("lockfs_fs_requests_waiting", "Requests of the kernel's that wait for others under way in the volume."),
 	}
 }
 
 func (g *gauges) describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.isMounted, g.locksHeld, g.waiting, g.sessions, g.fsRequests, g.inodes, g.inodesLimit, g.openFiles} {
+	for _, d := range []*prometheus.Desc{g.isMounted, g.locksHeld, g.waiting, g.sessions, g.fsRequests, g.inodes, g.inodesLimit, g.openFiles, g.fsUnderWay, g.fsWaiting} {
 		ch <- d
 	}
 }
@@ -54,4 +56,6 @@ func (g *gauges) mounted(ch chan<- prometheus.Metric, locks lockmgr.Stats, view 
 	gauge(g.inodes, view.Inodes)
 	gauge(g.inodesLimit, view.Limit)
 	gauge(g.openFiles, view.Open)
+	gauge(g.fsUnderWay, view.UnderWay)
+	gauge(g.fsWaiting, view.Waiting)
 }

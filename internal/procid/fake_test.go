@@ -96,7 +96,7 @@ func TestParseStat(t *testing.T) {
 	const rest = " S 12 30074 8621 0 -1 4194304 99 0 0 0 0 0 0 0 20 0 7 0 271388 3133440 382\n"
 	for _, comm := range []string{"cat", "", "a b", "a) R 1 (b", ")", "(", "x\ny", "\xff)"} {
 		got, err := parseStat([]byte("30081 (" + comm + ")" + rest))
-		if want := (stat{comm: comm, ppid: 12, threads: 7, start: 271388}); err != nil || got != want {
+		if want := (stat{comm: comm, ppid: 12, flags: 4194304, threads: 7, start: 271388}); err != nil || got != want {
 			t.Errorf("parseStat of comm %q = %+v, %v, want %+v", comm, got, err, want)
 		}
 	}

@@ -22,6 +22,21 @@ func (p Proc) KillPending(tid int) bool {
 	return hasSigkill(status, "\nSigPnd:\t") || hasSigkill(status, "\nShdPnd:\t")
 }
 
+// exiting is PF_EXITING in the flags of a /proc/<tid>/stat.
+const exiting = 4
+
+// Exiting reports whether thread tid is on its way out, or gone: it runs nothing of
+// its program any more.
+func (p Proc) Exiting(tid int) bool {
+	var array [bufSize]byte
+	b, err := p.read(array[:], tid, "stat")
+	if err != nil {
+		return gone(err)
+	}
+	st, err := parseStat(b)
+	return err == nil && st.flags&exiting != 0
+}
+
 func hasSigkill(status []byte, key string) bool {
 	mask, _ := statusLine(status, key)
 	set, err := strconv.ParseUint(string(mask), 16, 64)

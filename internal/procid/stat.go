@@ -10,6 +10,7 @@ import (
 type stat struct {
 	comm    string
 	ppid    int
+	flags   uint64 // PF_EXITING and others
 	threads uint64 // of the process; a main thread that has exited still counts
 	start   uint64 // clock ticks after boot
 }
@@ -18,6 +19,7 @@ type stat struct {
 // from 1 with two before.
 const (
 	fieldPPID    = 4 - 3
+	fieldFlags   = 9 - 3
 	fieldThreads = 20 - 3
 	fieldStart   = 22 - 3
 )
@@ -35,7 +37,7 @@ func parseStat(b []byte) (stat, error) {
 		rest = bytes.TrimPrefix(rest, []byte{' '})
 		var f []byte
 		f, rest, _ = bytes.Cut(rest, []byte{' '})
-		if i != fieldPPID && i != fieldThreads && i != fieldStart {
+		if i != fieldPPID && i != fieldFlags && i != fieldThreads && i != fieldStart {
 			continue
 		}
 		n, ok := parseUint(f)
@@ -45,6 +47,8 @@ func parseStat(b []byte) (stat, error) {
 		switch i {
 		case fieldPPID:
 			st.ppid = int(n)
+		case fieldFlags:
+			st.flags = n
 		case fieldThreads:
 			st.threads = n
 		case fieldStart:

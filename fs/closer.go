@@ -1,0 +1,42 @@
+package fs
+
+import (
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// closers bounds the threads of a closer.
+const closers = 4
+
+// closer closes descriptors for those who do not wait for it: the last descriptor
+// of a file that was removed frees its blocks, and hangs where the volume does. The
+// kernel's FORGETs arrive in between other requests, INTERRUPTs among them.
+type closer struct {
+	mu      sync.Mutex
+	fds     []int // GUARDED_BY(mu)
+	running int   // GUARDED_BY(mu)
+}
+
+func (c *closer) close(fds ...int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fds = append(c.fds, fds...)
+	if c.running < closers {
+		c.running++
+		go c.run()
+	}
+}
+
+func (c *closer) run() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.fds) > 0 {
+		fd := c.fds[0]
+		c.fds = c.fds[1:]
+		c.mu.Unlock()
+		unix.Close(fd)
+		c.mu.Lock()
+	}
+	c.running--
+}

@@ -1,0 +1,262 @@
+package fs
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// A gate bounds how many requests are at once where each blocks an OS thread for
+// as long as the volume does not answer: Go ends a process of 10,000 threads, and
+// with it all its volumes. A request that does not fit waits, as a goroutine, until
+// another one leaves or its caller is killed.
+//
+// While less than half is taken anybody enters. From then on a caller may have as
+// many requests inside as there are free places: one caller alone gets half of all,
+// two get a third each, and a caller who comes later finds a place too. The callers
+// that wait take turns.
+type gate struct {
+	log   *slog.Logger
+	size  int
+	payer func(*fuse.InHeader) payer
+	gone  func(*fuse.InHeader) bool // whether the caller needs no answer any more
+
+	mu     sync.Mutex
+	free   int               // GUARDED_BY(mu)
+	inside map[uint64]*share // GUARDED_BY(mu); by request; nil for one that is not counted
+	shares map[payer]*share  // GUARDED_BY(mu); of those who are inside or wait
+	turns  list.List         // GUARDED_BY(mu); the shares that have waiters, the next one first
+
+	waiting int         // GUARDED_BY(mu)
+	polling int         // GUARDED_BY(mu); waiters that look whether their callers are being killed
+	full    *time.Timer // GUARDED_BY(mu); says so in the log; nil while nobody waits
+	since   time.Time   // GUARDED_BY(mu); when full was set
+	most    int         // GUARDED_BY(mu); of waiting, since then
+
+	shutting sync.Once
+	shut     chan struct{} // closed when nobody waits any more
+}
+
+// payer is whose share a request takes: a user's, in Kubernetes in one pod, for most
+// pods run as root.
+type payer struct {
+	uid    uint32
+	pod    string
+	kernel bool // no program: pages that are written back, files that are closed
+}
+
+// share is a payer's part of a gate.
+type share struct {
+	payer   payer
+	inside  int
+	waiting list.List     // of *waiter
+	turn    *list.Element // in turns; nil while none waits
+}
+
+// waiter is a request that waits at a gate.
+type waiter struct {
+	request  uint64
+	share    *share
+	place    *list.Element // in share.waiting
+	admitted chan struct{} // closed when it is inside
+}
+
+// fullFor is how long requests have to wait at a gate until the log says so.
+const fullFor = 5 * time.Second
+
+// errGivenUp says that a request is not inside a gate: its caller is being killed,
+// or the view is gone.
+var errGivenUp = fmt.Errorf("given up at the gate: %w", context.Canceled)
+
+func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader) bool, log *slog.Logger) *gate {
+	g := &gate{log: log, size: size, payer: pays, gone: gone, free: size, shut: make(chan struct{})}
+	g.inside, g.shares = make(map[uint64]*share), make(map[payer]*share)
+	return g
+}
+
+// enter lets a request in. From when cancel is closed a request that waits looks
+// whether its caller is gone; cancel may be nil. Errors: errGivenUp.
+func (g *gate) enter(in *fuse.InHeader, cancel <-chan struct{}) error {
+	return g.let(in, cancel, g.gone)
+}
+
+// reenter is enter for a request that is given up once ctx ends.
+func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
+	return g.let(in, ctx.Done(), func(*fuse.InHeader) bool { return true })
+}
+
+func (g *gate) let(in *fuse.InHeader, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
+	g.mu.Lock()
+	if g.free > g.size/2 {
+		g.free--
+		g.inside[in.Unique] = nil
+		g.mu.Unlock()
+		return nil
+	}
+	g.mu.Unlock()
+	p := g.payer(in) // reads /proc
+	g.mu.Lock()
+	s := g.shares[p]
+	if s == nil {
+		s = &share{payer: p}
+		g.shares[p] = s
+	}
+	if s.turn == nil && s.inside < g.free {
+		g.admit(in.Unique, s)
+		g.mu.Unlock()
+		return nil
+	}
+	w := g.queue(in.Unique, s)
+	g.mu.Unlock()
+	return g.wait(w, in, cancel, gone)
+}
+
+// admit needs mu.
+func (g *gate) admit(request uint64, s *share) {
+	g.free--
+	s.inside++
+	g.inside[request] = s
+}
+
+// queue needs mu.
+func (g *gate) queue(request uint64, s *share) *waiter {
+	w := &waiter{request: request, share: s, admitted: make(chan struct{})}
+	w.place = s.waiting.PushBack(w)
+	if s.turn == nil {
+		s.turn = g.turns.PushBack(s)
+	}
+	if g.waiting++; g.full == nil {
+		g.since, g.most = time.Now(), 0
+		g.full = time.AfterFunc(fullFor, g.sayFull)
+	}
+	g.most = max(g.most, g.waiting)
+	return w
+}
+
+// unqueue needs mu.
+func (g *gate) unqueue(w *waiter) {
+	s := w.share
+	s.waiting.Remove(w.place)
+	if s.waiting.Len() == 0 {
+		g.turns.Remove(s.turn)
+		s.turn = nil
+	}
+	g.drop(s)
+	if g.waiting--; g.waiting > 0 {
+		return
+	}
+	if !g.full.Stop() {
+		g.log.Warn("no request waits for the volume any more", slog.Float64("seconds", time.Since(g.since).Seconds()), slog.Int("most", g.most))
+	}
+	g.full = nil
+}
+
+// drop forgets a share that is not used. It needs mu.
+func (g *gate) drop(s *share) {
+	if s.inside == 0 && s.turn == nil {
+		delete(g.shares, s.payer)
+	}
+}
+
+func (g *gate) sayFull() {
+	g.mu.Lock()
+	waiting, inside := g.waiting, g.size-g.free
+	g.mu.Unlock()
+	g.log.Warn("the volume does not answer in time: requests wait for others that are under way in it",
+		slog.Int("waiting", waiting), slog.Int("under_way", inside))
+}
+
+// wait returns when w is inside, or given up.
+func (g *gate) wait(w *waiter, in *fuse.InHeader, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
+	var poll <-chan time.Time
+	for {
+		select {
+		case <-w.admitted:
+			return nil
+		case <-g.shut:
+			return g.giveUp(w)
+		case <-cancel:
+			// The kernel says once that there is a signal, and not which: a deadly
+			// one may follow.
+			cancel = nil
+			g.mu.Lock()
+			g.polling++
+			g.mu.Unlock()
+			defer func() {
+				g.mu.Lock()
+				g.polling--
+				g.mu.Unlock()
+			}()
+		case <-poll:
+		}
+		if gone(in) {
+			return g.giveUp(w)
+		}
+		g.mu.Lock()
+		poll = time.After(max(killPoll, time.Duration(g.polling)*killPollEach))
+		g.mu.Unlock()
+	}
+}
+
+// giveUp takes a waiter out, wherever it is by now.
+func (g *gate) giveUp(w *waiter) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-w.admitted:
+		g.remove(w.request)
+	default:
+		g.unqueue(w)
+	}
+	return errGivenUp
+}
+
+// leave ends what enter began. It reports whether the request was inside.
+func (g *gate) leave(request uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.remove(request)
+}
+
+// remove needs mu.
+func (g *gate) remove(request uint64) bool {
+	s, ok := g.inside[request]
+	if !ok {
+		return false
+	}
+	delete(g.inside, request)
+	g.free++
+	if s != nil {
+		s.inside--
+		g.drop(s)
+	}
+	for e := g.turns.Front(); e != nil; {
+		s := e.Value.(*share)
+		if s.inside >= g.free {
+			e = e.Next()
+			continue
+		}
+		w := s.waiting.Front().Value.(*waiter)
+		g.turns.MoveToBack(e)
+		g.admit(w.request, s)
+		g.unqueue(w)
+		close(w.admitted)
+		e = g.turns.Front()
+	}
+	return true
+}
+
+// close gives up those that wait, and those that would have to.
+func (g *gate) close() { g.shutting.Do(func() { close(g.shut) }) }
+
+// load returns how many requests are inside, and how many wait.
+func (g *gate) load() (inside, waiting int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.size - g.free, g.waiting
+}

@@ -1,0 +1,203 @@
+package fs
+
+import (
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// logBuffer is written to by timers.
+type logBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// take returns what was written since it was called last.
+func (l *logBuffer) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.b.Reset()
+	return l.b.String()
+}
+
+// asker makes requests at a gate, as a user.
+type asker struct {
+	t    *testing.T
+	gate *gate
+	last uint64
+}
+
+// ask makes a request of a user, and returns its id and the way it ends, nil for
+// inside.
+func (a *asker) ask(uid uint32, cancel <-chan struct{}) (request uint64, entered <-chan error) {
+	a.last++
+	in := &fuse.InHeader{Unique: a.last}
+	in.Uid = uid
+	ch := make(chan error, 1)
+	go func() { ch <- a.gate.enter(in, cancel) }()
+	synctest.Wait()
+	return in.Unique, ch
+}
+
+func (a *asker) wantLoad(what string, inside, waiting int) {
+	a.t.Helper()
+	synctest.Wait()
+	if i, w := a.gate.load(); i != inside || w != waiting {
+		a.t.Errorf("%s: %d inside and %d waiting, want %d and %d", what, i, w, inside, waiting)
+	}
+}
+
+func testGate(t *testing.T, size int, gone func(*fuse.InHeader) bool, test func(t *testing.T, a *asker, log *logBuffer)) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logBuffer
+		pays := func(in *fuse.InHeader) payer { return payer{uid: in.Uid} }
+		a := &asker{t: t, gate: newGate(size, pays, gone, slog.New(slog.NewTextHandler(&log, nil)))}
+		defer a.gate.close()
+		test(t, a, &log)
+	})
+}
+
+// However many requests one caller makes, another one finds a place; and those who
+// wait take turns.
+func TestGateIsShared(t *testing.T) {
+	testGate(t, 16, nil, func(t *testing.T, a *asker, _ *logBuffer) {
+		for range 100 {
+			a.ask(1, nil)
+		}
+		a.wantLoad("one caller", 8+4, 88)
+		for range 100 {
+			a.ask(2, nil)
+		}
+		a.wantLoad("a second caller", 8+4+2, 88+98)
+		_, third := a.ask(3, nil)
+		if err := <-third; err != nil {
+			t.Error(err)
+		}
+		a.wantLoad("a third caller", 8+4+2+1, 88+98)
+		// What ends first are those of the first caller, which nobody counted.
+		for request := range uint64(8) {
+			a.gate.leave(request + 1)
+		}
+		a.wantLoad("in the end", 5+5+1, 186-4)
+		inside := func(uid uint32) int { return a.gate.shares[payer{uid: uid}].inside }
+		if one, two := inside(1), inside(2); one != two {
+			t.Errorf("%d of the first and %d of the second caller", one, two)
+		}
+	})
+}
+
+// The kernel waits for nobody's share but its own.
+func TestGateCountsTheKernelForItself(t *testing.T) {
+	f := &FS{}
+	root := &fuse.InHeader{}
+	if f.payer(root) != (payer{kernel: true}) || f.payer(root) == f.payer(&fuse.InHeader{Caller: fuse.Caller{Pid: 1}}) {
+		t.Error("root's programs share with the kernel")
+	}
+}
+
+// A request whose caller is being killed leaves nothing behind, one whose caller is
+// only interrupted stays.
+func TestGateGivesUp(t *testing.T) {
+	var dying atomic.Bool
+	testGate(t, 4, func(*fuse.InHeader) bool { return dying.Load() }, func(t *testing.T, a *asker, _ *logBuffer) {
+		first, _ := a.ask(1, nil)
+		a.ask(1, nil)
+		a.ask(1, nil)
+		signal := make(chan struct{})
+		_, waits := a.ask(1, signal)
+		_, behind := a.ask(1, nil)
+		a.wantLoad("at first", 3, 2)
+		close(signal)
+		a.wantLoad("interrupted", 3, 2)
+		dying.Store(true)
+		if err := <-waits; !errors.Is(err, errGivenUp) || errno(err) != fuse.EINTR {
+			t.Errorf("killed: %v", err)
+		}
+		a.wantLoad("one is killed", 3, 1)
+		a.gate.leave(first)
+		if err := <-behind; err != nil {
+			t.Error(err)
+		}
+		_, waits = a.ask(1, nil)
+		a.gate.close()
+		if err := <-waits; !errors.Is(err, errGivenUp) {
+			t.Errorf("the view is gone: %v", err)
+		}
+	})
+}
+
+// The log says once that requests wait, and once that they do not any more.
+func TestGateSaysThatItIsFull(t *testing.T) {
+	testGate(t, 2, nil, func(t *testing.T, a *asker, log *logBuffer) {
+		first, _ := a.ask(1, nil)
+		for range 11 {
+			a.ask(1, nil)
+		}
+		time.Sleep(fullFor - time.Second)
+		synctest.Wait()
+		if said := log.take(); said != "" {
+			t.Errorf("too early: %s", said)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if said := log.take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "waiting=10 under_way=2") {
+			t.Errorf("full: %s", said)
+		}
+		for request := range uint64(12) {
+			a.gate.leave(first + request)
+		}
+		if said := log.take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "seconds=64 most=10") {
+			t.Errorf("not full any more: %s", said)
+		}
+	})
+}
+
+// Requests come, wait, are killed and go at random: there are never more inside
+// than there may be, and none is lost.
+func TestGateAtRandom(t *testing.T) {
+	const size, requests = 8, 20000
+	var inside, most atomic.Int64
+	gone := func(*fuse.InHeader) bool { return true }
+	g := newGate(size, func(in *fuse.InHeader) payer { return payer{uid: in.Uid} }, gone, slog.New(slog.DiscardHandler))
+	var all sync.WaitGroup
+	for i := range 64 {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(i), 1))
+			for n := range requests / 64 {
+				in := &fuse.InHeader{Unique: uint64(i)<<32 | uint64(n)}
+				in.Uid = uint32(r.IntN(4))
+				var cancel chan struct{}
+				if r.IntN(4) == 0 {
+					cancel = make(chan struct{})
+					go close(cancel)
+				}
+				if g.enter(in, cancel) != nil {
+					continue
+				}
+				if now := inside.Add(1); now > most.Load() {
+					most.Store(now)
+				}
+				inside.Add(-1)
+				g.leave(in.Unique)
+			}
+		})
+	}
+	all.Wait()
+	if i, w := g.load(); i != 0 || w != 0 || most.Load() > size || len(g.shares) > 0 || len(g.inside) > 0 || g.turns.Len() > 0 {
+		t.Errorf("%d inside, %d waiting, %d at most, %d shares, %d turns", i, w, most.Load(), len(g.shares), g.turns.Len())
+	}
+}

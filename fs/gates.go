@@ -1,0 +1,71 @@
+package fs
+
+import (
+	"context"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// The gates of a view. A hung volume costs the process about as many OS threads as
+// their sum, and 16 each for flushOnTrouble and for bereave.
+const (
+	volumeSize  = 256 // 128 for a single caller: a NFSv4.1 session of Linux has 64 slots
+	closingSize = 64  // as many as the kernel sends of RELEASE: MaxBackground
+	noticesSize = 32
+	bereaving   = 16
+)
+
+func (f *FS) openGates() {
+	f.volume = newGate(volumeSize, f.payer, f.killed, f.log)
+	f.closing = newGate(closingSize, f.payer, f.exiting, f.log)
+	f.notices = newGate(noticesSize, f.payer, f.killed, f.log)
+	f.bereaved = make(chan struct{}, bereaving)
+}
+
+func (f *FS) shutGates() {
+	for _, g := range []*gate{f.volume, f.closing, f.notices} {
+		g.close()
+	}
+}
+
+// payer is who pays for a request.
+func (f *FS) payer(in *fuse.InHeader) payer {
+	if in.Pid == 0 {
+		return payer{uid: in.Uid, kernel: true}
+	}
+	p, _ := f.callers.Lookup(int(in.Pid)) // no pod, if that cannot be told
+	return payer{uid: in.Uid, pod: p.Pod}
+}
+
+// closes begins a close, which is never given up, and returns what ends it.
+func (f *FS) closes(in *fuse.InHeader) func() {
+	_ = f.closing.enter(in, nil)
+	return func() { f.closing.leave(in.Unique) }
+}
+
+// atOnce has a request look from the beginning whether its caller is gone.
+var atOnce = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+func (f *FS) killed(in *fuse.InHeader) bool { return f.procs.KillPending(int(in.Pid)) }
+
+// exiting reports whether a FLUSH is one of a program's end, of which nobody wants
+// to hear how it went.
+func (f *FS) exiting(in *fuse.InHeader) bool {
+	return in.Pid != 0 && (f.procs.Exiting(int(in.Pid)) || f.killed(in))
+}
+
+// outside runs what may take long and is not work in the volume, and lets other
+// requests in meanwhile. After an error, errGivenUp, the request is outside for
+// good: it must not touch the volume, for which its thread might wait.
+func (f *FS) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
+	if !f.volume.leave(in.Unique) {
+		wait()
+		return nil
+	}
+	wait()
+	return f.volume.reenter(ctx, in)
+}
