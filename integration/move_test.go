@@ -20,9 +20,8 @@ func lender(t *testing.T) (endpoints string) {
 	return "--endpoints=unix://" + v.stateFile("client.sock")
 }
 
-// refusal starts a mount which must be refused for its lock service, and returns the
-// command that would move the volume there.
-func (v *volume) refusal(args ...string) (move []string) {
+// refused starts a mount which must not come to be, and returns when it has ended.
+func (v *volume) refused(args ...string) *mount {
 	v.t.Helper()
 	m := v.start("refused", args...)
 	eventually(v.t, "it is mounted or refused", func() bool {
@@ -34,9 +33,17 @@ func (v *volume) refusal(args ...string) (move []string) {
 		}
 	})
 	if fsType(m.dir) == unix.FUSE_SUPER_MAGIC {
-		v.t.Fatalf("mount %q: it is mounted beside the others", args)
+		v.t.Fatalf("it is mounted, with %q", args)
 	}
 	<-m.done
+	return m
+}
+
+// refusal starts a mount which must be refused for its lock service, and returns the
+// command that would move the volume there.
+func (v *volume) refusal(args ...string) (move []string) {
+	v.t.Helper()
+	m := v.refused(args...)
 	found := regexp.MustCompile(`has its locks in (\S+), and this is (\S+): .*'lockfs (move --to (\S+) (\S+))'`).FindStringSubmatch(m.log.String())
 	if m.cmd.ProcessState.ExitCode() != 1 || found == nil || found[1] == found[2] || found[2] != found[4] || found[5] != v.source {
 		v.t.Fatalf("mount %q: exit status %d, want 1 and a line that names both lock services:\n%s", args, m.cmd.ProcessState.ExitCode(), m.log)

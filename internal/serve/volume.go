@@ -111,6 +111,9 @@ func (v *Volume) Run(ctx context.Context) error {
 		Source: c.Source, Namespace: c.Namespace, Name: c.Name, Record: backend,
 		Policy: c.Policy.Digest(), SetPolicy: c.SetPolicy, Alone: c.Embedded && !c.network,
 	})
+	if errors.As(err, new(*volume.NamesError)) {
+		return refused(err)
+	}
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ const markerAttempts = 5
 // volume's id.
 //
 // Errors: ErrName; *MismatchError when they mean different ones; *ServiceError when
-// the volume has its locks in another service; *PolicyError
+// the volume has its locks in another service; *NamesError when Source takes several names for one; *PolicyError
 // when the volume has another policy; *InvalidError for a marker or a record that cannot be read; the file system's, the
 // record store's. A marker that Check created is removed again when the record turns out to
 // be another volume's; after any other error it stays, and the next mount
@@ -69,11 +69,15 @@ func Check(ctx context.Context, cfg Config) (uuid.UUID, error) {
 	if err != nil {
 		return uuid.Nil, err
 	}
-	record, stored, err := openRecord(ctx, cfg.Record, marker)
+	var record identity
+	var stored []byte
+	if err = checkNames(cfg.Source, marker); err == nil {
+		record, stored, err = openRecord(ctx, cfg.Record, marker)
+	}
 	if err == nil && !record.sameVolume(marker) {
 		err = disagree(cfg, marker, record, created)
 	}
-	if err != nil && created && (errors.As(err, new(*MismatchError)) || errors.As(err, new(*InvalidError))) {
+	if err != nil && created && (errors.As(err, new(*MismatchError)) || errors.As(err, new(*InvalidError)) || errors.As(err, new(*NamesError))) {
 		if undo := removeMarker(cfg.Source, marker); undo != nil {
 			err = fmt.Errorf("%w (and the marker just created could not be removed: %w)", err, undo)
 		}

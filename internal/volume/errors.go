@@ -88,6 +88,16 @@ func (e *ServiceError) Error() string {
 		e.Source, e.Has, e.Asked, e.Asked, e.Source)
 }
 
+// NamesError reports a directory in which two names are of one file.
+type NamesError struct {
+	Source, One, Other string
+}
+
+func (e *NamesError) Error() string {
+	return fmt.Sprintf("SOURCE %s takes the names %+q and %+q for one: a file would have a lock for each of its spellings, which exclude nobody; "+
+		"use a file system, or mount options of it, that tell them apart (case-sensitive, without normalization)", e.Source, e.One, e.Other)
+}
+
 // InvalidError reports a marker or a record that cannot be read as one.
 type InvalidError struct {
 	Where string // the marker's path, or the record's place

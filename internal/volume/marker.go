@@ -27,8 +27,11 @@ func IsMarker(name string) bool {
 
 // readMarker returns the identity in source's marker. Errors: fs.ErrNotExist,
 // *InvalidError, or the file system's.
-func readMarker(source string) (identity, error) {
-	path := filepath.Join(source, MarkerName)
+func readMarker(source string) (identity, error) { return readNamed(source, MarkerName) }
+
+// readNamed reads it by another name.
+func readNamed(source, name string) (identity, error) {
+	path := filepath.Join(source, name)
 	// Not through a symbolic link, and without waiting for the other end of a FIFO.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {

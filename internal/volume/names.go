@@ -1,0 +1,36 @@
+package volume
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// Two spellings of one letter, for file systems that take them for one.
+const (
+	composed   = "\u00e9"
+	decomposed = "e\u0301"
+)
+
+// checkNames refuses a directory in which one file has several spellings, as on file
+// systems that do not tell upper from lower case: locks are of names, byte by byte.
+// Case is told by the marker, without a write. For the rest a file is made
+// and removed, where that can be done. Errors: *NamesError.
+func checkNames(source string, marker identity) error {
+	if other, err := readNamed(source, strings.ToUpper(MarkerName)); err == nil && other.ID == marker.ID {
+		return &NamesError{Source: source, One: "file", Other: "FILE"}
+	}
+	probe := filepath.Join(source, MarkerName+"."+uuid.NewString()+"-")
+	if f, err := os.OpenFile(probe+composed, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+		f.Close()
+		defer os.Remove(probe + composed)
+		if _, err := os.Lstat(probe + decomposed); !errors.Is(err, fs.ErrNotExist) {
+			return &NamesError{Source: source, One: composed, Other: decomposed}
+		}
+	}
+	return nil
+}
