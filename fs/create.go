@@ -77,6 +77,9 @@ func (c *creation) create(cancel <-chan struct{}, key lockmgr.Key, out *fuse.Cre
 	if isThere(dir, name) {
 		return exists
 	}
+	if len(key.Path) > maxPath {
+		return fuse.Status(unix.ENAMETOOLONG)
+	}
 	if f.readOnly(key.Path) {
 		return fuse.EROFS
 	}

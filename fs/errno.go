@@ -42,6 +42,8 @@ func errno(err error) fuse.Status {
 		return fuse.EBUSY
 	case errors.Is(err, lockmgr.ErrUnavailable):
 		return fuse.Status(unix.ENOLCK)
+	case errors.Is(err, lockmgr.ErrTooLong):
+		return fuse.Status(unix.ENAMETOOLONG)
 	case errors.Is(err, lockmgr.ErrInvalidKey):
 		return fuse.EINVAL
 	}

@@ -95,6 +95,9 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 		return errno(err)
 	}
 	names := []dirName{{dir, name}}
+	if err := f.fits(names[0]); err != nil {
+		return errno(err)
+	}
 	if st.Nlink > 0 { // else it is from O_TMPFILE, or removed
 		old, ok := f.trueName(n)
 		if !ok {
@@ -138,6 +141,11 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	from, to := dirName{oldDir, oldName}, dirName{newDir, newName}
 	if from == to { // the kernel's two lookups of one name found two files
 		return fuse.OK
+	}
+	if in.Flags&unix.RENAME_EXCHANGE == 0 {
+		if err := f.fits(to); err != nil {
+			return errno(err)
+		}
 	}
 	kind := kindOf(from, to)
 	if kind == lockmgr.Tree && in.Flags&(unix.RENAME_EXCHANGE|unix.RENAME_NOREPLACE) == 0 && hasEntries(newDir, newName) {

@@ -66,16 +66,27 @@ func (f *FS) waitAt(path string) time.Duration {
 // readOnly reports whether nothing may be changed of what path names.
 func (f *FS) readOnly(path string) bool { return f.policy.Match(path).Action == policy.ReadOnly }
 
-// mayName refuses a new name where the policy lets nobody change anything.
+// mayName refuses a new name where the policy lets nobody change anything, and one
+// that is too long.
 func (f *FS) mayName(dir *node, name string) error {
-	if f.policy.Empty() {
-		return nil
-	}
 	path, err := f.nodes.pathIn(dir, name)
-	if err == nil && f.readOnly(path) {
-		err = unix.EROFS
+	switch {
+	case err == nil && len(path) > maxPath:
+		return unix.ENAMETOOLONG
+	case f.policy.Empty():
+		return nil
+	case err == nil && f.readOnly(path):
+		return unix.EROFS
 	}
 	return err
+}
+
+// fits refuses a new name that is too long.
+func (f *FS) fits(d dirName) error {
+	if path, err := f.nodes.pathIn(d.dir, d.name); err == nil && len(path) > maxPath {
+		return unix.ENAMETOOLONG
+	}
+	return nil
 }
 
 // mayAlter refuses a change of a file's attributes that the policy lets nobody make.

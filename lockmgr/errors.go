@@ -44,4 +44,7 @@ var (
 
 	// ErrInvalidKey: a path that cannot be a lock key.
 	ErrInvalidKey = errors.New("invalid lock key")
+
+	// ErrTooLong: a path that is longer than MaxPath.
+	ErrTooLong = errors.New("path too long to be locked")
 )

@@ -44,7 +44,7 @@ type Key struct {
 
 // FileKey returns the key of the file at path, which is relative to the
 // volume's root. It fails with ErrInvalidKey unless path is clean: no empty,
-// "." or ".." component, no NUL byte, not the root itself.
+// "." or ".." component, no NUL byte, not the root itself; and with ErrTooLong.
 func FileKey(path string) (Key, error) { return newKey(File, path) }
 
 // TreeKey returns the key of the directory at path and of all that is below
@@ -61,7 +61,14 @@ func InodeKey(path string, ino uint64) (Key, error) {
 	return newKey(Inode, path+"/"+number)
 }
 
+// MaxPath is how many bytes the path of a key may have: the lock service keeps it
+// in memory, and its history on disk, for each lock that is taken.
+const MaxPath = 16 << 10
+
 func newKey(kind Kind, path string) (Key, error) {
+	if len(path) > MaxPath {
+		return Key{}, fmt.Errorf("%w: %d bytes, %d at most", ErrTooLong, len(path), MaxPath)
+	}
 	if strings.IndexByte(path, 0) >= 0 {
 		return Key{}, fmt.Errorf("%w: %q has a NUL byte", ErrInvalidKey, path)
 	}
