@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,9 +15,10 @@ import (
 func TestNoSpace(t *testing.T) {
 	c := newCluster(t, func(m *memberConfig) { m.Quota = 8 << 20 })
 	tr := newTrial(t, c, "--wait", "-1")
-	a, b := tr.mount("a"), tr.mount("b", "--wait", "1s")
-	holder, other := newAgent(t), newAgent(t)
+	a, b, stuck := tr.mount("a"), tr.mount("b", "--wait", "1s"), tr.mount("stuck")
+	holder, other, victim := newAgent(t), newAgent(t), newAgent(t)
 	fd := holder.open(a.path("held"), wronly|create)
+	broken := victim.open(stuck.path("broken"), wronly|create)
 	tr.load(a)
 	tr.load(b)
 	tr.goesOn("before the fault")
@@ -32,14 +34,23 @@ func TestNoSpace(t *testing.T) {
 	other.fails(call{Op: "open", Path: b.path("other"), Flags: wronly | create | nonblock}, unix.ENOLCK)
 	holder.must(call{Op: "write", FD: fd, Data: "x"})
 	holder.must(call{Op: "close", FD: fd})
-	eventually(t, "what is closed is let go", func() bool {
-		for _, e := range tr.ls() {
-			if e.Path == "held" {
-				return false
-			}
-		}
-		return true
-	})
+	locked := func(path string) bool {
+		return slices.ContainsFunc(tr.ls(), func(e entry) bool { return e.Path == path })
+	}
+	eventually(t, "what is closed is let go", func() bool { return !locked("held") })
+
+	// A holder cannot be asked: there is no room for the question. By force it ends.
+	path := stuck.path("broken")
+	status, stdout, stderr := outcome(t, tr.command("break", path, "--reason", "full"))
+	if status != 1 || stdout != "" || !strings.Contains(stderr, "no space") || !strings.Contains(stderr, "--force ends its session") || !locked("broken") {
+		t.Errorf("break: exit status %d, %q, %q", status, stdout, stderr)
+	}
+	status, stdout, stderr = outcome(t, tr.command("break", path, "--reason", "full", "--force"))
+	if status != 0 || !strings.Contains(stdout, "broken by force: broken was held by owner ") || !strings.Contains(stdout, "no space") || locked("broken") {
+		t.Errorf("break --force: exit status %d, %q, %q", status, stdout, stderr)
+	}
+	eventually(t, "its mount knows", stuck.lostItsSession)
+	victim.fails(call{Op: "write", FD: broken, Data: "x"}, unix.EIO)
 
 	if _, err := c.client.Delete(ctx, "filler"); err != nil {
 		t.Fatal(err)

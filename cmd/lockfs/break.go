@@ -38,7 +38,8 @@ The mount of the holder is asked to give the lock up. It stops the writes of the
 programs, for good (they get EIO), lets those land that are under way, and only then lets
 the next one in. If it does not within --timeout, the holder keeps the lock, and the
 command fails. With --force it then ends the session of that mount, and with it ALL the
-locks of the mount that are of the same session. Nobody knows what such a mount does: its
+locks of the mount that are of the same session; also when the mount cannot be asked,
+because the lock service has no space left for the question. Nobody knows what such a mount does: its
 programs may go on writing until it notices, beside those who have the locks then.
 
 Who gave the command, when and why is in the log of the holder's mount, and for a day in
@@ -158,16 +159,22 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 	}
 	asked, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := b.service.PutBreak(asked, request); err != nil {
-		return errors.Join(err, b.withdraw(ctx, request.ID))
+	why := fmt.Sprintf("did not answer within %v", timeout)
+	if err = b.service.PutBreak(asked, request); err != nil {
+		// A session is ended also by a lock service that takes nothing new.
+		why = fmt.Sprintf("cannot be asked (%v)", err)
+	} else {
+		fmt.Fprintf(b.progress, "%s: asked %s to give it up, which may take %v\n", path, holder, timeout)
+		err = b.gone(asked, held)
+		if err == nil {
+			fmt.Fprintf(b.out, "broken: %s was held by %s; %s\n", path, holder, b.whoHolds(ctx))
+			return nil
+		}
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return errors.Join(err, b.withdraw(ctx, request.ID))
+		}
 	}
-	fmt.Fprintf(b.progress, "%s: asked %s to give it up, which may take %v\n", path, holder, timeout)
-	err = b.gone(asked, held)
-	switch {
-	case err == nil:
-		fmt.Fprintf(b.out, "broken: %s was held by %s; %s\n", path, holder, b.whoHolds(ctx))
-		return nil
-	case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
+	if ctx.Err() != nil {
 		return errors.Join(err, b.withdraw(ctx, request.ID))
 	}
 	locks, err := b.locksOf(ctx, holder.Session)
@@ -175,15 +182,15 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 		return errors.Join(err, b.withdraw(ctx, request.ID))
 	}
 	if !b.force {
-		err = fmt.Errorf("%s: %s did not answer within %v, and keeps it. --force ends its session %s with all its locks (%d); its programs may then write until their mount notices, up to %v, beside the next holders",
-			path, holder, timeout, holder.Session, locks, ttl)
+		err = fmt.Errorf("%s: %s %s, and keeps it. --force ends its session %s with all its locks (%d); its programs may then write until their mount notices, up to %v, beside the next holders",
+			path, holder, why, holder.Session, locks, ttl)
 		return errors.Join(err, b.withdraw(ctx, request.ID))
 	}
 	if err := b.service.Revoke(ctx, holder.Session); err != nil {
 		return err
 	}
-	fmt.Fprintf(b.out, "broken by force: %s was held by %s, which did not answer; ended its session %s with all its locks (%d); its programs may write until their mount notices, up to %v; %s\n",
-		path, holder, holder.Session, locks, ttl, b.whoHolds(ctx))
+	fmt.Fprintf(b.out, "broken by force: %s was held by %s, which %s; ended its session %s with all its locks (%d); its programs may write until their mount notices, up to %v; %s\n",
+		path, holder, why, holder.Session, locks, ttl, b.whoHolds(ctx))
 	return nil
 }
 

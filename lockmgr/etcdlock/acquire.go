@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -78,6 +79,7 @@ type acquisition struct {
 	retrier    retry.Retrier
 	outrun     retry.Retrier // counts the Txns that the epoch or the fence outran
 	known      standing      // the last answer
+	last       *member       // the last Txn, until it is settled
 	mayStand   bool          // an entry of ours was put, or may have been
 	unanswered int64         // the fence the last unanswered Put compared with, or 0
 }
@@ -101,9 +103,9 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 			a.gets = append(a.gets, clientv3.OpGet(keys.rivals(k, req.Mode), clientv3.WithPrefix(), clientv3.WithLimit(maxBelow)))
 			continue
 		}
-		a.gets = append(a.gets, clientv3.OpGet(keys.rivals(k, req.Mode), clientv3.WithPrefix()))
+		a.gets = append(a.gets, a.rivals(k))
 	}
-	if req.Mode == lockmgr.Shared { // our own are not among the rivals
+	if a.byName() {
 		for _, entry := range a.own {
 			a.gets = append(a.gets, clientv3.OpGet(entry))
 		}
@@ -165,7 +167,14 @@ func (a *acquisition) run(ctx context.Context) error {
 // try sends the Txn until it is answered; just once for NoWait.
 func (a *acquisition) try(ctx context.Context) error {
 	if a.req.Wait == lockmgr.NoWait {
-		return a.attempt(ctx)
+		timeout := a.s.b.timeout
+		bounded, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		err := a.attempt(bounded)
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			return fmt.Errorf("%w: no answer within %v", lockmgr.ErrUnavailable, timeout)
+		}
+		return err
 	}
 	return a.retrier.Do(ctx, func() error { return a.attempt(ctx) })
 }
@@ -173,36 +182,44 @@ func (a *acquisition) try(ctx context.Context) error {
 // attempt sends the Txn once, and notes the answer in known.
 func (a *acquisition) attempt(ctx context.Context) error {
 	b := a.s.b
-	if a.unanswered != 0 {
-		if err := a.s.fence.raise(ctx, a.unanswered); err != nil {
-			return err
-		}
-		a.unanswered = 0
-	}
+	a.settle()
 	epoch, fence := b.trees.expect(a.req.Keys), a.s.fence.at()
 	unfenced := a.s.fence.unchanged(fence)
 	els := a.gets
 	if second := a.second(unfenced); second != nil {
 		els = append(els[:len(els):len(els)], clientv3.OpTxn(second, a.puts, nil))
 	}
-	resp, err := a.s.group.txn(ctx, &member{keys: a.req.Keys, mode: a.req.Mode,
-		cmps: append(a.free(), b.epochIs(epoch), unfenced), then: a.puts, els: els})
+	a.last = &member{keys: a.req.Keys, mode: a.req.Mode, fence: fence, voids: a.unanswered,
+		cmps: append(a.free(), b.epochIs(epoch), unfenced), then: a.puts, els: els}
+	resp, err := a.s.group.txn(ctx, a.last)
 	if err != nil {
-		if unanswered(err) {
-			a.mayStand, a.unanswered = true, fence
-		}
 		return a.s.noted(err)
 	}
 	rev := resp.Header.Revision
 	if resp.Succeeded {
-		a.mayStand = true
 		b.trees.placed(rev, epoch, a.dirs)
 		a.known = standing{rev: rev, token: rev}
 		return nil
 	}
-	placed := len(els) > len(a.gets) && resp.Responses[len(a.gets)].GetResponseTxn().Succeeded
-	a.mayStand = a.mayStand || placed
-	return a.note(rev, resp.Responses, placed)
+	placed := a.last.put()
+	err = a.note(rev, resp.Responses, placed)
+	if err == nil && a.inLine() && !placed && a.known.token != 0 {
+		return a.look(ctx) // it was put before, and who has come since may be all that was read
+	}
+	return err
+}
+
+// settle notes what became of the last Txn. It was answered, or given up.
+func (a *acquisition) settle() {
+	m := a.last
+	a.last = nil
+	switch {
+	case m == nil:
+	case m.err == nil:
+		a.mayStand, a.unanswered = a.mayStand || m.put(), 0
+	case unanswered(m.err):
+		a.mayStand, a.unanswered = true, m.fence
+	}
 }
 
 // second is under what the keys are put though the epoch has moved, or something

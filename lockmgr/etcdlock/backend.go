@@ -34,8 +34,9 @@ type Config struct {
 	// Machine is whose embedded etcd it is; "" if it is none.
 	Machine string
 
-	// RequestTimeout bounds each request to etcd. The zero value means 3 s, so
-	// that an election of etcd's usual length does not fail a try-lock.
+	// RequestTimeout is when a request without an answer is doubted, and given up
+	// if what was asked later was answered; for a try-lock it is the end. The zero value
+	// means 3 s, so that an election of etcd's usual length does not fail one.
 	RequestTimeout time.Duration
 
 	// JanitorInterval is how often, more or less, a session looks for entries
@@ -57,6 +58,7 @@ type Backend struct {
 	janitor time.Duration
 	log     *slog.Logger
 	trees   treeCache
+	pulse   *pulse
 	service atomic.Pointer[serviceSeen] // what Service saw; nil before
 	volume  atomic.Pointer[[]byte]      // the record that VolumeRecord saw; nil before
 
@@ -109,6 +111,7 @@ func New(cfg Config) (*Backend, error) {
 		timeout: cfg.RequestTimeout,
 		janitor: cfg.JanitorInterval,
 		log:     cfg.Logger,
+		pulse:   newPulse(),
 	}
 	b.sessions, b.endAll = context.WithCancel(context.Background())
 	return b, nil
@@ -117,12 +120,21 @@ func New(cfg Config) (*Backend, error) {
 // txn sends one Txn, once. Every read and write of keys goes through it. Its
 // errors are those of fault.
 func (b *Backend) txn(ctx context.Context, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
-	bounded, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	newest := b.newest.Load()
-	resp, err := b.client.Txn(bounded).If(cmps...).Then(then...).Else(els...).Commit()
+	select {
+	case b.pulse.turns <- struct{}{}:
+		defer func() { <-b.pulse.turns }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errUnsent, ctx.Err())
+	}
+	var newest int64
+	var resp *clientv3.TxnResponse
+	err := b.patiently(ctx, func(ctx context.Context) (err error) {
+		newest = b.newest.Load()
+		resp, err = b.client.Txn(ctx).If(cmps...).Then(then...).Else(els...).Commit()
+		return err
+	})
 	if err != nil {
-		return nil, b.fault(ctx, err)
+		return nil, err
 	}
 	rev := resp.Header.Revision
 	if rev < newest { // what was answered before this was sent

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -20,7 +22,7 @@ import (
 const breakKept = 24 * time.Hour
 
 // PutBreak is lockmgr.Breaker's: one Put, on a lease of its own. It tries until
-// ctx ends.
+// ctx ends, unless etcd has no space left.
 func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 	value, err := json.Marshal(br)
 	if err != nil {
@@ -29,6 +31,11 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 	var r retry.Retrier
 	var lease clientv3.LeaseID
 	err = r.Do(ctx, func() (err error) {
+		defer func() {
+			if errors.Is(err, rpctypes.ErrNoSpace) { // until the operator makes some: he is told
+				err = fmt.Errorf("%w: %w", err, retry.ErrRefused)
+			}
+		}()
 		if lease == 0 {
 			if lease, _, err = b.grant(ctx, breakKept); err != nil {
 				return err
@@ -110,16 +117,22 @@ func (b *Backend) SessionTTL(ctx context.Context, id string) (time.Duration, err
 	if err != nil {
 		return 0, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	resp, err := b.client.TimeToLive(bounded, lease)
+	resp, err := b.timeToLive(ctx, lease)
 	switch {
 	case err != nil:
-		return 0, b.fault(ctx, err)
+		return 0, err
 	case resp.TTL < 0:
 		return 0, fmt.Errorf("%w: session %s", lockmgr.ErrSessionLost, id)
 	}
 	return time.Duration(resp.GrantedTTL) * time.Second, nil
+}
+
+func (b *Backend) timeToLive(ctx context.Context, lease clientv3.LeaseID, opts ...clientv3.LeaseOption) (resp *clientv3.LeaseTimeToLiveResponse, err error) {
+	err = b.patiently(ctx, func(ctx context.Context) (err error) {
+		resp, err = b.client.TimeToLive(ctx, lease, opts...)
+		return err
+	})
+	return resp, err
 }
 
 // leaseOf takes the ID of a Session apart.

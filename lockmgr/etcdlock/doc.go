@@ -53,11 +53,16 @@
 //
 // A Txn that failed may have been carried out, or may yet be: by a member that
 // was frozen, or whose link to the leader heals later. So every Put of a session
-// compares the revision of the session record, and before an unanswered
-// acquisition is repeated or cleaned up, the record is put again (the fence).
+// compares the revision of the session record, and the Txn that repeats an
+// unanswered acquisition, or cleans it up, puts the record again (the fence).
 // From then on nothing sent earlier can take effect, and our own key, unique to
 // the acquisition, says whether it did. Without it a late Put would leave an
 // entry that nobody knows of and that blocks all others until the mount ends.
+//
+// A request that takes long is not repeated for that: a service that has much to do
+// would do both. It is given up when one that was sent later was answered, and a
+// mount sends a read to find out, see pulse. What an Acquire that has ended left
+// under way is waited for, and deleted if the answer says that it stands.
 //
 // Behind this stands a janitor: what is on the session's lease and claimed by
 // nobody here, which should not be, is deleted within a minute; and of all mounts

@@ -22,6 +22,9 @@ func (b *Backend) fault(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", lockmgr.ErrSessionLost, err)
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("%w: etcd has no space left, until it is compacted and defragmented and the alarm disarmed: %w: %w",
+			lockmgr.ErrUnavailable, errUnsent, err)
 	case refused(err), b.client.Ctx().Err() != nil:
 		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, retry.ErrRefused, err)
 	default:

@@ -1,10 +1,9 @@
 package etcdlock
 
 import (
-	"context"
-	"fmt"
 	"sync"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -12,20 +11,19 @@ import (
 
 // fence makes what was sent earlier, and not answered, void. Every Put of the
 // session compares the revision of the session record; raising the fence puts
-// the record again.
+// the record again. That is part of the Txn that asks again or cleans up: the
+// comparisons of nested Txns see the state before all of them.
 type fence struct {
 	session *Session
 	value   string // of the record
 	born    int64  // its create revision
-
-	raising chan struct{} // holds a token while the record is put: one Put serves all who wait
 
 	mu  sync.Mutex // guards rev
 	rev int64      // the newest mod revision known
 }
 
 func newFence(s *Session, value string, born int64) *fence {
-	return &fence{session: s, value: value, born: born, rev: born, raising: make(chan struct{}, 1)}
+	return &fence{session: s, value: value, born: born, rev: born}
 }
 
 func (f *fence) at() int64 {
@@ -45,28 +43,18 @@ func (f *fence) unchanged(rev int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(f.session.record), "=", rev)
 }
 
-// raise returns when no request that compared with rev can take effect any
-// more. Errors: ErrSessionLost, ErrUnavailable.
-func (f *fence) raise(ctx context.Context, rev int64) error {
-	select {
-	case f.raising <- struct{}{}:
-		defer func() { <-f.raising }()
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+// raise puts the record, and so makes void all that compared with it before.
+func (f *fence) raise() clientv3.Op {
+	return clientv3.OpTxn(
+		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(f.session.record), "=", f.born)},
+		[]clientv3.Op{clientv3.OpPut(f.session.record, f.value, clientv3.WithLease(f.session.lease))}, nil)
+}
+
+// raised notes the answer to raise, at rev. Errors: ErrSessionLost.
+func (f *fence) raised(rev int64, answer *pb.ResponseOp) error {
+	if !answer.GetResponseTxn().Succeeded {
+		return lockmgr.ErrSessionLost
 	}
-	if f.at() > rev {
-		return nil
-	}
-	s := f.session
-	resp, err := s.b.txn(ctx,
-		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(s.record), "=", f.born)},
-		[]clientv3.Op{clientv3.OpPut(s.record, f.value, clientv3.WithLease(s.lease))}, nil)
-	if err != nil {
-		return s.noted(err)
-	}
-	if !resp.Succeeded {
-		return s.noted(lockmgr.ErrSessionLost)
-	}
-	f.seen(resp.Header.Revision)
+	f.seen(rev)
 	return nil
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
-// errUnsent marks the failure of a request that was never sent.
-var errUnsent = errors.New("not sent")
+// errUnsent marks the failure of a request that was never sent, or that etcd had
+// no room for: nothing of it was or will be carried out.
+var errUnsent = errors.New("not carried out")
 
 const (
 	// maxOps is how many operations etcd takes in a Txn by default: those of the
@@ -33,6 +34,7 @@ const (
 // way, see member.apart.
 type group struct {
 	b      *Backend
+	fence  *fence
 	ctx    context.Context // of the requests, which have several callers
 	cancel context.CancelFunc
 
@@ -43,8 +45,8 @@ type group struct {
 	running sync.WaitGroup // Add is GUARDED_BY(mu)
 }
 
-func newGroup(b *Backend) *group {
-	g := &group{b: b}
+func newGroup(b *Backend, f *fence) *group {
+	g := &group{b: b, fence: f}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g
 }
@@ -54,6 +56,8 @@ type member struct {
 	keys    []lockmgr.Key
 	mode    lockmgr.Mode
 	release bool
+	fence   int64 // what cmps compare the session record with
+	voids   int64 // the fence is raised in the same Txn, unless it has been since it was this; 0: it is not
 
 	cmps      []clientv3.Cmp
 	then, els []clientv3.Op
@@ -63,15 +67,31 @@ type member struct {
 	err  error
 }
 
+func (m *member) answer(resp *clientv3.TxnResponse, err error) {
+	m.resp, m.err = resp, err
+	close(m.done)
+}
+
+// put reports whether the answer says that an acquisition's entries were put: by
+// the one branch, or by a Txn that ends the other.
+func (m *member) put() bool {
+	if m.resp.Succeeded {
+		return true
+	}
+	last := m.resp.Responses[len(m.resp.Responses)-1].GetResponseTxn()
+	return last != nil && last.Succeeded
+}
+
 // txn sends m and returns the answer to it. Errors: those of fault. If ctx ends
-// first, others who were sent with m are not disturbed, and m's fate is unknown
-// unless the error is errUnsent.
+// first, m is taken out if it was not sent, which is errUnsent; else its fate is
+// known when m.done is closed.
 func (g *group) txn(ctx context.Context, m *member) (*clientv3.TxnResponse, error) {
 	m.done = make(chan struct{})
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
-		return g.b.txn(ctx, m.cmps, m.then, m.els)
+		g.commit(ctx, []*member{m})
+		return m.resp, m.err
 	}
 	g.waiting = append(g.waiting, m)
 	if !g.sending {
@@ -95,6 +115,7 @@ func (g *group) txn(ctx context.Context, m *member) (*clientv3.TxnResponse, erro
 	if i := slices.Index(g.waiting, m); i >= 0 {
 		g.waiting = slices.Delete(g.waiting, i, i+1)
 		err = fmt.Errorf("%w: %w", err, errUnsent)
+		m.answer(nil, err)
 	}
 	return nil, err
 }
@@ -119,21 +140,24 @@ func (g *group) send() {
 		if len(next) == 0 {
 			return
 		}
-		g.commit(next)
+		g.commit(g.ctx, next)
 	}
 }
 
 // pick takes from those who wait the first and all that may go with it. Nobody
 // passes one who came before and whom it has to be kept apart from.
 func pick(waiting []*member) (next, left []*member) {
-	ops, bytes := 0, 0
+	ops, bytes, fence := 0, 0, 0
 	for i, m := range waiting {
 		if slices.ContainsFunc(next, m.apart) || slices.ContainsFunc(left, m.apart) {
 			left = append(left, m)
 			continue
 		}
 		ops, bytes = max(ops, m.ops()), bytes+m.bytes()
-		if len(next) > 0 && (len(next)+1+ops > maxOps || bytes > maxBytes) {
+		if m.voids != 0 {
+			fence = 1
+		}
+		if len(next) > 0 && (fence+len(next)+1+ops > maxOps || bytes > maxBytes) {
 			return next, append(left, waiting[i:]...)
 		}
 		next = append(next, m)
@@ -143,28 +167,38 @@ func pick(waiting []*member) (next, left []*member) {
 
 // commit sends members together. A request that etcd refuses as a whole has not
 // been carried out in part, and may be good without the one it was refused for.
-func (g *group) commit(members []*member) {
-	if len(members) > 1 {
-		ops := make([]clientv3.Op, len(members))
-		for i, m := range members {
-			ops[i] = clientv3.OpTxn(m.cmps, m.then, m.els)
-		}
-		resp, err := g.b.txn(g.ctx, nil, ops, nil)
-		if err == nil || unanswered(err) {
-			for i, m := range members {
-				if err == nil {
-					m.resp = (*clientv3.TxnResponse)(resp.Responses[i].GetResponseTxn())
-					m.resp.Header = resp.Header
-				}
-				m.err = err
-				close(m.done)
-			}
-			return
-		}
+func (g *group) commit(ctx context.Context, members []*member) {
+	var ops []clientv3.Op
+	if at := g.fence.at(); slices.ContainsFunc(members, func(m *member) bool { return m.voids >= at }) {
+		ops = append(ops, g.fence.raise())
+	}
+	raises := len(ops)
+	if len(members)+raises == 1 {
+		m := members[0]
+		m.answer(g.b.txn(ctx, m.cmps, m.then, m.els))
+		return
 	}
 	for _, m := range members {
-		m.resp, m.err = g.b.txn(g.ctx, m.cmps, m.then, m.els)
-		close(m.done)
+		ops = append(ops, clientv3.OpTxn(m.cmps, m.then, m.els))
+	}
+	resp, err := g.b.txn(ctx, nil, ops, nil)
+	if err != nil && !unanswered(err) && !errors.Is(err, lockmgr.ErrSessionLost) && len(members) > 1 {
+		for i := range members {
+			g.commit(ctx, members[i:i+1])
+		}
+		return
+	}
+	if err == nil && raises > 0 {
+		err = g.fence.raised(resp.Header.Revision, resp.Responses[0])
+	}
+	for i, m := range members {
+		if err != nil {
+			m.answer(nil, err)
+			continue
+		}
+		own := (*clientv3.TxnResponse)(resp.Responses[raises+i].GetResponseTxn())
+		own.Header = resp.Header
+		m.answer(own, nil)
 	}
 }
 

@@ -189,8 +189,10 @@ func TestGroupWithoutOne(t *testing.T) {
 	if a := await(t, answers[0]); a.Err != nil {
 		t.Fatal(a.Err)
 	}
-	fenced(t, etcd, s)
 	eventually(t, "what it put is gone", func() bool { return len(entries(t, b)) == 6 }) // a, b, d, e, and two that went before
+	if resp, err = etcd.Get(t.Context(), etcd.admin("session/"+s.ID())); err != nil || resp.Kvs[0].Version != 1 {
+		t.Errorf("the fence was raised for what was answered: %v, %v", resp, err)
+	}
 }
 
 // A group that etcd refuses is sent one by one.

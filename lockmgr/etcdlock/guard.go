@@ -84,11 +84,9 @@ func (s *Session) missing(ctx context.Context, grants []lockmgr.Grant) ([]lockmg
 
 // attached returns the keys on the session's lease.
 func (s *Session) attached(ctx context.Context) ([][]byte, error) {
-	bounded, cancel := context.WithTimeout(ctx, s.b.timeout)
-	defer cancel()
-	lease, err := s.b.client.TimeToLive(bounded, s.lease, clientv3.WithAttachedKeys())
+	lease, err := s.b.timeToLive(ctx, s.lease, clientv3.WithAttachedKeys())
 	if err != nil {
-		return nil, s.b.fault(ctx, err)
+		return nil, err
 	}
 	if lease.TTL < 0 {
 		return nil, s.noted(lockmgr.ErrSessionLost)

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// tooLate is how long a member may take to answer. An election of etcd's usual
-	// length is none's fault.
+	// tooLate is how long a member may take to answer on a stream. An election of
+	// etcd's usual length is none's fault.
 	tooLate = 2 * time.Second
 	// avoidFor is how long a member is not asked again, nor seen to be well.
 	avoidFor = 30 * time.Second
@@ -77,12 +77,12 @@ func (m *members) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return conn, nil
 }
 
-// observe avoids the member that let a request time out.
+// observe avoids the member that kept a request until others had answered what
+// they were asked later.
 func (m *members) observe(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	var p peer.Peer
-	sent := time.Now()
 	err := invoke(ctx, method, req, reply, cc, append(opts[:len(opts):len(opts)], grpc.Peer(&p))...)
-	if status.Code(err) == codes.DeadlineExceeded && time.Since(sent) >= tooLate && p.Addr != nil {
+	if err != nil && errors.Is(context.Cause(ctx), errOvertaken) && p.Addr != nil {
 		m.avoid(p.Addr)
 	}
 	return err

@@ -57,7 +57,6 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	s := &Session{
 		b:      b,
 		renew:  renew,
-		group:  newGroup(b),
 		lease:  lease,
 		ttl:    min(ttl, granted),
 		record: b.keys.session(strconv.FormatInt(int64(lease), 16)),
@@ -76,6 +75,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		return nil, fmt.Errorf("opening a session: %w", err)
 	}
 	s.fence = newFence(s, string(value), resp.Header.Revision)
+	s.group = newGroup(b, s.fence)
 	s.over, s.end = context.WithCancel(life)
 	s.running.Go(func() { s.watchRecord(resp.Header.Revision) })
 	s.running.Go(func() { s.janitor(b.janitor) })
@@ -83,24 +83,27 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 }
 
 func (b *Backend) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, time.Duration, error) {
-	bounded, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
 	seconds := int64((ttl + time.Second - 1) / time.Second)
-	resp, err := b.client.Grant(bounded, seconds)
+	var resp *clientv3.LeaseGrantResponse
+	err := b.patiently(ctx, func(ctx context.Context) (err error) {
+		resp, err = b.client.Grant(ctx, seconds)
+		return err
+	})
 	if err != nil {
-		return 0, 0, b.fault(ctx, err)
+		return 0, 0, err
 	}
 	return resp.ID, time.Duration(resp.TTL) * time.Second, nil
 }
 
 // revoke is done when the lease is gone, by whatever means.
 func (b *Backend) revoke(ctx context.Context, lease clientv3.LeaseID) error {
-	bounded, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	if _, err := b.client.Revoke(bounded, lease); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		return b.fault(ctx, err)
-	}
-	return nil
+	return b.patiently(ctx, func(ctx context.Context) error {
+		_, err := b.client.Revoke(ctx, lease)
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return nil
+		}
+		return err
+	})
 }
 
 // ID is the lease's id in hex, as etcdctl shows it.

@@ -21,7 +21,8 @@ const maxBelow = 64
 type standing struct {
 	rev   int64
 	token int64     // of our entries; 0: none stands
-	ahead []blocker // oldest first
+	ahead []blocker // oldest first; in line the last of them
+	line  int64     // how many entries the first key has
 }
 
 // blocker is an entry in our way.
@@ -66,6 +67,26 @@ func (a *acquisition) free() []clientv3.Cmp {
 	}
 	return cmps
 }
+
+// inLine reports whether the request stands, or will stand, in one line of which
+// it needs to know the end only.
+func (a *acquisition) inLine() bool {
+	return a.req.Wait == lockmgr.Queue && len(a.req.Keys) == 1 && len(a.req.Upgrades) == 0
+}
+
+// rivals reads what is in the way of k: in line those who came last, or the
+// answers to a thousand who stand there would name a million.
+func (a *acquisition) rivals(k lockmgr.Key, opts ...clientv3.OpOption) clientv3.Op {
+	opts = append(opts, clientv3.WithPrefix())
+	if a.inLine() {
+		opts = append(opts, clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(near+2))
+	}
+	return clientv3.OpGet(a.s.b.keys.rivals(k, a.req.Mode), opts...)
+}
+
+// byName reports whether our own entries have to be read by their names: they may
+// not be among the rivals that are.
+func (a *acquisition) byName() bool { return a.req.Mode == lockmgr.Shared || a.inLine() }
 
 // none holds when there is no key from the one up to the other.
 func none(from, to string) clientv3.Cmp {
@@ -114,7 +135,7 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 		}
 	}
 
-	for i := n; i < last; i++ { // our own, by name
+	for i := n; i < last; i++ { // see byName
 		for _, kv := range kvs(i) {
 			seen[string(kv.Key)] = kv
 		}
@@ -127,7 +148,7 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 	if token == 0 && placed {
 		token = rev
 	}
-	st := standing{rev: rev, token: token}
+	st := standing{rev: rev, token: token, line: answers[0].GetResponseRange().Count}
 	for _, b := range blockers {
 		if token == 0 || b.rev < token {
 			st.ahead = append(st.ahead, b)

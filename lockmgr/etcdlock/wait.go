@@ -32,7 +32,7 @@ const near = 4
 // landmark returns the entry that one who stands far back watches, nil if we do
 // not. In line entries go in order, and others only make us look early.
 func (a *acquisition) landmark() *blocker {
-	if a.known.token == 0 || len(a.req.Keys) > 1 || len(a.known.ahead) <= near {
+	if a.known.token == 0 || !a.inLine() || len(a.known.ahead) <= near {
 		return nil
 	}
 	return &a.known.ahead[len(a.known.ahead)-1-near]
@@ -57,8 +57,8 @@ func (a *acquisition) follow(ctx context.Context) error {
 	}
 	a.retrier.Answered()
 	for a.known.waitsFor(until) {
-		// A look reads all who are ahead: in a long line each looks less often.
-		keys, err := w.next(ctx, lookEvery*time.Duration(1+len(a.known.ahead)/16))
+		// A look costs etcd a pass along the line: in a long one each looks less often.
+		keys, err := w.next(ctx, lookEvery*time.Duration(1+a.known.line/16))
 		if err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (a *acquisition) look(ctx context.Context) error {
 	if a.known.token != 0 {
 		gets = slices.Clone(gets)
 		for i, k := range a.req.Keys {
-			gets[i] = clientv3.OpGet(a.s.b.keys.rivals(k, a.req.Mode), clientv3.WithPrefix(), clientv3.WithMaxCreateRev(a.known.token))
+			gets[i] = a.rivals(k, clientv3.WithMaxCreateRev(a.known.token))
 		}
 	}
 	resp, err := a.s.b.txn(ctx, nil, gets, nil)
@@ -123,11 +123,21 @@ func (a *acquisition) ended(ctx context.Context, err error) error {
 }
 
 // discard removes, in the background and for as long as the session lives, what
-// a failed acquisition put or may have put. It returns err, as a LeftoverError if
-// there is any.
+// a failed acquisition put or may have put. A Txn of it that is under way is not
+// repeated: its answer says whether there is anything to remove. It returns err,
+// as a LeftoverError if there may be.
 func (a *acquisition) discard(err error) error {
 	s := a.s
-	if !a.mayStand {
+	pending := false
+	if a.last != nil {
+		select {
+		case <-a.last.done:
+			a.settle()
+		default:
+			pending = true
+		}
+	}
+	if !a.mayStand && !pending {
 		s.claims.drop(a.own...)
 		return err
 	}
@@ -135,18 +145,24 @@ func (a *acquisition) discard(err error) error {
 	s.running.Go(func() {
 		defer close(gone)
 		defer s.claims.drop(a.own...) // what remains is the janitor's
+		if pending {
+			select {
+			case <-a.last.done:
+				a.settle()
+			case <-s.over.Done():
+				return
+			}
+		}
+		if !a.mayStand {
+			return
+		}
+		dels := make([]clientv3.Op, len(a.own))
+		for i, entry := range a.own {
+			dels[i] = clientv3.OpDelete(entry)
+		}
 		var r retry.Retrier
 		err := r.Do(s.over, func() error {
-			if a.unanswered != 0 {
-				if err := s.fence.raise(s.over, a.unanswered); err != nil {
-					return err
-				}
-			}
-			dels := make([]clientv3.Op, len(a.own))
-			for i, entry := range a.own {
-				dels[i] = clientv3.OpDelete(entry)
-			}
-			_, err := s.b.txn(s.over, nil, dels, nil)
+			_, err := s.group.txn(s.over, &member{keys: a.req.Keys, release: true, voids: a.unanswered, then: dels})
 			return err
 		})
 		if err != nil && s.over.Err() == nil {

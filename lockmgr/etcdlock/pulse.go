@@ -1,0 +1,179 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
+)
+
+// A request without an answer is lost, or the service is slow and will carry it
+// out in its turn. To ask again a slow service makes it slower, for it does both.
+// So a request is given up only when one that was sent well after it was answered:
+// by a service that takes requests in turn, or by a member that does not hang.
+// If no other request was, a probe is sent, one a mount at a time.
+
+// Why a request is given up.
+var (
+	errOvertaken   = errors.New("what was asked later was answered")
+	errUnconnected = errors.New("no connection")
+)
+
+// maxInFlight is how many Txns of a mount are under way at most; the others wait
+// for their turn here.
+const maxInFlight = 32
+
+// pulse knows until when the service has answered what it was asked.
+type pulse struct {
+	turns   chan struct{} // a token for each Txn under way
+	probing chan struct{} // a token while a probe is
+	limit   time.Duration // GUARDED_BY(probing); how long the next probe may take, 0: as long as the first
+	retrier retry.Retrier // GUARDED_BY(probing)
+
+	mu     sync.Mutex
+	slow   time.Duration // GUARDED_BY(mu); how long answers take of late
+	heard  time.Time     // GUARDED_BY(mu); when the newest request that was answered was sent
+	failed time.Time     // GUARDED_BY(mu); when the newest that took long and was not answered was
+	news   chan struct{} // GUARDED_BY(mu); closed when heard moves
+}
+
+func newPulse() *pulse {
+	return &pulse{turns: make(chan struct{}, maxInFlight), probing: make(chan struct{}, 1), news: make(chan struct{})}
+}
+
+// answered notes that a request sent then was.
+func (p *pulse) answered(sent time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slow = max(time.Since(sent), p.slow/2)
+	if sent.After(p.heard) {
+		p.heard = sent
+		close(p.news)
+		p.news = make(chan struct{})
+	}
+}
+
+// dropped notes that a request sent then was not, in its time.
+func (p *pulse) dropped(sent time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if sent.After(p.failed) {
+		p.failed = sent
+	}
+}
+
+// patience is when a request is doubted that is sent now: later than least, while
+// all answers take their time.
+func (p *pulse) patience(least time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(least, p.slow*3/2)
+}
+
+// trouble returns when a request was sent that was not answered, nor was any that
+// was sent later.
+func (p *pulse) trouble() (since time.Time, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed, p.failed.After(p.heard)
+}
+
+// patiently sends a request, and gives it up when it is overtaken or ctx ends.
+// Its errors are those of fault. After one that was given up by the service
+// itself, for it took too long, nothing is sent before a probe is answered.
+func (b *Backend) patiently(ctx context.Context, request func(context.Context) error) error {
+	if since, ok := b.pulse.trouble(); ok && b.beats(ctx, since) == nil {
+		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errUnsent, ctx.Err())
+	}
+	sending, giveUp := context.WithCancelCause(ctx)
+	sent := time.Now()
+	var doubting sync.WaitGroup
+	doubting.Add(1)
+	patience := b.pulse.patience(b.timeout)
+	late := time.AfterFunc(patience, func() {
+		defer doubting.Done()
+		why := b.beats(sending, sent.Add(patience/2))
+		select { // its own answer may be on the way
+		case <-time.After(b.timeout / 10):
+			giveUp(why)
+		case <-sending.Done():
+		}
+	})
+	err := request(sending)
+	if late.Stop() {
+		doubting.Done()
+	}
+	why := context.Cause(sending)
+	giveUp(nil)
+	doubting.Wait()
+	switch {
+	case err == nil || refused(err):
+		b.pulse.answered(sent)
+	case errors.Is(why, errOvertaken), errors.Is(why, errUnconnected):
+		err = why
+	case ctx.Err() == nil && time.Since(sent) > b.timeout:
+		b.pulse.dropped(sent)
+	}
+	if err != nil {
+		return b.fault(ctx, err)
+	}
+	return nil
+}
+
+// beats waits until a request is answered that was sent after then. It sends
+// probes if nobody else of this mount does: another one, to another member, when
+// one takes too long, and that may take longer. It returns errOvertaken then;
+// errUnconnected when the client has lost all members, with which nothing is under
+// way; nil if ctx ends.
+func (b *Backend) beats(ctx context.Context, then time.Time) error {
+	p := b.pulse
+	for {
+		p.mu.Lock()
+		heard, news := p.heard, p.news
+		p.mu.Unlock()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case heard.After(then):
+			return errOvertaken
+		case !b.connected():
+			return errUnconnected
+		}
+		select {
+		case p.probing <- struct{}{}:
+			b.probe(ctx)
+			<-p.probing
+		case <-news:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// probe sends a linearizable read that costs nothing else.
+func (b *Backend) probe(ctx context.Context) {
+	p := b.pulse
+	if p.limit == 0 {
+		p.limit = b.timeout / 3
+	}
+	bounded, cancel := context.WithTimeout(ctx, p.limit*3/4+rand.N(p.limit/2))
+	defer cancel()
+	sent := time.Now()
+	_, err := b.client.Txn(bounded).Then(clientv3.OpGet(b.keys.volume(), clientv3.WithCountOnly())).Commit()
+	switch {
+	case err == nil || refused(err):
+		p.limit = 0
+		p.retrier.Answered()
+		p.answered(sent)
+	case bounded.Err() != nil:
+		p.limit = min(4*p.limit, 5*b.timeout)
+	default:
+		_ = p.retrier.Pause(ctx) // the caller sees whether it has ended
+	}
+}
