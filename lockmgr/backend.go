@@ -21,6 +21,12 @@ type Backend interface {
 	// volume's, or those that were taken together with a name that is listed.
 	Entries(ctx context.Context, prefix string) ([]Entry, error)
 
+	// Rivals returns what is held or waited for and conflicts with k: entries of k
+	// itself, of directories above it, of what is below a directory. It is in order
+	// of path and then of token. It costs what k costs, not what the volume has, and
+	// often asked it may be a moment old.
+	Rivals(ctx context.Context, k Key) ([]Entry, error)
+
 	Breaker
 }
 

@@ -11,7 +11,7 @@ func (m *Manager) Exclusive(ctx context.Context, k Key) (e Entry, ok bool, err e
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.AnswerTimeout)
 	defer cancel()
-	entries, err := m.backend.Entries(ctx, k.Path)
+	entries, err := m.backend.Rivals(ctx, k)
 	if err != nil {
 		return Entry{}, false, err
 	}

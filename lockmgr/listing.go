@@ -25,10 +25,20 @@ func Listing(entries []Entry, prefix string) []Entry {
 	if prefix != "" {
 		inodes = slices.DeleteFunc(inodes, func(e Entry) bool { return !owners[e.Holder.Owner] })
 	}
-	for _, list := range [][]Entry{names, inodes} {
-		slices.SortFunc(list, func(x, y Entry) int {
-			return cmp.Or(cmp.Compare(x.Key.Path, y.Key.Path), cmp.Compare(x.Token, y.Token), cmp.Compare(x.Key.Kind, y.Key.Kind))
-		})
-	}
+	sorted(names)
+	sorted(inodes)
 	return append(names, inodes...)
+}
+
+// Rivals returns those of entries that Backend.Rivals has for k, in its order.
+func Rivals(entries []Entry, k Key) []Entry {
+	entries = slices.DeleteFunc(entries, func(e Entry) bool { return !e.Key.Conflicts(k) })
+	sorted(entries)
+	return entries
+}
+
+func sorted(entries []Entry) {
+	slices.SortFunc(entries, func(x, y Entry) int {
+		return cmp.Or(cmp.Compare(x.Key.Path, y.Key.Path), cmp.Compare(x.Token, y.Token), cmp.Compare(x.Key.Kind, y.Key.Kind))
+	})
 }

@@ -124,38 +124,38 @@ func (m *Manager) inTheWay(k Key, wants uuid.UUID) Holder {
 	if e, ok := m.ours(k); ok {
 		return e.Holder
 	}
-	for _, e := range m.listed(k.Path) {
-		if e.Held && e.Holder.Owner != wants && e.Key.Conflicts(k) {
+	for _, e := range m.listed(k) {
+		if e.Held && e.Holder.Owner != wants {
 			return e.Holder
 		}
 	}
 	return Holder{}
 }
 
-// listing is what the service has of one path.
+// listing is what the service has of one key, and of what conflicts with it.
 type listing struct {
 	sync.Mutex // LOCK ORDERING: before Manager.mu
-	path       string
+	key        Key
 	at         time.Time
 	entries    []Entry
 }
 
-// listed asks the service for the entries of path, unless it said so a moment ago:
+// listed asks the service for the entries that conflict with k, unless it said so a moment ago:
 // of a line of thousands, many find out at once that they wait long.
-func (m *Manager) listed(path string) []Entry {
+func (m *Manager) listed(k Key) []Entry {
 	l := &m.seen
 	l.Lock()
 	defer l.Unlock()
-	if l.path == path && time.Since(l.at) < time.Second {
+	if l.key == k && time.Since(l.at) < time.Second {
 		return l.entries
 	}
 	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
 	defer cancel()
-	entries, err := m.backend.Entries(ctx, path)
+	entries, err := m.backend.Rivals(ctx, k)
 	if err != nil {
 		entries = nil
 	}
-	l.path, l.at, l.entries = path, time.Now(), entries
+	l.key, l.at, l.entries = k, time.Now(), entries
 	return entries
 }
 

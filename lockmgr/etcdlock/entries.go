@@ -41,6 +41,34 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 	return lockmgr.Listing(entries, prefix), nil
 }
 
+// Rivals is lockmgr.Backend's: one linearizable read of the key and of the
+// directories above it. Errors: ErrUnavailable, wrapping ctx's if that ended the call.
+func (b *Backend) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, error) {
+	gets := []clientv3.Op{clientv3.OpGet(b.keys.rivals(k, lockmgr.Exclusive), clientv3.WithPrefix())}
+	around, ok := b.keys.around(k)
+	if !ok || len(around) >= maxGets {
+		around = []string{b.keys.trees()}
+	}
+	for _, p := range around {
+		gets = append(gets, clientv3.OpGet(p, clientv3.WithPrefix()))
+	}
+	resp, err := b.txn(ctx, nil, gets, nil)
+	if err != nil {
+		return nil, fmt.Errorf("reading who has %s: %w", k, err)
+	}
+	own := b.listed(resp.Responses[0].GetResponseRange().Kvs)
+	var trees []listed
+	for _, r := range resp.Responses[1:] {
+		trees = append(trees, b.listed(r.GetResponseRange().Kvs)...)
+	}
+	markHeld(own, trees)
+	var entries []lockmgr.Entry
+	for _, l := range slices.Concat(own, trees) {
+		entries = append(entries, l.Entry)
+	}
+	return lockmgr.Rivals(entries, k), nil
+}
+
 // value is what an entry's key has for a value.
 type value struct {
 	lockmgr.Holder

@@ -35,39 +35,49 @@ func (c *treeCache) expect(keys []lockmgr.Key) int64 {
 	return c.epoch
 }
 
-// maxBare bounds the length of what untouched compares, in bytes.
-const maxBare = 16 << 10
+// maxAround bounds the length of what around returns, in bytes.
+const maxAround = 16 << 10
+
+// around returns the prefixes of the entries of directories that conflict with
+// one for k: a prefix for each directory above. Not ok if they take too much room.
+func (l layout) around(k lockmgr.Key) (prefixes []string, ok bool) {
+	if k.Kind == lockmgr.Inode {
+		return nil, true
+	}
+	bytes := 0
+	for i, c := range k.Path {
+		if c == '/' {
+			prefixes = append(prefixes, l.trees()+k.Path[:i]+"//")
+			bytes += len(l.trees()) + i
+		}
+		if bytes > maxAround {
+			return nil, false
+		}
+	}
+	own := l.trees() + k.Path + "//"
+	if k.Kind == lockmgr.Tree {
+		own = l.trees() + k.Path + "/" // those below, too
+	}
+	return append(prefixes, own), true
+}
 
 // untouched holds while no entry of a directory conflicts with one of keys,
-// whatever the epoch is. It is a comparison for each directory above a key: not
-// ok if they take too much room.
+// whatever the epoch is. Not ok if that takes too many comparisons.
 func (l layout) untouched(keys []lockmgr.Key) (cmps []clientv3.Cmp, ok bool) {
-	seen, bytes := make(map[string]bool), 0
-	add := func(prefix string) {
-		if !seen[prefix] {
-			seen[prefix], bytes = true, bytes+2*len(prefix)
-			cmps = append(cmps, none(prefix, clientv3.GetPrefixRangeEnd(prefix)))
-		}
-	}
+	seen := make(map[string]bool)
 	for _, k := range keys {
-		if k.Kind == lockmgr.Inode {
-			continue
+		prefixes, ok := l.around(k)
+		if !ok {
+			return nil, false
 		}
-		for i, c := range k.Path {
-			if c == '/' {
-				add(l.trees() + k.Path[:i] + "//")
+		for _, p := range prefixes {
+			if !seen[p] {
+				seen[p] = true
+				cmps = append(cmps, none(p, clientv3.GetPrefixRangeEnd(p)))
 			}
-			if bytes > maxBare {
-				return nil, false
-			}
-		}
-		if k.Kind == lockmgr.Tree {
-			add(l.trees() + k.Path + "/") // those below, too
-		} else {
-			add(l.trees() + k.Path + "//")
 		}
 	}
-	return cmps, true
+	return cmps, len(cmps) <= maxKeys
 }
 
 // read replaces the copy by one that was read in one Txn at rev.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/lockmgr"
@@ -64,6 +65,7 @@ type Backend struct {
 	sweep   sync.Once // starts the janitor
 
 	refreshing sync.Mutex
+	peeks      flowcontrol.RateLimiter
 }
 
 var _ lockmgr.Backend = (*Backend)(nil)
@@ -104,6 +106,7 @@ func New(cfg Config) (*Backend, error) {
 		clean:   cfg.Janitor.withDefaults(),
 		log:     cfg.Logger,
 		mirror:  newMirror(names, cfg.Clock),
+		peeks:   flowcontrol.NewTokenBucketRateLimiter(peeksPerSecond, peeksPerSecond),
 	}
 	b.locks = &feed{b: b, m: b.mirror, selector: names.selector(), from: cfg.Client.locks}
 	b.ctx, b.cancel = context.WithCancel(context.Background())

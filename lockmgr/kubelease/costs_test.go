@@ -13,7 +13,8 @@ import (
 // What locks ask of the API server: docs/KUBERNETES.md has the table.
 func TestRequests(t *testing.T) {
 	name, l := newName(), &link{}
-	s, other := open(t, newBackendAt(t, l.to(as(mountUser)), name)), open(t, newBackend(t, name))
+	b := newBackendAt(t, l.to(as(mountUser)), name)
+	s, other := open(t, b), open(t, newBackend(t, name))
 	eventually(t, "the watch stands", func() bool { return l.count("watch") > 0 })
 	cost := func(what string, want string, f func()) {
 		t.Helper()
@@ -42,6 +43,16 @@ func TestRequests(t *testing.T) {
 	cost("a file, at once", "update 2 ", func() { release(t, s, must(t, s, lockmgr.NoWait, file("f"))...) })
 	cost("the first directory", "create 1 update 1 ", func() { release(t, s, must(t, s, lockmgr.Retry, tree("d"))...) })
 	cost("a directory", "update 2 ", func() { release(t, s, must(t, s, lockmgr.Retry, tree("e"))...) })
+
+	asked := l.count("get")
+	for range 100 { // a program that reads user.lockfs.token in a loop
+		if _, err := b.Rivals(within(t, patience), file("f")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := l.count("get") - asked; n > 50 {
+		t.Errorf("to read who has a file 100 times cost %d requests", n)
+	}
 
 	held := must(t, other, lockmgr.NoWait, file("f"))
 	refused := func() {

@@ -45,18 +45,75 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 	return st.list(prefix), nil
 }
 
+// peeksPerSecond is how often Rivals asks the API server: programs that read who
+// has a file, in a loop, leave the locks' requests their share.
+const peeksPerSecond = 5
+
+// Rivals is lockmgr.Backend's. It reads the key's own Lease, a few times a second
+// at most; else, and of directories, it has what the watch has shown. Errors:
+// ErrUnavailable, wrapping ctx's if that ended the call.
+func (b *Backend) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, error) {
+	if err := b.mirrored(ctx); err != nil {
+		return nil, err
+	}
+	gone := false
+	if k.Kind != lockmgr.Tree && b.peeks.TryAccept() {
+		o, err := b.get(ctx, b.names.lock(k))
+		if err != nil {
+			return nil, fmt.Errorf("reading who has %s: %w", k, err)
+		}
+		gone = o == nil
+	}
+	b.mirror.mu.Lock()
+	defer b.mirror.mu.Unlock()
+	var entries []lockmgr.Entry
+	for _, o := range b.mirror.around(k) {
+		if !gone || o.kind == kindTree {
+			entries = append(entries, b.mirror.entriesOf(o)...)
+		}
+	}
+	return lockmgr.Rivals(entries, k), nil
+}
+
+// around returns the Leases that may have what conflicts with k.
+func (s *state) around(k lockmgr.Key) (found []*object) {
+	if k.Kind == lockmgr.Tree {
+		for _, o := range s.objects {
+			if o.kind == kindFile || o.kind == kindTree {
+				found = append(found, o)
+			}
+		}
+		return found
+	}
+	names := []string{s.names.lock(k)}
+	if k.Kind == lockmgr.File {
+		names = append(names, s.names.tree())
+	}
+	for _, name := range names {
+		if o := s.objects[name]; o != nil {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
 // list returns what is held or waited for at prefix and below it, and the
 // directories above.
 func (s *state) list(prefix string) []lockmgr.Entry {
 	var entries []lockmgr.Entry
 	for o := range maps.Values(s.objects) {
-		for i := range o.entries {
-			if e := &o.entries[i]; s.lives(e) {
-				entries = append(entries, lockmgr.Entry{Key: e.key, Mode: e.mode(), Holder: e.Holder, Token: e.Token, Held: s.holds(o, i)})
-			}
-		}
+		entries = append(entries, s.entriesOf(o)...)
 	}
 	return lockmgr.Listing(entries, prefix)
+}
+
+func (s *state) entriesOf(o *object) (entries []lockmgr.Entry) {
+	for i := range o.entries {
+		if e := &o.entries[i]; s.lives(e) {
+			entries = append(entries, lockmgr.Entry{Key: e.key, Mode: e.mode(), Holder: e.Holder, Token: e.Token, Held: s.holds(o, i)})
+		}
+	}
+	return entries
 }
 
 // holds reports whether the entry at i of o is granted, as far as it can be

@@ -125,6 +125,16 @@ func (t *bench) entries(prefix string) []lockmgr.Entry {
 	return list
 }
 
+// rivals compares what Rivals has for k with the list of all.
+func (t *bench) rivals(k lockmgr.Key) {
+	t.Helper()
+	want := lockmgr.Rivals(t.entries(""), k)
+	t.eventually("what conflicts with "+k.String()+" is known", func() bool {
+		got, err := t.b.Rivals(t.within(Patience), k)
+		return err == nil && slices.Equal(got, want)
+	})
+}
+
 // explain says what a test that failed has left.
 func (t *bench) explain() {
 	if t.Failed() {

@@ -55,6 +55,9 @@ func testEntries(t *bench) {
 			t.Errorf("Entries(%q): %q, want %q", prefix, got, want)
 		}
 	}
+	for _, k := range []lockmgr.Key{File("a"), File("a/b"), File("a/x"), File("c/d"), File("c/d/e"), File("cd/e/f"), File("ce"), Tree("a"), Tree("c"), Tree("c/d"), Tree("c/d/e"), Tree("d")} {
+		t.rivals(k)
+	}
 	if !t.opts.Ordered {
 		return
 	}
@@ -69,6 +72,9 @@ func testEntries(t *bench) {
 		list := t.entries("a")
 		return len(list) == 4 && list[0].Held && !list[1].Held && list[1].Key == File("a")
 	})
+	t.rivals(File("a"))
+	t.rivals(File("c/d/e"))
+	t.rivals(Tree("c"))
 	if err := s.Close(t.within(Patience)); err != nil {
 		t.Fatal(err)
 	}
@@ -106,6 +112,9 @@ func testInodes(t *bench) {
 		if !slices.Equal(got, want) {
 			t.Errorf("Entries(%q): %q, want %q", prefix, got, want)
 		}
+	}
+	for _, k := range []lockmgr.Key{seven, inode("mnt", 7), inode("", 8), File("7"), File("d/a"), Tree("d")} {
+		t.rivals(k)
 	}
 	t.release(s2, others...)
 

@@ -63,11 +63,24 @@ func (m *Memory) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, e
 	if err := m.answers(ctx); err != nil {
 		return nil, err
 	}
-	var entries []lockmgr.Entry
+	return lockmgr.Listing(m.list(), prefix), nil
+}
+
+// Rivals is lockmgr.Backend's.
+func (m *Memory) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.answers(ctx); err != nil {
+		return nil, err
+	}
+	return lockmgr.Rivals(m.list(), k), nil
+}
+
+func (m *Memory) list() (entries []lockmgr.Entry) {
 	for _, e := range m.entries {
 		entries = append(entries, lockmgr.Entry{Key: e.Key, Mode: e.Mode, Holder: e.holder, Token: e.Token, Held: len(m.ahead(e)) == 0})
 	}
-	return lockmgr.Listing(entries, prefix), nil
+	return entries
 }
 
 // Disconnect makes the service unreachable: requests fail with ErrUnavailable,

@@ -1,0 +1,44 @@
+package etcdlock_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// Who has one file is read without what else is locked in the volume: programs ask
+// for it in loops.
+func TestRivalsReadLittle(t *testing.T) {
+	client := dial(t)
+	b, _ := newVolume(t, client)
+	s := open(t, b)
+	for i := range 20 {
+		ino, err := lockmgr.InodeKey("", uint64(i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		must(t, s, lockmgr.NoWait, tree(fmt.Sprint("dir", i)), file(fmt.Sprint("file", i)), ino)
+	}
+	must(t, s, lockmgr.NoWait, tree("a/b"))
+	var read atomic.Int64
+	onTxn(client, func(t *txn) (*clientv3.TxnResponse, error) {
+		resp, err := t.send()
+		if err == nil {
+			for _, r := range resp.Responses {
+				read.Add(int64(len(r.GetResponseRange().GetKvs())))
+			}
+		}
+		return resp, err
+	})
+	for k, want := range map[lockmgr.Key]int64{file("file3"): 1, file("a/b/c/d"): 1, file("a/c"): 0, tree("a"): 1, tree("file3"): 1} {
+		read.Store(0)
+		list, err := b.Rivals(within(t, patience), k)
+		if err != nil || int64(len(list)) != want || read.Load() != want {
+			t.Errorf("%v: %v, %v, and %d keys were read, want %d", k, list, err, read.Load(), want)
+		}
+	}
+}
