@@ -108,7 +108,7 @@ func New(cfg Config) (*Backend, error) {
 		mirror:  newMirror(names, cfg.Clock),
 		peeks:   flowcontrol.NewTokenBucketRateLimiter(peeksPerSecond, peeksPerSecond),
 	}
-	b.locks = &feed{b: b, m: b.mirror, selector: names.selector(), from: cfg.Client.locks}
+	b.locks = &feed{b: b, m: b.mirror, selector: names.selector(), from: cfg.Client.sessions}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b, nil
 }

@@ -6,12 +6,16 @@ import (
 	"maps"
 	"slices"
 
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // snapshot reads all Leases of the volume as they are now.
-func (b *Backend) snapshot(ctx context.Context) (*state, error) {
-	all, err := b.locks.list(ctx, 0)
+func (b *Backend) snapshot(ctx context.Context, from coordinationclient.CoordinationV1Interface) (*state, error) {
+	f := *b.locks
+	f.from = from
+	all, err := f.list(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +42,7 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 			return nil, err
 		}
 	}
-	st, err := b.snapshot(ctx)
+	st, err := b.snapshot(ctx, b.client.locks)
 	if err != nil {
 		return nil, fmt.Errorf("listing locks: %w", err)
 	}

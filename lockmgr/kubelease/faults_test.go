@@ -1,9 +1,12 @@
 package kubelease_test
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -336,5 +339,25 @@ func TestOwnLeftoverKeepsNobodyOut(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What a session holds is read at once, though the locks' requests have used up what
+// they may send: writes wait for that.
+func TestHeldIsNotLimited(t *testing.T) {
+	conf := as(mountUser)
+	conf.QPS, conf.Burst = 0.001, 10
+	s := open(t, newBackendAt(t, conf, newName()))
+	g := must(t, s, lockmgr.NoWait, file("f"))
+	for {
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := s.Acquire(short, request(lockmgr.NoWait, file("g"+uuid.NewString())))
+		cancel()
+		if err != nil {
+			break // no more may be sent
+		}
+	}
+	if held, err := s.Held(within(t, patience), g); err != nil || !held[0] {
+		t.Fatalf("Held: %v, %v", held, err)
 	}
 }

@@ -39,14 +39,15 @@ func (s *Session) Release(ctx context.Context, g lockmgr.Grant) error {
 	return nil
 }
 
-// Held reads all Leases of the volume, at once. Errors: ErrUnavailable, wrapping
+// Held reads all Leases of the volume, at once, and past the limit: it is a part of a
+// renewal. Errors: ErrUnavailable, wrapping
 // ctx's if that ended the call.
 func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, error) {
 	held := make([]bool, len(grants))
 	if len(grants) == 0 {
 		return held, nil
 	}
-	st, err := s.b.snapshot(ctx)
+	st, err := s.b.snapshot(ctx, s.b.client.sessions)
 	if err != nil {
 		return nil, fmt.Errorf("reading what session %s holds: %w", s.id, err)
 	}

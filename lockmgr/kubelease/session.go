@@ -213,7 +213,7 @@ func (s *Session) lost() error {
 // Sessions returns the records of the sessions that live, by their ids.
 // Errors: ErrUnavailable, wrapping ctx's if that ended the call.
 func (b *Backend) Sessions(ctx context.Context) (map[string]lockmgr.SessionInfo, error) {
-	st, err := b.snapshot(ctx)
+	st, err := b.snapshot(ctx, b.client.locks)
 	if err != nil {
 		return nil, fmt.Errorf("listing sessions: %w", err)
 	}

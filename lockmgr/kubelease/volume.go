@@ -151,7 +151,7 @@ func (b *Backend) replaceRecord(ctx context.Context, old, want string) error {
 	if err != nil {
 		return err
 	}
-	st, err := b.snapshot(ctx)
+	st, err := b.snapshot(ctx, b.client.locks)
 	var sessions map[string]lockmgr.SessionInfo
 	if err == nil {
 		sessions, err = st.sessions()
@@ -186,7 +186,7 @@ func (b *Backend) volumeStands(ctx context.Context) error {
 	if seen == nil {
 		return nil // whoever this is has no volume of its own
 	}
-	o, err := b.get(ctx, b.names.record())
+	o, err := b.getUrgent(ctx, b.names.record())
 	if err != nil {
 		return err
 	}
