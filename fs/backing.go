@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,9 +47,19 @@ const pathFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // ownDescriptors is /proc/self/fd: from there a descriptor is opened in less time.
-var ownDescriptors = sync.OnceValues(func() (int, error) {
-	return unix.Open("/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-})
+func ownDescriptors() (int, error) {
+	if fd := ownDescriptorsFD.Load(); fd != 0 {
+		return int(fd), nil
+	}
+	fd, err := unix.Open("/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil && !ownDescriptorsFD.CompareAndSwap(0, int64(fd)) {
+		unix.Close(fd)
+		return ownDescriptors()
+	}
+	return fd, err // which another time may find a descriptor
+}
+
+var ownDescriptorsFD atomic.Int64 // 0: not opened yet
 
 // reopen opens the inode of an O_PATH descriptor for I/O. On a network volume
 // it is this that revalidates what the node has cached of the file.

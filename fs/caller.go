@@ -2,7 +2,9 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/google/uuid"
@@ -37,7 +39,7 @@ func (s Scope) NeedsHostPIDs() bool {
 type caller struct {
 	owner    lockmgr.Owner
 	holder   lockmgr.Holder
-	selfWait func() bool // see lockmgr.Request
+	selfWait func(context.Context) bool // see lockmgr.Request
 }
 
 // openOwner names the owner of an open in scope handle: each is its own.
@@ -57,18 +59,22 @@ func processOwner(p lockmgr.Process) lockmgr.Owner {
 }
 
 // caller finds out who made a request. A caller without a living process (the
-// kernel itself, or one that has died since) counts by itself. n is the file
+// kernel itself, or one that has died since) counts by itself; one that cannot be
+// found out, for want of descriptors or memory, is an error. n is the file
 // that the caller is ready to wait for, nil if it is not.
-func (f *FS) caller(in *fuse.InHeader, n *node, scope Scope, single func(lockmgr.Process) lockmgr.Owner) caller {
+func (f *FS) caller(in *fuse.InHeader, n *node, scope Scope, single func(lockmgr.Process) lockmgr.Owner) (caller, error) {
 	c := caller{holder: lockmgr.Holder{UID: in.Uid}}
 	p, err := f.callers.Lookup(int(in.Pid))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return c, fmt.Errorf("whose request it is cannot be found out: %w", err)
+	}
 	if err == nil {
 		c.holder.PID, c.holder.Comm, c.holder.Pod = p.Process.PID, p.Comm, p.Pod
 		if p.Pod != "" && f.podName != nil {
 			c.holder.PodName, c.holder.Container = f.podName(p)
 		}
 		if n != nil && f.dev != "" {
-			c.selfWait = func() bool { return f.familyHasOpen(p.Process.PID, n) }
+			c.selfWait = func(ctx context.Context) bool { return f.familyHasOpen(ctx, in, p.Process.PID, n) }
 		}
 	}
 	switch {
@@ -81,23 +87,18 @@ func (f *FS) caller(in *fuse.InHeader, n *node, scope Scope, single func(lockmgr
 	default: // no pod: its processes have nothing in common
 		c.owner = processOwner(p.Process)
 	}
-	return c
+	return c, nil
 }
 
 // familyHasOpen reports whether a process, or one it descends from, itself has
 // the file open for write: it would wait for itself. Who once opened the file
 // does not matter, descriptors are handed on.
-func (f *FS) familyHasOpen(pid int, n *node) bool {
-	file := procid.File{Dev: f.dev, Ino: n.inode.ino}
-	if f.procs.HasOpen(pid, file, f.readLocks) {
-		return true
+func (f *FS) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int, n *node) bool {
+	if f.families.reenter(ctx, in) != nil {
+		return false
 	}
-	for _, p := range f.procs.Ancestors(pid) {
-		if f.procs.HasOpen(p.PID, file, f.readLocks) {
-			return true
-		}
-	}
-	return false
+	defer f.families.leave(in.Unique)
+	return f.procs.FamilyHasOpen(ctx, pid, procid.File{Dev: f.dev, Ino: n.inode.ino}, f.readLocks)
 }
 
 func (c caller) request(keys []lockmgr.Key, queue bool, wait time.Duration) lockmgr.Request {

@@ -2,11 +2,13 @@ package fs
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/internal/procid"
 	"github.com/lockfs/lockfs/lockmgr"
@@ -42,6 +44,44 @@ func fakeProc(t *testing.T, threads ...fakeThread) procid.Proc {
 	return procid.Proc{Root: root}
 }
 
+func callerOf(t *testing.T, f *FS, in *fuse.InHeader, scope Scope, single func(lockmgr.Process) lockmgr.Owner) caller {
+	t.Helper()
+	c, err := f.caller(in, nil, scope, single)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// A caller whose process cannot be looked at for want of descriptors is not taken
+// for another owner: it would wait for its own lock, or write beside its own pod's.
+func TestCallerWithoutDescriptors(t *testing.T) {
+	f := &FS{scope: ScopeAuto, log: slog.New(slog.DiscardHandler)}
+	f.openGates()
+	in := &fuse.InHeader{Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
+	callerOf(t, f, in, ScopeAuto, openOwner)
+	f.callers.Close() // and with it what it remembers
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := f.caller(in, nil, ScopeAuto, openOwner)
+	hold, s := f.try(nil, in, ScopeAuto)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if errno(err) != fuse.Status(unix.EMFILE) || c.owner != "" {
+		t.Errorf("it is %q, %v", c.owner, err)
+	}
+	if hold != nil || s != fuse.Status(unix.EMFILE) {
+		t.Errorf("a request without a key: %v", s)
+	}
+	callerOf(t, f, in, ScopeAuto, openOwner)
+}
+
 // Who is the same owner as whom, in each scope.
 func TestScopes(t *testing.T) {
 	const (
@@ -66,7 +106,7 @@ func TestScopes(t *testing.T) {
 	} {
 		f := &FS{scope: scope, callers: procid.Cache{Proc: procs}}
 		owner := func(tid uint32) lockmgr.Owner {
-			return f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, nil, f.scope, openOwner).owner
+			return callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, f.scope, openOwner).owner
 		}
 		var want [5]string
 		fmt.Sscan(same, &want[0], &want[1], &want[2], &want[3], &want[4])
@@ -80,14 +120,14 @@ func TestScopes(t *testing.T) {
 	// In scope handle a call without a handle is the process's.
 	f := &FS{scope: ScopeHandle, callers: procid.Cache{Proc: procs}}
 	call := func(tid uint32) lockmgr.Owner {
-		return f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, nil, f.scope, f.callOwner).owner
+		return callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, f.scope, f.callOwner).owner
 	}
 	nobody, again := call(gone), call(gone)
 	if call(10) != call(11) || call(10) == call(20) || nobody == again {
 		t.Error("calls without a handle are not the process's")
 	}
 
-	c := f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: 11, Owner: fuse.Owner{Uid: 7}}}, nil, f.scope, openOwner)
+	c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 11, Owner: fuse.Owner{Uid: 7}}}, f.scope, openOwner)
 	if c.holder.PID != 10 || c.holder.UID != 7 || c.holder.Comm != "prog (x) y" || c.holder.Pod == "" {
 		t.Errorf("people are told %+v", c.holder)
 	}
@@ -110,12 +150,12 @@ func TestHolderNamesItsPod(t *testing.T) {
 			}
 			return "team-a/web-0", "main"
 		}
-		c := f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: 10}}, nil, ScopeAuto, openOwner)
+		c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 10}}, ScopeAuto, openOwner)
 		if c.owner != "pod "+uid || c.holder.Pod != uid || (c.holder.PodName == "team-a/web-0") != known || (c.holder.Container == "main") != known {
 			t.Errorf("with names known: %v, the caller is %+v", known, c)
 		}
 	}
-	if c := f.caller(&fuse.InHeader{Caller: fuse.Caller{Pid: 20}}, nil, ScopeAuto, openOwner); c.holder.PodName != "" {
+	if c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 20}}, ScopeAuto, openOwner); c.holder.PodName != "" {
 		t.Errorf("outside of pods: %+v", c.holder)
 	}
 }

@@ -131,7 +131,10 @@ func (c *creation) create(cancel <-chan struct{}, key lockmgr.Key, out *fuse.Cre
 // file of that name: when that is there, there is no more to wait for.
 func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	f, keys, scope := c.fs, c.fs.toLock([]lockmgr.Key{key}), c.fs.scopeAt(key.Path)
-	caller := f.caller(&c.in.InHeader, nil, scope, openOwner)
+	caller, err := f.caller(&c.in.InHeader, nil, scope, openOwner)
+	if err != nil {
+		return nil, f.refused(&c.in.InHeader, key, err, fuse.EBUSY)
+	}
 	if hold := c.visit.fetch(caller.owner, scope, lockmgr.Exclusive, keys); hold != nil {
 		return hold, fuse.OK
 	}

@@ -80,9 +80,10 @@ type FS struct {
 
 	// volume is for requests that work in the volume, closing for those by which
 	// programs let go of files: a lock must not wait for what others read. notices
-	// is for what makes the kernel send such requests, and waits for them.
-	volume, closing, notices *gate
-	bereaved                 chan struct{} // full while as many handles are bereaved as may be at once
+	// is for what makes the kernel send such requests, and waits for them; families
+	// for the question whether an open waits for itself.
+	volume, closing, notices, families *gate
+	bereaved                           chan struct{} // full while as many handles are bereaved as may be at once
 
 	nodes   *nodes
 	handles table[handle]

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -13,17 +14,20 @@ const (
 	closingSize = 64  // as many as the kernel sends of RELEASE: MaxBackground
 	noticesSize = 32
 	bereaving   = 16
+	// familiesSize bounds who reads through /proc, which takes CPU time and no more.
+	familiesSize = 8
 )
 
 func (f *FS) openGates() {
 	f.volume = newGate(volumeSize, f.payer, f.killed, f.log)
 	f.closing = newGate(closingSize, f.payer, f.exiting, f.log)
 	f.notices = newGate(noticesSize, f.payer, f.killed, f.log)
+	f.families = newGate(familiesSize, f.payer, f.killed, slog.New(slog.DiscardHandler))
 	f.bereaved = make(chan struct{}, bereaving)
 }
 
 func (f *FS) shutGates() {
-	for _, g := range []*gate{f.volume, f.closing, f.notices} {
+	for _, g := range []*gate{f.volume, f.closing, f.notices, f.families} {
 		g.close()
 	}
 }

@@ -1,6 +1,8 @@
 package fs
 
 import (
+	"slices"
+
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
@@ -250,7 +252,10 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 
 // try takes keys for one call, without a place in the line.
 func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, scope Scope, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-	c := f.caller(in, nil, scope, f.callOwner)
+	c, err := f.caller(in, nil, scope, f.callOwner)
+	if err != nil {
+		return nil, f.refused(in, slices.Concat(keys, []lockmgr.Key{{}})[0], err, fuse.EBUSY)
+	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
 	hold, err := f.acquire(ctx, in, c.request(keys, false, f.nameWait))

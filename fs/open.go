@@ -168,7 +168,10 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 		return fuse.EROFS, false
 	}
 	o.scope = f.scopeAt(path)
-	o.caller = f.caller(&o.in.InHeader, n, o.scope, openOwner)
+	var err error
+	if o.caller, err = f.caller(&o.in.InHeader, n, o.scope, openOwner); err != nil {
+		return f.refused(&o.in.InHeader, lockmgr.Key{Kind: lockmgr.File, Path: path}, err, fuse.EBUSY), false
+	}
 	l, s, err := f.lockFile(n, path, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 		return o.lock(cancel, path, keys)
 	})

@@ -54,5 +54,9 @@ func (f *FS) lockInode(cancel <-chan struct{}, in *fuse.InHeader, dir *node, st 
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	return f.acquire(ctx, in, f.caller(in, nil, f.scope, openOwner).request([]lockmgr.Key{key}, false, f.nameWait))
+	caller, err := f.caller(in, nil, f.scope, openOwner)
+	if err != nil {
+		return nil, err
+	}
+	return f.acquire(ctx, in, caller.request([]lockmgr.Key{key}, false, f.nameWait))
 }

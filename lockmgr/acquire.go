@@ -17,8 +17,8 @@ type Request struct {
 	// SelfWait reports whether the caller, or one that it descends from, itself
 	// keeps the keys from being free, so that waiting would be for ever. It is
 	// called, once, only for a request that queues and finds the keys held on
-	// this mount. nil means no.
-	SelfWait func() bool
+	// this mount, and returns soon after ctx has ended. nil means no.
+	SelfWait func(ctx context.Context) bool
 	// Holder is what people will see; Owner, Session, Node and Since are
 	// filled in.
 	Holder Holder
@@ -180,7 +180,7 @@ func (m *Manager) acquire(ctx context.Context, r *request) error {
 		if r.mayWaitForItself(wait) {
 			r.asked = true
 			m.mu.Unlock()
-			itself := r.SelfWait()
+			itself := r.SelfWait(ctx)
 			m.mu.Lock()
 			if itself {
 				return fmt.Errorf("%w: %s", ErrDeadlock, wait.key())

@@ -105,7 +105,7 @@ func TestStepsOfALine(t *testing.T) {
 			asked := make([]int, n)
 			wg := f.inLine(f.t.Context(), n, func(i int) lockmgr.Request {
 				req := open(fmt.Sprint("w", i), -1, "f")
-				req.SelfWait = func() bool { asked[i]++; return false }
+				req.SelfWait = func(context.Context) bool { asked[i]++; return false }
 				return req
 			}, f.granted)
 			f.svc.Connect()
@@ -201,7 +201,7 @@ func TestAncestorGetsTheLockLater(t *testing.T) {
 		synctest.Wait()
 		req := open("child", -1, "f")
 		asked := false
-		req.SelfWait = func() bool { asked = true; return true }
+		req.SelfWait = func(context.Context) bool { asked = true; return true }
 		got := make(chan error, 1)
 		go func() {
 			_, err := f.m.Acquire(f.t.Context(), req)

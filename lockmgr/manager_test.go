@@ -264,29 +264,47 @@ func TestCancelledWait(t *testing.T) {
 	})
 }
 
+// The answer is not waited for by a request that is over.
+func TestAskedWhetherItWaitsForItself(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(open("parent", 0, "f"))
+		defer h.Release()
+		ctx, cancel := context.WithCancel(f.t.Context())
+		r := open("stranger", -1, "f")
+		r.SelfWait = func(ctx context.Context) bool {
+			cancel()
+			<-ctx.Done()
+			return false
+		}
+		if _, err := f.m.Acquire(ctx, r); !errors.Is(err, context.Canceled) {
+			f.t.Errorf("interrupted: %v", err)
+		}
+	})
+}
+
 func TestDeadlockIsRefused(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		h := f.must(open("parent", 0, "f"))
 		asked := 0
 		r := open("child", -1, "f")
-		r.SelfWait = func() bool { asked++; return true }
+		r.SelfWait = func(context.Context) bool { asked++; return true }
 		f.fails(r, lockmgr.ErrDeadlock, 0)
 		r = open("stranger", time.Second, "f")
-		r.SelfWait = func() bool { asked++; return false }
+		r.SelfWait = func(context.Context) bool { asked++; return false }
 		f.fails(r, lockmgr.ErrContended, time.Second)
 		if asked != 2 {
 			t.Errorf("asked %d times, want once a request", asked)
 		}
 		// Who does not wait does not wait for itself.
 		r = try("child", file("f"))
-		r.SelfWait = func() bool { t.Error("asked"); return true }
+		r.SelfWait = func(context.Context) bool { t.Error("asked"); return true }
 		f.fails(r, lockmgr.ErrContended, 0)
 		r = open("child", 0, "f")
-		r.SelfWait = func() bool { t.Error("asked"); return true }
+		r.SelfWait = func(context.Context) bool { t.Error("asked"); return true }
 		f.fails(r, lockmgr.ErrContended, 0)
 		h.Release()
 		r = open("child", -1, "f")
-		r.SelfWait = func() bool { t.Error("asked"); return true }
+		r.SelfWait = func(context.Context) bool { t.Error("asked"); return true }
 		f.must(r).Release()
 	})
 }

@@ -1,6 +1,7 @@
 package procid
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,14 +26,22 @@ func TestHasOpen(t *testing.T) {
 	self := os.Getpid()
 	file := File{Dev: fmt.Sprintf("%d:%d", st.Dev>>8&0xfff, st.Dev&0xff), Ino: st.Ino}
 	var p Proc
-	if !p.HasOpen(self, file, false) {
+	if !p.FamilyHasOpen(t.Context(), self, file, false) {
 		t.Error("we have it open for write")
 	}
-	if p.HasOpen(self, File{Dev: "0:0", Ino: file.Ino}, false) {
+	if p.FamilyHasOpen(t.Context(), self, File{Dev: "0:0", Ino: file.Ino}, false) {
 		t.Error("an inode of another file system counts")
 	}
-	if p.HasOpen(1, file, false) || p.HasOpen(1<<22, file, false) {
+	if p.FamilyHasOpen(t.Context(), 1, file, false) || p.FamilyHasOpen(t.Context(), 1<<22, file, false) {
 		t.Error("others have it open")
+	}
+	if !p.FamilyHasOpen(t.Context(), startSleep(t).Process.Pid, file, false) {
+		t.Error("its parent has it open")
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if p.FamilyHasOpen(over, self, file, false) {
+		t.Error("it looks on after the end of the context")
 	}
 	w.Close()
 	r, err := os.Open(name)
@@ -40,8 +49,33 @@ func TestHasOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if p.HasOpen(self, file, false) {
+	if p.FamilyHasOpen(t.Context(), self, file, false) {
 		t.Error("a reader counts")
+	}
+}
+
+// A family of very many descriptors is not looked through.
+func TestFamilyOfManyDescriptors(t *testing.T) {
+	root := t.TempDir()
+	fdinfo := filepath.Join(root, "7", "fdinfo")
+	if err := os.MkdirAll(fdinfo, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	table := filepath.Join(root, "7", "mountinfo")
+	if err := os.WriteFile(table, []byte("22 27 0:20 / /view rw - fuse.lockfs /src rw\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for fd := range 2 * maxDescriptors {
+		if err := os.WriteFile(filepath.Join(fdinfo, fmt.Sprint(fd)), []byte("flags:\t0100001\nmnt_id:\t22\nino:\t5\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, left := Proc{Root: root}, maxDescriptors
+	if p.hasOpen(t.Context(), 7, File{Dev: "0:20", Ino: 6}, false, &left) || left != 0 {
+		t.Errorf("%d of %d descriptors were left out", left, maxDescriptors)
+	}
+	if left = 1; !p.hasOpen(t.Context(), 7, File{Dev: "0:20", Ino: 5}, false, &left) {
+		t.Error("the first one is not looked at")
 	}
 }
 
