@@ -218,3 +218,26 @@ func TestImage(t *testing.T) {
 		}
 	}
 }
+
+// The Job that cleans a node up sees what the DaemonSet has made there, and unmounts
+// for the node.
+func TestCleanupManifest(t *testing.T) {
+	job := manifests(t, "deploy/daemonset/cleanup.yaml")[0].Spec.Template.Spec
+	daemon, _ := daemon(t)
+	if cmd, rest, err := newRoot().Find(job.Containers[0].Args); err != nil || cmd.Name() != "cleanup" || len(rest) != 0 {
+		t.Errorf("it runs %q: %v", job.Containers[0].Args, err)
+	}
+	for _, dir := range cleaned {
+		same := func(m volumeMount) bool { return m.MountPath == dir }
+		i := slices.IndexFunc(job.Containers[0].VolumeMounts, same)
+		j := slices.IndexFunc(daemon.Containers[0].VolumeMounts, same)
+		if i < 0 || j < 0 || job.Containers[0].VolumeMounts[i] != daemon.Containers[0].VolumeMounts[j] {
+			t.Errorf("%s is not there as the daemon has it", dir)
+		}
+		for _, v := range job.Volumes {
+			if v.Name == job.Containers[0].VolumeMounts[i].Name && v.HostPath.Path != dir {
+				t.Errorf("%s is %s of the node", dir, v.HostPath.Path)
+			}
+		}
+	}
+}

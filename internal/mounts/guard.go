@@ -3,6 +3,7 @@ package mounts
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,21 +14,27 @@ const immutable = 0x10
 // Guard closes the bare directory below a mount, so that no program runs
 // without the view while it is away: mode 0 keeps users from reading it, which
 // would show an empty volume, and immutable (chattr +i) keeps root too from
-// writing to it. Call it before the mount. Only chattr -i and chmod take it
-// back. set reports that the directory was not guarded before.
+// writing to it. Call it before the mount. Only 'lockfs cleanup', or chattr -i and
+// chmod, take it back. set reports that the directory was not guarded before.
 func Guard(mountpoint string) (set bool, err error) {
 	fd, err := unix.Open(mountpoint, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false, fmt.Errorf("open %s: %w", mountpoint, err)
 	}
 	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return false, fmt.Errorf("stat %s: %w", mountpoint, err)
-	}
-	flags, flagsErr := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
-	if st.Mode&0o7777 == 0 && flagsErr == nil && flags&immutable != 0 {
-		return false, nil
+	return guard(fd, mountpoint)
+}
+
+// GuardFile is Guard for an open directory.
+func GuardFile(dir *os.File) error {
+	_, err := guard(int(dir.Fd()), dir.Name())
+	return err
+}
+
+func guard(fd int, mountpoint string) (set bool, err error) {
+	guarded, flags, flagsErr, err := look(fd, mountpoint)
+	if err != nil || guarded {
+		return false, err
 	}
 	if flagsErr == nil && flags&immutable != 0 { // an immutable directory keeps its mode
 		if err := setFlags(fd, flags&^immutable); err != nil {
@@ -45,6 +52,31 @@ func Guard(mountpoint string) (set bool, err error) {
 		return false, fmt.Errorf("make %s immutable: %w", mountpoint, err)
 	}
 	return true, nil
+}
+
+// Unguard takes the flag of a guarded directory off, so that it can be removed, and
+// reports whether it was one. Others that are immutable are left: Guard did not make
+// them so.
+func Unguard(dir *os.File) (was bool, err error) {
+	fd := int(dir.Fd())
+	was, flags, _, err := look(fd, dir.Name())
+	if err != nil || !was {
+		return false, err
+	}
+	if err := setFlags(fd, flags&^immutable); err != nil {
+		return true, fmt.Errorf("set the flags of %s: %w", dir.Name(), err)
+	}
+	return true, nil
+}
+
+// look reports whether a directory is guarded, and its flags, where there are any.
+func look(fd int, name string) (guarded bool, flags uint32, flagsErr, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return false, 0, nil, fmt.Errorf("stat %s: %w", name, err)
+	}
+	flags, flagsErr = unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
+	return st.Mode&0o7777 == 0 && flagsErr == nil && flags&immutable != 0, flags, flagsErr, nil
 }
 
 func setFlags(fd int, flags uint32) error {

@@ -34,6 +34,38 @@ func open(path string) (*location, error) {
 
 func (l *location) close() { l.file.Close() }
 
+// Resolve returns a directory's absolute path without symbolic links. It may be a dead mount.
+func Resolve(path string) (string, error) {
+	l, err := open(path)
+	if err != nil {
+		return "", err
+	}
+	defer l.close()
+	return l.path, nil
+}
+
+// OpenBare opens a directory. It fails with a *MountedError when that is one in a view.
+func OpenBare(path string) (*os.File, error) {
+	l, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	m, err := l.mount()
+	if err == nil && m.FSType == FSType {
+		err = &MountedError{Mount: m}
+	}
+	if err != nil {
+		return nil, err
+	}
+	// The very directory that was looked at.
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", l.file.Fd()), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), l.path), nil
+}
+
 // mount returns the mount by which the path was reached.
 func (l *location) mount() (Mount, error) {
 	id, err := l.mountID()

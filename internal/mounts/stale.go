@@ -35,6 +35,13 @@ func ClearStale(mountpoint string) error {
 	}
 }
 
+// Served reports whether somebody serves the lockfs mount at mountpoint, as far as can
+// be told. It asks the view, which may ask its SOURCE, and so may hang.
+func Served(mountpoint string) bool {
+	_, ok, err := stale(mountpoint)
+	return !ok || err != nil
+}
+
 // stale returns the dead lockfs mount at path, and whether there is one.
 func stale(path string) (Mount, bool, error) {
 	l, err := open(path)
