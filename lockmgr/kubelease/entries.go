@@ -54,14 +54,22 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 const peeksPerSecond = 5
 
 // Rivals is lockmgr.Backend's. It reads the key's own Lease, a few times a second
-// at most; else, and of directories, it has what the watch has shown. Errors:
+// at most; else, and of directories, it has what the watch has shown. While there is no
+// watch, whoever comes more often waits for his turn to read. Errors:
 // ErrUnavailable, wrapping ctx's if that ended the call.
 func (b *Backend) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, error) {
 	if err := b.mirrored(ctx); err != nil {
 		return nil, err
 	}
 	gone := false
-	if k.Kind != lockmgr.Tree && b.peeks.TryAccept() {
+	peek := k.Kind != lockmgr.Tree && b.peeks.TryAccept()
+	if k.Kind != lockmgr.Tree && !peek && !b.mirror.connected() {
+		if err := b.peeks.Wait(ctx); err != nil {
+			return nil, fmt.Errorf("%w: reading who has %s: %w", lockmgr.ErrUnavailable, k, err)
+		}
+		peek = true
+	}
+	if peek {
 		o, err := b.get(ctx, b.names.lock(k))
 		if err != nil {
 			return nil, fmt.Errorf("reading who has %s: %w", k, err)

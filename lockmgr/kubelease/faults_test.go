@@ -361,3 +361,25 @@ func TestHeldIsNotLimited(t *testing.T) {
 		t.Fatalf("Held: %v, %v", held, err)
 	}
 }
+
+// Without a watch, who has a file is read, however often that is asked.
+func TestRivalsWithoutWatch(t *testing.T) {
+	name, l := newName(), &link{}
+	other, b := open(t, newBackend(t, name)), newBackendAt(t, l.to(as(mountUser)), name)
+	open(t, b)
+	l.obey(func(c *call) fate {
+		if c.verb == "watch" || c.verb == "list" {
+			return cut
+		}
+		return passed
+	})
+	eventually(t, "its watch has ended", func() bool { kubelease.BreakWatch(b); return !kubelease.Connected(b) })
+	for range 8 {
+		g := must(t, other, lockmgr.NoWait, file("f"))[0]
+		list, err := b.Rivals(within(t, patience), file("f"))
+		if err != nil || len(list) != 1 || list[0].Token != g.Token {
+			t.Fatalf("Rivals: %v, %v, want token %d", list, err, g.Token)
+		}
+		release(t, other, g)
+	}
+}
