@@ -60,12 +60,32 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 // write puts data where the program means it: at the file's own end if it
 // appends, for the offset is where the kernel believes the end to be.
 func (h *handle) write(in *fuse.WriteIn, data []byte) (int, error) {
-	if in.Flags&unix.O_APPEND != 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
+	switch {
+	case in.WriteFlags&fuse.WRITE_CACHE != 0:
+		return len(data), h.store(data, int64(in.Offset))
+	case in.Flags&unix.O_APPEND != 0:
 		return ignoringEINTR(func() (int, error) {
 			return unix.Pwritev2(h.fd, [][]byte{data}, 0, unix.RWF_APPEND)
 		})
 	}
 	return ignoringEINTR(func() (int, error) { return unix.Pwrite(h.fd, data, int64(in.Offset)) })
+}
+
+// store writes all of a mapping's pages, or fails. A program that writes is told
+// how much was written; of pages the kernel heeds, and tells msync, fsync and
+// close, errors alone.
+func (h *handle) store(data []byte, off int64) error {
+	for len(data) > 0 {
+		n, err := ignoringEINTR(func() (int, error) { return unix.Pwrite(h.fd, data, off) })
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return unix.EIO
+		}
+		data, off = data[n:], off+int64(n)
+	}
+	return nil
 }
 
 // change runs a change of an open file's bytes. It waits while the session is
