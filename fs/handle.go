@@ -23,8 +23,7 @@ type handle struct {
 	// nil once a READ has shown that the kernel has done so, or if it did not.
 	fills atomic.Pointer[version]
 
-	dirty atomic.Bool // see Sync; false if nothing is to be flushed
-
+	unflushed unflushed
 	// uses counts the requests that use fd, and one for the handle being
 	// open: RELEASE can overtake requests on the same handle. At 0 it is closed.
 	uses atomic.Int64

@@ -99,8 +99,7 @@ func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do fun
 		return errno(err)
 	}
 	return f.guarded(h.hold, func() error {
-		f.writing(h)
-		if err := do(); err != nil {
+		if err := f.tracked(h, do); err != nil {
 			return err
 		}
 		return f.written(h)
@@ -200,7 +199,7 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 		return fuse.OK // the program has ended; RELEASE flushes before the lock goes
 	}
 	defer f.closing.leave(in.Unique)
-	err := h.flush()
+	err := errors.Join(h.unflushed.owed(), h.flush())
 	if !f.backing.isLocal(h.node.inode.dev) {
 		err = errors.Join(err, closeDuplicate(h.fd))
 	}
@@ -234,10 +233,11 @@ func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	if h.hold != nil && h.hold.Lost() {
 		return fuse.EIO
 	}
+	sync := unix.Fsync
 	if in.FsyncFlags&fsyncDataOnly != 0 {
-		return errno(unix.Fdatasync(h.fd))
+		sync = unix.Fdatasync
 	}
-	return errno(unix.Fsync(h.fd))
+	return errno(errors.Join(h.unflushed.owed(), sync(h.fd)))
 }
 
 const fsyncDataOnly = 1 // FUSE_FSYNC_FDATASYNC

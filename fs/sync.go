@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,12 +23,33 @@ const (
 	SyncAlways Sync = "always" // nothing: each write is on the volume before it returns
 )
 
-// writing notes that the handle is about to have unwritten bytes: before the
-// write, so that whoever flushes the view meanwhile finds it.
-func (f *FS) writing(h *handle) {
-	if f.sync == SyncClose {
-		h.dirty.Store(true)
+// unflushed is what a handle has written and not flushed.
+type unflushed struct {
+	landing  sync.RWMutex // read-locked by writes under way
+	dirty    atomic.Bool  // something may be to be flushed
+	flushing sync.Mutex   // held by a flush until it has ended
+	failed   atomic.Pointer[error]
+}
+
+// owed returns, once, the error of a flush that no program had asked for: for the
+// kernel's record of the open file it has been told.
+func (u *unflushed) owed() error {
+	if err := u.failed.Swap(nil); err != nil {
+		return *err
 	}
+	return nil
+}
+
+// tracked runs a change of a handle's bytes: from its begin on a flush finds it, and
+// waits for it.
+func (f *FS) tracked(h *handle, change func() error) error {
+	if f.sync != SyncClose {
+		return change()
+	}
+	h.unflushed.landing.RLock()
+	defer h.unflushed.landing.RUnlock()
+	h.unflushed.dirty.Store(true)
+	return change()
 }
 
 // written brings a write to the volume if that is not to wait.
@@ -38,9 +60,17 @@ func (f *FS) written(h *handle) error {
 	return nil
 }
 
-// flush brings what was written to the volume, if there may be anything.
+// flush brings what was written to the volume, if there may be anything. When it
+// returns nothing is left that was begun before it was called: others flush the
+// handle at the same time, and others write.
 func (h *handle) flush() error {
-	if !h.dirty.Swap(false) {
+	u := &h.unflushed
+	u.flushing.Lock()
+	defer u.flushing.Unlock()
+	u.landing.Lock()
+	dirty := u.dirty.Swap(false)
+	u.landing.Unlock()
+	if !dirty {
 		return nil
 	}
 	return unix.Fdatasync(h.fd)
@@ -63,7 +93,7 @@ func (f *FS) flushOnTrouble(ctx context.Context) {
 		var wg sync.WaitGroup
 		slots := make(chan struct{}, flushers)
 		for _, h := range f.handles.all() {
-			if !h.dirty.Load() {
+			if !h.unflushed.dirty.Load() {
 				continue
 			}
 			slots <- struct{}{}
@@ -83,8 +113,7 @@ func (f *FS) flushOpen(h *handle) {
 	}
 	defer h.leave()
 	if err := h.flush(); err != nil {
-		// The program is told by its next fsync or close, as the
-		// kernel keeps the error for each open file.
+		h.unflushed.failed.Store(&err) // for the program's next fsync or close
 		f.log.Warn("cannot flush an open file", slog.Any("error", err))
 	}
 }
