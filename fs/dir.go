@@ -113,9 +113,14 @@ func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Stat
 		}
 		d.rest, d.next = nil, in.Offset
 	}
-	for {
+	for added := false; ; added = true {
 		if len(d.rest) == 0 {
 			n, err := ignoringEINTR(func() (int, error) { return unix.Getdents(d.fd, d.buf[:]) })
+			if err != nil && added {
+				// The kernel hears of those, whose lookups are counted. It asks
+				// for more, and is told then.
+				return fuse.OK
+			}
 			if err != nil {
 				return errno(err)
 			}

@@ -16,20 +16,43 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 		return nil, fuse.EBADF
 	}
 	defer h.leave()
-	if h.mode == lockmgr.Shared && h.hold != nil {
-		// Somebody may be writing by now.
-		if err := f.await(cancel, &in.InHeader, h); err != nil {
-			return nil, errno(err)
-		}
-	}
-	h.filling()
-	n, err := ignoringEINTR(func() (int, error) { return unix.Pread(h.fd, buf[:min(len(buf), int(in.Size))], int64(in.Offset)) })
-	if err != nil {
-		return nil, errno(err)
+	n := 0
+	s := f.reading(cancel, &in.InHeader, h, func() (err error) {
+		h.filling()
+		n, err = ignoringEINTR(func() (int, error) { return unix.Pread(h.fd, buf[:min(len(buf), int(in.Size))], int64(in.Offset)) })
+		return err
+	})
+	if !s.Ok() {
+		return nil, s
 	}
 	// A vector is written as it is; for other results go-fuse sets up a pipe first,
 	// and takes it down again.
 	return fuse.ReadResultVector([][]byte{buf[:n]}), fuse.OK
+}
+
+// reading runs a read of an open file. Under a lock of readers somebody may be
+// writing once it is lost, so that it must be good before and after.
+func (f *FS) reading(cancel <-chan struct{}, in *fuse.InHeader, h *handle, read func() error) fuse.Status {
+	if h.readable() != nil {
+		if err := f.await(cancel, in, h); err != nil {
+			return errno(err)
+		}
+	}
+	if err := read(); err != nil {
+		return errno(err)
+	}
+	if h.readable() == nil {
+		return fuse.OK
+	}
+	return errno(f.await(cancel, in, h))
+}
+
+// readable reports whether nobody writes to the file, if that was asked for.
+func (h *handle) readable() error {
+	if h.mode != lockmgr.Shared || h.hold == nil {
+		return nil
+	}
+	return h.hold.Check()
 }
 
 // Write answers write, and the kernel writing back dirty pages of a mapping:
@@ -148,14 +171,24 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	}
 	defer from.leave()
 	var n int
-	s := f.change(cancel, &in.InHeader, to, func() error {
-		return f.clearing(to.node, to.fd, &in.InHeader, func() (err error) {
-			offIn, offOut := int64(in.OffIn), int64(in.OffOut)
-			n, err = ignoringEINTR(func() (int, error) {
-				return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, int(min(in.Len, maxCopy)), 0)
-			})
+	copying := func() (err error) {
+		if err := from.readable(); err != nil { // we may have waited for the other's lock
 			return err
+		}
+		offIn, offOut := int64(in.OffIn), int64(in.OffOut)
+		n, err = ignoringEINTR(func() (int, error) {
+			return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, int(min(in.Len, maxCopy)), 0)
 		})
+		return err
+	}
+	s := f.reading(cancel, &in.InHeader, from, func() error {
+		s := f.change(cancel, &in.InHeader, to, func() error {
+			return f.clearing(to.node, to.fd, &in.InHeader, copying)
+		})
+		if !s.Ok() {
+			return unix.Errno(s)
+		}
+		return nil
 	})
 	if !s.Ok() {
 		return 0, s
@@ -165,18 +198,17 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 }
 
 // Lseek answers SEEK_DATA and SEEK_HOLE; the kernel does the others.
-func (f *FS) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
+func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
 		return fuse.EBADF
 	}
 	defer h.leave()
-	off, err := unix.Seek(h.fd, int64(in.Offset), int(in.Whence))
-	if err != nil {
-		return errno(err)
-	}
-	out.Offset = uint64(off)
-	return fuse.OK
+	return f.reading(cancel, &in.InHeader, h, func() error {
+		off, err := unix.Seek(h.fd, int64(in.Offset), int(in.Whence))
+		out.Offset = uint64(off)
+		return err
+	})
 }
 
 // Flush answers each close() of each duplicate of a descriptor. It tells the

@@ -169,6 +169,9 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 	case "copy": // N bytes of FD to Off of itself
 		var from int64
 		r.N, err = unix.CopyFileRange(c.FD, &from, c.FD, &c.Off, c.N, 0)
+	case "copy to": // N bytes of FD to the descriptor Flags
+		var from, to int64
+		r.N, err = unix.CopyFileRange(c.FD, &from, c.Flags, &to, c.N, 0)
 	case "umask":
 		unix.Umask(c.Mode)
 	case "become": // user and group N, and member of group Off if it is not 0

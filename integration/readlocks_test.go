@@ -83,5 +83,11 @@ func TestLostReadLock(t *testing.T) {
 	eventually(t, "the reader gets EIO", func() bool {
 		return p.do(call{Op: "pread", FD: fd, N: 4}).Errno == unix.EIO
 	})
+	p.fails(call{Op: "seek", FD: fd, Flags: unix.SEEK_DATA}, unix.EIO)
+	to := p.open(a.path("copy"), wronly|create) // under a lock that is good
+	p.fails(call{Op: "copy to", FD: fd, Flags: to, N: 4}, unix.EIO)
+	if got := v.read("copy"); got != "" {
+		t.Errorf("%q was copied", got)
+	}
 	p.must(call{Op: "close", FD: fd})
 }
