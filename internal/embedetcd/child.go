@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -61,7 +62,7 @@ func runChild(dir string) int {
 	}()
 
 	rpc := make(chan *grpc.Server, 1)
-	cfg := etcdConfig(dir, lg)
+	cfg := ordinary.etcdConfig(dir, lg)
 	cfg.ServiceRegister = func(s *grpc.Server) { rpc <- s }
 	e, err := embed.StartEtcd(cfg) // removes a stale socket: we hold the flock
 	if err != nil {
@@ -72,6 +73,9 @@ func runChild(dir string) int {
 		lg.Error("cannot set the mode of the socket", zap.Error(err))
 		return 1
 	}
+	stopped := make(chan struct{})
+	var keeping sync.WaitGroup
+	keeping.Go(func() { ordinary.keep(e, lg, stopped) })
 	select {
 	case err := <-e.Err():
 		lg.Error("etcd failed", zap.Error(err))
@@ -81,6 +85,8 @@ func runChild(dir string) int {
 		return 1
 	case <-stop:
 	}
+	close(stopped)
+	keeping.Wait()
 	level.SetLevel(zap.FatalLevel) // what breaks off now is meant to
 	select {
 	case s := <-rpc:
@@ -92,7 +98,7 @@ func runChild(dir string) int {
 }
 
 // etcdConfig is an etcd of one member for one machine.
-func etcdConfig(dir string, lg *zap.Logger) *embed.Config {
+func (b bounds) etcdConfig(dir string, lg *zap.Logger) *embed.Config {
 	// 64 MB, twice, are much for a user's state directory.
 	wal.SegmentSizeBytes = 8 << 20
 
@@ -118,7 +124,10 @@ func etcdConfig(dir string, lg *zap.Logger) *embed.Config {
 	// no follower has to catch up, but a takeover reads all that is kept: about
 	// a second for 300,000 revisions.
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModePeriodic, "15s"
-	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = 5000, 100
+	// The log is kept from the last snapshot but one: its requests may be large.
+	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = 500, 100
+	cfg.QuotaBackendBytes = b.quota
+	cfg.MaxWalFiles = 0 // not by etcd, which ends when it finds one removed: see bounds.purge
 
 	// cfg.UnsafeNoFsync stays off: a lock acknowledged and then forgotten by a
 	// power cut is harmless, but an etcd whose files are torn does not start.

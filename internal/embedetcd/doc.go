@@ -47,6 +47,13 @@
 //   - The machine restarts: the data of the last boot is used again. Leases of
 //     mounts that are no more expire one TTL after the first start.
 //
+// # Size
+//
+// Nobody looks after it, so it does so itself, once a second: a database of 64 MiB
+// drops its history, and gives its free space back; the log goes as far as the last
+// snapshot but one, of 500 requests. At its quota, 256 MiB, it takes nothing new
+// until that has made room, which ends the alarm.
+//
 // # Security
 //
 // Only unix sockets, never TCP: Dir has mode 0700 and the socket 0600. There

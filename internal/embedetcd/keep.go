@@ -1,0 +1,99 @@
+package embedetcd
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+)
+
+// bounds keep the files of an etcd small that has no operator, whatever is written.
+type bounds struct {
+	// tidy is the size of the database from which on history is dropped at once,
+	// and space that nothing uses is given back.
+	tidy int64
+	// quota is the size at which etcd takes nothing new. What lives is far below it,
+	// so it is reached by history, and left again by dropping that.
+	quota int64
+	// wals is how many files of the log stay that etcd does not need any more.
+	wals int
+	// every is how often all that is looked at.
+	every time.Duration
+}
+
+var ordinary = bounds{tidy: 64 << 20, quota: 256 << 20, wals: 1, every: time.Second}
+
+// keep looks after the files until stop is closed.
+func (b bounds) keep(e *embed.Etcd, lg *zap.Logger, stop <-chan struct{}) {
+	tick := time.NewTicker(b.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		b.purge(e.Server.Cfg.WALDir(), lg)
+		if err := b.shrink(e); err != nil {
+			lg.Warn("cannot make room in the database", zap.Error(err))
+		}
+	}
+}
+
+// shrink compacts a database that has grown, gives its free space back if there is
+// more of it than of the rest, and ends the alarm if it was at its quota.
+func (b bounds) shrink(e *embed.Etcd) error {
+	s := e.Server
+	full := slices.ContainsFunc(s.Alarms(), func(a *pb.AlarmMember) bool { return a.Alarm == pb.AlarmType_NOSPACE })
+	if !full && s.Backend().Size() < b.tidy {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if rev := s.KV().Rev(); rev > s.KV().FirstRev() {
+		// Physical: the space is free when it returns. It fails if somebody was faster.
+		_, err := s.Compact(ctx, &pb.CompactionRequest{Revision: rev, Physical: true})
+		if err != nil && !full {
+			return err
+		}
+	}
+	if be := s.Backend(); be.Size() > 2*be.SizeInUse() || full {
+		if err := s.Defragment(); err != nil {
+			return err
+		}
+	}
+	if !full || s.Backend().Size() > b.quota*3/4 {
+		return nil // what lives is too much: until some of it is gone
+	}
+	_, err := s.Alarm(ctx, &pb.AlarmRequest{
+		Action: pb.AlarmRequest_DEACTIVATE, Alarm: pb.AlarmType_NOSPACE, MemberID: uint64(s.MemberID())})
+	return err
+}
+
+// purge removes the files of the log that were let go of after a snapshot, as etcd
+// does, which does so every 30 s only.
+func (b bounds) purge(dir string, lg *zap.Logger) {
+	names, err := fileutil.ReadDir(dir, fileutil.WithExt(".wal")) // in order of age
+	if err != nil {
+		lg.Warn("cannot look for old files of the log", zap.Error(err))
+		return
+	}
+	for len(names) > b.wals {
+		name := filepath.Join(dir, names[0])
+		names = names[1:]
+		f, err := fileutil.TryLockFile(name, os.O_WRONLY, fileutil.PrivateFileMode)
+		if err != nil {
+			return // in use, and so are those that came later
+		}
+		if err := os.Remove(name); err != nil {
+			lg.Warn("cannot remove an old file of the log", zap.Error(err))
+		}
+		f.Close()
+	}
+}
