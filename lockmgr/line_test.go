@@ -247,7 +247,7 @@ type counting struct {
 	listings atomic.Int64
 }
 
-func (c *counting) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, error) {
+func (c *counting) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, error) {
 	c.listings.Add(1)
-	return c.tap.Entries(ctx, prefix)
+	return c.tap.Rivals(ctx, k)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -59,6 +60,9 @@ type muster struct {
 }
 
 func (m *muster) commit(t *txn) (*clientv3.TxnResponse, error) {
+	if !comparesEpoch(t) {
+		return t.send()
+	}
 	if m.sent.Add(1) == m.want {
 		close(m.come)
 	}
@@ -96,11 +100,10 @@ func TestPlacedWithoutEpoch(t *testing.T) {
 			// The copy is made old, by an unrelated directory, while nothing stands.
 			release(t, other, must(t, other, lockmgr.Retry, tree("unrelated"))...)
 			theirs := must(t, other, lockmgr.Retry, c.theirs)
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			if !c.conflict {
-				ctx = within(t, patience)
-			}
-			grants, err := s.Acquire(ctx, request(wait, c.ours))
+			ctx, cancel := context.WithCancel(within(t, patience))
+			req := request(wait, c.ours)
+			req.Waits = cancel // it has found that it is in conflict
+			grants, err := s.Acquire(ctx, req)
 			cancel()
 			if granted := err == nil; granted == c.conflict || err != nil && !errors.Is(err, lockmgr.ErrContended) {
 				t.Errorf("%s %v beside %v: %v", name, c.ours, c.theirs, err)
@@ -131,18 +134,20 @@ type restless struct {
 }
 
 func (r *restless) commit(t *txn) (*clientv3.TxnResponse, error) {
-	for _, c := range t.cmps {
-		if strings.HasSuffix(string(c.KeyBytes()), "/epoch") {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.sent.Add(1)
-			if _, err := r.etcd.Put(t.ctx, r.etcd.admin("epoch"), ""); err != nil {
-				return nil, err
-			}
-			break
+	if comparesEpoch(t) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.sent.Add(1)
+		if _, err := r.etcd.Put(t.ctx, r.etcd.admin("epoch"), ""); err != nil {
+			return nil, err
 		}
 	}
 	return t.send()
+}
+
+// comparesEpoch reports whether a Txn is an acquisition's.
+func comparesEpoch(t *txn) bool {
+	return slices.ContainsFunc(t.cmps, func(c clientv3.Cmp) bool { return strings.HasSuffix(string(c.KeyBytes()), "/epoch") })
 }
 
 // A request too large to be put without the epoch that never finds it as it was
