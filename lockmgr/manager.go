@@ -31,7 +31,7 @@ type Config struct {
 	AnswerTimeout time.Duration
 	// KeysPerSession is how many locks are acquired on one session before another
 	// is opened, more or less: to end one with 10,000 stalls every writer of the
-	// lock service's for 0.3 s. 0 means 1,000.
+	// lock service's for 0.3 s, and to renew one costs 0.05 % of a core. 0 means 2,500.
 	KeysPerSession int
 	// CloseGrace; 0 means DefaultCloseGrace.
 	CloseGrace time.Duration
@@ -111,7 +111,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		cfg.AnswerTimeout = cfg.Renew.TTL / 8
 	}
 	if cfg.KeysPerSession == 0 {
-		cfg.KeysPerSession = 1000
+		cfg.KeysPerSession = 2500
 	}
 	if cfg.CloseGrace == 0 {
 		cfg.CloseGrace = DefaultCloseGrace

@@ -9,7 +9,7 @@ import (
 
 // settleFor is what locks get before their cost is measured: what is done once
 // for a lock that is held for long is done by then.
-const settleFor = 5 * time.Second
+const settleFor = 10 * time.Second
 
 // openers is how many locks are taken at once.
 const openers = 64

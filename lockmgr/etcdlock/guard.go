@@ -16,7 +16,7 @@ import (
 // 50,000 open files do not take more than those of 10,000.
 const (
 	missEvery  = 4 * time.Second
-	missAtOnce = 10
+	missAtOnce = 4
 )
 
 // missPause is how long a session waits before it looks.
