@@ -156,6 +156,10 @@ func (b backing) resolveAsking(path string) (fd int, err error) {
 
 // statNow returns the attributes of name in a directory as the volume has them.
 func (b backing) statNow(d dirName) (st unix.Stat_t, err error) {
+	if !d.dir.enter() {
+		return st, unix.ESTALE
+	}
+	defer d.dir.leave()
 	if !b.isLocal(d.dir.inode.dev) {
 		err = ask(d.dir.fd, d.name)
 	}
@@ -163,6 +167,28 @@ func (b backing) statNow(d dirName) (st unix.Stat_t, err error) {
 		err = unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	}
 	return st, err
+}
+
+// bears reports whether d is a name of the file i now; with an error it is not known.
+func (b backing) bears(i inode, d dirName) (bool, error) {
+	if !d.dir.enter() {
+		return false, unix.ESTALE
+	}
+	defer d.dir.leave()
+	if !b.isLocal(d.dir.inode.dev) { // it may believe the name otherwise
+		if err := ask(d.dir.fd, ""); err != nil {
+			return false, err
+		}
+	}
+	var st unix.Stat_t
+	switch err := unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW); err {
+	case nil:
+		return inodeOf(&st) == i, nil
+	case unix.ENOENT:
+		return false, nil
+	default:
+		return false, err
+	}
 }
 
 // ask makes a network volume's client ask for the attributes of name in a

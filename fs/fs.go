@@ -220,6 +220,10 @@ func (f *FS) relocate(n *node) error {
 // currentPath asks the backing's kernel where an inode is now. It is a hint,
 // to be proved like any other.
 func (f *FS) currentPath(n *node) (string, error) {
+	if !n.enter() {
+		return "", unix.ESTALE
+	}
+	defer n.leave()
 	var st unix.Stat_t
 	if err := unix.Fstat(n.fd, &st); err != nil {
 		return "", err

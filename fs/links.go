@@ -105,13 +105,10 @@ func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node) ([]lock
 	return links, add(keys[0].Path, &st)
 }
 
-// isNamed reports whether d is a name of the file.
+// isNamed reports whether d is, for sure, a name of the file.
 func (f *FS) isNamed(n *node, d dirName) bool {
-	if !f.backing.isLocal(d.dir.inode.dev) {
-		_ = ask(d.dir.fd, "") // it may believe the name otherwise
-	}
-	var st unix.Stat_t
-	return unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && inodeOf(&st) == n.inode
+	is, err := f.backing.bears(n.inode, d)
+	return is && err == nil
 }
 
 // trueName returns a name that the file has.

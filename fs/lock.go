@@ -55,10 +55,11 @@ func (f *FS) mend(dir *node) bool {
 // next, the names that led to a file which the volume does not have any more.
 func (f *FS) doubtNames(n *node) {
 	for range maxDepth {
-		if n = f.nodes.nameOf(n).dir; n == nil {
+		if n = f.nodes.nameOf(n).dir; n == nil || !n.enter() {
 			return
 		}
 		_ = ask(n.fd, "")
+		n.leave()
 	}
 }
 

@@ -22,7 +22,7 @@ func inodeOf(st *unix.Stat_t) inode { return inode{st.Dev, st.Ino} }
 type node struct {
 	id    uint64
 	inode inode
-	fd    int // O_PATH; closed when the kernel forgets the node
+	fd    int // O_PATH; see enter
 	dir   bool
 
 	// GUARDED_BY(nodes.mu)
@@ -32,6 +32,11 @@ type node struct {
 	alias   dirName   // another name of a file that has several
 	moved   time.Time // when its name was last seen to have changed
 	retired bool      // a lock was lost on it: it opens no more
+
+	// uses counts who uses fd, and one for the kernel's knowing the node. At 0 fd
+	// is closed, and its number may be another file's.
+	uses   atomic.Int64
+	closer *closer
 
 	mappable atomic.Int64 // how many handles a mapping of which can be stored to
 	stalled  atomic.Int64 // how many writes wait for the session
@@ -49,6 +54,29 @@ type node struct {
 	// holds are those of the handles that may write, and of the opens that are
 	// about to be such. They follow the file's names. GUARDED_BY(mu)
 	holds map[*lockmgr.Hold]struct{}
+}
+
+// enter begins a use of the node's descriptor; false means that it is closed. The
+// kernel does not forget a node while it asks for something of it. Whoever has
+// found the node by another, as a directory in which that has or had a name,
+// has to enter: the kernel may have forgotten it long ago.
+func (n *node) enter() bool {
+	for {
+		uses := n.uses.Load()
+		if uses == 0 {
+			return false
+		}
+		if n.uses.CompareAndSwap(uses, uses+1) {
+			return true
+		}
+	}
+}
+
+// leave ends a use.
+func (n *node) leave() {
+	if n.uses.Add(-1) == 0 {
+		n.closer.close(n.fd)
+	}
 }
 
 // lost reports whether one of the node's holds is lost.
@@ -110,6 +138,7 @@ const rootID = 1
 
 func newNodes(rootFD int, i inode, pool *Pool) *nodes {
 	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1}
+	root.uses.Store(1)
 	t := &nodes{
 		byID:    map[uint64]*node{rootID: root},
 		byInode: map[inode]*node{root.inode: root},
@@ -117,6 +146,7 @@ func newNodes(rootFD int, i inode, pool *Pool) *nodes {
 		pool:    pool,
 		crowd:   make(chan struct{}, 1),
 	}
+	root.closer = &t.closer
 	t.count.Store(1)
 	pool.join(t)
 	return t
@@ -154,6 +184,8 @@ func (t *nodes) learn(parent *node, name string, fd int, st *unix.Stat_t) *node 
 		unix.Close(fd)
 	} else {
 		n = &node{id: t.nextID, inode: i, fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR}
+		n.uses.Store(1)
+		n.closer = &t.closer
 		t.nextID++
 		t.byID[n.id] = n
 		t.byInode[i] = n
@@ -195,7 +227,7 @@ func (t *nodes) forget(id, count uint64) {
 	}
 	t.mu.Unlock()
 	if last {
-		t.closer.close(n.fd)
+		n.leave()
 		t.pool.used.Add(-1)
 	}
 }
@@ -205,7 +237,9 @@ func (t *nodes) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, n := range t.byID {
-		unix.Close(n.fd)
+		if n.uses.Add(-1) == 0 {
+			unix.Close(n.fd)
+		}
 	}
 	clear(t.byID)
 	clear(t.byInode)
@@ -220,6 +254,16 @@ func (t *nodes) renamed(n *node, from, to dirName) {
 		n.alias = last // the file has several names, and lost another
 	}
 	n.parent, n.name, n.moved = to.dir, to.name, time.Now()
+	t.mu.Unlock()
+}
+
+// named notes one more name of a file.
+func (t *nodes) named(n *node, d dirName) {
+	t.mu.Lock()
+	if last := (dirName{n.parent, n.name}); last != d && last.dir != nil {
+		n.alias = last
+	}
+	n.parent, n.name = d.dir, d.name
 	t.mu.Unlock()
 }
 
