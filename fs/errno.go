@@ -50,6 +50,19 @@ func errno(err error) fuse.Status {
 	return fuse.EIO
 }
 
+// isRefusal reports whether a volume's error says that it has not done what it
+// was asked for, and will not. Any other may come from a client that gave up, on
+// a call that is made in the end.
+func isRefusal(err error) bool {
+	switch err {
+	case unix.EPERM, unix.EACCES, unix.EROFS, unix.ENOENT, unix.ESTALE, unix.EEXIST, unix.ENOTEMPTY, unix.ENOTDIR, unix.EISDIR,
+		unix.EXDEV, unix.EINVAL, unix.ENAMETOOLONG, unix.ELOOP, unix.EMLINK, unix.EBUSY, unix.ETXTBSY, unix.ENOSPC, unix.EDQUOT,
+		unix.ENOSYS, unix.EOPNOTSUPP:
+		return true
+	}
+	return false
+}
+
 // refused says why a lock was not taken, where the errno cannot. contended is
 // the errno of contention: EBUSY, or EAGAIN where the caller asked not to wait.
 func (f *FS) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fuse.Status) fuse.Status {

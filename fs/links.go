@@ -166,11 +166,13 @@ func (f *FS) inherit(l *nameLock, gone dirName, file *unix.Stat_t, heirs []dirNa
 	return fuse.OK
 }
 
-// share gives the holds of a file locks that via has.
-func (n *node) share(via *lockmgr.Hold, keys ...lockmgr.Key) {
+// share gives the holds of a file a lock that via has. It returns those which
+// did not have it.
+func (n *node) share(via *lockmgr.Hold, k lockmgr.Key) (widened []*lockmgr.Hold) {
 	for _, h := range n.allHolds() {
-		for _, k := range keys {
-			h.Share(k, via)
+		if h.Share(k, via) {
+			widened = append(widened, h)
 		}
 	}
+	return widened
 }

@@ -169,9 +169,12 @@ type dirName struct {
 
 // nameLock is the locks of names, for the length of one call.
 type nameLock struct {
-	hold *lockmgr.Hold
-	keys []lockmgr.Key // in the order of the names, then those of inodes
+	hold  *lockmgr.Hold
+	names []dirName
+	keys  []lockmgr.Key // in the order of the names, then those of inodes
 }
+
+func (l *nameLock) name(i int) *lockedName { return &lockedName{l.names[i], l.keys[i]} }
 
 // lockNames locks names, of files or of directories with all below, and proves
 // that the directories they are in are where their paths say.
@@ -198,7 +201,7 @@ func (f *FS) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmg
 }
 
 func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName) (*nameLock, fuse.Status) {
-	l := &nameLock{}
+	l := &nameLock{names: names}
 	for _, d := range names {
 		if f.hidden(d.dir, d.name) {
 			return nil, fuse.EPERM

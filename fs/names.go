@@ -32,39 +32,12 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 	if st, err = f.backing.statNow(gone); err != nil {
 		return errno(err)
 	}
-	defer f.freezeNames(&st)()
+	n := f.nodes.find(inodeOf(&st))
+	defer freezeNames(n)()
 	if s := f.inherit(l, gone, &st, heirs, l.keys[1:]); !s.Ok() {
 		return s
 	}
-	if s := f.guardedAs(in, l.hold, func() error { return unix.Unlinkat(dir.fd, name, 0) }); !s.Ok() {
-		return s
-	}
-	f.unnamed(&st, gone, l.keys[0])
-	return fuse.OK
-}
-
-// freezeNames keeps holds from being added to a file that is about to get or to
-// lose a name, until the returned function is called.
-func (f *FS) freezeNames(st *unix.Stat_t) func() {
-	n := f.nodes.find(inodeOf(st))
-	if n == nil {
-		return func() {}
-	}
-	n.naming.Lock()
-	return n.naming.Unlock
-}
-
-// unnamed lets the holds of a file that has lost a name give up that name's
-// lock: the name may be used for another file now.
-func (f *FS) unnamed(st *unix.Stat_t, gone dirName, was lockmgr.Key) {
-	n := f.nodes.find(inodeOf(st))
-	if n == nil {
-		return
-	}
-	f.nodes.unname(n, gone)
-	for _, h := range n.allHolds() {
-		h.Drop(was)
-	}
+	return f.changeNames(in, l, func() error { return unix.Unlinkat(dir.fd, name, 0) }, fate{file: n, loses: l.name(0)})
 }
 
 // Rmdir removes a directory while nobody has a file below it open for write.
@@ -120,11 +93,16 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	if st.Nlink > 0 && !f.isNamed(n, names[len(names)-1]) {
 		return stale // who holds the name it has now may write to it
 	}
-	defer f.freezeNames(&st)()
-	n.share(l.hold, l.keys...)
-	s = f.guardedAs(&in.InHeader, l.hold, func() error {
+	file := f.nodes.find(n.inode) // not n, if a lock was lost on that
+	defer freezeNames(file)()
+	if file != nil {
+		for _, k := range l.keys[1:] {
+			file.share(l.hold, k)
+		}
+	}
+	s = f.changeNames(&in.InHeader, l, func() error {
 		return unix.Linkat(unix.AT_FDCWD, procPath(n.fd), dir.fd, name, unix.AT_SYMLINK_FOLLOW)
-	})
+	}, fate{file: file, gets: l.name(0)})
 	if !s.Ok() {
 		return s
 	}
@@ -184,29 +162,30 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	if kind != kindOf(from, to) {
 		return stale // a directory took a file's place, or the other way round
 	}
-	rename := func() error { return unix.Renameat2(oldDir.fd, oldName, newDir.fd, newName, uint(in.Flags)) }
-	if err == nil && inodeOf(&srcSt) == inodeOf(&dstSt) {
-		return errno(f.as(&in.InHeader, 0, rename)) // of one file: changes nothing
+	rename := func() error {
+		return unix.Renameat2(oldDir.fd, oldName, newDir.fd, newName, uint(in.Flags))
 	}
-	if err == nil && kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {
-		defer f.freezeNames(&dstSt)()
+	replaces := err == nil
+	if replaces && inodeOf(&srcSt) == inodeOf(&dstSt) {
+		return f.guardedAs(&in.InHeader, l.hold, rename) // of one file: changes nothing
+	}
+	exchange := in.Flags&unix.RENAME_EXCHANGE != 0
+	moved := fate{file: f.nodes.find(inodeOf(&srcSt)), loses: l.name(0), gets: l.name(1)}
+	if !replaces {
+		defer freezeNames(moved.file)()
+		return f.changeNames(&in.InHeader, l, rename, moved)
+	}
+	replaced := fate{file: f.nodes.find(inodeOf(&dstSt)), loses: l.name(1)}
+	if exchange {
+		replaced.gets = l.name(0)
+	}
+	defer freezeNames(moved.file, replaced.file)()
+	if kind == lockmgr.File && !exchange {
 		if s := f.inherit(l, to, &dstSt, heirs, l.keys[2:]); !s.Ok() {
 			return s
 		}
 	}
-	s = f.guardedAs(&in.InHeader, l.hold, rename)
-	if !s.Ok() {
-		return s
-	}
-	f.moved(l.hold, &srcSt, l.keys[0], l.keys[1], from, to)
-	switch {
-	case err != nil: // nothing was there
-	case in.Flags&unix.RENAME_EXCHANGE != 0:
-		f.moved(l.hold, &dstSt, l.keys[1], l.keys[0], to, from)
-	default:
-		f.unnamed(&dstSt, to, l.keys[1])
-	}
-	return fuse.OK
+	return f.changeNames(&in.InHeader, l, rename, moved, replaced)
 }
 
 // kindOf says how two names are locked for a rename: as trees if either is a
@@ -220,17 +199,4 @@ func kindOf(names ...dirName) lockmgr.Kind {
 		}
 	}
 	return lockmgr.File
-}
-
-// moved makes the node of a file that was renamed, and its holds, follow its
-// name. via holds both names' locks.
-func (f *FS) moved(via *lockmgr.Hold, st *unix.Stat_t, old, now lockmgr.Key, from, to dirName) {
-	n := f.nodes.find(inodeOf(st))
-	if n == nil {
-		return
-	}
-	f.nodes.renamed(n, from, to)
-	for _, h := range n.allHolds() {
-		h.Rekey(old, now, via)
-	}
 }

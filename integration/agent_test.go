@@ -150,6 +150,8 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		err = unix.Unlink(c.Path)
 	case "rename":
 		err = unix.Rename(c.Path, c.Path2)
+	case "exchange":
+		err = unix.Renameat2(unix.AT_FDCWD, c.Path, unix.AT_FDCWD, c.Path2, unix.RENAME_EXCHANGE)
 	case "link":
 		err = unix.Link(c.Path, c.Path2)
 	case "name": // gives FD the name Path
@@ -496,9 +498,15 @@ func (a *agent) signal() {
 // within reports whether one of the agent's threads is in a system call.
 func (a *agent) within(number int) bool {
 	a.t.Helper()
-	found, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", a.pid()))
+	return isWithin(a.t, a.pid(), number)
+}
+
+// isWithin reports whether a thread of a process is in a system call.
+func isWithin(t *testing.T, pid, number int) bool {
+	t.Helper()
+	found, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
 	if err != nil {
-		a.t.Fatal(err)
+		t.Fatal(err)
 	}
 	for _, name := range found {
 		b, _ := os.ReadFile(name)

@@ -171,36 +171,20 @@ func (h *Hold) Release() {
 	h.released = true
 }
 
-// Rekey makes h keep to, which via holds too, in place of from: the file was
-// renamed. It does nothing for a hold that does not have from.
-func (h *Hold) Rekey(from, to Key, via *Hold) {
+// Share makes h keep k, which via holds, as well: the file has got one more name,
+// or is about to. It reports whether h has it now and had it not. What is not
+// void, and of via's owner, gets it: nobody else may have what via holds.
+func (h *Hold) Share(k Key, via *Hold) bool {
 	m := h.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i, j := h.find(from), via.find(to)
-	if i < 0 || j < 0 || h.released {
-		return
+	i := via.find(k)
+	if i < 0 || h.owner != via.owner || h.released || h.Lost() || h.Unlocked() || h.find(k) >= 0 {
+		return false
 	}
-	old, l := h.locks[i], via.locks[j]
-	if h.Lost() || h.find(to) >= 0 { // a void hold takes no living lock
-		h.locks = slices.Delete(h.locks, i, i+1)
-	} else {
-		h.locks[i] = l
-		l.holds[h] = struct{}{}
-		h.rely(l.sess)
-	}
-	m.drop(old, h)
-}
-
-// Share makes h keep k, which via holds, as well: the file gets one more name.
-func (h *Hold) Share(k Key, via *Hold) {
-	m := h.m
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if i := via.find(k); i >= 0 && !h.released && !h.Lost() && !h.Unlocked() && h.find(k) < 0 {
-		h.join(via.locks[i])
-		h.rely(via.locks[i].sess)
-	}
+	h.join(via.locks[i])
+	h.rely(via.locks[i].sess)
+	return true
 }
 
 // Drop makes h give up k: the file has lost that name. A hold without keys

@@ -476,8 +476,7 @@ func TestUnlocked(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		h, locked := f.m.Unlocked("a"), f.must(open("a", 0, "f", "g"))
 		h.Share(file("f"), locked)
-		h.Rekey(file("f"), file("g"), locked)
-		locked.Rekey(file("f"), file("g"), h)
+		locked.Share(file("g"), h)
 		if h.Token(file("f")) != 0 || locked.Token(file("f")) == 0 || h.Owner() != "a" || !h.Unlocked() || locked.Unlocked() {
 			f.t.Error("a hold without locks has got one, or has taken one")
 		}
@@ -541,12 +540,18 @@ func TestReleaseVerifiesTheOwner(t *testing.T) {
 	})
 }
 
-func TestRekeyAndDrop(t *testing.T) {
+// A file that is renamed is locked by both names, and then by the new one.
+func TestShareAndDrop(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		h := f.must(open("a", 0, "tmp"))
 		via := f.must(try("a", file("tmp"), file("f")))
-		h.Rekey(file("tmp"), file("f"), via)
+		if !h.Share(file("f"), via) || h.Share(file("f"), via) {
+			f.t.Error("it is not said whether the hold has got a key")
+		}
 		via.Release()
+		f.fails(open("b", 0, "f"), lockmgr.ErrContended, 0)
+		f.fails(open("b", 0, "tmp"), lockmgr.ErrContended, 0)
+		h.Drop(file("tmp"))
 		f.must(open("b", time.Second, "tmp")).Release()
 		f.fails(open("b", 0, "f"), lockmgr.ErrContended, 0)
 		if h.Token(file("f")) == 0 || h.Token(file("tmp")) != 0 || h.Check() != nil {
@@ -581,6 +586,20 @@ func TestShare(t *testing.T) {
 	})
 }
 
+// A lock is not shared with another owner's hold: of a file that is just being
+// opened, say, and of which the path is not proved yet.
+func TestShareIsOfOneOwner(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h, via := f.must(open("b", 0, "f")), f.must(open("a", 0, "g"))
+		if h.Share(file("g"), via) || h.Token(file("g")) != 0 {
+			f.t.Error("two owners have one lock")
+		}
+		via.Release()
+		f.must(open("c", time.Second, "g")).Release()
+		h.Release()
+	})
+}
+
 // A hold that was lost does not take a living lock with it by a rename.
 func TestLostHoldTakesNoLock(t *testing.T) {
 	inBubble(t, func(f *fixture) {
@@ -588,7 +607,9 @@ func TestLostHoldTakesNoLock(t *testing.T) {
 		f.svc.Expire(f.svc.last())
 		synctest.Wait()
 		via := f.must(try("a", file("old"), file("new")))
-		h.Rekey(file("old"), file("new"), via)
+		if h.Share(file("new"), via) {
+			f.t.Error("it is said to")
+		}
 		via.Release()
 		f.must(open("b", time.Second, "new")).Release()
 		h.Release()

@@ -69,7 +69,8 @@ func TestKeysOfOneFileShareASession(t *testing.T) {
 		if n := len(f.svc.sessions); n != 1 {
 			f.t.Errorf("%d sessions, want 1", n)
 		}
-		h.Rekey(file("f"), file("h"), more)
+		h.Share(file("h"), more)
+		h.Drop(file("f"))
 		more.Release()
 		other.Release()
 		if h.Token(file("h")) == 0 || h.Check() != nil {
@@ -89,7 +90,8 @@ func TestHoldOnTwoSessions(t *testing.T) {
 				f.t.Fatalf("%d sessions, want 2", n)
 			}
 			rename := f.must(open("a", time.Second, "f", "g")) // both are there
-			h.Rekey(file("f"), file("g"), rename)
+			h.Share(file("g"), rename)
+			h.Drop(file("f"))
 			rename.Release()
 			second.Release()
 			synctest.Wait()

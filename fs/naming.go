@@ -1,0 +1,100 @@
+package fs
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// What a call has made of names is read from the volume, not from the call's
+// answer: a rename is answered with EIO because the deadline has passed, or
+// because a network volume's client gave up, and was made all the same. So the
+// holds of its files get the locks of all names that these may have after the
+// call before it, and give up those that the files do not have after it. Too
+// many locks are safe.
+
+// lockedName is a name, and its lock.
+type lockedName struct {
+	dirName
+	key lockmgr.Key
+}
+
+// fate is what a call may make of a file's names.
+type fate struct {
+	file        *node // nil if the kernel does not know it, so that nobody here has it open
+	gets, loses *lockedName
+}
+
+// changeNames runs a call that changes the names of files as the caller, under
+// the locks of these names. The files' names are frozen.
+func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fates ...fate) fuse.Status {
+	widened := make([][]*lockmgr.Hold, len(fates))
+	for i, t := range fates {
+		if t.file != nil && t.gets != nil {
+			widened[i] = t.file.share(l.hold, t.gets.key)
+		}
+	}
+	over := true // what is not made now will not be
+	s := f.guarded(l.hold, func() error {
+		err := f.as(in, 0, call)
+		over = err == nil || isRefusal(err) || f.backing.isLocal(l.names[0].dir.inode.dev)
+		return err
+	})
+	for i, t := range fates {
+		if t.file != nil {
+			f.follow(t, widened[i], over)
+		}
+	}
+	return s
+}
+
+// follow makes the node of a file, and its holds, follow the names that it has
+// after a call. widened are the holds that were given the lock of the name that
+// it gets.
+func (f *FS) follow(t fate, widened []*lockmgr.Hold, over bool) {
+	n, got, lost := t.file, false, false
+	if t.gets != nil {
+		is, err := f.backing.bears(n.inode, t.gets.dirName)
+		if got = is; !is && err == nil && over {
+			drop(widened, t.gets.key)
+		}
+	}
+	if t.loses != nil {
+		is, err := f.backing.bears(n.inode, t.loses.dirName)
+		if lost = !is && err == nil; lost {
+			drop(n.allHolds(), t.loses.key)
+		}
+	}
+	switch {
+	case got && lost:
+		f.nodes.renamed(n, t.loses.dirName, t.gets.dirName)
+	case got:
+		f.nodes.named(n, t.gets.dirName)
+	case lost:
+		f.nodes.unname(n, t.loses.dirName)
+	}
+}
+
+func drop(holds []*lockmgr.Hold, k lockmgr.Key) {
+	for _, h := range holds {
+		h.Drop(k)
+	}
+}
+
+// freezeNames keeps holds from being added to files that are about to get or to
+// lose names, until the returned function is called. Some may be nil.
+func freezeNames(files ...*node) (thaw func()) {
+	files = slices.DeleteFunc(files, func(n *node) bool { return n == nil })
+	slices.SortFunc(files, func(a, b *node) int { return cmp.Compare(a.id, b.id) })
+	for _, n := range files {
+		n.naming.Lock()
+	}
+	return func() {
+		for _, n := range files {
+			n.naming.Unlock()
+		}
+	}
+}
