@@ -4,7 +4,8 @@ package main
 // names, opened, linked, renamed and unlinked through two mounts by programs of
 // two owners. The lock service is one that works: a key is free or another's.
 // Between any two steps of a request others take theirs, so every check that is
-// made before the lock has to be made again under it.
+// made before the lock has to be made again under it. The volume may fail a change
+// of names that it has made, or makes later.
 
 const (
 	maxNames   = 3
@@ -21,6 +22,7 @@ func inodeKey(n int8) keys { return 1 << (maxNames + n - 1) }
 type linksWorld struct {
 	threads []linksThread
 	first   [maxNames]int8 // which inode each name has in the beginning, 0: none
+	faults  bool           // the volume fails changes of names
 	mut     string
 }
 
@@ -57,11 +59,17 @@ type linksCall struct {
 	next   int8 // in ops
 }
 
+// linksLate is a change of names that the volume has failed, and may yet make.
+// It concerns the files that are open then: it is not made any more once
+// somebody else has got a lock of it, or has opened its file.
+type linksLate struct{ op, x, y, n, m int8 }
+
 type linksState struct {
 	names [maxNames]int8 // the directory on the volume
 	known [2][maxInodes + 1]keys
 	hold  [maxThreads]linksHold
 	call  [maxThreads]linksCall
+	late  linksLate
 }
 
 func (w *linksWorld) start() linksState { return linksState{names: w.first} }
@@ -172,3 +180,30 @@ func (w *linksWorld) changing(s *linksState, t int, n int8) bool {
 
 // end takes a call to its end.
 func (s *linksState) end(t int) { s.call[t] = linksCall{next: s.call[t].next} }
+
+// change makes a change of names, of the file n, if it can be made.
+func (s *linksState) change(op, x, y, n int8) {
+	switch {
+	case op == linking && s.names[y] == 0 && s.nlink(n) > 0:
+		s.names[y] = n
+	case op == unlinking && s.names[x] == n:
+		s.names[x] = 0
+	case op == renaming && s.names[x] == n:
+		s.names[x], s.names[y] = 0, n
+	}
+}
+
+// lapse forgets the late change if it concerns keys.
+func (s *linksState) lapse(k keys) {
+	l := s.late
+	if l.op == nothing {
+		return
+	}
+	concerned := nameKey(l.x) | nameKey(l.y) | inodeKey(l.n)
+	if l.m != 0 {
+		concerned |= inodeKey(l.m)
+	}
+	if k&concerned != 0 {
+		s.late = linksLate{}
+	}
+}

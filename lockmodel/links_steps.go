@@ -5,6 +5,12 @@ import "fmt"
 const letters = "abc"
 
 func (w *linksWorld) steps(s linksState, to func(linksState, step)) {
+	if l := s.late; l.op != nothing {
+		n := s
+		n.change(l.op, l.x, l.y, l.n)
+		n.late = linksLate{}
+		to(n, step{"volume", "makes the change that it has failed", true})
+	}
 	for t := range w.threads {
 		who := fmt.Sprintf("thread %d (owner %c)", t, 'X'+rune(w.threads[t].owner))
 		do := func(what string, maybe bool, f func(n *linksState, c *linksCall, h *linksHold)) {
@@ -105,8 +111,9 @@ func (w *linksWorld) opening(s *linksState, t int, do linksDo) {
 	switch c.at {
 	case 0:
 		if w.free(s, t, c.want) {
-			do("is granted what it asked for", false, func(_ *linksState, c *linksCall, h *linksHold) {
+			do("is granted what it asked for", false, func(n *linksState, c *linksCall, h *linksHold) {
 				h.keys, c.at = c.want, 1
+				n.lapse(c.want)
 			})
 		}
 	case 1:
@@ -121,6 +128,7 @@ func (w *linksWorld) opening(s *linksState, t int, do linksDo) {
 		if w.mut == "lateknown" {
 			do("registers its hold, opens", false, func(n *linksState, _ *linksCall, h *linksHold) {
 				h.known, h.open = true, true
+				n.lapse(inodeKey(h.inode))
 				n.end(t)
 			})
 			return
@@ -149,6 +157,7 @@ func (w *linksWorld) prove(s *linksState, t int, do linksDo) {
 	default:
 		do("proves the path, opens", false, func(n *linksState, _ *linksCall, h *linksHold) {
 			h.open = true
+			n.lapse(inodeKey(h.inode))
 			n.end(t)
 		})
 	}
@@ -166,7 +175,10 @@ func (w *linksWorld) naming(s *linksState, t int, do linksDo) {
 			quit("EBUSY")
 			return
 		}
-		do("takes the locks", false, func(_ *linksState, c *linksCall, _ *linksHold) { c.hold, c.at = c.want, 1 })
+		do("takes the locks", false, func(n *linksState, c *linksCall, _ *linksHold) {
+			c.hold, c.at = c.want, 1
+			n.lapse(c.want)
+		})
 	case 1: // looks again, gives locks to the holds that are there
 		n := *s
 		if w.mut == "norelook" {
@@ -181,20 +193,30 @@ func (w *linksWorld) naming(s *linksState, t int, do linksDo) {
 		n.call[t].at = 2
 		do("looks again, shares its locks with open handles", false, func(s *linksState, _ *linksCall, _ *linksHold) { *s = n })
 	case 2:
-		do("changes the directory", false, func(n *linksState, c *linksCall, _ *linksHold) {
-			switch c.op {
-			case linking:
-				n.names[c.y] = c.n
-			case unlinking:
-				n.names[c.x] = 0
-			case renaming:
-				n.names[c.x], n.names[c.y] = 0, c.n
-			}
-			c.at = 3
-		})
-	case 3:
-		do("moves the handles along, releases", false, func(n *linksState, _ *linksCall, _ *linksHold) {
-			w.moved(n, t)
+		made := func(n *linksState, c *linksCall) { n.change(c.op, c.x, c.y, c.n) }
+		do("changes the directory", false, func(n *linksState, c *linksCall, _ *linksHold) { made(n, c); c.at = 3 })
+		if !w.faults {
+			return
+		}
+		do("fails", true, func(_ *linksState, c *linksCall, _ *linksHold) { c.at = 3 })
+		if w.mut == "trusting" { // else it is no matter what is answered
+			do("changes the directory, and fails", true, func(n *linksState, c *linksCall, _ *linksHold) {
+				w.undo(n, t)
+				made(n, c)
+				n.end(t)
+			})
+		}
+		if s.late.op == nothing {
+			do("fails, and nobody knows how", true, func(n *linksState, c *linksCall, _ *linksHold) {
+				n.late = linksLate{c.op, c.x, c.y, c.n, c.m}
+				if c.at = 4; w.mut == "narrowing" {
+					c.at = 3
+				}
+			})
+		}
+	case 3, 4:
+		do("looks what it has changed, moves the handles along, releases", false, func(n *linksState, c *linksCall, _ *linksHold) {
+			w.follow(n, t, c.at == 3)
 			n.end(t)
 		})
 	}
@@ -249,36 +271,50 @@ func (n *linksState) share(w *linksWorld, t int) {
 		}
 	case renaming:
 		of, c.m = n.names[c.y], n.names[c.y]
+		for _, h := range w.holds(n, t, c.n) {
+			if w.mut != "norekey" {
+				h.keys |= nameKey(c.y)
+			}
+		}
 	}
 	for _, h := range w.holds(n, t, of) {
 		h.keys |= give
 	}
 }
 
-// moved makes the holds follow (fs: moved, unnamed).
-func (w *linksWorld) moved(n *linksState, t int) {
+// follow makes the holds follow, by the names that there are (fs: follow). over
+// means that what is not changed now will not be.
+func (w *linksWorld) follow(n *linksState, t int, over bool) {
 	c := &n.call[t]
-	known := &n.known[w.threads[t].owner]
-	switch c.op {
-	case linking:
-		known[c.n] |= nameKey(c.y)
-	case unlinking:
-		known[c.n] &^= nameKey(c.x)
-		for _, h := range w.holds(n, t, c.n) {
-			h.keys &^= nameKey(c.x)
+	if c.op != unlinking {
+		w.has(n, t, c.n, c.y, over)
+	}
+	if c.op != linking && w.mut != "norekey" {
+		w.has(n, t, c.n, c.x, true)
+	}
+	if c.m != 0 {
+		w.has(n, t, c.m, c.y, true)
+	}
+}
+
+// has makes a file's holds give up the lock of a name that it has not, and will
+// not get.
+func (w *linksWorld) has(n *linksState, t int, file, x int8, over bool) {
+	known := &n.known[w.threads[t].owner][file]
+	switch {
+	case n.names[x] == file:
+		*known |= nameKey(x)
+	case over:
+		*known &^= nameKey(x)
+		for _, h := range w.holds(n, t, file) {
+			h.keys &^= nameKey(x)
 		}
-	case renaming:
-		known[c.n] = known[c.n]&^nameKey(c.x) | nameKey(c.y)
-		for _, h := range w.holds(n, t, c.n) {
-			if w.mut != "norekey" && h.keys&nameKey(c.x) != 0 {
-				h.keys = h.keys&^nameKey(c.x) | nameKey(c.y)
-			}
-		}
-		if c.m != 0 {
-			known[c.m] &^= nameKey(c.y)
-			for _, h := range w.holds(n, t, c.m) {
-				h.keys &^= nameKey(c.y)
-			}
-		}
+	}
+}
+
+// undo takes from the holds the lock of the name that a file was to get.
+func (w *linksWorld) undo(n *linksState, t int) {
+	if c := &n.call[t]; c.op != unlinking {
+		w.has(n, t, c.n, c.y, true)
 	}
 }

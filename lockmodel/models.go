@@ -148,6 +148,8 @@ var models = []model{
 			{"noshare", "a new name's lock, and the inode's, go to the open handles"},
 			{"noheir", "who removes the last name but one gives the open handles the lock of the one that is left"},
 			{"norekey", "a rename takes the open handles' locks along"},
+			{"trusting", "what a change of names did is read from the volume, not from its answer"},
+			{"narrowing", "a name that a file may yet get stays locked by its open handles"},
 			{"lateknown", "a hold is registered before its path is proved"},
 			{"nogate", "no hold is registered while its mount changes the names"},
 		},
@@ -266,22 +268,23 @@ func leasesWorlds(full bool, mut string) []func() result {
 }
 
 func linksWorlds(full bool, mut string) []func() result {
-	mk := func(first [maxNames]int8, x1, x2, y []int8) func() result {
-		return exploring(&linksWorld{threads: []linksThread{{0, x1}, {0, x2}, {1, y}}, first: first, mut: mut})
+	mk := func(faults bool, first [maxNames]int8, x1, x2, y []int8) func() result {
+		return exploring(&linksWorld{threads: []linksThread{{0, x1}, {0, x2}, {1, y}}, first: first, faults: faults, mut: mut})
 	}
 	const o, l, u, r = opening, linking, unlinking, renaming
 	apart, linked := [maxNames]int8{1, 2, 0}, [maxNames]int8{1, 1, 2}
+	failing := []func() result{
+		mk(true, apart, []int8{o, u}, []int8{l}, []int8{l, o}),
+		mk(true, linked, []int8{o}, []int8{u}, []int8{o}),
+		mk(true, apart, []int8{o, r}, []int8{}, []int8{r, o}),
+	}
 	if !full {
-		return []func() result{
-			mk(apart, []int8{o, u}, []int8{l}, []int8{l, o}),
-			mk(linked, []int8{o}, []int8{u}, []int8{o}),
-			mk(apart, []int8{o, r}, []int8{}, []int8{r, o}),
-		}
+		return failing
 	}
-	return []func() result{
-		mk(apart, []int8{o, l, u}, []int8{l, r, o}, []int8{o, r}),
-		mk(linked, []int8{o, u, r}, []int8{r, u, o}, []int8{o, l}),
-		mk(linked, []int8{o, r, l, u}, []int8{o, u}, []int8{u, o}),
-		mk([maxNames]int8{1, 1, 1}, []int8{o, u, u}, []int8{u, o}, []int8{u, o}),
-	}
+	return append(failing,
+		mk(false, apart, []int8{o, l, u}, []int8{l, r, o}, []int8{o, r}),
+		mk(false, linked, []int8{o, u, r}, []int8{r, u, o}, []int8{o, l}),
+		mk(false, linked, []int8{o, r, l, u}, []int8{o, u}, []int8{u, o}),
+		mk(false, [maxNames]int8{1, 1, 1}, []int8{o, u, u}, []int8{u, o}, []int8{u, o}),
+	)
 }
