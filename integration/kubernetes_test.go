@@ -61,6 +61,7 @@ func TestInKubernetes(t *testing.T) {
 		{"ExecWaits", TestExecWaits},
 		{"VolumeMismatch", TestVolumeMismatch},
 		{"PolicyMismatch", TestPolicyMismatch},
+		{"MoveBetweenKinds", TestMoveBetweenKinds},
 		{"History", TestHistory},
 		{"KilledUnderLoad", TestKilledUnderLoad},
 		{"ThawedUnderLoad", TestThawedUnderLoad},

@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/lockfs/lockfs/internal/kubetest"
 )
 
 // lender is an etcd that other volumes can use, as --endpoints.
@@ -65,9 +63,6 @@ func locks(t *testing.T, a, b *mount) {
 // A volume has one lock service. A mount with another is refused, until the volume is
 // moved there, which the former service allows when no mount lives.
 func TestMoveToAnotherLockService(t *testing.T) {
-	if os.Getenv(backendEnv) != "" {
-		t.Skip("TestMoveBetweenKinds is for Leases")
-	}
 	one, two := lender(t), lender(t)
 	v := newVolume(t, "--name", "v")
 	a := v.mount("a", one)
@@ -114,24 +109,13 @@ func TestEmbeddedStateIsLost(t *testing.T) {
 	v.refusal(lender(t))
 }
 
-// The same between the kinds of lock services, there and back.
+// The same between the kinds of lock services, there and back. TestInKubernetes runs it.
 func TestMoveBetweenKinds(t *testing.T) {
-	if os.Getenv(backendEnv) != "" {
-		t.Skip("it has both")
+	space, config := os.Getenv(backendEnv), os.Getenv("KUBECONFIG")
+	if space == "" {
+		t.Skip("TestInKubernetes has an API server")
 	}
-	server, err := kubetest.Start()
-	if err != nil {
-		t.Skip(err)
-	}
-	defer server.Stop()
-	space, err := server.NewNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := server.Kubeconfig()
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Setenv(backendEnv, "") // volumes are of neither kind unless they are told
 	etcd := []string{lender(t)}
 	leases := []string{"--backend=kubernetes", "--lease-namespace=" + space, "--kubeconfig=" + config}
 	v := newVolume(t, "--name", "v")
