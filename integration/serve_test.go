@@ -249,12 +249,12 @@ func TestServeTriesAgain(t *testing.T) {
 	n.makeSources("good", "cut-off")
 	n.list("good", "late", "cut-off endpoints: ['http://127.0.0.1:1']")
 	n.start()
-	n.ready(503, `\[\+\] default/good: ok`, `\[-\] default/late: it is not mounted: SOURCE .* no such file.*`, `\[-\] default/cut-off: it is not mounted: .*http://127.0.0.1:1.*`)
+	n.ready(200, `\[\+\] default/good: ok`, `\[!\] default/late: it is not mounted: SOURCE .* no such file.*`, `\[!\] default/cut-off: it is not mounted: .*http://127.0.0.1:1.*`)
 	eventually(t, "/healthz is 200", func() bool { status, _ := n.get("/healthz"); return status == 200 })
 	p := newAgent(t)
 	p.must(call{Op: "close", FD: p.open(filepath.Join(n.view("good"), "f"), wronly|create)})
 	n.makeSources("late")
-	n.ready(503, `\[\+\] default/late: ok`)
+	n.ready(200, `\[\+\] default/late: ok`)
 	p.must(call{Op: "close", FD: p.open(filepath.Join(n.view("late"), "f"), wronly|create)})
 }
 
@@ -345,7 +345,7 @@ func TestServeKeepsTheLockOfAHangingWrite(t *testing.T) {
 	if fsType(n.view("hanging")) == unix.FUSE_SUPER_MAGIC || !held() {
 		t.Errorf("it is mounted, or its lock is gone")
 	}
-	n.ready(503, `\[\+\] default/good: ok`, `\[-\] default/hanging: it is not mounted`)
+	n.ready(200, `\[\+\] default/good: ok`, `\[!\] default/hanging: it is not mounted`)
 	if err := below.cmd.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +365,7 @@ func TestServeBesideASourceThatHangs(t *testing.T) {
 	freeze(t, below.cmd.Process.Pid)
 	n.list("good", hanging)
 	n.start()
-	n.ready(503, `\[\+\] default/good: ok`, `\[-\] default/hanging: it is not mounted`)
+	n.ready(200, `\[\+\] default/good: ok`, `\[!\] default/hanging: it is not mounted`)
 	n.list("good")
 	n.ready(200, `\[\+\] default/good: ok`)
 	if err := below.cmd.Process.Signal(unix.SIGCONT); err != nil {
@@ -413,7 +413,7 @@ func TestServeCredentials(t *testing.T) {
 	etcd := fmt.Sprintf(" namespace: team, endpoints: [%q], credentials: ", endpoint)
 	n.list("v"+etcd+"team", "w"+etcd+"nobody")
 	n.start("--credentials-dir", credentials)
-	n.ready(503, `\[\+\] team/v: ok`, `\[-\] team/w: it is not mounted: credentials: .*/nobody: no such file or directory`)
+	n.ready(200, `\[\+\] team/v: ok`, `\[!\] team/w: it is not mounted: credentials: .*/nobody: no such file or directory`)
 	p := newAgent(t)
 	p.must(call{Op: "close", FD: p.open(filepath.Join(n.view("v"), "f"), wronly|create)})
 }
@@ -440,8 +440,9 @@ func TestServeRefusesAFile(t *testing.T) {
 	}
 }
 
-// A daemon is ready while its session is held, and alive all the time.
-func TestReadyWhileHeld(t *testing.T) {
+// A session that is suspended is the volume's trouble: /readyz shows it, and the
+// daemon is ready and alive.
+func TestReadyWhileSuspended(t *testing.T) {
 	n := newNode(t)
 	n.makeSources("v")
 	n.list("v ttl: 3s, suspendWait: 1h,")
@@ -449,7 +450,7 @@ func TestReadyWhileHeld(t *testing.T) {
 	n.ready(200)
 	etcd := n.vol.etcdPID()
 	freeze(t, etcd)
-	n.ready(503, `\[-\] default/v: its lock session is suspended`)
+	n.ready(200, `\[!\] default/v: its lock session is suspended`)
 	eventually(t, "/healthz is 200", func() bool { status, _ := n.get("/healthz"); return status == 200 })
 	if err := unix.Kill(etcd, unix.SIGCONT); err != nil {
 		t.Fatal(err)

@@ -32,9 +32,17 @@ func (l *logFlags) logger() *slog.Logger {
 	if err := level.UnmarshalText([]byte(l.level.value)); err != nil {
 		panic(err) // it is one of the choices
 	}
-	opts := &slog.HandlerOptions{Level: level}
+	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: secondsOf}
 	if l.format.value == "json" {
 		return slog.New(slog.NewJSONHandler(os.Stderr, opts))
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, opts))
+}
+
+// secondsOf gives a duration its unit: slog's JSON has nanoseconds, and does not say so.
+func secondsOf(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() != slog.KindDuration {
+		return a
+	}
+	return slog.Float64(a.Key+"_seconds", a.Value.Duration().Seconds())
 }

@@ -59,6 +59,7 @@ type Daemon struct {
 	points   map[string]chan struct{} // GUARDED_BY(mu); full while a volume is at that mountpoint
 	patience time.Duration            // GUARDED_BY(mu); what a member may take to end
 	set      bool                     // GUARDED_BY(mu); Set was called
+	served   bool                     // GUARDED_BY(mu); a volume has answered since the daemon began
 	rejected error                    // GUARDED_BY(mu); see Reject
 }
 
@@ -72,7 +73,18 @@ type member struct {
 	stop context.CancelFunc // ends the attempt that runs, or the pause before the next
 	vol  server             // of the attempt that runs; nil if there is none
 	err  error              // how the last attempt ended
+	good bool               // it has answered
+
+	began time.Time
 }
+
+// settleFor is how long a daemon that has begun is not ready because of a volume
+// that neither answers nor fails.
+const settleFor = 10 * time.Second
+
+// settled reports whether there is nothing to be waited for: what is wrong with the
+// volume now is its own trouble. It needs Daemon.mu.
+func (m *member) settled() bool { return m.good || m.err != nil || time.Since(m.began) >= settleFor }
 
 // NewDaemon returns a Daemon that serves nothing yet. Its volumes share the
 // descriptors that the process may have now.
@@ -109,7 +121,7 @@ func (d *Daemon) Set(specs []Spec) {
 		delete(wanted, id)
 	}
 	for id, s := range wanted {
-		m := &member{id: id, want: s, stop: func() {}}
+		m := &member{id: id, want: s, stop: func() {}, began: time.Now()}
 		d.members[id] = m
 		d.wg.Go(func() { d.keep(m) })
 	}
@@ -153,6 +165,7 @@ func (d *Daemon) Close() error {
 // keep serves a member until it is not wanted any more.
 func (d *Daemon) keep(m *member) {
 	pause := minRetry
+	said, same := "", 0 // what was last wrong, and how often on end
 	for {
 		ctx, stop, spec := d.begin(m)
 		if spec == nil {
@@ -168,8 +181,15 @@ func (d *Daemon) keep(m *member) {
 		if time.Since(began) > maxRetry {
 			pause = minRetry
 		}
-		d.log.Warn("a volume is not served; it is tried again", slog.String("namespace", spec.Namespace), slog.String("name", spec.Name),
-			slog.Any("error", err), slog.Duration("in", pause))
+		if same++; err.Error() != said {
+			said, same = err.Error(), 1
+		}
+		level := slog.LevelWarn
+		if same&(same-1) != 0 { // else the log of an outage has little else
+			level = slog.LevelDebug
+		}
+		d.log.Log(ctx, level, "a volume is not served; it is tried again", slog.String("namespace", spec.Namespace), slog.String("name", spec.Name),
+			slog.Any("error", err), slog.Int("times", same), slog.Duration("in", pause))
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -228,7 +248,10 @@ func (d *Daemon) serve(ctx context.Context, m *member, spec *Spec) (err error) {
 	return err
 }
 
-// Checks are what /readyz looks at.
+// Checks are what /readyz looks at. A daemon is ready when it serves what can be
+// served: each volume answers or was tried, and one has answered. Trouble that a
+// volume has then is shown, and has a metric; that the whole daemon counts as not
+// ready would have Kubernetes replace it before all others, on all nodes at once.
 func (d *Daemon) Checks() []Check {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -238,7 +261,10 @@ func (d *Daemon) Checks() []Check {
 	var checks []Check
 	for _, id := range slices.Sorted(maps.Keys(d.members)) {
 		m := d.members[id]
-		checks = append(checks, Check{Name: id, Ready: func(ctx context.Context) error { return d.ready(ctx, m) }})
+		checks = append(checks, Check{
+			Name: id, Ready: func(ctx context.Context) error { return d.ready(ctx, m) },
+			Advisory: d.served && m.settled(),
+		})
 	}
 	if err := d.rejected; err != nil {
 		checks = append(checks, Check{Name: "configuration", Advisory: true, Ready: func(context.Context) error {
@@ -255,6 +281,11 @@ func (d *Daemon) ready(ctx context.Context, m *member) error {
 	err := errNotMounted
 	if vol != nil {
 		err = vol.Ready(ctx)
+	}
+	if err == nil {
+		d.mu.Lock()
+		m.good, d.served = true, true
+		d.mu.Unlock()
 	}
 	if errors.Is(err, errNotMounted) && last != nil {
 		return fmt.Errorf("%w: %w", err, last)

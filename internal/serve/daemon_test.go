@@ -171,6 +171,35 @@ func TestDaemonTouchesWhatChanged(t *testing.T) {
 	})
 }
 
+// A daemon that serves none of its volumes is not ready. Once it has served one, the
+// trouble of another is shown, and no reason to replace the daemon.
+func TestDaemonIsReady(t *testing.T) {
+	testDaemon(t, func(t *testing.T, d *Daemon, f *fakes) {
+		f.failing("default/a", errors.New("no source"))
+		d.Set([]Spec{spec("a", "1")})
+		synctest.Wait()
+		time.Sleep(time.Hour)
+		if body, ready := examine(t.Context(), d.Checks()); ready {
+			t.Errorf("it serves nothing: %s", body)
+		}
+		d.Set([]Spec{spec("a", "1"), spec("b", "1")})
+		synctest.Wait()
+		examine(t.Context(), d.Checks())
+		body, ready := examine(t.Context(), d.Checks())
+		if !ready || body != "[!] default/a: it is not mounted: no source\n[+] default/b: ok\nready\n" {
+			t.Errorf("%v %s", ready, body)
+		}
+		f.volume("default/b").end <- nil
+		synctest.Wait()
+		if body, ready := examine(t.Context(), d.Checks()); !ready {
+			t.Errorf("it has served one: %s", body)
+		}
+		f.happened()
+		f.failing("default/a", nil)
+		time.Sleep(maxRetry)
+	})
+}
+
 // One that cannot be served is tried ever more seldom, and says why; the others
 // do not wait for it.
 func TestDaemonTriesAgain(t *testing.T) {
