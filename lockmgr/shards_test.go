@@ -192,6 +192,7 @@ func TestSessionsRetire(t *testing.T) {
 		if s := f.m.State(); s != renew.Held || alive() != 1 {
 			f.t.Errorf("%v, %d sessions are left, want 1", s, alive())
 		}
+		synctest.Wait()
 		if strings.Contains(f.log.String(), "lost") {
 			f.t.Errorf("a session that was ended is said to be lost: %s", f.log)
 		}
@@ -214,6 +215,7 @@ func TestNoSessionRetiresUnderARequest(t *testing.T) {
 		a.Release()
 		b.Release()
 		time.Sleep(5 * ttl)
+		synctest.Wait()
 		if s := f.log.String(); strings.Contains(s, "asked for anew") {
 			f.t.Errorf("it lost its place: %s", s)
 		}
