@@ -32,6 +32,6 @@
 //	             │ handles  handle → descriptor, hold
 //	             └ visits   threads sent to look again, and locks granted to them
 //
-// LOCK ORDERING: node.naming, nodes.mu, node.mu. The last two are not held across
+// LOCK ORDERING: held.naming, nodes.mu, node.mu and held.mu. But for the first none is held across
 // a system call that may block, none across a call of the Manager that may wait.
 package fs

@@ -111,6 +111,14 @@ func (f *FS) isNamed(n *node, d dirName) bool {
 	return is && err == nil
 }
 
+// replaced reports whether another file has a name of a file that has none.
+func (f *FS) replaced(n *node) bool {
+	return slices.ContainsFunc(f.nodes.names(n), func(d dirName) bool {
+		_, err := f.backing.statNow(d)
+		return err == nil
+	})
+}
+
 // trueName returns a name that the file has.
 func (f *FS) trueName(n *node) (dirName, bool) {
 	for _, d := range f.nodes.names(n) {
@@ -139,7 +147,7 @@ func (f *FS) heirs(gone dirName, file *unix.Stat_t) ([]dirName, error) {
 		return nil, nil
 	}
 	for _, d := range f.nodes.names(n) {
-		if d != gone && f.isNamed(n, d) {
+		if !d.is(gone) && f.isNamed(n, d) {
 			return []dirName{d}, nil
 		}
 	}

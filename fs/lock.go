@@ -167,6 +167,11 @@ type dirName struct {
 	name string
 }
 
+// is compares names: the kernel may have two nodes of one directory.
+func (d dirName) is(other dirName) bool {
+	return d == other || d.name == other.name && d.dir != nil && other.dir != nil && d.dir.inode == other.dir.inode
+}
+
 // nameLock is the locks of names, for the length of one call.
 type nameLock struct {
 	hold  *lockmgr.Hold

@@ -34,25 +34,20 @@ func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse
 	return s
 }
 
-// enter looks name up and replies with its node.
-func (f *FS) enter(dir *node, name string, out *fuse.EntryOut) fuse.Status {
-	fd, st, err := lookAt(dir.fd, name)
-	if err != nil {
-		return errno(err)
-	}
-	f.replyEntry(dir, name, fd, &st, out)
-	return fuse.OK
-}
-
 // replyEntry takes fd over.
 func (f *FS) replyEntry(dir *node, name string, fd int, st *unix.Stat_t, out *fuse.EntryOut) *node {
 	n := f.nodes.learn(dir, name, fd, st)
+	n.reply(st, out)
+	return n
+}
+
+// reply tells the kernel of a node.
+func (n *node) reply(st *unix.Stat_t, out *fuse.EntryOut) {
 	n.tell(st)
 	out.NodeId = n.id
 	out.SetEntryTimeout(cacheTimeout)
 	out.SetAttrTimeout(cacheTimeout)
 	setAttr(&out.Attr, st)
-	return n
 }
 
 // Forget tells that the kernel has dropped a node.

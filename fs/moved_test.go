@@ -150,8 +150,8 @@ func TestOpenOfWhatWasPutAway(t *testing.T) {
 		"by its new name": func(v *movedView, one, two thread) {
 			node := one.look("f")
 			v.putAway("f", "old")
-			two.open("by the new name, which was not known", two.look("old"), stale)
 			two.open("by the new name", two.look("old"), fuse.OK)
+			two.open("by the new name, again", two.look("old"), fuse.OK)
 			followsTheName(one, node)
 		},
 		"by a descriptor": func(v *movedView, one, two thread) {

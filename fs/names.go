@@ -67,6 +67,9 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	if err := unix.Fstat(n.fd, &st); err != nil {
 		return errno(err)
 	}
+	if f.nodes.isFormer(n) || st.Nlink == 0 && f.replaced(n) {
+		return stale // the kernel remembers a name that is another file's
+	}
 	names := []dirName{{dir, name}}
 	if err := f.fits(names[0]); err != nil {
 		return errno(err)
@@ -76,7 +79,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 		if !ok {
 			return stale
 		}
-		if old != names[0] {
+		if !old.is(names[0]) {
 			names = append(names, old)
 		}
 	}
@@ -117,7 +120,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 		return stale
 	}
 	from, to := dirName{oldDir, oldName}, dirName{newDir, newName}
-	if from == to { // the kernel's two lookups of one name found two files
+	if from.is(to) { // the kernel's two lookups of one name found two files
 		return fuse.OK
 	}
 	if in.Flags&unix.RENAME_EXCHANGE == 0 {
@@ -136,7 +139,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 				return errno(err)
 			}
 		}
-		heirs = slices.DeleteFunc(heirs, func(d dirName) bool { return d == from })
+		heirs = slices.DeleteFunc(heirs, func(d dirName) bool { return d.is(from) })
 	}
 	l, s := f.lockNames(cancel, &in.InHeader, kind, append([]dirName{from, to}, heirs...)...)
 	if !s.Ok() {

@@ -30,8 +30,10 @@ type node struct {
 	parent  *node     // the directory it was last looked up in; nil for the root
 	name    string    // the name there; of a node that was relocated, its whole path
 	alias   dirName   // another name of a file that has several
+	shown   []shown   // the names that the kernel may remember it by, the last maxShown of them
 	moved   time.Time // when its name was last seen to have changed
 	retired bool      // a lock was lost on it: it opens no more
+	former  bool      // the kernel has another node of the file: see renamed.go
 
 	// uses counts who uses fd, and one for the kernel's knowing the node. At 0 fd
 	// is closed, and its number may be another file's.
@@ -42,18 +44,27 @@ type node struct {
 	stalled  atomic.Int64 // how many writes wait for the session
 	handles  atomic.Int64
 
+	*held // of the file: a former node of it has the same
+
+	mu sync.Mutex
+	// told and cached are what the kernel has of the file. GUARDED_BY(mu)
+	told   told
+	cached version
+}
+
+// held is what a file's holds need to follow its names.
+type held struct {
 	// naming is held by whoever gives the file a name or removes one, from when it
 	// gives the file's holds the locks of the names to be until they have followed:
 	// a hold comes before that or after it.
 	naming sync.RWMutex
 
 	mu sync.Mutex
-	// told and cached are what the kernel has of the file. GUARDED_BY(mu)
-	told   told
-	cached version
 	// holds are those of the handles that may write, and of the opens that are
 	// about to be such. They follow the file's names. GUARDED_BY(mu)
 	holds map[*lockmgr.Hold]struct{}
+
+	nodes []*node // that the kernel knows, the newest last. GUARDED_BY(nodes.mu)
 }
 
 // enter begins a use of the node's descriptor; false means that it is closed. The
@@ -79,11 +90,11 @@ func (n *node) leave() {
 	}
 }
 
-// lost reports whether one of the node's holds is lost.
-func (n *node) lost() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for h := range n.holds {
+// lost reports whether one of the file's holds is lost.
+func (f *held) lost() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for h := range f.holds {
 		if h.Lost() {
 			return true
 		}
@@ -91,41 +102,41 @@ func (n *node) lost() bool {
 	return false
 }
 
-// addHold registers a hold on the node's file, from when on its locks follow
-// what its owner renames. That has to be before the file's path is proved: a
-// rename is then either seen by the proof, or takes the hold along.
-func (n *node) addHold(h *lockmgr.Hold) {
+// addHold registers a hold on the file, from when on its locks follow what its
+// owner renames. That has to be before the file's path is proved: a rename is then
+// either seen by the proof, or takes the hold along.
+func (f *held) addHold(h *lockmgr.Hold) {
 	if h.Unlocked() {
 		return // there is nothing that could follow
 	}
-	n.naming.RLock()
-	defer n.naming.RUnlock()
-	n.mu.Lock()
-	if n.holds == nil {
-		n.holds = make(map[*lockmgr.Hold]struct{})
+	f.naming.RLock()
+	defer f.naming.RUnlock()
+	f.mu.Lock()
+	if f.holds == nil {
+		f.holds = make(map[*lockmgr.Hold]struct{})
 	}
-	n.holds[h] = struct{}{}
-	n.mu.Unlock()
+	f.holds[h] = struct{}{}
+	f.mu.Unlock()
 }
 
-func (n *node) removeHold(h *lockmgr.Hold) {
-	n.mu.Lock()
-	delete(n.holds, h)
-	n.mu.Unlock()
+func (f *held) removeHold(h *lockmgr.Hold) {
+	f.mu.Lock()
+	delete(f.holds, h)
+	f.mu.Unlock()
 }
 
-// allHolds lists the node's holds.
-func (n *node) allHolds() []*lockmgr.Hold {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Collect(maps.Keys(n.holds))
+// allHolds lists the file's holds.
+func (f *held) allHolds() []*lockmgr.Hold {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Keys(f.holds))
 }
 
 // nodes is the table of what the kernel knows. Ids are never used twice.
 type nodes struct {
 	mu      sync.RWMutex
 	byID    map[uint64]*node
-	byInode map[inode]*node // but for those that are retired
+	byInode map[inode]*node // but for those that are retired, or former
 	nextID  uint64
 
 	count  atomic.Int64 // len(byID)
@@ -137,7 +148,7 @@ type nodes struct {
 const rootID = 1
 
 func newNodes(rootFD int, i inode, pool *Pool) *nodes {
-	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1}
+	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1, held: new(held)}
 	root.uses.Store(1)
 	t := &nodes{
 		byID:    map[uint64]*node{rootID: root},
@@ -174,21 +185,30 @@ func (t *nodes) find(i inode) *node {
 func (t *nodes) learn(parent *node, name string, fd int, st *unix.Stat_t) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.learnLocked(dirName{parent, name}, fd, st, nil)
+}
+
+// learnLocked needs mu. A new node is one more of file, if that is not nil.
+func (t *nodes) learnLocked(d dirName, fd int, st *unix.Stat_t, file *held) *node {
 	i := inodeOf(st)
 	n := t.byInode[i]
 	if n != nil && n.lost() {
 		t.retire(n)
-		n = nil
+		n, file = nil, nil
 	}
 	if n != nil {
 		unix.Close(fd)
 	} else {
-		n = &node{id: t.nextID, inode: i, fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR}
+		if file == nil {
+			file = new(held)
+		}
+		n = &node{id: t.nextID, inode: i, fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, held: file}
 		n.uses.Store(1)
 		n.closer = &t.closer
 		t.nextID++
 		t.byID[n.id] = n
 		t.byInode[i] = n
+		file.nodes = append(file.nodes, n)
 		t.count.Add(1)
 		t.pool.used.Add(1)
 	}
@@ -197,13 +217,14 @@ func (t *nodes) learn(parent *node, name string, fd int, st *unix.Stat_t) *node 
 	if n.id != rootID {
 		last := dirName{n.parent, n.name}
 		switch {
-		case last.dir == nil || last == (dirName{parent, name}):
+		case last.dir == nil || last.is(d):
 		case hasMoreNames(st):
 			n.alias = last
 		default: // another mount has renamed it
 			n.moved = time.Now()
 		}
-		n.parent, n.name = parent, name
+		n.parent, n.name = d.dir, d.name
+		n.show(d)
 	}
 	return n
 }
@@ -221,9 +242,7 @@ func (t *nodes) forget(id, count uint64) {
 	if last {
 		delete(t.byID, id)
 		t.count.Add(-1)
-		if t.byInode[n.inode] == n {
-			delete(t.byInode, n.inode)
-		}
+		t.succeed(n)
 	}
 	t.mu.Unlock()
 	if last {
@@ -250,7 +269,7 @@ func (t *nodes) close() {
 // renamed notes a node's new name.
 func (t *nodes) renamed(n *node, from, to dirName) {
 	t.mu.Lock()
-	if last := (dirName{n.parent, n.name}); last != from && last.dir != nil {
+	if last := (dirName{n.parent, n.name}); !last.is(from) && last.dir != nil {
 		n.alias = last // the file has several names, and lost another
 	}
 	n.parent, n.name, n.moved = to.dir, to.name, time.Now()
@@ -260,7 +279,7 @@ func (t *nodes) renamed(n *node, from, to dirName) {
 // named notes one more name of a file.
 func (t *nodes) named(n *node, d dirName) {
 	t.mu.Lock()
-	if last := (dirName{n.parent, n.name}); last != d && last.dir != nil {
+	if last := (dirName{n.parent, n.name}); !last.is(d) && last.dir != nil {
 		n.alias = last
 	}
 	n.parent, n.name = d.dir, d.name
@@ -291,9 +310,9 @@ func (t *nodes) unname(n *node, gone dirName) {
 	t.mu.Lock()
 	switch {
 	case n.alias.dir == nil:
-	case n.alias == gone:
+	case n.alias.is(gone):
 		n.alias = dirName{}
-	case gone == dirName{n.parent, n.name}:
+	case gone.is(dirName{n.parent, n.name}):
 		n.parent, n.name, n.alias = n.alias.dir, n.alias.name, dirName{}
 	}
 	t.mu.Unlock()

@@ -101,6 +101,9 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 		}
 		o.mode = lockmgr.Shared
 	}
+	if o.visit.maySend() && f.nodes.isFormer(n) {
+		return stale // it is another node by the name that it has
+	}
 	for range mendTries {
 		path, err := o.path()
 		if err != nil {

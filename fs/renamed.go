@@ -1,0 +1,167 @@
+package fs
+
+import (
+	"slices"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// rename(2) compares what the kernel remembers: of two names of one inode it says
+// that they are renamed, and asks nobody. When another mount renames a file, this
+// one's kernel believes the old name for as long as cacheTimeout, and in a call
+// that is under way for longer. It must not find that inode under the new name: a
+// program that lost the race for the file would be told that it has won.
+//
+// So a file that another mount has renamed is another node under its new name. The
+// kernel has the former one until it has forgotten the old name, and for as long as
+// somebody has it open or stands in it. Both have the same holds.
+
+// enterTries is how often a lookup follows a name that changes meanwhile.
+const enterTries = 10
+
+// enter looks name up and replies with its node.
+func (f *FS) enter(dir *node, name string, out *fuse.EntryOut) fuse.Status {
+	d := dirName{dir, name}
+	for range enterTries {
+		fd, st, err := lookAt(dir.fd, name)
+		if err != nil {
+			return errno(err)
+		}
+		was := f.nodes.sighted(inodeOf(&st), d)
+		renamed := slices.ContainsFunc(was.names, func(o dirName) bool { return !f.isNamed(was.node, o) })
+		if was.names != nil && !renamed && !f.isNamed(was.node, d) {
+			unix.Close(fd) // it has the old name: it was renamed since we looked
+			continue
+		}
+		if n := f.nodes.learnAfter(was, renamed, d, fd, &st); n != nil {
+			n.reply(&st, out)
+			return fuse.OK
+		}
+		unix.Close(fd)
+	}
+	return stale
+}
+
+// sight is the node of a file, nil if there is none, and the names that the kernel
+// may remember it by if that under which it was found is news.
+type sight struct {
+	node  *node
+	names []dirName
+}
+
+// sighted returns what the kernel has of a file that was found as d.
+func (t *nodes) sighted(i inode, d dirName) sight {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.sightedLocked(i, d)
+}
+
+// sightedLocked needs mu.
+func (t *nodes) sightedLocked(i inode, d dirName) sight {
+	n := t.byInode[i]
+	if n == nil || slices.ContainsFunc(n.shown, func(s shown) bool { return s.is(d) }) {
+		return sight{node: n}
+	}
+	return sight{n, n.shownSince(time.Time{})}
+}
+
+// learnAfter is learn, if the kernel still has of the file what it had; else it
+// returns nil, and does not take fd over. renamed means that a name of that is gone.
+func (t *nodes) learnAfter(was sight, renamed bool, d dirName, fd int, st *unix.Stat_t) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.sightedLocked(inodeOf(st), d)
+	if now.node != was.node || !slices.Equal(now.names, was.names) {
+		return nil
+	}
+	if !renamed {
+		return t.learnLocked(d, fd, st, nil)
+	}
+	file := was.node.held
+	if file.lost() {
+		t.retire(was.node)
+		file = nil
+	}
+	was.node.former = true
+	delete(t.byInode, was.node.inode)
+	n := t.learnLocked(d, fd, st, file)
+	if n.dir { // what is below it keeps its node, and may be meant by its old path
+		n.moved = time.Now()
+	}
+	return n
+}
+
+// succeed takes a node out that the kernel has forgotten. Of the others of its file
+// the newest is found then. It needs mu.
+func (t *nodes) succeed(n *node) {
+	others := slices.DeleteFunc(n.nodes, func(o *node) bool { return o == n })
+	n.nodes = others
+	if t.byInode[n.inode] != n {
+		return
+	}
+	delete(t.byInode, n.inode)
+	if len(others) > 0 && !n.retired {
+		next := others[len(others)-1]
+		next.former = false
+		t.byInode[n.inode] = next
+	}
+}
+
+// shown is a name that the kernel was told, and when it was last.
+type shown struct {
+	dirName
+	at time.Time
+}
+
+// maxShown is how many names of a file are remembered.
+const maxShown = 8
+
+// show notes that the kernel is about to be told a name. It needs nodes.mu.
+func (n *node) show(d dirName) {
+	if n.hide(d); d.dir == nil { // made by O_TMPFILE
+		return
+	}
+	n.shown = append(n.shown, shown{d, time.Now()})
+	if len(n.shown) > maxShown {
+		n.shown = slices.Clone(n.shown[1:])
+	}
+}
+
+// hide notes that the kernel has dropped a name by itself. It needs nodes.mu.
+func (n *node) hide(d dirName) {
+	n.shown = slices.DeleteFunc(n.shown, func(s shown) bool { return s.is(d) })
+}
+
+// shownSince returns the names that the kernel was told since then. It needs nodes.mu.
+func (n *node) shownSince(then time.Time) (names []dirName) {
+	for _, s := range n.shown {
+		if s.at.After(then) {
+			names = append(names, s.dirName)
+		}
+	}
+	return names
+}
+
+// answered notes what the kernel does by itself when it is told that a call has
+// changed a file's names. Of one that has failed, but has changed them, it knows
+// nothing.
+func (t *nodes) answered(c fate) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.loses == nil {
+		return // a link, which is looked up for the answer
+	}
+	c.file.hide(c.loses.dirName)
+	if c.gets != nil {
+		c.file.show(c.gets.dirName)
+	}
+}
+
+// isFormer reports whether the kernel has another node of n's file.
+func (t *nodes) isFormer(n *node) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return n.former
+}

@@ -1,0 +1,180 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// claims is how programs claim a job: each tries, and who succeeds has it.
+var claims = map[string]struct {
+	dir   bool // the job is one
+	claim func(job, claimed string) error
+	lost  []error
+}{
+	"rename":             {claim: unix.Rename, lost: []error{unix.ENOENT}},
+	"rename a directory": {dir: true, claim: unix.Rename, lost: []error{unix.ENOENT}},
+	"rename, not over another": {claim: func(job, claimed string) error {
+		return unix.Renameat2(unix.AT_FDCWD, job, unix.AT_FDCWD, claimed, unix.RENAME_NOREPLACE)
+	}, lost: []error{unix.ENOENT, unix.EEXIST}},
+	"open and rename": {claim: func(job, claimed string) error {
+		fd, err := unix.Open(job, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Rename(job, claimed)
+	}, lost: []error{unix.ENOENT}},
+	"link":   {claim: unix.Link, lost: []error{unix.EEXIST}},
+	"unlink": {claim: func(job, _ string) error { return unix.Unlink(job) }, lost: []error{unix.ENOENT}},
+	"mkdir":  {claim: func(_, claimed string) error { return unix.Mkdir(claimed, 0o755) }, lost: []error{unix.EEXIST}},
+}
+
+// Programs on several views claim a job, which all of them have seen, all at once:
+// one of them gets it, whatever their kernels remember.
+func TestOneWinner(t *testing.T) {
+	rounds := 16
+	if long(t) > 0 {
+		rounds = 3000
+	}
+	v := newVolume(t, "--name-wait", "1m") // or the loser may be told EBUSY, by a machine under load
+	v.inMemory()
+	views := []*mount{v.mount("a"), v.mount("b"), v.mount("c")}
+	for _, how := range slices.Sorted(maps.Keys(claims)) {
+		t.Run(how, func(t *testing.T) {
+			outcomes := make(map[string]int)
+			for i := range rounds {
+				r := claimRound{v: v, views: views[:2+i%2], threads: 1 + i/2%2, look: i/4%2 == 1, how: how, name: fmt.Sprint("job", i)}
+				if i/8%2 == 1 {
+					r.name = "job" // again
+				}
+				r.run(t, i, outcomes)
+			}
+			t.Log(outcomes)
+		})
+	}
+}
+
+// One program claims a job that the other's kernel remembers by its old name, by its
+// new one, or by both: the other has lost, whatever it has done with the job before.
+func TestLoserIsTold(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	a, b := v.mount("a"), v.mount("b")
+	winner, loser := newAgent(t), newAgent(t)
+	for name, before := range map[string]func(job, claimed string){
+		"seen":             func(job, _ string) { loser.must(call{Op: "mode", Path: job}) },
+		"open":             func(job, _ string) { loser.open(job, rdonly) },
+		"not over another": func(_, claimed string) { loser.fails(call{Op: "mode", Path: claimed}, unix.ENOENT) },
+		"stood in":         func(job, _ string) { loser.do(call{Op: "chdir", Path: job}) },
+		"of several names": func(job, _ string) { loser.do(call{Op: "link", Path: job, Path2: job + ".link"}) },
+		"written, and again": func(job, _ string) {
+			loser.do(call{Op: "close", FD: loser.do(call{Op: "open", Path: job, Flags: wronly}).N})
+		},
+	} {
+		for _, kind := range []string{"file", "directory"} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				job := strings.ReplaceAll(name+" "+kind, " ", "-")
+				claimed := job + ".claimed"
+				if kind == "file" {
+					v.write(job, "")
+				} else if err := os.Mkdir(v.inSource(job), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				loser.must(call{Op: "mode", Path: b.path(job)})
+				before(b.path(job), b.path(claimed))
+				winner.must(call{Op: "rename", Path: a.path(job), Path2: a.path(claimed)})
+				loser.fails(call{Op: "rename", Path: b.path(job), Path2: b.path(claimed)}, unix.ENOENT)
+				loser.must(call{Op: "mode", Path: b.path(claimed)})
+				// And back: the kernel has two inodes of it, and knows which is where.
+				winner.must(call{Op: "rename", Path: a.path(claimed), Path2: a.path(job)})
+				loser.fails(call{Op: "rename", Path: b.path(claimed), Path2: b.path(job)}, unix.ENOENT)
+				loser.must(call{Op: "rename", Path: b.path(job), Path2: b.path(claimed)})
+				if _, err := os.Stat(v.inSource(claimed)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// claimRound is one job that is claimed.
+type claimRound struct {
+	v       *volume
+	views   []*mount
+	threads int  // of each view
+	look    bool // others look at the names meanwhile
+	how     string
+	name    string
+}
+
+func (r *claimRound) run(t *testing.T, round int, outcomes map[string]int) {
+	c := claims[r.how]
+	job, claimed := r.name, r.name+".claimed"
+	if c.dir {
+		if err := os.Mkdir(r.v.inSource(job), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		r.v.write(job, "")
+	}
+	defer os.RemoveAll(r.v.inSource(job))
+	defer os.RemoveAll(r.v.inSource(claimed))
+	var looking, claiming sync.WaitGroup
+	var mu sync.Mutex
+	wins := 0
+	start, done := make(chan struct{}), make(chan struct{})
+	for _, m := range r.views {
+		var st unix.Stat_t
+		for _, name := range []string{job, claimed} {
+			_ = unix.Stat(m.path(name), &st)
+		}
+		if r.look {
+			looking.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					var st unix.Stat_t
+					_ = unix.Stat(m.path(claimed), &st)
+					_, _ = os.ReadDir(m.dir)
+				}
+			})
+		}
+		for range r.threads {
+			claiming.Go(func() {
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				<-start
+				err := c.claim(m.path(job), m.path(claimed))
+				mu.Lock()
+				defer mu.Unlock()
+				outcomes[fmt.Sprint(err)]++
+				switch {
+				case err == nil:
+					wins++
+				case !slices.ContainsFunc(c.lost, func(e error) bool { return errors.Is(err, e) }):
+					t.Errorf("round %d: %v", round, err)
+				}
+			})
+		}
+	}
+	close(start)
+	claiming.Wait()
+	close(done)
+	looking.Wait()
+	if wins != 1 {
+		t.Errorf("round %d of %d views with %d threads, watched: %v: %d have claimed %s", round, len(r.views), r.threads, r.look, wins, filepath.Base(job))
+	}
+}
