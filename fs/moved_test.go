@@ -105,6 +105,14 @@ func (th thread) rename(name, to string) {
 	}
 }
 
+func (th thread) cannotRename(name, to string) {
+	th.t.Helper()
+	in := th.header(rootID)
+	if s := th.fs.Rename(nil, &fuse.RenameIn{InHeader: in, Newdir: rootID}, name, to); s != fuse.EBUSY {
+		th.t.Fatalf("rename of %s: %v, want EBUSY", name, s)
+	}
+}
+
 // open opens a node for write, and closes it again if it could.
 func (th thread) open(what string, node uint64, want fuse.Status) {
 	th.t.Helper()
@@ -167,8 +175,8 @@ func TestOpenOfWhatWasPutAway(t *testing.T) {
 			two.rename("new", "f")
 			one.open("right behind the rename", node, stale)
 			one.look("f")
-			two.rename("f", "old")
-			v.make("f")
+			two.cannotRename("f", "old") // its lock is kept for one
+			v.putAway("f", "old")
 			one.open("by what has the name no more", node, stale)
 			followsTheName(one, node)
 		},

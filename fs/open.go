@@ -1,6 +1,8 @@
 package fs
 
 import (
+	"context"
+	"slices"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -88,6 +90,7 @@ type opening struct {
 	mode   lockmgr.Mode
 	scope  Scope // at the path that is tried
 	caller caller
+	look   bool // when it has the lock, the kernel is to look again
 }
 
 func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
@@ -113,10 +116,14 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 			continue
 		}
 		// The request does not say by which name, and the kernel may mean one that is
-		// gone. It looks again, and says by which then. A rename from now on is seen
-		// under the lock.
+		// gone. It looks again, once, and says by which then: best when we have the
+		// lock, or the name may change while we wait, and the kernel does not look
+		// for that. A rename from now on is seen under the lock.
 		if o.visit.maySend() && (f.severalNames(n) || f.nodes.justMoved(n)) {
-			return stale
+			if o.in.Flags&unix.O_NONBLOCK != 0 || !f.hasItsNames(n) {
+				return stale
+			}
+			o.look = true
 		}
 		s, moved := o.openAt(cancel, path, out)
 		if !moved {
@@ -124,6 +131,15 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 		}
 	}
 	return fuse.EBUSY
+}
+
+// hasItsNames reports whether all names that the kernel uses for the file are its
+// names, so that an open means it by whichever.
+func (f *FS) hasItsNames(n *node) bool {
+	if f.nodes.justMoved(f.nodes.nameOf(n).dir) {
+		return false
+	}
+	return !slices.ContainsFunc(f.nodes.believed(n), func(d dirName) bool { return !f.isNamed(n, d) })
 }
 
 // path is where the file is to be opened: as what the caller has just found it by,
@@ -195,6 +211,11 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 	if err != nil {
 		return errno(err), false
 	}
+	if o.look {
+		o.park(l.hold)
+		kept = true
+		return stale, false
+	}
 	s, kept = o.open(l.fd, l.hold, out)
 	return s, false
 }
@@ -222,13 +243,16 @@ func (o *opening) lock(cancel <-chan struct{}, path string, keys []lockmgr.Key) 
 	if hold := o.visit.fetch(o.caller.owner, o.scope, o.mode, keys); hold != nil {
 		return hold, fuse.OK
 	}
-	o.visit.drop()
 	wait, contended := f.waitAt(path), fuse.EBUSY
 	if o.in.Flags&unix.O_NONBLOCK != 0 {
 		wait, contended = 0, fuse.EAGAIN
 	}
 	ctx, stop := f.interruptible(cancel, o.in.Pid)
 	defer stop()
+	if hold := o.extend(ctx, keys); hold != nil {
+		return hold, fuse.OK
+	}
+	o.visit.drop()
 	req := o.caller.request(keys, true, wait)
 	req.Mode = o.mode
 	hold, err := f.acquire(ctx, &o.in.InHeader, req)
@@ -236,6 +260,24 @@ func (o *opening) lock(cancel <-chan struct{}, path string, keys []lockmgr.Key) 
 		return nil, f.refused(&o.in.InHeader, keys[0], err, contended)
 	}
 	return hold, fuse.OK
+}
+
+// extend takes the locks of keys in addition to those that were parked, if that is
+// of use: they are of the same file by another name. Nobody waits for one lock and
+// keeps another, so it just tries.
+func (o *opening) extend(ctx context.Context, keys []lockmgr.Key) *lockmgr.Hold {
+	parked := o.visit.hold
+	if parked == nil || !slices.ContainsFunc(keys, func(k lockmgr.Key) bool { return parked.Token(k) != 0 }) {
+		return nil
+	}
+	req := o.caller.request(keys, false, 0)
+	req.Mode = o.mode
+	hold, err := o.fs.locks.Acquire(ctx, req)
+	if err != nil {
+		return nil
+	}
+	o.visit.drop()
+	return hold
 }
 
 // park leaves the lock, and with it the name as it is, to the next visit of the
@@ -286,7 +328,7 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 		// While we waited the last holder may have written. A mapping goes by
 		// the size that the kernel looked up before.
 		believes := n.belief(&st, writeDoubtFor)
-		if believes == outdated && o.visit.maySend() {
+		if believes == outdated && o.visit.stage == fresh {
 			o.park(hold)
 			return stale, true
 		}

@@ -144,6 +144,14 @@ func (n *node) shownSince(then time.Time) (names []dirName) {
 	return names
 }
 
+// believed returns the names that the kernel uses without asking. A system call that
+// began before that can have others.
+func (t *nodes) believed(n *node) []dirName {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return n.shownSince(time.Now().Add(-oldName))
+}
+
 // answered notes what the kernel does by itself when it is told that a call has
 // changed a file's names. Of one that has failed, but has changed them, it knows
 // nothing.

@@ -54,6 +54,7 @@ type sent struct {
 	looked bool      // it has looked something up since
 	over   bool      // and that was not all of one system call
 	found  uint64    // the node that it found last; 0 for none
+	as     dirName   // the name that it looked up last
 	way
 	steps map[uint64]string // paths of what it has found on that way, the first maxSteps
 	hold  *lockmgr.Hold
@@ -175,11 +176,14 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	if s == nil {
 		return
 	}
-	// A system call that does not find a name ends there, or creates the file.
-	if asked.Sub(s.when) >= parkFor || s.looked && s.found == 0 && node != 0 {
+	// A system call that does not find a name ends there, or creates the file. But the
+	// kernel asks again at once when a name that it remembered is gone, and the next
+	// call by the same name means the same, if it does not begin in a directory.
+	again := s.as == name && s.from.id == rootID
+	if asked.Sub(s.when) >= parkFor || s.looked && s.found == 0 && node != 0 && !again {
 		s.over = true
 	}
-	s.looked, s.when, s.found = true, time.Now(), node
+	s.looked, s.when, s.found, s.as = true, time.Now(), node, name
 	if dir, ok := s.steps[name.dir.id]; ok {
 		s.path = dir + "/" + name.name
 	} else {

@@ -20,7 +20,12 @@ func (bubbleClock) Now() boottime.Instant { return boottime.Instant(time.Now().U
 
 const someNode, otherNode = 7, 8
 
-var someName = dirName{&node{id: rootID}, "f"}
+var (
+	someRoot  = &node{id: rootID}
+	someName  = dirName{someRoot, "f"}
+	otherName = dirName{someRoot, "g"}
+	nameBelow = dirName{&node{id: 9}, "f"} // in a directory in which a program stands
+)
 
 // What an OPEN can be goes by what its thread has done since it was answered
 // ESTALE.
@@ -45,6 +50,9 @@ func TestStages(t *testing.T) {
 		}
 	}
 	finds := func(node uint64) step { return takes(0, node) }
+	looksFor := func(name dirName, node uint64) step {
+		return func(vs *visits) { vs.looked(tid, time.Now(), name, node) }
+	}
 	waits := func(d time.Duration) step { return func(*visits) { time.Sleep(d) } }
 	for name, steps := range map[string][]step{
 		"a name, found again":                    {open(fresh, stale), finds(otherNode), finds(someNode), open(retried, fuse.OK), open(fresh, fuse.OK)},
@@ -60,9 +68,12 @@ func TestStages(t *testing.T) {
 		"the call after one that failed": {open(fresh, stale), finds(someNode), open(retried, stale), open(fresh, stale), finds(someNode), open(retried, fuse.OK)},
 		"the call after one that failed, which looks": {open(fresh, stale), finds(someNode), open(retried, stale), finds(someNode), open(unsure, stale), finds(someNode), open(retried, stale),
 			finds(someNode), open(unsure, stale), open(fresh, stale), open(nameless, fuse.OK)},
-		"the call after one that found nothing": {open(fresh, stale), finds(0), finds(someNode), open(unsure, stale), finds(someNode), open(retried, fuse.OK)},
-		"a name, after a long freeze":           {open(fresh, stale), waits(time.Hour), finds(someNode), open(unsure, stale), finds(someNode), open(retried, fuse.OK)},
-		"a name, and then a long freeze":        {open(fresh, stale), finds(someNode), waits(time.Hour), open(unsure, stale), open(fresh, fuse.OK)},
+		"the call after one that found nothing": {open(fresh, stale), looksFor(otherName, 0), finds(someNode), open(unsure, stale), finds(someNode), open(retried, fuse.OK)},
+		"the call after one that found nothing, by the same name": {open(fresh, stale), looksFor(nameBelow, 0), looksFor(nameBelow, someNode), open(unsure, stale),
+			looksFor(nameBelow, someNode), open(retried, fuse.OK)},
+		"a name that was gone and is there": {open(fresh, stale), finds(0), finds(someNode), open(retried, fuse.OK)},
+		"a name, after a long freeze":       {open(fresh, stale), waits(time.Hour), finds(someNode), open(unsure, stale), finds(someNode), open(retried, fuse.OK)},
+		"a name, and then a long freeze":    {open(fresh, stale), finds(someNode), waits(time.Hour), open(unsure, stale), open(fresh, fuse.OK)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(*testing.T) {
