@@ -50,6 +50,7 @@ type visits struct {
 // sent is one ESTALE, and what its thread has done since.
 type sent struct {
 	stage  stage     // of the visit that was answered ESTALE
+	node   uint64    // that it was for; 0 for a CREATE
 	when   time.Time // of the thread's last answer
 	looked bool      // it has looked something up since
 	over   bool      // and that was not all of one system call
@@ -71,6 +72,7 @@ type way struct {
 // visit is one OPEN or CREATE.
 type visit struct {
 	tid   uint32
+	node  uint64 // 0 for a CREATE
 	stage stage
 	way                 // of a second try; else it is not known, and from is nil
 	hold  *lockmgr.Hold // that was parked for it, or is to be; nil if there is none
@@ -80,7 +82,7 @@ type visit struct {
 // come begins a thread's OPEN of a node, or its CREATE (0): every one, and every
 // one ends with leave.
 func (vs *visits) come(tid uint32, node uint64) visit {
-	v := visit{tid: tid, stage: fresh}
+	v := visit{tid: tid, node: node, stage: fresh}
 	if tid == 0 {
 		v.stage = retried // it is in another PID namespace, and cannot be told from others
 		return v
@@ -102,7 +104,7 @@ func (vs *visits) come(tid uint32, node uint64) visit {
 func (s *sent) next(node uint64) stage {
 	soon := time.Since(s.when) < parkFor
 	switch {
-	case !s.looked && s.stage == fresh && soon:
+	case !s.looked && s.stage == fresh && soon && s.node == node && node != 0:
 		return nameless
 	case !s.looked || s.found != node:
 		return fresh // a try that follows an ESTALE has looked for what it opens
@@ -156,7 +158,7 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 		delete(vs.threads, v.tid)
 		return
 	}
-	now := &sent{stage: v.stage, when: time.Now(), hold: v.hold, mode: v.mode}
+	now := &sent{stage: v.stage, node: v.node, when: time.Now(), hold: v.hold, mode: v.mode}
 	if vs.threads == nil {
 		vs.threads = make(map[uint32]*sent)
 	}

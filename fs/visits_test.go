@@ -32,16 +32,17 @@ var (
 func TestStages(t *testing.T) {
 	const tid = 1 // lives
 	type step func(vs *visits)
-	open := func(want stage, s fuse.Status) step {
+	openNode := func(node uint64, want stage, s fuse.Status) step {
 		return func(vs *visits) {
 			t.Helper()
-			v := vs.come(tid, someNode)
+			v := vs.come(tid, node)
 			if v.stage != want {
 				t.Errorf("stage %d, want %d", v.stage, want)
 			}
 			vs.leave(v, s)
 		}
 	}
+	open := func(want stage, s fuse.Status) step { return openNode(someNode, want, s) }
 	takes := func(d time.Duration, node uint64) step {
 		return func(vs *visits) {
 			asked := time.Now()
@@ -63,6 +64,8 @@ func TestStages(t *testing.T) {
 		"a descriptor, and then a name":          {open(fresh, stale), open(nameless, stale), open(fresh, stale), finds(someNode), open(retried, fuse.OK)},
 		"a descriptor, after a failed call":      {open(fresh, stale), finds(someNode), open(retried, stale), open(fresh, stale), open(nameless, fuse.OK)},
 		"who was killed, and a thread like it":   {open(fresh, stale), waits(parkFor), open(fresh, stale)},
+		"who does not try again, and another":    {open(fresh, stale), openNode(otherNode, fresh, stale), openNode(otherNode, nameless, fuse.OK)},
+		"a creation that does not try again":     {openNode(0, fresh, stale), openNode(0, fresh, stale), open(fresh, fuse.OK)},
 		"a lookup that no ESTALE has called for": {finds(someNode), open(fresh, fuse.OK)},
 		// What has looked may be the next call, by a name that the kernel remembers.
 		"the call after one that failed": {open(fresh, stale), finds(someNode), open(retried, stale), open(fresh, stale), finds(someNode), open(retried, fuse.OK)},
