@@ -61,6 +61,21 @@ func TestCallerWithoutDescriptors(t *testing.T) {
 	in := &fuse.InHeader{Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
 	callerOf(t, f, in, ScopeAuto, openOwner)
 	f.callers.Close() // and with it what it remembers
+	withoutDescriptors(t, func() {
+		c, err := f.caller(in, nil, ScopeAuto, openOwner)
+		if errno(err) != fuse.Status(unix.EMFILE) || c.owner != "" {
+			t.Errorf("it is %q, %v", c.owner, err)
+		}
+		if hold, s := f.try(nil, in, ScopeAuto); hold != nil || s != fuse.Status(unix.EMFILE) {
+			t.Errorf("a request without a key: %v", s)
+		}
+	})
+	callerOf(t, f, in, ScopeAuto, openOwner)
+}
+
+// withoutDescriptors runs do while the process can open nothing.
+func withoutDescriptors(t *testing.T, do func()) {
+	t.Helper()
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
 		t.Fatal(err)
@@ -68,18 +83,10 @@ func TestCallerWithoutDescriptors(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := f.caller(in, nil, ScopeAuto, openOwner)
-	hold, s := f.try(nil, in, ScopeAuto)
+	do()
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
 		t.Fatal(err)
 	}
-	if errno(err) != fuse.Status(unix.EMFILE) || c.owner != "" {
-		t.Errorf("it is %q, %v", c.owner, err)
-	}
-	if hold != nil || s != fuse.Status(unix.EMFILE) {
-		t.Errorf("a request without a key: %v", s)
-	}
-	callerOf(t, f, in, ScopeAuto, openOwner)
 }
 
 // Who is the same owner as whom, in each scope.

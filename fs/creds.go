@@ -2,6 +2,7 @@ package fs
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"runtime"
 	"slices"
@@ -42,7 +43,10 @@ func (f *FS) as(in *fuse.InHeader, umask uint32, act func() error) error {
 	default:
 		return err
 	}
-	r := callerRights(in)
+	r, lookErr := callerRights(in)
+	if lookErr != nil {
+		return lookErr
+	}
 	if len(r.groups) == 0 && r.caps == 0 {
 		return err
 	}
@@ -55,7 +59,10 @@ func (f *FS) asExactly(in *fuse.InHeader, umask uint32, act func() error) error 
 	if !f.root {
 		return onThread(umask, nil, act)
 	}
-	r := callerRights(in)
+	r, err := callerRights(in)
+	if err != nil {
+		return err
+	}
 	return onThread(umask, &r, act)
 }
 
@@ -180,19 +187,23 @@ func setFSID(call uintptr, id int) error {
 
 // callerRights returns what the calling thread of a request has. A thread that
 // cannot be seen, or by now is another, has its user and group alone; so has
-// one whose capabilities are those of a user namespace of its own.
-func callerRights(in *fuse.InHeader) rights {
+// one whose capabilities are those of a user namespace of its own. It fails for
+// want of descriptors or memory: who has more is not to be refused as if he had not.
+func callerRights(in *fuse.InHeader) (rights, error) {
 	r := rights{uid: int(in.Uid), gid: int(in.Gid)}
 	status, err := readStatus(in.Pid)
-	if err != nil || !slices.Equal(fsIDs(status), []uint32{in.Uid, in.Gid}) {
-		return r
+	switch {
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
+		return r, err
+	case err != nil, !slices.Equal(fsIDs(status), []uint32{in.Uid, in.Gid}):
+		return r, nil
 	}
 	r.groups = statusIDs(status, "Groups")
 	caps, err := strconv.ParseUint(string(bytes.TrimSpace(statusField(status, "CapEff"))), 16, 64)
 	if err == nil && caps != 0 && inOurUserNamespace(in) {
 		r.caps = caps
 	}
-	return r
+	return r, nil
 }
 
 // readStatus reads a thread's /proc status, in less time than os.ReadFile unless

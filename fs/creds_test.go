@@ -113,15 +113,40 @@ func TestCapabilityOfUserNamespace(t *testing.T) {
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 1000, Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 1000, Size: 1}},
 	})
-	if r := callerRights(in); r.caps != 0 {
+	rightsOf := func(in *fuse.InHeader) rights {
+		r, err := callerRights(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := rightsOf(in); r.caps != 0 {
 		t.Errorf("root of a user namespace has capabilities %x", r.caps)
 	}
-	if r := callerRights(header(os.Getpid(), 0)); r.caps == 0 {
+	if r := rightsOf(header(os.Getpid(), 0)); r.caps == 0 {
 		t.Error("root has no capabilities")
 	}
 	for _, in := range []*fuse.InHeader{header(0, 0), header(os.Getpid(), 1000)} {
-		if r := callerRights(in); r.caps != 0 || len(r.groups) != 0 {
+		if r := rightsOf(in); r.caps != 0 || len(r.groups) != 0 {
 			t.Errorf("process %d as user %d has %+v", in.Pid, in.Uid, r)
 		}
 	}
+}
+
+// A caller who cannot be looked at for want of descriptors is told that, and is not
+// refused as one without rights.
+func TestRightsWithoutDescriptors(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	f := &FS{root: true}
+	in := header(os.Getpid(), 0)
+	withoutDescriptors(t, func() {
+		if err := f.as(in, 0, func() error { return unix.EACCES }); err != unix.EMFILE {
+			t.Errorf("refused first: %v", err)
+		}
+		if err := f.asExactly(in, 0, func() error { return nil }); err != unix.EMFILE {
+			t.Errorf("all rights at once: %v", err)
+		}
+	})
 }

@@ -75,7 +75,10 @@ func (f *FS) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint3
 	if err != nil {
 		return 0, errno(err)
 	}
-	names = visible(names, func() bool { return callerRights(in).caps&(1<<unix.CAP_SYS_ADMIN) != 0 })
+	names = visible(names, func() bool {
+		r, err := callerRights(in)
+		return err == nil && r.caps&(1<<unix.CAP_SYS_ADMIN) != 0
+	})
 	size, err := attrReply(names, dest)
 	return size, errno(err)
 }
