@@ -18,7 +18,16 @@ const (
 	reasonBroken    = "LockBroken"    // the same, by an operator
 	reasonWaiting   = "LockWaiting"   // the pod waits for a lock, for long
 	reasonWaitedFor = "LockWaitedFor" // another pod, or program, waits for the pod's
+	reasonNotServed = "LockfsVolumeNotServed"
 )
+
+// NotServed puts an event on this node: its daemon cannot serve a volume, and tries
+// again. cause is why.
+func (p *Pods) NotServed(volume string, cause error) {
+	// As the kubelet names it: a node's events are found by that.
+	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: p.node, UID: types.UID(p.node)}
+	p.recorder.Event(node, corev1.EventTypeWarning, reasonNotServed, presentable(fmt.Sprintf("volume %s is not served: %v", volume, cause)))
+}
 
 // Observer tells the pods of what happens to their locks on a volume.
 func (p *Pods) Observer(namespace, name string) func(lockmgr.Event) {

@@ -33,6 +33,7 @@ type Config struct {
 // Pods knows the pods of this node.
 type Pods struct {
 	procs       procid.Proc // the machine's
+	node        string      // its name in the cluster
 	informer    cache.SharedIndexInformer
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
@@ -51,6 +52,7 @@ func Start(cfg Config) (*Pods, error) {
 	}
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logr.FromSlogHandler(log.Handler())))
 	p := &Pods{
+		node:     cfg.Node,
 		informer: cache.NewSharedIndexInformer(onNode(cfg.Client, cfg.Node), &corev1.Pod{}, 0, cache.Indexers{byUID: uids}),
 		cancel:   cancel,
 	}

@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -185,6 +186,19 @@ func TestEvents(t *testing.T) {
 	e = c.event("team-b", reasonWaitedFor)
 	if e.InvolvedObject.Name != "cron-1" || string(e.InvolvedObject.UID) != remote.Pod || !strings.Contains(e.Message, "for which pod "+uid+", cp") {
 		t.Errorf("the event is %+v", e)
+	}
+}
+
+// What is wrong with a volume is an event of the node on which it is not served.
+func TestNotServed(t *testing.T) {
+	c := newCluster(t)
+	c.NotServed("team-a/shared", errors.New("no such directory: /srv/\xff"))
+	e := c.event(metav1.NamespaceDefault, reasonNotServed)
+	if e.InvolvedObject.Kind != "Node" || e.InvolvedObject.Name != "here" || e.InvolvedObject.UID != "here" || e.Type != "Warning" {
+		t.Errorf("the event is %+v", e)
+	}
+	if want := "volume team-a/shared is not served: no such directory: /srv/?"; e.Message != want {
+		t.Errorf("the event says %q, want %q", e.Message, want)
 	}
 }
 

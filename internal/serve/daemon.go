@@ -185,8 +185,11 @@ func (d *Daemon) keep(m *member) {
 			said, same = err.Error(), 1
 		}
 		level := slog.LevelWarn
-		if same&(same-1) != 0 { // else the log of an outage has little else
+		switch {
+		case same&(same-1) != 0: // else the log of an outage has little else
 			level = slog.LevelDebug
+		case spec.Pods != nil:
+			spec.Pods.NotServed(m.id, err)
 		}
 		d.log.Log(ctx, level, "a volume is not served; it is tried again", slog.String("namespace", spec.Namespace), slog.String("name", spec.Name),
 			slog.Any("error", err), slog.Int("times", same), slog.Duration("in", pause))
