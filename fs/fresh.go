@@ -142,3 +142,12 @@ func (h *handle) filling() {
 		h.node.mu.Unlock()
 	}
 }
+
+// misfilled notes that the kernel has cached what the file does not hold, and has
+// the next open drop it.
+func (h *handle) misfilled() {
+	h.fills.Store(nil)
+	h.node.mu.Lock()
+	h.node.cached = version{}
+	h.node.mu.Unlock()
+}

@@ -98,6 +98,12 @@ func (h *handle) write(in *fuse.WriteIn, data []byte) (int, error) {
 // how much was written; of pages the kernel heeds, and tells msync, fsync and
 // close, errors alone.
 func (h *handle) store(data []byte, off int64) error {
+	// An append-only file, for which a local kernel refuses the mapping: pwrite would
+	// put the pages at its end.
+	if flags, err := unix.FcntlInt(uintptr(h.fd), unix.F_GETFL, 0); err != nil || flags&unix.O_APPEND != 0 {
+		h.misfilled()
+		return unix.EPERM
+	}
 	for len(data) > 0 {
 		n, err := ignoringEINTR(func() (int, error) { return unix.Pwrite(h.fd, data, off) })
 		if err != nil {
