@@ -63,9 +63,10 @@ type Manager struct {
 	// trouble has a capacity of 1.
 	trouble chan struct{}
 
-	waiting atomic.Int64 // how many requests wait for another owner
-	seen    listing
-	outage  outage
+	waiting    atomic.Int64 // how many requests wait for another owner
+	unreleased atomic.Int64 // how many releases have failed since one succeeded
+	seen       listing
+	outage     outage
 
 	// opening is held by whoever opens a session, so that a hundred waiting
 	// opens ask for one session and not for a hundred.

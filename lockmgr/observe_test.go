@@ -3,6 +3,7 @@ package lockmgr_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"regexp"
 	"slices"
@@ -259,4 +260,36 @@ func (f *fixture) logOf(id string, want ...string) {
 	if !ok {
 		f.t.Errorf("of lock %s the log says %q, want %q; all:\n%s", id, got, want, f.log)
 	}
+}
+
+// Locks that are released in an outage say so once, and then ever more seldom,
+// however many they are.
+func TestLogOfManyReleasesInAnOutage(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		const locks = 300
+		var holds []*lockmgr.Hold
+		for i := range locks {
+			holds = append(holds, f.must(open("a", 0, fmt.Sprint(i))))
+		}
+		f.svc.Disconnect()
+		for _, h := range holds {
+			h.Release()
+		}
+		time.Sleep(ttl / 2)
+		f.svc.Connect()
+		time.Sleep(ttl / 2)
+		synctest.Wait()
+		said := 0
+		for line := range strings.Lines(f.log.String()) {
+			if strings.Contains(line, "level=WARN") && strings.Contains(line, "cannot release a lock") {
+				said++
+			}
+		}
+		if said == 0 || said > 20 {
+			f.t.Errorf("said %d times of %d locks", said, locks)
+		}
+		if left, err := f.svc.Entries(f.t.Context(), ""); err != nil || len(left) > 0 {
+			f.t.Errorf("left: %v, %v", left, err)
+		}
+	})
 }

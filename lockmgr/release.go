@@ -78,7 +78,10 @@ func (m *Manager) release(l *lock) {
 		err := sess.backend.Release(m.ctx, g)
 		m.outage.note(sent, err)
 		switch {
-		case err == nil, errors.Is(err, ErrSessionLost):
+		case err == nil:
+			m.unreleased.Store(0)
+			return
+		case errors.Is(err, ErrSessionLost):
 			return
 		case errors.Is(err, ErrNotHeld) && unsure:
 			return
@@ -89,13 +92,21 @@ func (m *Manager) release(l *lock) {
 			return
 		}
 		unsure = true
+		if m.ctx.Err() != nil {
+			return // Close ends the session
+		}
+		level := slog.LevelWarn
+		failures := m.unreleased.Add(1)
+		if failures&(failures-1) != 0 { // else the log of an outage has little else
+			level = slog.LevelDebug
+		}
+		m.lockLog(l).Log(m.ctx, level, "cannot release a lock; trying again", slog.Any("error", err), slog.Int64("failures", failures))
 		select {
 		case <-time.After(delay):
-			m.lockLog(l).Warn("cannot release a lock; trying again", slog.Any("error", err))
 		case <-sess.renewal.Lost():
 			return
 		case <-m.ctx.Done():
-			return // Close ends the session
+			return
 		}
 	}
 }
