@@ -219,6 +219,8 @@ func (a *acquisition) settle() {
 		a.mayStand, a.unanswered = a.mayStand || m.put(), 0
 	case unanswered(m.err):
 		a.mayStand, a.unanswered = true, m.fence
+	case errors.Is(m.err, errFull):
+		a.mayStand = true
 	}
 }
 

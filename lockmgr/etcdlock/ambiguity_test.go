@@ -3,12 +3,15 @@ package etcdlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
 var waits = map[string]lockmgr.Wait{"NoWait": lockmgr.NoWait, "Retry": lockmgr.Retry, "Queue": lockmgr.Queue}
@@ -62,6 +65,81 @@ func TestLostReply(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The Txn that reaches etcd's quota is carried out, and its answer says that there is
+// no space left: what it put is found again, or removed.
+func TestNoSpaceForTheNext(t *testing.T) {
+	for name, wait := range waits {
+		for _, mode := range []lockmgr.Mode{lockmgr.Exclusive, lockmgr.Shared} {
+			t.Run(fmt.Sprint(name, " ", mode), func(t *testing.T) {
+				client, kv := flawed(t)
+				b, etcd := newVolume(t, client)
+				s := open(t, b)
+				kv.next(lastOne)
+				req := request(wait, file("f"))
+				req.Mode = mode
+				grants, err := s.Acquire(within(t, patience), req)
+				if wait != lockmgr.NoWait {
+					if err != nil {
+						t.Fatal(err)
+					}
+					prefix := etcd.file("f")
+					if mode == lockmgr.Shared {
+						prefix = etcd.reader("f")
+					}
+					if rev := created(t, etcd, prefix); rev != grants[0].Token {
+						t.Fatalf("token %d, create revision %d", grants[0].Token, rev)
+					}
+					release(t, s, grants...)
+					return
+				}
+				if !errors.Is(err, lockmgr.ErrUnavailable) {
+					t.Fatalf("got %v", err)
+				}
+				eventually(t, "nothing is left", func() bool { return len(entries(t, b)) == 0 })
+				resp, err := etcd.Get(t.Context(), etcd.admin("session/"+s.ID()))
+				if err != nil || resp.Kvs[0].Version != 1 {
+					t.Fatalf("the fence was raised, for which there is no space: %v, %v", resp, err)
+				}
+			})
+		}
+	}
+}
+
+// A group that reaches the quota is not carried out again, but for its releases: they
+// take no space.
+func TestNoSpaceForAGroup(t *testing.T) {
+	client, g := gated(t)
+	kv := &flawedKV{}
+	g.inner = kv.commit
+	b, etcd := newVolume(t, client)
+	s := open(t, b)
+	held := must(t, s, lockmgr.NoWait, file("held"))[0]
+	reader := request(lockmgr.Retry, file("r"))
+	reader.Mode = lockmgr.Shared
+	send, answers := together(t, g, s, reader, request(lockmgr.NoWait, file("w")))
+	released := make(chan error, 1)
+	go func() { released <- s.Release(within(t, patience), held) }()
+	eventually(t, "the release waits", func() bool { return etcdlock.Waiting(s) == 3 })
+	kv.next(0, lastOne)
+	send()
+	if err := <-released; err != nil {
+		t.Fatalf("released: %v", err)
+	}
+	a := await(t, answers[0])
+	if a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	if rev := created(t, etcd, etcd.reader("r")); rev != a.Grants[0].Token {
+		t.Fatalf("token %d, create revision %d", a.Grants[0].Token, rev)
+	}
+	if a := await(t, answers[1]); !errors.Is(a.Err, lockmgr.ErrUnavailable) {
+		t.Fatalf("got %v", a.Err)
+	}
+	eventually(t, "nothing of the other is left", func() bool {
+		return !slices.ContainsFunc(entries(t, b), func(e lockmgr.Entry) bool { return e.Key == file("w") })
+	})
 }
 
 // A waiter whose Put was not answered keeps the place the Put took.

@@ -23,8 +23,7 @@ func (b *Backend) fault(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("%w: etcd has no space left, until it is compacted and defragmented and the alarm disarmed: %w: %w",
-			lockmgr.ErrUnavailable, errUnsent, err)
+		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errFull, err)
 	case refused(err), b.client.Ctx().Err() != nil:
 		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, retry.ErrRefused, err)
 	default:

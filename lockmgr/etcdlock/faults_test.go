@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,6 +25,7 @@ type flaw int
 const (
 	lostReply   flaw = iota + 1 // carried out, not answered
 	lateRequest                 // not answered; carried out when the test says so
+	lastOne                     // carried out, and answered that it leaves no space: see quotaApplierV3 of etcd
 )
 
 // flawedKV breaks the comparing Txns it was told to break, and counts all.
@@ -87,6 +89,11 @@ func (kv *flawedKV) commit(t *txn) (*clientv3.TxnResponse, error) {
 		fallthrough
 	case lateRequest:
 		return nil, status.Error(codes.Unavailable, "the connection broke")
+	case lastOne:
+		if _, err := t.send(); err != nil {
+			return nil, err
+		}
+		return nil, rpctypes.ErrNoSpace
 	default:
 		return t.send()
 	}

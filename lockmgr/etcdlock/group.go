@@ -13,9 +13,14 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
-// errUnsent marks the failure of a request that was never sent, or that etcd had
-// no room for: nothing of it was or will be carried out.
+// errUnsent marks the failure of a request that was never sent: nothing of it was or
+// will be carried out.
 var errUnsent = errors.New("not carried out")
+
+// errFull marks etcd's answer that it has no space left. It may have carried the
+// request out: the one that reaches the quota is, and gets the same answer as those
+// which are refused from then on. Nothing of it will happen later.
+var errFull = errors.New("etcd has no space left, until it is compacted and defragmented and the alarm disarmed")
 
 const (
 	// maxOps is how many operations etcd takes in a Txn by default: those of the
@@ -56,6 +61,7 @@ type member struct {
 	keys    []lockmgr.Key
 	mode    lockmgr.Mode
 	release bool
+	again   bool  // it may have been carried out before
 	fence   int64 // what cmps compare the session record with
 	voids   int64 // the fence is raised in the same Txn, unless it has been since it was this; 0: it is not
 
@@ -166,7 +172,8 @@ func pick(waiting []*member) (next, left []*member) {
 }
 
 // commit sends members together. A request that etcd refuses as a whole has not
-// been carried out in part, and may be good without the one it was refused for.
+// been carried out in part, and may be good without the one it was refused for. Where
+// there is no space left, releases take none.
 func (g *group) commit(ctx context.Context, members []*member) {
 	var ops []clientv3.Op
 	if at := g.fence.at(); slices.ContainsFunc(members, func(m *member) bool { return m.voids >= at }) {
@@ -183,7 +190,12 @@ func (g *group) commit(ctx context.Context, members []*member) {
 	}
 	resp, err := g.b.txn(ctx, nil, ops, nil)
 	if err != nil && !unanswered(err) && !errors.Is(err, lockmgr.ErrSessionLost) && len(members) > 1 {
-		for i := range members {
+		for i, m := range members {
+			full := errors.Is(err, errFull)
+			if m.again = full; full && !m.release {
+				m.answer(nil, err)
+				continue
+			}
 			g.commit(ctx, members[i:i+1])
 		}
 		return
@@ -205,7 +217,7 @@ func (g *group) commit(ctx context.Context, members []*member) {
 // unanswered reports whether a request that failed with err may have been
 // carried out, or may yet be.
 func unanswered(err error) bool {
-	return errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, retry.ErrRefused) && !errors.Is(err, errUnsent)
+	return errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, retry.ErrRefused) && !errors.Is(err, errUnsent) && !errors.Is(err, errFull)
 }
 
 // apart reports whether m and o must not be in one Txn: for one could be in the
