@@ -133,6 +133,35 @@ func TestBlindMountEndsNobody(t *testing.T) {
 	own.mend()
 }
 
+// A proxy that does not find the API server says 404 too. That tells nothing of a
+// session: it has not ended.
+func TestProxyEndsNobody(t *testing.T) {
+	name, l := newName(), &link{}
+	const ttl = 2 * time.Second
+	s := openFor(t, newBackend(t, name), ttl)
+	must(t, s, lockmgr.NoWait, file("f"))
+	renew(t, s, ttl/5)
+	far := newBackendAt(t, l.to(as(mountUser)), name)
+	other := open(t, far)
+	eventually(t, "it keeps watch", func() bool { return kubelease.Connected(far) && kubelease.Keeps(far) })
+	l.obey(func(*call) fate { return astray })
+	l.hangUp()
+	eventually(t, "it asks for the session", func() bool {
+		asks := 0
+		for _, c := range l.calls("get", "delete") {
+			if c.has(s.ID()) {
+				asks++
+			}
+		}
+		return asks > 2
+	})
+	l.mend()
+	eventually(t, "its watch stands again", func() bool { return kubelease.Connected(far) })
+	if g, err := other.Acquire(within(t, patience), request(lockmgr.NoWait, file("f"))); !errors.Is(err, lockmgr.ErrContended) {
+		t.Fatalf("beside who has it: %v, %v", g, err)
+	}
+}
+
 // While the server answers nobody, nobody's session ends, however long that is:
 // each has its time from when it answers again. Those that are not renewed then, end.
 func TestOutageEndsNobody(t *testing.T) {

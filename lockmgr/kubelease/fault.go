@@ -34,7 +34,7 @@ func fault(ctx context.Context, err error) error {
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return errMoved
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err): // else some proxy's
 		return errAbsent
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())

@@ -87,6 +87,7 @@ const (
 	late           // it fails, and is sent later: when call.send is called
 	gone           // it is answered 410
 	busy           // it is answered 429
+	astray         // it is answered 404, by something that is no API server
 )
 
 var errLink = errors.New("the link is broken")
@@ -190,6 +191,11 @@ func (h *hop) RoundTrip(req *http.Request) (*http.Response, error) {
 		return answer(req, http.StatusGone, "Expired"), nil
 	case busy:
 		return answer(req, http.StatusTooManyRequests, "TooManyRequests"), nil
+	case astray:
+		resp := answer(req, http.StatusNotFound, "")
+		resp.Header.Set("Content-Type", "text/plain")
+		resp.Body = io.NopCloser(strings.NewReader("default backend - 404"))
+		return resp, nil
 	}
 	if c.verb == "watch" {
 		return h.link.tap(h.next.RoundTrip(again(req.Context())))
