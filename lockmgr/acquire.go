@@ -235,20 +235,33 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 
 // look shares what can be shared. It returns the places where r lacks a lock, and
 // the first thing that r has to wait for on this mount: nil if it may ask the
-// service now. m.mu is held.
+// service now. While there is one r has no locks: whoever is in its way may be
+// waiting for them. m.mu is held.
 func (m *Manager) look(r *request) (missing []*place, wait *obstacle) {
-	r.hold.locks = slices.DeleteFunc(r.hold.locks, (*lock).lost)
+	var shared []*lock
 	for _, p := range r.places {
 		m.buryLost(p.slot)
 		m.steps++
 		if l := p.slot.shareable(r); l != nil {
-			r.hold.join(l)
+			shared = append(shared, l)
 			continue
 		}
 		missing = append(missing, p)
 		if wait == nil {
 			wait = m.obstacle(p)
 		}
+	}
+	had := slices.DeleteFunc(r.hold.locks, (*lock).lost)
+	r.hold.locks = nil
+	if wait == nil {
+		r.hold.locks = had
+		for _, l := range shared {
+			r.hold.join(l)
+		}
+		return missing, nil
+	}
+	for _, l := range had {
+		m.drop(l, r.hold)
 	}
 	return missing, wait
 }

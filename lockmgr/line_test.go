@@ -251,3 +251,29 @@ func (c *counting) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, 
 	c.listings.Add(1)
 	return c.tap.Rivals(ctx, k)
 }
+
+// Who waits for one of several keys does not keep others from being free: those who
+// are in its way may be waiting for them.
+func TestNothingKeptInLine(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		names := func(owner, name string) lockmgr.Request {
+			req := open(owner, -1, name)
+			req.Keys = append(req.Keys, file("inode"))
+			return req
+		}
+		first := f.must(names("pod", "a"))
+		other := f.later(names("other", "b"))
+		synctest.Wait()
+		second := f.later(names("pod", "b")) // behind the other, who waits for the first
+		synctest.Wait()
+		first.Release()
+		for _, next := range []<-chan *lockmgr.Hold{other, second} {
+			select {
+			case h := <-next:
+				h.Release()
+			case <-time.After(time.Hour):
+				t.Fatal("nobody goes on")
+			}
+		}
+	})
+}
