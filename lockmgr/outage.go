@@ -21,17 +21,22 @@ const (
 type outage struct {
 	mu    sync.Mutex
 	since time.Time // GUARDED_BY(mu); when the first request was sent that it did not; zero while it does
+	heard time.Time // GUARDED_BY(mu); when it answered last
 }
 
 func (o *outage) answered() {
 	o.mu.Lock()
-	o.since = time.Time{}
+	o.since, o.heard = time.Time{}, time.Now()
 	o.mu.Unlock()
 }
 
-// unanswered notes that a request was not answered that was sent at an instant.
+// unanswered notes that a request was not answered that was sent at an instant. If
+// others were meanwhile, the outage is no older than that.
 func (o *outage) unanswered(sent time.Time) {
 	o.mu.Lock()
+	if sent.Before(o.heard) {
+		sent = o.heard
+	}
 	if o.since.IsZero() || sent.Before(o.since) {
 		o.since = sent
 	}

@@ -3,6 +3,7 @@ package lockmgr_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -88,5 +89,55 @@ func TestCancelledTry(t *testing.T) {
 			f.t.Errorf("got %v", err)
 		}
 		f.fails(try("a", file("f")), lockmgr.ErrUnavailable, 5*time.Second)
+	})
+}
+
+// one answers nothing about the file 'lost', and takes a second for the others.
+type one struct{ lockmgr.Session }
+
+func (s one) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
+	took := time.Second
+	if req.Keys[0] == file("lost") {
+		took = time.Hour
+	}
+	select {
+	case <-time.After(took):
+		return s.Session.Acquire(ctx, req)
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+	}
+}
+
+type ones struct{ *tap }
+
+func (b ones) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
+	s, err := b.tap.OpenSession(ctx, info, ttl)
+	return one{s}, err
+}
+
+// A request that is lost while others are answered is no outage since it was sent.
+func TestOneLostRequestIsNoOutage(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		m, _ := f.manager(func(cfg *lockmgr.Config) { cfg.Backend = ones{f.svc} })
+		go func() { // answered last half a second before the other fails
+			time.Sleep(3500 * time.Millisecond)
+			h, err := m.Acquire(f.t.Context(), try("a", file("f")))
+			if err != nil {
+				f.t.Error(err)
+				return
+			}
+			h.Release()
+		}()
+		if _, err := m.Acquire(f.t.Context(), try("a", file("lost"))); !errors.Is(err, lockmgr.ErrUnavailable) {
+			f.t.Fatal(err)
+		}
+		h, err := m.Acquire(f.t.Context(), try("a", file("f")))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		h.Release()
+		if err := m.Close(f.t.Context()); err != nil {
+			f.t.Fatal(err)
+		}
 	})
 }
