@@ -185,7 +185,7 @@ func (f *FS) options(cfg Config) *fuse.MountOptions {
 		Options:           f.mountOptions(),
 		DirectMountStrict: f.root, // root needs no fusermount3
 		MaxWrite:          1 << 20,
-		MaxBackground:     64,
+		MaxBackground:     background,
 		Logger:            slog.NewLogLogger(f.log.Handler(), slog.LevelWarn),
 		// ATOMIC_O_TRUNC: the truncation comes with the OPEN, under its lock.
 		// HANDLE_KILLPRIV_V2: else the kernel asks for security.capability

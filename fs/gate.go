@@ -17,9 +17,9 @@ import (
 // another one leaves or its caller is killed.
 //
 // While less than half is taken anybody enters. From then on a caller may have as
-// many requests inside as there are free places: one caller alone gets half of all,
-// two get a third each, and a caller who comes later finds a place too. The callers
-// that wait take turns.
+// many requests inside as there are free places: of the second half one caller alone
+// gets half, two get a third each, and a caller who comes later finds a place too. The
+// callers that wait take turns.
 type gate struct {
 	log   *slog.Logger
 	size  int

@@ -10,13 +10,20 @@ import (
 // The gates of a view. A hung volume costs the process about as many OS threads as
 // their sum, and 16 each for flushOnTrouble and for bereave.
 const (
-	volumeSize  = 256 // 128 for a single caller: a NFSv4.1 session of Linux has 64 slots
-	closingSize = 64  // as many as the kernel sends of RELEASE: MaxBackground
+	volumeSize  = 256 // 192 for a single caller: a NFSv4.1 session of Linux has 64 slots
+	closingSize = 64
 	noticesSize = 32
 	bereaving   = 16
 	// familiesSize bounds who reads through /proc, which takes CPU time and no more.
 	familiesSize = 8
 )
+
+// background is how many requests that no program waits for the kernel sends at once:
+// reads ahead, among which are all that fill its cache, pages that are written back,
+// and RELEASEs. They go one behind the other, so that with as many reads in a volume
+// that hangs no closed file's lock is let go. Each read that waits has a buffer of
+// 128 KiB.
+const background = 1024
 
 func (f *FS) openGates() {
 	f.volume = newGate(volumeSize, f.payer, f.killed, f.log)

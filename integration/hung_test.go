@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -97,6 +98,68 @@ func TestHungVolume(t *testing.T) {
 		return strings.Contains(body, `lockfs_fs_requests_waiting{name="hung",namespace="default"} 0`)
 	})
 	work("hung", "quick")
+}
+
+// heldBytes is a volume on which the file "slow" cannot be read while the turnstile
+// is shut.
+type heldBytes struct {
+	below
+	at *turnstile
+}
+
+func (n *heldBytes) Open(ctx context.Context, flags uint32) (gofs.FileHandle, uint32, syscall.Errno) {
+	h, fuseFlags, errno := n.LoopbackNode.Open(ctx, flags)
+	if errno == 0 && n.Path(nil) == "slow" {
+		return &slowFile{h.(*gofs.LoopbackFile), n.at}, fuse.FOPEN_DIRECT_IO, 0
+	}
+	return h, fuseFlags, errno
+}
+
+type slowFile struct {
+	*gofs.LoopbackFile
+	at *turnstile
+}
+
+// PassthroughFd keeps the kernel from reading by itself.
+func (h *slowFile) PassthroughFd() (int, bool) { return 0, false }
+
+func (h *slowFile) Read(ctx context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	h.at.pass()
+	return h.LoopbackFile.Read(ctx, dest, off)
+}
+
+// A closed file's lock goes to the next writer, however many programs read what
+// does not come. The kernel says that a file is closed behind what it reads ahead,
+// and once sent no more than 64 of these requests at a time.
+func TestCloseBesideReadsThatHang(t *testing.T) {
+	const reads = 100
+	v := newVolume(t, "--embedded")
+	at := newTurnstile(t)
+	v.under(func(b below) gofs.InodeEmbedder { return &heldBytes{b, at} })
+	a, b := v.mount("a"), v.mount("b")
+	v.write("f", "")
+	v.write("slow", "")
+	if err := os.Truncate(v.inSource("slow"), reads<<20); err != nil {
+		t.Fatal(err)
+	}
+	reader, writer, next := newAgent(t), newAgent(t), newAgent(t)
+	answer := sync.OnceFunc(at.end)
+	t.Cleanup(answer) // ahead of the end of the reader
+	fd := reader.open(a.path("slow"), rdonly)
+	at.shut.Store(true)
+	for i := range reads { // not from the file's begin on, or some of them would not be reads ahead
+		reader.must(call{Op: "flood", N: 1, Calls: []call{{Op: "pread", FD: fd, N: 1, Off: int64(i+1)<<20 - 1}}})
+	}
+	eventually(t, "all reads are under way", func() bool { return reader.threadsWithin(unix.SYS_PREAD64) == reads })
+	writer.must(call{Op: "close", FD: writer.open(a.path("f"), wronly)})
+	eventually(t, "another mount has the lock", func() bool {
+		r := next.do(call{Op: "open", Path: b.path("f"), Flags: wronly | nonblock})
+		return r.Errno == 0
+	})
+	answer()
+	if r := reader.do(call{Op: "flooded"}); len(r.Failed) > 0 || r.N != reads {
+		t.Errorf("of %d reads %d have ended, and failed %v", reads, r.N, r.Failed)
+	}
 }
 
 // threads counts the daemon's.
