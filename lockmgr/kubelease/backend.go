@@ -107,6 +107,7 @@ func New(cfg Config) (*Backend, error) {
 		log:     cfg.Logger,
 		mirror:  newMirror(names, cfg.Clock),
 		peeks:   flowcontrol.NewTokenBucketRateLimiter(peeksPerSecond, peeksPerSecond),
+		present: present{came: make(chan struct{}, 1)},
 	}
 	b.locks = &feed{b: b, m: b.mirror, selector: names.selector(), from: cfg.Client.sessions}
 	b.ctx, b.cancel = context.WithCancel(context.Background())

@@ -25,7 +25,7 @@ const (
 	// keepLook is how often a mount looks how many keepers there are.
 	keepLook = time.Second
 	// keepSpread is how far apart the mounts become keepers that find too few: most
-	// of them see that others have done so.
+	// of them see that others have done so. Where all have to, none waits.
 	keepSpread = time.Second
 )
 
@@ -33,6 +33,8 @@ const (
 type present struct {
 	mu       sync.Mutex
 	sessions map[string]*Session // GUARDED_BY(mu); by the names of their Leases
+
+	came chan struct{} // receives when there is another
 }
 
 func (p *present) add(s *Session) {
@@ -42,6 +44,10 @@ func (p *present) add(s *Session) {
 		p.sessions = make(map[string]*Session)
 	}
 	p.sessions[s.name] = s
+	select {
+	case p.came <- struct{}{}:
+	default:
+	}
 	context.AfterFunc(s.over, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -74,9 +80,11 @@ func (b *Backend) keep() {
 		if s == nil {
 			// A mount that begins has a session in a moment. Who has none, and waits for
 			// those of others to end, cannot count on there being a keeper.
-			b.pause(b.ctx, keepLook)
-			if b.present.any() == nil {
+			select {
+			case <-b.present.came:
+			case <-time.After(keepLook):
 				b.keepWatch(nil)
+			case <-b.ctx.Done():
 			}
 			continue
 		}
@@ -84,9 +92,11 @@ func (b *Backend) keep() {
 			b.pause(s.over, keepLook) // without a watch it knows nothing of them
 			continue
 		}
-		b.pause(s.over, rand.N(keepSpread))
-		if b.keepersBeside(nil) >= keepers {
-			continue
+		if len(b.mirror.of(kindSession)) > keepers {
+			b.pause(s.over, rand.N(keepSpread))
+			if b.keepersBeside(nil) >= keepers {
+				continue
+			}
 		}
 		if err := s.vouch(); err != nil {
 			if b.ctx.Err() == nil && s.over.Err() == nil {
@@ -167,9 +177,10 @@ func (b *Backend) keepWatch(s *Session) {
 	defer b.keeping.Store(nil)
 	for ctx.Err() == nil {
 		if s == nil {
-			b.pause(ctx, keepLook)
-			if b.present.any() != nil {
+			select {
+			case <-b.present.came:
 				return
+			case <-ctx.Done():
 			}
 			continue
 		}
