@@ -370,7 +370,7 @@ func (t *nodes) retire(n *node) {
 // maxPath is how many bytes the path of a new name may have, from the volume's root.
 // What has a longer one, because a directory above was moved or it was not made
 // through a view, can be used, and removed, as far as it can be locked.
-const maxPath = 4095
+const maxPath = 8191
 
 // maxDepth is more than any path has components. Names are learned one by one,
 // and with renames elsewhere in between they may form a circle.

@@ -65,21 +65,21 @@ func TestLongPaths(t *testing.T) {
 	d := descend(t, m.dir)
 	defer func() { unix.Close(d.fd) }()
 	var err error
-	for err == nil && d.path < 8192 {
+	for err == nil && d.path < 16<<10 {
 		err = d.step(name)
 	}
-	if err != unix.ENAMETOOLONG || d.path <= 4095-251 || d.path > 4095 {
+	if err != unix.ENAMETOOLONG || d.path <= 8191-251 || d.path > 8191 {
 		t.Fatalf("a path of %d bytes, then %v", d.path, err)
 	}
-	room := 4095 - d.path - 1 - 1 // for the slash and the first letter
+	room := 8191 - d.path - 1 - 1 // for the slash and the first letter
 	for op, err := range d.names(m.path("old"), strings.Repeat("y", room+1)) {
 		if err != unix.ENAMETOOLONG {
-			t.Errorf("%s of a path of 4096 bytes: %v", op, err)
+			t.Errorf("%s of a path of 8192 bytes: %v", op, err)
 		}
 	}
 	for op, err := range d.names(m.path("old"), strings.Repeat("y", room)) {
 		if err != nil {
-			t.Errorf("%s of a path of 4095 bytes: %v", op, err)
+			t.Errorf("%s of a path of 8191 bytes: %v", op, err)
 		}
 	}
 
