@@ -194,6 +194,15 @@ func (b *Backend) keepWatch(s *Session) {
 	}
 }
 
+// beat notes a renewal of this mount's own. If it keeps watch over the pulses, it has
+// to be shown that one: a watch that shows nothing would look as if nobody began.
+func (b *Backend) beat(pulse *object) {
+	if k := b.keeping.Load(); k != nil {
+		_, era := k.pulses.newest()
+		_, _ = k.pulses.wrote(era, pulse.lease) // it was read before
+	}
+}
+
 // pause ends early when ctx, or the backend, does.
 func (b *Backend) pause(ctx context.Context, d time.Duration) {
 	select {

@@ -183,3 +183,31 @@ func TestHungWatchOfAWaiter(t *testing.T) {
 		t.Fatal(a.Err)
 	}
 }
+
+// A keeper whose watch of the pulses shows nothing any more begins another: it knows
+// nothing of mounts that began since, and would not see them die.
+func TestHungWatchOfAKeeper(t *testing.T) {
+	const ttl = 2 * time.Second
+	name, l, own := newName(), &link{}, &link{}
+	keeper := newBackendAt(t, l.to(as(mountUser)), name)
+	s := openFor(t, keeper, time.Minute)
+	renew(t, s, ttl/5)
+	eventually(t, "it keeps watch", func() bool { return kubelease.Connected(keeper) && kubelease.Keeps(keeper) })
+	l.hung.Store(true)
+	eventually(t, "its watch of the locks is another", func() bool { return l.count("watch") > 2 })
+	l.hung.Store(false)
+	eventually(t, "that one stands", func() bool { return kubelease.Connected(keeper) })
+	dead := openFor(t, newBackendAt(t, own.to(as(mountUser)), name), ttl)
+	own.obey(func(c *call) fate { // it does not end itself
+		if c.verb == "delete" {
+			return cut
+		}
+		return passed
+	})
+	defer own.mend()
+	select {
+	case <-dead.Done():
+	case <-within(t, patience).Done():
+		t.Fatal("a session that is not renewed does not end")
+	}
+}

@@ -121,6 +121,7 @@ func (s *Session) Renew(ctx context.Context) error {
 		}
 		if err == nil {
 			s.pulse = written
+			s.b.beat(written)
 			return s.stands(ctx)
 		}
 		if !errors.Is(err, errMoved) {
