@@ -277,3 +277,21 @@ func TestNothingKeptInLine(t *testing.T) {
 		}
 	})
 }
+
+// A request that does not queue waits for those in line as long as it would for a
+// holder, and not for as long as for a service that does not answer, when the lock
+// was being given back as it came: they may wait for something else, which its caller
+// keeps from ending.
+func TestTryBehindALine(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		first, other := f.must(open("first", 0, "f")), f.must(open("other", 0, "g"))
+		next := f.later(open("next", -1, "f", "g"))
+		synctest.Wait()
+		f.svc.Disconnect()
+		first.Release()
+		time.AfterFunc(time.Second/2, f.svc.Connect)
+		f.fails(try("a", file("f")), lockmgr.ErrContended, time.Second)
+		other.Release()
+		(<-next).Release()
+	})
+}

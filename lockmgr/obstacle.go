@@ -122,14 +122,14 @@ func (m *Manager) dyingAbove(key Key) *obstacle {
 
 // another reports whether it is another owner that r waits for. m.mu is held.
 func (o *obstacle) another(r *request) bool {
-	if o.lock != nil {
-		return !o.lock.dying
+	if o.lock != nil && !o.lock.dying {
+		return true
 	}
-	return o.ahead.Owner != r.Owner
+	return o.ahead != nil && o.ahead.Owner != r.Owner
 }
 
 // dying reports whether r waits for nobody but the service.
-func (o *obstacle) dying() bool { return o.lock != nil && o.lock.dying }
+func (o *obstacle) dying() bool { return o.ahead == nil && o.lock != nil && o.lock.dying }
 
 // patience says how long r may wait for o, counted from when it first had to
 // wait, and whether that is limited by more than its context.
@@ -137,7 +137,7 @@ func (m *Manager) patience(r *request, o *obstacle) (time.Duration, bool) {
 	switch {
 	case o.dying():
 		return m.answerTime(), r.Wait == 0 // nobody has it: the service is to answer
-	case o.lock != nil && (!r.Queue || r.Wait == 0):
+	case o.lock != nil && !o.lock.dying && (!r.Queue || r.Wait == 0):
 		if o.lock.closing() {
 			return m.cfg.CloseGrace, true
 		}
@@ -173,7 +173,7 @@ func (r *request) mayWaitForItself(o *obstacle) bool {
 
 // refusal says why a wait for o is over. m.mu is held.
 func (o *obstacle) refusal(why error) error {
-	if o.lock != nil && o.lock.dying {
+	if o.dying() {
 		// Nobody has it: the service does not answer that it let go.
 		err := fmt.Errorf("%w: it does not answer the release of %s", ErrUnavailable, o.key())
 		if why != nil {
@@ -182,7 +182,7 @@ func (o *obstacle) refusal(why error) error {
 		return err
 	}
 	e := &ContendedError{Key: o.key(), Err: why}
-	if o.lock != nil {
+	if o.lock != nil && !o.lock.dying {
 		e.Holder = o.lock.holder
 	}
 	return e
