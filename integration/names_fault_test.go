@@ -299,14 +299,19 @@ func TestDeadlineDuringChangeOfNames(t *testing.T) {
 	v.nothingLocked()
 }
 
-// A change of names that fails as if nobody knew what the volume has done, and
-// was made: as above.
-func TestChangeOfNamesFailsAndIsMade(t *testing.T) {
+// namesRunsWithFaults is namesRuns on a volume whose changes of names can fail.
+func namesRunsWithFaults(t *testing.T, run func(*nameFault, *namesRun)) {
 	v := newVolume(t, "--embedded")
 	v.inMemory()
 	fault := v.withNameFaults()
 	a, b := v.mount("a"), v.mount("b")
-	v.namesRuns(a, b, func(r *namesRun) {
+	v.namesRuns(a, b, func(r *namesRun) { run(fault, r) })
+}
+
+// A change of names that fails as if nobody knew what the volume has done, and
+// was made: as above.
+func TestChangeOfNamesFailsAndIsMade(t *testing.T) {
+	namesRunsWithFaults(t, func(fault *nameFault, r *namesRun) {
 		fault.fails.Store(&nameFailure{unix.EIO, before})
 		r.caller.fails(r.call(), unix.EIO)
 		fault.fails.Store(nil)
@@ -320,11 +325,7 @@ func TestChangeOfNamesFailsAndIsMade(t *testing.T) {
 // The same, made only after its failure was answered. Until the file is closed
 // all names that it may have are locked.
 func TestChangeOfNamesIsMadeLater(t *testing.T) {
-	v := newVolume(t, "--embedded")
-	v.inMemory()
-	fault := v.withNameFaults()
-	a, b := v.mount("a"), v.mount("b")
-	v.namesRuns(a, b, func(r *namesRun) {
+	namesRunsWithFaults(t, func(fault *nameFault, r *namesRun) {
 		fault.fails.Store(&nameFailure{unix.EIO, after})
 		r.caller.fails(r.call(), unix.EIO)
 		fault.fails.Store(nil)
@@ -337,11 +338,7 @@ func TestChangeOfNamesIsMadeLater(t *testing.T) {
 // A change of names that the volume refuses leaves no lock behind for a name
 // that no file has got.
 func TestRefusedChangeOfNames(t *testing.T) {
-	v := newVolume(t, "--embedded")
-	v.inMemory()
-	fault := v.withNameFaults()
-	a, b := v.mount("a"), v.mount("b")
-	v.namesRuns(a, b, func(r *namesRun) {
+	namesRunsWithFaults(t, func(fault *nameFault, r *namesRun) {
 		fault.fails.Store(&nameFailure{unix.EDQUOT, never})
 		r.caller.fails(r.call(), unix.EDQUOT)
 		fault.fails.Store(nil)
