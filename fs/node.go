@@ -2,6 +2,7 @@ package fs
 
 import (
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -150,10 +151,12 @@ const rootID = 1
 func newNodes(rootFD int, i inode, pool *Pool) *nodes {
 	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1, held: new(held)}
 	root.uses.Store(1)
+	// A file handle (name_to_handle_at) is an id, and those of an earlier mount are to
+	// lead to no file of this one.
 	t := &nodes{
 		byID:    map[uint64]*node{rootID: root},
 		byInode: map[inode]*node{root.inode: root},
-		nextID:  rootID + 1,
+		nextID:  rootID + 1 + rand.Uint64N(1<<62),
 		pool:    pool,
 		crowd:   make(chan struct{}, 1),
 	}
