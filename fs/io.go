@@ -83,15 +83,27 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 // write puts data where the program means it: at the file's own end if it
 // appends, for the offset is where the kernel believes the end to be.
 func (h *handle) write(in *fuse.WriteIn, data []byte) (int, error) {
-	switch {
-	case in.WriteFlags&fuse.WRITE_CACHE != 0:
+	if in.WriteFlags&fuse.WRITE_CACHE != 0 {
 		return len(data), h.store(data, int64(in.Offset))
-	case in.Flags&unix.O_APPEND != 0:
-		return ignoringEINTR(func() (int, error) {
-			return unix.Pwritev2(h.fd, [][]byte{data}, 0, unix.RWF_APPEND)
-		})
 	}
-	return ignoringEINTR(func() (int, error) { return unix.Pwrite(h.fd, data, int64(in.Offset)) })
+	how := 0
+	if in.Flags&unix.O_APPEND != 0 {
+		how |= unix.RWF_APPEND
+	}
+	// Asked of this write alone, perhaps. After one that goes past its cache the
+	// kernel sends no FSYNC.
+	if in.Flags&unix.O_DSYNC != 0 {
+		how |= unix.RWF_DSYNC
+	}
+	if in.Flags&unix.O_SYNC == unix.O_SYNC {
+		how |= unix.RWF_SYNC
+	}
+	return ignoringEINTR(func() (int, error) {
+		if how == 0 {
+			return unix.Pwrite(h.fd, data, int64(in.Offset))
+		}
+		return unix.Pwritev2(h.fd, [][]byte{data}, int64(in.Offset), how)
+	})
 }
 
 // store writes all of a mapping's pages, or fails. A program that writes is told

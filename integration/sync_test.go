@@ -62,3 +62,38 @@ func TestSync(t *testing.T) {
 		})
 	}
 }
+
+// What a program asks to be on the volume when write returns is there, by whatever
+// it asks: of a handle that goes past the kernel's cache there is no request but the
+// WRITE. (docs/SEMANTICS.md, rule 19.)
+func TestWriteThrough(t *testing.T) {
+	t.Setenv(writeBackEnv, "1")
+	v := newVolume(t, "--sync", "never")
+	v.cached = true
+	a := v.mount("a")
+	p := newAgent(t)
+	for _, c := range []struct {
+		name, op string
+		flags    int
+		through  bool
+	}{
+		{"neither", "write", wronly, false},
+		{"RWF_DSYNC of O_WRONLY", "write through", wronly, true},
+		{"RWF_DSYNC of O_APPEND", "write through", wronly | appends, true},
+		{"RWF_DSYNC of O_RDWR and O_APPEND", "write through", rdwr | appends, true},
+		{"RWF_DSYNC of O_RDWR", "write through", rdwr, true},
+		{"O_DSYNC", "write", wronly | unix.O_DSYNC, true},
+		{"O_SYNC", "write", wronly | unix.O_SYNC, true},
+	} {
+		fd := p.open(a.path(c.name), c.flags|create)
+		p.must(call{Op: c.op, FD: fd, Data: "one"})
+		b, err := os.ReadFile(v.inSource(c.name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(b) == "one"; got != c.through {
+			t.Errorf("%s: on the volume at once: %v", c.name, got)
+		}
+		p.must(call{Op: "close", FD: fd})
+	}
+}
