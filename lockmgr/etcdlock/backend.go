@@ -39,9 +39,14 @@ type Config struct {
 	// means 3 s, so that an election of etcd's usual length does not fail one.
 	RequestTimeout time.Duration
 
-	// JanitorInterval is how often, more or less, a session looks for entries
-	// of its own that nobody here knows of, and the oldest one for entries
-	// without a lease. The zero value means 30 s.
+	// LookInterval is how often, more or less, a session that holds something looks
+	// whether its entries stand, and for those that nobody here knows of; a mount of
+	// many entries does so less often. The zero value means 4 s.
+	LookInterval time.Duration
+
+	// JanitorInterval is how often, more or less, a session that holds nothing looks
+	// for entries of its own that nobody here knows of, and the oldest one for
+	// entries without a lease. The zero value means 30 s.
 	JanitorInterval time.Duration
 
 	// Logger takes what nobody is told of otherwise. The zero value discards.
@@ -55,6 +60,7 @@ type Backend struct {
 	keys    layout
 	machine string
 	timeout time.Duration
+	look    time.Duration
 	janitor time.Duration
 	log     *slog.Logger
 	trees   treeCache
@@ -64,7 +70,7 @@ type Backend struct {
 
 	watchStream atomic.Int64 // the number of the stream for new watches, see watch
 
-	guarded atomic.Int64 // how many sessions Watch
+	guarded atomic.Int64 // how many keys the sessions that Watch have on their leases
 
 	newest atomic.Int64 // the largest revision that an answer had
 
@@ -100,6 +106,12 @@ func New(cfg Config) (*Backend, error) {
 	if cfg.JanitorInterval == 0 {
 		cfg.JanitorInterval = 30 * time.Second
 	}
+	if cfg.LookInterval < 0 {
+		return nil, fmt.Errorf("etcdlock: look interval %v is negative", cfg.LookInterval)
+	}
+	if cfg.LookInterval == 0 {
+		cfg.LookInterval = 4 * time.Second
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -109,6 +121,7 @@ func New(cfg Config) (*Backend, error) {
 		keys:    newLayout(cfg.Namespace, cfg.Name),
 		machine: cfg.Machine,
 		timeout: cfg.RequestTimeout,
+		look:    cfg.LookInterval,
 		janitor: cfg.JanitorInterval,
 		log:     cfg.Logger,
 		pulse:   newPulse(),

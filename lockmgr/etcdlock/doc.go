@@ -64,9 +64,9 @@
 // mount sends a read to find out, see pulse. What an Acquire that has ended left
 // under way is waited for, and deleted if the answer says that it stands.
 //
-// Behind this stands a janitor: what is on the session's lease and claimed by
-// nobody here, which should not be, is deleted within a minute; and of all mounts
-// the oldest deletes entries that are on no lease.
+// Behind this stand two that should find nothing. Who looks whether the session's
+// entries stand deletes what is on its lease and claimed by nobody here; and of all
+// mounts the oldest deletes entries that are on no lease.
 //
 // An etcd whose revision is smaller than it has been was set back: restored from
 // a snapshot, or emptied. All sessions end, though their leases may be there.

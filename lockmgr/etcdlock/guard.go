@@ -2,8 +2,9 @@ package etcdlock
 
 import (
 	"context"
-	"hash/maphash"
+	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -11,17 +12,14 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// missEvery is how often, more or less, a session looks whether its entries stand:
-// at 0.7 µs an entry. More than missAtOnce sessions look less often, so that those of
-// 50,000 open files do not take more than those of 10,000.
-const (
-	missEvery  = 4 * time.Second
-	missAtOnce = 4
-)
+// lookRate is how many entries a second a mount looks for at most, at 0.7 µs each:
+// the sessions of 50,000 open files look less often, and take no more than that of
+// 10,000.
+const lookRate = 2500
 
-// missPause is how long a session waits before it looks.
-func (b *Backend) missPause() time.Duration {
-	every := missEvery * time.Duration(max(missAtOnce, b.guarded.Load())) / missAtOnce
+// lookPause is how long a session waits before it looks.
+func (b *Backend) lookPause() time.Duration {
+	every := max(b.look, time.Duration(b.guarded.Load())*time.Second/lookRate)
 	return every*3/4 + rand.N(every/2)
 }
 
@@ -29,57 +27,81 @@ func (b *Backend) missPause() time.Duration {
 // attached to the lease. A watch of each entry, or of the volume, would be told of
 // it at once, and cost something for each lock, or for each lock of all mounts.
 func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone func(lockmgr.Grant)) {
-	s.b.guarded.Add(1)
-	defer s.b.guarded.Add(-1)
+	guarded, looked := 0, time.Now()
+	defer func() { s.b.guarded.Add(-int64(guarded)) }()
 	for {
 		select {
-		case <-time.After(s.b.missPause()):
+		case <-time.After(s.b.lookPause()):
 		case <-s.over.Done():
 			return
 		case <-ctx.Done():
 			return
 		}
-		missing, err := s.missing(ctx, held())
+		grants := held()
+		if len(grants) == 0 && time.Since(looked) < s.b.janitor {
+			continue // there can only be ghosts
+		}
+		looked = time.Now()
+		s.claims.look()
+		attached, err := s.attached(ctx)
+		if err == nil {
+			s.b.guarded.Add(int64(len(attached) - guarded))
+			guarded = len(attached)
+			attached = slices.DeleteFunc(attached, s.claims.saw)
+			err = errors.Join(s.miss(ctx, grants, gone), s.exorcise(ctx, attached))
+		}
 		if err != nil && ctx.Err() == nil && s.over.Err() == nil {
 			s.b.log.Debug("cannot look for this session's entries", "session", s.ID(), "err", err)
-		}
-		for _, g := range missing {
-			s.claims.drop(s.b.keys.granted(g))
-			gone(g)
 		}
 	}
 }
 
-// missing returns which of grants etcd does not have. The leader says what is
-// attached to the lease from its memory, without asking a majority; so what it
-// does not name is read.
-func (s *Session) missing(ctx context.Context, grants []lockmgr.Grant) ([]lockmgr.Grant, error) {
-	if len(grants) == 0 {
-		return nil, nil
-	}
-	attached, err := s.attached(ctx)
-	if err != nil {
-		return nil, err
-	}
-	// By their hashes: thousands of keys, of which none is missing.
-	seed := maphash.MakeSeed()
-	there := make(map[uint64]struct{}, len(attached))
-	for _, key := range attached {
-		there[maphash.Bytes(seed, key)] = struct{}{}
-	}
-	var doubtful, missing []lockmgr.Grant
+// miss calls gone for those of grants that etcd does not have. The leader says
+// what is attached to the lease from its memory, without asking a majority; so
+// what the look did not see is read.
+func (s *Session) miss(ctx context.Context, grants []lockmgr.Grant, gone func(lockmgr.Grant)) error {
+	var doubtful []lockmgr.Grant
+	var entry []byte // thousands are as they should be: one for all
 	for _, g := range grants {
-		if _, ok := there[maphash.String(seed, s.b.keys.granted(g))]; !ok {
+		entry = s.b.keys.appendEntry(entry[:0], g.Key, g.Mode, g.Owner)
+		if !s.claims.seen(entry) {
 			doubtful = append(doubtful, g)
 		}
 	}
+	if len(doubtful) == 0 {
+		return nil
+	}
 	stand, err := s.Held(ctx, doubtful)
+	if err != nil {
+		return err
+	}
 	for i, ok := range stand {
 		if !ok {
-			missing = append(missing, doubtful[i])
+			s.claims.drop(s.b.keys.granted(doubtful[i]))
+			gone(doubtful[i])
 		}
 	}
-	return missing, err
+	return nil
+}
+
+// exorcise deletes ghosts: those keys on the lease that are entries. The fence
+// and discard leave none while everything else works.
+func (s *Session) exorcise(ctx context.Context, unclaimed [][]byte) error {
+	for _, k := range unclaimed {
+		key := string(k)
+		if _, ok := s.b.keys.parse(key); !ok {
+			continue
+		}
+		ours := clientv3.Compare(clientv3.LeaseValue(key), "=", s.lease)
+		resp, err := s.b.txn(ctx, []clientv3.Cmp{ours}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+		if err != nil {
+			return err
+		}
+		if resp.Succeeded { // else it was released since
+			s.b.log.Error("deleted an entry of this session that nobody claims", "session", s.ID(), "entry", key)
+		}
+	}
+	return nil
 }
 
 // attached returns the keys on the session's lease.

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
 // asked counts the requests of a client.
@@ -90,5 +92,30 @@ func TestHeldLocksAreOneRequest(t *testing.T) {
 	}
 	if n := a.watches.Load() - watches; n > 0 {
 		t.Errorf("%d watches", n)
+	}
+}
+
+// A session that holds nothing does not look every few seconds: there may be many
+// mounts that do nothing.
+func TestIdleSessionDoesNotLook(t *testing.T) {
+	client := dial(t)
+	a := count(client)
+	b, err := etcdlock.New(etcdlock.Config{
+		Client: client, Namespace: "test", Name: newName(), LookInterval: time.Millisecond, JanitorInterval: time.Hour,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, b)
+	ctx, cancel := context.WithCancel(within(t, patience))
+	turns := 0
+	s.Watch(ctx, func() []lockmgr.Grant {
+		if turns++; turns == 20 {
+			cancel()
+		}
+		return nil
+	}, func(lockmgr.Grant) {})
+	if n := a.times.Load(); turns < 20 || n > 0 {
+		t.Errorf("looked %d times in %d turns", n, turns)
 	}
 }

@@ -4,51 +4,14 @@ import (
 	"context"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// claims are the entries of a session that somebody here answers for: from
-// before the Put is sent, until the entry is known to be gone or nobody takes
-// care of it any more. An entry that is seen in etcd while it is not claimed is a
-// ghost: its key is made for one acquisition, which is over.
-type claims struct {
-	mu      sync.Mutex
-	entries map[string]struct{}
-}
-
-func (c *claims) add(entries ...string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.entries == nil {
-		c.entries = make(map[string]struct{})
-	}
-	for _, e := range entries {
-		c.entries[e] = struct{}{}
-	}
-}
-
-func (c *claims) drop(entries ...string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, e := range entries {
-		delete(c.entries, e)
-	}
-}
-
-func (c *claims) has(entry string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, ok := c.entries[entry]
-	return ok
-}
-
-// janitor looks every interval or so for what should not be there. Nothing
-// depends on it while everything else works: the fence and discard leave no
-// ghosts, and no entry is put without a lease.
+// janitor sweeps every interval or so. Nothing depends on it while everything else
+// works: no entry is put without a lease.
 func (s *Session) janitor(interval time.Duration) {
 	for {
 		select {
@@ -56,35 +19,10 @@ func (s *Session) janitor(interval time.Duration) {
 		case <-s.over.Done():
 			return
 		}
-		for _, clean := range []func(context.Context) error{s.exorcise, s.sweep} {
-			if err := clean(s.over); err != nil && s.over.Err() == nil {
-				s.b.log.Warn("cannot look for entries that nobody needs", "session", s.ID(), "err", err)
-			}
+		if err := s.sweep(s.over); err != nil && s.over.Err() == nil {
+			s.b.log.Warn("cannot look for entries that nobody needs", "session", s.ID(), "err", err)
 		}
 	}
-}
-
-// exorcise deletes the ghosts of the session: one request when there are none.
-func (s *Session) exorcise(ctx context.Context) error {
-	attached, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
-	for _, k := range attached {
-		key := string(k)
-		if _, ok := s.b.keys.parse(key); !ok || s.claims.has(key) {
-			continue
-		}
-		ours := clientv3.Compare(clientv3.LeaseValue(key), "=", s.lease)
-		resp, err := s.b.txn(ctx, []clientv3.Cmp{ours}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
-		if err != nil {
-			return err
-		}
-		if resp.Succeeded { // else it was released since
-			s.b.log.Error("deleted an entry of this session that nobody claims", "session", s.ID(), "entry", key)
-		}
-	}
-	return nil
 }
 
 // sweep deletes the volume's entries and session records without a lease, which

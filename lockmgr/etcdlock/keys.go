@@ -38,24 +38,31 @@ func (l layout) broken(id string) string   { return l.admin + "break/" + id }
 
 // entry is the key of one acquisition's entry.
 func (l layout) entry(k lockmgr.Key, mode lockmgr.Mode, owner uuid.UUID) string {
+	return string(l.appendEntry(nil, k, mode, owner))
+}
+
+func (l layout) appendEntry(b []byte, k lockmgr.Key, mode lockmgr.Mode, owner uuid.UUID) []byte {
+	b = append(append(append(b, l.root(k)...), k.Path...), "//"...)
 	if mode == lockmgr.Shared {
-		return l.at(k) + read + owner.String()
+		return append(append(b, read...), owner.String()...)
 	}
-	return l.at(k) + write + owner.String()
+	return append(append(b, write...), owner.String()...)
 }
 
 func (l layout) granted(g lockmgr.Grant) string { return l.entry(g.Key, g.Mode, g.Owner) }
 
 // at is the prefix of the entries of k itself.
-func (l layout) at(k lockmgr.Key) string {
-	root := l.files
+func (l layout) at(k lockmgr.Key) string { return l.root(k) + k.Path + "//" }
+
+func (l layout) root(k lockmgr.Key) string {
 	switch k.Kind {
 	case lockmgr.Tree:
-		root = l.trees()
+		return l.trees()
 	case lockmgr.Inode:
-		root = l.inodes()
+		return l.inodes()
+	default:
+		return l.files
 	}
-	return root + k.Path + "//"
 }
 
 // rivals is the prefix of the entries that conflict with one for k, but for

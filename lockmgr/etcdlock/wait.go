@@ -144,7 +144,7 @@ func (a *acquisition) discard(err error) error {
 	gone := make(chan struct{})
 	s.running.Go(func() {
 		defer close(gone)
-		defer s.claims.drop(a.own...) // what remains is the janitor's
+		defer s.claims.drop(a.own...) // what remains is found by a look
 		if pending {
 			select {
 			case <-a.last.done:

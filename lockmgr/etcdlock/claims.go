@@ -1,0 +1,63 @@
+package etcdlock
+
+import "sync"
+
+// claims are the entries of a session that somebody here answers for: from
+// before the Put is sent, until the entry is known to be gone or nobody takes
+// care of it any more. An entry that is seen in etcd while it is not claimed is a
+// ghost: its key is made for one acquisition, which is over.
+type claims struct {
+	mu      sync.Mutex
+	looks   int               // GUARDED_BY(mu); how many looks have begun
+	entries map[string]*claim // GUARDED_BY(mu)
+}
+
+// claim knows the last look that saw its entry; at first, the last that began
+// before the claim was made.
+type claim struct{ seen int }
+
+func (c *claims) add(entries ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.entries == nil {
+		c.entries = make(map[string]*claim)
+	}
+	for _, e := range entries {
+		c.entries[e] = &claim{seen: c.looks}
+	}
+}
+
+func (c *claims) drop(entries ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range entries {
+		delete(c.entries, e)
+	}
+}
+
+// look begins a look at what is in etcd. Only one is under way at a time.
+func (c *claims) look() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.looks++
+}
+
+// saw notes that the look saw an entry, and reports whether it is claimed.
+func (c *claims) saw(entry []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	claim := c.entries[string(entry)]
+	if claim != nil {
+		claim.seen = c.looks
+	}
+	return claim != nil
+}
+
+// seen reports whether the look saw an entry that is claimed still, or that was
+// claimed after the look began.
+func (c *claims) seen(entry []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	claim := c.entries[string(entry)]
+	return claim != nil && claim.seen == c.looks
+}
