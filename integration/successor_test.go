@@ -64,7 +64,7 @@ func TestSuccessorOfManyLocks(t *testing.T) {
 	v := newVolume(t, "--ttl", "5m", "--wait", "-1")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
-	const files = 1260 // of two names, which take two locks: a session has room for 2,500
+	const files = 2510 // of two names, which take two locks: a session has room for 5,000
 	dying, next := newAgent(t), newAgent(t)
 	name := func(i int) string { return "f" + strconv.Itoa(i) }
 	for i := range files {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -54,6 +54,10 @@ func (s *Session) release(ctx context.Context, g lockmgr.Grant) error {
 // maxGets keeps a Txn within etcd's default limit of 128 operations.
 const maxGets = 128
 
+// readsAtOnce is how many reads of Held are under way at a time: where an answer
+// takes 20 ms, the 5,000 grants of a session are read within 0.2 s.
+const readsAtOnce = 4
+
 // Held reads the entries of grants and compares their tokens. Errors:
 // ErrUnavailable, wrapping ctx's if that ended the call.
 //
@@ -62,23 +66,42 @@ const maxGets = 128
 // 128 grants take several reads; as a token never returns, each is as good as
 // one read of all.
 func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, error) {
-	held := make([]bool, 0, len(grants))
-	for chunk := range slices.Chunk(grants, maxGets) {
-		gets := make([]clientv3.Op, len(chunk))
-		for i, g := range chunk {
-			gets[i] = clientv3.OpGet(s.b.keys.granted(g), clientv3.WithKeysOnly())
-		}
-		resp, err := s.b.txn(ctx, nil, gets, nil)
+	held := make([]bool, len(grants))
+	errs := make([]error, readsAtOnce)
+	var reading sync.WaitGroup
+	for r := range errs {
+		reading.Go(func() {
+			for from := r * maxGets; from < len(grants) && errs[r] == nil; from += readsAtOnce * maxGets {
+				to := min(from+maxGets, len(grants))
+				errs[r] = s.read(ctx, grants[from:to], held[from:to])
+			}
+		})
+	}
+	reading.Wait()
+	for _, err := range errs {
 		if err != nil {
 			return nil, fmt.Errorf("reading what session %s holds: %w", s.ID(), err)
 		}
-		for i, g := range chunk {
-			kvs := resp.Responses[i].GetResponseRange().Kvs
-			held = append(held, len(kvs) == 1 && kvs[0].CreateRevision == g.Token)
-			if len(kvs) == 0 {
-				s.claims.drop(s.b.keys.granted(g))
-			}
-		}
 	}
 	return held, nil
+}
+
+// read notes in held which of grants, no more than maxGets, etcd has.
+func (s *Session) read(ctx context.Context, grants []lockmgr.Grant, held []bool) error {
+	gets := make([]clientv3.Op, len(grants))
+	for i, g := range grants {
+		gets[i] = clientv3.OpGet(s.b.keys.granted(g), clientv3.WithKeysOnly())
+	}
+	resp, err := s.b.txn(ctx, nil, gets, nil)
+	if err != nil {
+		return err
+	}
+	for i, g := range grants {
+		kvs := resp.Responses[i].GetResponseRange().Kvs
+		held[i] = len(kvs) == 1 && kvs[0].CreateRevision == g.Token
+		if len(kvs) == 0 {
+			s.claims.drop(s.b.keys.granted(g))
+		}
+	}
+	return nil
 }
