@@ -32,7 +32,7 @@
 //	takeover  from kill -9 of the holder's process to the waiter's grant: when the lease
 //	          has ended, and when a successor has proved the holder dead
 //	held      what locks cost that are just held: CPU over that of an idle mount,
-//	          and memory
+//	          memory, and how long one more takes
 //
 // # How to read it
 //

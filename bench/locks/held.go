@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -33,6 +34,10 @@ func held(n int) func(context.Context, *bench, *cluster, string) ([]float64, err
 		if err != nil {
 			return nil, err
 		}
+		first, err := openAndClose(ctx, l)
+		if err != nil {
+			return nil, err
+		}
 		unlocks := make([]func(context.Context) error, n)
 		err = all(openers, func(opener int) (err error) {
 			for i := opener; i < n && err == nil; i += openers {
@@ -59,6 +64,10 @@ func held(n int) func(context.Context, *bench, *cluster, string) ([]float64, err
 		if err != nil {
 			return nil, err
 		}
+		more, err := openAndClose(ctx, l)
+		if err != nil {
+			return nil, err
+		}
 		err = all(openers, func(opener int) (err error) {
 			for i := opener; i < n && err == nil; i += openers {
 				err = unlocks[i](ctx)
@@ -69,8 +78,34 @@ func held(n int) func(context.Context, *bench, *cluster, string) ([]float64, err
 		return []float64{
 			share(cost.client-idle.client, b.opts.held), share(cost.etcd-idle.etcd, b.opts.held),
 			(clientNow - client) / perLock, (etcdNow - etcd) / perLock,
+			first.p50, first.p99, more.p50, more.p99,
 		}, err
 	}
+}
+
+// oneMore is how many locks are taken, one after the other, to see how long one takes.
+const oneMore = 200
+
+// spread is in microseconds.
+type spread struct{ p50, p99 float64 }
+
+// openAndClose takes locks and gives them back.
+func openAndClose(ctx context.Context, l locker) (spread, error) {
+	took := make([]time.Duration, oneMore)
+	for i := range took {
+		begin := time.Now()
+		unlock, err := l.lock(ctx, fmt.Sprintf("more/file-%d", i))
+		if err != nil {
+			return spread{}, err
+		}
+		took[i] = time.Since(begin)
+		if err := unlock(ctx); err != nil {
+			return spread{}, err
+		}
+	}
+	slices.Sort(took)
+	micros := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+	return spread{micros(took[oneMore/2]), micros(took[oneMore*99/100])}, nil
 }
 
 // idle is what a mount without locks costs, and an etcd with such a mount.

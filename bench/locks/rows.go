@@ -154,6 +154,10 @@ func heldRow(n int) row {
 		{name: "etcd's CPU", unit: percent, targets: cpu},
 		{name: "client's memory of a lock", unit: kibibytes},
 		{name: "etcd's memory of a lock", unit: kibibytes},
+		{name: "a lock before any is held: p50", unit: micros},
+		{name: "  p99", unit: micros},
+		{name: "one more lock: p50", unit: micros},
+		{name: "  p99", unit: micros},
 	}
 	if n < 1000 {
 		lines = lines[:2] // the memory of so few is lost in the garbage
