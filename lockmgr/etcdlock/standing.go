@@ -23,6 +23,7 @@ type standing struct {
 	token int64     // of our entries; 0: none stands
 	ahead []blocker // oldest first; in line the last of them
 	line  int64     // how many entries the first key has
+	cut   bool      // others may be ahead of these
 }
 
 // blocker is an entry in our way.
@@ -79,7 +80,7 @@ func (a *acquisition) inLine() bool {
 func (a *acquisition) rivals(k lockmgr.Key, opts ...clientv3.OpOption) clientv3.Op {
 	opts = append(opts, clientv3.WithPrefix())
 	if a.inLine() {
-		opts = append(opts, clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(near+2))
+		opts = append(opts, clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(atTheEnd))
 	}
 	return clientv3.OpGet(a.s.b.keys.rivals(k, a.req.Mode), opts...)
 }
@@ -148,7 +149,7 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 	if token == 0 && placed {
 		token = rev
 	}
-	st := standing{rev: rev, token: token, line: answers[0].GetResponseRange().Count}
+	st := standing{rev: rev, token: token, line: answers[0].GetResponseRange().Count, cut: a.inLine() && len(kvs(0)) == atTheEnd}
 	for _, b := range blockers {
 		if token == 0 || b.rev < token {
 			st.ahead = append(st.ahead, b)

@@ -29,6 +29,10 @@ func (a *acquisition) wait(ctx context.Context) error {
 // deleted wakes a few, however many wait, and the next one needs no look.
 const near = 4
 
+// atTheEnd is how many entries at the end of a line are read: the landmark, those
+// behind it, and our own.
+const atTheEnd = near + 2
+
 // landmark returns the entry that one who stands far back watches, nil if we do
 // not. In line entries go in order, and others only make us look early.
 func (a *acquisition) landmark() *blocker {
@@ -64,7 +68,7 @@ func (a *acquisition) follow(ctx context.Context) error {
 		}
 		a.known.gone(keys)
 		ours := a.known.token != 0 && slices.ContainsFunc(a.own, func(own string) bool { return slices.Contains(keys, own) })
-		if ours || len(keys) == 0 {
+		if ours || len(keys) == 0 || a.known.cut && len(a.known.ahead) == 0 {
 			if err := a.look(ctx); err != nil { // tells whether the session went too
 				return err
 			}
