@@ -179,7 +179,7 @@ func (h *Hold) Share(k Key, via *Hold) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	i := via.find(k)
-	if i < 0 || h.owner != via.owner || h.released || h.Lost() || h.Unlocked() || h.find(k) >= 0 {
+	if i < 0 || h.owner != via.owner || h.released || h.Lost() || via.Lost() || h.Unlocked() || h.find(k) >= 0 {
 		return false
 	}
 	h.join(via.locks[i])

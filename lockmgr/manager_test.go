@@ -616,6 +616,34 @@ func TestLostHoldTakesNoLock(t *testing.T) {
 	})
 }
 
+// A lock that was lost, or broken, while a file is given its name does not become the
+// file's: nobody would tell the file that it has ended.
+func TestLostLockIsNotShared(t *testing.T) {
+	for name, lose := range map[string]func(*fixture, lockmgr.Key, lockmgr.Grant){
+		"deleted": func(f *fixture, _ lockmgr.Key, g lockmgr.Grant) { f.svc.Delete(g) },
+		"broken":  func(f *fixture, k lockmgr.Key, _ lockmgr.Grant) { f.breakLock(k) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(f *fixture) {
+				h := f.must(open("a", 0, "old"))
+				via := f.must(try("a", file("new")))
+				lose(f, file("new"), via.Grant(file("new")))
+				for via.Check() == nil {
+					time.Sleep(time.Millisecond)
+				}
+				h.Share(file("new"), via)
+				via.Release()
+				other := f.must(open("b", time.Minute, "new"))
+				if h.Token(file("new")) != 0 && h.Check() == nil {
+					f.t.Error("two owners have one lock")
+				}
+				other.Release()
+				h.Release()
+			})
+		})
+	}
+}
+
 // A program that unpacks into a directory and renames it is not refused for a
 // file that it has closed.
 func TestTreeGivesClosingHoldersBelowAMoment(t *testing.T) {
