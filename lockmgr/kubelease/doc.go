@@ -75,7 +75,8 @@
 // the mount is past its deadline, and writes nothing on the strength of it.
 //
 // A reading of all Leases, or a renewal, at a revision before one that was seen is of
-// an etcd that was restored. It does not know what it has granted since, but may well know the
+// an etcd that was restored. So is one which has an older version of a Lease than was
+// seen: revisions may have been made to go on from a later one. It does not know what it has granted since, but may well know the
 // session. So all sessions end, and the mirror begins an era: answers to what was
 // asked in another tell it nothing.
 //

@@ -1,6 +1,10 @@
 package kubelease
 
-import "github.com/lockfs/lockfs/lockmgr"
+import (
+	"strconv"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
 
 // BreakWatch ends the watch of a backend, with that of the pulses, and reports
 // whether there was one.
@@ -31,6 +35,26 @@ func Keeps(b *Backend) bool {
 
 // SeeMore has a backend have seen more than the store has, as if that was restored.
 func SeeMore(b *Backend) { b.mirror.passed(b.mirror.era, 1<<62) }
+
+// SeeLater has a backend have seen the Lease of k as of the newest revision there is,
+// as if the store was restored and counts on from a later one.
+func SeeLater(b *Backend, k lockmgr.Key) {
+	m := b.mirror
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	later := *m.objects[m.names.lock(k)]
+	later.rev = m.asOf
+	m.put(&later)
+}
+
+// RenewedLater has a session have been renewed last when the store does not know of it.
+func RenewedLater(s lockmgr.Session) {
+	later := *s.(*Session).pulse
+	later.lease = later.lease.DeepCopy()
+	later.rev++
+	later.lease.ResourceVersion = strconv.FormatInt(later.rev, 10)
+	s.(*Session).pulse = &later
+}
 
 // Connected reports whether the backend's watch stands.
 func Connected(b *Backend) bool { return b.mirror.connected() }

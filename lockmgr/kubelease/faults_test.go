@@ -284,6 +284,36 @@ func TestRenewalOfAnotherEra(t *testing.T) {
 	release(t, again, must(t, again, lockmgr.NoWait, file("f"))...)
 }
 
+// A store that was restored may count on from a revision that nobody has seen. What
+// it has of a Lease is older than what was seen all the same.
+func TestRestoredAndBumped(t *testing.T) {
+	t.Run("a reading", func(t *testing.T) {
+		l := &link{}
+		b := newBackendAt(t, l.to(as(mountUser)), newName())
+		s := open(t, b)
+		must(t, s, lockmgr.Queue, file("f"))
+		must(t, s, lockmgr.Queue, file("g"))
+		kubelease.SeeLater(b, file("f"))
+		behind, _ := first(gone, func(c *call) bool { return c.verb == "watch" })
+		l.obey(behind)
+		kubelease.BreakWatch(b)
+		select {
+		case <-s.Done():
+		case <-within(t, patience).Done():
+			t.Fatal("the session goes on")
+		}
+	})
+	t.Run("a renewal", func(t *testing.T) {
+		s := open(t, newBackend(t, newName()))
+		must(t, s, lockmgr.Queue, file("f"))
+		kubelease.RenewedLater(s)
+		if err := s.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrSessionLost) {
+			t.Errorf("Renew: %v", err)
+		}
+		<-s.Done()
+	})
+}
+
 // A session that has ended, which the watch does not tell, locks nothing.
 func TestTryOnEndedSession(t *testing.T) {
 	l := &link{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -294,6 +295,24 @@ func (m *mirror) replace(r reading) error {
 	}
 	m.tellAll()
 	return nil
+}
+
+// wentBack returns the revisions of a Lease that is older in a reading at rev than it
+// was seen before, if there is one: the store was restored, though it may count on
+// from a later revision.
+func (m *mirror) wentBack(leases []coordinationv1.Lease, rev int64) (before, now int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range leases {
+		have := m.objects[leases[i].Name]
+		if have == nil || have.rev > rev {
+			continue
+		}
+		if listed, err := strconv.ParseInt(leases[i].ResourceVersion, 10, 64); err == nil && listed < have.rev {
+			return have.rev, listed
+		}
+	}
+	return 0, 0
 }
 
 // stuck reports whether the watch has owed us the news of our own write for

@@ -145,7 +145,12 @@ func (f *feed) list(ctx context.Context, limit int64) (reading, error) {
 	if err != nil {
 		return reading{}, fmt.Errorf("%w: the list has resourceVersion %q", retry.ErrRefused, list.ResourceVersion)
 	}
-	if era = b.saw(rev, newest, era); !f.m.pulses {
+	if before, now := f.m.wentBack(list.Items, rev); now < before {
+		era = b.setBack(before, now, era)
+	} else {
+		era = b.saw(rev, newest, era)
+	}
+	if !f.m.pulses {
 		own = era
 	}
 	return reading{list.Items, rev, own}, nil
@@ -159,9 +164,15 @@ func (b *Backend) saw(rev, newest int64, of era) era {
 	if rev >= newest {
 		return of
 	}
+	return b.setBack(newest, rev, of)
+}
+
+// setBack ends an era, for what was at the one revision is at the other now, and
+// returns the next.
+func (b *Backend) setBack(from, to int64, of era) era {
 	now, ended := b.mirror.setBack(of)
 	if ended {
-		b.log.Error("the API server's etcd was set back while this mount was up: its locks are lost", "from", newest, "to", rev)
+		b.log.Error("the API server's etcd was set back while this mount was up: its locks are lost", "from", from, "to", to)
 	}
 	return now
 }

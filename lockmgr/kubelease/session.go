@@ -134,6 +134,9 @@ func (s *Session) Renew(ctx context.Context) error {
 			return err
 		case now == nil || now.lease.UID != s.pulse.lease.UID:
 			return s.lost()
+		case now.rev < s.pulse.rev: // restored, with revisions that count on from later
+			s.b.setBack(s.pulse.rev, now.rev, era)
+			return lockmgr.ErrSessionLost
 		}
 		s.pulse = now
 	}
