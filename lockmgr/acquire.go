@@ -50,10 +50,10 @@ type request struct {
 	hold   *Hold
 	places []*place      // one a key, in the order of Keys
 	waits  seat          // among those who wait for the same
-	doubts seat          // among those whose SelfWait was not asked yet
 	woken  chan struct{} // buffered, 1
 	since  time.Time     // when it first had to wait; zero before
 	asked  bool          // SelfWait was
+	inTurn bool          // see turn
 }
 
 func (r *request) wake() {
@@ -112,7 +112,7 @@ func (m *Manager) acquireOnce(ctx context.Context, req Request, v *vigil, t *try
 		hold:    &Hold{m: m, owner: req.Owner},
 		woken:   make(chan struct{}, 1),
 	}
-	r.waits.r, r.doubts.r = r, r
+	r.waits.r = r
 	m.mu.Lock()
 	for _, k := range req.Keys {
 		m.enter(r, m.slot(k))
@@ -177,7 +177,7 @@ func (m *Manager) acquire(ctx context.Context, r *request) error {
 			}
 			return fmt.Errorf("%w: who came before waits for a lock that it shares", ErrDeadlock)
 		}
-		if r.mayWaitForItself(wait) {
+		if r.mayWaitForItself() {
 			r.asked = true
 			m.mu.Unlock()
 			itself := r.SelfWait(ctx)
@@ -208,7 +208,9 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 	} else {
 		wait.ahead.behind.join(&r.waits)
 		if r.Queue && r.SelfWait != nil && !r.asked {
-			wait.ahead.slot.doubtful[r.Mode].join(&r.doubts)
+			for _, p := range r.places {
+				p.slot.doubtful[r.Mode].join(&p.doubts)
+			}
 		}
 	}
 	another, dying := wait.another(r), wait.dying()
@@ -297,11 +299,41 @@ func (s *slot) shareable(r *request) (found *lock) {
 	return found
 }
 
-// ask takes the missing keys from the service. m.mu is held, and let go
+// turn returns those of missing that r asks the service for next, and how. A request
+// that queues takes all keys if they are free. Else it waits for the inode's first, and
+// enters the line of the name when it has that: until then it is not in the way of the
+// inode's owner, who opens the file by that name, too (docs/adr/0025).
+func (r *request) turn(missing []*place) ([]*place, Wait) {
+	switch {
+	case r.Wait == 0:
+		return missing, NoWait
+	case !r.Queue:
+		return missing, Retry
+	}
+	var inodes []*place
+	for _, p := range missing {
+		if p.slot.key.Kind == Inode {
+			inodes = append(inodes, p)
+		}
+	}
+	switch {
+	case len(inodes) == 0 || len(inodes) == len(missing):
+		return missing, Queue
+	case !r.inTurn:
+		return missing, Retry
+	}
+	return inodes, Queue
+}
+
+// ask takes what it is the turn of from the service. m.mu is held, and let go
 // meanwhile; r stays in their queues, so that nobody else asks for what
 // conflicts.
 func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
-	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder, Waits: r.contended}
+	missing, wait := r.turn(missing)
+	if wait == Queue && missing[0].slot.key.Kind == Inode && m.dropOwn(r) {
+		return nil // it had the inode before, and the lock was lost
+	}
+	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder, Wait: wait, Waits: r.contended}
 	var prefer *session // what one hold has is best lost together
 	if len(r.hold.locks) > 0 {
 		prefer = r.hold.locks[0].sess
@@ -320,6 +352,10 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	m.mu.Lock()
 	if err != nil {
 		m.leftover(err, req, r.Owner, missing, sess)
+		if r.Queue && wait == Retry && ctx.Err() == nil {
+			r.inTurn = true
+			return nil
+		}
 		return err
 	}
 	sess.asking--
@@ -335,6 +371,20 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	return nil
 }
 
+// dropOwn gives back the locks that nobody but r has, and reports whether there were
+// any. m.mu is held.
+func (m *Manager) dropOwn(r *request) bool {
+	own := false
+	for _, l := range slices.Clone(r.hold.locks) {
+		if len(l.holds) == 1 {
+			own = true
+			r.hold.locks = slices.DeleteFunc(r.hold.locks, func(o *lock) bool { return o == l })
+			m.drop(l, r.hold)
+		}
+	}
+	return own
+}
+
 // contended notes that another owner is in the way, in the service.
 func (r *request) contended() {
 	r.vigil.contended()
@@ -344,16 +394,17 @@ func (r *request) contended() {
 // obtain asks the service for req, on a session that lives, and notes in it who
 // asked. With an error, the session is that which it comes from, if any.
 func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *AcquireRequest) (*session, []Grant, error) {
-	req.Wait = Retry
-	if r.Queue {
-		req.Wait = Queue
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if r.Wait == 0 {
-		req.Wait = NoWait
+	switch {
+	case req.Wait == NoWait:
 		ctx, cancel = context.WithTimeout(ctx, m.answerTime())
 		defer cancel()
+	case r.Queue && req.Wait == Retry: // for an answer, and for nobody
+		req.Waits = func() {
+			r.contended()
+			cancel()
+		}
 	}
 	defer context.AfterFunc(m.accepting, cancel)()
 	for {
@@ -361,7 +412,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		if err != nil {
 			return nil, nil, err
 		}
-		req.Holder.Owner = r.vigil.fresh()
+		req.Holder.Owner = r.vigil.fresh(r.inTurn)
 		req.Holder.Session = sess.backend.ID()
 		req.Holder.Node = m.cfg.Session.Node
 		req.Holder.Since = time.Now()

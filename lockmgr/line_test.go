@@ -252,28 +252,24 @@ func (c *counting) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, 
 	return c.tap.Rivals(ctx, k)
 }
 
-// Who waits for one of several keys does not keep others from being free: those who
-// are in its way may be waiting for them.
+// Who waits on its own mount for one of several keys does not keep the others from
+// being free on another: those who are in its way may be waiting for them.
 func TestNothingKeptInLine(t *testing.T) {
 	inBubble(t, func(f *fixture) {
-		names := func(owner, name string) lockmgr.Request {
-			req := open(owner, -1, name)
-			req.Keys = append(req.Keys, file("inode"))
-			return req
-		}
-		first := f.must(names("pod", "a"))
-		other := f.later(names("other", "b"))
-		synctest.Wait()
-		second := f.later(names("pod", "b")) // behind the other, who waits for the first
+		other, _ := f.manager()
+		first, second := f.must(open("pod", 0, "a", "shared")), f.must(open("second", 0, "b"))
+		third := f.later(open("pod", -1, "b", "shared")) // waits for the second
 		synctest.Wait()
 		first.Release()
-		for _, next := range []<-chan *lockmgr.Hold{other, second} {
-			select {
-			case h := <-next:
-				h.Release()
-			case <-time.After(time.Hour):
-				t.Fatal("nobody goes on")
-			}
+		h, err := other.Acquire(f.t.Context(), open("other", time.Minute, "shared"))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		h.Release()
+		second.Release()
+		(<-third).Release()
+		if err := other.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
 		}
 	})
 }

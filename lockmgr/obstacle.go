@@ -167,8 +167,14 @@ func (r *request) upgrades(s *slot) bool {
 		slices.ContainsFunc(s.of(r.Owner), func(l *lock) bool { return l.owner == r.Owner && !l.dying })
 }
 
-func (r *request) mayWaitForItself(o *obstacle) bool {
-	return o.lock != nil && !o.lock.dying && r.Queue && r.SelfWait != nil && !r.asked
+// mayWaitForItself reports whether r has to be asked whether it waits for itself:
+// another owner of this mount has one of the keys, whatever else is in the way.
+func (r *request) mayWaitForItself() bool {
+	return r.Queue && r.SelfWait != nil && !r.asked && slices.ContainsFunc(r.places, func(p *place) bool {
+		return slices.ContainsFunc(p.slot.locks[:p.slot.alive], func(l *lock) bool {
+			return l.owner != r.Owner && l.grant.Mode.Conflicts(r.Mode)
+		})
+	})
 }
 
 // refusal says why a wait for o is over. m.mu is held.

@@ -1,5 +1,7 @@
 package lockmgr
 
+import "slices"
+
 // place is where a request stands in the line for one slot. Who waits, waits for
 // one thing, the nearest in its way: so what changes wakes those for whom it makes a
 // difference, and nobody else of a long line. All of it is GUARDED_BY(Manager.mu).
@@ -11,11 +13,12 @@ type place struct {
 	wall           *place // see exclusive
 	gone           bool   // not in line any more
 	behind         crowd  // those whom nobody nearer is in the way of
+	doubts         seat   // among those whose SelfWait was not asked yet
 }
 
 // enter puts a request at the end of the line for s. m.mu is held.
 func (m *Manager) enter(r *request, s *slot) {
-	p := &place{request: r, slot: s, prev: s.last}
+	p := &place{request: r, slot: s, prev: s.last, doubts: seat{r: r}}
 	r.places = append(r.places, p)
 	s.last = p
 	if p.prev == nil {
@@ -38,8 +41,8 @@ func (m *Manager) enter(r *request, s *slot) {
 // leave takes a request out of its lines. m.mu is held.
 func (m *Manager) leave(r *request) {
 	r.waits.leave()
-	r.doubts.leave()
 	for _, p := range r.places {
+		p.doubts.leave()
 		s := p.slot
 		if p.prev != nil {
 			p.prev.next = p.next
@@ -83,20 +86,40 @@ func (p *place) exclusive() *place {
 // before returns the nearest request that p has to let pass, nil if there is none.
 func (p *place) before() *place {
 	if p.Mode == Shared {
-		if q := p.exclusive(); q != nil {
-			return q
+		for q := p.exclusive(); q != nil; q = q.exclusive() {
+			if !p.passes(q) {
+				return q
+			}
 		}
 		return p.older // its lock can be shared
 	}
-	q := p.prev
-	if q != nil && q.Mode == Shared && p.upgrades(p.slot) {
-		// Those who would share with it so far may stand in line, elsewhere, behind
-		// one who waits for it.
-		for q != nil && q.Mode == Shared && q.Owner != p.Owner {
-			q = q.prev
+	for q := p.prev; q != nil; q = q.prev {
+		if !p.passes(q) {
+			return q
 		}
 	}
-	return q
+	return nil
+}
+
+// passes reports whether p goes before another owner's request, which came first.
+func (p *place) passes(q *place) bool {
+	if q.Owner == p.Owner {
+		return false
+	}
+	p.hold.m.steps++
+	// Those who would share with it so far may stand in line, elsewhere, behind
+	// one who waits for it.
+	return q.Mode == Shared && p.Mode == Exclusive && p.upgrades(p.slot) || q.waitsFor(p)
+}
+
+// waitsFor reports whether q cannot go on before p's owner does: it also wants
+// another key, of which that owner has a lock.
+func (q *place) waitsFor(p *place) bool {
+	return slices.ContainsFunc(q.places, func(at *place) bool {
+		return at.slot != p.slot && slices.ContainsFunc(at.slot.of(p.Owner), func(l *lock) bool {
+			return l.owner == p.Owner && !l.dying && l.grant.Mode.Conflicts(q.Mode)
+		})
+	})
 }
 
 // granted wakes those for whom a new lock of a slot makes a difference beside those

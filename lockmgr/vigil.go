@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,13 +31,17 @@ func (m *Manager) follow(req *Request) *vigil {
 }
 
 // fresh returns the owner of an entry that is to be put. The service may still
-// have the last one's.
-func (v *vigil) fresh() uuid.UUID {
+// have the last one's. A request whose keys are taken in turn asks anew for each.
+func (v *vigil) fresh(inTurn bool) uuid.UUID {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	level := slog.LevelInfo
+	if inTurn {
+		level = slog.LevelDebug
+	}
 	if was := v.holder(); v.asked > 0 {
 		v.owner = uuid.New()
-		v.log(slog.LevelInfo, "lock asked for anew", slog.String("was", was.Owner.String()[:8]))
+		v.log(level, "lock asked for anew", slog.String("was", was.Owner.String()[:8]))
 	} else {
 		v.log(slog.LevelDebug, "lock asked for")
 	}
@@ -106,7 +111,12 @@ func (v *vigil) waitsLong() {
 	v.mu.Lock()
 	key, h := v.req.Keys[0], v.holder()
 	v.mu.Unlock()
-	other := m.inTheWay(key, h.Owner)
+	var other Holder
+	for _, k := range slices.Backward(v.req.Keys) { // the inode's is the last; an open by any name has it
+		if other = m.inTheWay(k, h.Owner); other.Owner != uuid.Nil {
+			break
+		}
+	}
 
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -45,6 +45,7 @@ func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, op
 		{"Order", testOrder},
 		{"SeveralKeys", testSeveralKeys},
 		{"QueueSeveralKeys", testQueueSeveralKeys},
+		{"InTurn", testInTurn},
 		{"InvalidRequests", testInvalidRequests},
 		{"Conflicts", testConflicts},
 		{"TreeAmongFiles", testTreeAmongFiles},

@@ -1,6 +1,7 @@
 package lockmgrtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -66,6 +67,42 @@ func testQueueSeveralKeys(t *bench) {
 		t.Fatal(answer.Err)
 	}
 	t.release(s2, answer.Grants...)
+	t.owners()
+}
+
+// testInTurn: a request for a name and an inode that are not free ends when its Waits
+// says so, with nothing put. Who stands in line for the inode then is in nobody's way at
+// the names, and gets those with a larger token than who had the inode before.
+func testInTurn(t *bench) {
+	s1, s2 := t.open(), t.open()
+	a, b, ino := File("a"), File("b"), inode("", 7)
+	held := t.must(s1, lockmgr.Retry, a, ino)
+
+	ctx, cancel := context.WithCancel(t.within(Patience))
+	atOnce := Request(lockmgr.Retry, b, ino)
+	atOnce.Waits = cancel
+	answer := t.await(Start(ctx, s2, atOnce))
+	if !errors.Is(answer.Err, lockmgr.ErrContended) && !errors.Is(answer.Err, lockmgr.ErrUnavailable) {
+		t.Fatalf("a request that gave up when it had to wait: %v", answer)
+	}
+	t.owners(held[0].Owner, held[1].Owner)
+
+	queued := Request(lockmgr.Queue, ino)
+	got := Start(t.within(Patience), s2, queued)
+	if t.opts.Ordered {
+		t.owners(held[0].Owner, held[1].Owner, queued.Holder.Owner)
+	}
+	held = append(held, t.must(s1, lockmgr.Queue, b)...)
+	t.release(s1, held...)
+	first := t.await(got)
+	if first.Err != nil {
+		t.Fatal(first.Err)
+	}
+	name := t.must(s2, lockmgr.Queue, b)
+	if name[0].Token <= held[2].Token || name[0].Token <= first.Grants[0].Token {
+		t.Errorf("token %d of the name, after %d and that of the inode, %d", name[0].Token, held[2].Token, first.Grants[0].Token)
+	}
+	t.release(s2, append(name, first.Grants...)...)
 	t.owners()
 }
 
