@@ -154,6 +154,17 @@ var models = []model{
 			{"nogate", "no hold is registered while its mount changes the names"},
 		},
 	},
+	{
+		name:     "names",
+		question: "does every wait for a file of several names end?",
+		worlds:   namesWorlds,
+		mutations: []mutation{
+			{"atonce", "who queues stands in the line of a name when it has the inode"},
+			{"namefirst", "who queues stands in the line of the inode before that of a name"},
+			{"nopass", "who has a key passes, on its mount, those who wait for that"},
+			{"keeps", "who has locked the one name of a file that has more lets go before it asks for the inode"},
+		},
+	},
 }
 
 // newSession is two mounts, the second of which is never in trouble unless both are.
@@ -286,5 +297,21 @@ func linksWorlds(full bool, mut string) []func() result {
 		mk(false, linked, []int8{o, u, r}, []int8{r, u, o}, []int8{o, l}),
 		mk(false, linked, []int8{o, r, l, u}, []int8{o, u}, []int8{u, o}),
 		mk(false, [maxNames]int8{1, 1, 1}, []int8{o, u, u}, []int8{u, o}, []int8{u, o}),
+	)
+}
+
+func namesWorlds(full bool, mut string) []func() result {
+	mk := func(owners ...namesProgram) func() result { return exploring(&namesWorld{owners: owners, mut: mut}) }
+	both, other, b := []int8{0, 1}, []int8{1, 0}, []int8{1}
+	worlds := []func() result{
+		mk(namesProgram{mount: 0, opens: both}, namesProgram{mount: 0, opens: other, unsure: true}, namesProgram{mount: 1, opens: b, unsure: true}),
+		mk(namesProgram{mount: 0, opens: both, reads: true}, namesProgram{mount: 0, opens: b, reads: true}, namesProgram{mount: 1, opens: other}),
+	}
+	if !full {
+		return worlds
+	}
+	return append(worlds,
+		mk(namesProgram{mount: 0, opens: both}, namesProgram{mount: 0, opens: other, unsure: true}, namesProgram{mount: 1, opens: both, unsure: true}, namesProgram{mount: 1, opens: b}),
+		mk(namesProgram{mount: 0, opens: both, reads: true}, namesProgram{mount: 0, opens: b}, namesProgram{mount: 1, opens: other}, namesProgram{mount: 1, opens: both, reads: true}),
 	)
 }

@@ -1,0 +1,335 @@
+package main
+
+// The names model: does every wait for a file of several names end? One file, two
+// names and its inode, each with a line in the service; mounts on which owners stand
+// in lines, too; programs that open the file by one name after the other. The
+// service is one that works.
+
+const (
+	namesOwners = 4
+	namesMounts = 2
+	theInode    = 2 // the keys: the names 0 and 1, and this
+	namesKeys   = 3
+)
+
+type namesWorld struct {
+	owners []namesProgram
+	mut    string
+}
+
+// namesProgram is constant: who asks on which mount for which names, one after
+// the other, each of which it may leave out.
+type namesProgram struct {
+	mount  int8
+	reads  bool
+	opens  []int8
+	unsure bool // it may take the file for one with one name, and learn better when it has that
+}
+
+// What an owner does, besides idle.
+const (
+	lookingHere int8 = iota + 40 // at what its mount knows
+	asksAll                      // it may ask the service for all that it lacks
+	inLine                       // it stands in lines of the service
+	learnt                       // it has the name, and that is not enough
+)
+
+type namesOwner struct {
+	phase  int8
+	next   int8  // in opens
+	open   uint8 // names by which it has the file open
+	got    uint8 // keys that the request under way has
+	lines  uint8 // keys in whose lines of the service it stands
+	inTurn bool  // the keys were not all free
+	bare   bool  // it asks for the name alone
+}
+
+type namesState struct {
+	line  [namesKeys][namesOwners]int8   // owner+1 of what stands in the service, in order
+	order [namesMounts][namesOwners]int8 // owner+1 of the requests of a mount, in order
+	o     [namesOwners]namesOwner
+}
+
+func (w *namesWorld) start() namesState {
+	var s namesState
+	for i := range s.o {
+		s.o[i].phase = done
+		if i < len(w.owners) {
+			s.o[i].phase = idle
+		}
+	}
+	return s
+}
+
+func bit(k int8) uint8 { return 1 << k }
+
+// has returns the keys of which an owner has locks.
+func (s *namesState) has(i int8) uint8 {
+	o := &s.o[i]
+	if o.open != 0 {
+		return o.open | o.got | bit(theInode)
+	}
+	return o.got
+}
+
+// wants returns the keys of the request under way.
+func (w *namesWorld) wants(s *namesState, i int8) uint8 {
+	o := &s.o[i]
+	name := bit(w.owners[i].opens[o.next])
+	if o.bare {
+		return name
+	}
+	return name | bit(theInode)
+}
+
+func (w *namesWorld) conflict(i, j int8) bool {
+	return i != j && !(w.owners[i].reads && w.owners[j].reads)
+}
+
+func appended(list [namesOwners]int8, i int8) [namesOwners]int8 {
+	for at, o := range list {
+		if o == 0 {
+			list[at] = i + 1
+			break
+		}
+	}
+	return list
+}
+
+func without(list [namesOwners]int8, i int8) (left [namesOwners]int8) {
+	at := 0
+	for _, o := range list {
+		if o != 0 && o != i+1 {
+			left[at] = o
+			at++
+		}
+	}
+	return left
+}
+
+// ahead reports whether a conflicting entry stands before i's in the line of k, or
+// anywhere if it has none.
+func (w *namesWorld) ahead(s *namesState, k, i int8) bool {
+	for _, o := range s.line[k] {
+		switch {
+		case o == 0 || o == i+1:
+			return false
+		case w.conflict(o-1, i):
+			return true
+		}
+	}
+	return false
+}
+
+// obstructed reports whether something on its own mount is in the way of what i
+// lacks: another's lock, or a request that came before.
+func (w *namesWorld) obstructed(s *namesState, i int8) bool {
+	lacks := w.wants(s, i) &^ s.has(i)
+	for j := range int8(len(w.owners)) {
+		if w.owners[j].mount == w.owners[i].mount && w.conflict(i, j) && s.has(j)&lacks != 0 {
+			return true
+		}
+	}
+	for _, o := range s.order[w.owners[i].mount] {
+		if o == 0 || o == i+1 {
+			break
+		}
+		if j := o - 1; w.conflict(i, j) {
+			common := w.wants(s, j) & lacks
+			for k := range int8(namesKeys) {
+				if common&bit(k) != 0 && !w.passes(s, i, j, k) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// passes reports whether i does not let j pass in the line for k: j waits for
+// another key that i has.
+func (w *namesWorld) passes(s *namesState, i, j, k int8) bool {
+	return w.wants(s, j)&s.has(i)&^bit(k) != 0 && w.mut != "nopass"
+}
+
+func (w *namesWorld) broken(s namesState) string {
+	for i := range int8(len(w.owners)) {
+		for j := range i {
+			if s.o[i].open != 0 && s.o[j].open != 0 && w.conflict(i, j) {
+				return "two owners have one file open"
+			}
+		}
+	}
+	return ""
+}
+
+func (w *namesWorld) waits(s namesState) bool {
+	for i := range w.owners {
+		if p := s.o[i].phase; p != idle && p != done {
+			return true
+		}
+	}
+	return false
+}
+
+// settle gives back what i has no use for any more.
+func (s *namesState) settle(i int8) {
+	keeps := s.has(i) | s.o[i].lines
+	for k := range s.line {
+		if keeps&bit(int8(k)) == 0 {
+			s.line[k] = without(s.line[k], i)
+		}
+	}
+}
+
+// over ends the request under way, granted or not.
+func (w *namesWorld) over(s *namesState, i int8) {
+	o := &s.o[i]
+	*o = namesOwner{phase: idle, next: o.next + 1, open: o.open}
+	if int(o.next) == len(w.owners[i].opens) && o.open == 0 {
+		o.phase = done
+	}
+	m := w.owners[i].mount
+	s.order[m] = without(s.order[m], i)
+	s.settle(i)
+}
+
+func (w *namesWorld) steps(s namesState, to func(namesState, step)) {
+	for i := range int8(len(w.owners)) {
+		do := func(what string, maybe bool, f func(n *namesState, o *namesOwner)) {
+			n := s
+			f(&n, &n.o[i])
+			to(n, step{"owner " + string(rune('P'+i)), what, maybe})
+		}
+		switch o := &s.o[i]; o.phase {
+		case done:
+			continue
+		case idle:
+			w.idle(&s, i, do)
+			continue
+		case lookingHere:
+			w.look(&s, i, do)
+		case asksAll:
+			do("asks the service for what it lacks", false, func(n *namesState, o *namesOwner) { w.ask(n, i) })
+		case inLine:
+			w.inLine(&s, i, do)
+		case learnt:
+			do("learns that the file has more names", false, func(n *namesState, o *namesOwner) { w.learn(n, i) })
+		}
+		do("gives up", true, func(n *namesState, o *namesOwner) { w.over(n, i) })
+	}
+}
+
+type namesDo func(what string, maybe bool, f func(n *namesState, o *namesOwner))
+
+func (w *namesWorld) idle(s *namesState, i int8, do namesDo) {
+	o, m := &s.o[i], w.owners[i].mount
+	if int(o.next) < len(w.owners[i].opens) {
+		ask := func(bare bool) func(n *namesState, o *namesOwner) {
+			return func(n *namesState, o *namesOwner) {
+				o.phase, o.bare = lookingHere, bare
+				n.order[m] = appended(n.order[m], i)
+			}
+		}
+		name := string(rune('a' + w.owners[i].opens[o.next]))
+		do("opens "+name, true, ask(false))
+		if w.owners[i].unsure && o.open == 0 {
+			do("opens "+name+", its only name for all it knows", true, ask(true))
+		}
+	}
+	for k := range int8(theInode) {
+		if o.open&bit(k) != 0 {
+			do("closes "+string(rune('a'+k)), false, func(n *namesState, o *namesOwner) {
+				o.open &^= bit(k)
+				n.settle(i)
+				if o.open == 0 && int(o.next) == len(w.owners[i].opens) {
+					o.phase = done
+				}
+			})
+		}
+	}
+}
+
+// look is what the mount knows by itself. While something there is in the way, the
+// request has nothing.
+func (w *namesWorld) look(s *namesState, i int8, do namesDo) {
+	switch {
+	case w.obstructed(s, i):
+		if s.o[i].got != 0 {
+			do("gives back what it has, to wait", false, func(n *namesState, o *namesOwner) {
+				o.got = 0
+				n.settle(i)
+			})
+		}
+	case w.wants(s, i)&^s.has(i) == 0:
+		do("has it", false, func(n *namesState, o *namesOwner) { w.granted(n, i) })
+	default:
+		do("finds nothing in its way on its mount", false, func(_ *namesState, o *namesOwner) { o.phase = asksAll })
+	}
+}
+
+func (w *namesWorld) granted(s *namesState, i int8) {
+	o := &s.o[i]
+	if o.bare {
+		o.phase = learnt
+		return
+	}
+	o.open |= bit(w.owners[i].opens[o.next])
+	w.over(s, i)
+}
+
+// ask is a Txn: all that is lacking, if it is free; else a place in line, of the
+// inode if that is lacking.
+func (w *namesWorld) ask(s *namesState, i int8) {
+	o := &s.o[i]
+	lacks := w.wants(s, i) &^ s.has(i)
+	free := true
+	for k := range int8(namesKeys) {
+		free = free && (lacks&bit(k) == 0 || !w.ahead(s, k, i))
+	}
+	switch {
+	case free || w.mut == "atonce":
+	case lacks&bit(theInode) == 0:
+	case !o.inTurn:
+		o.inTurn, o.phase = true, lookingHere
+		return
+	case w.mut == "namefirst":
+		lacks &^= bit(theInode)
+		if lacks == 0 {
+			lacks = bit(theInode)
+		}
+	default:
+		lacks = bit(theInode)
+	}
+	for k := range int8(namesKeys) {
+		if lacks&bit(k) != 0 {
+			s.line[k] = appended(s.line[k], i)
+		}
+	}
+	o.lines, o.phase = lacks, inLine
+}
+
+func (w *namesWorld) inLine(s *namesState, i int8, do namesDo) {
+	for k := range int8(namesKeys) {
+		if s.o[i].lines&bit(k) != 0 && w.ahead(s, k, i) {
+			return
+		}
+	}
+	do("is granted what it stands in line for", false, func(_ *namesState, o *namesOwner) {
+		o.got |= o.lines
+		o.lines, o.phase = 0, lookingHere
+	})
+}
+
+// learn asks for all keys, and lets go of the name before.
+func (w *namesWorld) learn(s *namesState, i int8) {
+	o, m := &s.o[i], w.owners[i].mount
+	o.bare, o.phase = false, lookingHere
+	if w.mut == "keeps" {
+		o.inTurn = true
+		return
+	}
+	o.got = 0
+	s.settle(i)
+	s.order[m] = appended(without(s.order[m], i), i)
+}
