@@ -44,6 +44,7 @@ func TestInKubernetes(t *testing.T) {
 		{"HolderIsUndisturbed", TestHolderIsUndisturbed},
 		{"InterruptedOpenLeavesNothing", TestInterruptedOpenLeavesNothing},
 		{"LinkedDuringWait", TestLinkedDuringWait},
+		{"HolderOpensTheNameWaitedFor", TestHolderOpensTheNameWaitedFor},
 		{"OpenedWhileItsNamesChange", TestOpenedWhileItsNamesChange},
 		{"LockFollowsRename", TestLockFollowsRename},
 		{"ParentRenamedOnAnotherMount", TestParentRenamedOnAnotherMount},
