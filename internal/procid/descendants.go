@@ -24,7 +24,7 @@ func (p Proc) Descendants(pid int) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		b, err := p.read(array[:], child, "stat")
+		b, err := p.readStat(array[:], child)
 		if err != nil {
 			continue // it has ended
 		}

@@ -24,18 +24,18 @@ func newFakeProc(t *testing.T) fakeProc { return fakeProc{Proc{Root: t.TempDir()
 
 func (p fakeProc) write(pid int, file, text string) {
 	p.t.Helper()
-	dir := filepath.Join(p.Root, strconv.Itoa(pid))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	name := filepath.Join(p.Root, strconv.Itoa(pid), file)
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
 func (p fakeProc) stat(pid int, comm string, ppid, threads, start int) {
 	p.t.Helper()
-	p.write(pid, "stat", fmt.Sprintf("%d (%s) S %d 30074 8621 0 -1 4194304 99 0 0 0 0 0 0 0 20 0 %d 0 %d 3133440 382\n",
+	p.write(pid, fmt.Sprintf("task/%d/stat", pid), fmt.Sprintf("%d (%s) S %d 30074 8621 0 -1 4194304 99 0 0 0 0 0 0 0 20 0 %d 0 %d 3133440 382\n",
 		pid, comm, ppid, threads, start))
 }
 
@@ -80,7 +80,7 @@ func TestLookupOfWhatIsGoneOrMalformed(t *testing.T) {
 			t.Errorf("Lookup(%d) = %+v, %v, want fs.ErrNotExist", tid, got, err)
 		}
 	}
-	p.write(5, "stat", "5 no parentheses")
+	p.write(5, "task/5/stat", "5 no parentheses")
 	p.stat(6, "status", 0, 2, 1)
 	p.write(6, "status", "Name:\tstatus\n")
 	p.stat(7, "status", 0, 2, 1)

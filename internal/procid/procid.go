@@ -40,7 +40,7 @@ func (p Proc) Lookup(tid int) (Caller, error) {
 
 	// A process of one thread, as most are, has that thread's id: its stat says
 	// so and saves reading status, which is the dearest of the three.
-	b, err := p.read(buf, tid, "stat")
+	b, err := p.readStat(buf, tid)
 	if err != nil {
 		return Caller{}, err
 	}
@@ -57,7 +57,7 @@ func (p Proc) Lookup(tid int) (Caller, error) {
 			return Caller{}, p.malformed(tid, "status", err)
 		}
 		if pid != tid {
-			if b, err = p.read(buf, pid, "stat"); err != nil {
+			if b, err = p.readStat(buf, pid); err != nil {
 				return Caller{}, err
 			}
 			if st, err = parseStat(b); err != nil {
@@ -89,7 +89,7 @@ func (p Proc) Ancestors(pid int) []lockmgr.Process {
 	var ancestors []lockmgr.Process
 	var child stat
 	for depth := range maxAncestors + 1 {
-		b, err := p.read(array[:], pid, "stat")
+		b, err := p.readStat(array[:], pid)
 		if err != nil {
 			return ancestors
 		}

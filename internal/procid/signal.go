@@ -29,7 +29,7 @@ const exiting = 4
 // its program any more.
 func (p Proc) Exiting(tid int) bool {
 	var array [bufSize]byte
-	b, err := p.read(array[:], tid, "stat")
+	b, err := p.readStat(array[:], tid)
 	if err != nil {
 		return gone(err)
 	}
