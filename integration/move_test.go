@@ -87,6 +87,15 @@ func TestMoveToAnotherLockService(t *testing.T) {
 	moved(1, "and this is etcd/", two)
 	c := v.mount("b", one)
 	c.stop()
+	for _, args := range [][]string{{"ls"}, {"break", "--reason", "test"}} {
+		for _, wrong := range []string{two, lender(t)} {
+			args := append(append([]string{}, args...), wrong, v.inSource("f"))
+			status, _, stderr := outcome(t, v.command(args...))
+			if status != 2 || !regexp.MustCompile(`has its locks in etcd/\S+, and this is etcd.*unix://`).MatchString(stderr) {
+				t.Errorf("%q: exit status %d, %q; want 2 and both lock services", args, status, stderr)
+			}
+		}
+	}
 	moved(2, "exclude each other", one, "--gone", "etcd/x")
 	moved(2, "has its locks in etcd/", "--gone", "unknown")
 	moved(0, "from now on", one)

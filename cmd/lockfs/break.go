@@ -81,6 +81,9 @@ func (o *breakOptions) run(cmd *cobra.Command, path string) error {
 		return err
 	}
 	defer closeBackend()
+	if err := at.lockedIn(start, backend); err != nil {
+		return err
+	}
 	b := &breaking{breakOptions: o, service: backend, at: at, out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr()}
 	if b.keys, err = at.keys(); err != nil {
 		return err

@@ -79,6 +79,19 @@ func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string
 	return backend, at, closeBackend, err
 }
 
+// lockedIn makes sure that the locks of the place are in backend, where the volume is
+// on this machine to tell.
+func (at place) lockedIn(ctx context.Context, backend serve.Backend) error {
+	if at.source == "" {
+		return nil
+	}
+	err := volume.CheckLook(ctx, at.source, backend)
+	if errors.As(err, new(*volume.OtherServiceError)) {
+		return usage(err)
+	}
+	return err
+}
+
 // keys returns what an open for write of the place locks. On a machine that does
 // not have the volume, a file is taken to have one name.
 func (at place) keys() (keys []lockmgr.Key, err error) {

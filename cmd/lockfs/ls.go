@@ -73,6 +73,9 @@ func (o *listOptions) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer closeBackend()
+	if err := at.lockedIn(ctx, backend); err != nil {
+		return err
+	}
 	var keys []lockmgr.Key
 	if at.path != "" {
 		keys, err = at.keys()

@@ -23,6 +23,7 @@ import (
 type Backend interface {
 	lockmgr.Backend
 	volume.RecordStore
+	volume.ServiceFinder
 	sessions
 }
 

@@ -88,6 +88,22 @@ func (e *ServiceError) Error() string {
 		e.Source, e.Has, e.Asked, e.Asked, e.Source)
 }
 
+// OtherServiceError reports that somebody looks for the locks of a volume in a lock
+// service that does not have them.
+type OtherServiceError struct {
+	Source string          // the directory
+	Has    lockmgr.Service // which the volume has
+	Asked  lockmgr.Service // the one that was asked; its ID is uuid.Nil where it knows nothing of the volume
+}
+
+func (e *OtherServiceError) Error() string {
+	asked := e.Asked.String()
+	if e.Asked.ID == uuid.Nil {
+		asked = fmt.Sprintf("%s at %s, which knows nothing of it", e.Asked.Kind, e.Asked.At)
+	}
+	return fmt.Sprintf("the volume of %s has its locks in %s, and this is %s: give the settings of the former", e.Source, e.Has, asked)
+}
+
 // NamesError reports a directory in which two names are of one file.
 type NamesError struct {
 	Source, One, Other string

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/google/uuid"
+
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -99,6 +101,29 @@ func leave(ctx context.Context, cfg MoveConfig, marker identity) (next identity,
 	next = record
 	next.Format, next.Service, next.Moves = format, cfg.To, max(record.Moves, marker.Moves)+1
 	return next, cfg.Record.ReplaceVolumeRecord(ctx, stored, next.encode())
+}
+
+// ServiceFinder is a lock service that can be asked which one it is, and is not changed.
+type ServiceFinder interface {
+	// FindService says which lock service it is; the ID is uuid.Nil where no mount of
+	// the volume has asked for it.
+	FindService(ctx context.Context) (lockmgr.Service, error)
+}
+
+// CheckLook makes sure that the lock service is the volume's, and changes nothing. The
+// marker of format 1 does not say which that is, and is taken as it is.
+//
+// Errors: *OtherServiceError; the file system's, the lock service's.
+func CheckLook(ctx context.Context, source string, asked ServiceFinder) error {
+	has, err := ServiceOf(source)
+	if err != nil || has.ID == uuid.Nil {
+		return err
+	}
+	is, err := asked.FindService(ctx)
+	if err != nil || has.Is(is) {
+		return err
+	}
+	return &OtherServiceError{Source: source, Has: has, Asked: is}
 }
 
 // ServiceOf returns the lock service of the volume whose root source is, as its

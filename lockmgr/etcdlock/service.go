@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // serviceSeen is an etcd as Service found it.
@@ -33,10 +34,38 @@ func (b *Backend) Service(ctx context.Context) (lockmgr.Service, error) {
 		return lockmgr.Service{}, fmt.Errorf("the id of etcd, at %s: %w", b.keys.service(), err)
 	}
 	b.service.Store(&serviceSeen{id, cluster})
-	if b.machine != "" {
-		return lockmgr.Service{Kind: lockmgr.KindEmbedded, ID: id, At: b.machine}, nil
+	return b.named(id), nil
+}
+
+// FindService is Service for somebody who only looks: it puts nothing, and the ID is
+// uuid.Nil where no mount of the volume has asked yet.
+// It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's; etcd's own, when the
+// user has not the right to read.
+func (b *Backend) FindService(ctx context.Context) (lockmgr.Service, error) {
+	var id uuid.UUID
+	var r retry.Retrier
+	err := r.Do(ctx, func() error {
+		resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(b.keys.service())}, nil)
+		if err != nil {
+			return err
+		}
+		for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+			id, err = uuid.ParseBytes(kv.Value)
+		}
+		return err
+	})
+	if err != nil {
+		return lockmgr.Service{}, fmt.Errorf("the id of etcd, at %s: %w", b.keys.service(), err)
 	}
-	return lockmgr.Service{Kind: lockmgr.KindEtcd, ID: id, At: strings.Join(b.client.Endpoints(), ",")}, nil
+	return b.named(id), nil
+}
+
+// named is this etcd for people.
+func (b *Backend) named(id uuid.UUID) lockmgr.Service {
+	if b.machine != "" {
+		return lockmgr.Service{Kind: lockmgr.KindEmbedded, ID: id, At: b.machine}
+	}
+	return lockmgr.Service{Kind: lockmgr.KindEtcd, ID: id, At: strings.Join(b.client.Endpoints(), ",")}
 }
 
 // serviceStands returns nil if this is the etcd that Service saw, if need be with

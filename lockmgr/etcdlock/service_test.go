@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -19,12 +20,30 @@ func serviceOf(t *testing.T, b *etcdlock.Backend) lockmgr.Service {
 	return s
 }
 
+// found is the service as one finds it who only looks.
+func found(t *testing.T, b *etcdlock.Backend) lockmgr.Service {
+	t.Helper()
+	s, err := b.FindService(within(t, patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // All mounts of a volume find one id, whoever put it; another volume's are not concerned.
 func TestService(t *testing.T) {
 	client, kv := flawed(t)
 	b, etcd := newVolume(t, client)
+	for range 2 { // to look puts nothing
+		if s := found(t, b); s.ID != uuid.Nil || s.Kind != lockmgr.KindEtcd || s.At != endpoint {
+			t.Errorf("before anybody has asked for its id: %+v", s)
+		}
+	}
 	kv.next(lostReply)
 	s := serviceOf(t, b)
+	if looked := found(t, b); looked != s {
+		t.Errorf("%s, and to one who looks %s", s, looked)
+	}
 	if again := serviceOf(t, newBackend(t, dial(t), etcd.name)); s.Kind != lockmgr.KindEtcd || !again.Is(s) || s.At != endpoint {
 		t.Errorf("%s, then %s", s, again)
 	}

@@ -40,3 +40,18 @@ func (b *Backend) Service(ctx context.Context) (lockmgr.Service, error) {
 	}
 	return lockmgr.Service{Kind: lockmgr.KindKubernetes, ID: id, At: b.space}, nil
 }
+
+// FindService is Service for somebody who only looks: it creates nothing, and the ID
+// is uuid.Nil where no mount of the volume has asked yet. Errors: ErrUnavailable,
+// wrapping ctx's.
+func (b *Backend) FindService(ctx context.Context) (lockmgr.Service, error) {
+	s := lockmgr.Service{Kind: lockmgr.KindKubernetes, At: b.space}
+	o, err := b.get(ctx, b.names.service())
+	if err == nil && o != nil {
+		s.ID, err = uuid.Parse(string(o.lease.UID))
+	}
+	if err != nil {
+		return lockmgr.Service{}, fmt.Errorf("the id of the Leases' namespace: %w", err)
+	}
+	return s, nil
+}

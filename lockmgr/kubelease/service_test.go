@@ -3,6 +3,7 @@ package kubelease_test
 import (
 	"testing"
 
+	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -18,11 +19,30 @@ func serviceOf(t *testing.T, b *kubelease.Backend) lockmgr.Service {
 	return s
 }
 
+// found is the service as one finds it who only looks.
+func found(t *testing.T, b *kubelease.Backend) lockmgr.Service {
+	t.Helper()
+	s, err := b.FindService(within(t, patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // All mounts of a volume find one id, that of a Lease which holds nothing. In another
 // namespace of the same API server it is another, and copies of the Leases have another.
 func TestService(t *testing.T) {
 	name := newName()
-	s := serviceOf(t, newBackend(t, name))
+	b := newBackend(t, name)
+	for range 2 { // to look creates nothing
+		if s := found(t, b); s.ID != uuid.Nil || s.Kind != lockmgr.KindKubernetes || s.At != space {
+			t.Errorf("before anybody has asked for its id: %+v", s)
+		}
+	}
+	s := serviceOf(t, b)
+	if looked := found(t, b); looked != s {
+		t.Errorf("%s, and to one who looks %s", s, looked)
+	}
 	if again := serviceOf(t, newBackend(t, name)); s.Kind != lockmgr.KindKubernetes || !again.Is(s) || s.At != space {
 		t.Errorf("%s, then %s", s, again)
 	}
