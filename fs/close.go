@@ -15,8 +15,8 @@ import (
 
 // Close unmounts the view and lets what programs have written reach the
 // backing. Opens that wait are refused first. A view that is in use goes
-// nevertheless: programs get an error from what they have open, at once if root
-// runs the daemon, else when it exits.
+// nevertheless, from other mount namespaces too: programs get an error from what they
+// have open, at once if root runs the daemon, else when it exits.
 //
 // After Close the view writes no more, unless it fails with ctx's error: then a
 // write is still under way, and its lock must not be let go. Close waits for it
@@ -38,6 +38,9 @@ func (f *FS) Close(ctx context.Context) error {
 		}
 		f.cut = f.root
 	}
+	// It may be in another mount namespace, or somebody has unmounted it while it was
+	// in use. What takes no lock would go on there, by the policy of now.
+	f.cut = f.cut || f.cutOff()
 	f.unmounted = true
 	if f.cut {
 		f.shutGates()
@@ -75,7 +78,7 @@ func (f *FS) unmount() error {
 			return err
 		case <-tick.C:
 			if f.gone() {
-				f.log.Warn("the view lives on in another mount namespace; it ends with the daemon", slog.String("mountpoint", f.mount))
+				f.log.Warn("the view is in another mount namespace as well", slog.String("mountpoint", f.mount), slog.Bool("cut_off", f.abort >= 0))
 				return nil
 			}
 		}
@@ -139,4 +142,7 @@ func (f *FS) release() {
 		unix.Close(d.fd)
 	}
 	f.nodes.close()
+	if f.abort >= 0 {
+		unix.Close(f.abort)
+	}
 }

@@ -77,6 +77,7 @@ type FS struct {
 	backing   backing
 	mount     string
 	dev       string // of the mount, as /proc names it; "" if unknown
+	abort     int    // ends the connection; -1 if this daemon cannot
 
 	// volume is for requests that work in the volume, closing for those by which
 	// programs let go of files: a lock must not wait for what others read. notices
@@ -160,6 +161,12 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	// for its own answer would never end, and nor would its programs.
 	if f.dev, err = f.procs.MountDev(os.Getpid(), mountpoint); err != nil {
 		f.log.Warn("programs that wait for themselves will not be noticed", slog.Any("error", err))
+	}
+	f.abort = -1
+	if f.root && f.dev != "" {
+		if f.abort, err = openAbort(f.dev); err != nil {
+			f.log.Warn("the view cannot be cut off from other mount namespaces", slog.Any("error", err))
+		}
 	}
 	go func() {
 		server.Serve()

@@ -217,6 +217,49 @@ func TestServeFollowsItsFile(t *testing.T) {
 	}
 }
 
+// A mount namespace that was made beside a view, which any user can do, does not keep
+// the view when its volume is gone: what takes no lock would be done there for ever, by
+// the policy of that time, and the source could not be unmounted.
+func TestServeCutsOffOtherNamespaces(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the connection of a view is cut by root")
+	}
+	n := newNode(t)
+	n.makeSources("gone", "kept")
+	n.list("gone", "kept")
+	n.start()
+	n.ready(200, `\[\+\] default/gone: ok`, `\[\+\] default/kept: ok`)
+	elsewhere := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c", `cd "$0" && echo there && read line && mkdir made && echo made`, n.view("gone"))
+	in, err := elsewhere.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := elsewhere.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := elsewhere.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { in.Close(); _ = elsewhere.Process.Kill(); _ = elsewhere.Wait() })
+	if _, err := io.ReadFull(out, make([]byte, len("there\n"))); err != nil {
+		t.Fatal(err)
+	}
+	n.list("kept")
+	eventually(t, "the volume is unmounted", func() bool { return fsType(n.view("gone")) != unix.FUSE_SUPER_MAGIC })
+	eventually(t, "nothing of it is open", func() bool { return !n.hasOpen(n.source("gone")) })
+	if _, err := io.WriteString(in, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := io.ReadAll(out); err != nil || len(rest) > 0 {
+		t.Errorf("a program elsewhere: %q, %v", rest, err)
+	}
+	if names, err := os.ReadDir(n.source("gone")); err != nil || slices.ContainsFunc(names, func(e os.DirEntry) bool { return e.Name() == "made" }) {
+		t.Errorf("the source has what was made after the end: %v, %v", names, err)
+	}
+	n.ready(200, `\[\+\] default/kept: ok`, "ready")
+}
+
 // held returns the session that holds a file of a volume.
 func (n *node) held(volume, path string) string {
 	n.t.Helper()

@@ -1,0 +1,43 @@
+package fs
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// openAbort opens the file by which the kernel ends a view's connection, wherever the
+// view still is: a mount namespace that was made beside it keeps it for as long as it
+// likes, and any user may make one. dev is the view's, as major:minor. The file is of
+// this connection for ever, and of no later one of the same number. It takes root.
+func openAbort(dev string) (fd int, err error) {
+	_, minor, _ := strings.Cut(dev, ":")
+	control, err := unix.Fsopen("fusectl", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("fusectl: %w", err)
+	}
+	defer unix.Close(control)
+	if err := unix.FsconfigCreate(control); err != nil {
+		return -1, fmt.Errorf("fusectl: %w", err)
+	}
+	root, err := unix.Fsmount(control, unix.FSMOUNT_CLOEXEC, 0) // in no mount table
+	if err != nil {
+		return -1, fmt.Errorf("fusectl: %w", err)
+	}
+	defer unix.Close(root)
+	fd, err = unix.Openat(root, minor+"/abort", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("fusectl: %s/abort: %w", minor, err)
+	}
+	return fd, nil
+}
+
+// cutOff ends the connection. It reports whether it could.
+func (f *FS) cutOff() bool {
+	if f.abort < 0 {
+		return false
+	}
+	_, err := unix.Write(f.abort, []byte("1"))
+	return err == nil
+}
