@@ -64,20 +64,16 @@ const readsAtOnce = 4
 // It reads the entries and not the keys attached to the lease: etcd answers
 // LeaseTimeToLive from the leader's memory, without asking a majority. More than
 // 128 grants take several reads; as a token never returns, each is as good as
-// one read of all.
+// one read of all. They are sent together: a renewal waits for the last of them.
 func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, error) {
 	held := make([]bool, len(grants))
-	errs := make([]error, readsAtOnce)
-	var reading sync.WaitGroup
-	for r := range errs {
-		reading.Go(func() {
-			for from := r * maxGets; from < len(grants) && errs[r] == nil; from += readsAtOnce * maxGets {
-				to := min(from+maxGets, len(grants))
-				errs[r] = s.read(ctx, grants[from:to], held[from:to])
-			}
-		})
+	errs := make([]error, (len(grants)+maxGets-1)/maxGets)
+	var reads sync.WaitGroup
+	for i := range errs {
+		from, to := i*maxGets, min((i+1)*maxGets, len(grants))
+		reads.Go(func() { errs[i] = s.held(ctx, grants[from:to], held[from:to]) })
 	}
-	reading.Wait()
+	reads.Wait()
 	for _, err := range errs {
 		if err != nil {
 			return nil, fmt.Errorf("reading what session %s holds: %w", s.ID(), err)
@@ -86,8 +82,8 @@ func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, err
 	return held, nil
 }
 
-// read notes in held which of grants, no more than maxGets, etcd has.
-func (s *Session) read(ctx context.Context, grants []lockmgr.Grant, held []bool) error {
+// held is Held for what one read can tell.
+func (s *Session) held(ctx context.Context, grants []lockmgr.Grant, held []bool) error {
 	gets := make([]clientv3.Op, len(grants))
 	for i, g := range grants {
 		gets[i] = clientv3.OpGet(s.b.keys.granted(g), clientv3.WithKeysOnly())
