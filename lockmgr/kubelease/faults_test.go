@@ -314,6 +314,27 @@ func TestRestoredAndBumped(t *testing.T) {
 	})
 }
 
+// What a proxy sends again the server refuses, for it has it. A session that was
+// opened so is worth another try.
+func TestSessionIsOpenedTwice(t *testing.T) {
+	for _, kind := range []string{"pulse", "session"} {
+		t.Run(kind, func(t *testing.T) {
+			l := &link{}
+			b := newBackendAt(t, l.to(as(mountUser)), newName())
+			twice, met := first(repeated, writes(kind, "create"))
+			l.obey(twice)
+			if _, err := b.OpenSession(within(t, patience), lockmgr.SessionInfo{}, time.Minute); !errors.Is(err, lockmgr.ErrUnavailable) {
+				t.Errorf("OpenSession: %v", err)
+			}
+			<-met
+			open(t, b)
+			if found, err := b.Sessions(within(t, patience)); err != nil || len(found) != 1 {
+				t.Errorf("there are %v, %v", found, err)
+			}
+		})
+	}
+}
+
 // A session that has ended, which the watch does not tell, locks nothing.
 func TestTryOnEndedSession(t *testing.T) {
 	l := &link{}

@@ -84,6 +84,7 @@ const (
 	passed    fate = iota
 	cut            // it is not sent, and fails
 	swallowed      // it is carried out, and the answer is lost
+	repeated       // it is carried out, and then sent once more
 	late           // it fails, and is sent later: when call.send is called
 	gone           // it is answered 410
 	busy           // it is answered 429
@@ -178,6 +179,12 @@ func (h *hop) RoundTrip(req *http.Request) (*http.Response, error) {
 			resp.Body.Close()
 		}
 		return nil, errLink
+	case repeated:
+		resp, err := h.next.RoundTrip(again(req.Context()))
+		if err != nil {
+			return nil, err
+		}
+		resp.Body.Close()
 	case late:
 		go func() {
 			defer close(c.done)

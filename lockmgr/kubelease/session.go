@@ -75,6 +75,9 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	if err == nil {
 		err = b.volumeStands(ctx)
 	}
+	if errors.Is(err, errMoved) { // somebody on the way sent it twice: the ids are new
+		err = fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
+	}
 	if err != nil {
 		// Worth one try only: nothing is locked on it, and it ends.
 		if rerr := b.Revoke(context.WithoutCancel(ctx), s.id); rerr != nil {
