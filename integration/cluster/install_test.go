@@ -38,16 +38,22 @@ func overlayDir(t *testing.T, overlay string) string {
 // comment of that name.
 func (c *cluster) readme(name string) string {
 	c.t.Helper()
-	text, err := os.ReadFile(filepath.Join(repository, "README.md"))
+	return strings.ReplaceAll(c.documented("README.md", name), "deploy/daemonset/overlays/"+c.overlay, c.manifests)
+}
+
+// documented is readme for another document.
+func (c *cluster) documented(document, name string) string {
+	c.t.Helper()
+	text, err := os.ReadFile(filepath.Join(repository, document))
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	block := regexp.MustCompile("(?s)<!-- cluster test: " + name + " -->\n+```\n(.*?)```")
 	m := block.FindSubmatch(text)
 	if m == nil {
-		c.t.Fatalf("the README has no commands %q", name)
+		c.t.Fatalf("%s has no commands %q", document, name)
 	}
-	return strings.ReplaceAll(string(m[1]), "deploy/daemonset/overlays/"+c.overlay, c.manifests)
+	return string(m[1])
 }
 
 // daemonsReady waits until every node's daemon is.
