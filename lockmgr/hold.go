@@ -199,6 +199,21 @@ func (h *Hold) Drop(k Key) {
 	}
 }
 
+// Keep makes h give up all keys but those.
+func (h *Hold) Keep(keys []Key) {
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	kept := make([]*lock, 0, len(keys))
+	for _, l := range h.locks {
+		if slices.Contains(keys, l.grant.Key) {
+			kept = append(kept, l)
+		} else {
+			h.m.drop(l, h)
+		}
+	}
+	h.locks = kept
+}
+
 func (h *Hold) find(k Key) int {
 	return slices.IndexFunc(h.locks, func(l *lock) bool { return l.grant.Key == k })
 }

@@ -586,6 +586,19 @@ func TestShare(t *testing.T) {
 	})
 }
 
+// Of locks that were taken together a hold keeps what it is asked to.
+func TestKeep(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(try("a", file("f"), file("g"), inode("", 7)))
+		h.Keep([]lockmgr.Key{inode("", 7), file("f"), file("not held")})
+		f.must(open("b", time.Second, "g")).Release()
+		f.fails(open("b", 0, "f"), lockmgr.ErrContended, 0)
+		f.fails(try("b", inode("", 7)), lockmgr.ErrContended, 0)
+		h.Release()
+		f.must(try("b", file("f"), file("g"), inode("", 7))).Release()
+	})
+}
+
 // A lock is not shared with another owner's hold: of a file that is just being
 // opened, say, and of which the path is not proved yet.
 func TestShareIsOfOneOwner(t *testing.T) {
