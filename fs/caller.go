@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -60,9 +61,9 @@ func processOwner(p lockmgr.Process) lockmgr.Owner {
 
 // caller finds out who made a request. A caller without a living process (the
 // kernel itself, or one that has died since) counts by itself; one that cannot be
-// found out, for want of descriptors or memory, is an error. n is the file
-// that the caller is ready to wait for, nil if it is not.
-func (f *FS) caller(in *fuse.InHeader, n *node, scope Scope, single func(lockmgr.Process) lockmgr.Owner) (caller, error) {
+// found out, for want of descriptors or memory, is an error. files are those that
+// the caller is ready to wait for.
+func (f *FS) caller(in *fuse.InHeader, files []inode, scope Scope, single func(lockmgr.Process) lockmgr.Owner) (caller, error) {
 	c := caller{holder: lockmgr.Holder{UID: in.Uid}}
 	p, err := f.callers.Lookup(int(in.Pid))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -73,8 +74,8 @@ func (f *FS) caller(in *fuse.InHeader, n *node, scope Scope, single func(lockmgr
 		if p.Pod != "" && f.podName != nil {
 			c.holder.PodName, c.holder.Container = f.podName(p)
 		}
-		if n != nil && f.dev != "" {
-			c.selfWait = func(ctx context.Context) bool { return f.familyHasOpen(ctx, in, p.Process.PID, n) }
+		if len(files) > 0 && f.dev != "" {
+			c.selfWait = func(ctx context.Context) bool { return f.familyHasOpen(ctx, in, p.Process.PID, files) }
 		}
 	}
 	switch {
@@ -91,14 +92,16 @@ func (f *FS) caller(in *fuse.InHeader, n *node, scope Scope, single func(lockmgr
 }
 
 // familyHasOpen reports whether a process, or one it descends from, itself has
-// the file open for write: it would wait for itself. Who once opened the file
+// one of files open for write: it would wait for itself. Who once opened the file
 // does not matter, descriptors are handed on.
-func (f *FS) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int, n *node) bool {
+func (f *FS) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int, files []inode) bool {
 	if f.families.reenter(ctx, in) != nil {
 		return false
 	}
 	defer f.families.leave(in.Unique)
-	return f.procs.FamilyHasOpen(ctx, pid, procid.File{Dev: f.dev, Ino: n.inode.ino}, f.readLocks)
+	return slices.ContainsFunc(files, func(i inode) bool {
+		return f.procs.FamilyHasOpen(ctx, pid, procid.File{Dev: f.dev, Ino: i.ino}, f.readLocks)
+	})
 }
 
 func (c caller) request(keys []lockmgr.Key, queue bool, wait time.Duration) lockmgr.Request {

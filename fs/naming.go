@@ -46,9 +46,9 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 	for i, t := range fates {
 		if t.file != nil {
 			f.follow(t, widened[i], over)
-			if s.Ok() {
-				f.nodes.answered(t)
-			}
+		}
+		if s.Ok() {
+			f.nodes.answered(t)
 		}
 	}
 	return s

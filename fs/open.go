@@ -1,8 +1,6 @@
 package fs
 
 import (
-	"context"
-	"slices"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -90,7 +88,7 @@ type opening struct {
 	mode   lockmgr.Mode
 	scope  Scope // at the path that is tried
 	caller caller
-	look   bool // when it has the lock, the kernel is to look again
+	at     dirName // the name by which it is meant, when it began to wait
 }
 
 func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
@@ -104,10 +102,11 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 		}
 		o.mode = lockmgr.Shared
 	}
-	if o.visit.maySend() && f.nodes.isFormer(n) {
-		return stale // it is another node by the name that it has
-	}
 	for range mendTries {
+		if o.visit.maySend() && f.mayMeanAnother(n) {
+			return o.sendToLook(cancel)
+		}
+		o.at = f.nodes.nameOf(n)
 		path, err := o.path()
 		if err != nil {
 			if !o.mendAbove() && f.relocate(n) != nil {
@@ -115,15 +114,8 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 			}
 			continue
 		}
-		// The request does not say by which name, and the kernel may mean one that is
-		// gone. It looks again, once, and says by which then: best when we have the
-		// lock, or the name may change while we wait, and the kernel does not look
-		// for that. A rename from now on is seen under the lock.
-		if o.visit.maySend() && (f.severalNames(n) || f.nodes.justMoved(n)) {
-			if o.in.Flags&unix.O_NONBLOCK != 0 || !f.hasItsNames(n) {
-				return stale
-			}
-			o.look = true
+		if o.visit.stage == nameless && !f.isNamed(n, f.nodes.nameOf(n)) && f.relocate(n) == nil {
+			continue // who has the name it had is not waited for
 		}
 		s, moved := o.openAt(cancel, path, out)
 		if !moved {
@@ -131,15 +123,6 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 		}
 	}
 	return fuse.EBUSY
-}
-
-// hasItsNames reports whether all names that the kernel uses for the file are its
-// names, so that an open means it by whichever.
-func (f *FS) hasItsNames(n *node) bool {
-	if f.nodes.justMoved(f.nodes.nameOf(n).dir) {
-		return false
-	}
-	return !slices.ContainsFunc(f.nodes.believed(n), func(d dirName) bool { return !f.isNamed(n, d) })
 }
 
 // path is where the file is to be opened: as what the caller has just found it by,
@@ -186,13 +169,11 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 	if o.mode == lockmgr.Exclusive && f.readOnly(path) {
 		return fuse.EROFS, false
 	}
-	o.scope = f.scopeAt(path)
-	var err error
-	if o.caller, err = f.caller(&o.in.InHeader, n, o.scope, openOwner); err != nil {
-		return f.refused(&o.in.InHeader, lockmgr.Key{Kind: lockmgr.File, Path: path}, err, fuse.EBUSY), false
+	if s := o.identify(path, n.inode); !s.Ok() {
+		return s, false
 	}
 	l, s, err := f.lockFile(n, path, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-		return o.lock(cancel, path, keys)
+		return o.lock(cancel, f.waitAt(path), keys)
 	})
 	if l.hold == nil {
 		return s, false
@@ -205,32 +186,40 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 		l.close()
 	}()
 	if err == unix.ESTALE {
-		s, kept = o.misled(l.hold)
+		s, kept = o.misled(cancel, l.hold)
 		return s, s.Ok()
 	}
 	if err != nil {
 		return errno(err), false
 	}
-	if o.look {
-		o.park(l.hold)
-		kept = true
-		return stale, false
-	}
 	s, kept = o.open(l.fd, l.hold, out)
 	return s, false
 }
 
+// identify finds out who opens a file of path, and may have to wait for files.
+func (o *opening) identify(path string, files ...inode) fuse.Status {
+	f := o.fs
+	o.scope = f.scopeAt(path)
+	var err error
+	if o.caller, err = f.caller(&o.in.InHeader, files, o.scope, openOwner); err != nil {
+		return f.refused(&o.in.InHeader, lockmgr.Key{Kind: lockmgr.File, Path: path}, err, fuse.EBUSY)
+	}
+	return fuse.OK
+}
+
 // misled decides what becomes of an open whose file is not at the path that was
 // locked. OK means that it is known by another path now, to be tried.
-func (o *opening) misled(hold *lockmgr.Hold) (s fuse.Status, kept bool) {
+func (o *opening) misled(cancel <-chan struct{}, hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 	f, n := o.fs, o.node
 	switch {
 	case !o.visit.maySend() && o.mendAbove():
 		// It has looked, from where it stands: a directory above has moved.
 		return fuse.OK, false
-	case o.visit.stage != nameless:
+	case o.visit.maySend():
 		o.park(hold)
-		return stale, true
+		return o.sendWith(cancel, []dirName{o.at}, false), true // the file there may have more names
+	case o.visit.stage != nameless:
+		return stale, false
 	case f.relocate(n) == nil:
 		return fuse.OK, false
 	}
@@ -238,20 +227,17 @@ func (o *opening) misled(hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 }
 
 // lock takes the locks of keys, or fetches them where they were parked.
-func (o *opening) lock(cancel <-chan struct{}, path string, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+func (o *opening) lock(cancel <-chan struct{}, wait time.Duration, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	f := o.fs
 	if hold := o.visit.fetch(o.caller.owner, o.scope, o.mode, keys); hold != nil {
 		return hold, fuse.OK
 	}
-	wait, contended := f.waitAt(path), fuse.EBUSY
+	contended := fuse.EBUSY
 	if o.in.Flags&unix.O_NONBLOCK != 0 {
 		wait, contended = 0, fuse.EAGAIN
 	}
 	ctx, stop := f.interruptible(cancel, o.in.Pid)
 	defer stop()
-	if hold := o.extend(ctx, keys); hold != nil {
-		return hold, fuse.OK
-	}
 	o.visit.drop()
 	req := o.caller.request(keys, true, wait)
 	req.Mode = o.mode
@@ -260,24 +246,6 @@ func (o *opening) lock(cancel <-chan struct{}, path string, keys []lockmgr.Key) 
 		return nil, f.refused(&o.in.InHeader, keys[0], err, contended)
 	}
 	return hold, fuse.OK
-}
-
-// extend takes the locks of keys in addition to those that were parked, if that is
-// of use: they are of the same file by another name. Nobody waits for one lock and
-// keeps another, so it just tries.
-func (o *opening) extend(ctx context.Context, keys []lockmgr.Key) *lockmgr.Hold {
-	parked := o.visit.hold
-	if parked == nil || !slices.ContainsFunc(keys, func(k lockmgr.Key) bool { return parked.Token(k) != 0 }) {
-		return nil
-	}
-	req := o.caller.request(keys, false, 0)
-	req.Mode = o.mode
-	hold, err := o.fs.locks.Acquire(ctx, req)
-	if err != nil {
-		return nil
-	}
-	o.visit.drop()
-	return hold
 }
 
 // park leaves the lock, and with it the name as it is, to the next visit of the

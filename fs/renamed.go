@@ -61,7 +61,7 @@ func (t *nodes) sighted(i inode, d dirName) sight {
 // sightedLocked needs mu.
 func (t *nodes) sightedLocked(i inode, d dirName) sight {
 	n := t.byInode[i]
-	if n == nil || slices.ContainsFunc(n.shown, func(s shown) bool { return s.is(d) }) {
+	if n == nil || n.isShown(d) {
 		return sight{node: n}
 	}
 	return sight{n, n.shownSince(time.Time{})}
@@ -161,10 +161,42 @@ func (t *nodes) answered(c fate) {
 	if c.loses == nil {
 		return // a link, which is looked up for the answer
 	}
-	c.file.hide(c.loses.dirName)
-	if c.gets != nil {
-		c.file.show(c.gets.dirName)
+	if c.gets != nil && (c.file == nil || !c.file.isShown(c.loses.dirName)) {
+		// Another mount has given the name to this file, and what the kernel moves is
+		// the one that had it.
+		t.lastShown(c.loses.dirName).follow(c)
 	}
+	c.file.follow(c)
+}
+
+// follow notes what the kernel does with a node's names; n may be nil. It needs nodes.mu.
+func (n *node) follow(c fate) {
+	if n == nil {
+		return
+	}
+	n.hide(c.loses.dirName)
+	if c.gets != nil {
+		n.show(c.gets.dirName)
+	}
+}
+
+// isShown reports whether the kernel was told a name. It needs nodes.mu.
+func (n *node) isShown(d dirName) bool {
+	return slices.ContainsFunc(n.shown, func(s shown) bool { return s.is(d) })
+}
+
+// lastShown returns the node that the kernel was told last to have a name. It looks
+// at all of them, and needs mu.
+func (t *nodes) lastShown(d dirName) (last *node) {
+	var at time.Time
+	for _, n := range t.byID {
+		for _, s := range n.shown {
+			if s.is(d) && s.at.After(at) {
+				last, at = n, s.at
+			}
+		}
+	}
+	return last
 }
 
 // isFormer reports whether the kernel has another node of n's file.

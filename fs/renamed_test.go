@@ -5,8 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
-
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -88,27 +86,6 @@ func TestHoldsOfAFormerNode(t *testing.T) {
 		}
 		if node := one.look("g"); node == former || len(v.fs.nodes.get(node).allHolds()) != 1 {
 			t.Errorf("looked up again it is node %d", node)
-		}
-	})
-}
-
-// An open that may mean another name than that by which the file is known gets the
-// lock before it is sent to look, so that nobody changes the name meanwhile.
-func TestLockedBeforeTheLook(t *testing.T) {
-	inMovedView(t, func(v *movedView) {
-		t := v.t
-		if err := os.Link(filepath.Join(v.source, "f"), filepath.Join(v.source, "g")); err != nil {
-			t.Fatal(err)
-		}
-		one, two := thread{v, 1}, thread{v, 2}
-		node := one.look("f")
-		one.look("g")
-		for _, name := range []string{"g", "f"} { // it is known as g, and as f
-			one.open("one of two names", node, stale)
-			one.look(name)
-			two.cannotRename(name, "away")
-			two.cannotRename("f", "away")
-			one.open("by its name", node, fuse.OK)
 		}
 	})
 }

@@ -119,7 +119,7 @@ func (s *sent) next(node uint64) stage {
 func (v *visit) maySend() bool { return v.stage == fresh || v.stage == unsure }
 
 // fetch returns the lock that was parked for the visit, nil unless it is what is
-// wanted now.
+// wanted now. It has no other keys then: a handle is to keep nobody from another name.
 func (v *visit) fetch(owner lockmgr.Owner, scope Scope, mode lockmgr.Mode, keys []lockmgr.Key) *lockmgr.Hold {
 	hold := v.hold
 	switch {
@@ -131,6 +131,7 @@ func (v *visit) fetch(owner lockmgr.Owner, scope Scope, mode lockmgr.Mode, keys 
 		return nil
 	}
 	v.hold = nil
+	hold.Keep(keys)
 	return hold
 }
 

@@ -49,7 +49,7 @@ func churn(dir string, lasts time.Duration) (opens int, failed map[string]int) {
 
 // Programs on two views create, rename, remove and link a few names, all at once,
 // and write what they open. ESTALE is between the view and its kernel: programs see
-// it in some 3 of a thousand opens.
+// it in less than one of a thousand opens.
 func TestFewESTALE(t *testing.T) {
 	v := newVolume(t)
 	v.inMemory()
@@ -72,8 +72,9 @@ func TestFewESTALE(t *testing.T) {
 		}
 	}
 	t.Logf("%d opens, ESTALE in %.2f %%: %v", opens, 100*float64(failed["open ESTALE"])/float64(opens), failed)
-	// Few opens say little: it was 14 to 18 of a thousand.
-	if seen := failed["open ESTALE"]; seen > 6+opens/100 {
+	// Few opens say little: a short run has some 300, of which one may see it by
+	// chance. It was 14 to 18 of a thousand when the kernel looked before the wait.
+	if seen := failed["open ESTALE"]; seen > 3+opens/1000 {
 		t.Errorf("ESTALE in %d of %d opens", seen, opens)
 	}
 }

@@ -1,0 +1,125 @@
+package fs
+
+import (
+	"slices"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// An OPEN does not say by which name the file is meant, and the kernel may use one
+// that is another file's by now. It looks again when it is told to, once in a system
+// call. So it is told when this mount has the locks of all names that it may mean:
+// they stay as they are until it comes back.
+
+// mayMeanAnother reports whether an open of n may mean another file, or path, than
+// those by which n is known.
+func (f *FS) mayMeanAnother(n *node) bool {
+	return f.nodes.isFormer(n) || f.severalNames(n) || f.nodes.justMoved(n) ||
+		slices.ContainsFunc(f.nodes.believed(n), func(d dirName) bool { return !d.is(f.nodes.nameOf(n)) })
+}
+
+// meant returns the names by which an open of n that comes now can have come, and
+// whether all are the file's. There are none if it can only have come by a descriptor, or by a
+// directory that has just moved.
+func (f *FS) meant(n *node) (names []dirName, own bool) {
+	if f.nodes.justMoved(f.nodes.nameOf(n).dir) {
+		return nil, false
+	}
+	names = f.nodes.believed(n)
+	if slices.ContainsFunc(names, func(d dirName) bool { return !f.isNamed(n, d) }) {
+		return names, false
+	}
+	for _, d := range f.nodes.names(n) { // by which it came if it is slow
+		if !slices.ContainsFunc(names, d.is) && f.isNamed(n, d) {
+			names = append(names, d)
+		}
+	}
+	return names, true
+}
+
+// sendToLook has the kernel look again, with the locks of the names that are meant.
+func (o *opening) sendToLook(cancel <-chan struct{}) fuse.Status {
+	names, own := o.fs.meant(o.node)
+	if len(names) == 0 || o.in.Flags&unix.O_NONBLOCK != 0 {
+		return stale
+	}
+	return o.sendWith(cancel, names, own)
+}
+
+// sendWith waits for the locks of names, and parks them. Of several of which some are
+// other files' it waits no longer than a call that tries: the program may mean one
+// that nobody holds. A wait for what is not the file's is no reason to refuse a
+// descriptor: it comes again, and is told apart then.
+func (o *opening) sendWith(cancel <-chan struct{}, names []dirName, own bool) fuse.Status {
+	limit := time.Duration(-1)
+	if !own && len(names) > 1 {
+		limit = o.fs.nameWait
+	}
+	hold, s := o.lockMeant(cancel, names, limit)
+	if s.Ok() {
+		o.visit.hold, o.visit.mode = hold, o.mode
+	} else if own || s == fuse.EINTR {
+		return s
+	}
+	return stale
+}
+
+// lockMeant takes the locks of names, and of the files that have them, all at once.
+// It waits as long as an open of the first does, but not longer than limit unless
+// that is less than 0.
+func (o *opening) lockMeant(cancel <-chan struct{}, names []dirName, limit time.Duration) (*lockmgr.Hold, fuse.Status) {
+	f := o.fs
+	for range mendTries {
+		keys := make([]lockmgr.Key, len(names))
+		files := []inode{o.node.inode}
+		for i, d := range names {
+			path, err := f.nodes.pathIn(d.dir, d.name)
+			if err != nil {
+				return nil, errno(err)
+			}
+			if o.mode == lockmgr.Exclusive && f.readOnly(path) {
+				return nil, stale // no lock is taken for what is refused
+			}
+			if keys[i], err = lockmgr.FileKey(path); err != nil {
+				return nil, errno(err)
+			}
+			if st, err := f.backing.statNow(d); err == nil && !slices.Contains(files, inodeOf(&st)) {
+				files = append(files, inodeOf(&st))
+			}
+		}
+		links, err := f.linkKeys(names, keys, nil)
+		if err != nil {
+			return nil, errno(err)
+		}
+		var wanted []lockmgr.Key
+		for _, k := range f.toLock(slices.Concat(keys, links)) {
+			if !slices.Contains(wanted, k) { // one name may be known in two ways
+				wanted = append(wanted, k)
+			}
+		}
+		if len(wanted) == 0 {
+			return nil, stale
+		}
+		if s := o.identify(keys[0].Path, files...); !s.Ok() {
+			return nil, s
+		}
+		wait := f.waitAt(keys[0].Path)
+		if limit >= 0 && (wait < 0 || wait > limit) {
+			wait = limit
+		}
+		hold, s := o.lock(cancel, wait, wanted)
+		if !s.Ok() {
+			return nil, s
+		}
+		// While we waited the names may have become those of other files.
+		if links, err = f.linkKeys(names, keys, nil); err == nil && covers(hold, links) {
+			return hold, fuse.OK
+		}
+		hold.Release()
+	}
+	return nil, stale
+}
