@@ -104,6 +104,9 @@ func (c *creation) create(cancel <-chan struct{}, key lockmgr.Key, out *fuse.Cre
 		fd, err = unix.Openat(dir.fd, name, int(in.Flags)&^dropped|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
 		return err
 	})
+	if err == unix.EEXIST && in.Flags&unix.O_EXCL == 0 && writes(in.Flags) {
+		c.visit.hold, c.visit.mode, kept = hold, lockmgr.Exclusive, true // for the OPEN of what is there
+	}
 	if err != nil {
 		return errno(err)
 	}

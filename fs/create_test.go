@@ -47,3 +47,33 @@ func TestCreationBesideAnother(t *testing.T) {
 		}
 	})
 }
+
+// A creation that has got the lock, and finds a file, leaves the lock to the OPEN of
+// that file.
+func TestCreationFindsAFile(t *testing.T) {
+	inMovedView(t, func(v *movedView) {
+		one, other := thread{v, 1}, v.another()
+		held := v.holdElsewhere(other, "new")
+		answer := make(chan fuse.Status, 1)
+		go func() {
+			var out fuse.CreateOut
+			in := fuse.CreateIn{InHeader: one.header(rootID), Flags: unix.O_WRONLY | unix.O_CREAT, Mode: 0o644}
+			answer <- one.fs.Create(nil, &in, "new", &out)
+		}()
+		synctest.Wait()
+		v.make("new")
+		held.Release()
+		if s := <-answer; s != stale {
+			v.t.Fatal(s)
+		}
+		synctest.Wait()
+		if v.holdElsewhere(other, "new") != nil {
+			v.t.Error("the file can be replaced before it is opened")
+		}
+		one.open("what was found", one.look("new"), fuse.OK)
+		synctest.Wait()
+		if v.holdElsewhere(other, "new") == nil || v.svc.Count() != 1 {
+			v.t.Error("something stays locked")
+		}
+	})
+}
