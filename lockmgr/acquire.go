@@ -350,6 +350,8 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	sess, grants, err := m.obtain(ctx, r, prefer, &req)
 	now := time.Now()
 	m.mu.Lock()
+	early := m.early[req.Holder.Owner]
+	delete(m.early, req.Holder.Owner)
 	if err != nil {
 		m.leftover(err, req, r.Owner, missing, sess)
 		if r.Queue && wait == Retry && ctx.Err() == nil {
@@ -367,6 +369,12 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 		m.add(p.slot, l)
 		r.hold.join(l)
 		m.granted(p)
+	}
+	for _, b := range early {
+		m.giveUpFor(b)
+	}
+	if p := r.hold.lost.Load(); p != nil {
+		return *p
 	}
 	return nil
 }
@@ -412,7 +420,12 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		if err != nil {
 			return nil, nil, err
 		}
-		req.Holder.Owner = r.vigil.fresh(r.inTurn)
+		owner := r.vigil.fresh(r.inTurn)
+		m.mu.Lock()
+		delete(m.early, req.Holder.Owner) // of the last attempt
+		m.early[owner] = nil
+		m.mu.Unlock()
+		req.Holder.Owner = owner
 		req.Holder.Session = sess.backend.ID()
 		req.Holder.Node = m.cfg.Session.Node
 		req.Holder.Since = time.Now()

@@ -58,9 +58,18 @@ type Breaker interface {
 // keys is not free.
 func (m *Manager) obey(b Break) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, asked := m.early[b.Owner]; asked {
+		m.early[b.Owner] = append(m.early[b.Owner], b)
+		return
+	}
+	m.giveUpFor(b)
+}
+
+// giveUpFor is obey for locks that are known. m.mu is held.
+func (m *Manager) giveUpFor(b Break) {
 	locks, holds := m.entangled(b)
 	if len(locks) == 0 || m.closed {
-		m.mu.Unlock()
 		return
 	}
 	cause := fmt.Errorf("%w: %w by %s: %s", ErrLockLost, ErrBroken, b.By, b.Reason)
@@ -70,13 +79,14 @@ func (m *Manager) obey(b Break) {
 	for _, l := range locks {
 		m.giveUp(l)
 	}
-	m.wg.Go(func() { m.surrender(locks, holds) })
-	m.mu.Unlock()
-	for _, l := range locks {
-		m.lockLog(l).Warn("lock broken; its file returns EIO",
-			slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
-		m.observe(LockLost{Key: l.grant.Key, Holder: l.holder, Cause: cause})
-	}
+	m.wg.Go(func() {
+		for _, l := range locks {
+			m.lockLog(l).Warn("lock broken; its file returns EIO",
+				slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
+			m.observe(LockLost{Key: l.grant.Key, Holder: l.holder, Cause: cause})
+		}
+		m.surrender(locks, holds)
+	})
 }
 
 // entangled returns the locks that b is aimed at, those that share a hold with

@@ -1,6 +1,7 @@
 package lockmgr_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -102,6 +103,69 @@ func TestBreak(t *testing.T) {
 			h.Release()
 		}
 		held.Release()
+	})
+}
+
+// unheard is a session whose grants take effect some time before they are known here.
+type unheard struct {
+	lockmgr.Session
+	answers <-chan struct{}
+}
+
+func (s unheard) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
+	grants, err := s.Session.Acquire(ctx, req)
+	<-s.answers
+	return grants, err
+}
+
+type unheardService struct {
+	*tap
+	answers <-chan struct{}
+}
+
+func (b unheardService) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
+	s, err := b.tap.OpenSession(ctx, info, ttl)
+	return unheard{s, b.answers}, err
+}
+
+// A lock that is broken between the grant and its mount's note of it is given up,
+// and asked for anew: the service tells of each break once.
+func TestBreakBeforeTheGrantIsKnown(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		t := f.t
+		answers := make(chan struct{})
+		m, log := f.manager(func(c *lockmgr.Config) { c.Backend = unheardService{f.svc, answers} })
+		defer m.Close(t.Context())
+		granted := make(chan *lockmgr.Hold)
+		go func() {
+			h, err := m.Acquire(t.Context(), open("x", time.Minute, "f"))
+			if err != nil {
+				t.Error(err)
+			}
+			granted <- h
+		}()
+		synctest.Wait()
+		next := f.later(open("y", time.Minute, "f"))
+		b := f.breakLock(file("f"))
+		synctest.Wait()
+		close(answers)
+		select {
+		case second := <-next:
+			second.Release()
+		case h := <-granted:
+			h.Release()
+			(<-next).Release()
+			t.Fatalf("not given up: %s", log)
+		}
+		synctest.Wait()
+		if !strings.Contains(log.String(), b.ID.String()) {
+			t.Errorf("the log lacks the break: %s", log)
+		}
+		first := <-granted
+		if err := first.Check(); err != nil {
+			t.Errorf("asked for anew: %v", err)
+		}
+		first.Release()
 	})
 }
 
