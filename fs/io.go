@@ -249,10 +249,13 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 		return fuse.OK // the program has ended; RELEASE flushes before the lock goes
 	}
 	defer f.closing.leave(in.Unique)
-	err := errors.Join(h.unflushed.owed(), h.flush())
+	err := h.flush()
 	if !f.backing.isLocal(h.node.inode.dev) {
-		err = errors.Join(err, closeDuplicate(h.fd))
+		err = errors.Join(err, h.closeDuplicate())
 	}
+	// This tells of what fsync has to tell, and does not settle it: the exit of a
+	// child that has a copy of the descriptor tells nobody.
+	err = errors.Join(h.unflushed.owed(), err)
 	var st unix.Stat_t
 	if unix.Fstat(h.fd, &st) == nil {
 		h.node.settled(&st)
@@ -265,10 +268,10 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 
 // closeDuplicate makes a network volume's client write back what it has of an
 // open file, and say how it went.
-func closeDuplicate(fd int) error {
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+func (h *handle) closeDuplicate() error {
+	dup, err := unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil { // out of descriptors: not the file's fault
-		return unix.Fdatasync(fd)
+		return h.fdatasync()
 	}
 	return unix.Close(dup)
 }
@@ -287,7 +290,8 @@ func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	if in.FsyncFlags&fsyncDataOnly != 0 {
 		sync = unix.Fdatasync
 	}
-	return errno(errors.Join(h.unflushed.owed(), sync(h.fd)))
+	err := sync(h.fd)
+	return errno(errors.Join(h.unflushed.settle(), err))
 }
 
 const fsyncDataOnly = 1 // FUSE_FSYNC_FDATASYNC

@@ -28,12 +28,24 @@ type unflushed struct {
 	landing  sync.RWMutex // read-locked by writes under way
 	dirty    atomic.Bool  // something may be to be flushed
 	flushing sync.Mutex   // held by a flush until it has ended
-	failed   atomic.Pointer[error]
+	// failed is the error of a flush that no fsync has returned yet. The volume's
+	// kernel tells an open file of an error once, and has told the flush.
+	failed atomic.Pointer[error]
 }
 
-// owed returns, once, the error of a flush that no program had asked for: for the
-// kernel's record of the open file it has been told.
+// owed returns the error that the next fsync has to return.
 func (u *unflushed) owed() error {
+	if err := u.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// settle returns it once, when an fsync has synced: a flush at the same time may
+// have been told in its place.
+func (u *unflushed) settle() error {
+	u.flushing.Lock()
+	defer u.flushing.Unlock()
 	if err := u.failed.Swap(nil); err != nil {
 		return *err
 	}
@@ -55,7 +67,7 @@ func (f *FS) tracked(h *handle, change func() error) error {
 // written brings a write to the volume if that is not to wait.
 func (f *FS) written(h *handle) error {
 	if f.sync == SyncAlways || f.sync == SyncClose && h.hold.Troubled() {
-		return unix.Fdatasync(h.fd)
+		return h.fdatasync()
 	}
 	return nil
 }
@@ -73,7 +85,17 @@ func (h *handle) flush() error {
 	if !dirty {
 		return nil
 	}
-	return unix.Fdatasync(h.fd)
+	return h.fdatasync()
+}
+
+// fdatasync notes an error for the next fsync: whose call this is may be another
+// program than the one that wrote, and a program that has ended.
+func (h *handle) fdatasync() error {
+	err := unix.Fdatasync(h.fd)
+	if err != nil {
+		h.unflushed.failed.Store(&err)
+	}
+	return err
 }
 
 // flushers bounds how many files are flushed at once: each may block a thread
@@ -113,7 +135,6 @@ func (f *FS) flushOpen(h *handle) {
 	}
 	defer h.leave()
 	if err := h.flush(); err != nil {
-		h.unflushed.failed.Store(&err) // for the program's next fsync or close
 		f.log.Warn("cannot flush an open file", slog.Any("error", err))
 	}
 }

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -55,4 +56,32 @@ func TestMappingBeyondTheVolume(t *testing.T) {
 		t.Errorf("write: %d bytes of %d, and the volume has %d", n, size, got)
 	}
 	p.fails(call{Op: "write", FD: fd, Data: "z"}, unix.ENOSPC)
+}
+
+// What a network volume's client cannot store is an error of fsync also when a copy
+// of the descriptor was closed before, and its close was told: a child that exits
+// closes all that it has inherited.
+func TestFsyncAfterACloseThatFailed(t *testing.T) {
+	t.Setenv(writeBackEnv, "1")
+	v := newVolume(t, "--sync", "close")
+	v.cached = true
+	if err := unix.Mount("tmpfs", v.source, "tmpfs", 0, "size=1m,mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(v.source, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	a := v.mount("a")
+	p := newAgent(t)
+	fd := p.open(a.path("f"), wronly|create)
+	if err := os.WriteFile(v.inSource("other"), make([]byte, 2<<20), 0o644); !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	p.must(call{Op: "write", FD: fd, Data: "lost"})
+	p.fails(call{Op: "close", FD: p.must(call{Op: "dup", FD: fd})}, unix.ENOSPC)
+	p.fails(call{Op: "fsync", FD: fd}, unix.ENOSPC)
+	p.must(call{Op: "fsync", FD: fd}) // it is told once
+	p.must(call{Op: "close", FD: fd})
 }
