@@ -64,10 +64,13 @@ func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
 // read when it stands again.
 func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 	var r retry.Retrier
-	err := r.Do(ctx, func() error { return b.followBreaks(ctx, &r, found) })
-	if ctx.Err() == nil {
-		b.log.Error("breaks not watched: no lock of this mount can be broken but by force", "err", err)
-	}
+	r.Always(ctx, func() error {
+		err := b.followBreaks(ctx, &r, found)
+		if n := r.Failures(); errors.Is(err, retry.ErrRefused) && ctx.Err() == nil && n&(n-1) == 0 { // the first, second, third, fifth, …
+			b.log.Error("breaks cannot be watched: until they can, no lock of this mount is broken but by force", "err", err, "failures", n+1)
+		}
+		return err
+	})
 }
 
 // followBreaks returns why the watch ended: ErrUnavailable, or worse.

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"errors"
 	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -13,10 +14,13 @@ import (
 // fifth of a TTL later.
 func (s *Session) watchRecord(rev int64) {
 	var r retry.Retrier
-	err := r.Do(s.over, func() error { return s.followRecord(&r, rev) })
-	if err != nil && s.over.Err() == nil {
-		s.b.log.Warn("session record not watched, its end is noticed by renewal", "session", s.ID(), "err", err)
-	}
+	r.Always(s.over, func() error {
+		err := s.followRecord(&r, rev)
+		if n := r.Failures(); errors.Is(err, retry.ErrRefused) && s.over.Err() == nil && n&(n-1) == 0 {
+			s.b.log.Warn("session record cannot be watched; its end is noticed by renewal", "session", s.ID(), "err", err, "failures", n+1)
+		}
+		return err
+	})
 }
 
 // followRecord returns nil when the session is over, else why it cannot say.

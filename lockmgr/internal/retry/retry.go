@@ -56,6 +56,13 @@ func (r *Retrier) Do(ctx context.Context, op func() error) error {
 	}
 }
 
+// Always calls op until it succeeds or ctx is over, whatever it fails with: who
+// watches does not stop because of what an operator may put right.
+func (r *Retrier) Always(ctx context.Context, op func() error) {
+	for op() != nil && r.Pause(ctx) == nil {
+	}
+}
+
 // Pause waits a little longer after each failure in a row, with jitter so that
 // mounts do not come back together. It returns ctx's error when that ends first.
 func (r *Retrier) Pause(ctx context.Context) error {

@@ -44,6 +44,21 @@ func TestDoRepeatsWhatWasNotAnswered(t *testing.T) {
 	}
 }
 
+// What must not stop goes on after a refusal, and after any other failure.
+func TestAlways(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failures := []error{lockmgr.ErrUnavailable, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ErrRefused), lockmgr.ErrSessionLost, nil}
+		var r Retrier
+		calls := 0
+		r.Always(t.Context(), func() error { calls++; return failures[calls-1] })
+		if calls != len(failures) {
+			t.Errorf("%d calls", calls)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		r.Always(ctx, func() error { cancel(); return lockmgr.ErrUnavailable })
+	})
+}
+
 // Both are told: that the context is over, and what was wrong until then.
 func TestDoEndsWithItsContext(t *testing.T) {
 	why := errors.New("no connection")
