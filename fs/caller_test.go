@@ -24,14 +24,16 @@ func fakeProc(t *testing.T, threads ...fakeThread) procid.Proc {
 	t.Helper()
 	root := t.TempDir()
 	for _, th := range threads {
-		dir := filepath.Join(root, fmt.Sprint(th.tid))
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		tid := fmt.Sprint(th.tid)
+		dir, task := filepath.Join(root, tid), filepath.Join("task", tid)
+		if err := os.MkdirAll(filepath.Join(dir, task), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		// Field 20 is the number of threads, field 22 the start time.
 		stat := fmt.Sprintf("%d (prog (x) y) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 2 0 %d 0 0\n", th.tid, th.start)
 		for name, content := range map[string]string{
-			"stat":   stat,
+			filepath.Join(task, "stat"): stat,
+
 			"status": fmt.Sprintf("Name:\tprog\nTgid:\t%d\nPid:\t%d\n", th.tgid, th.tid),
 			"cgroup": th.cgroup,
 			"comm":   "prog\n",
@@ -57,7 +59,7 @@ func callerOf(t *testing.T, f *FS, in *fuse.InHeader, scope Scope, single func(l
 // for another owner: it would wait for its own lock, or write beside its own pod's.
 func TestCallerWithoutDescriptors(t *testing.T) {
 	f := &FS{scope: ScopeAuto, log: slog.New(slog.DiscardHandler)}
-	f.openGates()
+	f.openGates(newBacklog(backlogSize))
 	in := &fuse.InHeader{Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
 	callerOf(t, f, in, ScopeAuto, openOwner)
 	f.callers.Close() // and with it what it remembers

@@ -8,7 +8,12 @@ type counting struct{ *FS }
 
 // admit answers a request by do, which works in the volume.
 func (c counting) admit(r request, cancel <-chan struct{}, in *fuse.InHeader, do func() fuse.Status) fuse.Status {
-	if err := c.volume.enter(in, cancel); err != nil {
+	return c.admitAnswer(r, cancel, in, 0, do)
+}
+
+// admitAnswer is admit for a request that has a buffer of size bytes for its answer.
+func (c counting) admitAnswer(r request, cancel <-chan struct{}, in *fuse.InHeader, size int, do func() fuse.Status) fuse.Status {
+	if err := c.volume.enterHolding(waiterBytes(in.Length, size), in, cancel); err != nil {
 		return c.count(r, errno(err))
 	}
 	defer c.volume.leave(in.Unique)
@@ -81,7 +86,7 @@ func (c counting) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOu
 }
 
 func (c counting) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (v fuse.ReadResult, s fuse.Status) {
-	s = c.admit(requestRead, cancel, &in.InHeader, func() (s fuse.Status) { v, s = c.FS.Read(cancel, in, buf); return s })
+	s = c.admitAnswer(requestRead, cancel, &in.InHeader, len(buf), func() (s fuse.Status) { v, s = c.FS.Read(cancel, in, buf); return s })
 	return v, s
 }
 
@@ -121,12 +126,12 @@ func (c counting) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, 
 }
 
 func (c counting) GetXAttr(cancel <-chan struct{}, in *fuse.InHeader, attr string, dest []byte) (v uint32, s fuse.Status) {
-	s = c.admit(requestGetXAttr, cancel, in, func() (s fuse.Status) { v, s = c.FS.GetXAttr(cancel, in, attr, dest); return s })
+	s = c.admitAnswer(requestGetXAttr, cancel, in, len(dest), func() (s fuse.Status) { v, s = c.FS.GetXAttr(cancel, in, attr, dest); return s })
 	return v, s
 }
 
 func (c counting) ListXAttr(cancel <-chan struct{}, in *fuse.InHeader, dest []byte) (v uint32, s fuse.Status) {
-	s = c.admit(requestListXAttr, cancel, in, func() (s fuse.Status) { v, s = c.FS.ListXAttr(cancel, in, dest); return s })
+	s = c.admitAnswer(requestListXAttr, cancel, in, len(dest), func() (s fuse.Status) { v, s = c.FS.ListXAttr(cancel, in, dest); return s })
 	return v, s
 }
 
@@ -143,11 +148,11 @@ func (c counting) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 }
 
 func (c counting) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	return c.admit(requestReadDir, cancel, &in.InHeader, func() fuse.Status { return c.FS.ReadDir(cancel, in, out) })
+	return c.admitAnswer(requestReadDir, cancel, &in.InHeader, int(in.Size), func() fuse.Status { return c.FS.ReadDir(cancel, in, out) })
 }
 
 func (c counting) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	return c.admit(requestReadDirPlus, cancel, &in.InHeader, func() fuse.Status { return c.FS.ReadDirPlus(cancel, in, out) })
+	return c.admitAnswer(requestReadDirPlus, cancel, &in.InHeader, int(in.Size), func() fuse.Status { return c.FS.ReadDirPlus(cancel, in, out) })
 }
 
 func (c counting) FsyncDir(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {

@@ -139,7 +139,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	if f.log == nil {
 		f.log = slog.Default()
 	}
-	f.openGates()
+	f.openGates(cfg.Pool.held)
 	if f.scope == "" {
 		f.scope = ScopeAuto
 	}
@@ -191,7 +191,7 @@ func (f *FS) options(cfg Config) *fuse.MountOptions {
 		AllowOther:        cfg.AllowOther,
 		Options:           f.mountOptions(),
 		DirectMountStrict: f.root, // root needs no fusermount3
-		MaxWrite:          1 << 20,
+		MaxWrite:          maxWrite,
 		MaxBackground:     background,
 		Logger:            slog.NewLogLogger(f.log.Handler(), slog.LevelWarn),
 		// ATOMIC_O_TRUNC: the truncation comes with the OPEN, under its lock.

@@ -14,7 +14,8 @@ import (
 // A gate bounds how many requests are at once where each blocks an OS thread for
 // as long as the volume does not answer: Go ends a process of 10,000 threads, and
 // with it all its volumes. A request that does not fit waits, as a goroutine, until
-// another one leaves or its caller is killed.
+// another one leaves or its caller is killed, or is refused where those that wait hold
+// too much memory.
 //
 // While less than half is taken anybody enters. From then on a caller may have as
 // many requests inside as there are free places: of the second half one caller alone
@@ -25,6 +26,7 @@ type gate struct {
 	size  int
 	payer func(*fuse.InHeader) payer
 	gone  func(*fuse.InHeader) bool // whether the caller needs no answer any more
+	held  *backlog                  // of those that wait, at other gates as well
 
 	mu     sync.Mutex
 	free   int               // GUARDED_BY(mu)
@@ -37,6 +39,7 @@ type gate struct {
 	full    *time.Timer // GUARDED_BY(mu); says so in the log; nil while nobody waits
 	since   time.Time   // GUARDED_BY(mu); when full was set
 	most    int         // GUARDED_BY(mu); of waiting, since then
+	refused int         // GUARDED_BY(mu); since then
 
 	shutting sync.Once
 	shut     chan struct{} // closed when nobody waits any more
@@ -62,6 +65,7 @@ type share struct {
 type waiter struct {
 	request  uint64
 	share    *share
+	bytes    int64         // that it holds
 	place    *list.Element // in share.waiting
 	admitted chan struct{} // closed when it is inside
 }
@@ -73,8 +77,8 @@ const fullFor = 5 * time.Second
 // or the view is gone.
 var errGivenUp = fmt.Errorf("given up at the gate: %w", context.Canceled)
 
-func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader) bool, log *slog.Logger) *gate {
-	g := &gate{log: log, size: size, payer: pays, gone: gone, free: size, shut: make(chan struct{})}
+func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader) bool, held *backlog, log *slog.Logger) *gate {
+	g := &gate{log: log, size: size, payer: pays, gone: gone, held: held, free: size, shut: make(chan struct{})}
 	g.inside, g.shares = make(map[uint64]*share), make(map[payer]*share)
 	return g
 }
@@ -82,15 +86,21 @@ func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader
 // enter lets a request in. From when cancel is closed a request that waits looks
 // whether its caller is gone; cancel may be nil. Errors: errGivenUp.
 func (g *gate) enter(in *fuse.InHeader, cancel <-chan struct{}) error {
-	return g.let(in, cancel, g.gone)
+	return g.let(in, 0, cancel, g.gone)
+}
+
+// enterHolding is enter for a request that has just come, and that holds so many bytes
+// while it waits. Errors: errGivenUp, errBacklog.
+func (g *gate) enterHolding(bytes int64, in *fuse.InHeader, cancel <-chan struct{}) error {
+	return g.let(in, bytes, cancel, g.gone)
 }
 
 // reenter is enter for a request that is given up once ctx ends.
 func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
-	return g.let(in, ctx.Done(), func(*fuse.InHeader) bool { return true })
+	return g.let(in, 0, ctx.Done(), func(*fuse.InHeader) bool { return true })
 }
 
-func (g *gate) let(in *fuse.InHeader, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
+func (g *gate) let(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
 	g.mu.Lock()
 	if g.free > g.size/2 {
 		g.free--
@@ -111,7 +121,13 @@ func (g *gate) let(in *fuse.InHeader, cancel <-chan struct{}, gone func(*fuse.In
 		g.mu.Unlock()
 		return nil
 	}
-	w := g.queue(in.Unique, s)
+	if !g.held.take(p, bytes) {
+		g.refused++
+		g.drop(s)
+		g.mu.Unlock()
+		return errBacklog
+	}
+	w := g.queue(in.Unique, s, bytes)
 	g.mu.Unlock()
 	return g.wait(w, in, cancel, gone)
 }
@@ -124,14 +140,14 @@ func (g *gate) admit(request uint64, s *share) {
 }
 
 // queue needs mu.
-func (g *gate) queue(request uint64, s *share) *waiter {
-	w := &waiter{request: request, share: s, admitted: make(chan struct{})}
+func (g *gate) queue(request uint64, s *share, bytes int64) *waiter {
+	w := &waiter{request: request, share: s, bytes: bytes, admitted: make(chan struct{})}
 	w.place = s.waiting.PushBack(w)
 	if s.turn == nil {
 		s.turn = g.turns.PushBack(s)
 	}
 	if g.waiting++; g.full == nil {
-		g.since, g.most = time.Now(), 0
+		g.since, g.most, g.refused = time.Now(), 0, 0
 		g.full = time.AfterFunc(fullFor, g.sayFull)
 	}
 	g.most = max(g.most, g.waiting)
@@ -146,12 +162,13 @@ func (g *gate) unqueue(w *waiter) {
 		g.turns.Remove(s.turn)
 		s.turn = nil
 	}
+	g.held.give(s.payer, w.bytes)
 	g.drop(s)
 	if g.waiting--; g.waiting > 0 {
 		return
 	}
 	if !g.full.Stop() {
-		g.log.Warn("no request waits for the volume any more", slog.Float64("seconds", time.Since(g.since).Seconds()), slog.Int("most", g.most))
+		g.log.Warn("no request waits for the volume any more", slog.Float64("seconds", time.Since(g.since).Seconds()), slog.Int("most", g.most), slog.Int("refused", g.refused))
 	}
 	g.full = nil
 }
@@ -165,10 +182,10 @@ func (g *gate) drop(s *share) {
 
 func (g *gate) sayFull() {
 	g.mu.Lock()
-	waiting, inside := g.waiting, g.size-g.free
+	waiting, inside, refused := g.waiting, g.size-g.free, g.refused
 	g.mu.Unlock()
 	g.log.Warn("the volume does not answer in time: requests wait for others that are under way in it",
-		slog.Int("waiting", waiting), slog.Int("under_way", inside))
+		slog.Int("waiting", waiting), slog.Int("under_way", inside), slog.Int("refused", refused))
 }
 
 // wait returns when w is inside, or given up.

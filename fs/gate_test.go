@@ -3,6 +3,7 @@ package fs
 import (
 	"errors"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
 // logBuffer is written to by timers.
@@ -65,7 +67,7 @@ func testGate(t *testing.T, size int, gone func(*fuse.InHeader) bool, test func(
 	synctest.Test(t, func(t *testing.T) {
 		var log logBuffer
 		pays := func(in *fuse.InHeader) payer { return payer{uid: in.Uid} }
-		a := &asker{t: t, gate: newGate(size, pays, gone, slog.New(slog.NewTextHandler(&log, nil)))}
+		a := &asker{t: t, gate: newGate(size, pays, gone, newBacklog(backlogSize), slog.New(slog.NewTextHandler(&log, nil)))}
 		defer a.gate.close()
 		test(t, a, &log)
 	})
@@ -166,13 +168,104 @@ func TestGateSaysThatItIsFull(t *testing.T) {
 	})
 }
 
+// What waits holds a bounded amount of memory, at all gates together: a caller who has
+// his part of it is refused, and another one waits. Who was inside already, and comes
+// back, is never refused.
+func TestWaitingIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pays := func(in *fuse.InHeader) payer { return payer{uid: in.Uid} }
+		held := newBacklog(8 * waiterSize)
+		var log logBuffer
+		gates := []*gate{
+			newGate(2, pays, nil, held, slog.New(slog.NewTextHandler(&log, nil))),
+			newGate(2, pays, nil, held, slog.New(slog.DiscardHandler)),
+		}
+		defer gates[0].close()
+		defer gates[1].close()
+		last := uint64(0)
+		ask := func(g *gate, uid uint32, bytes int64) <-chan error {
+			last++
+			in := &fuse.InHeader{Unique: last}
+			in.Uid = uid
+			ch := make(chan error, 1)
+			go func() { ch <- g.enterHolding(bytes, in, nil) }()
+			synctest.Wait()
+			return ch
+		}
+		refused := func(ch <-chan error) bool {
+			select {
+			case err := <-ch:
+				return errno(err) == fuse.Status(unix.ENOMEM)
+			default:
+				return false
+			}
+		}
+		for _, g := range gates {
+			ask(g, 9, waiterSize)
+			ask(g, 9, waiterSize) // they are full
+		}
+		var waits []<-chan error
+		for i := range 4 {
+			waits = append(waits, ask(gates[i%2], 1, waiterSize))
+		}
+		for i, w := range waits {
+			if refused(w) {
+				t.Errorf("request %d of the first caller is refused", i)
+			}
+		}
+		if !refused(ask(gates[0], 1, waiterSize)) {
+			t.Error("the first caller's requests hold half of the memory, and one more may wait")
+		}
+		if refused(ask(gates[0], 2, 2*waiterSize)) {
+			t.Error("a second caller may not wait")
+		}
+		if refused(ask(gates[0], 1, 0)) {
+			t.Error("a request that was inside already is refused")
+		}
+		time.Sleep(fullFor)
+		synctest.Wait()
+		if said := log.take(); !strings.Contains(said, "refused=1") {
+			t.Errorf("the log says %q", said)
+		}
+		for request := range last {
+			gates[0].leave(request + 1)
+			gates[1].leave(request + 1)
+			synctest.Wait()
+		}
+		if held.free != 8*waiterSize || len(held.held) > 0 {
+			t.Errorf("in the end %d bytes are free, and %v holds the others", held.free, held.held)
+		}
+	})
+}
+
+// A request that go-fuse does not copy counts with the buffer that it was read into.
+func TestWaiterBytes(t *testing.T) {
+	for _, c := range []struct {
+		length uint32
+		answer int
+		want   int64
+	}{
+		{48, 0, waiterSize},
+		{smallRequest, 0, waiterSize},
+		{smallRequest + 1, 0, waiterSize + maxWrite},
+		{80, 4096, waiterSize + 4096},
+	} {
+		if n := waiterBytes(c.length, c.answer); n != c.want {
+			t.Errorf("a request of %d bytes, with %d for its answer, counts as %d", c.length, c.answer, n)
+		}
+	}
+	if none, some := backlogOf(math.MaxInt64), backlogOf(4<<30); none != backlogSize || some != 2<<30 {
+		t.Errorf("without a limit %d, with one of 4 GiB %d", none, some)
+	}
+}
+
 // Requests come, wait, are killed and go at random: there are never more inside
 // than there may be, and none is lost.
 func TestGateAtRandom(t *testing.T) {
 	const size, requests = 8, 20000
 	var inside, most atomic.Int64
 	gone := func(*fuse.InHeader) bool { return true }
-	g := newGate(size, func(in *fuse.InHeader) payer { return payer{uid: in.Uid} }, gone, slog.New(slog.DiscardHandler))
+	g := newGate(size, func(in *fuse.InHeader) payer { return payer{uid: in.Uid} }, gone, newBacklog(backlogSize), slog.New(slog.DiscardHandler))
 	var all sync.WaitGroup
 	for i := range 64 {
 		all.Go(func() {

@@ -25,11 +25,11 @@ const (
 // 128 KiB.
 const background = 1024
 
-func (f *FS) openGates() {
-	f.volume = newGate(volumeSize, f.payer, f.killed, f.log)
-	f.closing = newGate(closingSize, f.payer, f.exiting, f.log)
-	f.notices = newGate(noticesSize, f.payer, f.killed, f.log)
-	f.families = newGate(familiesSize, f.payer, f.killed, slog.New(slog.DiscardHandler))
+func (f *FS) openGates(held *backlog) {
+	f.volume = newGate(volumeSize, f.payer, f.killed, held, f.log)
+	f.closing = newGate(closingSize, f.payer, f.exiting, held, f.log)
+	f.notices = newGate(noticesSize, f.payer, f.killed, held, f.log)
+	f.families = newGate(familiesSize, f.payer, f.killed, held, slog.New(slog.DiscardHandler))
 	f.bereaved = make(chan struct{}, bereaving)
 }
 

@@ -38,7 +38,7 @@ func inMovedView(t *testing.T, test func(v *movedView)) {
 			RawFileSystem: fuse.NewDefaultRawFileSystem(), locks: v.another(), scope: ScopeHandle, nameWait: DefaultNameWait,
 			log: slog.New(slog.DiscardHandler), backing: b, nodes: newNodes(b.root, b.inode, NewPool()),
 		}
-		v.fs.openGates()
+		v.fs.openGates(newBacklog(backlogSize))
 		defer v.fs.nodes.close()
 		v.make("f")
 		test(v)

@@ -9,13 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pool is what the views of one process share: its descriptors. Each inode that
+// Pool is what the views of one process share: the memory of requests that wait, and
+// its descriptors. Each inode that
 // the kernel knows of one of them costs one. A view may have as many as the
 // others leave; once all together have too many, those that have more than their
 // share make the kernel forget some.
 type Pool struct {
 	limit int          // half of the descriptors, for the others are needed for open files, and for what is looked up until the kernel has forgotten
 	used  atomic.Int64 // nodes of all views
+	held  *backlog
 
 	mu    sync.Mutex
 	views []*nodes // GUARDED_BY(mu)
@@ -27,7 +29,7 @@ func NewPool() *Pool {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		l.Cur = 1024 // what is usual
 	}
-	return &Pool{limit: int(l.Cur / 2)}
+	return &Pool{limit: int(l.Cur / 2), held: newBacklog(backlogOf(debug.SetMemoryLimit(-1)))}
 }
 
 func (p *Pool) join(t *nodes) {
