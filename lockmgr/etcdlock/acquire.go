@@ -203,7 +203,7 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	}
 	placed := a.last.put()
 	err = a.note(rev, resp.Responses, placed)
-	if err == nil && a.inLine() && !placed && a.known.token != 0 {
+	if stood := a.known.token != 0 && !(placed && a.known.token == rev); err == nil && a.inLine() && stood {
 		return a.look(ctx) // it was put before, and who has come since may be all that was read
 	}
 	return err

@@ -2,10 +2,13 @@ package etcdlock_test
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
@@ -43,9 +46,21 @@ func (w *laggingWatcher) Watch(ctx context.Context, key string, opts ...clientv3
 // have left, the holder is still there. So it is also when the watch is behind: the
 // member that told of them may have died, and the next one not have seen it yet.
 func TestAllThatIsKnownOfALongLineLeaves(t *testing.T) {
-	for name, lags := range map[string]bool{"one member": false, "a member lags": true} {
+	for _, name := range []string{"one member", "a member lags", "a member lags, and a look fails"} {
 		t.Run(name, func(t *testing.T) {
+			lags := name != "one member"
 			client := dial(t)
+			var looks atomic.Int64
+			failing := int64(-1)
+			if name == "a member lags, and a look fails" {
+				failing = 1
+			}
+			onTxn(client, func(txn *txn) (*clientv3.TxnResponse, error) {
+				if len(txn.cmps) == 0 && len(txn.then) > 1 && looks.Add(1) == failing {
+					return nil, status.Error(codes.Unavailable, "the connection broke")
+				}
+				return txn.send()
+			})
 			watcher := &laggingWatcher{Watcher: client.Watcher}
 			client.Watcher = watcher
 			b, etcd := newVolume(t, dial(t))
@@ -76,6 +91,7 @@ func TestAllThatIsKnownOfALongLineLeaves(t *testing.T) {
 				await(t, line[i])
 				eventually(t, "it has left", func() bool { return len(entries(t, b)) == 13-n })
 			}
+			eventually(t, "it has looked, or has the lock", func() bool { return looks.Load() > failing || len(last) > 0 })
 			release(t, s, held...)
 			next := await(t, line[0])
 			if next.Err != nil {
@@ -87,6 +103,67 @@ func TestAllThatIsKnownOfALongLineLeaves(t *testing.T) {
 			release(t, s, next.Grants...)
 			if a := await(t, last); a.Err != nil {
 				t.Fatal(a.Err)
+			}
+		})
+	}
+}
+
+// Who is in line, and was not told, asks again. Its entry is put once more where it
+// stands; of the line only the end is read then, and all there are behind it.
+func TestAskedAgainWithALineBehind(t *testing.T) {
+	for name, ask := range map[string]func(lockmgr.Wait, ...lockmgr.Key) lockmgr.AcquireRequest{"exclusive": request, "shared": shared} {
+		t.Run(name, func(t *testing.T) {
+			client := dial(t)
+			var armed atomic.Bool
+			var sent, looks atomic.Int64
+			lost, again := make(chan struct{}), make(chan struct{})
+			onTxn(client, func(txn *txn) (*clientv3.TxnResponse, error) {
+				switch puts := len(txn.cmps) > 0 || slices.ContainsFunc(txn.then, clientv3.Op.IsTxn); {
+				case !armed.Load():
+				case !puts:
+					looks.Add(1)
+				case sent.Add(1) == 1:
+					if _, err := txn.send(); err != nil {
+						return nil, err
+					}
+					close(lost)
+					return nil, status.Error(codes.Unavailable, "the connection broke")
+				case sent.Load() == 2:
+					<-again
+				}
+				return txn.send()
+			})
+			b, etcd := newVolume(t, dial(t))
+			others, s := open(t, b), open(t, newBackend(t, client, etcd.name))
+			held := must(t, others, lockmgr.Queue, file("f"))
+			armed.Store(true)
+			waits := start(within(t, patience), s, ask(lockmgr.Queue, file("f")))
+			<-lost
+			var line []<-chan lockmgrtest.Answer
+			for i := range 8 {
+				line = append(line, start(within(t, patience), others, request(lockmgr.Queue, file("f"))))
+				eventually(t, "it is in line", func() bool { return len(entries(t, b)) == i+3 })
+			}
+			close(again)
+			eventually(t, "it has looked, or has the lock", func() bool { return looks.Load() > 0 || len(waits) > 0 })
+			if len(waits) > 0 {
+				t.Fatalf("while another has it: %+v", <-waits)
+			}
+			release(t, others, held...)
+			a := await(t, waits)
+			if a.Err != nil {
+				t.Fatal(a.Err)
+			}
+			if len(line[0]) > 0 {
+				t.Fatal("who came after it has the lock, too")
+			}
+			release(t, s, a.Grants...)
+			for _, next := range line {
+				a := await(t, next)
+				if a.Err != nil {
+					t.Fatal(a.Err)
+				}
+				release(t, others, a.Grants...)
 			}
 		})
 	}

@@ -34,7 +34,12 @@ type blocker struct {
 	value []byte
 }
 
-func (s *standing) held() bool { return s.token != 0 && len(s.ahead) == 0 }
+func (s *standing) held() bool { return s.token != 0 && s.clear() }
+
+// clear reports that nothing is ahead, unclear that only a look can tell: all have
+// gone that were known of a long line.
+func (s *standing) clear() bool   { return len(s.ahead) == 0 && !s.cut }
+func (s *standing) unclear() bool { return len(s.ahead) == 0 && s.cut }
 
 // waitsFor reports whether an entry is ahead: any, if entry is empty.
 func (s *standing) waitsFor(entry string) bool {

@@ -18,7 +18,7 @@ import (
 func (a *acquisition) wait(ctx context.Context) error {
 	for {
 		err := a.retrier.Do(ctx, func() error { return a.follow(ctx) })
-		if err != nil || len(a.known.ahead) == 0 {
+		if err != nil || a.known.clear() {
 			return err
 		}
 	}
@@ -54,7 +54,7 @@ func (a *acquisition) follow(ctx context.Context) error {
 		return err
 	}
 	defer w.stop()
-	if w.rev > a.known.rev {
+	if w.rev > a.known.rev || a.known.unclear() {
 		if err := a.look(ctx); err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func (a *acquisition) follow(ctx context.Context) error {
 		}
 		a.known.gone(keys)
 		ours := a.known.token != 0 && slices.ContainsFunc(a.own, func(own string) bool { return slices.Contains(keys, own) })
-		if ours || len(keys) == 0 || a.known.cut && len(a.known.ahead) == 0 {
+		if ours || len(keys) == 0 || a.known.unclear() {
 			if err := a.look(ctx); err != nil { // tells whether the session went too
 				return err
 			}
