@@ -177,7 +177,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	go func() {
 		defer close(f.stopped)
 		var shedding sync.WaitGroup
-		shedding.Go(func() { (&shedder{nodes: f.nodes, prune: server.PruneNotify, drop: server.EntryNotify}).run(ctx) })
+		shedding.Go(func() { f.shedder().run(ctx) })
 		f.flushOnTrouble(ctx)
 		shedding.Wait()
 	}()

@@ -3,6 +3,7 @@ package fs
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -19,17 +20,38 @@ type shedder struct {
 	// drop makes it forget a name, used or not, and waits for its directory.
 	drop func(parent uint64, name string) fuse.Status
 
+	// local reports whether no other machine can write to a device. Unless it is nil,
+	// removed files are looked for there.
+	local func(dev uint64) bool
+
 	cannotPrune bool
-	last        uint64 // the node that was tried last
+	last        uint64   // the node that was tried last
+	round       []uint64 // the nodes that the sweep has not come to
+}
+
+func (f *FS) shedder() *shedder {
+	s := &shedder{nodes: f.nodes, prune: f.server.PruneNotify, drop: f.server.EntryNotify}
+	if f.backing.local { // the volume does not hang, nor is it asked over a network
+		s.local = f.backing.isLocal
+	}
+	return s
 }
 
 // run serves until ctx ends. It has a goroutine of its own: a handler may
 // answer a request that arrived under the lock for which drop waits.
 func (s *shedder) run(ctx context.Context) {
+	var due <-chan time.Time
+	if s.local != nil {
+		tick := time.NewTicker(sweepEvery)
+		defer tick.Stop()
+		due = tick.C
+	}
 	for {
 		select {
 		case <-s.nodes.crowd:
 			s.shed()
+		case <-due:
+			s.sweep()
 		case <-ctx.Done():
 			return
 		}
@@ -43,10 +65,7 @@ func (s *shedder) shed() {
 	if len(ids) == 0 {
 		return
 	}
-	if !s.cannotPrune && s.prune(ids) == fuse.ENOSYS {
-		s.cannotPrune = true
-	}
-	if s.cannotPrune {
+	if !s.pruned(ids) {
 		for _, id := range ids {
 			if name, ok := s.nodes.droppable(id); ok {
 				s.drop(name.dir.id, name.name)
@@ -54,6 +73,14 @@ func (s *shedder) shed() {
 		}
 	}
 	s.last = ids[len(ids)-1]
+}
+
+// pruned is false if this kernel cannot be asked.
+func (s *shedder) pruned(ids []uint64) bool {
+	if !s.cannotPrune && s.prune(ids) == fuse.ENOSYS {
+		s.cannotPrune = true
+	}
+	return !s.cannotPrune
 }
 
 // candidates are the oldest nodes that were not tried yet in this round.
