@@ -59,9 +59,10 @@
 // mount's own deadline counts from when it sent the renewal, which is earlier than
 // anybody can have seen it: the pulse can only go after that, and the session goes after
 // the pulse, so that no mount renews a session that has ended. While the server
-// answers nobody, no session can be renewed, and so none is ended: it has its whole
-// time again once the server answers those who would end it. At its end its entries
-// count for nothing, and are removed by whoever writes the Lease next.
+// answers nobody, no session can be renewed, and so none is ended: after a request of a
+// keeper that failed, the time between the last sign of the server and the next does
+// not count. At its end its entries count for nothing, and are removed by whoever
+// writes the Lease next.
 //
 // The keepers are three mounts at a time, which watch the pulses of all (docs/adr/0024).
 // They say so by renewing the Lease of their session as well, for all to see. A mount

@@ -3,6 +3,7 @@ package kubelease_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,6 +160,40 @@ func TestProxyEndsNobody(t *testing.T) {
 	eventually(t, "its watch stands again", func() bool { return kubelease.Connected(far) })
 	if g, err := other.Acquire(within(t, patience), request(lockmgr.NoWait, file("f"))); !errors.Is(err, lockmgr.ErrContended) {
 		t.Fatalf("beside who has it: %v, %v", g, err)
+	}
+}
+
+// A dead mount's session ends although each second request of its keeper fails: what
+// counts is the time in which the server was heard of. Each failure gave all sessions
+// their whole time again, and this one lived for ever.
+func TestFailuresKeepNobodyAlive(t *testing.T) {
+	name, l, own := newName(), &link{}, &link{}
+	const ttl = 2 * time.Second
+	keeper := newBackendAt(t, l.to(as(mountUser)), name)
+	renew(t, openFor(t, keeper, ttl), ttl/5)
+	eventually(t, "it keeps watch", func() bool { return kubelease.Connected(keeper) && kubelease.Keeps(keeper) })
+	dead := openFor(t, newBackendAt(t, own.to(as(mountUser)), name), ttl)
+	own.obey(func(c *call) fate { // it does not end itself
+		if c.verb == "delete" {
+			return cut
+		}
+		return passed
+	})
+	defer own.mend()
+	var about atomic.Int64
+	l.obey(func(c *call) fate {
+		if (c.verb == "get" || c.verb == "delete") && c.has("-pulse-"+dead.ID()) && about.Add(1)%2 == 1 {
+			return busy
+		}
+		return passed
+	})
+	select {
+	case <-dead.Done():
+	case <-within(t, patience).Done():
+		t.Fatalf("a session that is not renewed does not end; it was asked about %d times", about.Load())
+	}
+	if about.Load() < 2 {
+		t.Fatal("no request has failed")
 	}
 }
 

@@ -26,6 +26,7 @@ type mirror struct {
 	written   int64             // GUARDED_BY(mu); the newest revision of this mount's own writes, which the watch will show
 	reached   int64             // GUARDED_BY(mu); the newest revision that anything had
 	owedSince boottime.Instant  // GUARDED_BY(mu); while asOf < written: when asOf moved last
+	heard     boottime.Instant  // GUARDED_BY(mu); when the server showed something last that it has
 	stopWatch func()            // GUARDED_BY(mu); nil unless the watch stands
 	era       era               // GUARDED_BY(mu)
 	endEra    func()            // GUARDED_BY(mu)
@@ -182,6 +183,7 @@ func (m *mirror) learn(of era, lease *coordinationv1.Lease) (*object, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.heard = m.clock.Now()
 	if m.era == of && m.shows(o) && !m.older(o) {
 		m.put(o)
 		m.tell(o.name)
@@ -230,6 +232,7 @@ func (m *mirror) changed(of era, lease *coordinationv1.Lease, deleted bool) erro
 	if m.era != of {
 		return nil
 	}
+	m.heard = m.clock.Now()
 	have := m.objects[o.name]
 	switch {
 	case deleted:
@@ -274,6 +277,7 @@ func (m *mirror) replace(r reading) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.heard = now
 	if m.era == r.era && r.rev >= m.asOf {
 		for name, have := range m.objects {
 			if listed[name] == nil && have.rev <= r.rev {
@@ -321,6 +325,20 @@ func (m *mirror) stuck(d time.Duration) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.written > m.asOf && m.clock.Now().Sub(m.owedSince) > d
+}
+
+// hear notes that the server has answered.
+func (m *mirror) hear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.heard = m.clock.Now()
+}
+
+// lastHeard is when the server did last, or showed something.
+func (m *mirror) lastHeard() boottime.Instant {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.heard
 }
 
 // at returns the Lease of that name, nil if there is none.

@@ -1,9 +1,11 @@
 package kubelease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/lockfs/lockfs/internal/boottime"
@@ -23,16 +25,21 @@ const (
 // later fails itself.
 //
 // While the server answers nobody, nobody can renew. So it is asked for a pulse
-// when a quarter of its time is left, in which a mount that lives does renew; if
-// that is not answered, all have their whole time again once something is.
+// when a quarter of its time is left, in which a mount that lives does renew. If a
+// request fails, whatever the answer, no time counts from when the server was last
+// heard of before to when it is next: it may have done nothing for anybody.
 type keeper struct {
 	b      *Backend
 	pulses *mirror
 
 	// Of run alone.
-	asked    map[string]*object // pulses as they were when the server was last asked for them, and answered
-	away     bool               // it did not answer
-	answered boottime.Instant   // since when it does, if it once did not
+	asked map[string]*object // pulses as they were when the server was last asked for them, and answered
+	gaps  []gap              // in order; those that matter to the pulses there are
+}
+
+// gap is a time in which the server was not heard of.
+type gap struct {
+	from, to boottime.Instant // to is 0 while it lasts
 }
 
 // run looks at the pulses until ctx ends. It sends one request at a time.
@@ -46,12 +53,35 @@ func (k *keeper) run(ctx context.Context) {
 		next, err := k.round(ctx)
 		if err != nil && ctx.Err() == nil {
 			k.b.log.Warn("cannot end a session that is not renewed", "err", err)
-			clear(k.asked)
-			k.away = true
+			k.failed()
 			next = reapLook + rand.N(reapLook)
 		}
 		k.b.pause(ctx, next)
 	}
+}
+
+// failed notes that a request was, and that the server did not do what was asked.
+func (k *keeper) failed() {
+	k.look()
+	if !k.deaf() {
+		k.gaps = append(k.gaps, gap{from: k.pulses.lastHeard()})
+	}
+}
+
+// deaf reports whether a gap lasts.
+func (k *keeper) deaf() bool { return len(k.gaps) > 0 && k.gaps[len(k.gaps)-1].to == 0 }
+
+// look ends the gap that lasts, if the server was heard of since it began, and
+// forgets those that were before all pulses.
+func (k *keeper) look() {
+	if last := len(k.gaps) - 1; k.deaf() && k.pulses.lastHeard() > k.gaps[last].from {
+		k.gaps[last].to = k.pulses.lastHeard()
+	}
+	oldest := k.pulses.clock.Now()
+	for _, o := range k.pulses.of(kindPulse) {
+		oldest = min(oldest, o.seen)
+	}
+	k.gaps = slices.DeleteFunc(k.gaps, func(g gap) bool { return g.to != 0 && g.to <= oldest })
 }
 
 // round asks for the pulses that have a quarter of their time left, ends what has
@@ -59,8 +89,17 @@ func (k *keeper) run(ctx context.Context) {
 // share the work.
 func (k *keeper) round(ctx context.Context) (next time.Duration, err error) {
 	next = reapLook
+	pulses := k.pulses.of(kindPulse) // a map's order
+	k.look()
+	if k.deaf() && len(pulses) > 0 { // there may be nobody else who asks
+		soonest := slices.MinFunc(pulses, func(a, b *object) int { return cmp.Compare(k.left(a), k.left(b)) })
+		if err := k.confirm(ctx, soonest.name); err != nil {
+			return 0, err
+		}
+		k.look()
+	}
 	var over []*object
-	for _, o := range k.pulses.of(kindPulse) { // a map's order
+	for _, o := range pulses {
 		left := k.left(o)
 		switch {
 		case left > o.duration()/4:
@@ -101,7 +140,15 @@ func (k *keeper) round(ctx context.Context) (next time.Duration, err error) {
 
 // left is how much time a session has left.
 func (k *keeper) left(o *object) time.Duration {
-	return o.duration() - k.pulses.clock.Now().Sub(max(o.seen, k.answered))
+	now := k.pulses.clock.Now()
+	left := o.duration() - now.Sub(o.seen)
+	for _, g := range k.gaps {
+		if g.to == 0 {
+			g.to = now
+		}
+		left += max(0, g.to.Sub(max(g.from, o.seen)))
+	}
+	return left
 }
 
 // confirm brings the mirror up to what the server has of a pulse.
@@ -110,9 +157,7 @@ func (k *keeper) confirm(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if k.away {
-		k.away, k.answered = false, k.pulses.clock.Now()
-	}
+	k.pulses.hear()
 	if now == nil {
 		k.pulses.bury(name)
 		return nil
@@ -132,6 +177,7 @@ func (k *keeper) end(ctx context.Context, pulse *object) error {
 	if err != nil {
 		return err
 	}
+	k.pulses.hear()
 	k.pulses.bury(pulse.name)
 	id := pulse.sessionID()
 	if found {
