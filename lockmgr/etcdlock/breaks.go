@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,17 +32,15 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 		return fmt.Errorf("etcdlock: break: %w", err)
 	}
 	var r retry.Retrier
-	var lease clientv3.LeaseID
+	lease := clientv3.LeaseID(1 + rand.Int64N(math.MaxInt64)) // ours to choose: what is asked again is the same one
 	err = r.Do(ctx, func() (err error) {
 		defer func() {
 			if errors.Is(err, rpctypes.ErrNoSpace) { // until the operator makes some: he is told
 				err = fmt.Errorf("%w: %w", err, retry.ErrRefused)
 			}
 		}()
-		if lease == 0 {
-			if lease, _, err = b.grant(ctx, breakKept); err != nil {
-				return err
-			}
+		if err := b.keepBreak(ctx, lease); err != nil {
+			return err
 		}
 		put := clientv3.OpPut(b.keys.broken(br.ID.String()), string(value), clientv3.WithLease(lease))
 		_, err = b.txn(ctx, nil, []clientv3.Op{put}, nil)
@@ -49,6 +50,17 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 		return fmt.Errorf("recording a break: %w", err)
 	}
 	return nil
+}
+
+// keepBreak grants the lease of a break, unless it is there.
+func (b *Backend) keepBreak(ctx context.Context, id clientv3.LeaseID) error {
+	return b.patiently(ctx, func(ctx context.Context) error {
+		_, err := pb.NewLeaseClient(b.client.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: int64(breakKept / time.Second)})
+		if err = rpctypes.Error(err); errors.Is(err, rpctypes.ErrLeaseExist) {
+			return nil // by an earlier attempt
+		}
+		return err
+	})
 }
 
 // DropBreak is lockmgr.Breaker's. It tries until ctx ends.
