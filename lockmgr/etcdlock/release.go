@@ -54,10 +54,6 @@ func (s *Session) release(ctx context.Context, g lockmgr.Grant) error {
 // maxGets keeps a Txn within etcd's default limit of 128 operations.
 const maxGets = 128
 
-// readsAtOnce is how many reads of Held are under way at a time: where an answer
-// takes 20 ms, the 5,000 grants of a session are read within 0.2 s.
-const readsAtOnce = 4
-
 // Held reads the entries of grants and compares their tokens. Errors:
 // ErrUnavailable, wrapping ctx's if that ended the call.
 //
