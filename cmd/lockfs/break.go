@@ -162,10 +162,10 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 	}
 	asked, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	why := fmt.Sprintf("did not answer within %v", timeout)
+	why, then := fmt.Sprintf("has not given it up within %v", timeout), "it may still do so, if its mount has the request"
 	if err = b.service.PutBreak(asked, request); err != nil {
 		// A session is ended also by a lock service that takes nothing new.
-		why = fmt.Sprintf("cannot be asked (%v)", err)
+		why, then = fmt.Sprintf("cannot be asked (%v)", err), "it keeps the lock"
 	} else {
 		fmt.Fprintf(b.progress, "%s: asked %s to give it up, which may take %v\n", path, holder, timeout)
 		err = b.gone(asked, held)
@@ -185,8 +185,8 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 		return errors.Join(err, b.withdraw(ctx, request.ID))
 	}
 	if !b.force {
-		err = fmt.Errorf("%s: %s %s, and keeps it. --force ends its session %s with all its locks (%d); its programs may then write until their mount notices, up to %v, beside the next holders",
-			path, holder, why, holder.Session, locks, ttl)
+		err = fmt.Errorf("%s: %s %s; %s. --force ends its session %s with all its locks (%d); its programs may then write until their mount notices, up to %v, beside the next holders",
+			path, holder, why, then, holder.Session, locks, ttl)
 		return errors.Join(err, b.withdraw(ctx, request.ID))
 	}
 	if err := b.service.Revoke(ctx, holder.Session); err != nil {
