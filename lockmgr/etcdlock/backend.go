@@ -130,12 +130,17 @@ func New(cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// txn sends one Txn, once. Every read and write of keys goes through it. Its
-// errors are those of fault.
+// txn sends one Txn, once, in its turn. Every read and write of keys goes through
+// it, but what a renewal waits for. Its errors are those of fault.
 func (b *Backend) txn(ctx context.Context, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
+	return b.txnOf(ctx, b.pulse.turns, cmps, then, els)
+}
+
+// txnOf is txn with a turn of those.
+func (b *Backend) txnOf(ctx context.Context, turns chan struct{}, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
 	select {
-	case b.pulse.turns <- struct{}{}:
-		defer func() { <-b.pulse.turns }()
+	case turns <- struct{}{}:
+		defer func() { <-turns }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errUnsent, ctx.Err())
 	}

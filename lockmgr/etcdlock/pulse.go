@@ -26,13 +26,14 @@ var (
 	errUnconnected = errors.New("no connection")
 )
 
-// maxInFlight is how many Txns of a mount are under way at most; the others wait
-// for their turn here.
+// maxInFlight is how many Txns of a mount are under way at most, and how many reads
+// of Held beside them; the others wait for their turn here.
 const maxInFlight = 32
 
 // pulse knows until when the service has answered what it was asked.
 type pulse struct {
-	turns   chan struct{} // a token for each Txn under way
+	turns   chan struct{} // a token for each Txn under way, but for
+	checks  chan struct{} // a token for each read of Held under way
 	probing chan struct{} // a token while a probe is
 	limit   time.Duration // GUARDED_BY(probing); how long the next probe may take, 0: as long as the first
 	retrier retry.Retrier // GUARDED_BY(probing)
@@ -45,7 +46,7 @@ type pulse struct {
 }
 
 func newPulse() *pulse {
-	return &pulse{turns: make(chan struct{}, maxInFlight), probing: make(chan struct{}, 1), news: make(chan struct{})}
+	return &pulse{turns: make(chan struct{}, maxInFlight), checks: make(chan struct{}, maxInFlight), probing: make(chan struct{}, 1), news: make(chan struct{})}
 }
 
 // answered notes that a request sent then was.

@@ -60,7 +60,8 @@ const maxGets = 128
 // It reads the entries and not the keys attached to the lease: etcd answers
 // LeaseTimeToLive from the leader's memory, without asking a majority. More than
 // 128 grants take several reads; as a token never returns, each is as good as
-// one read of all. They are sent together: a renewal waits for the last of them.
+// one read of all. They are sent together, in turns of their own: a renewal waits for
+// the last of them, and thousands of waiters may be in line for the other turns.
 func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, error) {
 	held := make([]bool, len(grants))
 	errs := make([]error, (len(grants)+maxGets-1)/maxGets)
@@ -84,7 +85,7 @@ func (s *Session) held(ctx context.Context, grants []lockmgr.Grant, held []bool)
 	for i, g := range grants {
 		gets[i] = clientv3.OpGet(s.b.keys.granted(g), clientv3.WithKeysOnly())
 	}
-	resp, err := s.b.txn(ctx, nil, gets, nil)
+	resp, err := s.b.txnOf(ctx, s.b.pulse.checks, nil, gets, nil)
 	if err != nil {
 		return err
 	}
