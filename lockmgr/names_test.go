@@ -244,3 +244,27 @@ func TestChildBehindWhoWaitsForItsParent(t *testing.T) {
 		})
 	}
 }
+
+// A reader of a file that would write to it by another name is told that others wait
+// for what it shares, and does not wait itself for a reader of that name who waits
+// behind them, here or on another mount.
+func TestUpgradeByAnotherName(t *testing.T) {
+	for _, where := range []string{"here", "elsewhere"} {
+		t.Run(where, func(t *testing.T) {
+			inBubble(t, func(f *fixture) {
+				f.on(where, func(m *lockmgr.Manager) {
+					shared := f.must(byName("pod", lockmgr.Shared, "b"))
+					writer := f.laterOn(m, byName("writer", lockmgr.Exclusive, "c"))
+					reader := f.later(byName("reader", lockmgr.Shared, "a"))
+					synctest.Wait()
+					req := byName("pod", lockmgr.Exclusive, "a")
+					req.Wait = time.Hour
+					f.fails(req, lockmgr.ErrDeadlock, 0)
+					shared.Release()
+					(<-writer).Release()
+					(<-reader).Release()
+				})
+			})
+		})
+	}
+}

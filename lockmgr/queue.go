@@ -109,7 +109,15 @@ func (p *place) passes(q *place) bool {
 	p.hold.m.steps++
 	// Those who would share with it so far may stand in line, elsewhere, behind
 	// one who waits for it.
-	return q.Mode == Shared && p.Mode == Exclusive && p.upgrades(p.slot) || q.waitsFor(p)
+	return q.Mode == Shared && p.upgradesFor(q.request) || q.waitsFor(p)
+}
+
+// upgradesFor reports whether r's owner shares what r wants for its owner alone, and
+// q wants too.
+func (r *request) upgradesFor(q *request) bool {
+	return slices.ContainsFunc(q.places, func(at *place) bool {
+		return slices.ContainsFunc(r.places, func(p *place) bool { return p.slot == at.slot }) && r.upgrades(at.slot)
+	})
 }
 
 // waitsFor reports whether q cannot go on before p's owner does: it also wants
