@@ -52,7 +52,7 @@ func (v *volume) endpoint() string {
 	v.t.Helper()
 	if found, _ := filepath.Glob(filepath.Join(v.state, "embedded", "*", "client.sock")); found == nil {
 		v.cached = false
-		v.mount("etcd")
+		v.mount("etcd", "--embedded")
 		v.cached = true
 	}
 	return "unix://" + v.stateFile("client.sock")
@@ -62,22 +62,24 @@ func (v *volume) endpoint() string {
 // network volumes, too.
 func TestOverCachingClients(t *testing.T) {
 	t.Setenv(backingEnv, "caching")
-	for name, test := range map[string]func(*testing.T){
-		"TestManyWritersOnTwoMounts":       TestManyWritersOnTwoMounts,
-		"TestSqliteOnTwoMounts":            TestSqliteOnTwoMounts,
-		"TestReaderSeesTheLastWriter":      TestReaderSeesTheLastWriter,
-		"TestWaiterSeesWhatTheHolderWrote": TestWaiterSeesWhatTheHolderWrote,
-		"TestReopenWithoutLookup":          TestReopenWithoutLookup,
-		"TestHolderReplacesItsFile":        TestHolderReplacesItsFile,
-		"TestLockFollowsRename":            TestLockFollowsRename,
-		"TestParentRenamedOnAnotherMount":  TestParentRenamedOnAnotherMount,
-		"TestParentReplacedDuringWait":     TestParentReplacedDuringWait,
-		"TestHardLinksAreOneFile":          TestHardLinksAreOneFile,
-		"TestLinkedDuringWait":             TestLinkedDuringWait,
-		"TestSaveByRename":                 TestSaveByRename,
-	} {
+	for name, test := range overClients {
 		t.Run(name, test)
 	}
+}
+
+var overClients = map[string]func(*testing.T){
+	"TestManyWritersOnTwoMounts":       TestManyWritersOnTwoMounts,
+	"TestSqliteOnTwoMounts":            TestSqliteOnTwoMounts,
+	"TestReaderSeesTheLastWriter":      TestReaderSeesTheLastWriter,
+	"TestWaiterSeesWhatTheHolderWrote": TestWaiterSeesWhatTheHolderWrote,
+	"TestReopenWithoutLookup":          TestReopenWithoutLookup,
+	"TestHolderReplacesItsFile":        TestHolderReplacesItsFile,
+	"TestLockFollowsRename":            TestLockFollowsRename,
+	"TestParentRenamedOnAnotherMount":  TestParentRenamedOnAnotherMount,
+	"TestParentReplacedDuringWait":     TestParentReplacedDuringWait,
+	"TestHardLinksAreOneFile":          TestHardLinksAreOneFile,
+	"TestLinkedDuringWait":             TestLinkedDuringWait,
+	"TestSaveByRename":                 TestSaveByRename,
 }
 
 // A name that the client believes, of a file that another mount has moved and

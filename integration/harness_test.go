@@ -23,6 +23,9 @@ import (
 // lockfs is the program under test, built with the race detector.
 var lockfs string
 
+// programEnv names one that is built already.
+const programEnv = "LOCKFS_TEST_PROGRAM"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(agentEnv) != "" {
 		serveAgent()
@@ -66,6 +69,10 @@ func runTests(m *testing.M) int {
 		return 1
 	}
 	lockfs = filepath.Join(dir, "lockfs")
+	if built := os.Getenv(programEnv); built != "" {
+		lockfs = built
+		return m.Run()
+	}
 	build := exec.Command("go", "build", "-race", "-o", lockfs, "../cmd/lockfs")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
@@ -87,8 +94,12 @@ type volume struct {
 	state  string // directory of the embedded etcd's
 	env    []string
 	args   []string // of each mount
-	cached bool     // each mount has a caching backing of its own
-	via    []string // the command that runs lockfs; none if empty
+	cached bool     // each mount has a client of its own: a caching backing, or one of clients
+	// clients are directories of one network volume, each in a mount of a client of its
+	// own, and by is which of them a mount is over.
+	clients []string
+	by      map[string]string
+	via     []string // the command that runs lockfs; none if empty
 }
 
 func newVolume(t *testing.T, args ...string) *volume {
@@ -100,13 +111,16 @@ func newVolume(t *testing.T, args ...string) *volume {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	v := &volume{t: t, dir: dir, source: filepath.Join(dir, "source"), state: filepath.Join(dir, "state"), args: args}
+	v.cached = os.Getenv(backingEnv) == "caching"
+	if paths := os.Getenv(volumeEnv); paths != "" {
+		v.onVolume(strings.Split(paths, ","))
+	}
 	if err := os.Mkdir(v.source, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	v.env = append(os.Environ(), "LOCKFS_STATE_DIR="+v.state,
 		"LOCKFS_GUARD=false",                       // else directories stay that cannot be removed
 		"GORACE=halt_on_error=1 atexit_sleep_ms=0") // the default is a second at each exit
-	v.cached = os.Getenv(backingEnv) == "caching"
 	if space := os.Getenv(backendEnv); space != "" {
 		v.inKubernetes(space)
 	}
@@ -170,7 +184,7 @@ func (v *volume) start(name string, args ...string) *mount {
 	}
 	source, all := v.source, append([]string{"mount", "--node", name}, v.args...)
 	if v.cached {
-		source = v.caching(name)
+		source = v.client(name)
 		all = append(all, "--name", filepath.Base(v.source), "--endpoints", v.endpoint())
 	}
 	m.cmd = v.command(append(append(all, args...), source, m.dir)...)
