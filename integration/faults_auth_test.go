@@ -107,11 +107,23 @@ func TestRoleOfOneNamespace(t *testing.T) {
 
 	others := c.newTeam(t)
 	stranger := c.dial(clientv3.Config{Username: others.namespace(), Password: "secret"})
-	_, del := stranger.Delete(t.Context(), "/locks/"+tr.namespace()+"/", clientv3.WithPrefix())
-	_, get := stranger.Get(t.Context(), "/lockfs/"+tr.namespace()+"/", clientv3.WithPrefix())
-	_, revoke := stranger.Revoke(t.Context(), clientv3.LeaseID(lease))
-	_, renew := stranger.KeepAliveOnce(t.Context(), clientv3.LeaseID(lease))
-	for what, err := range map[string]error{"delete": del, "read": get, "revoke": revoke, "renew": renew} {
+	for what, ask := range map[string]func() error{
+		"delete": func() error {
+			_, err := stranger.Delete(t.Context(), "/locks/"+tr.namespace()+"/", clientv3.WithPrefix())
+			return err
+		},
+		"read": func() error {
+			_, err := stranger.Get(t.Context(), "/lockfs/"+tr.namespace()+"/", clientv3.WithPrefix())
+			return err
+		},
+		"revoke": func() error { _, err := stranger.Revoke(t.Context(), clientv3.LeaseID(lease)); return err },
+		"renew":  func() error { _, err := stranger.KeepAliveOnce(t.Context(), clientv3.LeaseID(lease)); return err },
+	} {
+		var err error
+		eventually(t, "the login is known to all members", func() bool {
+			err = ask()
+			return !errors.Is(err, rpctypes.ErrInvalidAuthToken)
+		})
 		if !errors.Is(err, rpctypes.ErrPermissionDenied) {
 			t.Errorf("%s in another's name space: %v", what, err)
 		}

@@ -93,7 +93,7 @@ func TestRotatedPassword(t *testing.T) {
 	ctx := within(t, patience)
 	password := filepath.Join(t.TempDir(), "password")
 	replace(t, password, []byte("one\n"))
-	setup, err := etcdlock.Dial(ctx, etcdlock.DialConfig{Endpoints: []string{endpoint}})
+	setup, err := etcdlock.Dial(ctx, etcdlock.DialConfig{DialTimeout: patience, Endpoints: []string{endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,11 +104,11 @@ func TestRotatedPassword(t *testing.T) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		t.Fatal(err)
 	}
-	_, err = etcdlock.Dial(ctx, etcdlock.DialConfig{Endpoints: []string{endpoint}, Username: "root", PasswordFile: password + ".missing"})
+	_, err = etcdlock.Dial(ctx, etcdlock.DialConfig{DialTimeout: patience, Endpoints: []string{endpoint}, Username: "root", PasswordFile: password + ".missing"})
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without the file: %v", err)
 	}
-	client, err := etcdlock.Dial(ctx, etcdlock.DialConfig{Endpoints: []string{endpoint}, Username: "root", PasswordFile: password})
+	client, err := etcdlock.Dial(ctx, etcdlock.DialConfig{DialTimeout: patience, Endpoints: []string{endpoint}, Username: "root", PasswordFile: password})
 	if err != nil {
 		t.Fatal(err)
 	}
