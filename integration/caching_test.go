@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,24 +27,43 @@ func (v *volume) caching(name string) (dir string) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		v.t.Fatal(err)
 	}
+	startClient(v.t, v.source, dir, "lockfs-test")
+	return dir
+}
+
+// netClient is a process that serves a caching backing.
+type netClient struct {
+	cmd *exec.Cmd
+	in  io.Closer
+}
+
+// startClient mounts a caching backing of source at dir, which calls itself kind.
+func startClient(t *testing.T, source, dir, kind string) *netClient {
+	t.Helper()
 	// A process of its own, so that one that hangs does not take the test along.
-	cmd := exec.Command(os.Args[0], v.source, dir)
-	cmd.Env = append(os.Environ(), cachingEnv+"=1")
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		v.t.Fatal(err)
+	c := &netClient{cmd: exec.Command(os.Args[0], source, dir)}
+	c.cmd.Env = append(os.Environ(), cachingEnv+"="+kind)
+	c.cmd.Stderr = os.Stderr
+	var err error
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		v.t.Fatal(err)
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
 	}
-	v.t.Cleanup(func() {
-		in.Close()
-		_ = cmd.Wait()
+	t.Cleanup(func() {
+		c.in.Close()
+		_ = c.cmd.Wait()
 		_ = unix.Unmount(dir, unix.MNT_DETACH)
 	})
-	eventually(v.t, "the caching backing is mounted", func() bool { return fsType(dir) == unix.FUSE_SUPER_MAGIC })
-	return dir
+	eventually(t, "the caching backing is mounted", func() bool { return fsType(dir) == unix.FUSE_SUPER_MAGIC })
+	return c
+}
+
+// kill ends the client at once. Its mount stays, and answers ENOTCONN.
+func (c *netClient) kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
 }
 
 // endpoint is the etcd of a volume with caching backings: the embedded one of

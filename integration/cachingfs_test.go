@@ -24,7 +24,7 @@ import (
 // removed is gone: ESTALE. One that this client removes goes on while it is open.
 
 // cachingEnv makes the test binary a caching backing: of the first argument, at the
-// second, until standard input ends.
+// second, until standard input ends. Its value is what the backing calls itself.
 const cachingEnv = "LOCKFS_TEST_CACHING"
 
 // writeBackEnv makes it keep what is written until the file is flushed, or for
@@ -45,7 +45,7 @@ func serveCaching() {
 			capabilities |= fuse.CAP_WRITEBACK_CACHE
 		}
 		server, err = fuse.NewServer(c, mountpoint, &fuse.MountOptions{
-			Name: "lockfs-test", FsName: "caching", AllowOther: true, DirectMountStrict: true, MaxWrite: 1 << 20, DisableReadDirPlus: true,
+			Name: os.Getenv(cachingEnv), FsName: "caching", AllowOther: true, DirectMountStrict: true, MaxWrite: 1 << 20, DisableReadDirPlus: true,
 			ExtraCapabilities: capabilities,
 		})
 	}

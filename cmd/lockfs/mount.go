@@ -37,6 +37,7 @@ type mountOptions struct {
 	allowOther                 bool
 	foreground                 bool
 	embedded                   bool
+	acceptVolume               bool
 
 	source, mountpoint string
 	policy             *policy.Policy
@@ -92,6 +93,7 @@ this machine only.`,
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users use the view")
 	f.BoolVar(&o.foreground, "foreground", true, "stay in the foreground: the only mode, a service manager does the rest")
 	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd even if SOURCE is on a network file system: nothing is locked against other machines")
+	f.BoolVar(&o.acceptVolume, "accept-volume", false, "mount though rules do not hold on SOURCE's volume as it is mounted there; the log and 'lockfs status' name them")
 	bindEnv(cmd)
 	complete(cmd, "scope", o.scope.words())
 	complete(cmd, "sync", o.sync.words())
@@ -178,7 +180,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 		Embedded: !o.remote(),
 		Policy:   o.policy, SetPolicy: o.setPolicy,
 		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Scope: o.scope.value, ReadLocks: o.readLocks,
-		Sync: o.sync.value, AllowOther: o.allowOther, Guard: o.guard,
+		Sync: o.sync.value, AllowOther: o.allowOther, AcceptVolume: o.acceptVolume, Guard: o.guard,
 		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,
 		SlowWait: o.slowWait, Metrics: o.metrics(), Pods: names,
 	})

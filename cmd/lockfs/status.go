@@ -25,6 +25,7 @@ func newStatus() *cobra.Command {
   [+] it is served
   [!] it has trouble, and the daemon serves the others
   [-] it is not served yet
+  [*] a rule of docs/SEMANTICS.md does not hold, for the way the volume is mounted
 
 The exit status is 1 if a volume has trouble, or the daemon does not answer.`,
 		Example: `  kubectl -n lockfs-system exec POD -- lockfs status`,

@@ -34,6 +34,8 @@ type Volume struct {
 	Sync                             string // one of Syncs
 	ReadLocks                        bool
 
+	AcceptVolume bool // though rules do not hold on it
+
 	Rules     []string // of the policy, as policy.Parse reads them
 	SetPolicy bool
 }

@@ -39,6 +39,7 @@ var fields = []field{
 	{"scope", false, text(func(v *Volume) *string { return (*string)(&v.Scope) }, oneOf(scopes()...))},
 	{"sync", false, text(func(v *Volume) *string { return &v.Sync }, oneOf(Syncs...))},
 	{"readLocks", false, flag(func(v *Volume) *bool { return &v.ReadLocks })},
+	{"acceptVolume", false, flag(func(v *Volume) *bool { return &v.AcceptVolume })},
 	{"policy", false, list(func(v *Volume) *[]string { return &v.Rules }, rule)},
 	{"setPolicy", false, flag(func(v *Volume) *bool { return &v.SetPolicy })},
 }

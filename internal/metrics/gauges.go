@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"strconv"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lockfs/lockfs/fs"
@@ -9,7 +11,7 @@ import (
 
 // gauges describe what a volume is asked for when it is scraped.
 type gauges struct {
-	isMounted, locksHeld, waiting, sessions, fsRequests, inodes, inodesLimit, openFiles, fsUnderWay, fsWaiting *prometheus.Desc
+	isMounted, available, rulesBroken, locksHeld, waiting, sessions, fsRequests, inodes, inodesLimit, openFiles, fsUnderWay, fsWaiting *prometheus.Desc
 }
 
 func newGauges(labels prometheus.Labels) gauges {
@@ -18,6 +20,8 @@ func newGauges(labels prometheus.Labels) gauges {
 	}
 	return gauges{
 		isMounted:   desc("lockfs_volume_mounted", "1 while the volume's view is mounted, else 0."),
+		available:   desc("lockfs_volume_available", "1 while the view reaches the volume, else 0."),
+		rulesBroken: desc("lockfs_volume_rules_broken", "Rules of docs/SEMANTICS.md that do not hold, for the volume's options.", "accepted"),
 		locksHeld:   desc("lockfs_locks_held", "Locks that this mount has."),
 		waiting:     desc("lockfs_lock_requests_waiting", "Requests that wait for another owner's lock."),
 		sessions:    desc("lockfs_sessions", "Sessions of the lock service.", "state"),
@@ -31,7 +35,7 @@ func newGauges(labels prometheus.Labels) gauges {
 }
 
 func (g *gauges) describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.isMounted, g.locksHeld, g.waiting, g.sessions, g.fsRequests, g.inodes, g.inodesLimit, g.openFiles, g.fsUnderWay, g.fsWaiting} {
+	for _, d := range []*prometheus.Desc{g.isMounted, g.available, g.rulesBroken, g.locksHeld, g.waiting, g.sessions, g.fsRequests, g.inodes, g.inodesLimit, g.openFiles, g.fsUnderWay, g.fsWaiting} {
 		ch <- d
 	}
 }
@@ -40,11 +44,17 @@ func (g *gauges) unmounted(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(g.isMounted, prometheus.GaugeValue, 0)
 }
 
-func (g *gauges) mounted(ch chan<- prometheus.Metric, locks lockmgr.Stats, view fs.Stats) {
+func (g *gauges) mounted(ch chan<- prometheus.Metric, locks lockmgr.Stats, view fs.Stats, below Health) {
 	gauge := func(d *prometheus.Desc, value int, by ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), by...)
 	}
 	gauge(g.isMounted, 1)
+	available := 0
+	if below.Available {
+		available = 1
+	}
+	gauge(g.available, available)
+	gauge(g.rulesBroken, below.RulesBroken, strconv.FormatBool(below.Accepted))
 	gauge(g.locksHeld, locks.Held)
 	gauge(g.waiting, locks.Waiting)
 	for state, n := range locks.Sessions {

@@ -64,7 +64,8 @@ func busy(t *testing.T) *Registry {
 				requests = append(requests, fs.RequestCount{Request: "open", Result: result, Count: 1})
 			}
 			return fs.Stats{Requests: requests, Inodes: 10, Limit: 100, Open: 4}
-		})
+		},
+		func() Health { return Health{Available: true, RulesBroken: 2} })
 	return r
 }
 
@@ -109,6 +110,8 @@ func TestValues(t *testing.T) {
 		`lockfs_fs_requests_total{name="shared",namespace="team",request="write",result="ok"} 7`,
 		`lockfs_fs_inodes` + of + `} 10`,
 		`lockfs_fs_inodes_limit` + of + `} 100`,
+		`lockfs_volume_available` + of + `} 1`,
+		`lockfs_volume_rules_broken{accepted="false",` + of[1:] + `} 2`,
 		`lockfs_fs_open_files` + of + `} 4`,
 	} {
 		if !strings.Contains(body, want+"\n") {
@@ -125,7 +128,7 @@ func TestVolumesComeAndGo(t *testing.T) {
 	r := busy(t)
 	other := r.Volume("team", "other")
 	other.Observe(lockmgr.LockReleased{})
-	r.Volume("team", "shared").Mounted(nil, nil)
+	r.Volume("team", "shared").Mounted(nil, nil, nil)
 	body := scrape(t, r)
 	for want, is := range map[string]bool{
 		`lockfs_volume_mounted{name="shared",namespace="team"} 0`:            true,
@@ -151,7 +154,7 @@ func TestVolumesComeAndGo(t *testing.T) {
 	var none *Registry // as with --http off
 	v := none.Volume("a", "b")
 	v.Observe(lockmgr.LockReleased{})
-	v.Mounted(nil, nil)
+	v.Mounted(nil, nil, nil)
 	none.Forget("a", "b")
 	none.Configuration(func() error { return nil })
 }

@@ -28,6 +28,14 @@ type Volume struct {
 	mu    sync.Mutex
 	locks func() lockmgr.Stats // GUARDED_BY(mu); nil while it is not mounted
 	view  func() fs.Stats      // GUARDED_BY(mu); as locks
+	below func() Health        // GUARDED_BY(mu); as locks
+}
+
+// Health is what is known of the volume below a view.
+type Health struct {
+	Available   bool // the view reaches it
+	RulesBroken int  // rules of docs/SEMANTICS.md that do not hold on it
+	Accepted    bool // so says who mounts it
 }
 
 // What is done in memory, on a disk, over a network, and by people.
@@ -111,14 +119,14 @@ func (v *Volume) Observe(e lockmgr.Event) {
 	}
 }
 
-// Mounted sets what tells of a mounted view; nil, nil when there is none any more.
-func (v *Volume) Mounted(locks func() lockmgr.Stats, view func() fs.Stats) {
+// Mounted sets what tells of a mounted view; nils when there is none any more.
+func (v *Volume) Mounted(locks func() lockmgr.Stats, view func() fs.Stats, below func() Health) {
 	if v == nil {
 		return
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.locks, v.view = locks, view
+	v.locks, v.view, v.below = locks, view, below
 }
 
 // Describe is prometheus.Collector's.
@@ -135,11 +143,11 @@ func (v *Volume) Collect(ch chan<- prometheus.Metric) {
 		c.Collect(ch)
 	}
 	v.mu.Lock()
-	locks, view := v.locks, v.view
+	locks, view, below := v.locks, v.view, v.below
 	v.mu.Unlock()
-	if locks == nil || view == nil {
+	if locks == nil || view == nil || below == nil {
 		v.gauges.unmounted(ch)
 		return
 	}
-	v.gauges.mounted(ch, locks(), view())
+	v.gauges.mounted(ch, locks(), view(), below())
 }

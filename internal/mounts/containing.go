@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,4 +35,23 @@ func Containing(path string) (m Mount, below string, err error) {
 		}
 		return m, below, err
 	}
+}
+
+// Below returns the mounts below the directory path, an absolute one without symbolic
+// links: of several at one place the topmost, and none that others cover.
+func Below(path string) ([]Mount, error) {
+	table, err := List()
+	if err != nil {
+		return nil, err
+	}
+	var below []Mount
+	for _, m := range table {
+		if !strings.HasPrefix(m.Point, strings.TrimSuffix(path, "/")+"/") {
+			continue
+		}
+		if top, ok, err := Find(m.Point); err == nil && ok && top.ID == m.ID {
+			below = append(below, m)
+		}
+	}
+	return below, nil
 }

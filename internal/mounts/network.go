@@ -34,6 +34,9 @@ func NetworkFS(path string) (fstype string, network bool, err error) {
 	return m.FSType, isNetwork(m.FSType), nil
 }
 
+// Network reports whether other machines may write to the mount, as NetworkFS does.
+func (m Mount) Network() bool { return isNetwork(m.FSType) }
+
 func isNetwork(fstype string) bool {
 	return fstype == "fuse" || strings.HasPrefix(fstype, "fuse.") || networkTypes[fstype]
 }

@@ -19,6 +19,7 @@ type Mount struct {
 	FSType string // with the subtype, as in "fuse.lockfs"
 	Source string // the device, the server, or a name the file system chose
 	Shared bool   // what is mounted in it shows in other mount namespaces
+	Super  string // the options of the file system, as it prints them
 }
 
 // List returns the mounts of this process's mount namespace.
@@ -73,6 +74,7 @@ func parseLine(line string) (Mount, error) {
 		FSType: unescape(right[0]),
 		Source: unescape(right[1]),
 		Shared: slices.ContainsFunc(left[6:], func(s string) bool { return strings.HasPrefix(s, "shared:") }),
+		Super:  unescape(strings.Join(right[2:], " ")),
 	}, nil
 }
 

@@ -24,14 +24,14 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Mount{
-		{22, "/proc", "/", "proc", "proc", false},
-		{27, "/", "/", "ext4", "/dev/vda", false},
-		{36, "/mnt2", "/mnt1", "ext3", "/dev/root", false},
-		{612, "/", "/", "overlay", "overlay", false},
-		{71, "/mnt/nfs", "/export", "nfs4", "10.0.0.7:/export", true},
-		{80, "/mnt/a b\tc\nd\\e", "/", "fuse.lockfs", "/srv/my data", false},
-		{81, "/mnt/ntfs", "/", "fuseblk", "/dev/sdb1", false},
-		{82, "/mnt/none", "/", "", "tmpfs", false},
+		{22, "/proc", "/", "proc", "proc", false, "rw"},
+		{27, "/", "/", "ext4", "/dev/vda", false, "rw,discard,resv_strict"},
+		{36, "/mnt2", "/mnt1", "ext3", "/dev/root", false, "rw,errors=continue"},
+		{612, "/", "/", "overlay", "overlay", false, "rw,lowerdir=/l/AB:/l/CD,upperdir=/d/diff,workdir=/d/work"},
+		{71, "/mnt/nfs", "/export", "nfs4", "10.0.0.7:/export", true, "rw,vers=4.2"},
+		{80, "/mnt/a b\tc\nd\\e", "/", "fuse.lockfs", "/srv/my data", false, "rw,user_id=0"},
+		{81, "/mnt/ntfs", "/", "fuseblk", "/dev/sdb1", false, "rw"},
+		{82, "/mnt/none", "/", "", "tmpfs", false, "rw"},
 	}
 	if len(table) != len(want) {
 		t.Fatalf("%d mounts, want %d", len(table), len(want))

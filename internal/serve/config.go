@@ -11,6 +11,7 @@ import (
 	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/metrics"
 	"github.com/lockfs/lockfs/internal/mounts"
+	"github.com/lockfs/lockfs/internal/netvolume"
 	"github.com/lockfs/lockfs/internal/pods"
 	"github.com/lockfs/lockfs/internal/procid"
 	"github.com/lockfs/lockfs/internal/volume"
@@ -52,6 +53,8 @@ type Config struct {
 	// Sync; "" means fs.SyncClose if Source is on a network file system, else
 	// fs.SyncNever.
 	Sync fs.Sync
+	// AcceptVolume serves a Source on which rules of docs/SEMANTICS.md do not hold.
+	AcceptVolume bool
 	// AllowOther lets other users than the daemon's see the view.
 	AllowOther bool
 	// Guard makes the bare Mountpoint immutable, which only root can.
@@ -80,7 +83,8 @@ type Config struct {
 	// Logger; nil means slog.Default().
 	Logger *slog.Logger
 
-	network bool // other machines may write to Source
+	network  bool                // other machines may write to Source
+	findings []netvolume.Finding // of Source, as it was when it was looked at first
 }
 
 // RefusedError says that what was asked for cannot be done as it was asked.
@@ -100,6 +104,12 @@ func (c *Config) prepare() error {
 	}
 	if _, c.network, err = mounts.NetworkFS(c.Source); err != nil {
 		return err
+	}
+	if c.findings, err = netvolume.Look(c.Source, c.Embedded); err != nil {
+		return err
+	}
+	if broken := netvolume.Broken(c.findings); len(broken) > 0 && !c.AcceptVolume {
+		return &netvolume.RefusedError{Source: c.Source, Findings: broken}
 	}
 	if c.Sync == "" {
 		c.Sync = fs.SyncNever

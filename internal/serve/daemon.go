@@ -43,6 +43,7 @@ func (s *Spec) id() string { return s.Namespace + "/" + s.Name }
 type server interface {
 	Run(ctx context.Context) error
 	Ready(ctx context.Context) error
+	Notes() []string
 }
 
 // Daemon serves volumes that come and go. None of them waits for another, but
@@ -266,6 +267,7 @@ func (d *Daemon) Checks() []Check {
 		m := d.members[id]
 		checks = append(checks, Check{
 			Name: id, Ready: func(ctx context.Context) error { return d.ready(ctx, m) },
+			Notes:    func() []string { return d.notes(m) },
 			Advisory: d.served && m.settled(),
 		})
 	}
@@ -275,6 +277,16 @@ func (d *Daemon) Checks() []Check {
 		}})
 	}
 	return checks
+}
+
+func (d *Daemon) notes(m *member) []string {
+	d.mu.Lock()
+	vol := m.vol
+	d.mu.Unlock()
+	if vol == nil {
+		return nil
+	}
+	return vol.Notes()
 }
 
 func (d *Daemon) ready(ctx context.Context, m *member) error {

@@ -78,6 +78,8 @@ func (v *fakeVolume) ended() {
 	f.events = append(f.events, v.id+" ended")
 }
 
+func (v *fakeVolume) Notes() []string { return nil }
+
 func (v *fakeVolume) Ready(context.Context) error {
 	v.all.mu.Lock()
 	defer v.all.mu.Unlock()

@@ -17,13 +17,15 @@ type Check struct {
 	Name string
 	// Ready returns what is wrong, by when ctx ends.
 	Ready func(ctx context.Context) error
+	// Notes are what people should know of it, though it is ready; nil: nothing.
+	Notes func() []string
 	// Advisory: what is wrong is shown, and the daemon is ready nevertheless.
 	Advisory bool
 }
 
 // Check is what /readyz looks at for a single volume.
 func (v *Volume) Check() Check {
-	return Check{Name: v.cfg.Namespace + "/" + v.cfg.Name, Ready: v.Ready}
+	return Check{Name: v.cfg.Namespace + "/" + v.cfg.Name, Ready: v.Ready, Notes: v.Notes}
 }
 
 // NewMux answers what an orchestrator asks a daemon: /healthz, whether it lives,
@@ -64,6 +66,11 @@ func examine(ctx context.Context, checks []Check) (body string, ready bool) {
 		default:
 			ready = false
 			fmt.Fprintf(&b, "[-] %s: %s\n", c.Name, problem)
+		}
+		if c.Notes != nil {
+			for _, n := range c.Notes() {
+				fmt.Fprintf(&b, "[*] %s: %s\n", c.Name, n)
+			}
 		}
 	}
 	if ready {

@@ -29,6 +29,9 @@ func (v *Volume) Ready(ctx context.Context) error {
 	return v.probe.ask(ctx, v.askers, v.Mountpoint())
 }
 
+// Notes are the rules that do not hold on the volume, accepted or not.
+func (v *Volume) Notes() []string { return v.health.notes() }
+
 // probe asks a view whether it answers. At most one question is under way:
 // a view that does not answer has one thread hanging, however often it is asked.
 type probe struct {

@@ -172,6 +172,7 @@ func TestAskersAndTimers(t *testing.T) {
 func TestReadyz(t *testing.T) {
 	good := Check{Name: "ns/good", Ready: func(context.Context) error { return nil }}
 	bad := Check{Name: "ns/bad", Ready: func(context.Context) error { return errors.New("lost\nand gone") }}
+	noted := Check{Name: "ns/noted", Ready: good.Ready, Notes: func() []string { return []string{"mounted soft", "nocto"} }}
 	note := Check{Name: "config", Ready: bad.Ready, Advisory: true}
 	for _, c := range []struct {
 		checks []Check
@@ -180,6 +181,7 @@ func TestReadyz(t *testing.T) {
 	}{
 		{nil, 200, "ready\n"},
 		{[]Check{good, note}, 200, "[+] ns/good: ok\n[!] config: lost; and gone\nready\n"},
+		{[]Check{noted}, 200, "[+] ns/noted: ok\n[*] ns/noted: mounted soft\n[*] ns/noted: nocto\nready\n"},
 		{[]Check{bad, good}, 503, "[-] ns/bad: lost; and gone\n[+] ns/good: ok\nnot ready\n"},
 		{[]Check{New(Config{Namespace: "a", Name: "b"}).Check()}, 503, "[-] a/b: it is not mounted\nnot ready\n"},
 	} {

@@ -31,6 +31,7 @@ type Volume struct {
 	askers  askers
 	probe   probe
 	metrics *metrics.Volume
+	health  health
 
 	mu         sync.Mutex
 	mountpoint string           // GUARDED_BY(mu)
@@ -44,9 +45,10 @@ func newVolume(cfg Config, askers askers) *Volume {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	log := cfg.Logger.With(slog.String("namespace", cfg.Namespace), slog.String("name", cfg.Name))
 	return &Volume{
 		cfg: cfg, askers: askers, mountpoint: cfg.Mountpoint, metrics: cfg.Metrics.Volume(cfg.Namespace, cfg.Name),
-		log: cfg.Logger.With(slog.String("namespace", cfg.Namespace), slog.String("name", cfg.Name)),
+		log: log, health: health{accepted: cfg.AcceptVolume, log: log},
 	}
 }
 
@@ -96,6 +98,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	if err := unless(ctx, c.prepare); err != nil {
 		return err
 	}
+	v.health.found(c.findings)
 	patience := startTimeout
 	if c.SetPolicy {
 		patience += c.Renew.TTL // the session of a mount that has died may have to end first
@@ -156,9 +159,13 @@ func (v *Volume) Run(ctx context.Context) error {
 	v.log.Info("mounted", slog.String("source", c.Source), slog.String("mountpoint", c.Mountpoint),
 		slog.String("policy", c.Policy.Digest()), slog.String("version", c.Version))
 	v.setMounted(c.Mountpoint, locks)
-	v.metrics.Mounted(locks.Stats, view.Stats)
-	defer v.metrics.Mounted(nil, nil)
+	v.metrics.Mounted(locks.Stats, view.Stats, v.health.state)
+	defer v.metrics.Mounted(nil, nil, nil)
 	defer v.reportUnmatched()
+
+	watching, watched := context.WithCancel(ctx)
+	defer watched()
+	go v.watch(watching, &c)
 
 	unmounted := make(chan struct{})
 	go func() { view.Wait(); close(unmounted) }()
