@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,6 +16,8 @@ type backing struct {
 	root  int // O_PATH
 	inode inode
 	local bool // no other machine can write to its file system
+	// overlaid: it is an overlay, where the first write to a file changes its handle.
+	overlaid bool
 }
 
 func openBacking(source string) (backing, error) {
@@ -28,11 +31,17 @@ func openBacking(source string) (backing, error) {
 		unix.Close(fd)
 		return backing{}, fmt.Errorf("stat %s: %w", source, err)
 	}
-	b := backing{root: fd, inode: inodeOf(&st)}
+	b := backing{root: fd, inode: inode{dev: st.Dev}, overlaid: fs.Type == unix.OVERLAYFS_SUPER_MAGIC}
 	switch fs.Type {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC:
 		b.local = true
 	}
+	root, err := b.stat(fd)
+	if err != nil {
+		unix.Close(fd)
+		return backing{}, fmt.Errorf("stat %s: %w", source, err)
+	}
+	b.inode = inodeOf(&root)
 	return b, nil
 }
 
@@ -75,8 +84,8 @@ func reopen(fd int, flags int) (int, error) {
 
 // pathOf opens the inode of fd, i, as an O_PATH descriptor. It most likely still
 // is name in a directory, which is quicker than by its number.
-func pathOf(fd int, i inode, dirFD int, name string) (int, error) {
-	path, st, err := lookOnce(dirFD, name)
+func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {
+	path, st, err := b.lookOnce(dirFD, name)
 	if err == nil && inodeOf(&st) == i {
 		return path, nil
 	}
@@ -86,21 +95,47 @@ func pathOf(fd int, i inode, dirFD int, name string) (int, error) {
 	return reopen(fd, unix.O_PATH)
 }
 
-// lookAt opens name in a directory, and says what it is.
-func lookAt(dirFD int, name string) (fd int, st unix.Stat_t, err error) {
-	fd, st, err = lookOnce(dirFD, name)
-	if err == unix.ESTALE && ask(dirFD, "") == nil { // it was removed, or replaced, by another node
-		fd, st, err = lookOnce(dirFD, name)
+// look is lookAt for a program that uses the name. What the volume's client believes
+// of the names in a directory is older than cacheTimeout in no case, and that one is
+// not there in none.
+func (b backing) look(d dirName) (fd int, st stat, err error) {
+	fresh := b.isLocal(d.dir.inode.dev)
+	if !fresh && d.dir.askIfOld() {
+		fresh = true
+		if err := ask(d.dir.fd, ""); err != nil {
+			return -1, st, err
+		}
+	}
+	fd, st, err = b.lookAt(d.dir.fd, d.name)
+	if err == unix.ENOENT && !fresh && ask(d.dir.fd, "") == nil {
+		fd, st, err = b.lookAt(d.dir.fd, d.name)
 	}
 	return fd, st, err
 }
 
-func lookOnce(dirFD int, name string) (fd int, st unix.Stat_t, err error) {
+// askIfOld reports whether the names in a directory are to be asked for again, and
+// notes that they are.
+func (n *node) askIfOld() bool {
+	now := time.Now().UnixNano()
+	last := n.asked.Load()
+	return now-last >= int64(cacheTimeout) && n.asked.CompareAndSwap(last, now)
+}
+
+// lookAt opens name in a directory, and says what it is.
+func (b backing) lookAt(dirFD int, name string) (fd int, st stat, err error) {
+	fd, st, err = b.lookOnce(dirFD, name)
+	if err == unix.ESTALE && ask(dirFD, "") == nil { // it was removed, or replaced, by another node
+		fd, st, err = b.lookOnce(dirFD, name)
+	}
+	return fd, st, err
+}
+
+func (b backing) lookOnce(dirFD int, name string) (fd int, st stat, err error) {
 	fd, err = ignoringEINTR(func() (int, error) { return unix.Openat(dirFD, name, pathFlags, 0) })
 	if err != nil {
 		return -1, st, err
 	}
-	if err = unix.Fstat(fd, &st); err != nil {
+	if st, err = b.stat(fd); err != nil {
 		unix.Close(fd)
 		return -1, st, err
 	}
@@ -109,7 +144,7 @@ func lookOnce(dirFD int, name string) (fd int, st unix.Stat_t, err error) {
 
 // resolve opens the inode that path names now, below the root and through no
 // symlink. The empty path is the root.
-func (b backing) resolve(path string) (fd int, st unix.Stat_t, err error) {
+func (b backing) resolve(path string) (fd int, st stat, err error) {
 	if path == "" {
 		path = "."
 	}
@@ -123,7 +158,7 @@ func (b backing) resolve(path string) (fd int, st unix.Stat_t, err error) {
 	if err != nil {
 		return -1, st, err
 	}
-	if err = unix.Fstat(fd, &st); err != nil {
+	if st, err = b.stat(fd); err != nil {
 		unix.Close(fd)
 		return -1, st, err
 	}
@@ -155,18 +190,17 @@ func (b backing) resolveAsking(path string) (fd int, err error) {
 }
 
 // statNow returns the attributes of name in a directory as the volume has them.
-func (b backing) statNow(d dirName) (st unix.Stat_t, err error) {
+func (b backing) statNow(d dirName) (st stat, err error) {
 	if !d.dir.enter() {
 		return st, unix.ESTALE
 	}
 	defer d.dir.leave()
 	if !b.isLocal(d.dir.inode.dev) {
-		err = ask(d.dir.fd, d.name)
+		if err := ask(d.dir.fd, d.name); err != nil {
+			return st, err
+		}
 	}
-	if err == nil {
-		err = unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW)
-	}
-	return st, err
+	return b.statAt(d.dir.fd, d.name)
 }
 
 // bears reports whether d is a name of the file i now; with an error it is not known.
@@ -180,15 +214,16 @@ func (b backing) bears(i inode, d dirName) (bool, error) {
 			return false, err
 		}
 	}
-	var st unix.Stat_t
-	switch err := unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW); err {
-	case nil:
-		return inodeOf(&st) == i, nil
-	case unix.ENOENT:
+	st, err := b.statAt(d.dir.fd, d.name)
+	switch {
+	case err == unix.ENOENT:
 		return false, nil
-	default:
+	case err != nil:
 		return false, err
+	case st.Dev == i.dev && st.Ino == i.ino && inodeOf(&st) != i:
+		return false, unix.ESTALE // its number was used again, or its server tells it by its name
 	}
+	return inodeOf(&st) == i, nil
 }
 
 // ask makes a network volume's client ask for the attributes of name in a

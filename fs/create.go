@@ -110,10 +110,10 @@ func (c *creation) create(cancel <-chan struct{}, key lockmgr.Key, out *fuse.Cre
 	if err != nil {
 		return errno(err)
 	}
-	var st unix.Stat_t
 	path := -1
-	if err = unix.Fstat(fd, &st); err == nil {
-		path, err = pathOf(fd, inodeOf(&st), dir.fd, name)
+	st, err := f.backing.stat(fd)
+	if err == nil {
+		path, err = f.backing.pathOf(fd, inodeOf(&st), dir.fd, name)
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -127,7 +127,7 @@ func (c *creation) create(cancel <-chan struct{}, key lockmgr.Key, out *fuse.Cre
 	n.addHold(hold)
 	kept = true
 	h := newHandle(n, fd, in.Flags, hold)
-	return f.reply(h, h.cacheFlags(in.Flags, &st), &out.OpenOut)
+	return f.reply(h, h.cacheFlags(in.Flags, &st.Stat_t), &out.OpenOut)
 }
 
 // lock tries to lock a name that is free. Whoever holds it is about to make a

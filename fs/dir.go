@@ -43,7 +43,7 @@ func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	}
 	fd, err := f.openAs(&in.InHeader, n.fd, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
-		return errno(err)
+		return f.failed(n, err)
 	}
 	out.Fh, _ = f.dirs.add(&dirHandle{fd: fd, node: n, buf: dirBuffers.Get().(*[dirBuffer]byte)}) // drained when nobody asks any more
 	return fuse.OK

@@ -30,9 +30,9 @@ func Keys(source, path string) ([]lockmgr.Key, error) {
 		return nil, fmt.Errorf("%s in %s: %w", path, source, err)
 	}
 	unix.Close(fd)
-	if !hasMoreNames(&st) {
+	if !hasMoreNames(&st.Stat_t) {
 		return keys, nil
 	}
-	inode, err := b.inodeKey(path, &st)
+	inode, err := b.inodeKey(path, &st.Stat_t)
 	return append(keys, inode), err
 }

@@ -88,10 +88,10 @@ func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node) ([]lock
 	}
 	for i, d := range names {
 		st, err := f.backing.statNow(d)
-		if err != nil || !hasMoreNames(&st) || !f.needsLock(keys[i].Path) {
+		if err != nil || !hasMoreNames(&st.Stat_t) || !f.needsLock(keys[i].Path) {
 			continue
 		}
-		if err := add(keys[i].Path, &st); err != nil {
+		if err := add(keys[i].Path, &st.Stat_t); err != nil {
 			return nil, err
 		}
 	}
@@ -136,14 +136,14 @@ func (f *FS) trueName(n *node) (dirName, bool) {
 // heirs returns the name that is left when a file that is open here for write
 // loses the last name but one, gone. It is none if that is not what happens;
 // EBUSY means that the other name is not known.
-func (f *FS) heirs(gone dirName, file *unix.Stat_t) ([]dirName, error) {
+func (f *FS) heirs(gone dirName, file *stat) ([]dirName, error) {
 	n := f.nodes.find(inodeOf(file))
 	if n == nil || len(n.allHolds()) == 0 {
 		return nil, nil
 	}
 	// As it is now: file may be from before its names were frozen.
 	st, err := f.backing.statNow(gone)
-	if err != nil || st.Nlink != 2 || !hasMoreNames(&st) {
+	if err != nil || st.Nlink != 2 || !hasMoreNames(&st.Stat_t) {
 		return nil, nil
 	}
 	for _, d := range f.nodes.names(n) {
@@ -157,7 +157,7 @@ func (f *FS) heirs(gone dirName, file *unix.Stat_t) ([]dirName, error) {
 // inherit gives the holds of a file that is about to lose the name gone the
 // lock of its heir. ESTALE: since l was taken the file has been opened, or has
 // lost or got a name, so that there should be another heir.
-func (f *FS) inherit(l *nameLock, gone dirName, file *unix.Stat_t, heirs []dirName, locked []lockmgr.Key) fuse.Status {
+func (f *FS) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, locked []lockmgr.Key) fuse.Status {
 	now, err := f.heirs(gone, file)
 	if err != nil {
 		return errno(err)

@@ -12,7 +12,7 @@ import (
 // prove resolves path again now that it is locked. It returns the inode if it
 // is still the one the kernel named, else ESTALE: while we waited the holder
 // may have replaced the file, and another mount renamed a parent.
-func (f *FS) prove(n *node, path string) (fd int, st unix.Stat_t, err error) {
+func (f *FS) prove(n *node, path string) (fd int, st stat, err error) {
 	fd, st, err = f.backing.resolve(path)
 	switch err {
 	case nil:
@@ -51,15 +51,23 @@ func (f *FS) mend(dir *node) bool {
 	return dir.id != rootID && f.proveDir(dir) == unix.ESTALE && f.relocate(dir) == nil
 }
 
-// doubtNames makes a network volume's client look up again, once it is asked
-// next, the names that led to a file which the volume does not have any more.
-func (f *FS) doubtNames(n *node) {
+// failed is errno for what was asked of a node. If the volume does not have the file
+// any more, its client is made to look up again, once it is asked next, the names that
+// led to it: the kernel comes with them.
+func (f *FS) failed(n *node, err error) fuse.Status {
+	if err == unix.ESTALE {
+		f.nodes.doubt(n)
+	}
+	return errno(err)
+}
+
+// doubt has the names that led to a node be asked for.
+func (t *nodes) doubt(n *node) {
 	for range maxDepth {
-		if n = f.nodes.nameOf(n).dir; n == nil || !n.enter() {
+		if n = t.nameOf(n).dir; n == nil {
 			return
 		}
-		_ = ask(n.fd, "")
-		n.leave()
+		n.asked.Store(0)
 	}
 }
 
@@ -99,12 +107,12 @@ func (l *nodeLock) close() {
 // lockFile takes the locks of a file that path names, by take, and proves that
 // it does. l.hold is nil if they were not granted; with another error l.fd is void.
 func (f *FS) lockFile(n *node, path string, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(n.fd, &st); err != nil {
-		return nodeLock{}, errno(err), nil
+	var st stat
+	if err := unix.Fstat(n.fd, &st.Stat_t); err != nil {
+		return nodeLock{}, f.failed(n, err), nil
 	}
 	for {
-		keys, err := f.fileKeys(path, &st)
+		keys, err := f.fileKeys(path, &st.Stat_t)
 		if err != nil {
 			return nodeLock{}, errno(err), nil
 		}
@@ -118,7 +126,7 @@ func (f *FS) lockFile(n *node, path string, take func(...lockmgr.Key) (*lockmgr.
 			return l, fuse.OK, err
 		}
 		// While we waited the file may have got more names.
-		if keys, err = f.fileKeys(path, &st); err != nil || covers(hold, keys) {
+		if keys, err = f.fileKeys(path, &st.Stat_t); err != nil || covers(hold, keys) {
 			return l, errno(err), err
 		}
 		l.release()

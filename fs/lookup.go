@@ -35,9 +35,9 @@ func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse
 }
 
 // replyEntry takes fd over.
-func (f *FS) replyEntry(dir *node, name string, fd int, st *unix.Stat_t, out *fuse.EntryOut) *node {
+func (f *FS) replyEntry(dir *node, name string, fd int, st *stat, out *fuse.EntryOut) *node {
 	n := f.nodes.learn(dir, name, fd, st)
-	n.reply(st, out)
+	n.reply(&st.Stat_t, out)
 	return n
 }
 
@@ -62,7 +62,7 @@ func (f *FS) Readlink(_ <-chan struct{}, in *fuse.InHeader) ([]byte, fuse.Status
 	buf := make([]byte, unix.PathMax)
 	size, err := unix.Readlinkat(n.fd, "", buf)
 	if err != nil {
-		return nil, errno(err)
+		return nil, f.failed(n, err)
 	}
 	return buf[:size], fuse.OK
 }

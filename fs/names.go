@@ -150,12 +150,12 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 		return errno(err)
 	}
 	// Both are looked at under the lock: their handles follow the names.
-	src, srcSt, err := lookAt(oldDir.fd, oldName)
+	src, srcSt, err := f.backing.lookAt(oldDir.fd, oldName)
 	if err != nil {
 		return errno(err)
 	}
 	defer unix.Close(src)
-	dst, dstSt, err := lookAt(newDir.fd, newName)
+	dst, dstSt, err := f.backing.lookAt(newDir.fd, newName)
 	if err != nil && err != unix.ENOENT {
 		return errno(err)
 	}

@@ -14,11 +14,6 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// inode identifies a file of the backing.
-type inode struct{ dev, ino uint64 }
-
-func inodeOf(st *unix.Stat_t) inode { return inode{st.Dev, st.Ino} }
-
 // node is one inode the kernel knows, under the id it knows it by.
 type node struct {
 	id    uint64
@@ -40,6 +35,10 @@ type node struct {
 	// is closed, and its number may be another file's.
 	uses   atomic.Int64
 	closer *closer
+
+	// asked is when the volume's client was last made to ask for the names in the
+	// directory, in nanoseconds.
+	asked atomic.Int64
 
 	mappable atomic.Int64 // how many handles a mapping of which can be stored to
 	stalled  atomic.Int64 // how many writes wait for the session
@@ -185,14 +184,14 @@ func (t *nodes) find(i inode) *node {
 
 // learn returns the node for the file that fd was opened on as name in parent,
 // counting one lookup. It takes fd over.
-func (t *nodes) learn(parent *node, name string, fd int, st *unix.Stat_t) *node {
+func (t *nodes) learn(parent *node, name string, fd int, st *stat) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.learnLocked(dirName{parent, name}, fd, st, nil)
 }
 
 // learnLocked needs mu. A new node is one more of file, if that is not nil.
-func (t *nodes) learnLocked(d dirName, fd int, st *unix.Stat_t, file *held) *node {
+func (t *nodes) learnLocked(d dirName, fd int, st *stat, file *held) *node {
 	i := inodeOf(st)
 	n := t.byInode[i]
 	if n != nil && n.lost() {
@@ -221,7 +220,7 @@ func (t *nodes) learnLocked(d dirName, fd int, st *unix.Stat_t, file *held) *nod
 		last := dirName{n.parent, n.name}
 		switch {
 		case last.dir == nil || last.is(d):
-		case hasMoreNames(st):
+		case hasMoreNames(&st.Stat_t):
 			n.alias = last
 		default: // another mount has renamed it
 			n.moved = time.Now()
@@ -356,6 +355,13 @@ func (t *nodes) usable(n *node) bool {
 	t.retire(n)
 	t.mu.Unlock()
 	return false
+}
+
+// supplant retires a node whose number is another file's.
+func (t *nodes) supplant(n *node) {
+	t.mu.Lock()
+	t.retire(n)
+	t.mu.Unlock()
 }
 
 // retire needs nodes.mu. Whoever else has the file open there loses it too:

@@ -36,11 +36,8 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	flags := in.Flags
 	fd, err := f.openAs(&in.InHeader, n.fd, int(flags)&^dropped)
-	if err == unix.ESTALE { // another node has removed or replaced it
-		f.doubtNames(n)
-	}
 	if err != nil {
-		return errno(err)
+		return f.failed(n, err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -280,7 +277,7 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 	if err := unix.Fstat(file, &st); err != nil {
 		return errno(err), false
 	}
-	if inodeOf(&st) != n.inode {
+	if st.Dev != n.inode.dev || st.Ino != n.inode.ino {
 		return fuse.EBUSY, false
 	}
 	if flags&unix.O_TRUNC != 0 {

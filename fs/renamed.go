@@ -25,23 +25,37 @@ const enterTries = 10
 func (f *FS) enter(dir *node, name string, out *fuse.EntryOut) fuse.Status {
 	d := dirName{dir, name}
 	for range enterTries {
-		fd, st, err := lookAt(dir.fd, name)
+		fd, st, err := f.backing.look(d)
 		if err != nil {
 			return errno(err)
 		}
 		was := f.nodes.sighted(inodeOf(&st), d)
+		if was.node != nil && !st.certain && f.isGone(was.node) {
+			unix.Close(fd) // another file has its number
+			f.nodes.supplant(was.node)
+			continue
+		}
 		renamed := slices.ContainsFunc(was.names, func(o dirName) bool { return !f.isNamed(was.node, o) })
 		if was.names != nil && !renamed && !f.isNamed(was.node, d) {
 			unix.Close(fd) // it has the old name: it was renamed since we looked
 			continue
 		}
 		if n := f.nodes.learnAfter(was, renamed, d, fd, &st); n != nil {
-			n.reply(&st, out)
+			n.reply(&st.Stat_t, out)
 			return fuse.OK
 		}
 		unix.Close(fd)
 	}
 	return stale
+}
+
+// isGone reports whether the volume does not have a node's file any more.
+func (f *FS) isGone(n *node) bool {
+	if !n.enter() {
+		return true
+	}
+	defer n.leave()
+	return ask(n.fd, "") == unix.ESTALE
 }
 
 // sight is the node of a file, nil if there is none, and the names that the kernel
@@ -69,7 +83,7 @@ func (t *nodes) sightedLocked(i inode, d dirName) sight {
 
 // learnAfter is learn, if the kernel still has of the file what it had; else it
 // returns nil, and does not take fd over. renamed means that a name of that is gone.
-func (t *nodes) learnAfter(was sight, renamed bool, d dirName, fd int, st *unix.Stat_t) *node {
+func (t *nodes) learnAfter(was sight, renamed bool, d dirName, fd int, st *stat) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.sightedLocked(inodeOf(st), d)

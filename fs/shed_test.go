@@ -19,7 +19,7 @@ func crowd(t *testing.T, n int, pool *Pool) (*nodes, []*node) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		st := unix.Stat_t{Ino: uint64(i) + 2, Mode: unix.S_IFREG, Nlink: 1}
+		st := stat{Stat_t: unix.Stat_t{Ino: uint64(i) + 2, Mode: unix.S_IFREG, Nlink: 1}}
 		if i%10 == 0 {
 			st.Mode = unix.S_IFDIR
 		}

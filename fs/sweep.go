@@ -72,8 +72,8 @@ func (s *shedder) reused(d dirName) bool {
 		return true
 	}
 	defer d.dir.leave()
-	var st unix.Stat_t
-	switch unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW) {
+	var st stat // of a local file system: the number says all
+	switch unix.Fstatat(d.dir.fd, d.name, &st.Stat_t, unix.AT_SYMLINK_NOFOLLOW) {
 	case nil:
 		return s.nodes.find(inodeOf(&st)) != nil
 	case unix.ENOENT:

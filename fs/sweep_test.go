@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"golang.org/x/sys/unix"
 )
 
 // Only what was removed is swept: not what has a name or is open, no directory, nor
@@ -14,15 +13,15 @@ import (
 // kernel knows another file by.
 func TestSweep(t *testing.T) {
 	source := t.TempDir()
-	root, st, err := lookOnce(unix.AT_FDCWD, source)
+	b, err := openBacking(source)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodes := newNodes(root, inodeOf(&st), &Pool{limit: 1000})
+	nodes := newNodes(b.root, b.inode, &Pool{limit: 1000})
 	defer nodes.close()
 	at := func(name string) string { return source + "/" + name }
 	learn := func(name string) *node {
-		fd, st, err := lookOnce(root, name)
+		fd, st, err := b.lookOnce(b.root, name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +54,7 @@ func TestSweep(t *testing.T) {
 	learn("reused")
 
 	var pruned []uint64
-	s := &shedder{nodes: nodes, local: func(dev uint64) bool { return dev == st.Dev },
+	s := &shedder{nodes: nodes, local: func(dev uint64) bool { return dev == b.inode.dev },
 		prune: func(ids []uint64) fuse.Status { pruned = ids; return fuse.OK }}
 	s.sweep()
 	slices.Sort(pruned)

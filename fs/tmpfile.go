@@ -24,13 +24,13 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 	if err != nil {
 		return errno(err)
 	}
-	var st unix.Stat_t
 	path, hold := -1, (*lockmgr.Hold)(nil)
-	if err = unix.Fstat(fd, &st); err == nil {
+	st, err := f.backing.stat(fd)
+	if err == nil {
 		path, err = reopen(fd, unix.O_PATH)
 	}
 	if err == nil {
-		hold, err = f.lockInode(cancel, &in.InHeader, dir, &st)
+		hold, err = f.lockInode(cancel, &in.InHeader, dir, &st.Stat_t)
 	}
 	if err != nil {
 		f.nodes.closer.close(fd, path) // which frees the file
@@ -39,7 +39,7 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 	n := f.replyEntry(nil, "", path, &st, &out.EntryOut)
 	n.addHold(hold)
 	h := newHandle(n, fd, in.Flags, hold)
-	return f.reply(h, h.cacheFlags(in.Flags, &st), &out.OpenOut)
+	return f.reply(h, h.cacheFlags(in.Flags, &st.Stat_t), &out.OpenOut)
 }
 
 // lockInode tries to lock an inode that was made in dir.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -39,7 +40,7 @@ func serveCaching() {
 	fd, err := unix.Open(source, unix.O_PATH|unix.O_CLOEXEC, 0)
 	var server *fuse.Server
 	if err == nil {
-		c := &cachingFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), nodes: map[uint64]*cachedNode{fuse.FUSE_ROOT_ID: {fd: fd}}, dirs: make(map[uint64][]fuse.DirEntry)}
+		c := &cachingFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), nodes: map[uint64]*cachedNode{fuse.FUSE_ROOT_ID: {fd: fd}}, dirs: make(map[uint64][]fuse.DirEntry), reuse: os.Getenv(reuseEnv) != ""}
 		capabilities := uint64(fuse.CAP_ATOMIC_O_TRUNC)
 		if os.Getenv(writeBackEnv) != "" {
 			capabilities |= fuse.CAP_WRITEBACK_CACHE
@@ -74,6 +75,7 @@ type cachedNode struct {
 type cachingFS struct {
 	fuse.RawFileSystem // ENOSYS
 	server             *fuse.Server
+	reuse              bool
 
 	mu     sync.Mutex
 	nodes  map[uint64]*cachedNode
@@ -142,7 +144,7 @@ func (c *cachingFS) enter(dirID uint64, name string, out *fuse.EntryOut) fuse.St
 	out.NodeId = st.Ino
 	out.SetEntryTimeout(believes)
 	out.SetAttrTimeout(believes)
-	setAttrOf(&out.Attr, &st)
+	setAttrOf(&out.Attr, numbered(n.path(), st))
 	return fuse.OK
 }
 
@@ -168,7 +170,7 @@ func (c *cachingFS) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 		return fuse.ToStatus(err)
 	}
 	c.recheckNames(in.NodeId, n)
-	setAttrOf(&out.Attr, &st)
+	setAttrOf(&out.Attr, numbered(n.path(), st))
 	out.SetTimeout(believes)
 	return fuse.OK
 }
@@ -225,7 +227,7 @@ func (c *cachingFS) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 	if err == nil {
 		err = unix.Fstat(n.fd, &st)
 	}
-	setAttrOf(&out.Attr, &st)
+	setAttrOf(&out.Attr, numbered(n.path(), st))
 	out.SetTimeout(believes)
 	return fuse.ToStatus(err)
 }
@@ -236,6 +238,7 @@ func (c *cachingFS) make(in *fuse.InHeader, name string, out *fuse.EntryOut, do 
 	if err := do(dir.fd); err != nil {
 		return fuse.ToStatus(err)
 	}
+	c.reuseFor(dir, name)
 	_ = unix.Fchownat(dir.fd, name, int(in.Uid), int(in.Gid), unix.AT_SYMLINK_NOFOLLOW)
 	return c.enter(in.NodeId, name, out)
 }
@@ -273,8 +276,12 @@ func (c *cachingFS) Readlink(_ <-chan struct{}, in *fuse.InHeader) ([]byte, fuse
 func (c *cachingFS) remove(dir *cachedNode, name string, do func() error) fuse.Status {
 	var st unix.Stat_t
 	was := unix.Fstatat(dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	seen := numbered(dir.path()+"/"+name, st)
 	if err := do(); err != nil {
 		return fuse.ToStatus(err)
+	}
+	if was == nil {
+		c.free(seen)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -375,7 +382,11 @@ func (c *cachingFS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 func (c *cachingFS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) { unix.Close(int(in.Fh)) }
 
 func (c *cachingFS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	entries, err := os.ReadDir(c.node(in.NodeId).path())
+	n := c.node(in.NodeId)
+	if _, err := c.stat(n); err != nil {
+		return fuse.ToStatus(err)
+	}
+	entries, err := os.ReadDir(n.path())
 	if err != nil {
 		return fuse.ToStatus(err)
 	}
@@ -418,4 +429,41 @@ func (c *cachingFS) StatFs(_ <-chan struct{}, in *fuse.InHeader, out *fuse.Statf
 	err := unix.Fstatfs(c.node(in.NodeId).fd, &st)
 	*out = fuse.StatfsOut{Blocks: st.Blocks, Bfree: st.Bfree, Bavail: st.Bavail, Files: st.Files, Ffree: st.Ffree, Bsize: uint32(st.Bsize), NameLen: uint32(st.Namelen), Frsize: uint32(st.Frsize)}
 	return fuse.ToStatus(err)
+}
+
+// reuseEnv makes it give the number of the file that was removed last to the one that
+// is made next, as an NFS server does.
+const reuseEnv = "LOCKFS_TEST_REUSE"
+
+// number has the file's number in place of its inode's, freed that which is to be used
+// again, in the volume's root.
+const (
+	number = "trusted.lockfs-test.number"
+	freed  = "trusted.lockfs-test.freed"
+)
+
+// numbered is st as programs see it.
+func numbered(path string, st unix.Stat_t) *unix.Stat_t {
+	var buf [32]byte
+	if n, err := unix.Getxattr(path, number, buf[:]); err == nil {
+		st.Ino, _ = strconv.ParseUint(string(buf[:n]), 10, 64)
+	}
+	return &st
+}
+
+// free notes the number of a file that has lost its last name.
+func (c *cachingFS) free(was *unix.Stat_t) {
+	if c.reuse && (was.Nlink == 1 || was.Mode&unix.S_IFMT == unix.S_IFDIR) {
+		_ = unix.Setxattr(c.node(fuse.FUSE_ROOT_ID).path(), freed, strconv.AppendUint(nil, was.Ino, 10), 0)
+	}
+}
+
+// reuseFor gives a new file the number.
+func (c *cachingFS) reuseFor(dir *cachedNode, name string) {
+	root, buf := c.node(fuse.FUSE_ROOT_ID).path(), [32]byte{}
+	n, err := unix.Getxattr(root, freed, buf[:])
+	if !c.reuse || err != nil || unix.Removexattr(root, freed) != nil {
+		return
+	}
+	_ = unix.Setxattr(dir.path()+"/"+name, number, buf[:n], 0)
 }
