@@ -20,7 +20,8 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// syncAuto is fs.SyncClose on a network file system, else fs.SyncNever.
+// syncAuto is fs.SyncAlways on NFS, fs.SyncClose on another network file system, else
+// fs.SyncNever.
 const syncAuto fs.Sync = "auto"
 
 // mountOptions are the flags of 'lockfs mount'.
@@ -89,7 +90,7 @@ this machine only.`,
 	f.DurationVar(&o.suspendWait, "suspend-wait", 0, "how long writes wait for a lock service that does not answer, before EIO (default: the TTL)")
 	f.Var(&o.scope, "scope", "who shares a lock: "+o.scope.list()+"; auto is the pod of the caller, or its process outside of one")
 	f.BoolVar(&o.readLocks, "read-locks", false, "lock files that are open for read, too: shared by readers, excluding writers")
-	f.Var(&o.sync, "sync", "when written bytes must be on the volume: "+o.sync.list()+"; close is at close and whenever the lock service does not answer, auto is close on a network file system, else never")
+	f.Var(&o.sync, "sync", "when written bytes must be on the volume: "+o.sync.list()+"; close is at close and whenever the lock service does not answer, auto is always on NFS, close on another network file system, else never")
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users use the view")
 	f.BoolVar(&o.foreground, "foreground", true, "stay in the foreground: the only mode, a service manager does the rest")
 	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd even if SOURCE is on a network file system: nothing is locked against other machines")

@@ -46,7 +46,8 @@ const (
 	BackendKubernetes = "kubernetes"
 )
 
-// SyncAuto is fs.SyncClose on a network file system, else fs.SyncNever.
+// SyncAuto is fs.SyncAlways on NFS, fs.SyncClose on another network file system, else
+// fs.SyncNever.
 const SyncAuto = "auto"
 
 // Syncs are the words for when bytes have to be on the volume.

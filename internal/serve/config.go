@@ -50,8 +50,8 @@ type Config struct {
 	Wait, NameWait time.Duration
 	Scope          fs.Scope
 	ReadLocks      bool
-	// Sync; "" means fs.SyncClose if Source is on a network file system, else
-	// fs.SyncNever.
+	// Sync; "" means fs.SyncAlways if Source is on NFS, fs.SyncClose on another
+	// network file system, else fs.SyncNever.
 	Sync fs.Sync
 	// AcceptVolume serves a Source on which rules of docs/SEMANTICS.md do not hold.
 	AcceptVolume bool
@@ -95,6 +95,19 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 
 func refused(err error) error { return &RefusedError{err} }
 
+// syncFor is the default for a file system. What a daemon that was frozen has left to
+// the kernel's client of NFS, the client sends after the thaw, over what the next
+// holder wrote: the server knows of no lock by which it could refuse that.
+func syncFor(fstype string, network bool) fs.Sync {
+	switch {
+	case fstype == "nfs" || fstype == "nfs4":
+		return fs.SyncAlways
+	case network:
+		return fs.SyncClose
+	}
+	return fs.SyncNever
+}
+
 // prepare refuses what cannot work, before anything is started, clears what a
 // killed daemon has left at the mountpoint, and makes the paths absolute.
 func (c *Config) prepare() error {
@@ -102,9 +115,11 @@ func (c *Config) prepare() error {
 	if c.Source, err = mounts.CheckSource(c.Source); err != nil {
 		return refused(err)
 	}
-	if _, c.network, err = mounts.NetworkFS(c.Source); err != nil {
+	fstype, network, err := mounts.NetworkFS(c.Source)
+	if err != nil {
 		return err
 	}
+	c.network = network
 	if c.findings, err = netvolume.Look(c.Source, c.Embedded); err != nil {
 		return err
 	}
@@ -112,10 +127,7 @@ func (c *Config) prepare() error {
 		return &netvolume.RefusedError{Source: c.Source, Findings: broken}
 	}
 	if c.Sync == "" {
-		c.Sync = fs.SyncNever
-		if c.network {
-			c.Sync = fs.SyncClose
-		}
+		c.Sync = syncFor(fstype, network)
 	}
 	if c.Scope == "" {
 		c.Scope = fs.ScopeAuto
