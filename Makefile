@@ -4,7 +4,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 IMAGE       ?= ghcr.io/lockfs/lockfs:latest
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: build image demo test cluster-test bench bench-fs bench-locks deps apiserver lint
+.PHONY: build image demo test cluster-test volume-test bench bench-fs bench-locks deps apiserver lint
 
 # The program is one static binary.
 build:
@@ -28,6 +28,10 @@ test: deps apiserver lint
 # once, into $$KUBELAB_BIN.
 cluster-test:
 	scripts/cluster-test.sh full
+
+# Real network volumes, with a server and two clients each: as root, some ten minutes.
+volume-test:
+	scripts/volume-test.sh all
 
 # What lockfs costs: docs/PERFORMANCE.md. Flags are those of one: make bench-locks BENCH='-rows handoff -rounds 3'.
 bench: bench-fs bench-locks

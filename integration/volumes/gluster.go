@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+)
+
+// gluster is a volume of one brick and two clients of GlusterFS.
+func gluster(l *lab) (clients []string, err error) {
+	if err := l.inPlaceOf("/var/lib/glusterd", "/var/log/glusterfs"); err != nil {
+		return nil, err
+	}
+	glusterd, err := l.start("glusterd", "glusterd", "-N", "--log-file", l.path("glusterd.txt"))
+	if err != nil {
+		return nil, err
+	}
+	cli := func(args ...string) error {
+		return l.run("gluster", append([]string{"--mode=script"}, args...)...)
+	}
+	if err := l.until("glusterd answers", func() bool { return cli("pool", "list") == nil }, glusterd); err != nil {
+		return nil, err
+	}
+	settings := [][]string{{"volume", "create", "v", address + ":" + l.mkdir("brick/v"), "force"}}
+	if l.recommended() {
+		settings = append(settings,
+			[]string{"volume", "set", "v", "performance.quick-read", "off"},
+			[]string{"volume", "set", "v", "performance.stat-prefetch", "off"})
+	}
+	settings = append(settings, []string{"volume", "start", "v"})
+	for _, s := range settings {
+		if err := cli(s...); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range []string{"a", "b"} {
+		dir := l.mkdir("client-" + name)
+		args := []string{"glusterfs", "-N", "--volfile-server", address, "--volfile-id", "v", "--log-file", l.path("client-" + name + ".txt")}
+		if l.recommended() {
+			args = append(args, "--direct-io-mode=enable", "--attribute-timeout=0", "--entry-timeout=0", "--negative-timeout=0")
+		}
+		client, err := l.start("client-"+name, append(args, dir)...)
+		if err != nil {
+			return nil, err
+		}
+		if err := l.until("the client is mounted", func() bool { return isMounted(dir) }, client); err != nil {
+			return nil, err
+		}
+		l.client(len(clients), client, dir)
+		clients = append(clients, dir)
+	}
+	brick := func() (string, error) {
+		out, err := exec.Command("pgrep", "-x", "glusterfsd").Output()
+		if err != nil {
+			return "", fmt.Errorf("no brick: %w", err)
+		}
+		return strings.TrimSpace(string(out)), nil
+	}
+	for name, signal := range map[string]string{"freeze server": "-STOP", "thaw server": "-CONT", "kill server": "-KILL"} {
+		l.fault(name, func() (string, error) {
+			pid, err := brick()
+			if err != nil {
+				return "", err
+			}
+			return "", l.run("kill", signal, pid)
+		})
+	}
+	l.fault("start server", func() (string, error) { return "", cli("volume", "start", "v", "force") })
+	return clients, nil
+}

@@ -1,0 +1,135 @@
+// Command volumes runs the suite of network volumes, TestVolume of ./integration, on
+// real ones: it brings up a server and two separate clients of each kind, and takes
+// all of it down again.
+//
+//	go run ./integration/volumes [-run PATTERN] [-options default|recommended] [-keep] KIND...
+//
+// A volume stands in namespaces of its own:
+//
+//	volumes (outside)      builds lockfs and the tests, installs what a kind needs
+//	  └ init (inside)      reaps, and at the end kills what still runs
+//	      └ lab (inside)   server, clients, and the tests
+//
+// The PID namespace is the host's: lockfs knows its callers there alone.
+// Inside, /tmp, /dev/shm and /run are its own and in memory, and so is the network,
+// where the machine has the address 10.77.0.1. So nothing is left, however a run ends.
+//
+// The tests make faults by asking the lab, see lab.fault.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+)
+
+// kind is a kind of volume.
+type kind struct {
+	programs []string // that it needs
+	packages []string // of Debian, that have them
+	prepare  func() error
+	// up brings the volume up and returns where its clients have it mounted.
+	up func(l *lab) (clients []string, err error)
+}
+
+var kinds = map[string]kind{
+	"disk": {up: disk},
+	"gluster": {
+		programs: []string{"glusterd", "glusterfs"},
+		packages: []string{"glusterfs-server", "glusterfs-client"},
+		up:       gluster,
+	},
+}
+
+// Options of a volume's clients and server.
+const (
+	optionsDefault     = "default"
+	optionsRecommended = "recommended"
+)
+
+// config is what a run is asked for. It goes to the lab as JSON.
+type config struct {
+	Kind    string
+	Run     string // pattern of tests
+	Options string
+	Keep    bool
+	Verbose bool
+	Count   int
+
+	Tests   string   // the test binary
+	Program string   // lockfs
+	Repo    string   // the module's directory
+	Args    []string // what to run in place of the tests
+}
+
+// errSkip is of a volume that cannot be had here.
+var errSkip = errors.New("skipped")
+
+func main() {
+	switch os.Getenv(stageEnv) {
+	case "init":
+		os.Exit(serveInit())
+	case "lab":
+		os.Exit(serveLab())
+	}
+	var c config
+	flag.StringVar(&c.Run, "run", "", "run only tests of TestVolume that match `pattern`")
+	flag.StringVar(&c.Options, "options", optionsRecommended, "of the volume: default or recommended")
+	flag.BoolVar(&c.Keep, "keep", false, "leave the volume up until SIGINT, and say how to enter it")
+	flag.BoolVar(&c.Verbose, "v", false, "the tests' own -v")
+	flag.IntVar(&c.Count, "count", 1, "run the tests `n` times")
+	command := flag.String("command", "", "run a shell command in place of the tests; $LOCKFS and $LOCKFS_TEST_VOLUME are set")
+	flag.Parse()
+	names := flag.Args()
+	all := slices.Sorted(maps.Keys(kinds))
+	if len(names) == 0 || c.Options != optionsDefault && c.Options != optionsRecommended {
+		fmt.Fprintln(os.Stderr, "usage: volumes [flags] KIND...\nkinds:", strings.Join(all, ", "))
+		flag.PrintDefaults()
+		os.Exit(2)
+	}
+	if *command != "" {
+		c.Args = []string{"sh", "-c", *command}
+	}
+	dir, err := os.MkdirTemp("", "lockfs-volumes")
+	if err == nil {
+		err = c.build(dir)
+	}
+	status := 1
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "volumes:", err)
+	} else {
+		status = runKinds(c, names)
+	}
+	os.RemoveAll(dir)
+	os.Exit(status)
+}
+
+// runKinds runs one kind after the other, and returns the status for all: 1 if one failed.
+func runKinds(c config, names []string) (status int) {
+	for _, name := range names {
+		k, ok := kinds[name]
+		if !ok {
+			fmt.Fprintf(os.Stderr, "volumes: no kind %q\n", name)
+			return 2
+		}
+		c.Kind = name
+		err := outside(c, k)
+		switch {
+		case errors.Is(err, errSkip):
+			fmt.Printf("=== %s (%s): %v\n", name, c.Options, err)
+		case errors.Is(err, errSignal):
+			fmt.Println(err)
+			return 1
+		case err != nil:
+			fmt.Printf("=== %s (%s): FAIL: %v\n", name, c.Options, err)
+			status = 1
+		default:
+			fmt.Printf("=== %s (%s): ok\n", name, c.Options)
+		}
+	}
+	return status
+}

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The suite on network volumes: volume-test.sh short (one volume, under 2 minutes) | all
+set -euo pipefail
+cd "$(dirname "$0")/.."
+volumes() { go run ./integration/volumes "$@"; }
+case ${1:?usage: volume-test.sh short|all} in
+short)
+	volumes -run '^(TestManyWritersOnTwoMounts|TestReaderSeesTheLastWriter|TestHolderReplacesItsFile)$' gluster
+	;;
+all)
+	volumes disk gluster
+	;;
+esac
