@@ -432,7 +432,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		sent := time.Now()
 		grants, err := sess.backend.Acquire(ctx, *req)
 		if err == nil || !r.Queue { // one that queues may have been answered long ago
-			m.outage.note(sent, r.trying.ended(err))
+			m.outage.note(sent, r.trying.outcome(err))
 		}
 		if err == nil {
 			return sess, grants, nil // which ask is done with

@@ -127,5 +127,23 @@ func (t *trying) ended(err error) error {
 	if c := (*ContendedError)(nil); errors.As(err, &c) {
 		return &ContendedError{Key: c.Key, Holder: c.Holder, Err: context.DeadlineExceeded}
 	}
+	if t.held { // the service has answered; it was asked again when the wait was over
+		return fmt.Errorf("%w: %w", ErrContended, context.DeadlineExceeded)
+	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, context.DeadlineExceeded)
+}
+
+// outcome returns err as what it says of the service: the patience for a holder that
+// ends while the service is asked is no outage, and no answer.
+func (t *trying) outcome(err error) error {
+	if t == nil {
+		return err
+	}
+	t.mu.Lock()
+	held := t.held
+	t.mu.Unlock()
+	if held {
+		return err
+	}
+	return t.ended(err)
 }

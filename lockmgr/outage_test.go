@@ -141,3 +141,44 @@ func TestOneLostRequestIsNoOutage(t *testing.T) {
 		}
 	})
 }
+
+// half answers that the file 'held' is another's, and nothing from then on; about other
+// files nothing at all.
+type half struct{ lockmgr.Session }
+
+func (s half) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
+	if req.Keys[0] == file("held") {
+		req.Waits()
+	}
+	<-ctx.Done()
+	return nil, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+}
+
+type halves struct{ *tap }
+
+func (b halves) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
+	s, err := b.tap.OpenSession(ctx, info, ttl)
+	return half{s}, err
+}
+
+// The wait for a holder that ends while the service is asked once more is one for a
+// holder, and no outage.
+func TestWaitForAHolderEndsWhileItIsAsked(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		m, _ := f.manager(func(cfg *lockmgr.Config) { cfg.Backend = halves{f.svc} })
+		for _, w := range []struct {
+			path string
+			err  error
+			took time.Duration
+		}{{"held", lockmgr.ErrContended, time.Second}, {"lost", lockmgr.ErrUnavailable, 5 * time.Second}} {
+			start := time.Now()
+			_, err := m.Acquire(f.t.Context(), try("a", file(w.path)))
+			if took := time.Since(start); !errors.Is(err, w.err) || errors.Is(err, context.Canceled) || took != w.took {
+				f.t.Errorf("%s after %v: %v", w.path, took, err)
+			}
+		}
+		if err := m.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+	})
+}
