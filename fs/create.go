@@ -44,25 +44,21 @@ type creation struct {
 
 func (c *creation) run(cancel <-chan struct{}, out *fuse.CreateOut) fuse.Status {
 	for range createTries {
-		path, err := c.fs.nodes.pathIn(c.dir, c.name)
+		at, err := c.fs.nodes.path(c.dir)
 		if err != nil {
 			if !c.fs.mend(c.dir) {
 				return errno(err)
 			}
 			continue
 		}
-		key, err := lockmgr.FileKey(path)
-		if err != nil {
-			return errno(err)
-		}
-		s := c.create(cancel, key, out)
+		s := c.create(cancel, at, out)
 		switch {
 		case s == exists && c.in.Flags&unix.O_EXCL == 0:
 			if c.visit.maySend() {
 				return stale
 			}
 			// It has been sent to look, and did not find what is here again.
-		case s == stale && c.fs.mend(c.dir):
+		case s == stale && c.fs.mendSince(c.dir, at):
 			// Its directory had moved.
 		default:
 			return s
@@ -71,9 +67,14 @@ func (c *creation) run(cancel <-chan struct{}, out *fuse.CreateOut) fuse.Status 
 	return fuse.EBUSY
 }
 
-// create answers EEXIST for a file that is there.
-func (c *creation) create(cancel <-chan struct{}, key lockmgr.Key, out *fuse.CreateOut) fuse.Status {
+// create makes the file if its directory is at the path at. It answers EEXIST for a
+// file that is there, and ESTALE if the directory is not.
+func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut) fuse.Status {
 	f, in, dir, name := c.fs, c.in, c.dir, c.name
+	key, err := lockmgr.FileKey(join(at, name))
+	if err != nil {
+		return errno(err)
+	}
 	if isThere(dir, name) {
 		return exists
 	}
@@ -93,14 +94,14 @@ func (c *creation) create(cancel <-chan struct{}, key lockmgr.Key, out *fuse.Cre
 			hold.Release()
 		}
 	}()
-	if err := f.proveDir(dir); err != nil {
+	if err := f.proveDir(dir, at); err != nil {
 		return errno(err)
 	}
 	if err := hold.Check(); err != nil {
 		return errno(err)
 	}
 	var fd int
-	err := f.asForMode(in.Mode)(&in.InHeader, in.Umask, func() (err error) {
+	err = f.asForMode(in.Mode)(&in.InHeader, in.Umask, func() (err error) {
 		fd, err = unix.Openat(dir.fd, name, int(in.Flags)&^dropped|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
 		return err
 	})

@@ -28,14 +28,11 @@ func (f *FS) prove(n *node, path string) (fd int, st stat, err error) {
 	return fd, st, nil
 }
 
-// proveDir proves that a directory is where the names it was looked up by lead.
-func (f *FS) proveDir(dir *node) error {
+// proveDir proves that a directory is at path: the very one of the lock that was
+// taken for a name in it. Its node may be known by another meanwhile.
+func (f *FS) proveDir(dir *node, path string) error {
 	if dir.id == rootID && f.backing.local {
 		return nil
-	}
-	path, err := f.nodes.path(dir)
-	if err != nil {
-		return err
 	}
 	fd, _, err := f.prove(dir, path)
 	if err != nil {
@@ -48,7 +45,21 @@ func (f *FS) proveDir(dir *node) error {
 // had. A program may stand in it, and name files from there for ever without
 // looking up anything above.
 func (f *FS) mend(dir *node) bool {
-	return dir.id != rootID && f.proveDir(dir) == unix.ESTALE && f.relocate(dir) == nil
+	if dir.id == rootID {
+		return false
+	}
+	path, err := f.nodes.path(dir)
+	if err == nil {
+		err = f.proveDir(dir, path)
+	}
+	return err == unix.ESTALE && f.relocate(dir) == nil
+}
+
+// mendSince is mend for a directory that was taken to be at path; another request
+// may have mended it since.
+func (f *FS) mendSince(dir *node, path string) bool {
+	now, err := f.nodes.path(dir)
+	return err == nil && now != path || f.mend(dir)
 }
 
 // failed is errno for what was asked of a node. If the volume does not have the file
@@ -198,13 +209,21 @@ func (f *FS) lockNames(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.K
 // lockNamesAnd also locks the inode of linked, unless that is nil.
 func (f *FS) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName) (*nameLock, fuse.Status) {
 	for range mendTries {
-		l, s := f.lockNamesOnce(cancel, in, kind, linked, names)
+		paths, s := f.dirPaths(names)
+		var l *nameLock
+		if s.Ok() {
+			l, s = f.lockNamesOnce(cancel, in, kind, linked, names, paths)
+		}
 		if s != stale {
 			return l, s
 		}
 		mended := false
 		for _, d := range names {
-			mended = f.mend(d.dir) || mended
+			if path, ok := paths[d.dir]; ok {
+				mended = f.mendSince(d.dir, path) || mended
+			} else {
+				mended = f.mend(d.dir) || mended
+			}
 		}
 		if !mended {
 			break
@@ -213,16 +232,33 @@ func (f *FS) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmg
 	return nil, stale
 }
 
-func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName) (*nameLock, fuse.Status) {
+// dirPaths returns where the directories of names are believed to be, each asked for
+// once: what is locked by it has to be what is proved. On ESTALE some are missing.
+func (f *FS) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
+	paths := make(map[*node]string, len(names))
+	s := fuse.OK
+	for _, d := range names {
+		if _, ok := paths[d.dir]; ok {
+			continue
+		}
+		path, err := f.nodes.path(d.dir)
+		if err != nil {
+			s = errno(err)
+			continue
+		}
+		paths[d.dir] = path
+	}
+	return paths, s
+}
+
+// lockNamesOnce is lockNamesAnd of names in directories that are taken to be at dirs.
+func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName, dirs map[*node]string) (*nameLock, fuse.Status) {
 	l := &nameLock{names: names}
 	for _, d := range names {
 		if f.hidden(d.dir, d.name) {
 			return nil, fuse.EPERM
 		}
-		path, err := f.nodes.pathIn(d.dir, d.name)
-		if err != nil {
-			return nil, errno(err)
-		}
+		path := join(dirs[d.dir], d.name)
 		if f.readOnly(path) {
 			return nil, fuse.EROFS
 		}
@@ -245,18 +281,10 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 	if l.hold, s = f.try(cancel, in, f.scopeAt(l.keys[0].Path), f.toLock(l.keys)...); !s.Ok() {
 		return nil, s
 	}
-	for i, d := range names {
-		if i > 0 && d.dir == names[0].dir {
-			continue
-		}
-		if err := f.proveDir(d.dir); err != nil {
+	for dir, path := range dirs {
+		if err := f.proveDir(dir, path); err != nil {
 			l.hold.Release()
 			return nil, errno(err)
-		}
-		// The path that was proved has to be the one that was locked.
-		if path, err := f.nodes.pathIn(d.dir, d.name); err != nil || path != l.keys[i].Path {
-			l.hold.Release()
-			return nil, stale
 		}
 	}
 	// As they are now: what a holder before us linked is another's too.

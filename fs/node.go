@@ -406,8 +406,13 @@ func (t *nodes) path(n *node) (string, error) {
 // pathIn returns the path of a name in a directory. It fails as path does.
 func (t *nodes) pathIn(dir *node, name string) (string, error) {
 	p, err := t.path(dir)
-	if p != "" {
-		return p + "/" + name, err
+	return join(p, name), err
+}
+
+// join returns the path of a name in the directory at dir.
+func join(dir, name string) string {
+	if dir == "" {
+		return name
 	}
-	return name, err
+	return dir + "/" + name
 }
