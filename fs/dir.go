@@ -41,6 +41,18 @@ func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if n == nil {
 		return stale
 	}
+	v := f.visits.come(in.Pid, in.NodeId)
+	s := f.openDir(n, &v, in, out)
+	f.visits.leave(v, s)
+	return s
+}
+
+// openDir opens what has the name, as opening.read does. Who does not look when he is
+// sent stands in the directory, or has a descriptor of it: it is listed wherever it is.
+func (f *FS) openDir(n *node, v *visit, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	if f.lostName(n) && v.maySend() {
+		return stale
+	}
 	fd, err := f.openAs(&in.InHeader, n.fd, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return f.failed(n, err)

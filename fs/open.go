@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"slices"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -145,18 +146,29 @@ func (o *opening) mendAbove() bool {
 // had the name after the program called.
 func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 	f, n := o.fs, o.node
-	misled := false
-	for _, d := range f.nodes.names(n) {
-		if !f.isNamed(n, d) {
-			misled = true
-			f.nodes.unname(n, d)
-		}
-	}
-	if misled && o.visit.maySend() {
+	if f.lostName(n) && o.visit.maySend() {
 		return stale
 	}
 	f.noteRead(n)
 	return f.openToRead(n, o.in, out)
+}
+
+// lostName reports whether a name that the kernel may mean by n is not n's any more.
+func (f *FS) lostName(n *node) bool {
+	lost := false
+	names := f.nodes.names(n)
+	for _, d := range f.nodes.believed(n) { // n may be known by where it is now
+		if !slices.ContainsFunc(names, d.is) {
+			names = append(names, d)
+		}
+	}
+	for _, d := range names {
+		if !f.isNamed(n, d) {
+			lost = true
+			f.nodes.unname(n, d)
+		}
+	}
+	return lost
 }
 
 // openAt opens the file as path. moved means that the file is not there, and

@@ -103,6 +103,23 @@ func answer(c call, maps map[int][]byte) (r result) {
 	return r
 }
 
+// listed opens and reads a directory.
+func listed(path string) (names string, err error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	dir := os.NewFile(uintptr(fd), path)
+	defer dir.Close()
+	all, err := dir.Readdirnames(-1)
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		err = errno
+	}
+	slices.Sort(all)
+	return strings.Join(all, " "), err
+}
+
 func perform(c call, r *result, maps map[int][]byte) (err error) {
 	switch c.Op {
 	case "open":
@@ -166,6 +183,8 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		err = unix.Mkdir(c.Path, uint32(mode))
 	case "rmdir":
 		err = unix.Rmdir(c.Path)
+	case "list": // Data is the names in the directory Path
+		r.Data, err = listed(c.Path)
 	case "mode": // N is the mode of Path
 		var st unix.Stat_t
 		err = unix.Lstat(c.Path, &st)

@@ -320,3 +320,86 @@ func TestDirectoryPutAwayUnderAProgram(t *testing.T) {
 		}
 	}
 }
+
+// A directory that another mount has removed, renamed or replaced is not listed in
+// place of what has its name, though the kernel remembers it.
+func TestDirectorySupplanted(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		makes func(v *volume, b *mount, two *agent)
+		errno unix.Errno
+	}{
+		{"a new directory", func(v *volume, b *mount, two *agent) {
+			two.must(call{Op: "mkdir", Path: b.path("d")})
+			v.write("d/new", "")
+		}, 0},
+		{"a file", func(v *volume, b *mount, two *agent) {
+			two.must(call{Op: "close", FD: two.open(b.path("d"), wronly|create)})
+		}, unix.ENOTDIR},
+		{"nothing", func(*volume, *mount, *agent) {}, unix.ENOENT},
+	} {
+		for _, away := range []string{"removed", "renamed", "renamed, and seen there", "renamed, and used by who stands there"} {
+			t.Run(c.what+" where one was "+away, func(t *testing.T) {
+				v := newVolume(t)
+				v.inMemory()
+				a, b := v.mount("a"), v.mount("b")
+				one, two, three := newAgent(t), newAgent(t), newAgent(t)
+				two.must(call{Op: "mkdir", Path: b.path("d")})
+				v.write("d/old", "")
+				three.must(call{Op: "chdir", Path: a.path("d")})
+				one.lists(a.path("d"), "old")
+				if away == "removed" {
+					two.must(call{Op: "unlink", Path: b.path("d/old")})
+					two.must(call{Op: "rmdir", Path: b.path("d")})
+				} else {
+					two.must(call{Op: "rename", Path: b.path("d"), Path2: b.path("e")})
+				}
+				c.makes(v, b, two)
+				if away == "renamed, and used by who stands there" && !v.cached {
+					three.must(call{Op: "close", FD: three.open("old", wronly)})
+				}
+				if away == "renamed, and seen there" {
+					three.lists(a.path("e"), "old")
+				}
+				if c.errno != 0 {
+					one.fails(call{Op: "list", Path: a.path("d")}, c.errno)
+				} else {
+					one.lists(a.path("d"), "new")
+				}
+			})
+		}
+	}
+}
+
+// Who stands in a directory that another mount has moved lists it, whatever has its
+// former name.
+func TestMovedDirectoryIsListed(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	a, b := v.mount("a"), v.mount("b")
+	one, two := newAgent(t), newAgent(t)
+	two.must(call{Op: "mkdir", Path: b.path("d")})
+	v.write("d/f", "")
+	one.must(call{Op: "chdir", Path: a.path("d")})
+	two.must(call{Op: "rename", Path: b.path("d"), Path2: b.path("e")})
+	v.write("d", "a file")
+	for range 3 {
+		one.lists(".", "f")
+	}
+	one.lists(a.path("e"), "f")
+	one.lists(".", "f")
+	if !v.cached { // else the client does not know where it is
+		one.must(call{Op: "close", FD: one.open("f", wronly)})
+	}
+	one.lists(".", "f")
+	one.fails(call{Op: "list", Path: a.path("d")}, unix.ENOTDIR)
+	one.lists(".", "f")
+}
+
+// lists has the agent list a directory.
+func (a *agent) lists(path, want string) {
+	a.t.Helper()
+	if r := a.do(call{Op: "list", Path: path}); r.Errno != 0 || r.Data != want {
+		a.t.Errorf("%s lists %q, %v; want %q", path, r.Data, r.Err(), want)
+	}
+}
