@@ -46,7 +46,10 @@ func (f *FS) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) fuse
 		return stale
 	}
 	var stx unix.Statx_t
-	if err := unix.Statx(n.fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &stx); err != nil {
+	err := f.with(n, func(fd int) error {
+		return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &stx)
+	})
+	if err != nil {
 		return f.failed(n, err)
 	}
 	n.tell(&unix.Stat_t{Size: int64(stx.Size), Mtim: unix.Timespec{Sec: stx.Mtime.Sec, Nsec: int64(stx.Mtime.Nsec)}})
@@ -57,7 +60,7 @@ func (f *FS) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) fuse
 
 func (f *FS) replyAttr(n *node, out *fuse.AttrOut) fuse.Status {
 	var st unix.Stat_t
-	if err := unix.Fstat(n.fd, &st); err != nil {
+	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
 		return f.failed(n, err)
 	}
 	n.tell(&st)

@@ -18,6 +18,9 @@ type backing struct {
 	local bool // no other machine can write to its file system
 	// overlaid: it is an overlay, where the first write to a file changes its handle.
 	overlaid bool
+	// renamesRemoved: its client keeps a file that is removed while somebody has a
+	// descriptor of it, under another name. See letgo.go.
+	renamesRemoved bool
 }
 
 func openBacking(source string) (backing, error) {
@@ -31,7 +34,7 @@ func openBacking(source string) (backing, error) {
 		unix.Close(fd)
 		return backing{}, fmt.Errorf("stat %s: %w", source, err)
 	}
-	b := backing{root: fd, inode: inode{dev: st.Dev}, overlaid: fs.Type == unix.OVERLAYFS_SUPER_MAGIC}
+	b := backing{root: fd, inode: inode{dev: st.Dev}, overlaid: fs.Type == unix.OVERLAYFS_SUPER_MAGIC, renamesRemoved: fs.Type == unix.NFS_SUPER_MAGIC}
 	switch fs.Type {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC:
 		b.local = true

@@ -151,6 +151,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	}
 	// Files are made with the caller's umask, and ours is not to be added.
 	unix.Umask(0)
+	f.nodes.letsGo = source.renamesRemoved
 	server, err := fuse.NewServer(counting{f}, mountpoint, f.options(cfg))
 	if err != nil {
 		f.nodes.close()
@@ -232,17 +233,20 @@ func (f *FS) currentPath(n *node) (string, error) {
 	}
 	defer n.leave()
 	var st unix.Stat_t
-	if err := unix.Fstat(n.fd, &st); err != nil {
+	var path string
+	err := f.with(n, func(fd int) (err error) {
+		if err = unix.Fstat(fd, &st); err == nil {
+			path, err = os.Readlink(procPath(fd))
+		}
+		return err
+	})
+	if err != nil {
 		return "", err
 	}
 	if st.Nlink == 0 {
 		return "", unix.ESTALE // the path it had, with a suffix, may be another's
 	}
 	root, err := os.Readlink(procPath(f.backing.root))
-	if err != nil {
-		return "", err
-	}
-	path, err := os.Readlink(procPath(n.fd))
 	if err != nil {
 		return "", err
 	}

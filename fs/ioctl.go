@@ -48,14 +48,18 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fu
 	if len(arg) != size {
 		return fuse.EINVAL
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(n.fd, &st); err != nil {
-		return errno(err)
-	}
-	if t := st.Mode & unix.S_IFMT; t != unix.S_IFREG && t != unix.S_IFDIR {
-		return fuse.Status(unix.ENOTTY) // unopened: a device does things when it is
-	}
-	fd, err := reopen(n.fd, unix.O_RDONLY)
+	fd := -1
+	err := f.with(n, func(path int) (err error) {
+		var st unix.Stat_t
+		if err = unix.Fstat(path, &st); err != nil {
+			return err
+		}
+		if t := st.Mode & unix.S_IFMT; t != unix.S_IFREG && t != unix.S_IFDIR {
+			return unix.ENOTTY // unopened: a device does things when it is
+		}
+		fd, err = reopen(path, unix.O_RDONLY)
+		return err
+	})
 	if err != nil {
 		return errno(err)
 	}

@@ -62,7 +62,7 @@ func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 // than one.
 func (f *FS) severalNames(n *node) bool {
 	var st unix.Stat_t
-	return unix.Fstat(n.fd, &st) == nil && (hasMoreNames(&st) || len(f.nodes.names(n)) > 1)
+	return f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }) == nil && (hasMoreNames(&st) || len(f.nodes.names(n)) > 1)
 }
 
 // covers reports whether a hold has all of keys.
@@ -99,7 +99,7 @@ func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node) ([]lock
 		return links, nil
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(linked.fd, &st); err != nil {
+	if err := f.with(linked, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
 		return nil, err
 	}
 	return links, add(keys[0].Path, &st)

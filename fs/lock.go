@@ -119,7 +119,7 @@ func (l *nodeLock) close() {
 // it does. l.hold is nil if they were not granted; with another error l.fd is void.
 func (f *FS) lockFile(n *node, path string, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
 	var st stat
-	if err := unix.Fstat(n.fd, &st.Stat_t); err != nil {
+	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st.Stat_t) }); err != nil {
 		return nodeLock{}, f.failed(n, err), nil
 	}
 	for {

@@ -60,7 +60,11 @@ func (f *FS) Readlink(_ <-chan struct{}, in *fuse.InHeader) ([]byte, fuse.Status
 		return nil, stale
 	}
 	buf := make([]byte, unix.PathMax)
-	size, err := unix.Readlinkat(n.fd, "", buf)
+	size := 0
+	err := f.with(n, func(fd int) (err error) {
+		size, err = unix.Readlinkat(fd, "", buf)
+		return err
+	})
 	if err != nil {
 		return nil, f.failed(n, err)
 	}
@@ -74,7 +78,7 @@ func (f *FS) StatFs(_ <-chan struct{}, in *fuse.InHeader, out *fuse.StatfsOut) f
 		return stale
 	}
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(n.fd, &st); err != nil {
+	if err := f.with(n, func(fd int) error { return unix.Fstatfs(fd, &st) }); err != nil {
 		return errno(err)
 	}
 	*out = fuse.StatfsOut{

@@ -64,7 +64,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 		return stale
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(n.fd, &st); err != nil {
+	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
 		return errno(err)
 	}
 	if f.nodes.isFormer(n) || st.Nlink == 0 && f.replaced(n) {
@@ -103,9 +103,15 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 			file.share(l.hold, k)
 		}
 	}
-	s = f.changeNames(&in.InHeader, l, func() error {
-		return unix.Linkat(unix.AT_FDCWD, procPath(n.fd), dir.fd, name, unix.AT_SYMLINK_FOLLOW)
-	}, fate{file: file, gets: l.name(0)})
+	err := f.with(n, func(fd int) error {
+		s = f.changeNames(&in.InHeader, l, func() error {
+			return unix.Linkat(unix.AT_FDCWD, procPath(fd), dir.fd, name, unix.AT_SYMLINK_FOLLOW)
+		}, fate{file: file, gets: l.name(0)})
+		return nil
+	})
+	if err != nil {
+		return errno(err)
+	}
 	if !s.Ok() {
 		return s
 	}
@@ -159,8 +165,10 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	if err != nil && err != unix.ENOENT {
 		return errno(err)
 	}
-	if err == nil {
-		defer unix.Close(dst)
+	if err == nil && f.backing.renamesRemoved {
+		unix.Close(dst)
+	} else if err == nil {
+		defer unix.Close(dst) // so that its number is no other file's
 	}
 	if kind != kindOf(from, to) {
 		return stale // a directory took a file's place, or the other way round

@@ -37,6 +37,11 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 			widened[i] = t.file.share(l.hold, t.gets.key)
 		}
 	}
+	for _, t := range fates {
+		if t.file != nil && t.gets == nil {
+			f.letGo(t.file)
+		}
+	}
 	over := true // what is not made now will not be
 	s := f.guarded(l.hold, func() error {
 		err := f.as(in, 0, call)

@@ -18,8 +18,12 @@ import (
 type node struct {
 	id    uint64
 	inode inode
-	fd    int // O_PATH; see enter
+	fd    int // O_PATH; see enter, and of files FS.with
 	dir   bool
+	// certain: its file is found again for sure by its inode.
+	certain bool
+	// descriptor is held by those who use fd, where it may be let go.
+	descriptor sync.RWMutex
 
 	// GUARDED_BY(nodes.mu)
 	lookups uint64
@@ -86,7 +90,7 @@ func (n *node) enter() bool {
 // leave ends a use.
 func (n *node) leave() {
 	if n.uses.Add(-1) == 0 {
-		n.closer.close(n.fd)
+		n.closer.close(n.fd) // or nothing, if it was let go
 	}
 }
 
@@ -143,6 +147,7 @@ type nodes struct {
 	pool   *Pool        // which has joined it
 	closer closer
 	crowd  chan struct{} // receives when some of them are to be shed
+	letsGo bool          // a file's descriptor is closed before the file loses a name
 }
 
 const rootID = 1
@@ -204,7 +209,7 @@ func (t *nodes) learnLocked(d dirName, fd int, st *stat, file *held) *node {
 		if file == nil {
 			file = new(held)
 		}
-		n = &node{id: t.nextID, inode: i, fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, held: file}
+		n = &node{id: t.nextID, inode: i, fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, certain: st.certain, held: file}
 		n.uses.Store(1)
 		n.closer = &t.closer
 		t.nextID++

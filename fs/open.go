@@ -36,7 +36,11 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 
 func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	flags := in.Flags
-	fd, err := f.openAs(&in.InHeader, n.fd, int(flags)&^dropped)
+	fd := -1
+	err := f.with(n, func(path int) (err error) {
+		fd, err = f.openAs(&in.InHeader, path, int(flags)&^dropped)
+		return err
+	})
 	if err != nil {
 		return f.failed(n, err)
 	}

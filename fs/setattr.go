@@ -53,7 +53,9 @@ func (f *FS) setOwner(n *node, in *fuse.SetAttrIn) error {
 		return nil
 	}
 	// It clears set-id bits.
-	err := f.asExactly(&in.InHeader, 0, func() error { return unix.Fchownat(n.fd, "", uid, gid, unix.AT_EMPTY_PATH) })
+	err := f.with(n, func(fd int) error {
+		return f.asExactly(&in.InHeader, 0, func() error { return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH) })
+	})
 	if nothing && err == unix.EPERM {
 		// A request for nothing is a chown of nothing, which only the owner's
 		// clears set-id bits, or comes before anybody's write, which does it itself.
@@ -63,7 +65,9 @@ func (f *FS) setOwner(n *node, in *fuse.SetAttrIn) error {
 }
 
 func (f *FS) setMode(n *node, in *fuse.InHeader, mode uint32) error {
-	return f.asForMode(mode)(in, 0, func() error { return unix.Fchmodat(unix.AT_FDCWD, procPath(n.fd), mode, 0) })
+	return f.with(n, func(fd int) error {
+		return f.asForMode(mode)(in, 0, func() error { return unix.Fchmodat(unix.AT_FDCWD, procPath(fd), mode, 0) })
+	})
 }
 
 // asked are the flags of what a request asks for; the others say how.
@@ -84,7 +88,9 @@ func (f *FS) setTimes(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node) fuse.
 		timeArg(in.Valid, fuse.FATTR_ATIME, fuse.FATTR_ATIME_NOW, in.Atime, in.Atimensec),
 		timeArg(in.Valid, fuse.FATTR_MTIME, fuse.FATTR_MTIME_NOW, in.Mtime, in.Mtimensec),
 	}
-	return errno(f.as(&in.InHeader, 0, func() error { return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(n.fd), times, 0) }))
+	return errno(f.with(n, func(fd int) error {
+		return f.as(&in.InHeader, 0, func() error { return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(fd), times, 0) })
+	}))
 }
 
 func timeArg(valid, set, now uint32, sec uint64, nsec uint32) unix.Timespec {

@@ -49,16 +49,16 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, in *fuse.InHeader, attr string, de
 		return size, errno(err)
 	}
 	size := 0
-	get := func() (err error) {
-		size, err = unix.Getxattr(procPath(n.fd), attr, dest)
-		return err
-	}
-	var err error
-	if strings.HasPrefix(attr, "user.") { // the others go by the caller, not by the file's attributes
-		err = f.as(in, 0, get)
-	} else {
-		err = get()
-	}
+	err := f.with(n, func(fd int) error {
+		get := func() (err error) {
+			size, err = unix.Getxattr(procPath(fd), attr, dest)
+			return err
+		}
+		if strings.HasPrefix(attr, "user.") { // the others go by the caller, not by the file's attributes
+			return f.as(in, 0, get)
+		}
+		return get()
+	})
 	if err == unix.ENOTSUP && strings.HasPrefix(attr, aclPrefix) {
 		err = unix.ENODATA // else the kernel, which only wants to know, refuses all access
 	}
@@ -71,7 +71,11 @@ func (f *FS) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint3
 	if n == nil {
 		return 0, stale
 	}
-	names, err := listXAttr(procPath(n.fd))
+	var names []byte
+	err := f.with(n, func(fd int) (err error) {
+		names, err = listXAttr(procPath(fd))
+		return err
+	})
 	if err != nil {
 		return 0, errno(err)
 	}
@@ -139,7 +143,9 @@ func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data 
 	if attr == aclAccess { // it clears the set-group-id bit
 		as = f.asExactly
 	}
-	return errno(as(&in.InHeader, 0, func() error { return unix.Setxattr(procPath(n.fd), attr, data, int(in.Flags)) }))
+	return errno(f.with(n, func(fd int) error {
+		return as(&in.InHeader, 0, func() error { return unix.Setxattr(procPath(fd), attr, data, int(in.Flags)) })
+	}))
 }
 
 // RemoveXAttr answers removexattr.
@@ -148,5 +154,7 @@ func (f *FS) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse
 	if status != fuse.OK {
 		return status
 	}
-	return errno(f.as(in, 0, func() error { return unix.Removexattr(procPath(n.fd), attr) }))
+	return errno(f.with(n, func(fd int) error {
+		return f.as(in, 0, func() error { return unix.Removexattr(procPath(fd), attr) })
+	}))
 }
