@@ -21,6 +21,9 @@ type backing struct {
 	// renamesRemoved: its client keeps a file that is removed while somebody has a
 	// descriptor of it, under another name. See letgo.go.
 	renamesRemoved bool
+	// believesBytes: its client may go on with a file's bytes and attributes when it
+	// opens the file.
+	believesBytes bool
 }
 
 func openBacking(source string) (backing, error) {
@@ -34,7 +37,7 @@ func openBacking(source string) (backing, error) {
 		unix.Close(fd)
 		return backing{}, fmt.Errorf("stat %s: %w", source, err)
 	}
-	b := backing{root: fd, inode: inode{dev: st.Dev}, overlaid: fs.Type == unix.OVERLAYFS_SUPER_MAGIC, renamesRemoved: fs.Type == unix.NFS_SUPER_MAGIC}
+	b := backing{root: fd, inode: inode{dev: st.Dev}, overlaid: fs.Type == unix.OVERLAYFS_SUPER_MAGIC, renamesRemoved: fs.Type == unix.NFS_SUPER_MAGIC, believesBytes: fs.Type == unix.FUSE_SUPER_MAGIC}
 	switch fs.Type {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC:
 		b.local = true
@@ -85,6 +88,19 @@ func reopen(fd int, flags int) (int, error) {
 	})
 }
 
+// opened returns the attributes of a file that was just opened, as the volume has them
+// now, and has its client read the file's bytes anew. NFS and the kernel's CephFS do so
+// by the open itself; a FUSE client may keep what its kernel had, or let it be.
+func (b backing) opened(fd int) (st unix.Stat_t, err error) {
+	if b.believesBytes {
+		if err = ask(fd, ""); err != nil {
+			return st, err
+		}
+		_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // what is dirty stays
+	}
+	return st, unix.Fstat(fd, &st)
+}
+
 // pathOf opens the inode of fd, i, as an O_PATH descriptor. It most likely still
 // is name in a directory, which is quicker than by its number.
 func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {
@@ -102,15 +118,16 @@ func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {
 // of the names in a directory is older than cacheTimeout in no case, and that one is
 // not there in none.
 func (b backing) look(d dirName) (fd int, st stat, err error) {
-	fresh := b.isLocal(d.dir.inode.dev)
-	if !fresh && d.dir.askIfOld() {
-		fresh = true
+	local := b.isLocal(d.dir.inode.dev)
+	if !local && d.dir.askIfOld() {
 		if err := ask(d.dir.fd, ""); err != nil {
 			return -1, st, err
 		}
 	}
 	fd, st, err = b.lookAt(d.dir.fd, d.name)
-	if err == unix.ENOENT && !fresh && ask(d.dir.fd, "") == nil {
+	// Also if the directory was asked for just now: a client that gives a file which is
+	// open another name before it replaces it takes the name away for a moment.
+	if err == unix.ENOENT && !local && ask(d.dir.fd, "") == nil {
 		fd, st, err = b.lookAt(d.dir.fd, d.name)
 	}
 	return fd, st, err

@@ -44,8 +44,8 @@ func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status
 	if err != nil {
 		return f.failed(n, err)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	st, err := f.backing.opened(fd)
+	if err != nil {
 		unix.Close(fd)
 		return errno(err)
 	}
@@ -289,8 +289,8 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 			unix.Close(file)
 		}
 	}()
-	var st unix.Stat_t
-	if err := unix.Fstat(file, &st); err != nil {
+	st, err := f.backing.opened(file)
+	if err != nil {
 		return errno(err), false
 	}
 	if st.Dev != n.inode.dev || st.Ino != n.inode.ino {

@@ -102,6 +102,16 @@ var overClients = map[string]func(*testing.T){
 	"TestSaveByRename":                 TestSaveByRename,
 }
 
+// The same where the client goes on with what it knows of a file when the file is
+// opened, as FUSE clients may: an open asks the volume.
+func TestOverClientsThatKeepTheirCache(t *testing.T) {
+	t.Setenv(backingEnv, "caching")
+	t.Setenv(keepEnv, "1")
+	for _, name := range []string{"TestReaderSeesTheLastWriter", "TestWaiterSeesWhatTheHolderWrote", "TestReopenWithoutLookup", "TestManyWritersOnTwoMounts"} {
+		t.Run(name, overClients[name])
+	}
+}
+
 // A name that the client believes, of a file that another mount has moved and
 // writes to, leads no writer to it.
 func TestNamesThatAClientBelieves(t *testing.T) {

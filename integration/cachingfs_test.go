@@ -32,6 +32,10 @@ const cachingEnv = "LOCKFS_TEST_CACHING"
 // as long as the kernel likes.
 const writeBackEnv = "LOCKFS_TEST_WRITE_BACK"
 
+// keepEnv makes it believe a file's attributes and pages also when the file is opened,
+// as FUSE clients may.
+const keepEnv = "LOCKFS_TEST_KEEP"
+
 const believes = time.Minute
 
 func serveCaching() {
@@ -348,7 +352,11 @@ func (c *cachingFS) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 	if err != nil {
 		return fuse.ToStatus(err)
 	}
-	c.server.InodeNotify(in.NodeId, -1, 0) // the attributes; for want of KEEP_CACHE the pages go as well
+	if os.Getenv(keepEnv) != "" {
+		out.OpenFlags = fuse.FOPEN_KEEP_CACHE
+	} else {
+		c.server.InodeNotify(in.NodeId, -1, 0) // the attributes; for want of KEEP_CACHE the pages go as well
+	}
 	out.Fh = uint64(fd)
 	return fuse.OK
 }
