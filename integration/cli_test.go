@@ -2,7 +2,6 @@ package integration
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -373,30 +372,5 @@ func TestDemo(t *testing.T) {
 		if !regexp.MustCompile(want).Match(out) {
 			t.Errorf("the demo does not show %q:\n%s", want, out)
 		}
-	}
-}
-
-// What the README does by hand works as it is pasted.
-func TestReadme(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := regexp.MustCompile("(?s)<!-- TestReadme -->\n```\nmake build\n(.*?)```").FindSubmatch(readme)
-	if block == nil {
-		t.Fatal("there are no such commands")
-	}
-	v := newVolume(t)
-	script := strings.NewReplacer("/tmp/", v.dir+"/", "bin/lockfs", lockfs).Replace(string(block[1]))
-	ctx, stop := context.WithTimeout(t.Context(), callTimeout)
-	defer stop()
-	cmd := exec.CommandContext(ctx, "bash", "-mc", "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n"+script+"wait\n") // with jobs, as a terminal has
-	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
-	cmd.Env = v.env
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err = cmd.Run()
-	if !regexp.MustCompile(`(?s) held .* waiting .*\nfirst\nsecond\n$`).Match(stdout.Bytes()) || err != nil {
-		t.Errorf("%v: %s\n%s", err, &stdout, &stderr)
 	}
 }

@@ -34,14 +34,14 @@ func overlayDir(t *testing.T, overlay string) string {
 	return own
 }
 
-// readme returns the commands of a block of the README, which are marked with a
+// tutorial returns the commands of a block of the tutorial, which are marked with a
 // comment of that name.
-func (c *cluster) readme(name string) string {
+func (c *cluster) tutorial(name string) string {
 	c.t.Helper()
-	return strings.ReplaceAll(c.documented("README.md", name), "deploy/daemonset/overlays/"+c.overlay, c.manifests)
+	return strings.ReplaceAll(c.documented("docs/tutorial/kubernetes.md", name), "deploy/daemonset/overlays/"+c.overlay, c.manifests)
 }
 
-// documented is readme for another document.
+// documented is tutorial for another document.
 func (c *cluster) documented(document, name string) string {
 	c.t.Helper()
 	text, err := os.ReadFile(filepath.Join(repository, document))
@@ -62,13 +62,13 @@ func (c *cluster) daemonsReady() {
 	c.eventually("every daemon is ready", func() bool { return c.ready(system, "lockfs") == len(c.nodes) })
 }
 
-// followReadme does what the README says, and sees what it promises. A pod that
+// followTutorial does what the tutorial says, and sees what it promises. A pod that
 // comes to a node before the first daemon waits, and its events say for what.
-func followReadme(c *cluster) {
-	install := c.readme(c.overlay)
+func followTutorial(c *cluster) {
+	install := c.tutorial(c.overlay)
 	daemonSet := strings.Index(install, "kubectl apply -k "+c.manifests)
 	if daemonSet < 0 {
-		c.t.Fatalf("the README does not apply the overlay: %s", install)
+		c.t.Fatalf("the tutorial does not apply the overlay: %s", install)
 	}
 	c.t.Log(c.sh(install[:daemonSet]))
 	early := c.startIn("/var/lib/lockfs/shared", "OnFailure", "early", c.nodes[0], "echo early >>/data/view/early")
@@ -78,7 +78,7 @@ func followReadme(c *cluster) {
 	}
 	c.t.Log(c.sh(install[daemonSet:]))
 	c.daemonsReady()
-	c.t.Log(c.sh(c.readme("programs")))
+	c.t.Log(c.sh(c.tutorial("programs")))
 	nodes := make(map[string]bool)
 	for _, w := range c.writers() {
 		nodes[w.node] = true

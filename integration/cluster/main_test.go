@@ -40,7 +40,7 @@ type scenario struct {
 // Each leaves a cluster in which the example's programs take turns, but for the
 // last, which leaves a node dead.
 var scenarios = []scenario{
-	{name: "README", run: followReadme, smoke: true},
+	{name: "Tutorial", run: followTutorial, smoke: true},
 	{name: "Append", run: appendAndCount, smoke: true},
 	{name: "People", run: tellPeople},
 	{name: "KilledDaemon", run: killDaemon, smoke: true},
