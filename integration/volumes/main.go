@@ -32,12 +32,18 @@ type kind struct {
 	programs []string // that it needs
 	packages []string // of Debian, that have them
 	prepare  func() error
+	// guest has the volume brought up, and the tests run, in a guest with a kernel of its own.
+	// Packages are unpacked for it, and not installed.
+	guest bool
 	// up brings the volume up and returns where its clients have it mounted.
 	up func(l *lab) (clients []string, err error)
 }
 
 var kinds = map[string]kind{
-	"disk": {up: disk},
+	"disk":          {up: disk},
+	"disk-in-guest": {guest: true, up: disk},
+	"nfs3":          {guest: true, packages: nfsPackages, up: nfs("3")},
+	"nfs4":          {guest: true, packages: nfsPackages, up: nfs("4.2")},
 	"gluster": {
 		programs: []string{"glusterd", "glusterfs"},
 		packages: []string{"glusterfs-server", "glusterfs-client"},

@@ -21,7 +21,10 @@ func outside(c config, k kind) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w: it takes root", errSkip)
 	}
-	if err := install(k); err != nil {
+	if k.guest {
+		return guest(c, k.packages)
+	}
+	if err := install(k.programs, k.packages); err != nil {
 		return err
 	}
 	if k.prepare != nil {
@@ -68,10 +71,10 @@ func outside(c config, k kind) error {
 	}
 }
 
-// install has the programs of a kind installed.
-func install(k kind) error {
+// install has programs installed that packages of Debian's have.
+func install(programs, packages []string) error {
 	missing := func() (names []string) {
-		for _, p := range k.programs {
+		for _, p := range programs {
 			if _, err := exec.LookPath(p); err != nil {
 				names = append(names, p)
 			}
@@ -86,14 +89,14 @@ func install(k kind) error {
 		return fmt.Errorf("%w: no %s, and no apt-get to install it", errSkip, strings.Join(names, ", "))
 	}
 	// No daemon of a package's may start: the lab has its own.
-	args := append([]string{"apt-get", "install", "-q", "-y", "--no-install-recommends"}, k.packages...)
+	args := append([]string{"apt-get", "install", "-q", "-y", "--no-install-recommends"}, packages...)
 	script := `export DEBIAN_FRONTEND=noninteractive; "$@" >/dev/null || { apt-get update -q >/dev/null; "$@" >/dev/null; }`
 	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, args...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: no %s: apt-get: %w: %s", errSkip, strings.Join(names, ", "), err, out)
 	}
 	if names := missing(); len(names) > 0 {
-		return fmt.Errorf("%w: no %s in %s", errSkip, strings.Join(names, ", "), strings.Join(k.packages, ", "))
+		return fmt.Errorf("%w: no %s in %s", errSkip, strings.Join(names, ", "), strings.Join(packages, ", "))
 	}
 	return nil
 }

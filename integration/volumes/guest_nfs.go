@@ -1,0 +1,166 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// nfsd is the server's own file system.
+const nfsd = "/proc/fs/nfsd"
+
+var nfsPackages = []string{"nfs-common", "nfs-kernel-server"}
+
+// nfs brings up the kernel's NFS server over ext4, and two clients of it.
+func nfs(version string) func(*lab) ([]string, error) {
+	return func(l *lab) ([]string, error) {
+		export := l.mkdir("export")
+		if err := l.ext4(export); err != nil {
+			return nil, err
+		}
+		if err := l.nfsServer(export); err != nil {
+			return nil, err
+		}
+		options := "hard,vers=" + version
+		if l.recommended() {
+			options += ",lookupcache=none"
+		}
+		source := "/"
+		if version == "3" {
+			source = export
+		}
+		return l.guestClients(func(_ int, server, dir string) []string {
+			return []string{"mount", "-t", "nfs", "-o", options, server + ":" + source, dir}
+		})
+	}
+}
+
+// ext4 makes an ext4 in memory and mounts it: unlike tmpfs it uses inode numbers again.
+func (l *lab) ext4(dir string) error {
+	if err := l.run("modprobe", "-a", "loop", "ext4"); err != nil {
+		return err
+	}
+	image := l.path("disk")
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		return err
+	}
+	if err := os.Truncate(image, 1<<30); err != nil {
+		return err
+	}
+	if err := l.run("mkfs.ext4", "-q", "-F", image); err != nil {
+		return err
+	}
+	return l.run("mount", "-o", "loop", image, dir)
+}
+
+// nfsServer exports a directory by NFSv3 and, as the root, by NFSv4.
+func (l *lab) nfsServer(export string) error {
+	script := `
+		printf '_rpc:x:996:65534::/run/rpcbind:/bin/false\nstatd:x:995:65534::/var/lib/nfs:/bin/false\n' >>/etc/passwd
+		mkdir -p /run/rpcbind /var/lib/nfs/sm /var/lib/nfs/sm.bak /var/lib/nfs/v4recovery /var/lib/nfs/rpc_pipefs /etc/exports.d
+		: >/var/lib/nfs/etab
+		: >/var/lib/nfs/rmtab
+		chown -R 995 /var/lib/nfs
+		modprobe -a nfsd nfs nfsv3 nfsv4
+		mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
+		mount -t rpc_pipefs rpc /var/lib/nfs/rpc_pipefs
+		echo "$1 *(rw,sync,no_root_squash,no_subtree_check,insecure,fsid=0)" >/etc/exports
+		rpcbind
+		rpc.statd
+		exportfs -ra
+		rpc.mountd`
+	if err := l.run("sh", "-ec", script, "sh", export); err != nil {
+		return err
+	}
+	start := func() (string, error) {
+		if err := l.run("rpc.nfsd", "-V", "3", "-V", "4.2", "8"); err != nil {
+			return "", err
+		}
+		// Nobody has locks to reclaim but the two clients, and these need no 90 s for it.
+		return "", os.WriteFile(nfsd+"/v4_end_grace", []byte("Y"), 0)
+	}
+	l.fault("kill server", func() (string, error) { return "", l.run("rpc.nfsd", "0") })
+	l.fault("start server", start)
+	l.fault("syncs", nfsSyncs)
+	_, err := start()
+	return err
+}
+
+// nfsSyncs is how often clients have asked the server to have what they wrote on its disk.
+func nfsSyncs() (string, error) {
+	b, err := os.ReadFile("/proc/net/rpc/nfsd")
+	if err != nil {
+		return "", err
+	}
+	// "proc3 22 …" counts procedures from 0, "proc4ops 76 …" operations from 0.
+	commits := map[string]int{"proc3": 21, "proc4ops": 5}
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if at, ok := commits[f[0]]; ok && len(f) > at+2 {
+			found, err := strconv.Atoi(f[at+2])
+			if err != nil {
+				return "", err
+			}
+			n += found
+		}
+	}
+	return strconv.Itoa(n), nil
+}
+
+// guestClients mounts a volume for two clients, by a command. The kernel's client is one
+// for each network namespace, and NFSv4 tells them apart by host name.
+func (l *lab) guestClients(mount func(n int, server, dir string) []string) (dirs []string, err error) {
+	var links []string
+	for n := range 2 {
+		name := string(rune('a' + n))
+		s, err := l.start("client-"+name, "unshare", "-n", "-u", "sh", "-c", `hostname "$0"; exec sleep infinity`, "client-"+name)
+		if err != nil {
+			return nil, err
+		}
+		pid := strconv.Itoa(s.cmd.Process.Pid)
+		if err := l.until("in namespaces", func() bool {
+			comm, _ := os.ReadFile(filepath.Join("/proc", pid, "comm"))
+			return string(comm) == "sleep\n"
+		}, s); err != nil {
+			return nil, err
+		}
+		net := fmt.Sprintf("10.78.%d.", n)
+		script := `
+			modprobe veth
+			ip link add "$0" type veth peer name eth0 netns "$1"
+			ip addr add "$2"1/24 dev "$0"
+			ip link set "$0" up
+			nsenter -t "$1" -n ip link set lo up
+			nsenter -t "$1" -n ip addr add "$2"2/24 dev eth0
+			nsenter -t "$1" -n ip link set eth0 up`
+		if err := l.run("sh", "-ec", script, "to-"+name, pid, net); err != nil {
+			return nil, err
+		}
+		links = append(links, "to-"+name)
+		dir := l.mkdir("client-" + name)
+		if err := l.run("nsenter", append([]string{"-t", pid, "-n", "-u"}, mount(n, net+"1", dir)...)...); err != nil {
+			return nil, err
+		}
+		l.cleanup(func() { _ = unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH) })
+		dirs = append(dirs, dir)
+	}
+	set := func(state string) func() (string, error) {
+		return func() (string, error) {
+			for _, link := range links {
+				if out, err := exec.Command("ip", "link", "set", link, state).CombinedOutput(); err != nil {
+					return "", fmt.Errorf("ip link: %w: %s", err, out)
+				}
+			}
+			return "", nil
+		}
+	}
+	l.fault("freeze server", set("down")) // its clients hear nothing of it
+	l.fault("thaw server", set("up"))
+	return dirs, nil
+}
