@@ -24,23 +24,28 @@ func read(t *testing.T, name string) string {
 	return string(b)
 }
 
-// documents are those for users.
+// documents are those for users, by their paths from the root.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	docs := map[string]string{"README.md": read(t, "README.md")}
-	for _, n := range names {
-		rel, err := filepath.Rel(root, n)
+	docs := make(map[string]string)
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/tutorial/*.md", "docs/how-to/*.md"} {
+		names, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
-		docs[rel] = read(t, rel)
+		for _, n := range names {
+			rel, err := filepath.Rel(root, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			docs[rel] = read(t, rel)
+		}
 	}
 	return docs
 }
+
+// ofVolumes are documents with the flags of the volumes' own programs.
+var ofVolumes = regexp.MustCompile(`^docs/how-to/(gluster|cephfs|juicefs|nfs|smb)\.md$`)
 
 func flags() map[string]*pflag.Flag {
 	all := make(map[string]*pflag.Flag)
@@ -54,11 +59,14 @@ func flags() map[string]*pflag.Flag {
 func TestDocumentedFlags(t *testing.T) {
 	all := flags()
 	mention := regexp.MustCompile("[ `(]--([a-z][a-z-]+)")
-	others := regexp.MustCompile("(?m)(`|^ *)(kubectl|etcd|etcdctl|etcdutl) [^`\n]*")
+	others := regexp.MustCompile("(?m)(`|^ *)(kubectl|etcd|etcdctl|etcdutl|juicefs|unshare|virtiofsd) [^`\n]*")
 	for name, text := range documents(t) {
+		if ofVolumes.MatchString(name) {
+			continue
+		}
 		text = others.ReplaceAllString(text, "")
 		for _, m := range mention.FindAllStringSubmatch(text, -1) {
-			if all[m[1]] == nil {
+			if all[m[1]] == nil && m[1] != "version" {
 				t.Errorf("%s speaks of --%s, which is no flag", name, m[1])
 			}
 		}
@@ -72,6 +80,83 @@ func TestDocumentedFlags(t *testing.T) {
 		if f := all[m[1]]; f != nil && f.DefValue != strings.TrimSpace(m[2]) {
 			t.Errorf("the README says that --%s is %s by default, it is %s", m[1], m[2], f.DefValue)
 		}
+	}
+}
+
+// docs/COMMANDS.md has each command, and all of its flags with their defaults: in the
+// tables of its own section, and of the sections of flags that it refers to.
+func TestCommands(t *testing.T) {
+	sections := make(map[string]string) // by anchor
+	for _, s := range strings.Split(read(t, "docs/COMMANDS.md"), "\n## ")[1:] {
+		title, text, _ := strings.Cut(s, "\n")
+		sections[anchor(title)] = text
+	}
+	row := regexp.MustCompile("(?m)^\\| (?:`-([a-zA-Z])`, )?`--([a-z-]+)` \\| ([^|]*?) *\\|")
+	ref := regexp.MustCompile(`\]\(#(flags-[a-z-]+)\)`)
+	type documented struct{ short, value string }
+	var collect func(anchor string, into map[string]documented)
+	collect = func(anchor string, into map[string]documented) {
+		for _, m := range row.FindAllStringSubmatch(sections[anchor], -1) {
+			into[m[2]] = documented{m[1], m[3]}
+		}
+		for _, m := range ref.FindAllStringSubmatch(sections[anchor], -1) {
+			collect(m[1], into)
+		}
+	}
+	for _, cmd := range newRoot().Commands() {
+		section := "lockfs-" + cmd.Name()
+		if _, ok := sections[section]; !ok {
+			t.Errorf("docs/COMMANDS.md has no section '## lockfs %s'", cmd.Name())
+			continue
+		}
+		flags := make(map[string]documented)
+		collect(section, flags)
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			d, ok := flags[f.Name]
+			if !ok {
+				t.Errorf("docs/COMMANDS.md, lockfs %s, lacks this line:\n| `--%s` | %s | %s |", cmd.Name(), f.Name, defaultOf(f), f.Usage)
+				return
+			}
+			delete(flags, f.Name)
+			if d.short != f.Shorthand {
+				t.Errorf("docs/COMMANDS.md: the short form of --%s is %q, want %q", f.Name, d.short, f.Shorthand)
+			}
+			if want := defaultOf(f); d.value != want && (want != "" || !strings.HasPrefix(d.value, "(")) {
+				t.Errorf("docs/COMMANDS.md says that lockfs %s --%s is %q by default, it is %q", cmd.Name(), f.Name, d.value, want)
+			}
+		})
+		for name := range flags {
+			t.Errorf("docs/COMMANDS.md: lockfs %s has no --%s", cmd.Name(), name)
+		}
+	}
+}
+
+// defaultOf is empty where only words can say what the default is.
+func defaultOf(f *pflag.Flag) string {
+	if f.DefValue == "[]" || strings.Contains(f.Usage, "(default: ") || f.Name == "allow-other" {
+		return ""
+	}
+	return f.DefValue
+}
+
+// Rules in documents are rules.
+func TestDocumentedRules(t *testing.T) {
+	rule := regexp.MustCompile("(?m)^ *([^\\s|`]+ +(?:lock|nolock|readonly)(?: +[a-z]+=\\S+)*)(?: +#.*)?$|--rule '([^']+)'")
+	n := 0
+	for name, text := range documents(t) {
+		for _, m := range rule.FindAllStringSubmatch(text, -1) {
+			if m[2] == "RULE" { // stands for one
+				continue
+			}
+			n++
+			flags := policyFlags{rules: []string{m[1] + m[2]}}
+			if _, err := flags.readPolicy(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	if n < 10 {
+		t.Errorf("found %d rules", n)
 	}
 }
 
