@@ -73,3 +73,17 @@ func (l *lab) client(n int, s *server, dir string) {
 		return "", l.until("the client is mounted", func() bool { return isMounted(dir) }, s)
 	})
 }
+
+// servers lets the tests stop servers, and let them go on.
+func (l *lab) servers(servers ...*server) {
+	for name, sig := range map[string]unix.Signal{"freeze server": unix.SIGSTOP, "thaw server": unix.SIGCONT} {
+		l.fault(name, func() (string, error) {
+			for _, s := range servers {
+				if err := s.signal(sig); err != nil {
+					return "", err
+				}
+			}
+			return "", nil
+		})
+	}
+}

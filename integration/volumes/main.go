@@ -49,6 +49,17 @@ var kinds = map[string]kind{
 		packages: []string{"glusterfs-server", "glusterfs-client"},
 		up:       gluster,
 	},
+	"ceph": {
+		programs: []string{"ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "ceph"},
+		packages: []string{"ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "ceph-common"},
+		up:       ceph,
+	},
+	"juicefs": {
+		programs: []string{"redis-server", "redis-cli", "gcc"},
+		packages: []string{"redis-server", "redis-tools", "gcc", "libc6-dev"},
+		prepare:  buildJuice,
+		up:       juicefs,
+	},
 }
 
 // Options of a volume's clients and server.

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// cephConf is of a cluster of one machine, without passwords, whose objects are in memory.
+const cephConf = `[global]
+fsid = 5d0fdd3e-8f1c-4f3e-9f6e-5ddf3a6f0001
+mon host = v2:%[1]s:3300
+mon initial members = a
+public addr = %[1]s
+auth cluster required = none
+auth service required = none
+auth client required = none
+osd pool default size = 1
+osd pool default min size = 1
+osd crush chooseleaf type = 0
+osd objectstore = memstore
+memstore device bytes = 4294967296
+mon allow pool size one = true
+mon warn on pool no redundancy = false
+mon data avail crit = 1
+run dir = %[2]s
+admin socket = %[2]s/$name.$pid.asok
+log file = %[2]s/$name.$pid.txt
+mon data = %[2]s/mon
+osd data = %[2]s/osd
+mds data = %[2]s/mds
+keyring = %[2]s/keyring
+[client]
+`
+
+// cephClient are the options that are recommended to a client.
+const cephClient = ``
+
+// ceph is a file system of Ceph's: a monitor, a server of metadata and one of objects, and
+// two clients in user space.
+func ceph(l *lab) (clients []string, err error) {
+	dir := l.mkdir("ceph")
+	conf := l.path("ceph/ceph.conf")
+	text := fmt.Sprintf(cephConf, address, dir)
+	if l.recommended() {
+		text += cephClient
+	}
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		return nil, err
+	}
+	os.Setenv("CEPH_CONF", conf)
+	for _, d := range []string{"mon", "osd", "mds"} {
+		l.mkdir("ceph/" + d)
+	}
+	for _, args := range [][]string{
+		{"ceph-authtool", "--create-keyring", dir + "/keyring", "--gen-key", "-n", "mon.", "--cap", "mon", "allow *"},
+		{"monmaptool", "--create", "--addv", "a", "[v2:" + address + ":3300]", "--fsid", "5d0fdd3e-8f1c-4f3e-9f6e-5ddf3a6f0001", dir + "/monmap"},
+		{"ceph-mon", "--mkfs", "-i", "a", "--monmap", dir + "/monmap", "--keyring", dir + "/keyring"},
+	} {
+		if err := l.run(args[0], args[1:]...); err != nil {
+			return nil, err
+		}
+	}
+	mon, err := l.start("mon", "ceph-mon", "-f", "-i", "a")
+	if err != nil {
+		return nil, err
+	}
+	cli := func(args ...string) error {
+		return l.run("ceph", append([]string{"--connect-timeout", "10"}, args...)...)
+	}
+	if err := l.until("the monitor answers", func() bool { return cli("mon", "stat") == nil }, mon); err != nil {
+		return nil, err
+	}
+	if err := cli("osd", "new", "5d0fdd3e-8f1c-4f3e-9f6e-5ddf3a6f0002"); err != nil {
+		return nil, err
+	}
+	if err := l.run("ceph-osd", "--mkfs", "-i", "0", "--osd-uuid", "5d0fdd3e-8f1c-4f3e-9f6e-5ddf3a6f0002"); err != nil {
+		return nil, err
+	}
+	osd, err := l.start("osd", "ceph-osd", "-f", "-i", "0")
+	if err != nil {
+		return nil, err
+	}
+	mds, err := l.start("mds", "ceph-mds", "-f", "-i", "a")
+	if err != nil {
+		return nil, err
+	}
+	for _, args := range []string{"osd pool create meta 8", "osd pool create data 8", "fs new fs meta data"} {
+		if err := cli(strings.Fields(args)...); err != nil {
+			return nil, err
+		}
+	}
+	active := func() bool {
+		out, err := exec.Command("ceph", "mds", "stat").Output()
+		return err == nil && strings.Contains(string(out), "up:active")
+	}
+	if err := l.until("the server of metadata is active", active, mon, osd, mds); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"a", "b"} {
+		mountpoint := l.mkdir("client-" + name)
+		client, err := l.start("client-"+name, "ceph-fuse", "-f", "--id", "admin", "-o", "allow_other", mountpoint)
+		if err != nil {
+			return nil, err
+		}
+		if err := l.until("the client is mounted", func() bool { return isMounted(mountpoint) }, mon, osd, mds, client); err != nil {
+			return nil, err
+		}
+		l.client(len(clients), client, mountpoint)
+		clients = append(clients, mountpoint)
+	}
+	l.servers(mds, osd)
+	return clients, nil
+}
