@@ -1,8 +1,14 @@
 package integration
 
 import (
+	"fmt"
+	"io"
+	"maps"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -37,13 +43,46 @@ func (v *volume) client(mount string) string {
 	return v.by[mount]
 }
 
-// The local suite's tests of what one mount sees of another's changes, on a volume
-// that somebody has mounted.
+// labEnv names the socket of a lab that makes faults: see integration/volumes.
+const labEnv = "LOCKFS_TEST_LAB"
+
+// labFault has the lab make a fault, or answer. The test is skipped if the volume is
+// not a lab's, or has no such fault.
+func labFault(t *testing.T, name string) (answer string) {
+	t.Helper()
+	if os.Getenv(labEnv) == "" {
+		t.Skip("no $" + labEnv)
+	}
+	conn, err := net.Dial("unix", os.Getenv(labEnv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintln(conn, name)
+	b, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	word, answer, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
+	switch word {
+	case "ok":
+		return answer
+	case "none":
+		t.Skipf("the lab cannot %s", name)
+	}
+	t.Fatalf("%s: %s", name, b)
+	return ""
+}
+
+// The local suite's tests of what one mount sees of another's changes, and those of
+// volumes, on a volume that somebody has mounted.
 func TestVolume(t *testing.T) {
 	if os.Getenv(volumeEnv) == "" {
 		t.Skip("no " + volumeEnv)
 	}
-	for name, test := range overClients {
-		t.Run(name, test)
+	for _, tests := range []map[string]func(*testing.T){overClients, overVolumes} {
+		for _, name := range slices.Sorted(maps.Keys(tests)) {
+			t.Run(name, tests[name])
+		}
 	}
 }

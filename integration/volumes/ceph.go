@@ -24,6 +24,7 @@ memstore device bytes = 4294967296
 mon allow pool size one = true
 mon warn on pool no redundancy = false
 mon data avail crit = 1
+mds tick interval = 0.2
 run dir = %[2]s
 admin socket = %[2]s/$name.$pid.asok
 log file = %[2]s/$name.$pid.txt
