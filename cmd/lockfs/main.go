@@ -91,7 +91,7 @@ closed. Programs need no change.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
 	})
-	root.AddCommand(newMount(), newServe(), newList(), newBreak(), newExec(), newMove(), newCleanup(), newStatus(), newVersion())
+	root.AddCommand(newMount(), newServe(), newList(), newBreak(), newExec(), newMove(), newCleanup(), newStatus(), newCheckVolume(), newVersion())
 	for _, cmd := range append(root.Commands(), root) {
 		args := cmd.Args
 		cmd.Args = func(cmd *cobra.Command, given []string) error {

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/checkvolume"
+	"github.com/lockfs/lockfs/internal/embedetcd"
+	"github.com/lockfs/lockfs/internal/mounts"
+	"github.com/lockfs/lockfs/internal/netvolume"
+)
+
+// checkVolumeOptions are the flags of 'lockfs check-volume'.
+type checkVolumeOptions struct {
+	listen, peer string
+}
+
+func newCheckVolume() *cobra.Command {
+	o := &checkVolumeOptions{}
+	cmd := &cobra.Command{
+		Use:   "check-volume DIR [DIR2]",
+		Short: "Try which rules hold on a network volume, between two of its clients",
+		Long: `Try which rules of docs/SEMANTICS.md hold on a network volume, between two clients of it:
+on one machine, where the volume is mounted twice, at DIR and DIR2, each by a client of its
+own; or on two, where one serves and the other is told where.
+
+The check mounts views of its own over a directory lockfs-check-… that it makes in DIR and
+removes at the end, with locks in an etcd of its own. It needs no lock service, takes less
+than two minutes, and touches nothing else on the volume. Volumes that 'lockfs mount' would
+refuse are tried, too.
+
+It says of each rule 'ok', 'BROKEN (n of m)' and how, or 'not tried'. Broken is what was
+seen broken; what is ok now may break another time.
+
+Two mounts of one client are one client: NFS needs two machines, or two network namespaces.
+With --listen whoever reaches the address can change files below lockfs-check-… on the
+volume while the command runs: give one of a network that you trust.
+
+Exit status: 0 if all rules hold that were tried; 1 if one is broken, or could not be tried;
+2 if the command must be given otherwise.`,
+		Example: `  # Two clients on one machine
+  lockfs check-volume /mnt/a /mnt/b
+
+  # Two machines
+  node1# lockfs check-volume --listen 10.0.0.1:7701 /mnt/shared
+  node2# lockfs check-volume --peer 10.0.0.1:7701 /mnt/shared`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, dirs []string) error { return o.run(cmd, dirs) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.listen, "listen", "", "serve DIR to a check that runs on another machine, at this `address`, until SIGINT")
+	f.StringVar(&o.peer, "peer", "", "`address` of the other machine, which runs check-volume with --listen")
+	bindEnv(cmd)
+	return cmd
+}
+
+func (o *checkVolumeOptions) run(cmd *cobra.Command, dirs []string) error {
+	switch {
+	case o.listen != "" && o.peer != "":
+		return usage(errors.New("--listen and --peer exclude each other: one machine serves, the other checks"))
+	case (len(dirs) == 2) == (o.listen != "" || o.peer != ""):
+		return usage(errors.New("want two directories, or one and either --listen or --peer"))
+	}
+	for i, dir := range dirs {
+		var err error
+		if dirs[i], err = mounts.CheckSource(dir); err != nil {
+			return usage(err)
+		}
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp("", "lockfs-check")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(temp) // views are unmounted by now
+	var sites []*checkvolume.Site
+	for i, dir := range dirs {
+		site := &checkvolume.Site{Dir: dir, Program: program, Temp: filepath.Join(temp, fmt.Sprint(i))}
+		if err := os.Mkdir(site.Temp, 0o700); err != nil {
+			return err
+		}
+		sites = append(sites, site)
+	}
+	if err := describe(cmd, dirs); err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if o.peer != "" {
+		return ended(ctx, checkvolume.WithPeer(ctx, sites[0], o.peer, cmd.OutOrStdout()))
+	}
+	start, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	etcd, err := embedetcd.Start(start, embedetcd.Config{
+		Dir: filepath.Join(temp, "etcd"), Source: temp, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return fmt.Errorf("embedded etcd: %w", err)
+	}
+	defer etcd.Close()
+	for _, s := range sites {
+		s.Endpoint = etcd.Endpoint()
+	}
+	if o.listen == "" {
+		return ended(ctx, checkvolume.Local(ctx, sites[0], sites[1], cmd.OutOrStdout()))
+	}
+	listener, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "serving %s at %s until SIGINT; on the other machine: lockfs check-volume --peer %[2]s DIR\n", dirs[0], listener.Addr())
+	return sites[0].Serve(ctx, listener, strings.TrimPrefix(etcd.Endpoint(), "unix://"))
+}
+
+// ended says why a check did not come to its end.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return err
+}
+
+// describe says what is known of the clients.
+func describe(cmd *cobra.Command, dirs []string) error {
+	out := cmd.OutOrStdout()
+	for _, dir := range dirs {
+		fstype, _, err := mounts.NetworkFS(dir)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s: %s\n", dir, fstype)
+		findings, err := netvolume.Look(dir, false)
+		if err != nil {
+			return err
+		}
+		for _, f := range findings {
+			fmt.Fprintf(out, "  %s\n", f)
+		}
+	}
+	if len(dirs) == 2 {
+		var a, b unix.Stat_t
+		if err := errors.Join(unix.Stat(dirs[0], &a), unix.Stat(dirs[1], &b)); err != nil {
+			return err
+		}
+		if a.Dev == b.Dev {
+			fmt.Fprintln(out, "both are of one client: what holds between them may break between two")
+		}
+	}
+	return nil
+}

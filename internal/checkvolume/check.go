@@ -1,0 +1,172 @@
+// Package checkvolume tries which rules of docs/SEMANTICS.md hold on a network volume, as
+// two of its clients have it mounted.
+//
+// Each client is a Site: it mounts a view over a directory of the check's own on the volume,
+// and makes the system calls that it is told to, through that view. One Site tells the other,
+// in the same process or by HTTP. All calls on one view are one owner (--scope node), so
+// that one process can be the programs of both.
+//
+// A rule that is broken was seen broken. A rule that is ok may break another time.
+package checkvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrBroken says that at least one rule does not hold.
+var ErrBroken = errors.New("rules do not hold on this volume as it is mounted")
+
+// party is a Site, here or on another machine.
+type party interface {
+	do(ctx context.Context, c call) reply
+}
+
+// check is one run over two clients.
+type check struct {
+	ctx  context.Context
+	a, b party
+	n    int // names given out
+}
+
+// name returns one that was not used yet.
+func (c *check) name() string {
+	c.n++
+	return fmt.Sprint("f", c.n)
+}
+
+// rule is a rule that is tried.
+type rule struct {
+	number string // in docs/SEMANTICS.md
+	what   string
+	rounds int
+	try    func(c *check, round int) error
+}
+
+// budget bounds what one rule takes on a slow volume: its rounds are fewer then.
+const budget = 6 * time.Second
+
+// notTried are rules that a check cannot try by itself.
+var notTried = []struct{ number, what string }{
+	{"19", "what was written is on the server before the lock is given on (--sync)"},
+	{"28", "a server that hangs, a client that dies and is mounted again"},
+}
+
+// run tries all rules over two parties that have their views mounted, and tells out.
+func run(ctx context.Context, a, b party, out io.Writer) error {
+	c := &check{ctx: ctx, a: a, b: b}
+	broken := 0
+	fmt.Fprintf(out, "%-6s %-58s %s\n", "RULE", "WHAT", "RESULT")
+	for _, r := range rules {
+		tried, bad, why := c.rounds(r)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if bad == 0 {
+			fmt.Fprintf(out, "%-6s %-58s ok (%d)\n", r.number, r.what, tried)
+			continue
+		}
+		broken++
+		fmt.Fprintf(out, "%-6s %-58s BROKEN (%d of %d): %v\n", r.number, r.what, bad, tried, why)
+	}
+	for _, r := range notTried {
+		fmt.Fprintf(out, "%-6s %-58s not tried\n", r.number, r.what)
+	}
+	if broken > 0 {
+		return fmt.Errorf("%d of %d %w", broken, len(rules), ErrBroken)
+	}
+	return nil
+}
+
+// rounds tries one rule, and returns how often, how often it was broken, and how first.
+func (c *check) rounds(r rule) (tried, bad int, why error) {
+	for end := time.Now().Add(budget); tried < r.rounds && (tried == 0 || time.Now().Before(end)); tried++ {
+		err := r.try(c, tried)
+		if c.ctx.Err() != nil {
+			return tried, bad, why
+		}
+		if err != nil {
+			bad++
+			if why == nil {
+				why = err
+			}
+		}
+	}
+	return tried, bad, why
+}
+
+// must makes calls that have to succeed.
+func (c *check) must(by party, calls ...call) error {
+	for _, call := range calls {
+		if r := by.do(c.ctx, call); r.failed() {
+			return fmt.Errorf("%s %s: %w", call.Do, call.Path, r.err())
+		}
+	}
+	return nil
+}
+
+// holds makes a party read a file that has to hold want.
+func (c *check) holds(by party, path, want string) error {
+	r := by.do(c.ctx, call{Do: "read", Path: path})
+	switch {
+	case r.failed():
+		return fmt.Errorf("read %s: %w", path, r.err())
+	case r.Data != want:
+		return fmt.Errorf("a reader found %s where %s was written", excerpt(r.Data), excerpt(want))
+	case r.N != len(want):
+		return fmt.Errorf("a reader was told %d bytes, and there are %d", r.N, len(want))
+	}
+	return nil
+}
+
+// both makes a call on each party at once.
+func (c *check) both(one, two call) (a, b reply) {
+	done := make(chan reply, 1)
+	go func() { done <- c.a.do(c.ctx, one) }()
+	b = c.b.do(c.ctx, two)
+	return <-done, b
+}
+
+func excerpt(s string) string {
+	if len(s) > 20 {
+		return fmt.Sprintf("%q… (%d bytes)", s[:20], len(s))
+	}
+	return fmt.Sprintf("%q", s)
+}
+
+// call is what a Site is told to do. Paths are below the view.
+type call struct {
+	Do    string
+	Path  string `json:",omitempty"`
+	Path2 string `json:",omitempty"`
+	Data  string `json:",omitempty"`
+	FD    int    `json:",omitempty"`
+	Flags int    `json:",omitempty"`
+	N     int    `json:",omitempty"`
+}
+
+// reply is what became of it.
+type reply struct {
+	Errno syscall.Errno `json:",omitempty"`
+	Error string        `json:",omitempty"` // of what is no system call
+	Data  string        `json:",omitempty"`
+	N     int           `json:",omitempty"`
+}
+
+func (r reply) failed() bool { return r.Errno != 0 || r.Error != "" }
+
+func (r reply) err() error {
+	if r.Error != "" {
+		return errors.New(r.Error)
+	}
+	if r.Errno != 0 {
+		return fmt.Errorf("%s (%w)", unix.ErrnoName(r.Errno), r.Errno)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package checkvolume
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	ttl         = "5s"
+	mountWait   = 30 * time.Second // for a view, and for the volume to show the check's directory
+	endWait     = 10 * time.Second // for a view's daemon after SIGTERM
+	callTimeout = time.Minute      // when a call counts as hung
+)
+
+// Site is a client of the volume: a directory in which it is mounted, and a view over the
+// check's own directory there.
+type Site struct {
+	Dir      string // where the volume is mounted
+	Program  string // lockfs
+	Endpoint string // of etcd
+	Temp     string // a directory for the mountpoint and state
+
+	mu   sync.Mutex
+	name string // of the check's directory; GUARDED_BY(mu)
+	cmd  *exec.Cmd
+	done chan struct{} // closed when cmd has ended
+	log  bytes.Buffer  // of cmd; read when it has ended
+}
+
+// checkName is what a check's directory is called.
+var checkName = regexp.MustCompile(`^lockfs-check-[0-9a-zA-Z]+$`)
+
+func (s *Site) view() string   { return filepath.Join(s.Temp, "view") }
+func (s *Site) source() string { return filepath.Join(s.Dir, s.name) }
+
+// do makes a call: of the Site's own ones, or a system call through the view.
+func (s *Site) do(ctx context.Context, c call) reply {
+	fail := func(err error) reply {
+		if err != nil {
+			return reply{Error: err.Error()}
+		}
+		return reply{}
+	}
+	switch c.Do {
+	case "mount view":
+		return fail(s.mount(ctx, c.Path))
+	case "kill view":
+		s.end(unix.SIGKILL)
+		return reply{}
+	case "end view":
+		s.end(unix.SIGTERM)
+		return reply{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	done := make(chan reply, 1)
+	go func() { done <- perform(s.view(), c) }() // it may hang in the kernel until the view ends
+	select {
+	case r := <-done:
+		return r
+	case <-ctx.Done():
+		return reply{Error: c.Do + " " + c.Path + ": hangs"}
+	}
+}
+
+// mount mounts the view over the check's directory: name, or the last one.
+func (s *Site) mount(ctx context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if name != "" {
+		if !checkName.MatchString(name) {
+			return fmt.Errorf("%q is no directory of a check", name)
+		}
+		s.name = name
+	}
+	ctx, cancel := context.WithTimeout(ctx, mountWait)
+	defer cancel()
+	// The other client has made it; this one may believe for a while that there is none.
+	if err := poll(ctx, func() bool { _, err := os.Stat(s.source()); return err == nil }); err != nil {
+		return fmt.Errorf("%s does not appear in %s: is that the same volume?", s.name, s.Dir)
+	}
+	if err := os.Mkdir(s.view(), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	s.log.Reset()
+	s.cmd = exec.Command(s.Program, "mount", "--accept-volume", "--scope", "node", "--ttl", ttl, "--wait", "-1", "--name-wait", "30s", "--guard=false",
+		"--name", s.name, "--endpoints", s.Endpoint, s.source(), s.view())
+	s.cmd.Env = append(os.Environ(), "LOCKFS_STATE_DIR="+filepath.Join(s.Temp, "state"))
+	s.cmd.Stderr = &s.log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us: we end it when nothing uses it
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	s.done = done
+	go func(cmd *exec.Cmd) {
+		_ = cmd.Wait()
+		close(done)
+	}(s.cmd)
+	ended := func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
+	err := poll(ctx, func() bool { return ended() || isView(s.view()) })
+	if ended() {
+		return fmt.Errorf("the view of %s: %s", s.source(), bytes.TrimSpace(s.log.Bytes()))
+	}
+	return err
+}
+
+// end ends the view, if there is one.
+func (s *Site) end(how syscall.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Signal(how)
+	select {
+	case <-s.done:
+	case <-time.After(endWait):
+		_ = s.cmd.Process.Kill()
+		<-s.done
+	}
+	_ = unix.Unmount(s.view(), unix.MNT_DETACH)
+	s.cmd = nil
+}
+
+func isView(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC
+}
+
+// poll waits for a condition until ctx ends.
+func poll(ctx context.Context, cond func() bool) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
