@@ -13,9 +13,15 @@ import (
 
 // backing is the shared directory.
 type backing struct {
-	root  int // O_PATH
-	inode inode
-	local bool // no other machine can write to its file system
+	root   int            // O_PATH
+	inode  inode          // when it was opened
+	device *atomic.Uint64 // of the root now: see remount.go
+	kind
+}
+
+// kind is what is known of a file system and of its client.
+type kind struct {
+	local bool // no other machine can write to it
 	// overlaid: it is an overlay, where the first write to a file changes its handle.
 	overlaid bool
 	// renamesRemoved: its client keeps a file that is removed while somebody has a
@@ -37,7 +43,9 @@ func openBacking(source string) (backing, error) {
 		unix.Close(fd)
 		return backing{}, fmt.Errorf("stat %s: %w", source, err)
 	}
-	b := backing{root: fd, inode: inode{dev: st.Dev}, overlaid: fs.Type == unix.OVERLAYFS_SUPER_MAGIC, renamesRemoved: fs.Type == unix.NFS_SUPER_MAGIC, believesBytes: fs.Type == unix.FUSE_SUPER_MAGIC}
+	b := backing{root: fd, inode: inode{dev: st.Dev}, device: new(atomic.Uint64)}
+	b.device.Store(st.Dev)
+	b.kind = kind{overlaid: fs.Type == unix.OVERLAYFS_SUPER_MAGIC, renamesRemoved: fs.Type == unix.NFS_SUPER_MAGIC, believesBytes: fs.Type == unix.FUSE_SUPER_MAGIC}
 	switch fs.Type {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC:
 		b.local = true
@@ -53,7 +61,7 @@ func openBacking(source string) (backing, error) {
 
 // isLocal reports whether this kernel knows what is on dev without asking anybody.
 // Other file systems may be mounted below the root.
-func (b backing) isLocal(dev uint64) bool { return b.local && dev == b.inode.dev }
+func (b backing) isLocal(dev uint64) bool { return b.local && dev == b.device.Load() }
 
 // pathFlags open an inode without doing anything to it.
 const pathFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC

@@ -76,8 +76,10 @@ type FS struct {
 	server    *fuse.Server
 	backing   backing
 	mount     string
-	dev       string // of the mount, as /proc names it; "" if unknown
-	abort     int    // ends the connection; -1 if this daemon cannot
+	source    string
+	doubts    chan struct{} // see Doubts
+	dev       string        // of the mount, as /proc names it; "" if unknown
+	abort     int           // ends the connection; -1 if this daemon cannot
 
 	// volume is for requests that work in the volume, closing for those by which
 	// programs let go of files: a lock must not wait for what others read. notices
@@ -132,10 +134,13 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		log:           cfg.Logger,
 		backing:       source,
 		mount:         mountpoint,
+		source:        cfg.Source,
+		doubts:        make(chan struct{}, 1),
 		nodes:         newNodes(source.root, source.inode, cfg.Pool),
 		ended:         make(chan struct{}),
 		settled:       make(chan struct{}),
 	}
+	f.nodes.resolve = source.resolve
 	if f.log == nil {
 		f.log = slog.Default()
 	}

@@ -40,7 +40,7 @@ func hasMoreNames(st *unix.Stat_t) bool {
 // place where its file system is mounted; the number of the device differs
 // between nodes.
 func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
-	if st.Dev != b.inode.dev {
+	if st.Dev != b.device.Load() {
 		for i := range len(path) {
 			if path[i] != '/' {
 				continue

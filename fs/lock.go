@@ -21,7 +21,7 @@ func (f *FS) prove(n *node, path string) (fd int, st stat, err error) {
 	default:
 		return -1, st, err
 	}
-	if inodeOf(&st) != n.inode {
+	if inodeOf(&st) != n.inode || n.gone.Load() {
 		unix.Close(fd)
 		return -1, st, unix.ESTALE
 	}

@@ -35,6 +35,9 @@ type node struct {
 	retired bool      // a lock was lost on it: it opens no more
 	former  bool      // the kernel has another node of the file: see renamed.go
 
+	gone atomic.Bool // it is of a client of the volume that is no more: see remount.go
+	past *node       // constant; the directory as it was with that client
+
 	// uses counts who uses fd, and one for the kernel's knowing the node. At 0 fd
 	// is closed, and its number may be another file's.
 	uses   atomic.Int64
@@ -143,6 +146,8 @@ type nodes struct {
 	byInode map[inode]*node // but for those that are retired, or former
 	nextID  uint64
 
+	resolve func(path string) (fd int, st stat, err error) // constant: backing's
+
 	count  atomic.Int64 // len(byID)
 	pool   *Pool        // which has joined it
 	closer closer
@@ -176,8 +181,12 @@ func (t *nodes) len() int { return int(t.count.Load()) }
 // get returns the node of an id that the kernel used, nil if it has none.
 func (t *nodes) get(id uint64) *node {
 	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return t.byID[id]
+	n := t.byID[id]
+	t.mu.RUnlock()
+	if n != nil && n.gone.Load() {
+		return t.returned(n)
+	}
+	return n
 }
 
 // find returns the node of an inode, nil if the kernel knows none.
@@ -214,7 +223,11 @@ func (t *nodes) learnLocked(d dirName, fd int, st *stat, file *held) *node {
 		n.closer = &t.closer
 		t.nextID++
 		t.byID[n.id] = n
-		t.byInode[i] = n
+		if d.dir != nil && d.dir.gone.Load() {
+			n.gone.Store(true)
+		} else {
+			t.byInode[i] = n
+		}
 		file.nodes = append(file.nodes, n)
 		t.count.Add(1)
 		t.pool.used.Add(1)
@@ -253,6 +266,7 @@ func (t *nodes) forget(id, count uint64) {
 	}
 	t.mu.Unlock()
 	if last {
+		n.leavePast()
 		n.leave()
 		t.pool.used.Add(-1)
 	}
@@ -263,6 +277,7 @@ func (t *nodes) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, n := range t.byID {
+		n.leavePast()
 		if n.uses.Add(-1) == 0 {
 			unix.Close(n.fd)
 		}

@@ -140,6 +140,9 @@ type counters [requestKinds][resultKinds]atomic.Uint64
 
 func (f *FS) count(r request, s fuse.Status) fuse.Status {
 	f.counts[r][resultOf(s)].Add(1)
+	if !s.Ok() {
+		f.doubt(s)
+	}
 	return s
 }
 

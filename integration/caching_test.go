@@ -27,7 +27,10 @@ func (v *volume) caching(name string) (dir string) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		v.t.Fatal(err)
 	}
-	startClient(v.t, v.source, dir, "lockfs-test")
+	if v.own == nil {
+		v.own = make(map[string]*netClient)
+	}
+	v.own[name] = startClient(v.t, v.source, dir, "lockfs-test")
 	return dir
 }
 
@@ -35,13 +38,14 @@ func (v *volume) caching(name string) (dir string) {
 type netClient struct {
 	cmd *exec.Cmd
 	in  io.Closer
+	dir string // where it is mounted
 }
 
 // startClient mounts a caching backing of source at dir, which calls itself kind.
 func startClient(t *testing.T, source, dir, kind string) *netClient {
 	t.Helper()
 	// A process of its own, so that one that hangs does not take the test along.
-	c := &netClient{cmd: exec.Command(os.Args[0], source, dir)}
+	c := &netClient{dir: dir, cmd: exec.Command(os.Args[0], source, dir)}
 	c.cmd.Env = append(os.Environ(), cachingEnv+"="+kind)
 	c.cmd.Stderr = os.Stderr
 	var err error

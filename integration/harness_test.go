@@ -99,7 +99,8 @@ type volume struct {
 	// own, and by is which of them a mount is over.
 	clients []string
 	by      map[string]string
-	via     []string // the command that runs lockfs; none if empty
+	own     map[string]*netClient // the caching backings, by the mount's name
+	via     []string              // the command that runs lockfs; none if empty
 }
 
 func newVolume(t *testing.T, args ...string) *volume {

@@ -68,11 +68,37 @@ func (m *Manager) obey(b Break) {
 
 // giveUpFor is obey for locks that are known. m.mu is held.
 func (m *Manager) giveUpFor(b Break) {
-	locks, holds := m.entangled(b)
+	var meant []*lock
+	for _, s := range m.slots {
+		for _, l := range s.locks {
+			if l.grant.Owner == b.Owner && l.grant.Token == b.Token {
+				meant = append(meant, l)
+			}
+		}
+	}
+	cause := fmt.Errorf("%w: %w by %s: %s", ErrLockLost, ErrBroken, b.By, b.Reason)
+	m.renounce(meant, cause, "lock broken; its file returns EIO",
+		slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
+}
+
+// Abandon makes holds lost for ever, for cause, with all that their files have locked. The
+// locks are given back as broken ones are, when what was written has landed.
+func (m *Manager) Abandon(holds []*Hold, cause error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var locks []*lock
+	for _, h := range holds {
+		locks = append(locks, h.locks...)
+	}
+	m.renounce(locks, fmt.Errorf("%w: %w", ErrLockLost, cause), "lock lost; its file returns EIO", slog.Any("cause", cause))
+}
+
+// renounce gives locks up, and all that shares a hold with them. m.mu is held.
+func (m *Manager) renounce(meant []*lock, cause error, msg string, attrs ...any) {
+	locks, holds := entangled(meant)
 	if len(locks) == 0 || m.closed {
 		return
 	}
-	cause := fmt.Errorf("%w: %w by %s: %s", ErrLockLost, ErrBroken, b.By, b.Reason)
 	for _, h := range holds {
 		h.fail(cause)
 	}
@@ -81,17 +107,16 @@ func (m *Manager) giveUpFor(b Break) {
 	}
 	m.wg.Go(func() {
 		for _, l := range locks {
-			m.lockLog(l).Warn("lock broken; its file returns EIO",
-				slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
+			m.lockLog(l).Warn(msg, attrs...)
 			m.observe(LockLost{Key: l.grant.Key, Holder: l.holder, Cause: cause})
 		}
 		m.surrender(locks, holds)
 	})
 }
 
-// entangled returns the locks that b is aimed at, those that share a hold with
+// entangled returns those of meant that are alive, the locks that share a hold with
 // one of them, and so on, with all their holds. m.mu is held.
-func (m *Manager) entangled(b Break) (locks []*lock, holds []*Hold) {
+func entangled(meant []*lock) (locks []*lock, holds []*Hold) {
 	found, seen := make(map[*lock]bool), make(map[*Hold]bool)
 	add := func(l *lock) {
 		if !l.dying && !found[l] {
@@ -99,12 +124,8 @@ func (m *Manager) entangled(b Break) (locks []*lock, holds []*Hold) {
 			locks = append(locks, l)
 		}
 	}
-	for _, s := range m.slots {
-		for _, l := range s.locks {
-			if l.grant.Owner == b.Owner && l.grant.Token == b.Token {
-				add(l)
-			}
-		}
+	for _, l := range meant {
+		add(l)
 	}
 	for i := 0; i < len(locks); i++ {
 		for h := range locks[i].holds {

@@ -245,3 +245,55 @@ func TestBreakOfHalfGrantedRequest(t *testing.T) {
 		shared.Release()
 	})
 }
+
+// What is abandoned is void at once, and somebody else's when its hold has done what it
+// must; other holds of the mount are not concerned.
+func TestAbandon(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		t := f.t
+		other, _ := f.manager()
+		defer other.Close(t.Context())
+		var holds []*lockmgr.Hold
+		for _, name := range []string{"f", "g", "bystander"} {
+			h, err := f.m.Acquire(t.Context(), open("x", time.Second, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			holds = append(holds, h)
+		}
+		const flush = 3 * time.Second
+		var flushed time.Time
+		holds[0].OnLost(func() { time.Sleep(flush); flushed = time.Now() })
+		granted := make(chan time.Time, 1)
+		go func() {
+			h, err := other.Acquire(t.Context(), open("y", time.Minute, "f"))
+			if err != nil {
+				t.Error(err)
+			}
+			granted <- time.Now()
+			h.Release()
+		}()
+		time.Sleep(time.Second)
+		gone := errors.New("gone")
+		holds[1].Release()
+		f.m.Abandon(holds[:2], gone)
+		if err := holds[0].Check(); !errors.Is(err, lockmgr.ErrLockLost) || !errors.Is(err, gone) {
+			t.Errorf("the hold says %v", err)
+		}
+		if at := <-granted; flushed.IsZero() || at.Before(flushed) {
+			t.Errorf("granted at %v, flushed at %v", at, flushed)
+		}
+		if err := holds[2].Check(); err != nil {
+			t.Errorf("another hold says %v", err)
+		}
+		holds[0].Release()
+		f.m.Abandon(holds[:2], gone) // released: nothing
+		h, err := f.m.Acquire(t.Context(), open("x", time.Second, "f"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Check(); err != nil {
+			t.Errorf("a later hold says %v", err)
+		}
+	})
+}

@@ -31,6 +31,10 @@ var (
 	// ErrBroken: an operator broke the lock. It is an ErrLockLost too.
 	ErrBroken = errors.New("broken")
 
+	// ErrVolumeGone: the file that was locked cannot be reached any more, for the
+	// volume's client is gone. It is the cause of an ErrLockLost.
+	ErrVolumeGone = errors.New("the volume's client is gone")
+
 	// ErrNotHeld: a release found no entry: it was deleted, or expired with
 	// its session.
 	ErrNotHeld = errors.New("lock not held")

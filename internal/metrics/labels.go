@@ -42,6 +42,7 @@ const (
 	causeBroken     = "broken"     // by an operator
 	causeDeleted    = "deleted"    // the entry, by hand
 	causeGone       = "gone"       // the session: the lock service ended it
+	causeVolume     = "volume"     // its client is gone
 	causeUnanswered = "unanswered" // the session: no renewal was answered in time
 )
 
@@ -49,6 +50,8 @@ func lossCause(err error) string {
 	switch {
 	case errors.Is(err, lockmgr.ErrBroken):
 		return causeBroken
+	case errors.Is(err, lockmgr.ErrVolumeGone):
+		return causeVolume
 	case errors.Is(err, renew.ErrUnanswered):
 		return causeUnanswered
 	case errors.Is(err, renew.ErrGone), errors.Is(err, lockmgr.ErrSessionLost):

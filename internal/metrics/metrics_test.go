@@ -41,6 +41,7 @@ func busy(t *testing.T) *Registry {
 		lockmgr.LockReleased{Held: time.Minute},
 		lockmgr.LockLost{Cause: fmt.Errorf("%w: %w by alice: it hangs", lockmgr.ErrLockLost, lockmgr.ErrBroken)},
 		lockmgr.LockLost{Cause: lockmgr.ErrLockLost},
+		lockmgr.LockLost{Cause: fmt.Errorf("%w: %w", lockmgr.ErrLockLost, lockmgr.ErrVolumeGone)},
 		lockmgr.LockLost{Cause: fmt.Errorf("%w: %w: %w", lockmgr.ErrSessionLost, renew.ErrLost, renew.ErrGone)},
 		lockmgr.LockLost{Cause: fmt.Errorf("%w: %w: %w", lockmgr.ErrSessionLost, renew.ErrLost, renew.ErrUnanswered)},
 		lockmgr.SessionRenewed{Took: time.Millisecond},

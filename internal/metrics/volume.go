@@ -73,6 +73,7 @@ func newVolume(namespace, name string) *Volume {
 	}
 	v.losses.WithLabelValues(causeBroken)
 	v.losses.WithLabelValues(causeDeleted)
+	v.losses.WithLabelValues(causeVolume)
 	for _, result := range []string{"ok", "failed"} {
 		v.renewals.WithLabelValues(result)
 	}

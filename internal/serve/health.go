@@ -72,6 +72,19 @@ func (h *health) state() metrics.Health {
 	return metrics.Health{Available: h.gone == nil, RulesBroken: len(rules), Accepted: h.accepted}
 }
 
+// reached notes whether the view reaches the volume, and logs what is new.
+func (h *health) reached(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case err != nil && (h.gone == nil || h.gone.Error() != err.Error()):
+		h.log.Error("the volume is out of reach; its programs get errors until it is mounted again", slog.Any("error", err))
+	case err == nil && h.gone != nil:
+		h.log.Info("the volume is within reach again")
+	}
+	h.gone = err
+}
+
 func (h *health) err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -23,6 +23,9 @@ func (v *Volume) Ready(ctx context.Context) error {
 	if !mounted {
 		return errNotMounted
 	}
+	if err := v.health.err(); err != nil {
+		return err
+	}
 	if state != renew.Held {
 		return fmt.Errorf("its lock session is %v", state)
 	}

@@ -165,7 +165,7 @@ func (v *Volume) Run(ctx context.Context) error {
 
 	watching, watched := context.WithCancel(ctx)
 	defer watched()
-	go v.watch(watching, &c)
+	go (&watcher{v, &c, view, id}).run(watching)
 
 	unmounted := make(chan struct{})
 	go func() { view.Wait(); close(unmounted) }()

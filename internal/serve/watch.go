@@ -5,33 +5,79 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/netvolume"
+	"github.com/lockfs/lockfs/internal/volume"
 )
 
-// lookEvery is how often the options of a volume are looked at, while it is served.
-const lookEvery = time.Minute
+const (
+	// lookEvery is how often the options of a volume are looked at, while it is served.
+	lookEvery = time.Minute
+	// reachEvery is how often it is asked whether it is there.
+	reachEvery = 2 * time.Second
+	// reachPause is how often, if requests say that it is not.
+	reachPause = 200 * time.Millisecond
+)
 
-// watch follows what becomes of the volume below the view until ctx ends.
-func (v *Volume) watch(ctx context.Context, c *Config) {
-	options := time.NewTicker(lookEvery)
-	defer options.Stop()
+// watcher follows what becomes of the volume below a view.
+type watcher struct {
+	*Volume
+	cfg  *Config
+	view *fs.FS
+	id   uuid.UUID // the volume's
+}
+
+// run follows it until ctx ends. A volume that hangs keeps it waiting.
+func (w *watcher) run(ctx context.Context) {
+	look, reach := time.NewTicker(lookEvery), time.NewTicker(reachEvery)
+	defer look.Stop()
+	defer reach.Stop()
 	for {
 		select {
-		case <-options.C:
-			v.lookAgain(ctx, c)
+		case <-look.C:
+			w.look(ctx)
+		case <-reach.C:
+			w.reach(ctx)
+		case <-w.view.Doubts():
+			w.reach(ctx)
+			select {
+			case <-time.After(reachPause):
+			case <-ctx.Done():
+			}
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// lookAgain looks at the volume's options: an operator may have changed them.
-func (v *Volume) lookAgain(ctx context.Context, c *Config) {
+// look looks at the volume's options: an operator may have changed them.
+func (w *watcher) look(ctx context.Context) {
 	var found []netvolume.Finding
-	err := unless(ctx, func() (err error) { found, err = netvolume.Look(c.Source, c.Embedded); return err })
+	err := unless(ctx, func() (err error) { found, err = netvolume.Look(w.cfg.Source, w.cfg.Embedded); return err })
 	if err != nil {
-		v.log.Debug("cannot look at the volume's options", slog.Any("error", err))
+		w.log.Debug("cannot look at the volume's options", slog.Any("error", err))
 		return
 	}
-	v.health.found(found)
+	w.health.found(found)
+}
+
+// reach has the view find its volume again, if it is there.
+func (w *watcher) reach(ctx context.Context) {
+	again := false
+	err := unless(ctx, func() (err error) {
+		again, err = w.view.Reach(func(dir string) error { return volume.Verify(dir, w.id) })
+		return err
+	})
+	if ctx.Err() != nil {
+		return
+	}
+	if again {
+		w.log.Warn("the volume is mounted anew; what programs had open on the former mount fails", slog.String("source", w.cfg.Source))
+	}
+	w.health.reached(err)
+	if again {
+		w.look(ctx)
+	}
 }

@@ -29,6 +29,21 @@ func IsMarker(name string) bool {
 // *InvalidError, or the file system's.
 func readMarker(source string) (identity, error) { return readNamed(source, MarkerName) }
 
+// Verify makes sure that dir is the root of the volume id, as its marker has it.
+// Nobody looks for a marker below a mount that is missing: there is none.
+func Verify(dir string, id uuid.UUID) error {
+	marker, err := readMarker(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("it is not mounted: the directory has no marker %s", MarkerName)
+	case err != nil:
+		return err
+	case marker.ID != id:
+		return fmt.Errorf("it is another volume, %s/%s, or a copy of this one", marker.Namespace, marker.Name)
+	}
+	return nil
+}
+
 // readNamed reads it by another name.
 func readNamed(source, name string) (identity, error) {
 	path := filepath.Join(source, name)

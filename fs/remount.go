@@ -1,0 +1,168 @@
+package fs
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// A network volume's client can die, or be replaced: then what the view has open
+// answers ENOTCONN for ever, though the volume is mounted again at SOURCE.
+//
+// So the view opens SOURCE anew, and what is there takes the place of its root, under the
+// same descriptor. The kernel's nodes are of the former client: requests on them are
+// answered ESTALE, and the kernel looks them up again from the root. But a program may stand in a
+// directory, and never look that up: the directory is opened again by its path, if it is
+// there. A program keeps its error on what it had open, and its locks are given up. A
+// request that waits for a lock meanwhile finds its file again.
+
+// ErrOutOfReach: the view does not reach its volume.
+var ErrOutOfReach = errors.New("the volume is out of reach")
+
+// Doubts receives when a request was answered that the volume's client is gone.
+func (f *FS) Doubts() <-chan struct{} { return f.doubts }
+
+// doubt looks for it in an answer.
+func (f *FS) doubt(s fuse.Status) {
+	switch unix.Errno(s) {
+	case unix.ENOTCONN, unix.ECONNABORTED, unix.ESHUTDOWN:
+		select {
+		case f.doubts <- struct{}{}:
+		default: // it is known
+		}
+	}
+}
+
+// Reach makes sure that the view reaches its volume: unless it does, and SOURCE leads to the
+// same directory as before, it goes on with what is at SOURCE now. verify says whether a directory is the
+// volume's root: a bare one is not, nor another volume. again means that it is another client
+// from now on. It fails with ErrOutOfReach, and hangs where the volume does.
+func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
+	alive := ask(f.backing.root, "")
+	now, err := openBacking(f.source)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", ErrOutOfReach, errors.Join(alive, err))
+	}
+	if alive == nil && now.inode == f.nodes.rootInode() {
+		return false, unix.Close(now.root)
+	}
+	if err := verify(procPath(now.root)); err != nil {
+		unix.Close(now.root)
+		if alive == nil {
+			err = fmt.Errorf("%w; what was mounted there before is served on", err)
+		}
+		return false, fmt.Errorf("%w: at %s: %w", ErrOutOfReach, f.source, err)
+	}
+	if now.kind != f.backing.kind {
+		unix.Close(now.root)
+		return false, fmt.Errorf("%w: %s has a file system of another kind: start lockfs again", ErrOutOfReach, f.source)
+	}
+	holds, err := f.nodes.renew(now.root, now.inode)
+	if err != nil {
+		return false, err
+	}
+	f.backing.device.Store(now.inode.dev)
+	f.locks.Abandon(holds, lockmgr.ErrVolumeGone)
+	return true, nil
+}
+
+// rootInode is the root's; the zero inode when all nodes are forgotten.
+func (t *nodes) rootInode() inode {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if root := t.byID[rootID]; root != nil {
+		return root.inode
+	}
+	return inode{}
+}
+
+// renew makes the directory fd, which is i, the root, and all nodes those of a client
+// that is gone. It takes fd over, and returns the holds of their files.
+func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
+	defer unix.Close(fd)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := t.byID[rootID]
+	if old == nil {
+		return nil, fmt.Errorf("%w: the view is closed", ErrOutOfReach)
+	}
+	// Whoever has found the root's descriptor goes on with what it is then. To close the
+	// former one can end a mount, and hang.
+	former, err := unix.FcntlInt(uintptr(old.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	t.closer.close(former)
+	if err := unix.Dup3(fd, old.fd, unix.O_CLOEXEC); err != nil {
+		return nil, err
+	}
+	// First all are gone, then the holds are looked for. Who registers one later finds
+	// its node gone when he proves its path.
+	for _, n := range t.byID {
+		n.gone.Store(true)
+	}
+	holds := make(map[*lockmgr.Hold]struct{})
+	for _, n := range t.byID {
+		for _, h := range n.allHolds() {
+			holds[h] = struct{}{}
+		}
+	}
+	clear(t.byInode)
+	root := &node{id: rootID, inode: i, fd: old.fd, lookups: old.lookups, held: new(held), closer: &t.closer}
+	root.uses.Store(1)
+	t.byID[rootID], t.byInode[i] = root, root
+	list := make([]*lockmgr.Hold, 0, len(holds))
+	for h := range holds {
+		list = append(list, h)
+	}
+	return list, nil
+}
+
+// returned finds a directory of a client that is gone where it was, for the same id; nil if it is not
+// there, and for files.
+func (t *nodes) returned(n *node) *node {
+	if !n.dir {
+		return nil
+	}
+	path, err := t.path(n)
+	if err != nil {
+		return nil
+	}
+	fd, st, err := t.resolve(path)
+	if err != nil {
+		return nil
+	}
+	i := inodeOf(&st)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// The number is all that tells it from another directory of its name.
+	if now := t.byID[n.id]; now != n || i.ino != n.inode.ino || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		unix.Close(fd)
+		if now != nil && now != n && !now.gone.Load() {
+			return now // by another request
+		}
+		return nil
+	}
+	again := &node{id: n.id, inode: i, fd: fd, dir: true, certain: st.certain, lookups: n.lookups, parent: t.byID[rootID], name: path, past: n, held: new(held), closer: &t.closer}
+	again.uses.Store(1)
+	again.show(dirName{again.parent, path})
+	if other := t.byInode[i]; other != nil { // the kernel has looked it up since
+		again.held, again.former = other.held, true
+	} else {
+		t.byInode[i] = again
+	}
+	again.nodes = append(again.nodes, again)
+	t.byID[n.id] = again
+	return again
+}
+
+// leavePast lets go of what requests that are under way may have used.
+func (n *node) leavePast() {
+	for p := n.past; p != nil; p = p.past {
+		p.leave()
+	}
+}
