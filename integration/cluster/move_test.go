@@ -28,8 +28,8 @@ func TestMoveBetweenOverlays(t *testing.T) {
 			c.report(t)
 		}
 	})
-	etcd := c.readme("etcd")
-	c.sh(c.readme("kubernetes"))
+	etcd := c.tutorial("etcd")
+	c.sh(c.tutorial("kubernetes"))
 	c.daemonsReady()
 	c.sh(etcd[:strings.Index(etcd, "kubectl apply -k deploy/daemonset")])
 	var programs []*program
