@@ -104,6 +104,8 @@ var overClients = map[string]func(*testing.T){
 	"TestHardLinksAreOneFile":          TestHardLinksAreOneFile,
 	"TestLinkedDuringWait":             TestLinkedDuringWait,
 	"TestSaveByRename":                 TestSaveByRename,
+	"TestNumberUsedAgain":              TestNumberUsedAgain,
+	"TestNothingIsLeftOver":            TestNothingIsLeftOver,
 }
 
 // The same where the client goes on with what it knows of a file when the file is

@@ -36,6 +36,17 @@ const writeBackEnv = "LOCKFS_TEST_WRITE_BACK"
 // as FUSE clients may.
 const keepEnv = "LOCKFS_TEST_KEEP"
 
+// graceEnv names a file: as long as it is there nothing is opened or made, as by an NFS
+// server that has just started.
+const graceEnv = "LOCKFS_TEST_GRACE"
+
+// grace returns when it has ended.
+func grace() {
+	for file := os.Getenv(graceEnv); file != "" && unix.Access(file, unix.F_OK) == nil; {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 const believes = time.Minute
 
 func serveCaching() {
@@ -330,6 +341,7 @@ func (c *cachingFS) Rename(_ <-chan struct{}, in *fuse.RenameIn, from, to string
 }
 
 func (c *cachingFS) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	grace()
 	fd := -1
 	s := c.make(&in.InHeader, name, &out.EntryOut, func(dir int) (err error) {
 		fd, err = unix.Openat(dir, name, int(in.Flags)&^unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode)
@@ -344,6 +356,7 @@ func (c *cachingFS) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, ou
 
 // Open revalidates. It does not ask what the file is called.
 func (c *cachingFS) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	grace()
 	n := c.node(in.NodeId)
 	if _, err := c.stat(n); err != nil {
 		return fuse.ToStatus(err)

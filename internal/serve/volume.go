@@ -99,6 +99,11 @@ func (v *Volume) Run(ctx context.Context) error {
 		return err
 	}
 	v.health.found(c.findings)
+	if c.network {
+		if err := v.await(ctx, c.Source); err != nil {
+			return err
+		}
+	}
 	patience := startTimeout
 	if c.SetPolicy {
 		patience += c.Renew.TTL // the session of a mount that has died may have to end first
