@@ -63,19 +63,41 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	if dir == nil || n == nil {
 		return stale
 	}
+	v := f.visits.comeToLink(in.Pid, in.Oldnodeid, dirName{dir, name})
+	s := f.link(cancel, in, &v, dirName{dir, name}, n, out)
+	f.visits.leave(v, s)
+	return s
+}
+
+// link gives n the name to. If n has lost a name that the kernel may mean, it looks
+// again, once. Who does not look has a descriptor: its file is linked wherever it is.
+func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName, n *node, out *fuse.EntryOut) fuse.Status {
 	var st unix.Stat_t
 	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
 		return errno(err)
 	}
-	if f.nodes.isFormer(n) || st.Nlink == 0 && f.replaced(n) {
+	gone := f.nodes.isFormer(n) || st.Nlink > 0 && f.lostName(n) || st.Nlink == 0 && f.replaced(n)
+	if v.as.dir != nil && f.isNamed(n, v.as) {
+		gone = false // it may have lost others
+	}
+	if gone && v.stage != nameless {
+		v.stage, v.meant = fresh, f.nodes.mayBeMeant(n)
 		return stale // the kernel remembers a name that is another file's
 	}
+	dir, name := to.dir, to.name
 	names := []dirName{{dir, name}}
 	if err := f.fits(names[0]); err != nil {
 		return errno(err)
 	}
 	if st.Nlink > 0 { // else it is from O_TMPFILE, or removed
-		old, ok := f.trueName(n)
+		known := n
+		if newest := f.nodes.find(n.inode); newest != nil { // n may be a former node
+			known = newest
+		}
+		old, ok := f.trueName(known)
+		if !ok && v.stage == nameless {
+			return fuse.EBUSY // what name it has is not known, and cannot be locked
+		}
 		if !ok {
 			return stale
 		}

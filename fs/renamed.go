@@ -166,6 +166,14 @@ func (t *nodes) believed(n *node) []dirName {
 	return n.shownSince(time.Now().Add(-oldName))
 }
 
+// mayBeMeant returns all names by which a request may have named a node.
+func (t *nodes) mayBeMeant(n *node) []dirName {
+	names := t.names(n)
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return append(names, n.shownSince(time.Time{})...)
+}
+
 // answered notes what the kernel does by itself when it is told that a call has
 // changed a file's names. Of one that has failed, but has changed them, it knows
 // nothing.

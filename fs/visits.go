@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -56,10 +57,18 @@ type sent struct {
 	over   bool      // and that was not all of one system call
 	found  uint64    // the node that it found last; 0 for none
 	as     dirName   // the name that it looked up last
+	meant  []dirName // by which a LINK may have named the file
+	asked  []finding // those of meant that it has looked up since
 	way
 	steps map[uint64]string // paths of what it has found on that way, the first maxSteps
 	hold  *lockmgr.Hold
 	mode  lockmgr.Mode
+}
+
+// finding is a name that was looked up, and the node that it led to; 0 for none.
+type finding struct {
+	dirName
+	node uint64
 }
 
 // way is how a file was looked up: step by step, by path, from a directory that was
@@ -77,6 +86,43 @@ type visit struct {
 	way                 // of a second try; else it is not known, and from is nil
 	hold  *lockmgr.Hold // that was parked for it, or is to be; nil if there is none
 	mode  lockmgr.Mode
+	meant []dirName // see sent
+	as    dirName   // of a second try of a LINK: the name that it has looked up
+}
+
+// comeToLink begins a thread's LINK of a node to a name. Its second try has looked up
+// that name in any case; it means a descriptor if it has looked up no other.
+func (vs *visits) comeToLink(tid uint32, node uint64, to dirName) visit {
+	v := visit{tid: tid, node: node, stage: fresh}
+	if tid == 0 {
+		v.stage = retried
+		return v
+	}
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	s := vs.threads[tid]
+	if s == nil {
+		return v
+	}
+	v.hold, s.hold = s.hold, nil
+	v.drop() // it was parked for an OPEN
+	if s.meant == nil || s.stage != fresh || time.Since(s.when) >= parkFor {
+		return v
+	}
+	byName := false
+	for _, a := range s.asked {
+		if !a.is(to) {
+			byName = true
+		}
+		if a.node == node {
+			v.stage, v.as = retried, a.dirName
+			return v
+		}
+	}
+	if s.node == node && !byName {
+		v.stage = nameless
+	}
+	return v
 }
 
 // come begins a thread's OPEN of a node, or its CREATE (0): every one, and every
@@ -159,7 +205,7 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 		delete(vs.threads, v.tid)
 		return
 	}
-	now := &sent{stage: v.stage, node: v.node, when: time.Now(), hold: v.hold, mode: v.mode}
+	now := &sent{stage: v.stage, node: v.node, when: time.Now(), hold: v.hold, mode: v.mode, meant: v.meant}
 	if vs.threads == nil {
 		vs.threads = make(map[uint32]*sent)
 	}
@@ -187,6 +233,9 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 		s.over = true
 	}
 	s.looked, s.when, s.found, s.as = true, time.Now(), node, name
+	if slices.ContainsFunc(s.meant, name.is) {
+		s.asked = append(s.asked, finding{name, node})
+	}
 	if dir, ok := s.steps[name.dir.id]; ok {
 		s.path = dir + "/" + name.name
 	} else {

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -401,5 +402,54 @@ func (a *agent) lists(path, want string) {
 	a.t.Helper()
 	if r := a.do(call{Op: "list", Path: path}); r.Errno != 0 || r.Data != want {
 		a.t.Errorf("%s lists %q, %v; want %q", path, r.Data, r.Err(), want)
+	}
+}
+
+// A file that another mount has put away is linked by a descriptor, wherever it is
+// now; by its former name what has that is linked, though the kernel remembers it.
+func TestLinkOfWhatWasPutAway(t *testing.T) {
+	for what, putAway := range map[string]func(two *agent, b *mount){
+		"renamed": func(two *agent, b *mount) {
+			two.must(call{Op: "rename", Path: b.path("f"), Path2: b.path("old")})
+			two.must(call{Op: "rename", Path: b.path("g"), Path2: b.path("f")})
+		},
+		"exchanged": func(two *agent, b *mount) { two.must(call{Op: "exchange", Path: b.path("f"), Path2: b.path("g")}) },
+		"replaced":  func(two *agent, b *mount) { two.must(call{Op: "rename", Path: b.path("g"), Path2: b.path("f")}) },
+	} {
+		for _, seen := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, seen: %v", what, seen), func(t *testing.T) {
+				v := newVolume(t)
+				v.inMemory()
+				a, b := v.mount("a"), v.mount("b")
+				one, two := newAgent(t), newAgent(t)
+				v.write("f", "old")
+				v.write("g", "new")
+				fd := one.open(a.path("f"), rdonly)
+				putAway(two, b)
+				if seen {
+					one.do(call{Op: "mode", Path: a.path("old")})
+					one.do(call{Op: "mode", Path: a.path("g")})
+				}
+				one.must(call{Op: "link", Path: a.path("f"), Path2: a.path("by name")})
+				if got := v.read("by name"); got != "new" {
+					t.Errorf("by its name %q was linked", got)
+				}
+				if v.cached && (!seen || what == "replaced") {
+					return // its client does not know where it is
+				}
+				byFD := call{Op: "name", FD: fd, Path: a.path("by descriptor")}
+				if what == "replaced" {
+					one.fails(byFD, unix.ENOENT)
+					return
+				}
+				for range 2 {
+					one.must(byFD)
+					if got := v.read("by descriptor"); got != "old" {
+						t.Errorf("by a descriptor %q was linked", got)
+					}
+					byFD.Path = a.path("by descriptor") + " again"
+				}
+			})
+		}
 	}
 }
