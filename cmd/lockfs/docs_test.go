@@ -150,6 +150,53 @@ func TestDocumentedRules(t *testing.T) {
 	}
 }
 
+// What docs/TROUBLESHOOTING.md quotes, lockfs says: code of three words or more that is
+// no command.
+func TestQuotedMessages(t *testing.T) {
+	source := sources(t, func(path string) bool { return !strings.HasSuffix(path, "_test.go") })
+	command := regexp.MustCompile(`^(lockfs [a-z]|kubectl|etcdctl|stat|umount|chattr|modprobe|mountpoint|… )`)
+	field := regexp.MustCompile(`[a-z_]+=\S*`)
+	n := 0
+	text := fence.ReplaceAllString(read(t, "docs/TROUBLESHOOTING.md"), "")
+	for _, quoted := range code.FindAllString(text, -1) {
+		quoted = strings.Trim(quoted, "`")
+		if len(strings.Fields(quoted)) < 3 || command.MatchString(quoted) {
+			continue
+		}
+		n++
+		for _, part := range regexp.MustCompile(`…|: `).Split(field.ReplaceAllString(quoted, "…"), -1) {
+			part = strings.Trim(part, ` "`)
+			if part == "context deadline exceeded" || part == "connection refused" { // Go's and the kernel's
+				continue
+			}
+			if !bytes.Contains(source, []byte(part)) {
+				t.Errorf("docs/TROUBLESHOOTING.md quotes %q, which lockfs does not say", part)
+			}
+		}
+	}
+	if n < 20 {
+		t.Errorf("found %d messages", n)
+	}
+}
+
+// sources returns the text of the Go files that are wanted.
+func sources(t *testing.T, wanted func(path string) bool) []byte {
+	t.Helper()
+	var source bytes.Buffer
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || !wanted(path) {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		source.Write(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source.Bytes()
+}
+
 // Each flag has an environment twin, which its help names.
 func TestEnvironmentTwins(t *testing.T) {
 	for name, f := range flags() {
@@ -175,18 +222,7 @@ func TestEnvironmentTwins(t *testing.T) {
 // Each rule of the semantics names tests, and so does each row of the faults'
 // tables. All exist.
 func TestRulesHaveTests(t *testing.T) {
-	var source bytes.Buffer
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		b, err := os.ReadFile(path)
-		source.Write(b)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := sources(t, func(path string) bool { return strings.HasSuffix(path, "_test.go") })
 	test := regexp.MustCompile(`\bTest[A-Z]\w+`)
 	for doc, rule := range map[string]*regexp.Regexp{
 		"docs/SEMANTICS.md": regexp.MustCompile(`(?m)^\*\*\d+\..*`),
@@ -203,7 +239,7 @@ func TestRulesHaveTests(t *testing.T) {
 			}
 		}
 		for _, n := range names {
-			if !bytes.Contains(source.Bytes(), []byte("func "+n+"(")) {
+			if !bytes.Contains(source, []byte("func "+n+"(")) {
 				t.Errorf("%s names %s, which is no test", doc, n)
 			}
 		}
