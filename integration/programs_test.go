@@ -53,7 +53,11 @@ func TestSqliteJournalModes(t *testing.T) {
 				}
 			}, a, b)
 			want := fmt.Sprintf("ok\n%d\n", 2*2*workers*rounds)
-			for _, path := range []string{b.path(db), v.inSource(db)} {
+			paths := []string{b.path(db)}
+			if !v.cached { // a client of a network volume need not map files, as wal does
+				paths = append(paths, v.inSource(db))
+			}
+			for _, path := range paths {
 				if got := output(t, "sqlite3", path, "PRAGMA integrity_check; SELECT count(*) FROM t"); got != want {
 					t.Errorf("%s: sqlite says %q, want %q", path, got, want)
 				}

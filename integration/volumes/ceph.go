@@ -36,7 +36,8 @@ keyring = %[2]s/keyring
 `
 
 // cephClient are the options that are recommended to a client.
-const cephClient = ``
+const cephClient = `fuse disable pagecache = true
+`
 
 // ceph is a file system of Ceph's: a monitor, a server of metadata and one of objects, and
 // two clients in user space.
