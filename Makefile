@@ -29,14 +29,14 @@ test: deps apiserver lint
 cluster-test:
 	scripts/cluster-test.sh full
 
-# Real network volumes, with a server and two clients each: as root, some ten minutes.
+# Real network volumes, with a server and two clients each: as root, some twenty minutes.
 volume-test:
 	scripts/volume-test.sh all
 
 # What lockfs costs: docs/PERFORMANCE.md. Flags are those of one: make bench-locks BENCH='-rows handoff -rounds 3'.
 bench: bench-fs bench-locks
 
-# The view, beside ext4, go-fuse's loopback and bindfs: as root, some ten minutes.
+# The view, beside ext4, go-fuse's loopback and bindfs: as root, some twenty minutes.
 bench-fs:
 	CGO_ENABLED=0 go run ./bench/fs $(BENCH)
 

@@ -166,6 +166,7 @@ func TestSaveByRename(t *testing.T) {
 			run(t, "sh", "-ec", `sed "$2" "$1" > "$1.swp"; sync "$1.swp"; ln -f "$1" "$1~"; mv "$1.swp" "$1"; rm "$1~"`, "sh", a.path("f"), change)
 		}
 	}()
+	defer func() { <-done }()
 	last := 0
 	for reading := true; reading; {
 		select {

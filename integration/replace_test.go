@@ -169,6 +169,7 @@ func TestLockFollowsRename(t *testing.T) {
 	})
 	holder.must(call{Op: "write", FD: fd, Data: "lost"})
 	other.must(call{Op: "write", FD: opened.N, Data: "second"})
+	other.must(call{Op: "close", FD: opened.N})
 	if got := v.read("f"); got != "second" {
 		t.Errorf("the file holds %q", got)
 	}

@@ -21,6 +21,7 @@ var overVolumes = map[string]func(*testing.T){
 	"TestBytesWrittenElsewhere":       TestBytesWrittenElsewhere,
 	"TestVolumeServerFrozen":          TestVolumeServerFrozen,
 	"TestBrokenWhileTheServerHangs":   TestBrokenWhileTheServerHangs,
+	"TestVolumeClientMountedAgain":    TestVolumeClientMountedAgain,
 
 	"TestContendedOpen":            TestContendedOpen,
 	"TestHolderIsUndisturbed":      TestHolderIsUndisturbed,
@@ -320,4 +321,47 @@ func TestBrokenWhileTheServerHangs(t *testing.T) {
 			t.Errorf("%s sees %q, %v, want %q; the write: %v", m.name, got, err, want, wrote.Err())
 		}
 	}
+}
+
+// The client of one mount is killed and mounted again. What its programs had open is lost,
+// and is no longer in others' way; the view finds the volume again by itself, and what was
+// written and closed is there.
+func TestVolumeClientMountedAgain(t *testing.T) {
+	labFault(t, "thaw server")
+	v := newVolume(t, "--wait", "-1")
+	v.inMemory()
+	b := v.mount("b") // over the client that lives: the etcd's mount is over it as well
+	a := v.mount("a")
+	client := 0
+	for !strings.HasPrefix(v.client("a"), strings.Split(os.Getenv(volumeEnv), ",")[client]+"/") {
+		client++
+	}
+	p, q := newAgent(t), newAgent(t)
+	fd := p.open(a.path("f"), wronly|create|appends)
+	p.must(call{Op: "write", FD: fd, Data: "one\n"})
+	p.must(call{Op: "close", FD: fd})
+	held := p.open(a.path("held"), wronly|create)
+	labFault(t, fmt.Sprint("kill client ", client))
+	if r := p.do(call{Op: "open", Path: a.path("f"), Flags: wronly | appends}); r.Errno == 0 {
+		t.Error("a file is opened where there is no volume")
+	}
+	q.sees(b.path("f"), "one\n")
+	labFault(t, fmt.Sprint("start client ", client))
+	eventually(t, "the view has found the volume again", func() bool {
+		r := p.do(call{Op: "open", Path: a.path("f"), Flags: wronly | appends | nonblock})
+		if r.Errno == 0 {
+			p.must(call{Op: "write", FD: r.N, Data: "two\n"})
+			p.must(call{Op: "close", FD: r.N})
+		}
+		return r.Errno == 0
+	})
+	if r := p.do(call{Op: "write", FD: held, Data: "x"}); r.Errno == 0 {
+		t.Error("what was open is written to")
+	}
+	p.do(call{Op: "close", FD: held})
+	fd = q.open(b.path("held"), wronly|appends)
+	q.must(call{Op: "write", FD: fd, Data: "theirs"})
+	q.must(call{Op: "close", FD: fd})
+	q.sees(b.path("f"), "one\ntwo\n")
+	p.sees(a.path("held"), "theirs")
 }

@@ -5,9 +5,13 @@ cd "$(dirname "$0")/.."
 volumes() { go run ./integration/volumes "$@"; }
 case ${1:?usage: volume-test.sh short|all} in
 short)
-	volumes -run '^(TestManyWritersOnTwoMounts|TestReaderSeesTheLastWriter|TestHolderReplacesItsFile)$' gluster
+	volumes -run '^(TestManyWritersOnTwoMounts|TestNamesMadeElsewhere|TestHolderReplacesItsFile|TestVolumeClientMountedAgain)$' gluster
 	;;
 all)
-	volumes disk gluster
+	volumes disk gluster ceph juicefs nfs3 nfs4
+	;;
+*)
+	echo "usage: volume-test.sh short|all" >&2
+	exit 2
 	;;
 esac

@@ -2,7 +2,8 @@ package main
 
 import (
 	"fmt"
-	"os/exec"
+	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -50,11 +51,12 @@ func gluster(l *lab) (clients []string, err error) {
 		clients = append(clients, dir)
 	}
 	brick := func() (string, error) {
-		out, err := exec.Command("pgrep", "-x", "glusterfsd").Output()
-		if err != nil {
-			return "", fmt.Errorf("no brick: %w", err)
+		found, _ := filepath.Glob("/run/gluster/vols/v/*.pid")
+		if len(found) != 1 {
+			return "", fmt.Errorf("no brick: %v", found)
 		}
-		return strings.TrimSpace(string(out)), nil
+		pid, err := os.ReadFile(found[0])
+		return strings.TrimSpace(string(pid)), err
 	}
 	for name, signal := range map[string]string{"freeze server": "-STOP", "thaw server": "-CONT", "kill server": "-KILL"} {
 		l.fault(name, func() (string, error) {
