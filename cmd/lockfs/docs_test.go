@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -233,7 +234,10 @@ func TestRulesHaveTests(t *testing.T) {
 		if len(rules) < 10 || len(names) < len(rules) {
 			t.Errorf("%d rules of %s name %d tests", len(rules), doc, len(names))
 		}
-		for _, row := range rules {
+		for i, row := range rules {
+			if number := strings.TrimPrefix(row, "**"); number != row && !strings.HasPrefix(number, fmt.Sprintf("%d.", i+1)) {
+				t.Errorf("%s: want rule %d: %.60s", doc, i+1, row)
+			}
 			if strings.HasPrefix(row, "| ") && !strings.HasPrefix(row, "| fault |") && !test.MatchString(row) {
 				t.Errorf("%s has no test for %s", doc, row)
 			}
