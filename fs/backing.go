@@ -1,7 +1,7 @@
 package fs
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -39,7 +39,7 @@ func openBacking(source string) (backing, error) {
 	}
 	var st unix.Stat_t
 	var fs unix.Statfs_t
-	if err := errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); err != nil {
+	if err := cmp.Or(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); err != nil {
 		unix.Close(fd)
 		return backing{}, fmt.Errorf("stat %s: %w", source, err)
 	}

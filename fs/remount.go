@@ -45,7 +45,7 @@ func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 	alive := ask(f.backing.root, "")
 	now, err := openBacking(f.source)
 	if err != nil {
-		return false, fmt.Errorf("%w: %w", ErrOutOfReach, errors.Join(alive, err))
+		return false, fmt.Errorf("%w: %w", ErrOutOfReach, err)
 	}
 	if alive == nil && now.inode == f.nodes.rootInode() {
 		return false, unix.Close(now.root)

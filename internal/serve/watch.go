@@ -15,8 +15,9 @@ import (
 const (
 	// lookEvery is how often the options of a volume are looked at, while it is served.
 	lookEvery = time.Minute
-	// reachEvery is how often it is asked whether it is there.
-	reachEvery = 2 * time.Second
+	// reachEvery is how often it is asked whether it is there, retryEvery while it is not.
+	reachEvery = 5 * time.Second
+	retryEvery = time.Second
 	// reachPause is how often, if requests say that it is not.
 	reachPause = 200 * time.Millisecond
 )
@@ -31,14 +32,17 @@ type watcher struct {
 
 // run follows it until ctx ends. A volume that hangs keeps it waiting.
 func (w *watcher) run(ctx context.Context) {
-	look, reach := time.NewTicker(lookEvery), time.NewTicker(reachEvery)
+	look := time.NewTicker(lookEvery)
 	defer look.Stop()
-	defer reach.Stop()
 	for {
+		pause := reachEvery
+		if w.health.err() != nil {
+			pause = retryEvery
+		}
 		select {
 		case <-look.C:
 			w.look(ctx)
-		case <-reach.C:
+		case <-time.After(pause):
 			w.reach(ctx)
 		case <-w.view.Doubts():
 			w.reach(ctx)
