@@ -36,7 +36,7 @@ volume-test:
 # What lockfs costs: docs/PERFORMANCE.md. Flags are those of one: make bench-locks BENCH='-rows handoff -rounds 3'.
 bench: bench-fs bench-locks
 
-# The view, beside ext4, go-fuse's loopback and bindfs: as root, some twenty minutes.
+# The view, beside ext4, go-fuse's loopback and bindfs: as root, some ten minutes.
 bench-fs:
 	CGO_ENABLED=0 go run ./bench/fs $(BENCH)
 
