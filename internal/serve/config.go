@@ -111,7 +111,10 @@ func syncFor(fstype string, network bool) fs.Sync {
 // prepare refuses what cannot work, before anything is started, clears what a
 // killed daemon has left at the mountpoint, and makes the paths absolute.
 func (c *Config) prepare() error {
-	var err error
+	err := mounts.CheckKernel()
+	if err != nil {
+		return err
+	}
 	if c.Source, err = mounts.CheckSource(c.Source); err != nil {
 		return refused(err)
 	}
