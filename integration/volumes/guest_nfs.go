@@ -28,7 +28,7 @@ func nfs(version string) func(*lab) ([]string, error) {
 		}
 		options := "hard,vers=" + version
 		if l.recommended() {
-			options += ",lookupcache=none"
+			options += ",lookupcache=positive"
 		}
 		source := "/"
 		if version == "3" {
