@@ -3,7 +3,9 @@ package integration
 import (
 	"fmt"
 	"io"
+	"log"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"syscall"
@@ -47,6 +49,22 @@ func grace() {
 	}
 }
 
+// requestsEnv is a directory in which it notes each request before it answers it.
+const requestsEnv = "LOCKFS_TEST_REQUESTS"
+
+func requestLog(mountpoint string) (l *log.Logger, on bool) {
+	dir := os.Getenv(requestsEnv)
+	if dir == "" {
+		return nil, false
+	}
+	file, err := os.OpenFile(filepath.Join(dir, filepath.Base(mountpoint)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "caching backing:", err)
+		os.Exit(1)
+	}
+	return log.New(file, "", 0), true
+}
+
 const believes = time.Minute
 
 func serveCaching() {
@@ -60,7 +78,9 @@ func serveCaching() {
 		if os.Getenv(writeBackEnv) != "" {
 			capabilities |= fuse.CAP_WRITEBACK_CACHE
 		}
+		requests, debug := requestLog(mountpoint)
 		server, err = fuse.NewServer(c, mountpoint, &fuse.MountOptions{
+			Logger: requests, Debug: debug,
 			Name: os.Getenv(cachingEnv), FsName: "caching", AllowOther: true, DirectMountStrict: true, MaxWrite: 1 << 20, DisableReadDirPlus: true,
 			ExtraCapabilities: capabilities,
 		})
