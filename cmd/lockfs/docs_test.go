@@ -130,6 +130,20 @@ func defaultOf(f *pflag.Flag) string {
 	return f.DefValue
 }
 
+// The commands that integration/cluster pastes are where it looks for them.
+func TestClusterCommands(t *testing.T) {
+	for document, names := range map[string][]string{
+		"docs/tutorial/kubernetes.md": {"kubernetes", "etcd", "programs"},
+		"docs/OPERATIONS.md":          {"cleanup"},
+	} {
+		for _, name := range names {
+			if text := read(t, document); strings.Count(text, "<!-- cluster test: "+name+" -->\n```\n") != 1 {
+				t.Errorf("%s has no commands %q", document, name)
+			}
+		}
+	}
+}
+
 // Rules in documents are rules.
 func TestDocumentedRules(t *testing.T) {
 	rule := regexp.MustCompile("(?m)^ *([^\\s|`]+ +(?:lock|nolock|readonly)(?: +[a-z]+=\\S+)*)(?: +#.*)?$|--rule '([^']+)'")
