@@ -3,6 +3,7 @@ package fs
 import (
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -118,5 +119,32 @@ func TestFoundAgain(t *testing.T) {
 			t.Errorf("attributes of another file, or %v", s)
 		}
 		v.fs.Forget(node, 1)
+	})
+}
+
+// A descriptor is let go while requests use it: each has it, or finds the file again.
+func TestLetGoBesideRequests(t *testing.T) {
+	inLetGoView(t, func(t *testing.T, v *movedView, one thread) {
+		node := one.look("f")
+		n := v.fs.nodes.get(node)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for range 500 {
+					if _, s := one.size(node); !s.Ok() {
+						t.Errorf("attributes of what is let go: %v", s)
+						return
+					}
+				}
+			})
+		}
+		for range 500 {
+			v.fs.letGo(n)
+		}
+		wg.Wait()
+		v.fs.letGo(n)
+		if left := v.held("f"); left != 0 {
+			t.Errorf("%d descriptors are left", left)
+		}
 	})
 }
