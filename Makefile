@@ -19,10 +19,12 @@ image: build
 demo: deps build
 	scripts/demo.sh bin/lockfs
 
-# Everything: the linters, the unit tests, the integration tests on real mounts, and a look at a real cluster.
+# Everything: the linters, the unit tests, the integration tests on real mounts, and a look at a real cluster
+# and a real network volume.
 test: deps apiserver lint
 	go test -race -timeout 40m ./...
 	scripts/cluster-test.sh smoke
+	scripts/volume-test.sh short
 
 # Real clusters of 2 and 3 nodes, both lock services, every fault: as root, some 20 minutes, and 5 to build Kubernetes
 # once, into $$KUBELAB_BIN.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -84,6 +85,7 @@ func (s *server) start() error {
 	defer log.Close()
 	s.cmd = exec.Command(s.args[0], s.args[1:]...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // JuiceFS has a second process that outlives the first
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}
@@ -95,9 +97,9 @@ func (s *server) start() error {
 	return nil
 }
 
-// kill ends it with SIGKILL.
+// kill ends it with SIGKILL, and what it has started.
 func (s *server) kill() {
-	_ = s.cmd.Process.Kill()
+	_ = unix.Kill(-s.cmd.Process.Pid, unix.SIGKILL)
 	<-s.done
 }
 
