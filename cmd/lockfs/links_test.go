@@ -71,6 +71,20 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// The map leads to each document.
+func TestMap(t *testing.T) {
+	mapped := read(t, "docs/README.md")
+	for name := range documents(t) {
+		rel, err := filepath.Rel("docs", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(mapped, "]("+rel) && name != "README.md" && name != "docs/README.md" {
+			t.Errorf("docs/README.md does not lead to %s", name)
+		}
+	}
+}
+
 // anchorsOf returns what a link to a document can name.
 func anchorsOf(t *testing.T, path string) map[string]bool {
 	t.Helper()
