@@ -35,6 +35,7 @@ func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold) *handle {
 	h := &handle{node: n, fd: fd, hold: hold, gone: make(chan struct{})}
 	h.uses.Store(1)
 	n.handles.Add(1)
+	n.hasOpen(fd)
 	if h.maps = hold != nil && flags&unix.O_ACCMODE == unix.O_RDWR; h.maps {
 		n.mappable.Add(1)
 	}

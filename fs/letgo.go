@@ -2,6 +2,7 @@ package fs
 
 import (
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,7 +14,8 @@ import (
 // would meet a directory that is not empty. So a node lets go of its descriptor when
 // its file is about to lose a name, unless somebody has the file open, as without a
 // view. Whoever needs the descriptor again opens the file by its name, if it is that
-// file still.
+// file still. Nor is it let go of while a program is between its second look and its
+// open: that finds the file that the look has found, and is not sent to look again.
 
 // letGo closes the descriptors of a file's nodes, if nobody uses them.
 func (f *FS) letGo(file *node) {
@@ -31,7 +33,7 @@ func (f *FS) letGo(file *node) {
 			continue
 		}
 		if n.descriptor.TryLock() {
-			if n.fd >= 0 {
+			if n.fd >= 0 && n.handles.Load() == 0 && time.Now().UnixNano() >= n.awaited.Load() {
 				unix.Close(n.fd)
 				n.fd = -1
 			}
@@ -64,6 +66,35 @@ func (f *FS) with(n *node, do func(fd int) error) error {
 	}
 	defer n.descriptor.RUnlock()
 	return do(n.fd)
+}
+
+// keepForOpen keeps the descriptor of a node that is about to be opened by who has looked for
+// the second time. It reports whether the node has one.
+func (f *FS) keepForOpen(n *node) bool {
+	if n == nil {
+		return false
+	}
+	n.awaited.Store(time.Now().Add(parkFor).UnixNano())
+	return f.with(n, func(int) error { return nil }) == nil
+}
+
+// hasOpen gives a node its descriptor back, if it was let go while the file was opened
+// as fd. There need not be a name any more by which to find it again.
+func (n *node) hasOpen(fd int) {
+	n.awaited.Store(0)
+	n.descriptor.RLock()
+	kept := n.fd >= 0
+	n.descriptor.RUnlock()
+	if kept {
+		return
+	}
+	n.descriptor.Lock()
+	defer n.descriptor.Unlock()
+	if n.fd < 0 {
+		if path, err := reopen(fd, unix.O_PATH); err == nil {
+			n.fd = path
+		}
+	}
 }
 
 // findAgain opens the file of a node by one of its names.

@@ -148,3 +148,67 @@ func TestLetGoBesideRequests(t *testing.T) {
 		}
 	})
 }
+
+// Who was sent to look and is back has the file that he has found, though it is replaced
+// once more: a second ESTALE would reach the program, whose name is fine.
+func TestOpenBetweenReplacements(t *testing.T) {
+	inLetGoView(t, func(t *testing.T, v *movedView, one thread) {
+		v.make("g")
+		v.make("h")
+		two := thread{v, 2}
+		read := func(node uint64) fuse.Status {
+			in, out := fuse.OpenIn{InHeader: one.header(node)}, fuse.OpenOut{}
+			s := v.fs.Open(nil, &in, &out)
+			if s.Ok() {
+				v.fs.Release(nil, &fuse.ReleaseIn{InHeader: in.InHeader, Fh: out.Fh})
+			}
+			return s
+		}
+		node := one.look("f")
+		two.rename("g", "f")
+		if s := read(node); s != stale {
+			t.Fatalf("open of what was replaced: %v, want ESTALE", s)
+		}
+		node = one.look("f")
+		two.rename("h", "f")
+		if s := read(node); !s.Ok() {
+			t.Errorf("the second try, of what was replaced meanwhile: %v", s)
+		}
+	})
+}
+
+// Who opens for write what was replaced is sent to look with the lock of the name, so
+// that nobody replaces it before he is back.
+func TestOpenToWriteBetweenReplacements(t *testing.T) {
+	inLetGoView(t, func(t *testing.T, v *movedView, one thread) {
+		v.make("g")
+		v.make("h")
+		two := thread{v, 2}
+		node := one.look("f")
+		two.rename("g", "f")
+		one.open("what was replaced", node, stale)
+		two.cannotRename("h", "f")
+		one.open("the second try", one.look("f"), fuse.OK)
+	})
+}
+
+// An open that overlaps a removal has a file without a name, and its attributes.
+func TestOpenedWhileLetGo(t *testing.T) {
+	inLetGoView(t, func(t *testing.T, v *movedView, one thread) {
+		node := one.look("f")
+		n := v.fs.nodes.get(node)
+		fd, err := unix.Open(filepath.Join(v.source, "f"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.fs.letGo(n)
+		if err := os.Remove(filepath.Join(v.source, "f")); err != nil {
+			t.Fatal(err)
+		}
+		h := newHandle(n, fd, unix.O_RDONLY, nil)
+		defer h.leave()
+		if _, s := one.size(node); !s.Ok() {
+			t.Errorf("attributes of an open file: %v", s)
+		}
+	})
+}

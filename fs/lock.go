@@ -119,8 +119,14 @@ func (l *nodeLock) close() {
 // it does. l.hold is nil if they were not granted; with another error l.fd is void.
 func (f *FS) lockFile(n *node, path string, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
 	var st stat
-	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st.Stat_t) }); err != nil {
-		return nodeLock{}, f.failed(n, err), nil
+	switch err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st.Stat_t) }); err {
+	case nil:
+	case unix.ESTALE:
+		// It has no name that is known, or the volume does not have it any more: who is
+		// sent to look for what has its name has that locked.
+		f.nodes.doubt(n)
+	default:
+		return nodeLock{}, errno(err), nil
 	}
 	for {
 		keys, err := f.fileKeys(path, &st.Stat_t)

@@ -25,13 +25,19 @@ func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse
 		return fuse.ENOENT
 	}
 	asked := time.Now()
-	s := f.enter(dir, name, out)
-	found := uint64(0)
-	if s.Ok() {
-		found = out.NodeId
+	var s fuse.Status
+	for range enterTries {
+		found := uint64(0)
+		if s = f.enter(dir, name, out); s.Ok() {
+			found = out.NodeId
+		}
+		sent := f.visits.looked(in.Pid, asked, dirName{dir, name}, found)
+		if !s.Ok() || !sent || !f.nodes.letsGo || f.keepForOpen(f.nodes.get(found)) {
+			return s
+		}
+		f.nodes.forget(found, 1) // it was replaced since
 	}
-	f.visits.looked(in.Pid, asked, dirName{dir, name}, found)
-	return s
+	return stale
 }
 
 // replyEntry takes fd over.

@@ -24,6 +24,8 @@ type node struct {
 	certain bool
 	// descriptor is held by those who use fd, where it may be let go.
 	descriptor sync.RWMutex
+	// awaited is until when fd is not let go, in nanoseconds.
+	awaited atomic.Int64
 
 	// GUARDED_BY(nodes.mu)
 	lookups uint64

@@ -217,14 +217,15 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 }
 
 // looked notes what a thread found under a name that it asked for at the time
-// asked: a node, or 0.
-func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64) {
+// asked: a node, or 0. It reports whether the thread is on the way of a second try.
+func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64) (sent bool) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	s := vs.threads[tid]
 	if s == nil {
-		return
+		return false
 	}
+	sent = asked.Sub(s.when) < parkFor
 	// A system call that does not find a name ends there, or creates the file. But the
 	// kernel asks again at once when a name that it remembered is gone, and the next
 	// call by the same name means the same, if it does not begin in a directory.
@@ -247,6 +248,7 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	if len(s.steps) < maxSteps {
 		s.steps[node] = s.path
 	}
+	return sent
 }
 
 // expire lets a lock go that nobody came back for.
