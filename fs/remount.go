@@ -47,8 +47,12 @@ func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", ErrOutOfReach, err)
 	}
-	if alive == nil && now.inode == f.nodes.rootInode() {
-		return false, unix.Close(now.root)
+	if now.inode == f.nodes.rootInode() {
+		unix.Close(now.root)
+		if alive != nil { // it has failed, and is the same client still
+			return false, fmt.Errorf("%w: %w", ErrOutOfReach, alive)
+		}
+		return false, nil
 	}
 	if err := verify(procPath(now.root)); err != nil {
 		unix.Close(now.root)
