@@ -127,8 +127,8 @@ func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {
 // not there in none.
 func (b backing) look(d dirName) (fd int, st stat, err error) {
 	local := b.isLocal(d.dir.inode.dev)
-	if !local && d.dir.askIfOld() {
-		if err := ask(d.dir.fd, ""); err != nil {
+	if !local {
+		if err := d.dir.askIfOld(); err != nil {
 			return -1, st, err
 		}
 	}
@@ -141,12 +141,19 @@ func (b backing) look(d dirName) (fd int, st stat, err error) {
 	return fd, st, err
 }
 
-// askIfOld reports whether the names in a directory are to be asked for again, and
-// notes that they are.
-func (n *node) askIfOld() bool {
+// askIfOld asks for the names in a directory again, if that was long ago. Who comes while
+// it is asked goes by no older names: he asks, too.
+func (n *node) askIfOld() error {
 	now := time.Now().UnixNano()
 	last := n.asked.Load()
-	return now-last >= int64(cacheTimeout) && n.asked.CompareAndSwap(last, now)
+	if now-last < int64(cacheTimeout) {
+		return nil
+	}
+	if err := ask(n.fd, ""); err != nil {
+		return err
+	}
+	n.asked.CompareAndSwap(last, now)
+	return nil
 }
 
 // lookAt opens name in a directory, and says what it is.

@@ -1,0 +1,26 @@
+package fs
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names that were to be asked for are old until the volume has answered: who looks next
+// asks, and does not go by them.
+func TestAskedOnceAnswered(t *testing.T) {
+	f := nodesOf(t, linked(t))
+	f.backing.local = false
+	dir := &node{fd: -1} // which no client answers
+	for range 2 {
+		if _, _, err := f.backing.look(dirName{dir, "g"}); err != unix.EBADF || dir.asked.Load() != 0 {
+			t.Errorf("look() of what does not answer: %v, asked at %d", err, dir.asked.Load())
+		}
+	}
+	dir = &node{fd: f.nodes.get(rootID).fd}
+	fd, _, err := f.backing.look(dirName{dir, "g"})
+	if err != nil || dir.asked.Load() == 0 {
+		t.Fatalf("look() = %v, asked at %d", err, dir.asked.Load())
+	}
+	unix.Close(fd)
+}
