@@ -92,8 +92,35 @@ func askJuice(f *facts) {
 // firstCephInode is the smallest number that a metadata server gives to a file.
 const firstCephInode = 1 << 40
 
-// askCeph tells by a file's number whether the client makes numbers up.
+// askCeph looks at what the client does: its configuration can come from anywhere.
 func askCeph(f *facts) {
+	f.askNumbers()
+	if cached, err := mayMap(f.dir); err == nil {
+		f.client = map[string]string{"fuse_disable_pagecache": fmt.Sprint(!cached)}
+	}
+}
+
+// mayMap reports whether a new file in dir can be mapped for all to see: only what the
+// kernel has pages of can. The view hides the name.
+func mayMap(dir string) (bool, error) {
+	file, err := os.CreateTemp(dir, ".lockfs-volume.probe-")
+	if err != nil {
+		return false, err
+	}
+	defer file.Close()
+	defer os.Remove(file.Name())
+	mapping, err := syscall.Mmap(int(file.Fd()), 0, os.Getpagesize(), syscall.PROT_READ, syscall.MAP_SHARED)
+	switch err {
+	case nil:
+		return true, syscall.Munmap(mapping)
+	case syscall.ENODEV:
+		return false, nil
+	}
+	return false, err
+}
+
+// askNumbers tells by a file's number whether the client makes numbers up.
+func (f *facts) askNumbers() {
 	dir, err := os.Open(f.dir)
 	if err != nil {
 		return

@@ -130,8 +130,11 @@ func TestOptions(t *testing.T) {
 		},
 		"JuiceFS, not seen": {fstype: "fuse.juicefs", want: []want{{"cannot be seen", "--entry-cache 0; ", nil}}},
 
-		"the kernel's CephFS":        {fstype: "ceph", super: "rw,name=admin,secret=<hidden>,acl"},
-		"ceph-fuse, numbers made up": {fstype: "fuse.ceph-fuse", files: map[string]string{"f": ""}, want: []want{{"client_use_faked_inos", "client_use_faked_inos = false", []int{8}}}},
+		"the kernel's CephFS": {fstype: "ceph", super: "rw,name=admin,secret=<hidden>,acl"},
+		"ceph-fuse, numbers made up": {fstype: "fuse.ceph-fuse", files: map[string]string{"f": ""}, want: []want{
+			{"client_use_faked_inos", "client_use_faked_inos = false", []int{8}},
+			{"page cache is on", "fuse_disable_pagecache = true", []int{6, 15}},
+		}},
 
 		"9p":             {fstype: "9p", super: "rw,access=client,trans=virtio"},
 		"9p, loose":      {fstype: "9p", super: "rw,loose,access=client", want: []want{{"cache=loose", "cache=none", []int{6, 7, 15}}}},

@@ -113,6 +113,7 @@ var volumes = []volume{
 		name: "CephFS (ceph-fuse)", types: []string{"fuse.ceph-fuse", "fuse.ceph"}, ask: askCeph,
 		requirements: []requirement{
 			{from: ofVolume, option: "client_use_faked_inos", holds: off, what: "client_use_faked_inos: each node has numbers of its own for the inodes", rules: []int{8}, set: "set client_use_faked_inos = false in ceph.conf, and mount again"},
+			{from: ofClient, option: "fuse_disable_pagecache", holds: on, what: "the kernel's page cache is on: old bytes are read", rules: []int{6, 15}, set: "set fuse_disable_pagecache = true in ceph.conf, and mount again"},
 		},
 	},
 	{name: "CephFS", types: []string{"ceph"}},
