@@ -125,7 +125,7 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 		return f.reply(newHandle(n, fd, in.Flags, nil), fuse.FOPEN_NOFLUSH, &out.OpenOut)
 	}
 	// In time for every rename: the kernel keeps the directory until our answer.
-	n.addHold(hold)
+	f.addHold(n, dir, hold)
 	kept = true
 	h := newHandle(n, fd, in.Flags, hold)
 	return f.reply(h, h.cacheFlags(in.Flags, &st.Stat_t), &out.OpenOut)

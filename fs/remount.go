@@ -74,6 +74,16 @@ func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 	return true, nil
 }
 
+// addHold is node.addHold for a file that was made in dir, whose client may have been
+// replaced meanwhile: the holds there were given up without this one, which would not
+// follow the names that the file gets by the new client.
+func (f *FS) addHold(n, dir *node, hold *lockmgr.Hold) {
+	n.addHold(hold)
+	if dir.gone.Load() {
+		f.locks.Abandon([]*lockmgr.Hold{hold}, lockmgr.ErrVolumeGone)
+	}
+}
+
 // rootInode is the root's; the zero inode when all nodes are forgotten.
 func (t *nodes) rootInode() inode {
 	t.mu.RLock()

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // A client that fails to answer once, and is the one of before, is not given up: programs
@@ -26,4 +29,25 @@ func TestReachOfTheSameClient(t *testing.T) {
 	if again, err := f.Reach(nil); again || err != nil {
 		t.Errorf("Reach() when it answers = %v, %v", again, err)
 	}
+}
+
+// A file that is made while the client is replaced has a handle of the former one: its
+// lock does not stay behind where the file's names cannot be followed.
+func TestCreateWhileTheClientIsReplaced(t *testing.T) {
+	inMovedView(t, func(v *movedView) {
+		one := thread{v, 1}
+		root := v.fs.nodes.get(rootID)
+		in := fuse.CreateIn{InHeader: one.header(rootID), Flags: unix.O_WRONLY, Mode: 0o644}
+		c := &creation{fs: v.fs, in: &in, dir: root, name: "new"}
+		root.gone.Store(true) // since the request found it
+		out := fuse.CreateOut{}
+		if s := c.create(nil, "", &out); !s.Ok() {
+			t.Fatal(s)
+		}
+		h := v.fs.handles.get(out.Fh)
+		if err := h.hold.Check(); !errors.Is(err, lockmgr.ErrVolumeGone) {
+			t.Errorf("the new file's hold: %v, want that it is given up", err)
+		}
+		v.fs.Release(nil, &fuse.ReleaseIn{InHeader: in.InHeader, Fh: out.Fh})
+	})
 }

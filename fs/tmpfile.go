@@ -37,7 +37,7 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 		return errno(err)
 	}
 	n := f.replyEntry(nil, "", path, &st, &out.EntryOut)
-	n.addHold(hold)
+	f.addHold(n, dir, hold)
 	h := newHandle(n, fd, in.Flags, hold)
 	return f.reply(h, h.cacheFlags(in.Flags, &st.Stat_t), &out.OpenOut)
 }
