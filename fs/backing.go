@@ -91,9 +91,15 @@ func reopen(fd int, flags int) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	return ignoringEINTR(func() (int, error) {
+	file, err := ignoringEINTR(func() (int, error) {
 		return unix.Openat(dir, strconv.Itoa(fd), flags|unix.O_CLOEXEC, 0)
 	})
+	if err == unix.ENOENT {
+		// The descriptor is there: it is the volume that has no such file any more, as a
+		// FUSE client may say it. The name that led to it may well be there.
+		err = unix.ESTALE
+	}
+	return file, err
 }
 
 // opened returns the attributes of a file that was just opened, as the volume has them

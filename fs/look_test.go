@@ -24,3 +24,12 @@ func TestAskedOnceAnswered(t *testing.T) {
 	}
 	unix.Close(fd)
 }
+
+// That there is no file behind a descriptor says nothing of a name: the kernel is to look
+// again. Gluster says ENOENT where others say ESTALE.
+func TestReopenOfWhatIsGone(t *testing.T) {
+	const none = 1 << 30 // a descriptor that leads to no file
+	if fd, err := reopen(none, unix.O_RDONLY); err != unix.ESTALE {
+		t.Errorf("reopen() = %d, %v, want ESTALE", fd, err)
+	}
+}
