@@ -94,12 +94,7 @@ func reopen(fd int, flags int) (int, error) {
 	file, err := ignoringEINTR(func() (int, error) {
 		return unix.Openat(dir, strconv.Itoa(fd), flags|unix.O_CLOEXEC, 0)
 	})
-	if err == unix.ENOENT {
-		// The descriptor is there: it is the volume that has no such file any more, as a
-		// FUSE client may say it. The name that led to it may well be there.
-		err = unix.ESTALE
-	}
-	return file, err
+	return file, byDescriptor(err)
 }
 
 // opened returns the attributes of a file that was just opened, as the volume has them
@@ -112,7 +107,7 @@ func (b backing) opened(fd int) (st unix.Stat_t, err error) {
 		}
 		_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // what is dirty stays
 	}
-	return st, unix.Fstat(fd, &st)
+	return st, byDescriptor(unix.Fstat(fd, &st))
 }
 
 // pathOf opens the inode of fd, i, as an O_PATH descriptor. It most likely still
@@ -162,10 +157,14 @@ func (n *node) askIfOld() error {
 	return nil
 }
 
+// lookTries is how often a look follows a name that others replace meanwhile.
+const lookTries = 10
+
 // lookAt opens name in a directory, and says what it is.
 func (b backing) lookAt(dirFD int, name string) (fd int, st stat, err error) {
 	fd, st, err = b.lookOnce(dirFD, name)
-	if err == unix.ESTALE && ask(dirFD, "") == nil { // it was removed, or replaced, by another node
+	// It was removed, or replaced, by another node.
+	for tries := 1; err == unix.ESTALE && tries < lookTries && ask(dirFD, "") == nil; tries++ {
 		fd, st, err = b.lookOnce(dirFD, name)
 	}
 	return fd, st, err
@@ -237,7 +236,8 @@ func (b backing) statNow(d dirName) (st stat, err error) {
 	}
 	defer d.dir.leave()
 	if !b.isLocal(d.dir.inode.dev) {
-		if err := ask(d.dir.fd, d.name); err != nil {
+		// ENOENT can be of the file that had the name, which another one has by now.
+		if err := ask(d.dir.fd, d.name); err != nil && err != unix.ENOENT {
 			return st, err
 		}
 	}
@@ -271,7 +271,11 @@ func (b backing) bears(i inode, d dirName) (bool, error) {
 // directory, of the directory itself if name is empty, whatever it believes.
 func ask(dirFD int, name string) error {
 	var st unix.Statx_t
-	return unix.Statx(dirFD, name, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
+	err := unix.Statx(dirFD, name, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
+	if name == "" {
+		err = byDescriptor(err)
+	}
+	return err
 }
 
 func beneath(dirFD int, path string, resolve uint64) (int, error) {

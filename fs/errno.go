@@ -50,6 +50,16 @@ func errno(err error) fuse.Status {
 	return fuse.EIO
 }
 
+// byDescriptor is the error of a request by descriptor. Such a request has no name that could
+// be missing: a FUSE client's ENOENT says what NFS says by ESTALE, that another client
+// has removed the file.
+func byDescriptor(err error) error {
+	if err == unix.ENOENT {
+		return unix.ESTALE
+	}
+	return err
+}
+
 // isRefusal reports whether a volume's error says that it has not done what it
 // was asked for, and will not. Any other may come from a client that gave up, on
 // a call that is made in the end.

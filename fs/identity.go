@@ -28,7 +28,7 @@ func inodeOf(st *stat) inode { return inode{st.Dev, st.Ino, st.generation} }
 
 // stat asks what the file of a descriptor is.
 func (b backing) stat(fd int) (st stat, err error) {
-	if err = unix.Fstat(fd, &st.Stat_t); err == nil {
+	if err = byDescriptor(unix.Fstat(fd, &st.Stat_t)); err == nil {
 		b.tellApart(fd, &st)
 	}
 	return st, err
@@ -42,7 +42,7 @@ func (b backing) statAt(dirFD int, name string) (st stat, err error) {
 			return st, err
 		}
 	}
-	fd, st, err := b.lookOnce(dirFD, name)
+	fd, st, err := b.lookAt(dirFD, name)
 	if err == nil {
 		unix.Close(fd)
 	}

@@ -38,7 +38,7 @@ func (f *FS) reading(cancel <-chan struct{}, in *fuse.InHeader, h *handle, read 
 			return errno(err)
 		}
 	}
-	if err := read(); err != nil {
+	if err := byDescriptor(read()); err != nil {
 		return errno(err)
 	}
 	if h.readable() == nil {
@@ -140,7 +140,7 @@ func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do fun
 		return errno(err)
 	}
 	return f.guarded(h.hold, func() error {
-		if err := f.tracked(h, do); err != nil {
+		if err := byDescriptor(f.tracked(h, do)); err != nil {
 			return err
 		}
 		return f.written(h)
@@ -273,7 +273,7 @@ func (h *handle) closeDuplicate() error {
 	if err != nil { // out of descriptors: not the file's fault
 		return h.fdatasync()
 	}
-	return unix.Close(dup)
+	return byDescriptor(unix.Close(dup))
 }
 
 // Fsync answers fsync and fdatasync.
@@ -290,7 +290,7 @@ func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	if in.FsyncFlags&fsyncDataOnly != 0 {
 		sync = unix.Fdatasync
 	}
-	err := sync(h.fd)
+	err := byDescriptor(sync(h.fd))
 	return errno(errors.Join(h.unflushed.settle(), err))
 }
 

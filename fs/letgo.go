@@ -50,11 +50,11 @@ func (t *nodes) ofFile(n *node) []*node {
 	return slices.Clone(n.nodes)
 }
 
-// with runs do with a node's descriptor, and is not called by do. ESTALE: it was let
-// go, and is not found.
+// with runs do with a node's descriptor, and is not called by do. ESTALE: the file is
+// no more, or the descriptor was let go and the file is not found.
 func (f *FS) with(n *node, do func(fd int) error) error {
 	if n.dir || !f.nodes.letsGo {
-		return do(n.fd)
+		return byDescriptor(do(n.fd))
 	}
 	n.descriptor.RLock()
 	for n.fd < 0 {
@@ -65,7 +65,7 @@ func (f *FS) with(n *node, do func(fd int) error) error {
 		n.descriptor.RLock()
 	}
 	defer n.descriptor.RUnlock()
-	return do(n.fd)
+	return byDescriptor(do(n.fd))
 }
 
 // keepForOpen keeps the descriptor of a node that is about to be opened by who has looked for

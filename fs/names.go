@@ -74,13 +74,13 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName, n *node, out *fuse.EntryOut) fuse.Status {
 	var st unix.Stat_t
 	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
-		return errno(err)
+		return f.failed(n, err)
 	}
-	gone := f.nodes.isFormer(n) || st.Nlink > 0 && f.lostName(n) || st.Nlink == 0 && f.replaced(n)
+	lost := f.nodes.isFormer(n) || st.Nlink > 0 && f.lostName(n) || st.Nlink == 0 && f.replaced(n)
 	if v.as.dir != nil && f.isNamed(n, v.as) {
-		gone = false // it may have lost others
+		lost = false // it may have lost others
 	}
-	if gone && v.stage != nameless {
+	if lost && v.stage != nameless {
 		v.stage, v.meant = fresh, f.nodes.mayBeMeant(n)
 		return stale // the kernel remembers a name that is another file's
 	}
@@ -133,6 +133,9 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	})
 	if err != nil {
 		return errno(err)
+	}
+	if s == fuse.ENOENT && f.isGone(n) {
+		return stale // it was n that was missing
 	}
 	if !s.Ok() {
 		return s

@@ -30,7 +30,7 @@ const fmodeExec = 0x20
 
 // openToRun opens a program that the caller may run, but perhaps not read.
 func (f *FS) openToRun(in *fuse.InHeader, fd, flags int) (int, error) {
-	err := f.as(in, 0, func() error { return unix.Faccessat2(fd, "", unix.X_OK, unix.AT_EACCESS|unix.AT_EMPTY_PATH) })
+	err := byDescriptor(f.as(in, 0, func() error { return unix.Faccessat2(fd, "", unix.X_OK, unix.AT_EACCESS|unix.AT_EMPTY_PATH) }))
 	if err != nil {
 		return -1, err
 	}

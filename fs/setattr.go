@@ -25,12 +25,12 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 		}
 	}
 	if err := f.setOwner(n, in); err != nil {
-		return errno(err)
+		return f.failed(n, err)
 	}
 	// After chown, which clears the set-id bits that a chmod in the same request sets.
 	if mode, ok := in.GetMode(); ok {
 		if err := f.setMode(n, &in.InHeader, mode); err != nil {
-			return errno(err)
+			return f.failed(n, err)
 		}
 	}
 	if s := f.setTimes(cancel, in, n); !s.Ok() {
@@ -88,7 +88,7 @@ func (f *FS) setTimes(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node) fuse.
 		timeArg(in.Valid, fuse.FATTR_ATIME, fuse.FATTR_ATIME_NOW, in.Atime, in.Atimensec),
 		timeArg(in.Valid, fuse.FATTR_MTIME, fuse.FATTR_MTIME_NOW, in.Mtime, in.Mtimensec),
 	}
-	return errno(f.with(n, func(fd int) error {
+	return f.failed(n, f.with(n, func(fd int) error {
 		return f.as(&in.InHeader, 0, func() error { return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(fd), times, 0) })
 	}))
 }

@@ -91,7 +91,7 @@ func (h *handle) flush() error {
 // fdatasync notes an error for the next fsync: whose call this is may be another
 // program than the one that wrote, and a program that has ended.
 func (h *handle) fdatasync() error {
-	err := unix.Fdatasync(h.fd)
+	err := byDescriptor(unix.Fdatasync(h.fd))
 	if err != nil {
 		h.unflushed.failed.Store(&err)
 	}

@@ -118,6 +118,36 @@ func TestOverClientsThatKeepTheirCache(t *testing.T) {
 	}
 }
 
+// A file that was replaced elsewhere is no more, however the client says so: whoever
+// calls by the name gets the one that has it.
+func TestReplacedElsewhere(t *testing.T) {
+	for client, absent := range map[string]string{"ESTALE": "", "ENOENT": "1"} {
+		t.Run(client, func(t *testing.T) {
+			t.Setenv(backingEnv, "caching")
+			t.Setenv(absentEnv, absent)
+			v := newVolume(t)
+			v.inMemory()
+			a, b := v.mount("a"), v.mount("b")
+			here, there := newAgent(t), newAgent(t)
+			for name, c := range map[string]call{
+				"read":   {Op: "open", Flags: rdonly},
+				"write":  {Op: "open", Flags: rdwr},
+				"create": {Op: "open", Flags: rdwr | unix.O_CREAT, Mode: 0o644},
+				"link":   {Op: "link", Path2: b.path("linked")},
+			} {
+				v.write(name, "old")
+				v.write("new", "new")
+				c.Path = b.path(name)
+				here.must(call{Op: "mode", Path: c.Path})
+				there.must(call{Op: "rename", Path: a.path("new"), Path2: a.path(name)})
+				if r := here.do(c); r.Errno != 0 {
+					t.Errorf("%s: %v", name, r.Errno)
+				}
+			}
+		})
+	}
+}
+
 // A name that the client believes, of a file that another mount has moved and
 // writes to, leads no writer to it.
 func TestNamesThatAClientBelieves(t *testing.T) {

@@ -38,6 +38,9 @@ const writeBackEnv = "LOCKFS_TEST_WRITE_BACK"
 // as FUSE clients may.
 const keepEnv = "LOCKFS_TEST_KEEP"
 
+// absentEnv makes it answer ENOENT in place of ESTALE, as JuiceFS does.
+const absentEnv = "LOCKFS_TEST_ABSENT"
+
 // graceEnv names a file: as long as it is there nothing is opened or made, as by an NFS
 // server that has just started.
 const graceEnv = "LOCKFS_TEST_GRACE"
@@ -135,7 +138,9 @@ func (c *cachingFS) stat(n *cachedNode) (st unix.Stat_t, err error) {
 	if err = unix.Fstat(n.fd, &st); err == nil && st.Nlink == 0 {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if !n.mine {
+		if !n.mine && os.Getenv(absentEnv) != "" {
+			err = unix.ENOENT
+		} else if !n.mine {
 			err = unix.ESTALE
 		}
 	}
