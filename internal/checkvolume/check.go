@@ -55,7 +55,7 @@ const budget = 6 * time.Second
 // notTried are rules that a check cannot try by itself.
 var notTried = []struct{ number, what string }{
 	{"19", "what was written is on the server before the lock is given on (--sync)"},
-	{"28", "a server that hangs, a client that dies and is mounted again"},
+	{"30", "a server that hangs, a client that dies and is mounted again"},
 }
 
 // run tries all rules over two parties that have their views mounted, and tells out.
