@@ -22,7 +22,7 @@ demo: deps build
 # Everything: the linters, the unit tests, the integration tests on real mounts, and a look at a real cluster
 # and a real network volume.
 test: deps apiserver lint
-	go test -race -timeout 40m ./...
+	go test -race -timeout 60m ./...
 	scripts/cluster-test.sh smoke
 	scripts/volume-test.sh short
 
