@@ -64,7 +64,9 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	}
 	var written int
 	write := func() (err error) {
-		written, err = h.write(in, data)
+		if written, err = h.write(in, data); err == nil && !f.backing.isLocal(h.node.inode.dev) {
+			err = h.through(in)
+		}
 		return err
 	}
 	s := f.change(cancel, &in.InHeader, h, func() error {
@@ -104,6 +106,19 @@ func (h *handle) write(in *fuse.WriteIn, data []byte) (int, error) {
 		}
 		return unix.Pwritev2(h.fd, [][]byte{data}, int64(in.Offset), how)
 	})
+}
+
+// through has a network volume's client send what a program wrote, if it asked for that.
+// Of a file that goes past the kernel's cache on the volume, too, pwritev2 does not: a FUSE
+// client is told by a flag of the WRITE, which not every client heeds.
+func (h *handle) through(in *fuse.WriteIn) error {
+	switch {
+	case in.WriteFlags&fuse.WRITE_CACHE != 0 || in.Flags&unix.O_DSYNC == 0:
+		return nil
+	case in.Flags&unix.O_SYNC == unix.O_SYNC:
+		return byDescriptor(unix.Fsync(h.fd))
+	}
+	return byDescriptor(unix.Fdatasync(h.fd))
 }
 
 // store writes all of a mapping's pages, or fails. A program that writes is told

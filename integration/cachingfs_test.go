@@ -38,6 +38,9 @@ const writeBackEnv = "LOCKFS_TEST_WRITE_BACK"
 // as FUSE clients may.
 const keepEnv = "LOCKFS_TEST_KEEP"
 
+// pastCacheEnv makes it have files opened past the kernel's cache, as FUSE clients may.
+const pastCacheEnv = "LOCKFS_TEST_PAST_CACHE"
+
 // absentEnv makes it answer ENOENT in place of ESTALE, as JuiceFS does.
 const absentEnv = "LOCKFS_TEST_ABSENT"
 
@@ -376,7 +379,15 @@ func (c *cachingFS) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, ou
 		unix.Close(fd)
 	}
 	out.Fh = uint64(fd)
+	out.OpenFlags = pastCache()
 	return s
+}
+
+func pastCache() (flags uint32) {
+	if os.Getenv(pastCacheEnv) != "" {
+		flags = fuse.FOPEN_DIRECT_IO
+	}
+	return flags
 }
 
 // Open revalidates. It does not ask what the file is called.
@@ -396,6 +407,7 @@ func (c *cachingFS) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 		c.server.InodeNotify(in.NodeId, -1, 0) // the attributes; for want of KEEP_CACHE the pages go as well
 	}
 	out.Fh = uint64(fd)
+	out.OpenFlags |= pastCache()
 	return fuse.OK
 }
 

@@ -12,21 +12,30 @@ import (
 // has got by now. What is closed is flushed in the background, and does not count.
 func requestsOf(t *testing.T, log string) (n int) {
 	t.Helper()
+	for what, count := range requestsByName(t, log) {
+		switch what {
+		case "LOOKUP", "GETATTR", "OPEN", "CREATE", "RENAME", "WRITE", "READ":
+			n += count
+		}
+	}
+	return n
+}
+
+// requestsByName returns how many of each a client of the volume has got by now.
+func requestsByName(t *testing.T, log string) (counts map[string]int) {
+	t.Helper()
+	counts = make(map[string]int)
 	lines, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(lines)) {
 		f := strings.Fields(line)
-		if len(f) < 3 || f[0] != "rx" {
-			continue
-		}
-		switch f[2] {
-		case "LOOKUP", "GETATTR", "OPEN", "CREATE", "RENAME", "WRITE", "READ":
-			n++
+		if len(f) >= 3 && f[0] == "rx" {
+			counts[f[2]]++
 		}
 	}
-	return n
+	return counts
 }
 
 // What a view asks of a network volume beyond what its program would, when nobody else

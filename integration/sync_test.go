@@ -2,6 +2,7 @@ package integration
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -93,6 +94,41 @@ func TestWriteThrough(t *testing.T) {
 		}
 		if got := string(b) == "one"; got != c.through {
 			t.Errorf("%s: on the volume at once: %v", c.name, got)
+		}
+		p.must(call{Op: "close", FD: fd})
+	}
+}
+
+// The same where the volume's client has files opened past its kernel's cache: there is
+// no other request on the way to the volume that says it than an FSYNC.
+func TestWriteThroughPastTheCache(t *testing.T) {
+	t.Setenv(pastCacheEnv, "1")
+	logs := t.TempDir()
+	t.Setenv(requestsEnv, logs)
+	v := newVolume(t, "--sync", "never")
+	if len(v.clients) > 0 {
+		t.Skip("counts what its own clients are asked")
+	}
+	v.cached = true
+	a := v.mount("a")
+	p := newAgent(t)
+	asked := func() int { return requestsByName(t, filepath.Join(logs, "caching-a"))["FSYNC"] }
+	for _, c := range []struct {
+		name, op string
+		flags    int
+		through  bool
+	}{
+		{"neither", "write", wronly, false},
+		{"RWF_DSYNC", "write through", rdwr, true},
+		{"RWF_DSYNC of O_APPEND", "write through", rdwr | appends, true},
+		{"O_DSYNC", "write", wronly | unix.O_DSYNC, true},
+		{"O_SYNC", "write", wronly | unix.O_SYNC, true},
+	} {
+		fd := p.open(a.path(c.name), c.flags|create)
+		before := asked()
+		p.must(call{Op: c.op, FD: fd, Data: "one"})
+		if got := asked() > before; got != c.through {
+			t.Errorf("%s: the volume's client is asked to sync: %v", c.name, got)
 		}
 		p.must(call{Op: "close", FD: fd})
 	}
