@@ -442,7 +442,7 @@ func (a *agent) start(c call) <-chan result {
 }
 
 // callTimeout is when a call counts as hung. Nothing should take as long.
-const callTimeout = 60 * time.Second
+var callTimeout = traits.Keeps + 60*time.Second
 
 func await(t *testing.T, what string, ch <-chan result) result {
 	t.Helper()

@@ -22,6 +22,7 @@ var overVolumes = map[string]func(*testing.T){
 	"TestVolumeServerFrozen":          TestVolumeServerFrozen,
 	"TestBrokenWhileTheServerHangs":   TestBrokenWhileTheServerHangs,
 	"TestVolumeClientMountedAgain":    TestVolumeClientMountedAgain,
+	"TestSyncsOfTheServer":            TestSyncsOfTheServer,
 
 	"TestContendedOpen":            TestContendedOpen,
 	"TestHolderIsUndisturbed":      TestHolderIsUndisturbed,

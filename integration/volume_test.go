@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // volumeEnv names directories that are one network volume as two or more clients of
@@ -74,6 +76,18 @@ func labFault(t *testing.T, name string) (answer string) {
 	return ""
 }
 
+// traitsEnv has what the tests have to know of a volume, as JSON.
+const traitsEnv = "LOCKFS_TEST_VOLUME_TRAITS"
+
+// traits are those of the volume, as integration/volumes knows them.
+var traits = func() (is struct {
+	Keeps  time.Duration     // how long a killed client's files are kept from others
+	Cannot map[string]string // why a test cannot pass
+}) {
+	_ = json.Unmarshal([]byte(os.Getenv(traitsEnv)), &is)
+	return is
+}()
+
 // The local suite's tests of what one mount sees of another's changes, and those of
 // volumes, on a volume that somebody has mounted.
 func TestVolume(t *testing.T) {
@@ -82,7 +96,12 @@ func TestVolume(t *testing.T) {
 	}
 	for _, tests := range []map[string]func(*testing.T){overClients, overVolumes} {
 		for _, name := range slices.Sorted(maps.Keys(tests)) {
-			t.Run(name, tests[name])
+			t.Run(name, func(t *testing.T) {
+				if why := traits.Cannot[name]; why != "" {
+					t.Skip("this volume cannot: ", why)
+				}
+				tests[name](t)
+			})
 		}
 	}
 }

@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -28,7 +30,7 @@ func gluster(l *lab) (clients []string, err error) {
 			[]string{"volume", "set", "v", "performance.quick-read", "off"},
 			[]string{"volume", "set", "v", "performance.stat-prefetch", "off"})
 	}
-	settings = append(settings, []string{"volume", "start", "v"})
+	settings = append(settings, []string{"volume", "start", "v"}, []string{"volume", "profile", "v", "start"})
 	for _, s := range settings {
 		if err := cli(s...); err != nil {
 			return nil, err
@@ -69,4 +71,27 @@ func gluster(l *lab) (clients []string, err error) {
 	}
 	l.fault("start server", func() (string, error) { return "", cli("volume", "start", "v", "force") })
 	return clients, nil
+}
+
+// glusterSyncs counts what the brick was asked, by its profile.
+func glusterSyncs(*lab) (map[string]int, error) {
+	out, err := exec.Command("gluster", "--mode=script", "volume", "profile", "v", "info", "cumulative").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("gluster volume profile: %w: %s", err, out)
+	}
+	// "%-latency Avg us Min us Max us CALLS NAME"
+	counts := map[string]int{"FSYNC": 0, "FLUSH": 0, "WRITE": 0}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) < 3 {
+			continue
+		}
+		if _, ok := counts[f[len(f)-1]]; ok {
+			if counts[f[len(f)-1]], err = strconv.Atoi(f[len(f)-2]); err != nil {
+				return nil, fmt.Errorf("gluster volume profile: %w: %s", err, line)
+			}
+		}
+	}
+	counts["sync"] = counts["FSYNC"]
+	return counts, nil
 }

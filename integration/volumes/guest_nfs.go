@@ -86,16 +86,15 @@ func (l *lab) nfsServer(export string) error {
 	}
 	l.fault("kill server", func() (string, error) { return "", l.run("rpc.nfsd", "0") })
 	l.fault("start server", start)
-	l.fault("syncs", nfsSyncs)
 	_, err := start()
 	return err
 }
 
 // nfsSyncs is how often clients have asked the server to have what they wrote on its disk.
-func nfsSyncs() (string, error) {
+func nfsSyncs(*lab) (map[string]int, error) {
 	b, err := os.ReadFile("/proc/net/rpc/nfsd")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	// "proc3 22 …" counts procedures from 0, "proc4ops 76 …" operations from 0.
 	commits := map[string]int{"proc3": 21, "proc4ops": 5}
@@ -105,12 +104,12 @@ func nfsSyncs() (string, error) {
 		if at, ok := commits[f[0]]; ok && len(f) > at+2 {
 			found, err := strconv.Atoi(f[at+2])
 			if err != nil {
-				return "", err
+				return nil, err
 			}
 			n += found
 		}
 	}
-	return strconv.Itoa(n), nil
+	return map[string]int{"sync": n}, nil
 }
 
 // guestClients mounts a volume for two clients, by a command. The kernel's client is one

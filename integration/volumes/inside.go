@@ -184,14 +184,26 @@ func serveLab() int {
 
 // serve runs the tests, or what else is asked for.
 func (l *lab) serve() error {
-	clients, err := kinds[l.Kind].up(l)
+	k := kinds[l.Kind]
+	clients, err := k.up(l)
+	if err != nil {
+		return err
+	}
+	if k.syncs != nil {
+		l.fault("syncs", func() (string, error) {
+			counts, err := k.syncs(l)
+			text, _ := json.Marshal(counts)
+			return string(text), err
+		})
+	}
+	traits, err := json.Marshal(k.traits)
 	if err != nil {
 		return err
 	}
 	env := append(os.Environ(),
 		"LOCKFS_TEST_PROGRAM="+l.Program, "LOCKFS="+l.Program,
 		"LOCKFS_TEST_VOLUME="+strings.Join(clients, ","),
-		"LOCKFS_TEST_VOLUME_KIND="+l.Kind+"/"+l.Options,
+		"LOCKFS_TEST_VOLUME_TRAITS="+string(traits),
 		"LOCKFS_ACCEPT_VOLUME=true") // what is refused is tried as well
 	stop, err := l.listen()
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 )
 
 // kind is a kind of volume.
@@ -37,17 +38,31 @@ type kind struct {
 	guest bool
 	// up brings the volume up and returns where its clients have it mounted.
 	up func(l *lab) (clients []string, err error)
+	// syncs counts, if it is set, what the server was asked since it runs. "sync" is how often
+	// it was told to have bytes on its disk, in any way; other names are for who reads the log.
+	syncs func(l *lab) (map[string]int, error)
+	traits
+}
+
+// traits are what the tests have to know of a kind.
+type traits struct {
+	// Keeps is how long the server keeps from others what a client had in use that was killed.
+	Keeps time.Duration
+	// Cannot has the tests of TestVolume, or parts of them, that no program passes on this
+	// volume with the recommended options, and why: its how-to says so.
+	Cannot map[string]string
 }
 
 var kinds = map[string]kind{
 	"disk":          {up: disk},
 	"disk-in-guest": {guest: true, up: disk},
-	"nfs3":          {guest: true, packages: nfsPackages, up: nfs("3")},
-	"nfs4":          {guest: true, packages: nfsPackages, up: nfs("4.2")},
+	"nfs3":          {guest: true, packages: nfsPackages, up: nfs("3"), syncs: nfsSyncs},
+	"nfs4":          {guest: true, packages: nfsPackages, up: nfs("4.2"), syncs: nfsSyncs},
 	"gluster": {
 		programs: []string{"glusterd", "glusterfs"},
 		packages: []string{"glusterfs-server", "glusterfs-client"},
 		up:       gluster,
+		syncs:    glusterSyncs,
 	},
 	"ceph": {
 		programs: []string{"ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "ceph"},
