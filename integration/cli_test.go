@@ -350,7 +350,7 @@ func TestList(t *testing.T) {
 		t.Errorf("ls -o json: %+v", es)
 	}
 	_, wide, _ := outcome(t, v.command("ls", "-o", "wide", v.source))
-	for _, want := range []string{es[2].Owner, es[2].Session, es[2].Command} {
+	for _, want := range []string{es[2].Lock, es[2].Session, es[2].Command} {
 		if !strings.Contains(wide, want) {
 			t.Errorf("ls -o wide lacks %q:\n%s", want, wide)
 		}

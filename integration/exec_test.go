@@ -92,17 +92,17 @@ func (e *execution) ends() int {
 }
 
 // A command runs under the lock that an open for write takes, of the same path in
-// a view or in the directory itself; it knows token and owner; and its exit
+// a view or in the directory itself; it knows token and id of the lock; and its exit
 // status is passed on. (docs/SEMANTICS.md, rule 26.)
 func TestExec(t *testing.T) {
 	v := newVolume(t)
 	v.inMemory()
 	a := v.mount("a")
-	e := v.exec(a.path("f"), "--", "sh", "-c", `echo "$LOCKFS_TOKEN $LOCKFS_OWNER ready"; read x; exit 7`)
+	e := v.exec(a.path("f"), "--", "sh", "-c", `echo "$LOCKFS_TOKEN $LOCKFS_LOCK ready"; read x; exit 7`)
 	e.says("ready")
 	held := v.ls()
 	if len(held) != 1 || held[0].Path != "f" || held[0].PID != e.cmd.Process.Pid || held[0].Command != "sh" ||
-		e.stdout.String() != fmt.Sprintf("%d %s ready\n", held[0].Token, held[0].Owner) {
+		e.stdout.String() != fmt.Sprintf("%d %s ready\n", held[0].Token, held[0].Lock) {
 		t.Errorf("locked: %+v; the command has %q", held, e.stdout)
 	}
 	p := newAgent(t)
@@ -118,7 +118,7 @@ func TestExec(t *testing.T) {
 		{[]string{"--wait", "0", a.path("not/there"), "--", "true"}, 0},
 	} {
 		if status, stdout, stderr := outcome(t, v.command(append([]string{"exec"}, c.args...)...)); status != c.status || stdout != "" ||
-			(status == 0) != (stderr == "") || status != 0 && !strings.Contains(stderr, "locked by another owner (owner "+held[0].Owner) {
+			(status == 0) != (stderr == "") || status != 0 && !!strings.Contains(stderr, "locked by another owner (pid ") || !strings.Contains(stderr, ", lock "+held[0].Lock+")") {
 			t.Errorf("exec %q: exit status %d, %q, %q", c.args, status, stdout, stderr)
 		}
 	}

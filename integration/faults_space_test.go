@@ -46,7 +46,7 @@ func TestNoSpace(t *testing.T) {
 		t.Errorf("break: exit status %d, %q, %q", status, stdout, stderr)
 	}
 	status, stdout, stderr = outcome(t, tr.command("break", path, "--reason", "full", "--force"))
-	if status != 0 || !strings.Contains(stdout, "broken by force: broken was held by owner ") || !strings.Contains(stdout, "no space") || locked("broken") {
+	if status != 0 || !strings.Contains(stdout, "broken by force: broken was held by pid ") || !strings.Contains(stdout, "no space") || locked("broken") {
 		t.Errorf("break --force: exit status %d, %q, %q", status, stdout, stderr)
 	}
 	eventually(t, "its mount knows", stuck.lostItsSession)

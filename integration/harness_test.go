@@ -255,7 +255,7 @@ func (m *mount) path(name string) string { return filepath.Join(m.dir, name) }
 type entry struct {
 	Path    string `json:"path"`
 	State   string `json:"state"`
-	Owner   string `json:"owner"`
+	Lock    string `json:"lock"`
 	Node    string `json:"node"`
 	PID     int    `json:"pid"`
 	Command string `json:"command"`

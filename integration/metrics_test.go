@@ -107,7 +107,7 @@ func TestMetrics(t *testing.T) {
 	waits := waiter.start(call{Op: "open", Path: b.path("f"), Flags: unix.O_WRONLY})
 	b.has(1, "lockfs_lock_requests_waiting")
 	eventually(t, "the wait is reported", func() bool { return strings.Contains(b.log.String(), "lock waited for") })
-	id := v.ls()[1].Owner[:8]
+	id := v.ls()[1].Lock[:8]
 	holder.kill()
 	r := await(t, "the open", waits)
 	a.has(0, "lockfs_locks_held")

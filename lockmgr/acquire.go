@@ -19,7 +19,7 @@ type Request struct {
 	// called, once, only for a request that queues and finds the keys held on
 	// this mount, and returns soon after ctx has ended. nil means no.
 	SelfWait func(ctx context.Context) bool
-	// Holder is what people will see; Owner, Session, Node and Since are
+	// Holder is what people will see; AcquisitionID, Session, Node and Since are
 	// filled in.
 	Holder Holder
 	// Keys are taken together or not at all. At least one, none twice.
@@ -350,8 +350,8 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	sess, grants, err := m.obtain(ctx, r, prefer, &req)
 	now := time.Now()
 	m.mu.Lock()
-	early := m.early[req.Holder.Owner]
-	delete(m.early, req.Holder.Owner)
+	early := m.early[req.Holder.AcquisitionID]
+	delete(m.early, req.Holder.AcquisitionID)
 	if err != nil {
 		m.leftover(err, req, r.Owner, missing, sess)
 		if r.Queue && wait == Retry && ctx.Err() == nil {
@@ -420,12 +420,12 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		if err != nil {
 			return nil, nil, err
 		}
-		owner := r.vigil.fresh(r.inTurn)
+		id := r.vigil.fresh(r.inTurn)
 		m.mu.Lock()
-		delete(m.early, req.Holder.Owner) // of the last attempt
-		m.early[owner] = nil
+		delete(m.early, req.Holder.AcquisitionID) // of the last attempt
+		m.early[id] = nil
 		m.mu.Unlock()
-		req.Holder.Owner = owner
+		req.Holder.AcquisitionID = id
 		req.Holder.Session = sess.backend.ID()
 		req.Holder.Node = m.cfg.Session.Node
 		req.Holder.Since = time.Now()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // Backend keeps the locks of one volume in a lock service. Implementations
@@ -111,7 +109,7 @@ const (
 type AcquireRequest struct {
 	Keys   []Key // at least one, none twice; no Tree key in Shared mode
 	Mode   Mode
-	Holder Holder // Owner must be fresh: one UUID per acquisition
+	Holder Holder // its AcquisitionID must be fresh
 	Wait   Wait
 	// Waits, if not nil, is called when the request has found that it has to
 	// wait for another owner, before it does: once, and not for NoWait.
@@ -136,9 +134,9 @@ func (r AcquireRequest) Validate() error {
 
 // Grant is one key held.
 type Grant struct {
-	Key   Key
-	Mode  Mode
-	Owner uuid.UUID
+	Key           Key
+	Mode          Mode
+	AcquisitionID AcquisitionID
 	// Token is the fencing token: of two grants of conflicting keys, the
 	// later one has the larger token, over the life of the volume.
 	Token int64
@@ -173,7 +171,7 @@ type ContendedError struct {
 
 func (e *ContendedError) Error() string {
 	s := e.Key.String() + ": " + ErrContended.Error()
-	if e.Holder.Owner != uuid.Nil {
+	if !e.Holder.AcquisitionID.IsZero() {
 		s += " (" + e.Holder.String() + ")"
 	}
 	if e.Err != nil {

@@ -14,13 +14,13 @@ import (
 
 // Break asks the holder of a lock to give it up, for somebody who wants it.
 type Break struct {
-	ID     uuid.UUID `json:"-"`
-	Path   string    `json:"path"`  // what is locked, as Key.String; for people
-	Owner  uuid.UUID `json:"owner"` // the acquisition: nobody who holds the lock later is meant
-	Token  int64     `json:"token"`
-	By     string    `json:"by"`
-	Reason string    `json:"reason"`
-	At     time.Time `json:"at"`
+	ID            uuid.UUID     `json:"-"`
+	Path          string        `json:"path"`  // what is locked, as Key.String; for people
+	AcquisitionID AcquisitionID `json:"owner"` // nobody who holds the lock later is meant
+	Token         int64         `json:"token"`
+	By            string        `json:"by"`
+	Reason        string        `json:"reason"`
+	At            time.Time     `json:"at"`
 }
 
 // Breaker is what a Backend offers to those who break locks. Nobody but a
@@ -59,8 +59,8 @@ type Breaker interface {
 func (m *Manager) obey(b Break) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, asked := m.early[b.Owner]; asked {
-		m.early[b.Owner] = append(m.early[b.Owner], b)
+	if _, asked := m.early[b.AcquisitionID]; asked {
+		m.early[b.AcquisitionID] = append(m.early[b.AcquisitionID], b)
 		return
 	}
 	m.giveUpFor(b)
@@ -71,7 +71,7 @@ func (m *Manager) giveUpFor(b Break) {
 	var meant []*lock
 	for _, s := range m.slots {
 		for _, l := range s.locks {
-			if l.grant.Owner == b.Owner && l.grant.Token == b.Token {
+			if l.grant.AcquisitionID == b.AcquisitionID && l.grant.Token == b.Token {
 				meant = append(meant, l)
 			}
 		}

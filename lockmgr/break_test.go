@@ -23,7 +23,7 @@ func (f *fixture) breakLock(k lockmgr.Key) lockmgr.Break {
 	}
 	for _, e := range entries {
 		if e.Key == k && e.Held {
-			b := lockmgr.Break{ID: uuid.New(), Path: k.String(), Owner: e.Holder.Owner, Token: e.Token, By: "alice", Reason: "it hangs"}
+			b := lockmgr.Break{ID: uuid.New(), Path: k.String(), AcquisitionID: e.Holder.AcquisitionID, Token: e.Token, By: "alice", Reason: "it hangs"}
 			if err := f.svc.PutBreak(f.t.Context(), b); err != nil {
 				f.t.Fatal(err)
 			}
@@ -83,7 +83,7 @@ func TestBreak(t *testing.T) {
 			t.Errorf("granted %v after the break, and flushed %v after it", d, flushed.Sub(began))
 		}
 		synctest.Wait()
-		for _, want := range []string{"lock broken", "path=f", "by=alice", `reason="it hangs"`, b.ID.String(), "lock=" + b.Owner.String()[:8]} {
+		for _, want := range []string{"lock broken", "path=f", "by=alice", `reason="it hangs"`, b.ID.String(), "lock=" + b.AcquisitionID.Short()} {
 			if !strings.Contains(f.log.String(), want) {
 				t.Errorf("the log lacks %s: %s", want, f.log)
 			}

@@ -3,8 +3,6 @@ package lockmgr
 import (
 	"cmp"
 	"slices"
-
-	"github.com/google/uuid"
 )
 
 // Listing returns those of entries that Backend.Entries has for prefix, in its
@@ -12,18 +10,18 @@ import (
 func Listing(entries []Entry, prefix string) []Entry {
 	var names, inodes []Entry
 	root := Key{Kind: Tree, Path: prefix}
-	owners := make(map[uuid.UUID]bool)
+	acquired := make(map[AcquisitionID]bool)
 	for _, e := range entries {
 		switch {
 		case e.Key.Kind == Inode:
 			inodes = append(inodes, e)
 		case prefix == "" || root.Conflicts(e.Key):
 			names = append(names, e)
-			owners[e.Holder.Owner] = true
+			acquired[e.Holder.AcquisitionID] = true
 		}
 	}
 	if prefix != "" {
-		inodes = slices.DeleteFunc(inodes, func(e Entry) bool { return !owners[e.Holder.Owner] })
+		inodes = slices.DeleteFunc(inodes, func(e Entry) bool { return !acquired[e.Holder.AcquisitionID] })
 	}
 	sorted(names)
 	sorted(inodes)

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -76,14 +74,14 @@ type Manager struct {
 
 	// LOCK ORDERING: opening, then mu. Nothing blocks under mu.
 	mu       sync.Mutex
-	slots    map[Key]*slot         // GUARDED_BY(mu)
-	trees    int                   // GUARDED_BY(mu); how many of slots are of Tree keys
-	dirs     map[string]*dir       // GUARDED_BY(mu)
-	steps    int                   // GUARDED_BY(mu); how many requests were woken, and how much was looked at for them
-	early    map[uuid.UUID][]Break // GUARDED_BY(mu); by those for whom the service is asked: breaks ahead of its answer
-	sessions []*session            // GUARDED_BY(mu); in order of opening, until they are lost
-	refusing bool                  // GUARDED_BY(mu); no more requests
-	closed   bool                  // GUARDED_BY(mu)
+	slots    map[Key]*slot             // GUARDED_BY(mu)
+	trees    int                       // GUARDED_BY(mu); how many of slots are of Tree keys
+	dirs     map[string]*dir           // GUARDED_BY(mu)
+	steps    int                       // GUARDED_BY(mu); how many requests were woken, and how much was looked at for them
+	early    map[AcquisitionID][]Break // GUARDED_BY(mu); by those for whom the service is asked: breaks ahead of its answer
+	sessions []*session                // GUARDED_BY(mu); in order of opening, until they are lost
+	refusing bool                      // GUARDED_BY(mu); no more requests
+	closed   bool                      // GUARDED_BY(mu)
 }
 
 // lock is one key granted to one owner of this mount, shared by its holds.
@@ -132,7 +130,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		opening: make(chan struct{}, 1),
 		slots:   make(map[Key]*slot),
 		dirs:    make(map[string]*dir),
-		early:   make(map[uuid.UUID][]Break),
+		early:   make(map[AcquisitionID][]Break),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.accepting, m.refuse = context.WithCancel(m.ctx)

@@ -413,7 +413,7 @@ func TestSuspendedAndHeldAgain(t *testing.T) {
 		if err != nil || len(es) != 1 {
 			f.t.Fatal(es, err)
 		}
-		f.svc.Delete(lockmgr.Grant{Key: es[0].Key, Owner: es[0].Holder.Owner, Token: es[0].Token})
+		f.svc.Delete(lockmgr.Grant{Key: es[0].Key, AcquisitionID: es[0].Holder.AcquisitionID, Token: es[0].Token})
 		if err := kept.Await(f.t.Context()); err != nil {
 			f.t.Errorf("the lock that still stands: %v", err)
 		}
@@ -501,7 +501,7 @@ func TestDeletedEntryIsMissed(t *testing.T) {
 		if err != nil || len(es) != 1 {
 			f.t.Fatal(es, err)
 		}
-		f.svc.Delete(lockmgr.Grant{Key: es[0].Key, Owner: es[0].Holder.Owner, Token: es[0].Token})
+		f.svc.Delete(lockmgr.Grant{Key: es[0].Key, AcquisitionID: es[0].Holder.AcquisitionID, Token: es[0].Token})
 		time.Sleep(2 * time.Second)
 		if err := h.Check(); !errors.Is(err, lockmgr.ErrLockLost) {
 			f.t.Errorf("a lock whose entry is gone: %v", err)
@@ -524,7 +524,7 @@ func TestReleaseVerifiesTheOwner(t *testing.T) {
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		f.svc.Delete(lockmgr.Grant{Key: es[0].Key, Owner: es[0].Holder.Owner, Token: es[0].Token})
+		f.svc.Delete(lockmgr.Grant{Key: es[0].Key, AcquisitionID: es[0].Holder.AcquisitionID, Token: es[0].Token})
 		h.Release()
 		synctest.Wait()
 		if !strings.Contains(f.log.String(), "not ours any more") {

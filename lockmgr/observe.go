@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -88,13 +86,9 @@ func (m *Manager) Stats() Stats {
 	return s
 }
 
-// LogID names a lock in every line of the log that is about it, from the request
-// to the release: as 'lockfs ls' prints the owner.
-func LogID(owner uuid.UUID) slog.Attr { return slog.String("lock", owner.String()[:8]) }
-
 // logAttrs say whose request or lock it is.
 func logAttrs(k Key, h Holder) []slog.Attr {
-	attrs := []slog.Attr{LogID(h.Owner), slog.String("path", k.String()), slog.Int("pid", h.PID), slog.String("command", h.Comm)}
+	attrs := []slog.Attr{LogID(h.AcquisitionID), slog.String("path", k.String()), slog.Int("pid", h.PID), slog.String("command", h.Comm)}
 	if h.Pod != "" {
 		attrs = append(attrs, slog.String("pod", h.PodLabel()))
 	}

@@ -13,8 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/renew"
 )
@@ -147,7 +145,7 @@ func TestSlowWaitIsTold(t *testing.T) {
 		elsewhere.Release()
 		(<-slow).Release()
 		synctest.Wait()
-		id := told[0].Holder.Owner.String()[:8]
+		id := told[0].Holder.AcquisitionID.Short()
 		f.logOf(id, "lock waited for", "lock granted")
 	})
 }
@@ -157,7 +155,7 @@ func TestLossesAreTold(t *testing.T) {
 		f.must(open("a", 0, "broken"))
 		f.breakLock(file("broken"))
 		deleted := f.must(open("a", 0, "deleted"))
-		f.svc.Delete(lockmgr.Grant{Key: file("deleted"), Owner: f.ownerOf("deleted"), Token: deleted.Token(file("deleted"))})
+		f.svc.Delete(lockmgr.Grant{Key: file("deleted"), AcquisitionID: f.holderOf("deleted"), Token: deleted.Token(file("deleted"))})
 		time.Sleep(2 * time.Second) // it is missed
 		f.must(open("a", 0, "gone"))
 		f.svc.Expire(f.svc.last())
@@ -173,7 +171,7 @@ func TestLossesAreTold(t *testing.T) {
 				f.t.Errorf("%s is lost: %v, want %v", e.Key, e.Cause, want[e.Key.Path])
 			}
 			delete(want, e.Key.Path)
-			f.logOf(e.Holder.Owner.String()[:8], "returns EIO")
+			f.logOf(e.Holder.AcquisitionID.Short(), "returns EIO")
 		}
 		if len(want) > 0 {
 			f.t.Errorf("not told of %v", want)
@@ -212,12 +210,12 @@ func TestLogOfOneLock(t *testing.T) {
 			waits <- h
 		}()
 		synctest.Wait()
-		owner := f.waiterOf("f")
+		second := f.waiterOf("f")
 		h.Release()
 		b := <-waits
 		b.Release()
 		synctest.Wait()
-		id := owner.String()[:8]
+		id := second.Short()
 		f.logOf(id, "lock asked for", "lock is another owner's", "lock granted", "lock released")
 		for _, want := range []string{"path=f", "pid=7", "command=cp", "pod=team/cp-0", "container=main"} {
 			if n := strings.Count(log.String(), want); n != 4 {
@@ -227,9 +225,14 @@ func TestLogOfOneLock(t *testing.T) {
 	})
 }
 
-// ownerOf returns who holds path in the service, and waiterOf who waits for it.
-func (f *fixture) ownerOf(path string) uuid.UUID  { return f.entry(path, true).Holder.Owner }
-func (f *fixture) waiterOf(path string) uuid.UUID { return f.entry(path, false).Holder.Owner }
+// holderOf returns the acquisition that has path in the service, and waiterOf the one that
+// waits for it.
+func (f *fixture) holderOf(path string) lockmgr.AcquisitionID {
+	return f.entry(path, true).Holder.AcquisitionID
+}
+func (f *fixture) waiterOf(path string) lockmgr.AcquisitionID {
+	return f.entry(path, false).Holder.AcquisitionID
+}
 
 func (f *fixture) entry(path string, held bool) lockmgr.Entry {
 	f.t.Helper()

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // Owner says who counts as one and the same: handles of one Owner share a
@@ -23,10 +21,10 @@ type Process struct {
 // Holder describes who holds or waits for a lock, for people: nothing is
 // decided by it. It is stored in the lock service with the entry.
 type Holder struct {
-	Owner   uuid.UUID `json:"owner"`   // the acquisition
-	Session string    `json:"session"` // the mount's session
-	Node    string    `json:"node"`
-	Pod     string    `json:"pod,omitempty"` // pod UID, when the caller runs in one
+	AcquisitionID AcquisitionID `json:"owner"`
+	Session       string        `json:"session"` // the mount's session
+	Node          string        `json:"node"`
+	Pod           string        `json:"pod,omitempty"` // pod UID, when the caller runs in one
 	// PodName is that pod's namespace/name, and Container the name of the
 	// caller's container in it, where they are known.
 	PodName   string    `json:"pod_name,omitempty"`
@@ -43,12 +41,12 @@ func (h Holder) PodLabel() string { return cmp.Or(h.PodName, h.Pod) }
 
 // String names the holder as an operator would look for it.
 func (h Holder) String() string {
-	s := fmt.Sprintf("owner %s on %s", h.Owner, h.Node)
+	s := h.Node
+	if h.PID != 0 {
+		s = fmt.Sprintf("pid %d (%s) on %s", h.PID, h.Comm, h.Node)
+	}
 	if h.Pod != "" {
 		s += ", pod " + h.PodLabel()
 	}
-	if h.PID != 0 {
-		s += fmt.Sprintf(", pid %d (%s)", h.PID, h.Comm)
-	}
-	return s
+	return s + ", lock " + h.AcquisitionID.String()
 }

@@ -282,7 +282,7 @@ func (c *chaos) breaks() {
 			continue
 		}
 		e := entries[c.IntN(len(entries))]
-		b := lockmgr.Break{ID: uuid.New(), Path: e.Key.String(), Owner: e.Holder.Owner, Token: e.Token, By: "operator"}
+		b := lockmgr.Break{ID: uuid.New(), Path: e.Key.String(), AcquisitionID: e.Holder.AcquisitionID, Token: e.Token, By: "operator"}
 		if c.svc.PutBreak(c.Context(), b) == nil {
 			c.count("broken")
 		}

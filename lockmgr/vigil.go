@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // vigil follows one Acquire, for the log and for Config.Observe.
@@ -19,20 +17,20 @@ type vigil struct {
 
 	// LOCK ORDERING: after Manager.mu.
 	mu    sync.Mutex
-	owner uuid.UUID   // GUARDED_BY(mu); names the request, and the entry that is put for it
-	asked int         // GUARDED_BY(mu); how often the service was asked
-	since time.Time   // GUARDED_BY(mu); when another owner was found in the way; zero if none was
-	slow  *time.Timer // GUARDED_BY(mu); nil once the request has ended
-	told  bool        // GUARDED_BY(mu); that it waits long
+	id    AcquisitionID // GUARDED_BY(mu); names the request, and the entry that is put for it
+	asked int           // GUARDED_BY(mu); how often the service was asked
+	since time.Time     // GUARDED_BY(mu); when another owner was found in the way; zero if none was
+	slow  *time.Timer   // GUARDED_BY(mu); nil once the request has ended
+	told  bool          // GUARDED_BY(mu); that it waits long
 }
 
 func (m *Manager) follow(req *Request) *vigil {
 	return &vigil{m: m, req: req, began: time.Now()}
 }
 
-// fresh returns the owner of an entry that is to be put. The service may still
-// have the last one's. A request whose keys are taken in turn asks anew for each.
-func (v *vigil) fresh(inTurn bool) uuid.UUID {
+// fresh returns the id for an entry that is to be put. The service may still have
+// the last one's. A request whose keys are taken in turn asks anew for each.
+func (v *vigil) fresh(inTurn bool) AcquisitionID {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	level := slog.LevelInfo
@@ -40,13 +38,13 @@ func (v *vigil) fresh(inTurn bool) uuid.UUID {
 		level = slog.LevelDebug
 	}
 	if was := v.holder(); v.asked > 0 {
-		v.owner = uuid.New()
-		v.log(level, "lock asked for anew", slog.String("was", was.Owner.String()[:8]))
+		v.id = NewAcquisitionID()
+		v.log(level, "lock asked for anew", slog.String("was", was.AcquisitionID.Short()))
 	} else {
 		v.log(slog.LevelDebug, "lock asked for")
 	}
 	v.asked++
-	return v.owner
+	return v.id
 }
 
 // contended notes that another owner is in the way.
@@ -113,7 +111,7 @@ func (v *vigil) waitsLong() {
 	v.mu.Unlock()
 	var other Holder
 	for _, k := range slices.Backward(v.req.Keys) { // the inode's is the last; an open by any name has it
-		if other = m.inTheWay(k, h.Owner); other.Owner != uuid.Nil {
+		if other = m.inTheWay(k, h.AcquisitionID); !other.AcquisitionID.IsZero() {
 			break
 		}
 	}
@@ -130,12 +128,12 @@ func (v *vigil) waitsLong() {
 }
 
 // inTheWay finds one who has what another wants.
-func (m *Manager) inTheWay(k Key, wants uuid.UUID) Holder {
+func (m *Manager) inTheWay(k Key, wants AcquisitionID) Holder {
 	if e, ok := m.ours(k); ok {
 		return e.Holder
 	}
 	for _, e := range m.listed(k) {
-		if e.Held && e.Holder.Owner != wants {
+		if e.Held && e.Holder.AcquisitionID != wants {
 			return e.Holder
 		}
 	}
@@ -171,11 +169,11 @@ func (m *Manager) listed(k Key) []Entry {
 
 // holder describes who asks. v.mu is held.
 func (v *vigil) holder() Holder {
-	if v.owner == uuid.Nil {
-		v.owner = uuid.New()
+	if v.id.IsZero() {
+		v.id = NewAcquisitionID()
 	}
 	h := v.req.Holder
-	h.Owner, h.Node = v.owner, v.m.cfg.Session.Node
+	h.AcquisitionID, h.Node = v.id, v.m.cfg.Session.Node
 	return h
 }
 

@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
@@ -84,7 +83,7 @@ func prefixOf(system, volume string) string {
 
 // holder is what an entry says of who holds it.
 func holder() lockmgr.Holder {
-	return lockmgr.Holder{Owner: uuid.New(), Node: "bench", PID: os.Getpid(), Comm: "locks", Since: time.Now()}
+	return lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID(), Node: "bench", PID: os.Getpid(), Comm: "locks", Since: time.Now()}
 }
 
 var errTaken = errors.New("the key is taken")

@@ -118,23 +118,23 @@ func (b *breaking) holders(ctx context.Context) (holders [][]lockmgr.Entry, err 
 	if err != nil {
 		return nil, err
 	}
-	index := make(map[uuid.UUID]int)
+	index := make(map[lockmgr.AcquisitionID]int)
 	for _, e := range entries {
 		if !e.Held {
-			index[e.Holder.Owner] = -1 // it waits for one of its keys, and has none before it has all
+			index[e.Holder.AcquisitionID] = -1 // it waits for one of its keys, and has none before it has all
 		}
 	}
 	for _, e := range entries {
 		if !slices.ContainsFunc(b.keys, e.Key.Conflicts) {
 			continue
 		}
-		i, known := index[e.Holder.Owner]
+		i, known := index[e.Holder.AcquisitionID]
 		if i < 0 {
 			continue
 		}
 		if !known {
 			i = len(holders)
-			index[e.Holder.Owner] = i
+			index[e.Holder.AcquisitionID] = i
 			holders = append(holders, nil)
 		}
 		holders[i] = append(holders[i], e)
@@ -157,7 +157,7 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 		timeout = max(ttl, time.Second)
 	}
 	request := lockmgr.Break{
-		ID: uuid.New(), Path: held[0].Key.String(), Owner: holder.Owner, Token: held[0].Token,
+		ID: uuid.New(), Path: held[0].Key.String(), AcquisitionID: holder.AcquisitionID, Token: held[0].Token,
 		By: whoami(), Reason: b.reason, At: time.Now().UTC(),
 	}
 	asked, cancel := context.WithTimeout(ctx, timeout)
@@ -200,7 +200,7 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 // gone waits until the lock service does not have held any more.
 func (b *breaking) gone(ctx context.Context, held []lockmgr.Entry) error {
 	for _, e := range held {
-		g := lockmgr.Grant{Key: e.Key, Mode: e.Mode, Owner: e.Holder.Owner, Token: e.Token}
+		g := lockmgr.Grant{Key: e.Key, Mode: e.Mode, AcquisitionID: e.Holder.AcquisitionID, Token: e.Token}
 		if err := b.service.AwaitGone(ctx, g); err != nil {
 			return err
 		}

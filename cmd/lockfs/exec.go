@@ -63,7 +63,7 @@ What goes for others goes for COMMAND: if it opens PATH for write through a view
 for 'lockfs exec' itself. Let it write to the directory that the view shows, or give a
 PATH that is nothing but a lock.
 
-COMMAND has the lock's fencing token as LOCKFS_TOKEN and its owner as LOCKFS_OWNER in its
+COMMAND has the lock's fencing token as LOCKFS_TOKEN and its id as LOCKFS_LOCK in its
 environment. SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to it.
 
 When the lock is broken, or the lock service does not answer for so long that the lock may
@@ -182,7 +182,7 @@ func (o *execOptions) run(cmd *cobra.Command, path string, argv []string) error 
 	if err := ctx.Err(); err != nil { // a signal that came before
 		return err
 	}
-	env := append(os.Environ(), "LOCKFS_TOKEN="+strconv.FormatInt(grant.Token, 10), "LOCKFS_OWNER="+grant.Owner.String())
+	env := append(os.Environ(), "LOCKFS_TOKEN="+strconv.FormatInt(grant.Token, 10), "LOCKFS_LOCK="+grant.AcquisitionID.String())
 	c := &command{
 		program: program, argv: argv, env: (&exec.Cmd{Env: env}).Environ(), // each once, though we may be in another exec's
 		hold: hold, grace: o.ttl / 6,

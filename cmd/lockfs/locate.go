@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -121,16 +120,16 @@ func (at place) entries(ctx context.Context, backend lockmgr.Backend, keys []loc
 	}
 	// The entries of the inode come with those of the names they were taken with.
 	all, err := backend.Entries(ctx, "")
-	wanted := make(map[uuid.UUID]bool)
+	wanted := make(map[lockmgr.AcquisitionID]bool)
 	for _, e := range entries {
-		wanted[e.Holder.Owner] = true
+		wanted[e.Holder.AcquisitionID] = true
 	}
 	for _, e := range all {
 		if e.Key == keys[1] {
-			wanted[e.Holder.Owner] = true
+			wanted[e.Holder.AcquisitionID] = true
 		}
 	}
-	return slices.DeleteFunc(all, func(e lockmgr.Entry) bool { return !wanted[e.Holder.Owner] }), err
+	return slices.DeleteFunc(all, func(e lockmgr.Entry) bool { return !wanted[e.Holder.AcquisitionID] }), err
 }
 
 // locate finds the volume that path is in, the path's place in it, and where

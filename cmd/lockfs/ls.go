@@ -8,7 +8,6 @@ import (
 	"io"
 	iofs "io/fs"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode/utf8"
@@ -102,18 +101,18 @@ func (o *listOptions) print(w io.Writer, entries []lockmgr.Entry, now time.Time)
 	}
 	wide := o.output.value == "wide"
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	header := "PATH\tMODE\tSTATE\tOWNER\tNODE\tPOD\tCONTAINER\tPID\tCOMMAND\tAGE\tTOKEN"
+	header := "PATH\tMODE\tSTATE\tLOCK\tNODE\tPOD\tCONTAINER\tPID\tCOMMAND\tAGE\tTOKEN"
 	if wide {
 		header += "\tUID\tSESSION\tSINCE"
 	}
 	fmt.Fprintln(t, header)
 	for _, e := range entries {
 		l := newLine(e, now)
-		owner := l.Owner
+		id := l.Lock
 		if !wide {
-			owner, _, _ = strings.Cut(owner, "-")
+			id = e.Holder.AcquisitionID.Short()
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d", printable(e.Key.String()), l.Mode, l.State, owner,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d", printable(e.Key.String()), l.Mode, l.State, id,
 			orDash(printable(l.Node)), orDash(printable(e.Holder.PodLabel())), orDash(printable(l.Container)), pid(l.PID), orDash(printable(l.Command)), age(l.age), l.Token)
 		if wide {
 			fmt.Fprintf(t, "\t%d\t%s\t%s", l.UID, l.Session, l.Since.Format(time.RFC3339))
@@ -129,7 +128,7 @@ type line struct {
 	PathBytes []byte    `json:"path_base64,omitempty"` // when the path is not UTF-8
 	Mode      string    `json:"mode"`                  // w, r; tree-w: path and all below it; inode-w, inode-r: path is an inode's number
 	State     string    `json:"state"`                 // held or waiting
-	Owner     string    `json:"owner"`
+	Lock      string    `json:"lock"`                  // its id
 	Node      string    `json:"node"`
 	Pod       string    `json:"pod,omitempty"`      // its UID
 	PodName   string    `json:"pod_name,omitempty"` // namespace/name, where the mount knew it
@@ -147,7 +146,7 @@ type line struct {
 
 func newLine(e lockmgr.Entry, now time.Time) line {
 	l := line{
-		Path: e.Key.Path, Mode: mode(e), State: "waiting", Owner: e.Holder.Owner.String(), Node: e.Holder.Node,
+		Path: e.Key.Path, Mode: mode(e), State: "waiting", Lock: e.Holder.AcquisitionID.String(), Node: e.Holder.Node,
 		Pod: e.Holder.Pod, PodName: e.Holder.PodName, Container: e.Holder.Container, PID: e.Holder.PID, UID: e.Holder.UID, Command: e.Holder.Comm, Session: e.Holder.Session,
 		Since: e.Holder.Since, Token: e.Token, age: max(0, now.Sub(e.Holder.Since)),
 	}

@@ -20,7 +20,7 @@ func TestListNamesPods(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.Owner, h.Node = uuid.MustParse("0b5d5c4e-0000-4000-8000-000000000000"), "n1"
+		h.AcquisitionID, h.Node = lockmgr.AcquisitionID(uuid.MustParse("0b5d5c4e-0000-4000-8000-000000000000")), "n1"
 		return lockmgr.Entry{Key: key, Holder: h, Held: true, Token: 7}
 	}
 	const uid = "2c48913c-b29f-11e7-9350-020968147796"
@@ -42,7 +42,7 @@ func TestListNamesPods(t *testing.T) {
 		lines = append(lines, strings.Fields(line))
 	}
 	for i, want := range []string{
-		"PATH MODE STATE OWNER NODE POD CONTAINER PID COMMAND",
+		"PATH MODE STATE LOCK NODE POD CONTAINER PID COMMAND",
 		"f w held 0b5d5c4e n1 team-a/web-0 main 12 cp",
 		"f w held 0b5d5c4e n1 " + uid + ` - 13 "\x1b[2J"`,
 		"f w held 0b5d5c4e n1 - - 14 sh",

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -155,10 +154,10 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	tell := c.Observer("team-a", "shared")
-	local := lockmgr.Holder{Owner: uuid.New(), Node: "here", Pod: uid, PID: 7, Comm: "cp\xff", Container: "main"}
-	remote := lockmgr.Holder{Owner: uuid.New(), Node: "there", Pod: "77777777-b29f-11e7-9350-020968147796", PodName: "team-b/cron-1"}
-	nobody := lockmgr.Holder{Owner: uuid.New(), Node: "here", PID: 8, Comm: "sh"}
-	unknown := lockmgr.Holder{Owner: uuid.New(), Node: "here", Pod: "88888888-b29f-11e7-9350-020968147796"}
+	local := lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID(), Node: "here", Pod: uid, PID: 7, Comm: "cp\xff", Container: "main"}
+	remote := lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID(), Node: "there", Pod: "77777777-b29f-11e7-9350-020968147796", PodName: "team-b/cron-1"}
+	nobody := lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID(), Node: "here", PID: 8, Comm: "sh"}
+	unknown := lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID(), Node: "here", Pod: "88888888-b29f-11e7-9350-020968147796"}
 
 	for _, h := range []lockmgr.Holder{nobody, unknown} {
 		tell(lockmgr.LockLost{Key: key, Holder: h, Cause: lockmgr.ErrLockLost})

@@ -95,7 +95,7 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 		a.had = append(a.had, keys.granted(g))
 	}
 	for _, k := range req.Keys {
-		entry := keys.entry(k, req.Mode, req.Holder.Owner)
+		entry := keys.entry(k, req.Mode, req.Holder.AcquisitionID)
 		a.own = append(a.own, entry)
 		a.puts = append(a.puts, clientv3.OpPut(entry, string(value), clientv3.WithLease(s.lease)))
 		if k.Kind == lockmgr.Tree {
@@ -115,7 +115,7 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 		clientv3.OpGet(keys.epoch()),
 		clientv3.OpGet(s.record, clientv3.WithKeysOnly()))
 	if len(a.dirs) > 0 {
-		a.puts = append(a.puts, clientv3.OpPut(keys.epoch(), req.Holder.Owner.String()))
+		a.puts = append(a.puts, clientv3.OpPut(keys.epoch(), req.Holder.AcquisitionID.String()))
 	}
 	if req.Wait != lockmgr.Queue {
 		var few bool

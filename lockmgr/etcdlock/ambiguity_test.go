@@ -275,7 +275,7 @@ func TestReleaseOfAnothers(t *testing.T) {
 	b, etcd := newVolume(t, dial(t))
 	s := open(t, b)
 	g := must(t, s, lockmgr.NoWait, file("f"))[0]
-	key := etcd.file("f") + g.Owner.String()
+	key := etcd.file("f") + g.AcquisitionID.String()
 	for _, op := range []clientv3.Op{clientv3.OpDelete(key), clientv3.OpPut(key, "{}")} {
 		if _, err := etcd.Do(t.Context(), op); err != nil {
 			t.Fatal(err)

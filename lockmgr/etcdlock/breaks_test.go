@@ -46,7 +46,7 @@ func TestBreakLeavesOneLease(t *testing.T) {
 		return n
 	}
 	before := days()
-	br := lockmgr.Break{ID: uuid.New(), Path: "f", Owner: uuid.New(), Token: 7}
+	br := lockmgr.Break{ID: uuid.New(), Path: "f", AcquisitionID: lockmgr.NewAcquisitionID(), Token: 7}
 	if err := b.PutBreak(within(t, patience), br); err != nil {
 		t.Fatal(err)
 	}

@@ -105,7 +105,7 @@ func TestLayout(t *testing.T) {
 	s := open(t, b)
 	f, d := must(t, s, lockmgr.Queue, file("a/b"))[0], must(t, s, lockmgr.Retry, tree("d"))[0]
 	for _, key := range []string{
-		etcd.file("a/b") + f.Owner.String(), etcd.dir("d") + d.Owner.String(), etcd.admin("session/" + s.ID()),
+		etcd.file("a/b") + f.AcquisitionID.String(), etcd.dir("d") + d.AcquisitionID.String(), etcd.admin("session/" + s.ID()),
 	} {
 		resp, err := etcd.Get(t.Context(), key)
 		if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease != int64(leaseOf(t, s)) {

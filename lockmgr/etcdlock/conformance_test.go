@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -24,13 +23,13 @@ func TestConformance(t *testing.T) {
 			Expire: func(t *testing.T, _ lockmgr.Backend, s lockmgr.Session) {
 				revoke(t, client, s)
 			},
-			Remove: func(t *testing.T, _ lockmgr.Backend, k lockmgr.Key, mode lockmgr.Mode, owner uuid.UUID) {
-				key := volume.file(k.Path) + owner.String()
+			Remove: func(t *testing.T, _ lockmgr.Backend, k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) {
+				key := volume.file(k.Path) + id.String()
 				switch {
 				case k.Kind == lockmgr.Tree:
-					key = volume.dir(k.Path) + owner.String()
+					key = volume.dir(k.Path) + id.String()
 				case mode == lockmgr.Shared:
-					key = volume.reader(k.Path) + owner.String()
+					key = volume.reader(k.Path) + id.String()
 				}
 				if resp, err := client.Delete(t.Context(), key); err != nil || resp.Deleted != 1 {
 					t.Fatalf("deleting %q: %v, %v", key, resp, err)

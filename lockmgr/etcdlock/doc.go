@@ -1,9 +1,9 @@
 // Package etcdlock keeps the locks of a volume in etcd.
 //
-//	/locks/<ns>/<name>/<path>//w/<owner>        entry of a file: holder or waiter
-//	/locks/<ns>/<name>/<path>//r/<owner>        the same, shared with other r
-//	/lockfs/<ns>/<name>/tree/<dir>//w/<owner>   entry of a directory and all below it
-//	/lockfs/<ns>/<name>/inode/<ino>//w/<owner>  entry of a file of several names, or r
+//	/locks/<ns>/<name>/<path>//w/<uuid>         entry of a file: holder or waiter
+//	/locks/<ns>/<name>/<path>//r/<uuid>         the same, shared with other r
+//	/lockfs/<ns>/<name>/tree/<dir>//w/<uuid>    entry of a directory and all below it
+//	/lockfs/<ns>/<name>/inode/<ino>//w/<uuid>   entry of a file of several names, or r
 //	/lockfs/<ns>/<name>/epoch                   put with every directory entry
 //	/lockfs/<ns>/<name>/session/<sid>           a mount; sid is its lease in hex
 //	/lockfs/<ns>/<name>/volume                  what the mounts of a volume agree on

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -72,13 +71,13 @@ func (b *Backend) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, e
 // value is what an entry's key has for a value.
 type value struct {
 	lockmgr.Holder
-	Upgrades []uuid.UUID `json:"upgrades,omitempty"` // whom of its path it does not wait for
+	Upgrades []lockmgr.AcquisitionID `json:"upgrades,omitempty"` // whom of its path it does not wait for
 }
 
 func newValue(req lockmgr.AcquireRequest) value {
 	v := value{Holder: req.Holder}
 	for _, g := range req.Upgrades {
-		v.Upgrades = append(v.Upgrades, g.Owner)
+		v.Upgrades = append(v.Upgrades, g.AcquisitionID)
 	}
 	return v
 }
@@ -86,7 +85,7 @@ func newValue(req lockmgr.AcquireRequest) value {
 // listed is an entry as it was read.
 type listed struct {
 	lockmgr.Entry
-	upgrades []uuid.UUID
+	upgrades []lockmgr.AcquisitionID
 }
 
 func (b *Backend) listed(kvs []*mvccpb.KeyValue) []listed {
@@ -101,7 +100,7 @@ func (b *Backend) listed(kvs []*mvccpb.KeyValue) []listed {
 		if err := json.Unmarshal(kv.Value, &v); err != nil {
 			b.log.Warn("entry without a readable holder", "entry", string(kv.Key), "err", err)
 		}
-		v.Owner = g.Owner // the key is what counts
+		v.AcquisitionID = g.AcquisitionID // the key is what counts
 		list = append(list, listed{
 			Entry:    lockmgr.Entry{Key: g.Key, Mode: g.Mode, Holder: v.Holder, Token: kv.CreateRevision},
 			upgrades: v.Upgrades,
@@ -129,6 +128,6 @@ func markHeld(files, trees []listed) {
 func (l *listed) waitsFor(others []listed) bool {
 	return slices.ContainsFunc(others, func(o listed) bool {
 		return o.Token < l.Token && o.Mode.Conflicts(l.Mode) && o.Key.Conflicts(l.Key) &&
-			!(o.Key == l.Key && slices.Contains(l.upgrades, o.Holder.Owner))
+			!(o.Key == l.Key && slices.Contains(l.upgrades, o.Holder.AcquisitionID))
 	})
 }

@@ -122,7 +122,7 @@ func TestGroup(t *testing.T) {
 		}
 	}
 	var contended *lockmgr.ContendedError
-	if a := await(t, answers[5]); !errors.As(a.Err, &contended) || contended.Holder.Owner != held.Owner {
+	if a := await(t, answers[5]); !errors.As(a.Err, &contended) || contended.Holder.AcquisitionID != held.AcquisitionID {
 		t.Errorf("a key that is held: %v", a.Err)
 	}
 	if err := <-released; err != nil {

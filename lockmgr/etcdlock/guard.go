@@ -63,7 +63,7 @@ func (s *Session) miss(ctx context.Context, grants []lockmgr.Grant, gone func(lo
 	var doubtful []lockmgr.Grant
 	var entry []byte // thousands are as they should be: one for all
 	for _, g := range grants {
-		entry = s.b.keys.appendEntry(entry[:0], g.Key, g.Mode, g.Owner)
+		entry = s.b.keys.appendEntry(entry[:0], g.Key, g.Mode, g.AcquisitionID)
 		if !s.claims.seen(entry) {
 			doubtful = append(doubtful, g)
 		}

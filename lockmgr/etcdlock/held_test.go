@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -43,7 +42,7 @@ func TestHeldIsOneRoundOfReads(t *testing.T) {
 	s := open(t, b)
 	grants := must(t, s, lockmgr.NoWait, file("f"))
 	for len(grants) < reads*128 {
-		grants = append(grants, lockmgr.Grant{Key: file("g"), Owner: uuid.New(), Token: 1})
+		grants = append(grants, lockmgr.Grant{Key: file("g"), AcquisitionID: lockmgr.NewAcquisitionID(), Token: 1})
 	}
 	held, err := s.Held(within(t, patience), grants)
 	if err != nil {

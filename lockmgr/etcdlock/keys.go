@@ -4,8 +4,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/google/uuid"
-
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -37,19 +35,19 @@ func (l layout) session(sid string) string { return l.admin + "session/" + sid }
 func (l layout) broken(id string) string   { return l.admin + "break/" + id }
 
 // entry is the key of one acquisition's entry.
-func (l layout) entry(k lockmgr.Key, mode lockmgr.Mode, owner uuid.UUID) string {
-	return string(l.appendEntry(nil, k, mode, owner))
+func (l layout) entry(k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) string {
+	return string(l.appendEntry(nil, k, mode, id))
 }
 
-func (l layout) appendEntry(b []byte, k lockmgr.Key, mode lockmgr.Mode, owner uuid.UUID) []byte {
+func (l layout) appendEntry(b []byte, k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) []byte {
 	b = append(append(append(b, l.root(k)...), k.Path...), "//"...)
 	if mode == lockmgr.Shared {
-		return append(append(b, read...), owner.String()...)
+		return append(append(b, read...), id.String()...)
 	}
-	return append(append(b, write...), owner.String()...)
+	return append(append(b, write...), id.String()...)
 }
 
-func (l layout) granted(g lockmgr.Grant) string { return l.entry(g.Key, g.Mode, g.Owner) }
+func (l layout) granted(g lockmgr.Grant) string { return l.entry(g.Key, g.Mode, g.AcquisitionID) }
 
 // at is the prefix of the entries of k itself.
 func (l layout) at(k lockmgr.Key) string { return l.root(k) + k.Path + "//" }
@@ -100,18 +98,18 @@ func (l layout) parse(key string) (lockmgr.Grant, bool) {
 		return lockmgr.Grant{}, false
 	}
 	mode := lockmgr.Exclusive
-	id, ok := strings.CutPrefix(rest, write)
+	text, ok := strings.CutPrefix(rest, write)
 	if !ok {
 		mode = lockmgr.Shared
-		if id, ok = strings.CutPrefix(rest, read); !ok || k.Kind == lockmgr.Tree {
+		if text, ok = strings.CutPrefix(rest, read); !ok || k.Kind == lockmgr.Tree {
 			return lockmgr.Grant{}, false
 		}
 	}
-	owner, err := uuid.Parse(id)
-	if err != nil || owner.String() != id { // Parse takes several spellings
+	id, err := lockmgr.ParseAcquisitionID(text)
+	if err != nil || id.String() != text { // it takes several spellings
 		return lockmgr.Grant{}, false
 	}
-	return lockmgr.Grant{Key: k, Mode: mode, Owner: owner}, true
+	return lockmgr.Grant{Key: k, Mode: mode, AcquisitionID: id}, true
 }
 
 func (l layout) split(key string) (k lockmgr.Key, rest string, ok bool) {

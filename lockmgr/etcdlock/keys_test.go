@@ -16,7 +16,7 @@ func FuzzKeys(f *testing.F) {
 		f.Add(p, "a/b")
 	}
 	l := newLayout("ns", "name")
-	owner := uuid.MustParse("0190b8f2-6a34-7d1c-9e5b-1f2a3b4c5d6e")
+	id := lockmgr.AcquisitionID(uuid.MustParse("0190b8f2-6a34-7d1c-9e5b-1f2a3b4c5d6e"))
 	f.Fuzz(func(t *testing.T, path, other string) {
 		if _, err := lockmgr.FileKey(path); err != nil {
 			t.Skip()
@@ -27,7 +27,7 @@ func FuzzKeys(f *testing.F) {
 		for _, kind := range []lockmgr.Kind{lockmgr.File, lockmgr.Tree} {
 			k := lockmgr.Key{Kind: kind, Path: path}
 			for _, mode := range []lockmgr.Mode{lockmgr.Exclusive, lockmgr.Shared} {
-				want := lockmgr.Grant{Key: k, Mode: mode, Owner: owner}
+				want := lockmgr.Grant{Key: k, Mode: mode, AcquisitionID: id}
 				if got, ok := l.parse(l.granted(want)); ok != (kind == lockmgr.File || mode == lockmgr.Exclusive) || ok && got != want {
 					t.Fatalf("parse(granted(%+v)): %+v, %v", want, got, ok)
 				}
@@ -37,11 +37,11 @@ func FuzzKeys(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, ok := l.parse(l.entry(inode, lockmgr.Shared, owner)); !ok || got.Key != inode {
+		if got, ok := l.parse(l.entry(inode, lockmgr.Shared, id)); !ok || got.Key != inode {
 			t.Fatalf("parse(entry(%+v)): %+v, %v", inode, got, ok)
 		}
-		entry := l.entry(lockmgr.Key{Path: other}, lockmgr.Exclusive, owner)
-		shared := l.entry(lockmgr.Key{Path: other}, lockmgr.Shared, owner)
+		entry := l.entry(lockmgr.Key{Path: other}, lockmgr.Exclusive, id)
+		shared := l.entry(lockmgr.Key{Path: other}, lockmgr.Shared, id)
 		for _, mode := range []lockmgr.Mode{lockmgr.Exclusive, lockmgr.Shared} {
 			rivals := l.rivals(lockmgr.Key{Path: path}, mode)
 			if got := strings.HasPrefix(entry, rivals); got != (path == other) {
@@ -55,7 +55,7 @@ func FuzzKeys(f *testing.F) {
 		if got := strings.HasPrefix(entry, l.filesFrom(path)); got != from {
 			t.Errorf("filesFrom(%q) covers %q: %v", path, other, got)
 		}
-		entry = l.entry(lockmgr.Key{Kind: lockmgr.Tree, Path: other}, lockmgr.Exclusive, owner)
+		entry = l.entry(lockmgr.Key{Kind: lockmgr.Tree, Path: other}, lockmgr.Exclusive, id)
 		if !strings.HasPrefix(entry, l.trees()) || strings.HasPrefix(entry, l.files) {
 			t.Errorf("trees() does not cover %q", entry)
 		}

@@ -58,7 +58,7 @@ func TestLongLine(t *testing.T) {
 		ctx, cancel := context.WithCancel(within(t, patience))
 		defer cancel()
 		req := request(lockmgr.Queue, file("f"))
-		line = append(line, waiter{start(ctx, s, req), cancel, etcd.file("f") + req.Holder.Owner.String()})
+		line = append(line, waiter{start(ctx, s, req), cancel, etcd.file("f") + req.Holder.AcquisitionID.String()})
 		eventually(t, "it is in line", func() bool { return len(entries(t, b)) == i+2 })
 	}
 	leave := func(i int) {

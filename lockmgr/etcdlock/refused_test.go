@@ -46,7 +46,7 @@ func TestBreaksAreRefused(t *testing.T) {
 	defer func() { cancel(); <-over }()
 	eventually(t, "it is refused twice", func() bool { return refused.Load() > 1 })
 	refuse.Store(false)
-	br := lockmgr.Break{ID: uuid.New(), Path: "f", Owner: uuid.New(), Token: 7}
+	br := lockmgr.Break{ID: uuid.New(), Path: "f", AcquisitionID: lockmgr.NewAcquisitionID(), Token: 7}
 	if err := newBackend(t, dial(t), etcd.name).PutBreak(within(t, patience), br); err != nil {
 		t.Fatal(err)
 	}

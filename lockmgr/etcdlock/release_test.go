@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -34,7 +33,7 @@ func TestHeldReadsSeveralAtOnce(t *testing.T) {
 	s := open(t, b)
 	grants := make([]lockmgr.Grant, 4*128)
 	for i := range grants {
-		grants[i] = lockmgr.Grant{Key: file(fmt.Sprint(i)), Owner: uuid.New(), Token: 1}
+		grants[i] = lockmgr.Grant{Key: file(fmt.Sprint(i)), AcquisitionID: lockmgr.NewAcquisitionID(), Token: 1}
 	}
 	if _, err := s.Held(within(t, patience), grants); err != nil {
 		t.Error(err)

@@ -230,7 +230,7 @@ func (a *acquisition) contended(err error) error {
 		a.s.b.log.Warn("entry without a readable holder", "entry", first.entry, "err", jerr)
 	}
 	if g, ok := a.s.b.keys.parse(first.entry); ok {
-		e.Holder.Owner = g.Owner // the key is what counts
+		e.Holder.AcquisitionID = g.AcquisitionID // the key is what counts
 	}
 	return e
 }

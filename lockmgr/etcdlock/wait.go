@@ -179,7 +179,7 @@ func (a *acquisition) discard(err error) error {
 func (a *acquisition) grants() []lockmgr.Grant {
 	grants := make([]lockmgr.Grant, len(a.req.Keys))
 	for i, k := range a.req.Keys {
-		grants[i] = lockmgr.Grant{Key: k, Mode: a.req.Mode, Owner: a.req.Holder.Owner, Token: a.known.token}
+		grants[i] = lockmgr.Grant{Key: k, Mode: a.req.Mode, AcquisitionID: a.req.Holder.AcquisitionID, Token: a.known.token}
 	}
 	return grants
 }

@@ -96,7 +96,7 @@ func (a *acquisition) entry(k lockmgr.Key) entry {
 	}
 	for _, g := range a.req.Upgrades {
 		if g.Key == k {
-			e.Upgrades = append(e.Upgrades, g.Owner)
+			e.Upgrades = append(e.Upgrades, g.AcquisitionID)
 		}
 	}
 	return e
@@ -177,7 +177,7 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 		if err := b.names.fits(o, p.keys[0]); err != nil {
 			return nil, err
 		}
-		if o.find(p.keys[0], a.req.Mode, a.req.Holder.Owner) >= 0 {
+		if o.find(p.keys[0], a.req.Mode, a.req.Holder.AcquisitionID) >= 0 {
 			return nil, nil
 		}
 		p.met(o)
@@ -207,7 +207,7 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 		}
 		return err
 	}
-	i := o.find(p.keys[0], a.req.Mode, a.req.Holder.Owner)
+	i := o.find(p.keys[0], a.req.Mode, a.req.Holder.AcquisitionID)
 	if i < 0 {
 		return fmt.Errorf("%w: %s was written without our entry", lockmgr.ErrUnavailable, p.name)
 	}

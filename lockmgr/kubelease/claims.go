@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -32,17 +31,17 @@ const (
 )
 
 type claim struct {
-	key   lockmgr.Key
-	mode  lockmgr.Mode
-	owner uuid.UUID
+	key  lockmgr.Key
+	mode lockmgr.Mode
+	id   lockmgr.AcquisitionID
 }
 
-func claimOf(g lockmgr.Grant) claim { return claim{g.Key, g.Mode, g.Owner} }
+func claimOf(g lockmgr.Grant) claim { return claim{g.Key, g.Mode, g.AcquisitionID} }
 
 func (a *acquisition) claimed() []claim {
 	list := make([]claim, len(a.req.Keys))
 	for i, k := range a.req.Keys {
-		list[i] = claim{k, a.req.Mode, a.req.Holder.Owner}
+		list[i] = claim{k, a.req.Mode, a.req.Holder.AcquisitionID}
 	}
 	return list
 }
@@ -82,7 +81,7 @@ func (c *claims) of(e claim) fate {
 
 // hasGivenUp reports whether e is an entry of this session that nobody wants any more.
 func (s *Session) hasGivenUp(e *entry) bool {
-	return e.Session == s.id && s.claims.of(claim{e.key, e.mode(), e.Owner}) == givenUp
+	return e.Session == s.id && s.claims.of(claim{e.key, e.mode(), e.AcquisitionID}) == givenUp
 }
 
 // exorcise removes the session's ghosts now and then. Nothing depends on it
@@ -108,7 +107,7 @@ func (s *Session) ghosts() (found []obstacle) {
 	defer m.mu.Unlock()
 	for _, o := range m.objects {
 		for _, e := range o.entries {
-			if e.Session == s.id && s.claims.of(claim{e.key, e.mode(), e.Owner}) == unclaimed {
+			if e.Session == s.id && s.claims.of(claim{e.key, e.mode(), e.AcquisitionID}) == unclaimed {
 				found = append(found, obstacle{object: o.name, entry: e})
 			}
 		}
@@ -120,14 +119,14 @@ func (s *Session) banish(ctx context.Context, ghost obstacle) error {
 	g := &ghost.entry
 	found := false
 	_, err := s.b.change(ctx, ghost.object, true, func(o *object) (*coordinationv1.Lease, error) {
-		if found = o.find(g.key, g.mode(), g.Owner) >= 0; !found {
+		if found = o.find(g.key, g.mode(), g.AcquisitionID) >= 0; !found {
 			return nil, nil // released since
 		}
-		kept := s.b.living(o, func(e *entry) bool { return e.is(g.key, g.mode(), g.Owner) })
+		kept := s.b.living(o, func(e *entry) bool { return e.is(g.key, g.mode(), g.AcquisitionID) })
 		return s.b.names.lockLease(o, g.key, kept, false)
 	})
 	if err == nil && found {
-		s.b.log.Error("removed an entry of this session that nobody claims", "session", s.id, "lease", ghost.object, "owner", g.Owner)
+		s.b.log.Error("removed an entry of this session that nobody claims", "session", s.id, "lease", ghost.object, lockmgr.LogID(g.AcquisitionID))
 	}
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -31,7 +30,7 @@ func conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend) {
 }
 
 // removeEntry takes an entry out of its Lease as an operator might.
-func removeEntry(t *testing.T, _ lockmgr.Backend, _ lockmgr.Key, _ lockmgr.Mode, owner uuid.UUID) {
+func removeEntry(t *testing.T, _ lockmgr.Backend, _ lockmgr.Key, _ lockmgr.Mode, id lockmgr.AcquisitionID) {
 	t.Helper()
 	leases := raw(t)
 	list, err := leases.List(t.Context(), metav1.ListOptions{})
@@ -41,7 +40,7 @@ func removeEntry(t *testing.T, _ lockmgr.Backend, _ lockmgr.Key, _ lockmgr.Mode,
 	for _, l := range list.Items {
 		var entries []map[string]any
 		_ = json.Unmarshal([]byte(l.Annotations["lockfs.io/entries"]), &entries)
-		rest := slices.DeleteFunc(slices.Clone(entries), func(e map[string]any) bool { return e["owner"] == owner.String() })
+		rest := slices.DeleteFunc(slices.Clone(entries), func(e map[string]any) bool { return e["owner"] == id.String() })
 		if len(rest) == len(entries) {
 			continue
 		}
@@ -55,5 +54,5 @@ func removeEntry(t *testing.T, _ lockmgr.Backend, _ lockmgr.Key, _ lockmgr.Mode,
 		}
 		return
 	}
-	t.Fatalf("no entry of %v", owner)
+	t.Fatalf("no entry of %v", id)
 }

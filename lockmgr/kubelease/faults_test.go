@@ -39,7 +39,7 @@ func TestLostAnswer(t *testing.T) {
 				t.Fatal("no answer was lost")
 			}
 			list := entries(t, name)
-			if len(list) != 1 || !list[0].Held || list[0].Holder.Owner != g[0].Owner || list[0].Token != g[0].Token {
+			if len(list) != 1 || !list[0].Held || list[0].Holder.AcquisitionID != g[0].AcquisitionID || list[0].Token != g[0].Token {
 				t.Fatalf("granted %v, entries %v", g, list)
 			}
 			release(t, s, g...)
@@ -367,7 +367,7 @@ func TestOwnLeftoverKeepsNobodyOut(t *testing.T) {
 					if f := lost(c); f != passed {
 						return f
 					}
-					if c.verb == "update" && !c.has(again.Holder.Owner.String()) {
+					if c.verb == "update" && !c.has(again.Holder.AcquisitionID.String()) {
 						return cut // what would remove it
 					}
 					return passed

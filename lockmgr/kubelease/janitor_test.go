@@ -141,7 +141,7 @@ func TestGhostThatIsGone(t *testing.T) {
 		return passed
 	})
 	eventually(t, "its watch has ended", func() bool { kubelease.BreakWatch(b); return !kubelease.Connected(b) })
-	removeEntry(t, b, ghost.Key, ghost.Mode, ghost.Owner)
+	removeEntry(t, b, ghost.Key, ghost.Mode, ghost.AcquisitionID)
 	kubelease.Forget(s, ghost)
 	eventually(t, "it finds that the ghost is gone", func() bool { return kubelease.Ghosts(s) == 0 })
 	l.mend()

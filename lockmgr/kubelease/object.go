@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/google/uuid"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -40,7 +39,7 @@ type entry struct {
 	// it: it is the resourceVersion that came of it. Who writes next fills it in.
 	Token int64 `json:"token,omitempty"`
 	// Upgrades are owners of the same key whom this one does not wait for.
-	Upgrades []uuid.UUID `json:"upgrades,omitempty"`
+	Upgrades []lockmgr.AcquisitionID `json:"upgrades,omitempty"`
 	// Dir is the directory, escaped, of an entry of the tree's Lease.
 	Dir string `json:"dir,omitempty"`
 
@@ -66,14 +65,14 @@ func (e *entry) mode() lockmgr.Mode {
 	return lockmgr.Exclusive
 }
 
-func (e *entry) is(k lockmgr.Key, m lockmgr.Mode, owner uuid.UUID) bool {
-	return e.key == k && e.mode() == m && e.Owner == owner
+func (e *entry) is(k lockmgr.Key, m lockmgr.Mode, id lockmgr.AcquisitionID) bool {
+	return e.key == k && e.mode() == m && e.AcquisitionID == id
 }
 
 // inWayOf reports whether e, which came before, keeps other from being granted.
 func (e *entry) inWayOf(other *entry) bool {
-	return e.Owner != other.Owner && e.mode().Conflicts(other.mode()) && e.key.Conflicts(other.key) &&
-		!(e.key == other.key && slices.Contains(other.Upgrades, e.Owner))
+	return e.AcquisitionID != other.AcquisitionID && e.mode().Conflicts(other.mode()) && e.key.Conflicts(other.key) &&
+		!(e.key == other.key && slices.Contains(other.Upgrades, e.AcquisitionID))
 }
 
 // read makes an object of a Lease. It fails for one that is none of ours.
@@ -124,11 +123,11 @@ func (o *object) revision() int64 {
 }
 
 // find returns the index of an entry, -1 if there is none.
-func (o *object) find(k lockmgr.Key, m lockmgr.Mode, owner uuid.UUID) int {
+func (o *object) find(k lockmgr.Key, m lockmgr.Mode, id lockmgr.AcquisitionID) int {
 	if o == nil {
 		return -1
 	}
-	return slices.IndexFunc(o.entries, func(e entry) bool { return e.is(k, m, owner) })
+	return slices.IndexFunc(o.entries, func(e entry) bool { return e.is(k, m, id) })
 }
 
 // duration is how long a session lives after it was seen to be renewed; never
@@ -213,9 +212,9 @@ func (l layout) lockLease(o *object, k lockmgr.Key, entries []entry, joined bool
 	lease.Spec.HolderIdentity, lease.Spec.AcquireTime = nil, nil
 	if len(entries) > 0 {
 		first := entries[0]
-		owner := first.Owner.String()
+		id := first.AcquisitionID.String()
 		lease.Labels[labelSession] = first.Session
-		lease.Spec.HolderIdentity = &owner
+		lease.Spec.HolderIdentity = &id
 		if !first.Since.IsZero() {
 			lease.Spec.AcquireTime = &metav1.MicroTime{Time: first.Since}
 		}

@@ -21,7 +21,7 @@ func (a *acquisition) standing(p *place) (ahead []obstacle, err error) {
 	o := m.objects[p.name]
 	for _, k := range p.keys {
 		e := a.entry(k)
-		ahead = append(ahead, m.inLine(o, o.find(k, a.req.Mode, a.req.Holder.Owner), &e)...)
+		ahead = append(ahead, m.inLine(o, o.find(k, a.req.Mode, a.req.Holder.AcquisitionID), &e)...)
 	}
 	return a.heeded(ahead), nil
 }
@@ -35,7 +35,7 @@ func (a *acquisition) void(p *place) error {
 		return lockmgr.ErrSessionLost
 	case o != nil && o.broken != nil:
 		return fmt.Errorf("%w: %w", lockmgr.ErrLockLost, o.broken)
-	case slices.ContainsFunc(p.keys, func(k lockmgr.Key) bool { return o.find(k, a.req.Mode, a.req.Holder.Owner) < 0 }):
+	case slices.ContainsFunc(p.keys, func(k lockmgr.Key) bool { return o.find(k, a.req.Mode, a.req.Holder.AcquisitionID) < 0 }):
 		return fmt.Errorf("%w: the entry for %s was removed", lockmgr.ErrLockLost, p.keys[0])
 	}
 	return nil
@@ -78,7 +78,7 @@ func (a *acquisition) contended(err error) error {
 func (a *acquisition) grants() []lockmgr.Grant {
 	grants := make([]lockmgr.Grant, len(a.req.Keys))
 	for i, k := range a.req.Keys {
-		grants[i] = lockmgr.Grant{Key: k, Mode: a.req.Mode, Owner: a.req.Holder.Owner, Token: a.tokenOf(k)}
+		grants[i] = lockmgr.Grant{Key: k, Mode: a.req.Mode, AcquisitionID: a.req.Holder.AcquisitionID, Token: a.tokenOf(k)}
 	}
 	return grants
 }

@@ -152,7 +152,7 @@ func (a *acquisition) discard() {
 	s.running.Go(func() {
 		defer s.claims.drop(a.claimed()...) // what remains is the janitor's
 		if err := a.withdraw(s.over); err != nil && s.over.Err() == nil {
-			s.b.log.Error("entries of a failed acquisition remain for now", "owner", a.req.Holder.Owner, "err", err)
+			s.b.log.Error("entries of a failed acquisition remain for now", lockmgr.LogID(a.req.Holder.AcquisitionID), "err", err)
 		}
 	})
 }
@@ -180,7 +180,7 @@ func (a *acquisition) leave(ctx context.Context, p *place) error {
 			return nil, err
 		}
 		if o != nil {
-			kept = a.s.b.living(o, func(e *entry) bool { return e.Owner == a.req.Holder.Owner })
+			kept = a.s.b.living(o, func(e *entry) bool { return e.AcquisitionID == a.req.Holder.AcquisitionID })
 			ours = len(o.entries) - len(kept)
 		}
 		if ours == 0 {
@@ -190,7 +190,7 @@ func (a *acquisition) leave(ctx context.Context, p *place) error {
 		}
 		lease, err := a.s.b.names.lockLease(o, p.keys[0], kept, false)
 		if err == nil && ours == 0 {
-			lease.Annotations[noteFence] = a.req.Holder.Owner.String()
+			lease.Annotations[noteFence] = a.req.Holder.AcquisitionID.String()
 		}
 		return lease, err
 	})

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -26,9 +24,9 @@ type Options struct {
 	// for its TTL. The zero value closes the session instead.
 	Expire func(t *testing.T, b lockmgr.Backend, s lockmgr.Session)
 
-	// Remove deletes the entry of an acquisition behind its owner's back. The
+	// Remove deletes the entry of an acquisition behind its holder's back. The
 	// zero value skips the tests that need it.
-	Remove func(t *testing.T, b lockmgr.Backend, k lockmgr.Key, mode lockmgr.Mode, owner uuid.UUID)
+	Remove func(t *testing.T, b lockmgr.Backend, k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID)
 }
 
 // Conformance runs the tests that every lockmgr.Backend passes. newBackend
@@ -144,13 +142,13 @@ func (t *bench) explain() {
 	}
 }
 
-// owners waits until exactly these have an entry.
-func (t *bench) owners(want ...uuid.UUID) {
+// listed waits until exactly these have an entry.
+func (t *bench) listed(want ...lockmgr.AcquisitionID) {
 	t.Helper()
-	t.eventually("the owners are as expected", func() bool {
+	t.eventually("the entries are as expected", func() bool {
 		list := t.entries("")
 		return len(list) == len(want) && !slices.ContainsFunc(list, func(e lockmgr.Entry) bool {
-			return !slices.Contains(want, e.Holder.Owner)
+			return !slices.Contains(want, e.Holder.AcquisitionID)
 		})
 	})
 }

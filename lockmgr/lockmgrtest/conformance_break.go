@@ -45,7 +45,7 @@ func testBreaks(t *bench) {
 	put := func(path string) lockmgr.Break {
 		t.Helper()
 		b := lockmgr.Break{
-			ID: uuid.New(), Path: path, Owner: uuid.New(), Token: 7,
+			ID: uuid.New(), Path: path, AcquisitionID: lockmgr.NewAcquisitionID(), Token: 7,
 			By: "root on here", Reason: `it "hangs"`, At: time.Unix(1700000000, 0).UTC(),
 		}
 		if err := t.b.PutBreak(t.within(Patience), b); err != nil {

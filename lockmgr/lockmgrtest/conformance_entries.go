@@ -16,7 +16,7 @@ func testEntries(t *bench) {
 	}
 	req := Request(lockmgr.NoWait, File("a"))
 	req.Holder = lockmgr.Holder{
-		Owner: req.Holder.Owner, Session: s.ID(), Node: "n1", Pod: "p1", PID: 42, UID: 1000,
+		AcquisitionID: req.Holder.AcquisitionID, Session: s.ID(), Node: "n1", Pod: "p1", PID: 42, UID: 1000,
 		Comm: "prog", Since: time.Unix(1700000000, 0).UTC(),
 	}
 	grants, err := s.Acquire(t.within(Patience), req)
@@ -89,8 +89,8 @@ func testInodes(t *bench) {
 	seven := inode("", 7)
 	held := t.must(s1, lockmgr.NoWait, File("d/a"), seven)
 	_, err := s2.Acquire(t.within(Patience), Request(lockmgr.NoWait, File("b"), seven))
-	t.contended(err, seven, held[1].Owner, nil)
-	t.owners(held[0].Owner, held[1].Owner)
+	t.contended(err, seven, held[1].AcquisitionID, nil)
+	t.listed(held[0].AcquisitionID, held[1].AcquisitionID)
 
 	// A number is no name, and that of another file system no number of this one.
 	t.release(s2, t.must(s2, lockmgr.NoWait, Tree("7"))...)
@@ -139,7 +139,7 @@ func testInodes(t *bench) {
 		t.Fatalf("after the release: %v, %v", a.Grants, a.Err)
 	}
 	t.release(s2, a.Grants...)
-	t.owners()
+	t.listed()
 }
 
 // testPathBytes: a path is bytes, and the words of the backend's own layout are
@@ -175,7 +175,7 @@ func testPathBytes(t *bench) {
 			t.Fatalf("Entries(%q) is empty", e.Key.Path)
 		}
 		_, err := s2.Acquire(t.within(Patience), Request(lockmgr.NoWait, e.Key))
-		t.contended(err, e.Key, e.Holder.Owner, nil)
+		t.contended(err, e.Key, e.Holder.AcquisitionID, nil)
 	}
 }
 

@@ -66,7 +66,7 @@ func testExclusion(t *bench) {
 		})
 	}
 	wg.Wait()
-	t.owners()
+	t.listed()
 }
 
 // history checks grants while they are made: those now held, and the largest
@@ -115,7 +115,7 @@ func (h *history) leave(grants []lockmgr.Grant) {
 	}
 	kept := h.held[:0]
 	for _, o := range h.held {
-		if o.Owner != grants[0].Owner {
+		if o.AcquisitionID != grants[0].AcquisitionID {
 			kept = append(kept, o)
 		}
 	}

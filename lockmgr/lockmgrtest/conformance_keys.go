@@ -19,13 +19,13 @@ func testSeveralKeys(t *bench) {
 			ctx = t.within(Patience / 1000)
 		}
 		_, err := s2.Acquire(ctx, Request(wait, a, b, c))
-		t.contended(err, b, held.Owner, ctx.Err())
-		t.owners(held.Owner)
+		t.contended(err, b, held.AcquisitionID, ctx.Err())
+		t.listed(held.AcquisitionID)
 	}
 	t.release(s1, held)
 	grants := t.must(s2, lockmgr.NoWait, a, b, c)
 	_, err := s1.Acquire(t.within(Patience), Request(lockmgr.NoWait, c))
-	t.contended(err, c, grants[2].Owner, nil)
+	t.contended(err, c, grants[2].AcquisitionID, nil)
 	t.release(s2, grants[2])
 	t.must(s1, lockmgr.NoWait, c)
 	// Keys of one request do not exclude each other.
@@ -49,12 +49,12 @@ func testQueueSeveralKeys(t *bench) {
 	got := Start(t.within(Patience), s2, req)
 	inBoth := t.opts.Ordered && !t.opts.OneByOne
 	if inBoth {
-		t.owners(heldA.Owner, heldB.Owner, req.Holder.Owner, req.Holder.Owner)
+		t.listed(heldA.AcquisitionID, heldB.AcquisitionID, req.Holder.AcquisitionID, req.Holder.AcquisitionID)
 	}
 	t.release(s1, heldB)
 	if inBoth {
 		_, err := s1.Acquire(t.within(Patience), Request(lockmgr.NoWait, b))
-		t.contended(err, b, req.Holder.Owner, nil)
+		t.contended(err, b, req.Holder.AcquisitionID, nil)
 	}
 	select {
 	case a := <-got:
@@ -67,7 +67,7 @@ func testQueueSeveralKeys(t *bench) {
 		t.Fatal(answer.Err)
 	}
 	t.release(s2, answer.Grants...)
-	t.owners()
+	t.listed()
 }
 
 // testInTurn: a request for a name and an inode that are not free ends when its Waits
@@ -85,12 +85,12 @@ func testInTurn(t *bench) {
 	if !errors.Is(answer.Err, lockmgr.ErrContended) && !errors.Is(answer.Err, lockmgr.ErrUnavailable) {
 		t.Fatalf("a request that gave up when it had to wait: %v", answer)
 	}
-	t.owners(held[0].Owner, held[1].Owner)
+	t.listed(held[0].AcquisitionID, held[1].AcquisitionID)
 
 	queued := Request(lockmgr.Queue, ino)
 	got := Start(t.within(Patience), s2, queued)
 	if t.opts.Ordered {
-		t.owners(held[0].Owner, held[1].Owner, queued.Holder.Owner)
+		t.listed(held[0].AcquisitionID, held[1].AcquisitionID, queued.Holder.AcquisitionID)
 	}
 	held = append(held, t.must(s1, lockmgr.Queue, b)...)
 	t.release(s1, held...)
@@ -103,7 +103,7 @@ func testInTurn(t *bench) {
 		t.Errorf("token %d of the name, after %d and that of the inode, %d", name[0].Token, held[2].Token, first.Grants[0].Token)
 	}
 	t.release(s2, append(name, first.Grants...)...)
-	t.owners()
+	t.listed()
 }
 
 func testInvalidRequests(t *bench) {
@@ -133,7 +133,7 @@ func testConflicts(t *bench) {
 			grants, err := s2.Acquire(t.within(Patience), Request(lockmgr.NoWait, second))
 			switch {
 			case first.Conflicts(second):
-				t.contended(err, second, held[0].Owner, nil)
+				t.contended(err, second, held[0].AcquisitionID, nil)
 			case err != nil:
 				t.Fatalf("%v while %v is held: %v", second, first, err)
 			default:
@@ -162,7 +162,7 @@ func testTreeAmongFiles(t *bench) {
 		t.Fatal(a.Err)
 	}
 	t.release(s2, a.Grants...)
-	t.owners()
+	t.listed()
 }
 
 // testFilesUnderTree: files wait for the directory above them, and the one
@@ -197,7 +197,7 @@ func testFilesUnderTree(t *bench) {
 			t.release(s2, a.Grants...)
 		}
 	}
-	t.owners()
+	t.listed()
 }
 
 // testTokens: of conflicting grants, the later has the larger token.

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -23,7 +21,7 @@ func testRelease(t *bench) {
 		t.Fatalf("with another's token: %v", err)
 	}
 	_, err := s2.Acquire(t.within(Patience), Request(lockmgr.NoWait, k))
-	t.contended(err, k, mine.Owner, nil)
+	t.contended(err, k, mine.AcquisitionID, nil)
 
 	t.release(s1, mine)
 	if err := s1.Release(t.within(Patience), mine); !errors.Is(err, lockmgr.ErrNotHeld) {
@@ -34,7 +32,7 @@ func testRelease(t *bench) {
 	if err := s1.Release(t.within(Patience), mine); !errors.Is(err, lockmgr.ErrNotHeld) && !errors.Is(err, lockmgr.ErrNotOwner) {
 		t.Fatalf("while a successor holds: %v", err)
 	}
-	t.owners(successor.Owner)
+	t.listed(successor.AcquisitionID)
 }
 
 // testWatch: a grant is missed when it was released, or removed, and no other; the
@@ -56,7 +54,7 @@ func testWatch(t *bench) {
 	t.release(s, grants[1])
 	want := map[lockmgr.Grant]bool{grants[1]: true}
 	if t.opts.Remove != nil {
-		t.opts.Remove(t.T, t.b, grants[2].Key, grants[2].Mode, grants[2].Owner)
+		t.opts.Remove(t.T, t.b, grants[2].Key, grants[2].Mode, grants[2].AcquisitionID)
 		want[grants[2]] = true
 	}
 	for len(want) > 0 {
@@ -161,7 +159,7 @@ func testSessionEnd(t *bench) {
 	if err := s1.Release(t.within(Patience), mine); !errors.Is(err, lockmgr.ErrNotHeld) {
 		t.Fatalf("Release: %v", err)
 	}
-	t.owners(theirs.Owner)
+	t.listed(theirs.AcquisitionID)
 	select {
 	case <-s2.Done():
 		t.Fatal("the other session ended too")
@@ -178,13 +176,13 @@ func testSessionEndOrder(t *bench) {
 	dying, s := t.open(), t.open()
 	k := File("f")
 	held := t.must(dying, lockmgr.Queue, k)[0]
-	owners := []uuid.UUID{held.Owner}
+	acquired := []lockmgr.AcquisitionID{held.AcquisitionID}
 	var waits []<-chan Answer
 	for _, from := range []lockmgr.Session{s, dying, s, dying, s} {
 		req := Request(lockmgr.Queue, k)
-		owners = append(owners, req.Holder.Owner)
+		acquired = append(acquired, req.Holder.AcquisitionID)
 		waits = append(waits, Start(t.within(Patience), from, req))
-		t.owners(owners...)
+		t.listed(acquired...)
 	}
 	t.expire(dying)
 	last := held.Token
@@ -226,7 +224,7 @@ func testClose(t *bench) {
 			t.Fatalf("a wait of the closed session: %v", a.Err)
 		}
 	}
-	t.owners(theirs.Owner)
+	t.listed(theirs.AcquisitionID)
 	t.must(s2, lockmgr.NoWait, mine.Key)
 	if _, err := s1.Acquire(t.within(Patience), Request(lockmgr.NoWait, File("new"))); !errors.Is(err, lockmgr.ErrSessionLost) {
 		t.Fatalf("Acquire: %v", err)

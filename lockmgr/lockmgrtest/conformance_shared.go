@@ -5,8 +5,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/google/uuid"
-
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -30,15 +28,15 @@ func testShared(t *bench) {
 			first := t.mustHave(s1, Shared(wait, k))[0]
 			second := t.mustHave(s2, Shared(wait, k))[0]
 			for i, e := range t.entries("") {
-				if e.Key != k || e.Mode != lockmgr.Shared || !e.Held || e.Holder.Owner != []uuid.UUID{first.Owner, second.Owner}[i] {
+				if e.Key != k || e.Mode != lockmgr.Shared || !e.Held || e.Holder.AcquisitionID != []lockmgr.AcquisitionID{first.AcquisitionID, second.AcquisitionID}[i] {
 					t.Fatalf("entry %d: %+v", i, e)
 				}
 			}
 			_, err := s2.Acquire(t.within(Patience), Request(lockmgr.NoWait, k))
-			t.contended(err, k, first.Owner, nil)
+			t.contended(err, k, first.AcquisitionID, nil)
 			got := Start(t.within(Patience), s2, Request(wait, k))
 			if wait == lockmgr.NoWait {
-				t.contended(t.await(got).Err, k, first.Owner, nil)
+				t.contended(t.await(got).Err, k, first.AcquisitionID, nil)
 			}
 			if held, err := s1.Held(t.within(Patience), []lockmgr.Grant{first, second}); err != nil || slices.Contains(held, false) {
 				t.Fatalf("Held: %v, %v", held, err)
@@ -51,23 +49,23 @@ func testShared(t *bench) {
 					t.Fatal(a.Err)
 				}
 				_, err := s1.Acquire(t.within(Patience), Shared(lockmgr.NoWait, k))
-				t.contended(err, k, a.Grants[0].Owner, nil)
+				t.contended(err, k, a.Grants[0].AcquisitionID, nil)
 				t.release(s2, a.Grants...)
 			}
 		}
 	}
 	reader := t.mustHave(s1, Shared(lockmgr.Queue, k))[0]
 	_, err := s2.Acquire(t.within(Patience), Request(lockmgr.NoWait, Tree("d")))
-	t.contended(err, Tree("d"), reader.Owner, nil)
+	t.contended(err, Tree("d"), reader.AcquisitionID, nil)
 	t.release(s1, reader)
 	dir := t.must(s2, lockmgr.NoWait, Tree("d"))[0]
 	_, err = s1.Acquire(t.within(Patience), Shared(lockmgr.NoWait, k))
-	t.contended(err, k, dir.Owner, nil)
+	t.contended(err, k, dir.AcquisitionID, nil)
 	t.release(s2, dir)
 	if _, err := s1.Acquire(t.within(Patience), Shared(lockmgr.NoWait, Tree("d"))); !errors.Is(err, lockmgr.ErrInvalidKey) {
 		t.Fatalf("a shared directory: %v", err)
 	}
-	t.owners()
+	t.listed()
 }
 
 // testSharedOrder: a writer that came between readers is had before those who
@@ -79,11 +77,11 @@ func testSharedOrder(t *bench) {
 	s1, s2 := t.open(), t.open()
 	k := File("f")
 	first := t.mustHave(s1, Shared(lockmgr.Queue, k))[0]
-	line := []uuid.UUID{first.Owner}
+	line := []lockmgr.AcquisitionID{first.AcquisitionID}
 	wait := func(s lockmgr.Session, req lockmgr.AcquireRequest) <-chan Answer {
 		ch := Start(t.within(Patience), s, req)
-		line = append(line, req.Holder.Owner)
-		t.owners(line...)
+		line = append(line, req.Holder.AcquisitionID)
+		t.listed(line...)
 		return ch
 	}
 	writer := wait(s2, Request(lockmgr.Queue, k))
@@ -144,13 +142,13 @@ func testUpgrade(t *bench) {
 		}
 		t.release(s1, mine...)
 		_, err := s2.Acquire(t.within(Patience), Shared(lockmgr.NoWait, a))
-		t.contended(err, a, up[0].Owner, nil)
+		t.contended(err, a, up[0].AcquisitionID, nil)
 		t.release(s1, up...)
 	}
 	mine := t.mustHave(s1, Shared(lockmgr.NoWait, a))[0]
 	others := t.mustHave(s2, Shared(lockmgr.NoWait, a))[0]
 	_, err := s1.Acquire(t.within(Patience), upgrade(lockmgr.NoWait, mine))
-	t.contended(err, a, others.Owner, nil)
+	t.contended(err, a, others.AcquisitionID, nil)
 	for _, wait := range []lockmgr.Wait{lockmgr.Retry, lockmgr.Queue} {
 		got := Start(t.within(Patience), s1, upgrade(wait, mine))
 		t.release(s2, others)
@@ -175,7 +173,7 @@ func testUpgradeDeadlock(t *bench) {
 	for _, earlier := range []lockmgr.AcquireRequest{upgrade(lockmgr.Queue, first), Request(lockmgr.Queue, k)} {
 		ctx, cancel := context.WithCancel(t.within(Patience))
 		got := Start(ctx, s1, earlier)
-		t.owners(first.Owner, second.Owner, earlier.Holder.Owner)
+		t.listed(first.AcquisitionID, second.AcquisitionID, earlier.Holder.AcquisitionID)
 		if _, err := s2.Acquire(t.within(Patience), upgrade(lockmgr.Queue, second)); !errors.Is(err, lockmgr.ErrDeadlock) {
 			t.Fatalf("who queues: %v", err)
 		}
@@ -184,10 +182,10 @@ func testUpgradeDeadlock(t *bench) {
 				t.Fatalf("who does not: %v", err)
 			}
 		}
-		t.owners(first.Owner, second.Owner, earlier.Holder.Owner)
+		t.listed(first.AcquisitionID, second.AcquisitionID, earlier.Holder.AcquisitionID)
 		cancel()
 		t.await(got)
-		t.owners(first.Owner, second.Owner)
+		t.listed(first.AcquisitionID, second.AcquisitionID)
 	}
 	got := Start(t.within(Patience), s1, upgrade(lockmgr.Queue, first))
 	t.release(s2, second)

@@ -5,19 +5,17 @@ import (
 	"errors"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // contended checks that err names the key and the holder that stand in the way.
-func (t *bench) contended(err error, k lockmgr.Key, holder uuid.UUID, cause error) {
+func (t *bench) contended(err error, k lockmgr.Key, holder lockmgr.AcquisitionID, cause error) {
 	t.Helper()
 	var c *lockmgr.ContendedError
 	if !errors.As(err, &c) || !errors.Is(err, lockmgr.ErrContended) {
 		t.Fatalf("got %v, want a ContendedError", err)
 	}
-	if c.Key != k || c.Holder.Owner != holder {
+	if c.Key != k || c.Holder.AcquisitionID != holder {
 		t.Fatalf("got %v, want %v held by %v", err, k, holder)
 	}
 	if cause == nil && c.Err != nil || !errors.Is(c.Err, cause) {
@@ -31,9 +29,9 @@ func testNoWait(t *bench) {
 	held := t.must(s1, lockmgr.NoWait, k)[0]
 	for _, s := range []lockmgr.Session{s1, s2} { // two acquisitions of one session are two owners
 		_, err := s.Acquire(t.within(Patience), Request(lockmgr.NoWait, k))
-		t.contended(err, k, held.Owner, nil)
+		t.contended(err, k, held.AcquisitionID, nil)
 	}
-	t.owners(held.Owner)
+	t.listed(held.AcquisitionID)
 	t.release(s1, held)
 	t.release(s2, t.must(s2, lockmgr.NoWait, k)...)
 }
@@ -44,7 +42,7 @@ func testRetry(t *bench) {
 	held := t.must(s1, lockmgr.Retry, k)[0]
 
 	_, err := s2.Acquire(t.within(50*time.Millisecond), Request(lockmgr.Retry, k))
-	t.contended(err, k, held.Owner, context.DeadlineExceeded)
+	t.contended(err, k, held.AcquisitionID, context.DeadlineExceeded)
 
 	got := Start(t.within(Patience), s2, Request(lockmgr.Retry, k))
 	for range 10 {
@@ -58,7 +56,7 @@ func testRetry(t *bench) {
 		t.Fatal(a.Err)
 	}
 	t.release(s2, a.Grants...)
-	t.owners()
+	t.listed()
 }
 
 func testQueue(t *bench) {
@@ -67,8 +65,8 @@ func testQueue(t *bench) {
 	held := t.must(s1, lockmgr.Queue, k)[0]
 
 	_, err := s2.Acquire(t.within(50*time.Millisecond), Request(lockmgr.Queue, k))
-	t.contended(err, k, held.Owner, context.DeadlineExceeded)
-	t.owners(held.Owner)
+	t.contended(err, k, held.AcquisitionID, context.DeadlineExceeded)
+	t.listed(held.AcquisitionID)
 
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -84,7 +82,7 @@ func testQueue(t *bench) {
 		t.Fatal(a.Err)
 	}
 	t.release(s2, a.Grants...)
-	t.owners()
+	t.listed()
 }
 
 // testOrder: waiters are granted as they came, whatever their session, and one
@@ -170,10 +168,10 @@ func testAbandonedWaits(t *bench) {
 			t.release(s2, grants...)
 		}
 	}
-	t.owners(held.Owner)
+	t.listed(held.AcquisitionID)
 	t.release(s1, held)
 	t.release(s2, t.must(s2, lockmgr.NoWait, other, k, File("free"))...)
-	t.owners()
+	t.listed()
 }
 
 // testRemovedEntry: who loses its place in line is told so, and does not wait
@@ -190,13 +188,13 @@ func testRemovedEntry(t *bench) {
 			break
 		}
 		got := Start(t.within(Patience), s2, req)
-		t.owners(held.Owner, req.Holder.Owner)
-		t.opts.Remove(t.T, t.b, k, req.Mode, req.Holder.Owner)
+		t.listed(held.AcquisitionID, req.Holder.AcquisitionID)
+		t.opts.Remove(t.T, t.b, k, req.Mode, req.Holder.AcquisitionID)
 		if a := t.await(got); !errors.Is(a.Err, lockmgr.ErrLockLost) {
 			t.Fatalf("Acquire after its entry was removed: %v", a.Err)
 		}
 	}
-	t.opts.Remove(t.T, t.b, k, held.Mode, held.Owner)
+	t.opts.Remove(t.T, t.b, k, held.Mode, held.AcquisitionID)
 	if err := s1.Release(t.within(Patience), held); !errors.Is(err, lockmgr.ErrNotHeld) {
 		t.Fatalf("Release of a removed entry: %v", err)
 	}
@@ -214,7 +212,7 @@ func testWaits(t *bench) {
 	}
 	held := t.mustHave(s1, asked(lockmgr.Queue))[0]
 	_, err := s2.Acquire(t.within(Patience), asked(lockmgr.NoWait))
-	t.contended(err, k, held.Owner, nil)
+	t.contended(err, k, held.AcquisitionID, nil)
 	if len(waits) > 0 {
 		t.Error("a request that did not wait said that it does")
 	}

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -53,7 +51,7 @@ func Open(t *testing.T, b lockmgr.Backend, ttl time.Duration) lockmgr.Session {
 
 // Request is that of an owner of its own.
 func Request(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
-	return lockmgr.AcquireRequest{Keys: keys, Wait: wait, Holder: lockmgr.Holder{Owner: uuid.New(), Node: "n"}}
+	return lockmgr.AcquireRequest{Keys: keys, Wait: wait, Holder: lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID(), Node: "n"}}
 }
 
 // Shared is a Request that shares.
@@ -74,8 +72,8 @@ func Acquire(t *testing.T, s lockmgr.Session, req lockmgr.AcquireRequest) []lock
 		t.Fatalf("Acquire(%v) returned %v", req.Keys, grants)
 	}
 	for i, g := range grants {
-		if g.Key != req.Keys[i] || g.Mode != req.Mode || g.Owner != req.Holder.Owner || g.Token <= 0 {
-			t.Fatalf("Acquire(%v) returned %v for owner %v", req.Keys, grants, req.Holder.Owner)
+		if g.Key != req.Keys[i] || g.Mode != req.Mode || g.AcquisitionID != req.Holder.AcquisitionID || g.Token <= 0 {
+			t.Fatalf("Acquire(%v) returned %v for %v", req.Keys, grants, req.Holder.AcquisitionID)
 		}
 	}
 	return grants

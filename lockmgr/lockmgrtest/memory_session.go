@@ -168,7 +168,7 @@ func (a *memoryAcquire) put() {
 
 func (a *memoryAcquire) entry(k lockmgr.Key, token int64) *entry {
 	return &entry{
-		Grant:  lockmgr.Grant{Key: k, Mode: a.req.Mode, Owner: a.req.Holder.Owner, Token: token},
+		Grant:  lockmgr.Grant{Key: k, Mode: a.req.Mode, AcquisitionID: a.req.Holder.AcquisitionID, Token: token},
 		holder: a.req.Holder, upgrades: a.req.Upgrades, session: a.s,
 	}
 }
@@ -207,7 +207,7 @@ func (s *memorySession) Release(ctx context.Context, g lockmgr.Grant) error {
 	if err := m.answers(ctx); err != nil {
 		return err
 	}
-	i := slices.IndexFunc(m.entries, func(e *entry) bool { return e.Key == g.Key && e.Mode == g.Mode && e.Owner == g.Owner })
+	i := slices.IndexFunc(m.entries, func(e *entry) bool { return e.Key == g.Key && e.Mode == g.Mode && e.AcquisitionID == g.AcquisitionID })
 	if i < 0 {
 		return fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
 	}

@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
@@ -19,14 +17,14 @@ func TestMemoryConformance(t *testing.T) {
 		Expire: func(_ *testing.T, b lockmgr.Backend, s lockmgr.Session) {
 			b.(*lockmgrtest.Memory).Expire(s)
 		},
-		Remove: func(t *testing.T, b lockmgr.Backend, k lockmgr.Key, mode lockmgr.Mode, owner uuid.UUID) {
+		Remove: func(t *testing.T, b lockmgr.Backend, k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) {
 			entries, err := b.Entries(t.Context(), k.Path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, e := range entries {
-				if e.Key == k && e.Holder.Owner == owner {
-					b.(*lockmgrtest.Memory).Delete(lockmgr.Grant{Key: k, Mode: mode, Owner: owner, Token: e.Token})
+				if e.Key == k && e.Holder.AcquisitionID == id {
+					b.(*lockmgrtest.Memory).Delete(lockmgr.Grant{Key: k, Mode: mode, AcquisitionID: id, Token: e.Token})
 				}
 			}
 		},
@@ -44,7 +42,7 @@ func TestMemoryDisconnect(t *testing.T) {
 		}
 		ask := func(ctx context.Context, wait lockmgr.Wait) error {
 			_, err := s.Acquire(ctx, lockmgr.AcquireRequest{
-				Keys: []lockmgr.Key{{Path: "f"}}, Wait: wait, Holder: lockmgr.Holder{Owner: uuid.New()},
+				Keys: []lockmgr.Key{{Path: "f"}}, Wait: wait, Holder: lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID()},
 			})
 			return err
 		}
