@@ -52,7 +52,7 @@ func (p Proc) hasOpen(ctx context.Context, pid int, file File, readers bool, lef
 	defer dir.Close()
 	fds, _ := dir.Readdirnames(*left)
 	var array [bufSize]byte
-	var devs map[string]string // read when an inode number matches
+	var devs map[string]string // read when one may be the file's
 	for _, fd := range fds {
 		if ctx.Err() != nil {
 			return false
@@ -63,7 +63,8 @@ func (p Proc) hasOpen(ctx context.Context, pid int, file File, readers bool, lef
 			continue // closed meanwhile
 		}
 		flags, err := strconv.ParseUint(fdinfo(b, "flags:"), 8, 64)
-		if err != nil || !counts(flags, readers) || fdinfo(b, "ino:") != strconv.FormatUint(file.Ino, 10) {
+		ino := fdinfo(b, "ino:") // since Linux 5.14
+		if err != nil || !counts(flags, readers) || ino != "" && ino != strconv.FormatUint(file.Ino, 10) {
 			continue
 		}
 		if devs == nil {
@@ -71,11 +72,20 @@ func (p Proc) hasOpen(ctx context.Context, pid int, file File, readers bool, lef
 				return false
 			}
 		}
-		if devs[fdinfo(b, "mnt_id:")] == file.Dev {
+		if devs[fdinfo(b, "mnt_id:")] == file.Dev && (ino != "" || p.isOf(pid, fd, file)) {
 			return true
 		}
 	}
 	return false
+}
+
+// isOf reports whether a descriptor, of which only the file system is known, is of the
+// file. A FUSE file system is not asked: its kernel has known the inode's number from
+// when the file was opened. Another could be, and must not: see FamilyHasOpen.
+func (p Proc) isOf(pid int, fd string, file File) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, p.path(pid, "fd/"+fd), unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st)
+	return err == nil && st.Ino == file.Ino && fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor) == file.Dev
 }
 
 // counts reports whether a descriptor with flags keeps a file locked.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestHasOpen(t *testing.T) {
@@ -51,6 +53,63 @@ func TestHasOpen(t *testing.T) {
 	defer r.Close()
 	if p.FamilyHasOpen(t.Context(), self, file, false) {
 		t.Error("a reader counts")
+	}
+}
+
+// Before Linux 5.14 fdinfo has no inode number.
+func TestHasOpenByTheDescriptor(t *testing.T) {
+	root := t.TempDir()
+	p := Proc{Root: root}
+	file := func(name string) File {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(root, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var st unix.Statx_t
+		if err := unix.Statx(unix.AT_FDCWD, filepath.Join(root, name), 0, unix.STATX_INO, &st); err != nil {
+			t.Fatal(err)
+		}
+		return File{Dev: fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), Ino: st.Ino}
+	}
+	held, read, other := file("held"), file("read"), file("other")
+	for _, dir := range []string{"7/fd", "7/fdinfo"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	table := fmt.Sprintf("22 27 %s / /view rw - fuse.lockfs /src rw\n23 27 0:1 / /elsewhere rw - nfs /src rw\n", held.Dev)
+	if err := os.WriteFile(filepath.Join(root, "7/mountinfo"), []byte(table), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for fd, d := range map[string]struct{ name, flags, mount string }{
+		"3": {"held", "0100001", "22"},
+		"4": {"read", "0100000", "22"},
+		"5": {"other", "0100001", "23"}, // its own file system must not be asked
+	} {
+		info := fmt.Sprintf("pos:\t0\nflags:\t%s\nmnt_id:\t%s\n", d.flags, d.mount)
+		if err := os.WriteFile(filepath.Join(root, "7/fdinfo", fd), []byte(info), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(filepath.Join(root, d.name), filepath.Join(root, "7/fd", fd)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		what    string
+		file    File
+		readers bool
+		want    bool
+	}{
+		{"a writer's", held, false, true},
+		{"a reader's", read, false, false},
+		{"a reader's, which counts", read, true, true},
+		{"a file on another file system", other, true, false},
+		{"the number on another file system", File{Dev: "0:1", Ino: held.Ino}, false, false},
+	} {
+		left := maxDescriptors
+		if got := p.hasOpen(t.Context(), 7, c.file, c.readers, &left); got != c.want {
+			t.Errorf("%s: %v, want %v", c.what, got, c.want)
+		}
 	}
 }
 
