@@ -4,7 +4,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 IMAGE       ?= ghcr.io/lockfs/lockfs:latest
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: build image demo test cluster-test volume-test bench bench-fs bench-locks deps apiserver lint
+.PHONY: build image demo test test-long cluster-test volume-test bench bench-fs bench-locks deps apiserver lint
 
 # The program is one static binary.
 build:
@@ -19,12 +19,15 @@ image: build
 demo: deps build
 	scripts/demo.sh bin/lockfs
 
-# Everything: the linters, the unit tests, the integration tests on real mounts, and a look at a real cluster
-# and a real network volume.
-test: deps apiserver lint
-	go test -race -timeout 60m ./...
-	scripts/cluster-test.sh smoke
-	scripts/volume-test.sh short
+# Everything once: the linters, the unit tests, the integration tests on real mounts, and a look at a real cluster
+# and a real network volume. Without a Kubernetes to build: make test KUBERNETES=no
+test: deps
+	@scripts/test.sh short
+
+# Everything that repeats something: random histories and faults, many seeds, and tests on each lock service and each
+# kind of volume again. Each random test goes on for $$LOCKFS_TEST_LONG, by default 2m.
+test-long: deps
+	@scripts/test.sh long
 
 # Real clusters of 2 and 3 nodes, both lock services, every fault: as root, some 20 minutes, and 5 to build Kubernetes
 # once, into $$KUBELAB_BIN.

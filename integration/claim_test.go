@@ -11,8 +11,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // claims is how programs claim a job: each tries, and who succeeds has it.
@@ -42,10 +45,7 @@ var claims = map[string]struct {
 // Programs on several views claim a job, which all of them have seen, all at once:
 // one of them gets it, whatever their kernels remember.
 func TestOneWinner(t *testing.T) {
-	rounds := 16
-	if long(t) > 0 {
-		rounds = 3000
-	}
+	each := longtest.For(t) / time.Duration(len(claims))
 	v := newVolume(t, "--name-wait", "1m") // or the loser may be told EBUSY, by a machine under load
 	v.inMemory()
 	views := []*mount{v.mount("a"), v.mount("b"), v.mount("c")}
@@ -58,7 +58,7 @@ func TestOneWinner(t *testing.T) {
 				t.Skip("the volume knows no such rename")
 			}
 			outcomes := make(map[string]int)
-			for i := range rounds {
+			for i, end := 0, time.Now().Add(each); i < 16 || time.Now().Before(end); i++ {
 				r := claimRound{v: v, views: views[:2+i%2], threads: 1 + i/2%2, look: i/4%2 == 1, how: how, name: fmt.Sprint("job", i)}
 				if i/8%2 == 1 {
 					r.name = "job" // again

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // A view shows programs what the file system below it shows them: whatever
@@ -22,24 +24,24 @@ import (
 // one owner: no lock refuses anything.
 //
 // A difference is shrunk to a script to be kept in differentialCases.
-// LOCKFS_DIFF_SECONDS=600 runs that long on random seeds, LOCKFS_DIFF_SEED=n
-// that seed alone.
+// A long run takes random seeds; LOCKFS_DIFF_SEED=n is that seed alone.
 func TestDifferential(t *testing.T) {
-	const seeds, length = 40, 150
-	next := func(i int) (uint64, bool) { return uint64(i), i <= seeds }
+	const few, all, length = 40, 40, 150
+	next := func(i int) (uint64, bool) { return uint64(i), i <= few }
 	if s := os.Getenv("LOCKFS_DIFF_SEED"); s != "" {
 		seed, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
 		next = func(i int) (uint64, bool) { return seed, i == 1 }
-	} else if s := os.Getenv("LOCKFS_DIFF_SECONDS"); s != "" {
-		seconds, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatal(err)
+	} else if d := longtest.For(t); d > 0 {
+		deadline := time.Now().Add(d)
+		next = func(i int) (uint64, bool) {
+			if i <= all {
+				return uint64(i), true
+			}
+			return rand.Uint64N(1e9), time.Now().Before(deadline)
 		}
-		deadline := time.Now().Add(time.Duration(seconds) * time.Second)
-		next = func(int) (uint64, bool) { return rand.Uint64N(1e9), time.Now().Before(deadline) }
 	}
 	r := newDiffRig(t)
 	for i, found := 1, 0; ; i++ {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // of returns the writers on a mount that the test has not ended.
@@ -29,7 +31,7 @@ func TestKilledUnderLoad(t *testing.T) {
 		tr.work(m, 2)
 	}
 	tr.goesOn("before the fault")
-	for round, end := 0, time.Now().Add(long(t)); round < 2 || time.Now().Before(end); round++ {
+	for round, end := 0, time.Now().Add(longtest.For(t)); round < 2 || time.Now().Before(end); round++ {
 		victim := mounts[round%len(mounts)]
 		killed := time.Now()
 		victim.kill()
@@ -64,7 +66,7 @@ func TestThawedUnderLoad(t *testing.T) {
 	tr.work(b, 2)
 	tr.stay(a) // one of the others may have only its close() before it when it is stopped
 	tr.goesOn("before the fault")
-	for round, end := 0, time.Now().Add(long(t)); round < 1 || time.Now().Before(end); round++ {
+	for round, end := 0, time.Now().Add(longtest.For(t)); round < 1 || time.Now().Before(end); round++ {
 		// Not in the middle of a write: see what is not promised. So the programs
 		// are stopped first, one of them with a file open.
 		eventually(t, "a program is stopped with a file open", func() bool {
@@ -136,8 +138,8 @@ func TestThawedDaemonChangesNothing(t *testing.T) {
 		"mapping":            {flags: rdwr, mmap: true, call: call{Op: "msync"}},
 		"mapping and append": {flags: rdwr | appends, mmap: true, call: call{Op: "msync"}},
 	}
-	v := newVolume(t, "--wait", "-1", "--ttl", shortTTL.String())
-	server, a := v.mount("server"), v.mount("a") // the etcd is not frozen with a
+	v := newVolume(t, "--wait", "-1")
+	server, a := v.mount("server"), v.mount("a", "--ttl", shortTTL.String()) // the etcd is not frozen with a
 	programs, fds, pending := make(map[string]*agent), make(map[string]int), make(map[string]<-chan result)
 	for name, c := range cases {
 		v.write(name, strings.Repeat("-", size))

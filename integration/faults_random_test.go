@@ -5,15 +5,14 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
-// Faults of the lock service, one after the other, as chance has it. It is for
-// when there is time: see longEnv.
+// Faults of the lock service, one after the other, as chance has it, when there is time.
 func TestFaultsAtRandom(t *testing.T) {
-	end := time.Now().Add(long(t))
-	if long(t) == 0 {
-		t.Skip("takes as long as ", longEnv, " says")
-	}
+	longtest.Only(t)
+	end := time.Now().Add(longtest.For(t))
 	var c service
 	faults := map[string]func(*trial, *wire){
 		"stopped": func(*trial, *wire) {

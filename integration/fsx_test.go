@@ -4,25 +4,20 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-)
 
-// fsxEnv is how long TestFileExerciser goes on, as "3m": by default a moment.
-const fsxEnv = "LOCKFS_TEST_FSX"
+	"github.com/lockfs/lockfs/internal/longtest"
+)
 
 // A file is used in every way that changes it, by one program at a time, on
 // alternating mounts: it always holds what a slice of bytes holds that is treated the same.
 func TestFileExerciser(t *testing.T) {
-	long, err := time.ParseDuration(os.Getenv(fsxEnv))
-	if err != nil {
-		long = 3 * time.Second
-	}
+	lasts := max(longtest.For(t), 3*time.Second)
 	v := newVolume(t, "--wait", "-1", "--scope", "handle")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
@@ -36,7 +31,7 @@ func TestFileExerciser(t *testing.T) {
 					t.Logf("the last of them:\n%s", strings.Join(x.log[max(0, len(x.log)-60):], "\n"))
 				}
 			})
-			for end := time.Now().Add(long / 2); time.Now().Before(end); {
+			for end := time.Now().Add(lasts / 2); time.Now().Before(end); {
 				x.use(mounts[x.rand.IntN(len(mounts))], 1+x.rand.IntN(60))
 			}
 			if got := v.read(x.name); got != string(x.want) {

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // Programs on three mounts open a few files again and again, and are interrupted
@@ -15,7 +17,7 @@ func TestRandomInterrupts(t *testing.T) {
 	v := newVolume(t, "--wait", "-1")
 	v.inMemory()
 	mounts := []*mount{v.mount("a"), v.mount("b"), v.mount("c")}
-	end := time.Now().Add(max(long(t), 4*time.Second))
+	end := time.Now().Add(max(longtest.For(t), 4*time.Second))
 	var killed, signals atomic.Int64
 	var failed sync.Map
 	var working sync.WaitGroup

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/lockfs/lockfs/internal/kubetest"
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // leases are those of a namespace in an API server.
@@ -215,7 +216,7 @@ func TestServersOfOneStore(t *testing.T) {
 		tr.work(m, 2)
 	}
 	tr.goesOn("on two servers")
-	for round, end := 0, time.Now().Add(long(t)); round < 2 || time.Now().Before(end); round++ {
+	for round, end := 0, time.Now().Add(longtest.For(t)); round < 2 || time.Now().Before(end); round++ {
 		w.cut()
 		w.move([]*leases{elsewhere, l}[round%2].addresses())
 		w.mend()

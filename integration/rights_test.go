@@ -9,8 +9,11 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // A file is given to another owner behind the view, whose kernel believes it to
@@ -113,18 +116,16 @@ func looks(t *testing.T, path string) string {
 func TestRaceForAFile(t *testing.T) {
 	v := newVolume(t)
 	a, b := v.mount("a"), v.mount("b")
-	rounds := 200
-	if long(t) > 0 {
-		rounds = 20_000
-	}
 	root := newAgent(t)
-	for what, c := range map[string]call{
+	changes := map[string]call{
 		"chmod":    {Op: "chmod", Mode: 0o4755},
 		"chgrp":    {Op: "chown", Off: -1, N: 2000},
 		"utimes":   {Op: "utimes", Off: 1000},
 		"setxattr": {Op: "setxattr", Path2: "user.x", Data: "02"},
 		"setfacl":  {Op: "setxattr", Path2: aclAccess, Data: acl(1000)},
-	} {
+	}
+	each := longtest.For(t) / time.Duration(len(changes))
+	for what, c := range changes {
 		t.Run(what, func(t *testing.T) {
 			v.write(what, "the user's program")
 			path := v.inSource(what)
@@ -142,7 +143,7 @@ func TestRaceForAFile(t *testing.T) {
 			reset()
 			user.must(c)
 			user.start(call{Op: "repeat", N: -1, Calls: []call{{Op: "ask", Path: c.Path}, c}})
-			for range rounds {
+			for round, end := 0, time.Now().Add(each); round < 200 || time.Now().Before(end); round++ {
 				reset()
 				root.must(call{Op: "chown", Path: b.path(what)})
 				before := looks(t, path)

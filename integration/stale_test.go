@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // churn creates, writes, renames, removes and links a few names of a directory. It
@@ -54,7 +56,7 @@ func TestFewESTALE(t *testing.T) {
 	v := newVolume(t)
 	v.inMemory()
 	lasts := 6 * time.Second
-	if d := long(t); d > 0 {
+	if d := longtest.For(t); d > 0 {
 		lasts = d
 	}
 	var pending []<-chan result

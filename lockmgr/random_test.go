@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,13 +13,11 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lockfs/lockfs/internal/longtest"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 	"github.com/lockfs/lockfs/renew"
 )
-
-// seedsEnv multiplies the number of histories of the random tests.
-const seedsEnv = "LOCKFS_TEST_SEEDS"
 
 // Programs on three machines write to a few files, while the machines are frozen
 // and cut off at any time, the service is away, operators break locks, programs
@@ -32,15 +28,9 @@ const seedsEnv = "LOCKFS_TEST_SEEDS"
 // larger token. Once all is well again every program goes on, and in the end
 // nothing is left in the service.
 func TestRandomFaults(t *testing.T) {
-	seeds := uint64(25)
-	if testing.Short() {
-		seeds = 6
-	}
-	if n, err := strconv.ParseUint(os.Getenv(seedsEnv), 10, 32); err == nil {
-		seeds *= n
-	}
-	sum := make(map[string]int)
-	for seed := range seeds {
+	seeds, sum := 0, make(map[string]int)
+	for seed := range longtest.Seeds(t, 25, 500) {
+		seeds++
 		synctest.Test(t, func(t *testing.T) { newChaos(t, seed, sum).run() })
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)

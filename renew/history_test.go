@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/internal/longtest"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -80,12 +81,9 @@ func (s *service) Done() <-chan struct{} { return nil }
 // few milliseconds: if it says that a write may be issued, the lease must live
 // for another Guard, or the write might land in somebody else's time.
 func TestHistories(t *testing.T) {
-	seeds := uint64(300)
-	if testing.Short() {
-		seeds = 30
-	}
-	var resumed, lost int
-	for seed := range seeds {
+	var seeds, resumed, lost int
+	for seed := range longtest.Seeds(t, 300, 3000) {
+		seeds++
 		synctest.Test(t, func(t *testing.T) {
 			r, l := history(t, seed)
 			resumed += r

@@ -4,8 +4,6 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/internal/longtest"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -72,9 +71,6 @@ func timings(rnd *rand.Rand) renew.Config {
 	}
 }
 
-// seedsEnv multiplies the number of histories of the random tests.
-const seedsEnv = "LOCKFS_TEST_SEEDS"
-
 // revocable is a service whose lease an operator may revoke, and that counts the
 // answers to Verify.
 type revocable struct {
@@ -107,15 +103,10 @@ func (s *revocable) revoke() {
 // lease lives for another Guard, nor after a suspension without a Verify, nor
 // after a loss.
 func TestSleepAtAnyInstant(t *testing.T) {
-	seeds := uint64(400)
-	if testing.Short() {
-		seeds = 40
-	}
-	if n, err := strconv.ParseUint(os.Getenv(seedsEnv), 10, 32); err == nil {
-		seeds *= n
-	}
 	var sum tally
-	for seed := range seeds {
+	seeds := 0
+	for seed := range longtest.Seeds(t, 400, 4000) {
+		seeds++
 		synctest.Test(t, func(t *testing.T) { sum.sleepyHistory(t, seed) })
 	}
 	t.Logf("%d histories: %+v", seeds, sum)

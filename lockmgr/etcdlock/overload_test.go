@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/lockfs/lockfs/internal/longtest"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
@@ -122,8 +122,9 @@ func many(t *testing.T, client *clientv3.Client, service *overloaded, name strin
 }
 
 // scale is how many mounts a test has: more of them when there is time.
-func scale(mounts, long int) int {
-	if os.Getenv("LOCKFS_TEST_LONG") != "" {
+func scale(t *testing.T, mounts, long int) int {
+	t.Helper()
+	if longtest.For(t) > 0 {
 		return long
 	}
 	return mounts
@@ -134,7 +135,7 @@ func scale(mounts, long int) int {
 // served little more than that. It was 183 after five seconds and then nobody:
 // what was asked again kept it from what was asked before.
 func TestOverloadEnds(t *testing.T) {
-	mounts := scale(120, 300)
+	mounts := scale(t, 120, 300)
 	client := dial(t)
 	service := newOverloaded(t, client)
 	sessions := many(t, client, service, newName(), mounts)
@@ -160,7 +161,7 @@ func TestOverloadEnds(t *testing.T) {
 // service: each gets its place in line, none an error, and those who wait ask it
 // for little.
 func TestOverloadedLine(t *testing.T) {
-	n := scale(100, 1000)
+	n := scale(t, 100, 1000)
 	client := dial(t)
 	service := newOverloaded(t, client)
 	name := newName()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/lockfs/lockfs/internal/longtest"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -22,7 +22,7 @@ import (
 // passed by one who came later.
 func TestRandomLine(t *testing.T) {
 	mounts, rounds := 3, 3
-	if os.Getenv("LOCKFS_TEST_LONG") != "" {
+	if longtest.For(t) > 0 {
 		rounds = 60
 	}
 	const waiters = 16 // on each mount
