@@ -49,8 +49,8 @@ func TestCutOffForLong(t *testing.T) {
 	c := newService(t)
 	for name, s := range severances {
 		t.Run(name, func(t *testing.T) {
-			tr, w := newTrial(t, c, "--wait", "-1", "--ttl", shortTTL.String(), "--suspend-wait", "1s"), newWire(t, c)
-			a, b := tr.mount("a"), tr.mount("b", w.flag)
+			tr, w := newTrial(t, c, "--wait", "-1"), newWire(t, c)
+			a, b := tr.mount("a"), tr.mount("b", w.flag, "--ttl", shortTTL.String(), "--suspend-wait", "1s")
 			holder, heir := newAgent(t), newAgent(t)
 			fd := holder.open(b.path("held"), wronly|create|appends)
 			tr.load(a)

@@ -58,6 +58,8 @@ func runTests(m *testing.M) int {
 			signal.Notify(make(chan os.Signal, 1), sig)
 		}
 	}
+	// Of all that the tests start. The default is a second at each exit.
+	os.Setenv("GORACE", "halt_on_error=1 atexit_sleep_ms=0")
 	dir, err := os.MkdirTemp("", "lockfs-bin")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -120,8 +122,7 @@ func newVolume(t *testing.T, args ...string) *volume {
 		t.Fatal(err)
 	}
 	v.env = append(os.Environ(), "LOCKFS_STATE_DIR="+v.state,
-		"LOCKFS_GUARD=false",                       // else directories stay that cannot be removed
-		"GORACE=halt_on_error=1 atexit_sleep_ms=0") // the default is a second at each exit
+		"LOCKFS_GUARD=false") // else directories stay that cannot be removed
 	if space := os.Getenv(backendEnv); space != "" {
 		v.inKubernetes(space)
 	}
