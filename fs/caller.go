@@ -44,18 +44,18 @@ type caller struct {
 }
 
 // openOwner names the owner of an open in scope handle: each is its own.
-func openOwner(lockmgr.Process) lockmgr.Owner { return lockmgr.Owner("handle " + uuid.NewString()) }
+func openOwner(procid.Process) lockmgr.Owner { return lockmgr.Owner("handle " + uuid.NewString()) }
 
 // callOwner names the owner of a call without a handle in scope handle: the
 // process, and nobody if there is none.
-func (f *FS) callOwner(p lockmgr.Process) lockmgr.Owner {
-	if p == (lockmgr.Process{}) {
+func (f *FS) callOwner(p procid.Process) lockmgr.Owner {
+	if p == (procid.Process{}) {
 		return openOwner(p)
 	}
 	return processOwner(p)
 }
 
-func processOwner(p lockmgr.Process) lockmgr.Owner {
+func processOwner(p procid.Process) lockmgr.Owner {
 	return lockmgr.Owner(fmt.Sprintf("process %d %d", p.PID, p.Start))
 }
 
@@ -63,7 +63,7 @@ func processOwner(p lockmgr.Process) lockmgr.Owner {
 // kernel itself, or one that has died since) counts by itself; one that cannot be
 // found out, for want of descriptors or memory, is an error. files are those that
 // the caller is ready to wait for.
-func (f *FS) caller(in *fuse.InHeader, files []inode, scope Scope, single func(lockmgr.Process) lockmgr.Owner) (caller, error) {
+func (f *FS) caller(in *fuse.InHeader, files []inode, scope Scope, single func(procid.Process) lockmgr.Owner) (caller, error) {
 	c := caller{holder: lockmgr.Holder{UID: in.Uid}}
 	p, err := f.callers.Lookup(int(in.Pid))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

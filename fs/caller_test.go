@@ -46,7 +46,7 @@ func fakeProc(t *testing.T, threads ...fakeThread) procid.Proc {
 	return procid.Proc{Root: root}
 }
 
-func callerOf(t *testing.T, f *FS, in *fuse.InHeader, scope Scope, single func(lockmgr.Process) lockmgr.Owner) caller {
+func callerOf(t *testing.T, f *FS, in *fuse.InHeader, scope Scope, single func(procid.Process) lockmgr.Owner) caller {
 	t.Helper()
 	c, err := f.caller(in, nil, scope, single)
 	if err != nil {

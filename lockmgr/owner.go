@@ -12,12 +12,6 @@ import (
 // meaningful on this mount only.
 type Owner string
 
-// Process is one process for its whole life: a pid alone is used again.
-type Process struct {
-	PID   int
-	Start uint64 // clock ticks after boot, from /proc/PID/stat
-}
-
 // Holder describes who holds or waits for a lock, for people: nothing is
 // decided by it. It is stored in the lock service with the entry.
 type Holder struct {

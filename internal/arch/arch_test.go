@@ -115,7 +115,7 @@ func TestLayers(t *testing.T) {
 		"lockmgr/internal/retry": {"lockmgr"},
 		"policy":                 {},
 		"fs":                     {"lockmgr", "policy", "internal/procid", "internal/volume"},
-		"internal/procid":        {"lockmgr"},
+		"internal/procid":        {},
 		"internal/volume":        {"lockmgr", "policy"},
 		"internal/mounts":        {},
 	}

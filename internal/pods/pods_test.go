@@ -83,7 +83,7 @@ func (c *cluster) eventually(what string, cond func() bool) {
 }
 
 func caller(uid, id string) procid.Caller {
-	return procid.Caller{Pod: uid, Container: id, Process: lockmgr.Process{PID: 7}}
+	return procid.Caller{Pod: uid, Container: id, Process: procid.Process{PID: 7}}
 }
 
 func (c *cluster) named(uid, id, want string) {

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // fakeProc is a /proc of the test's making.
@@ -57,13 +55,13 @@ func TestLookup(t *testing.T) {
 	// The main thread has exited; its cgroup must not matter.
 	p.write(100, "cgroup", "0::/\n")
 
-	want := Caller{Process: lockmgr.Process{PID: 100, Start: 5000}, Comm: "java", Pod: uid, Container: cid}
+	want := Caller{Process: Process{PID: 100, Start: 5000}, Comm: "java", Pod: uid, Container: cid}
 	if got, err := p.Lookup(103); err != nil || got != want {
 		t.Errorf("Lookup(103) = %+v, %v, want %+v", got, err, want)
 	}
 	p.stat(200, "sh", 1, 1, 6000)
 	p.write(200, "cgroup", "0::/user.slice\n")
-	want = Caller{Process: lockmgr.Process{PID: 200, Start: 6000}, Comm: "sh"}
+	want = Caller{Process: Process{PID: 200, Start: 6000}, Comm: "sh"}
 	if got, err := p.Lookup(200); err != nil || got != want {
 		t.Errorf("Lookup(200) = %+v, %v, want %+v", got, err, want)
 	}
@@ -120,7 +118,7 @@ func TestAncestors(t *testing.T) {
 	p.stat(50, "loop", 51, 1, 10) // cannot be
 	p.stat(51, "loop", 50, 1, 10)
 
-	tests := map[int][]lockmgr.Process{
+	tests := map[int][]Process{
 		12: {{PID: 11, Start: 200}, {PID: 10, Start: 100}, {PID: 1, Start: 1}},
 		1:  nil, 20: nil, 30: nil, 40: nil, 99: nil,
 	}

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // onThread runs f on a thread that is not the process's main thread.
@@ -165,7 +163,7 @@ func BenchmarkKillPending(b *testing.B) {
 }
 
 func BenchmarkAncestors(b *testing.B) {
-	var found []lockmgr.Process
+	var found []Process
 	for b.Loop() {
 		found = Proc{}.Ancestors(os.Getpid())
 	}

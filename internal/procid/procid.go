@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // Proc reads a proc file system.
@@ -17,10 +15,16 @@ type Proc struct {
 	Root string
 }
 
+// Process is one process for its whole life: a pid alone is used again.
+type Process struct {
+	PID   int
+	Start uint64 // clock ticks after boot, from /proc/PID/stat
+}
+
 // Caller is who sent a request.
 type Caller struct {
 	// Process has the PID of the process, not of the thread.
-	Process lockmgr.Process
+	Process Process
 	// Comm is what the process calls itself, any bytes.
 	Comm string
 	// Pod is the UID of its Kubernetes pod as in the API, of pods inside of pods
@@ -66,7 +70,7 @@ func (p Proc) Lookup(tid int) (Caller, error) {
 		}
 	}
 	caller := Caller{
-		Process: lockmgr.Process{PID: pid, Start: st.start},
+		Process: Process{PID: pid, Start: st.start},
 		Comm:    st.comm,
 	}
 	// Of the thread: a main thread that has exited while others run on is shown
@@ -84,9 +88,9 @@ const maxAncestors = 256
 // Ancestors returns the parent of process pid, its parent and so on up to
 // process 1. It ends early at whatever exits meanwhile, and is then a true but
 // incomplete answer; it is empty when pid itself is gone.
-func (p Proc) Ancestors(pid int) []lockmgr.Process {
+func (p Proc) Ancestors(pid int) []Process {
 	var array [bufSize]byte
-	var ancestors []lockmgr.Process
+	var ancestors []Process
 	var child stat
 	for depth := range maxAncestors + 1 {
 		b, err := p.readStat(array[:], pid)
@@ -103,7 +107,7 @@ func (p Proc) Ancestors(pid int) []lockmgr.Process {
 			if st.start > child.start {
 				return ancestors
 			}
-			ancestors = append(ancestors, lockmgr.Process{PID: pid, Start: st.start})
+			ancestors = append(ancestors, Process{PID: pid, Start: st.start})
 		}
 		if st.ppid == 0 {
 			return ancestors
