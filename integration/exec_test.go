@@ -118,7 +118,7 @@ func TestExec(t *testing.T) {
 		{[]string{"--wait", "0", a.path("not/there"), "--", "true"}, 0},
 	} {
 		if status, stdout, stderr := outcome(t, v.command(append([]string{"exec"}, c.args...)...)); status != c.status || stdout != "" ||
-			(status == 0) != (stderr == "") || status != 0 && !!strings.Contains(stderr, "locked by another owner (pid ") || !strings.Contains(stderr, ", lock "+held[0].Lock+")") {
+			(status == 0) != (stderr == "") || status != 0 && !strings.Contains(stderr, fmt.Sprintf("locked by another owner (pid %d (sh) on %s, lock %s)", held[0].PID, held[0].Node, held[0].Lock)) {
 			t.Errorf("exec %q: exit status %d, %q, %q", c.args, status, stdout, stderr)
 		}
 	}
