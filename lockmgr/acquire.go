@@ -330,14 +330,16 @@ func (r *request) turn(missing []*place) ([]*place, Wait) {
 // conflicts.
 func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	missing, wait := r.turn(missing)
-	if wait == Queue && missing[0].slot.key.Kind == Inode && m.dropOwn(r) {
-		return nil // it had the inode before, and the lock was lost
-	}
-	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder, Wait: wait, Waits: r.contended}
 	var prefer *session // what one hold has is best lost together
 	if len(r.hold.locks) > 0 {
 		prefer = r.hold.locks[0].sess
 	}
+	// Whoever has the inode may wait for the name: r has none while it waits, nor shares
+	// one, which it would keep when the others of its owner let that go.
+	if wait == Queue && missing[0].slot.key.Kind == Inode && m.dropAll(r) {
+		return nil
+	}
+	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder, Wait: wait, Waits: r.contended}
 	for _, p := range missing {
 		req.Keys = append(req.Keys, p.slot.key)
 		for _, l := range p.slot.of(r.Owner) {
@@ -379,18 +381,16 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	return nil
 }
 
-// dropOwn gives back the locks that nobody but r has, and reports whether there were
-// any. m.mu is held.
-func (m *Manager) dropOwn(r *request) bool {
-	own := false
-	for _, l := range slices.Clone(r.hold.locks) {
-		if len(l.holds) == 1 {
-			own = true
-			r.hold.locks = slices.DeleteFunc(r.hold.locks, func(o *lock) bool { return o == l })
-			m.drop(l, r.hold)
-		}
+// dropAll takes r out of its locks, and reports whether one of them is being given back:
+// it had the inode before, and that was lost. m.mu is held.
+func (m *Manager) dropAll(r *request) (givenBack bool) {
+	had := r.hold.locks
+	r.hold.locks = nil
+	for _, l := range had {
+		givenBack = givenBack || len(l.holds) == 1
+		m.drop(l, r.hold)
 	}
-	return own
+	return givenBack
 }
 
 // contended notes that another owner is in the way, in the service.

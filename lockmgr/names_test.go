@@ -180,6 +180,33 @@ func TestInodeLostBeforeTheName(t *testing.T) {
 	})
 }
 
+// A request that shares the name with another of its owner's, and waits for the inode,
+// does not keep the name when the other lets it go: who has the inode may wait for it.
+func TestSharedNameIsNotKept(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		f.on("elsewhere", func(m *lockmgr.Manager) {
+			sharing := open("pod", 0, "a")
+			name, err := m.Acquire(f.t.Context(), sharing)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			holds := []*lockmgr.Hold{f.must(byName("owner", lockmgr.Exclusive, "b"))}
+			waiter := f.laterOn(m, byName("pod", lockmgr.Exclusive, "a"))
+			owner := f.later(byName("owner", lockmgr.Exclusive, "a"))
+			synctest.Wait()
+			name.Release()
+			time.Sleep(time.Minute)
+			if len(owner) == 0 {
+				f.t.Fatal("who waits for the inode keeps the name")
+			}
+			for _, h := range append(holds, <-owner) {
+				h.Release()
+			}
+			(<-waiter).Release()
+		})
+	})
+}
+
 // A long wait is reported with its holder, if that has the inode by another name, too.
 func TestLongWaitForTheInode(t *testing.T) {
 	inBubble(t, func(f *fixture) {
