@@ -142,8 +142,7 @@ func (f *FS) heirs(gone dirName, file *stat) ([]dirName, error) {
 		return nil, nil
 	}
 	// As it is now: file may be from before its names were frozen.
-	st, err := f.backing.statNow(gone)
-	if err != nil || st.Nlink != 2 || !hasMoreNames(&st.Stat_t) {
+	if !f.hasTwoNames(n, gone) {
 		return nil, nil
 	}
 	for _, d := range f.nodes.names(n) {
@@ -151,12 +150,21 @@ func (f *FS) heirs(gone dirName, file *stat) ([]dirName, error) {
 			return []dirName{d}, nil
 		}
 	}
+	if !f.hasTwoNames(n, gone) { // it has lost the other since
+		return nil, nil
+	}
 	return nil, unix.EBUSY
 }
 
+// hasTwoNames reports whether a file has the name d, and one more.
+func (f *FS) hasTwoNames(n *node, d dirName) bool {
+	st, err := f.backing.statNow(d)
+	return err == nil && inodeOf(&st) == n.inode && st.Nlink == 2 && hasMoreNames(&st.Stat_t)
+}
+
 // inherit gives the holds of a file that is about to lose the name gone the
-// lock of its heir. ESTALE: since l was taken the file has been opened, or has
-// lost or got a name, so that there should be another heir.
+// lock of its heir. ESTALE: it was overtaken. Since l was taken the file has been
+// opened, or has lost or got a name, so that there should be another heir.
 func (f *FS) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, locked []lockmgr.Key) fuse.Status {
 	now, err := f.heirs(gone, file)
 	if err != nil {

@@ -217,8 +217,12 @@ func (f *FS) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmg
 	for range mendTries {
 		paths, s := f.dirPaths(names)
 		var l *nameLock
+		overtaken := false
 		if s.Ok() {
-			l, s = f.lockNamesOnce(cancel, in, kind, linked, names, paths)
+			l, s, overtaken = f.lockNamesOnce(cancel, in, kind, linked, names, paths)
+		}
+		if overtaken {
+			continue
 		}
 		if s != stale {
 			return l, s
@@ -258,15 +262,16 @@ func (f *FS) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
 }
 
 // lockNamesOnce is lockNamesAnd of names in directories that are taken to be at dirs.
-func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName, dirs map[*node]string) (*nameLock, fuse.Status) {
-	l := &nameLock{names: names}
+// overtaken: a file of theirs has got more names meanwhile, which are not locked.
+func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName, dirs map[*node]string) (l *nameLock, s fuse.Status, overtaken bool) {
+	l = &nameLock{names: names}
 	for _, d := range names {
 		if f.hidden(d.dir, d.name) {
-			return nil, fuse.EPERM
+			return nil, fuse.EPERM, false
 		}
 		path := join(dirs[d.dir], d.name)
 		if f.readOnly(path) {
-			return nil, fuse.EROFS
+			return nil, fuse.EROFS, false
 		}
 		newKey := lockmgr.FileKey
 		if kind == lockmgr.Tree {
@@ -274,31 +279,30 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 		}
 		k, err := newKey(path)
 		if err != nil {
-			return nil, errno(err)
+			return nil, errno(err), false
 		}
 		l.keys = append(l.keys, k)
 	}
 	links, err := f.linkKeys(names, l.keys, linked)
 	if err != nil {
-		return nil, errno(err)
+		return nil, errno(err), false
 	}
 	l.keys = append(l.keys, links...)
-	var s fuse.Status
 	if l.hold, s = f.try(cancel, in, f.scopeAt(l.keys[0].Path), f.toLock(l.keys)...); !s.Ok() {
-		return nil, s
+		return nil, s, false
 	}
 	for dir, path := range dirs {
 		if err := f.proveDir(dir, path); err != nil {
 			l.hold.Release()
-			return nil, errno(err)
+			return nil, errno(err), false
 		}
 	}
 	// As they are now: what a holder before us linked is another's too.
 	if links, err = f.linkKeys(names, l.keys, linked); err != nil || !covers(l.hold, links) {
 		l.hold.Release()
-		return nil, stale
+		return nil, stale, err == nil
 	}
-	return l, fuse.OK
+	return l, fuse.OK, false
 }
 
 // try takes keys for one call, without a place in the line.

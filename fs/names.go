@@ -15,29 +15,45 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 	if dir == nil {
 		return stale
 	}
-	gone := dirName{dir, name}
+	return whileOvertaken(func() (fuse.Status, bool) { return f.unlink(cancel, in, dirName{dir, name}) })
+}
+
+func (f *FS) unlink(cancel <-chan struct{}, in *fuse.InHeader, gone dirName) (s fuse.Status, overtaken bool) {
 	st, err := f.backing.statNow(gone)
 	if err != nil {
-		return errno(err)
+		return errno(err), false
 	}
 	heirs, err := f.heirs(gone, &st)
 	if err != nil {
-		return errno(err)
+		return errno(err), false
 	}
 	l, s := f.lockNames(cancel, in, lockmgr.File, append([]dirName{gone}, heirs...)...)
 	if !s.Ok() {
-		return s
+		return s, false
 	}
 	defer l.hold.Release()
 	if st, err = f.backing.statNow(gone); err != nil {
-		return errno(err)
+		return errno(err), false
 	}
 	n := f.nodes.find(inodeOf(&st))
 	defer freezeNames(n)()
 	if s := f.inherit(l, gone, &st, heirs, l.keys[1:]); !s.Ok() {
-		return s
+		return s, s == stale
 	}
-	return f.changeNames(in, l, func() error { return unix.Unlinkat(dir.fd, name, 0) }, fate{file: n, loses: l.name(0)})
+	unlink := func() error { return unix.Unlinkat(gone.dir.fd, gone.name, 0) }
+	return f.changeNames(in, l, unlink, fate{file: n, loses: l.name(0)}), false
+}
+
+// whileOvertaken repeats a call that took locks which are not those that it needs any
+// more, by what another has done meanwhile. The kernel would do so for ESTALE, but once,
+// and not if that was spent on something else.
+func whileOvertaken(call func() (s fuse.Status, overtaken bool)) fuse.Status {
+	for range mendTries {
+		if s, overtaken := call(); !overtaken {
+			return s
+		}
+	}
+	return stale
 }
 
 // Rmdir removes a directory while nobody has a file below it open for write.
@@ -159,36 +175,40 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 			return errno(err)
 		}
 	}
+	return whileOvertaken(func() (fuse.Status, bool) { return f.rename(cancel, in, from, to) })
+}
+
+func (f *FS) rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName) (s fuse.Status, overtaken bool) {
 	kind := kindOf(from, to)
-	if kind == lockmgr.Tree && in.Flags&(unix.RENAME_EXCHANGE|unix.RENAME_NOREPLACE) == 0 && hasEntries(newDir, newName) {
-		return notEmpty(from, to)
+	if kind == lockmgr.Tree && in.Flags&(unix.RENAME_EXCHANGE|unix.RENAME_NOREPLACE) == 0 && hasEntries(to.dir, to.name) {
+		return notEmpty(from, to), false
 	}
 	var heirs []dirName
 	if kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {
 		if st, err := f.backing.statNow(to); err == nil {
 			if heirs, err = f.heirs(to, &st); err != nil {
-				return errno(err)
+				return errno(err), false
 			}
 		}
 		heirs = slices.DeleteFunc(heirs, func(d dirName) bool { return d.is(from) })
 	}
 	l, s := f.lockNames(cancel, &in.InHeader, kind, append([]dirName{from, to}, heirs...)...)
 	if !s.Ok() {
-		return s
+		return s, false
 	}
 	defer l.hold.Release()
 	if err := f.mayMove(kind, in.Flags, l.keys[0].Path, l.keys[1].Path); err != nil {
-		return errno(err)
+		return errno(err), false
 	}
 	// Both are looked at under the lock: their handles follow the names.
-	src, srcSt, err := f.backing.lookAt(oldDir.fd, oldName)
+	src, srcSt, err := f.backing.lookAt(from.dir.fd, from.name)
 	if err != nil {
-		return errno(err)
+		return errno(err), false
 	}
 	defer unix.Close(src)
-	dst, dstSt, err := f.backing.lookAt(newDir.fd, newName)
+	dst, dstSt, err := f.backing.lookAt(to.dir.fd, to.name)
 	if err != nil && err != unix.ENOENT {
-		return errno(err)
+		return errno(err), false
 	}
 	if err == nil && f.backing.renamesRemoved {
 		unix.Close(dst)
@@ -196,20 +216,20 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 		defer unix.Close(dst) // so that its number is no other file's
 	}
 	if kind != kindOf(from, to) {
-		return stale // a directory took a file's place, or the other way round
+		return stale, false // a directory took a file's place, or the other way round
 	}
 	rename := func() error {
-		return unix.Renameat2(oldDir.fd, oldName, newDir.fd, newName, uint(in.Flags))
+		return unix.Renameat2(from.dir.fd, from.name, to.dir.fd, to.name, uint(in.Flags))
 	}
 	replaces := err == nil
 	if replaces && inodeOf(&srcSt) == inodeOf(&dstSt) {
-		return f.guardedAs(&in.InHeader, l.hold, rename) // of one file: changes nothing
+		return f.guardedAs(&in.InHeader, l.hold, rename), false // of one file: changes nothing
 	}
 	exchange := in.Flags&unix.RENAME_EXCHANGE != 0
 	moved := fate{file: f.nodes.find(inodeOf(&srcSt)), loses: l.name(0), gets: l.name(1)}
 	if !replaces {
 		defer freezeNames(moved.file)()
-		return f.changeNames(&in.InHeader, l, rename, moved)
+		return f.changeNames(&in.InHeader, l, rename, moved), false
 	}
 	replaced := fate{file: f.nodes.find(inodeOf(&dstSt)), loses: l.name(1)}
 	if exchange {
@@ -218,10 +238,10 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	defer freezeNames(moved.file, replaced.file)()
 	if kind == lockmgr.File && !exchange {
 		if s := f.inherit(l, to, &dstSt, heirs, l.keys[2:]); !s.Ok() {
-			return s
+			return s, s == stale
 		}
 	}
-	return f.changeNames(&in.InHeader, l, rename, moved, replaced)
+	return f.changeNames(&in.InHeader, l, rename, moved, replaced), false
 }
 
 // kindOf says how two names are locked for a rename: as trees if either is a

@@ -53,7 +53,7 @@ type result struct {
 	Data  string
 	Errno syscall.Errno
 
-	Failed map[string]int // of repeat and churn: how often which call failed, and how: "open EBUSY"
+	Failed map[string]int // of repeat, churn and saves: how often which call failed, and how: "open EBUSY"
 }
 
 func (r result) Err() error {
@@ -296,6 +296,8 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		time.Sleep(time.Duration(c.N) * time.Millisecond)
 	case "churn": // names in the directory Path, for N ms; N is how often it opened
 		r.N, r.Failed = churn(c.Path, time.Duration(c.N)*time.Millisecond)
+	case "saves": // of the file Path, for N ms; N is how many calls it made
+		r.N, r.Failed = saves(c.Path, time.Duration(c.N)*time.Millisecond)
 	case "repeat": // Calls, one after the other, N times; or for ever, if N < 0
 		r.Failed = make(map[string]int)
 		for i := 0; c.N < 0 || i < c.N; i++ {

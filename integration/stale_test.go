@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -78,5 +79,82 @@ func TestFewESTALE(t *testing.T) {
 	// chance. It was 14 to 18 of a thousand when the kernel looked before the wait.
 	if seen := failed["open ESTALE"]; seen > 3+opens/1000 {
 		t.Errorf("ESTALE in %d of %d opens", seen, opens)
+	}
+}
+
+// saves has threads of one process save a file by rename, give it another name and
+// remove that, and append to it, all at once. It returns how often they called, and how
+// often what failed.
+func saves(path string, lasts time.Duration) (calls int, failed map[string]int) {
+	var mu sync.Mutex
+	failed = make(map[string]int)
+	note := func(what string, err error) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		calls++
+		if err != nil {
+			failed[what+" "+unix.ErrnoName(err.(unix.Errno))]++
+		}
+		return err == nil
+	}
+	write := func(what, path string, flags int) bool {
+		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|flags, 0o644)
+		if !note(what, err) {
+			return false
+		}
+		_, err = unix.Write(fd, []byte("x"))
+		return note("write", err) && note("close", unix.Close(fd))
+	}
+	mine := fmt.Sprint(path, os.Getpid())
+	var threads sync.WaitGroup
+	for _, what := range []func(){
+		func() {
+			if write("create", mine, unix.O_CREAT|unix.O_TRUNC) {
+				note("rename", unix.Rename(mine, path))
+			}
+		},
+		func() {
+			if note("link", unix.Link(path, mine+"~")) {
+				for !note("unlink", unix.Unlink(mine+"~")) { // else it stays
+				}
+			}
+		},
+		func() { write("open", path, unix.O_APPEND) },
+		func() { write("open", path, unix.O_APPEND) },
+	} {
+		threads.Go(func() {
+			for end := time.Now().Add(lasts); time.Now().Before(end); {
+				what()
+			}
+		})
+	}
+	threads.Wait()
+	return calls, failed
+}
+
+// A rename over a file and an unlink find the locks that they need, whoever opens the file
+// and links it meanwhile; and no two opens wait for each other.
+func TestSavesBesideLinksAndOpens(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	v.write("f", "")
+	var pending []<-chan result
+	for _, m := range []*mount{v.mount("a"), v.mount("b")} {
+		pending = append(pending, newAgent(t).start(call{Op: "saves", Path: m.path("f"), N: 3000}))
+	}
+	calls, failed := 0, make(map[string]int)
+	for _, p := range pending {
+		r := <-p
+		calls += r.N
+		for what, n := range r.Failed {
+			failed[what] += n
+		}
+	}
+	t.Logf("%d calls, failed: %v", calls, failed)
+	// Of an open EBUSY or ENOLCK would be of two that wait for each other until --wait ends.
+	for _, what := range []string{"rename ESTALE", "unlink ESTALE", "open EBUSY", "open ENOLCK"} {
+		if failed[what] > 0 {
+			t.Errorf("%s: %d of %d calls", what, failed[what], calls)
+		}
 	}
 }
