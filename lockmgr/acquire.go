@@ -268,23 +268,6 @@ func (m *Manager) look(r *request) (missing []*place, wait *obstacle) {
 	return missing, wait
 }
 
-// buryLost does what the sessions' own goroutines may not have done yet. There are
-// few sessions, but one file may be shared by any number of locks.
-func (m *Manager) buryLost(s *slot) {
-	if len(s.locks) == 1 {
-		if l := s.locks[0]; l.lost() && !l.dying {
-			m.bury(l, l.sess.lossOf())
-			l.sess.buried++
-		}
-		return
-	}
-	for _, sess := range m.sessions {
-		if len(s.locks) > 0 && sess.renewal.State() == renew.Lost {
-			m.buryAll(sess)
-		}
-	}
-}
-
 // shareable finds a lock of r's owner that gives r what it wants. One that
 // gives more than that would keep others out for longer than need be.
 func (s *slot) shareable(r *request) (found *lock) {
@@ -466,8 +449,6 @@ func (h *Hold) join(l *lock) {
 		h.locks = append(h.locks, l)
 	}
 }
-
-func (l *lock) lost() bool { return l.sess.renewal.State() == renew.Lost }
 
 // closing reports whether each of the lock's holders is about to let it go.
 func (l *lock) closing() bool {

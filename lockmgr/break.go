@@ -2,7 +2,6 @@ package lockmgr
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -76,8 +75,7 @@ func (m *Manager) giveUpFor(b Break) {
 			}
 		}
 	}
-	cause := fmt.Errorf("%w: %w by %s: %s", ErrLockLost, ErrBroken, b.By, b.Reason)
-	m.renounce(meant, cause, "lock broken; its file returns EIO",
+	m.renounce(meant, b.loss(), "lock broken; its file returns EIO",
 		slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
 }
 
@@ -90,7 +88,7 @@ func (m *Manager) Abandon(holds []*Hold, cause error) {
 	for _, h := range holds {
 		locks = append(locks, h.locks...)
 	}
-	m.renounce(locks, fmt.Errorf("%w: %w", ErrLockLost, cause), "lock lost; its file returns EIO", slog.Any("cause", cause))
+	m.renounce(locks, lockLoss(cause), "lock lost; its file returns EIO", slog.Any("cause", cause))
 }
 
 // renounce gives locks up, and all that shares a hold with them. m.mu is held.

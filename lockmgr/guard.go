@@ -2,7 +2,6 @@ package lockmgr
 
 import (
 	"context"
-	"fmt"
 	"slices"
 )
 
@@ -19,8 +18,6 @@ func (m *Manager) guard(ctx context.Context, s *session) {
 		}
 	})
 }
-
-var errDeleted = fmt.Errorf("%w: its entry was deleted from the lock service", ErrLockLost)
 
 // grantsOf lists what the service is to have of s.
 func (m *Manager) grantsOf(s *session) []Grant {

@@ -1,8 +1,8 @@
 package lockmgr
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"sync/atomic"
 
@@ -40,13 +40,8 @@ func (h *Hold) Check() error {
 }
 
 func (h *Hold) state() error {
-	if p := h.lost.Load(); p != nil {
-		return *p
-	}
-	for _, s := range h.relied() {
-		if s.renewal.State() == renew.Lost {
-			return fmt.Errorf("%w: %w", ErrSessionLost, s.renewal.Cause())
-		}
+	if err := h.why(); err != nil {
+		return err
 	}
 	if h.valid() {
 		return nil
@@ -87,16 +82,11 @@ func (h *Hold) rely(s *session) {
 // may be written again, ErrSessionLost or ErrLockLost, or ctx's error.
 func (h *Hold) Await(ctx context.Context) error {
 	for _, s := range h.relied() {
-		if err := s.renewal.Await(ctx); err != nil && ctx.Err() != nil {
-			return err
+		if err := s.renewal.Await(ctx); err != nil {
+			return cmp.Or(h.why(), err)
 		}
 	}
 	return h.state()
-}
-
-// Lost reports whether the hold is void for ever.
-func (h *Hold) Lost() bool {
-	return !h.Unlocked() && (h.lost.Load() != nil || h.any(func(s *renew.Session) bool { return s.State() == renew.Lost }))
 }
 
 // Troubled reports whether the hold may soon be suspended: what is written
@@ -217,11 +207,3 @@ func (h *Hold) Keep(keys []Key) {
 func (h *Hold) find(k Key) int {
 	return slices.IndexFunc(h.locks, func(l *lock) bool { return l.grant.Key == k })
 }
-
-// Void makes the hold lost for ever, as if its locks were: ErrLockLost.
-func (h *Hold) Void() { h.fail(errVoided) }
-
-var errVoided = fmt.Errorf("%w: another lock of the same file was", ErrLockLost)
-
-// fail voids the hold.
-func (h *Hold) fail(cause error) { h.lost.CompareAndSwap(nil, &cause) }

@@ -2,6 +2,7 @@ package lockmgr_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -12,17 +13,96 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// unrenewed is a service that answers everything but renewals.
-type unrenewed struct{ lockmgr.Backend }
+// unrenewed is a service that fails all renewals, and nothing else.
+type unrenewed struct {
+	lockmgr.Backend
+	err error
+}
 
-type unrenewedSession struct{ lockmgr.Session }
+type unrenewedSession struct {
+	lockmgr.Session
+	err error
+}
 
 func (b unrenewed) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
 	s, err := b.Backend.OpenSession(ctx, info, ttl)
-	return unrenewedSession{s}, err
+	return unrenewedSession{s, b.err}, err
 }
 
-func (unrenewedSession) Renew(context.Context) error { return lockmgr.ErrUnavailable }
+func (s unrenewedSession) Renew(context.Context) error { return s.err }
+
+// What is lost, and why, is said once, whoever says it.
+func TestLossIsToldOnce(t *testing.T) {
+	answer := func(f *fixture, o *observer, err error) *lockmgr.Hold {
+		one := f.m
+		f.m, f.log = f.manager(func(c *lockmgr.Config) { c.Backend, c.Observe = unrenewed{f.svc, err}, o.add })
+		if err := one.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+		return f.must(open("a", 0, "f"))
+	}
+	tests := map[string]struct {
+		lose func(*fixture, *observer) *lockmgr.Hold
+		want string
+		is   []error
+	}{
+		"the service says so": {func(f *fixture, o *observer) *lockmgr.Hold {
+			return answer(f, o, lockmgr.SessionLost(errors.New("etcdserver: requested lease not found")))
+		}, "lock session lost: lease gone: etcdserver: requested lease not found", []error{lockmgr.ErrSessionLost, renew.ErrGone}},
+		"it does not say why": {func(f *fixture, o *observer) *lockmgr.Hold {
+			return answer(f, o, lockmgr.ErrSessionLost)
+		}, "lock session lost: lease gone", []error{lockmgr.ErrSessionLost, renew.ErrGone}},
+		"it says so by itself": {func(f *fixture, o *observer) *lockmgr.Hold {
+			h := f.must(open("a", 0, "f"))
+			f.svc.Expire(f.svc.last())
+			return h
+		}, "lock session lost: lease gone: reported by the lock service", []error{lockmgr.ErrSessionLost, renew.ErrGone}},
+		"no answer": {func(f *fixture, o *observer) *lockmgr.Hold {
+			return answer(f, o, lockmgr.ErrUnavailable)
+		}, "lock session lost: no renewal was answered in time: lock service unavailable", []error{lockmgr.ErrSessionLost, renew.ErrUnanswered}},
+		"deleted": {func(f *fixture, o *observer) *lockmgr.Hold {
+			h := f.must(open("a", 0, "f"))
+			f.svc.Delete(h.Grant(file("f")))
+			return h
+		}, "lock lost: its entry was deleted from the lock service", []error{lockmgr.ErrLockLost}},
+		"broken": {func(f *fixture, o *observer) *lockmgr.Hold {
+			h := f.must(open("a", 0, "f"))
+			f.breakLock(file("f"))
+			return h
+		}, "lock lost: broken by alice: it hangs", []error{lockmgr.ErrLockLost, lockmgr.ErrBroken}},
+		"abandoned": {func(f *fixture, o *observer) *lockmgr.Hold {
+			h := f.must(open("a", 0, "f"))
+			f.m.Abandon([]*lockmgr.Hold{h}, lockmgr.ErrVolumeGone)
+			return h
+		}, "lock lost: the volume's client is gone", []error{lockmgr.ErrLockLost, lockmgr.ErrVolumeGone}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			inObservedBubble(t, func(f *fixture, o *observer) {
+				h := test.lose(f, o)
+				time.Sleep(3 * ttl)
+				errs := map[string]error{"Check": h.Check(), "Await": h.Await(f.t.Context())}
+				for _, e := range events[lockmgr.LockLost](o) {
+					errs["LockLost"] = e.Cause
+				}
+				if len(errs) != 3 {
+					f.t.Error("the loss was not observed")
+				}
+				for who, err := range errs {
+					if err == nil || err.Error() != test.want {
+						f.t.Errorf("%s: %v, want %s", who, err, test.want)
+					}
+					for _, is := range test.is {
+						if !errors.Is(err, is) {
+							f.t.Errorf("%s: %v is not %q", who, err, is)
+						}
+					}
+				}
+				f.logOf(h.Grant(file("f")).AcquisitionID.Short(), "returns EIO")
+			})
+		})
+	}
+}
 
 // A session that is given up early still has its lease, and writes on the way
 // that were checked just before: its locks are not handed on under these.
@@ -41,7 +121,7 @@ func TestLostSessionIsRevokedWhenItsWritesHaveLanded(t *testing.T) {
 			}
 			return m
 		}
-		a, b := mount(unrenewed{svc}), mount(svc)
+		a, b := mount(unrenewed{svc, lockmgr.ErrUnavailable}), mount(svc)
 		held, err := a.Acquire(t.Context(), open("x", time.Second, "f"))
 		if err != nil {
 			t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/lockfs/lockfs/internal/boottime"
@@ -62,14 +61,6 @@ func (l lease) Verify(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// gone translates the service's 'no such session' into renew's word for it.
-func gone(err error) error {
-	if errors.Is(err, ErrSessionLost) {
-		return fmt.Errorf("%w: %w", renew.ErrGone, err)
-	}
-	return err
 }
 
 // session returns a session to acquire locks on: prefer, if that is not nil and
@@ -191,39 +182,6 @@ func (m *Manager) now() boottime.Instant {
 	return boottime.System{}.Now()
 }
 
-// bereave takes a lost session's locks out of the way of later requests. Nobody
-// holds them any more, and nobody can join them.
-func (m *Manager) bereave(s *session) {
-	m.mu.Lock()
-	if !m.closed { // else Close ends it
-		m.sessions = slices.DeleteFunc(m.sessions, func(o *session) bool { return o == s })
-	}
-	m.buryAll(s)
-	n := s.buried
-	closed := m.closed
-	m.mu.Unlock()
-	if closed {
-		return
-	}
-	m.wg.Go(m.reopen)
-	m.log.Error("lock session lost; its locks are void and their files return EIO",
-		slog.String("session", s.backend.ID()), slog.Int("locks", n), slog.Any("cause", s.renewal.Cause()))
-	// Its lease may live, if it was given up early; the revoke lets others in, and
-	// writes that were checked just before the loss are still on their way.
-	select {
-	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):
-	case <-m.ctx.Done():
-	}
-	// What a dead session left behind in the service ends by itself; this only
-	// stops the backend's goroutines and, if the service answers, hurries it up.
-	ctx, cancel := context.WithTimeout(m.ctx, s.backend.TTL())
-	defer cancel()
-	s.renewal.Close()
-	if err := s.backend.Close(ctx); err != nil && !errors.Is(err, ErrSessionLost) {
-		m.log.Warn("could not end the lost session", slog.String("session", s.backend.ID()), slog.Any("error", err))
-	}
-}
-
 // reopen opens a session if none is left, ahead of the next request: until then
 // a mount that nobody uses could not tell whether it can lock anything.
 func (m *Manager) reopen() {
@@ -244,36 +202,6 @@ func (m *Manager) reopen() {
 	}
 }
 
-// lossOf says what becomes of the locks of a session that is lost.
-func (s *session) lossOf() error { return fmt.Errorf("%w: %w", ErrSessionLost, s.renewal.Cause()) }
-
-// buryAll buries the locks of a lost session. m.mu is held.
-func (m *Manager) buryAll(s *session) {
-	for l := range s.locks {
-		if !l.dying {
-			m.bury(l, s.lossOf())
-			s.buried++
-		}
-	}
-}
-
-// bury voids a lost lock, and tells its holds and who watches. m.mu is held.
-func (m *Manager) bury(l *lock, cause error) {
-	m.void(l)
-	if m.closed {
-		return
-	}
-	for h := range l.holds {
-		if h.onLost != nil {
-			m.wg.Go(h.onLost)
-		}
-	}
-	m.wg.Go(func() {
-		m.lockLog(l).Error("lock lost; its file returns EIO", slog.Any("cause", cause))
-		m.observe(LockLost{Key: l.grant.Key, Holder: l.holder, Cause: cause})
-	})
-}
-
 // locksOf lists the locks held on s.
 func (m *Manager) locksOf(s *session) []*lock {
 	m.mu.Lock()
@@ -285,17 +213,4 @@ func (m *Manager) locksOf(s *session) []*lock {
 		}
 	}
 	return locks
-}
-
-// lockLost voids one lock: its holds fail for ever and nobody joins it.
-func (m *Manager) lockLost(l *lock, cause error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if l.dying || !l.stands() {
-		return // released meanwhile
-	}
-	for h := range l.holds {
-		h.fail(cause)
-	}
-	m.bury(l, cause)
 }

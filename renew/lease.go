@@ -27,10 +27,6 @@ var (
 	// ErrGone: the lock service says that the lease, or what it held, is no more.
 	ErrGone = errors.New("lease gone")
 
-	// ErrLost: the session is Lost. What wraps it wraps the cause as well: ErrGone,
-	// ErrUnanswered or ErrClosed.
-	ErrLost = errors.New("session lost")
-
 	// ErrUnanswered: no renewal was answered in time.
 	ErrUnanswered = errors.New("no renewal was answered in time")
 

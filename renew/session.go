@@ -70,7 +70,7 @@ type mutable struct {
 	since   boottime.Instant // when state began
 	renewed boottime.Instant // when the last renewal that counted was sent
 	failure error            // the last failed renewal since renewed; nil when none
-	cause   error            // wraps ErrLost; nil unless Lost
+	cause   error            // nil unless Lost
 	changed chan struct{}    // closed, and replaced, when state changes
 	events  []event          // not reported yet
 }
@@ -131,8 +131,8 @@ func (s *Session) Deadline() boottime.Instant { return boottime.Instant(s.deadli
 func (s *Session) Troubled() bool { return s.troubled.Load() }
 
 // Await returns nil once a write may be issued: at once when Valid, else when
-// the session is Held again. It fails with an error wrapping ErrLost and the
-// cause when the session is Lost, and with ctx's error when ctx ends first.
+// the session is Held again. It fails with Cause when the session is Lost, and
+// with ctx's error when ctx ends first.
 func (s *Session) Await(ctx context.Context) error {
 	for !s.Valid() {
 		seen := s.look()
@@ -156,8 +156,8 @@ func (s *Session) State() State { return s.look().state }
 // Lost is closed when the session is Lost.
 func (s *Session) Lost() <-chan struct{} { return s.lost }
 
-// Cause says why the session is Lost, in an error wrapping ErrLost and one of
-// ErrGone, ErrUnanswered and ErrClosed. It is nil before.
+// Cause says why the session is Lost: ErrGone, ErrUnanswered or ErrClosed, or what wraps
+// one of them. It is nil before.
 func (s *Session) Cause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

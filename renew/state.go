@@ -105,7 +105,7 @@ func (s *Session) end(now boottime.Instant, cause error) {
 		return
 	}
 	s.deadline.Store(int64(never))
-	s.cause = fmt.Errorf("%w: %w", ErrLost, cause)
+	s.cause = cause
 	s.enter(Lost, now, cause)
 	close(s.lost)
 	s.cancel()

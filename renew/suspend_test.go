@@ -119,7 +119,7 @@ func TestSuspendWaitRunsOut(t *testing.T) {
 		b.stateAt(term+ttl-1, renew.Suspended)
 		b.stateAt(term+ttl, renew.Lost)
 		err := b.Cause()
-		for _, want := range []error{renew.ErrLost, renew.ErrUnanswered, errTrouble} {
+		for _, want := range []error{renew.ErrUnanswered, errTrouble} {
 			if !errors.Is(err, want) {
 				t.Errorf("Cause() = %v, want one that wraps %q", err, want)
 			}
@@ -161,8 +161,8 @@ func TestAwait(t *testing.T) {
 	t.Run("until lost", func(t *testing.T) {
 		run(t, func(b *bench) {
 			b.at(term)
-			if err := b.Await(b.t.Context()); !errors.Is(err, renew.ErrLost) {
-				t.Errorf("Await() = %v, want ErrLost", err)
+			if err := b.Await(b.t.Context()); !errors.Is(err, renew.ErrUnanswered) {
+				t.Errorf("Await() = %v, want ErrUnanswered", err)
 			}
 			b.stateAt(term+ttl, renew.Lost)
 		}, answer(0, errTrouble))

@@ -37,7 +37,7 @@ func TestNoRenewalOutlivesALoss(t *testing.T) {
 		for range 4 {
 			renewers.Go(func() {
 				for {
-					if _, err := s.count(s.cfg.Clock.Now(), true); errors.Is(err, ErrLost) {
+					if _, err := s.count(s.cfg.Clock.Now(), true); errors.Is(err, ErrGone) {
 						return
 					}
 				}

@@ -164,7 +164,7 @@ func TestEvents(t *testing.T) {
 		tell(lockmgr.RequestWaits{Key: key, Holder: h, Waited: time.Minute})
 	}
 	tell(lockmgr.RequestEnded{})
-	tell(lockmgr.LockLost{Key: key, Holder: local, Cause: fmt.Errorf("%w: %w", lockmgr.ErrSessionLost, renew.ErrUnanswered)})
+	tell(lockmgr.LockLost{Key: key, Holder: local, Cause: lockmgr.SessionLost(renew.ErrUnanswered)})
 	e := c.event("team-a", reasonLost)
 	if e.InvolvedObject.Name != "web-0" || string(e.InvolvedObject.UID) != uid || e.InvolvedObject.Kind != "Pod" || e.Type != "Warning" || e.Source.Host != "here" {
 		t.Errorf("the event is %+v", e)

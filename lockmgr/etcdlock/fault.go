@@ -19,7 +19,7 @@ import (
 func (b *Backend) fault(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
-		return fmt.Errorf("%w: %w", lockmgr.ErrSessionLost, err)
+		return lockmgr.SessionLost(err)
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
 	case errors.Is(err, rpctypes.ErrNoSpace):

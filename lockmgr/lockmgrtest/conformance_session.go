@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -150,7 +151,8 @@ func testSessionEnd(t *bench) {
 		}
 		t.release(s2, a.Grants...)
 	}
-	if err := s1.Renew(t.within(Patience)); !errors.Is(err, lockmgr.ErrSessionLost) {
+	if err := s1.Renew(t.within(Patience)); !errors.Is(err, lockmgr.ErrSessionLost) ||
+		strings.Count(err.Error(), lockmgr.ErrSessionLost.Error()) != 1 || !strings.HasPrefix(err.Error(), lockmgr.ErrSessionLost.Error()) {
 		t.Fatalf("Renew: %v", err)
 	}
 	if _, err := s1.Acquire(t.within(Patience), Request(lockmgr.NoWait, File("new"))); !errors.Is(err, lockmgr.ErrSessionLost) {

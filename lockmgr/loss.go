@@ -1,0 +1,178 @@
+package lockmgr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/lockfs/lockfs/renew"
+)
+
+// What is lost is told once, in an error that says what went and why:
+//
+//	lock session lost: lease gone: …                              the service ended the session
+//	lock session lost: no renewal was answered in time: …         we gave it up
+//	lock lost: its entry was deleted from the lock service        by hand
+//	lock lost: broken by alice: …                                 by 'lockfs break'
+//	lock lost: the volume's client is gone                        see Abandon
+//
+// A backend's word for the first is ErrSessionLost, too: its cause goes to renew, and
+// comes back as that of the loss.
+
+// SessionLost returns the ErrSessionLost that has a cause.
+func SessionLost(cause error) error { return &sessionLost{cause} }
+
+type sessionLost struct{ cause error }
+
+func (e *sessionLost) Error() string        { return ErrSessionLost.Error() + ": " + e.cause.Error() }
+func (e *sessionLost) Is(target error) bool { return target == ErrSessionLost }
+func (e *sessionLost) Unwrap() error        { return e.cause }
+
+// gone translates the service's 'no such session' into renew's word for it.
+func gone(err error) error {
+	var lost *sessionLost
+	switch {
+	case !errors.Is(err, ErrSessionLost):
+		return err
+	case errors.As(err, &lost):
+		return fmt.Errorf("%w: %w", renew.ErrGone, lost.cause)
+	}
+	return renew.ErrGone
+}
+
+// loss says what becomes of the locks of a session that is lost.
+func (s *session) loss() error { return SessionLost(s.renewal.Cause()) }
+
+// lockLoss is the loss of one lock, for cause.
+func lockLoss(cause error) error { return fmt.Errorf("%w: %w", ErrLockLost, cause) }
+
+var (
+	errDeleted = lockLoss(errors.New("its entry was deleted from the lock service"))
+	errVoided  = lockLoss(errors.New("another lock of the same file was"))
+)
+
+// loss is that of the locks that an operator breaks.
+func (b Break) loss() error {
+	return lockLoss(fmt.Errorf("%w by %s: %s", ErrBroken, b.By, b.Reason))
+}
+
+// bereave takes a lost session's locks out of the way of later requests. Nobody
+// holds them any more, and nobody can join them.
+func (m *Manager) bereave(s *session) {
+	m.mu.Lock()
+	if !m.closed { // else Close ends it
+		m.sessions = slices.DeleteFunc(m.sessions, func(o *session) bool { return o == s })
+	}
+	m.buryAll(s)
+	n := s.buried
+	closed := m.closed
+	m.mu.Unlock()
+	if closed {
+		return
+	}
+	m.wg.Go(m.reopen)
+	m.log.Error("lock session lost; its locks are void and their files return EIO",
+		slog.String("session", s.backend.ID()), slog.Int("locks", n), slog.Any("cause", s.renewal.Cause()))
+	// Its lease may live, if it was given up early; the revoke lets others in, and
+	// writes that were checked just before the loss are still on their way.
+	select {
+	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):
+	case <-m.ctx.Done():
+	}
+	// What a dead session left behind in the service ends by itself; this only
+	// stops the backend's goroutines and, if the service answers, hurries it up.
+	ctx, cancel := context.WithTimeout(m.ctx, s.backend.TTL())
+	defer cancel()
+	s.renewal.Close()
+	if err := s.backend.Close(ctx); err != nil && !errors.Is(err, ErrSessionLost) {
+		m.log.Warn("could not end the lost session", slog.String("session", s.backend.ID()), slog.Any("error", err))
+	}
+}
+
+// buryAll buries the locks of a lost session. m.mu is held.
+func (m *Manager) buryAll(s *session) {
+	for l := range s.locks {
+		if !l.dying {
+			m.bury(l, s.loss())
+			s.buried++
+		}
+	}
+}
+
+// buryLost does what the sessions' own goroutines may not have done yet. There are
+// few sessions, but one file may be shared by any number of locks. m.mu is held.
+func (m *Manager) buryLost(s *slot) {
+	if len(s.locks) == 1 {
+		if l := s.locks[0]; l.lost() && !l.dying {
+			m.bury(l, l.sess.loss())
+			l.sess.buried++
+		}
+		return
+	}
+	for _, sess := range m.sessions {
+		if len(s.locks) > 0 && sess.renewal.State() == renew.Lost {
+			m.buryAll(sess)
+		}
+	}
+}
+
+// bury voids a lost lock, and tells its holds and who watches. m.mu is held.
+func (m *Manager) bury(l *lock, cause error) {
+	m.void(l)
+	if m.closed {
+		return
+	}
+	for h := range l.holds {
+		if h.onLost != nil {
+			m.wg.Go(h.onLost)
+		}
+	}
+	m.wg.Go(func() {
+		m.lockLog(l).Error("lock lost; its file returns EIO", slog.Any("cause", cause))
+		m.observe(LockLost{Key: l.grant.Key, Holder: l.holder, Cause: cause})
+	})
+}
+
+// lockLost voids one lock, whose session lives: its holds fail for ever and nobody
+// joins it.
+func (m *Manager) lockLost(l *lock, cause error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l.dying || !l.stands() {
+		return // released meanwhile
+	}
+	for h := range l.holds {
+		h.fail(cause)
+	}
+	m.bury(l, cause)
+}
+
+// lost reports whether the lock went with its session.
+func (l *lock) lost() bool { return l.sess.renewal.State() == renew.Lost }
+
+// Lost reports whether the hold is void for ever.
+func (h *Hold) Lost() bool {
+	return !h.Unlocked() && (h.lost.Load() != nil || h.any(func(s *renew.Session) bool { return s.State() == renew.Lost }))
+}
+
+// Void makes the hold lost for ever, as if its locks were: ErrLockLost.
+func (h *Hold) Void() { h.fail(errVoided) }
+
+// fail voids the hold.
+func (h *Hold) fail(cause error) { h.lost.CompareAndSwap(nil, &cause) }
+
+// why returns the loss of the hold, nil while it is not lost.
+func (h *Hold) why() error {
+	if p := h.lost.Load(); p != nil {
+		return *p
+	}
+	for _, s := range h.relied() {
+		if s.renewal.State() == renew.Lost {
+			return s.loss()
+		}
+	}
+	return nil
+}
