@@ -64,8 +64,16 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	}
 	var written int
 	write := func() (err error) {
-		if written, err = h.write(in, data); err == nil && !f.backing.isLocal(h.node.inode.dev) {
-			err = h.through(in)
+		how := wanted(in)
+		if f.backing.isLocal(h.node.inode.dev) {
+			written, err = h.write(in, data, how)
+			return err
+		}
+		// A FUSE client whose files go past the kernel's cache is told of O_DSYNC by a flag
+		// of the WRITE, which not every client heeds.
+		const through = unix.RWF_DSYNC | unix.RWF_SYNC
+		if written, err = h.write(in, data, how&^through); err == nil {
+			err = h.send(how & through)
 		}
 		return err
 	}
@@ -82,23 +90,29 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	return uint32(written), fuse.OK
 }
 
-// write puts data where the program means it: at the file's own end if it
-// appends, for the offset is where the kernel believes the end to be.
-func (h *handle) write(in *fuse.WriteIn, data []byte) (int, error) {
+// wanted is what a program wants of a write, by O_ or RWF_ flags, as RWF_ flags. After a
+// write that goes past its cache the kernel sends no FSYNC.
+func wanted(in *fuse.WriteIn) (how int) {
 	if in.WriteFlags&fuse.WRITE_CACHE != 0 {
-		return len(data), h.store(data, int64(in.Offset))
+		return 0 // by nobody in particular
 	}
-	how := 0
 	if in.Flags&unix.O_APPEND != 0 {
 		how |= unix.RWF_APPEND
 	}
-	// Asked of this write alone, perhaps. After one that goes past its cache the
-	// kernel sends no FSYNC.
 	if in.Flags&unix.O_DSYNC != 0 {
 		how |= unix.RWF_DSYNC
 	}
 	if in.Flags&unix.O_SYNC == unix.O_SYNC {
 		how |= unix.RWF_SYNC
+	}
+	return how
+}
+
+// write puts data where the program means it: at the file's own end if it
+// appends, for the offset is where the kernel believes the end to be.
+func (h *handle) write(in *fuse.WriteIn, data []byte, how int) (int, error) {
+	if in.WriteFlags&fuse.WRITE_CACHE != 0 {
+		return len(data), h.store(data, int64(in.Offset))
 	}
 	return ignoringEINTR(func() (int, error) {
 		if how == 0 {
@@ -108,17 +122,15 @@ func (h *handle) write(in *fuse.WriteIn, data []byte) (int, error) {
 	})
 }
 
-// through has a network volume's client send what a program wrote, if it asked for that.
-// Of a file that goes past the kernel's cache on the volume, too, pwritev2 does not: a FUSE
-// client is told by a flag of the WRITE, which not every client heeds.
-func (h *handle) through(in *fuse.WriteIn) error {
+// send brings what was written to the volume, as RWF_ flags say.
+func (h *handle) send(how int) error {
 	switch {
-	case in.WriteFlags&fuse.WRITE_CACHE != 0 || in.Flags&unix.O_DSYNC == 0:
-		return nil
-	case in.Flags&unix.O_SYNC == unix.O_SYNC:
+	case how&unix.RWF_SYNC != 0:
 		return byDescriptor(unix.Fsync(h.fd))
+	case how&unix.RWF_DSYNC != 0:
+		return byDescriptor(unix.Fdatasync(h.fd))
 	}
-	return byDescriptor(unix.Fdatasync(h.fd))
+	return nil
 }
 
 // store writes all of a mapping's pages, or fails. A program that writes is told
