@@ -226,6 +226,7 @@ func TestKilledMountHandsOver(t *testing.T) {
 				t.Fatalf("open: %v", opened.Err())
 			}
 			waiter.must(call{Op: "write", FD: opened.N, Data: "two\n"})
+			waiter.must(call{Op: "fsync", FD: opened.N}) // or another client might not see it yet
 			if got := v.read("f"); got != "one\ntwo\n" {
 				t.Errorf("the file holds %q", got)
 			}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +22,7 @@ var overVolumes = map[string]func(*testing.T){
 	"TestBytesWrittenElsewhere":       TestBytesWrittenElsewhere,
 	"TestVolumeServerFrozen":          TestVolumeServerFrozen,
 	"TestBrokenWhileTheServerHangs":   TestBrokenWhileTheServerHangs,
+	"TestLostWhileTheServerHangs":     TestLostWhileTheServerHangs,
 	"TestVolumeClientMountedAgain":    TestVolumeClientMountedAgain,
 	"TestSyncsOfTheServer":            TestSyncsOfTheServer,
 
@@ -41,8 +43,8 @@ var overVolumes = map[string]func(*testing.T){
 }
 
 // A program opens a name, or finds that there is none. Then a program of another client
-// changes what has the name, and the first opens it again: it gets what is there now.
-// (docs/SEMANTICS.md, rule 15.)
+// changes what has the name, and the first opens it again, to read or to write: it gets
+// what is there now. (docs/SEMANTICS.md, rules 6 and 15.)
 func TestNamesMadeElsewhere(t *testing.T) {
 	v := newVolume(t)
 	v.inMemory()
@@ -72,6 +74,16 @@ func TestNamesMadeElsewhere(t *testing.T) {
 			there.must(call{Op: "close", FD: fd})
 			return "FIRST"
 		},
+		"appended to": func(name string) string {
+			fd := there.open(b.path(name), wronly|appends)
+			there.must(call{Op: "write", FD: fd, Data: " and more"})
+			there.must(call{Op: "close", FD: fd})
+			return "first and more"
+		},
+		"truncated": func(name string) string {
+			there.must(call{Op: "truncate", Path: b.path(name), Off: 2})
+			return "fi"
+		},
 		"replaced": func(name string) string {
 			save(b.path(name+".new"), "other")
 			there.must(call{Op: "rename", Path: b.path(name + ".new"), Path2: b.path(name)})
@@ -99,7 +111,8 @@ func TestNamesMadeElsewhere(t *testing.T) {
 				save(b.path(name), "first")
 				here.sees(a.path(name), "first")
 				want := change(name)
-				r := here.do(call{Op: "open", Path: a.path(name)})
+				flags := []int{rdonly, rdwr | appends}[i%2]
+				r := here.do(call{Op: "open", Path: a.path(name), Flags: flags})
 				if r.Errno != 0 {
 					t.Errorf("round %d: open: %v", i, r.Errno)
 					bad++
@@ -109,7 +122,12 @@ func TestNamesMadeElsewhere(t *testing.T) {
 					t.Errorf("round %d: read %q, %v, want %q", i, got.Data, got.Err(), want)
 					bad++
 				}
+				if flags != rdonly {
+					here.must(call{Op: "write", FD: r.N, Data: "!"})
+					want += "!"
+				}
 				here.must(call{Op: "close", FD: r.N})
+				there.sees(b.path(name), want)
 			}
 			if bad > 0 {
 				t.Errorf("%s: %d of %d", what, bad, rounds)
@@ -324,6 +342,47 @@ func TestBrokenWhileTheServerHangs(t *testing.T) {
 	}
 }
 
+// A mount loses its session while the server hangs, and with it the open of the next
+// writer. The loser writes no more, also when the server is there again.
+// (docs/SEMANTICS.md, rule 10.)
+func TestLostWhileTheServerHangs(t *testing.T) {
+	labFault(t, "thaw server")
+	v := newVolume(t, "--wait", "-1")
+	v.inMemory()
+	a, b := v.mount("a"), v.mount("b")
+	v.write("f", "")
+	holder, next := newAgent(t), newAgent(t)
+	fd := holder.open(a.path("f"), wronly|appends)
+	holder.must(call{Op: "write", FD: fd, Data: "one\n"})
+	holder.must(call{Op: "fsync", FD: fd})
+	session := v.ls()[0].Session
+	waiting := next.start(call{Op: "open", Path: b.path("f"), Flags: wronly | appends})
+	v.waitFor("f")
+	labFault(t, "freeze server")
+	t.Cleanup(func() { labFault(t, "thaw server") })
+	v.revokeSession(session)
+	eventually(t, "the mount knows", func() bool { return strings.Contains(a.log.String(), "lock session lost") })
+	late := holder.start(call{Op: "write", FD: fd, Data: "late\n"})
+	eventually(t, "the next writer is granted the lock", func() bool { return v.waiting("f") == 0 })
+	labFault(t, "thaw server")
+	if r := await(t, "the write after the loss", late); r.Errno != unix.EIO {
+		t.Errorf("a write after the loss: %v, want EIO", r.Err())
+	}
+	r := await(t, "the next open", waiting)
+	if r.Errno != 0 {
+		t.Fatalf("open: %v", r.Errno)
+	}
+	next.must(call{Op: "write", FD: r.N, Data: "next\n"})
+	holder.fails(call{Op: "write", FD: fd, Data: "later\n"}, unix.EIO)
+	holder.fails(call{Op: "close", FD: fd}, unix.EIO)
+	next.must(call{Op: "close", FD: r.N})
+	for _, m := range []*mount{a, b} {
+		if got, err := os.ReadFile(m.path("f")); err != nil || string(got) != "one\nnext\n" {
+			t.Errorf("%s sees %q, %v", m.name, got, err)
+		}
+	}
+}
+
 // The client of one mount is killed and mounted again. What its programs had open is lost,
 // and is no longer in others' way; the view finds the volume again by itself, and what was
 // written and closed is there.
@@ -342,12 +401,14 @@ func TestVolumeClientMountedAgain(t *testing.T) {
 	p.must(call{Op: "write", FD: fd, Data: "one\n"})
 	p.must(call{Op: "close", FD: fd})
 	held := p.open(a.path("held"), wronly|create)
+	start := sync.OnceFunc(func() { labFault(t, fmt.Sprint("start client ", client)) })
+	t.Cleanup(start) // or the tests that follow have no volume
 	labFault(t, fmt.Sprint("kill client ", client))
 	if r := p.do(call{Op: "open", Path: a.path("f"), Flags: wronly | appends}); r.Errno == 0 {
 		t.Error("a file is opened where there is no volume")
 	}
 	q.sees(b.path("f"), "one\n")
-	labFault(t, fmt.Sprint("start client ", client))
+	start()
 	eventually(t, "the view has found the volume again", func() bool {
 		r := p.do(call{Op: "open", Path: a.path("f"), Flags: wronly | appends | nonblock})
 		if r.Errno == 0 {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 )
 
 const (
@@ -90,4 +92,31 @@ func juicefs(l *lab) (clients []string, err error) {
 	}
 	l.servers(redis)
 	return clients, nil
+}
+
+// juiceSyncs counts what the clients were asked, and the objects that they stored.
+func juiceSyncs(l *lab) (map[string]int, error) {
+	counts := map[string]int{"sync": 0, "PUT": 0}
+	names := map[string]string{
+		"juicefs_fuse_ops_total_fsync":                                 "sync",
+		"juicefs_object_request_durations_histogram_seconds_PUT_total": "PUT",
+	}
+	for _, client := range []string{"client-a", "client-b"} {
+		stats, err := os.ReadFile(l.path(client + "/.stats"))
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(stats)) {
+			f := strings.Fields(line)
+			if len(f) != 2 || names[f[0]] == "" {
+				continue
+			}
+			n, err := strconv.Atoi(f[1])
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", line, err)
+			}
+			counts[names[f[0]]] += n
+		}
+	}
+	return counts, nil
 }

@@ -38,8 +38,9 @@ type kind struct {
 	guest bool
 	// up brings the volume up and returns where its clients have it mounted.
 	up func(l *lab) (clients []string, err error)
-	// syncs counts, if it is set, what the server was asked since it runs. "sync" is how often
-	// it was told to have bytes on its disk, in any way; other names are for who reads the log.
+	// syncs counts, if it is set, what the server was asked since it runs, or its clients if it
+	// cannot say. "sync" is how often it was told to have bytes on its disk, in any way; other
+	// names are for who reads the log.
 	syncs func(l *lab) (map[string]int, error)
 	traits
 }
@@ -68,12 +69,15 @@ var kinds = map[string]kind{
 		programs: []string{"ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "ceph"},
 		packages: []string{"ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "ceph-common"},
 		up:       ceph,
+		syncs:    cephSyncs,
+		traits:   traits{Keeps: time.Minute}, // session_timeout
 	},
 	"juicefs": {
 		programs: []string{"redis-server", "redis-cli", "gcc"},
 		packages: []string{"redis-server", "redis-tools", "gcc", "libc6-dev"},
 		prepare:  buildJuice,
 		up:       juicefs,
+		syncs:    juiceSyncs,
 	},
 }
 
