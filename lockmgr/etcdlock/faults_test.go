@@ -158,6 +158,7 @@ type link struct {
 	path string
 
 	frozen sync.RWMutex // for reading: something passes
+	passed atomic.Int64 // pieces of what the two have said
 
 	mu       sync.Mutex
 	listener net.Listener // nil while cut
@@ -223,7 +224,7 @@ func (l *link) join(via net.Listener, near, far net.Conn) {
 	l.conns = append(l.conns, near, far)
 	for _, pair := range [][2]net.Conn{{near, far}, {far, near}} {
 		l.running.Go(func() {
-			_, _ = io.Copy(pair[0], thawed{pair[1], &l.frozen})
+			_, _ = io.Copy(pair[0], thawed{pair[1], l})
 			pair[0].Close()
 		})
 	}
@@ -245,12 +246,13 @@ func (l *link) cut() {
 // thawed reads what comes while nothing is frozen.
 type thawed struct {
 	io.Reader
-	frozen *sync.RWMutex
+	l *link
 }
 
 func (r thawed) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
-	r.frozen.RLock()
-	defer r.frozen.RUnlock()
+	r.l.passed.Add(1)
+	r.l.frozen.RLock()
+	defer r.l.frozen.RUnlock()
 	return n, err
 }

@@ -88,14 +88,19 @@ func TestWaitEndsInOutage(t *testing.T) {
 			held := must(t, other, lockmgr.Queue, file("f"))
 			eventually(t, "the record is watched", func() bool { return watcher.stood.Load() > 0 })
 
-			_, err := s.Acquire(within(t, 50*time.Millisecond), request(wait, file("f")))
-			if !errors.Is(err, lockmgr.ErrContended) || errors.Is(err, lockmgr.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			waits := func() (<-chan lockmgrtest.Answer, context.CancelFunc) {
+				before := watcher.stood.Load()
+				ctx, cancel := context.WithCancel(within(t, patience))
+				got := start(ctx, s, request(wait, file("f")))
+				eventually(t, "it watches", func() bool { return watcher.stood.Load() > before })
+				return got, cancel
+			}
+			got, cancel := waits()
+			cancel()
+			if err := await(t, got).Err; !errors.Is(err, lockmgr.ErrContended) || errors.Is(err, lockmgr.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 				t.Fatalf("with the service there: %v", err)
 			}
-			before := watcher.stood.Load()
-			ctx, cancel := context.WithCancel(within(t, patience))
-			got := start(ctx, s, request(wait, file("f")))
-			eventually(t, "it watches", func() bool { return watcher.stood.Load() > before })
+			got, cancel = waits()
 			link.cut()
 			eventually(t, "the client notices", func() bool {
 				return client.ActiveConnection().GetState() != connectivity.Ready
@@ -271,7 +276,7 @@ func TestRenewalsGoByThemselves(t *testing.T) {
 	s := open(t, b)
 	link.frozen.Lock()
 	for range 3 {
-		if err := s.Renew(within(t, time.Second)); err != nil {
+		if err := s.Renew(within(t, patience)); err != nil {
 			t.Error(err)
 		}
 	}
