@@ -5,9 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // Two mounts over one local directory hide how stale a network volume is: here
@@ -83,13 +86,22 @@ func (v *volume) endpoint() string {
 }
 
 // What is promised of what one mount sees of another's changes is promised of
-// network volumes, too.
+// network volumes, too: the rules first, and every program when there is time.
 func TestOverCachingClients(t *testing.T) {
 	t.Setenv(backingEnv, "caching")
 	for name, test := range overClients {
-		t.Run(name, test)
+		t.Run(name, func(t *testing.T) {
+			if !slices.Contains(overClientsFirst, name) {
+				longtest.Only(t)
+			}
+			test(t)
+		})
 	}
 }
+
+// overClientsFirst run each day.
+var overClientsFirst = []string{"TestWaiterSeesWhatTheHolderWrote", "TestReopenWithoutLookup", "TestLockFollowsRename",
+	"TestParentReplacedDuringWait", "TestNumberUsedAgain", "TestManyWritersOnTwoMounts"}
 
 var overClients = map[string]func(*testing.T){
 	"TestManyWritersOnTwoMounts":       TestManyWritersOnTwoMounts,
@@ -113,8 +125,13 @@ var overClients = map[string]func(*testing.T){
 func TestOverClientsThatKeepTheirCache(t *testing.T) {
 	t.Setenv(backingEnv, "caching")
 	t.Setenv(keepEnv, "1")
-	for _, name := range []string{"TestReaderSeesTheLastWriter", "TestWaiterSeesWhatTheHolderWrote", "TestReopenWithoutLookup", "TestManyWritersOnTwoMounts"} {
-		t.Run(name, overClients[name])
+	for _, name := range []string{"TestReopenWithoutLookup", "TestManyWritersOnTwoMounts", "TestReaderSeesTheLastWriter", "TestWaiterSeesWhatTheHolderWrote"} {
+		t.Run(name, func(t *testing.T) {
+			if name != "TestReopenWithoutLookup" && name != "TestManyWritersOnTwoMounts" {
+				longtest.Only(t)
+			}
+			overClients[name](t)
+		})
 	}
 }
 

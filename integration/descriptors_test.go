@@ -8,12 +8,18 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // A mount that may have few descriptors serves a tree of many files, and has
 // not more of them than it may.
 func TestFewDescriptors(t *testing.T) {
-	const allowed, dirs, perDir = 256, 10, 500
+	const allowed, dirs = 256, 10
+	perDir := 150
+	if longtest.For(t) > 0 {
+		perDir = 500
+	}
 	v := newVolume(t)
 	// As a daemon that may not raise its limit.
 	v.via = []string{"setpriv", "--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource",

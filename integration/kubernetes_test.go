@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lockfs/lockfs/internal/kubetest"
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // backendEnv, set to a namespace, keeps the locks of every test's volumes in its
@@ -35,47 +36,64 @@ func TestInKubernetes(t *testing.T) {
 	t.Setenv(backendEnv, space)
 	kubernetes = server
 	t.Cleanup(func() { kubernetes = nil })
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
-		{"ManyWritersOnTwoMounts", TestManyWritersOnTwoMounts},
-		{"ContendedOpen", TestContendedOpen},
-		{"HolderIsUndisturbed", TestHolderIsUndisturbed},
-		{"InterruptedOpenLeavesNothing", TestInterruptedOpenLeavesNothing},
-		{"LinkedDuringWait", TestLinkedDuringWait},
-		{"HolderOpensTheNameWaitedFor", TestHolderOpensTheNameWaitedFor},
-		{"OpenedWhileItsNamesChange", TestOpenedWhileItsNamesChange},
-		{"LockFollowsRename", TestLockFollowsRename},
-		{"ParentRenamedOnAnotherMount", TestParentRenamedOnAnotherMount},
-		{"ParentReplacedDuringWait", TestParentReplacedDuringWait},
-		{"HolderReplacesItsFile", TestHolderReplacesItsFile},
-		{"ReadLocks", TestReadLocks},
-		{"ReadLocksOfOneProgram", TestReadLocksOfOneProgram},
-		{"LockAttributes", TestLockAttributes},
-		{"KilledMountHandsOver", TestKilledMountHandsOver},
-		{"ThawedDaemonDoesNotWrite", TestThawedDaemonDoesNotWrite},
-		{"TerminatedMountReleases", TestTerminatedMountReleases},
-		{"Successor", TestSuccessor},
-		{"BrokenWriterIsFenced", TestBrokenWriterIsFenced},
-		{"Exec", TestExec},
-		{"ExecWaits", TestExecWaits},
-		{"VolumeMismatch", TestVolumeMismatch},
-		{"PolicyMismatch", TestPolicyMismatch},
-		{"MoveBetweenKinds", TestMoveBetweenKinds},
-		{"History", TestHistory},
-		{"KilledUnderLoad", TestKilledUnderLoad},
-		{"ThawedUnderLoad", TestThawedUnderLoad},
-		{"ShortOutages", TestShortOutages},
-		{"ServiceStops", TestMajorityLost},
-		{"CutOffForShort", TestCutOffForShort},
-		{"CutOffForLong", TestCutOffForLong},
-		{"ServersOfOneStore", TestServersOfOneStore},
-		{"FaultsAtRandom", TestFaultsAtRandom},
-		{"RestoreUnderMounts", TestRestoreUnderMounts},
-	} {
+	for _, test := range inKubernetes {
 		t.Run(test.name, test.run)
 	}
+	for _, test := range inKubernetesForLong {
+		t.Run(test.name, func(t *testing.T) {
+			longtest.Only(t)
+			test.run(t)
+		})
+	}
+}
+
+type namedTest struct {
+	name string
+	run  func(*testing.T)
+}
+
+// inKubernetes are tests of what differs with Leases: how a session ends, how it is
+// proved dead, what becomes of the service, and a history.
+var inKubernetes = []namedTest{
+	{"LockFollowsRename", TestLockFollowsRename},
+	{"ReadLocks", TestReadLocks},
+	{"KilledMountHandsOver", TestKilledMountHandsOver},
+	{"ThawedDaemonDoesNotWrite", TestThawedDaemonDoesNotWrite},
+	{"Successor", TestSuccessor},
+	{"BrokenWriterIsFenced", TestBrokenWriterIsFenced},
+	{"Exec", TestExec},
+	{"VolumeMismatch", TestVolumeMismatch},
+	{"PolicyMismatch", TestPolicyMismatch},
+	{"MoveBetweenKinds", TestMoveBetweenKinds},
+	{"History", TestHistory},
+	{"ShortOutages", TestShortOutages},
+	{"ServiceStops", TestMajorityLost},
+	{"CutOffForLong", TestCutOffForLong},
+	{"ServersOfOneStore", TestServersOfOneStore},
+	{"RestoreUnderMounts", TestRestoreUnderMounts},
+}
+
+// inKubernetesForLong are tests of the view, to which all lock services are alike, and
+// more histories.
+var inKubernetesForLong = []namedTest{
+	{"ManyWritersOnTwoMounts", TestManyWritersOnTwoMounts},
+	{"ContendedOpen", TestContendedOpen},
+	{"HolderIsUndisturbed", TestHolderIsUndisturbed},
+	{"InterruptedOpenLeavesNothing", TestInterruptedOpenLeavesNothing},
+	{"LinkedDuringWait", TestLinkedDuringWait},
+	{"HolderOpensTheNameWaitedFor", TestHolderOpensTheNameWaitedFor},
+	{"OpenedWhileItsNamesChange", TestOpenedWhileItsNamesChange},
+	{"ParentRenamedOnAnotherMount", TestParentRenamedOnAnotherMount},
+	{"ParentReplacedDuringWait", TestParentReplacedDuringWait},
+	{"HolderReplacesItsFile", TestHolderReplacesItsFile},
+	{"ReadLocksOfOneProgram", TestReadLocksOfOneProgram},
+	{"LockAttributes", TestLockAttributes},
+	{"TerminatedMountReleases", TestTerminatedMountReleases},
+	{"ExecWaits", TestExecWaits},
+	{"KilledUnderLoad", TestKilledUnderLoad},
+	{"ThawedUnderLoad", TestThawedUnderLoad},
+	{"CutOffForShort", TestCutOffForShort},
+	{"FaultsAtRandom", TestFaultsAtRandom},
 }
 
 // inKubernetes keeps a volume's locks in a namespace of the API server's.

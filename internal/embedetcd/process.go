@@ -34,7 +34,10 @@ func spawn(dir string, source, lock *os.File, logger *slog.Logger) (*process, er
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{childName, dir}
 	cmd.Dir = "/"
-	cmd.Env = []string{}                      // etcd and gRPC obey variables meant for others
+	cmd.Env = []string{} // etcd and gRPC obey variables meant for others
+	if race, ok := os.LookupEnv("GORACE"); ok {
+		cmd.Env = append(cmd.Env, "GORACE="+race) // no part of Go obeys it but the race detector
+	}
 	cmd.ExtraFiles = []*os.File{source, lock} // see lockFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	life, err := cmd.StdinPipe()
