@@ -429,7 +429,7 @@ func TestExecRefusals(t *testing.T) {
 		"nothing behind --":   {[]string{a.path("f"), "--"}, 2, "want PATH -- COMMAND"},
 		"no path":             {[]string{"--", "echo"}, 2, "want PATH -- COMMAND"},
 		"no --":               {[]string{a.path("f"), "echo"}, 2, "want PATH -- COMMAND"},
-		"TTL too short":       {[]string{"--ttl", "1s", a.path("f"), "--", "echo"}, 2, "--ttl"},
+		"TTL too short":       {[]string{"--ttl", "2s", a.path("f"), "--", "echo"}, 2, "--ttl 2s: want whole seconds, at least 3s"},
 		"wait no duration":    {[]string{"--wait", "-2s", a.path("f"), "--", "echo"}, 2, "-1 (for ever)"},
 		"status too large":    {[]string{"-E", "256", a.path("f"), "--", "echo"}, 2, "0 to 255"},
 		"the volume":          {[]string{a.dir, "--", "echo"}, 2, "name a file"},

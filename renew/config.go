@@ -34,6 +34,9 @@ const (
 	// disk needs as long to answer, and attempts must not flood one that is
 	// coming up (failed ones are a quarter of this apart).
 	MinAttempt = 100 * time.Millisecond
+
+	// MinTTL is the shortest TTL that the defaults of the other fields allow.
+	MinTTL = 3 * time.Second
 )
 
 // Config says how a Session keeps its lease.

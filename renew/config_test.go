@@ -17,7 +17,7 @@ func TestTimings(t *testing.T) {
 		refuse string // part of the message; empty: accepted
 	}{
 		{"default TTL", renew.Config{TTL: 15 * s}, ""},
-		{"smallest TTL", renew.Config{TTL: 3 * s}, ""},
+		{"smallest TTL", renew.Config{TTL: renew.MinTTL}, ""},
 		{"an hour", renew.Config{TTL: 3600 * s}, ""},
 		{"network volume", renew.Config{TTL: 60 * s, Guard: 30 * s}, ""},
 		{"give up at once", renew.Config{TTL: 15 * s, SuspendWait: 1}, ""},
@@ -26,7 +26,7 @@ func TestTimings(t *testing.T) {
 		{"no TTL", renew.Config{}, "TTL 0s: want whole seconds"},
 		{"negative TTL", renew.Config{TTL: -15 * s}, "TTL -15s"},
 		{"part of a second", renew.Config{TTL: 15*s + 500*ms}, "TTL 15.5s: want whole seconds"},
-		{"TTL too short", renew.Config{TTL: 2 * s},
+		{"TTL too short", renew.Config{TTL: renew.MinTTL - s},
 			"Guard 666.666666ms < write in flight 750ms + check to issue 200ms + TTL/1000 2ms = 952ms"},
 		{"guard too short", renew.Config{TTL: 15 * s, Guard: 965*ms - 1}, "= 965ms: a write could land"},
 		{"negative guard", renew.Config{TTL: 15 * s, Guard: -s}, "Guard -1s <"},

@@ -109,8 +109,8 @@ answer; 2 if the command must be given otherwise.`,
 
 func (o *execOptions) run(cmd *cobra.Command, path string, argv []string) error {
 	timings := renew.Config{TTL: o.ttl}
-	if err := timings.Validate(); err != nil {
-		return usage(fmt.Errorf("--ttl %v: %w", o.ttl, err))
+	if err := checkTTL(o.ttl); err != nil {
+		return err
 	}
 	if o.conflict < 0 || o.conflict > 255 {
 		return usage(fmt.Errorf("--conflict-exit-code %d: want 0 to 255", o.conflict))

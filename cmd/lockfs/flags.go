@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 	"github.com/lockfs/lockfs/policy"
+	"github.com/lockfs/lockfs/renew"
 )
 
 // volumeFlags say which volume, and where its locks are kept.
@@ -34,6 +35,14 @@ func (v *volumeFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&v.dial.Username, "user", "", "etcd user")
 	fs.StringVar(&v.dial.Password, "password", "", "password of the etcd user; other users can see a flag, so prefer --password-file or the environment")
 	fs.StringVar(&v.dial.PasswordFile, "password-file", "", "`file` with the password, in place of --password; it is read again for each login, so that the password can be changed")
+}
+
+// checkTTL refuses what the other timings, which are parts of it, do not bear.
+func checkTTL(ttl time.Duration) error {
+	if (renew.Config{TTL: ttl}).Validate() != nil {
+		return usage(fmt.Errorf("--ttl %v: want whole seconds, at least %v", ttl, renew.MinTTL))
+	}
+	return nil
 }
 
 // waitFlag is a duration, or -1 for as long as it takes.

@@ -36,7 +36,6 @@ type mountOptions struct {
 	setPolicy                  bool
 	readLocks                  bool
 	allowOther                 bool
-	foreground                 bool
 	embedded                   bool
 	acceptVolume               bool
 
@@ -92,7 +91,6 @@ this machine only.`,
 	f.BoolVar(&o.readLocks, "read-locks", false, "lock files that are open for read, too: shared by readers, excluding writers")
 	f.Var(&o.sync, "sync", "when written bytes must be on the volume: "+o.sync.list()+"; close is at close and whenever the lock service does not answer, auto is always on NFS, close on another network file system, else never")
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users use the view")
-	f.BoolVar(&o.foreground, "foreground", true, "stay in the foreground: the only mode, a service manager does the rest")
 	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd even if SOURCE is on a network file system: nothing is locked against other machines")
 	f.BoolVar(&o.acceptVolume, "accept-volume", false, "mount though rules do not hold on SOURCE's volume as it is mounted there; the log and 'lockfs status' name them")
 	bindEnv(cmd)
@@ -110,9 +108,6 @@ this machine only.`,
 
 // check refuses what cannot work, before anything is started.
 func (o *mountOptions) check() error {
-	if !o.foreground {
-		return usage(errors.New("--foreground=false: lockfs stays in the foreground; run it under a service manager"))
-	}
 	var err error
 	if o.source, err = mounts.CheckSource(o.source); err != nil {
 		return usage(err)
@@ -129,8 +124,11 @@ func (o *mountOptions) check() error {
 	if o.nameWait <= 0 {
 		return usage(fmt.Errorf("--name-wait %v: want a positive duration", o.nameWait))
 	}
-	if err := o.renew().Validate(); err != nil {
-		return usage(fmt.Errorf("--ttl %v: %w", o.ttl, err))
+	if err := checkTTL(o.ttl); err != nil {
+		return err
+	}
+	if o.suspendWait < 0 {
+		return usage(fmt.Errorf("--suspend-wait %v: want a positive duration, or 0 for the TTL", o.suspendWait))
 	}
 	if err := o.checkBackend(); err != nil {
 		return err

@@ -25,8 +25,8 @@ func (p *parser) complete(v *parsed) {
 			v.LeaseNamespace = v.Namespace
 		}
 	}
-	if err := (renew.Config{TTL: v.TTL, SuspendWait: v.SuspendWait}).Validate(); err != nil {
-		p.refuse(v.at("ttl"), "ttl: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+	if err := (renew.Config{TTL: v.TTL}).Validate(); err != nil {
+		p.refuse(v.at("ttl"), "ttl: %v: want whole seconds, at least %v", v.TTL, renew.MinTTL)
 	}
 }
 

@@ -96,7 +96,7 @@ func TestProblems(t *testing.T) {
 		"numbers":            {volume("namespace: 12", "ttl: 15"), []string{"f:6: namespace: 12 is not text: put it in quotes", `f:7: ttl: "15": want a duration such as 15s`}},
 		"bad name":           {volume("namespace: a/b"), []string{`f:6: namespace: invalid name: the namespace "a/b" contains a '/'`}},
 		"relative":           {"volumes:\n- {name: v, source: s, mountpoint: /, endpoints: [http://e]}\n", []string{`f:2: source: "s" is not an absolute path`, "f:2: mountpoint: / cannot be it"}},
-		"ttl too short":      {volume("ttl: 1s"), []string{"f:6: ttl: "}},
+		"ttl too short":      {volume("ttl: 1s"), []string{"f:6: ttl: 1s: want whole seconds, at least 3s"}},
 		"ttl negative":       {volume("ttl: -15s"), []string{`f:6: ttl: "-15s": want a duration`}},
 		"endpoint":           {"volumes:\n- name: v\n  source: /s\n  mountpoint: /m\n  endpoints:\n  - https://e:2379\n  - e:2379\n  -\n", []string{`f:7: endpoints: "e:2379" is no URL of an etcd`, "f:8: endpoints: the value is missing"}},
 		"credentials":        {volume("credentials: ../b"), []string{`f:6: credentials: "../b": want the name`}},
