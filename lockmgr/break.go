@@ -88,7 +88,7 @@ func (m *Manager) Abandon(holds []*Hold, cause error) {
 	for _, h := range holds {
 		locks = append(locks, h.locks...)
 	}
-	m.renounce(locks, lockLoss(cause), "lock lost; its file returns EIO", slog.Any("cause", cause))
+	m.renounce(locks, lockLoss(cause), "lock lost; its file returns EIO", slog.Any("error", cause))
 }
 
 // renounce gives locks up, and all that shares a hold with them. m.mu is held.

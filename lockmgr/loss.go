@@ -75,7 +75,7 @@ func (m *Manager) bereave(s *session) {
 	}
 	m.wg.Go(m.reopen)
 	m.log.Error("lock session lost; its locks are void and their files return EIO",
-		slog.String("session", s.backend.ID()), slog.Int("locks", n), slog.Any("cause", s.renewal.Cause()))
+		slog.String("session", s.backend.ID()), slog.Int("locks", n), slog.Any("error", s.renewal.Cause()))
 	// Its lease may live, if it was given up early; the revoke lets others in, and
 	// writes that were checked just before the loss are still on their way.
 	select {
@@ -131,7 +131,7 @@ func (m *Manager) bury(l *lock, cause error) {
 		}
 	}
 	m.wg.Go(func() {
-		m.lockLog(l).Error("lock lost; its file returns EIO", slog.Any("cause", cause))
+		m.lockLog(l).Error("lock lost; its file returns EIO", slog.Any("error", cause))
 		m.observe(LockLost{Key: l.grant.Key, Holder: l.holder, Cause: cause})
 	})
 }

@@ -61,7 +61,7 @@ func (s *Session) log(e event) {
 		attrs = append(attrs, slog.String("was", e.from.String()))
 	}
 	if e.cause != nil {
-		attrs = append(attrs, slog.Any("cause", e.cause))
+		attrs = append(attrs, slog.Any("error", e.cause))
 	}
 	s.cfg.Logger.LogAttrs(context.Background(), level, msg, attrs...)
 }

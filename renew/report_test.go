@@ -58,11 +58,11 @@ func TestChangesAreReportedInOrder(t *testing.T) {
 		"1m0s lost trouble=false unanswered=false",
 	)
 	for _, want := range []string{
-		`level=WARN msg="lock session not renewed" after=3s cause="no renewal was answered in time: connection refused"`,
-		`level=WARN msg="lock session suspended: writes wait" after=10s was=held cause=`,
+		`level=WARN msg="lock session not renewed" after=3s error="no renewal was answered in time: connection refused"`,
+		`level=WARN msg="lock session suspended: writes wait" after=10s was=held error=`,
 		`level=INFO msg="lock session resumed" after=` + (resumed - term).String() + ` was=suspended`,
 		`level=ERROR msg="lock session lost: writes fail"`,
-		`was=held cause="lease gone: reported by the lock service"`,
+		`was=held error="lease gone: reported by the lock service"`,
 	} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no %s in the log:\n%s", want, &log)

@@ -74,7 +74,33 @@ func (v *volumeFlags) checkBackend() error {
 	case !v.inKubernetes() && v.leaseNamespace != "":
 		return usage(errors.New("--lease-namespace: only --backend kubernetes has Leases: drop it, or name that backend"))
 	}
+	if err := v.checkCredentials(); err != nil {
+		return err
+	}
 	return v.kubeFlags.check()
+}
+
+// checkCredentials refuses credentials that nobody would be shown, and halves of them.
+func (v *volumeFlags) checkCredentials() error {
+	d := &v.dial
+	given := func(value string) bool { return value != "" }
+	for _, f := range []struct{ name, value string }{
+		{"cacert", d.CAFile}, {"cert", d.CertFile}, {"key", d.KeyFile},
+		{"user", d.Username}, {"password", d.Password}, {"password-file", d.PasswordFile},
+	} {
+		if given(f.value) && len(d.Endpoints) == 0 {
+			return usage(fmt.Errorf("--%s is for an etcd at --endpoints: give --endpoints, or drop it", f.name))
+		}
+	}
+	switch {
+	case given(d.CertFile) != given(d.KeyFile):
+		return usage(errors.New("--cert and --key belong together: give both, or none"))
+	case given(d.Password) && given(d.PasswordFile):
+		return usage(errors.New("--password and --password-file exclude each other: drop one"))
+	case given(d.Username) != (given(d.Password) || given(d.PasswordFile)):
+		return usage(errors.New("--user and its password belong together: give --user, and --password or --password-file"))
+	}
+	return nil
 }
 
 // completeBackend lets a shell complete the value of --backend.

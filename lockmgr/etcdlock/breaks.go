@@ -79,7 +79,7 @@ func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 	r.Always(ctx, func() error {
 		err := b.followBreaks(ctx, &r, found)
 		if n := r.Failures(); errors.Is(err, retry.ErrRefused) && ctx.Err() == nil && n&(n-1) == 0 { // the first, second, third, fifth, …
-			b.log.Error("breaks cannot be watched: until they can, no lock of this mount is broken but by force", "err", err, "failures", n+1)
+			b.log.Error("breaks cannot be watched: until they can, no lock of this mount is broken but by force", "error", err, "failures", n+1)
 		}
 		return err
 	})
@@ -119,7 +119,7 @@ func (b *Backend) foundBreak(kv *mvccpb.KeyValue, found func(lockmgr.Break)) {
 		err = json.Unmarshal(kv.Value, &br)
 	}
 	if err != nil {
-		b.log.Warn("break that cannot be read", "key", string(kv.Key), "err", err)
+		b.log.Warn("break that cannot be read", "key", string(kv.Key), "error", err)
 		return
 	}
 	br.ID = id

@@ -98,7 +98,7 @@ func (b *Backend) listed(kvs []*mvccpb.KeyValue) []listed {
 		}
 		var v value
 		if err := json.Unmarshal(kv.Value, &v); err != nil {
-			b.log.Warn("entry without a readable holder", "entry", string(kv.Key), "err", err)
+			b.log.Warn("entry without a readable holder", "entry", string(kv.Key), "error", err)
 		}
 		v.AcquisitionID = g.AcquisitionID // the key is what counts
 		list = append(list, listed{

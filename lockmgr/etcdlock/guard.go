@@ -51,7 +51,7 @@ func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone f
 			err = errors.Join(s.miss(ctx, grants, gone), s.exorcise(ctx, attached))
 		}
 		if err != nil && ctx.Err() == nil && s.over.Err() == nil {
-			s.b.log.Debug("cannot look for this session's entries", "session", s.ID(), "err", err)
+			s.b.log.Debug("cannot look for this session's entries", "session", s.ID(), "error", err)
 		}
 	}
 }

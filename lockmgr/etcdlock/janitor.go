@@ -20,7 +20,7 @@ func (s *Session) janitor(interval time.Duration) {
 			return
 		}
 		if err := s.sweep(s.over); err != nil && s.over.Err() == nil {
-			s.b.log.Warn("cannot look for entries that nobody needs", "session", s.ID(), "err", err)
+			s.b.log.Warn("cannot look for entries that nobody needs", "session", s.ID(), "error", err)
 		}
 	}
 }

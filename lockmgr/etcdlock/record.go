@@ -17,7 +17,7 @@ func (s *Session) watchRecord(rev int64) {
 	r.Always(s.over, func() error {
 		err := s.followRecord(&r, rev)
 		if n := r.Failures(); errors.Is(err, retry.ErrRefused) && s.over.Err() == nil && n&(n-1) == 0 {
-			s.b.log.Warn("session record cannot be watched; its end is noticed by renewal", "session", s.ID(), "err", err, "failures", n+1)
+			s.b.log.Warn("session record cannot be watched; its end is noticed by renewal", "session", s.ID(), "error", err, "failures", n+1)
 		}
 		return err
 	})

@@ -70,7 +70,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.timeout)
 		defer cancel()
 		if rerr := b.revoke(cleanup, lease); rerr != nil {
-			b.log.Debug("lease of a failed session left to expire", "session", s.ID(), "err", rerr)
+			b.log.Debug("lease of a failed session left to expire", "session", s.ID(), "error", rerr)
 		}
 		return nil, fmt.Errorf("opening a session: %w", err)
 	}

@@ -227,7 +227,7 @@ func (a *acquisition) contended(err error) error {
 	}
 	e := &lockmgr.ContendedError{Key: first.wants, Err: err}
 	if jerr := json.Unmarshal(first.value, &e.Holder); jerr != nil {
-		a.s.b.log.Warn("entry without a readable holder", "entry", first.entry, "err", jerr)
+		a.s.b.log.Warn("entry without a readable holder", "entry", first.entry, "error", jerr)
 	}
 	if g, ok := a.s.b.keys.parse(first.entry); ok {
 		e.Holder.AcquisitionID = g.AcquisitionID // the key is what counts

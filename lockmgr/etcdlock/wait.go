@@ -170,7 +170,7 @@ func (a *acquisition) discard(err error) error {
 			return err
 		})
 		if err != nil && s.over.Err() == nil {
-			s.b.log.Error("entries of a failed acquisition remain for now", "entries", a.own, "err", err)
+			s.b.log.Error("entries of a failed acquisition remain for now", "entries", a.own, "error", err)
 		}
 	})
 	return &lockmgr.LeftoverError{Err: err, Gone: gone}

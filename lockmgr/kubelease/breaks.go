@@ -66,7 +66,7 @@ func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 			told[o.name] = true
 			br, err := b.readBreak(o)
 			if err != nil {
-				b.log.Warn("break that cannot be read", "lease", o.name, "err", err)
+				b.log.Warn("break that cannot be read", "lease", o.name, "error", err)
 				continue
 			}
 			found(br)

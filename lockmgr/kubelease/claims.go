@@ -95,7 +95,7 @@ func (s *Session) exorcise() {
 		}
 		for _, ghost := range s.ghosts() {
 			if err := s.banish(s.over, ghost); err != nil && s.over.Err() == nil {
-				s.b.log.Warn("cannot remove an entry of this session that nobody claims", "session", s.id, "lease", ghost.object, "err", err)
+				s.b.log.Warn("cannot remove an entry of this session that nobody claims", "session", s.id, "lease", ghost.object, "error", err)
 			}
 		}
 	}

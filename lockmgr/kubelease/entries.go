@@ -27,7 +27,7 @@ func (b *Backend) snapshot(ctx context.Context, from coordinationclient.Coordina
 			return nil, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
 		}
 		if o.broken != nil {
-			b.log.Error("a lock cannot be read: nobody gets it", "err", o.broken)
+			b.log.Error("a lock cannot be read: nobody gets it", "error", o.broken)
 		}
 		st.objects[o.name] = o
 	}

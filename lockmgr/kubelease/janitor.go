@@ -63,7 +63,7 @@ func (b *Backend) janitor() {
 			},
 		})
 		if err != nil {
-			b.log.Error("no janitor: locks that nobody uses keep their Leases", "err", err)
+			b.log.Error("no janitor: locks that nobody uses keep their Leases", "error", err)
 			return
 		}
 		elector.Run(ctx) // until another is elected
@@ -76,7 +76,7 @@ func (b *Backend) cleanUp(ctx context.Context) {
 		for _, o := range b.useless() {
 			_, err := b.remove(ctx, b.leases(), o.name, o)
 			if err != nil && !errors.Is(err, errMoved) && ctx.Err() == nil {
-				b.log.Warn("cannot delete a Lease that nobody needs", "lease", o.name, "err", err)
+				b.log.Warn("cannot delete a Lease that nobody needs", "lease", o.name, "error", err)
 				break
 			}
 		}

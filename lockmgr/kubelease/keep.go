@@ -100,7 +100,7 @@ func (b *Backend) keep() {
 		}
 		if err := s.vouch(); err != nil {
 			if b.ctx.Err() == nil && s.over.Err() == nil {
-				b.log.Debug("cannot keep watch over the sessions", "session", s.id, "err", err)
+				b.log.Debug("cannot keep watch over the sessions", "session", s.id, "error", err)
 			}
 			_ = r.Pause(b.ctx)
 			continue
@@ -189,7 +189,7 @@ func (b *Backend) keepWatch(s *Session) {
 			return
 		}
 		if err := s.vouch(); err != nil && ctx.Err() == nil && s.over.Err() == nil {
-			b.log.Debug("cannot say that this mount keeps watch", "session", s.id, "err", err)
+			b.log.Debug("cannot say that this mount keeps watch", "session", s.id, "error", err)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func (k *keeper) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		next, err := k.round(ctx)
 		if err != nil && ctx.Err() == nil {
-			k.b.log.Warn("cannot end a session that is not renewed", "err", err)
+			k.b.log.Warn("cannot end a session that is not renewed", "error", err)
 			k.failed()
 			next = reapLook + rand.N(reapLook)
 		}

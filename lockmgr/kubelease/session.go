@@ -81,7 +81,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	if err != nil {
 		// Worth one try only: nothing is locked on it, and it ends.
 		if rerr := b.Revoke(context.WithoutCancel(ctx), s.id); rerr != nil {
-			b.log.Debug("leases of a failed session left to expire", "session", s.id, "err", rerr)
+			b.log.Debug("leases of a failed session left to expire", "session", s.id, "error", rerr)
 		}
 		return nil, fmt.Errorf("opening a session: %w", err)
 	}

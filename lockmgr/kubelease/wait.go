@@ -152,7 +152,7 @@ func (a *acquisition) discard() {
 	s.running.Go(func() {
 		defer s.claims.drop(a.claimed()...) // what remains is the janitor's
 		if err := a.withdraw(s.over); err != nil && s.over.Err() == nil {
-			s.b.log.Error("entries of a failed acquisition remain for now", lockmgr.LogID(a.req.Holder.AcquisitionID), "err", err)
+			s.b.log.Error("entries of a failed acquisition remain for now", lockmgr.LogID(a.req.Holder.AcquisitionID), "error", err)
 		}
 	})
 }

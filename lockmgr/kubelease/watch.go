@@ -44,7 +44,7 @@ func (f *feed) follow(ctx context.Context) {
 			return
 		}
 		if n := r.Failures(); n&(n-1) == 0 { // the first, second, fourth, …
-			f.b.log.Warn("the watch of the locks has ended; it begins again", "of", f.selector, "err", err, "failures", n)
+			f.b.log.Warn("the watch of the locks has ended; it begins again", "of", f.selector, "error", err, "failures", n)
 		}
 		if r.Pause(ctx) != nil {
 			return
