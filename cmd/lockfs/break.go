@@ -28,26 +28,30 @@ func newBreak() *cobra.Command {
 	o := &breakOptions{}
 	cmd := &cobra.Command{
 		Use:   "break PATH --reason TEXT",
-		Short: "Take the lock of a file from its holder",
-		Long: `Take the lock of the file PATH from whoever has it, by any of its names, or of the
-directory PATH or one above it from whoever is about to rename or remove that. PATH is as
-for 'lockfs ls', but stands for itself and not for what is below. Those who wait for the
-lock keep their places in line.
+		Short: "Take a lock away from its holder",
+		Long: `Take the lock of the file PATH away from its holder, whichever of its names the holder
+used. If PATH is a directory, take the lock of a program that renames or removes it, or a
+directory above it. PATH is as for 'lockfs ls', but does not stand for the files below it.
+Programs that wait for the lock keep their places in line.
 
-The mount of the holder is asked to give the lock up. It stops the writes of the holder's
-programs, for good (they get EIO), lets those land that are under way, and only then lets
-the next one in. If it does not within --timeout, the holder keeps the lock, and the
-command fails. With --force it then ends the session of that mount, and with it ALL the
-locks of the mount that are of the same session; also when the mount cannot be asked,
-because the lock service has no space left for the question. Nobody knows what such a mount does: its
-programs may go on writing until it notices, beside those who have the locks then.
+lockfs asks the holder's mount to give the lock up. The mount stops the holder's writes for
+good (they fail with EIO), lets writes that are under way finish, and only then lets the
+next owner in. If the mount does not answer within --timeout, the holder keeps the lock and
+the command fails.
 
-Who gave the command, when and why is in the log of the holder's mount, and for a day in
-the lock service: in etcd under /lockfs/<namespace>/<name>/break/.
+With --force, the command then ends the session of that mount, and with it ALL locks of
+that session. It also does so if the lock service has no space left for the question. The
+mount might be frozen or cut off: until it notices, its programs can write to files that
+others have locked by then.
 
-Exit status: 0 if the lock was broken; 1 if nobody has it, if its holder did not answer,
-or if the lock service did not; 2 if the command must be given otherwise.`,
-		Example: `  # Who has it? Take it from him
+The log of the holder's mount says who broke the lock, when and why. The lock service keeps
+that for a day; in etcd it is under /lockfs/NAMESPACE/NAME/break/.
+
+Exit status:
+  0  the lock was broken
+  1  nobody holds the lock, or the holder's mount or the lock service did not answer
+  2  usage error`,
+		Example: `  # Who has it? Take it away
   lockfs ls /mnt/shared/report
   lockfs break /mnt/shared/report --reason "hangs since Monday, ticket 4711"`,
 		Args: cobra.ExactArgs(1),
@@ -58,9 +62,9 @@ or if the lock service did not; 2 if the command must be given otherwise.`,
 	f := cmd.Flags()
 	o.register(f)
 	o.registerListed(f)
-	f.StringVar(&o.reason, "reason", "", "why, for those who will ask; required")
-	f.BoolVar(&o.force, "force", false, "end the session of a holder that does not answer, though it may write on until it notices")
-	f.DurationVar(&o.timeout, "timeout", 0, "how long a holder has to answer (default: the TTL of its session)")
+	f.StringVar(&o.reason, "reason", "", "why, a `text` for people who ask later; required")
+	f.BoolVar(&o.force, "force", false, "end the session of a holder that does not answer, with all its locks. Its programs may write until its mount notices")
+	f.DurationVar(&o.timeout, "timeout", 0, "how long the holder's mount has to answer (default: the TTL of its session)")
 	bindEnv(cmd)
 	o.completeBackend(cmd)
 	return cmd

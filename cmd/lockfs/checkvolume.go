@@ -28,25 +28,27 @@ func newCheckVolume() *cobra.Command {
 	o := &checkVolumeOptions{}
 	cmd := &cobra.Command{
 		Use:   "check-volume DIR [DIR2]",
-		Short: "Try which rules hold on a network volume, between two of its clients",
-		Long: `Try which rules of docs/SEMANTICS.md hold on a network volume, between two clients of it:
-on one machine, where the volume is mounted twice, at DIR and DIR2, each by a client of its
-own; or on two, where one serves and the other is told where.
+		Short: "Test which rules hold on a network volume",
+		Long: `Test which rules of docs/SEMANTICS.md hold on a network volume, between two of its clients.
+On one machine, mount the volume twice, at DIR and DIR2, each with a client of its own. On
+two machines, run the command with --listen on one, and with --peer on the other.
 
-The check mounts views of its own over a directory lockfs-check-… that it makes in DIR and
-removes at the end, with locks in an etcd of its own. It needs no lock service, takes less
-than two minutes, and touches nothing else on the volume. Volumes that 'lockfs mount' would
-refuse are tried, too.
+The command works in a directory lockfs-check-… that it makes in DIR and removes at the end.
+It mounts views of its own there, with locks in an etcd of its own. It needs no lock
+service, takes less than two minutes, and changes nothing else on the volume. It also tests
+volumes that 'lockfs mount' refuses.
 
-It says of each rule 'ok', 'BROKEN (n of m)' and how, or 'not tried'. Broken is what was
-seen broken; what is ok now may break another time.
+For each rule it says 'ok', 'BROKEN (n of m)' and how, or 'not tried'. A rule that is ok now
+can break another time.
 
 Two mounts of one client are one client: NFS needs two machines, or two network namespaces.
-With --listen whoever reaches the address can change files below lockfs-check-… on the
-volume while the command runs: give one of a network that you trust.
+While the command runs with --listen, anybody who reaches the address can change files below
+lockfs-check-…: choose an address in a network that you trust.
 
-Exit status: 0 if all rules hold that were tried; 1 if one is broken, or could not be tried;
-2 if the command must be given otherwise.`,
+Exit status:
+  0  all rules hold that were tried
+  1  a rule is broken, or could not be tried
+  2  usage error`,
 		Example: `  # Two clients on one machine
   lockfs check-volume /mnt/a /mnt/b
 
@@ -57,8 +59,8 @@ Exit status: 0 if all rules hold that were tried; 1 if one is broken, or could n
 		RunE: func(cmd *cobra.Command, dirs []string) error { return o.run(cmd, dirs) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.listen, "listen", "", "serve DIR to a check that runs on another machine, at this `address`, until SIGINT")
-	f.StringVar(&o.peer, "peer", "", "`address` of the other machine, which runs check-volume with --listen")
+	f.StringVar(&o.listen, "listen", "", "serve DIR to a check on another machine, at this `address`, until SIGINT")
+	f.StringVar(&o.peer, "peer", "", "`address` of the machine that runs with --listen")
 	bindEnv(cmd)
 	return cmd
 }

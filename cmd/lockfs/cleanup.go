@@ -15,20 +15,22 @@ var cleaned = []string{"/var/lib/lockfs", "/run/lockfs"}
 func newCleanup() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cleanup [DIR...]",
-		Short: "Take from this machine what lockfs has left there, and nothing else",
-		Long: `Take from this machine what lockfs has left in each DIR (default: /var/lib/lockfs and
-/run/lockfs): views whose daemon is dead, the guards of bare mountpoints, the proofs of
-which mounts lived, and the directories.
+		Short: "Remove what lockfs has left on this machine",
+		Long: `Remove what lockfs has left in each DIR (default: /var/lib/lockfs and /run/lockfs): views
+of dead daemons, guards of bare mountpoints, proofs of which mounts lived, and empty
+directories.
 
-It goes through no view and deletes no data: while a daemon lives, or anything else is
-mounted below a DIR, it does nothing and says what; of files it removes its own, and of
-directories only empty ones, on the file system of DIR.
+The command goes through no view and deletes no data. While a daemon is alive there, or
+another file system is mounted below a DIR, it changes nothing and says why. It removes
+only lockfs's own files, and stays on the file system of DIR.
 
-It looks at the mounts of its own mount namespace: run it on the machine itself, or in a
+It sees the mounts of its own mount namespace. Run it on the machine itself, or in a
 container that has DIR with mountPropagation Bidirectional (deploy/daemonset/cleanup.yaml).
 
-Exit status: 0 if nothing is left; 1 if something is, which is listed, or if nothing was
-done; 2 if the command must be given otherwise.`,
+Exit status:
+  0  nothing is left
+  1  something is left, which is listed; or nothing was done
+  2  usage error`,
 		Example: `  # After the DaemonSet was deleted
   lockfs cleanup`,
 		Args: cobra.ArbitraryArgs,

@@ -23,8 +23,8 @@ func (d *daemonFlags) register(cmd *cobra.Command, guarded string) {
 	d.httpFlag.register(f)
 	d.logFlags.register(cmd)
 	d.watchFlags.register(f)
-	f.StringVar(&d.node, "node", "", "name of this node in 'lockfs ls' (default: the host name)")
-	f.BoolVar(&d.guard, "guard", false, "close the bare MOUNTPOINT, mode 0 and immutable, so that nothing runs on it while it is not mounted; chattr -i and chmod take it back (default: "+guarded+")")
+	f.StringVar(&d.node, "node", "", "`name` of this node in 'lockfs ls' (default: the host name)")
+	f.BoolVar(&d.guard, "guard", false, "close the bare mountpoint (mode 0, immutable), so that no program uses it while there is no view (default: "+guarded+")")
 }
 
 // settle gives guard its default, and refuses what cannot be.

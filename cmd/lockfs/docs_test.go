@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -212,11 +213,48 @@ func sources(t *testing.T, wanted func(path string) bool) []byte {
 	return source.Bytes()
 }
 
-// Each flag has an environment twin, which its help names.
+// The help of a command has each flag under a heading, those that matter most first.
+func TestHelpHasGroups(t *testing.T) {
+	for _, cmd := range newRoot().Commands() {
+		for _, name := range firstFlags[cmd.Name()] {
+			if cmd.Flags().Lookup(name) == nil {
+				t.Errorf("lockfs %s has no --%s", cmd.Name(), name)
+			}
+		}
+		help := cmd.UsageString()
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if n := strings.Count(help, " --"+f.Name+" "); n < 1 {
+				t.Errorf("the help of lockfs %s lacks --%s", cmd.Name(), f.Name)
+			}
+		})
+		if strings.Contains(help, "Other flags:") {
+			t.Errorf("lockfs %s has flags under no heading:\n%s", cmd.Name(), help)
+		}
+		for line := range strings.Lines(help + cmd.Long) {
+			if utf8.RuneCountInString(line) > 101 && !strings.HasPrefix(line, "  lockfs ") && !strings.HasPrefix(line, "Each flag") {
+				t.Errorf("the help of lockfs %s has a long line: %s", cmd.Name(), line)
+			}
+		}
+	}
+	titles, first := flagsUnder(newMount())
+	n := 0
+	first[titles[0]].VisitAll(func(*pflag.Flag) { n++ })
+	if n != 10 || len(titles) != 1+len(flagGroups) {
+		t.Errorf("'lockfs mount' has %d flags first, and headings %q", n, titles)
+	}
+	listed := newRoot().UsageString()
+	for _, cmd := range newRoot().Commands() {
+		if !strings.Contains(listed, "\n  "+cmd.Name()+" ") {
+			t.Errorf("'lockfs --help' lacks %s", cmd.Name())
+		}
+	}
+}
+
+// Each flag has an environment twin, and the help says so.
 func TestEnvironmentTwins(t *testing.T) {
-	for name, f := range flags() {
-		if want := "[$LOCKFS_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")) + "]"; name != "help" && !strings.Contains(f.Usage, want) {
-			t.Errorf("the help of --%s does not name its twin: %q", name, f.Usage)
+	for _, cmd := range newRoot().Commands() {
+		if cmd.Flags().HasFlags() && !strings.Contains(cmd.UsageString(), "is $LOCKFS_") {
+			t.Errorf("the help of lockfs %s does not name the environment", cmd.Name())
 		}
 	}
 	t.Setenv("LOCKFS_WAIT", "7s")

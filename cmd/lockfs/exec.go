@@ -52,33 +52,36 @@ type execOptions struct {
 func newExec() *cobra.Command {
 	o := &execOptions{wait: waitFlag(fs.DefaultWait)}
 	cmd := &cobra.Command{
-		Use:   "exec PATH -- COMMAND [ARG]...",
-		Short: "Run a command under the lock of a file, as flock(1) does, across all nodes",
-		Long: `Take the lock that an open of PATH for write takes, run COMMAND, and let the lock go when
-COMMAND has ended. Meanwhile nobody opens PATH for write through a view, and no other
-'lockfs exec' has it. PATH is in a view, or in the directory that a view shows; it need
-not exist, and may be a directory, which stands for itself and not for what is below.
+		Use:   "exec [flags] PATH -- COMMAND [ARG]...",
+		Short: "Run a command under the lock of a file",
+		Long: `Take the lock of PATH, run COMMAND, and release the lock when COMMAND has ended. It is the
+lock that an open of PATH for write takes: meanwhile no program opens PATH for write in a
+view, and no other 'lockfs exec' has it, on any node. PATH is in a view, or in the
+directory that the view shows. It need not exist. A directory stands for itself and not for
+what is below it.
 
-What goes for others goes for COMMAND: if it opens PATH for write through a view it waits
-for 'lockfs exec' itself. Let it write to the directory that the view shows, or give a
+The lock excludes COMMAND too: if COMMAND opens PATH for write in a view, it waits for
+'lockfs exec' itself. Let COMMAND write to the directory that the view shows, or choose a
 PATH that is nothing but a lock.
 
-COMMAND has the lock's fencing token as LOCKFS_TOKEN and its id as LOCKFS_LOCK in its
-environment. SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to it.
+COMMAND finds the fencing token in $LOCKFS_TOKEN and the id of the lock in $LOCKFS_LOCK.
+lockfs passes on SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2.
 
-When the lock is broken, or the lock service does not answer for so long that the lock may
-soon be another's, COMMAND gets SIGTERM, with all that it has started, and after TTL/6
-SIGKILL: at least TTL/3 before anybody else can have the lock. A 'lockfs exec' that cannot
-see to that, being stopped (SIGSTOP, Ctrl-Z) or frozen, is killed by the kernel another
-TTL/6 later. When it is killed, so is COMMAND, by the kernel; what COMMAND has started is
-not, unless COMMAND is 'unshare --pid --fork --kill-child COMMAND'. Not killed at all is
-what runs as a user whom 'lockfs exec' may not kill, and what hangs in the kernel.
+If the lock is broken, or might soon be another owner's because the lock service does not
+answer, lockfs sends SIGTERM to COMMAND and all that it has started, and SIGKILL after
+TTL/6. That is at least TTL/3 before another owner can have the lock. If 'lockfs exec' is
+stopped (SIGSTOP, Ctrl-Z) or frozen, the kernel kills it another TTL/6 later. If 'lockfs exec' is
+killed, the kernel kills COMMAND, but not what COMMAND has started: for that, run
+'unshare --pid --fork --kill-child COMMAND'. lockfs cannot kill processes of users that it
+has no right to signal, nor processes that hang in the kernel.
 
-Exit status: COMMAND's, or 128 and the number of the signal that it died of; 126 or 127 if
-it cannot be run; that of --conflict-exit-code if somebody else had the lock for all of
---wait; 1 if the lock was lost before COMMAND had ended, or the lock service did not
-answer; 2 if the command must be given otherwise.`,
-		Example: `  # One backup at a time, on whichever node
+Exit status:
+  COMMAND's own, or 128 + N if it died of signal N
+  1         the lock was lost before COMMAND had ended, or the lock service did not answer
+  2         usage error
+  75        another owner had the lock for all of --wait; see --conflict-exit-code
+  126, 127  COMMAND cannot be run; COMMAND was not found`,
+		Example: `  # One backup at a time, on any node
   lockfs exec --wait 0 /mnt/shared/backup.lock -- pg_dump -f /mnt/shared/db.sql db
 
   # Where 'lockfs serve' has mounted the volume
@@ -97,11 +100,11 @@ answer; 2 if the command must be given otherwise.`,
 	o.volumeFlags.register(f)
 	o.registerListed(f)
 	o.policyFlags.register(f)
-	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a 'lockfs exec' that is cut off or killed; whole seconds, at least 3s")
-	f.Var(&o.wait, "wait", "how long to wait for the lock; 0 refuses at once, -1 waits for ever")
-	f.BoolVarP(&o.shared, "shared", "s", false, "share the lock with others that do; it excludes writers all the same")
-	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitConflict, "exit `status` when somebody else has the lock")
-	f.StringVar(&o.node, "node", "", "name of this node in 'lockfs ls' (default: the host name)")
+	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a 'lockfs exec' that is cut off or killed. Whole seconds, at least 3s")
+	f.Var(&o.wait, "wait", "how long to wait for the lock. 0: not at all. -1: for ever")
+	f.BoolVarP(&o.shared, "shared", "s", false, "share the lock with other --shared commands and with readers that lock; exclude writers")
+	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitConflict, "exit `status` if another owner has the lock")
+	f.StringVar(&o.node, "node", "", "`name` of this node in 'lockfs ls' (default: the host name)")
 	bindEnv(cmd)
 	o.completeBackend(cmd)
 	return cmd

@@ -25,16 +25,16 @@ type volumeFlags struct {
 }
 
 func (v *volumeFlags) register(fs *pflag.FlagSet) {
-	fs.StringVar(&v.namespace, "namespace", "default", "namespace of the volume")
-	fs.StringVar(&v.name, "name", "", "name of the volume (default: the last part of SOURCE's path)")
+	fs.StringVar(&v.namespace, "namespace", "default", "`namespace` of the volume")
+	fs.StringVar(&v.name, "name", "", "`name` of the volume (default: the last part of SOURCE)")
 	v.backendFlags.register(fs)
 	fs.StringSliceVar(&v.dial.Endpoints, "endpoints", nil, "etcd `URLs`, separated by commas (default: an embedded etcd, for this machine only)")
-	fs.StringVar(&v.dial.CAFile, "cacert", "", "`file` with the CA that signed etcd's certificates")
+	fs.StringVar(&v.dial.CAFile, "cacert", "", "`file` with the CA certificate that signed etcd's certificates")
 	fs.StringVar(&v.dial.CertFile, "cert", "", "`file` with the client certificate for etcd")
-	fs.StringVar(&v.dial.KeyFile, "key", "", "`file` with the key of the client certificate")
-	fs.StringVar(&v.dial.Username, "user", "", "etcd user")
-	fs.StringVar(&v.dial.Password, "password", "", "password of the etcd user; other users can see a flag, so prefer --password-file or the environment")
-	fs.StringVar(&v.dial.PasswordFile, "password-file", "", "`file` with the password, in place of --password; it is read again for each login, so that the password can be changed")
+	fs.StringVar(&v.dial.KeyFile, "key", "", "`file` with the private key of --cert")
+	fs.StringVar(&v.dial.Username, "user", "", "etcd `user`")
+	fs.StringVar(&v.dial.Password, "password", "", "`password` of --user. Other users of this machine can see flags: prefer --password-file or $LOCKFS_PASSWORD")
+	fs.StringVar(&v.dial.PasswordFile, "password-file", "", "`file` with the password of --user. It is read again for each login")
 }
 
 // checkTTL refuses what the other timings, which are parts of it, do not bear.

@@ -29,7 +29,7 @@ func (h *httpFlag) metrics() *metrics.Registry {
 }
 
 func (h *httpFlag) register(fs *pflag.FlagSet) {
-	fs.StringVar(&h.addr, "http", "", "`address` to answer /healthz, /readyz and /metrics at, such as :9808 (default: none)")
+	fs.StringVar(&h.addr, "http", "", "`address` of /healthz, /readyz and /metrics, such as :9808 (default: none)")
 }
 
 // listen answers at the address, if there is one, until stop is called.

@@ -19,9 +19,9 @@ type kubeFlags struct {
 }
 
 func (k *kubeFlags) register(fs *pflag.FlagSet) {
-	fs.StringVar(&k.kube.Kubeconfig, "kubeconfig", "", "`file` that says where the API server is, for backend kubernetes and --pod-names (default: the cluster it runs in, else $KUBECONFIG)")
-	fs.Float64Var(&k.kube.QPS, "kube-qps", kubelease.DefaultQPS, "requests a second that the locks of a volume may make of the API server; a lock takes two")
-	fs.IntVar(&k.kube.Burst, "kube-burst", kubelease.DefaultBurst, "how many of them may come at once")
+	fs.StringVar(&k.kube.Kubeconfig, "kubeconfig", "", "`file` that says where the API server is (default: the cluster that lockfs runs in, else $KUBECONFIG)")
+	fs.Float64Var(&k.kube.QPS, "kube-qps", kubelease.DefaultQPS, "maximum `requests` per second to the API server for the locks of a volume. A lock takes two")
+	fs.IntVar(&k.kube.Burst, "kube-burst", kubelease.DefaultBurst, "maximum burst of `requests` above --kube-qps")
 }
 
 func (k *kubeFlags) check() error {
@@ -55,8 +55,8 @@ type backendFlags struct {
 
 func (b *backendFlags) register(fs *pflag.FlagSet) {
 	b.backend = choiceFlag[string]{config.BackendEtcd, []string{config.BackendEtcd, config.BackendKubernetes}}
-	fs.Var(&b.backend, "backend", "lock service: "+b.backend.list()+"; kubernetes keeps the locks in Leases of its API server")
-	fs.StringVar(&b.leaseNamespace, "lease-namespace", "", "Kubernetes namespace of the Leases (default: --namespace)")
+	fs.Var(&b.backend, "backend", "lock `service`: "+b.backend.list()+". kubernetes keeps the locks in Lease objects")
+	fs.StringVar(&b.leaseNamespace, "lease-namespace", "", "Kubernetes `namespace` of the Lease objects (default: that of --namespace)")
 	b.kubeFlags.register(fs)
 }
 

@@ -24,12 +24,12 @@ type configFlags struct {
 
 func (c *configFlags) register(f *pflag.FlagSet, what string) {
 	f.StringVar(&c.config, "config", "", what)
-	f.StringVar(&c.credentials, "credentials-dir", "", "`directory` of those that the file names as credentials")
+	f.StringVar(&c.credentials, "credentials-dir", "", "`directory` that has a directory for each name under credentials in --config")
 }
 
 // registerListed is register for commands that look at one of the volumes.
 func (c *configFlags) registerListed(f *pflag.FlagSet) {
-	c.register(f, "`file` with the volumes of this node's 'lockfs serve', which says where their locks are kept")
+	c.register(f, "`file` of this node's 'lockfs serve'. It says where the locks of its volumes are")
 }
 
 // listed returns a volume of the file.

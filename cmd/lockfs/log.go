@@ -21,8 +21,8 @@ func newLogFlags() logFlags {
 
 func (l *logFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Var(&l.format, "log-format", l.format.list())
-	f.Var(&l.level, "log-level", l.level.list()+"; debug follows each lock from the request to the release, by the id that 'lockfs ls' prints as its owner")
+	f.Var(&l.format, "log-format", "`format` of the log: "+l.format.list())
+	f.Var(&l.level, "log-level", "lowest `level` that is logged: "+l.level.list()+". debug logs each lock from the request to the release")
 	complete(cmd, "log-format", l.format.words())
 	complete(cmd, "log-level", l.level.words())
 }

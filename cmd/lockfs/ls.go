@@ -28,23 +28,27 @@ func newList() *cobra.Command {
 		Use:     "ls [PATH]",
 		Aliases: []string{"list"},
 		Short:   "List who holds and who waits for the locks of a volume",
-		Long: `List who holds and who waits for the locks at PATH and below it, in order of path and
-of arrival. MODE is w, or r for a lock that leaves r to others; tree-w is a directory and
-all below it, which somebody renames or removes: one above PATH is listed, too. A file of
-several names is locked by its number as well, inode-w or inode-r: such entries come last,
-those of the whole volume or those of the holders that are listed. Of such a file those
-are listed who have it by another of its names, too.
+		Long: `List the locks at PATH and below it: who holds them, and who waits for them, in order of
+path and of arrival.
 
-PATH is a file or directory in a view, or in the directory that a view shows; the
-default is the working directory. If it is in neither, --endpoints and --name say which
-volume, and PATH is relative to its root, which need not be on this machine.`,
+PATH is a file or directory in a view, or in the directory that a view shows. The default
+is the working directory. If PATH is in neither, --name and the lock service say which
+volume, and PATH is relative to its root. The volume need not be on this machine.
+
+MODE is:
+  w                 exclusive, to write
+  r                 shared with other readers
+  tree-w            a directory and all below it, which a program renames or removes;
+                    one above PATH is listed too
+  inode-w, inode-r  a file that has several names, by its inode number. These come last.
+                    PATH also lists holders that opened the file by another name`,
 		Example: `  # Who holds what in a view
   lockfs ls /mnt/shared
 
-  # Where 'lockfs serve' has mounted it; in its pods --config and --credentials-dir are set
+  # Where 'lockfs serve' has mounted it. In its pods, --config and --credentials-dir are set
   lockfs ls --config /etc/lockfs/lockfs.yaml /var/lib/lockfs/shared/view
 
-  # From anywhere
+  # From any machine
   lockfs ls --endpoints https://etcd:2379 --name shared logs/app.log -o wide`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,7 +57,7 @@ volume, and PATH is relative to its root, which need not be on this machine.`,
 	}
 	o.register(cmd.Flags())
 	o.registerListed(cmd.Flags())
-	cmd.Flags().VarP(&o.output, "output", "o", "output format: "+o.output.list())
+	cmd.Flags().VarP(&o.output, "output", "o", "output `format`: "+o.output.list())
 	bindEnv(cmd)
 	complete(cmd, "output", o.output.words())
 	o.completeBackend(cmd)

@@ -18,8 +18,8 @@ import (
 
 // Exit statuses.
 const (
-	exitFailure = 1 // the machine or the lock service would not
-	exitUsage   = 2 // the command cannot be carried out as it was given
+	exitFailure = 1 // runtime failure: the machine, the volume or the lock service
+	exitUsage   = 2 // usage error: the same command will fail again
 )
 
 // statusError ends the program with a status of its own, and prints nothing if
@@ -31,7 +31,7 @@ type statusError struct {
 
 func (e statusError) Unwrap() error { return e.error }
 
-// usageError is a command that must be given otherwise.
+// usageError is a mistake in the command, a flag or the daemon's file.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -75,10 +75,11 @@ func report(err error) {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockfs",
-		Short: "Lock files across nodes when they are opened for write",
-		Long: `lockfs puts a view over a shared directory on every node. In the view, opening a
-file for write takes a cluster-wide lock, which is released when the file is
-closed. Programs need no change.`,
+		Short: "Lock files across nodes while they are open for write",
+		Long: `lockfs keeps programs on different machines from overwriting each other's files.
+
+It mounts a view of a shared directory on each node. Opening a file for write in a view
+takes a lock in the whole cluster. Closing the file releases it. Programs need no change.`,
 		Version:       buildVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -88,6 +89,7 @@ closed. Programs need no change.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine())
+	root.SetUsageFunc(writeUsage)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
 	})
@@ -112,9 +114,6 @@ func envName(flag string) string {
 // bindEnv gives each flag of cmd an environment twin, which the flag itself
 // overrides. An empty variable counts as not set.
 func bindEnv(cmd *cobra.Command) {
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		f.Usage += " [$" + envName(f.Name) + "]"
-	})
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {

@@ -51,17 +51,18 @@ func newMount() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "mount SOURCE MOUNTPOINT",
-		Short: "Mount a view of SOURCE at MOUNTPOINT and serve it until it is unmounted",
-		Long: `Mount a view of the directory SOURCE at MOUNTPOINT, an empty directory, and serve it
-until it is unmounted or the program gets SIGINT or SIGTERM.
+		Short: "Mount a view of a directory and serve it",
+		Long: `Mount a view of the directory SOURCE at MOUNTPOINT, an empty directory, and serve it. The
+command stays in the foreground until the view is unmounted, or until it receives SIGINT
+or SIGTERM.
 
-All mounts of a volume must agree on --namespace, --name, SOURCE's root and the policy
-(--policy, --rule), and use the same lock service. Without --endpoints or --backend kubernetes that is an etcd which lockfs runs by itself, for the mounts of
-this machine only.`,
+All mounts of a volume need the same --name, --namespace, policy and lock service. Without
+--endpoints or --backend kubernetes, lockfs starts an etcd for the mounts on this machine.
+Nothing is locked against other machines then.`,
 		Example: `  # Try it on one machine
   lockfs mount /srv/shared /mnt/shared
 
-  # On every node, over a network volume
+  # On each node, over a network volume
   lockfs mount --endpoints https://etcd:2379 --name shared /net/shared /mnt/shared
 
   # The same, with the locks in a Kubernetes cluster
@@ -81,18 +82,18 @@ this machine only.`,
 	f := cmd.Flags()
 	o.volumeFlags.register(f)
 	o.policyFlags.register(f)
-	f.BoolVar(&o.setPolicy, "set-policy", false, "make --policy and --rule the volume's policy; it must not be mounted anywhere with another")
-	o.daemonFlags.register(cmd, "as root with --endpoints or --backend kubernetes")
-	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long a lock outlives a mount that is cut off or killed; whole seconds, at least 3s")
-	f.Var(&o.wait, "wait", "how long an open waits for a lock; 0 refuses at once, -1 waits for ever")
-	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a request that cannot queue (rename, unlink, truncate, …) tries a lock held on another node")
-	f.DurationVar(&o.suspendWait, "suspend-wait", 0, "how long writes wait for a lock service that does not answer, before EIO (default: the TTL)")
-	f.Var(&o.scope, "scope", "who shares a lock: "+o.scope.list()+"; auto is the pod of the caller, or its process outside of one")
-	f.BoolVar(&o.readLocks, "read-locks", false, "lock files that are open for read, too: shared by readers, excluding writers")
-	f.Var(&o.sync, "sync", "when written bytes must be on the volume: "+o.sync.list()+"; close is at close and whenever the lock service does not answer, auto is always on NFS, close on another network file system, else never")
-	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users use the view")
-	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd even if SOURCE is on a network file system: nothing is locked against other machines")
-	f.BoolVar(&o.acceptVolume, "accept-volume", false, "mount though rules do not hold on SOURCE's volume as it is mounted there; the log and 'lockfs status' name them")
+	f.BoolVar(&o.setPolicy, "set-policy", false, "make --policy and --rule the volume's policy. Every other mount of the volume must have ended")
+	o.daemonFlags.register(cmd, "for root, with --endpoints or --backend kubernetes")
+	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long a lock outlives a mount that is cut off or killed. Whole seconds, at least 3s")
+	f.Var(&o.wait, "wait", "how long an open waits for a lock before it fails with EBUSY. 0: not at all. -1: for ever")
+	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a call that cannot queue (rename, unlink, truncate, …) tries for a lock that another node holds")
+	f.DurationVar(&o.suspendWait, "suspend-wait", 0, "how long writes wait for a lock service that does not answer before they fail with EIO (default: the TTL)")
+	f.Var(&o.scope, "scope", "`who` shares a lock: "+o.scope.list()+". auto: the pod of the caller, or its process outside of pods")
+	f.BoolVar(&o.readLocks, "read-locks", false, "an open for read takes the lock too, shared with other readers")
+	f.Var(&o.sync, "sync", "`when` written bytes must be on the volume: "+o.sync.list()+". auto: always on NFS, close on another network file system, else never")
+	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "other users may use the view")
+	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd although SOURCE is on a network file system. Nothing is locked against other machines")
+	f.BoolVar(&o.acceptVolume, "accept-volume", false, "mount although the volume's mount options break rules. The log and 'lockfs status' name the rules")
 	bindEnv(cmd)
 	complete(cmd, "scope", o.scope.words())
 	complete(cmd, "sync", o.sync.words())

@@ -30,19 +30,19 @@ func newMove() *cobra.Command {
 	o := &moveOptions{}
 	cmd := &cobra.Command{
 		Use:   "move SOURCE --to SERVICE",
-		Short: "Let a volume have its locks in another lock service",
-		Long: `Let the volume whose root is SOURCE have its locks in another lock service, while no
-mount of it lives. A mount with another service than the volume's is refused, and names
-both: SERVICE is the one that it would have used, as it says.
+		Short: "Move the locks of a volume to another lock service",
+		Long: `Move the locks of the volume with the root SOURCE to another lock service, while no mount
+of the volume is alive. A mount with another service than the volume's is refused, and the
+message names both. SERVICE is the one that the mount would have used.
 
-All other flags are for the service that the volume has so far: it is asked whether a mount
-lives, and lets none in from then on. Without --endpoints, --backend kubernetes or --config
-that is the embedded etcd of this machine.
+All other flags are for the service that the volume has so far. lockfs asks it whether a
+mount is alive, and lets no mount in from then on. Without --endpoints, --backend
+kubernetes or --config, that is the embedded etcd of this machine.
 
-A service that is gone for ever, or was made anew and is empty, cannot be asked. Say
---gone with its id, as the refused mount names it, once every mount of the volume was
-stopped, on all nodes: nothing else keeps two programs from writing to one file then.`,
-		Example: `  # From the Leases of a cluster to etcd
+If that service is gone for ever, or was made anew and is empty, lockfs cannot ask it. Stop
+every mount of the volume on all nodes, then give --gone with the id of the service, as the
+refused mount names it. Nothing else keeps two programs from writing to one file then.`,
+		Example: `  # From the Lease objects of a cluster to etcd
   lockfs move /srv/shared --backend kubernetes --lease-namespace lockfs-system --to etcd/9b2f…
 
   # From an etcd that was lost to an empty one
@@ -55,8 +55,8 @@ stopped, on all nodes: nothing else keeps two programs from writing to one file 
 	f := cmd.Flags()
 	o.volumeFlags.register(f)
 	o.registerListed(f)
-	f.StringVar(&o.to, "to", "", "the lock `service` to move to, KIND/ID; required")
-	f.StringVar(&o.gone, "gone", "", "the `service` that the volume has so far, KIND/ID or 'unknown', is gone for ever, and every mount was stopped")
+	f.StringVar(&o.to, "to", "", "`service` to move to, KIND/ID; required")
+	f.StringVar(&o.gone, "gone", "", "`service` that the volume has so far, KIND/ID or 'unknown'. It is gone for ever, and every mount was stopped")
 	bindEnv(cmd)
 	o.completeBackend(cmd)
 	return cmd

@@ -18,8 +18,8 @@ type policyFlags struct {
 }
 
 func (p *policyFlags) register(fs *pflag.FlagSet) {
-	fs.StringVar(&p.policyFile, "policy", "", "`file` of rules, one a line: GLOB lock|nolock|readonly [wait=DURATION] [scope=SCOPE]; the first that matches a path holds. All mounts of a volume have the same")
-	fs.StringArrayVar(&p.rules, "rule", nil, "a `rule` as in --policy, in front of those; may be repeated, in the environment one a line")
+	fs.StringVar(&p.policyFile, "policy", "", "`file` with rules, one per line: GLOB lock|nolock|readonly [wait=DURATION] [scope=SCOPE]. The first rule that matches a path applies. All mounts of a volume need the same rules")
+	fs.StringArrayVar(&p.rules, "rule", nil, "a `rule` ahead of those in --policy. Can be repeated; in the environment, one per line")
 }
 
 // readPolicy returns the policy that the flags make.

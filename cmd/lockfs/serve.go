@@ -38,13 +38,14 @@ func newServe() *cobra.Command {
 	o := &serveOptions{}
 	cmd := &cobra.Command{
 		Use:   "serve --config FILE",
-		Short: "Serve all volumes that a file lists, and go by its changes",
+		Short: "Serve all volumes that a file lists",
 		Long: `Serve all volumes that a YAML file lists, each at a mountpoint of its own, until the
-program gets SIGINT or SIGTERM: the daemon of a node, in a DaemonSet for example.
+command receives SIGINT or SIGTERM. This is the daemon of a node, in a DaemonSet for
+example.
 
-When the file changes, volumes are mounted, unmounted or mounted anew; those that did not
-change are not touched. A file with a mistake changes nothing. A volume that cannot be
-mounted is tried again, and keeps none of the others waiting.`,
+When the file changes, lockfs mounts new volumes, unmounts removed ones, and mounts changed
+ones anew. It does not touch the others. A file with a mistake changes nothing. A volume
+that cannot be mounted is tried again, and delays no other volume.`,
 		Example: `  lockfs serve --config /etc/lockfs/lockfs.yaml --http :9808
 
   # lockfs.yaml; docs/CONFIG.md has all fields
@@ -65,8 +66,8 @@ mounted is tried again, and keeps none of the others waiting.`,
 	}
 	f := cmd.Flags()
 	o.configFlags.register(f, "`file` that lists the volumes; required")
-	f.StringVar(&o.stateDir, "state-dir", "/run/lockfs", "`directory` that outlives the daemon and not the machine's boot: what proves to the next daemon that this one is dead")
-	o.daemonFlags.register(cmd, "as root")
+	f.StringVar(&o.stateDir, "state-dir", "/run/lockfs", "`directory` that outlives the daemon, but not the machine's boot. It proves to the next daemon that this one is dead")
+	o.daemonFlags.register(cmd, "for root")
 	o.kubeFlags.register(f)
 	bindEnv(cmd)
 	return cmd

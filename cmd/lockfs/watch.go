@@ -19,8 +19,8 @@ type watchFlags struct {
 }
 
 func (w *watchFlags) register(f *pflag.FlagSet) {
-	f.DurationVar(&w.slowWait, "slow-wait", 10*time.Second, "how long an open waits for a lock before the log and, with --pod-names, an event on the pods says so; 0 is never")
-	f.BoolVar(&w.podNames, "pod-names", false, "ask the cluster for the names of this node's pods, for 'lockfs ls', and put events on pods whose locks are lost, broken or waited for; the node's name there is $NODE_NAME or --node")
+	f.DurationVar(&w.slowWait, "slow-wait", 10*time.Second, "how long an open waits for a lock before the log says so. With --pod-names, the pods get an event too. 0: never")
+	f.BoolVar(&w.podNames, "pod-names", false, "ask the cluster for the names of this node's pods, and put events on pods whose locks are lost, broken or waited for. The cluster knows this node as $NODE_NAME or --node")
 }
 
 func (w *watchFlags) check() error {

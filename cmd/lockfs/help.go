@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+)
+
+// commandGroups are the headings of 'lockfs --help'.
+var commandGroups = []struct {
+	title    string
+	commands []string
+}{
+	{"Serve volumes", []string{"mount", "serve"}},
+	{"Look", []string{"ls", "status"}},
+	{"Locks", []string{"exec", "break"}},
+	{"Volumes and machines", []string{"check-volume", "move", "cleanup"}},
+	{"Other", []string{"version", "completion", "help"}},
+}
+
+// flagGroups are the headings of a command's help, behind the flags that matter most.
+var flagGroups = []struct {
+	title string
+	flags []string
+}{
+	{"Volume", []string{"name", "namespace", "policy", "rule", "set-policy", "scope", "read-locks", "allow-other"}},
+	{"Lock service", []string{"backend", "endpoints", "cacert", "cert", "key", "user", "password-file", "password", "config", "credentials-dir", "embedded", "ttl"}},
+	{"Waiting", []string{"wait", "name-wait", "suspend-wait"}},
+	{"Safety", []string{"sync", "guard", "accept-volume"}},
+	{"Kubernetes", []string{"lease-namespace", "kubeconfig", "kube-qps", "kube-burst", "pod-names"}},
+	{"Logging and monitoring", []string{"log-level", "log-format", "slow-wait", "http", "node"}},
+}
+
+// firstFlags are the flags of each command that matter most, in that order.
+var firstFlags = map[string][]string{
+	"mount":        {"endpoints", "backend", "name", "policy", "rule", "scope", "wait", "ttl", "sync", "read-locks"},
+	"serve":        {"config", "credentials-dir", "state-dir", "http"},
+	"ls":           {"output"},
+	"exec":         {"wait", "conflict-exit-code", "shared", "ttl"},
+	"break":        {"reason", "timeout", "force"},
+	"move":         {"to", "gone"},
+	"status":       {"http"},
+	"check-volume": {"listen", "peer"},
+}
+
+// flagsUnder returns a command's flags by heading, as its help has them.
+func flagsUnder(cmd *cobra.Command) (titles []string, flags map[string]*pflag.FlagSet) {
+	flags = make(map[string]*pflag.FlagSet)
+	seen := map[string]bool{"help": true}
+	add := func(title string, names []string) {
+		for _, name := range names {
+			f := cmd.Flags().Lookup(name)
+			if f == nil || seen[name] {
+				continue
+			}
+			seen[name] = true
+			if flags[title] == nil {
+				flags[title] = pflag.NewFlagSet(title, pflag.ContinueOnError)
+				flags[title].SortFlags = false
+				titles = append(titles, title)
+			}
+			flags[title].AddFlag(f)
+		}
+	}
+	add("Flags", firstFlags[cmd.Name()])
+	for _, g := range flagGroups {
+		add(g.title, g.flags)
+	}
+	var rest []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { rest = append(rest, f.Name) })
+	add("Other flags", rest)
+	return titles, flags
+}
+
+// writeUsage is how a command is called, with its flags in groups.
+func writeUsage(cmd *cobra.Command) error {
+	w, width := cmd.OutOrStderr(), terminalWidth()
+	line := cmd.UseLine()
+	if cmd.HasAvailableSubCommands() {
+		line = cmd.CommandPath() + " COMMAND"
+	}
+	fmt.Fprintf(w, "Usage:\n  %s\n", line)
+	if len(cmd.Aliases) > 0 {
+		fmt.Fprintf(w, "\nAlso: %s\n", strings.Join(cmd.Aliases, ", "))
+	}
+	if cmd.HasExample() {
+		fmt.Fprintf(w, "\nExamples:\n%s\n", cmd.Example)
+	}
+	if !cmd.HasParent() {
+		writeCommands(w, cmd)
+		return nil
+	}
+	for _, c := range cmd.Commands() {
+		fmt.Fprintf(w, "  %-13s %s\n", c.Name(), c.Short)
+	}
+	titles, flags := flagsUnder(cmd)
+	for _, title := range titles {
+		fmt.Fprintf(w, "\n%s:\n%s", title, flags[title].FlagUsagesWrapped(width))
+	}
+	if cmd.PreRunE != nil { // see bindEnv
+		name := firstFlags[cmd.Name()][0]
+		fmt.Fprintf(w, "\nEach flag has an environment variable: --%s is $%s. A flag overrides its variable.\n", name, envName(name))
+	}
+	return nil
+}
+
+func writeCommands(w io.Writer, root *cobra.Command) {
+	for _, g := range commandGroups {
+		fmt.Fprintf(w, "\n%s:\n", g.title)
+		for _, name := range g.commands {
+			i := slices.IndexFunc(root.Commands(), func(c *cobra.Command) bool { return c.Name() == name })
+			if i >= 0 {
+				fmt.Fprintf(w, "  %-13s %s\n", name, root.Commands()[i].Short)
+			}
+		}
+	}
+	fmt.Fprintf(w, "\n'%s help COMMAND' says more about a command.\n", root.Name())
+}
+
+// terminalWidth is where help wraps: at the terminal's edge, unless that is far away.
+func terminalWidth() int {
+	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
+	if err != nil || size.Col == 0 {
+		return 100
+	}
+	return min(max(int(size.Col), 60), 100)
+}
