@@ -70,8 +70,8 @@ lockfs passes on SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2.
 If the lock is broken, or might soon be another owner's because the lock service does not
 answer, lockfs sends SIGTERM to COMMAND and all that it has started, and SIGKILL after
 TTL/6. That is at least TTL/3 before another owner can have the lock. If 'lockfs exec' is
-stopped (SIGSTOP, Ctrl-Z) or frozen, the kernel kills it another TTL/6 later. If 'lockfs exec' is
-killed, the kernel kills COMMAND, but not what COMMAND has started: for that, run
+stopped (SIGSTOP, Ctrl-Z) or frozen, the kernel kills it another TTL/6 later. If 'lockfs
+exec' is killed, the kernel kills COMMAND, but not what COMMAND has started: for that, run
 'unshare --pid --fork --kill-child COMMAND'. lockfs cannot kill processes of users that it
 has no right to signal, nor processes that hang in the kernel.
 

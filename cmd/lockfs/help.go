@@ -41,7 +41,7 @@ var flagGroups = []struct {
 var firstFlags = map[string][]string{
 	"mount":        {"endpoints", "backend", "name", "policy", "rule", "scope", "wait", "ttl", "sync", "read-locks"},
 	"serve":        {"config", "credentials-dir", "state-dir", "http"},
-	"ls":           {"output"},
+	"ls":           {"output", "watch"},
 	"exec":         {"wait", "conflict-exit-code", "shared", "ttl"},
 	"break":        {"reason", "timeout", "force"},
 	"move":         {"to", "gone"},

@@ -20,6 +20,7 @@ import (
 type listOptions struct {
 	volumeFlags
 	output choiceFlag[string]
+	watch  bool
 }
 
 func newList() *cobra.Command {
@@ -41,12 +42,18 @@ MODE is:
   tree-w            a directory and all below it, which a program renames or removes;
                     one above PATH is listed too
   inode-w, inode-r  a file that has several names, by its inode number. These come last.
-                    PATH also lists holders that opened the file by another name`,
+                    PATH also lists holders that opened the file by another name
+
+With --watch, each change is another table, or with -o json a line with an array. Locks that
+come and go within a second might not show.`,
 		Example: `  # Who holds what in a view
   lockfs ls /mnt/shared
 
   # Where 'lockfs serve' has mounted it. In its pods, --config and --credentials-dir are set
   lockfs ls --config /etc/lockfs/lockfs.yaml /var/lib/lockfs/shared/view
+
+  # Look on
+  lockfs ls --watch /mnt/shared
 
   # From any machine
   lockfs ls --endpoints https://etcd:2379 --name shared logs/app.log -o wide`,
@@ -58,6 +65,7 @@ MODE is:
 	o.register(cmd.Flags())
 	o.registerListed(cmd.Flags())
 	cmd.Flags().VarP(&o.output, "output", "o", "output `format`: "+o.output.list())
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "list again when something has changed, until SIGINT. A terminal is redrawn each second")
 	bindEnv(cmd)
 	complete(cmd, "output", o.output.words())
 	o.completeBackend(cmd)
@@ -86,11 +94,29 @@ func (o *listOptions) run(cmd *cobra.Command, args []string) error {
 			return err
 		}
 	}
-	entries, err := at.entries(ctx, backend, keys)
+	list := func(ctx context.Context) ([]lockmgr.Entry, error) { return at.entries(ctx, backend, keys) }
+	if o.watch {
+		return o.follow(cmd, at, list)
+	}
+	entries, err := list(ctx)
 	if err != nil {
 		return err
 	}
 	return o.print(cmd.OutOrStdout(), entries, time.Now())
+}
+
+// follow lists until the command is told to end.
+func (o *listOptions) follow(cmd *cobra.Command, at place, list func(context.Context) ([]lockmgr.Entry, error)) error {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	w := watcher{
+		list: list, print: o.print, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), what: "/" + printable(at.path) + " of " + o.namespace + "/" + o.name,
+		size: func() (int, bool) {
+			rows, terminal := terminalRows(cmd.OutOrStdout())
+			return rows, terminal && o.output.value != "json"
+		},
+	}
+	return w.run(cmd.Context(), tick.C)
 }
 
 func (o *listOptions) print(w io.Writer, entries []lockmgr.Entry, now time.Time) error {
@@ -100,7 +126,9 @@ func (o *listOptions) print(w io.Writer, entries []lockmgr.Entry, now time.Time)
 			lines[i] = newLine(e, now)
 		}
 		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
+		if !o.watch { // else a line each
+			enc.SetIndent("", "  ")
+		}
 		return enc.Encode(lines)
 	}
 	wide := o.output.value == "wide"
