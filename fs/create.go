@@ -225,26 +225,26 @@ func isThere(dir *node, name string) bool {
 // Mknod makes a file without opening it. Like Mkdir and Symlink it takes no
 // lock: it makes a name that was not there, and changes no file.
 func (f *FS) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
-	return f.makeName(&in.InHeader, in.Mode, in.Umask, name, out, func(dirFD int) error {
+	return f.makeName(&in.InHeader, in.Mode&unix.S_IFMT, in.Mode, in.Umask, name, out, func(dirFD int) error {
 		return unix.Mknodat(dirFD, name, in.Mode, int(in.Rdev))
 	})
 }
 
 // Mkdir makes a directory.
 func (f *FS) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	return f.makeName(&in.InHeader, in.Mode, in.Umask, name, out, func(dirFD int) error {
+	return f.makeName(&in.InHeader, unix.S_IFDIR, in.Mode, in.Umask, name, out, func(dirFD int) error {
 		return unix.Mkdirat(dirFD, name, in.Mode&07777)
 	})
 }
 
 // Symlink makes a symbolic link.
 func (f *FS) Symlink(_ <-chan struct{}, in *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
-	return f.makeName(in, 0, 0, name, out, func(dirFD int) error {
+	return f.makeName(in, unix.S_IFLNK, 0, 0, name, out, func(dirFD int) error {
 		return unix.Symlinkat(target, dirFD, name)
 	})
 }
 
-func (f *FS) makeName(in *fuse.InHeader, mode, umask uint32, name string, out *fuse.EntryOut, make func(dirFD int) error) fuse.Status {
+func (f *FS) makeName(in *fuse.InHeader, kind, mode, umask uint32, name string, out *fuse.EntryOut, make func(dirFD int) error) fuse.Status {
 	dir := f.nodes.get(in.NodeId)
 	if dir == nil {
 		return stale
@@ -258,5 +258,17 @@ func (f *FS) makeName(in *fuse.InHeader, mode, umask uint32, name string, out *f
 	if err := f.asForMode(mode)(in, umask, func() error { return make(dir.fd) }); err != nil {
 		return errno(err)
 	}
-	return f.enter(dir, name, out)
+	return f.enterMade(dir, name, kind, out)
+}
+
+// enterMade replies with the node of what was just made, of a kind (S_IFMT). Another mount
+// may have put something of another kind in its place: the kernel would answer EIO to that,
+// and by ESTALE it looks what is there, and tries again.
+func (f *FS) enterMade(dir *node, name string, kind uint32, out *fuse.EntryOut) fuse.Status {
+	s := f.enter(dir, name, out)
+	if s.Ok() && out.Attr.Mode&unix.S_IFMT != kind {
+		f.nodes.forget(out.NodeId, 1)
+		return stale
+	}
+	return s
 }

@@ -77,3 +77,29 @@ func TestCreationFindsAFile(t *testing.T) {
 		}
 	})
 }
+
+// Another mount puts something else in the place of what was just made. The kernel answers
+// EIO to an entry of another kind.
+func TestReplacedAsItWasMade(t *testing.T) {
+	inMovedView(t, func(v *movedView) {
+		t, made := v.t, v.source+"/made"
+		one, remembered := thread{v, 1}, v.fs.Stats().Inodes
+		header := one.header(rootID)
+		for kind, make := range map[uint32]func(int) error{
+			unix.S_IFDIR: func(int) error { return os.WriteFile(made, nil, 0o644) },
+			unix.S_IFLNK: func(int) error { return os.WriteFile(made, nil, 0o644) },
+			unix.S_IFREG: func(int) error { return os.Mkdir(made, 0o755) },
+		} {
+			var out fuse.EntryOut
+			if s := v.fs.makeName(&header, kind, 0o755, 0, "made", &out, make); s != stale {
+				t.Errorf("%#o: %v", kind, s)
+			}
+			if got := v.fs.Stats().Inodes; got != remembered {
+				t.Errorf("%d inodes are remembered, want %d", got, remembered)
+			}
+			if err := os.Remove(made); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -33,7 +33,7 @@ func errno(err error) fuse.Status {
 		}
 		return fuse.EIO
 	case errors.As(err, &e):
-		return fuse.Status(e)
+		return ofPrograms(e)
 	case errors.Is(err, context.Canceled):
 		return fuse.EINTR
 	case errors.Is(err, lockmgr.ErrDeadlock):
@@ -46,6 +46,26 @@ func errno(err error) fuse.Status {
 		return fuse.Status(unix.ENAMETOOLONG)
 	case errors.Is(err, lockmgr.ErrInvalidKey):
 		return fuse.EINVAL
+	}
+	return fuse.EIO
+}
+
+// ofPrograms is an errno that a program may see. The NFS client lets some of the kernel's own
+// out. FUSE refuses a reply with one, and the program would wait for another for ever.
+func ofPrograms(e unix.Errno) fuse.Status {
+	const (
+		internal   = unix.Errno(512) // the first of include/linux/errno.h
+		eOpenStale = unix.Errno(518)
+		eBadHandle = unix.Errno(521)
+		eNotSupp   = unix.Errno(524)
+	)
+	switch {
+	case e < internal:
+		return fuse.Status(e)
+	case e == eOpenStale, e == eBadHandle:
+		return stale
+	case e == eNotSupp:
+		return fuse.Status(unix.EOPNOTSUPP)
 	}
 	return fuse.EIO
 }

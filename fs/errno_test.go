@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -39,4 +40,22 @@ func TestRefusalsInTheLog(t *testing.T) {
 			t.Errorf("%d lines:\n%s", len(lines), &log)
 		}
 	})
+}
+
+// FUSE refuses a reply with an errno of the kernel's own, and its program hangs.
+func TestErrnoOfTheKernel(t *testing.T) {
+	for e, want := range map[unix.Errno]fuse.Status{
+		unix.EDQUOT: fuse.Status(unix.EDQUOT),
+		511:         511,
+		512:         fuse.EIO, // ERESTARTSYS
+		518:         stale,    // EOPENSTALE
+		521:         stale,    // EBADHANDLE
+		524:         fuse.Status(unix.EOPNOTSUPP),
+		528:         fuse.EIO, // EJUKEBOX
+		4095:        fuse.EIO,
+	} {
+		if got := errno(&os.PathError{Op: "open", Path: "x", Err: e}); got != want {
+			t.Errorf("%d: %v, want %v", e, got, want)
+		}
+	}
 }
