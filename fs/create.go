@@ -1,9 +1,7 @@
 package fs
 
 import (
-	"context"
 	"errors"
-	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -131,8 +129,9 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	return f.reply(h, h.cacheFlags(in.Flags, &st.Stat_t), &out.OpenOut)
 }
 
-// lock tries to lock a name that is free. Whoever holds it is about to make a
-// file of that name: when that is there, there is no more to wait for.
+// lock tries to lock a name that is free. Its holder may have made a file of that name by
+// now, and may remove it again: ESTALE at once would have the kernel spend its one retry on
+// a file that is gone when its OPEN has the lock.
 func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	f, keys, scope := c.fs, c.fs.toLock([]lockmgr.Key{key}), c.fs.scopeAt(key.Path)
 	caller, err := f.caller(&c.in.InHeader, nil, scope, openOwner)
@@ -145,77 +144,19 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key) (*lockmgr.Hold,
 	c.visit.drop()
 	ctx, stop := f.killable(cancel, c.in.Pid)
 	defer stop()
-	hold, err := f.acquire(ctx, &c.in.InHeader, caller.request(keys, false, 0))
-	contended := fuse.EBUSY
+	wait, contended := f.nameWait, fuse.EBUSY
+	if c.in.Flags&unix.O_NONBLOCK != 0 {
+		wait, contended = 0, fuse.EAGAIN
+	}
+	hold, err := f.acquire(ctx, &c.in.InHeader, caller.request(keys, false, wait))
 	switch {
-	case err == nil || errors.Is(err, errGivenUp):
-	case isThere(c.dir, c.name):
+	case err == nil:
+		return hold, fuse.OK
+	case !errors.Is(err, errGivenUp) && isThere(c.dir, c.name):
 		return nil, exists
-	case c.in.Flags&unix.O_NONBLOCK != 0:
-		contended = fuse.EAGAIN
-	default:
-		hold, err = c.acquireUntilThere(ctx, caller.request(keys, false, f.nameWait))
-		if err != nil && !errors.Is(err, errGivenUp) && isThere(c.dir, c.name) {
-			return nil, exists
-		}
 	}
-	if err != nil {
-		return nil, f.refused(&c.in.InHeader, key, err, contended)
-	}
-	return hold, fuse.OK
+	return nil, f.refused(&c.in.InHeader, key, err, contended)
 }
-
-// acquireUntilThere waits for a name until there is a file of it.
-func (c *creation) acquireUntilThere(ctx context.Context, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
-	givenUp := c.fs.outside(ctx, &c.in.InHeader, func() {
-		untilThere, stop := c.untilThere(ctx)
-		defer stop()
-		hold, err = c.fs.locks.Acquire(untilThere, req)
-	})
-	if givenUp == nil {
-		return hold, err
-	}
-	if hold != nil {
-		hold.Release()
-	}
-	return nil, givenUp
-}
-
-// untilThere is a context that ends when there is a file of the name, too.
-func (c *creation) untilThere(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		poll := time.NewTicker(therePoll)
-		defer poll.Stop()
-		for !c.looksThere(ctx) {
-			select {
-			case <-poll.C:
-			case <-ctx.Done():
-				return
-			}
-		}
-		cancel()
-	}()
-	return ctx, func() {
-		cancel()
-		<-ended
-	}
-}
-
-// looksThere is isThere for a creation that is outside.
-func (c *creation) looksThere(ctx context.Context) bool {
-	if c.fs.volume.reenter(ctx, &c.in.InHeader) != nil {
-		return false
-	}
-	defer c.fs.volume.leave(c.in.Unique)
-	return isThere(c.dir, c.name)
-}
-
-// therePoll is how often a creation that waits for a name looks whether it is
-// there: the kernel keeps the directory for it meanwhile.
-const therePoll = 5 * time.Millisecond
 
 func isThere(dir *node, name string) bool {
 	var st unix.Stat_t

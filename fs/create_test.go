@@ -12,40 +12,46 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// A creation meets another mount that is about to make a file of the name, and
-// keeps it open. It waits for the file to be there, not for its lock: the kernel
-// lets nobody else into the directory meanwhile.
+// A creation meets another mount that has the name. It waits for the lock, as all that
+// tries, whether there is a file or not: what is removed again leaves it a free name.
 func TestCreationBesideAnother(t *testing.T) {
-	inMovedView(t, func(v *movedView) {
-		t := v.t // of the bubble
-		key, err := lockmgr.FileKey("new")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := v.another().Acquire(t.Context(), lockmgr.Request{Owner: "another", Keys: []lockmgr.Key{key}}); err != nil {
-			t.Fatal(err)
-		}
-		one, begin := thread{v, 1}, time.Now()
-		created := make(chan fuse.Status)
-		go func() {
-			created <- v.fs.Create(nil, &fuse.CreateIn{InHeader: one.header(rootID), Flags: unix.O_WRONLY | unix.O_CREAT}, "new", &fuse.CreateOut{})
-		}()
-		synctest.Wait()
-		v.make("new")
-		if s, took := <-created, time.Since(begin); s != stale || took > 2*therePoll {
-			t.Errorf("%v after %v", s, took)
-		}
-		if err := os.Remove(v.source + "/new"); err != nil {
-			t.Fatal(err)
-		}
-		begin = time.Now()
-		go func() {
-			created <- v.fs.Create(nil, &fuse.CreateIn{InHeader: one.header(rootID), Flags: unix.O_WRONLY | unix.O_CREAT}, "new", &fuse.CreateOut{})
-		}()
-		if s, took := <-created, time.Since(begin); s != fuse.EBUSY || took != v.fs.nameWait {
-			t.Errorf("where there is no file: %v after %v", s, took)
-		}
-	})
+	for name, c := range map[string]struct {
+		during func(v *movedView, held *lockmgr.Hold)
+		want   fuse.Status
+		waits  bool // for all of nameWait
+	}{
+		"there is no file":              {func(*movedView, *lockmgr.Hold) {}, fuse.EBUSY, true},
+		"there is a file, and it stays": {func(v *movedView, _ *lockmgr.Hold) { v.make("new") }, stale, true},
+		"there was a file, and it went": {func(v *movedView, held *lockmgr.Hold) {
+			v.make("new")
+			time.Sleep(v.fs.nameWait / 2)
+			if err := os.Remove(v.source + "/new"); err != nil {
+				v.t.Error(err)
+			}
+			held.Release()
+		}, fuse.OK, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMovedView(t, func(v *movedView) {
+				one, held, begin := thread{v, 1}, v.holdElsewhere(v.another(), "new"), time.Now()
+				created := make(chan fuse.Status)
+				var out fuse.CreateOut
+				go func() {
+					in := fuse.CreateIn{InHeader: one.header(rootID), Flags: unix.O_WRONLY | unix.O_CREAT, Mode: 0o644}
+					created <- v.fs.Create(nil, &in, "new", &out)
+				}()
+				synctest.Wait()
+				c.during(v, held)
+				s, took := <-created, time.Since(begin)
+				if s != c.want || c.waits != (took == v.fs.nameWait) {
+					v.t.Errorf("%v after %v", s, took)
+				}
+				if s.Ok() {
+					v.fs.Release(nil, &fuse.ReleaseIn{Fh: out.Fh})
+				}
+			})
+		})
+	}
 }
 
 // A creation that has got the lock, and finds a file, leaves the lock to the OPEN of

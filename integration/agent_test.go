@@ -298,6 +298,8 @@ func perform(c call, r *result, maps map[int][]byte) (err error) {
 		r.N, r.Failed = churn(c.Path, time.Duration(c.N)*time.Millisecond)
 	case "saves": // of the file Path, for N ms; N is how many calls it made
 		r.N, r.Failed = saves(c.Path, time.Duration(c.N)*time.Millisecond)
+	case "lock files": // by the file Path, for N ms; N is how often it opened it
+		r.N, r.Failed = lockFiles(c.Path, time.Duration(c.N)*time.Millisecond)
 	case "repeat": // Calls, one after the other, N times; or for ever, if N < 0
 		r.Failed = make(map[string]int)
 		for i := 0; c.N < 0 || i < c.N; i++ {
