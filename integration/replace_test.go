@@ -326,47 +326,50 @@ func TestDirectoryPutAwayUnderAProgram(t *testing.T) {
 // A directory that another mount has removed, renamed or replaced is not listed in
 // place of what has its name, though the kernel remembers it.
 func TestDirectorySupplanted(t *testing.T) {
+	v := newVolume(t)
+	v.inMemory()
+	a, b := v.mount("a"), v.mount("b")
+	rounds := 0
 	for _, c := range []struct {
 		what  string
-		makes func(v *volume, b *mount, two *agent)
+		makes func(two *agent, d string)
 		errno unix.Errno
 	}{
-		{"a new directory", func(v *volume, b *mount, two *agent) {
-			two.must(call{Op: "mkdir", Path: b.path("d")})
-			v.write("d/new", "")
+		{"a new directory", func(two *agent, d string) {
+			two.must(call{Op: "mkdir", Path: b.path(d)})
+			v.write(d+"/new", "")
 		}, 0},
-		{"a file", func(v *volume, b *mount, two *agent) {
-			two.must(call{Op: "close", FD: two.open(b.path("d"), wronly|create)})
+		{"a file", func(two *agent, d string) {
+			two.must(call{Op: "close", FD: two.open(b.path(d), wronly|create)})
 		}, unix.ENOTDIR},
-		{"nothing", func(*volume, *mount, *agent) {}, unix.ENOENT},
+		{"nothing", func(*agent, string) {}, unix.ENOENT},
 	} {
 		for _, away := range []string{"removed", "renamed", "renamed, and seen there", "renamed, and used by who stands there"} {
 			t.Run(c.what+" where one was "+away, func(t *testing.T) {
-				v := newVolume(t)
-				v.inMemory()
-				a, b := v.mount("a"), v.mount("b")
+				rounds++
+				d, e := fmt.Sprint("d", rounds), fmt.Sprint("e", rounds)
 				one, two, three := newAgent(t), newAgent(t), newAgent(t)
-				two.must(call{Op: "mkdir", Path: b.path("d")})
-				v.write("d/old", "")
-				three.must(call{Op: "chdir", Path: a.path("d")})
-				one.lists(a.path("d"), "old")
+				two.must(call{Op: "mkdir", Path: b.path(d)})
+				v.write(d+"/old", "")
+				three.must(call{Op: "chdir", Path: a.path(d)})
+				one.lists(a.path(d), "old")
 				if away == "removed" {
-					two.must(call{Op: "unlink", Path: b.path("d/old")})
-					two.must(call{Op: "rmdir", Path: b.path("d")})
+					two.must(call{Op: "unlink", Path: b.path(d + "/old")})
+					two.must(call{Op: "rmdir", Path: b.path(d)})
 				} else {
-					two.must(call{Op: "rename", Path: b.path("d"), Path2: b.path("e")})
+					two.must(call{Op: "rename", Path: b.path(d), Path2: b.path(e)})
 				}
-				c.makes(v, b, two)
+				c.makes(two, d)
 				if away == "renamed, and used by who stands there" && !v.cached {
 					three.must(call{Op: "close", FD: three.open("old", wronly)})
 				}
 				if away == "renamed, and seen there" {
-					three.lists(a.path("e"), "old")
+					three.lists(a.path(e), "old")
 				}
 				if c.errno != 0 {
-					one.fails(call{Op: "list", Path: a.path("d")}, c.errno)
+					one.fails(call{Op: "list", Path: a.path(d)}, c.errno)
 				} else {
-					one.lists(a.path("d"), "new")
+					one.lists(a.path(d), "new")
 				}
 			})
 		}
