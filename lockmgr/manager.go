@@ -63,7 +63,7 @@ type Manager struct {
 	// trouble has a capacity of 1.
 	trouble chan struct{}
 
-	waiting    atomic.Int64 // how many requests wait for another owner
+	waits      waits        // requests that wait for another owner
 	unreleased atomic.Int64 // how many releases have failed since one succeeded
 	seen       listing
 	outage     outage

@@ -74,7 +74,7 @@ type Stats struct {
 
 // Stats counts.
 func (m *Manager) Stats() Stats {
-	s := Stats{Waiting: int(m.waiting.Load()), Sessions: map[renew.State]int{renew.Held: 0, renew.Suspended: 0}}
+	s := Stats{Waiting: m.waits.len(), Sessions: map[renew.State]int{renew.Held: 0, renew.Suspended: 0}}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, sess := range m.sessions {

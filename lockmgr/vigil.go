@@ -55,7 +55,7 @@ func (v *vigil) contended() {
 		return
 	}
 	v.since = time.Now()
-	v.m.waiting.Add(1)
+	v.m.waits.add(v)
 	v.log(slog.LevelDebug, "lock is another owner's")
 	if v.m.cfg.SlowWait > 0 {
 		v.slow = time.AfterFunc(v.m.cfg.SlowWait, v.waitsLong)
@@ -69,7 +69,7 @@ func (v *vigil) end(err error) {
 	e := RequestEnded{Mode: v.req.Mode, Joined: err == nil && v.asked == 0, Took: now.Sub(v.began), Err: err}
 	if !v.since.IsZero() {
 		e.Contended, e.Waited = true, now.Sub(v.since)
-		v.m.waiting.Add(-1)
+		v.m.waits.remove(v)
 	}
 	if v.slow != nil {
 		v.slow.Stop()

@@ -45,7 +45,7 @@ var firstFlags = map[string][]string{
 	"exec":         {"wait", "conflict-exit-code", "shared", "ttl"},
 	"break":        {"reason", "timeout", "force"},
 	"move":         {"to", "gone"},
-	"status":       {"http"},
+	"status":       {"output", "state-dir"},
 	"check-volume": {"listen", "peer"},
 }
 

@@ -184,11 +184,13 @@ func (o *mountOptions) run(ctx context.Context) error {
 		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,
 		SlowWait: o.slowWait, Metrics: o.metrics(), Pods: names,
 	})
-	stop, err := o.listen(log, func() []serve.Check { return []serve.Check{vol.Check()} })
+	checks := func() []serve.Check { return []serve.Check{vol.Check()} }
+	stop, err := o.listen(log, checks)
 	if err != nil {
 		return err
 	}
 	defer stop()
+	defer answerStatus(state, log, checks)()
 	err = vol.Run(ctx)
 	if errors.As(err, new(*serve.RefusedError)) {
 		return usage(err)

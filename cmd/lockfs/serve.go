@@ -66,7 +66,7 @@ that cannot be mounted is tried again, and delays no other volume.`,
 	}
 	f := cmd.Flags()
 	o.configFlags.register(f, "`file` that lists the volumes; required")
-	f.StringVar(&o.stateDir, "state-dir", "/run/lockfs", "`directory` that outlives the daemon, but not the machine's boot. It proves to the next daemon that this one is dead")
+	f.StringVar(&o.stateDir, "state-dir", defaultServeState, "`directory` that outlives the daemon, but not the machine's boot. It proves to the next daemon that this one is dead")
 	o.daemonFlags.register(cmd, "for root")
 	o.kubeFlags.register(f)
 	bindEnv(cmd)
@@ -99,6 +99,7 @@ func (o *serveOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer stop()
+	defer answerStatus(o.stateDir, o.log, daemon.Checks)()
 	daemon.Set(o.specs(file))
 	o.follow(ctx, reader, daemon)
 	o.log.Info("unmounting all volumes")

@@ -1,71 +1,300 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/lockfs/lockfs/internal/embedetcd"
+	"github.com/lockfs/lockfs/internal/mounts"
+	"github.com/lockfs/lockfs/internal/serve"
+	"github.com/lockfs/lockfs/internal/status"
 )
 
-// statusTimeout bounds the daemon's answer; it asks its views for 2 s.
-const statusTimeout = 10 * time.Second
+// defaultServeState is where 'lockfs serve' has its state.
+const defaultServeState = "/run/lockfs"
+
+// viewTimeout is how long a view that no daemon answers for may take to show that it is dead.
+const viewTimeout = 2 * time.Second
+
+type statusOptions struct {
+	stateDir string
+	output   choiceFlag[string]
+}
 
 func newStatus() *cobra.Command {
-	var addr string
+	o := &statusOptions{output: choiceFlag[string]{"text", []string{"text", "json"}}}
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Say how each volume of this machine's daemon is, and what is wrong",
-		Long: `Ask the daemon of this machine, or of this pod, how each of its volumes is:
+		Use:   "status [MOUNTPOINT]...",
+		Short: "Show the views of this machine, and what is wrong",
+		Long: `Show each view of this machine's daemons: whether it answers, its session and its lock
+service, the locks that it holds and who waits for one. MOUNTPOINT chooses views, by their
+mountpoint or SOURCE.
 
-  [+] it is served
-  [!] it has trouble, and the daemon serves the others
-  [-] it is not served yet
-  [*] a rule of docs/SEMANTICS.md does not hold, for the way the volume is mounted
+The first line of a view begins with:
+  [+]  it is served
+  [!]  it has trouble, and its daemon serves the others
+  [-]  it is not served, or not yet
+  [*]  a rule of docs/SEMANTICS.md does not hold, because of the volume's mount options
 
-The exit status is 1 if a volume has trouble, or the daemon does not answer.`,
-		Example: `  kubectl -n lockfs-system exec POD -- lockfs status`,
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return status(cmd.Context(), addr, os.Stdout)
+The daemons answer from memory, also while the volume or the lock service hangs. Only root
+and the user of a daemon can ask it. In a pod, run the command in the daemon's container.
+
+Exit status:
+  0  all views are served
+  1  a view has trouble or is dead, a daemon does not answer, or there is none
+  2  usage error`,
+		Example: `  # All views
+  lockfs status
+
+  # One view, for a script
+  lockfs status -o json /mnt/shared
+
+  # In Kubernetes
+  kubectl -n lockfs-system exec POD -- lockfs status`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd.Context(), args, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&addr, "http", ":9808", "`address` that the daemon's --http names")
+	f := cmd.Flags()
+	f.VarP(&o.output, "output", "o", "output `format`: "+o.output.list())
+	f.StringVar(&o.stateDir, "state-dir", "", "state `directory` of the daemons (default: that of 'lockfs mount' for this user, and "+defaultServeState+")")
 	bindEnv(cmd)
+	complete(cmd, "output", o.output.words())
 	return cmd
 }
 
-func status(ctx context.Context, addr string, out io.Writer) error {
-	if strings.HasPrefix(addr, ":") {
-		addr = "localhost" + addr
-	}
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/readyz", nil)
+func (o *statusOptions) run(ctx context.Context, chosen []string, out io.Writer) error {
+	dirs, err := o.stateDirs()
 	if err != nil {
-		return usage(fmt.Errorf("--http %s: %w", addr, err))
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return fmt.Errorf("the daemon does not answer: %w", err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return fmt.Errorf("the daemon's answer: %w", err)
-	}
-	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusServiceUnavailable {
-		return fmt.Errorf("what answers at %s is no lockfs: %s", addr, resp.Status)
-	}
-	if _, err := out.Write(body); err != nil {
 		return err
 	}
-	if resp.StatusCode != http.StatusOK || strings.Contains("\n"+string(body), "\n[!]") {
+	daemons := []status.Daemon{}
+	for _, dir := range dirs {
+		found, err := status.Ask(ctx, dir)
+		if err != nil {
+			return err
+		}
+		daemons = append(daemons, found...)
+	}
+	dead, err := deadViews(daemons)
+	if err != nil {
+		return err
+	}
+	if len(chosen) > 0 {
+		if daemons, dead, err = choose(chosen, daemons, dead); err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(daemons, func(a, b status.Daemon) int { return cmp.Compare(a.PID, b.PID) })
+	if o.output.value == "json" {
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(struct {
+			Daemons []status.Daemon `json:"daemons"`
+			Dead    []status.View   `json:"dead_views"`
+		}{daemons, dead})
+	} else {
+		err = printStatus(out, daemons, dead)
+	}
+	switch {
+	case err != nil:
+		return err
+	case len(daemons) == 0 && len(dead) == 0:
+		return fmt.Errorf("no daemon of this user answers in %s: is it another user's, or in a container?", strings.Join(dirs, " or "))
+	case troubled(daemons, dead):
 		return statusError{exitFailure, nil}
 	}
 	return nil
+}
+
+// stateDirs are those in which daemons may answer.
+func (o *statusOptions) stateDirs() ([]string, error) {
+	if o.stateDir != "" {
+		if !filepath.IsAbs(o.stateDir) {
+			return nil, usage(fmt.Errorf("--state-dir %s: want an absolute path", o.stateDir))
+		}
+		return []string{o.stateDir}, nil
+	}
+	dir, err := embedetcd.StateDir()
+	if err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return []string{dir}, nil
+	}
+	return slices.Compact([]string{dir, defaultServeState}), nil
+}
+
+// deadViews are those of this mount namespace that nobody serves any more.
+func deadViews(daemons []status.Daemon) ([]status.View, error) {
+	table, err := mounts.List()
+	if err != nil {
+		return nil, err
+	}
+	lives := func(m mounts.Mount) bool {
+		return slices.ContainsFunc(daemons, func(d status.Daemon) bool {
+			return slices.ContainsFunc(d.Views, func(v status.View) bool { return v.Mountpoint == m.Point && v.Session != nil })
+		})
+	}
+	dead := []status.View{}
+	for _, m := range table {
+		if m.FSType != mounts.FSType || lives(m) {
+			continue
+		}
+		served := make(chan bool, 1)
+		go func() { served <- mounts.Served(m.Point) }()
+		select {
+		case is := <-served:
+			if !is {
+				dead = append(dead, status.View{
+					State: status.NotServed, Source: m.Source, Mountpoint: m.Point,
+					Error: "its daemon has ended: unmount it, or start the daemon again",
+				})
+			}
+		case <-time.After(viewTimeout): // who does not answer is not dead
+		}
+	}
+	return dead, nil
+}
+
+// choose returns the views at the paths, with their daemons, and daemons that do not say
+// what they serve.
+func choose(chosen []string, daemons []status.Daemon, dead []status.View) ([]status.Daemon, []status.View, error) {
+	missing := make(map[string]bool)
+	paths := make([]string, len(chosen))
+	for i, p := range chosen {
+		abs, err := filepath.Abs(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		// Not the last name: that may hang.
+		if dir, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
+			abs = filepath.Join(dir, filepath.Base(abs))
+		}
+		paths[i], missing[abs] = abs, true
+	}
+	other := func(v status.View) bool {
+		at := slices.Contains(paths, v.Mountpoint) || slices.Contains(paths, v.Source)
+		delete(missing, v.Mountpoint)
+		delete(missing, v.Source)
+		return !at
+	}
+	silent := false
+	var kept []status.Daemon
+	for _, d := range daemons {
+		d.Views = slices.DeleteFunc(d.Views, other)
+		silent = silent || d.Error != ""
+		if len(d.Views) > 0 || d.Error != "" {
+			kept = append(kept, d)
+		}
+	}
+	dead = slices.DeleteFunc(dead, other)
+	for path := range missing {
+		if !silent {
+			return nil, nil, fmt.Errorf("no daemon that answers has a view at %s, or of it", path)
+		}
+	}
+	if len(missing) == 0 { // no silent one has them
+		kept = slices.DeleteFunc(kept, func(d status.Daemon) bool { return d.Error != "" })
+	}
+	return kept, dead, nil
+}
+
+func troubled(daemons []status.Daemon, dead []status.View) bool {
+	return len(dead) > 0 || slices.ContainsFunc(daemons, func(d status.Daemon) bool {
+		return d.Error != "" || slices.ContainsFunc(d.Views, func(v status.View) bool { return v.State != status.Served })
+	})
+}
+
+// marks begin the first line of a view, as in /readyz.
+var marks = map[string]string{status.Served: "[+]", status.Trouble: "[!]", status.NotServed: "[-]"}
+
+func printStatus(out io.Writer, daemons []status.Daemon, dead []status.View) error {
+	var b strings.Builder
+	for _, d := range daemons {
+		if d.Error != "" {
+			fmt.Fprintf(&b, "[!] daemon, pid %d: %s\n", d.PID, oneLine(d.Error))
+			continue
+		}
+		if len(d.Views) == 0 {
+			fmt.Fprintf(&b, "[+] daemon, pid %d: it serves no volume\n", d.PID)
+		}
+		for _, v := range d.Views {
+			printView(&b, v)
+			fmt.Fprintf(&b, "    daemon        pid %d, %s, for %s\n", d.PID, printable(d.Version), age(time.Since(d.Started)))
+		}
+	}
+	for _, v := range dead {
+		fmt.Fprintf(&b, "[-] %s: %s\n", printable(v.Mountpoint), v.Error)
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func printView(b *strings.Builder, v status.View) {
+	what := "ok"
+	if v.Error != "" {
+		what = oneLine(v.Error)
+	}
+	fmt.Fprintf(b, "%s %s: %s\n", marks[v.State], printable(v.Volume), what)
+	for _, rule := range v.BrokenRules {
+		fmt.Fprintf(b, "[*] %s: %s\n", printable(v.Volume), oneLine(rule))
+	}
+	if v.Mountpoint != "" {
+		fmt.Fprintf(b, "    view          %s, of %s\n", printable(v.Mountpoint), printable(v.Source))
+	}
+	if s := v.Session; s != nil {
+		fmt.Fprintf(b, "    session       %s, TTL %v\n", s.State, seconds(s.TTL))
+		fmt.Fprintf(b, "    lock service  %s\n", printable(v.LockService))
+		fmt.Fprintf(b, "                  answered %s ago", age(seconds(s.Answered)))
+		if s.Took > 0 { // else it was the session's beginning
+			fmt.Fprintf(b, ", within %s", seconds(s.Took).Round(100*time.Microsecond))
+		}
+		b.WriteByte('\n')
+		if s.Error != "" {
+			fmt.Fprintf(b, "                  does not answer: %s\n", oneLine(s.Error))
+		}
+	}
+	if l := v.Locks; l != nil {
+		fmt.Fprintf(b, "    locks         %d held, %d waiting\n", l.Held, l.Waiting)
+		for _, w := range l.Longest {
+			fmt.Fprintf(b, "                  %s waits for %s: pid %d (%s)", age(seconds(w.Seconds)), printable(w.Path), w.PID, printable(w.Command))
+			if w.Pod != "" {
+				fmt.Fprintf(b, " in pod %s", printable(w.Pod))
+			}
+			b.WriteByte('\n')
+		}
+	}
+	if f := v.Files; f != nil {
+		fmt.Fprintf(b, "    files         %d open; %d requests in the volume, %d wait for those\n", f.Open, f.UnderWay, f.Waiting)
+	}
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func oneLine(s string) string { return printable(strings.ReplaceAll(s, "\n", "; ")) }
+
+// answerStatus has the daemon answer 'lockfs status' until stop is called.
+func answerStatus(stateDir string, log *slog.Logger, checks func() []serve.Check) (stop func()) {
+	began := time.Now()
+	stop, err := status.Listen(stateDir, func(ctx context.Context) status.Daemon {
+		return status.Daemon{PID: os.Getpid(), Version: buildVersion(), Started: began, Views: serve.Report(ctx, checks())}
+	})
+	if err != nil {
+		log.Warn("'lockfs status' cannot ask this daemon", slog.Any("error", err))
+		return func() {}
+	}
+	return stop
 }

@@ -5,41 +5,70 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/lockfs/lockfs/internal/serve"
+	"github.com/lockfs/lockfs/internal/status"
 )
 
 // The reason is printed whether the daemon is ready or not, and trouble is the exit
 // status.
 func TestStatus(t *testing.T) {
-	bad := func(context.Context) error { return errors.New("no source") }
+	bad := func(context.Context) error { return errors.New("no\nsource\x1b[2J") }
 	good := func(context.Context) error { return nil }
+	view := func() status.View { return status.View{Source: "/src", Mountpoint: "/none/view"} }
 	for _, c := range []struct {
-		checks []serve.Check
-		out    string
-		fails  bool
+		check serve.Check
+		out   string
+		fails bool
 	}{
-		{[]serve.Check{{Name: "ns/v", Ready: good}}, "[+] ns/v: ok\nready\n", false},
-		{[]serve.Check{{Name: "ns/v", Ready: bad}}, "[-] ns/v: no source\nnot ready\n", true},
-		{[]serve.Check{{Name: "ns/v", Ready: bad, Advisory: true}}, "[!] ns/v: no source\nready\n", true},
+		{serve.Check{Name: "ns/v", Ready: good, View: view}, "[+] ns/v: ok\n    view          /none/view, of /src\n", false},
+		{serve.Check{Name: "ns/v", Ready: bad}, `[-] ns/v: "no; source\x1b[2J"` + "\n", true},
+		{serve.Check{Name: "ns/v", Ready: bad, Advisory: true}, `[!] ns/v: "no; source\x1b[2J"` + "\n", true},
+		{serve.Check{Name: "ns/v", Ready: good, Notes: func() []string { return []string{"nocto"} }}, "[+] ns/v: ok\n[*] ns/v: nocto\n", false},
 	} {
-		server := httptest.NewServer(serve.NewMux(func() []serve.Check { return c.checks }))
+		dir := t.TempDir()
+		stop := answerStatus(dir, slog.New(slog.DiscardHandler), func() []serve.Check { return []serve.Check{c.check} })
+		daemons, err := status.Ask(t.Context(), dir)
+		stop()
+		if err != nil || len(daemons) != 1 {
+			t.Fatalf("%+v, %v", daemons, err)
+		}
 		var out bytes.Buffer
-		err := status(t.Context(), strings.TrimPrefix(server.URL, "http://"), &out)
-		server.Close()
-		if out.String() != c.out || (err != nil) != c.fails {
+		if err := printStatus(&out, daemons, nil); err != nil || !strings.HasPrefix(out.String(), c.out) {
 			t.Errorf("%q, %v; want %q", &out, err, c.out)
 		}
-		if c.fails && !errors.As(err, new(statusError)) {
-			t.Errorf("the exit status is that of %v", err)
+		if troubled(daemons, nil) != c.fails {
+			t.Errorf("%q: trouble is %v", &out, !c.fails)
+		}
+		if left, err := status.Ask(t.Context(), dir); err != nil || len(left) != 0 {
+			t.Errorf("after its end: %+v, %v", left, err)
 		}
 	}
-	if err := status(t.Context(), "127.0.0.1:1", &bytes.Buffer{}); err == nil || errors.As(err, new(statusError)) {
-		t.Errorf("no daemon: %v", err)
+}
+
+// MOUNTPOINT is a view, or what a view shows; another is an error.
+func TestStatusChooses(t *testing.T) {
+	all := func() []status.Daemon {
+		return []status.Daemon{{PID: 1, Views: []status.View{{Source: "/s1", Mountpoint: "/m1"}, {Source: "/s2", Mountpoint: "/m2"}}}}
+	}
+	for _, path := range []string{"/m2", "/s2/", "/tmp/../m2"} {
+		daemons, _, err := choose([]string{path}, all(), nil)
+		if err != nil || len(daemons) != 1 || len(daemons[0].Views) != 1 || daemons[0].Views[0].Mountpoint != "/m2" {
+			t.Errorf("%s: %+v, %v", path, daemons, err)
+		}
+	}
+	if _, _, err := choose([]string{"/m3"}, all(), nil); err == nil {
+		t.Error("/m3 is a view")
+	}
+	silent := append(all(), status.Daemon{PID: 2, Error: "it does not answer"})
+	if daemons, _, err := choose([]string{"/m1"}, append(all(), silent[1]), nil); err != nil || len(daemons) != 1 || daemons[0].PID != 1 {
+		t.Errorf("/m1: %+v, %v", daemons, err)
+	}
+	if daemons, _, err := choose([]string{"/m3"}, silent, nil); err != nil || len(daemons) != 1 || daemons[0].PID != 2 {
+		t.Errorf("a daemon that does not answer may have it: %+v, %v", daemons, err)
 	}
 }
 

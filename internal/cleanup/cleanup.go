@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockfs/lockfs/internal/lifeline"
 	"github.com/lockfs/lockfs/internal/mounts"
+	"github.com/lockfs/lockfs/internal/status"
 	"github.com/lockfs/lockfs/internal/volume"
 )
 
@@ -66,6 +67,7 @@ func Run(dirs []string, report func(line string)) error {
 	left := false
 	for _, dir := range there {
 		sweep(filepath.Join(dir, alive))
+		status.Sweep(dir)
 		w := walk{root: dir, report: report}
 		if err := w.top(); err != nil {
 			return err

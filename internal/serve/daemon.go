@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/status"
 )
 
 // A volume that cannot be served is tried again: at first soon, then ever more
@@ -44,6 +45,7 @@ type server interface {
 	Run(ctx context.Context) error
 	Ready(ctx context.Context) error
 	Notes() []string
+	describe() status.View
 }
 
 // Daemon serves volumes that come and go. None of them waits for another, but
@@ -267,6 +269,7 @@ func (d *Daemon) Checks() []Check {
 		m := d.members[id]
 		checks = append(checks, Check{
 			Name: id, Ready: func(ctx context.Context) error { return d.ready(ctx, m) },
+			View:     func() status.View { return d.describe(m) },
 			Notes:    func() []string { return d.notes(m) },
 			Advisory: d.served && m.settled(),
 		})
@@ -277,6 +280,19 @@ func (d *Daemon) Checks() []Check {
 		}})
 	}
 	return checks
+}
+
+func (d *Daemon) describe(m *member) status.View {
+	d.mu.Lock()
+	vol, last := m.vol, m.last
+	d.mu.Unlock()
+	switch {
+	case vol != nil:
+		return vol.describe()
+	case last != nil:
+		return status.View{Source: last.Source, Mountpoint: last.Mountpoint}
+	}
+	return status.View{}
 }
 
 func (d *Daemon) notes(m *member) []string {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/renew"
+
+	"github.com/lockfs/lockfs/internal/status"
 )
 
 // fakes are the volumes of a test, and what became of them.
@@ -79,6 +81,8 @@ func (v *fakeVolume) ended() {
 }
 
 func (v *fakeVolume) Notes() []string { return nil }
+
+func (v *fakeVolume) describe() status.View { return status.View{Mountpoint: "fake"} }
 
 func (v *fakeVolume) Ready(context.Context) error {
 	v.all.mu.Lock()

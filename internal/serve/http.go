@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/lockfs/lockfs/internal/status"
 )
 
 // readyTimeout bounds the answer of each view to /readyz.
@@ -17,6 +19,8 @@ type Check struct {
 	Name string
 	// Ready returns what is wrong, by when ctx ends.
 	Ready func(ctx context.Context) error
+	// View is what there is to say of it, but for its State; nil: nothing.
+	View func() status.View
 	// Notes are what people should know of it, though it is ready; nil: nothing.
 	Notes func() []string
 	// Advisory: what is wrong is shown, and the daemon is ready nevertheless.
@@ -25,7 +29,7 @@ type Check struct {
 
 // Check is what /readyz looks at for a single volume.
 func (v *Volume) Check() Check {
-	return Check{Name: v.cfg.Namespace + "/" + v.cfg.Name, Ready: v.Ready, Notes: v.Notes}
+	return Check{Name: v.cfg.Namespace + "/" + v.cfg.Name, Ready: v.Ready, View: v.describe, Notes: v.Notes}
 }
 
 // NewMux answers what an orchestrator asks a daemon: /healthz, whether it lives,
@@ -43,9 +47,8 @@ func NewMux(checks func() []Check) *http.ServeMux {
 	return mux
 }
 
-// examine makes all checks at once, and lists them as Kubernetes's own
-// components do.
-func examine(ctx context.Context, checks []Check) (body string, ready bool) {
+// makeChecks makes all checks at once.
+func makeChecks(ctx context.Context, checks []Check) []error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	errs := make([]error, len(checks))
@@ -54,6 +57,13 @@ func examine(ctx context.Context, checks []Check) (body string, ready bool) {
 		wg.Go(func() { errs[i] = c.Ready(ctx) })
 	}
 	wg.Wait()
+	return errs
+}
+
+// examine makes all checks at once, and lists them as Kubernetes's own
+// components do.
+func examine(ctx context.Context, checks []Check) (body string, ready bool) {
+	errs := makeChecks(ctx, checks)
 	var b strings.Builder
 	ready = true
 	for i, c := range checks {

@@ -36,6 +36,9 @@ type Volume struct {
 	mu         sync.Mutex
 	mountpoint string           // GUARDED_BY(mu)
 	locks      *lockmgr.Manager // GUARDED_BY(mu); while the view is mounted
+	view       *fs.FS           // GUARDED_BY(mu); as locks
+	service    lockmgr.Service  // GUARDED_BY(mu); that keeps the locks
+	renewals   renewals         // GUARDED_BY(mu)
 }
 
 // New returns a Volume that Run serves.
@@ -72,20 +75,21 @@ func (v *Volume) State() (state renew.State, ok bool) {
 }
 
 // setMounted makes the mount's state known to others.
-func (v *Volume) setMounted(mountpoint string, locks *lockmgr.Manager) {
+func (v *Volume) setMounted(mountpoint string, locks *lockmgr.Manager, view *fs.FS) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.mountpoint, v.locks = mountpoint, locks
+	v.mountpoint, v.locks, v.view = mountpoint, locks, view
 }
 
 // observer is told what happens to locks.
 func (v *Volume) observer() func(lockmgr.Event) {
-	if v.cfg.Pods == nil {
-		return v.metrics.Observe
+	tellPods := func(lockmgr.Event) {}
+	if v.cfg.Pods != nil {
+		tellPods = v.cfg.Pods.Observer(v.cfg.Namespace, v.cfg.Name)
 	}
-	tellPods := v.cfg.Pods.Observer(v.cfg.Namespace, v.cfg.Name)
 	return func(e lockmgr.Event) {
 		v.metrics.Observe(e)
+		v.noteRenewal(e)
 		tellPods(e)
 	}
 }
@@ -115,8 +119,9 @@ func (v *Volume) Run(ctx context.Context) error {
 		return err
 	}
 	defer disconnect()
+	record := &serviceSeen{RecordStore: backend}
 	id, err := volume.Check(start, volume.Config{
-		Source: c.Source, Namespace: c.Namespace, Name: c.Name, Record: backend,
+		Source: c.Source, Namespace: c.Namespace, Name: c.Name, Record: record,
 		Policy: c.Policy.Digest(), SetPolicy: c.SetPolicy, Alone: c.Embedded && !c.network,
 	})
 	if errors.As(err, new(*volume.NamesError)) {
@@ -147,6 +152,9 @@ func (v *Volume) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	v.mu.Lock()
+	v.service, v.renewals.answered = record.service, time.Now() // it has opened a session
+	v.mu.Unlock()
 	if c.Guard {
 		guard(v.log, c.Mountpoint)
 	}
@@ -163,7 +171,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	}
 	v.log.Info("mounted", slog.String("source", c.Source), slog.String("mountpoint", c.Mountpoint),
 		slog.String("policy", c.Policy.Digest()), slog.String("version", c.Version))
-	v.setMounted(c.Mountpoint, locks)
+	v.setMounted(c.Mountpoint, locks, view)
 	v.metrics.Mounted(locks.Stats, view.Stats, v.health.state)
 	defer v.metrics.Mounted(nil, nil, nil)
 	defer v.reportUnmatched()
@@ -180,7 +188,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	case <-unmounted:
 		v.log.Info("unmounted by somebody else")
 	}
-	v.setMounted(c.Mountpoint, nil)
+	v.setMounted(c.Mountpoint, nil, nil)
 	// Programs that still write get what they wrote to the volume first; only
 	// then are the locks let go.
 	if err = c.closeView(view); errors.Is(err, context.DeadlineExceeded) {
