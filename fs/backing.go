@@ -27,6 +27,8 @@ type kind struct {
 	// renamesRemoved: its client keeps a file that is removed while somebody has a
 	// descriptor of it, under another name. See letgo.go.
 	renamesRemoved bool
+	// revalidates: the open of a file gets its attributes from the server.
+	revalidates bool
 	// believesBytes: its client may go on with a file's bytes and attributes when it
 	// opens the file.
 	believesBytes bool
@@ -45,12 +47,12 @@ func openBacking(source string) (backing, error) {
 	}
 	b := backing{root: fd, inode: inode{dev: st.Dev}, device: new(atomic.Uint64)}
 	b.device.Store(st.Dev)
-	b.kind = kind{overlaid: fs.Type == unix.OVERLAYFS_SUPER_MAGIC, renamesRemoved: fs.Type == unix.NFS_SUPER_MAGIC, believesBytes: fs.Type == unix.FUSE_SUPER_MAGIC}
+	b.kind = kind{overlaid: fs.Type == unix.OVERLAYFS_SUPER_MAGIC, renamesRemoved: fs.Type == unix.NFS_SUPER_MAGIC, revalidates: fs.Type == unix.NFS_SUPER_MAGIC, believesBytes: fs.Type == unix.FUSE_SUPER_MAGIC}
 	switch fs.Type {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC:
 		b.local = true
 	}
-	root, err := b.stat(fd)
+	root, err := b.stat(fd, asUsual)
 	if err != nil {
 		unix.Close(fd)
 		return backing{}, fmt.Errorf("stat %s: %w", source, err)
@@ -98,22 +100,26 @@ func reopen(fd int, flags int) (int, error) {
 }
 
 // opened returns the attributes of a file that was just opened, as the volume has them
-// now, and has its client read the file's bytes anew. NFS and the kernel's CephFS do so
-// by the open itself; a FUSE client may keep what its kernel had, or let it be.
-func (b backing) opened(fd int) (st unix.Stat_t, err error) {
-	if b.believesBytes {
-		if err = ask(fd, ""); err != nil {
-			return st, err
-		}
+// now, and has its client read the file's bytes anew. NFS does both by the open itself;
+// a FUSE client may keep what its kernel had, or let it be.
+func (b backing) opened(fd int) (st stat, err error) {
+	how := anew
+	if b.local || b.revalidates {
+		how = asUsual
+	}
+	if st, err = b.stat(fd, how); err == nil && b.believesBytes {
 		_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // what is dirty stays
 	}
-	return st, byDescriptor(unix.Fstat(fd, &st))
+	return st, err
 }
 
 // pathOf opens the inode of fd, i, as an O_PATH descriptor. It most likely still
-// is name in a directory, which is quicker than by its number.
+// is name in a directory, which is quicker than by its number where nobody is asked.
 func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {
-	path, st, err := b.lookOnce(dirFD, name)
+	if !b.isLocal(i.dev) {
+		return reopen(fd, unix.O_PATH)
+	}
+	path, st, err := b.lookOnce(dirFD, name, unasked)
 	if err == nil && inodeOf(&st) == i {
 		return path, nil
 	}
@@ -133,11 +139,11 @@ func (b backing) look(d dirName) (fd int, st stat, err error) {
 			return -1, st, err
 		}
 	}
-	fd, st, err = b.lookAt(d.dir.fd, d.name)
+	fd, st, err = b.lookAt(d.dir.fd, d.name, asUsual)
 	// Also if the directory was asked for just now: a client that gives a file which is
 	// open another name before it replaces it takes the name away for a moment.
-	if err == unix.ENOENT && !local && ask(d.dir.fd, "") == nil {
-		fd, st, err = b.lookAt(d.dir.fd, d.name)
+	if err == unix.ENOENT && !local && ask(d.dir.fd) == nil {
+		fd, st, err = b.lookAt(d.dir.fd, d.name, asUsual)
 	}
 	return fd, st, err
 }
@@ -150,7 +156,7 @@ func (n *node) askIfOld() error {
 	if now-last < int64(cacheTimeout) {
 		return nil
 	}
-	if err := ask(n.fd, ""); err != nil {
+	if err := ask(n.fd); err != nil {
 		return err
 	}
 	n.asked.CompareAndSwap(last, now)
@@ -161,21 +167,21 @@ func (n *node) askIfOld() error {
 const lookTries = 10
 
 // lookAt opens name in a directory, and says what it is.
-func (b backing) lookAt(dirFD int, name string) (fd int, st stat, err error) {
-	fd, st, err = b.lookOnce(dirFD, name)
+func (b backing) lookAt(dirFD int, name string, how asking) (fd int, st stat, err error) {
+	fd, st, err = b.lookOnce(dirFD, name, how)
 	// It was removed, or replaced, by another node.
-	for tries := 1; err == unix.ESTALE && tries < lookTries && ask(dirFD, "") == nil; tries++ {
-		fd, st, err = b.lookOnce(dirFD, name)
+	for tries := 1; err == unix.ESTALE && tries < lookTries && ask(dirFD) == nil; tries++ {
+		fd, st, err = b.lookOnce(dirFD, name, how)
 	}
 	return fd, st, err
 }
 
-func (b backing) lookOnce(dirFD int, name string) (fd int, st stat, err error) {
+func (b backing) lookOnce(dirFD int, name string, how asking) (fd int, st stat, err error) {
 	fd, err = ignoringEINTR(func() (int, error) { return unix.Openat(dirFD, name, pathFlags, 0) })
 	if err != nil {
 		return -1, st, err
 	}
-	if st, err = b.stat(fd); err != nil {
+	if st, err = b.stat(fd, how); err != nil {
 		unix.Close(fd)
 		return -1, st, err
 	}
@@ -183,14 +189,11 @@ func (b backing) lookOnce(dirFD int, name string) (fd int, st stat, err error) {
 }
 
 // resolve opens the inode that path names now, below the root and through no
-// symlink. The empty path is the root.
-func (b backing) resolve(path string) (fd int, st stat, err error) {
-	if path == "" {
-		path = "."
-	}
+// symlink, and asks for its attributes as said. The empty path is the root.
+func (b backing) resolve(path string, how asking) (fd int, st stat, err error) {
 	err = unix.EXDEV
 	if b.local {
-		fd, err = beneath(b.root, path, unix.RESOLVE_NO_XDEV)
+		fd, err = beneath(b.root, cmp.Or(path, "."), unix.RESOLVE_NO_XDEV)
 	}
 	if err == unix.EXDEV || err == unix.ENAMETOOLONG { // a mount, or longer than one call takes
 		fd, err = b.resolveAsking(path)
@@ -198,7 +201,7 @@ func (b backing) resolve(path string) (fd int, st stat, err error) {
 	if err != nil {
 		return -1, st, err
 	}
-	if st, err = b.stat(fd); err != nil {
+	if st, err = b.stat(fd, how); err != nil {
 		unix.Close(fd)
 		return -1, st, err
 	}
@@ -209,10 +212,13 @@ func (b backing) resolve(path string) (fd int, st stat, err error) {
 // names for as long as the attributes of the directory they are in, a minute
 // perhaps, so that it has to be made to ask at each.
 func (b backing) resolveAsking(path string) (fd int, err error) {
+	if path == "" {
+		return beneath(b.root, ".", 0)
+	}
 	fd = b.root
 	for name := range strings.SplitSeq(path, "/") {
 		dir := fd
-		if err = ask(dir, ""); err == nil {
+		if err = ask(dir); err == nil {
 			fd, err = beneath(dir, name, 0)
 		}
 		if dir != b.root {
@@ -221,10 +227,6 @@ func (b backing) resolveAsking(path string) (fd int, err error) {
 		if err != nil {
 			return -1, err
 		}
-	}
-	if err = ask(fd, ""); err != nil {
-		unix.Close(fd)
-		return -1, err
 	}
 	return fd, nil
 }
@@ -235,13 +237,7 @@ func (b backing) statNow(d dirName) (st stat, err error) {
 		return st, unix.ESTALE
 	}
 	defer d.dir.leave()
-	if !b.isLocal(d.dir.inode.dev) {
-		// ENOENT can be of the file that had the name, which another one has by now.
-		if err := ask(d.dir.fd, d.name); err != nil && err != unix.ENOENT {
-			return st, err
-		}
-	}
-	return b.statAt(d.dir.fd, d.name)
+	return b.statAt(d.dir.fd, d.name, anew)
 }
 
 // bears reports whether d is a name of the file i now; with an error it is not known.
@@ -251,11 +247,11 @@ func (b backing) bears(i inode, d dirName) (bool, error) {
 	}
 	defer d.dir.leave()
 	if !b.isLocal(d.dir.inode.dev) { // it may believe the name otherwise
-		if err := ask(d.dir.fd, ""); err != nil {
+		if err := ask(d.dir.fd); err != nil {
 			return false, err
 		}
 	}
-	st, err := b.statAt(d.dir.fd, d.name)
+	st, err := b.statAt(d.dir.fd, d.name, unasked)
 	switch {
 	case err == unix.ENOENT:
 		return false, nil
@@ -267,16 +263,49 @@ func (b backing) bears(i inode, d dirName) (bool, error) {
 	return inodeOf(&st) == i, nil
 }
 
-// ask makes a network volume's client ask for the attributes of name in a
-// directory, of the directory itself if name is empty, whatever it believes.
-func ask(dirFD int, name string) error {
-	var st unix.Statx_t
-	err := unix.Statx(dirFD, name, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
+// asking says whom a stat asks: the attributes are for the last of these, and what a
+// file is for all.
+type asking int
+
+const (
+	unasked asking = unix.AT_STATX_DONT_SYNC    // nobody: they are as old as may be
+	asUsual asking = unix.AT_STATX_SYNC_AS_STAT // the volume, if its client believes its own no longer
+	anew    asking = unix.AT_STATX_FORCE_SYNC   // the volume, whatever its client believes
+)
+
+// ask makes a network volume's client ask for the attributes of a descriptor. Of a
+// directory it believes the names no longer, if they may have changed.
+func ask(fd int) error {
+	_, err := attributes(fd, "", anew)
+	return err
+}
+
+// attributes returns those of name in a directory, of the descriptor itself if name is
+// empty.
+func attributes(dirFD int, name string, how asking) (st unix.Stat_t, err error) {
+	var stx unix.Statx_t
+	err = unix.Statx(dirFD, name, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|int(how), unix.STATX_BASIC_STATS, &stx)
 	if name == "" {
 		err = byDescriptor(err)
 	}
-	return err
+	set(&st.Dev, unix.Mkdev(stx.Dev_major, stx.Dev_minor))
+	set(&st.Ino, stx.Ino)
+	set(&st.Nlink, uint64(stx.Nlink))
+	set(&st.Mode, uint64(stx.Mode))
+	set(&st.Uid, uint64(stx.Uid))
+	set(&st.Gid, uint64(stx.Gid))
+	set(&st.Rdev, unix.Mkdev(stx.Rdev_major, stx.Rdev_minor))
+	set(&st.Size, stx.Size)
+	set(&st.Blksize, uint64(stx.Blksize))
+	set(&st.Blocks, stx.Blocks)
+	st.Atim = unix.Timespec{Sec: stx.Atime.Sec, Nsec: int64(stx.Atime.Nsec)}
+	st.Mtim = unix.Timespec{Sec: stx.Mtime.Sec, Nsec: int64(stx.Mtime.Nsec)}
+	st.Ctim = unix.Timespec{Sec: stx.Ctime.Sec, Nsec: int64(stx.Ctime.Nsec)}
+	return st, err
 }
+
+// set converts a field of statx to that of stat, whose type depends on the machine.
+func set[T uint64 | int64 | uint32 | int32](field *T, value uint64) { *field = T(value) }
 
 func beneath(dirFD int, path string, resolve uint64) (int, error) {
 	how := unix.OpenHow{

@@ -73,14 +73,11 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	if err != nil {
 		return errno(err)
 	}
-	if isThere(dir, name) {
-		return exists
-	}
-	if len(key.Path) > maxPath {
-		return fuse.Status(unix.ENAMETOOLONG)
-	}
-	if f.readOnly(key.Path) {
-		return fuse.EROFS
+	if s := c.mayMake(key.Path); !s.Ok() {
+		if isThere(dir, name) {
+			return exists
+		}
+		return s
 	}
 	hold, s := c.lock(cancel, key)
 	if !s.Ok() {
@@ -110,7 +107,7 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 		return errno(err)
 	}
 	path := -1
-	st, err := f.backing.stat(fd)
+	st, err := f.backing.stat(fd, unasked) // the volume has said so just now
 	if err == nil {
 		path, err = f.backing.pathOf(fd, inodeOf(&st), dir.fd, name)
 	}
@@ -127,6 +124,17 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	kept = true
 	h := newHandle(n, fd, in.Flags, hold)
 	return f.reply(h, h.cacheFlags(in.Flags, &st.Stat_t), &out.OpenOut)
+}
+
+// mayMake refuses what is made at no path.
+func (c *creation) mayMake(path string) fuse.Status {
+	if len(path) > maxPath {
+		return fuse.Status(unix.ENAMETOOLONG)
+	}
+	if c.fs.readOnly(path) {
+		return fuse.EROFS
+	}
+	return fuse.OK
 }
 
 // lock tries to lock a name that is free. Its holder may have made a file of that name by

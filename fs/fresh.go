@@ -24,8 +24,8 @@ type told struct {
 type belief uint8
 
 const (
-	outdated belief = iota // it was told others
-	doubtful               // it was told so, but may not have listened
+	outdated belief = iota // it was told another size
+	doubtful               // it was told the size, but may not have listened, or other times
 	current
 )
 
@@ -65,7 +65,8 @@ func (n *node) wrote(end int64) {
 
 // settled notes a file's times after our own writes, of which the kernel was
 // not told and need not be: it dropped its own. A size that differs from the
-// one it has is not ours, and stays to be found by the next open.
+// one it has is not ours, and stays to be found by the next open. A volume's server is
+// not asked for them: the next open has the kernel drop its times again.
 func (n *node) settled(st *unix.Stat_t) {
 	n.mu.Lock()
 	if n.told.known && n.told.size == st.Size {
@@ -80,9 +81,9 @@ func (n *node) belief(st *unix.Stat_t, doubt time.Duration) belief {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
-	case !n.told.agrees(st):
+	case !n.told.known || n.told.size != st.Size:
 		return outdated
-	case !n.told.changed.IsZero() && time.Since(n.told.changed) < doubt:
+	case n.told.mtime != st.Mtim || !n.told.changed.IsZero() && time.Since(n.told.changed) < doubt:
 		return doubtful
 	}
 	return current

@@ -26,23 +26,29 @@ type stat struct {
 
 func inodeOf(st *stat) inode { return inode{st.Dev, st.Ino, st.generation} }
 
-// stat asks what the file of a descriptor is.
-func (b backing) stat(fd int) (st stat, err error) {
-	if err = byDescriptor(unix.Fstat(fd, &st.Stat_t)); err == nil {
+// stat returns what the file of a descriptor is.
+func (b backing) stat(fd int, how asking) (st stat, err error) {
+	if b.local || how == asUsual { // which takes less time
+		err = byDescriptor(unix.Fstat(fd, &st.Stat_t))
+	}
+	if err == nil && how != asUsual && !b.isLocal(st.Dev) {
+		st.Stat_t, err = attributes(fd, "", how)
+	}
+	if err == nil {
 		b.tellApart(fd, &st)
 	}
 	return st, err
 }
 
-// statAt asks what name in a directory is.
-func (b backing) statAt(dirFD int, name string) (st stat, err error) {
+// statAt returns what name in a directory is.
+func (b backing) statAt(dirFD int, name string, how asking) (st stat, err error) {
 	if b.local {
 		if err = unix.Fstatat(dirFD, name, &st.Stat_t, unix.AT_SYMLINK_NOFOLLOW); err != nil || b.isLocal(st.Dev) {
 			st.certain = true
 			return st, err
 		}
 	}
-	fd, st, err := b.lookAt(dirFD, name)
+	fd, st, err := b.lookAt(dirFD, name, how)
 	if err == nil {
 		unix.Close(fd)
 	}

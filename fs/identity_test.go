@@ -11,7 +11,7 @@ import (
 func TestFilesOfOneNumber(t *testing.T) {
 	f := nodesOf(t, linked(t))
 	root := f.nodes.get(rootID)
-	fd, st, err := f.backing.lookAt(root.fd, "g")
+	fd, st, err := f.backing.lookAt(root.fd, "g", asUsual)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestGenerations(t *testing.T) {
 	b.local, b.overlaid = false, false
 	generation := func(name string) uint64 {
 		t.Helper()
-		fd, st, err := b.lookAt(b.root, name)
+		fd, st, err := b.lookAt(b.root, name, asUsual)
 		if err != nil {
 			t.Fatal(err)
 		}

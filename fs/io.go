@@ -283,9 +283,11 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	// This tells of what fsync has to tell, and does not settle it: the exit of a
 	// child that has a copy of the descriptor tells nobody.
 	err = errors.Join(h.unflushed.owed(), err)
-	var st unix.Stat_t
-	if unix.Fstat(h.fd, &st) == nil {
-		h.node.settled(&st)
+	if f.backing.isLocal(h.node.inode.dev) {
+		var st unix.Stat_t
+		if unix.Fstat(h.fd, &st) == nil {
+			h.node.settled(&st)
+		}
 	}
 	if h.hold.Lost() {
 		return fuse.EIO

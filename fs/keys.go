@@ -22,7 +22,7 @@ func Keys(source, path string) ([]lockmgr.Key, error) {
 		return nil, err
 	}
 	defer unix.Close(b.root)
-	fd, st, err := b.resolve(path)
+	fd, st, err := b.resolve(path, anew)
 	if err == unix.ENOENT || err == unix.ENOTDIR {
 		return keys, nil
 	}

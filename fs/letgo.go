@@ -109,7 +109,7 @@ func (f *FS) findAgain(n *node) error {
 		if !d.dir.enter() {
 			continue
 		}
-		fd, st, err := f.backing.lookAt(d.dir.fd, d.name)
+		fd, st, err := f.backing.lookAt(d.dir.fd, d.name, asUsual)
 		d.dir.leave()
 		if err == nil && inodeOf(&st) == n.inode {
 			n.fd = fd

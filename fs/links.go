@@ -45,7 +45,7 @@ func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 			if path[i] != '/' {
 				continue
 			}
-			fd, dir, err := b.resolve(path[:i])
+			fd, dir, err := b.resolve(path[:i], unasked)
 			if err != nil {
 				return lockmgr.Key{}, unix.ESTALE
 			}
@@ -61,8 +61,13 @@ func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 // severalNames reports whether the file is known by several names, or has more
 // than one.
 func (f *FS) severalNames(n *node) bool {
-	var st unix.Stat_t
-	return f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }) == nil && (hasMoreNames(&st) || len(f.nodes.names(n)) > 1)
+	more := len(f.nodes.names(n)) > 1
+	err := f.with(n, func(fd int) error {
+		st, err := f.backing.stat(fd, unasked) // an open finds out in the end
+		more = more || hasMoreNames(&st.Stat_t)
+		return err
+	})
+	return err == nil && more
 }
 
 // covers reports whether a hold has all of keys.

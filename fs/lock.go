@@ -11,9 +11,10 @@ import (
 
 // prove resolves path again now that it is locked. It returns the inode if it
 // is still the one the kernel named, else ESTALE: while we waited the holder
-// may have replaced the file, and another mount renamed a parent.
-func (f *FS) prove(n *node, path string) (fd int, st stat, err error) {
-	fd, st, err = f.backing.resolve(path)
+// may have replaced the file, and another mount renamed a parent. Whoever opens the
+// file gets its attributes by that, and need not ask for them here.
+func (f *FS) prove(n *node, path string, how asking) (fd int, st stat, err error) {
+	fd, st, err = f.backing.resolve(path, how)
 	switch err {
 	case nil:
 	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.ESTALE, unix.ENAMETOOLONG:
@@ -34,7 +35,7 @@ func (f *FS) proveDir(dir *node, path string) error {
 	if dir.id == rootID && f.backing.local {
 		return nil
 	}
-	fd, _, err := f.prove(dir, path)
+	fd, _, err := f.prove(dir, path, anew) // so that the names in it are asked for
 	if err != nil {
 		return err
 	}
@@ -115,19 +116,26 @@ func (l *nodeLock) close() {
 	}
 }
 
-// lockFile takes the locks of a file that path names, by take, and proves that
-// it does. l.hold is nil if they were not granted; with another error l.fd is void.
-func (f *FS) lockFile(n *node, path string, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
-	var st stat
-	switch err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st.Stat_t) }); err {
-	case nil:
-	case unix.ESTALE:
+// lastKnown returns what this machine knows of a file, by which the locks to take are
+// guessed.
+func (f *FS) lastKnown(n *node) (st stat, err error) {
+	err = f.with(n, func(fd int) (err error) {
+		st, err = f.backing.stat(fd, unasked)
+		return err
+	})
+	if err == unix.ESTALE {
 		// It has no name that is known, or the volume does not have it any more: who is
 		// sent to look for what has its name has that locked.
 		f.nodes.doubt(n)
-	default:
-		return nodeLock{}, errno(err), nil
+		err = nil
 	}
+	return st, err
+}
+
+// lockFile takes the locks of a file that path names, by take, and proves that
+// it does, with attributes as asked for. st is what is known of it. l.hold is nil if the
+// locks were not granted; with another error l.fd is void.
+func (f *FS) lockFile(n *node, path string, st stat, how asking, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
 	for {
 		keys, err := f.fileKeys(path, &st.Stat_t)
 		if err != nil {
@@ -139,7 +147,7 @@ func (f *FS) lockFile(n *node, path string, take func(...lockmgr.Key) (*lockmgr.
 		}
 		l := nodeLock{node: n, hold: hold, fd: -1}
 		n.addHold(hold)
-		if l.fd, st, err = f.prove(n, path); err != nil {
+		if l.fd, st, err = f.prove(n, path, how); err != nil {
 			return l, fuse.OK, err
 		}
 		// While we waited the file may have got more names.
@@ -173,7 +181,11 @@ func (f *FS) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*
 	if f.readOnly(path) {
 		return nil, fuse.EROFS
 	}
-	l, s, err := f.lockFile(n, path, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+	st, err := f.lastKnown(n)
+	if err != nil {
+		return nil, errno(err)
+	}
+	l, s, err := f.lockFile(n, path, st, anew, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 		return f.try(cancel, in, f.scopeAt(path), keys...)
 	})
 	if l.hold == nil {

@@ -201,12 +201,12 @@ func (f *FS) rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName)
 		return errno(err), false
 	}
 	// Both are looked at under the lock: their handles follow the names.
-	src, srcSt, err := f.backing.lookAt(from.dir.fd, from.name)
+	src, srcSt, err := f.backing.lookAt(from.dir.fd, from.name, unasked)
 	if err != nil {
 		return errno(err), false
 	}
 	defer unix.Close(src)
-	dst, dstSt, err := f.backing.lookAt(to.dir.fd, to.name)
+	dst, dstSt, err := f.backing.lookAt(to.dir.fd, to.name, unasked)
 	if err != nil && err != unix.ENOENT {
 		return errno(err), false
 	}

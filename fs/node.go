@@ -148,7 +148,7 @@ type nodes struct {
 	byInode map[inode]*node // but for those that are retired, or former
 	nextID  uint64
 
-	resolve func(path string) (fd int, st stat, err error) // constant: backing's
+	resolve func(path string, how asking) (fd int, st stat, err error) // constant: backing's
 
 	count  atomic.Int64 // len(byID)
 	pool   *Pool        // which has joined it

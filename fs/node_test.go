@@ -25,7 +25,7 @@ func nodesOf(t *testing.T, source string) *FS {
 // learn looks a name up as the kernel does.
 func (f *FS) learn(t *testing.T, dir *node, name string) *node {
 	t.Helper()
-	fd, st, err := f.backing.lookAt(dir.fd, name)
+	fd, st, err := f.backing.lookAt(dir.fd, name, asUsual)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestForgottenInUse(t *testing.T) {
 		t.Fatal("a directory that the kernel knows cannot be used")
 	}
 	f.nodes.forget(d.id, 1)
-	if st, err := f.backing.stat(d.fd); err != nil || inodeOf(&st) != d.inode {
+	if st, err := f.backing.stat(d.fd, asUsual); err != nil || inodeOf(&st) != d.inode {
 		t.Errorf("the descriptor is of inode %d, %v, want %d", st.Ino, err, d.inode.ino)
 	}
 	d.leave()

@@ -49,11 +49,11 @@ func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status
 		unix.Close(fd)
 		return errno(err)
 	}
-	if n.belief(&st, doubtFor) != current {
+	if n.belief(&st.Stat_t, doubtFor) != current {
 		f.server.InodeNotify(n.id, -1, 0)
 	}
 	h := newHandle(n, fd, flags, nil)
-	return f.reply(h, h.cacheFlags(flags, &st)|fuse.FOPEN_NOFLUSH, out)
+	return f.reply(h, h.cacheFlags(flags, &st.Stat_t)|fuse.FOPEN_NOFLUSH, out)
 }
 
 // reply hands a new handle to the kernel.
@@ -91,6 +91,7 @@ type opening struct {
 	scope  Scope // at the path that is tried
 	caller caller
 	at     dirName // the name by which it is meant, when it began to wait
+	file   *stat   // as an earlier try has found it
 }
 
 func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
@@ -119,8 +120,8 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 		if o.visit.stage == nameless && !f.isNamed(n, f.nodes.nameOf(n)) && f.relocate(n) == nil {
 			continue // who has the name it had is not waited for
 		}
-		s, moved := o.openAt(cancel, path, out)
-		if !moved {
+		s, again := o.openAt(cancel, path, out)
+		if !again {
 			return s
 		}
 	}
@@ -175,9 +176,9 @@ func (f *FS) lostName(n *node) bool {
 	return lost
 }
 
-// openAt opens the file as path. moved means that the file is not there, and
-// that it is known by another path now.
-func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut) (s fuse.Status, moved bool) {
+// openAt opens the file as path. again means that the file is not there, and
+// that it is known by another path now, or that it has names which were not known.
+func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut) (s fuse.Status, again bool) {
 	f, n := o.fs, o.node
 	if o.mode == lockmgr.Exclusive && f.readOnly(path) {
 		return fuse.EROFS, false
@@ -185,7 +186,14 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 	if s := o.identify(path, n.inode); !s.Ok() {
 		return s, false
 	}
-	l, s, err := f.lockFile(n, path, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+	if o.file == nil {
+		st, err := f.lastKnown(n)
+		if err != nil {
+			return errno(err), false
+		}
+		o.file = &st
+	}
+	l, s, err := f.lockFile(n, path, *o.file, unasked, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 		return o.lock(cancel, f.waitAt(path), keys)
 	})
 	if l.hold == nil {
@@ -205,8 +213,33 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 	if err != nil {
 		return errno(err), false
 	}
-	s, kept = o.open(l.fd, l.hold, out)
+	file, st, err := o.reopen(l.fd)
+	if err != nil {
+		s, kept = o.unopened(err, l.hold)
+		return s, false
+	}
+	o.file = &st
+	// While we waited the file may have got more names. The lock of this one follows it,
+	// if the owner renames it meanwhile.
+	if keys, err := f.fileKeys(path, &st.Stat_t); err != nil || len(keys) > 1 && !covers(l.hold, keys[1:]) {
+		unix.Close(file) // nothing was done to it
+		return errno(err), err == nil
+	}
+	s, kept = o.open(file, &st, l.hold, out)
 	return s, false
+}
+
+// unopened answers an open that the volume has refused under the lock.
+func (o *opening) unopened(err error, hold *lockmgr.Hold) (s fuse.Status, kept bool) {
+	if err != unix.ESTALE {
+		return errno(err), false
+	}
+	// The volume's server has lost the file that its client still names.
+	if o.visit.maySend() {
+		o.park(hold)
+		return stale, true
+	}
+	return fuse.EIO, false
 }
 
 // identify finds out who opens a file of path, and may have to wait for files.
@@ -268,32 +301,17 @@ func (o *opening) park(hold *lockmgr.Hold) {
 	o.visit.hold, o.visit.mode = hold, o.mode
 }
 
-// open opens the backing under the lock. fd is the inode that the locked path
-// names. kept means that the hold has found its place, in a handle or parked.
-func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.Status, kept bool) {
+// open makes a handle of file, which the locked path names, as it was when it was
+// opened under the lock. It takes file over. kept means that the hold has found its
+// place, in a handle or parked.
+func (o *opening) open(file int, st *stat, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.Status, kept bool) {
 	f, n, flags := o.fs, o.node, o.in.Flags
-	file, err := o.reopen(fd)
-	if err == unix.ESTALE {
-		// The volume's server has lost the file that its client still names.
-		if o.visit.maySend() {
-			o.park(hold)
-			return stale, true
-		}
-		err = unix.EIO
-	}
-	if err != nil {
-		return errno(err), false
-	}
 	defer func() {
 		if file >= 0 {
 			unix.Close(file)
 		}
 	}()
-	st, err := f.backing.opened(file)
-	if err != nil {
-		return errno(err), false
-	}
-	if st.Dev != n.inode.dev || st.Ino != n.inode.ino {
+	if inodeOf(st) != n.inode {
 		return fuse.EBUSY, false
 	}
 	if flags&unix.O_TRUNC != 0 {
@@ -302,13 +320,13 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 			return s, false
 		}
 		// The kernel sets the size to 0 by itself and drops the times.
-		if err := unix.Fstat(file, &st); err == nil {
-			n.tell(&st)
+		if err := unix.Fstat(file, &st.Stat_t); err == nil {
+			n.tell(&st.Stat_t)
 		}
 	} else {
 		// While we waited the last holder may have written. A mapping goes by
 		// the size that the kernel looked up before.
-		believes := n.belief(&st, writeDoubtFor)
+		believes := n.belief(&st.Stat_t, writeDoubtFor)
 		if believes == outdated && o.visit.stage == fresh {
 			o.park(hold)
 			return stale, true
@@ -330,11 +348,22 @@ func (o *opening) open(fd int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.St
 	h := newHandle(n, file, flags, hold)
 	h.mode = o.mode
 	file = -1
-	return f.reply(h, h.cacheFlags(flags, &st), out), true
+	return f.reply(h, h.cacheFlags(flags, &st.Stat_t), out), true
 }
 
-// reopen opens the backing as the caller.
-func (o *opening) reopen(fd int) (int, error) {
+// reopen opens the backing as the caller, and says what it is now.
+func (o *opening) reopen(fd int) (file int, st stat, err error) {
+	if file, err = o.reopenAs(fd); err != nil {
+		return -1, st, err
+	}
+	if st, err = o.fs.backing.opened(file); err != nil {
+		unix.Close(file)
+		return -1, st, err
+	}
+	return file, st, nil
+}
+
+func (o *opening) reopenAs(fd int) (int, error) {
 	flags := o.in.Flags
 	mode := int(flags) &^ dropped
 	if o.mode == lockmgr.Shared {

@@ -42,7 +42,7 @@ func (f *FS) doubt(s fuse.Status) {
 // volume's root: a bare one is not, nor another volume. again means that it is another client
 // from now on. It fails with ErrOutOfReach, and hangs where the volume does.
 func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
-	alive := ask(f.backing.root, "")
+	alive := ask(f.backing.root)
 	now, err := openBacking(f.source)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", ErrOutOfReach, err)
@@ -146,7 +146,7 @@ func (t *nodes) returned(n *node) *node {
 	if err != nil {
 		return nil
 	}
-	fd, st, err := t.resolve(path)
+	fd, st, err := t.resolve(path, anew)
 	if err != nil {
 		return nil
 	}

@@ -55,7 +55,7 @@ func (f *FS) isGone(n *node) bool {
 		return true
 	}
 	defer n.leave()
-	return f.with(n, func(fd int) error { return ask(fd, "") }) == unix.ESTALE
+	return f.with(n, func(fd int) error { return ask(fd) }) == unix.ESTALE
 }
 
 // sight is the node of a file, nil if there is none, and the names that the kernel

@@ -21,7 +21,7 @@ func TestSweep(t *testing.T) {
 	defer nodes.close()
 	at := func(name string) string { return source + "/" + name }
 	learn := func(name string) *node {
-		fd, st, err := b.lookOnce(b.root, name)
+		fd, st, err := b.lookOnce(b.root, name, asUsual)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 		return errno(err)
 	}
 	path, hold := -1, (*lockmgr.Hold)(nil)
-	st, err := f.backing.stat(fd)
+	st, err := f.backing.stat(fd, asUsual)
 	if err == nil {
 		path, err = reopen(fd, unix.O_PATH)
 	}
