@@ -226,12 +226,14 @@ func (f *FS) rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName)
 		return f.guardedAs(&in.InHeader, l.hold, rename), false // of one file: changes nothing
 	}
 	exchange := in.Flags&unix.RENAME_EXCHANGE != 0
-	moved := fate{file: f.nodes.find(inodeOf(&srcSt)), loses: l.name(0), gets: l.name(1)}
+	// Of one number, but not of one handle: it may have changed nothing all the same.
+	unsure := replaces && srcSt.Dev == dstSt.Dev && srcSt.Ino == dstSt.Ino
+	moved := fate{file: f.nodes.find(inodeOf(&srcSt)), loses: l.name(0), gets: l.name(1), unsure: unsure}
 	if !replaces {
 		defer freezeNames(moved.file)()
 		return f.changeNames(&in.InHeader, l, rename, moved), false
 	}
-	replaced := fate{file: f.nodes.find(inodeOf(&dstSt)), loses: l.name(1)}
+	replaced := fate{file: f.nodes.find(inodeOf(&dstSt)), loses: l.name(1), unsure: unsure}
 	if exchange {
 		replaced.gets = l.name(0)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// What a call has made of names is read from the volume, not from the call's
+// What a call that fails has made of names is read from the volume, not from the call's
 // answer: a rename is answered with EIO because the deadline has passed, or
 // because a network volume's client gave up, and was made all the same. So the
 // holds of its files get the locks of all names that these may have after the
@@ -26,6 +26,7 @@ type lockedName struct {
 type fate struct {
 	file        *node // nil if the kernel does not know it, so that nobody here has it open
 	gets, loses *lockedName
+	unsure      bool // that it succeeds does not tell
 }
 
 // changeNames runs a call that changes the names of files as the caller, under
@@ -50,7 +51,7 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 	})
 	for i, t := range fates {
 		if t.file != nil {
-			f.follow(t, widened[i], over)
+			f.follow(t, widened[i], s.Ok() && !t.unsure, over)
 		}
 		if s.Ok() {
 			f.nodes.answered(t)
@@ -61,20 +62,23 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 
 // follow makes the node of a file, and its holds, follow the names that it has
 // after a call. widened are the holds that were given the lock of the name that
-// it gets.
-func (f *FS) follow(t fate, widened []*lockmgr.Hold, over bool) {
-	n, got, lost := t.file, false, false
-	if t.gets != nil {
+// it gets. done: it succeeded under the locks of the names, so that nobody need ask what
+// has become of them.
+func (f *FS) follow(t fate, widened []*lockmgr.Hold, done, over bool) {
+	n := t.file
+	got, lost := done && t.gets != nil, done && t.loses != nil
+	if t.gets != nil && !got {
 		is, err := f.backing.bears(n.inode, t.gets.dirName)
 		if got = is; !is && err == nil && over {
 			drop(widened, t.gets.key)
 		}
 	}
-	if t.loses != nil {
+	if t.loses != nil && !lost {
 		is, err := f.backing.bears(n.inode, t.loses.dirName)
-		if lost = !is && err == nil; lost {
-			drop(n.allHolds(), t.loses.key)
-		}
+		lost = !is && err == nil
+	}
+	if lost {
+		drop(n.allHolds(), t.loses.key)
 	}
 	switch {
 	case got && lost:
