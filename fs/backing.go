@@ -141,8 +141,9 @@ func (b backing) look(d dirName) (fd int, st stat, err error) {
 	}
 	fd, st, err = b.lookAt(d.dir.fd, d.name, asUsual)
 	// Also if the directory was asked for just now: a client that gives a file which is
-	// open another name before it replaces it takes the name away for a moment.
-	if err == unix.ENOENT && !local && ask(d.dir.fd) == nil {
+	// open another name before it replaces it takes the name away for a moment. No FUSE
+	// client's kernel believes that a name is not there for what its directory is.
+	if err == unix.ENOENT && !local && (b.believesBytes || ask(d.dir.fd) == nil) {
 		fd, st, err = b.lookAt(d.dir.fd, d.name, asUsual)
 	}
 	return fd, st, err

@@ -89,7 +89,7 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 			hold.Release()
 		}
 	}()
-	if err := f.proveDir(dir, at); err != nil {
+	if err := f.proveDir(dir, at, unasked); err != nil {
 		return errno(err)
 	}
 	if err := hold.Check(); err != nil {
@@ -115,6 +115,7 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 		unix.Close(fd)
 		return errno(err)
 	}
+	f.seen(dirName{dir, name}, &st, nil)
 	n := f.replyEntry(dir, name, path, &st, &out.EntryOut)
 	if !writes(in.Flags) {
 		return f.reply(newHandle(n, fd, in.Flags, nil), fuse.FOPEN_NOFLUSH, &out.OpenOut)

@@ -88,11 +88,12 @@ type FS struct {
 	volume, closing, notices, families *gate
 	bereaved                           chan struct{} // full while as many handles are bereaved as may be at once
 
-	nodes   *nodes
-	handles table[handle]
-	dirs    table[dirHandle]
-	visits  visits
-	counts  counters
+	nodes    *nodes
+	glimpses glimpses
+	handles  table[handle]
+	dirs     table[dirHandle]
+	visits   visits
+	counts   counters
 
 	refusals sparse // the log's lines about locks that were refused
 

@@ -81,8 +81,9 @@ func covers(hold *lockmgr.Hold, keys []lockmgr.Key) bool {
 }
 
 // linkKeys returns the keys of the inodes that have one of names, whose paths
-// are those of keys, and others; and of linked, which will, unless that is nil.
-func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node) ([]lockmgr.Key, error) {
+// are those of keys, and others, as look finds them; and of linked, which will, unless
+// that is nil.
+func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node, look func(dirName) (stat, error)) ([]lockmgr.Key, error) {
 	var links []lockmgr.Key
 	add := func(path string, st *unix.Stat_t) error {
 		k, err := f.backing.inodeKey(path, st)
@@ -92,7 +93,7 @@ func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node) ([]lock
 		return err
 	}
 	for i, d := range names {
-		st, err := f.backing.statNow(d)
+		st, err := look(d)
 		if err != nil || !hasMoreNames(&st.Stat_t) || !f.needsLock(keys[i].Path) {
 			continue
 		}

@@ -30,12 +30,13 @@ func (f *FS) prove(n *node, path string, how asking) (fd int, st stat, err error
 }
 
 // proveDir proves that a directory is at path: the very one of the lock that was
-// taken for a name in it. Its node may be known by another meanwhile.
-func (f *FS) proveDir(dir *node, path string) error {
+// taken for a name in it. Its node may be known by another meanwhile. how is anew if
+// the names in it are going to be looked at.
+func (f *FS) proveDir(dir *node, path string, how asking) error {
 	if dir.id == rootID && f.backing.local {
 		return nil
 	}
-	fd, _, err := f.prove(dir, path, anew) // so that the names in it are asked for
+	fd, _, err := f.prove(dir, path, how)
 	if err != nil {
 		return err
 	}
@@ -51,7 +52,7 @@ func (f *FS) mend(dir *node) bool {
 	}
 	path, err := f.nodes.path(dir)
 	if err == nil {
-		err = f.proveDir(dir, path)
+		err = f.proveDir(dir, path, anew)
 	}
 	return err == unix.ESTALE && f.relocate(dir) == nil
 }
@@ -214,6 +215,55 @@ type nameLock struct {
 	hold  *lockmgr.Hold
 	names []dirName
 	keys  []lockmgr.Key // in the order of the names, then those of inodes
+	found []finding     // what the names are, under the locks
+}
+
+// finding is what a name was found to be.
+type finding struct {
+	fd  int // O_PATH; -1 if there is none
+	st  stat
+	err error
+}
+
+// release ends the call.
+func (l *nameLock) release() {
+	l.hold.Release()
+	l.close()
+}
+
+// close closes what was found.
+func (l *nameLock) close() {
+	for i := range l.found {
+		if l.found[i].fd >= 0 {
+			unix.Close(l.found[i].fd)
+			l.found[i].fd = -1
+		}
+	}
+}
+
+// look finds out what the names are now. Their files are kept open, so that their
+// numbers are no others'.
+func (f *FS) look(l *nameLock) {
+	l.close()
+	l.found = l.found[:0]
+	for _, d := range l.names {
+		is := finding{fd: -1, err: unix.ESTALE}
+		if d.dir.enter() {
+			is.fd, is.st, is.err = f.backing.lookAt(d.dir.fd, d.name, anew)
+			d.dir.leave()
+		}
+		f.seen(d, &is.st, is.err)
+		l.found = append(l.found, is)
+	}
+	if f.backing.renamesRemoved {
+		l.close()
+	}
+}
+
+// as is what a name was found to be, for linkKeys.
+func (l *nameLock) as(d dirName) (stat, error) {
+	i := slices.Index(l.names, d)
+	return l.found[i].st, l.found[i].err
 }
 
 func (l *nameLock) name(i int) *lockedName { return &lockedName{l.names[i], l.keys[i]} }
@@ -295,7 +345,7 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 		}
 		l.keys = append(l.keys, k)
 	}
-	links, err := f.linkKeys(names, l.keys, linked)
+	links, err := f.linkKeys(names, l.keys, linked, f.glance)
 	if err != nil {
 		return nil, errno(err), false
 	}
@@ -304,14 +354,15 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 		return nil, s, false
 	}
 	for dir, path := range dirs {
-		if err := f.proveDir(dir, path); err != nil {
+		if err := f.proveDir(dir, path, anew); err != nil {
 			l.hold.Release()
 			return nil, errno(err), false
 		}
 	}
 	// As they are now: what a holder before us linked is another's too.
-	if links, err = f.linkKeys(names, l.keys, linked); err != nil || !covers(l.hold, links) {
-		l.hold.Release()
+	f.look(l)
+	if links, err = f.linkKeys(names, l.keys, linked, l.as); err != nil || !covers(l.hold, links) {
+		l.release()
 		return nil, stale, err == nil
 	}
 	return l, fuse.OK, false

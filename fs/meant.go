@@ -87,11 +87,11 @@ func (o *opening) lockMeant(cancel <-chan struct{}, names []dirName, limit time.
 			if keys[i], err = lockmgr.FileKey(path); err != nil {
 				return nil, errno(err)
 			}
-			if st, err := f.backing.statNow(d); err == nil && !slices.Contains(files, inodeOf(&st)) {
+			if st, err := f.lookNow(d); err == nil && !slices.Contains(files, inodeOf(&st)) {
 				files = append(files, inodeOf(&st))
 			}
 		}
-		links, err := f.linkKeys(names, keys, nil)
+		links, err := f.linkKeys(names, keys, nil, f.glance)
 		if err != nil {
 			return nil, errno(err)
 		}
@@ -116,7 +116,7 @@ func (o *opening) lockMeant(cancel <-chan struct{}, names []dirName, limit time.
 			return nil, s
 		}
 		// While we waited the names may have become those of other files.
-		if links, err = f.linkKeys(names, keys, nil); err == nil && covers(hold, links) {
+		if links, err = f.linkKeys(names, keys, nil, f.lookNow); err == nil && covers(hold, links) {
 			return hold, fuse.OK
 		}
 		hold.Release()

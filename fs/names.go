@@ -19,7 +19,7 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 }
 
 func (f *FS) unlink(cancel <-chan struct{}, in *fuse.InHeader, gone dirName) (s fuse.Status, overtaken bool) {
-	st, err := f.backing.statNow(gone)
+	st, err := f.glance(gone)
 	if err != nil {
 		return errno(err), false
 	}
@@ -31,8 +31,8 @@ func (f *FS) unlink(cancel <-chan struct{}, in *fuse.InHeader, gone dirName) (s 
 	if !s.Ok() {
 		return s, false
 	}
-	defer l.hold.Release()
-	if st, err = f.backing.statNow(gone); err != nil {
+	defer l.release()
+	if st, err = l.found[0].st, l.found[0].err; err != nil {
 		return errno(err), false
 	}
 	n := f.nodes.find(inodeOf(&st))
@@ -69,7 +69,7 @@ func (f *FS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.
 	if !s.Ok() {
 		return s
 	}
-	defer l.hold.Release()
+	defer l.release()
 	return f.guardedAs(in, l.hold, func() error { return unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR) })
 }
 
@@ -125,7 +125,7 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	if !s.Ok() {
 		return s
 	}
-	defer l.hold.Release()
+	defer l.release()
 	if st.Nlink > 0 {
 		if err := f.mayMove(lockmgr.File, 0, l.keys[len(names)-1].Path, l.keys[0].Path); err != nil {
 			return errno(err)
@@ -179,13 +179,13 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 }
 
 func (f *FS) rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName) (s fuse.Status, overtaken bool) {
-	kind := kindOf(from, to)
+	kind := kindOf(f.glanceAt(from), f.glanceAt(to))
 	if kind == lockmgr.Tree && in.Flags&(unix.RENAME_EXCHANGE|unix.RENAME_NOREPLACE) == 0 && hasEntries(to.dir, to.name) {
 		return notEmpty(from, to), false
 	}
 	var heirs []dirName
 	if kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {
-		if st, err := f.backing.statNow(to); err == nil {
+		if st, err := f.glance(to); err == nil {
 			if heirs, err = f.heirs(to, &st); err != nil {
 				return errno(err), false
 			}
@@ -196,36 +196,36 @@ func (f *FS) rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName)
 	if !s.Ok() {
 		return s, false
 	}
-	defer l.hold.Release()
+	defer l.release()
 	if err := f.mayMove(kind, in.Flags, l.keys[0].Path, l.keys[1].Path); err != nil {
 		return errno(err), false
 	}
 	// Both are looked at under the lock: their handles follow the names.
-	src, srcSt, err := f.backing.lookAt(from.dir.fd, from.name, unasked)
+	srcSt, err := l.found[0].st, l.found[0].err
 	if err != nil {
 		return errno(err), false
 	}
-	defer unix.Close(src)
-	dst, dstSt, err := f.backing.lookAt(to.dir.fd, to.name, unasked)
+	dstSt, err := l.found[1].st, l.found[1].err
 	if err != nil && err != unix.ENOENT {
 		return errno(err), false
 	}
-	if err == nil && f.backing.renamesRemoved {
-		unix.Close(dst)
-	} else if err == nil {
-		defer unix.Close(dst) // so that its number is no other file's
+	if kind != kindOf(l.found[0], l.found[1]) {
+		return stale, true // a directory took a file's place, or the other way round
 	}
-	if kind != kindOf(from, to) {
-		return stale, false // a directory took a file's place, or the other way round
-	}
+	exchange := in.Flags&unix.RENAME_EXCHANGE != 0
 	rename := func() error {
-		return unix.Renameat2(from.dir.fd, from.name, to.dir.fd, to.name, uint(in.Flags))
+		f.glimpses.forget(from)
+		f.glimpses.forget(to)
+		err := unix.Renameat2(from.dir.fd, from.name, to.dir.fd, to.name, uint(in.Flags))
+		if err == nil && !exchange {
+			f.seen(to, &srcSt, nil)
+		}
+		return err
 	}
 	replaces := err == nil
 	if replaces && inodeOf(&srcSt) == inodeOf(&dstSt) {
 		return f.guardedAs(&in.InHeader, l.hold, rename), false // of one file: changes nothing
 	}
-	exchange := in.Flags&unix.RENAME_EXCHANGE != 0
 	// Of one number, but not of one handle: it may have changed nothing all the same.
 	unsure := replaces && srcSt.Dev == dstSt.Dev && srcSt.Ino == dstSt.Ino
 	moved := fate{file: f.nodes.find(inodeOf(&srcSt)), loses: l.name(0), gets: l.name(1), unsure: unsure}
@@ -248,11 +248,9 @@ func (f *FS) rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName)
 
 // kindOf says how two names are locked for a rename: as trees if either is a
 // directory.
-func kindOf(names ...dirName) lockmgr.Kind {
-	for _, d := range names {
-		var st unix.Stat_t
-		err := unix.Fstatat(d.dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW)
-		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+func kindOf(names ...finding) lockmgr.Kind {
+	for _, n := range names {
+		if n.err == nil && n.st.Mode&unix.S_IFMT == unix.S_IFDIR {
 			return lockmgr.Tree
 		}
 	}

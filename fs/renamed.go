@@ -26,6 +26,7 @@ func (f *FS) enter(dir *node, name string, out *fuse.EntryOut) fuse.Status {
 	d := dirName{dir, name}
 	for range enterTries {
 		fd, st, err := f.backing.look(d)
+		f.seen(d, &st, err)
 		if err != nil {
 			return errno(err)
 		}

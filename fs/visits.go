@@ -58,15 +58,15 @@ type sent struct {
 	found  uint64    // the node that it found last; 0 for none
 	as     dirName   // the name that it looked up last
 	meant  []dirName // by which a LINK may have named the file
-	asked  []finding // those of meant that it has looked up since
+	asked  []answer  // those of meant that it has looked up since
 	way
 	steps map[uint64]string // paths of what it has found on that way, the first maxSteps
 	hold  *lockmgr.Hold
 	mode  lockmgr.Mode
 }
 
-// finding is a name that was looked up, and the node that it led to; 0 for none.
-type finding struct {
+// answer is a name that was looked up, and the node that it led to; 0 for none.
+type answer struct {
 	dirName
 	node uint64
 }
@@ -235,7 +235,7 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	}
 	s.looked, s.when, s.found, s.as = true, time.Now(), node, name
 	if slices.ContainsFunc(s.meant, name.is) {
-		s.asked = append(s.asked, finding{name, node})
+		s.asked = append(s.asked, answer{name, node})
 	}
 	if dir, ok := s.steps[name.dir.id]; ok {
 		s.path = dir + "/" + name.name

@@ -1,0 +1,79 @@
+package fs
+
+import (
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// glimpses are what names were when they were last seen. Which locks a call is going to
+// need is guessed by them, and found out under the locks: so they may be wrong, and
+// spare requests to the volume.
+type glimpses struct {
+	mu sync.Mutex
+	at map[dirName]stat // GUARDED_BY(mu)
+}
+
+// maxGlimpses is more than programs change at once. Then all are forgotten.
+const maxGlimpses = 1024
+
+func (g *glimpses) note(d dirName, st *stat) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.at == nil || len(g.at) >= maxGlimpses {
+		g.at = make(map[dirName]stat)
+	}
+	g.at[d] = *st
+}
+
+func (g *glimpses) forget(d dirName) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.at, d)
+}
+
+func (g *glimpses) get(d dirName) (stat, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	st, ok := g.at[d]
+	return st, ok
+}
+
+// seen notes what a name of a volume that is not local was found to be, or that it was
+// not found.
+func (f *FS) seen(d dirName, st *stat, err error) {
+	switch {
+	case f.backing.isLocal(d.dir.inode.dev):
+	case err == nil:
+		f.glimpses.note(d, st)
+	default:
+		f.glimpses.forget(d)
+	}
+}
+
+// glance returns what a name was lately. An error is the volume's, of now.
+func (f *FS) glance(d dirName) (st stat, err error) {
+	if st, ok := f.glimpses.get(d); ok {
+		return st, nil
+	}
+	if !d.dir.enter() {
+		return st, unix.ESTALE
+	}
+	defer d.dir.leave()
+	st, err = f.backing.statAt(d.dir.fd, d.name, unasked)
+	f.seen(d, &st, err)
+	return st, err
+}
+
+// glanceAt is glance.
+func (f *FS) glanceAt(d dirName) finding {
+	st, err := f.glance(d)
+	return finding{fd: -1, st: st, err: err}
+}
+
+// lookNow returns what a name is, with attributes that the volume has now.
+func (f *FS) lookNow(d dirName) (st stat, err error) {
+	st, err = f.backing.statNow(d)
+	f.seen(d, &st, err)
+	return st, err
+}
