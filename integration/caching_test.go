@@ -135,6 +135,15 @@ func TestOverClientsThatKeepTheirCache(t *testing.T) {
 	}
 }
 
+// The same where the client believes nothing.
+func TestOverClientsThatDoubt(t *testing.T) {
+	t.Setenv(backingEnv, "caching")
+	t.Setenv(doubtsEnv, "1")
+	for _, name := range []string{"TestHolderReplacesItsFile", "TestHardLinksAreOneFile", "TestLinkedDuringWait", "TestLockFollowsRename", "TestSaveByRename"} {
+		t.Run(name, overClients[name])
+	}
+}
+
 // A file that was replaced elsewhere is no more, however the client says so: whoever
 // calls by the name gets the one that has it.
 func TestReplacedElsewhere(t *testing.T) {

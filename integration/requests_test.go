@@ -52,11 +52,11 @@ func allRequests(t *testing.T, log string) (requests [][2]string) {
 func TestRequestsToTheVolume(t *testing.T) {
 	t.Setenv(backingEnv, "caching")
 	t.Run("of a client that believes names", func(t *testing.T) {
-		requestsToTheVolume(t, map[string]int{"open to read": 2, "append": 2, "create": 4, "rename over a file": 10})
+		requestsToTheVolume(t, map[string]int{"open to read": 2, "append": 2, "create": 2, "rename over a file": 3})
 	})
 	t.Run("of one that does not", func(t *testing.T) {
 		t.Setenv(doubtsEnv, "1")
-		requestsToTheVolume(t, map[string]int{"open to read": 2, "append": 2, "create": 4, "rename over a file": 29})
+		requestsToTheVolume(t, map[string]int{"open to read": 2, "append": 2, "create": 2, "rename over a file": 7})
 	})
 }
 
