@@ -67,6 +67,9 @@ func (l *lab) nfsServer(export string) error {
 		: >/var/lib/nfs/rmtab
 		chown -R 995 /var/lib/nfs
 		modprobe -a nfsd nfs nfsv3 nfsv4
+		# Since 6.12 a client may go past a server of its own machine, straight to its disk.
+		local=/sys/module/nfs/parameters/localio_enabled
+		! test -e $local || echo N >$local
 		mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
 		mount -t rpc_pipefs rpc /var/lib/nfs/rpc_pipefs
 		echo "$1 *(rw,sync,no_root_squash,no_subtree_check,insecure,fsid=0)" >/etc/exports
@@ -86,30 +89,74 @@ func (l *lab) nfsServer(export string) error {
 	}
 	l.fault("kill server", func() (string, error) { return "", l.run("rpc.nfsd", "0") })
 	l.fault("start server", start)
-	_, err := start()
-	return err
+	if _, err := start(); err != nil {
+		return err
+	}
+	return l.traceStableWrites()
 }
 
-// nfsSyncs is how often clients have asked the server to have what they wrote on its disk.
+// stableWrites is an instance of the kernel's tracer that counts the WRITEs that clients have
+// sent with the word that the server must have them on its disk before it answers.
+const stableWrites = "/sys/kernel/tracing/instances/stable-writes"
+
+// traceStableWrites has them counted from now on.
+func (l *lab) traceStableWrites() error {
+	return l.run("sh", "-ec", `
+		mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing
+		mkdir "$0"
+		echo 'stable != 0' >"$0/events/nfs/nfs_initiate_write/filter"
+		echo 1 >"$0/events/nfs/nfs_initiate_write/enable"`, stableWrites)
+}
+
+// nfsSyncs counts what the server was asked, and how often to have bytes on its disk: by a
+// COMMIT, or by a WRITE that says so.
 func nfsSyncs(*lab) (map[string]int, error) {
+	counts := map[string]int{"COMMIT": 0, "WRITE": 0, "stable WRITE": 0}
 	b, err := os.ReadFile("/proc/net/rpc/nfsd")
 	if err != nil {
 		return nil, err
 	}
 	// "proc3 22 …" counts procedures from 0, "proc4ops 76 …" operations from 0.
-	commits := map[string]int{"proc3": 21, "proc4ops": 5}
-	n := 0
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if at, ok := commits[f[0]]; ok && len(f) > at+2 {
-			found, err := strconv.Atoi(f[at+2])
+	for _, c := range []struct {
+		line, name string
+		at         int
+	}{{"proc3", "WRITE", 7}, {"proc3", "COMMIT", 21}, {"proc4ops", "COMMIT", 5}, {"proc4ops", "WRITE", 38}} {
+		n, err := numberIn(string(b), c.line, c.at+1)
+		if err != nil {
+			return nil, fmt.Errorf("/proc/net/rpc/nfsd: %w", err)
+		}
+		counts[c.name] += n
+	}
+	// Each CPU has a ring of what was seen last, and knows how much that was.
+	rings, _ := filepath.Glob(stableWrites + "/per_cpu/cpu*/stats")
+	if len(rings) == 0 {
+		return nil, fmt.Errorf("no rings in %s", stableWrites)
+	}
+	for _, ring := range rings {
+		b, err := os.ReadFile(ring)
+		if err != nil {
+			return nil, err
+		}
+		for _, line := range []string{"entries:", "overrun:"} {
+			n, err := numberIn(string(b), line, 0)
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("%s: %w", ring, err)
 			}
-			n += found
+			counts["stable WRITE"] += n
 		}
 	}
-	return map[string]int{"sync": n}, nil
+	counts["sync"] = counts["COMMIT"] + counts["stable WRITE"]
+	return counts, nil
+}
+
+// numberIn is the number at a place, from 0, behind the first word of a line.
+func numberIn(text, first string, at int) (int, error) {
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > at+1 && f[0] == first {
+			return strconv.Atoi(f[at+1])
+		}
+	}
+	return 0, fmt.Errorf("no number %d behind %q", at, first)
 }
 
 // guestClients mounts a volume for two clients, by a command. The kernel's client is one
