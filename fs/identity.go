@@ -85,7 +85,10 @@ func fileHandle(fd int) ([]byte, error) {
 	if err == unix.EOPNOTSUPP {
 		handle, _, err = unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH|handleForID)
 	}
-	return handle.Bytes(), err
+	if err != nil { // without a handle, its Bytes panics
+		return nil, err
+	}
+	return handle.Bytes(), nil
 }
 
 // handleForID asks for a handle that need not be of use to open the file.

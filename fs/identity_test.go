@@ -80,3 +80,11 @@ func TestGenerations(t *testing.T) {
 		t.Error("two directories are one")
 	}
 }
+
+// A file system that cannot be exported has no handles before Linux 6.5: SMB, 9p. The same
+// is seen of a descriptor that is none.
+func TestNoHandle(t *testing.T) {
+	if handle, err := fileHandle(-1); err == nil || handle != nil {
+		t.Errorf("%v, %v, want an error", handle, err)
+	}
+}
