@@ -41,13 +41,41 @@ keyring = %[2]s/keyring
 [client]
 `
 
+// cephCommands make the cluster's parts known.
+const cephCommands = `osd new 5d0fdd3e-8f1c-4f3e-9f6e-5ddf3a6f0002
+osd pool create meta 8
+osd pool create data 8
+fs new fs meta data
+`
+
 // cephClient are the options that are recommended to a client.
 const cephClient = `fuse disable pagecache = true
 `
 
-// ceph is a file system of Ceph's: a monitor, a server of metadata and one of objects, and
-// two clients in user space.
+// ceph is a file system of Ceph's, and two clients in user space.
 func ceph(l *lab) (clients []string, err error) {
+	servers, err := l.cephServers()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"a", "b"} {
+		mountpoint := l.mkdir("client-" + name)
+		client, err := l.start("client-"+name, "ceph-fuse", "-f", "--id", "admin", "-o", "allow_other", mountpoint)
+		if err != nil {
+			return nil, err
+		}
+		if err := l.until("the client is mounted", func() bool { return isMounted(mountpoint) }, append(servers, client)...); err != nil {
+			return nil, err
+		}
+		l.client(len(clients), client, mountpoint)
+		clients = append(clients, mountpoint)
+	}
+	l.servers(servers[1:]...)
+	return clients, nil
+}
+
+// cephServers are a monitor, a server of objects and one of metadata.
+func (l *lab) cephServers() ([]*server, error) {
 	dir := l.mkdir("ceph")
 	conf := l.path("ceph/ceph.conf")
 	text := fmt.Sprintf(cephConf, address, dir)
@@ -74,14 +102,11 @@ func ceph(l *lab) (clients []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cli := func(args ...string) error {
-		return l.run("ceph", append([]string{"--connect-timeout", "10"}, args...)...)
-	}
-	if err := l.until("the monitor answers", func() bool { return cli("mon", "stat") == nil }, mon); err != nil {
-		return nil, err
-	}
-	if err := cli("osd", "new", "5d0fdd3e-8f1c-4f3e-9f6e-5ddf3a6f0002"); err != nil {
-		return nil, err
+	// The program is Python, and takes seconds to start in a guest.
+	cli := exec.Command("ceph", "--connect-timeout", "60")
+	cli.Stdin = strings.NewReader(cephCommands)
+	if out, err := cli.CombinedOutput(); err != nil || strings.Contains(string(out), "Error ") {
+		return nil, fmt.Errorf("ceph: %v\n%s\n%s", err, out, mon.tail())
 	}
 	if err := l.run("ceph-osd", "--mkfs", "-i", "0", "--osd-uuid", "5d0fdd3e-8f1c-4f3e-9f6e-5ddf3a6f0002"); err != nil {
 		return nil, err
@@ -94,11 +119,6 @@ func ceph(l *lab) (clients []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, args := range []string{"osd pool create meta 8", "osd pool create data 8", "fs new fs meta data"} {
-		if err := cli(strings.Fields(args)...); err != nil {
-			return nil, err
-		}
-	}
 	active := func() bool {
 		out, err := exec.Command("ceph", "mds", "stat").Output()
 		return err == nil && strings.Contains(string(out), "up:active")
@@ -106,20 +126,7 @@ func ceph(l *lab) (clients []string, err error) {
 	if err := l.until("the server of metadata is active", active, mon, osd, mds); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"a", "b"} {
-		mountpoint := l.mkdir("client-" + name)
-		client, err := l.start("client-"+name, "ceph-fuse", "-f", "--id", "admin", "-o", "allow_other", mountpoint)
-		if err != nil {
-			return nil, err
-		}
-		if err := l.until("the client is mounted", func() bool { return isMounted(mountpoint) }, mon, osd, mds, client); err != nil {
-			return nil, err
-		}
-		l.client(len(clients), client, mountpoint)
-		clients = append(clients, mountpoint)
-	}
-	l.servers(mds, osd)
-	return clients, nil
+	return []*server{mon, osd, mds}, nil
 }
 
 // cephSyncs counts what the clients were asked: on the server a write is a write.

@@ -184,7 +184,8 @@ func (l *lab) guestClients(mount func(n int, server, dir string) []string) (dirs
 			ip link set "$0" up
 			nsenter -t "$1" -n ip link set lo up
 			nsenter -t "$1" -n ip addr add "$2"2/24 dev eth0
-			nsenter -t "$1" -n ip link set eth0 up`
+			nsenter -t "$1" -n ip link set eth0 up
+			nsenter -t "$1" -n ip route add default via "$2"1`
 		if err := l.run("sh", "-ec", script, "to-"+name, pid, net); err != nil {
 			return nil, err
 		}

@@ -59,6 +59,8 @@ var kinds = map[string]kind{
 	"disk-in-guest": {guest: true, up: disk},
 	"nfs3":          {guest: true, packages: nfsPackages, up: nfs("3"), syncs: nfsSyncs},
 	"nfs4":          {guest: true, packages: nfsPackages, up: nfs("4.2"), syncs: nfsSyncs},
+	"smb":           {guest: true, packages: smbPackages, up: smb},
+	"cephkernel":    {guest: true, packages: cephPackages, up: cephKernel},
 	"gluster": {
 		programs: []string{"glusterd", "glusterfs"},
 		packages: []string{"glusterfs-server", "glusterfs-client"},
@@ -67,7 +69,7 @@ var kinds = map[string]kind{
 	},
 	"ceph": {
 		programs: []string{"ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "ceph"},
-		packages: []string{"ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "ceph-common"},
+		packages: append(cephPackages, "ceph-fuse"),
 		up:       ceph,
 		syncs:    cephSyncs,
 		traits:   traits{Keeps: time.Minute}, // session_timeout
