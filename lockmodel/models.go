@@ -163,6 +163,7 @@ var models = []model{
 			{"namefirst", "who queues stands in the line of the inode before that of a name"},
 			{"nopass", "who has a key passes, on its mount, those who wait for that"},
 			{"keeps", "who has locked the one name of a file that has more lets go before it asks for the inode"},
+			{"shares", "who stands in the line of the inode shares no name with others of its owner"},
 		},
 	},
 }
@@ -302,10 +303,11 @@ func linksWorlds(full bool, mut string) []func() result {
 
 func namesWorlds(full bool, mut string) []func() result {
 	mk := func(owners ...namesProgram) func() result { return exploring(&namesWorld{owners: owners, mut: mut}) }
-	both, other, b := []int8{0, 1}, []int8{1, 0}, []int8{1}
+	both, other, a, b := []int8{0, 1}, []int8{1, 0}, []int8{0}, []int8{1}
 	worlds := []func() result{
 		mk(namesProgram{mount: 0, opens: both}, namesProgram{mount: 0, opens: other, unsure: true}, namesProgram{mount: 1, opens: b, unsure: true}),
 		mk(namesProgram{mount: 0, opens: both, reads: true}, namesProgram{mount: 0, opens: b, reads: true}, namesProgram{mount: 1, opens: other}),
+		mk(namesProgram{mount: 0, pod: 1, opens: a, unsure: true}, namesProgram{mount: 0, pod: 1, opens: a}, namesProgram{mount: 1, opens: other}),
 	}
 	if !full {
 		return worlds

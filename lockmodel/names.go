@@ -1,5 +1,7 @@
 package main
 
+import "slices"
+
 // The names model: does every wait for a file of several names end? One file, two
 // names and its inode, each with a line in the service; mounts on which owners stand
 // in lines, too; programs that open the file by one name after the other. The
@@ -21,6 +23,7 @@ type namesWorld struct {
 // the other, each of which it may leave out.
 type namesProgram struct {
 	mount  int8
+	pod    int8 // those of one pod are one owner, if it is not 0
 	reads  bool
 	opens  []int8
 	unsure bool // it may take the file for one with one name, and learn better when it has that
@@ -63,7 +66,7 @@ func (w *namesWorld) start() namesState {
 
 func bit(k int8) uint8 { return 1 << k }
 
-// has returns the keys of which an owner has locks.
+// has returns the keys of which a program has locks, or shares them.
 func (s *namesState) has(i int8) uint8 {
 	o := &s.o[i]
 	if o.open != 0 {
@@ -83,7 +86,22 @@ func (w *namesWorld) wants(s *namesState, i int8) uint8 {
 }
 
 func (w *namesWorld) conflict(i, j int8) bool {
-	return i != j && !(w.owners[i].reads && w.owners[j].reads)
+	return i != j && !w.same(i, j) && !(w.owners[i].reads && w.owners[j].reads)
+}
+
+// same reports whether two programs are one owner, and share their locks.
+func (w *namesWorld) same(i, j int8) bool {
+	return w.owners[i].pod != 0 && w.owners[i].pod == w.owners[j].pod
+}
+
+// shared returns the keys that others of i's owner have.
+func (w *namesWorld) shared(s *namesState, i int8) (keys uint8) {
+	for j := range int8(len(w.owners)) {
+		if j != i && w.same(i, j) {
+			keys |= s.has(j)
+		}
+	}
+	return keys
 }
 
 func appended(list [namesOwners]int8, i int8) [namesOwners]int8 {
@@ -134,7 +152,7 @@ func (w *namesWorld) obstructed(s *namesState, i int8) bool {
 		if o == 0 || o == i+1 {
 			break
 		}
-		if j := o - 1; w.conflict(i, j) {
+		if j := o - 1; w.conflict(i, j) || w.same(i, j) {
 			common := w.wants(s, j) & lacks
 			for k := range int8(namesKeys) {
 				if common&bit(k) != 0 && !w.passes(s, i, j, k) {
@@ -149,7 +167,7 @@ func (w *namesWorld) obstructed(s *namesState, i int8) bool {
 // passes reports whether i does not let j pass in the line for k: j waits for
 // another key that i has.
 func (w *namesWorld) passes(s *namesState, i, j, k int8) bool {
-	return w.wants(s, j)&s.has(i)&^bit(k) != 0 && w.mut != "nopass"
+	return !w.same(i, j) && w.wants(s, j)&s.has(i)&^bit(k) != 0 && w.mut != "nopass"
 }
 
 func (w *namesWorld) broken(s namesState) string {
@@ -172,14 +190,32 @@ func (w *namesWorld) waits(s namesState) bool {
 	return false
 }
 
-// settle gives back what i has no use for any more.
-func (s *namesState) settle(i int8) {
+// settle gives back what i has no use for any more, and leaves to the others of its
+// owner what they share.
+func (w *namesWorld) settle(s *namesState, i int8) {
 	keeps := s.has(i) | s.o[i].lines
-	for k := range s.line {
-		if keeps&bit(int8(k)) == 0 {
-			s.line[k] = without(s.line[k], i)
+	for k := range int8(namesKeys) {
+		if keeps&bit(k) != 0 {
+			continue
+		}
+		if at := slices.Index(s.line[k][:], i+1); at >= 0 {
+			if heir := w.heir(s, k, i); heir >= 0 {
+				s.line[k][at] = heir + 1
+				continue
+			}
+		}
+		s.line[k] = without(s.line[k], i)
+	}
+}
+
+// heir is another of i's owner that has k by i's entry, or -1.
+func (w *namesWorld) heir(s *namesState, k, i int8) int8 {
+	for j := range int8(len(w.owners)) {
+		if j != i && w.same(i, j) && s.has(j)&bit(k) != 0 && !slices.Contains(s.line[k][:], j+1) {
+			return j
 		}
 	}
+	return -1
 }
 
 // over ends the request under way, granted or not.
@@ -191,7 +227,7 @@ func (w *namesWorld) over(s *namesState, i int8) {
 	}
 	m := w.owners[i].mount
 	s.order[m] = without(s.order[m], i)
-	s.settle(i)
+	w.settle(s, i)
 }
 
 func (w *namesWorld) steps(s namesState, to func(namesState, step)) {
@@ -199,7 +235,7 @@ func (w *namesWorld) steps(s namesState, to func(namesState, step)) {
 		do := func(what string, maybe bool, f func(n *namesState, o *namesOwner)) {
 			n := s
 			f(&n, &n.o[i])
-			to(n, step{"owner " + string(rune('P'+i)), what, maybe})
+			to(n, step{"program " + string(rune('P'+i)), what, maybe})
 		}
 		switch o := &s.o[i]; o.phase {
 		case done:
@@ -241,7 +277,7 @@ func (w *namesWorld) idle(s *namesState, i int8, do namesDo) {
 		if o.open&bit(k) != 0 {
 			do("closes "+string(rune('a'+k)), false, func(n *namesState, o *namesOwner) {
 				o.open &^= bit(k)
-				n.settle(i)
+				w.settle(n, i)
 				if o.open == 0 && int(o.next) == len(w.owners[i].opens) {
 					o.phase = done
 				}
@@ -253,18 +289,25 @@ func (w *namesWorld) idle(s *namesState, i int8, do namesDo) {
 // look is what the mount knows by itself. While something there is in the way, the
 // request has nothing.
 func (w *namesWorld) look(s *namesState, i int8, do namesDo) {
+	wants, shared := w.wants(s, i), w.shared(s, i)
 	switch {
 	case w.obstructed(s, i):
 		if s.o[i].got != 0 {
 			do("gives back what it has, to wait", false, func(n *namesState, o *namesOwner) {
 				o.got = 0
-				n.settle(i)
+				w.settle(n, i)
 			})
 		}
-	case w.wants(s, i)&^s.has(i) == 0:
-		do("has it", false, func(n *namesState, o *namesOwner) { w.granted(n, i) })
+	case wants&^(s.has(i)|shared) == 0:
+		do("has it", false, func(n *namesState, o *namesOwner) {
+			o.got |= wants & shared
+			w.granted(n, i)
+		})
 	default:
-		do("finds nothing in its way on its mount", false, func(_ *namesState, o *namesOwner) { o.phase = asksAll })
+		do("finds nothing in its way on its mount", false, func(_ *namesState, o *namesOwner) {
+			o.got |= wants & shared
+			o.phase = asksAll
+		})
 	}
 }
 
@@ -272,6 +315,7 @@ func (w *namesWorld) granted(s *namesState, i int8) {
 	o := &s.o[i]
 	if o.bare {
 		o.phase = learnt
+		s.order[w.owners[i].mount] = without(s.order[w.owners[i].mount], i)
 		return
 	}
 	o.open |= bit(w.owners[i].opens[o.next])
@@ -301,6 +345,16 @@ func (w *namesWorld) ask(s *namesState, i int8) {
 	default:
 		lacks = bit(theInode)
 	}
+	if lacks == bit(theInode) { // it has no name meanwhile
+		switch w.mut {
+		case "namefirst", "keeps":
+		case "shares":
+			o.got &= w.shared(s, i)
+		default:
+			o.got = 0
+		}
+		w.settle(s, i)
+	}
 	for k := range int8(namesKeys) {
 		if lacks&bit(k) != 0 {
 			s.line[k] = appended(s.line[k], i)
@@ -325,11 +379,11 @@ func (w *namesWorld) inLine(s *namesState, i int8, do namesDo) {
 func (w *namesWorld) learn(s *namesState, i int8) {
 	o, m := &s.o[i], w.owners[i].mount
 	o.bare, o.phase = false, lookingHere
+	s.order[m] = appended(s.order[m], i)
 	if w.mut == "keeps" {
 		o.inTurn = true
 		return
 	}
 	o.got = 0
-	s.settle(i)
-	s.order[m] = appended(without(s.order[m], i), i)
+	w.settle(s, i)
 }
