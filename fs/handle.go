@@ -18,6 +18,7 @@ type handle struct {
 	hold *lockmgr.Hold // nil if it neither writes nor is locked
 	mode lockmgr.Mode  // of hold: with a Shared one it cannot write
 	maps bool          // a mapping of it can be stored to
+	sync int           // the RWF_ flags of what it was opened with
 
 	// fills is the version with which this open emptied the kernel's cache;
 	// nil once a READ has shown that the kernel has done so, or if it did not.
@@ -32,7 +33,7 @@ type handle struct {
 
 // newHandle takes fd and hold over; flags are the program's.
 func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold) *handle {
-	h := &handle{node: n, fd: fd, hold: hold, gone: make(chan struct{})}
+	h := &handle{node: n, fd: fd, hold: hold, sync: syncing(flags), gone: make(chan struct{})}
 	h.uses.Store(1)
 	n.handles.Add(1)
 	n.hasOpen(fd)

@@ -99,10 +99,15 @@ func wanted(in *fuse.WriteIn) (how int) {
 	if in.Flags&unix.O_APPEND != 0 {
 		how |= unix.RWF_APPEND
 	}
-	if in.Flags&unix.O_DSYNC != 0 {
+	return how | syncing(in.Flags)
+}
+
+// syncing returns O_DSYNC and O_SYNC as RWF_ flags.
+func syncing(flags uint32) (how int) {
+	if flags&unix.O_DSYNC != 0 {
 		how |= unix.RWF_DSYNC
 	}
-	if in.Flags&unix.O_SYNC == unix.O_SYNC {
+	if flags&unix.O_SYNC == unix.O_SYNC {
 		how |= unix.RWF_SYNC
 	}
 	return how
@@ -197,9 +202,13 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 		return fuse.EBADF
 	}
 	return f.change(cancel, &in.InHeader, h, func() error {
-		return f.clearing(h.node, h.fd, &in.InHeader, func() error {
+		err := f.clearing(h.node, h.fd, &in.InHeader, func() error {
 			return unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length))
 		})
+		if err != nil {
+			return err
+		}
+		return h.send(h.sync)
 	})
 }
 
@@ -228,7 +237,10 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	}
 	s := f.reading(cancel, &in.InHeader, from, func() error {
 		s := f.change(cancel, &in.InHeader, to, func() error {
-			return f.clearing(to.node, to.fd, &in.InHeader, copying)
+			if err := f.clearing(to.node, to.fd, &in.InHeader, copying); err != nil {
+				return err
+			}
+			return to.send(to.sync)
 		})
 		if !s.Ok() {
 			return unix.Errno(s)

@@ -18,10 +18,10 @@ const (
 
 // dropped are the flags of a program's open that the backing does not get:
 // what the kernel has done already, what is ours to do (O_TRUNC under the
-// lock, O_APPEND at each write), and what would bind our own I/O (O_DIRECT
-// wants aligned buffers).
+// lock, O_APPEND and O_SYNC, O_DSYNC included, at each write), and what would
+// bind our own I/O (O_DIRECT wants aligned buffers).
 const dropped = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_NOCTTY | unix.O_APPEND |
-	unix.O_DIRECT | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	unix.O_SYNC | unix.O_DIRECT | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 
 func writes(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 

@@ -100,9 +100,18 @@ func TestWriteThrough(t *testing.T) {
 }
 
 // The same where the volume's client has files opened past its kernel's cache: there is
-// no other request on the way to the volume that says it than an FSYNC.
+// no other request on the way to the volume that says it than an FSYNC. And where it has
+// not: the client is asked once.
 func TestWriteThroughPastTheCache(t *testing.T) {
-	t.Setenv(pastCacheEnv, "1")
+	for name, env := range map[string]string{"past": "1", "through": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(pastCacheEnv, env)
+			testClientIsAskedToSync(t)
+		})
+	}
+}
+
+func testClientIsAskedToSync(t *testing.T) {
 	logs := t.TempDir()
 	t.Setenv(requestsEnv, logs)
 	v := newVolume(t, "--sync", "never")
@@ -114,22 +123,36 @@ func TestWriteThroughPastTheCache(t *testing.T) {
 	p := newAgent(t)
 	asked := func() int { return requestsByName(t, filepath.Join(logs, "caching-a"))["FSYNC"] }
 	for _, c := range []struct {
-		name, op string
-		flags    int
-		through  bool
+		name, op    string
+		flags       int
+		least, most int
 	}{
-		{"neither", "write", wronly, false},
-		{"RWF_DSYNC", "write through", rdwr, true},
-		{"RWF_DSYNC of O_APPEND", "write through", rdwr | appends, true},
-		{"O_DSYNC", "write", wronly | unix.O_DSYNC, true},
-		{"O_SYNC", "write", wronly | unix.O_SYNC, true},
+		{"neither", "write", wronly, 0, 0},
+		{"RWF_DSYNC", "write through", wronly, 1, 1},
+		{"RWF_DSYNC of O_RDWR", "write through", rdwr, 1, 2}, // the view's kernel asks, too
+		{"RWF_DSYNC of O_APPEND", "write through", rdwr | appends, 1, 1},
+		{"O_DSYNC", "write", wronly | unix.O_DSYNC, 1, 1},
+		{"O_SYNC", "write", wronly | unix.O_SYNC, 1, 1},
+		{"a copy", "copy", rdwr, 0, 0},
+		{"a copy with O_DSYNC", "copy", rdwr | unix.O_DSYNC, 1, 1},
+		{"fallocate", "fallocate", wronly, 0, 0},
+		{"fallocate with O_SYNC", "fallocate", wronly | unix.O_SYNC, 1, 1},
 	} {
-		fd := p.open(a.path(c.name), c.flags|create)
-		before := asked()
-		p.must(call{Op: c.op, FD: fd, Data: "one"})
-		if got := asked() > before; got != c.through {
-			t.Errorf("%s: the volume's client is asked to sync: %v", c.name, got)
+		if err := os.WriteFile(v.inSource(c.name), []byte("content"), 0o644); err != nil {
+			t.Fatal(err)
 		}
-		p.must(call{Op: "close", FD: fd})
+		for _, made := range []bool{false, true} {
+			name, flags := c.name, c.flags
+			if made && c.op != "copy" {
+				name, flags = name+" of a new file", flags|create
+			}
+			fd := p.open(a.path(name), flags)
+			before := asked()
+			p.must(call{Op: c.op, FD: fd, Data: "one", N: 3, Off: 10})
+			if got := asked() - before; got < c.least || got > c.most {
+				t.Errorf("%s: the volume's client is asked to sync %d times, want %d to %d", name, got, c.least, c.most)
+			}
+			p.must(call{Op: "close", FD: fd})
+		}
 	}
 }
