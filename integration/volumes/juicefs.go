@@ -71,7 +71,7 @@ func juicefs(l *lab) (clients []string, err error) {
 	if err := l.until("redis answers", func() bool { return l.run("redis-cli", "-h", address, "ping") == nil }, redis); err != nil {
 		return nil, err
 	}
-	if err := l.run(program, "format", "--storage", "file", "--bucket", l.mkdir("objects")+"/", "--trash-days", "0", url, "volume"); err != nil {
+	if err := l.run(program, "format", "--storage", "file", "--bucket", l.mkdir("objects")+"/", url, "volume"); err != nil {
 		return nil, err
 	}
 	for _, name := range []string{"a", "b"} {
