@@ -51,7 +51,9 @@ func errno(err error) fuse.Status {
 }
 
 // ofPrograms is an errno that a program may see. The NFS client lets some of the kernel's own
-// out. FUSE refuses a reply with one, and the program would wait for another for ever.
+// out. FUSE refuses a reply with one, and the program would wait for another for ever. By
+// ENOSYS the kernel would never send such a request again: each later open of the view, or
+// fsync, would succeed without it.
 func ofPrograms(e unix.Errno) fuse.Status {
 	const (
 		internal   = unix.Errno(512) // the first of include/linux/errno.h
@@ -60,6 +62,8 @@ func ofPrograms(e unix.Errno) fuse.Status {
 		eNotSupp   = unix.Errno(524)
 	)
 	switch {
+	case e == unix.ENOSYS:
+		return fuse.Status(unix.EOPNOTSUPP)
 	case e < internal:
 		return fuse.Status(e)
 	case e == eOpenStale, e == eBadHandle:

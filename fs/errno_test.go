@@ -42,10 +42,12 @@ func TestRefusalsInTheLog(t *testing.T) {
 	})
 }
 
-// FUSE refuses a reply with an errno of the kernel's own, and its program hangs.
+// FUSE refuses a reply with an errno of the kernel's own, and its program hangs. By ENOSYS
+// it does without such requests from then on.
 func TestErrnoOfTheKernel(t *testing.T) {
 	for e, want := range map[unix.Errno]fuse.Status{
 		unix.EDQUOT: fuse.Status(unix.EDQUOT),
+		unix.ENOSYS: fuse.Status(unix.EOPNOTSUPP),
 		511:         511,
 		512:         fuse.EIO, // ERESTARTSYS
 		518:         stale,    // EOPENSTALE
