@@ -1,6 +1,10 @@
 package lockmgr
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/lockfs/lockfs/internal/retry"
+)
 
 // The errors of this package, of its backends and of the sessions below them.
 // They are compared with errors.Is; fs maps each to one errno.
@@ -15,7 +19,7 @@ var (
 
 	// ErrUnavailable: the lock service gave no answer. It says nothing about
 	// whether the request was carried out.
-	ErrUnavailable = errors.New("lock service unavailable")
+	ErrUnavailable = retry.ErrUnavailable
 
 	// ErrSessionLost: the session ended, and every lock acquired on it.
 	ErrSessionLost = errors.New("lock session lost")

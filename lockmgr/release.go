@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -73,7 +74,7 @@ func (m *Manager) leftover(err error, req AcquireRequest, owner Owner, places []
 func (m *Manager) release(l *lock) {
 	sess, g := l.sess, l.grant
 	unsure := false // an attempt without an answer may have deleted the entry
-	for delay := retryMin; ; delay = min(2*delay, retryMax) {
+	for r := (retry.Retrier{}); ; {
 		sent := time.Now()
 		err := sess.backend.Release(m.ctx, g)
 		m.outage.note(sent, err)
@@ -102,7 +103,7 @@ func (m *Manager) release(l *lock) {
 		}
 		m.lockLog(l).Log(m.ctx, level, "cannot release a lock; trying again", slog.Any("error", err), slog.Int64("failures", failures))
 		select {
-		case <-time.After(delay):
+		case <-time.After(r.Delay()):
 		case <-sess.renewal.Lost():
 			return
 		case <-m.ctx.Done():

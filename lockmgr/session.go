@@ -8,14 +8,8 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/renew"
-)
-
-// Retries of a service that does not answer start after retryMin and double
-// up to retryMax: waiting for a holder is never done by polling, only errors are.
-const (
-	retryMin = 20 * time.Millisecond
-	retryMax = time.Second
 )
 
 // session is one session in the lock service and the goroutines that keep it.
@@ -86,7 +80,7 @@ func (m *Manager) session(ctx context.Context, prefer *session) (*session, error
 	if living != nil {
 		return living, nil
 	}
-	for delay := retryMin; ; delay = min(2*delay, retryMax) {
+	for r := (retry.Retrier{}); ; {
 		s, err := m.openSession(ctx)
 		if err == nil {
 			return s, nil
@@ -94,10 +88,8 @@ func (m *Manager) session(ctx context.Context, prefer *session) (*session, error
 		if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
 			return nil, err
 		}
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", err, ctx.Err())
+		if perr := r.Pause(ctx); perr != nil {
+			return nil, fmt.Errorf("%w: %w", err, perr)
 		}
 	}
 }

@@ -5,8 +5,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
-	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // AwaitGone is lockmgr.Breaker's: one watch of the entry, one read when it

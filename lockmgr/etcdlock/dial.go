@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockfs/lockfs/lockmgr/internal/retry"
+	"github.com/lockfs/lockfs/internal/retry"
 )
 
 // DialConfig says where etcd is and who we are.

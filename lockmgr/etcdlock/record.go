@@ -6,7 +6,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/lockfs/lockfs/lockmgr/internal/retry"
+	"github.com/lockfs/lockfs/internal/retry"
 )
 
 // watchRecord ends the session when its record is deleted: by a revoke, by

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockfs/lockfs/lockmgr/internal/retry"
+	"github.com/lockfs/lockfs/internal/retry"
 )
 
 // All mounts see which sessions there are, but only a few watch their pulses: if each

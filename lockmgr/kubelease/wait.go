@@ -8,8 +8,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
+	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
-	"github.com/lockfs/lockfs/lockmgr/internal/retry"
 )
 
 // look refuses what is not free: ErrContended. Who does not wait is not refused

@@ -1,4 +1,5 @@
-// Package retry repeats requests that the lock service did not answer.
+// Package retry repeats requests that the lock service did not answer: those of lockmgr
+// and of its backends. Waiting for a holder is never done so.
 package retry
 
 import (
@@ -7,9 +8,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"github.com/lockfs/lockfs/lockmgr"
 )
+
+// ErrUnavailable: the lock service gave no answer. It is lockmgr's.
+var ErrUnavailable = errors.New("lock service unavailable")
 
 // ErrRefused marks an ErrUnavailable that the same request would meet again.
 // Each backend knows what its service means by that.
@@ -17,7 +19,7 @@ var ErrRefused = errors.New("refused")
 
 // passing reports whether a request that failed with err is worth repeating.
 func passing(err error) bool {
-	return errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, ErrRefused)
+	return errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrRefused)
 }
 
 const (
@@ -63,12 +65,17 @@ func (r *Retrier) Always(ctx context.Context, op func() error) {
 	}
 }
 
-// Pause waits a little longer after each failure in a row, with jitter so that
-// mounts do not come back together. It returns ctx's error when that ends first.
-func (r *Retrier) Pause(ctx context.Context) error {
+// Delay counts a failure and returns how long to wait after it: a little longer after
+// each in a row, with jitter so that mounts do not come back together.
+func (r *Retrier) Delay() time.Duration {
 	d := min(firstPause<<min(r.failures, 10), lastPause)
 	r.failures++
-	t := time.NewTimer(d/2 + rand.N(d))
+	return d/2 + rand.N(d)
+}
+
+// Pause waits for the Delay. It returns ctx's error when that ends first.
+func (r *Retrier) Pause(ctx context.Context) error {
+	t := time.NewTimer(r.Delay())
 	defer t.Stop()
 	select {
 	case <-ctx.Done():

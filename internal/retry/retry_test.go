@@ -7,14 +7,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/lockfs/lockfs/lockmgr"
 )
 
+var errAnother = errors.New("another failure")
+
 func TestDoRepeatsWhatWasNotAnswered(t *testing.T) {
-	refused := fmt.Errorf("%w: %w: too large", lockmgr.ErrUnavailable, ErrRefused)
+	refused := fmt.Errorf("%w: %w: too large", ErrUnavailable, ErrRefused)
 	for name, want := range map[string]error{
-		"answered": nil, "refused": refused, "another failure": lockmgr.ErrSessionLost,
+		"answered": nil, "refused": refused, "another failure": errAnother,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -26,7 +26,7 @@ func TestDoRepeatsWhatWasNotAnswered(t *testing.T) {
 					}
 					switch calls++; {
 					case calls <= 3:
-						return fmt.Errorf("%w: no connection", lockmgr.ErrUnavailable)
+						return fmt.Errorf("%w: no connection", ErrUnavailable)
 					case calls == 4:
 						return want
 					default:
@@ -47,7 +47,7 @@ func TestDoRepeatsWhatWasNotAnswered(t *testing.T) {
 // What must not stop goes on after a refusal, and after any other failure.
 func TestAlways(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failures := []error{lockmgr.ErrUnavailable, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ErrRefused), lockmgr.ErrSessionLost, nil}
+		failures := []error{ErrUnavailable, fmt.Errorf("%w: %w", ErrUnavailable, ErrRefused), errAnother, nil}
 		var r Retrier
 		calls := 0
 		r.Always(t.Context(), func() error { calls++; return failures[calls-1] })
@@ -55,7 +55,7 @@ func TestAlways(t *testing.T) {
 			t.Errorf("%d calls", calls)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		r.Always(ctx, func() error { cancel(); return lockmgr.ErrUnavailable })
+		r.Always(ctx, func() error { cancel(); return ErrUnavailable })
 	})
 }
 
@@ -77,10 +77,10 @@ func TestDoEndsWithItsContext(t *testing.T) {
 				calls := 0
 				err := r.Do(ctx, func() error {
 					calls++
-					return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, fails(ctx))
+					return fmt.Errorf("%w: %w", ErrUnavailable, fails(ctx))
 				})
 				want := "lock service unavailable: no connection: context deadline exceeded"
-				if calls != 1 || err == nil || err.Error() != want || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lockmgr.ErrUnavailable) {
+				if calls != 1 || err == nil || err.Error() != want || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrUnavailable) {
 					t.Errorf("Do returned %q after %d calls, want %q after 1", err, calls, want)
 				}
 			})
