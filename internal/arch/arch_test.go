@@ -107,17 +107,18 @@ func TestDoors(t *testing.T) {
 // What is below knows nothing of what is above.
 func TestLayers(t *testing.T) {
 	may := map[string][]string{
-		"renew":             {"internal/boottime"},
-		"internal/boottime": {},
-		"lockmgr":           {"renew", "internal/boottime", "internal/retry"},
-		"lockmgr/etcdlock":  {"lockmgr", "internal/retry"},
-		"lockmgr/kubelease": {"lockmgr", "internal/retry", "internal/boottime", "internal/kubeconf"},
-		"internal/retry":    {},
-		"policy":            {},
-		"fs":                {"lockmgr", "policy", "internal/procid", "internal/volume"},
-		"internal/procid":   {},
-		"internal/volume":   {"lockmgr", "policy"},
-		"internal/mounts":   {},
+		"renew":                     {"internal/boottime"},
+		"internal/boottime":         {},
+		"lockmgr":                   {"renew", "internal/boottime", "internal/retry"},
+		"lockmgr/etcdlock":          {"lockmgr", "lockmgr/internal/lifetime", "internal/retry"},
+		"lockmgr/kubelease":         {"lockmgr", "lockmgr/internal/lifetime", "internal/retry", "internal/boottime", "internal/kubeconf"},
+		"internal/retry":            {},
+		"lockmgr/internal/lifetime": {"lockmgr"},
+		"policy":                    {},
+		"fs":                        {"lockmgr", "policy", "internal/procid", "internal/volume"},
+		"internal/procid":           {},
+		"internal/volume":           {"lockmgr", "policy"},
+		"internal/mounts":           {},
 	}
 	pkgs := load(t)
 	for dir, allowed := range may {

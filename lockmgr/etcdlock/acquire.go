@@ -31,20 +31,18 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	if err := check(req); err != nil {
 		return nil, err
 	}
-	if err := s.begin(); err != nil {
+	ctx, leave, err := s.life.Enter(ctx)
+	if err != nil {
 		return nil, err
 	}
-	defer s.running.Done()
+	defer leave()
 	a, err := s.newAcquisition(req)
 	if err != nil {
 		return nil, err
 	}
 	s.claims.add(a.own...)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.over, cancel)()
 	if err := a.run(ctx); err != nil {
-		return nil, a.discard(a.ended(ctx, err))
+		return nil, a.discard(s.life.Outcome(ctx, err, a.metHolder))
 	}
 	return a.grants(), nil
 }
@@ -193,7 +191,7 @@ func (a *acquisition) attempt(ctx context.Context) error {
 		cmps: append(a.free(), b.epochIs(epoch), unfenced), then: a.puts, els: els}
 	resp, err := a.s.group.txn(ctx, a.last)
 	if err != nil {
-		return a.s.noted(err)
+		return a.s.life.Noted(err)
 	}
 	rev := resp.Header.Revision
 	if resp.Succeeded {

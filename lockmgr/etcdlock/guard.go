@@ -32,7 +32,7 @@ func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone f
 	for {
 		select {
 		case <-time.After(s.b.lookPause()):
-		case <-s.over.Done():
+		case <-s.life.Over.Done():
 			return
 		case <-ctx.Done():
 			return
@@ -50,7 +50,7 @@ func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone f
 			attached = slices.DeleteFunc(attached, s.claims.saw)
 			err = errors.Join(s.miss(ctx, grants, gone), s.exorcise(ctx, attached))
 		}
-		if err != nil && ctx.Err() == nil && s.over.Err() == nil {
+		if err != nil && ctx.Err() == nil && !s.life.Ended() {
 			s.b.log.Debug("cannot look for this session's entries", "session", s.ID(), "error", err)
 		}
 	}
@@ -111,7 +111,7 @@ func (s *Session) attached(ctx context.Context) ([][]byte, error) {
 		return nil, err
 	}
 	if lease.TTL < 0 {
-		return nil, s.noted(lockmgr.ErrSessionLost)
+		return nil, s.life.Noted(lockmgr.ErrSessionLost)
 	}
 	return lease.Keys, nil
 }

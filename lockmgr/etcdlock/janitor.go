@@ -16,10 +16,10 @@ func (s *Session) janitor(interval time.Duration) {
 	for {
 		select {
 		case <-time.After(interval/2 + rand.N(interval)):
-		case <-s.over.Done():
+		case <-s.life.Over.Done():
 			return
 		}
-		if err := s.sweep(s.over); err != nil && s.over.Err() == nil {
+		if err := s.sweep(s.life.Over); err != nil && !s.life.Ended() {
 			s.b.log.Warn("cannot look for entries that nobody needs", "session", s.ID(), "error", err)
 		}
 	}

@@ -14,9 +14,9 @@ import (
 // fifth of a TTL later.
 func (s *Session) watchRecord(rev int64) {
 	var r retry.Retrier
-	r.Always(s.over, func() error {
+	r.Always(s.life.Over, func() error {
 		err := s.followRecord(&r, rev)
-		if n := r.Failures(); errors.Is(err, retry.ErrRefused) && s.over.Err() == nil && n&(n-1) == 0 {
+		if n := r.Failures(); errors.Is(err, retry.ErrRefused) && !s.life.Ended() && n&(n-1) == 0 {
 			s.b.log.Warn("session record cannot be watched; its end is noticed by renewal", "session", s.ID(), "error", err, "failures", n+1)
 		}
 		return err
@@ -25,13 +25,13 @@ func (s *Session) watchRecord(rev int64) {
 
 // followRecord returns nil when the session is over, else why it cannot say.
 func (s *Session) followRecord(r *retry.Retrier, rev int64) error {
-	w, err := s.b.watchDeletes(s.over, s.record)
+	w, err := s.b.watchDeletes(s.life.Over, s.record)
 	if err != nil {
 		return err
 	}
 	defer w.stop()
 	if w.rev > rev {
-		resp, err := s.b.txn(s.over, nil, []clientv3.Op{clientv3.OpGet(s.record, clientv3.WithKeysOnly())}, nil)
+		resp, err := s.b.txn(s.life.Over, nil, []clientv3.Op{clientv3.OpGet(s.record, clientv3.WithKeysOnly())}, nil)
 		if err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func (s *Session) followRecord(r *retry.Retrier, rev int64) error {
 	}
 	r.Answered()
 	for {
-		keys, err := w.next(s.over, lookEvery)
+		keys, err := w.next(s.life.Over, lookEvery)
 		if err != nil {
 			return err
 		}
@@ -54,9 +54,9 @@ func (s *Session) followRecord(r *retry.Retrier, rev int64) error {
 }
 
 func (s *Session) lost() {
-	if s.over.Err() != nil {
+	if s.life.Ended() {
 		return // by our own Close
 	}
 	s.b.log.Warn("session ended by the lock service", "session", s.ID())
-	s.end()
+	s.life.End()
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
 
 // Session is one lease, with a record that describes the mount.
@@ -26,13 +26,7 @@ type Session struct {
 	fence  *fence
 	claims claims
 	group  *group
-
-	// over ends with the session, by whoever learns of its end first.
-	over context.Context
-	end  context.CancelFunc
-
-	mu      sync.Mutex // orders begin before or after Close
-	running sync.WaitGroup
+	life   *lifetime.Life
 }
 
 var _ lockmgr.Session = (*Session)(nil)
@@ -45,7 +39,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	if err != nil {
 		return nil, fmt.Errorf("etcdlock: session record: %w", err)
 	}
-	life := b.untilSetBack()
+	era := b.untilSetBack()
 	renew, err := b.forRenewals(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("opening a session: %w", err)
@@ -76,9 +70,9 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	}
 	s.fence = newFence(s, string(value), resp.Header.Revision)
 	s.group = newGroup(b, s.fence)
-	s.over, s.end = context.WithCancel(life)
-	s.running.Go(func() { s.watchRecord(resp.Header.Revision) })
-	s.running.Go(func() { s.janitor(b.janitor) })
+	s.life = lifetime.Begin(era)
+	s.life.Go(func() { s.watchRecord(resp.Header.Revision) })
+	s.life.Go(func() { s.janitor(b.janitor) })
 	return s, nil
 }
 
@@ -115,14 +109,14 @@ func (s *Session) TTL() time.Duration { return s.ttl }
 
 // Done is closed when the session record is seen to be gone, when any answer
 // says that the lease is, or that etcd was set back, and by Close.
-func (s *Session) Done() <-chan struct{} { return s.over.Done() }
+func (s *Session) Done() <-chan struct{} { return s.life.Over.Done() }
 
 // Renew extends the lease by its TTL. Errors: ErrSessionLost, ErrUnavailable,
 // the latter wrapping ctx's if that ended the call. It tries until ctx ends, so
 // ctx has a deadline.
 func (s *Session) Renew(ctx context.Context) error {
 	if _, err := s.renew.KeepAliveOnce(ctx, s.lease); err != nil {
-		return s.noted(s.b.fault(ctx, err))
+		return s.life.Noted(s.b.fault(ctx, err))
 	}
 	return nil
 }
@@ -131,35 +125,13 @@ func (s *Session) Renew(ctx context.Context) error {
 // session still has running. Errors: ErrUnavailable, wrapping ctx's, when the
 // lease is left to expire.
 func (s *Session) Close(ctx context.Context) error {
-	s.mu.Lock()
-	s.end() // ends every wait; the revoke removes their entries
-	s.mu.Unlock()
+	s.life.End() // ends every wait; the revoke removes their entries
 	defer s.group.close()
-	defer s.running.Wait()
+	defer s.life.Wait()
 	var r retry.Retrier
 	err := r.Do(ctx, func() error { return s.b.revoke(ctx, s.lease) })
 	if err != nil {
 		return fmt.Errorf("closing session %s: %w", s.ID(), err)
 	}
 	return nil
-}
-
-// begin starts something that Close waits for; it returns ErrSessionLost if the
-// session is over.
-func (s *Session) begin() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.over.Err() != nil {
-		return lockmgr.ErrSessionLost
-	}
-	s.running.Add(1)
-	return nil
-}
-
-// noted ends the session if err says that it is lost, and returns err.
-func (s *Session) noted(err error) error {
-	if errors.Is(err, lockmgr.ErrSessionLost) {
-		s.end()
-	}
-	return err
 }

@@ -167,7 +167,7 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 
 func (a *acquisition) noteSession(record []*mvccpb.KeyValue) error {
 	if len(record) == 0 {
-		return a.s.noted(lockmgr.ErrSessionLost)
+		return a.s.life.Noted(lockmgr.ErrSessionLost)
 	}
 	a.s.fence.seen(record[0].ModRevision)
 	return nil
@@ -233,4 +233,12 @@ func (a *acquisition) contended(err error) error {
 		e.Holder.AcquisitionID = g.AcquisitionID // the key is what counts
 	}
 	return e
+}
+
+// metHolder is contended if the service is there, and a holder too; else nil.
+func (a *acquisition) metHolder(cause error) error {
+	if len(a.known.ahead) > 0 && a.retrier.Failures() == 0 && a.s.b.connected() {
+		return a.contended(cause)
+	}
+	return nil
 }

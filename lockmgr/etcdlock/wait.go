@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -106,24 +105,9 @@ func (a *acquisition) look(ctx context.Context) error {
 	}
 	resp, err := a.s.b.txn(ctx, nil, gets, nil)
 	if err != nil {
-		return a.s.noted(err)
+		return a.s.life.Noted(err)
 	}
 	return a.note(resp.Header.Revision, resp.Responses, false)
-}
-
-// ended returns the error of an Acquire that failed with err.
-func (a *acquisition) ended(ctx context.Context, err error) error {
-	cause := ctx.Err()
-	switch {
-	case a.s.over.Err() != nil:
-		return lockmgr.ErrSessionLost
-	case cause == nil || !errors.Is(err, lockmgr.ErrUnavailable):
-		return err
-	case len(a.known.ahead) > 0 && a.retrier.Failures() == 0 && a.s.b.connected():
-		return a.contended(cause) // the service is there, the holder too
-	default:
-		return err
-	}
 }
 
 // discard removes, in the background and for as long as the session lives, what
@@ -146,14 +130,14 @@ func (a *acquisition) discard(err error) error {
 		return err
 	}
 	gone := make(chan struct{})
-	s.running.Go(func() {
+	s.life.Go(func() {
 		defer close(gone)
 		defer s.claims.drop(a.own...) // what remains is found by a look
 		if pending {
 			select {
 			case <-a.last.done:
 				a.settle()
-			case <-s.over.Done():
+			case <-s.life.Over.Done():
 				return
 			}
 		}
@@ -165,11 +149,11 @@ func (a *acquisition) discard(err error) error {
 			dels[i] = clientv3.OpDelete(entry)
 		}
 		var r retry.Retrier
-		err := r.Do(s.over, func() error {
-			_, err := s.group.txn(s.over, &member{keys: a.req.Keys, release: true, voids: a.unanswered, then: dels})
+		err := r.Do(s.life.Over, func() error {
+			_, err := s.group.txn(s.life.Over, &member{keys: a.req.Keys, release: true, voids: a.unanswered, then: dels})
 			return err
 		})
-		if err != nil && s.over.Err() == nil {
+		if err != nil && !s.life.Ended() {
 			s.b.log.Error("entries of a failed acquisition remain for now", "entries", a.own, "error", err)
 		}
 	})

@@ -20,19 +20,17 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	if err := s.begin(); err != nil {
+	ctx, leave, err := s.life.Enter(ctx)
+	if err != nil {
 		return nil, err
 	}
-	defer s.running.Done()
+	defer leave()
 	req.Holder.Session = s.id
 	a := s.newAcquisition(req)
 	defer s.b.mirror.unlisten(a.ear)
 	s.claims.add(a.claimed()...)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.over, cancel)()
 	if err := a.run(ctx); err != nil {
-		err = a.ended(ctx, err)
+		err = s.life.Outcome(ctx, err, a.metHolder)
 		a.discard()
 		return nil, err
 	}

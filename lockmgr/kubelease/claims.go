@@ -90,11 +90,11 @@ func (s *Session) exorcise() {
 	for {
 		select {
 		case <-time.After(s.b.clean.Ghosts):
-		case <-s.over.Done():
+		case <-s.life.Over.Done():
 			return
 		}
 		for _, ghost := range s.ghosts() {
-			if err := s.banish(s.over, ghost); err != nil && s.over.Err() == nil {
+			if err := s.banish(s.life.Over, ghost); err != nil && !s.life.Ended() {
 				s.b.log.Warn("cannot remove an entry of this session that nobody claims", "session", s.id, "lease", ghost.object, "error", err)
 			}
 		}

@@ -25,7 +25,7 @@ func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone f
 		select {
 		case <-e.ch:
 		case <-time.After(missAtLeast):
-		case <-s.over.Done():
+		case <-s.life.Over.Done():
 			return
 		case <-ctx.Done():
 			return

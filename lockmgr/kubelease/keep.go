@@ -48,7 +48,7 @@ func (p *present) add(s *Session) {
 	case p.came <- struct{}{}:
 	default:
 	}
-	context.AfterFunc(s.over, func() {
+	context.AfterFunc(s.life.Over, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(p.sessions, s.name)
@@ -89,17 +89,17 @@ func (b *Backend) keep() {
 			continue
 		}
 		if !b.mirror.connected() || b.keepersBeside(nil) >= keepers {
-			b.pause(s.over, keepLook) // without a watch it knows nothing of them
+			b.pause(s.life.Over, keepLook) // without a watch it knows nothing of them
 			continue
 		}
 		if len(b.mirror.of(kindSession)) > keepers {
-			b.pause(s.over, rand.N(keepSpread))
+			b.pause(s.life.Over, rand.N(keepSpread))
 			if b.keepersBeside(nil) >= keepers {
 				continue
 			}
 		}
 		if err := s.vouch(); err != nil {
-			if b.ctx.Err() == nil && s.over.Err() == nil {
+			if b.ctx.Err() == nil && !s.life.Ended() {
 				b.log.Debug("cannot keep watch over the sessions", "session", s.id, "error", err)
 			}
 			_ = r.Pause(b.ctx)
@@ -145,15 +145,15 @@ func (s *Session) vouch() error {
 	o := s.b.mirror.at(s.name)
 	var err error
 	if o == nil {
-		if o, err = s.b.getUrgent(s.over, s.name); err != nil {
+		if o, err = s.b.getUrgent(s.life.Over, s.name); err != nil {
 			return err
 		}
 	}
 	for o != nil {
-		if _, err = s.b.write(s.over, s.b.urgent(), o, o.renewed()); !errors.Is(err, errMoved) {
+		if _, err = s.b.write(s.life.Over, s.b.urgent(), o, o.renewed()); !errors.Is(err, errMoved) {
 			return err
 		}
-		if o, err = s.b.getUrgent(s.over, s.name); err != nil {
+		if o, err = s.b.getUrgent(s.life.Over, s.name); err != nil {
 			return err
 		}
 	}
@@ -184,11 +184,11 @@ func (b *Backend) keepWatch(s *Session) {
 			}
 			continue
 		}
-		b.pause(s.over, s.ttl/5)
-		if s.over.Err() != nil || b.keepersBeside(s) >= keepers {
+		b.pause(s.life.Over, s.ttl/5)
+		if s.life.Ended() || b.keepersBeside(s) >= keepers {
 			return
 		}
-		if err := s.vouch(); err != nil && ctx.Err() == nil && s.over.Err() == nil {
+		if err := s.vouch(); err != nil && ctx.Err() == nil && !s.life.Ended() {
 			b.log.Debug("cannot say that this mount keeps watch", "session", s.id, "error", err)
 		}
 	}

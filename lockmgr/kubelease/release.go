@@ -20,7 +20,7 @@ import (
 func (s *Session) Release(ctx context.Context, g lockmgr.Grant) error {
 	_, err := s.b.change(ctx, s.b.names.lock(g.Key), false, func(o *object) (*coordinationv1.Lease, error) {
 		i := o.find(g.Key, g.Mode, g.AcquisitionID)
-		if i < 0 || s.over.Err() != nil {
+		if i < 0 || s.life.Ended() {
 			return nil, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
 		}
 		// A Lease that was written by hand has a later token than was granted.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
 
 // Session is two Leases. One is there for as long as the session lives, for all to
@@ -32,13 +32,7 @@ type Session struct {
 	renewing chan struct{} // holds a token while the pulse is written
 	pulse    *object       // GUARDED_BY(renewing); as it was written last
 
-	// over ends with the session, by whoever learns of its end first, and with the
-	// store's era.
-	over context.Context
-	end  context.CancelFunc
-
-	mu      sync.Mutex // orders begin before or after Close
-	running sync.WaitGroup
+	life *lifetime.Life
 }
 
 var _ lockmgr.Session = (*Session)(nil)
@@ -86,10 +80,10 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		return nil, fmt.Errorf("opening a session: %w", err)
 	}
 	s.born = created.rev
-	s.over, s.end = context.WithCancel(era)
+	s.life = lifetime.Begin(era)
 	b.present.add(s)
-	s.running.Go(s.watchLease)
-	s.running.Go(s.exorcise)
+	s.life.Go(s.watchLease)
+	s.life.Go(s.exorcise)
 	b.sweep.Do(func() { b.running.Go(b.janitor) })
 	return s, nil
 }
@@ -101,7 +95,7 @@ func (s *Session) ID() string { return s.id }
 func (s *Session) TTL() time.Duration { return s.ttl }
 
 // Done is closed when the Lease is seen to be gone, and by Close.
-func (s *Session) Done() <-chan struct{} { return s.over.Done() }
+func (s *Session) Done() <-chan struct{} { return s.life.Over.Done() }
 
 // Renew replaces the pulse by one with a later renewTime: whoever deleted it
 // meanwhile, or is about to, has done so or fails. Errors: ErrSessionLost,
@@ -113,7 +107,7 @@ func (s *Session) Renew(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
 	}
-	if s.over.Err() != nil {
+	if s.life.Ended() {
 		return lockmgr.ErrSessionLost
 	}
 	for {
@@ -163,10 +157,8 @@ func (s *Session) stands(ctx context.Context) error {
 // that is gone count for nothing. Errors: ErrUnavailable, wrapping ctx's, when
 // they are left to expire.
 func (s *Session) Close(ctx context.Context) error {
-	s.mu.Lock()
-	s.end()
-	s.mu.Unlock()
-	defer s.running.Wait()
+	s.life.End()
+	defer s.life.Wait()
 	var r retry.Retrier
 	err := r.Do(ctx, func() error { return s.b.Revoke(ctx, s.id) })
 	if err != nil {
@@ -185,35 +177,23 @@ func (s *Session) watchLease() {
 		gone := m.ended(s.id, s.born)
 		m.mu.Unlock()
 		if gone {
-			if s.over.Err() == nil {
+			if !s.life.Ended() {
 				s.b.log.Warn("session ended in the lock service", "session", s.id)
 			}
-			s.end()
+			s.life.End()
 			return
 		}
 		select {
 		case <-e.ch:
-		case <-s.over.Done():
+		case <-s.life.Over.Done():
 			return
 		}
 	}
 }
 
-// begin starts something that Close waits for; it returns ErrSessionLost if the
-// session is over.
-func (s *Session) begin() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.over.Err() != nil {
-		return lockmgr.ErrSessionLost
-	}
-	s.running.Add(1)
-	return nil
-}
-
 func (s *Session) lost() error {
 	s.b.mirror.bury(s.name)
-	s.end()
+	s.life.End()
 	return lockmgr.ErrSessionLost
 }
 

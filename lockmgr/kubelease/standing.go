@@ -75,6 +75,17 @@ func (a *acquisition) contended(err error) error {
 	return &lockmgr.ContendedError{Key: first.wants, Holder: first.entry.Holder, Err: err}
 }
 
+// metHolder is contended if the service is there, and a holder too; else nil.
+func (a *acquisition) metHolder(cause error) error {
+	if len(a.ahead) == 0 {
+		a.ahead = a.inTheWay()
+	}
+	if len(a.ahead) > 0 && a.retrier.Failures() == 0 && a.s.b.mirror.connected() {
+		return a.contended(cause)
+	}
+	return nil
+}
+
 func (a *acquisition) grants() []lockmgr.Grant {
 	grants := make([]lockmgr.Grant, len(a.req.Keys))
 	for i, k := range a.req.Keys {

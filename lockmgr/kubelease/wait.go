@@ -2,7 +2,6 @@ package kubelease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -122,24 +121,6 @@ func (a *acquisition) awaitChange(ctx context.Context, name string) error {
 	}
 }
 
-// ended returns the error of an Acquire that failed with err.
-func (a *acquisition) ended(ctx context.Context, err error) error {
-	cause := ctx.Err()
-	switch {
-	case a.s.over.Err() != nil:
-		return lockmgr.ErrSessionLost
-	case cause == nil || !errors.Is(err, lockmgr.ErrUnavailable):
-		return err
-	}
-	if len(a.ahead) == 0 {
-		a.ahead = a.inTheWay()
-	}
-	if len(a.ahead) > 0 && a.retrier.Failures() == 0 && a.s.b.mirror.connected() {
-		return a.contended(cause) // the service is there, the holder too
-	}
-	return err
-}
-
 // discard removes, in the background and for as long as the session lives, what
 // a failed acquisition put or may have put.
 func (a *acquisition) discard() {
@@ -149,9 +130,9 @@ func (a *acquisition) discard() {
 		return
 	}
 	s.claims.giveUp(a.claimed()...)
-	s.running.Go(func() {
+	s.life.Go(func() {
 		defer s.claims.drop(a.claimed()...) // what remains is the janitor's
-		if err := a.withdraw(s.over); err != nil && s.over.Err() == nil {
+		if err := a.withdraw(s.life.Over); err != nil && !s.life.Ended() {
 			s.b.log.Error("entries of a failed acquisition remain for now", lockmgr.LogID(a.req.Holder.AcquisitionID), "error", err)
 		}
 	})
