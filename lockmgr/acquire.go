@@ -92,7 +92,7 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	}
 	v := m.follow(&req)
 	for {
-		h, err := m.acquireOnce(ctx, req, v, t)
+		h, err := m.attempt(ctx, req, v, t)
 		// A session that is lost between the grant and now is not the
 		// caller's trouble: there is another.
 		lost := errors.Is(err, ErrSessionLost) || errors.Is(err, ErrLockLost)
@@ -104,7 +104,9 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	}
 }
 
-func (m *Manager) acquireOnce(ctx context.Context, req Request, v *vigil, t *trying) (*Hold, error) {
+// attempt stands in line on this mount until it has all locks, or is refused. A session
+// that is lost meanwhile ends it.
+func (m *Manager) attempt(ctx context.Context, req Request, v *vigil, t *trying) (*Hold, error) {
 	r := &request{
 		Request: req,
 		vigil:   v,
@@ -117,7 +119,7 @@ func (m *Manager) acquireOnce(ctx context.Context, req Request, v *vigil, t *try
 	for _, k := range req.Keys {
 		m.enter(r, m.slot(k))
 	}
-	err := m.acquire(ctx, r)
+	err := m.collect(ctx, r)
 	m.leave(r)
 	m.mu.Unlock()
 	if err == nil {
@@ -143,9 +145,9 @@ func (m *Manager) settle(ctx context.Context, r *request) error {
 	return err
 }
 
-// acquire returns when r.hold has all its locks, or with the reason why it
+// collect returns when r.hold has all its locks, or with the reason why it
 // cannot. m.mu is held, and let go while it waits.
-func (m *Manager) acquire(ctx context.Context, r *request) error {
+func (m *Manager) collect(ctx context.Context, r *request) error {
 	for {
 		if m.refusing {
 			return ErrClosed

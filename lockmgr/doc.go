@@ -7,6 +7,24 @@
 //	      │  Check: may this be written now?            │
 //	      └──────── loss, with its cause ◄──────────────┘
 //
+// # An acquisition
+//
+//	         another is in the way here         locks are missing
+//	waiting ◄────────────────────────── looking ─────────────────► asking the service
+//	 pause  ──────────────────────────►  look   ◄───────────────── ask, obtain
+//	                  woken                │         granted
+//	                                       │ it has all
+//	                                       ▼
+//	                                    settling ──── lost meanwhile ───► begins anew
+//	                                     settle
+//	                                       │ its session is good now
+//	                                       ▼
+//	                                     Hold ──────── Release, loss ───► void
+//
+// Acquire begins attempts; an attempt is one stay in the lines of its keys on this
+// mount; collect is what takes it from looking to having all. Waiting and asking end
+// with an error when the wait is over, or the service refuses.
+//
 // # Failure model
 //
 // The service may not answer, answer late, or answer no although it did what it

@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -162,75 +161,60 @@ func (a *acquisition) run(ctx context.Context) error {
 	}
 }
 
-// try sends the Txn until it is answered; just once for NoWait.
-func (a *acquisition) try(ctx context.Context) error {
-	if a.req.Wait == lockmgr.NoWait {
-		timeout := a.s.b.timeout
-		bounded, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-		err := a.attempt(bounded)
-		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			return fmt.Errorf("%w: no answer within %v", lockmgr.ErrUnavailable, timeout)
+func (a *acquisition) grants() []lockmgr.Grant {
+	grants := make([]lockmgr.Grant, len(a.req.Keys))
+	for i, k := range a.req.Keys {
+		grants[i] = lockmgr.Grant{Key: k, Mode: a.req.Mode, AcquisitionID: a.req.Holder.AcquisitionID, Token: a.known.token}
+	}
+	return grants
+}
+
+// discard removes, in the background and for as long as the session lives, what
+// a failed acquisition put or may have put. A Txn of it that is under way is not
+// repeated: its answer says whether there is anything to remove. It returns err,
+// as a LeftoverError if there may be.
+func (a *acquisition) discard(err error) error {
+	s := a.s
+	pending := false
+	if a.last != nil {
+		select {
+		case <-a.last.done:
+			a.settle()
+		default:
+			pending = true
 		}
+	}
+	if !a.mayStand && !pending {
+		s.claims.drop(a.own...)
 		return err
 	}
-	return a.retrier.Do(ctx, func() error { return a.attempt(ctx) })
-}
-
-// attempt sends the Txn once, and notes the answer in known.
-func (a *acquisition) attempt(ctx context.Context) error {
-	b := a.s.b
-	a.settle()
-	epoch, fence := b.trees.expect(a.req.Keys), a.s.fence.at()
-	unfenced := a.s.fence.unchanged(fence)
-	els := a.gets
-	if second := a.second(unfenced); second != nil {
-		els = append(els[:len(els):len(els)], clientv3.OpTxn(second, a.puts, nil))
-	}
-	a.last = &member{keys: a.req.Keys, mode: a.req.Mode, fence: fence, voids: a.unanswered,
-		cmps: append(a.free(), b.epochIs(epoch), unfenced), then: a.puts, els: els}
-	resp, err := a.s.group.txn(ctx, a.last)
-	if err != nil {
-		return a.s.life.Noted(err)
-	}
-	rev := resp.Header.Revision
-	if resp.Succeeded {
-		b.trees.placed(rev, epoch, a.dirs)
-		a.known = standing{rev: rev, token: rev}
-		return nil
-	}
-	placed := a.last.put()
-	err = a.note(rev, resp.Responses, placed)
-	if stood := a.known.token != 0 && !(placed && a.known.token == rev); err == nil && a.inLine() && stood {
-		return a.look(ctx) // it was put before, and who has come since may be all that was read
-	}
-	return err
-}
-
-// settle notes what became of the last Txn. It was answered, or given up.
-func (a *acquisition) settle() {
-	m := a.last
-	a.last = nil
-	switch {
-	case m == nil:
-	case m.err == nil:
-		a.mayStand, a.unanswered = a.mayStand || m.put(), 0
-	case unanswered(m.err):
-		a.mayStand, a.unanswered = true, m.fence
-	case errors.Is(m.err, errFull):
-		a.mayStand = true
-	}
-}
-
-// second is under what the keys are put though the epoch has moved, or something
-// stands in their way: to queue, in any case; else if nothing does, looked at key
-// by key. nil means that they are not.
-func (a *acquisition) second(unfenced clientv3.Cmp) []clientv3.Cmp {
-	switch {
-	case a.req.Wait == lockmgr.Queue:
-		return []clientv3.Cmp{unfenced}
-	case !a.beside:
-		return nil
-	}
-	return append(append(a.free(), unfenced), a.bare...)
+	gone := make(chan struct{})
+	s.life.Go(func() {
+		defer close(gone)
+		defer s.claims.drop(a.own...) // what remains is found by a look
+		if pending {
+			select {
+			case <-a.last.done:
+				a.settle()
+			case <-s.life.Over.Done():
+				return
+			}
+		}
+		if !a.mayStand {
+			return
+		}
+		dels := make([]clientv3.Op, len(a.own))
+		for i, entry := range a.own {
+			dels[i] = clientv3.OpDelete(entry)
+		}
+		var r retry.Retrier
+		err := r.Do(s.life.Over, func() error {
+			_, err := s.group.txn(s.life.Over, &member{keys: a.req.Keys, release: true, voids: a.unanswered, then: dels})
+			return err
+		})
+		if err != nil && !s.life.Ended() {
+			s.b.log.Error("entries of a failed acquisition remain for now", "entries", a.own, "error", err)
+		}
+	})
+	return &lockmgr.LeftoverError{Err: err, Gone: gone}
 }

@@ -8,7 +8,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -108,62 +107,4 @@ func (a *acquisition) look(ctx context.Context) error {
 		return a.s.life.Noted(err)
 	}
 	return a.note(resp.Header.Revision, resp.Responses, false)
-}
-
-// discard removes, in the background and for as long as the session lives, what
-// a failed acquisition put or may have put. A Txn of it that is under way is not
-// repeated: its answer says whether there is anything to remove. It returns err,
-// as a LeftoverError if there may be.
-func (a *acquisition) discard(err error) error {
-	s := a.s
-	pending := false
-	if a.last != nil {
-		select {
-		case <-a.last.done:
-			a.settle()
-		default:
-			pending = true
-		}
-	}
-	if !a.mayStand && !pending {
-		s.claims.drop(a.own...)
-		return err
-	}
-	gone := make(chan struct{})
-	s.life.Go(func() {
-		defer close(gone)
-		defer s.claims.drop(a.own...) // what remains is found by a look
-		if pending {
-			select {
-			case <-a.last.done:
-				a.settle()
-			case <-s.life.Over.Done():
-				return
-			}
-		}
-		if !a.mayStand {
-			return
-		}
-		dels := make([]clientv3.Op, len(a.own))
-		for i, entry := range a.own {
-			dels[i] = clientv3.OpDelete(entry)
-		}
-		var r retry.Retrier
-		err := r.Do(s.life.Over, func() error {
-			_, err := s.group.txn(s.life.Over, &member{keys: a.req.Keys, release: true, voids: a.unanswered, then: dels})
-			return err
-		})
-		if err != nil && !s.life.Ended() {
-			s.b.log.Error("entries of a failed acquisition remain for now", "entries", a.own, "error", err)
-		}
-	})
-	return &lockmgr.LeftoverError{Err: err, Gone: gone}
-}
-
-func (a *acquisition) grants() []lockmgr.Grant {
-	grants := make([]lockmgr.Grant, len(a.req.Keys))
-	for i, k := range a.req.Keys {
-		grants[i] = lockmgr.Grant{Key: k, Mode: a.req.Mode, AcquisitionID: a.req.Holder.AcquisitionID, Token: a.known.token}
-	}
-	return grants
 }

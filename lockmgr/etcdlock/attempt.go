@@ -1,0 +1,84 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// try sends the Txn until it is answered; just once for NoWait.
+func (a *acquisition) try(ctx context.Context) error {
+	if a.req.Wait == lockmgr.NoWait {
+		timeout := a.s.b.timeout
+		bounded, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		err := a.attempt(bounded)
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			return fmt.Errorf("%w: no answer within %v", lockmgr.ErrUnavailable, timeout)
+		}
+		return err
+	}
+	return a.retrier.Do(ctx, func() error { return a.attempt(ctx) })
+}
+
+// attempt sends the Txn once, and notes the answer in known.
+func (a *acquisition) attempt(ctx context.Context) error {
+	b := a.s.b
+	a.settle()
+	epoch, fence := b.trees.expect(a.req.Keys), a.s.fence.at()
+	unfenced := a.s.fence.unchanged(fence)
+	els := a.gets
+	if second := a.second(unfenced); second != nil {
+		els = append(els[:len(els):len(els)], clientv3.OpTxn(second, a.puts, nil))
+	}
+	a.last = &member{keys: a.req.Keys, mode: a.req.Mode, fence: fence, voids: a.unanswered,
+		cmps: append(a.free(), b.epochIs(epoch), unfenced), then: a.puts, els: els}
+	resp, err := a.s.group.txn(ctx, a.last)
+	if err != nil {
+		return a.s.life.Noted(err)
+	}
+	rev := resp.Header.Revision
+	if resp.Succeeded {
+		b.trees.placed(rev, epoch, a.dirs)
+		a.known = standing{rev: rev, token: rev}
+		return nil
+	}
+	placed := a.last.put()
+	err = a.note(rev, resp.Responses, placed)
+	if stood := a.known.token != 0 && !(placed && a.known.token == rev); err == nil && a.inLine() && stood {
+		return a.look(ctx) // it was put before, and who has come since may be all that was read
+	}
+	return err
+}
+
+// settle notes what became of the last Txn. It was answered, or given up.
+func (a *acquisition) settle() {
+	m := a.last
+	a.last = nil
+	switch {
+	case m == nil:
+	case m.err == nil:
+		a.mayStand, a.unanswered = a.mayStand || m.put(), 0
+	case unanswered(m.err):
+		a.mayStand, a.unanswered = true, m.fence
+	case errors.Is(m.err, errFull):
+		a.mayStand = true
+	}
+}
+
+// second is under what the keys are put though the epoch has moved, or something
+// stands in their way: to queue, in any case; else if nothing does, looked at key
+// by key. nil means that they are not.
+func (a *acquisition) second(unfenced clientv3.Cmp) []clientv3.Cmp {
+	switch {
+	case a.req.Wait == lockmgr.Queue:
+		return []clientv3.Cmp{unfenced}
+	case !a.beside:
+		return nil
+	}
+	return append(append(a.free(), unfenced), a.bare...)
+}
