@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -41,9 +42,10 @@ func TestTryInAnOutage(t *testing.T) {
 func TestOutageBeginsWithARenewal(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		f.must(open("a", 0, "f")).Release()
+		synctest.Wait() // it is answered
 		f.svc.Disconnect()
 		time.Sleep(ttl / 2)
-		f.fails(try("a", file("f")), lockmgr.ErrUnavailable, 200*time.Millisecond)
+		f.fails(try("a", file("f")), lockmgr.ErrUnavailable, 5*time.Second-(ttl/2-ttl/5))
 	})
 }
 
