@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockfs is the program under test, built with the race detector.
+// lockfs is the program under test. It has the race detector if the tests have.
 var lockfs string
 
 // programEnv names one that is built already.
@@ -75,13 +76,24 @@ func runTests(m *testing.M) int {
 		lockfs = built
 		return m.Run()
 	}
-	build := exec.Command("go", "build", "-race", "-o", lockfs, "../cmd/lockfs")
+	build := exec.Command("go", "build", "-o", lockfs, "../cmd/lockfs")
+	if raceDetector() {
+		build.Args = slices.Insert(build.Args, 2, "-race")
+	} else {
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is released
+	}
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build lockfs:", err)
 		return 1
 	}
 	return m.Run()
+}
+
+// raceDetector reports whether the tests were built with -race.
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // shortTTL is for the tests that wait for a lease to end. The others keep the
