@@ -2,6 +2,7 @@ package lockmgrtest
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -98,6 +99,18 @@ func (t *bench) must(s lockmgr.Session, wait lockmgr.Wait, keys ...lockmgr.Key) 
 func (t *bench) mustHave(s lockmgr.Session, req lockmgr.AcquireRequest) []lockmgr.Grant {
 	t.Helper()
 	return Acquire(t.T, s, req)
+}
+
+// timeOut has a request wait until its time is over, which is long enough for an answer:
+// twice as long each time.
+func (t *bench) timeOut(s lockmgr.Session, wait lockmgr.Wait, keys ...lockmgr.Key) error {
+	t.Helper()
+	for d := Patience / 1000; ; d *= 2 {
+		_, err := s.Acquire(t.within(d), Request(wait, keys...))
+		if errors.Is(err, lockmgr.ErrContended) || d > Patience {
+			return err
+		}
+	}
 }
 
 func (t *bench) release(s lockmgr.Session, grants ...lockmgr.Grant) {

@@ -41,8 +41,7 @@ func testRetry(t *bench) {
 	k := File("f")
 	held := t.must(s1, lockmgr.Retry, k)[0]
 
-	_, err := s2.Acquire(t.within(50*time.Millisecond), Request(lockmgr.Retry, k))
-	t.contended(err, k, held.AcquisitionID, context.DeadlineExceeded)
+	t.contended(t.timeOut(s2, lockmgr.Retry, k), k, held.AcquisitionID, context.DeadlineExceeded)
 
 	got := Start(t.within(Patience), s2, Request(lockmgr.Retry, k))
 	for range 10 {
@@ -64,13 +63,12 @@ func testQueue(t *bench) {
 	k := File("f")
 	held := t.must(s1, lockmgr.Queue, k)[0]
 
-	_, err := s2.Acquire(t.within(50*time.Millisecond), Request(lockmgr.Queue, k))
-	t.contended(err, k, held.AcquisitionID, context.DeadlineExceeded)
+	t.contended(t.timeOut(s2, lockmgr.Queue, k), k, held.AcquisitionID, context.DeadlineExceeded)
 	t.listed(held.AcquisitionID)
 
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = s2.Acquire(cancelled, Request(lockmgr.Queue, k))
+	_, err := s2.Acquire(cancelled, Request(lockmgr.Queue, k))
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("with a context that is over: %v", err)
 	}
