@@ -113,6 +113,15 @@ func (b backing) opened(fd int) (st stat, err error) {
 	return st, err
 }
 
+// beforeOpen says whom the look at a file asks that is opened next. By the open for write
+// alone NFS learns a file's size, and may keep its old bytes: ADR 0031.
+func (b backing) beforeOpen() asking {
+	if b.revalidates {
+		return anew
+	}
+	return unasked
+}
+
 // pathOf opens the inode of fd, i, as an O_PATH descriptor. It most likely still
 // is name in a directory, which is quicker than by its number where nobody is asked.
 func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {

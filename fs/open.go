@@ -193,7 +193,7 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 		}
 		o.file = &st
 	}
-	l, s, err := f.lockFile(n, path, *o.file, unasked, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+	l, s, err := f.lockFile(n, path, *o.file, f.backing.beforeOpen(), func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 		return o.lock(cancel, f.waitAt(path), keys)
 	})
 	if l.hold == nil {
