@@ -406,8 +406,8 @@ func TestVolumeClientMountedAgain(t *testing.T) {
 	p.must(call{Op: "close", FD: fd})
 	held := p.open(a.path("held"), wronly|create)
 	start := sync.OnceFunc(func() { labFault(t, fmt.Sprint("start client ", client)) })
-	t.Cleanup(start) // or the tests that follow have no volume
 	labFault(t, fmt.Sprint("kill client ", client))
+	t.Cleanup(start) // or the tests that follow have no volume
 	if r := p.do(call{Op: "open", Path: a.path("f"), Flags: wronly | appends}); r.Errno == 0 {
 		t.Error("a file is opened where there is no volume")
 	}
