@@ -100,14 +100,15 @@ func reopen(fd int, flags int) (int, error) {
 }
 
 // opened returns the attributes of a file that was just opened, as the volume has them
-// now, and has its client read the file's bytes anew. NFS does both by the open itself;
-// a FUSE client may keep what its kernel had, or let it be.
+// now, and has its client read the file's bytes anew: a FUSE client may keep what its
+// kernel had, and NFS takes every change for its own while somebody on this machine has
+// the file open for write, be it one who has lost his lock.
 func (b backing) opened(fd int) (st stat, err error) {
 	how := anew
 	if b.local || b.revalidates {
 		how = asUsual
 	}
-	if st, err = b.stat(fd, how); err == nil && b.believesBytes {
+	if st, err = b.stat(fd, how); err == nil && (b.believesBytes || b.revalidates) {
 		_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // what is dirty stays
 	}
 	return st, err

@@ -166,6 +166,15 @@ func TestMixedOpenings(t *testing.T) {
 	v := newVolume(t)
 	v.inMemory()
 	a := v.mount("a")
+	var u unix.Utsname
+	var major, minor int
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	old := major < 6 || major == 6 && minor < 6
 	dirs := map[string]string{"view": a.dir}
 	if !v.cached { // a client of a network volume need not keep to it
 		dirs["directory"] = v.source
@@ -180,6 +189,9 @@ func TestMixedOpenings(t *testing.T) {
 				file := fmt.Sprintf("%s%d", name, i)
 				v.write(file, string(make([]byte, mixedSize)))
 				t.Run(strings.Join(names, ","), func(t *testing.T) {
+					if old && slices.Contains(names, "map-write") && slices.Contains(names, "rdwr-append") {
+						t.Skip("before Linux 6.6 who goes past the cache does not read what a mapping has not sent")
+					}
 					x := &mixed{t: t, path: filepath.Join(dir, file), want: make([]byte, mixedSize)}
 					defer x.close()
 					for _, o := range order {
