@@ -66,14 +66,7 @@ func TestFewESTALE(t *testing.T) {
 			pending = append(pending, newAgent(t).start(call{Op: "churn", Path: m.dir, N: int(lasts.Milliseconds())}))
 		}
 	}
-	opens, failed := 0, make(map[string]int)
-	for _, p := range pending {
-		r := <-p
-		opens += r.N
-		for what, n := range r.Failed {
-			failed[what] += n
-		}
-	}
+	opens, failed := tally(pending)
 	t.Logf("%d opens, ESTALE in %.2f %%: %v", opens, 100*float64(failed["open ESTALE"])/float64(opens), failed)
 	// Few opens say little: a short run has some 300, of which one may see it by
 	// chance. It was 14 to 18 of a thousand when the kernel looked before the wait.
@@ -132,6 +125,19 @@ func saves(path string, lasts time.Duration) (calls int, failed map[string]int) 
 	return calls, failed
 }
 
+// tally adds up what agents have done, and how often what of it failed.
+func tally(pending []<-chan result) (done int, failed map[string]int) {
+	failed = make(map[string]int)
+	for _, p := range pending {
+		r := <-p
+		done += r.N
+		for what, n := range r.Failed {
+			failed[what] += n
+		}
+	}
+	return done, failed
+}
+
 // A rename over a file and an unlink find the locks that they need, whoever opens the file
 // and links it meanwhile; and no two opens wait for each other.
 func TestSavesBesideLinksAndOpens(t *testing.T) {
@@ -142,14 +148,7 @@ func TestSavesBesideLinksAndOpens(t *testing.T) {
 	for _, m := range []*mount{v.mount("a"), v.mount("b")} {
 		pending = append(pending, newAgent(t).start(call{Op: "saves", Path: m.path("f"), N: 3000}))
 	}
-	calls, failed := 0, make(map[string]int)
-	for _, p := range pending {
-		r := <-p
-		calls += r.N
-		for what, n := range r.Failed {
-			failed[what] += n
-		}
-	}
+	calls, failed := tally(pending)
 	t.Logf("%d calls, failed: %v", calls, failed)
 	// Of an open EBUSY or ENOLCK would be of two that wait for each other until --wait ends.
 	for _, what := range []string{"rename ESTALE", "unlink ESTALE", "open EBUSY", "open ENOLCK"} {
@@ -197,14 +196,7 @@ func TestLockFilesThatAreRemoved(t *testing.T) {
 			pending = append(pending, newAgent(t).start(call{Op: "lock files", Path: m.path("f"), N: 6000}))
 		}
 	}
-	opens, failed := 0, make(map[string]int)
-	for _, p := range pending {
-		r := <-p
-		opens += r.N
-		for what, n := range r.Failed {
-			failed[what] += n
-		}
-	}
+	opens, failed := tally(pending)
 	t.Logf("%d opens, failed: %v", opens, failed)
 	delete(failed, "open EBUSY")
 	// It was one in 27 when a creation did not wait for the holder of a file that is there.
