@@ -27,7 +27,7 @@ func save(t *testing.T, etcd *clientv3.Client) (file string) {
 }
 
 // unpack makes a member's data of a snapshot, as 'etcdutl snapshot restore' does.
-// With bump, it is as docs/OPERATIONS.md has it.
+// With bump, it is as docs/how-to/restore.md has it.
 func unpack(t *testing.T, file string, bump bool, m snapshot.RestoreConfig) {
 	t.Helper()
 	m.SnapshotPath = file
@@ -88,7 +88,7 @@ func ages(t *testing.T, etcd *clientv3.Client) {
 	}
 }
 
-// What docs/OPERATIONS.md says of a restore: with every mount stopped, etcd made
+// What docs/how-to/restore.md says: with every mount stopped, etcd made
 // from a snapshot and the locks of the dead deleted, locks are free at once, and
 // fencing tokens go on growing.
 func TestRestore(t *testing.T) {

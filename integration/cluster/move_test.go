@@ -15,7 +15,7 @@ while ! [ -e /data/view/stop ]; do
 	( exec 9<>/data/view/counter && n=$(tail -n 1 <&9) && m=$((${n:-0} + 1)) && echo $m >&9 && echo "counted $m" ) 2>/dev/null || sleep 0.2
 done`
 
-// TestMoveBetweenOverlays follows docs/OPERATIONS.md from the locks in Leases to etcd,
+// TestMoveBetweenOverlays follows docs/how-to/move.md from the locks in Leases to etcd,
 // back, and off the nodes. The other overlay is applied to programs that run: it is
 // refused, and no number is counted twice.
 func TestMoveBetweenOverlays(t *testing.T) {
