@@ -181,7 +181,14 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 func (f *FS) rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName) (s fuse.Status, overtaken bool) {
 	kind := kindOf(f.glanceAt(from), f.glanceAt(to))
 	if kind == lockmgr.Tree && in.Flags&(unix.RENAME_EXCHANGE|unix.RENAME_NOREPLACE) == 0 && hasEntries(to.dir, to.name) {
-		return notEmpty(from, to), false
+		// The kind is a guess: a file would get another error.
+		st, err := f.lookNow(from)
+		if err != nil {
+			return errno(err), false
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			return notEmpty(from, to), false
+		}
 	}
 	var heirs []dirName
 	if kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {
@@ -197,9 +204,6 @@ func (f *FS) rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName)
 		return s, false
 	}
 	defer l.release()
-	if err := f.mayMove(kind, in.Flags, l.keys[0].Path, l.keys[1].Path); err != nil {
-		return errno(err), false
-	}
 	// Both are looked at under the lock: their handles follow the names.
 	srcSt, err := l.found[0].st, l.found[0].err
 	if err != nil {
@@ -211,6 +215,9 @@ func (f *FS) rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName)
 	}
 	if kind != kindOf(l.found[0], l.found[1]) {
 		return stale, true // a directory took a file's place, or the other way round
+	}
+	if err := f.mayMove(kind, in.Flags, l.keys[0].Path, l.keys[1].Path); err != nil {
+		return errno(err), false
 	}
 	exchange := in.Flags&unix.RENAME_EXCHANGE != 0
 	rename := func() error {
