@@ -117,9 +117,10 @@ func (f *FS) isNamed(n *node, d dirName) bool {
 	return is && err == nil
 }
 
-// replaced reports whether another file has a name of a file that has none.
+// replaced reports whether another file has a name by which the kernel may mean a file
+// that has none.
 func (f *FS) replaced(n *node) bool {
-	return slices.ContainsFunc(f.nodes.names(n), func(d dirName) bool {
+	return slices.ContainsFunc(f.nodes.mayBeMeant(n), func(d dirName) bool {
 		_, err := f.backing.statNow(d)
 		return err == nil
 	})

@@ -97,7 +97,7 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 		lost = false // it may have lost others
 	}
 	if lost && v.stage != nameless {
-		v.stage, v.meant = fresh, f.nodes.mayBeMeant(n)
+		v.meant = f.nodes.mayBeMeant(n)
 		return stale // the kernel remembers a name that is another file's
 	}
 	dir, name := to.dir, to.name
