@@ -141,8 +141,10 @@ func TestBreakOfDirectory(t *testing.T) {
 }
 
 // EIO is for ever: from write, fsync and close, and for the pages of a mapping.
-func TestBrokenWriterIsFenced(t *testing.T) {
-	v := newVolume(t)
+func TestBrokenWriterIsFenced(t *testing.T) { over(t, testBrokenWriterIsFenced, local, inLeases) }
+
+func testBrokenWriterIsFenced(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	v.inMemory()
 	a := v.mount("a")
 	v.write("f", strings.Repeat("-", 4096))
@@ -200,9 +202,7 @@ func TestBreakOfHardLinks(t *testing.T) {
 // What was written under a broken lock is on the volume before the next is
 // granted it, where --sync promises that.
 func TestBreakFlushes(t *testing.T) {
-	t.Setenv(writeBackEnv, "1")
-	v := newVolume(t)
-	v.cached = true
+	v := newVolumeOverClients(t, clientConfig{WriteBack: true})
 	a := v.mount("a")
 	p := newAgent(t)
 	fd := p.open(a.path("f"), wronly|create)

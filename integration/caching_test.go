@@ -1,23 +1,15 @@
 package integration
 
 import (
+	"encoding/json"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/lockfs/lockfs/internal/longtest"
 )
-
-// Two mounts over one local directory hide how stale a network volume is: here
-// each mount is over a caching backing of its own.
-
-// backingEnv, set to "caching", gives the mounts of every test such backings.
-const backingEnv = "LOCKFS_TEST_BACKING"
 
 // caching is a mount's own caching backing, which starts with the first
 // mount of that name.
@@ -33,7 +25,7 @@ func (v *volume) caching(name string) (dir string) {
 	if v.own == nil {
 		v.own = make(map[string]*netClient)
 	}
-	v.own[name] = startClient(v.t, v.source, dir, "lockfs-test")
+	v.own[name] = startClient(v.t, v.source, dir, *v.caches)
 	return dir
 }
 
@@ -44,14 +36,18 @@ type netClient struct {
 	dir string // where it is mounted
 }
 
-// startClient mounts a caching backing of source at dir, which calls itself kind.
-func startClient(t *testing.T, source, dir, kind string) *netClient {
+// startClient mounts a caching backing of source at dir.
+func startClient(t *testing.T, source, dir string, config clientConfig) *netClient {
 	t.Helper()
 	// A process of its own, so that one that hangs does not take the test along.
-	c := &netClient{dir: dir, cmd: exec.Command(os.Args[0], source, dir)}
-	c.cmd.Env = append(os.Environ(), cachingEnv+"="+kind)
+	config.Source, config.Mountpoint = source, dir
+	text, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &netClient{dir: dir, cmd: exec.Command(os.Args[0])}
+	c.cmd.Env = append(os.Environ(), clientEnv+"="+string(text))
 	c.cmd.Stderr = os.Stderr
-	var err error
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -78,80 +74,17 @@ func (c *netClient) kill() {
 func (v *volume) endpoint() string {
 	v.t.Helper()
 	if found, _ := filepath.Glob(filepath.Join(v.state, "embedded", "*", "client.sock")); found == nil {
-		v.cached = false
-		v.mount("etcd", "--embedded")
-		v.cached = true
+		v.startOver(v.source, "etcd", "--embedded").appears()
 	}
 	return "unix://" + v.stateFile("client.sock")
-}
-
-// What is promised of what one mount sees of another's changes is promised of
-// network volumes, too: the rules first, and every program when there is time.
-func TestOverCachingClients(t *testing.T) {
-	t.Setenv(backingEnv, "caching")
-	for name, test := range overClients {
-		t.Run(name, func(t *testing.T) {
-			if !slices.Contains(overClientsFirst, name) {
-				longtest.Only(t)
-			}
-			test(t)
-		})
-	}
-}
-
-// overClientsFirst run each day.
-var overClientsFirst = []string{"TestWaiterSeesWhatTheHolderWrote", "TestReopenWithoutLookup", "TestLockFollowsRename",
-	"TestParentReplacedDuringWait", "TestNumberUsedAgain", "TestManyWritersOnTwoMounts"}
-
-var overClients = map[string]func(*testing.T){
-	"TestManyWritersOnTwoMounts":       TestManyWritersOnTwoMounts,
-	"TestSqliteOnTwoMounts":            TestSqliteOnTwoMounts,
-	"TestReaderSeesTheLastWriter":      TestReaderSeesTheLastWriter,
-	"TestWaiterSeesWhatTheHolderWrote": TestWaiterSeesWhatTheHolderWrote,
-	"TestReopenWithoutLookup":          TestReopenWithoutLookup,
-	"TestHolderReplacesItsFile":        TestHolderReplacesItsFile,
-	"TestLockFollowsRename":            TestLockFollowsRename,
-	"TestParentRenamedOnAnotherMount":  TestParentRenamedOnAnotherMount,
-	"TestParentReplacedDuringWait":     TestParentReplacedDuringWait,
-	"TestHardLinksAreOneFile":          TestHardLinksAreOneFile,
-	"TestLinkedDuringWait":             TestLinkedDuringWait,
-	"TestSaveByRename":                 TestSaveByRename,
-	"TestNumberUsedAgain":              TestNumberUsedAgain,
-	"TestNothingIsLeftOver":            TestNothingIsLeftOver,
-}
-
-// The same where the client goes on with what it knows of a file when the file is
-// opened, as FUSE clients may: an open asks the volume.
-func TestOverClientsThatKeepTheirCache(t *testing.T) {
-	t.Setenv(backingEnv, "caching")
-	t.Setenv(keepEnv, "1")
-	for _, name := range []string{"TestReopenWithoutLookup", "TestManyWritersOnTwoMounts", "TestReaderSeesTheLastWriter", "TestWaiterSeesWhatTheHolderWrote"} {
-		t.Run(name, func(t *testing.T) {
-			if name != "TestReopenWithoutLookup" && name != "TestManyWritersOnTwoMounts" {
-				longtest.Only(t)
-			}
-			overClients[name](t)
-		})
-	}
-}
-
-// The same where the client believes nothing.
-func TestOverClientsThatDoubt(t *testing.T) {
-	t.Setenv(backingEnv, "caching")
-	t.Setenv(doubtsEnv, "1")
-	for _, name := range []string{"TestHolderReplacesItsFile", "TestHardLinksAreOneFile", "TestLinkedDuringWait", "TestLockFollowsRename", "TestSaveByRename"} {
-		t.Run(name, overClients[name])
-	}
 }
 
 // A file that was replaced elsewhere is no more, however the client says so: whoever
 // calls by the name gets the one that has it.
 func TestReplacedElsewhere(t *testing.T) {
-	for client, absent := range map[string]string{"ESTALE": "", "ENOENT": "1"} {
-		t.Run(client, func(t *testing.T) {
-			t.Setenv(backingEnv, "caching")
-			t.Setenv(absentEnv, absent)
-			v := newVolume(t)
+	for says, config := range map[string]clientConfig{"ESTALE": {}, "ENOENT": {Absent: true}} {
+		t.Run(says, func(t *testing.T) {
+			v := newVolumeOverClients(t, config)
 			v.inMemory()
 			a, b := v.mount("a"), v.mount("b")
 			here, there := newAgent(t), newAgent(t)
@@ -177,8 +110,7 @@ func TestReplacedElsewhere(t *testing.T) {
 // A name that the client believes, of a file that another mount has moved and
 // writes to, leads no writer to it.
 func TestNamesThatAClientBelieves(t *testing.T) {
-	t.Setenv(backingEnv, "caching")
-	v := newVolume(t)
+	v := newVolumeOverClients(t, clientConfig{})
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	v.write("f", "held")

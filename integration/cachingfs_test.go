@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log"
@@ -26,80 +28,64 @@ import (
 // A file is opened by what it is, not by its name. One that another client has
 // removed is gone: ESTALE. One that this client removes goes on while it is open.
 
-// cachingEnv makes the test binary a caching backing: of the first argument, at the
-// second, until standard input ends. Its value is what the backing calls itself.
-const cachingEnv = "LOCKFS_TEST_CACHING"
+// clientEnv makes the test binary a caching backing, until standard input ends.
+const clientEnv = "LOCKFS_TEST_CLIENT"
 
-// writeBackEnv makes it keep what is written until the file is flushed, or for
-// as long as the kernel likes.
-const writeBackEnv = "LOCKFS_TEST_WRITE_BACK"
+// clientConfig is the value of clientEnv.
+type clientConfig struct {
+	Source, Mountpoint string
+	Kind               string // what it calls itself; "" is lockfs-test
 
-// keepEnv makes it believe a file's attributes and pages also when the file is opened,
-// as FUSE clients may.
-const keepEnv = "LOCKFS_TEST_KEEP"
-
-// pastCacheEnv makes it have files opened past the kernel's cache, as FUSE clients may.
-const pastCacheEnv = "LOCKFS_TEST_PAST_CACHE"
-
-// absentEnv makes it answer ENOENT in place of ESTALE, as JuiceFS does.
-const absentEnv = "LOCKFS_TEST_ABSENT"
-
-// graceEnv names a file: as long as it is there nothing is opened or made, as by an NFS
-// server that has just started.
-const graceEnv = "LOCKFS_TEST_GRACE"
+	WriteBack bool   // keeps what is written until the file is flushed, or for as long as the kernel likes
+	Keep      bool   // believes a file's attributes and pages also when the file is opened, as FUSE clients may
+	PastCache bool   // has files opened past the kernel's cache, as FUSE clients may
+	Absent    bool   // answers ENOENT in place of ESTALE, as JuiceFS does
+	Doubts    bool   // believes nothing: the kernel asks it for each name and attribute at each use, as it does of GlusterFS and JuiceFS with the options that lockfs wants
+	Reuse     bool   // gives the number of the file that was removed last to the one that is made next, as an NFS server does
+	Grace     string // a file: as long as it is there nothing is opened or made, as by an NFS server that has just started
+	Requests  string // a directory in which it notes each request before it answers it
+}
 
 // grace returns when it has ended.
-func grace() {
-	for file := os.Getenv(graceEnv); file != "" && unix.Access(file, unix.F_OK) == nil; {
+func (c *clientConfig) grace() {
+	for c.Grace != "" && unix.Access(c.Grace, unix.F_OK) == nil {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// requestsEnv is a directory in which it notes each request before it answers it.
-const requestsEnv = "LOCKFS_TEST_REQUESTS"
-
-func requestLog(mountpoint string) (l *log.Logger, on bool) {
-	dir := os.Getenv(requestsEnv)
-	if dir == "" {
-		return nil, false
+// requestLog is where requests are noted; nil if they are not.
+func (c *clientConfig) requestLog() (*log.Logger, error) {
+	if c.Requests == "" {
+		return nil, nil
 	}
-	file, err := os.OpenFile(filepath.Join(dir, filepath.Base(mountpoint)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "caching backing:", err)
-		os.Exit(1)
-	}
-	return log.New(file, "", 0), true
+	file, err := os.OpenFile(filepath.Join(c.Requests, filepath.Base(c.Mountpoint)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	return log.New(file, "", 0), err
 }
 
-// doubtsEnv makes it believe nothing: the kernel asks it for each name and attribute at
-// each use, as it does of GlusterFS and JuiceFS with the options that lockfs wants.
-const doubtsEnv = "LOCKFS_TEST_DOUBTS"
-
-// believes is for how long it does else.
-func believes() time.Duration {
-	if os.Getenv(doubtsEnv) != "" {
+// believes is for how long the kernel does not ask again.
+func (c *clientConfig) believes() time.Duration {
+	if c.Doubts {
 		return 0
 	}
 	return time.Minute
 }
 
-func serveCaching() {
-	source, mountpoint := os.Args[1], os.Args[2]
+// handleFlags are those of each open file.
+func (c *clientConfig) handleFlags() (flags uint32) {
+	if c.PastCache {
+		flags = fuse.FOPEN_DIRECT_IO
+	}
+	return flags
+}
+
+// serveClient is the caching backing of a process.
+func serveClient() {
+	var config clientConfig
+	err := json.Unmarshal([]byte(os.Getenv(clientEnv)), &config)
 	unix.Umask(0)
-	fd, err := unix.Open(source, unix.O_PATH|unix.O_CLOEXEC, 0)
 	var server *fuse.Server
 	if err == nil {
-		c := &cachingFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), nodes: map[uint64]*cachedNode{fuse.FUSE_ROOT_ID: {fd: fd}}, dirs: make(map[uint64][]fuse.DirEntry), reuse: os.Getenv(reuseEnv) != ""}
-		capabilities := uint64(fuse.CAP_ATOMIC_O_TRUNC)
-		if os.Getenv(writeBackEnv) != "" {
-			capabilities |= fuse.CAP_WRITEBACK_CACHE
-		}
-		requests, debug := requestLog(mountpoint)
-		server, err = fuse.NewServer(c, mountpoint, &fuse.MountOptions{
-			Logger: requests, Debug: debug,
-			Name: os.Getenv(cachingEnv), FsName: "caching", AllowOther: true, DirectMountStrict: true, MaxWrite: 1 << 20, DisableReadDirPlus: true,
-			ExtraCapabilities: capabilities,
-		})
+		server, err = config.serve()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "caching backing:", err)
@@ -107,10 +93,40 @@ func serveCaching() {
 	}
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		_ = unix.Unmount(mountpoint, unix.MNT_DETACH)
+		_ = unix.Unmount(config.Mountpoint, unix.MNT_DETACH)
 		os.Exit(0) // and so end whatever hangs in it
 	}()
 	server.Serve()
+}
+
+// serve mounts it.
+func (c *clientConfig) serve() (*fuse.Server, error) {
+	requests, err := c.requestLog()
+	if err != nil {
+		return nil, err
+	}
+	below, err := newCachingFS(*c)
+	if err != nil {
+		return nil, err
+	}
+	capabilities := uint64(fuse.CAP_ATOMIC_O_TRUNC)
+	if c.WriteBack {
+		capabilities |= fuse.CAP_WRITEBACK_CACHE
+	}
+	return fuse.NewServer(below, c.Mountpoint, &fuse.MountOptions{
+		Logger: requests, Debug: requests != nil,
+		Name: cmp.Or(c.Kind, "lockfs-test"), FsName: "caching", AllowOther: true, DirectMountStrict: true, MaxWrite: 1 << 20, DisableReadDirPlus: true,
+		ExtraCapabilities: capabilities,
+	})
+}
+
+// newCachingFS returns one that is not mounted yet.
+func newCachingFS(config clientConfig) (*cachingFS, error) {
+	fd, err := unix.Open(config.Source, unix.O_PATH|unix.O_CLOEXEC, 0)
+	return &cachingFS{
+		RawFileSystem: fuse.NewDefaultRawFileSystem(), config: config,
+		nodes: map[uint64]*cachedNode{fuse.FUSE_ROOT_ID: {fd: fd}}, dirs: make(map[uint64][]fuse.DirEntry),
+	}, err
 }
 
 // cachedNode is a file that this client knows. Its id is its inode number.
@@ -126,7 +142,7 @@ type cachedNode struct {
 type cachingFS struct {
 	fuse.RawFileSystem // ENOSYS
 	server             *fuse.Server
-	reuse              bool
+	config             clientConfig
 
 	mu     sync.Mutex
 	nodes  map[uint64]*cachedNode
@@ -151,7 +167,7 @@ func (c *cachingFS) stat(n *cachedNode) (st unix.Stat_t, err error) {
 	if err = unix.Fstat(n.fd, &st); err == nil && st.Nlink == 0 {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if !n.mine && os.Getenv(absentEnv) != "" {
+		if !n.mine && c.config.Absent {
 			err = unix.ENOENT
 		} else if !n.mine {
 			err = unix.ESTALE
@@ -195,8 +211,8 @@ func (c *cachingFS) enter(dirID uint64, name string, out *fuse.EntryOut) fuse.St
 	}
 	dir.names[name] = st.Ino
 	out.NodeId = st.Ino
-	out.SetEntryTimeout(believes())
-	out.SetAttrTimeout(believes())
+	out.SetEntryTimeout(c.config.believes())
+	out.SetAttrTimeout(c.config.believes())
 	setAttrOf(&out.Attr, numbered(n.path(), st))
 	return fuse.OK
 }
@@ -224,7 +240,7 @@ func (c *cachingFS) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 	}
 	c.recheckNames(in.NodeId, n)
 	setAttrOf(&out.Attr, numbered(n.path(), st))
-	out.SetTimeout(believes())
+	out.SetTimeout(c.config.believes())
 	return fuse.OK
 }
 
@@ -281,7 +297,7 @@ func (c *cachingFS) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 		err = unix.Fstat(n.fd, &st)
 	}
 	setAttrOf(&out.Attr, numbered(n.path(), st))
-	out.SetTimeout(believes())
+	out.SetTimeout(c.config.believes())
 	return fuse.ToStatus(err)
 }
 
@@ -379,7 +395,7 @@ func (c *cachingFS) Rename(_ <-chan struct{}, in *fuse.RenameIn, from, to string
 }
 
 func (c *cachingFS) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
-	grace()
+	c.config.grace()
 	fd := -1
 	s := c.make(&in.InHeader, name, &out.EntryOut, func(dir int) (err error) {
 		fd, err = unix.Openat(dir, name, int(in.Flags)&^unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode)
@@ -389,20 +405,13 @@ func (c *cachingFS) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, ou
 		unix.Close(fd)
 	}
 	out.Fh = uint64(fd)
-	out.OpenFlags = pastCache()
+	out.OpenFlags = c.config.handleFlags()
 	return s
-}
-
-func pastCache() (flags uint32) {
-	if os.Getenv(pastCacheEnv) != "" {
-		flags = fuse.FOPEN_DIRECT_IO
-	}
-	return flags
 }
 
 // Open revalidates. It does not ask what the file is called.
 func (c *cachingFS) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	grace()
+	c.config.grace()
 	n := c.node(in.NodeId)
 	if _, err := c.stat(n); err != nil {
 		return fuse.ToStatus(err)
@@ -411,13 +420,13 @@ func (c *cachingFS) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 	if err != nil {
 		return fuse.ToStatus(err)
 	}
-	if os.Getenv(keepEnv) != "" {
+	if c.config.Keep {
 		out.OpenFlags = fuse.FOPEN_KEEP_CACHE
 	} else {
 		c.server.InodeNotify(in.NodeId, -1, 0) // the attributes; for want of KEEP_CACHE the pages go as well
 	}
 	out.Fh = uint64(fd)
-	out.OpenFlags |= pastCache()
+	out.OpenFlags |= c.config.handleFlags()
 	return fuse.OK
 }
 
@@ -499,10 +508,6 @@ func (c *cachingFS) StatFs(_ <-chan struct{}, in *fuse.InHeader, out *fuse.Statf
 	return fuse.ToStatus(err)
 }
 
-// reuseEnv makes it give the number of the file that was removed last to the one that
-// is made next, as an NFS server does.
-const reuseEnv = "LOCKFS_TEST_REUSE"
-
 // number has the file's number in place of its inode's, freed that which is to be used
 // again, in the volume's root.
 const (
@@ -521,7 +526,7 @@ func numbered(path string, st unix.Stat_t) *unix.Stat_t {
 
 // free notes the number of a file that has lost its last name.
 func (c *cachingFS) free(was *unix.Stat_t) {
-	if c.reuse && (was.Nlink == 1 || was.Mode&unix.S_IFMT == unix.S_IFDIR) {
+	if c.config.Reuse && (was.Nlink == 1 || was.Mode&unix.S_IFMT == unix.S_IFDIR) {
 		_ = unix.Setxattr(c.node(fuse.FUSE_ROOT_ID).path(), freed, strconv.AppendUint(nil, was.Ino, 10), 0)
 	}
 }
@@ -530,7 +535,7 @@ func (c *cachingFS) free(was *unix.Stat_t) {
 func (c *cachingFS) reuseFor(dir *cachedNode, name string) {
 	root, buf := c.node(fuse.FUSE_ROOT_ID).path(), [32]byte{}
 	n, err := unix.Getxattr(root, freed, buf[:])
-	if !c.reuse || err != nil || unix.Removexattr(root, freed) != nil {
+	if !c.config.Reuse || err != nil || unix.Removexattr(root, freed) != nil {
 		return
 	}
 	_ = unix.Setxattr(dir.path()+"/"+name, number, buf[:n], 0)

@@ -44,9 +44,11 @@ var claims = map[string]struct {
 
 // Programs on several views claim a job, which all of them have seen, all at once:
 // one of them gets it, whatever their kernels remember.
-func TestOneWinner(t *testing.T) {
+func TestOneWinner(t *testing.T) { over(t, testOneWinner, local, onNetworkVolume) }
+
+func testOneWinner(t *testing.T, on setup) {
 	each := longtest.For(t) / time.Duration(len(claims))
-	v := newVolume(t, "--name-wait", "1m") // or the loser may be told EBUSY, by a machine under load
+	v := on.newVolume(t, "--name-wait", "1m") // or the loser may be told EBUSY, by a machine under load
 	v.inMemory()
 	views := []*mount{v.mount("a"), v.mount("b"), v.mount("c")}
 	for _, how := range slices.Sorted(maps.Keys(claims)) {
@@ -72,8 +74,10 @@ func TestOneWinner(t *testing.T) {
 
 // One program claims a job that the other's kernel remembers by its old name, by its
 // new one, or by both: the other has lost, whatever it has done with the job before.
-func TestLoserIsTold(t *testing.T) {
-	v := newVolume(t)
+func TestLoserIsTold(t *testing.T) { over(t, testLoserIsTold, local, onNetworkVolume) }
+
+func testLoserIsTold(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	winner, loser := newAgent(t), newAgent(t)

@@ -195,8 +195,10 @@ func TestNetworkSourceNeedsEndpoints(t *testing.T) {
 }
 
 // All mounts of a volume mean the same one, or are refused with both values.
-func TestVolumeMismatch(t *testing.T) {
-	v := newVolume(t)
+func TestVolumeMismatch(t *testing.T) { over(t, testVolumeMismatch, local, inLeases) }
+
+func testVolumeMismatch(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	v.mount("a")
 	mnt := filepath.Join(v.dir, "b")
 	if err := os.Mkdir(mnt, 0o755); err != nil {

@@ -89,6 +89,7 @@ type member struct {
 // when it comes back.
 func newCluster(t *testing.T, change ...func(*memberConfig)) *cluster {
 	t.Helper()
+	notOnNetworkVolume(t)
 	dir, err := os.MkdirTemp("/dev/shm", "lfs") // where fsync costs nothing
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,11 @@ func everywhere(n int, job func(m *mount, worker int), mounts ...*mount) {
 // Writers on two mounts append lines, write reports of many lines under one
 // open, and count: nothing is lost, and nothing stands within a holder's bytes.
 func TestManyWritersOnTwoMounts(t *testing.T) {
-	v := newVolume(t, "--wait", "-1")
+	over(t, testManyWritersOnTwoMounts, local, inLeases.forLong(), overClients, overClientsThatKeep, onNetworkVolume)
+}
+
+func testManyWritersOnTwoMounts(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "-1")
 	a, b := v.mount("a"), v.mount("b")
 	v.write("counter", "0\n")
 	const workers, rounds, lines = 4, 8, 12
@@ -74,7 +78,11 @@ func TestManyWritersOnTwoMounts(t *testing.T) {
 
 // Sqlite takes its database's lock for as long as it has it open.
 func TestSqliteOnTwoMounts(t *testing.T) {
-	v := newVolume(t, "--wait", "-1")
+	over(t, testSqliteOnTwoMounts, local, overClients.forLong(), onNetworkVolume)
+}
+
+func testSqliteOnTwoMounts(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "-1")
 	a, b := v.mount("a"), v.mount("b")
 	run(t, "sqlite3", a.path("db"), "CREATE TABLE t (x)")
 	const workers, rounds = 2, 8
@@ -92,7 +100,11 @@ func TestSqliteOnTwoMounts(t *testing.T) {
 // What an open that meets a holder gets: EAGAIN with O_NONBLOCK, EBUSY when its
 // wait is over, EBUSY at once with --wait 0. Readers are not concerned.
 func TestContendedOpen(t *testing.T) {
-	v := newVolume(t, "--wait", "500ms")
+	over(t, testContendedOpen, local, inLeases.forLong(), onNetworkVolume)
+}
+
+func testContendedOpen(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "500ms")
 	a, b, c := v.mount("a"), v.mount("b"), v.mount("c", "--wait", "0")
 	v.write("f", "kept")
 	holder, other := newAgent(t), newAgent(t)
@@ -144,7 +156,11 @@ func TestOwners(t *testing.T) {
 // neither changes the file nor keeps the program from going on: no request
 // waits under a lock of the kernel's.
 func TestHolderIsUndisturbed(t *testing.T) {
-	v := newVolume(t)
+	over(t, testHolderIsUndisturbed, local, inLeases.forLong(), onNetworkVolume)
+}
+
+func testHolderIsUndisturbed(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	a, b := v.mount("a"), v.mount("b")
 	v.write("f", "")
 	holder, other := newAgent(t), newAgent(t)
@@ -183,7 +199,11 @@ func TestHolderIsUndisturbed(t *testing.T) {
 // An open may be interrupted by a signal that is caught, and by SIGKILL, while
 // it waits; it leaves no entry behind.
 func TestInterruptedOpenLeavesNothing(t *testing.T) {
-	v := newVolume(t, "--wait", "-1")
+	over(t, testInterruptedOpenLeavesNothing, local, inLeases.forLong())
+}
+
+func testInterruptedOpenLeavesNothing(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "-1")
 	a, b := v.mount("a"), v.mount("b")
 	holder := newAgent(t)
 	fd := holder.open(a.path("f"), wronly|create)
@@ -213,7 +233,11 @@ func TestInterruptedOpenLeavesNothing(t *testing.T) {
 // The lock lives as long as anything that can write through the open file:
 // duplicates of the descriptor, another process that inherited it, a mapping.
 func TestLastReferenceReleases(t *testing.T) {
-	v := newVolume(t)
+	over(t, testLastReferenceReleases, local, onNetworkVolume)
+}
+
+func testLastReferenceReleases(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	a, b := v.mount("a"), v.mount("b")
 	v.write("f", strings.Repeat("-", 4096))
 	other := newAgent(t)

@@ -94,8 +94,10 @@ func (e *execution) ends() int {
 // A command runs under the lock that an open for write takes, of the same path in
 // a view or in the directory itself; it knows token and id of the lock; and its exit
 // status is passed on. (docs/SEMANTICS.md, rule 26.)
-func TestExec(t *testing.T) {
-	v := newVolume(t)
+func TestExec(t *testing.T) { over(t, testExec, local, inLeases) }
+
+func testExec(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	v.inMemory()
 	a := v.mount("a")
 	e := v.exec(a.path("f"), "--", "sh", "-c", `echo "$LOCKFS_TOKEN $LOCKFS_LOCK ready"; read x; exit 7`)
@@ -152,8 +154,10 @@ func TestExec(t *testing.T) {
 
 // Commands stand in line with those who open the file; one that is told to end
 // while it waits leaves nothing behind.
-func TestExecWaits(t *testing.T) {
-	v := newVolume(t, "--wait", "-1")
+func TestExecWaits(t *testing.T) { over(t, testExecWaits, local, inLeases.forLong()) }
+
+func testExecWaits(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "-1")
 	v.inMemory()
 	a := v.mount("a")
 	writer, second := newAgent(t), newAgent(t)

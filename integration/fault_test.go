@@ -76,7 +76,11 @@ func (v *volume) revokeSession(session string) {
 // After its lease was revoked a writer gets EIO from write, fsync and close, and
 // the file does not change any more, not even by the pages of a mapping.
 func TestRevokedWriterIsFenced(t *testing.T) {
-	v := newVolume(t)
+	over(t, testRevokedWriterIsFenced, local, onNetworkVolume)
+}
+
+func testRevokedWriterIsFenced(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	a, b := v.mount("a"), v.mount("b")
 	v.write("f", strings.Repeat("-", 4096))
 	writer, other := newAgent(t), newAgent(t)
@@ -158,7 +162,11 @@ func TestDeletedEntryIsMissed(t *testing.T) {
 // A daemon that was frozen for longer than its lease and thaws does not write: a
 // program of its gets EIO, and the next owner's bytes stand.
 func TestThawedDaemonDoesNotWrite(t *testing.T) {
-	v := newVolume(t, "--wait", "-1")
+	over(t, testThawedDaemonDoesNotWrite, local, inLeases, onNetworkVolume)
+}
+
+func testThawedDaemonDoesNotWrite(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "-1")
 	server, a := v.mount("server"), v.mount("a", "--ttl", shortTTL.String()) // the etcd is not frozen with a
 	v.write("f", "")
 	writer, other := newAgent(t), newAgent(t)
@@ -202,9 +210,13 @@ func freeze(t *testing.T, pid int) {
 // A killed mount's locks go to whoever waits; if the killed one served the etcd,
 // its successor has to start one first, however long that takes.
 func TestKilledMountHandsOver(t *testing.T) {
+	over(t, testKilledMountHandsOver, local, inLeases, onNetworkVolume)
+}
+
+func testKilledMountHandsOver(t *testing.T, on setup) {
 	for _, name := range []string{"client", "server"} {
 		t.Run(name, func(t *testing.T) {
-			v := newVolume(t, "--wait", "-1")
+			v := on.newVolume(t, "--wait", "-1")
 			mortal, patient := shortTTL.String(), "5m" // the survivor's lock is no question of time
 			var victim, heir *mount
 			if name == "server" { // the first
@@ -414,13 +426,17 @@ func TestUnmountedBySomebodyElse(t *testing.T) {
 // SIGTERM unmounts a view that is in use, lets go of its locks at once, and
 // exits with 0.
 func TestTerminatedMountReleases(t *testing.T) {
-	terminated(t, func() {})
+	over(t, testTerminatedMountReleases, local, inLeases.forLong())
+}
+
+func testTerminatedMountReleases(t *testing.T, on setup) {
+	terminated(t, on, func() {})
 }
 
 // A mount namespace that was made beside the mount has a copy of the view, and
 // keeps it for as long as it likes. The mount ends in peace nevertheless.
 func TestTerminatedMountLivesOnElsewhere(t *testing.T) {
-	terminated(t, func() {
+	terminated(t, local, func() {
 		elsewhere := exec.Command("unshare", "-m", "--propagation", "private", "sleep", "1000")
 		if err := elsewhere.Start(); err != nil {
 			t.Fatal(err)
@@ -435,8 +451,8 @@ func TestTerminatedMountLivesOnElsewhere(t *testing.T) {
 
 // terminated ends a mount of two by SIGTERM, after what is to be there before its
 // files are open.
-func terminated(t *testing.T, before func()) {
-	v := newVolume(t)
+func terminated(t *testing.T, on setup, before func()) {
+	v := on.newVolume(t)
 	a, b := v.mount("a"), v.mount("b")
 	before()
 	v.write("f", "")

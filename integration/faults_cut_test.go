@@ -23,8 +23,10 @@ var severances = map[string]struct{ sever, mend func(*wire) }{
 
 // A mount that is cut off from etcd for less than its session bears goes on: its
 // writes wait at most, and those of others do not.
-func TestCutOffForShort(t *testing.T) {
-	c := newService(t)
+func TestCutOffForShort(t *testing.T) { over(t, testCutOffForShort, local, inLeases.forLong()) }
+
+func testCutOffForShort(t *testing.T, on setup) {
+	c := on.newService(t)
 	for name, s := range severances {
 		t.Run(name, func(t *testing.T) {
 			tr, w := newTrial(t, c, "--wait", "-1"), newWire(t, c)
@@ -45,8 +47,10 @@ func TestCutOffForShort(t *testing.T) {
 // A mount that is cut off for longer loses its locks: its programs get EIO
 // before anybody else is granted one, and the others go on with no more than a
 // pause. When it is mended it takes new locks.
-func TestCutOffForLong(t *testing.T) {
-	c := newService(t)
+func TestCutOffForLong(t *testing.T) { over(t, testCutOffForLong, local, inLeases) }
+
+func testCutOffForLong(t *testing.T, on setup) {
+	c := on.newService(t)
 	for name, s := range severances {
 		t.Run(name, func(t *testing.T) {
 			tr, w := newTrial(t, c, "--wait", "-1"), newWire(t, c)

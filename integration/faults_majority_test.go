@@ -25,8 +25,10 @@ func (c *cluster) stop() (back func()) {
 // programs write on; past it writes wait, and go on when it is back: without a
 // leader no lease dies. One that stays away for longer than --suspend-wait costs
 // the locks, and new ones are granted when it is back.
-func TestMajorityLost(t *testing.T) {
-	c := newService(t)
+func TestMajorityLost(t *testing.T) { over(t, testMajorityLost, local, inLeases) }
+
+func testMajorityLost(t *testing.T, on setup) {
+	c := on.newService(t)
 	t.Run("within the time to live", func(t *testing.T) {
 		tr := newTrial(t, c, "--wait", "-1")
 		tr.load(tr.mount("a"))

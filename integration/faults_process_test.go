@@ -23,8 +23,10 @@ func (tr *trial) of(m *mount) (found []*recorded) {
 // Daemons are killed while programs on all mounts write. The others go on when
 // the dead one's lease has ended, or as soon as it is mounted again, whatever it
 // was about to do. (docs/SEMANTICS.md, rule 12.)
-func TestKilledUnderLoad(t *testing.T) {
-	c := newService(t)
+func TestKilledUnderLoad(t *testing.T) { over(t, testKilledUnderLoad, local, inLeases.forLong()) }
+
+func testKilledUnderLoad(t *testing.T, on setup) {
+	c := on.newService(t)
 	tr := newTrial(t, c, "--wait", "-1", "--ttl", shortTTL.String())
 	mounts := []*mount{tr.mount("a"), tr.mount("b"), tr.mount("c")}
 	for _, m := range mounts {
@@ -58,8 +60,10 @@ func TestKilledUnderLoad(t *testing.T) {
 // A daemon is frozen while programs write, for longer than its lease, and thaws.
 // Its programs had a file open, and go on writing to it the moment it thaws:
 // others have had it meanwhile. (docs/SEMANTICS.md, rule 10.)
-func TestThawedUnderLoad(t *testing.T) {
-	c := newService(t)
+func TestThawedUnderLoad(t *testing.T) { over(t, testThawedUnderLoad, local, inLeases.forLong()) }
+
+func testThawedUnderLoad(t *testing.T, on setup) {
+	c := on.newService(t)
 	tr := newTrial(t, c, "--wait", "-1", "--ttl", shortTTL.String())
 	a, b := tr.mount("a"), tr.mount("b")
 	tr.work(a, 3)

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -10,7 +9,9 @@ import (
 )
 
 // Faults of the lock service, one after the other, as chance has it, when there is time.
-func TestFaultsAtRandom(t *testing.T) {
+func TestFaultsAtRandom(t *testing.T) { over(t, testFaultsAtRandom, local, inLeases.forLong()) }
+
+func testFaultsAtRandom(t *testing.T, on setup) {
 	longtest.Only(t)
 	end := time.Now().Add(longtest.For(t))
 	var c service
@@ -21,8 +22,8 @@ func TestFaultsAtRandom(t *testing.T) {
 			back()
 		},
 	}
-	if os.Getenv(backendEnv) != "" {
-		c = newLeases(t)
+	if on.leases {
+		c = on.newLeases(t)
 	} else {
 		disks := make(map[string]*disk)
 		etcd := newCluster(t, onDisks(t, disks))

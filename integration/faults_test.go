@@ -115,8 +115,10 @@ func (c *cluster) outages() map[string]func(*trial) {
 }
 
 // A short outage costs programs a pause, and no lock. (docs/SEMANTICS.md, rule 11.)
-func TestShortOutages(t *testing.T) {
-	c := newService(t)
+func TestShortOutages(t *testing.T) { over(t, testShortOutages, local, inLeases) }
+
+func testShortOutages(t *testing.T, on setup) {
+	c := on.newService(t)
 	for name, outage := range c.outages() {
 		t.Run(name, func(t *testing.T) {
 			tr := newTrial(t, c, "--wait", "-1")

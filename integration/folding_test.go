@@ -34,11 +34,10 @@ func (f *foldingFS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to s
 // folding mounts one over the volume's directory, until the test ends.
 func (v *volume) folding(fold func(string) string) {
 	v.t.Helper()
-	fd, err := unix.Open(v.source, unix.O_PATH|unix.O_CLOEXEC, 0)
+	below, err := newCachingFS(clientConfig{Source: v.source})
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	below := &cachingFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), nodes: map[uint64]*cachedNode{fuse.FUSE_ROOT_ID: {fd: fd}}, dirs: make(map[uint64][]fuse.DirEntry)}
 	server, err := fuse.NewServer(&foldingFS{below, fold}, v.source, &fuse.MountOptions{Name: "lockfs-test", FsName: "folding", DisableReadDirPlus: true})
 	if err != nil {
 		v.t.Fatal(err)

@@ -34,7 +34,11 @@ func (a *agent) sees(path, want string) {
 // of the clock; whether or not others on its mount ask for the attributes just
 // then, so that replies overtake one another.
 func TestReaderSeesTheLastWriter(t *testing.T) {
-	v := newVolume(t)
+	over(t, testReaderSeesTheLastWriter, local, overClients.forLong(), overClientsThatKeep.forLong(), onNetworkVolume)
+}
+
+func testReaderSeesTheLastWriter(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	v.write("f", "")

@@ -62,9 +62,7 @@ func TestMappingBeyondTheVolume(t *testing.T) {
 // of the descriptor was closed before, and its close was told: a child that exits
 // closes all that it has inherited.
 func TestFsyncAfterACloseThatFailed(t *testing.T) {
-	t.Setenv(writeBackEnv, "1")
-	v := newVolume(t, "--sync", "close")
-	v.cached = true
+	v := newVolumeOverClients(t, clientConfig{WriteBack: true}, "--sync", "close")
 	if err := unix.Mount("tmpfs", v.source, "tmpfs", 0, "size=1m,mode=755"); err != nil {
 		t.Fatal(err)
 	}

@@ -11,10 +11,8 @@ import (
 
 // A volume whose server opens no files yet is waited for, and the log says so.
 func TestMountInGracePeriod(t *testing.T) {
-	t.Setenv(backingEnv, "caching")
 	grace := filepath.Join(t.TempDir(), "grace")
-	t.Setenv(graceEnv, grace)
-	v := newVolume(t)
+	v := newVolumeOverClients(t, clientConfig{Grace: grace})
 	v.endpoint()
 	if err := os.WriteFile(grace, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 		serveAgent()
 		return
 	}
-	if os.Getenv(cachingEnv) != "" {
-		serveCaching()
+	if os.Getenv(clientEnv) != "" {
+		serveClient()
 		return
 	}
 	if os.Getenv(memberEnv) != "" {
@@ -48,7 +48,9 @@ func TestMain(m *testing.M) {
 		serveStaged()
 		return
 	}
-	os.Exit(runTests(m))
+	status := runTests(m)
+	stopServer()
+	os.Exit(status)
 }
 
 func runTests(m *testing.M) int {
@@ -107,38 +109,14 @@ type volume struct {
 	source string
 	state  string // directory of the embedded etcd's
 	env    []string
-	args   []string // of each mount
-	cached bool     // each mount has a client of its own: a caching backing, or one of clients
+	args   []string      // of each mount
+	caches *clientConfig // each mount has a caching client of its own; nil: it has not
 	// clients are directories of one network volume, each in a mount of a client of its
 	// own, and by is which of them a mount is over.
 	clients []string
 	by      map[string]string
 	own     map[string]*netClient // the caching backings, by the mount's name
 	via     []string              // the command that runs lockfs; none if empty
-}
-
-func newVolume(t *testing.T, args ...string) *volume {
-	t.Helper()
-	// Short, for the unix sockets below it.
-	dir, err := os.MkdirTemp("/tmp", "lfs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	v := &volume{t: t, dir: dir, source: filepath.Join(dir, "source"), state: filepath.Join(dir, "state"), args: args}
-	v.cached = os.Getenv(backingEnv) == "caching"
-	if paths := os.Getenv(volumeEnv); paths != "" {
-		v.onVolume(strings.Split(paths, ","))
-	}
-	if err := os.Mkdir(v.source, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	v.env = append(os.Environ(), "LOCKFS_STATE_DIR="+v.state,
-		"LOCKFS_GUARD=false") // else directories stay that cannot be removed
-	if space := os.Getenv(backendEnv); space != "" {
-		v.inKubernetes(space)
-	}
-	return v
 }
 
 // inMemory keeps the state of the embedded etcd where fsync costs nothing, for
@@ -178,30 +156,44 @@ type mount struct {
 func (v *volume) mount(name string, args ...string) *mount {
 	v.t.Helper()
 	m := v.start(name, args...)
-	eventually(v.t, name+" is mounted", func() bool {
+	m.appears()
+	return m
+}
+
+// appears returns when the view is there.
+func (m *mount) appears() {
+	m.t.Helper()
+	eventually(m.t, m.name+" is mounted", func() bool {
 		select {
 		case <-m.done:
-			v.t.Fatalf("lockfs mount %s ended: %v\n%s", name, m.err, m.log)
+			m.t.Fatalf("lockfs mount %s ended: %v\n%s", m.name, m.err, m.log)
 		default:
 		}
 		return fsType(m.dir) == unix.FUSE_SUPER_MAGIC
 	})
-	return m
 }
 
-// start starts a lockfs process.
+// start starts a lockfs process, over a client of its own if the volume has such.
 func (v *volume) start(name string, args ...string) *mount {
+	v.t.Helper()
+	if !v.hasClients() {
+		return v.startOver(v.source, name, args...)
+	}
+	own := []string{"--name", filepath.Base(v.source), "--endpoints", v.endpoint()}
+	return v.startOver(v.client(name), name, append(own, args...)...)
+}
+
+// hasClients reports whether each mount has a client of the volume of its own.
+func (v *volume) hasClients() bool { return v.caches != nil || v.clients != nil }
+
+// startOver starts one over a directory.
+func (v *volume) startOver(source, name string, args ...string) *mount {
 	v.t.Helper()
 	m := &mount{t: v.t, vol: v, name: name, dir: filepath.Join(v.dir, name), log: &logBuffer{}, done: make(chan struct{})}
 	if err := os.Mkdir(m.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		v.t.Fatal(err)
 	}
-	source, all := v.source, append([]string{"mount", "--node", name}, v.args...)
-	if v.cached {
-		source = v.client(name)
-		all = append(all, "--name", filepath.Base(v.source), "--endpoints", v.endpoint())
-	}
-	m.cmd = v.command(append(append(all, args...), source, m.dir)...)
+	m.cmd = v.command(slices.Concat([]string{"mount", "--node", name}, v.args, args, []string{source, m.dir})...)
 	m.cmd.Stderr = m.log
 	if err := m.cmd.Start(); err != nil {
 		v.t.Fatal(err)

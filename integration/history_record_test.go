@@ -56,7 +56,6 @@ func newTrial(t *testing.T, s service, args ...string) *trial {
 		t.Fatal(err)
 	}
 	tr := &trial{volume: newVolume(t, args...), service: s, begin: now.Header.Revision, files: []string{"f", "g"}}
-	tr.cached = false // it has a lock service of its own
 	tr.env = append(tr.env, append(s.env(), "LOCKFS_NAMESPACE="+tr.namespace())...)
 	return tr
 }

@@ -11,8 +11,10 @@ import (
 // and without waiting, and append, truncate and rename under their locks: what
 // they see, what the files hold and what etcd has had are one history, in which
 // the writers exclude each other. (docs/SEMANTICS.md, rules 1, 5, 6 and 20.)
-func TestHistory(t *testing.T) {
-	c := newService(t)
+func TestHistory(t *testing.T) { over(t, testHistory, local, inLeases) }
+
+func testHistory(t *testing.T, on setup) {
+	c := on.newService(t)
 	for end := time.Now().Add(longtest.For(t)); ; {
 		tr := newTrial(t, c, "--wait", "-1")
 		mounts := []*mount{tr.mount("a"), tr.mount("b"), tr.mount("c", "--wait", "1s")}

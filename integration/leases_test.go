@@ -3,7 +3,6 @@ package integration
 import (
 	"encoding/json"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -25,24 +24,21 @@ import (
 type leases struct {
 	t      *testing.T
 	server *kubetest.Server
-	space  string
+	setup  setup
 	client *clientv3.Client // of the API server's own etcd
 }
 
-// kubernetes is the API server of TestInKubernetes.
-var kubernetes *kubetest.Server
-
-func newLeases(t *testing.T) *leases {
+func (s setup) newLeases(t *testing.T) *leases {
 	t.Helper()
-	if kubernetes == nil || !kubernetes.Own() {
+	if !s.server.Own() {
 		t.Skip("the API server is not the tests' own: it is not theirs to kill, nor its history to read")
 	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{kubernetes.Store}, Logger: zap.NewNop()})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.server.Store}, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	return &leases{t, kubernetes, os.Getenv(backendEnv), client}
+	return &leases{t, s.server.Server, s, client}
 }
 
 func (l *leases) healthy() {
@@ -113,7 +109,7 @@ func (l *leases) signal(sig syscall.Signal) {
 	}
 }
 
-func (l *leases) env() []string { return nil } // see volume.inKubernetes
+func (l *leases) env() []string { return l.setup.env() }
 
 func (l *leases) addresses() []string {
 	return []string{strings.TrimPrefix(l.server.Config.Host, "https://")}
@@ -121,7 +117,7 @@ func (l *leases) addresses() []string {
 
 func (l *leases) flag(addresses []string) string {
 	l.t.Helper()
-	conf, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
+	conf, err := clientcmd.LoadFromFile(l.setup.server.kubeconfig)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -140,7 +136,7 @@ func (l *leases) store() *clientv3.Client { return l.client }
 // reader notes the entries that come into Leases, and those that go: with the
 // Lease, or with that of their session, for then they count for nothing.
 func (l *leases) reader(tr *trial, p *past) func(*clientv3.Event) error {
-	prefix := "/registry/leases/" + l.space + "/"
+	prefix := "/registry/leases/" + l.setup.space + "/"
 	volume := tr.namespace() + "/"
 	gone := func(name string, stays func(int64, entry) bool, at int64) {
 		for token, e := range p.entries[name] {
@@ -203,14 +199,16 @@ func storedLease(value []byte) (*coordinationv1.Lease, error) {
 
 // API servers of one etcd have a cache each, and one may be behind. Mounts are
 // on either, and one moves to and fro.
-func TestServersOfOneStore(t *testing.T) {
-	l := newLeases(t)
+func TestServersOfOneStore(t *testing.T) { over(t, testServersOfOneStore, inLeases) }
+
+func testServersOfOneStore(t *testing.T, on setup) {
+	l := on.newLeases(t)
 	other, err := l.server.Beside()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(other.Kill)
-	elsewhere := &leases{t, other, l.space, l.client}
+	elsewhere := &leases{t, other, on, l.client}
 	tr, w := newTrial(t, l, "--wait", "-1"), newWire(t, l)
 	for _, m := range []*mount{tr.mount("a"), tr.mount("b", w.flag), tr.mount("c", elsewhere.flag(elsewhere.addresses()))} {
 		tr.work(m, 2)

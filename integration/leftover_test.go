@@ -9,7 +9,11 @@ import (
 // Files that are replaced and removed leave nothing in their directory, on any volume:
 // no program has them open, and a view must not count as one.
 func TestNothingIsLeftOver(t *testing.T) {
-	v := newVolume(t)
+	over(t, testNothingIsLeftOver, local, overClients.forLong(), onNetworkVolume)
+}
+
+func testNothingIsLeftOver(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	here, there := newAgent(t), newAgent(t)

@@ -13,6 +13,10 @@ import (
 // whatever comes first, others are locked out of every name the file has.
 // lockmodel finds how it goes wrong: go run ./lockmodel -model links -mutate nogate
 func TestOpenedWhileItsNamesChange(t *testing.T) {
+	over(t, testOpenedWhileItsNamesChange, local, inLeases.forLong())
+}
+
+func testOpenedWhileItsNamesChange(t *testing.T, on setup) {
 	for _, test := range []struct {
 		what   string
 		names  []string // before
@@ -27,7 +31,7 @@ func TestOpenedWhileItsNamesChange(t *testing.T) {
 		}, "g"},
 	} {
 		t.Run(test.what, func(t *testing.T) {
-			v := newVolume(t)
+			v := on.newVolume(t)
 			v.inMemory()
 			a, b := v.mount("a"), v.mount("b")
 			other := newAgent(t)

@@ -36,7 +36,11 @@ func refusedAll(t *testing.T, p *agent, m *mount, names ...string) {
 // A file with several names is one file: the lock of one excludes the others,
 // on every mount.
 func TestHardLinksAreOneFile(t *testing.T) {
-	v := newVolume(t, "--name-wait", "100ms")
+	over(t, testHardLinksAreOneFile, local, overClients.forLong(), overClientsThatDoubt, onNetworkVolume)
+}
+
+func testHardLinksAreOneFile(t *testing.T, on setup) {
+	v := on.newVolume(t, "--name-wait", "100ms")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	v.write("f", "")
@@ -61,8 +65,10 @@ func TestHardLinksAreOneFile(t *testing.T) {
 }
 
 // A file gets its second name while it is open, and loses its first.
-func TestLinkWhileOpen(t *testing.T) {
-	v := newVolume(t, "--name-wait", "100ms")
+func TestLinkWhileOpen(t *testing.T) { over(t, testLinkWhileOpen, local, onNetworkVolume) }
+
+func testLinkWhileOpen(t *testing.T, on setup) {
+	v := on.newVolume(t, "--name-wait", "100ms")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	v.write("other", "")
@@ -123,7 +129,11 @@ func TestRemovedNameLeavesTheOtherLocked(t *testing.T) {
 // The holder links its file while another waits in open for it: whoever comes
 // by the new name waits for both.
 func TestLinkedDuringWait(t *testing.T) {
-	v := newVolume(t, "--wait", "-1", "--name-wait", "100ms")
+	over(t, testLinkedDuringWait, local, inLeases.forLong(), overClients.forLong(), overClientsThatDoubt, onNetworkVolume)
+}
+
+func testLinkedDuringWait(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "-1", "--name-wait", "100ms")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	v.write("f", "")

@@ -32,9 +32,13 @@ func (m *mount) contends() {
 // while others, on its own mount or on another, wait for the file by that name. They
 // have it when the program has closed it by all of its names.
 func TestHolderOpensTheNameWaitedFor(t *testing.T) {
+	over(t, testHolderOpensTheNameWaitedFor, local, inLeases.forLong())
+}
+
+func testHolderOpensTheNameWaitedFor(t *testing.T, on setup) {
 	for _, where := range []string{"a", "b"} {
 		t.Run("waiters on "+where, func(t *testing.T) {
-			v := newVolume(t, "--wait", "-1", "--log-level", "debug")
+			v := on.newVolume(t, "--wait", "-1", "--log-level", "debug")
 			v.inMemory()
 			a := v.mount("a")
 			m := a

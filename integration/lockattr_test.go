@@ -12,8 +12,10 @@ import (
 // Programs can read the fencing token of a file that is open for write, and by
 // whom it is, on any mount; a later lock has a larger token. The attributes are
 // not stored, not listed, and nobody sets them. (docs/SEMANTICS.md, rule 20.)
-func TestLockAttributes(t *testing.T) {
-	v := newVolume(t)
+func TestLockAttributes(t *testing.T) { over(t, testLockAttributes, local, inLeases.forLong()) }
+
+func testLockAttributes(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	p := newAgent(t)

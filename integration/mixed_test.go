@@ -162,8 +162,10 @@ func orders() [][]opener {
 // Readers, writers and mappings of one file by one owner go together in any
 // order of opening, and each sees at once what the others write: as on the
 // directory itself.
-func TestMixedOpenings(t *testing.T) {
-	v := newVolume(t)
+func TestMixedOpenings(t *testing.T) { over(t, testMixedOpenings, local, onNetworkVolume) }
+
+func testMixedOpenings(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	v.inMemory()
 	a := v.mount("a")
 	var u unix.Utsname
@@ -176,7 +178,7 @@ func TestMixedOpenings(t *testing.T) {
 	}
 	old := major < 6 || major == 6 && minor < 6
 	dirs := map[string]string{"view": a.dir}
-	if !v.cached { // a client of a network volume need not keep to it
+	if !v.hasClients() { // a client of a network volume need not keep to it
 		dirs["directory"] = v.source
 	}
 	for name, dir := range dirs {

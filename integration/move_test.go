@@ -118,16 +118,13 @@ func TestEmbeddedStateIsLost(t *testing.T) {
 	v.refusal(lender(t))
 }
 
-// The same between the kinds of lock services, there and back. TestInKubernetes runs it.
-func TestMoveBetweenKinds(t *testing.T) {
-	space, config := os.Getenv(backendEnv), os.Getenv("KUBECONFIG")
-	if space == "" {
-		t.Skip("TestInKubernetes has an API server")
-	}
-	t.Setenv(backendEnv, "") // volumes are of neither kind unless they are told
+// The same between the kinds of lock services, there and back.
+func TestMoveBetweenKinds(t *testing.T) { over(t, testMoveBetweenKinds, inLeases) }
+
+func testMoveBetweenKinds(t *testing.T, on setup) {
 	etcd := []string{lender(t)}
-	leases := []string{"--backend=kubernetes", "--lease-namespace=" + space, "--kubeconfig=" + config}
-	v := newVolume(t, "--name", "v")
+	leases := []string{"--backend=kubernetes", "--lease-namespace=" + on.space, "--kubeconfig=" + on.server.kubeconfig}
+	v := newVolume(t, "--name", "v") // of neither kind unless it is told
 	for _, s := range [][2][]string{{leases, etcd}, {etcd, leases}} {
 		from, to := s[0], s[1]
 		a, b := v.mount("a", from...), v.mount("b", from...)

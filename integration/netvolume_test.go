@@ -14,15 +14,12 @@ import (
 func networkVolume(t *testing.T, kind string) (v *volume, c *netClient, dir string) {
 	t.Helper()
 	v = newVolume(t, "--embedded")
-	if v.cached {
-		t.Skip("has a backing of its own")
-	}
 	server := v.source
 	v.source = filepath.Join(v.dir, "client", "source")
 	if err := os.MkdirAll(v.source, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return v, startClient(t, server, v.source, kind), server
+	return v, startClient(t, server, v.source, clientConfig{Kind: kind}), server
 }
 
 // ready is what /readyz of a mount answers.
@@ -75,16 +72,13 @@ func TestVolumeThatBreaksRules(t *testing.T) {
 // What is mounted below SOURCE is looked at, too.
 func TestVolumeBelowTheSource(t *testing.T) {
 	v := newVolume(t)
-	if v.cached {
-		t.Skip("has a backing of its own")
-	}
 	server, below := filepath.Join(v.dir, "server"), filepath.Join(v.source, "sub", "below")
 	for _, dir := range []string{server, below, filepath.Join(v.dir, "view")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	startClient(t, server, below, "sshfs")
+	startClient(t, server, below, clientConfig{Kind: "sshfs"})
 	status, _, stderr := outcome(t, v.command("mount", v.source, filepath.Join(v.dir, "view")))
 	if status != 1 || !strings.Contains(stderr, "\nsshfs at "+below+": ") {
 		t.Errorf("exit status %d, %q", status, stderr)

@@ -12,9 +12,11 @@ import (
 // find what has the name: none gets ESTALE, or the old file's type.
 // (docs/SEMANTICS.md, rule 15.)
 func TestNumberUsedAgain(t *testing.T) {
-	t.Setenv(backingEnv, "caching")
-	t.Setenv(reuseEnv, "1")
-	v := newVolume(t)
+	over(t, testNumberUsedAgain, overClients.that(clientConfig{Reuse: true}), onNetworkVolume)
+}
+
+func testNumberUsedAgain(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	here, there := newAgent(t), newAgent(t)

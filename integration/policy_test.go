@@ -11,8 +11,10 @@ import (
 
 // All mounts of a volume have one policy. It is changed on purpose, and only
 // while nobody has the volume mounted.
-func TestPolicyMismatch(t *testing.T) {
-	v := newVolume(t)
+func TestPolicyMismatch(t *testing.T) { over(t, testPolicyMismatch, local, inLeases) }
+
+func testPolicyMismatch(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	rules := filepath.Join(v.dir, "rules")
 	if err := os.WriteFile(rules, []byte("*.tmp nolock # scratch\n"), 0o644); err != nil {
 		t.Fatal(err)

@@ -34,8 +34,10 @@ func needs(t *testing.T, program string) {
 // sqlite's journal modes: each insert is there, and the database is sound. A
 // process has the database's lock for as long as it has it open, so that modes
 // which trust sqlite's own locks, or shared memory (wal), do not meet another mount.
-func TestSqliteJournalModes(t *testing.T) {
-	v := newVolume(t, "--wait", "-1")
+func TestSqliteJournalModes(t *testing.T) { over(t, testSqliteJournalModes, local, onNetworkVolume) }
+
+func testSqliteJournalModes(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "-1")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	for _, mode := range []string{"delete", "truncate", "persist", "memory", "wal", "off"} {
@@ -54,7 +56,7 @@ func TestSqliteJournalModes(t *testing.T) {
 			}, a, b)
 			want := fmt.Sprintf("ok\n%d\n", 2*2*workers*rounds)
 			paths := []string{b.path(db)}
-			if !v.cached { // a client of a network volume need not map files, as wal does
+			if !v.hasClients() { // a client of a network volume need not map files, as wal does
 				paths = append(paths, v.inSource(db))
 			}
 			for _, path := range paths {
@@ -69,9 +71,11 @@ func TestSqliteJournalModes(t *testing.T) {
 
 // A repository that git works on through one mount is whole on the other:
 // commits, packs and what a clone takes over.
-func TestGitOnTwoMounts(t *testing.T) {
+func TestGitOnTwoMounts(t *testing.T) { over(t, testGitOnTwoMounts, local, onNetworkVolume) }
+
+func testGitOnTwoMounts(t *testing.T, on setup) {
 	needs(t, "git")
-	v := newVolume(t, "--wait", "-1")
+	v := on.newVolume(t, "--wait", "-1")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	git := func(dir string, args ...string) string {
@@ -148,7 +152,11 @@ of two lines"; touch -d '2001-02-03 04:05:06.789' d/e holes; touch -h -d 2002-02
 // most editors) leave, at each moment, the old file or the new one to readers on
 // the other mount, and no lock.
 func TestSaveByRename(t *testing.T) {
-	v := newVolume(t, "--wait", "-1")
+	over(t, testSaveByRename, local, overClients.forLong(), overClientsThatDoubt, onNetworkVolume)
+}
+
+func testSaveByRename(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "-1")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	version := func(n int) string { return strings.Repeat(fmt.Sprintf("version %d\n", n), 3000) }
@@ -178,7 +186,7 @@ func TestSaveByRename(t *testing.T) {
 		default:
 		}
 		got, err := os.ReadFile(b.path("f"))
-		if v.cached && errors.Is(err, unix.ESTALE) {
+		if v.hasClients() && errors.Is(err, unix.ESTALE) {
 			continue // replaced twice while the client looked
 		}
 		if err != nil {

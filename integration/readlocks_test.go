@@ -9,8 +9,10 @@ import (
 // With --read-locks readers share a file and exclude those who write, on every
 // mount, until the last of them has closed it. A writer who waits is not
 // overtaken by later readers. (docs/SEMANTICS.md, rule 24.)
-func TestReadLocks(t *testing.T) {
-	v := newVolume(t, "--read-locks", "--wait", "-1")
+func TestReadLocks(t *testing.T) { over(t, testReadLocks, local, inLeases) }
+
+func testReadLocks(t *testing.T, on setup) {
+	v := on.newVolume(t, "--read-locks", "--wait", "-1")
 	v.inMemory()
 	a, b, c := v.mount("a"), v.mount("b"), v.mount("c")
 	v.write("f", "old")
@@ -44,7 +46,11 @@ func TestReadLocks(t *testing.T) {
 // A program that reads a file, closes it and removes or replaces it is not in
 // its own way; nor is one that writes what it has open for read.
 func TestReadLocksOfOneProgram(t *testing.T) {
-	v := newVolume(t, "--read-locks")
+	over(t, testReadLocksOfOneProgram, local, inLeases.forLong())
+}
+
+func testReadLocksOfOneProgram(t *testing.T, on setup) {
+	v := on.newVolume(t, "--read-locks")
 	v.inMemory()
 	a := v.mount("a")
 	p := newAgent(t)

@@ -18,8 +18,10 @@ import (
 //
 // The kernel looks again once in a system call: when the file comes and goes
 // twice meanwhile (2 of 1200 here) the program is told.
-func TestCreateChurn(t *testing.T) {
-	v := newVolume(t)
+func TestCreateChurn(t *testing.T) { over(t, testCreateChurn, local, onNetworkVolume) }
+
+func testCreateChurn(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	p, q := newAgent(t), newAgent(t)
@@ -44,8 +46,10 @@ func TestCreateChurn(t *testing.T) {
 // A file that its holders replace by rename is opened by those who wait in line
 // for it, on this mount and on another. They once ran out of attempts, and got
 // ESTALE or EBUSY within milliseconds.
-func TestReplaceChurn(t *testing.T) {
-	v := newVolume(t)
+func TestReplaceChurn(t *testing.T) { over(t, testReplaceChurn, local, onNetworkVolume) }
+
+func testReplaceChurn(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	v.write("f", "x")

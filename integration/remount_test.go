@@ -17,17 +17,13 @@ type overClient struct {
 
 func newOverClient(t *testing.T) *overClient {
 	t.Helper()
-	t.Setenv(backingEnv, "caching")
-	v := newVolume(t, "--wait", "-1")
-	if v.clients != nil {
-		t.Skip("needs clients of its own")
-	}
+	v := newVolumeOverClients(t, clientConfig{}, "--wait", "-1")
 	v.inMemory()
 	return &overClient{v, v.mountWatched("a"), v.mountWatched("b")}
 }
 
 // again mounts a's client where it was.
-func (v *overClient) again() { startClient(v.t, v.source, v.own["a"].dir, "lockfs-test") }
+func (v *overClient) again() { startClient(v.t, v.source, v.own["a"].dir, clientConfig{}) }
 
 // isOut waits until a does not reach its volume, and says why.
 func (v *overClient) isOut(why string) {
@@ -172,14 +168,13 @@ func TestAnotherVolumeInItsPlace(t *testing.T) {
 	v := newOverClient(t)
 	v.write("f", "mine")
 	other := newVolume(t)
-	other.cached = false
 	other.mount("o", "--name", "another").stop()
 	client := v.own["a"]
 	client.kill()
 	if err := unix.Unmount(client.dir, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
-	stranger := startClient(t, other.source, client.dir, "lockfs-test")
+	stranger := startClient(t, other.source, client.dir, clientConfig{})
 	v.isOut("it is another volume, default/another")
 	newAgent(t).fails(call{Op: "open", Path: v.a.path("new"), Flags: wronly | unix.O_CREAT, Mode: 0o644}, unix.ENOTCONN)
 	stranger.kill()

@@ -39,9 +39,13 @@ func (v *volume) openBehind(holder *agent, path string, waiter *agent, open call
 // While the waiter waits in open, its kernel's idea of the file grows stale: the
 // holder appends. The waiter must write behind, see the new size, and seek to it.
 func TestWaiterSeesWhatTheHolderWrote(t *testing.T) {
+	over(t, testWaiterSeesWhatTheHolderWrote, local, overClients, overClientsThatKeep.forLong(), onNetworkVolume)
+}
+
+func testWaiterSeesWhatTheHolderWrote(t *testing.T, on setup) {
 	for name, flags := range map[string]int{"append": wronly | appends, "append and read": rdwr | appends, "read and write": rdwr, "write": wronly} {
 		t.Run(name, func(t *testing.T) {
-			v := newVolume(t, "--wait", "-1")
+			v := on.newVolume(t, "--wait", "-1")
 			a, b := v.mount("a"), v.mount("b")
 			v.write("f", "one\n")
 			holder, waiter := newAgent(t), newAgent(t)
@@ -69,7 +73,11 @@ func TestWaiterSeesWhatTheHolderWrote(t *testing.T) {
 // An open by /proc/self/fd looks nothing up, so that ESTALE cannot send it to
 // look again; it must still write behind the holder's bytes.
 func TestReopenWithoutLookup(t *testing.T) {
-	v := newVolume(t, "--wait", "-1")
+	over(t, testReopenWithoutLookup, local, overClients, overClientsThatKeep, onNetworkVolume)
+}
+
+func testReopenWithoutLookup(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "-1")
 	a, b := v.mount("a"), v.mount("b")
 	v.write("f", "one\n")
 	holder, waiter := newAgent(t), newAgent(t)
@@ -83,7 +91,7 @@ func TestReopenWithoutLookup(t *testing.T) {
 		t.Fatal(err)
 	}
 	moved := waiter.do(call{Op: "open", Path: procFD(r), Flags: wronly | appends})
-	if v.cached && moved.Errno == unix.EBUSY {
+	if v.hasClients() && moved.Errno == unix.EBUSY {
 		return // a client that does not know where: no lock, no write
 	}
 	if moved.Errno != 0 {
@@ -112,9 +120,13 @@ func TestReopenWithoutLookup(t *testing.T) {
 // The holder replaces its file by rename while another waits in open for it:
 // the waiter writes to the new file.
 func TestHolderReplacesItsFile(t *testing.T) {
+	over(t, testHolderReplacesItsFile, local, inLeases.forLong(), overClients.forLong(), overClientsThatDoubt, onNetworkVolume)
+}
+
+func testHolderReplacesItsFile(t *testing.T, on setup) {
 	for name, flags := range map[string]int{"append": wronly | appends, "truncate": wronly | trunc, "write": rdwr, "create": wronly | create | appends} {
 		t.Run(name, func(t *testing.T) {
-			v := newVolume(t, "--wait", "-1")
+			v := on.newVolume(t, "--wait", "-1")
 			a, b := v.mount("a"), v.mount("b")
 			v.write("f", "old\n")
 			holder, waiter := newAgent(t), newAgent(t)
@@ -144,7 +156,11 @@ func TestHolderReplacesItsFile(t *testing.T) {
 // The lock follows the file: while the renamed file is open, its new name is
 // locked and its old one is free.
 func TestLockFollowsRename(t *testing.T) {
-	v := newVolume(t)
+	over(t, testLockFollowsRename, local, inLeases, overClients, overClientsThatDoubt, onNetworkVolume)
+}
+
+func testLockFollowsRename(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	a, b := v.mount("a"), v.mount("b")
 	holder, other := newAgent(t), newAgent(t)
 	fd := holder.open(a.path("f"), wronly|create)
@@ -178,7 +194,11 @@ func TestLockFollowsRename(t *testing.T) {
 // A directory is not renamed or removed by another mount while a file below it is
 // held or waited for; and is as soon as nobody does.
 func TestParentRenamedOnAnotherMount(t *testing.T) {
-	v := newVolume(t, "--wait", "-1")
+	over(t, testParentRenamedOnAnotherMount, local, inLeases.forLong(), overClients.forLong(), onNetworkVolume)
+}
+
+func testParentRenamedOnAnotherMount(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "-1")
 	a, b := v.mount("a"), v.mount("b")
 	holder, other := newAgent(t), newAgent(t)
 	holder.must(call{Op: "mkdir", Path: a.path("d")})
@@ -209,7 +229,7 @@ func TestParentRenamedOnAnotherMount(t *testing.T) {
 	holder.must(call{Op: "chdir", Path: a.path("x/e")})
 	other.must(call{Op: "rename", Path: b.path("x"), Path2: b.path("y")})
 	moved := holder.do(call{Op: "open", Path: "f", Flags: wronly | appends})
-	if v.cached && moved.Errno == unix.EBUSY {
+	if v.hasClients() && moved.Errno == unix.EBUSY {
 		return // and its client does not know where to: no lock, no write
 	}
 	if moved.Errno != 0 {
@@ -230,7 +250,11 @@ func TestParentRenamedOnAnotherMount(t *testing.T) {
 // file below: by a node that does not use the view, as the worst case. The
 // waiter writes to the file that its path names now.
 func TestParentReplacedDuringWait(t *testing.T) {
-	v := newVolume(t, "--wait", "-1")
+	over(t, testParentReplacedDuringWait, local, inLeases.forLong(), overClients, onNetworkVolume)
+}
+
+func testParentReplacedDuringWait(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "-1")
 	a, b := v.mount("a"), v.mount("b")
 	for _, d := range []string{"d", "new"} {
 		if err := os.Mkdir(filepath.Join(v.source, d), 0o755); err != nil {
@@ -360,7 +384,7 @@ func TestDirectorySupplanted(t *testing.T) {
 					two.must(call{Op: "rename", Path: b.path(d), Path2: b.path(e)})
 				}
 				c.makes(two, d)
-				if away == "renamed, and used by who stands there" && !v.cached {
+				if away == "renamed, and used by who stands there" && !v.hasClients() {
 					three.must(call{Op: "close", FD: three.open("old", wronly)})
 				}
 				if away == "renamed, and seen there" {
@@ -393,7 +417,7 @@ func TestMovedDirectoryIsListed(t *testing.T) {
 	}
 	one.lists(a.path("e"), "f")
 	one.lists(".", "f")
-	if !v.cached { // else the client does not know where it is
+	if !v.hasClients() { // else the client does not know where it is
 		one.must(call{Op: "close", FD: one.open("f", wronly)})
 	}
 	one.lists(".", "f")
@@ -438,7 +462,7 @@ func TestLinkOfWhatWasPutAway(t *testing.T) {
 				if got := v.read("by name"); got != "new" {
 					t.Errorf("by its name %q was linked", got)
 				}
-				if v.cached && (!seen || what == "replaced") {
+				if v.hasClients() && (!seen || what == "replaced") {
 					return // its client does not know where it is
 				}
 				byFD := call{Op: "name", FD: fd, Path: a.path("by descriptor")}

@@ -50,25 +50,20 @@ func allRequests(t *testing.T, log string) (requests [][2]string) {
 // wants the file: no more than it does today. The least of some tries, as what the
 // kernel remembers for a second costs more on a machine that is slower than that.
 func TestRequestsToTheVolume(t *testing.T) {
-	t.Setenv(backingEnv, "caching")
 	t.Run("of a client that believes names", func(t *testing.T) {
-		requestsToTheVolume(t, map[string]int{"open to read": 2, "append": 2, "create": 2, "rename over a file": 3})
+		requestsToTheVolume(t, clientConfig{}, map[string]int{"open to read": 2, "append": 2, "create": 2, "rename over a file": 3})
 	})
 	t.Run("of one that does not", func(t *testing.T) {
-		t.Setenv(doubtsEnv, "1")
-		requestsToTheVolume(t, map[string]int{"open to read": 2, "append": 2, "create": 2, "rename over a file": 7})
+		requestsToTheVolume(t, clientConfig{Doubts: true}, map[string]int{"open to read": 2, "append": 2, "create": 2, "rename over a file": 7})
 	})
 }
 
 // requestsToTheVolume fails if a view costs more requests than the bare volume, by more than
 // most, and one for each directory on the path.
-func requestsToTheVolume(t *testing.T, most map[string]int) {
+func requestsToTheVolume(t *testing.T, config clientConfig, most map[string]int) {
 	logs := t.TempDir()
-	t.Setenv(requestsEnv, logs)
-	v := newVolume(t)
-	if len(v.clients) > 0 {
-		t.Skip("counts what its own clients are asked")
-	}
+	config.Requests = logs
+	v := newVolumeOverClients(t, config)
 	v.inMemory()
 	at := map[string]string{"bare": v.caching("bare"), "a": v.mount("a").dir}
 	prog := newAgent(t)

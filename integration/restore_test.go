@@ -135,7 +135,9 @@ func (a *agent) token(fd int) int64 {
 
 // A mount that was not stopped loses what the restored etcd does not know, for
 // ever, and is as good as a new one then.
-func TestRestoreUnderMounts(t *testing.T) {
+func TestRestoreUnderMounts(t *testing.T) { over(t, testRestoreUnderMounts, local, inLeases) }
+
+func testRestoreUnderMounts(t *testing.T, on setup) {
 	for name, of := range map[string]struct {
 		empty bool
 		bump  bool
@@ -145,7 +147,7 @@ func TestRestoreUnderMounts(t *testing.T) {
 		"empty":     {empty: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newService(t)
+			c := on.newService(t)
 			tr := newTrial(t, c, "--wait", "-1", "--name-wait", "10s")
 			a, b := tr.mount("a"), tr.mount("b")
 			file := ""

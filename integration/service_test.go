@@ -2,10 +2,8 @@ package integration
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
-	"testing"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -41,15 +39,6 @@ type service interface {
 type past struct {
 	entries map[string]map[int64]entry
 	ends    map[string]map[int64]int64
-}
-
-// newService returns the service that tests run on.
-func newService(t *testing.T) service {
-	t.Helper()
-	if os.Getenv(backendEnv) != "" {
-		return newLeases(t)
-	}
-	return newCluster(t)
 }
 
 func (c *cluster) env() []string { return []string{"LOCKFS_ENDPOINTS=" + strings.Join(c.urls(), ",")} }

@@ -13,8 +13,10 @@ import (
 // Who mounts a volume on a machine where a mount of it has died ends the dead
 // one's session at once, long before its lease would; not that of one which
 // only does not answer.
-func TestSuccessor(t *testing.T) {
-	v := newVolume(t, "--ttl", "5m", "--wait", "-1")
+func TestSuccessor(t *testing.T) { over(t, testSuccessor, local, inLeases) }
+
+func testSuccessor(t *testing.T, on setup) {
+	v := on.newVolume(t, "--ttl", "5m", "--wait", "-1")
 	b, a, c := v.mount("b"), v.mount("a"), v.mount("c")
 	dying, frozen, waiter := newAgent(t), newAgent(t), newAgent(t)
 	fd := dying.open(a.path("f"), wronly|create)

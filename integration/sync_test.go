@@ -23,9 +23,7 @@ func TestSync(t *testing.T) {
 		{"never", false, false, true},
 	} {
 		t.Run(c.sync, func(t *testing.T) {
-			t.Setenv(writeBackEnv, "1")
-			v := newVolume(t, "--ttl", "9s", "--sync", c.sync)
-			v.cached = true
+			v := newVolumeOverClients(t, clientConfig{WriteBack: true}, "--ttl", "9s", "--sync", c.sync)
 			a := v.mount("a")
 			p := newAgent(t)
 			before, after := p.open(a.path("before"), wronly|create), p.open(a.path("after"), wronly|create)
@@ -68,9 +66,7 @@ func TestSync(t *testing.T) {
 // it asks: of a handle that goes past the kernel's cache there is no request but the
 // WRITE. (docs/SEMANTICS.md, rule 19.)
 func TestWriteThrough(t *testing.T) {
-	t.Setenv(writeBackEnv, "1")
-	v := newVolume(t, "--sync", "never")
-	v.cached = true
+	v := newVolumeOverClients(t, clientConfig{WriteBack: true}, "--sync", "never")
 	a := v.mount("a")
 	p := newAgent(t)
 	for _, c := range []struct {
@@ -103,22 +99,15 @@ func TestWriteThrough(t *testing.T) {
 // no other request on the way to the volume that says it than an FSYNC. And where it has
 // not: the client is asked once.
 func TestWriteThroughPastTheCache(t *testing.T) {
-	for name, env := range map[string]string{"past": "1", "through": ""} {
-		t.Run(name, func(t *testing.T) {
-			t.Setenv(pastCacheEnv, env)
-			testClientIsAskedToSync(t)
-		})
+	for name, config := range map[string]clientConfig{"past": {PastCache: true}, "through": {}} {
+		t.Run(name, func(t *testing.T) { testClientIsAskedToSync(t, config) })
 	}
 }
 
-func testClientIsAskedToSync(t *testing.T) {
+func testClientIsAskedToSync(t *testing.T, config clientConfig) {
 	logs := t.TempDir()
-	t.Setenv(requestsEnv, logs)
-	v := newVolume(t, "--sync", "never")
-	if len(v.clients) > 0 {
-		t.Skip("counts what its own clients are asked")
-	}
-	v.cached = true
+	config.Requests = logs
+	v := newVolumeOverClients(t, config, "--sync", "never")
 	a := v.mount("a")
 	p := newAgent(t)
 	asked := func() int { return requestsByName(t, filepath.Join(logs, "caching-a"))["FSYNC"] }

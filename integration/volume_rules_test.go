@@ -15,38 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// overVolumes are tests of what a network volume's client may believe, beside overClients.
-var overVolumes = map[string]func(*testing.T){
-	"TestNamesMadeElsewhere":          TestNamesMadeElsewhere,
-	"TestDirectoriesChangedElsewhere": TestDirectoriesChangedElsewhere,
-	"TestBytesWrittenElsewhere":       TestBytesWrittenElsewhere,
-	"TestVolumeServerFrozen":          TestVolumeServerFrozen,
-	"TestBrokenWhileTheServerHangs":   TestBrokenWhileTheServerHangs,
-	"TestLostWhileTheServerHangs":     TestLostWhileTheServerHangs,
-	"TestVolumeClientMountedAgain":    TestVolumeClientMountedAgain,
-	"TestSyncsOfTheServer":            TestSyncsOfTheServer,
-
-	"TestContendedOpen":            TestContendedOpen,
-	"TestHolderIsUndisturbed":      TestHolderIsUndisturbed,
-	"TestLastReferenceReleases":    TestLastReferenceReleases,
-	"TestOneWinner":                TestOneWinner,
-	"TestLoserIsTold":              TestLoserIsTold,
-	"TestLinkWhileOpen":            TestLinkWhileOpen,
-	"TestMixedOpenings":            TestMixedOpenings,
-	"TestSqliteJournalModes":       TestSqliteJournalModes,
-	"TestGitOnTwoMounts":           TestGitOnTwoMounts,
-	"TestKilledMountHandsOver":     TestKilledMountHandsOver,
-	"TestThawedDaemonDoesNotWrite": TestThawedDaemonDoesNotWrite,
-	"TestRevokedWriterIsFenced":    TestRevokedWriterIsFenced,
-	"TestCreateChurn":              TestCreateChurn,
-	"TestReplaceChurn":             TestReplaceChurn,
-}
-
 // A program opens a name, or finds that there is none. Then a program of another client
 // changes what has the name, and the first opens it again, to read or to write: it gets
 // what is there now. (docs/SEMANTICS.md, rules 6 and 15.)
-func TestNamesMadeElsewhere(t *testing.T) {
-	v := newVolume(t)
+func TestNamesMadeElsewhere(t *testing.T) { over(t, testNamesMadeElsewhere, local, onNetworkVolume) }
+
+func testNamesMadeElsewhere(t *testing.T, on setup) {
+	v := on.newVolume(t)
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	here, there := newAgent(t), newAgent(t)
@@ -139,7 +114,11 @@ func TestNamesMadeElsewhere(t *testing.T) {
 // Programs of two clients make, rename and remove names in the same directories: what
 // they are told fits, and in the end all find the same.
 func TestDirectoriesChangedElsewhere(t *testing.T) {
-	v := newVolume(t, "--name-wait", "1m")
+	over(t, testDirectoriesChangedElsewhere, local, onNetworkVolume)
+}
+
+func testDirectoriesChangedElsewhere(t *testing.T, on setup) {
+	v := on.newVolume(t, "--name-wait", "1m")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	output(t, "mkdir", "-p", a.path("d/e"))
@@ -191,7 +170,11 @@ func TestDirectoriesChangedElsewhere(t *testing.T) {
 // What one client's program has written is there for the next writer and reader of
 // another: by a mapping, behind a hole, and of 32 MiB. (docs/SEMANTICS.md, rules 6 and 15.)
 func TestBytesWrittenElsewhere(t *testing.T) {
-	v := newVolume(t, "--wait", "-1")
+	over(t, testBytesWrittenElsewhere, local, onNetworkVolume)
+}
+
+func testBytesWrittenElsewhere(t *testing.T, on setup) {
+	v := on.newVolume(t, "--wait", "-1")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	p, q := newAgent(t), newAgent(t)
@@ -260,9 +243,11 @@ func TestBytesWrittenElsewhere(t *testing.T) {
 
 // The server stands still for 20 s while programs of both clients append. It costs them
 // a pause: each line that was told to be written is there once.
-func TestVolumeServerFrozen(t *testing.T) {
+func TestVolumeServerFrozen(t *testing.T) { over(t, testVolumeServerFrozen, onNetworkVolume) }
+
+func testVolumeServerFrozen(t *testing.T, on setup) {
 	labFault(t, "thaw server") // or it is not to be had
-	v := newVolume(t, "--wait", "-1")
+	v := on.newVolume(t, "--wait", "-1")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	p, q := newAgent(t), newAgent(t)
@@ -298,8 +283,12 @@ func TestVolumeServerFrozen(t *testing.T) {
 // The next writer's bytes are behind what was written, and stay.
 // (docs/SEMANTICS.md, rule 25.)
 func TestBrokenWhileTheServerHangs(t *testing.T) {
+	over(t, testBrokenWhileTheServerHangs, onNetworkVolume)
+}
+
+func testBrokenWhileTheServerHangs(t *testing.T, on setup) {
 	labFault(t, "thaw server")
-	v := newVolume(t, "--wait", "-1")
+	v := on.newVolume(t, "--wait", "-1")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	v.write("f", "")
@@ -345,9 +334,11 @@ func TestBrokenWhileTheServerHangs(t *testing.T) {
 // A mount loses its session while the server hangs, and with it the open of the next
 // writer. The loser writes no more, also when the server is there again.
 // (docs/SEMANTICS.md, rule 10.)
-func TestLostWhileTheServerHangs(t *testing.T) {
+func TestLostWhileTheServerHangs(t *testing.T) { over(t, testLostWhileTheServerHangs, onNetworkVolume) }
+
+func testLostWhileTheServerHangs(t *testing.T, on setup) {
 	labFault(t, "thaw server")
-	v := newVolume(t, "--wait", "-1")
+	v := on.newVolume(t, "--wait", "-1")
 	v.inMemory()
 	a, b := v.mount("a"), v.mount("b")
 	v.write("f", "")
@@ -391,8 +382,12 @@ func TestLostWhileTheServerHangs(t *testing.T) {
 // and is no longer in others' way; the view finds the volume again by itself, and what was
 // written and closed is there.
 func TestVolumeClientMountedAgain(t *testing.T) {
+	over(t, testVolumeClientMountedAgain, onNetworkVolume)
+}
+
+func testVolumeClientMountedAgain(t *testing.T, on setup) {
 	labFault(t, "thaw server")
-	v := newVolume(t, "--wait", "-1")
+	v := on.newVolume(t, "--wait", "-1")
 	v.inMemory()
 	b := v.mount("b") // over the client that lives: the etcd's mount is over it as well
 	a := v.mount("a")

@@ -23,7 +23,9 @@ func syncs(t *testing.T) (counts map[string]int) {
 // The volume's server itself is told to have on its disk what --sync says, and by what a
 // program asks for: each write, what was written when the file is closed, or nothing
 // beyond what the bare volume is told. (docs/SEMANTICS.md, rule 19.)
-func TestSyncsOfTheServer(t *testing.T) {
+func TestSyncsOfTheServer(t *testing.T) { over(t, testSyncsOfTheServer, onNetworkVolume) }
+
+func testSyncsOfTheServer(t *testing.T, on setup) {
 	syncs(t) // or there are none
 	const writes = 10
 	// told is how often the server is told by programs that write, and when they close.
@@ -46,13 +48,13 @@ func TestSyncsOfTheServer(t *testing.T) {
 	}
 	view := func(t *testing.T, sync string, flags int) (byWrites, byClose int) {
 		t.Helper()
-		v := newVolume(t, "--sync", sync)
+		v := on.newVolume(t, "--sync", sync)
 		v.inMemory()
 		return told(t, v, v.mount("a").dir, flags)
 	}
 	var bare int
 	t.Run("bare", func(t *testing.T) {
-		v := newVolume(t)
+		v := on.newVolume(t)
 		v.inMemory()
 		v.mount("a")
 		byWrites, byClose := told(t, v, v.client("a"), 0)

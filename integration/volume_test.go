@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +17,14 @@ import (
 // each mount over the next of them.
 const volumeEnv = "LOCKFS_TEST_VOLUME"
 
+// networkClients are those directories.
+func networkClients() []string {
+	if os.Getenv(volumeEnv) == "" {
+		return nil
+	}
+	return strings.Split(os.Getenv(volumeEnv), ",")
+}
+
 // onVolume has the mounts be over these clients of a volume.
 func (v *volume) onVolume(paths []string) {
 	v.t.Helper()
@@ -27,7 +33,7 @@ func (v *volume) onVolume(paths []string) {
 		v.t.Fatal(err)
 	}
 	v.t.Cleanup(func() { os.RemoveAll(dir) })
-	v.source, v.cached, v.by = filepath.Join(dir, "source"), true, make(map[string]string)
+	v.source, v.by = filepath.Join(dir, "source"), make(map[string]string)
 	for _, p := range paths {
 		v.clients = append(v.clients, filepath.Join(p, filepath.Base(dir), "source"))
 	}
@@ -87,21 +93,3 @@ var traits = func() (is struct {
 	_ = json.Unmarshal([]byte(os.Getenv(traitsEnv)), &is)
 	return is
 }()
-
-// The local suite's tests of what one mount sees of another's changes, and those of
-// volumes, on a volume that somebody has mounted.
-func TestVolume(t *testing.T) {
-	if os.Getenv(volumeEnv) == "" {
-		t.Skip("no " + volumeEnv)
-	}
-	for _, tests := range []map[string]func(*testing.T){overClients, overVolumes} {
-		for _, name := range slices.Sorted(maps.Keys(tests)) {
-			t.Run(name, func(t *testing.T) {
-				if why := traits.Cannot[name]; why != "" {
-					t.Skip("this volume cannot: ", why)
-				}
-				tests[name](t)
-			})
-		}
-	}
-}

@@ -11,9 +11,9 @@ stage() { printf '== %d:%02d %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 packages=$(go list ./...)
 skip='^$'
 without_kubernetes() {
-	left_out+=("Kubernetes: TestInKubernetes, lockmgr/kubelease and the cluster, for $1")
+	left_out+=("Kubernetes: tests with Leases, lockmgr/kubelease and the cluster, for $1")
 	packages=$(grep -v /lockmgr/kubelease$ <<<"$packages")
-	skip='^TestInKubernetes$'
+	skip='/^leases$'
 	kubernetes=
 }
 

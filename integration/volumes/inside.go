@@ -218,11 +218,8 @@ func (l *lab) serve() error {
 	if l.Args != nil {
 		cmd = exec.Command(l.Args[0], l.Args[1:]...)
 	} else {
-		pattern := "^TestVolume$"
-		if l.Run != "" {
-			pattern += "/" + l.Run
-		}
-		args := []string{"-test.run", pattern, "-test.timeout=60m", fmt.Sprintf("-test.count=%d", l.Count)}
+		test, part, _ := strings.Cut(l.Run, "/")
+		args := []string{"-test.run", test + "/^volume$/" + part, "-test.timeout=60m", fmt.Sprintf("-test.count=%d", l.Count)}
 		if l.Verbose {
 			args = append(args, "-test.v")
 		}

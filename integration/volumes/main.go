@@ -1,4 +1,4 @@
-// Command volumes runs the suite of network volumes, TestVolume of ./integration, on
+// Command volumes runs the tests of ./integration that can run on a network volume on
 // real ones: it brings up a server and two separate clients of each kind, and takes
 // all of it down again.
 //
@@ -49,7 +49,7 @@ type kind struct {
 type traits struct {
 	// Keeps is how long the server keeps from others what a client had in use that was killed.
 	Keeps time.Duration
-	// Cannot has the tests of TestVolume, or parts of them, that no program passes on this
+	// Cannot has the tests that no program passes on this
 	// volume with the recommended options, and why: its how-to says so.
 	Cannot map[string]string
 }
@@ -115,7 +115,7 @@ func main() {
 		os.Exit(serveLab())
 	}
 	var c config
-	flag.StringVar(&c.Run, "run", "", "run only tests of TestVolume that match `pattern`")
+	flag.StringVar(&c.Run, "run", "", "run only tests that match `pattern`")
 	flag.StringVar(&c.Options, "options", optionsRecommended, "of the volume: default or recommended")
 	flag.BoolVar(&c.Keep, "keep", false, "leave the volume up until SIGINT, and say how to enter it")
 	flag.BoolVar(&c.Verbose, "v", false, "the tests' own -v")
