@@ -314,6 +314,9 @@ func (o *opening) open(file int, st *stat, hold *lockmgr.Hold, out *fuse.OpenOut
 	if inodeOf(st) != n.inode {
 		return fuse.EBUSY, false
 	}
+	if !f.nodes.usable(n) { // a lock was lost on it since we came, be it this one
+		return stale, false
+	}
 	if flags&unix.O_TRUNC != 0 {
 		kill := o.in.Mode&fuse.OPEN_KILL_SUIDGID != 0
 		if s := f.guarded(hold, func() error { return f.truncateFile(n, file, 0, kill, &o.in.InHeader) }); !s.Ok() {
@@ -341,9 +344,6 @@ func (o *opening) open(file int, st *stat, hold *lockmgr.Hold, out *fuse.OpenOut
 	}
 	if !writes(flags) && !f.readLocks { // opened for its truncation
 		return f.openToRead(n, o.in, out), false
-	}
-	if !f.nodes.usable(n) { // a lock was lost on it while we waited for ours
-		return stale, false
 	}
 	h := newHandle(n, file, flags, hold)
 	h.mode = o.mode
