@@ -3,6 +3,7 @@ package lockmgr
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -132,6 +133,35 @@ func (r AcquireRequest) Validate() error {
 	return nil
 }
 
+// Waiting calls Waits, the first time.
+func (r *AcquireRequest) Waiting() {
+	if r.Waits != nil {
+		r.Waits()
+		r.Waits = nil
+	}
+}
+
+// Grant returns the grant of k, one of Keys.
+func (r *AcquireRequest) Grant(k Key, token int64) Grant {
+	return Grant{Key: k, Mode: r.Mode, AcquisitionID: r.Holder.AcquisitionID, Token: token}
+}
+
+// Deadlocks reports whether waiting for an earlier entry is for ever: it wants alone
+// what the request upgrades, and so waits for what the owner has.
+func (r *AcquireRequest) Deadlocks(earlier Grant) bool {
+	return earlier.Mode == Exclusive && slices.ContainsFunc(r.Upgrades, func(had Grant) bool { return had.Key == earlier.Key })
+}
+
+// UpgradeIDs returns the acquisitions of those of Upgrades that are of k.
+func (r *AcquireRequest) UpgradeIDs(k Key) (ids []AcquisitionID) {
+	for _, g := range r.Upgrades {
+		if g.Key == k {
+			ids = append(ids, g.AcquisitionID)
+		}
+	}
+	return ids
+}
+
 // Grant is one key held.
 type Grant struct {
 	Key           Key
@@ -142,6 +172,13 @@ type Grant struct {
 	Token int64
 }
 
+// Blocks reports whether g's entry, which came before later's, keeps that from being
+// granted. upgrades are the acquisitions whose entries of the same key later upgrades.
+func (g Grant) Blocks(later Grant, upgrades []AcquisitionID) bool {
+	return g.Mode.Conflicts(later.Mode) && g.Key.Conflicts(later.Key) &&
+		!(g.Key == later.Key && slices.Contains(upgrades, g.AcquisitionID))
+}
+
 // Entry is one line of what a volume's locks look like.
 type Entry struct {
 	Key    Key
@@ -149,6 +186,11 @@ type Entry struct {
 	Holder Holder
 	Token  int64
 	Held   bool // else it waits
+}
+
+// Grant is what the entry's owner has, or waits for.
+func (e Entry) Grant() Grant {
+	return Grant{Key: e.Key, Mode: e.Mode, AcquisitionID: e.Holder.AcquisitionID, Token: e.Token}
 }
 
 // LeftoverError is the error of an Acquire that is over, while what it put, or may

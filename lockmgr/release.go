@@ -51,8 +51,7 @@ func (m *Manager) leftover(err error, req AcquireRequest, owner Owner, places []
 	}
 	var locks []*lock
 	for _, p := range places {
-		g := Grant{Key: p.slot.key, Mode: req.Mode, AcquisitionID: req.Holder.AcquisitionID}
-		l := &lock{grant: g, holder: req.Holder, owner: owner, sess: sess}
+		l := &lock{grant: req.Grant(p.slot.key, 0), holder: req.Holder, owner: owner, sess: sess}
 		m.add(p.slot, l)
 		m.giveUp(l)
 		locks = append(locks, l)

@@ -203,7 +203,7 @@ func TestSharedLockLost(t *testing.T) {
 			f.t.Fatal(err)
 		}
 		e := entries[0]
-		f.svc.Delete(lockmgr.Grant{Key: e.Key, Mode: e.Mode, AcquisitionID: e.Holder.AcquisitionID, Token: e.Token})
+		f.svc.Delete(e.Grant())
 		time.Sleep(2 * time.Second) // it is missed
 		if err := a.Check(); !errors.Is(err, lockmgr.ErrLockLost) {
 			f.t.Errorf("the lock that is gone: %v", err)

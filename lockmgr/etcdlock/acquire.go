@@ -151,10 +151,7 @@ func (a *acquisition) run(ctx context.Context) error {
 		case a.deadlocked():
 			return a.contended(nil)
 		}
-		if a.req.Waits != nil {
-			a.req.Waits()
-			a.req.Waits = nil
-		}
+		a.req.Waiting()
 		if err := a.wait(ctx); err != nil || queued {
 			return err
 		}
@@ -164,7 +161,7 @@ func (a *acquisition) run(ctx context.Context) error {
 func (a *acquisition) grants() []lockmgr.Grant {
 	grants := make([]lockmgr.Grant, len(a.req.Keys))
 	for i, k := range a.req.Keys {
-		grants[i] = lockmgr.Grant{Key: k, Mode: a.req.Mode, AcquisitionID: a.req.Holder.AcquisitionID, Token: a.known.token}
+		grants[i] = a.req.Grant(k, a.known.token)
 	}
 	return grants
 }

@@ -127,7 +127,6 @@ func markHeld(files, trees []listed) {
 
 func (l *listed) waitsFor(others []listed) bool {
 	return slices.ContainsFunc(others, func(o listed) bool {
-		return o.Token < l.Token && o.Mode.Conflicts(l.Mode) && o.Key.Conflicts(l.Key) &&
-			!(o.Key == l.Key && slices.Contains(l.upgrades, o.Holder.AcquisitionID))
+		return o.Token < l.Token && o.Grant().Blocks(l.Grant(), l.upgrades)
 	})
 }

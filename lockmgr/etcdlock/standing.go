@@ -207,12 +207,10 @@ func (a *acquisition) token(seen map[string]*mvccpb.KeyValue) (int64, error) {
 	return token, nil
 }
 
-// deadlocked reports whether we upgrade a key while one ahead, which wants it for
-// itself alone, waits for what we have.
 func (a *acquisition) deadlocked() bool {
 	return slices.ContainsFunc(a.known.ahead, func(b blocker) bool {
 		g, ok := a.s.b.keys.parse(b.entry)
-		return ok && g.Mode == lockmgr.Exclusive && slices.ContainsFunc(a.req.Upgrades, func(had lockmgr.Grant) bool { return had.Key == g.Key })
+		return ok && a.req.Deadlocks(g)
 	})
 }
 

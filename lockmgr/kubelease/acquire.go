@@ -88,14 +88,9 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) *acquisition {
 
 // entry is ours for k.
 func (a *acquisition) entry(k lockmgr.Key) entry {
-	e := entry{Holder: a.req.Holder, Mode: modeName(a.req.Mode), key: k}
+	e := entry{Holder: a.req.Holder, Mode: modeName(a.req.Mode), Upgrades: a.req.UpgradeIDs(k), key: k}
 	if k.Kind == lockmgr.Tree {
 		e.Dir = escape(k.Path)
-	}
-	for _, g := range a.req.Upgrades {
-		if g.Key == k {
-			e.Upgrades = append(e.Upgrades, g.AcquisitionID)
-		}
 	}
 	return e
 }
@@ -175,7 +170,7 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 		if err := b.names.fits(o, p.keys[0]); err != nil {
 			return nil, err
 		}
-		if o.find(p.keys[0], a.req.Mode, a.req.Holder.AcquisitionID) >= 0 {
+		if o.find(a.req.Grant(p.keys[0], 0)) >= 0 {
 			return nil, nil
 		}
 		p.met(o)
@@ -205,7 +200,7 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 		}
 		return err
 	}
-	i := o.find(p.keys[0], a.req.Mode, a.req.Holder.AcquisitionID)
+	i := o.find(a.req.Grant(p.keys[0], 0))
 	if i < 0 {
 		return fmt.Errorf("%w: %s was written without our entry", lockmgr.ErrUnavailable, p.name)
 	}

@@ -30,18 +30,18 @@ const (
 	givenUp
 )
 
-type claim struct {
-	key  lockmgr.Key
-	mode lockmgr.Mode
-	id   lockmgr.AcquisitionID
-}
+// claim is a grant whose token is not known yet.
+type claim lockmgr.Grant
 
-func claimOf(g lockmgr.Grant) claim { return claim{g.Key, g.Mode, g.AcquisitionID} }
+func claimOf(g lockmgr.Grant) claim {
+	g.Token = 0
+	return claim(g)
+}
 
 func (a *acquisition) claimed() []claim {
 	list := make([]claim, len(a.req.Keys))
 	for i, k := range a.req.Keys {
-		list[i] = claim{k, a.req.Mode, a.req.Holder.AcquisitionID}
+		list[i] = claim(a.req.Grant(k, 0))
 	}
 	return list
 }
@@ -81,7 +81,7 @@ func (c *claims) of(e claim) fate {
 
 // hasGivenUp reports whether e is an entry of this session that nobody wants any more.
 func (s *Session) hasGivenUp(e *entry) bool {
-	return e.Session == s.id && s.claims.of(claim{e.key, e.mode(), e.AcquisitionID}) == givenUp
+	return e.Session == s.id && s.claims.of(claimOf(e.grant())) == givenUp
 }
 
 // exorcise removes the session's ghosts now and then. Nothing depends on it
@@ -107,7 +107,7 @@ func (s *Session) ghosts() (found []obstacle) {
 	defer m.mu.Unlock()
 	for _, o := range m.objects {
 		for _, e := range o.entries {
-			if e.Session == s.id && s.claims.of(claim{e.key, e.mode(), e.AcquisitionID}) == unclaimed {
+			if e.Session == s.id && s.claims.of(claimOf(e.grant())) == unclaimed {
 				found = append(found, obstacle{object: o.name, entry: e})
 			}
 		}
@@ -116,14 +116,14 @@ func (s *Session) ghosts() (found []obstacle) {
 }
 
 func (s *Session) banish(ctx context.Context, ghost obstacle) error {
-	g := &ghost.entry
+	g := ghost.entry.grant()
 	found := false
 	_, err := s.b.change(ctx, ghost.object, true, func(o *object) (*coordinationv1.Lease, error) {
-		if found = o.find(g.key, g.mode(), g.AcquisitionID) >= 0; !found {
+		if found = o.find(g) >= 0; !found {
 			return nil, nil // released since
 		}
-		kept := s.b.living(o, func(e *entry) bool { return e.is(g.key, g.mode(), g.AcquisitionID) })
-		return s.b.names.lockLease(o, g.key, kept, false)
+		kept := s.b.living(o, func(e *entry) bool { return e.of(g) })
+		return s.b.names.lockLease(o, g.Key, kept, false)
 	})
 	if err == nil && found {
 		s.b.log.Error("removed an entry of this session that nobody claims", "session", s.id, "lease", ghost.object, lockmgr.LogID(g.AcquisitionID))

@@ -160,7 +160,7 @@ func (m *mirror) tellLosers(before, now *object) {
 		return
 	}
 	for i := range before.entries {
-		if e := &before.entries[i]; m.told[e.Session] != nil && now.find(e.key, e.mode(), e.AcquisitionID) < 0 {
+		if e := &before.entries[i]; m.told[e.Session] != nil && now.find(e.grant()) < 0 {
 			m.tell(e.Session)
 		}
 	}

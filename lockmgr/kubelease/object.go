@@ -65,14 +65,19 @@ func (e *entry) mode() lockmgr.Mode {
 	return lockmgr.Exclusive
 }
 
-func (e *entry) is(k lockmgr.Key, m lockmgr.Mode, id lockmgr.AcquisitionID) bool {
-	return e.key == k && e.mode() == m && e.AcquisitionID == id
+// grant is what the entry's owner has, or waits for.
+func (e *entry) grant() lockmgr.Grant {
+	return lockmgr.Grant{Key: e.key, Mode: e.mode(), AcquisitionID: e.AcquisitionID, Token: e.Token}
+}
+
+// of reports whether e is g's entry, whatever its token.
+func (e *entry) of(g lockmgr.Grant) bool {
+	return e.AcquisitionID == g.AcquisitionID && e.key == g.Key && e.mode() == g.Mode
 }
 
 // inWayOf reports whether e, which came before, keeps other from being granted.
 func (e *entry) inWayOf(other *entry) bool {
-	return e.AcquisitionID != other.AcquisitionID && e.mode().Conflicts(other.mode()) && e.key.Conflicts(other.key) &&
-		!(e.key == other.key && slices.Contains(other.Upgrades, e.AcquisitionID))
+	return e.AcquisitionID != other.AcquisitionID && e.grant().Blocks(other.grant(), other.Upgrades)
 }
 
 // read makes an object of a Lease. It fails for one that is none of ours.
@@ -122,12 +127,12 @@ func (o *object) revision() int64 {
 	return o.rev
 }
 
-// find returns the index of an entry, -1 if there is none.
-func (o *object) find(k lockmgr.Key, m lockmgr.Mode, id lockmgr.AcquisitionID) int {
+// find returns the index of g's entry, whatever its token; -1 if there is none.
+func (o *object) find(g lockmgr.Grant) int {
 	if o == nil {
 		return -1
 	}
-	return slices.IndexFunc(o.entries, func(e entry) bool { return e.is(k, m, id) })
+	return slices.IndexFunc(o.entries, func(e entry) bool { return e.of(g) })
 }
 
 // duration is how long a session lives after it was seen to be renewed; never

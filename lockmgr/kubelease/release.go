@@ -19,7 +19,7 @@ import (
 // out.
 func (s *Session) Release(ctx context.Context, g lockmgr.Grant) error {
 	_, err := s.b.change(ctx, s.b.names.lock(g.Key), false, func(o *object) (*coordinationv1.Lease, error) {
-		i := o.find(g.Key, g.Mode, g.AcquisitionID)
+		i := o.find(g)
 		if i < 0 || s.life.Ended() {
 			return nil, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
 		}
@@ -27,7 +27,7 @@ func (s *Session) Release(ctx context.Context, g lockmgr.Grant) error {
 		if have := o.entries[i].Token; have < g.Token {
 			return nil, fmt.Errorf("%w: %s has token %d, not %d", lockmgr.ErrNotOwner, g.Key, have, g.Token)
 		}
-		kept := s.b.living(o, func(e *entry) bool { return e.is(g.Key, g.Mode, g.AcquisitionID) })
+		kept := s.b.living(o, func(e *entry) bool { return e.of(g) })
 		return s.b.names.lockLease(o, g.Key, kept, false)
 	})
 	if err == nil || errors.Is(err, lockmgr.ErrNotHeld) {
@@ -63,7 +63,7 @@ func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, err
 // has reports whether g's entry stands.
 func (s *state) has(g lockmgr.Grant) bool {
 	o := s.objects[s.names.lock(g.Key)]
-	i := o.find(g.Key, g.Mode, g.AcquisitionID)
+	i := o.find(g)
 	return i >= 0 && o.entries[i].Token >= g.Token && s.lives(&o.entries[i])
 }
 

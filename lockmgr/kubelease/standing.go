@@ -21,7 +21,7 @@ func (a *acquisition) standing(p *place) (ahead []obstacle, err error) {
 	o := m.objects[p.name]
 	for _, k := range p.keys {
 		e := a.entry(k)
-		ahead = append(ahead, m.inLine(o, o.find(k, a.req.Mode, a.req.Holder.AcquisitionID), &e)...)
+		ahead = append(ahead, m.inLine(o, o.find(a.req.Grant(k, 0)), &e)...)
 	}
 	return a.heeded(ahead), nil
 }
@@ -35,7 +35,7 @@ func (a *acquisition) void(p *place) error {
 		return lockmgr.ErrSessionLost
 	case o != nil && o.broken != nil:
 		return fmt.Errorf("%w: %w", lockmgr.ErrLockLost, o.broken)
-	case slices.ContainsFunc(p.keys, func(k lockmgr.Key) bool { return o.find(k, a.req.Mode, a.req.Holder.AcquisitionID) < 0 }):
+	case slices.ContainsFunc(p.keys, func(k lockmgr.Key) bool { return o.find(a.req.Grant(k, 0)) < 0 }):
 		return fmt.Errorf("%w: the entry for %s was removed", lockmgr.ErrLockLost, p.keys[0])
 	}
 	return nil
@@ -59,14 +59,8 @@ func (a *acquisition) across() (found []obstacle, err error) {
 	return a.heeded(found), nil
 }
 
-// deadlocked reports whether we upgrade a key while one ahead, which wants it for
-// itself alone, waits for what we have.
 func (a *acquisition) deadlocked() bool {
-	return slices.ContainsFunc(a.ahead, func(o obstacle) bool {
-		return o.entry.mode() == lockmgr.Exclusive && slices.ContainsFunc(a.req.Upgrades, func(had lockmgr.Grant) bool {
-			return had.Key == o.entry.key
-		})
-	})
+	return slices.ContainsFunc(a.ahead, func(o obstacle) bool { return a.req.Deadlocks(o.entry.grant()) })
 }
 
 // contended is the error of a wait that err ended, or of none.
@@ -89,7 +83,7 @@ func (a *acquisition) metHolder(cause error) error {
 func (a *acquisition) grants() []lockmgr.Grant {
 	grants := make([]lockmgr.Grant, len(a.req.Keys))
 	for i, k := range a.req.Keys {
-		grants[i] = lockmgr.Grant{Key: k, Mode: a.req.Mode, AcquisitionID: a.req.Holder.AcquisitionID, Token: a.tokenOf(k)}
+		grants[i] = a.req.Grant(k, a.tokenOf(k))
 	}
 	return grants
 }

@@ -74,20 +74,12 @@ func (a *acquisition) await(ctx context.Context, look func() ([]obstacle, error)
 		if a.ahead = ahead; err != nil || len(ahead) == 0 {
 			return err
 		}
-		a.waits()
+		a.req.Waiting()
 		select {
 		case <-a.ear.ch:
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
 		}
-	}
-}
-
-// waits says, once, that the request has to wait.
-func (a *acquisition) waits() {
-	if a.req.Waits != nil {
-		a.req.Waits()
-		a.req.Waits = nil
 	}
 }
 
@@ -97,7 +89,7 @@ func (a *acquisition) awaitFree(ctx context.Context) error {
 		if a.ahead = a.inTheWay(); len(a.ahead) == 0 {
 			return nil
 		}
-		a.waits()
+		a.req.Waiting()
 		if err := a.awaitChange(ctx, a.ahead[0].object); err != nil {
 			return err
 		}

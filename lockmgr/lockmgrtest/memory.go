@@ -32,7 +32,7 @@ type Memory struct {
 type entry struct {
 	lockmgr.Grant
 	holder   lockmgr.Holder
-	upgrades []lockmgr.Grant
+	upgrades []lockmgr.AcquisitionID
 	session  *memorySession
 }
 
@@ -155,7 +155,7 @@ func (m *Memory) wake() {
 func (m *Memory) ahead(e *entry) []*entry {
 	var list []*entry
 	for _, o := range m.entries {
-		if o.Token < e.Token && o.Mode.Conflicts(e.Mode) && o.Key.Conflicts(e.Key) && !slices.Contains(e.upgrades, o.Grant) {
+		if o.Token < e.Token && o.Blocks(e.Grant, e.upgrades) {
 			list = append(list, o)
 		}
 	}

@@ -60,9 +60,8 @@ func (s *memorySession) Acquire(ctx context.Context, req lockmgr.AcquireRequest)
 		if changed == nil {
 			return nil, err
 		}
-		if a.req.Waits != nil && errors.Is(err, lockmgr.ErrContended) {
-			a.req.Waits()
-			a.req.Waits = nil
+		if errors.Is(err, lockmgr.ErrContended) {
+			a.req.Waiting()
 		}
 		select {
 		case <-changed: // the session's end is a change too
@@ -144,16 +143,10 @@ func (a *memoryAcquire) standing() (deadlock bool, err error) {
 		}
 		if ahead := m.ahead(e); len(ahead) > 0 {
 			contended := &lockmgr.ContendedError{Key: k, Holder: ahead[0].holder}
-			return a.deadlocked(k, ahead), contended
+			return slices.ContainsFunc(ahead, func(o *entry) bool { return a.req.Deadlocks(o.Grant) }), contended
 		}
 	}
 	return false, nil
-}
-
-// deadlocked reports whether we upgrade k while one ahead waits for what we have.
-func (a *memoryAcquire) deadlocked(k lockmgr.Key, ahead []*entry) bool {
-	return slices.ContainsFunc(a.req.Upgrades, func(g lockmgr.Grant) bool { return g.Key == k }) &&
-		slices.ContainsFunc(ahead, func(o *entry) bool { return o.Key == k && o.Mode == lockmgr.Exclusive })
 }
 
 func (a *memoryAcquire) put() {
@@ -168,8 +161,7 @@ func (a *memoryAcquire) put() {
 
 func (a *memoryAcquire) entry(k lockmgr.Key, token int64) *entry {
 	return &entry{
-		Grant:  lockmgr.Grant{Key: k, Mode: a.req.Mode, AcquisitionID: a.req.Holder.AcquisitionID, Token: token},
-		holder: a.req.Holder, upgrades: a.req.Upgrades, session: a.s,
+		Grant: a.req.Grant(k, token), holder: a.req.Holder, upgrades: a.req.UpgradeIDs(k), session: a.s,
 	}
 }
 

@@ -24,7 +24,7 @@ func TestMemoryConformance(t *testing.T) {
 			}
 			for _, e := range entries {
 				if e.Key == k && e.Holder.AcquisitionID == id {
-					b.(*lockmgrtest.Memory).Delete(lockmgr.Grant{Key: k, Mode: mode, AcquisitionID: id, Token: e.Token})
+					b.(*lockmgrtest.Memory).Delete(e.Grant())
 				}
 			}
 		},
