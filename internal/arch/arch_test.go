@@ -113,7 +113,7 @@ func TestLayers(t *testing.T) {
 		"lockmgr/etcdlock":          {"lockmgr", "lockmgr/internal/lifetime", "internal/retry"},
 		"lockmgr/kubelease":         {"lockmgr", "lockmgr/internal/lifetime", "internal/retry", "internal/boottime", "internal/kubeconf"},
 		"internal/retry":            {},
-		"lockmgr/internal/lifetime": {"lockmgr"},
+		"lockmgr/internal/lifetime": {"lockmgr", "internal/retry"},
 		"policy":                    {},
 		"fs":                        {"lockmgr", "policy", "internal/procid", "internal/volume"},
 		"internal/procid":           {},

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
 
 // Config is what New needs.
@@ -72,14 +73,11 @@ type Backend struct {
 
 	guarded atomic.Int64 // how many keys the sessions that Watch have on their leases
 
-	newest atomic.Int64 // the largest revision that an answer had
-
 	connecting sync.Mutex
 	renewals   *clientv3.Client // GUARDED_BY(connecting); nil before the first session
 
-	mu       sync.Mutex
-	sessions context.Context // ends with all sessions there are
-	endAll   context.CancelFunc
+	mu    sync.Mutex
+	store lifetime.Store // GUARDED_BY(mu)
 }
 
 var _ lockmgr.Backend = (*Backend)(nil)
@@ -125,8 +123,8 @@ func New(cfg Config) (*Backend, error) {
 		janitor: cfg.JanitorInterval,
 		log:     cfg.Logger,
 		pulse:   newPulse(),
+		store:   lifetime.NewStore(),
 	}
-	b.sessions, b.endAll = context.WithCancel(context.Background())
 	return b, nil
 }
 
@@ -145,47 +143,43 @@ func (b *Backend) txnOf(ctx context.Context, turns chan struct{}, cmps []clientv
 		return nil, fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errUnsent, ctx.Err())
 	}
 	var newest int64
+	var era lifetime.Era
 	var resp *clientv3.TxnResponse
 	err := b.patiently(ctx, func(ctx context.Context) (err error) {
-		newest = b.newest.Load()
+		newest, era = b.newest()
 		resp, err = b.client.Txn(ctx).If(cmps...).Then(then...).Else(els...).Commit()
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	rev := resp.Header.Revision
-	if rev < newest { // what was answered before this was sent
-		b.setBack(rev)
-		return nil, fmt.Errorf("%w: it was set back from revision %d to %d", lockmgr.ErrUnavailable, newest, rev)
-	}
-	for newest < rev && !b.newest.CompareAndSwap(newest, rev) {
-		newest = b.newest.Load()
+	if err := b.saw(resp.Header.Revision, newest, era); err != nil {
+		return nil, err
 	}
 	return resp, nil
 }
 
-// setBack ends all sessions: etcd was restored, or replaced by an empty one, and
-// knows nothing of what it has granted since. Revisions count on from rev.
-func (b *Backend) setBack(rev int64) {
+// newest returns the largest revision that was seen of the store, and its era.
+func (b *Backend) newest() (int64, lifetime.Era) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	from := b.newest.Load()
-	if from <= rev {
-		return // another answer has told it
-	}
-	b.log.Error("etcd was set back while this mount was up: its locks are lost", "from", from, "to", rev)
-	b.endAll()
-	b.sessions, b.endAll = context.WithCancel(context.Background())
-	b.trees.forget()
-	b.newest.Store(rev)
+	return b.store.Newest, b.store.Era
 }
 
-// untilSetBack is the context that a session opened now lives in.
-func (b *Backend) untilSetBack() context.Context {
+// saw notes the revision of an answer. newest and the era are as they were when the
+// request was sent. Errors: ErrUnavailable, when etcd was set back since.
+func (b *Backend) saw(rev, newest int64, era lifetime.Era) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.sessions
+	if rev >= newest {
+		b.store.Saw(rev, era)
+		return nil
+	}
+	if b.store.SetBack(era) {
+		b.log.Error("etcd was set back while this mount was up: its locks are lost", "from", newest, "to", rev)
+		b.trees.forget()
+	}
+	return fmt.Errorf("%w: it was set back from revision %d to %d", lockmgr.ErrUnavailable, newest, rev)
 }
 
 // forRenewals returns the connection of the renewals. Errors: ErrUnavailable.

@@ -39,7 +39,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	if err != nil {
 		return nil, fmt.Errorf("etcdlock: session record: %w", err)
 	}
-	era := b.untilSetBack()
+	_, era := b.newest()
 	renew, err := b.forRenewals(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("opening a session: %w", err)

@@ -34,7 +34,7 @@ func Keeps(b *Backend) bool {
 }
 
 // SeeMore has a backend have seen more than the store has, as if that was restored.
-func SeeMore(b *Backend) { b.mirror.passed(b.mirror.era, 1<<62) }
+func SeeMore(b *Backend) { b.mirror.passed(b.mirror.store.Era, 1<<62) }
 
 // SeeLater has a backend have seen the Lease of k as of the newest revision there is,
 // as if the store was restored and counts on from a later one.

@@ -1,7 +1,6 @@
 package kubelease
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
 
 // mirror is this mount's copy of the volume's Leases, or of its pulses. One watch
@@ -24,17 +24,11 @@ type mirror struct {
 	state                       // GUARDED_BY(mu)
 	told      map[string][]*ear // GUARDED_BY(mu); who is interested in a Lease, by its name
 	written   int64             // GUARDED_BY(mu); the newest revision of this mount's own writes, which the watch will show
-	reached   int64             // GUARDED_BY(mu); the newest revision that anything had
 	owedSince boottime.Instant  // GUARDED_BY(mu); while asOf < written: when asOf moved last
 	heard     boottime.Instant  // GUARDED_BY(mu); when the server showed something last that it has
 	stopWatch func()            // GUARDED_BY(mu); nil unless the watch stands
-	era       era               // GUARDED_BY(mu)
-	endEra    func()            // GUARDED_BY(mu)
+	store     lifetime.Store    // GUARDED_BY(mu); nothing that the mirror has is of another era
 }
-
-// era ends when the store is set back: revisions of another begin then, and
-// nothing that was known holds.
-type era context.Context
 
 // ear is told of changes.
 type ear struct {
@@ -51,35 +45,34 @@ func newMirror(names layout, clock boottime.Clock) *mirror {
 		state:  state{names: names},
 		synced: make(chan struct{}),
 		told:   make(map[string][]*ear),
+		store:  lifetime.NewStore(),
 	}
-	m.begin()
+	m.forget()
 	return m
 }
 
-// begin begins an era, of which nothing is known.
-func (m *mirror) begin() {
-	m.era, m.endEra = context.WithCancel(context.Background())
+// forget makes it the mirror of a store of which nothing is known.
+func (m *mirror) forget() {
 	m.objects, m.buried = make(map[string]*object), make(map[string]bool)
-	m.asOf, m.written, m.reached = 0, 0, 0
+	m.asOf, m.written = 0, 0
 }
 
-// newest returns a revision that the store has reached, and the era of that.
-func (m *mirror) newest() (int64, era) {
+// newest returns the largest revision that was seen of the store, and its era.
+func (m *mirror) newest() (int64, lifetime.Era) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.reached, m.era
+	return m.store.Newest, m.store.Era
 }
 
 // setBack ends an era, if it still lasts, and returns the one that follows.
-func (m *mirror) setBack(of era) (next era, ended bool) {
+func (m *mirror) setBack(of lifetime.Era) (next lifetime.Era, ended bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if ended = m.era == of; ended {
-		m.endEra()
-		m.begin()
+	if ended = m.store.SetBack(of); ended {
+		m.forget()
 		m.tellAll()
 	}
-	return m.era, ended
+	return m.store.Era, ended
 }
 
 // listen returns an ear for changes of the Leases with these names, and of the
@@ -126,7 +119,7 @@ func (m *mirror) advance(rev int64) {
 	if rev > m.asOf {
 		m.asOf, m.owedSince = rev, m.clock.Now()
 	}
-	m.reached = max(m.reached, rev)
+	m.store.Saw(rev, m.store.Era)
 }
 
 // owes notes that the watch has to show rev.
@@ -134,7 +127,7 @@ func (m *mirror) owes(rev int64) {
 	if m.written <= m.asOf {
 		m.owedSince = m.clock.Now()
 	}
-	m.written, m.reached = max(m.written, rev), max(m.reached, rev)
+	m.written = max(m.written, rev)
 }
 
 func (m *mirror) put(o *object) {
@@ -176,7 +169,7 @@ func (m *mirror) older(o *object) bool {
 
 // learn takes in a Lease as the answer to a request of an era has it. The watch
 // may be ahead of it.
-func (m *mirror) learn(of era, lease *coordinationv1.Lease) (*object, error) {
+func (m *mirror) learn(of lifetime.Era, lease *coordinationv1.Lease) (*object, error) {
 	o, err := read(lease, m.clock.Now())
 	if err != nil {
 		return nil, err
@@ -184,7 +177,7 @@ func (m *mirror) learn(of era, lease *coordinationv1.Lease) (*object, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.heard = m.clock.Now()
-	if m.era == of && m.shows(o) && !m.older(o) {
+	if m.store.Era == of && m.shows(o) && !m.older(o) {
 		m.put(o)
 		m.tell(o.name)
 	}
@@ -195,17 +188,16 @@ func (m *mirror) learn(of era, lease *coordinationv1.Lease) (*object, error) {
 func (m *mirror) shows(o *object) bool { return m.pulses == (o.kind == kindPulse) }
 
 // wrote is learn for the answer to a write of this mount's.
-func (m *mirror) wrote(of era, lease *coordinationv1.Lease) (*object, error) {
+func (m *mirror) wrote(of lifetime.Era, lease *coordinationv1.Lease) (*object, error) {
 	o, err := m.learn(of, lease)
 	if err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.era == of && m.shows(o) {
+	m.store.Saw(o.rev, of)
+	if m.store.Era == of && m.shows(o) {
 		m.owes(o.rev)
-	} else if m.era == of {
-		m.reached = max(m.reached, o.rev)
 	}
 	return o, nil
 }
@@ -222,14 +214,14 @@ func (m *mirror) bury(name string) {
 }
 
 // changed takes in an event of an era's watch: events come in order of revision.
-func (m *mirror) changed(of era, lease *coordinationv1.Lease, deleted bool) error {
+func (m *mirror) changed(of lifetime.Era, lease *coordinationv1.Lease, deleted bool) error {
 	o, err := read(lease, m.clock.Now())
 	if err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.era != of {
+	if m.store.Era != of {
 		return nil
 	}
 	m.heard = m.clock.Now()
@@ -249,10 +241,10 @@ func (m *mirror) changed(of era, lease *coordinationv1.Lease, deleted bool) erro
 }
 
 // passed takes in that nothing else has happened up to rev.
-func (m *mirror) passed(of era, rev int64) {
+func (m *mirror) passed(of lifetime.Era, rev int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.era == of {
+	if m.store.Era == of {
 		m.advance(rev)
 	}
 }
@@ -261,7 +253,7 @@ func (m *mirror) passed(of era, rev int64) {
 type reading struct {
 	leases []coordinationv1.Lease
 	rev    int64
-	era    era
+	era    lifetime.Era
 }
 
 // replace takes in all Leases.
@@ -278,7 +270,7 @@ func (m *mirror) replace(r reading) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.heard = now
-	if m.era == r.era && r.rev >= m.asOf {
+	if m.store.Era == r.era && r.rev >= m.asOf {
 		for name, have := range m.objects {
 			if listed[name] == nil && have.rev <= r.rev {
 				m.remove(have)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
 
 // All requests but the watch go through the methods of this file. Their errors
@@ -160,7 +161,7 @@ func (f *feed) list(ctx context.Context, limit int64) (reading, error) {
 // newest had been seen, of an era. One before the other is of an etcd that was
 // restored: it knows nothing of what it has granted since, and all sessions end. It
 // returns the era of rev.
-func (b *Backend) saw(rev, newest int64, of era) era {
+func (b *Backend) saw(rev, newest int64, of lifetime.Era) lifetime.Era {
 	if rev >= newest {
 		return of
 	}
@@ -169,7 +170,7 @@ func (b *Backend) saw(rev, newest int64, of era) era {
 
 // setBack ends an era, for what was at the one revision is at the other now, and
 // returns the next.
-func (b *Backend) setBack(from, to int64, of era) era {
+func (b *Backend) setBack(from, to int64, of lifetime.Era) lifetime.Era {
 	now, ended := b.mirror.setBack(of)
 	if ended {
 		b.log.Error("the API server's etcd was set back while this mount was up: its locks are lost", "from", from, "to", to)

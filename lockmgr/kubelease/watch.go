@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
 
 // feed keeps a mirror up to date, by one watch.
@@ -163,7 +164,7 @@ func (f *feed) watchFrom(parent context.Context, r *retry.Retrier, at *reading) 
 }
 
 // event takes in one event of an era's watch and returns its revision.
-func (f *feed) event(of era, ev watch.Event) (int64, error) {
+func (f *feed) event(of lifetime.Era, ev watch.Event) (int64, error) {
 	if ev.Type == watch.Error {
 		return 0, watchFault(apierrors.FromObject(ev.Object))
 	}

@@ -22,7 +22,7 @@ type Life struct {
 }
 
 // Begin begins a life that ends with the store's era, at the latest.
-func Begin(era context.Context) *Life {
+func Begin(era Era) *Life {
 	l := &Life{}
 	l.Over, l.end = context.WithCancel(era)
 	return l

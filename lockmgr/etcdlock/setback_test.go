@@ -1,0 +1,30 @@
+package etcdlock
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
+)
+
+// An etcd that is set back ends the sessions that there are, once: answers to what was
+// asked before do not end those that were opened since.
+func TestSetBackOnce(t *testing.T) {
+	b := &Backend{log: slog.New(slog.DiscardHandler), store: lifetime.NewStore()}
+	_, before := b.newest()
+	if err := b.saw(100, 0, before); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.saw(50, 100, before); !errors.Is(err, lockmgr.ErrUnavailable) || before.Err() == nil {
+		t.Errorf("set back: %v, sessions go on: %v", err, before.Err() == nil)
+	}
+	newest, after := b.newest()
+	if err := b.saw(60, newest, after); err != nil {
+		t.Errorf("asked after it: %v", err)
+	}
+	if err := b.saw(55, 100, before); !errors.Is(err, lockmgr.ErrUnavailable) || after.Err() != nil {
+		t.Errorf("asked before it: %v, sessions go on: %v", err, after.Err() == nil)
+	}
+}
