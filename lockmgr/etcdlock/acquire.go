@@ -171,47 +171,45 @@ func (a *acquisition) grants() []lockmgr.Grant {
 // repeated: its answer says whether there is anything to remove. It returns err,
 // as a LeftoverError if there may be.
 func (a *acquisition) discard(err error) error {
-	s := a.s
-	pending := false
 	if a.last != nil {
 		select {
 		case <-a.last.done:
 			a.settle()
 		default:
-			pending = true
 		}
 	}
-	if !a.mayStand && !pending {
-		s.claims.drop(a.own...)
+	if !a.mayStand && a.last == nil {
+		a.s.claims.drop(a.own...)
 		return err
 	}
 	gone := make(chan struct{})
-	s.life.Go(func() {
-		defer close(gone)
-		defer s.claims.drop(a.own...) // what remains is found by a look
-		if pending {
-			select {
-			case <-a.last.done:
-				a.settle()
-			case <-s.life.Over.Done():
-				return
-			}
-		}
-		if !a.mayStand {
-			return
-		}
-		dels := make([]clientv3.Op, len(a.own))
-		for i, entry := range a.own {
-			dels[i] = clientv3.OpDelete(entry)
-		}
-		var r retry.Retrier
-		err := r.Do(s.life.Over, func() error {
-			_, err := s.group.txn(s.life.Over, &member{keys: a.req.Keys, release: true, voids: a.unanswered, then: dels})
-			return err
-		})
-		if err != nil && !s.life.Ended() {
-			s.b.log.Error("entries of a failed acquisition remain for now", "entries", a.own, "error", err)
-		}
+	a.s.life.Discard(a.req.Holder.AcquisitionID, a.withdraw, func() {
+		a.s.claims.drop(a.own...)
+		close(gone)
 	})
 	return &lockmgr.LeftoverError{Err: err, Gone: gone}
+}
+
+// withdraw deletes the entries, if they stand or may come to stand.
+func (a *acquisition) withdraw(ctx context.Context) error {
+	if a.last != nil {
+		select {
+		case <-a.last.done:
+			a.settle()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if !a.mayStand {
+		return nil
+	}
+	dels := make([]clientv3.Op, len(a.own))
+	for i, entry := range a.own {
+		dels[i] = clientv3.OpDelete(entry)
+	}
+	var r retry.Retrier
+	return r.Do(ctx, func() error {
+		_, err := a.s.group.txn(ctx, &member{keys: a.req.Keys, release: true, voids: a.unanswered, then: dels})
+		return err
+	})
 }

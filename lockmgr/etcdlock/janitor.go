@@ -2,9 +2,7 @@ package etcdlock
 
 import (
 	"context"
-	"math/rand/v2"
 	"strings"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -12,17 +10,10 @@ import (
 
 // janitor sweeps every interval or so. Nothing depends on it while everything else
 // works: no entry is put without a lease.
-func (s *Session) janitor(interval time.Duration) {
-	for {
-		select {
-		case <-time.After(interval/2 + rand.N(interval)):
-		case <-s.life.Over.Done():
-			return
-		}
-		if err := s.sweep(s.life.Over); err != nil && !s.life.Ended() {
-			s.b.log.Warn("cannot look for entries that nobody needs", "session", s.ID(), "error", err)
-		}
-	}
+func (s *Session) janitor() {
+	s.life.Every(s.b.janitor, s.sweep, func(err error) {
+		s.b.log.Warn("cannot look for entries that nobody needs", "session", s.ID(), "error", err)
+	})
 }
 
 // sweep deletes the volume's entries and session records without a lease, which

@@ -36,7 +36,7 @@ func (s *Session) followRecord(r *retry.Retrier, rev int64) error {
 			return err
 		}
 		if len(resp.Responses[0].GetResponseRange().Kvs) == 0 {
-			s.lost()
+			s.life.Lost()
 			return nil
 		}
 	}
@@ -47,16 +47,8 @@ func (s *Session) followRecord(r *retry.Retrier, rev int64) error {
 			return err
 		}
 		if slices.Contains(keys, s.record) { // another's may begin with ours
-			s.lost()
+			s.life.Lost()
 			return nil
 		}
 	}
-}
-
-func (s *Session) lost() {
-	if s.life.Ended() {
-		return // by our own Close
-	}
-	s.b.log.Warn("session ended by the lock service", "session", s.ID())
-	s.life.End()
 }

@@ -11,7 +11,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
@@ -70,9 +69,9 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	}
 	s.fence = newFence(s, string(value), resp.Header.Revision)
 	s.group = newGroup(b, s.fence)
-	s.life = lifetime.Begin(era)
+	s.life = lifetime.Begin(era, s.ID(), b.log)
 	s.life.Go(func() { s.watchRecord(resp.Header.Revision) })
-	s.life.Go(func() { s.janitor(b.janitor) })
+	s.life.Go(s.janitor)
 	return s, nil
 }
 
@@ -125,13 +124,6 @@ func (s *Session) Renew(ctx context.Context) error {
 // session still has running. Errors: ErrUnavailable, wrapping ctx's, when the
 // lease is left to expire.
 func (s *Session) Close(ctx context.Context) error {
-	s.life.End() // ends every wait; the revoke removes their entries
 	defer s.group.close()
-	defer s.life.Wait()
-	var r retry.Retrier
-	err := r.Do(ctx, func() error { return s.b.revoke(ctx, s.lease) })
-	if err != nil {
-		return fmt.Errorf("closing session %s: %w", s.ID(), err)
-	}
-	return nil
+	return s.life.Close(ctx, func(ctx context.Context) error { return s.b.revoke(ctx, s.lease) })
 }

@@ -2,8 +2,9 @@ package kubelease
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
@@ -87,18 +88,14 @@ func (s *Session) hasGivenUp(e *entry) bool {
 // exorcise removes the session's ghosts now and then. Nothing depends on it
 // while everything else works. It asks the server nothing unless there are any.
 func (s *Session) exorcise() {
-	for {
-		select {
-		case <-time.After(s.b.clean.Ghosts):
-		case <-s.life.Over.Done():
-			return
-		}
+	s.life.Every(s.b.clean.Ghosts, func(ctx context.Context) (err error) {
 		for _, ghost := range s.ghosts() {
-			if err := s.banish(s.life.Over, ghost); err != nil && !s.life.Ended() {
-				s.b.log.Warn("cannot remove an entry of this session that nobody claims", "session", s.id, "lease", ghost.object, "error", err)
-			}
+			err = errors.Join(err, s.banish(ctx, ghost))
 		}
-	}
+		return err
+	}, func(err error) {
+		s.b.log.Warn("cannot remove entries of this session that nobody claims", "session", s.id, "error", err)
+	})
 }
 
 func (s *Session) ghosts() (found []obstacle) {
@@ -128,5 +125,8 @@ func (s *Session) banish(ctx context.Context, ghost obstacle) error {
 	if err == nil && found {
 		s.b.log.Error("removed an entry of this session that nobody claims", "session", s.id, "lease", ghost.object, lockmgr.LogID(g.AcquisitionID))
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("lease %s: %w", ghost.object, err)
+	}
+	return nil
 }

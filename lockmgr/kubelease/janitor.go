@@ -25,7 +25,7 @@ type JanitorConfig struct {
 	MaxFree int
 	// Breaks is how long the record of a broken lock is kept. Zero: a day.
 	Breaks time.Duration
-	// Ghosts is how often a session looks for entries of its own that nobody knows
+	// Ghosts is how often, more or less, a session looks for entries of its own that nobody knows
 	// of. Zero: half a minute.
 	Ghosts time.Duration
 	// Election is how long an elected janitor is waited for. Zero: 2 minutes.

@@ -12,7 +12,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
@@ -80,7 +79,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		return nil, fmt.Errorf("opening a session: %w", err)
 	}
 	s.born = created.rev
-	s.life = lifetime.Begin(era)
+	s.life = lifetime.Begin(era, s.id, b.log)
 	b.present.add(s)
 	s.life.Go(s.watchLease)
 	s.life.Go(s.exorcise)
@@ -157,14 +156,7 @@ func (s *Session) stands(ctx context.Context) error {
 // that is gone count for nothing. Errors: ErrUnavailable, wrapping ctx's, when
 // they are left to expire.
 func (s *Session) Close(ctx context.Context) error {
-	s.life.End()
-	defer s.life.Wait()
-	var r retry.Retrier
-	err := r.Do(ctx, func() error { return s.b.Revoke(ctx, s.id) })
-	if err != nil {
-		return fmt.Errorf("closing session %s: %w", s.id, err)
-	}
-	return nil
+	return s.life.Close(ctx, func(ctx context.Context) error { return s.b.Revoke(ctx, s.id) })
 }
 
 // watchLease ends the session when its Lease is seen to be gone.
@@ -177,10 +169,7 @@ func (s *Session) watchLease() {
 		gone := m.ended(s.id, s.born)
 		m.mu.Unlock()
 		if gone {
-			if !s.life.Ended() {
-				s.b.log.Warn("session ended in the lock service", "session", s.id)
-			}
-			s.life.End()
+			s.life.Lost()
 			return
 		}
 		select {

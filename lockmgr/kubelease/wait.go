@@ -122,12 +122,7 @@ func (a *acquisition) discard() {
 		return
 	}
 	s.claims.giveUp(a.claimed()...)
-	s.life.Go(func() {
-		defer s.claims.drop(a.claimed()...) // what remains is the janitor's
-		if err := a.withdraw(s.life.Over); err != nil && !s.life.Ended() {
-			s.b.log.Error("entries of a failed acquisition remain for now", lockmgr.LogID(a.req.Holder.AcquisitionID), "error", err)
-		}
-	})
+	s.life.Discard(a.req.Holder.AcquisitionID, a.withdraw, func() { s.claims.drop(a.claimed()...) })
 }
 
 // withdraw removes our entries, and makes void what may be on its way: after the

@@ -6,13 +6,21 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
 	"sync"
+	"time"
 
+	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // Life is a session's. Make it with Begin.
 type Life struct {
+	id  string
+	log *slog.Logger
+
 	// Over ends with the session, by whoever learns of its end first.
 	Over context.Context
 	end  context.CancelFunc
@@ -21,9 +29,9 @@ type Life struct {
 	running sync.WaitGroup
 }
 
-// Begin begins a life that ends with the store's era, at the latest.
-func Begin(era Era) *Life {
-	l := &Life{}
+// Begin begins the life of the session id, which ends with the store's era, at the latest.
+func Begin(era Era, id string, log *slog.Logger) *Life {
+	l := &Life{id: id, log: log}
 	l.Over, l.end = context.WithCancel(era)
 	return l
 }
@@ -35,16 +43,34 @@ func (l *Life) End() {
 	l.end()
 }
 
-// Wait waits, after End, for what still runs.
-func (l *Life) Wait() { l.running.Wait() }
+// Lost ends the session because the service has, of which the log is told unless it is
+// no news.
+func (l *Life) Lost() {
+	if !l.Ended() {
+		l.log.Warn("session ended by the lock service", "session", l.id)
+	}
+	l.End()
+}
+
+// Close ends the session, for its mount and then, by revoke, in the service. It calls
+// revoke until it succeeds or ctx ends, and waits for what still runs.
+func (l *Life) Close(ctx context.Context, revoke func(context.Context) error) error {
+	l.End() // and every wait: the revoke removes their entries
+	defer l.running.Wait()
+	var r retry.Retrier
+	if err := r.Do(ctx, func() error { return revoke(ctx) }); err != nil {
+		return fmt.Errorf("closing session %s: %w", l.id, err)
+	}
+	return nil
+}
 
 // Ended reports whether the session is over.
 func (l *Life) Ended() bool { return l.Over.Err() != nil }
 
-// Go runs f, which Wait waits for. The caller has entered, or nobody waits yet.
+// Go runs f, which Close waits for. The caller has entered, or nobody waits yet.
 func (l *Life) Go(f func()) { l.running.Go(f) }
 
-// Enter begins something that Wait waits for. Its context ends with the session, too; the
+// Enter begins something that Close waits for. Its context ends with the session, too; the
 // caller calls leave at its end. Errors: ErrSessionLost.
 func (l *Life) Enter(ctx context.Context) (_ context.Context, leave func(), err error) {
 	l.mu.Lock()
@@ -68,6 +94,33 @@ func (l *Life) Noted(err error) error {
 		l.End()
 	}
 	return err
+}
+
+// Every calls do about once in an interval until the session ends. failed is told of its
+// errors.
+func (l *Life) Every(interval time.Duration, do func(context.Context) error, failed func(error)) {
+	for {
+		select {
+		case <-time.After(interval/2 + rand.N(interval)):
+		case <-l.Over.Done():
+			return
+		}
+		if err := do(l.Over); err != nil && !l.Ended() {
+			failed(err)
+		}
+	}
+}
+
+// Discard removes, in the background and for as long as the session lives, what a failed
+// acquisition has left in the service. It calls done when it has, or has failed: what remains
+// is found by a look for entries that nobody claims. The caller has entered.
+func (l *Life) Discard(id lockmgr.AcquisitionID, withdraw func(context.Context) error, done func()) {
+	l.Go(func() {
+		defer done()
+		if err := withdraw(l.Over); err != nil && !l.Ended() {
+			l.log.Error("entries of a failed acquisition remain for now", lockmgr.LogID(id), "error", err)
+		}
+	})
 }
 
 // Outcome is the error of an acquisition that failed with err, under a context of Enter's.

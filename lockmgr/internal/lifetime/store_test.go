@@ -1,6 +1,9 @@
 package lifetime
 
-import "testing"
+import (
+	"log/slog"
+	"testing"
+)
 
 // An era ends once, and what was asked in it tells nothing of the next.
 func TestStore(t *testing.T) {
@@ -11,7 +14,7 @@ func TestStore(t *testing.T) {
 	if s.Newest != 7 {
 		t.Errorf("the newest revision is %d, want 7", s.Newest)
 	}
-	l := Begin(first)
+	l := Begin(first, "s", slog.New(slog.DiscardHandler))
 	if !s.SetBack(first) || first.Err() == nil || !l.Ended() {
 		t.Error("the era goes on, or a session of it")
 	}
