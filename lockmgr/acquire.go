@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -434,7 +435,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 			select {
 			case <-sess.renewal.Lost():
 			case <-ctx.Done():
-				return nil, nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+				return nil, nil, retry.Ended(ctx)
 			}
 		case errors.Is(err, ErrLockLost):
 			// Somebody deleted the entry while it waited: stand in line anew.

@@ -17,6 +17,26 @@ var ErrUnavailable = errors.New("lock service unavailable")
 // Each backend knows what its service means by that.
 var ErrRefused = errors.New("refused")
 
+// Failed returns the ErrUnavailable of a request that was sent under ctx and failed with
+// err; with ErrRefused, if the service did refuse it. It wraps ctx's error if ctx is over,
+// and only then: a deadline of the backend's own is none of the caller's.
+func Failed(ctx context.Context, err error, refused bool) error {
+	switch {
+	case ctx.Err() != nil:
+		return Ended(ctx)
+	case refused:
+		return Refused(err)
+	default:
+		return fmt.Errorf("%w: %v", ErrUnavailable, err)
+	}
+}
+
+// Ended returns the ErrUnavailable of a request, or a wait for one, that ctx has ended.
+func Ended(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err()) }
+
+// Refused returns the ErrUnavailable of a request that is not worth repeating because of err.
+func Refused(err error) error { return fmt.Errorf("%w: %w: %w", ErrUnavailable, ErrRefused, err) }
+
 // passing reports whether a request that failed with err is worth repeating.
 func passing(err error) bool {
 	return errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrRefused)
@@ -34,6 +54,10 @@ type Retrier struct {
 
 // Failures is how many there were in a row.
 func (r *Retrier) Failures() int { return r.failures }
+
+// Notable reports whether one more failure is worth a line in the log: the first,
+// second, third, fifth, ninth … in a row. The log of an outage would have little else.
+func (r *Retrier) Notable() bool { return r.failures&(r.failures-1) == 0 }
 
 // Answered notes that the service did answer.
 func (r *Retrier) Answered() { r.failures = 0 }

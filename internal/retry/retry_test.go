@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,4 +112,42 @@ func TestPausesGrow(t *testing.T) {
 		r.Answered()
 		pauses(1, firstPause)
 	})
+}
+
+// A deadline of the backend's own is none of its caller's.
+func TestFailed(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, test := range map[string]struct {
+		ctx              context.Context
+		refused          bool
+		canceled, passes bool
+	}{
+		"no answer":                   {t.Context(), false, false, true},
+		"refused":                     {t.Context(), true, false, false},
+		"the caller has gone":         {over, false, true, true},
+		"refused when nobody listens": {over, true, true, true},
+	} {
+		err := Failed(test.ctx, context.DeadlineExceeded, test.refused)
+		if !errors.Is(err, ErrUnavailable) || errors.Is(err, context.Canceled) != test.canceled || passing(err) != test.passes {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !test.refused && errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestNotable(t *testing.T) {
+	var r Retrier
+	var notable []int
+	for n := 1; n < 20; n++ {
+		if r.Notable() {
+			notable = append(notable, n)
+		}
+		r.Delay()
+	}
+	if want := []int{1, 2, 3, 5, 9, 17}; !slices.Equal(notable, want) {
+		t.Errorf("notable were %v, want %v", notable, want)
+	}
 }

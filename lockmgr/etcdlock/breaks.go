@@ -78,8 +78,8 @@ func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 	var r retry.Retrier
 	r.Always(ctx, func() error {
 		err := b.followBreaks(ctx, &r, found)
-		if n := r.Failures(); errors.Is(err, retry.ErrRefused) && ctx.Err() == nil && n&(n-1) == 0 { // the first, second, third, fifth, …
-			b.log.Error("breaks cannot be watched: until they can, no lock of this mount is broken but by force", "error", err, "failures", n+1)
+		if errors.Is(err, retry.ErrRefused) && ctx.Err() == nil && r.Notable() {
+			b.log.Error("breaks cannot be watched: until they can, no lock of this mount is broken but by force", "error", err, "failures", r.Failures()+1)
 		}
 		return err
 	})

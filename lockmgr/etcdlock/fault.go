@@ -14,20 +14,15 @@ import (
 )
 
 // fault returns the lockmgr error of a failed request that was sent under ctx:
-// ErrSessionLost, or ErrUnavailable. The latter wraps ctx's error if ctx is
-// over, and only then: a deadline of our own is none of the caller's.
+// ErrSessionLost or ErrUnavailable, see retry.Failed.
 func (b *Backend) fault(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return lockmgr.SessionLost(err)
-	case ctx.Err() != nil:
-		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
-	case errors.Is(err, rpctypes.ErrNoSpace):
+	case ctx.Err() == nil && errors.Is(err, rpctypes.ErrNoSpace):
 		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errFull, err)
-	case refused(err), b.client.Ctx().Err() != nil:
-		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, retry.ErrRefused, err)
 	default:
-		return fmt.Errorf("%w: %v", lockmgr.ErrUnavailable, err)
+		return retry.Failed(ctx, err, refused(err) || b.client.Ctx().Err() != nil)
 	}
 }
 

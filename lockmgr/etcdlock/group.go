@@ -110,7 +110,7 @@ func (g *group) txn(ctx context.Context, m *member) (*clientv3.TxnResponse, erro
 		return m.resp, m.err
 	case <-ctx.Done():
 	}
-	err := fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+	err := retry.Ended(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {

@@ -16,8 +16,8 @@ func (s *Session) watchRecord(rev int64) {
 	var r retry.Retrier
 	r.Always(s.life.Over, func() error {
 		err := s.followRecord(&r, rev)
-		if n := r.Failures(); errors.Is(err, retry.ErrRefused) && !s.life.Ended() && n&(n-1) == 0 {
-			s.b.log.Warn("session record cannot be watched; its end is noticed by renewal", "session", s.ID(), "error", err, "failures", n+1)
+		if errors.Is(err, retry.ErrRefused) && !s.life.Ended() && r.Notable() {
+			s.b.log.Warn("session record cannot be watched; its end is noticed by renewal", "session", s.ID(), "error", err, "failures", r.Failures()+1)
 		}
 		return err
 	})

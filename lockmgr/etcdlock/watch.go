@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -110,7 +111,7 @@ func (d *deletes) next(ctx context.Context, while time.Duration) ([]string, erro
 	case <-quiet.C:
 		return nil, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+		return nil, retry.Ended(ctx)
 	}
 }
 

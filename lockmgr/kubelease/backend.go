@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -159,7 +160,7 @@ func (b *Backend) reach(ctx context.Context, rev int64, e *ear) error {
 		case <-late.C:
 			return b.refresh(ctx, rev)
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+			return retry.Ended(ctx)
 		}
 	}
 }

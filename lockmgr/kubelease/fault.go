@@ -28,22 +28,17 @@ var errAway = errors.New("no answer")
 var errBehind = errors.New("the watch is behind")
 
 // fault returns the error of a failed request that was sent under ctx: errMoved,
-// errAbsent or lockmgr.ErrUnavailable. The last wraps ctx's error if ctx is over,
-// and only then: a deadline of our own is none of the caller's.
+// errAbsent or lockmgr.ErrUnavailable, see retry.Failed.
 func fault(ctx context.Context, err error) error {
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return errMoved
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err): // else some proxy's
 		return errAbsent
-	case ctx.Err() != nil:
-		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
-	case refused(err):
-		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, retry.ErrRefused, err)
-	case away(err):
+	case ctx.Err() == nil && away(err):
 		return fmt.Errorf("%w: %w: %v", lockmgr.ErrUnavailable, errAway, err)
 	default:
-		return fmt.Errorf("%w: %v", lockmgr.ErrUnavailable, err)
+		return retry.Failed(ctx, err, refused(err))
 	}
 }
 

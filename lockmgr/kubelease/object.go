@@ -158,7 +158,7 @@ func (l layout) fits(o *object, k lockmgr.Key) error {
 		err = fmt.Errorf("the lease %s is not that of %s in volume %s, but of %q in %q", o.name, k, l.volume, notes[noteKey], notes[noteVolume])
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, retry.ErrRefused, err)
+		return retry.Refused(err)
 	}
 	return nil
 }

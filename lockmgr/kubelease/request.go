@@ -102,7 +102,7 @@ func (b *Backend) write(ctx context.Context, to coordinationclient.LeaseInterfac
 			if o != nil {
 				return nil, errMoved
 			}
-			return nil, fmt.Errorf("%w: %w: there is no namespace %s", lockmgr.ErrUnavailable, retry.ErrRefused, b.space)
+			return nil, retry.Refused(fmt.Errorf("there is no namespace %s", b.space))
 		}
 		return nil, err
 	}
@@ -213,8 +213,8 @@ func (b *Backend) change(ctx context.Context, name string, fresh bool, e edit) (
 			return written, err
 		}
 		if fresh { // somebody was faster, twice
-			if err := r.Pause(ctx); err != nil {
-				return nil, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
+			if r.Pause(ctx) != nil {
+				return nil, retry.Ended(ctx)
 			}
 		}
 		fresh = true

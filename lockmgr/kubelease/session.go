@@ -12,6 +12,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
@@ -104,7 +105,7 @@ func (s *Session) Renew(ctx context.Context) error {
 	case s.renewing <- struct{}{}:
 		defer func() { <-s.renewing }()
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+		return retry.Ended(ctx)
 	}
 	if s.life.Ended() {
 		return lockmgr.ErrSessionLost

@@ -51,7 +51,7 @@ func (a *acquisition) across() (found []obstacle, err error) {
 	}
 	for _, k := range a.req.Keys {
 		if err := a.s.b.mirror.broken(k); err != nil {
-			return nil, fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, retry.ErrRefused, err)
+			return nil, retry.Refused(err)
 		}
 		e := a.entry(k)
 		found = append(found, a.s.b.mirror.across(&e)...)

@@ -2,7 +2,6 @@ package kubelease
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -78,7 +77,7 @@ func (a *acquisition) await(ctx context.Context, look func() ([]obstacle, error)
 		select {
 		case <-a.ear.ch:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+			return retry.Ended(ctx)
 		}
 	}
 }
@@ -109,7 +108,7 @@ func (a *acquisition) awaitChange(ctx context.Context, name string) error {
 	case <-e.ch:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, ctx.Err())
+		return retry.Ended(ctx)
 	}
 }
 

@@ -44,8 +44,8 @@ func (f *feed) follow(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if n := r.Failures(); n&(n-1) == 0 { // the first, second, fourth, …
-			f.b.log.Warn("the watch of the locks has ended; it begins again", "of", f.selector, "error", err, "failures", n)
+		if r.Notable() {
+			f.b.log.Warn("the watch of the locks has ended; it begins again", "of", f.selector, "error", err, "failures", r.Failures())
 		}
 		if r.Pause(ctx) != nil {
 			return
