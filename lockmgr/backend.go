@@ -2,6 +2,7 @@ package lockmgr
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -39,6 +40,14 @@ type SessionInfo struct {
 	Started    time.Time `json:"started"`
 	// Lifeline names, on its machine, the proof that the mount lives or has died.
 	Lifeline string `json:"lifeline,omitempty"`
+}
+
+// ParseSessionInfo reads what a backend has stored as JSON under name.
+func ParseSessionInfo(name string, record []byte) (info SessionInfo, err error) {
+	if err := json.Unmarshal(record, &info); err != nil {
+		return info, fmt.Errorf("session record %s: %w", name, err)
+	}
+	return info, nil
 }
 
 // Session is one mount's life in the lock service. Everything acquired on it

@@ -2,6 +2,7 @@ package lockmgr
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"sync"
 	"time"
@@ -20,6 +21,14 @@ type Break struct {
 	By            string        `json:"by"`
 	Reason        string        `json:"reason"`
 	At            time.Time     `json:"at"`
+}
+
+// ParseBreak reads a Break, which a backend has stored as JSON under its id.
+func ParseBreak(id string, record []byte) (b Break, err error) {
+	if err = json.Unmarshal(record, &b); err == nil {
+		b.ID, err = uuid.Parse(id)
+	}
+	return b, err
 }
 
 // Breaker is what a Backend offers to those who break locks. Nobody but a

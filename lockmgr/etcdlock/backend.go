@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,23 +93,18 @@ func New(cfg Config) (*Backend, error) {
 			return nil, fmt.Errorf("etcdlock: %q cannot name a volume or its namespace", part)
 		}
 	}
-	if cfg.RequestTimeout < 0 {
-		return nil, fmt.Errorf("etcdlock: request timeout %v is negative", cfg.RequestTimeout)
-	}
-	if cfg.RequestTimeout == 0 {
-		cfg.RequestTimeout = 3 * time.Second
-	}
-	if cfg.JanitorInterval < 0 {
-		return nil, fmt.Errorf("etcdlock: janitor interval %v is negative", cfg.JanitorInterval)
-	}
-	if cfg.JanitorInterval == 0 {
-		cfg.JanitorInterval = 30 * time.Second
-	}
-	if cfg.LookInterval < 0 {
-		return nil, fmt.Errorf("etcdlock: look interval %v is negative", cfg.LookInterval)
-	}
-	if cfg.LookInterval == 0 {
-		cfg.LookInterval = 4 * time.Second
+	for name, d := range map[string]struct {
+		of   *time.Duration
+		zero time.Duration
+	}{
+		"request timeout":  {&cfg.RequestTimeout, 3 * time.Second},
+		"janitor interval": {&cfg.JanitorInterval, 30 * time.Second},
+		"look interval":    {&cfg.LookInterval, 4 * time.Second},
+	} {
+		if *d.of < 0 {
+			return nil, fmt.Errorf("etcdlock: %s %v is negative", name, *d.of)
+		}
+		*d.of = cmp.Or(*d.of, d.zero)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -113,16 +113,11 @@ func (b *Backend) followBreaks(ctx context.Context, r *retry.Retrier, found func
 }
 
 func (b *Backend) foundBreak(kv *mvccpb.KeyValue, found func(lockmgr.Break)) {
-	var br lockmgr.Break
-	id, err := uuid.Parse(strings.TrimPrefix(string(kv.Key), b.keys.broken("")))
-	if err == nil {
-		err = json.Unmarshal(kv.Value, &br)
-	}
+	br, err := lockmgr.ParseBreak(strings.TrimPrefix(string(kv.Key), b.keys.broken("")), kv.Value)
 	if err != nil {
 		b.log.Warn("break that cannot be read", "key", string(kv.Key), "error", err)
 		return
 	}
-	br.ID = id
 	found(br)
 }
 

@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -21,9 +20,9 @@ func (b *Backend) Sessions(ctx context.Context) (map[string]lockmgr.SessionInfo,
 	}
 	sessions := make(map[string]lockmgr.SessionInfo)
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
-		var info lockmgr.SessionInfo
-		if err := json.Unmarshal(kv.Value, &info); err != nil {
-			return nil, fmt.Errorf("session record %s: %w", kv.Key, err)
+		info, err := lockmgr.ParseSessionInfo(string(kv.Key), kv.Value)
+		if err != nil {
+			return nil, err
 		}
 		sessions[strings.TrimPrefix(string(kv.Key), prefix)] = info
 	}

@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -91,9 +90,9 @@ func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) err
 		}
 		inUse := &lockmgr.VolumeInUseError{}
 		for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
-			var s lockmgr.SessionInfo
-			if err := json.Unmarshal(kv.Value, &s); err != nil {
-				return fmt.Errorf("session record %s: %w", kv.Key, err)
+			s, err := lockmgr.ParseSessionInfo(string(kv.Key), kv.Value)
+			if err != nil {
+				return err
 			}
 			inUse.Sessions = append(inUse.Sessions, s)
 		}

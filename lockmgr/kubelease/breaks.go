@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -64,7 +65,7 @@ func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 				continue
 			}
 			told[o.name] = true
-			br, err := b.readBreak(o)
+			br, err := lockmgr.ParseBreak(strings.TrimPrefix(o.name, b.names.breakName("")), []byte(o.lease.Annotations[noteBreak]))
 			if err != nil {
 				b.log.Warn("break that cannot be read", "lease", o.name, "error", err)
 				continue
@@ -77,12 +78,4 @@ func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 			return
 		}
 	}
-}
-
-func (b *Backend) readBreak(o *object) (br lockmgr.Break, err error) {
-	if err := json.Unmarshal([]byte(o.lease.Annotations[noteBreak]), &br); err != nil {
-		return br, err
-	}
-	br.ID, err = uuid.Parse(o.name[len(b.names.breakName("")):])
-	return br, err
 }

@@ -203,9 +203,9 @@ func (s *state) sessions() (map[string]lockmgr.SessionInfo, error) {
 		if o.kind != kindSession {
 			continue
 		}
-		var info lockmgr.SessionInfo
-		if err := json.Unmarshal([]byte(o.lease.Annotations[noteInfo]), &info); err != nil {
-			return nil, fmt.Errorf("session record %s: %w", o.name, err)
+		info, err := lockmgr.ParseSessionInfo(o.name, []byte(o.lease.Annotations[noteInfo]))
+		if err != nil {
+			return nil, err
 		}
 		found[o.sessionID()] = info
 	}
