@@ -231,7 +231,10 @@ func (s *Server) run(program string, args ...string) (*exec.Cmd, error) {
 	cmd := exec.Command(filepath.Join(programs(), program), args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return cmd, cmd.Start()
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return cmd, nil
 }
 
 func freePorts(n int) ([]int, error) {
