@@ -153,7 +153,7 @@ func (m *Manager) collect(ctx context.Context, r *request) error {
 		if m.refusing {
 			return ErrClosed
 		}
-		missing, wait := m.look(r)
+		missing, wait := m.checkLocal(r)
 		if len(missing) == 0 {
 			for _, l := range r.hold.locks {
 				r.hold.rely(l.sess)
@@ -238,11 +238,11 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 	return nil
 }
 
-// look shares what can be shared. It returns the places where r lacks a lock, and
+// checkLocal shares what can be shared. It returns the places where r lacks a lock, and
 // the first thing that r has to wait for on this mount: nil if it may ask the
 // service now. While there is one r has no locks: whoever is in its way may be
 // waiting for them. m.mu is held.
-func (m *Manager) look(r *request) (missing []*place, wait *obstacle) {
+func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 	var shared []*lock
 	for _, p := range r.places {
 		m.buryLost(p.slot)

@@ -9,11 +9,11 @@
 //
 // # An acquisition
 //
-//	         another is in the way here         locks are missing
-//	waiting ◄────────────────────────── looking ─────────────────► asking the service
-//	 pause  ──────────────────────────►  look   ◄───────────────── ask, obtain
-//	                  woken                │         granted
-//	                                       │ it has all
+//	          another owner is in the way         locks are missing
+//	waiting ◄───────────────────────── checking ───────────────────► asking the service
+//	 pause  ─────────────────────────► checkLocal ◄───────────────── ask, obtain
+//	                  woken                │           granted
+//	                                       │ it has all locks
 //	                                       ▼
 //	                                    settling ──── lost meanwhile ───► begins anew
 //	                                     settle
@@ -21,9 +21,9 @@
 //	                                       ▼
 //	                                     Hold ──────── Release, loss ───► void
 //
-// Acquire begins attempts; an attempt is one stay in the lines of its keys on this
-// mount; collect is what takes it from looking to having all. Waiting and asking end
-// with an error when the wait is over, or the service refuses.
+// Acquire begins attempts. An attempt is one stay in the lines of its keys on this
+// mount. collect is the part of an attempt from checking to having all locks. Waiting
+// and asking end with an error when the wait is over, or the service refuses.
 //
 // # Failure model
 //

@@ -91,9 +91,9 @@ func (h *Hold) Await(ctx context.Context) error {
 
 // Troubled reports whether the hold may soon be suspended: what is written
 // under it has to reach the volume now, while it may.
-func (h *Hold) Troubled() bool { return !h.Unlocked() && h.any((*renew.Session).Troubled) }
+func (h *Hold) Troubled() bool { return !h.Unlocked() && h.anySession((*renew.Session).Troubled) }
 
-func (h *Hold) any(is func(*renew.Session) bool) bool {
+func (h *Hold) anySession(is func(*renew.Session) bool) bool {
 	return slices.ContainsFunc(h.relied(), func(s *session) bool { return is(s.renewal) })
 }
 

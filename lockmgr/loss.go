@@ -155,7 +155,7 @@ func (l *lock) lost() bool { return l.sess.renewal.State() == renew.Lost }
 
 // Lost reports whether the hold is void for ever.
 func (h *Hold) Lost() bool {
-	return !h.Unlocked() && (h.lost.Load() != nil || h.any(func(s *renew.Session) bool { return s.State() == renew.Lost }))
+	return !h.Unlocked() && (h.lost.Load() != nil || h.anySession(func(s *renew.Session) bool { return s.State() == renew.Lost }))
 }
 
 // Void makes the hold lost for ever, as if its locks were: ErrLockLost.

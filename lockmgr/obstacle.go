@@ -73,7 +73,7 @@ func (m *Manager) rival(key Key) *obstacle {
 		return o
 	}
 	var in *lock
-	look := func(s *slot) bool {
+	consider := func(s *slot) bool {
 		for _, l := range s.locks {
 			m.steps++
 			if in = worse(in, l); in.rank() == worst {
@@ -88,11 +88,11 @@ func (m *Manager) rival(key Key) *obstacle {
 	}
 	for _, s := range found {
 		if s != nil {
-			look(s)
+			consider(s)
 		}
 	}
 	if d := m.dirs[key.Path]; d != nil && in.rank() < worst {
-		d.below(look)
+		d.below(consider)
 	}
 	if in == nil {
 		return nil

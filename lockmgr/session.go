@@ -152,7 +152,7 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 	watching, over := context.WithCancel(m.ctx)
 	go func() {
 		defer m.wg.Done()
-		m.guard(watching, s)
+		m.watchEntries(watching, s)
 	}()
 	go func() {
 		defer m.wg.Done()

@@ -13,7 +13,7 @@ import (
 // is stuck in, and listens for the service's own word.
 func (s *Session) keepWatching() {
 	for {
-		seen := s.look()
+		seen := s.current()
 		if seen.state == Lost {
 			return
 		}
@@ -32,7 +32,7 @@ func (s *Session) keepRenewing() {
 	next := s.renewed.Add(s.cfg.Interval)
 	s.mu.Unlock()
 	for {
-		seen := s.look()
+		seen := s.current()
 		if seen.state == Lost {
 			return
 		}

@@ -135,7 +135,7 @@ func (s *Session) Troubled() bool { return s.troubled.Load() }
 // with ctx's error when ctx ends first.
 func (s *Session) Await(ctx context.Context) error {
 	for !s.Valid() {
-		seen := s.look()
+		seen := s.current()
 		switch seen.state {
 		case Lost:
 			return s.Cause()
@@ -151,7 +151,7 @@ func (s *Session) Await(ctx context.Context) error {
 }
 
 // State returns the state by the clock as of now.
-func (s *Session) State() State { return s.look().state }
+func (s *Session) State() State { return s.current().state }
 
 // Lost is closed when the session is Lost.
 func (s *Session) Lost() <-chan struct{} { return s.lost }

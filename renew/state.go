@@ -18,8 +18,8 @@ type view struct {
 	due     boottime.Instant // when the clock may have moved the state on; none when Lost
 }
 
-// look reads the clock, moves the state on and returns it.
-func (s *Session) look() view {
+// current reads the clock, moves the state on and returns it.
+func (s *Session) current() view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.tick()

@@ -76,7 +76,7 @@ type acquisition struct {
 	retrier    retry.Retrier
 	outrun     retry.Retrier // counts the Txns that the epoch or the fence outran
 	known      standing      // the last answer
-	last       *member       // the last Txn, until it is settled
+	last       *request      // the last Txn, until it is settled
 	mayStand   bool          // an entry of ours was put, or may have been
 	unanswered int64         // the fence the last unanswered Put compared with, or 0
 }
@@ -209,7 +209,7 @@ func (a *acquisition) withdraw(ctx context.Context) error {
 	}
 	var r retry.Retrier
 	return r.Do(ctx, func() error {
-		_, err := a.s.group.txn(ctx, &member{keys: a.req.Keys, release: true, voids: a.unanswered, then: dels})
+		_, err := a.s.group.txn(ctx, &request{keys: a.req.Keys, release: true, voids: a.unanswered, then: dels})
 		return err
 	})
 }

@@ -193,7 +193,7 @@ func TestLateRequest(t *testing.T) {
 			}
 			kv.deliver(t)
 			if list := entries(t, b); len(list) != 0 {
-				t.Fatalf("a ghost: %v", list)
+				t.Fatalf("a orphan: %v", list)
 			}
 			must(t, s, lockmgr.NoWait, file("f")) // goes on with the new fence
 		})
@@ -222,7 +222,7 @@ func TestAbandonedUnanswered(t *testing.T) {
 			kv.deliver(t)
 			for _, e := range entries(t, b) {
 				if e.Key == file("f") {
-					t.Fatalf("a ghost: %v", e)
+					t.Fatalf("a orphan: %v", e)
 				}
 			}
 		})
@@ -251,7 +251,7 @@ func TestFenceAmongOthers(t *testing.T) {
 	running.Wait()
 	kv.deliver(t)
 	if list := entries(t, b); len(list) != 0 {
-		t.Fatalf("ghosts: %v", list)
+		t.Fatalf("orphans: %v", list)
 	}
 }
 

@@ -35,7 +35,7 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	if second := a.second(unfenced); second != nil {
 		els = append(els[:len(els):len(els)], clientv3.OpTxn(second, a.puts, nil))
 	}
-	a.last = &member{keys: a.req.Keys, mode: a.req.Mode, fence: fence, voids: a.unanswered,
+	a.last = &request{keys: a.req.Keys, mode: a.req.Mode, fence: fence, voids: a.unanswered,
 		cmps: append(a.free(), b.epochIs(epoch), unfenced), then: a.puts, els: els}
 	resp, err := a.s.group.txn(ctx, a.last)
 	if err != nil {
@@ -50,22 +50,22 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	placed := a.last.put()
 	err = a.note(rev, resp.Responses, placed)
 	if stood := a.known.token != 0 && !(placed && a.known.token == rev); err == nil && a.inLine() && stood {
-		return a.look(ctx) // it was put before, and who has come since may be all that was read
+		return a.refresh(ctx) // it was put before, and who has come since may be all that was read
 	}
 	return err
 }
 
 // settle notes what became of the last Txn. It was answered, or given up.
 func (a *acquisition) settle() {
-	m := a.last
+	r := a.last
 	a.last = nil
 	switch {
-	case m == nil:
-	case m.err == nil:
-		a.mayStand, a.unanswered = a.mayStand || m.put(), 0
-	case unanswered(m.err):
-		a.mayStand, a.unanswered = true, m.fence
-	case errors.Is(m.err, errFull):
+	case r == nil:
+	case r.err == nil:
+		a.mayStand, a.unanswered = a.mayStand || r.put(), 0
+	case unanswered(r.err):
+		a.mayStand, a.unanswered = true, r.fence
+	case errors.Is(r.err, errFull):
 		a.mayStand = true
 	}
 }

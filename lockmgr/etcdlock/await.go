@@ -31,7 +31,7 @@ func (b *Backend) awaitGone(ctx context.Context, g lockmgr.Grant) error {
 		if err != nil || !resp.Succeeded {
 			return err
 		}
-		gone, err := watch.next(ctx, lookEvery)
+		gone, err := watch.next(ctx, refreshInterval)
 		if err != nil || len(gone) > 0 { // the key is unique: whatever is deleted is it
 			return err
 		}

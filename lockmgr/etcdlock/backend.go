@@ -41,10 +41,10 @@ type Config struct {
 	// means 3 s, so that an election of etcd's usual length does not fail one.
 	RequestTimeout time.Duration
 
-	// LookInterval is how often, more or less, a session that holds something looks
+	// CheckInterval is how often, more or less, a session that holds something looks
 	// whether its entries stand, and for those that nobody here knows of; a mount of
 	// many entries does so less often. The zero value means 4 s.
-	LookInterval time.Duration
+	CheckInterval time.Duration
 
 	// JanitorInterval is how often, more or less, a session that holds nothing looks
 	// for entries of its own that nobody here knows of, and the oldest one for
@@ -62,7 +62,7 @@ type Backend struct {
 	keys    layout
 	machine string
 	timeout time.Duration
-	look    time.Duration
+	check   time.Duration
 	janitor time.Duration
 	log     *slog.Logger
 	trees   treeCache
@@ -72,7 +72,7 @@ type Backend struct {
 
 	watchStream atomic.Int64 // the number of the stream for new watches, see watch
 
-	guarded atomic.Int64 // how many keys the sessions that Watch have on their leases
+	attached atomic.Int64 // how many keys the sessions that Watch have on their leases
 
 	connecting sync.Mutex
 	renewals   *clientv3.Client // GUARDED_BY(connecting); nil before the first session
@@ -99,7 +99,7 @@ func New(cfg Config) (*Backend, error) {
 	}{
 		"request timeout":  {&cfg.RequestTimeout, 3 * time.Second},
 		"janitor interval": {&cfg.JanitorInterval, 30 * time.Second},
-		"look interval":    {&cfg.LookInterval, 4 * time.Second},
+		"check interval":   {&cfg.CheckInterval, 4 * time.Second},
 	} {
 		if *d.of < 0 {
 			return nil, fmt.Errorf("etcdlock: %s %v is negative", name, *d.of)
@@ -115,7 +115,7 @@ func New(cfg Config) (*Backend, error) {
 		keys:    newLayout(cfg.Namespace, cfg.Name),
 		machine: cfg.Machine,
 		timeout: cfg.RequestTimeout,
-		look:    cfg.LookInterval,
+		check:   cfg.CheckInterval,
 		janitor: cfg.JanitorInterval,
 		log:     cfg.Logger,
 		pulse:   newPulse(),

@@ -5,10 +5,10 @@ import "sync"
 // claims are the entries of a session that somebody here answers for: from
 // before the Put is sent, until the entry is known to be gone or nobody takes
 // care of it any more. An entry that is seen in etcd while it is not claimed is a
-// ghost: its key is made for one acquisition, which is over.
+// orphan: its key is made for one acquisition, which is over.
 type claims struct {
 	mu      sync.Mutex
-	looks   int               // GUARDED_BY(mu); how many looks have begun
+	checks  int               // GUARDED_BY(mu); how many checks have begun
 	entries map[string]*claim // GUARDED_BY(mu)
 }
 
@@ -23,7 +23,7 @@ func (c *claims) add(entries ...string) {
 		c.entries = make(map[string]*claim)
 	}
 	for _, e := range entries {
-		c.entries[e] = &claim{seen: c.looks}
+		c.entries[e] = &claim{seen: c.checks}
 	}
 }
 
@@ -35,11 +35,11 @@ func (c *claims) drop(entries ...string) {
 	}
 }
 
-// look begins a look at what is in etcd. Only one is under way at a time.
-func (c *claims) look() {
+// beginCheck begins a check of what is in etcd. Only one is under way at a time.
+func (c *claims) beginCheck() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.looks++
+	c.checks++
 }
 
 // saw notes that the look saw an entry, and reports whether it is claimed.
@@ -48,7 +48,7 @@ func (c *claims) saw(entry []byte) bool {
 	defer c.mu.Unlock()
 	claim := c.entries[string(entry)]
 	if claim != nil {
-		claim.seen = c.looks
+		claim.seen = c.checks
 	}
 	return claim != nil
 }
@@ -59,5 +59,5 @@ func (c *claims) seen(entry []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	claim := c.entries[string(entry)]
-	return claim != nil && claim.seen == c.looks
+	return claim != nil && claim.seen == c.checks
 }

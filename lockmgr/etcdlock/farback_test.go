@@ -46,13 +46,13 @@ func (w *laggingWatcher) Watch(ctx context.Context, key string, opts ...clientv3
 // have left, the holder is still there. So it is also when the watch is behind: the
 // member that told of them may have died, and the next one not have seen it yet.
 func TestAllThatIsKnownOfALongLineLeaves(t *testing.T) {
-	for _, name := range []string{"one member", "a member lags", "a member lags, and a look fails"} {
+	for _, name := range []string{"one member", "a member lags", "a member lags, and a refresh fails"} {
 		t.Run(name, func(t *testing.T) {
 			lags := name != "one member"
 			client := dial(t)
 			var looks atomic.Int64
 			failing := int64(-1)
-			if name == "a member lags, and a look fails" {
+			if name == "a member lags, and a refresh fails" {
 				failing = 1
 			}
 			onTxn(client, func(txn *txn) (*clientv3.TxnResponse, error) {
@@ -91,7 +91,7 @@ func TestAllThatIsKnownOfALongLineLeaves(t *testing.T) {
 				await(t, line[i])
 				eventually(t, "it has left", func() bool { return len(entries(t, b)) == 13-n })
 			}
-			eventually(t, "it has looked, or has the lock", func() bool { return looks.Load() > failing || len(last) > 0 })
+			eventually(t, "it has checked, or has the lock", func() bool { return looks.Load() > failing || len(last) > 0 })
 			release(t, s, held...)
 			next := await(t, line[0])
 			if next.Err != nil {
@@ -145,7 +145,7 @@ func TestAskedAgainWithALineBehind(t *testing.T) {
 				eventually(t, "it is in line", func() bool { return len(entries(t, b)) == i+3 })
 			}
 			close(again)
-			eventually(t, "it has looked, or has the lock", func() bool { return looks.Load() > 0 || len(waits) > 0 })
+			eventually(t, "it has checked, or has the lock", func() bool { return looks.Load() > 0 || len(waits) > 0 })
 			if len(waits) > 0 {
 				t.Fatalf("while another has it: %+v", <-waits)
 			}

@@ -36,7 +36,7 @@ const (
 //
 // The comparisons of nested Txns see the state before all of them, and what they
 // put gets one create revision. So no two of a group may stand in each other's
-// way, see member.apart.
+// way, see request.apart.
 type group struct {
 	b      *Backend
 	fence  *fence
@@ -44,7 +44,7 @@ type group struct {
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
-	waiting []*member      // GUARDED_BY(mu); in order of arrival
+	waiting []*request     // GUARDED_BY(mu); in order of arrival
 	sending bool           // GUARDED_BY(mu)
 	closed  bool           // GUARDED_BY(mu)
 	running sync.WaitGroup // Add is GUARDED_BY(mu)
@@ -56,8 +56,8 @@ func newGroup(b *Backend, f *fence) *group {
 	return g
 }
 
-// member is one Txn, an acquisition's or a release's.
-type member struct {
+// request is one Txn, an acquisition's or a release's.
+type request struct {
 	keys    []lockmgr.Key
 	mode    lockmgr.Mode
 	release bool
@@ -73,55 +73,55 @@ type member struct {
 	err  error
 }
 
-func (m *member) answer(resp *clientv3.TxnResponse, err error) {
-	m.resp, m.err = resp, err
-	close(m.done)
+func (r *request) answer(resp *clientv3.TxnResponse, err error) {
+	r.resp, r.err = resp, err
+	close(r.done)
 }
 
 // put reports whether the answer says that an acquisition's entries were put: by
 // the one branch, or by a Txn that ends the other.
-func (m *member) put() bool {
-	if m.resp.Succeeded {
+func (r *request) put() bool {
+	if r.resp.Succeeded {
 		return true
 	}
-	last := m.resp.Responses[len(m.resp.Responses)-1].GetResponseTxn()
+	last := r.resp.Responses[len(r.resp.Responses)-1].GetResponseTxn()
 	return last != nil && last.Succeeded
 }
 
-// txn sends m and returns the answer to it. Errors: those of fault. If ctx ends
-// first, m is taken out if it was not sent, which is errUnsent; else its fate is
-// known when m.done is closed.
-func (g *group) txn(ctx context.Context, m *member) (*clientv3.TxnResponse, error) {
-	m.done = make(chan struct{})
+// txn sends r and returns the answer to it. Errors: those of fault. If ctx ends
+// first, r is taken out if it was not sent, which is errUnsent; else its fate is
+// known when r.done is closed.
+func (g *group) txn(ctx context.Context, r *request) (*clientv3.TxnResponse, error) {
+	r.done = make(chan struct{})
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
-		g.commit(ctx, []*member{m})
-		return m.resp, m.err
+		g.commit(ctx, []*request{r})
+		return r.resp, r.err
 	}
-	g.waiting = append(g.waiting, m)
+	g.waiting = append(g.waiting, r)
 	if !g.sending {
 		g.sending = true
 		g.running.Go(g.send)
 	}
 	g.mu.Unlock()
 	select {
-	case <-m.done:
-		return m.resp, m.err
+	case <-r.done:
+		return r.resp, r.err
 	case <-ctx.Done():
 	}
 	err := retry.Ended(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
-	case <-m.done: // just in time
-		return m.resp, m.err
+	case <-r.done: // just in time
+		return r.resp, r.err
 	default:
 	}
-	if i := slices.Index(g.waiting, m); i >= 0 {
+	if i := slices.Index(g.waiting, r); i >= 0 {
 		g.waiting = slices.Delete(g.waiting, i, i+1)
 		err = fmt.Errorf("%w: %w", err, errUnsent)
-		m.answer(nil, err)
+		r.answer(nil, err)
 	}
 	return nil, err
 }
@@ -139,7 +139,7 @@ func (g *group) close() {
 func (g *group) send() {
 	for {
 		g.mu.Lock()
-		var next []*member
+		var next []*request
 		next, g.waiting = pick(g.waiting)
 		g.sending = len(next) > 0
 		g.mu.Unlock()
@@ -152,65 +152,65 @@ func (g *group) send() {
 
 // pick takes from those who wait the first and all that may go with it. Nobody
 // passes one who came before and whom it has to be kept apart from.
-func pick(waiting []*member) (next, left []*member) {
+func pick(waiting []*request) (next, left []*request) {
 	ops, bytes, fence := 0, 0, 0
-	for i, m := range waiting {
-		if slices.ContainsFunc(next, m.apart) || slices.ContainsFunc(left, m.apart) {
-			left = append(left, m)
+	for i, r := range waiting {
+		if slices.ContainsFunc(next, r.apart) || slices.ContainsFunc(left, r.apart) {
+			left = append(left, r)
 			continue
 		}
-		ops, bytes = max(ops, m.ops()), bytes+m.bytes()
-		if m.voids != 0 {
+		ops, bytes = max(ops, r.ops()), bytes+r.bytes()
+		if r.voids != 0 {
 			fence = 1
 		}
 		if len(next) > 0 && (fence+len(next)+1+ops > maxOps || bytes > maxBytes) {
 			return next, append(left, waiting[i:]...)
 		}
-		next = append(next, m)
+		next = append(next, r)
 	}
 	return next, left
 }
 
-// commit sends members together. A request that etcd refuses as a whole has not
+// commit sends requests together. One that etcd refuses as a whole has not
 // been carried out in part, and may be good without the one it was refused for. Where
 // there is no space left, releases take none.
-func (g *group) commit(ctx context.Context, members []*member) {
+func (g *group) commit(ctx context.Context, requests []*request) {
 	var ops []clientv3.Op
-	if at := g.fence.at(); slices.ContainsFunc(members, func(m *member) bool { return m.voids >= at }) {
+	if at := g.fence.at(); slices.ContainsFunc(requests, func(r *request) bool { return r.voids >= at }) {
 		ops = append(ops, g.fence.raise())
 	}
 	raises := len(ops)
-	if len(members)+raises == 1 {
-		m := members[0]
-		m.answer(g.b.txn(ctx, m.cmps, m.then, m.els))
+	if len(requests)+raises == 1 {
+		r := requests[0]
+		r.answer(g.b.txn(ctx, r.cmps, r.then, r.els))
 		return
 	}
-	for _, m := range members {
-		ops = append(ops, clientv3.OpTxn(m.cmps, m.then, m.els))
+	for _, r := range requests {
+		ops = append(ops, clientv3.OpTxn(r.cmps, r.then, r.els))
 	}
 	resp, err := g.b.txn(ctx, nil, ops, nil)
-	if err != nil && !unanswered(err) && !errors.Is(err, lockmgr.ErrSessionLost) && len(members) > 1 {
-		for i, m := range members {
+	if err != nil && !unanswered(err) && !errors.Is(err, lockmgr.ErrSessionLost) && len(requests) > 1 {
+		for i, r := range requests {
 			full := errors.Is(err, errFull)
-			if m.again = full; full && !m.release {
-				m.answer(nil, err)
+			if r.again = full; full && !r.release {
+				r.answer(nil, err)
 				continue
 			}
-			g.commit(ctx, members[i:i+1])
+			g.commit(ctx, requests[i:i+1])
 		}
 		return
 	}
 	if err == nil && raises > 0 {
 		err = g.fence.raised(resp.Header.Revision, resp.Responses[0])
 	}
-	for i, m := range members {
+	for i, r := range requests {
 		if err != nil {
-			m.answer(nil, err)
+			r.answer(nil, err)
 			continue
 		}
 		own := (*clientv3.TxnResponse)(resp.Responses[raises+i].GetResponseTxn())
 		own.Header = resp.Header
-		m.answer(own, nil)
+		r.answer(own, nil)
 	}
 }
 
@@ -220,25 +220,25 @@ func unanswered(err error) bool {
 	return errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, retry.ErrRefused) && !errors.Is(err, errUnsent) && !errors.Is(err, errFull)
 }
 
-// apart reports whether m and o must not be in one Txn: for one could be in the
+// apart reports whether r and o must not be in one Txn: for one could be in the
 // other's way, or is what the other waits for, or both put the epoch.
-func (m *member) apart(o *member) bool {
-	if m.release && o.release {
+func (r *request) apart(o *request) bool {
+	if r.release && o.release {
 		return false
 	}
-	if !m.release && !o.release && !m.mode.Conflicts(o.mode) {
+	if !r.release && !o.release && !r.mode.Conflicts(o.mode) {
 		return false
 	}
-	trees := !m.release && !o.release
-	return slices.ContainsFunc(m.keys, func(k lockmgr.Key) bool {
+	trees := !r.release && !o.release
+	return slices.ContainsFunc(r.keys, func(k lockmgr.Key) bool {
 		return slices.ContainsFunc(o.keys, func(l lockmgr.Key) bool {
 			return k.Conflicts(l) || trees && k.Kind == lockmgr.Tree && l.Kind == lockmgr.Tree
 		})
 	})
 }
 
-// ops counts m's operations as etcd does.
-func (m *member) ops() int { return countOps(m.cmps, m.then, m.els) }
+// ops counts r's operations as etcd does.
+func (r *request) ops() int { return countOps(r.cmps, r.then, r.els) }
 
 func countOps(cmps []clientv3.Cmp, then, els []clientv3.Op) int {
 	nested := 0
@@ -252,8 +252,8 @@ func countOps(cmps []clientv3.Cmp, then, els []clientv3.Op) int {
 	return max(len(cmps), len(then), len(els)) + nested
 }
 
-// bytes estimates what m takes in a request.
-func (m *member) bytes() int { return countBytes(m.cmps, m.then, m.els) }
+// bytes estimates what r takes in a request.
+func (r *request) bytes() int { return countBytes(r.cmps, r.then, r.els) }
 
 func countBytes(cmps []clientv3.Cmp, then, els []clientv3.Op) int {
 	const each = 32 // numbers and tags

@@ -43,7 +43,7 @@ func busy(t *testing.T, client *clientv3.Client, name string) (*etcdlock.Backend
 	log := &logged{}
 	b, err := etcdlock.New(etcdlock.Config{
 		Client: client, Namespace: "test", Name: name, RequestTimeout: time.Second,
-		LookInterval: time.Millisecond, JanitorInterval: time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		CheckInterval: time.Millisecond, JanitorInterval: time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func keys(t *testing.T, etcd raw) []string {
 
 // An entry on the session's lease that nobody claims goes; what is held, and what
 // others have, stays.
-func TestGhosts(t *testing.T) {
+func TestOrphans(t *testing.T) {
 	name := newName()
 	etcd := raw{dial(t), name}
 	b, log := busy(t, dial(t), name)
@@ -99,15 +99,15 @@ func TestGhosts(t *testing.T) {
 	look(t, s)
 	held := slices.Concat(must(t, s, lockmgr.Queue, file("f"), lockmgr.Key{Kind: lockmgr.Inode, Path: "7"}), must(t, s, lockmgr.Retry, tree("d")))
 	held = append(held, acquire(t, s, shared(lockmgr.Queue, file("r")))...)
-	theirs := etcd.file("ghost") + uuid.NewString()
+	theirs := etcd.file("orphan") + uuid.NewString()
 	foreign := etcd.admin("something")
 	put(t, etcd, theirs, leaseOf(t, quiet))
 	put(t, etcd, foreign, leaseOf(t, s))
 	before := keys(t, etcd)
-	for _, ghost := range []string{etcd.file("f"), etcd.reader("r"), etcd.dir("e"), etcd.admin("inode/9//w/")} {
-		put(t, etcd, ghost+uuid.NewString(), leaseOf(t, s))
+	for _, orphan := range []string{etcd.file("f"), etcd.reader("r"), etcd.dir("e"), etcd.admin("inode/9//w/")} {
+		put(t, etcd, orphan+uuid.NewString(), leaseOf(t, s))
 	}
-	eventually(t, "the ghosts are gone, and nothing else", func() bool { return slices.Equal(keys(t, etcd), before) })
+	eventually(t, "the orphans are gone, and nothing else", func() bool { return slices.Equal(keys(t, etcd), before) })
 	if !log.has("that nobody claims") {
 		t.Error("nobody was told")
 	}

@@ -14,14 +14,14 @@ func file(path string) lockmgr.Key  { return lockmgr.Key{Path: path} }
 func tree(path string) lockmgr.Key  { return lockmgr.Key{Kind: lockmgr.Tree, Path: path} }
 func inode(path string) lockmgr.Key { return lockmgr.Key{Kind: lockmgr.Inode, Path: path} }
 
-func take(keys ...lockmgr.Key) *member  { return &member{keys: keys} }
-func share(keys ...lockmgr.Key) *member { return &member{keys: keys, mode: lockmgr.Shared} }
-func free(key lockmgr.Key) *member      { return &member{keys: []lockmgr.Key{key}, release: true} }
+func take(keys ...lockmgr.Key) *request  { return &request{keys: keys} }
+func share(keys ...lockmgr.Key) *request { return &request{keys: keys, mode: lockmgr.Shared} }
+func free(key lockmgr.Key) *request      { return &request{keys: []lockmgr.Key{key}, release: true} }
 
 // What may share a Txn, and what may not.
 func TestApart(t *testing.T) {
 	for name, c := range map[string]struct {
-		x, y  *member
+		x, y  *request
 		apart bool
 	}{
 		"two files":                            {take(file("a")), take(file("b")), false},
@@ -56,12 +56,12 @@ func TestApart(t *testing.T) {
 // apart from.
 func TestPick(t *testing.T) {
 	a, again, dir, below, beside := take(file("a")), take(file("a")), take(tree("d"), file("a")), take(file("d/f")), take(file("e"))
-	next, left := pick([]*member{a, again, dir, below, beside})
-	if !slices.Equal(next, []*member{a, beside}) || !slices.Equal(left, []*member{again, dir, below}) {
+	next, left := pick([]*request{a, again, dir, below, beside})
+	if !slices.Equal(next, []*request{a, beside}) || !slices.Equal(left, []*request{again, dir, below}) {
 		t.Errorf("picked %d, left %d", len(next), len(left))
 	}
-	for _, want := range []*member{again, dir, below} {
-		if next, left = pick(left); !slices.Equal(next, []*member{want}) {
+	for _, want := range []*request{again, dir, below} {
+		if next, left = pick(left); !slices.Equal(next, []*request{want}) {
 			t.Errorf("then picked %d, left %d", len(next), len(left))
 		}
 	}
@@ -72,29 +72,29 @@ func TestPick(t *testing.T) {
 
 // A group is within what etcd takes: operations, and bytes.
 func TestPickLimits(t *testing.T) {
-	puts := func(n, size int) *member {
-		m := &member{}
+	puts := func(n, size int) *request {
+		m := &request{}
 		for range n {
 			m.then = append(m.then, clientv3.OpPut("k", strings.Repeat("v", size)))
 		}
 		return m
 	}
-	queue := &member{els: []clientv3.Op{
+	queue := &request{els: []clientv3.Op{
 		clientv3.OpGet("a"), clientv3.OpGet("b"), clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut("a", ""), clientv3.OpPut("b", "")}, nil),
 	}}
 	if n := queue.ops(); n != 5 {
 		t.Errorf("%d operations, want 3 and 2 nested", n)
 	}
 	for name, c := range map[string]struct {
-		waiting []*member
+		waiting []*request
 		picked  int
 	}{
-		"small ones":              {slices.Repeat([]*member{puts(1, 10)}, 200), 127},
-		"larger ones":             {slices.Repeat([]*member{puts(28, 10)}, 200), 100},
-		"a large one among them":  {append(slices.Repeat([]*member{puts(1, 10)}, 27), puts(101, 10)), 27},
-		"the largest":             {slices.Repeat([]*member{puts(128, 10)}, 2), 1},
-		"bytes":                   {slices.Repeat([]*member{puts(1, 300<<10)}, 10), 3},
-		"one that is much by far": {slices.Repeat([]*member{puts(1, 2<<20)}, 2), 1},
+		"small ones":              {slices.Repeat([]*request{puts(1, 10)}, 200), 127},
+		"larger ones":             {slices.Repeat([]*request{puts(28, 10)}, 200), 100},
+		"a large one among them":  {append(slices.Repeat([]*request{puts(1, 10)}, 27), puts(101, 10)), 27},
+		"the largest":             {slices.Repeat([]*request{puts(128, 10)}, 2), 1},
+		"bytes":                   {slices.Repeat([]*request{puts(1, 300<<10)}, 10), 3},
+		"one that is much by far": {slices.Repeat([]*request{puts(1, 2<<20)}, 2), 1},
 	} {
 		next, left := pick(c.waiting)
 		if len(next) != c.picked || len(next)+len(left) != len(c.waiting) {

@@ -42,7 +42,7 @@ func (s *Session) followRecord(r *retry.Retrier, rev int64) error {
 	}
 	r.Answered()
 	for {
-		keys, err := w.next(s.life.Over, lookEvery)
+		keys, err := w.next(s.life.Over, refreshInterval)
 		if err != nil {
 			return err
 		}

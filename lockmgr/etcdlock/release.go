@@ -27,12 +27,12 @@ func (s *Session) Release(ctx context.Context, g lockmgr.Grant) error {
 
 func (s *Session) release(ctx context.Context, g lockmgr.Grant) error {
 	entry := s.b.keys.granted(g)
-	m := &member{keys: []lockmgr.Key{g.Key}, release: true,
+	r := &request{keys: []lockmgr.Key{g.Key}, release: true,
 		cmps: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(entry), "=", g.Token)},
 		then: []clientv3.Op{clientv3.OpDelete(entry)},
 		els:  []clientv3.Op{clientv3.OpGet(entry, clientv3.WithKeysOnly())},
 	}
-	resp, err := s.group.txn(ctx, m)
+	resp, err := s.group.txn(ctx, r)
 	switch {
 	case err != nil:
 		return fmt.Errorf("releasing %s: %w", g.Key, err)
@@ -42,7 +42,7 @@ func (s *Session) release(ctx context.Context, g lockmgr.Grant) error {
 		return fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
 	}
 	kvs := resp.Responses[0].GetResponseRange().Kvs
-	if len(kvs) == 0 && m.again {
+	if len(kvs) == 0 && r.again {
 		return nil
 	}
 	if len(kvs) == 0 {

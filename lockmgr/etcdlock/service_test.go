@@ -41,8 +41,8 @@ func TestService(t *testing.T) {
 	}
 	kv.next(lostReply)
 	s := serviceOf(t, b)
-	if looked := found(t, b); looked != s {
-		t.Errorf("%s, and to one who looks %s", s, looked)
+	if checked := found(t, b); checked != s {
+		t.Errorf("%s, and to one who looks %s", s, checked)
 	}
 	if again := serviceOf(t, newBackend(t, dial(t), etcd.name)); s.Kind != lockmgr.KindEtcd || !again.Is(s) || s.At != endpoint {
 		t.Errorf("%s, then %s", s, again)

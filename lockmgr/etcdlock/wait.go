@@ -53,21 +53,21 @@ func (a *acquisition) follow(ctx context.Context) error {
 	}
 	defer w.stop()
 	if w.rev > a.known.rev || a.known.unclear() {
-		if err := a.look(ctx); err != nil {
+		if err := a.refresh(ctx); err != nil {
 			return err
 		}
 	}
 	a.retrier.Answered()
 	for a.known.waitsFor(until) {
 		// A look costs etcd a pass along the line: in a long one each looks less often.
-		keys, err := w.next(ctx, lookEvery*time.Duration(1+a.known.line/16))
+		keys, err := w.next(ctx, refreshInterval*time.Duration(1+a.known.line/16))
 		if err != nil {
 			return err
 		}
 		a.known.gone(keys)
 		ours := a.known.token != 0 && slices.ContainsFunc(a.own, func(own string) bool { return slices.Contains(keys, own) })
 		if ours || len(keys) == 0 || a.known.unclear() {
-			if err := a.look(ctx); err != nil { // tells whether the session went too
+			if err := a.refresh(ctx); err != nil { // tells whether the session went too
 				return err
 			}
 		}
@@ -93,8 +93,8 @@ func (a *acquisition) watched() []string {
 	return prefixes
 }
 
-// look reads where we stand, and in line nothing of who is behind.
-func (a *acquisition) look(ctx context.Context) error {
+// refresh reads where we stand, and in line nothing of who is behind.
+func (a *acquisition) refresh(ctx context.Context) error {
 	gets := a.gets
 	if a.known.token != 0 {
 		gets = slices.Clone(gets)

@@ -92,10 +92,10 @@ func (d *deletes) forward(ctx context.Context, feed clientv3.WatchChan) {
 	}
 }
 
-// lookEvery is how often who watches looks for himself. A member that hangs, or
+// refreshInterval is how often who watches looks for himself. A member that hangs, or
 // waits for its disk, tells no watch anything for as long as it likes; and is
 // avoided once it leaves a look without an answer.
-const lookEvery = 5 * time.Second
+const refreshInterval = 5 * time.Second
 
 // next returns the keys deleted next, or none after a while. Errors:
 // ErrUnavailable, when the watch ended or ctx did.

@@ -27,7 +27,7 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	defer leave()
 	req.Holder.Session = s.id
 	a := s.newAcquisition(req)
-	defer s.b.mirror.unlisten(a.ear)
+	defer s.b.mirror.unlisten(a.changes)
 	s.claims.add(a.claimed()...)
 	if err := a.run(ctx); err != nil {
 		err = s.life.Outcome(ctx, err, a.metHolder)
@@ -42,7 +42,7 @@ type acquisition struct {
 	s       *Session
 	req     lockmgr.AcquireRequest
 	places  []*place
-	ear     *ear
+	changes *listener
 	retrier retry.Retrier
 	ahead   []obstacle // what was found in the way last
 }
@@ -82,7 +82,7 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) *acquisition {
 	slices.SortFunc(a.places, func(x, y *place) int {
 		return cmp.Or(cmp.Compare(rank[x.keys[0].Kind], rank[y.keys[0].Kind]), cmp.Compare(x.name, y.name))
 	})
-	a.ear = s.b.mirror.listen(names...)
+	a.changes = s.b.mirror.listen(names...)
 	return a
 }
 
@@ -133,7 +133,7 @@ func (a *acquisition) queue(ctx context.Context) error {
 
 // try puts the entries only where nothing is in their way. Errors: ErrContended.
 func (a *acquisition) try(ctx context.Context) error {
-	if err := a.look(ctx); err != nil {
+	if err := a.checkFree(ctx); err != nil {
 		return err
 	}
 	for _, p := range a.places {
@@ -215,7 +215,7 @@ func (a *acquisition) settle(ctx context.Context) error {
 	for _, p := range a.places {
 		newest = max(newest, p.token)
 	}
-	reach := func() error { return a.s.b.reach(ctx, newest, a.ear) }
+	reach := func() error { return a.s.b.reach(ctx, newest, a.changes) }
 	if a.req.Wait == lockmgr.NoWait {
 		return reach()
 	}

@@ -145,7 +145,7 @@ func (b *Backend) mirrored(ctx context.Context) error {
 
 // reach returns when the mirror shows everything up to rev. It waits for the
 // watch, which takes milliseconds while it stands, and else reads all.
-func (b *Backend) reach(ctx context.Context, rev int64, e *ear) error {
+func (b *Backend) reach(ctx context.Context, rev int64, e *listener) error {
 	late := time.NewTimer(watchLate)
 	defer late.Stop()
 	for {

@@ -13,7 +13,7 @@ import (
 
 // claims are the entries of a session that somebody here answers for: from
 // before they are put, until they are known to be gone or nobody takes care of them
-// any more. An entry of the session that is not claimed is a ghost: its owner's id
+// any more. An entry of the session that is not claimed is a orphan: its owner's id
 // is made for one acquisition, which is over.
 type claims struct {
 	mu      sync.Mutex
@@ -85,12 +85,12 @@ func (s *Session) hasGivenUp(e *entry) bool {
 	return e.Session == s.id && s.claims.of(claimOf(e.grant())) == givenUp
 }
 
-// exorcise removes the session's ghosts now and then. Nothing depends on it
+// removeOrphans removes the session's orphans now and then. Nothing depends on it
 // while everything else works. It asks the server nothing unless there are any.
-func (s *Session) exorcise() {
-	s.life.Every(s.b.clean.Ghosts, func(ctx context.Context) (err error) {
-		for _, ghost := range s.ghosts() {
-			err = errors.Join(err, s.banish(ctx, ghost))
+func (s *Session) removeOrphans() {
+	s.life.Every(s.b.clean.Orphans, func(ctx context.Context) (err error) {
+		for _, orphan := range s.orphans() {
+			err = errors.Join(err, s.removeOrphan(ctx, orphan))
 		}
 		return err
 	}, func(err error) {
@@ -98,7 +98,7 @@ func (s *Session) exorcise() {
 	})
 }
 
-func (s *Session) ghosts() (found []obstacle) {
+func (s *Session) orphans() (found []obstacle) {
 	m := s.b.mirror
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,10 +112,10 @@ func (s *Session) ghosts() (found []obstacle) {
 	return found
 }
 
-func (s *Session) banish(ctx context.Context, ghost obstacle) error {
-	g := ghost.entry.grant()
+func (s *Session) removeOrphan(ctx context.Context, orphan obstacle) error {
+	g := orphan.entry.grant()
 	found := false
-	_, err := s.b.change(ctx, ghost.object, true, func(o *object) (*coordinationv1.Lease, error) {
+	_, err := s.b.change(ctx, orphan.object, true, func(o *object) (*coordinationv1.Lease, error) {
 		if found = o.find(g) >= 0; !found {
 			return nil, nil // released since
 		}
@@ -123,10 +123,10 @@ func (s *Session) banish(ctx context.Context, ghost obstacle) error {
 		return s.b.names.lockLease(o, g.Key, kept, false)
 	})
 	if err == nil && found {
-		s.b.log.Error("removed an entry of this session that nobody claims", "session", s.id, "lease", ghost.object, lockmgr.LogID(g.AcquisitionID))
+		s.b.log.Error("removed an entry of this session that nobody claims", "session", s.id, "lease", orphan.object, lockmgr.LogID(g.AcquisitionID))
 	}
 	if err != nil {
-		return fmt.Errorf("lease %s: %w", ghost.object, err)
+		return fmt.Errorf("lease %s: %w", orphan.object, err)
 	}
 	return nil
 }

@@ -62,5 +62,5 @@ func Connected(b *Backend) bool { return b.mirror.connected() }
 // Forget has a session not know any more of what it holds.
 func Forget(s lockmgr.Session, g lockmgr.Grant) { s.(*Session).claims.drop(claimOf(g)) }
 
-// Ghosts is how many entries of a session its mount sees that nobody claims.
-func Ghosts(s lockmgr.Session) int { return len(s.(*Session).ghosts()) }
+// Orphans is how many entries of a session its mount sees that nobody claims.
+func Orphans(s lockmgr.Session) int { return len(s.(*Session).orphans()) }

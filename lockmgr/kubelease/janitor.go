@@ -25,9 +25,9 @@ type JanitorConfig struct {
 	MaxFree int
 	// Breaks is how long the record of a broken lock is kept. Zero: a day.
 	Breaks time.Duration
-	// Ghosts is how often, more or less, a session looks for entries of its own that nobody knows
+	// Orphans is how often, more or less, a session looks for entries of its own that nobody knows
 	// of. Zero: half a minute.
-	Ghosts time.Duration
+	Orphans time.Duration
 	// Election is how long an elected janitor is waited for. Zero: 2 minutes.
 	Election time.Duration
 }
@@ -37,7 +37,7 @@ func (c JanitorConfig) withDefaults() JanitorConfig {
 	c.Free = cmp.Or(c.Free, time.Hour)
 	c.MaxFree = cmp.Or(c.MaxFree, 1000)
 	c.Breaks = cmp.Or(c.Breaks, 24*time.Hour)
-	c.Ghosts = cmp.Or(c.Ghosts, 30*time.Second)
+	c.Orphans = cmp.Or(c.Orphans, 30*time.Second)
 	c.Election = cmp.Or(c.Election, 2*time.Minute)
 	return c
 }

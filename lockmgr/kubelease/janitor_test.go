@@ -113,11 +113,11 @@ func janitorName(t *testing.T, volume string) string {
 // An entry of a session that nobody there knows of is removed.
 func TestGhost(t *testing.T) {
 	name := newName()
-	s := open(t, newBackend(t, name, func(c *kubelease.Config) { c.Janitor.Ghosts = 50 * time.Millisecond }))
+	s := open(t, newBackend(t, name, func(c *kubelease.Config) { c.Janitor.Orphans = 50 * time.Millisecond }))
 	kept := must(t, s, lockmgr.NoWait, file("kept"), file("also"))
-	ghost := must(t, s, lockmgr.NoWait, file("ghost"))[0]
-	kubelease.Forget(s, ghost)
-	eventually(t, "the ghost is gone", func() bool { return len(entries(t, name)) == 2 })
+	orphan := must(t, s, lockmgr.NoWait, file("orphan"))[0]
+	kubelease.Forget(s, orphan)
+	eventually(t, "the orphan is gone", func() bool { return len(entries(t, name)) == 2 })
 	release(t, s, kept[0])
 	eventually(t, "only what was released is", func() bool {
 		held, err := s.Held(within(t, patience), kept)
@@ -125,15 +125,15 @@ func TestGhost(t *testing.T) {
 	})
 }
 
-// A ghost that somebody else has removed meanwhile is not said to be removed.
+// A orphan that somebody else has removed meanwhile is not said to be removed.
 func TestGhostThatIsGone(t *testing.T) {
 	name, l, log := newName(), &link{}, &lines{}
 	b := newBackendAt(t, l.to(as(mountUser)), name, func(c *kubelease.Config) {
-		c.Janitor.Ghosts = 50 * time.Millisecond
+		c.Janitor.Orphans = 50 * time.Millisecond
 		c.Logger = slog.New(slog.NewTextHandler(log, nil))
 	})
 	s := open(t, b)
-	ghost := must(t, s, lockmgr.NoWait, file("ghost"))[0]
+	orphan := must(t, s, lockmgr.NoWait, file("orphan"))[0]
 	l.obey(func(c *call) fate {
 		if c.verb == "watch" || c.verb == "list" {
 			return cut
@@ -141,9 +141,9 @@ func TestGhostThatIsGone(t *testing.T) {
 		return passed
 	})
 	eventually(t, "its watch has ended", func() bool { kubelease.BreakWatch(b); return !kubelease.Connected(b) })
-	removeEntry(t, b, ghost.Key, ghost.Mode, ghost.AcquisitionID)
-	kubelease.Forget(s, ghost)
-	eventually(t, "it finds that the ghost is gone", func() bool { return kubelease.Ghosts(s) == 0 })
+	removeEntry(t, b, orphan.Key, orphan.Mode, orphan.AcquisitionID)
+	kubelease.Forget(s, orphan)
+	eventually(t, "it finds that the orphan is gone", func() bool { return kubelease.Orphans(s) == 0 })
 	l.mend()
 	s.Close(within(t, patience))
 	if log.has("removed an entry") {

@@ -22,8 +22,8 @@ import (
 const keepers = 3
 
 const (
-	// keepLook is how often a mount looks how many keepers there are.
-	keepLook = time.Second
+	// keepInterval is how often a mount looks how many keepers there are.
+	keepInterval = time.Second
 	// keepSpread is how far apart the mounts become keepers that find too few: most
 	// of them see that others have done so. Where all have to, none waits.
 	keepSpread = time.Second
@@ -55,8 +55,8 @@ func (p *present) add(s *Session) {
 	})
 }
 
-// any returns one of them, nil if there is none.
-func (p *present) any() *Session {
+// one returns one of them, nil if there is none.
+func (p *present) one() *Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.sessions {
@@ -76,20 +76,20 @@ func (p *present) has(name string) bool {
 func (b *Backend) keep() {
 	var r retry.Retrier
 	for b.ctx.Err() == nil {
-		s := b.present.any()
+		s := b.present.one()
 		if s == nil {
 			// A mount that begins has a session in a moment. Who has none, and waits for
 			// those of others to end, cannot count on there being a keeper.
 			select {
 			case <-b.present.came:
-			case <-time.After(keepLook):
+			case <-time.After(keepInterval):
 				b.keepWatch(nil)
 			case <-b.ctx.Done():
 			}
 			continue
 		}
 		if !b.mirror.connected() || b.keepersBeside(nil) >= keepers {
-			b.pause(s.life.Over, keepLook) // without a watch it knows nothing of them
+			b.pause(s.life.Over, keepInterval) // without a watch it knows nothing of them
 			continue
 		}
 		if len(b.mirror.of(kindSession)) > keepers {

@@ -21,17 +21,17 @@ type mirror struct {
 	synced chan struct{} // closed when the state was read once
 
 	mu        sync.Mutex
-	state                       // GUARDED_BY(mu)
-	told      map[string][]*ear // GUARDED_BY(mu); who is interested in a Lease, by its name
-	written   int64             // GUARDED_BY(mu); the newest revision of this mount's own writes, which the watch will show
-	owedSince boottime.Instant  // GUARDED_BY(mu); while asOf < written: when asOf moved last
-	heard     boottime.Instant  // GUARDED_BY(mu); when the server showed something last that it has
-	stopWatch func()            // GUARDED_BY(mu); nil unless the watch stands
-	store     lifetime.Store    // GUARDED_BY(mu); nothing that the mirror has is of another era
+	state                            // GUARDED_BY(mu)
+	listeners map[string][]*listener // GUARDED_BY(mu); by the name of the Lease that they wait for
+	written   int64                  // GUARDED_BY(mu); the newest revision of this mount's own writes, which the watch will show
+	owedSince boottime.Instant       // GUARDED_BY(mu); while asOf < written: when asOf moved last
+	heard     boottime.Instant       // GUARDED_BY(mu); when the server showed something last that it has
+	stopWatch func()                 // GUARDED_BY(mu); nil unless the watch stands
+	store     lifetime.Store         // GUARDED_BY(mu); nothing that the mirror has is of another era
 }
 
-// ear is told of changes.
-type ear struct {
+// listener is told of changes.
+type listener struct {
 	names []string
 	ch    chan struct{} // capacity 1
 }
@@ -41,11 +41,11 @@ const aBreak = "break"
 
 func newMirror(names layout, clock boottime.Clock) *mirror {
 	m := &mirror{
-		clock:  clock,
-		state:  state{names: names},
-		synced: make(chan struct{}),
-		told:   make(map[string][]*ear),
-		store:  lifetime.NewStore(),
+		clock:     clock,
+		state:     state{names: names},
+		synced:    make(chan struct{}),
+		listeners: make(map[string][]*listener),
+		store:     lifetime.NewStore(),
 	}
 	m.forget()
 	return m
@@ -75,25 +75,25 @@ func (m *mirror) setBack(of lifetime.Era) (next lifetime.Era, ended bool) {
 	return m.store.Era, ended
 }
 
-// listen returns an ear for changes of the Leases with these names, and of the
+// listen returns a listener for changes of the Leases with these names, and of the
 // sessions: whoever waits, waits for the end of one as well.
-func (m *mirror) listen(names ...string) *ear {
+func (m *mirror) listen(names ...string) *listener {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e := &ear{names: names, ch: make(chan struct{}, 1)}
+	e := &listener{names: names, ch: make(chan struct{}, 1)}
 	for _, n := range names {
-		m.told[n] = append(m.told[n], e)
+		m.listeners[n] = append(m.listeners[n], e)
 	}
 	return e
 }
 
-func (m *mirror) unlisten(e *ear) {
+func (m *mirror) unlisten(e *listener) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, n := range e.names {
-		m.told[n] = slices.DeleteFunc(m.told[n], func(o *ear) bool { return o == e })
-		if len(m.told[n]) == 0 {
-			delete(m.told, n)
+		m.listeners[n] = slices.DeleteFunc(m.listeners[n], func(o *listener) bool { return o == e })
+		if len(m.listeners[n]) == 0 {
+			delete(m.listeners, n)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func (m *mirror) unlisten(e *ear) {
 // The methods below are called with m.mu held.
 
 func (m *mirror) tell(name string) {
-	for _, e := range m.told[name] {
+	for _, e := range m.listeners[name] {
 		select {
 		case e.ch <- struct{}{}:
 		default:
@@ -110,7 +110,7 @@ func (m *mirror) tell(name string) {
 }
 
 func (m *mirror) tellAll() {
-	for name := range m.told {
+	for name := range m.listeners {
 		m.tell(name)
 	}
 }
@@ -153,7 +153,7 @@ func (m *mirror) tellLosers(before, now *object) {
 		return
 	}
 	for i := range before.entries {
-		if e := &before.entries[i]; m.told[e.Session] != nil && now.find(e.grant()) < 0 {
+		if e := &before.entries[i]; m.listeners[e.Session] != nil && now.find(e.grant()) < 0 {
 			m.tell(e.Session)
 		}
 	}

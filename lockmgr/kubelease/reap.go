@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// reapLook is how often the pulses are looked through, at least.
-	reapLook = time.Second
+	// reapInterval is how often the pulses are looked through, at least.
+	reapInterval = time.Second
 	// reapSpread is how far apart the keepers ask for the end of a dead session:
 	// most of them see that another has done so.
 	reapSpread = 300 * time.Millisecond
@@ -54,7 +54,7 @@ func (k *keeper) run(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			k.b.log.Warn("cannot end a session that is not renewed", "error", err)
 			k.failed()
-			next = reapLook + rand.N(reapLook)
+			next = reapInterval + rand.N(reapInterval)
 		}
 		k.b.pause(ctx, next)
 	}
@@ -62,7 +62,7 @@ func (k *keeper) run(ctx context.Context) {
 
 // failed notes that a request was, and that the server did not do what was asked.
 func (k *keeper) failed() {
-	k.look()
+	k.updateGaps()
 	if !k.deaf() {
 		k.gaps = append(k.gaps, gap{from: k.pulses.lastHeard()})
 	}
@@ -71,9 +71,9 @@ func (k *keeper) failed() {
 // deaf reports whether a gap lasts.
 func (k *keeper) deaf() bool { return len(k.gaps) > 0 && k.gaps[len(k.gaps)-1].to == 0 }
 
-// look ends the gap that lasts, if the server was heard of since it began, and
+// updateGaps ends the gap that lasts, if the server was heard of since it began, and
 // forgets those that were before all pulses.
-func (k *keeper) look() {
+func (k *keeper) updateGaps() {
 	if last := len(k.gaps) - 1; k.deaf() && k.pulses.lastHeard() > k.gaps[last].from {
 		k.gaps[last].to = k.pulses.lastHeard()
 	}
@@ -88,15 +88,15 @@ func (k *keeper) look() {
 // none, and returns when to look again. The order is another for each keeper: they
 // share the work.
 func (k *keeper) round(ctx context.Context) (next time.Duration, err error) {
-	next = reapLook
+	next = reapInterval
 	pulses := k.pulses.of(kindPulse) // a map's order
-	k.look()
+	k.updateGaps()
 	if k.deaf() && len(pulses) > 0 { // there may be nobody else who asks
 		soonest := slices.MinFunc(pulses, func(a, b *object) int { return cmp.Compare(k.left(a), k.left(b)) })
 		if err := k.confirm(ctx, soonest.name); err != nil {
 			return 0, err
 		}
-		k.look()
+		k.updateGaps()
 	}
 	var over []*object
 	for _, o := range pulses {

@@ -83,7 +83,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	s.life = lifetime.Begin(era, s.id, b.log)
 	b.present.add(s)
 	s.life.Go(s.watchLease)
-	s.life.Go(s.exorcise)
+	s.life.Go(s.removeOrphans)
 	b.sweep.Do(func() { b.running.Go(b.janitor) })
 	return s, nil
 }

@@ -48,7 +48,7 @@ func (s *state) inLine(o *object, at int, e *entry) (ahead []obstacle) {
 // across returns the entries of directories in the way of a file, or those of
 // files in the way of a directory, whenever they were put.
 func (s *state) across(e *entry) (found []obstacle) {
-	look := func(o *object) {
+	add := func(o *object) {
 		for i := range o.entries {
 			if other := &o.entries[i]; other.inWayOf(e) && s.lives(other) {
 				found = append(found, obstacle{o.name, e.key, *other})
@@ -58,12 +58,12 @@ func (s *state) across(e *entry) (found []obstacle) {
 	switch e.key.Kind {
 	case lockmgr.File:
 		if o := s.objects[s.names.tree()]; o != nil {
-			look(o)
+			add(o)
 		}
 	case lockmgr.Tree:
 		for _, o := range s.objects {
 			if o.kind == kindFile {
-				look(o)
+				add(o)
 			}
 		}
 		slices.SortFunc(found, func(x, y obstacle) int { return int(x.entry.Token - y.entry.Token) })

@@ -113,7 +113,7 @@ func (b *Backend) awaitEnd(ctx context.Context) bool {
 		}
 		select {
 		case <-e.ch:
-		case <-time.After(reapLook):
+		case <-time.After(reapInterval):
 		case <-ctx.Done():
 			return false
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// look refuses what is not free: ErrContended. Who does not wait is not refused
+// checkFree refuses what is not free: ErrContended. Who does not wait is not refused
 // for what the mirror still shows, but the server does not have any more.
-func (a *acquisition) look(ctx context.Context) error {
+func (a *acquisition) checkFree(ctx context.Context) error {
 	var asked []string
 	for {
 		if a.ahead = a.inTheWay(); len(a.ahead) == 0 {
@@ -63,19 +63,19 @@ func (a *acquisition) verify(ctx context.Context, o obstacle) error {
 	return err
 }
 
-// await returns when look finds nothing ahead any more. Errors: look's,
+// await returns when there are no obstacles any more. Errors: those of obstacles,
 // ErrUnavailable with ctx's.
-func (a *acquisition) await(ctx context.Context, look func() ([]obstacle, error)) error {
+func (a *acquisition) await(ctx context.Context, obstacles func() ([]obstacle, error)) error {
 	for {
 		a.s.b.mirror.mu.Lock()
-		ahead, err := look()
+		ahead, err := obstacles()
 		a.s.b.mirror.mu.Unlock()
 		if a.ahead = ahead; err != nil || len(ahead) == 0 {
 			return err
 		}
 		a.req.Waiting()
 		select {
-		case <-a.ear.ch:
+		case <-a.changes.ch:
 		case <-ctx.Done():
 			return retry.Ended(ctx)
 		}

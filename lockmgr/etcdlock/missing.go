@@ -12,14 +12,14 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// lookRate is how many entries a second a mount looks for at most, at 0.7 µs each:
+// checkRate is how many entries a second a mount looks for at most, at 0.7 µs each:
 // the sessions of 50,000 open files look less often, and take no more than that of
 // 10,000.
-const lookRate = 2500
+const checkRate = 2500
 
-// lookPause is how long a session waits before it looks.
-func (b *Backend) lookPause() time.Duration {
-	every := max(b.look, time.Duration(b.guarded.Load())*time.Second/lookRate)
+// checkPause is how long a session waits before it looks.
+func (b *Backend) checkPause() time.Duration {
+	every := max(b.check, time.Duration(b.attached.Load())*time.Second/checkRate)
 	return every*3/4 + rand.N(every/2)
 }
 
@@ -27,28 +27,28 @@ func (b *Backend) lookPause() time.Duration {
 // attached to the lease. A watch of each entry, or of the volume, would be told of
 // it at once, and cost something for each lock, or for each lock of all mounts.
 func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone func(lockmgr.Grant)) {
-	guarded, looked := 0, time.Now()
-	defer func() { s.b.guarded.Add(-int64(guarded)) }()
+	counted, checked := 0, time.Now()
+	defer func() { s.b.attached.Add(-int64(counted)) }()
 	for {
 		select {
-		case <-time.After(s.b.lookPause()):
+		case <-time.After(s.b.checkPause()):
 		case <-s.life.Over.Done():
 			return
 		case <-ctx.Done():
 			return
 		}
 		grants := held()
-		if len(grants) == 0 && time.Since(looked) < s.b.janitor {
-			continue // there can only be ghosts
+		if len(grants) == 0 && time.Since(checked) < s.b.janitor {
+			continue // there can only be orphans
 		}
-		looked = time.Now()
-		s.claims.look()
+		checked = time.Now()
+		s.claims.beginCheck()
 		attached, err := s.attached(ctx)
 		if err == nil {
-			s.b.guarded.Add(int64(len(attached) - guarded))
-			guarded = len(attached)
+			s.b.attached.Add(int64(len(attached) - counted))
+			counted = len(attached)
 			attached = slices.DeleteFunc(attached, s.claims.saw)
-			err = errors.Join(s.miss(ctx, grants, gone), s.exorcise(ctx, attached))
+			err = errors.Join(s.miss(ctx, grants, gone), s.removeOrphans(ctx, attached))
 		}
 		if err != nil && ctx.Err() == nil && !s.life.Ended() {
 			s.b.log.Debug("cannot look for this session's entries", "session", s.ID(), "error", err)
@@ -84,9 +84,9 @@ func (s *Session) miss(ctx context.Context, grants []lockmgr.Grant, gone func(lo
 	return nil
 }
 
-// exorcise deletes ghosts: those keys on the lease that are entries. The fence
+// removeOrphans deletes orphans: those keys on the lease that are entries. The fence
 // and discard leave none while everything else works.
-func (s *Session) exorcise(ctx context.Context, unclaimed [][]byte) error {
+func (s *Session) removeOrphans(ctx context.Context, unclaimed [][]byte) error {
 	for _, k := range unclaimed {
 		key := string(k)
 		if _, ok := s.b.keys.parse(key); !ok {

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// guard watches that the entries of a session's locks stand in the service, until
+// watchEntries watches that the entries of a session's locks stand in the service, until
 // ctx ends. Nobody is to remove one, but somebody may; the next owner is granted
 // the key at once.
-func (m *Manager) guard(ctx context.Context, s *session) {
+func (m *Manager) watchEntries(ctx context.Context, s *session) {
 	s.backend.Watch(ctx, func() []Grant { return m.grantsOf(s) }, func(g Grant) {
 		m.mu.Lock()
 		l := m.lockOf(s, g)

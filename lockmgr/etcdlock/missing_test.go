@@ -71,7 +71,7 @@ func TestHeldLocksAreOneRequest(t *testing.T) {
 		defer close(over)
 		s.Watch(ctx, func() []lockmgr.Grant { return grants }, func(g lockmgr.Grant) { missed <- g })
 	}()
-	eventually(t, "it has looked", func() bool { return a.times.Load() > 0 })
+	eventually(t, "it has checked", func() bool { return a.times.Load() > 0 })
 	if n := a.txns.Load() - txns; n > 0 {
 		t.Errorf("%d Txns for %d locks that stand", n, len(grants))
 	}
@@ -101,7 +101,7 @@ func TestIdleSessionDoesNotLook(t *testing.T) {
 	client := dial(t)
 	a := count(client)
 	b, err := etcdlock.New(etcdlock.Config{
-		Client: client, Namespace: "test", Name: newName(), LookInterval: time.Millisecond, JanitorInterval: time.Hour,
+		Client: client, Namespace: "test", Name: newName(), CheckInterval: time.Millisecond, JanitorInterval: time.Hour,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -116,6 +116,6 @@ func TestIdleSessionDoesNotLook(t *testing.T) {
 		return nil
 	}, func(lockmgr.Grant) {})
 	if n := a.times.Load(); turns < 20 || n > 0 {
-		t.Errorf("looked %d times in %d turns", n, turns)
+		t.Errorf("checked %d times in %d turns", n, turns)
 	}
 }
