@@ -129,15 +129,19 @@ func TestPlacedWithoutEpoch(t *testing.T) {
 // mounts that rename directories do.
 type restless struct {
 	etcd raw
-	sent atomic.Int64
+	last func() // called ahead of the seventh
+
 	mu   sync.Mutex
+	sent []time.Time // GUARDED_BY(mu); when, ahead of each
 }
 
 func (r *restless) commit(t *txn) (*clientv3.TxnResponse, error) {
 	if comparesEpoch(t) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.sent.Add(1)
+		if r.sent = append(r.sent, time.Now()); len(r.sent) == 7 {
+			r.last()
+		}
 		if _, err := r.etcd.Put(t.ctx, r.etcd.admin("epoch"), ""); err != nil {
 			return nil, err
 		}
@@ -153,23 +157,37 @@ func comparesEpoch(t *txn) bool {
 // A request too large to be put without the epoch that never finds it as it was
 // tries less and less often, and is then told of contention: the service is there.
 func TestLostAgainstTheEpoch(t *testing.T) {
-	for name, wait := range map[string]lockmgr.Wait{"NoWait": lockmgr.NoWait, "Retry": lockmgr.Retry} {
+	for name, test := range map[string]struct {
+		wait  lockmgr.Wait
+		tries int
+	}{
+		"NoWait": {lockmgr.NoWait, 5},
+		"Retry":  {lockmgr.Retry, 7}, // its caller goes then
+	} {
 		t.Run(name, func(t *testing.T) {
 			client := dial(t)
 			b, etcd := newVolume(t, client)
 			s := open(t, b)
-			r := &restless{etcd: etcd}
+			ctx, cancel := context.WithCancel(within(t, patience))
+			r := &restless{etcd: etcd, last: cancel}
 			onTxn(client, r.commit)
 			var keys []lockmgr.Key
 			for i := range 60 {
 				keys = append(keys, file(fmt.Sprintf("d/f%d", i)))
 			}
-			_, err := s.Acquire(within(t, 700*time.Millisecond), request(wait, keys...))
+			_, err := s.Acquire(ctx, request(test.wait, keys...))
 			if !errors.Is(err, lockmgr.ErrContended) || errors.Is(err, lockmgr.ErrUnavailable) {
 				t.Errorf("refused with %v", err)
 			}
-			if n := r.sent.Load(); n < 3 || n > 12 {
-				t.Errorf("tried %d times", n)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if len(r.sent) != test.tries {
+				t.Errorf("tried %d times, want %d", len(r.sent), test.tries)
+			}
+			for i, least := 1, 10*time.Millisecond; i < len(r.sent); i, least = i+1, 2*least {
+				if pause := r.sent[i].Sub(r.sent[i-1]); pause < least {
+					t.Errorf("try %d came %v after the one before, want %v at least", i, pause, least)
+				}
 			}
 			if list := entries(t, b); len(list) != 0 {
 				t.Errorf("left: %v", list)

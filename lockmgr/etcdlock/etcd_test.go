@@ -72,6 +72,7 @@ func startEtcd(sync bool) (endpoint string, stop func(), err error) {
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.UnsafeNoFsync = !sync
+	cfg.BcryptCost = 4 // the least: with the race detector a login would take seconds
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	server, err := embed.StartEtcd(cfg)
 	if err != nil {
@@ -124,12 +125,17 @@ func newVolume(t *testing.T, client *clientv3.Client) (*etcdlock.Backend, raw) {
 	return newBackend(t, client, name), raw{dial(t), name}
 }
 
-func newBackend(t *testing.T, client *clientv3.Client, name string) *etcdlock.Backend {
+// newBackend returns a backend that doubts no request for being slow, unless told to.
+func newBackend(t *testing.T, client *clientv3.Client, name string, configure ...func(*etcdlock.Config)) *etcdlock.Backend {
 	t.Helper()
-	b, err := etcdlock.New(etcdlock.Config{
+	cfg := etcdlock.Config{
 		Client: client, Namespace: "test", Name: name,
-		RequestTimeout: time.Second, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	})
+		RequestTimeout: patience, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	for _, f := range configure {
+		f(&cfg)
+	}
+	b, err := etcdlock.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func busy(t *testing.T, client *clientv3.Client, name string) (*etcdlock.Backend
 	t.Helper()
 	log := &logged{}
 	b, err := etcdlock.New(etcdlock.Config{
-		Client: client, Namespace: "test", Name: name, RequestTimeout: time.Second,
+		Client: client, Namespace: "test", Name: name, RequestTimeout: patience,
 		CheckInterval: time.Millisecond, JanitorInterval: time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	if err != nil {

@@ -151,7 +151,8 @@ func TestWaitWithoutWatch(t *testing.T) {
 // context, and so do the session's other requests.
 func TestOutage(t *testing.T) {
 	client, link := linked(t)
-	b, etcd := newVolume(t, client)
+	etcd := raw{dial(t), newName()}
+	b := newBackend(t, client, etcd.name, func(c *etcdlock.Config) { c.RequestTimeout = time.Second })
 	s := open(t, b)
 	g := must(t, s, lockmgr.Queue, file("g"))[0]
 	link.cut()
