@@ -13,28 +13,8 @@ import (
 
 	"github.com/lockfs/lockfs/internal/procid"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
 )
-
-// Scope says who counts as one owner of locks.
-type Scope string
-
-// The scopes. Handles of one owner share a lock, two owners exclude each other.
-const (
-	ScopeAuto    Scope = "auto"    // the pod of the caller, or its process outside of one
-	ScopeHandle  Scope = "handle"  // each open file by itself
-	ScopeProcess Scope = "process" // a process with all its threads
-	ScopePod     Scope = "pod"     // all processes of a pod
-	ScopeNode    Scope = "node"    // all callers of this mount
-)
-
-// Scopes lists the scopes.
-var Scopes = []Scope{ScopeAuto, ScopeHandle, ScopeProcess, ScopePod, ScopeNode}
-
-// NeedsHostPIDs reports whether the scope tells callers apart by their
-// processes, which the kernel names truthfully only in the host's PID namespace.
-func (s Scope) NeedsHostPIDs() bool {
-	return s == ScopeAuto || s == ScopeProcess || s == ScopePod
-}
 
 // caller is who made a request.
 type caller struct {
@@ -63,7 +43,7 @@ func processOwner(p procid.Process) lockmgr.Owner {
 // kernel itself, or one that has died since) counts by itself; one that cannot be
 // found out, for want of descriptors or memory, is an error. files are those that
 // the caller is ready to wait for.
-func (f *FS) caller(in *fuse.InHeader, files []inode, scope Scope, single func(procid.Process) lockmgr.Owner) (caller, error) {
+func (f *FS) caller(in *fuse.InHeader, files []inode, scope policy.Scope, single func(procid.Process) lockmgr.Owner) (caller, error) {
 	c := caller{holder: lockmgr.Holder{UID: in.Uid}}
 	p, err := f.callers.Lookup(int(in.Pid))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -79,11 +59,11 @@ func (f *FS) caller(in *fuse.InHeader, files []inode, scope Scope, single func(p
 		}
 	}
 	switch {
-	case scope == ScopeNode:
+	case scope == policy.ScopeNode:
 		c.owner = "node"
-	case scope == ScopeHandle || err != nil:
+	case scope == policy.ScopeHandle || err != nil:
 		c.owner = single(p.Process)
-	case scope != ScopeProcess && p.Pod != "":
+	case scope != policy.ScopeProcess && p.Pod != "":
 		c.owner = lockmgr.Owner("pod " + p.Pod)
 	default: // no pod: its processes have nothing in common
 		c.owner = processOwner(p.Process)

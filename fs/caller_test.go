@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockfs/lockfs/internal/procid"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
 )
 
 // fakeProc is a /proc with the given threads.
@@ -46,7 +47,7 @@ func fakeProc(t *testing.T, threads ...fakeThread) procid.Proc {
 	return procid.Proc{Root: root}
 }
 
-func callerOf(t *testing.T, f *FS, in *fuse.InHeader, scope Scope, single func(procid.Process) lockmgr.Owner) caller {
+func callerOf(t *testing.T, f *FS, in *fuse.InHeader, scope policy.Scope, single func(procid.Process) lockmgr.Owner) caller {
 	t.Helper()
 	c, err := f.caller(in, nil, scope, single)
 	if err != nil {
@@ -58,21 +59,21 @@ func callerOf(t *testing.T, f *FS, in *fuse.InHeader, scope Scope, single func(p
 // A caller whose process cannot be looked at for want of descriptors is not taken
 // for another owner: it would wait for its own lock, or write beside its own pod's.
 func TestCallerWithoutDescriptors(t *testing.T) {
-	f := &FS{scope: ScopeAuto, log: slog.New(slog.DiscardHandler)}
+	f := &FS{scope: policy.ScopeAuto, log: slog.New(slog.DiscardHandler)}
 	f.openGates(newBacklog(backlogSize))
 	in := &fuse.InHeader{Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
-	callerOf(t, f, in, ScopeAuto, openOwner)
+	callerOf(t, f, in, policy.ScopeAuto, openOwner)
 	f.callers.Close() // and with it what it remembers
 	withoutDescriptors(t, func() {
-		c, err := f.caller(in, nil, ScopeAuto, openOwner)
+		c, err := f.caller(in, nil, policy.ScopeAuto, openOwner)
 		if errno(err) != fuse.Status(unix.EMFILE) || c.owner != "" {
 			t.Errorf("it is %q, %v", c.owner, err)
 		}
-		if hold, s := f.try(nil, in, ScopeAuto); hold != nil || s != fuse.Status(unix.EMFILE) {
+		if hold, s := f.try(nil, in, policy.ScopeAuto); hold != nil || s != fuse.Status(unix.EMFILE) {
 			t.Errorf("a request without a key: %v", s)
 		}
 	})
-	callerOf(t, f, in, ScopeAuto, openOwner)
+	callerOf(t, f, in, policy.ScopeAuto, openOwner)
 }
 
 // withoutDescriptors runs do while the process can open nothing.
@@ -105,13 +106,13 @@ func TestScopes(t *testing.T) {
 		fakeThread{40, 40, 400, host}, fakeThread{50, 50, 500, host},
 	)
 	const gone = 60 // a process that is no more, twice
-	for scope, same := range map[Scope]string{
+	for scope, same := range map[policy.Scope]string{
 		//              thread process pod    none   gone
-		ScopeHandle:  "no      no      no     no     no",
-		ScopeProcess: "yes     no      no     no     no",
-		ScopePod:     "yes     yes     no     no     no",
-		ScopeAuto:    "yes     yes     no     no     no",
-		ScopeNode:    "yes     yes     yes    yes    yes",
+		policy.ScopeHandle:  "no      no      no     no     no",
+		policy.ScopeProcess: "yes     no      no     no     no",
+		policy.ScopePod:     "yes     yes     no     no     no",
+		policy.ScopeAuto:    "yes     yes     no     no     no",
+		policy.ScopeNode:    "yes     yes     yes    yes    yes",
 	} {
 		f := &FS{scope: scope, callers: procid.Cache{Proc: procs}}
 		owner := func(tid uint32) lockmgr.Owner {
@@ -127,7 +128,7 @@ func TestScopes(t *testing.T) {
 	}
 
 	// In scope handle a call without a handle is the process's.
-	f := &FS{scope: ScopeHandle, callers: procid.Cache{Proc: procs}}
+	f := &FS{scope: policy.ScopeHandle, callers: procid.Cache{Proc: procs}}
 	call := func(tid uint32) lockmgr.Owner {
 		return callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, f.scope, f.callOwner).owner
 	}
@@ -159,12 +160,12 @@ func TestHolderNamesItsPod(t *testing.T) {
 			}
 			return "team-a/web-0", "main"
 		}
-		c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 10}}, ScopeAuto, openOwner)
+		c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 10}}, policy.ScopeAuto, openOwner)
 		if c.owner != "pod "+uid || c.holder.Pod != uid || (c.holder.PodName == "team-a/web-0") != known || (c.holder.Container == "main") != known {
 			t.Errorf("with names known: %v, the caller is %+v", known, c)
 		}
 	}
-	if c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 20}}, ScopeAuto, openOwner); c.holder.PodName != "" {
+	if c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 20}}, policy.ScopeAuto, openOwner); c.holder.PodName != "" {
 		t.Errorf("outside of pods: %+v", c.holder)
 	}
 }

@@ -29,8 +29,8 @@ type Config struct {
 	// Locks takes the locks. Required; it is closed by whoever made it, after
 	// the view.
 	Locks *lockmgr.Manager
-	// Scope; "" means ScopeAuto.
-	Scope Scope
+	// Scope; "" means policy.ScopeAuto.
+	Scope policy.Scope
 	// Wait is how long an open waits for a lock: 0 refuses at once, less than
 	// 0 waits for ever.
 	Wait time.Duration
@@ -64,7 +64,7 @@ type FS struct {
 	locks     *lockmgr.Manager
 	procs     procid.Proc // the machine's
 	callers   procid.Cache
-	scope     Scope
+	scope     policy.Scope
 	policy    *policy.Policy
 	wait      time.Duration
 	nameWait  time.Duration
@@ -147,7 +147,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	}
 	f.openGates(cfg.Pool.held)
 	if f.scope == "" {
-		f.scope = ScopeAuto
+		f.scope = policy.ScopeAuto
 	}
 	if f.sync == "" {
 		f.sync = SyncNever

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
 )
 
 // prove resolves path again now that it is locked. It returns the inode if it
@@ -369,7 +370,7 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 }
 
 // try takes keys for one call, without a place in the line.
-func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, scope Scope, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, scope policy.Scope, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	c, err := f.caller(in, nil, scope, f.callOwner)
 	if err != nil {
 		return nil, f.refused(in, slices.Concat(keys, []lockmgr.Key{{}})[0], err, fuse.EBUSY)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
 )
 
 // An open that may mean another name than that by which the file is known gets the
@@ -128,7 +129,7 @@ func TestWaitsForTheNameThatIsMeant(t *testing.T) {
 // that meanwhile.
 func TestHolderRenamesWhatIsWaitedFor(t *testing.T) {
 	inMovedView(t, func(v *movedView) {
-		v.fs.wait, v.fs.scope = time.Minute, ScopeProcess
+		v.fs.wait, v.fs.scope = time.Minute, policy.ScopeProcess
 		one, holder, other := thread{v, 1}, thread{v, uint32(os.Getpid())}, v.another()
 		node := one.look("f")
 		in, out := fuse.OpenIn{InHeader: holder.header(node), Flags: unix.O_WRONLY}, fuse.OpenOut{}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
+	"github.com/lockfs/lockfs/policy"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -35,7 +36,7 @@ func inMovedView(t *testing.T, test func(v *movedView)) {
 		}
 		v := &movedView{t: t, source: source, svc: lockmgrtest.NewMemory()}
 		v.fs = &FS{
-			RawFileSystem: fuse.NewDefaultRawFileSystem(), locks: v.another(), scope: ScopeHandle, nameWait: DefaultNameWait,
+			RawFileSystem: fuse.NewDefaultRawFileSystem(), locks: v.another(), scope: policy.ScopeHandle, nameWait: DefaultNameWait,
 			log: slog.New(slog.DiscardHandler), backing: b, nodes: newNodes(b.root, b.inode, NewPool()),
 		}
 		v.fs.openGates(newBacklog(backlogSize))

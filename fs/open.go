@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
 )
 
 // The waits of a Config that does not say otherwise.
@@ -88,7 +89,7 @@ type opening struct {
 	node   *node // nil if the kernel knows none
 	visit  visit
 	mode   lockmgr.Mode
-	scope  Scope // at the path that is tried
+	scope  policy.Scope // at the path that is tried
 	caller caller
 	at     dirName // the name by which it is meant, when it began to wait
 	file   *stat   // as an earlier try has found it

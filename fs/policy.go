@@ -48,9 +48,9 @@ func (f *FS) toLock(keys []lockmgr.Key) []lockmgr.Key {
 }
 
 // scopeAt returns the scope of those who lock the file at path.
-func (f *FS) scopeAt(path string) Scope {
+func (f *FS) scopeAt(path string) policy.Scope {
 	if s := f.policy.Match(path).Scope; s != "" {
-		return Scope(s)
+		return s
 	}
 	return f.scope
 }

@@ -92,7 +92,7 @@ func TestRenameOfAnotherKind(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inMovedView(t, func(v *movedView) {
 				v.onNetwork()
-				rules, err := policy.Parse(nil, policy.Source{Text: test.rules})
+				rules, err := policy.Parse(policy.Source{Text: test.rules})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
 )
 
 // An OPEN names an inode, and does not say what the program did: it opened a
@@ -166,12 +167,12 @@ func (v *visit) maySend() bool { return v.stage == fresh || v.stage == unsure }
 
 // fetch returns the lock that was parked for the visit, nil unless it is what is
 // wanted now. It has no other keys then: a handle is to keep nobody from another name.
-func (v *visit) fetch(owner lockmgr.Owner, scope Scope, mode lockmgr.Mode, keys []lockmgr.Key) *lockmgr.Hold {
+func (v *visit) fetch(owner lockmgr.Owner, scope policy.Scope, mode lockmgr.Mode, keys []lockmgr.Key) *lockmgr.Hold {
 	hold := v.hold
 	switch {
 	case hold == nil || v.mode != mode || len(keys) == 0 || !covers(hold, keys):
 		return nil
-	case hold.Owner() != owner && scope != ScopeHandle:
+	case hold.Owner() != owner && scope != policy.ScopeHandle:
 		return nil
 	case hold.Check() != nil:
 		return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
+	"github.com/lockfs/lockfs/policy"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -128,25 +129,25 @@ func TestParking(t *testing.T) {
 
 		hold := park()
 		other := vs.come(tid+1, someNode)
-		if other.fetch("me", ScopeProcess, lockmgr.Exclusive, keys) != nil {
+		if other.fetch("me", policy.ScopeProcess, lockmgr.Exclusive, keys) != nil {
 			t.Error("another thread fetched the lock")
 		}
 		vs.leave(other, fuse.OK)
 		time.Sleep(parkFor - time.Millisecond)
 		v := vs.come(tid, someNode)
-		if v.fetch("another", ScopeProcess, lockmgr.Exclusive, keys) != nil {
+		if v.fetch("another", policy.ScopeProcess, lockmgr.Exclusive, keys) != nil {
 			t.Error("another owner fetched the lock")
 		}
-		if v.fetch("me", ScopeProcess, lockmgr.Shared, keys) != nil {
+		if v.fetch("me", policy.ScopeProcess, lockmgr.Shared, keys) != nil {
 			t.Error("the lock was fetched to be shared")
 		}
-		if v.fetch("me", ScopeProcess, lockmgr.Exclusive, []lockmgr.Key{{Path: "g"}}) != nil {
+		if v.fetch("me", policy.ScopeProcess, lockmgr.Exclusive, []lockmgr.Key{{Path: "g"}}) != nil {
 			t.Error("the lock was fetched for another file")
 		}
-		if v.fetch("another", ScopeHandle, lockmgr.Exclusive, keys) != hold {
+		if v.fetch("another", policy.ScopeHandle, lockmgr.Exclusive, keys) != hold {
 			t.Error("the lock is not there any more")
 		}
-		if v.fetch("another", ScopeHandle, lockmgr.Exclusive, keys) != nil {
+		if v.fetch("another", policy.ScopeHandle, lockmgr.Exclusive, keys) != nil {
 			t.Error("the lock was fetched twice")
 		}
 		vs.leave(v, fuse.OK)

@@ -27,10 +27,9 @@ func (e *SyntaxError) Error() string {
 
 func (e *SyntaxError) Unwrap() error { return e.Err }
 
-// Parse returns the policy of the rules in sources, in their order. scopes are
-// the words that a rule may have behind scope=. It fails with a *SyntaxError;
-// there is no policy of the rules that are right.
-func Parse(scopes []string, sources ...Source) (*Policy, error) {
+// Parse returns the policy of the rules in sources, in their order. It fails with
+// a *SyntaxError; there is no policy of the rules that are right.
+func Parse(sources ...Source) (*Policy, error) {
 	p := &Policy{}
 	for _, s := range sources {
 		number := 0
@@ -40,7 +39,7 @@ func Parse(scopes []string, sources ...Source) (*Policy, error) {
 			if len(words) == 0 {
 				continue
 			}
-			r, at, err := parseRule(words, scopes)
+			r, at, err := parseRule(words)
 			if err != nil {
 				return nil, &SyntaxError{Name: s.Name, Line: number, Column: at + 1, Err: err}
 			}
@@ -82,7 +81,7 @@ func split(line string) (words []word) {
 }
 
 // parseRule returns the rule of a line's words, or the place of what is wrong.
-func parseRule(words []word, scopes []string) (r *Rule, at int, err error) {
+func parseRule(words []word) (r *Rule, at int, err error) {
 	r = &Rule{}
 	if r.glob, err = parseGlob(words[0].text); err != nil {
 		return nil, words[0].at, err
@@ -97,14 +96,14 @@ func parseRule(words []word, scopes []string) (r *Rule, at int, err error) {
 	}
 	r.Action = Action(action)
 	for _, w := range words[2:] {
-		if err := r.option(w.text, scopes); err != nil {
+		if err := r.option(w.text); err != nil {
 			return nil, w.at, err
 		}
 	}
 	return r, 0, nil
 }
 
-func (r *Rule) option(text string, scopes []string) error {
+func (r *Rule) option(text string) error {
 	name, value, _ := strings.Cut(text, "=")
 	switch {
 	case name != "wait" && name != "scope":
@@ -117,10 +116,10 @@ func (r *Rule) option(text string, scopes []string) error {
 		d, err := ParseWait(value)
 		r.Wait = &d
 		return err
-	case !slices.Contains(scopes, value):
-		return fmt.Errorf("unknown scope %q: want %s", value, list(scopes))
+	case !slices.Contains(Scopes, Scope(value)):
+		return fmt.Errorf("unknown scope %q: want %s", value, list(Scopes))
 	}
-	r.Scope = value
+	r.Scope = Scope(value)
 	return nil
 }
 
@@ -134,9 +133,4 @@ func ParseWait(s string) (time.Duration, error) {
 		return 0, errors.New("want a duration such as 30s or 5m, 0 (refuse at once) or -1 (for ever)")
 	}
 	return d, nil
-}
-
-func list(words []string) string {
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
 }

@@ -28,7 +28,7 @@ func (a Action) String() string { return actions[a] }
 type Decision struct {
 	Action Action
 	Wait   *time.Duration // how long an open waits, negative for ever; nil: as the mount says
-	Scope  string         // who shares the lock; empty: as the mount says
+	Scope  Scope          // who shares the lock; empty: as the mount says
 }
 
 // Rule is one line of a policy.
@@ -45,7 +45,7 @@ func (r *Rule) String() string {
 		words = append(words, "wait="+formatWait(*r.Wait))
 	}
 	if r.Scope != "" {
-		words = append(words, "scope="+r.Scope)
+		words = append(words, "scope="+string(r.Scope))
 	}
 	return strings.Join(words, " ")
 }

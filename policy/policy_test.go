@@ -8,8 +8,6 @@ import (
 	"time"
 )
 
-var scopes = []string{"process", "pod"}
-
 func mustParse(t testing.TB, texts ...string) *Policy {
 	t.Helper()
 	p, err := parse(texts...)
@@ -24,7 +22,7 @@ func parse(texts ...string) (*Policy, error) {
 	for _, text := range texts {
 		sources = append(sources, Source{Name: "rules", Text: text})
 	}
-	return Parse(scopes, sources...)
+	return Parse(sources...)
 }
 
 const example = `# a comment
@@ -52,7 +50,7 @@ func TestMatch(t *testing.T) {
 		if d.Wait != nil {
 			got += " " + d.Wait.String()
 		}
-		if got = strings.TrimSpace(got + " " + d.Scope); got != want {
+		if got = strings.TrimSpace(got + " " + string(d.Scope)); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}
@@ -150,8 +148,8 @@ func TestSyntaxErrors(t *testing.T) {
 		"a lock wait=soon":             {1, 8, "-1 (for ever)"},
 		"a lock wait=-2s":              {1, 8, "-1 (for ever)"},
 		"a lock wait=1s wait=2s":       {1, 16, "twice"},
-		"a lock scope=galaxy":          {1, 8, "want process or pod"},
-		"a lock scope":                 {1, 8, "want process or pod"},
+		"a lock scope=galaxy":          {1, 8, "want auto, handle, process, pod or node"},
+		"a lock scope":                 {1, 8, "want auto, handle, process, pod or node"},
 		"a lock scope=pod scope=pod":   {1, 18, "twice"},
 		"a lock patience=1s":           {1, 8, "want wait=DURATION or scope=SCOPE"},
 		"a nolock scope=pod":           {1, 10, "rules that lock"},

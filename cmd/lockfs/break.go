@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/lockfs/lockfs/internal/serve"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -78,7 +79,7 @@ func (o *breakOptions) run(cmd *cobra.Command, path string) error {
 		return usage(fmt.Errorf("--timeout %v: want a positive duration", o.timeout))
 	}
 	ctx := cmd.Context()
-	start, cancel := context.WithTimeout(ctx, startTimeout)
+	start, cancel := context.WithTimeout(ctx, serve.StartTimeout)
 	defer cancel()
 	backend, at, closeBackend, err := o.reach(start, cmd, path)
 	if err != nil {
@@ -214,7 +215,7 @@ func (b *breaking) gone(ctx context.Context, held []lockmgr.Entry) error {
 
 // withdraw makes sure that who did not answer does not answer later.
 func (b *breaking) withdraw(ctx context.Context, id uuid.UUID) error {
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serve.StartTimeout)
 	defer cancel()
 	if err := b.service.DropBreak(bounded, id); err != nil {
 		return fmt.Errorf("the request stands, and may be answered later: %w", err)

@@ -17,6 +17,7 @@ import (
 	"github.com/lockfs/lockfs/internal/embedetcd"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/netvolume"
+	"github.com/lockfs/lockfs/internal/serve"
 )
 
 // checkVolumeOptions are the flags of 'lockfs check-volume'.
@@ -102,7 +103,7 @@ func (o *checkVolumeOptions) run(cmd *cobra.Command, dirs []string) error {
 	if o.peer != "" {
 		return ended(ctx, checkvolume.WithPeer(ctx, sites[0], o.peer, cmd.OutOrStdout()))
 	}
-	start, cancel := context.WithTimeout(ctx, startTimeout)
+	start, cancel := context.WithTimeout(ctx, serve.StartTimeout)
 	defer cancel()
 	etcd, err := embedetcd.Start(start, embedetcd.Config{
 		Dir: filepath.Join(temp, "etcd"), Source: temp, Logger: slog.New(slog.DiscardHandler),

@@ -5,16 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"time"
 
 	"github.com/lockfs/lockfs/internal/embedetcd"
 	"github.com/lockfs/lockfs/internal/serve"
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
-
-// startTimeout bounds the first answers of the lock service, so that a command
-// that cannot work says so instead of hanging.
-const startTimeout = 15 * time.Second
 
 // connect reaches the lock service of a volume whose root is source: the one
 // that was named, or the embedded etcd, which it starts or joins.

@@ -18,6 +18,8 @@ import (
 
 	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/internal/config"
+	"github.com/lockfs/lockfs/internal/serve"
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/policy"
@@ -100,7 +102,7 @@ Exit status:
 	o.volumeFlags.register(f)
 	o.registerListed(f)
 	o.policyFlags.register(f)
-	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a 'lockfs exec' that is cut off or killed. Whole seconds, at least 3s")
+	f.DurationVar(&o.ttl, "ttl", config.DefaultTTL, "how long the lock outlives a 'lockfs exec' that is cut off or killed. Whole seconds, at least 3s")
 	f.Var(&o.wait, "wait", "how long to wait for the lock. 0: not at all. -1: for ever")
 	f.BoolVarP(&o.shared, "shared", "s", false, "share the lock with other --shared commands and with readers that lock; exclude writers")
 	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitConflict, "exit `status` if another owner has the lock")
@@ -130,7 +132,7 @@ func (o *execOptions) run(cmd *cobra.Command, path string, argv []string) error 
 		return notRunnable(err)
 	}
 	ctx := cmd.Context()
-	start, cancel := context.WithTimeout(ctx, startTimeout)
+	start, cancel := context.WithTimeout(ctx, serve.StartTimeout)
 	defer cancel()
 	backend, at, closeBackend, err := o.reach(start, cmd, path)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockfs/lockfs/internal/serve"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -73,7 +74,7 @@ come and go within a second might not show.`,
 }
 
 func (o *listOptions) run(cmd *cobra.Command, args []string) error {
-	ctx, cancel := context.WithTimeout(cmd.Context(), startTimeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), serve.StartTimeout)
 	defer cancel()
 	path := ""
 	if len(args) > 0 {

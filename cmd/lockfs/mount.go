@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/config"
 	"github.com/lockfs/lockfs/internal/embedetcd"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/serve"
@@ -20,10 +21,6 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// syncAuto is fs.SyncAlways on NFS, fs.SyncClose on another network file system, else
-// fs.SyncNever.
-const syncAuto fs.Sync = "auto"
-
 // mountOptions are the flags of 'lockfs mount'.
 type mountOptions struct {
 	volumeFlags
@@ -31,7 +28,7 @@ type mountOptions struct {
 	daemonFlags
 	ttl, suspendWait, nameWait time.Duration
 	wait                       waitFlag
-	scope                      choiceFlag[fs.Scope]
+	scope                      choiceFlag[policy.Scope]
 	sync                       choiceFlag[fs.Sync]
 	setPolicy                  bool
 	readLocks                  bool
@@ -46,8 +43,8 @@ type mountOptions struct {
 func newMount() *cobra.Command {
 	o := &mountOptions{
 		wait:  waitFlag(fs.DefaultWait),
-		scope: choiceFlag[fs.Scope]{fs.ScopeAuto, fs.Scopes},
-		sync:  choiceFlag[fs.Sync]{syncAuto, []fs.Sync{syncAuto, fs.SyncClose, fs.SyncAlways, fs.SyncNever}},
+		scope: choiceFlag[policy.Scope]{policy.ScopeAuto, policy.Scopes},
+		sync:  choiceFlag[fs.Sync]{config.SyncAuto, config.Syncs},
 	}
 	cmd := &cobra.Command{
 		Use:   "mount SOURCE MOUNTPOINT",
@@ -84,7 +81,7 @@ Nothing is locked against other machines then.`,
 	o.policyFlags.register(f)
 	f.BoolVar(&o.setPolicy, "set-policy", false, "make --policy and --rule the volume's policy. Every other mount of the volume must have ended")
 	o.daemonFlags.register(cmd, "for root, with --endpoints or --backend kubernetes")
-	f.DurationVar(&o.ttl, "ttl", 15*time.Second, "how long a lock outlives a mount that is cut off or killed. Whole seconds, at least 3s")
+	f.DurationVar(&o.ttl, "ttl", config.DefaultTTL, "how long a lock outlives a mount that is cut off or killed. Whole seconds, at least 3s")
 	f.Var(&o.wait, "wait", "how long an open waits for a lock before it fails with EBUSY. 0: not at all. -1: for ever")
 	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a call that cannot queue (rename, unlink, truncate, …) tries for a lock that another node holds")
 	f.DurationVar(&o.suspendWait, "suspend-wait", 0, "how long writes wait for a lock service that does not answer before they fail with EIO (default: the TTL)")
@@ -144,7 +141,7 @@ func (o *mountOptions) check() error {
 	if network && !o.remote() && !o.embedded {
 		return usage(fmt.Errorf("%s is on a network file system (%s), and locks kept on this machine exclude no other: give --endpoints or --backend kubernetes, or --embedded if only this machine writes there", o.source, fstype))
 	}
-	if o.sync.value == syncAuto {
+	if o.sync.value == config.SyncAuto {
 		o.sync.value = ""
 	}
 	if o.policy, err = o.readPolicy(); err != nil {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/policy"
 )
 
@@ -32,9 +31,5 @@ func (p *policyFlags) readPolicy() (*policy.Policy, error) {
 		}
 		sources = append(sources, policy.Source{Name: p.policyFile, Text: string(text)})
 	}
-	scopes := make([]string, len(fs.Scopes))
-	for i, s := range fs.Scopes {
-		scopes[i] = string(s)
-	}
-	return policy.Parse(scopes, sources...)
+	return policy.Parse(sources...)
 }

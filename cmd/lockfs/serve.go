@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/config"
 	"github.com/lockfs/lockfs/internal/pods"
 	"github.com/lockfs/lockfs/internal/serve"
@@ -134,7 +133,7 @@ func (o *serveOptions) follow(ctx context.Context, reader *config.Reader, daemon
 func (o *serveOptions) specs(file *config.File) []serve.Spec {
 	specs := make([]serve.Spec, len(file.Volumes))
 	for i, v := range file.Volumes {
-		sync := fs.Sync(v.Sync)
+		sync := v.Sync
 		if v.Sync == config.SyncAuto {
 			sync = ""
 		}

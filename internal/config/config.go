@@ -30,8 +30,8 @@ type Volume struct {
 	Credentials    string   // name of a directory; "" means none
 
 	TTL, Wait, NameWait, SuspendWait time.Duration
-	Scope                            fs.Scope
-	Sync                             string // one of Syncs
+	Scope                            policy.Scope
+	Sync                             fs.Sync // one of Syncs
 	ReadLocks                        bool
 
 	AcceptVolume bool // though rules do not hold on it
@@ -48,10 +48,10 @@ const (
 
 // SyncAuto is fs.SyncAlways on NFS, fs.SyncClose on another network file system, else
 // fs.SyncNever.
-const SyncAuto = "auto"
+const SyncAuto fs.Sync = "auto"
 
 // Syncs are the words for when bytes have to be on the volume.
-var Syncs = []string{SyncAuto, string(fs.SyncClose), string(fs.SyncAlways), string(fs.SyncNever)}
+var Syncs = []fs.Sync{SyncAuto, fs.SyncClose, fs.SyncAlways, fs.SyncNever}
 
 // DefaultTTL is how long a lock outlives a mount that is cut off or killed.
 const DefaultTTL = 15 * time.Second
@@ -61,25 +61,17 @@ func (v *Volume) ID() string { return v.Namespace + "/" + v.Name }
 
 // Policy returns the policy that the rules make.
 func (v *Volume) Policy() *policy.Policy {
-	p, err := policy.Parse(scopes(), policy.Source{Text: strings.Join(v.Rules, "\n")})
+	p, err := policy.Parse(policy.Source{Text: strings.Join(v.Rules, "\n")})
 	if err != nil {
 		panic(err) // Parse has read each of them
 	}
 	return p
 }
 
-func scopes() []string {
-	words := make([]string, len(fs.Scopes))
-	for i, s := range fs.Scopes {
-		words[i] = string(s)
-	}
-	return words
-}
-
 // defaults is a Volume of which nothing was said.
 func defaults() Volume {
 	return Volume{
 		Namespace: "default", Backend: BackendEtcd, TTL: DefaultTTL,
-		Wait: fs.DefaultWait, NameWait: fs.DefaultNameWait, Scope: fs.ScopeAuto, Sync: SyncAuto,
+		Wait: fs.DefaultWait, NameWait: fs.DefaultNameWait, Scope: policy.ScopeAuto, Sync: SyncAuto,
 	}
 }

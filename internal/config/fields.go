@@ -36,8 +36,8 @@ var fields = []field{
 	{"wait", false, duration(func(v *Volume) *time.Duration { return &v.Wait }, policy.ParseWait)},
 	{"nameWait", false, duration(func(v *Volume) *time.Duration { return &v.NameWait }, positive)},
 	{"suspendWait", false, duration(func(v *Volume) *time.Duration { return &v.SuspendWait }, positive)},
-	{"scope", false, text(func(v *Volume) *string { return (*string)(&v.Scope) }, oneOf(scopes()...))},
-	{"sync", false, text(func(v *Volume) *string { return &v.Sync }, oneOf(Syncs...))},
+	{"scope", false, text(func(v *Volume) *string { return (*string)(&v.Scope) }, oneOf(policy.Scopes...))},
+	{"sync", false, text(func(v *Volume) *string { return (*string)(&v.Sync) }, oneOf(Syncs...))},
 	{"readLocks", false, flag(func(v *Volume) *bool { return &v.ReadLocks })},
 	{"acceptVolume", false, flag(func(v *Volume) *bool { return &v.AcceptVolume })},
 	{"policy", false, list(func(v *Volume) *[]string { return &v.Rules }, rule)},
@@ -138,12 +138,16 @@ func absolute(s *string) error {
 	return nil
 }
 
-func oneOf(words ...string) func(*string) error {
+func oneOf[T ~string](words ...T) func(*string) error {
 	return func(s *string) error {
-		if !slices.Contains(words, *s) {
-			return fmt.Errorf("%q: want one of %s", *s, strings.Join(words, ", "))
+		if slices.Contains(words, T(*s)) {
+			return nil
 		}
-		return nil
+		names := make([]string, len(words))
+		for i, w := range words {
+			names[i] = string(w)
+		}
+		return fmt.Errorf("%q: want one of %s", *s, strings.Join(names, ", "))
 	}
 }
 
@@ -176,7 +180,7 @@ func rule(s *string) error {
 	if strings.Contains(*s, "\n") {
 		return errors.New("a rule is one line: write each as an item of the list")
 	}
-	p, err := policy.Parse(scopes(), policy.Source{Text: *s})
+	p, err := policy.Parse(policy.Source{Text: *s})
 	if syntax := new(policy.SyntaxError); errors.As(err, &syntax) {
 		return fmt.Errorf("rule %q: column %d: %w", *s, syntax.Column, syntax.Err)
 	}

@@ -48,7 +48,7 @@ type Config struct {
 	Renew renew.Config
 	// Wait, NameWait, Scope and ReadLocks are the view's, see fs.Config.
 	Wait, NameWait time.Duration
-	Scope          fs.Scope
+	Scope          policy.Scope
 	ReadLocks      bool
 	// Sync; "" means fs.SyncAlways if Source is on NFS, fs.SyncClose on another
 	// network file system, else fs.SyncNever.
@@ -133,7 +133,7 @@ func (c *Config) prepare() error {
 		c.Sync = syncFor(fstype, network)
 	}
 	if c.Scope == "" {
-		c.Scope = fs.ScopeAuto
+		c.Scope = policy.ScopeAuto
 	}
 	if scope := c.needsHostPIDs(); scope != "" && !(procid.Proc{}).InHostPIDNamespace() {
 		return refused(fmt.Errorf("scope %s: callers cannot be told apart outside the host's PID namespace: share it (in Kubernetes: hostPID: true), or use scope handle or node", scope))
@@ -159,13 +159,13 @@ func (c *Config) prepare() error {
 
 // needsHostPIDs returns a scope, of the mount or of a rule, that tells callers
 // apart by their processes; "" if there is none.
-func (c *Config) needsHostPIDs() fs.Scope {
+func (c *Config) needsHostPIDs() policy.Scope {
 	if c.Scope.NeedsHostPIDs() {
 		return c.Scope
 	}
 	for _, r := range c.Policy.Rules() {
-		if s := fs.Scope(r.Scope); s.NeedsHostPIDs() {
-			return s
+		if r.Scope.NeedsHostPIDs() {
+			return r.Scope
 		}
 	}
 	return ""

@@ -19,9 +19,9 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// startTimeout bounds the first answers of the lock service, so that a mount
+// StartTimeout bounds the first answers of the lock service, so that a command
 // that cannot work says so instead of hanging.
-const startTimeout = 15 * time.Second
+const StartTimeout = 15 * time.Second
 
 // Volume is a volume that is served, or to be served, at a mountpoint.
 type Volume struct {
@@ -108,7 +108,7 @@ func (v *Volume) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	patience := startTimeout
+	patience := StartTimeout
 	if c.SetPolicy {
 		patience += c.Renew.TTL // the session of a mount that has died may have to end first
 	}
