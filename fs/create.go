@@ -73,13 +73,14 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	if err != nil {
 		return errno(err)
 	}
-	if s := c.mayMake(key.Path); !s.Ok() {
+	rule := f.rule(key.Path)
+	if s := mayMake(key.Path, rule); !s.Ok() {
 		if isThere(dir, name) {
 			return exists
 		}
 		return s
 	}
-	hold, s := c.lock(cancel, key)
+	hold, s := c.lock(cancel, key, rule)
 	if !s.Ok() {
 		return s
 	}
@@ -128,11 +129,11 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 }
 
 // mayMake refuses what is made at no path.
-func (c *creation) mayMake(path string) fuse.Status {
+func mayMake(path string, r rule) fuse.Status {
 	if len(path) > maxPath {
 		return fuse.Status(unix.ENAMETOOLONG)
 	}
-	if c.fs.readOnly(path) {
+	if r.readOnly() {
 		return fuse.EROFS
 	}
 	return fuse.OK
@@ -141,13 +142,17 @@ func (c *creation) mayMake(path string) fuse.Status {
 // lock tries to lock a name that is free. Its holder may have made a file of that name by
 // now, and may remove it again: ESTALE at once would have the kernel spend its one retry on
 // a file that is gone when its OPEN has the lock.
-func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-	f, keys, scope := c.fs, c.fs.toLock([]lockmgr.Key{key}), c.fs.scopeAt(key.Path)
-	caller, err := f.caller(&c.in.InHeader, nil, scope, openOwner)
+func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockmgr.Hold, fuse.Status) {
+	f := c.fs
+	var keys []lockmgr.Key
+	if r.locked() {
+		keys = []lockmgr.Key{key}
+	}
+	caller, err := f.caller(&c.in.InHeader, nil, r.scope, openOwner)
 	if err != nil {
 		return nil, f.refused(&c.in.InHeader, key, err, fuse.EBUSY)
 	}
-	if hold := c.visit.fetch(caller.owner, scope, lockmgr.Exclusive, keys); hold != nil {
+	if hold := c.visit.fetch(caller.owner, r.scope, lockmgr.Exclusive, keys); hold != nil {
 		return hold, fuse.OK
 	}
 	c.visit.drop()

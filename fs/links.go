@@ -18,10 +18,10 @@ import (
 // removes the last name but one gives them that of the one which is left.
 
 // fileKeys returns the keys that lock a file: that of its path, and that of its
-// inode if it has more names.
-func (f *FS) fileKeys(path string, st *unix.Stat_t) ([]lockmgr.Key, error) {
+// inode if it has more names. There are none if its rule is not to lock it.
+func (f *FS) fileKeys(path string, r rule, st *unix.Stat_t) ([]lockmgr.Key, error) {
 	key, err := lockmgr.FileKey(path)
-	if err != nil || !f.needsLock(path) {
+	if err != nil || !r.locked() {
 		return nil, err
 	}
 	keys := []lockmgr.Key{key}
@@ -80,10 +80,9 @@ func covers(hold *lockmgr.Hold, keys []lockmgr.Key) bool {
 	return true
 }
 
-// linkKeys returns the keys of the inodes that have one of names, whose paths
-// are those of keys, and others, as look finds them; and of linked, which will, unless
-// that is nil.
-func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node, look func(dirName) (stat, error)) ([]lockmgr.Key, error) {
+// linkKeys returns the keys of the inodes that have one of names, and others, as look
+// finds them; and of linked, which will have the first, unless that is nil.
+func (f *FS) linkKeys(names []lockedName, linked *node, look func(dirName) (stat, error)) ([]lockmgr.Key, error) {
 	var links []lockmgr.Key
 	add := func(path string, st *unix.Stat_t) error {
 		k, err := f.backing.inodeKey(path, st)
@@ -92,23 +91,26 @@ func (f *FS) linkKeys(names []dirName, keys []lockmgr.Key, linked *node, look fu
 		}
 		return err
 	}
-	for i, d := range names {
-		st, err := look(d)
-		if err != nil || !hasMoreNames(&st.Stat_t) || !f.needsLock(keys[i].Path) {
+	for _, n := range names {
+		if !n.rule.locked() {
 			continue
 		}
-		if err := add(keys[i].Path, &st.Stat_t); err != nil {
+		st, err := look(n.dirName)
+		if err != nil || !hasMoreNames(&st.Stat_t) {
+			continue
+		}
+		if err := add(n.key.Path, &st.Stat_t); err != nil {
 			return nil, err
 		}
 	}
-	if linked == nil || !f.needsLock(keys[0].Path) {
+	if linked == nil || !names[0].rule.locked() {
 		return links, nil
 	}
 	var st unix.Stat_t
 	if err := f.with(linked, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
 		return nil, err
 	}
-	return links, add(keys[0].Path, &st)
+	return links, add(names[0].key.Path, &st)
 }
 
 // isNamed reports whether d is, for sure, a name of the file.
@@ -172,7 +174,7 @@ func (f *FS) hasTwoNames(n *node, d dirName) bool {
 // inherit gives the holds of a file that is about to lose the name gone the
 // lock of its heir. ESTALE: it was overtaken. Since l was taken the file has been
 // opened, or has lost or got a name, so that there should be another heir.
-func (f *FS) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, locked []lockmgr.Key) fuse.Status {
+func (f *FS) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, locked []lockedName) fuse.Status {
 	now, err := f.heirs(gone, file)
 	if err != nil {
 		return errno(err)
@@ -183,7 +185,7 @@ func (f *FS) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, loc
 	n := f.nodes.find(inodeOf(file))
 	for i, d := range heirs {
 		if n != nil && f.isNamed(n, d) {
-			n.share(l.hold, locked[i])
+			n.share(l.hold, locked[i].key)
 		}
 	}
 	return fuse.OK

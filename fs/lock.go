@@ -137,9 +137,9 @@ func (f *FS) lastKnown(n *node) (st stat, err error) {
 // lockFile takes the locks of a file that path names, by take, and proves that
 // it does, with attributes as asked for. st is what is known of it. l.hold is nil if the
 // locks were not granted; with another error l.fd is void.
-func (f *FS) lockFile(n *node, path string, st stat, how asking, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
+func (f *FS) lockFile(n *node, path string, r rule, st stat, how asking, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
 	for {
-		keys, err := f.fileKeys(path, &st.Stat_t)
+		keys, err := f.fileKeys(path, r, &st.Stat_t)
 		if err != nil {
 			return nodeLock{}, errno(err), nil
 		}
@@ -153,7 +153,7 @@ func (f *FS) lockFile(n *node, path string, st stat, how asking, take func(...lo
 			return l, fuse.OK, err
 		}
 		// While we waited the file may have got more names.
-		if keys, err = f.fileKeys(path, &st.Stat_t); err != nil || covers(hold, keys) {
+		if keys, err = f.fileKeys(path, r, &st.Stat_t); err != nil || covers(hold, keys) {
 			return l, errno(err), err
 		}
 		l.release()
@@ -180,15 +180,16 @@ func (f *FS) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*
 	if err != nil {
 		return nil, errno(err)
 	}
-	if f.readOnly(path) {
+	rule := f.rule(path)
+	if rule.readOnly() {
 		return nil, fuse.EROFS
 	}
 	st, err := f.lastKnown(n)
 	if err != nil {
 		return nil, errno(err)
 	}
-	l, s, err := f.lockFile(n, path, st, anew, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-		return f.try(cancel, in, f.scopeAt(path), keys...)
+	l, s, err := f.lockFile(n, path, rule, st, anew, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+		return f.try(cancel, in, rule.scope, keys...)
 	})
 	if l.hold == nil {
 		return nil, s
@@ -214,8 +215,8 @@ func (d dirName) is(other dirName) bool {
 // nameLock is the locks of names, for the length of one call.
 type nameLock struct {
 	hold  *lockmgr.Hold
-	names []dirName
-	keys  []lockmgr.Key // in the order of the names, then those of inodes
+	names []lockedName
+	links []lockmgr.Key // of the inodes that have, or get, one of the names and others
 	found []finding     // what the names are, under the locks
 }
 
@@ -247,7 +248,8 @@ func (l *nameLock) close() {
 func (f *FS) look(l *nameLock) {
 	l.close()
 	l.found = l.found[:0]
-	for _, d := range l.names {
+	for _, n := range l.names {
+		d := n.dirName
 		is := finding{fd: -1, err: unix.ESTALE}
 		if d.dir.enter() {
 			is.fd, is.st, is.err = f.backing.lookAt(d.dir.fd, d.name, anew)
@@ -263,11 +265,9 @@ func (f *FS) look(l *nameLock) {
 
 // as is what a name was found to be, for linkKeys.
 func (l *nameLock) as(d dirName) (stat, error) {
-	i := slices.Index(l.names, d)
+	i := slices.IndexFunc(l.names, func(n lockedName) bool { return n.dirName == d })
 	return l.found[i].st, l.found[i].err
 }
-
-func (l *nameLock) name(i int) *lockedName { return &lockedName{l.names[i], l.keys[i]} }
 
 // lockNames locks names, of files or of directories with all below, and proves
 // that the directories they are in are where their paths say.
@@ -327,31 +327,26 @@ func (f *FS) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
 // lockNamesOnce is lockNamesAnd of names in directories that are taken to be at dirs.
 // overtaken: a file of theirs has got more names meanwhile, which are not locked.
 func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName, dirs map[*node]string) (l *nameLock, s fuse.Status, overtaken bool) {
-	l = &nameLock{names: names}
+	l = &nameLock{}
 	for _, d := range names {
 		if f.hidden(d.dir, d.name) {
 			return nil, fuse.EPERM, false
 		}
-		path := join(dirs[d.dir], d.name)
-		if f.readOnly(path) {
+		n, err := f.at(d, join(dirs[d.dir], d.name), kind)
+		if n.rule.readOnly() {
 			return nil, fuse.EROFS, false
 		}
-		newKey := lockmgr.FileKey
-		if kind == lockmgr.Tree {
-			newKey = lockmgr.TreeKey
-		}
-		k, err := newKey(path)
 		if err != nil {
 			return nil, errno(err), false
 		}
-		l.keys = append(l.keys, k)
+		l.names = append(l.names, n)
 	}
-	links, err := f.linkKeys(names, l.keys, linked, f.glance)
+	links, err := f.linkKeys(l.names, linked, f.glance)
 	if err != nil {
 		return nil, errno(err), false
 	}
-	l.keys = append(l.keys, links...)
-	if l.hold, s = f.try(cancel, in, f.scopeAt(l.keys[0].Path), f.toLock(l.keys)...); !s.Ok() {
+	l.links = links
+	if l.hold, s = f.try(cancel, in, l.names[0].rule.scope, toLock(l.names, links)...); !s.Ok() {
 		return nil, s, false
 	}
 	for dir, path := range dirs {
@@ -362,7 +357,7 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 	}
 	// As they are now: what a holder before us linked is another's too.
 	f.look(l)
-	if links, err = f.linkKeys(names, l.keys, linked, l.as); err != nil || !covers(l.hold, links) {
+	if links, err = f.linkKeys(l.names, linked, l.as); err != nil || !covers(l.hold, links) {
 		l.release()
 		return nil, stale, err == nil
 	}

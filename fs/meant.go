@@ -74,40 +74,37 @@ func (o *opening) sendWith(cancel <-chan struct{}, names []dirName, own bool) fu
 func (o *opening) lockMeant(cancel <-chan struct{}, names []dirName, limit time.Duration) (*lockmgr.Hold, fuse.Status) {
 	f := o.fs
 	for range mendTries {
-		keys := make([]lockmgr.Key, len(names))
+		meant := make([]lockedName, len(names))
 		files := []inode{o.node.inode}
 		for i, d := range names {
 			path, err := f.nodes.pathIn(d.dir, d.name)
 			if err != nil {
 				return nil, errno(err)
 			}
-			if o.mode == lockmgr.Exclusive && f.readOnly(path) {
+			meant[i], err = f.at(d, path, lockmgr.File)
+			if o.mode == lockmgr.Exclusive && meant[i].rule.readOnly() {
 				return nil, stale // no lock is taken for what is refused
 			}
-			if keys[i], err = lockmgr.FileKey(path); err != nil {
+			if err != nil {
 				return nil, errno(err)
 			}
 			if st, err := f.lookNow(d); err == nil && !slices.Contains(files, inodeOf(&st)) {
 				files = append(files, inodeOf(&st))
 			}
 		}
-		links, err := f.linkKeys(names, keys, nil, f.glance)
+		links, err := f.linkKeys(meant, nil, f.glance)
 		if err != nil {
 			return nil, errno(err)
 		}
-		var wanted []lockmgr.Key
-		for _, k := range f.toLock(slices.Concat(keys, links)) {
-			if !slices.Contains(wanted, k) { // one name may be known in two ways
-				wanted = append(wanted, k)
-			}
-		}
+		wanted := toLock(meant, links)
 		if len(wanted) == 0 {
 			return nil, stale
 		}
-		if s := o.identify(keys[0].Path, files...); !s.Ok() {
+		o.rule = meant[0].rule
+		if s := o.identify(meant[0].key, files...); !s.Ok() {
 			return nil, s
 		}
-		wait := f.waitAt(keys[0].Path)
+		wait := o.rule.wait
 		if limit >= 0 && (wait < 0 || wait > limit) {
 			wait = limit
 		}
@@ -116,7 +113,7 @@ func (o *opening) lockMeant(cancel <-chan struct{}, names []dirName, limit time.
 			return nil, s
 		}
 		// While we waited the names may have become those of other files.
-		if links, err = f.linkKeys(names, keys, nil, f.lookNow); err == nil && covers(hold, links) {
+		if links, err = f.linkKeys(meant, nil, f.lookNow); err == nil && covers(hold, links) {
 			return hold, fuse.OK
 		}
 		hold.Release()

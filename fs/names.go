@@ -37,11 +37,11 @@ func (f *FS) unlink(cancel <-chan struct{}, in *fuse.InHeader, gone dirName) (s 
 	}
 	n := f.nodes.find(inodeOf(&st))
 	defer freezeNames(n)()
-	if s := f.inherit(l, gone, &st, heirs, l.keys[1:]); !s.Ok() {
+	if s := f.inherit(l, gone, &st, heirs, l.names[1:]); !s.Ok() {
 		return s, s == stale
 	}
 	unlink := func() error { return unix.Unlinkat(gone.dir.fd, gone.name, 0) }
-	return f.changeNames(in, l, unlink, fate{file: n, loses: l.name(0)}), false
+	return f.changeNames(in, l, unlink, fate{file: n, loses: &l.names[0]}), false
 }
 
 // whileOvertaken repeats a call that took locks which are not those that it needs any
@@ -127,7 +127,7 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	}
 	defer l.release()
 	if st.Nlink > 0 {
-		if err := f.mayMove(lockmgr.File, 0, l.keys[len(names)-1].Path, l.keys[0].Path); err != nil {
+		if err := f.mayMove(lockmgr.File, 0, l.names[len(names)-1], l.names[0]); err != nil {
 			return errno(err)
 		}
 	}
@@ -137,14 +137,14 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	file := f.nodes.find(n.inode) // not n, if a lock was lost on that
 	defer freezeNames(file)()
 	if file != nil {
-		for _, k := range l.keys[1:] {
+		for _, k := range toLock(l.names[1:], l.links) {
 			file.share(l.hold, k)
 		}
 	}
 	err := f.with(n, func(fd int) error {
 		s = f.changeNames(&in.InHeader, l, func() error {
 			return unix.Linkat(unix.AT_FDCWD, procPath(fd), dir.fd, name, unix.AT_SYMLINK_FOLLOW)
-		}, fate{file: file, gets: l.name(0)})
+		}, fate{file: file, gets: &l.names[0]})
 		return nil
 	})
 	if err != nil {
@@ -216,7 +216,7 @@ func (f *FS) rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName)
 	if kind != kindOf(l.found[0], l.found[1]) {
 		return stale, true // a directory took a file's place, or the other way round
 	}
-	if err := f.mayMove(kind, in.Flags, l.keys[0].Path, l.keys[1].Path); err != nil {
+	if err := f.mayMove(kind, in.Flags, l.names[0], l.names[1]); err != nil {
 		return errno(err), false
 	}
 	exchange := in.Flags&unix.RENAME_EXCHANGE != 0
@@ -235,18 +235,18 @@ func (f *FS) rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName)
 	}
 	// Of one number, but not of one handle: it may have changed nothing all the same.
 	unsure := replaces && srcSt.Dev == dstSt.Dev && srcSt.Ino == dstSt.Ino
-	moved := fate{file: f.nodes.find(inodeOf(&srcSt)), loses: l.name(0), gets: l.name(1), unsure: unsure}
+	moved := fate{file: f.nodes.find(inodeOf(&srcSt)), loses: &l.names[0], gets: &l.names[1], unsure: unsure}
 	if !replaces {
 		defer freezeNames(moved.file)()
 		return f.changeNames(&in.InHeader, l, rename, moved), false
 	}
-	replaced := fate{file: f.nodes.find(inodeOf(&dstSt)), loses: l.name(1), unsure: unsure}
+	replaced := fate{file: f.nodes.find(inodeOf(&dstSt)), loses: &l.names[1], unsure: unsure}
 	if exchange {
-		replaced.gets = l.name(0)
+		replaced.gets = &l.names[0]
 	}
 	defer freezeNames(moved.file, replaced.file)()
 	if kind == lockmgr.File && !exchange {
-		if s := f.inherit(l, to, &dstSt, heirs, l.keys[2:]); !s.Ok() {
+		if s := f.inherit(l, to, &dstSt, heirs, l.names[2:]); !s.Ok() {
 			return s, s == stale
 		}
 	}

@@ -16,10 +16,39 @@ import (
 // call before it, and give up those that the files do not have after it. Too
 // many locks are safe.
 
-// lockedName is a name, and its lock.
+// lockedName is a name, its lock, and the rule of its path.
 type lockedName struct {
 	dirName
-	key lockmgr.Key
+	key  lockmgr.Key
+	rule rule
+}
+
+// at returns the name d, whose path is path, to be locked as a kind.
+func (f *FS) at(d dirName, path string, kind lockmgr.Kind) (n lockedName, err error) {
+	n = lockedName{dirName: d, rule: f.rule(path)}
+	if kind == lockmgr.Tree {
+		n.key, err = lockmgr.TreeKey(path)
+	} else {
+		n.key, err = lockmgr.FileKey(path)
+	}
+	return n, err
+}
+
+// toLock returns the keys to be locked: of names, those of files with a rule to lock
+// them and of all directories, for what is below may have one; and all others. Each is
+// there once: one name may be known in two ways.
+func toLock(names []lockedName, others []lockmgr.Key) (keys []lockmgr.Key) {
+	for _, n := range names {
+		if (n.rule.locked() || n.key.Kind == lockmgr.Tree) && !slices.Contains(keys, n.key) {
+			keys = append(keys, n.key)
+		}
+	}
+	for _, k := range others {
+		if !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
 }
 
 // fate is what a call may make of a file's names.

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
-	"github.com/lockfs/lockfs/policy"
 )
 
 // The waits of a Config that does not say otherwise.
@@ -89,7 +88,7 @@ type opening struct {
 	node   *node // nil if the kernel knows none
 	visit  visit
 	mode   lockmgr.Mode
-	scope  policy.Scope // at the path that is tried
+	rule   rule // of the path that is tried
 	caller caller
 	at     dirName // the name by which it is meant, when it began to wait
 	file   *stat   // as an earlier try has found it
@@ -181,10 +180,11 @@ func (f *FS) lostName(n *node) bool {
 // that it is known by another path now, or that it has names which were not known.
 func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut) (s fuse.Status, again bool) {
 	f, n := o.fs, o.node
-	if o.mode == lockmgr.Exclusive && f.readOnly(path) {
+	o.rule = f.rule(path)
+	if o.mode == lockmgr.Exclusive && o.rule.readOnly() {
 		return fuse.EROFS, false
 	}
-	if s := o.identify(path, n.inode); !s.Ok() {
+	if s := o.identify(lockmgr.Key{Kind: lockmgr.File, Path: path}, n.inode); !s.Ok() {
 		return s, false
 	}
 	if o.file == nil {
@@ -194,8 +194,8 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 		}
 		o.file = &st
 	}
-	l, s, err := f.lockFile(n, path, *o.file, f.backing.beforeOpen(), func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-		return o.lock(cancel, f.waitAt(path), keys)
+	l, s, err := f.lockFile(n, path, o.rule, *o.file, f.backing.beforeOpen(), func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+		return o.lock(cancel, o.rule.wait, keys)
 	})
 	if l.hold == nil {
 		return s, false
@@ -222,7 +222,7 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 	o.file = &st
 	// While we waited the file may have got more names. The lock of this one follows it,
 	// if the owner renames it meanwhile.
-	if keys, err := f.fileKeys(path, &st.Stat_t); err != nil || len(keys) > 1 && !covers(l.hold, keys[1:]) {
+	if keys, err := f.fileKeys(path, o.rule, &st.Stat_t); err != nil || len(keys) > 1 && !covers(l.hold, keys[1:]) {
 		unix.Close(file) // nothing was done to it
 		return errno(err), err == nil
 	}
@@ -243,13 +243,12 @@ func (o *opening) unopened(err error, hold *lockmgr.Hold) (s fuse.Status, kept b
 	return fuse.EIO, false
 }
 
-// identify finds out who opens a file of path, and may have to wait for files.
-func (o *opening) identify(path string, files ...inode) fuse.Status {
+// identify finds out who opens the file of key by the rule, and may have to wait for files.
+func (o *opening) identify(key lockmgr.Key, files ...inode) fuse.Status {
 	f := o.fs
-	o.scope = f.scopeAt(path)
 	var err error
-	if o.caller, err = f.caller(&o.in.InHeader, files, o.scope, openOwner); err != nil {
-		return f.refused(&o.in.InHeader, lockmgr.Key{Kind: lockmgr.File, Path: path}, err, fuse.EBUSY)
+	if o.caller, err = f.caller(&o.in.InHeader, files, o.rule.scope, openOwner); err != nil {
+		return f.refused(&o.in.InHeader, key, err, fuse.EBUSY)
 	}
 	return fuse.OK
 }
@@ -276,7 +275,7 @@ func (o *opening) misled(cancel <-chan struct{}, hold *lockmgr.Hold) (s fuse.Sta
 // lock takes the locks of keys, or fetches them where they were parked.
 func (o *opening) lock(cancel <-chan struct{}, wait time.Duration, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	f := o.fs
-	if hold := o.visit.fetch(o.caller.owner, o.scope, o.mode, keys); hold != nil {
+	if hold := o.visit.fetch(o.caller.owner, o.rule.scope, o.mode, keys); hold != nil {
 		return hold, fuse.OK
 	}
 	contended := fuse.EBUSY

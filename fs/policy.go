@@ -1,8 +1,8 @@
 package fs
 
 import (
+	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -33,38 +33,29 @@ func (f *FS) acquire(ctx context.Context, in *fuse.InHeader, req lockmgr.Request
 	return nil, givenUp
 }
 
-// needsLock reports whether the file at path has to be locked.
-func (f *FS) needsLock(path string) bool { return f.policy.Match(path).Action != policy.NoLock }
-
-// toLock returns those of keys that have to be locked. Directories have: what
-// is below them may.
-func (f *FS) toLock(keys []lockmgr.Key) []lockmgr.Key {
-	if f.policy.Empty() {
-		return keys
-	}
-	return slices.DeleteFunc(slices.Clone(keys), func(k lockmgr.Key) bool {
-		return k.Kind == lockmgr.File && !f.needsLock(k.Path)
-	})
+// rule is what holds for one path: the policy's word, or the mount's where the policy
+// has none.
+type rule struct {
+	action policy.Action
+	scope  policy.Scope
+	wait   time.Duration // how long an open waits
 }
 
-// scopeAt returns the scope of those who lock the file at path.
-func (f *FS) scopeAt(path string) policy.Scope {
-	if s := f.policy.Match(path).Scope; s != "" {
-		return s
+// rule asks the policy, once for a path that a request locks.
+func (f *FS) rule(path string) rule {
+	d := f.policy.Match(path)
+	r := rule{action: d.Action, scope: cmp.Or(d.Scope, f.scope), wait: f.wait}
+	if d.Wait != nil {
+		r.wait = *d.Wait
 	}
-	return f.scope
+	return r
 }
 
-// waitAt returns how long an open waits for the file at path.
-func (f *FS) waitAt(path string) time.Duration {
-	if w := f.policy.Match(path).Wait; w != nil {
-		return *w
-	}
-	return f.wait
-}
+// locked reports whether a file has to be locked.
+func (r rule) locked() bool { return r.action != policy.NoLock }
 
-// readOnly reports whether nothing may be changed of what path names.
-func (f *FS) readOnly(path string) bool { return f.policy.Match(path).Action == policy.ReadOnly }
+// readOnly reports whether nothing may be changed of what the path names.
+func (r rule) readOnly() bool { return r.action == policy.ReadOnly }
 
 // mayName refuses a new name where the policy lets nobody change anything, and one
 // that is too long.
@@ -75,7 +66,7 @@ func (f *FS) mayName(dir *node, name string) error {
 		return unix.ENAMETOOLONG
 	case f.policy.Empty():
 		return nil
-	case err == nil && f.readOnly(path):
+	case err == nil && f.rule(path).readOnly():
 		return unix.EROFS
 	}
 	return err
@@ -95,23 +86,23 @@ func (f *FS) mayAlter(n *node) error {
 		return nil
 	}
 	// A file that has no name any more has no rule either.
-	if path, err := f.nodes.path(n); err == nil && f.readOnly(path) {
+	if path, err := f.nodes.path(n); err == nil && f.rule(path).readOnly() {
 		return unix.EROFS
 	}
 	return nil
 }
 
 // mayMove refuses to move what would come under other rules by that.
-func (f *FS) mayMove(kind lockmgr.Kind, flags uint32, from, to string) error {
+func (f *FS) mayMove(kind lockmgr.Kind, flags uint32, from, to lockedName) error {
 	if f.policy.Empty() {
 		return nil
 	}
 	same := true
 	if kind == lockmgr.Tree {
-		same = f.policy.SameBelow(from, to)
+		same = f.policy.SameBelow(from.key.Path, to.key.Path)
 	}
 	if kind == lockmgr.File || flags&unix.RENAME_EXCHANGE != 0 { // a file, or one for a directory
-		same = same && f.needsLock(from) == f.needsLock(to)
+		same = same && from.rule.locked() == to.rule.locked()
 	}
 	if !same {
 		return unix.EXDEV // so that mv copies
