@@ -65,10 +65,6 @@ func (r result) Err() error {
 
 // serveAgent is the agent's main loop.
 func serveAgent() {
-	if os.Getenv(agentEnv) == actorEnv {
-		serveActor()
-		return
-	}
 	runtime.LockOSThread()                               // lockfs knows callers by their threads
 	signal.Notify(make(chan os.Signal, 1), unix.SIGUSR1) // a caught signal
 	enc := json.NewEncoder(os.Stdout)
@@ -385,7 +381,7 @@ func newAgent(t *testing.T) *agent {
 // newAgentBy starts one by a command that becomes it.
 func newAgentBy(t *testing.T, command ...string) *agent {
 	t.Helper()
-	cmd, in, out := startAgent(t, "1", command...)
+	cmd, in, out := startProgram(t, agentEnv, command...)
 	a := &agent{t: t, cmd: cmd, in: in, out: json.NewDecoder(out)}
 	if err := a.out.Decode(new(result)); err != nil {
 		t.Fatal("agent: ", err)
@@ -393,13 +389,13 @@ func newAgentBy(t *testing.T, command ...string) *agent {
 	return a
 }
 
-// startAgent starts a command that becomes an agent of a kind. It is killed at the
-// end of the test.
-func startAgent(t *testing.T, kind string, command ...string) (*exec.Cmd, io.WriteCloser, io.Reader) {
+// startProgram starts a command that plays the role of an environment variable. It is
+// killed at the end of the test.
+func startProgram(t *testing.T, env string, command ...string) (*exec.Cmd, io.WriteCloser, io.Reader) {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
 	// Without the runtime's own signals the only ones are those of the test.
-	cmd.Env = append(os.Environ(), agentEnv+"="+kind, "GODEBUG=asyncpreemptoff=1")
+	cmd.Env = append(os.Environ(), env+"=1", "GODEBUG=asyncpreemptoff=1")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 // steps and tells what a program sees of them, and nothing that may differ
 // between two file systems that are both right.
 
-// actorEnv makes an agent an actor.
-const actorEnv = "actor"
+// actorEnv makes the test binary an actor.
+const actorEnv = "LOCKFS_TEST_ACTOR"
 
 // slots is how many descriptors an actor has. Slot 0 is none: the working directory as a
 // directory's descriptor, a bad descriptor elsewhere.

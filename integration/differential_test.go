@@ -272,7 +272,7 @@ type diffActor struct {
 
 func newDiffActor(t *testing.T) *diffActor {
 	t.Helper()
-	cmd, in, out := startAgent(t, actorEnv, os.Args[0])
+	cmd, in, out := startProgram(t, actorEnv, os.Args[0])
 	a := &diffActor{cmd: cmd, out: bufio.NewWriter(in), dec: gob.NewDecoder(bufio.NewReader(out))}
 	a.enc = gob.NewEncoder(a.out)
 	return a

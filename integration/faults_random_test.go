@@ -1,7 +1,9 @@
 package integration
 
 import (
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,7 +39,7 @@ func testFaultsAtRandom(t *testing.T, on setup) {
 		}
 	}
 	for name, outage := range c.outages() {
-		faults[name] = func(tr *trial, _ *wire) { outage(tr) }
+		faults[name] = func(tr *trial, _ *wire) { outage(tr.goesOn) }
 	}
 	for name, s := range severances {
 		faults["mount cut off: "+name] = func(_ *trial, w *wire) {
@@ -46,7 +48,7 @@ func testFaultsAtRandom(t *testing.T, on setup) {
 			s.mend(w)
 		}
 	}
-	names := sorted(faults)
+	names := slices.Sorted(maps.Keys(faults))
 	for round := 0; time.Now().Before(end) && !t.Failed(); round++ {
 		t.Run("", func(t *testing.T) {
 			tr, w := newTrial(t, c, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "2s"), newWire(t, c)

@@ -68,34 +68,34 @@ func (m *mount) isSuspended() bool { return m.said("lock session suspended") }
 // between waits for a while that chance decides: as long as a fault lasts.
 func between(least, most time.Duration) { time.Sleep(least + rand.N(most-least)) }
 
-func (c *cluster) outages() map[string]func(*trial) {
-	return map[string]func(*trial){
-		"leader killed": func(tr *trial) {
+func (c *cluster) outages() map[string]func(func(string)) {
+	return map[string]func(func(string)){
+		"leader killed": func(goesOn func(string)) {
 			leader, _ := c.leader()
 			leader.kill()
-			tr.goesOn("without the old leader")
+			goesOn("without the old leader")
 			leader.start()
 			c.healthy()
 		},
-		"leader moved": func(tr *trial) {
+		"leader moved": func(goesOn func(string)) {
 			for range 3 {
 				c.moveLeader()
-				tr.goesOn("with another leader")
+				goesOn("with another leader")
 			}
 		},
-		"leader paused": func(tr *trial) {
+		"leader paused": func(goesOn func(string)) {
 			leader, _ := c.leader()
 			leader.freeze()
 			defer leader.thaw()
-			tr.goesOn("without the leader")
+			goesOn("without the leader")
 		},
-		"follower paused": func(tr *trial) {
+		"follower paused": func(goesOn func(string)) {
 			_, followers := c.leader()
 			followers[0].freeze()
 			defer followers[0].thaw()
-			tr.goesOn("without one follower")
+			goesOn("without one follower")
 		},
-		"all restarted": func(tr *trial) {
+		"all restarted": func(goesOn func(string)) {
 			for _, m := range c.members {
 				m.kill()
 			}
@@ -105,7 +105,7 @@ func (c *cluster) outages() map[string]func(*trial) {
 			}
 			c.healthy()
 		},
-		"compacted and defragmented": func(tr *trial) {
+		"compacted and defragmented": func(goesOn func(string)) {
 			for range 3 {
 				c.compact()
 				c.defragment()
@@ -126,7 +126,7 @@ func testShortOutages(t *testing.T, on setup) {
 			tr.load(tr.mount("b"))
 			tr.goesOn("before the fault")
 			began := monotonic()
-			outage(tr)
+			outage(tr.goesOn)
 			tr.goesOn("after the fault")
 			tr.finish()
 			tr.spared()

@@ -286,8 +286,9 @@ func (x *exerciser) data(n int) []byte {
 
 // aligned is a buffer that O_DIRECT takes.
 func aligned(n int) []byte {
-	buf := make([]byte, n+block)
-	skip := block - int(uintptr(unsafe.Pointer(&buf[0]))%block)
+	const to = 4096
+	buf := make([]byte, n+to)
+	skip := to - int(uintptr(unsafe.Pointer(&buf[0]))%to)
 	return buf[skip : skip+n]
 }
 

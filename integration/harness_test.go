@@ -28,29 +28,27 @@ var lockfs string
 const programEnv = "LOCKFS_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(agentEnv) != "" {
-		serveAgent()
-		return
+	os.Exit(mainOf(m, role{actorEnv, serveActor}, writerRole))
+}
+
+// role is what a test binary is in place of the tests, if an environment variable is set:
+// a program of theirs.
+type role struct {
+	env   string
+	serve func()
+}
+
+// mainOf is the main function of a test binary, which may have roles of its own. It returns
+// the exit status.
+func mainOf(m *testing.M, roles ...role) int {
+	for _, r := range append(roles, role{agentEnv, serveAgent}, role{clientEnv, serveClient}, role{memberEnv, serveMember}, role{stagedEnv, serveStaged}) {
+		if os.Getenv(r.env) != "" {
+			r.serve()
+			return 0
+		}
 	}
-	if os.Getenv(clientEnv) != "" {
-		serveClient()
-		return
-	}
-	if os.Getenv(memberEnv) != "" {
-		serveMember()
-		return
-	}
-	if os.Getenv(writerEnv) != "" {
-		serveWriter()
-		return
-	}
-	if os.Getenv(stagedEnv) != "" {
-		serveStaged()
-		return
-	}
-	status := runTests(m)
-	stopServer()
-	os.Exit(status)
+	defer stopServer()
+	return runTests(m)
 }
 
 func runTests(m *testing.M) int {
@@ -78,7 +76,7 @@ func runTests(m *testing.M) int {
 		lockfs = built
 		return m.Run()
 	}
-	build := exec.Command("go", "build", "-o", lockfs, "../cmd/lockfs")
+	build := exec.Command("go", "build", "-o", lockfs, "github.com/lockfs/lockfs/cmd/lockfs")
 	if raceDetector() {
 		build.Args = slices.Insert(build.Args, 2, "-race")
 	} else {

@@ -24,6 +24,7 @@ import (
 // checked.
 type trial struct {
 	*volume
+	t       *testing.T
 	service service
 	begin   int64    // revision
 	files   []string // that all write to
@@ -55,12 +56,13 @@ func newTrial(t *testing.T, s service, args ...string) *trial {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := &trial{volume: newVolume(t, args...), service: s, begin: now.Header.Revision, files: []string{"f", "g"}}
+	tr := &trial{t: t, volume: newVolume(t, args...), service: s, begin: now.Header.Revision, files: []string{"f", "g"}}
 	tr.env = append(tr.env, append(s.env(), "LOCKFS_NAMESPACE="+tr.namespace())...)
 	return tr
 }
 
-func (tr *trial) namespace() string { return filepath.Base(tr.dir) }
+// namespace is the volume's own in the lock service.
+func (v *volume) namespace() string { return filepath.Base(v.dir) }
 
 // work starts n writers on a mount.
 func (tr *trial) work(m *mount, n int) {
@@ -281,7 +283,7 @@ func (tr *trial) readEntries(h *history) {
 	for _, file := range slices.Concat(tr.files, tr.owned) {
 		p.entries[file], p.ends[file] = make(map[int64]entry), make(map[int64]int64)
 	}
-	note := tr.service.reader(tr, p)
+	note := tr.service.reader(tr.volume, p)
 	watch := func(rev int64) clientv3.WatchChan {
 		return store.Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(rev), clientv3.WithPrevKV())
 	}

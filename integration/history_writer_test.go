@@ -23,6 +23,9 @@ import (
 // writerEnv makes the test binary a writer.
 const writerEnv = "LOCKFS_TEST_WRITER"
 
+// writerRole has the test binary be a writer.
+var writerRole = role{writerEnv, serveWriter}
+
 // writerConfig is the value of writerEnv.
 type writerConfig struct {
 	Name  string

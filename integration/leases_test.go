@@ -67,36 +67,36 @@ func (l *leases) startStore() {
 	}
 }
 
-func (l *leases) outages() map[string]func(*trial) {
-	return map[string]func(*trial){
-		"API server killed": func(*trial) { l.stop()() },
-		"its etcd killed": func(*trial) {
+func (l *leases) outages() map[string]func(func(string)) {
+	return map[string]func(func(string)){
+		"API server killed": func(func(string)) { l.stop()() },
+		"its etcd killed": func(func(string)) {
 			l.server.KillStore()
 			between(100*time.Millisecond, 2*time.Second)
 			l.startStore()
 			l.healthy()
 		},
-		"both killed": func(*trial) {
+		"both killed": func(func(string)) {
 			back := l.stop()
 			l.server.KillStore()
 			l.startStore()
 			back()
 		},
-		"API server paused": func(*trial) {
+		"API server paused": func(func(string)) {
 			l.signal(syscall.SIGSTOP)
 			defer l.signal(syscall.SIGCONT)
 			between(time.Second, 3*time.Second)
 		},
-		"compacted": func(tr *trial) {
+		"compacted": func(goesOn func(string)) {
 			for range 3 {
-				now, err := l.client.Get(tr.t.Context(), "/")
+				now, err := l.client.Get(l.t.Context(), "/")
 				if err == nil {
-					_, err = l.client.Compact(tr.t.Context(), now.Header.Revision)
+					_, err = l.client.Compact(l.t.Context(), now.Header.Revision)
 				}
 				if err != nil {
-					tr.t.Fatal(err)
+					l.t.Fatal(err)
 				}
-				tr.goesOn("compacted")
+				goesOn("compacted")
 			}
 		},
 	}
@@ -135,9 +135,9 @@ func (l *leases) store() *clientv3.Client { return l.client }
 
 // reader notes the entries that come into Leases, and those that go: with the
 // Lease, or with that of their session, for then they count for nothing.
-func (l *leases) reader(tr *trial, p *past) func(*clientv3.Event) error {
+func (l *leases) reader(v *volume, p *past) func(*clientv3.Event) error {
 	prefix := "/registry/leases/" + l.setup.space + "/"
-	volume := tr.namespace() + "/"
+	volume := v.namespace() + "/"
 	gone := func(name string, stays func(int64, entry) bool, at int64) {
 		for token, e := range p.entries[name] {
 			if _, ended := p.ends[name][token]; !ended && !stays(token, e) {

@@ -16,8 +16,8 @@ type service interface {
 	// stop makes it serve nobody, until back.
 	stop() (back func())
 	// outages are faults of it that no session dies of: each is over, or the
-	// rest of it serves again, well within a time to live.
-	outages() map[string]func(*trial)
+	// rest of it serves again, well within a time to live. They call goesOn when work has to.
+	outages() map[string]func(goesOn func(what string))
 	// restore sets its etcd back to a snapshot, or empties it if file is "".
 	restore(file string, bump bool)
 
@@ -30,8 +30,8 @@ type service interface {
 
 	// store is the etcd that has its history.
 	store() *clientv3.Client
-	// reader returns what notes an event of that history in p, if it is the trial's.
-	reader(tr *trial, p *past) func(*clientv3.Event) error
+	// reader returns what notes an event of that history in p, if it is the volume's.
+	reader(v *volume, p *past) func(*clientv3.Event) error
 }
 
 // past is what entries there were, by file and token, and the revision at which
@@ -57,8 +57,8 @@ func (c *cluster) flag(addresses []string) string {
 
 func (c *cluster) store() *clientv3.Client { return c.client }
 
-func (c *cluster) reader(tr *trial, p *past) func(*clientv3.Event) error {
-	prefix := "/locks/" + tr.namespace() + "/" + filepath.Base(tr.source) + "/"
+func (c *cluster) reader(v *volume, p *past) func(*clientv3.Event) error {
+	prefix := "/locks/" + v.namespace() + "/" + filepath.Base(v.source) + "/"
 	return func(e *clientv3.Event) error {
 		path, ours := strings.CutPrefix(string(e.Kv.Key), prefix)
 		name, _, _ := strings.Cut(path, "//")

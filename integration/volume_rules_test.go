@@ -392,7 +392,7 @@ func testVolumeClientMountedAgain(t *testing.T, on setup) {
 	b := v.mount("b") // over the client that lives: the etcd's mount is over it as well
 	a := v.mount("a")
 	client := 0
-	for !strings.HasPrefix(v.client("a"), strings.Split(os.Getenv(volumeEnv), ",")[client]+"/") {
+	for !strings.HasPrefix(v.client("a"), networkClients()[client]+"/") {
 		client++
 	}
 	p, q := newAgent(t), newAgent(t)
