@@ -28,7 +28,7 @@ var lockfs string
 const programEnv = "LOCKFS_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
-	os.Exit(mainOf(m, role{actorEnv, serveActor}, writerRole))
+	os.Exit(mainOf(m, role{env: actorEnv, serve: serveActor}, writerRole))
 }
 
 // role is what a test binary is in place of the tests, if an environment variable is set:

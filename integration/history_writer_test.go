@@ -24,7 +24,7 @@ import (
 const writerEnv = "LOCKFS_TEST_WRITER"
 
 // writerRole has the test binary be a writer.
-var writerRole = role{writerEnv, serveWriter}
+var writerRole = role{env: writerEnv, serve: serveWriter}
 
 // writerConfig is the value of writerEnv.
 type writerConfig struct {

@@ -41,6 +41,17 @@ func (s setup) newLeases(t *testing.T) *leases {
 	return &leases{t, s.server.Server, s, client}
 }
 
+// beside starts another API server on the same etcd.
+func (l *leases) beside() *leases {
+	l.t.Helper()
+	other, err := l.server.Beside()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(other.Kill)
+	return &leases{l.t, other, l.setup, l.client}
+}
+
 func (l *leases) healthy() {
 	l.t.Helper()
 	if err := l.server.Ready(); err != nil {
@@ -203,12 +214,7 @@ func TestServersOfOneStore(t *testing.T) { over(t, testServersOfOneStore, inLeas
 
 func testServersOfOneStore(t *testing.T, on setup) {
 	l := on.newLeases(t)
-	other, err := l.server.Beside()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(other.Kill)
-	elsewhere := &leases{t, other, on, l.client}
+	elsewhere := l.beside()
 	tr, w := newTrial(t, l, "--wait", "-1"), newWire(t, l)
 	for _, m := range []*mount{tr.mount("a"), tr.mount("b", w.flag), tr.mount("c", elsewhere.flag(elsewhere.addresses()))} {
 		tr.work(m, 2)
