@@ -24,7 +24,6 @@ import (
 // checked.
 type trial struct {
 	*volume
-	t       *testing.T
 	service service
 	begin   int64    // revision
 	files   []string // that all write to
@@ -56,7 +55,7 @@ func newTrial(t *testing.T, s service, args ...string) *trial {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := &trial{t: t, volume: newVolume(t, args...), service: s, begin: now.Header.Revision, files: []string{"f", "g"}}
+	tr := &trial{volume: newVolume(t, args...), service: s, begin: now.Header.Revision, files: []string{"f", "g"}}
 	tr.env = append(tr.env, append(s.env(), "LOCKFS_NAMESPACE="+tr.namespace())...)
 	return tr
 }
