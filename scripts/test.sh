@@ -42,22 +42,24 @@ elif [ -z "${KUBECONFIG:-}" ]; then
 	integration/kubelab/build.sh programs || without_kubernetes 'its programs cannot be built'
 fi
 
-integration=$(grep /integration$ <<<"$packages")
-packages=$(grep -v /integration$ <<<"$packages")
+of_integration='/integration/\(commands\|daemon\|faults\|programs\|semantics\)$'
+integration=$(grep "$of_integration" <<<"$packages")
+packages=$(grep -v "$of_integration" <<<"$packages")
 raced='^Test(History|FaultsAtRandom|Differential|RandomInterrupts|InterruptAtEveryStep|CreateChurn|ReplaceChurn|FewESTALE|SavesBesideLinksAndOpens|LockFilesThatAreRemoved|ManyWritersOnTwoMounts)$'
 
 stage 'every package but integration'
 # shellcheck disable=SC2086
 go test -race -timeout $timeout $packages
+# shellcheck disable=SC2086
 stage 'integration: real mounts, real programs and real faults'
-go test -timeout $timeout -skip "$skip" "$integration"
+go test -timeout $timeout -skip "$skip" $integration
 # With the race detector lockfs takes 2.7 times as long: all of it in the long run.
 if [ $extent = short ]; then
 	stage 'integration, what is random, with the race detector'
-	go test -race -timeout $timeout -run "$raced" "$integration"
+	go test -race -timeout $timeout -run "$raced" $integration
 else
 	stage 'integration, with the race detector'
-	go test -race -timeout $timeout -skip "$skip" "$integration"
+	go test -race -timeout $timeout -skip "$skip" $integration
 fi
 if [ $extent = short ]; then
 	if [ -n "$kubernetes" ]; then

@@ -214,20 +214,12 @@ func (l *lab) serve() error {
 	if l.Keep {
 		l.sayHowToEnter(env)
 	}
-	var cmd *exec.Cmd
-	if l.Args != nil {
-		cmd = exec.Command(l.Args[0], l.Args[1:]...)
-	} else {
-		test, part, _ := strings.Cut(l.Run, "/")
-		args := []string{"-test.run", test + "/^volume$/" + part, "-test.timeout=60m", fmt.Sprintf("-test.count=%d", l.Count)}
-		if l.Verbose {
-			args = append(args, "-test.v")
-		}
-		cmd = exec.Command(l.Tests, args...)
-		cmd.Dir = filepath.Join(l.Repo, "integration")
+	var errs []error
+	for _, cmd := range l.commands() {
+		cmd.Env, cmd.Stdout, cmd.Stderr = env, os.Stdout, os.Stderr
+		errs = append(errs, cmd.Run())
 	}
-	cmd.Env, cmd.Stdout, cmd.Stderr = env, os.Stdout, os.Stderr
-	err = cmd.Run()
+	err = errors.Join(errs...)
 	if l.Keep {
 		fmt.Println("volumes: the tests ended:", err)
 		select {}
@@ -236,6 +228,24 @@ func (l *lab) serve() error {
 		return fmt.Errorf("the tests: %w", err)
 	}
 	return nil
+}
+
+// commands are those that run the tests, or what else is asked for.
+func (l *lab) commands() (cmds []*exec.Cmd) {
+	if l.Args != nil {
+		return []*exec.Cmd{exec.Command(l.Args[0], l.Args[1:]...)}
+	}
+	test, part, _ := strings.Cut(l.Run, "/")
+	args := []string{"-test.run", test + "/^volume$/" + part, "-test.timeout=60m", fmt.Sprintf("-test.count=%d", l.Count)}
+	if l.Verbose {
+		args = append(args, "-test.v")
+	}
+	for _, name := range suites {
+		cmd := exec.Command(l.testBinary(name), args...)
+		cmd.Dir = filepath.Join(l.Repo, "integration", name)
+		cmds = append(cmds, cmd)
+	}
+	return cmds
 }
 
 // sayHowToEnter prints a command that gives a shell inside.

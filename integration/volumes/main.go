@@ -1,4 +1,4 @@
-// Command volumes runs the tests of ./integration that can run on a network volume on
+// Command volumes runs the tests of semantics and programs that can run on a network volume on
 // real ones: it brings up a server and two separate clients of each kind, and takes
 // all of it down again.
 //
@@ -98,7 +98,6 @@ type config struct {
 	Verbose bool
 	Count   int
 
-	Tests   string   // the test binary
 	Program string   // lockfs
 	Repo    string   // the module's directory
 	Args    []string // what to run in place of the tests

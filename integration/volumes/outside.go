@@ -101,6 +101,14 @@ func install(programs, packages []string) error {
 	return nil
 }
 
+// suites are the packages of integration with tests that run on a network volume.
+var suites = []string{"semantics", "programs"}
+
+// testBinary is beside lockfs.
+func (c *config) testBinary(suite string) string {
+	return filepath.Join(filepath.Dir(c.Program), suite+".test")
+}
+
 // build builds lockfs and the tests into dir.
 func (c *config) build(dir string) error {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
@@ -108,11 +116,12 @@ func (c *config) build(dir string) error {
 		return fmt.Errorf("go list: %w", err)
 	}
 	c.Repo = strings.TrimSpace(string(out))
-	c.Program, c.Tests = filepath.Join(dir, "lockfs"), filepath.Join(dir, "integration.test")
-	for _, args := range [][]string{
-		{"build", "-o", c.Program, "./cmd/lockfs"},
-		{"test", "-c", "-o", c.Tests, "./integration"},
-	} {
+	c.Program = filepath.Join(dir, "lockfs")
+	builds := [][]string{{"build", "-o", c.Program, "./cmd/lockfs"}}
+	for _, name := range suites {
+		builds = append(builds, []string{"test", "-c", "-o", c.testBinary(name), "./integration/" + name})
+	}
+	for _, args := range builds {
 		cmd := exec.Command("go", args...)
 		cmd.Dir, cmd.Env = c.Repo, append(os.Environ(), "CGO_ENABLED=0") // they run in any guest
 		if out, err := cmd.CombinedOutput(); err != nil {

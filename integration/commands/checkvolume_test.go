@@ -1,0 +1,52 @@
+package commands
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// 'lockfs check-volume' finds that all rules hold between two views of a local directory,
+// and leaves nothing there, also when it is interrupted.
+func TestCheckVolume(t *testing.T) {
+	v := lab.NewVolume(t)
+	v.Env = append(v.Env, "TMPDIR=/dev/shm") // etcd's fsyncs cost nothing there
+	empty := func() {
+		t.Helper()
+		if left, err := os.ReadDir(v.Source); err != nil || len(left) > 0 {
+			t.Errorf("left on the volume: %v, %v", left, err)
+		}
+	}
+	status, stdout, stderr := lab.Outcome(t, v.Command("check-volume", v.Source, v.Source))
+	if status != 0 || strings.Count(stdout, " ok (") < 15 || strings.Contains(stdout, "BROKEN") {
+		t.Errorf("status %d\n%s%s", status, stdout, stderr)
+	}
+	empty()
+
+	cmd := v.Command("check-volume", v.Source, v.Source)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually(t, "it has its directory on the volume", func() bool {
+		names, err := os.ReadDir(v.Source)
+		return err == nil && len(names) == 1
+	})
+	if err := cmd.Process.Signal(unix.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if status := cmd.ProcessState.ExitCode(); status != 1 {
+		t.Errorf("interrupted: status %d, want 1", status)
+	}
+	empty()
+
+	for _, args := range [][]string{{v.Source}, {"--peer", "h:1", v.Source, v.Source}, {"--peer", "h:1", "--listen", ":0", v.Source}, {v.Source + "/none", v.Source}} {
+		if status, _, stderr := lab.Outcome(t, v.Command(append([]string{"check-volume"}, args...)...)); status != 2 {
+			t.Errorf("%v: status %d, want 2: %s", args, status, stderr)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package commands
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// While the daemon is away, nobody writes to the bare directory below the
+// mount, root neither, no user takes it for an empty volume, and the next
+// daemon mounts there.
+func TestGuard(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	v := lab.NewVolume(t, "--guard")
+	bare := filepath.Join(v.Dir, "m") // everybody may write to it
+	if err := errors.Join(os.Mkdir(bare, 0o777), os.Chmod(bare, 0o777), os.Chmod(v.Dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	m := v.Mount("m")
+	t.Cleanup(func() { _ = exec.Command("chattr", "-i", m.Dir).Run() }) // after the unmount
+	if strings.Contains(m.Log.String(), "cannot be guarded") {
+		t.Skip(m.Log)
+	}
+	refused := func(uid uint32, script, want string) {
+		t.Helper()
+		cmd := exec.Command("sh", "-c", script)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%s as user %d: %v, %s; want %q", script, uid, err, out, want)
+		}
+	}
+	away := func(toRoot, toUsers string) {
+		t.Helper()
+		refused(0, "echo x >"+m.Path("f"), toRoot)
+		refused(65534, "echo x >"+m.Path("f"), toUsers)
+		refused(65534, "ls "+m.Dir, toUsers)
+	}
+	p := lab.NewAgent(t)
+	p.Must(lab.Call{Op: "close", FD: p.Open(m.Path("f"), unix.O_WRONLY|unix.O_CREAT)})
+	m.Kill()
+	away("not connected", "not connected")
+	if err := unix.Unmount(m.Dir, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	away("not permitted", "denied")
+	m = v.Mount("m")
+	p.Must(lab.Call{Op: "close", FD: p.Open(m.Path("g"), unix.O_WRONLY|unix.O_CREAT)})
+	if status := m.Stop(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+	away("not permitted", "denied")
+}

@@ -1,0 +1,81 @@
+package commands
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// All mounts of a volume have one policy. It is changed on purpose, and only
+// while nobody has the volume mounted.
+func TestPolicyMismatch(t *testing.T) { lab.Over(t, testPolicyMismatch, lab.Local, lab.InLeases) }
+
+func testPolicyMismatch(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t)
+	rules := filepath.Join(v.Dir, "rules")
+	if err := os.WriteFile(rules, []byte("*.tmp nolock # scratch\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(says string, args ...string) {
+		t.Helper()
+		m := v.Start("refused", args...)
+		<-m.Done
+		log := strings.TrimSpace(m.Log.String())
+		last := log[strings.LastIndexByte(log, '\n')+1:]
+		if status := m.Cmd.ProcessState.ExitCode(); status != 1 || !strings.HasPrefix(last, "lockfs: ") || !strings.Contains(last, says) {
+			t.Errorf("mount %q: exit status %d, %s; want 1 and a line with %q", args, status, last, says)
+		}
+	}
+	a := v.Mount("a")
+	refused("--set-policy", "--policy", rules)
+	refused(a.Dir+" on a", "--policy", rules, "--set-policy")
+	a.Stop()
+	refused("--set-policy", "--policy", rules)
+
+	a = v.Mount("a", "--policy", rules, "--set-policy")
+	v.Mount("b", "--rule", "**/*.tmp   nolock", "--set-policy")
+	refused("(no rules)")
+	refused("with two policies", "--rule", "*.tmp readonly")
+	if status := a.Stop(); status != 0 || !strings.Contains(a.Log.String(), "matched nothing") {
+		t.Errorf("exit status %d, and no word of the rule that matched nothing:\n%s", status, a.Log)
+	}
+}
+
+// A mount that was cut off while the policy changed takes no lock any more:
+// by its rules it would exclude nobody who goes by the new ones.
+func TestPolicyChangesBehindAMountsBack(t *testing.T) {
+	etcd := lab.NewVolume(t) // lends its lock service, which would end with the volume's last mount
+	etcd.Mount("m")
+	sock := etcd.StateFile("client.sock")
+	link := lab.NewPartition(t, sock)
+	v := lab.NewVolume(t, "--name", "v", "--ttl", lab.ShortTTL.String(), "--wait", "0", "--suspend-wait", "10ms")
+	away := v.Mount("away", "--endpoints", link.Endpoint())
+	p := lab.NewAgent(t)
+	p.Must(lab.Call{Op: "close", FD: p.Open(away.Path("f"), unix.O_WRONLY|unix.O_CREAT)})
+	link.Part()
+	lab.Eventually(t, "the mount that is cut off has given up", away.LostItsSession)
+	var changed *lab.Mount
+	lab.Eventually(t, "its lease has ended and the policy is changed", func() bool {
+		changed = v.Start("changed", "--endpoints", "unix://"+sock, "--rule", "/g readonly", "--set-policy")
+		lab.Eventually(t, "it is mounted or refused", func() bool {
+			select {
+			case <-changed.Done:
+				return true
+			default:
+				return lab.FSType(changed.Dir) == unix.FUSE_SUPER_MAGIC
+			}
+		})
+		return lab.FSType(changed.Dir) == unix.FUSE_SUPER_MAGIC
+	})
+	lab.NewPartition(t, sock) // heals
+	lab.Eventually(t, "opens of the old mount are refused for good", func() bool {
+		return p.Do(lab.Call{Op: "open", Path: away.Path("f"), Flags: unix.O_WRONLY}).Errno == unix.EIO
+	})
+	lab.Eventually(t, "the log says why", func() bool { return strings.Contains(away.Log.String(), "mount it again") })
+	p.Must(lab.Call{Op: "close", FD: p.Open(changed.Path("f"), unix.O_WRONLY)})
+}

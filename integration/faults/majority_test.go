@@ -1,0 +1,101 @@
+package faults
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/history"
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// The majority of etcd, or the API server, is away. Until the deadline of their mount's session
+// programs write on; past it writes wait, and go on when it is back: without a
+// leader no lease dies. One that stays away for longer than --suspend-wait costs
+// the locks, and new ones are granted when it is back.
+func TestMajorityLost(t *testing.T) { lab.Over(t, testMajorityLost, lab.Local, lab.InLeases) }
+
+func testMajorityLost(t *testing.T, on lab.Setup) {
+	c := on.NewService(t)
+	t.Run("within the time to live", func(t *testing.T) {
+		tr := history.New(t, c, "--wait", "-1")
+		tr.Load(tr.Mount("a"))
+		tr.Load(tr.Mount("b"))
+		tr.GoesOn("before the fault")
+		c.Stop()()
+		tr.GoesOn("with it back")
+		tr.Finish()
+		tr.Spared()
+	})
+	t.Run("until writes wait", func(t *testing.T) {
+		tr := history.New(t, c, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "60s")
+		mounts := []*lab.Mount{tr.Mount("a"), tr.Mount("b")}
+		for _, m := range mounts {
+			tr.Load(m)
+		}
+		tr.GoesOn("before the fault")
+		back := c.Stop()
+		for _, m := range mounts {
+			lab.Eventually(t, m.Name+" is suspended", m.IsSuspended)
+		}
+		since := history.Monotonic()
+		for _, m := range mounts {
+			lab.Eventually(t, "a write waits on "+m.Name, func() bool { return waitsToWrite(tr, m) })
+		}
+		lab.Between(time.Second, 2*time.Second)
+		for _, w := range tr.Writers {
+			for _, o := range w.History() {
+				if o.Kind == history.Wrote && o.Call > since && o.Return != 0 {
+					t.Errorf("a write of a suspended session returned: %+v", o)
+				}
+			}
+		}
+		back()
+		tr.GoesOn("with it back")
+		tr.Finish()
+		tr.Spared()
+	})
+	t.Run("beyond", func(t *testing.T) {
+		tr := history.New(t, c, "--wait", "-1", "--ttl", lab.ShortTTL.String(), "--suspend-wait", "1s")
+		mounts := []*lab.Mount{tr.Mount("a"), tr.Mount("b")}
+		holders := make(map[*lab.Mount]*lab.Agent)
+		fds := make(map[*lab.Mount]int)
+		for _, m := range mounts {
+			tr.Load(m)
+			holders[m] = lab.NewAgent(t)
+			fds[m] = holders[m].Open(m.Path("held-on-"+m.Name), unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND)
+			holders[m].Must(lab.Call{Op: "write", FD: fds[m], Data: "x"})
+		}
+		tr.GoesOn("before the fault")
+		back := c.Stop()
+		began := time.Now()
+		for m, holder := range holders {
+			r := lab.Result{}
+			lab.Eventually(t, "a write fails", func() bool {
+				r = holder.Do(lab.Call{Op: "write", FD: fds[m], Data: "x"})
+				return r.Errno != 0
+			})
+			if r.Errno != unix.EIO {
+				t.Errorf("write: %v, want EIO", r.Err())
+			}
+			t.Logf("on %s a write got EIO %v after that", m.Name, time.Since(began).Round(100*time.Millisecond))
+			other := lab.NewAgent(t)
+			other.Fails(lab.Call{Op: "open", Path: m.Path("other"), Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK}, unix.ENOLCK)
+		}
+		back()
+		tr.GoesOn("with it back")
+		tr.Finish()
+	})
+}
+
+// waitsToWrite reports whether a program on a mount is in a write.
+func waitsToWrite(tr *history.Trial, m *lab.Mount) bool {
+	for _, w := range tr.Writers {
+		ops := w.History()
+		if n := len(ops); w.Mount == m.Name && n > 0 && ops[n-1].Kind == history.Wrote && ops[n-1].Return == 0 {
+			return true
+		}
+	}
+	return false
+}

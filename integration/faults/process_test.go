@@ -1,0 +1,205 @@
+package faults
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/history"
+	"github.com/lockfs/lockfs/integration/lab"
+	"github.com/lockfs/lockfs/internal/longtest"
+)
+
+// writersOn returns the writers on a mount that the test has not ended.
+func writersOn(tr *history.Trial, m *lab.Mount) (found []*history.Recorded) {
+	for _, w := range tr.Writers {
+		if w.Mount == m.Name && !w.Ended {
+			found = append(found, w)
+		}
+	}
+	return found
+}
+
+// Daemons are killed while programs on all mounts write. The others go on when
+// the dead one's lease has ended, or as soon as it is mounted again, whatever it
+// was about to do. (docs/SEMANTICS.md, rule 12.)
+func TestKilledUnderLoad(t *testing.T) {
+	lab.Over(t, testKilledUnderLoad, lab.Local, lab.InLeases.ForLong())
+}
+
+func testKilledUnderLoad(t *testing.T, on lab.Setup) {
+	c := on.NewService(t)
+	tr := history.New(t, c, "--wait", "-1", "--ttl", lab.ShortTTL.String())
+	mounts := []*lab.Mount{tr.Mount("a"), tr.Mount("b"), tr.Mount("c")}
+	for _, m := range mounts {
+		tr.Work(m, 2)
+	}
+	tr.GoesOn("before the fault")
+	for round, end := 0, time.Now().Add(longtest.For(t)); round < 2 || time.Now().Before(end); round++ {
+		victim := mounts[round%len(mounts)]
+		killed := time.Now()
+		victim.Kill()
+		for _, w := range writersOn(tr, victim) {
+			w.Kill() // hangs if it cannot die
+			w.Ended = true
+		}
+		how := "without the dead one"
+		if round%2 == 0 { // who takes its place does not wait for the lease to end
+			how = "with the dead one's successor"
+			mounts[round%len(mounts)] = tr.Mount(victim.Name)
+		}
+		tr.GoesOn(how)
+		t.Logf("%s, all others have had the files %.2f s after kill -9", how, time.Since(killed).Seconds())
+		if round%2 != 0 {
+			mounts[round%len(mounts)] = tr.Mount(victim.Name)
+		}
+		tr.Work(mounts[round%len(mounts)], 2)
+		tr.GoesOn("with it again")
+	}
+	tr.Finish()
+}
+
+// A daemon is frozen while programs write, for longer than its lease, and thaws.
+// Its programs had a file open, and go on writing to it the moment it thaws:
+// others have had it meanwhile. (docs/SEMANTICS.md, rule 10.)
+func TestThawedUnderLoad(t *testing.T) {
+	lab.Over(t, testThawedUnderLoad, lab.Local, lab.InLeases.ForLong())
+}
+
+func testThawedUnderLoad(t *testing.T, on lab.Setup) {
+	c := on.NewService(t)
+	tr := history.New(t, c, "--wait", "-1", "--ttl", lab.ShortTTL.String())
+	a, b := tr.Mount("a"), tr.Mount("b")
+	tr.Work(a, 3)
+	tr.Work(b, 2)
+	tr.Stay(a) // one of the others may have only its close() before it when it is stopped
+	tr.GoesOn("before the fault")
+	for round, end := 0, time.Now().Add(longtest.For(t)); round < 1 || time.Now().Before(end); round++ {
+		// Not in the middle of a write: see what is not promised. So the programs
+		// are stopped first, one of them with a file open.
+		lab.Eventually(t, "a program is stopped with a file open", func() bool {
+			for _, w := range writersOn(tr, a) {
+				lab.Freeze(t, w.Cmd.Process.Pid)
+			}
+			for _, w := range writersOn(tr, a) {
+				if w.Config.Most > 0 && hasFile(tr, w) {
+					return true
+				}
+			}
+			thawMount(tr, a)
+			return false
+		})
+		since := history.Monotonic()
+		lab.Freeze(t, a.Cmd.Process.Pid)
+		thawMount(tr, a) // they meet a daemon that does not answer
+		for _, w := range writersOn(tr, a) {
+			w.Ended = true
+		}
+		tr.GoesOn("without the frozen one") // the files it has locked, too
+		for _, w := range tr.Writers {
+			w.Ended = false
+		}
+		if err := a.Cmd.Process.Signal(unix.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		tr.Saw(since, "the program that stays is told", func(o history.Op) bool { return o.File == "of-a" && o.Kind == history.Wrote && o.Errno == unix.EIO })
+		tr.GoesOn("with it again")
+	}
+	tr.Finish()
+}
+
+// hasFile reports whether a stopped program has a file open.
+func hasFile(tr *history.Trial, w *history.Recorded) bool {
+	found := false
+	for _, e := range tr.LS() {
+		found = found || e.State == "held" && e.PID == w.Cmd.Process.Pid
+	}
+	ops := w.History()
+	return found && len(ops) > 0 && ops[len(ops)-1].Kind != history.Closed
+}
+
+func thawMount(tr *history.Trial, m *lab.Mount) {
+	for _, w := range writersOn(tr, m) {
+		_ = w.Cmd.Process.Signal(unix.SIGCONT)
+	}
+}
+
+// A daemon that thaws has requests of all kinds before it, for files that it has
+// lost. None of them changes anything.
+func TestThawedDaemonChangesNothing(t *testing.T) {
+	const size = 4096
+	late := strings.Repeat("late", size/4)
+	cases := map[string]struct {
+		flags int
+		mmap  bool
+		call  lab.Call // with the FD of the open file
+	}{
+		"write":              {flags: unix.O_WRONLY, call: lab.Call{Op: "pwrite", Data: late}},
+		"write of many":      {flags: unix.O_RDWR, call: lab.Call{Op: "pwrite", Off: 1, Data: strings.Repeat(late, 300)}},
+		"append":             {flags: unix.O_WRONLY | unix.O_APPEND, call: lab.Call{Op: "write", Data: late}},
+		"append and read":    {flags: unix.O_RDWR | unix.O_APPEND, call: lab.Call{Op: "write", Data: late}},
+		"ftruncate":          {flags: unix.O_WRONLY, call: lab.Call{Op: "ftruncate", Off: 1}},
+		"fallocate":          {flags: unix.O_RDWR, call: lab.Call{Op: "fallocate", N: 3 * size}},
+		"copy":               {flags: unix.O_RDWR, call: lab.Call{Op: "copy", Off: size, N: size}},
+		"fsync":              {flags: unix.O_RDWR, call: lab.Call{Op: "fsync"}},
+		"close":              {flags: unix.O_WRONLY, call: lab.Call{Op: "close"}},
+		"mapping":            {flags: unix.O_RDWR, mmap: true, call: lab.Call{Op: "msync"}},
+		"mapping and append": {flags: unix.O_RDWR | unix.O_APPEND, mmap: true, call: lab.Call{Op: "msync"}},
+	}
+	v := lab.NewVolume(t, "--wait", "-1")
+	server, a := v.Mount("server"), v.Mount("a", "--ttl", lab.ShortTTL.String()) // the etcd is not frozen with a
+	programs, fds, pending := make(map[string]*lab.Agent), make(map[string]int), make(map[string]<-chan lab.Result)
+	for name, c := range cases {
+		v.Write(name, strings.Repeat("-", size))
+		p := lab.NewAgent(t)
+		fd := p.Open(a.Path(name), c.flags)
+		if c.mmap {
+			p.Must(lab.Call{Op: "mmap", FD: fd, N: size})
+			p.Must(lab.Call{Op: "store", FD: fd, Data: "mine"}) // is dirty from here on
+		}
+		programs[name], fds[name] = p, fd
+	}
+	lab.Freeze(t, a.Cmd.Process.Pid)
+	for name, c := range cases {
+		if c.mmap {
+			programs[name].Must(lab.Call{Op: "store", FD: fds[name], Data: "late"})
+		}
+		c.call.FD = fds[name]
+		pending[name] = programs[name].Start(c.call)
+	}
+	other := lab.NewAgent(t)
+	theirs := "theirs" + strings.Repeat(".", size)
+	for name := range cases {
+		fd := other.Open(server.Path(name), unix.O_WRONLY|unix.O_TRUNC)
+		other.Must(lab.Call{Op: "write", FD: fd, Data: theirs})
+		other.Must(lab.Call{Op: "close", FD: fd})
+	}
+	if err := a.Cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range cases {
+		r := lab.Await(t, name, pending[name])
+		// What changes nothing is not held up: it may come before the loss is known.
+		if harmless := c.call.Op == "fsync" || c.call.Op == "close"; r.Errno != unix.EIO && (r.Errno != 0 || !harmless) {
+			t.Errorf("%s: %v, want EIO", name, r.Err())
+		}
+		if c.call.Op != "close" {
+			programs[name].Fails(lab.Call{Op: "close", FD: fds[name]}, unix.EIO)
+		}
+		programs[name].Kill() // and its mappings
+	}
+	for name := range cases {
+		if got := v.Read(name); got != theirs {
+			t.Errorf("%s: the file holds %.20q…, %d bytes", name, got, len(got))
+		}
+		// Who opens it on the thawed mount sees, and has, what is there.
+		fd := other.Open(a.Path(name), unix.O_RDWR)
+		if r := other.Do(lab.Call{Op: "pread", FD: fd, N: 6}); r.Data != "theirs" {
+			t.Errorf("%s: read on the thawed mount: %q, %v", name, r.Data, r.Err())
+		}
+		other.Must(lab.Call{Op: "close", FD: fd})
+	}
+	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+}

@@ -1,0 +1,116 @@
+package faults
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/history"
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// save writes a snapshot of an etcd, as 'etcdctl snapshot save' does.
+func save(t *testing.T, etcd *clientv3.Client) (file string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), lab.CallTimeout)
+	defer cancel()
+	file = filepath.Join(t.TempDir(), "snapshot")
+	one := clientv3.Config{Endpoints: etcd.Endpoints()[:1], Logger: zap.NewNop()}
+	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, one, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// ages brings etcd's revision to where a restored one does not get in a test.
+func ages(t *testing.T, etcd *clientv3.Client) {
+	t.Helper()
+	for range 300 {
+		if _, err := etcd.Put(t.Context(), "/filler", ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What docs/how-to/restore.md says: with every mount stopped, etcd made
+// from a snapshot and the locks of the dead deleted, locks are free at once, and
+// fencing tokens go on growing.
+func TestRestore(t *testing.T) {
+	c := lab.NewCluster(t)
+	tr := history.New(t, c)
+	a := tr.Mount("a")
+	p := lab.NewAgent(t)
+	p.Open(a.Path("dead"), unix.O_WRONLY|unix.O_CREAT) // of the snapshot, and then of nobody
+	file := save(t, c.Client)
+	p.Open(a.Path("later"), unix.O_WRONLY|unix.O_CREAT)
+	ages(t, c.Client)
+	last := p.Open(a.Path("token"), unix.O_WRONLY|unix.O_CREAT)
+	before := p.Token(last)
+	a.Stop()
+
+	c.Restore(file, true)
+	if _, err := c.Client.Delete(t.Context(), "/locks/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	b := tr.Mount("b")
+	q := lab.NewAgent(t)
+	for _, name := range []string{"dead", "later"} {
+		q.Must(lab.Call{Op: "close", FD: q.Open(b.Path(name), unix.O_WRONLY|unix.O_NONBLOCK)})
+	}
+	if after := q.Token(q.Open(b.Path("token"), unix.O_WRONLY)); after <= before {
+		t.Errorf("a token of %d after one of %d", after, before)
+	}
+}
+
+// A mount that was not stopped loses what the restored etcd does not know, for
+// ever, and is as good as a new one then.
+func TestRestoreUnderMounts(t *testing.T) {
+	lab.Over(t, testRestoreUnderMounts, lab.Local, lab.InLeases)
+}
+
+func testRestoreUnderMounts(t *testing.T, on lab.Setup) {
+	for name, of := range map[string]struct {
+		empty bool
+		bump  bool
+	}{
+		"as it was": {},
+		"bumped":    {bump: true},
+		"empty":     {empty: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := on.NewService(t)
+			tr := history.New(t, c, "--wait", "-1", "--name-wait", "10s")
+			a, b := tr.Mount("a"), tr.Mount("b")
+			file := ""
+			if !of.empty {
+				file = save(t, c.Store())
+			}
+			p, q := lab.NewAgent(t), lab.NewAgent(t)
+			held := p.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)
+			q.Must(lab.Call{Op: "mkdir", Path: b.Path("d")})
+			ages(t, c.Store())
+			q.Must(lab.Call{Op: "rename", Path: b.Path("d"), Path2: b.Path("e")}) // b knows the directory entries as of then
+
+			c.Restore(file, of.bump)
+			lab.Eventually(t, "a has lost its lock", func() bool {
+				return p.Do(lab.Call{Op: "write", FD: held, Data: "x"}).Errno == unix.EIO
+			})
+			other := q.Open(b.Path("f"), unix.O_WRONLY)
+			q.Must(lab.Call{Op: "write", FD: other, Data: "y"})
+			p.Fails(lab.Call{Op: "write", FD: held, Data: "x"}, unix.EIO)
+			q.Must(lab.Call{Op: "close", FD: other})
+
+			// Directory entries are those of the etcd that is there now.
+			p.Must(lab.Call{Op: "rename", Path: a.Path("e"), Path2: a.Path("d")})
+			q.Must(lab.Call{Op: "rename", Path: b.Path("f"), Path2: b.Path("g")})
+			again := p.Open(a.Path("h"), unix.O_WRONLY|unix.O_CREAT)
+			p.Must(lab.Call{Op: "write", FD: again, Data: "z"})
+			p.Must(lab.Call{Op: "close", FD: again})
+		})
+	}
+}

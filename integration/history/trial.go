@@ -1,0 +1,364 @@
+package history
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// Trial is a volume whose files are written to by many, until its history is
+// checked.
+type Trial struct {
+	*lab.Volume
+	service lab.Service
+	begin   int64    // revision
+	files   []string // that all write to
+	owned   []string // those of one writer each
+	Writers []*Recorded
+}
+
+// Recorded is the test's end of a writer.
+type Recorded struct {
+	Config  writerConfig
+	Mount   string
+	Cmd     *exec.Cmd
+	in      io.WriteCloser
+	done    chan struct{}
+	Ended   bool   // by the test
+	toLeave string // hold that it was told to let go of
+
+	mu  sync.Mutex
+	ops []Op
+}
+
+var trials atomic.Int64
+
+// New returns a volume of a name space of its own.
+func New(t *testing.T, s lab.Service, args ...string) *Trial {
+	t.Helper()
+	s.Healthy()
+	now, err := s.Store().Put(t.Context(), "/begin", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &Trial{Volume: lab.NewVolume(t, args...), service: s, begin: now.Header.Revision, files: []string{"f", "g"}}
+	tr.Env = append(tr.Env, append(s.Env(), "LOCKFS_NAMESPACE="+tr.Namespace())...)
+	return tr
+}
+
+// Work starts n writers on a mount.
+func (tr *Trial) Work(m *lab.Mount, n int) {
+	tr.T.Helper()
+	for range n {
+		tr.run(m, tr.files, 4)
+	}
+}
+
+// Stay starts a writer on a mount that has a file of its own, and writes to it
+// all the time: whatever happens, it happens while it is open.
+func (tr *Trial) Stay(m *lab.Mount) {
+	tr.T.Helper()
+	own := "of-" + m.Name
+	tr.run(m, []string{own}, 0)
+	tr.owned = append(tr.owned, own)
+}
+
+func (tr *Trial) run(m *lab.Mount, files []string, most int) {
+	tr.T.Helper()
+	id := trials.Add(1)
+	w := &Recorded{Mount: m.Name, done: make(chan struct{}), Config: writerConfig{
+		Name: fmt.Sprintf("%s%d", m.Name, id), Dir: m.Dir, Files: files, Seed: uint64(id), Pause: 20 * time.Millisecond, Most: most,
+	}}
+	config, err := json.Marshal(w.Config)
+	if err != nil {
+		tr.T.Fatal(err)
+	}
+	w.Cmd = exec.Command(os.Args[0])
+	w.Cmd.Env = append(os.Environ(), writerEnv+"="+string(config), "GODEBUG=asyncpreemptoff=1")
+	w.Cmd.Stderr = os.Stderr
+	if w.in, err = w.Cmd.StdinPipe(); err != nil {
+		tr.T.Fatal(err)
+	}
+	out, err := w.Cmd.StdoutPipe()
+	if err != nil {
+		tr.T.Fatal(err)
+	}
+	if err := w.Cmd.Start(); err != nil {
+		tr.T.Fatal(err)
+	}
+	go w.record(out)
+	tr.T.Cleanup(w.Kill)
+	tr.Writers = append(tr.Writers, w)
+}
+
+// record collects what the writer reports.
+func (w *Recorded) record(out io.Reader) {
+	defer close(w.done)
+	dec := json.NewDecoder(out)
+	for {
+		o := Op{Writer: w.Config.Name, Mount: w.Mount, PID: w.Cmd.Process.Pid}
+		if dec.Decode(&o) != nil {
+			return
+		}
+		w.mu.Lock()
+		w.ops = append(w.ops[:o.N], o) // a second report replaces the first
+		w.mu.Unlock()
+	}
+}
+
+func (w *Recorded) Kill() {
+	_ = w.Cmd.Process.Kill()
+	<-w.done
+	_ = w.Cmd.Wait()
+}
+
+func (w *Recorded) History() []Op {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.ops)
+}
+
+// goesOn reports whether since then it has opened a file, written and closed.
+func (w *Recorded) goesOn(since int64) bool {
+	last := "" // hold that has written
+	for _, o := range w.History() {
+		if o.Call < since || !o.ok() {
+			continue
+		}
+		switch {
+		case o.Kind == Wrote:
+			last = o.Hold
+		case o.Kind == Closed && o.Hold == last:
+			return true
+		}
+	}
+	return false
+}
+
+// GoesOn returns when every writer has opened a file, written and closed since
+// the call: whatever was wrong is over.
+func (tr *Trial) GoesOn(what string) {
+	tr.T.Helper()
+	since := Monotonic()
+	deadline := time.Now().Add(lab.CallTimeout)
+	for _, w := range tr.Writers {
+		for !w.Ended && !w.goesOn(since) {
+			if time.Now().After(deadline) {
+				ops := w.History()
+				tr.T.Fatalf("%s: writer %s does not go on; its last calls: %+v", what, w.Config.Name, ops[max(0, len(ops)-6):])
+			}
+			w.letGo()
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	for _, w := range tr.Writers {
+		if !w.Ended && w.Config.Most == 0 {
+			lab.Eventually(tr.T, w.Config.Name+" has its file open again", func() bool { return w.atWork() != "" })
+		}
+	}
+}
+
+// atWork is the hold of a file that the writer has open and writes to, "" if
+// there is none.
+func (w *Recorded) atWork() (hold string) {
+	ops := w.History()
+	if len(ops) < 4 {
+		return ""
+	}
+	for _, o := range ops[len(ops)-3:] {
+		if o.Kind != Wrote || o.Errno != 0 {
+			return ""
+		}
+	}
+	return ops[len(ops)-1].Hold
+}
+
+// letGo tells a writer that stays to let go of what it has, once: a second word
+// would be of what it has next.
+func (w *Recorded) letGo() {
+	if hold := w.atWork(); w.Config.Most == 0 && hold != "" && hold != w.toLeave {
+		w.toLeave = hold
+		_, _ = w.in.Write([]byte("\n"))
+	}
+}
+
+// GoesOnFor lets all writers work for a while.
+func (tr *Trial) GoesOnFor(d time.Duration) {
+	tr.T.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		tr.GoesOn("undisturbed")
+	}
+}
+
+// Finish ends the writers, and checks their history.
+func (tr *Trial) Finish() {
+	tr.T.Helper()
+	for _, w := range tr.Writers {
+		w.in.Close()
+	}
+	for _, w := range tr.Writers {
+		select {
+		case <-w.done:
+		case <-time.After(lab.CallTimeout):
+			ops := w.History()
+			tr.T.Errorf("writer %s does not end; its last calls: %+v", w.Config.Name, ops[max(0, len(ops)-6):])
+			w.Kill()
+		}
+	}
+	h := tr.history()
+	if err := h.check(); err != nil {
+		dump := filepath.Join(tr.T.ArtifactDir(), "history.txt") // go test -artifacts keeps it
+		tr.T.Errorf("the history is wrong (%s):\n%v", dump, err)
+		if err := os.WriteFile(dump, []byte(h.String()), 0o644); err != nil {
+			tr.T.Error(err)
+		}
+	}
+	tr.T.Logf("programs saw: %s", h.sight())
+}
+
+// history collects what there is to know of the files, once the writers have ended.
+func (tr *Trial) history() *history {
+	tr.T.Helper()
+	h := &history{files: make(map[string]string), archives: make(map[string]bool)}
+	for _, w := range tr.Writers {
+		h.ops = append(h.ops, w.History()...)
+	}
+	found, err := os.ReadDir(tr.Source)
+	if err != nil {
+		tr.T.Fatal(err)
+	}
+	for _, file := range slices.Concat(tr.files, tr.owned) {
+		var parts []string
+		for _, e := range found {
+			if strings.HasPrefix(e.Name(), file+".") {
+				h.archives[e.Name()] = true
+				parts = append(parts, tr.Read(e.Name()))
+			}
+		}
+		slices.SortFunc(parts, func(a, b string) int { return cmp.Compare(firstToken(a), firstToken(b)) })
+		if _, err := os.Stat(tr.InSource(file)); err == nil {
+			parts = append(parts, tr.Read(file))
+		}
+		h.files[file] = strings.Join(parts, "")
+	}
+	tr.readEntries(h)
+	return h
+}
+
+func firstToken(s string) (token int64) {
+	_, _ = fmt.Sscan(s, &token)
+	return token
+}
+
+// readEntries has etcd tell again what entries there were. It leaves them out if
+// it was compacted meanwhile.
+func (tr *Trial) readEntries(h *history) {
+	tr.T.Helper()
+	ctx, cancel := context.WithTimeout(tr.T.Context(), lab.CallTimeout)
+	defer cancel()
+	store := tr.service.Store()
+	now, err := store.Put(ctx, "/end", "")
+	if err != nil {
+		tr.T.Fatal(err)
+	}
+	p := &lab.Past{Entries: make(map[string]map[int64]lab.Entry), Ends: make(map[string]map[int64]int64)}
+	for _, file := range slices.Concat(tr.files, tr.owned) {
+		p.Entries[file], p.Ends[file] = make(map[int64]lab.Entry), make(map[int64]int64)
+	}
+	note := tr.service.Reader(tr.Volume, p)
+	watch := func(rev int64) clientv3.WatchChan {
+		return store.Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(rev), clientv3.WithPrevKV())
+	}
+	told := watch(tr.begin)
+	for at := tr.begin - 1; at < now.Header.Revision; {
+		resp, ok := <-told
+		switch {
+		case ok && resp.CompactRevision != 0:
+			return
+		case ok && resp.Canceled && strings.Contains(resp.Err().Error(), rpctypes.ErrInvalidAuthToken.Error()):
+			// It went to a member that has not heard of the login yet.
+			if _, err := store.Get(ctx, "/end"); err != nil {
+				tr.T.Fatal(err)
+			}
+			told = watch(at + 1)
+		case !ok || resp.Err() != nil:
+			tr.T.Fatalf("watch of the past: %v", resp.Err())
+		}
+		for _, e := range resp.Events {
+			at = e.Kv.ModRevision
+			if err := note(e); err != nil {
+				tr.T.Fatal(err)
+			}
+		}
+	}
+	h.entries, h.ends = p.Entries, p.Ends
+}
+
+// Each fault meets programs at work on several mounts. None of them writes in
+// another's time, whatever happens (the history is checked), and all of them go
+// on when it is over. docs/FAULTS.md says what they see meanwhile.
+
+// Load has programs at work on a mount: two on the files that all have, and one
+// on a file of its own.
+func (tr *Trial) Load(m *lab.Mount) {
+	tr.T.Helper()
+	tr.Work(m, 2)
+	tr.Stay(m)
+}
+
+// Spared fails the test if a call on an open file failed: no lock was lost.
+func (tr *Trial) Spared() {
+	tr.T.Helper()
+	for _, w := range tr.Writers {
+		for _, o := range w.History() {
+			if o.Errno != 0 && (o.Kind == Wrote || o.Kind == cut || o.Kind == Closed) {
+				tr.T.Errorf("a lock was lost: %s of %s got %v", o.Kind, o.Hold, o.Errno)
+			}
+		}
+	}
+}
+
+// WaitedOut fails the test if a call that waits, a creation or a rename, was told
+// that the lock service does not answer before the outage can have been 5 s old.
+func (tr *Trial) WaitedOut(began int64) {
+	tr.T.Helper()
+	for _, w := range tr.Writers {
+		for _, o := range w.History() {
+			if after := time.Duration(o.Return - began); !o.Try && o.Errno == unix.ENOLCK && after > 0 && after < 5*time.Second {
+				tr.T.Errorf("%s of %s got %v, %v after the fault", o.Kind, o.Hold, o.Errno, after)
+			}
+		}
+	}
+}
+
+// Saw returns when some program had a call return since that matches.
+func (tr *Trial) Saw(since int64, what string, match func(Op) bool) {
+	tr.T.Helper()
+	lab.Eventually(tr.T, what, func() bool {
+		for _, w := range tr.Writers {
+			for _, o := range w.History() {
+				if o.Return > since && match(o) {
+					return true
+				}
+			}
+		}
+		return false
+	})
+}

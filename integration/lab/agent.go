@@ -1,0 +1,234 @@
+package lab
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An agent is an ordinary program under remote control: a process of its own,
+// and so an owner of its own, that makes plain system calls when told to.
+
+// agentEnv makes the test binary an agent.
+const agentEnv = "LOCKFS_TEST_AGENT"
+
+// Agent is the test's end of one.
+type Agent struct {
+	T   *testing.T
+	Cmd *exec.Cmd
+	in  io.WriteCloser
+	out *json.Decoder
+}
+
+// NewAgent starts a program. It is killed at the end of the test.
+func NewAgent(t *testing.T) *Agent {
+	t.Helper()
+	return NewAgentBy(t, os.Args[0])
+}
+
+// NewAgentBy starts one by a command that becomes it.
+func NewAgentBy(t *testing.T, command ...string) *Agent {
+	t.Helper()
+	cmd, in, out := StartProgram(t, agentEnv, command...)
+	a := &Agent{T: t, Cmd: cmd, in: in, out: json.NewDecoder(out)}
+	if err := a.out.Decode(new(Result)); err != nil {
+		t.Fatal("agent: ", err)
+	}
+	return a
+}
+
+// StartProgram starts a command that plays the role of an environment variable. It is
+// killed at the end of the test.
+func StartProgram(t *testing.T, env string, command ...string) (*exec.Cmd, io.WriteCloser, io.Reader) {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	// Without the runtime's own signals the only ones are those of the test.
+	cmd.Env = append(os.Environ(), env+"=1", "GODEBUG=asyncpreemptoff=1")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd, in, out
+}
+
+func (a *Agent) PID() int { return a.Cmd.Process.Pid }
+
+// Kill ends the program with SIGKILL and waits until it is gone.
+func (a *Agent) Kill() {
+	_ = a.Cmd.Process.Kill()
+	_ = a.Cmd.Wait()
+}
+
+// Start begins a call and returns at once; the channel gets its result, and is
+// closed without one if the agent dies.
+func (a *Agent) Start(c Call) <-chan Result {
+	a.T.Helper()
+	if err := json.NewEncoder(a.in).Encode(c); err != nil {
+		a.T.Fatalf("agent: %v", err)
+	}
+	ch := make(chan Result, 1)
+	go func() {
+		defer close(ch)
+		var r Result
+		if a.out.Decode(&r) == nil {
+			ch <- r
+		}
+	}()
+	return ch
+}
+
+// CallTimeout is when a call counts as hung. Nothing should take as long.
+var CallTimeout = traits.Keeps + 60*time.Second
+
+func Await(t *testing.T, what string, ch <-chan Result) Result {
+	t.Helper()
+	select {
+	case r, ok := <-ch:
+		if !ok {
+			t.Fatalf("%s: the agent died", what)
+		}
+		return r
+	case <-time.After(CallTimeout):
+		t.Fatalf("%s: hangs", what)
+	}
+	return Result{}
+}
+
+func (a *Agent) Do(c Call) Result {
+	a.T.Helper()
+	return Await(a.T, c.Op+" "+c.Path, a.Start(c))
+}
+
+// Must makes a call that has to succeed, and returns its number.
+func (a *Agent) Must(c Call) int {
+	a.T.Helper()
+	r := a.Do(c)
+	if r.Errno != 0 {
+		a.T.Fatalf("%s %s: %v", c.Op, c.Path, r.Errno)
+	}
+	return r.N
+}
+
+// Fails makes a call that has to fail with want.
+func (a *Agent) Fails(c Call, want syscall.Errno) {
+	a.T.Helper()
+	if r := a.Do(c); r.Errno != want {
+		a.T.Fatalf("%s %s: got %v, want %v", c.Op, c.Path, r.Err(), want)
+	}
+}
+
+func (a *Agent) Open(path string, flags int) int {
+	a.T.Helper()
+	return a.Must(Call{Op: "open", Path: path, Flags: flags})
+}
+
+// Interrupt sends the agent a signal that it catches until its pending call
+// returns: one that arrives before the call does not count.
+func (a *Agent) Interrupt(pending <-chan Result) Result {
+	a.T.Helper()
+	for deadline := time.Now().Add(CallTimeout); time.Now().Before(deadline); {
+		a.Signal()
+		select {
+		case r, ok := <-pending:
+			if !ok {
+				a.T.Fatal("the agent died of a signal it catches")
+			}
+			return r
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	a.T.Fatal("a signal does not interrupt the call")
+	return Result{}
+}
+
+// Signal sends a caught signal to each thread of the agent.
+func (a *Agent) Signal() {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", a.PID()))
+	if err != nil {
+		a.T.Error(err)
+	}
+	for _, task := range tasks {
+		if tid, err := strconv.Atoi(task.Name()); err == nil {
+			_ = unix.Tgkill(a.PID(), tid, unix.SIGUSR1)
+		}
+	}
+}
+
+// Within reports whether one of the agent's threads is in a system call.
+func (a *Agent) Within(number int) bool {
+	a.T.Helper()
+	return IsWithin(a.T, a.PID(), number)
+}
+
+// IsWithin reports whether a thread of a process is in a system call.
+func IsWithin(t *testing.T, pid, number int) bool {
+	t.Helper()
+	found, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range found {
+		b, _ := os.ReadFile(name)
+		if strings.HasPrefix(string(b), strconv.Itoa(number)+" ") {
+			return true
+		}
+	}
+	return false
+}
+
+// Sees opens name as a reader and compares all it can see with want.
+func (a *Agent) Sees(path, want string) {
+	a.T.Helper()
+	fd := a.Open(path, unix.O_RDONLY)
+	if got := a.Do(Call{Op: "pread", FD: fd, N: 4096}); got.Data != want {
+		a.T.Errorf("read gives %.60q (%d bytes, %v), want %.60q (%d)", got.Data, got.N, got.Err(), want, len(want))
+	}
+	a.Must(Call{Op: "close", FD: fd})
+	fd = a.Open(path, unix.O_RDONLY)
+	if size := a.Must(Call{Op: "size", FD: fd}); size != len(want) {
+		a.T.Errorf("fstat says %d bytes, want %d", size, len(want))
+	}
+	a.Must(Call{Op: "close", FD: fd})
+	fd = a.Open(path, unix.O_RDONLY)
+	if end := a.Must(Call{Op: "seek", FD: fd, Flags: unix.SEEK_END}); end != len(want) {
+		a.T.Errorf("the end is at %d, want %d", end, len(want))
+	}
+	a.Must(Call{Op: "close", FD: fd})
+}
+
+// Token is the fencing token of the lock that an open file has.
+func (a *Agent) Token(fd int) int64 {
+	a.T.Helper()
+	buf := make([]byte, 64)
+	n, err := unix.Getxattr("/proc/"+strconv.Itoa(a.PID())+"/fd/"+strconv.Itoa(fd), "user.lockfs.token", buf)
+	if err != nil {
+		a.T.Fatal(err)
+	}
+	token, err := strconv.ParseInt(string(buf[:n]), 10, 64)
+	if err != nil {
+		a.T.Fatal(err)
+	}
+	return token
+}

@@ -1,0 +1,127 @@
+package lab
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// A caching backing is a client of a network volume, as NFS is one: each mount
+// has its own, and all are of one directory. It believes names and
+// attributes for a minute. It asks again
+//
+//   - for a file's attributes, dropping its pages, when the file is opened;
+//   - for the names in a directory, when that directory's attributes are asked
+//     for with AT_STATX_FORCE_SYNC.
+//
+// A file is opened by what it is, not by its name. One that another client has
+// removed is gone: ESTALE. One that this client removes goes on while it is open.
+
+// clientEnv makes the test binary a caching backing, until standard input ends.
+const clientEnv = "LOCKFS_TEST_CLIENT"
+
+// ClientConfig is the value of clientEnv.
+type ClientConfig struct {
+	Source, Mountpoint string
+	Kind               string // what it calls itself; "" is lockfs-test
+
+	WriteBack bool   // keeps what is written until the file is flushed, or for as long as the kernel likes
+	Keep      bool   // believes a file's attributes and pages also when the file is opened, as FUSE clients may
+	PastCache bool   // has files opened past the kernel's cache, as FUSE clients may
+	Absent    bool   // answers ENOENT in place of ESTALE, as JuiceFS does
+	Doubts    bool   // believes nothing: the kernel asks it for each name and attribute at each use, as it does of GlusterFS and JuiceFS with the options that lockfs wants
+	Reuse     bool   // gives the number of the file that was removed last to the one that is made next, as an NFS server does
+	Grace     string // a file: as long as it is there nothing is opened or made, as by an NFS server that has just started
+	Requests  string // a directory in which it notes each request before it answers it
+}
+
+// grace returns when it has ended.
+func (c *ClientConfig) grace() {
+	for c.Grace != "" && unix.Access(c.Grace, unix.F_OK) == nil {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// requestLog is where requests are noted; nil if they are not.
+func (c *ClientConfig) requestLog() (*log.Logger, error) {
+	if c.Requests == "" {
+		return nil, nil
+	}
+	file, err := os.OpenFile(filepath.Join(c.Requests, filepath.Base(c.Mountpoint)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	return log.New(file, "", 0), err
+}
+
+// believes is for how long the kernel does not ask again.
+func (c *ClientConfig) believes() time.Duration {
+	if c.Doubts {
+		return 0
+	}
+	return time.Minute
+}
+
+// handleFlags are those of each open file.
+func (c *ClientConfig) handleFlags() (flags uint32) {
+	if c.PastCache {
+		flags = fuse.FOPEN_DIRECT_IO
+	}
+	return flags
+}
+
+// serveClient is the caching backing of a process.
+func serveClient() {
+	var config ClientConfig
+	err := json.Unmarshal([]byte(os.Getenv(clientEnv)), &config)
+	unix.Umask(0)
+	var server *fuse.Server
+	if err == nil {
+		server, err = config.serve()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "caching backing:", err)
+		os.Exit(1)
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		_ = unix.Unmount(config.Mountpoint, unix.MNT_DETACH)
+		os.Exit(0) // and so end whatever hangs in it
+	}()
+	server.Serve()
+}
+
+// serve mounts it.
+func (c *ClientConfig) serve() (*fuse.Server, error) {
+	requests, err := c.requestLog()
+	if err != nil {
+		return nil, err
+	}
+	below, err := newCachingFS(*c)
+	if err != nil {
+		return nil, err
+	}
+	capabilities := uint64(fuse.CAP_ATOMIC_O_TRUNC)
+	if c.WriteBack {
+		capabilities |= fuse.CAP_WRITEBACK_CACHE
+	}
+	return fuse.NewServer(below, c.Mountpoint, &fuse.MountOptions{
+		Logger: requests, Debug: requests != nil,
+		Name: cmp.Or(c.Kind, "lockfs-test"), FsName: "caching", AllowOther: true, DirectMountStrict: true, MaxWrite: 1 << 20, DisableReadDirPlus: true,
+		ExtraCapabilities: capabilities,
+	})
+}
+
+// newCachingFS returns one that is not mounted yet.
+func newCachingFS(config ClientConfig) (*cachingFS, error) {
+	fd, err := unix.Open(config.Source, unix.O_PATH|unix.O_CLOEXEC, 0)
+	return &cachingFS{
+		RawFileSystem: fuse.NewDefaultRawFileSystem(), config: config,
+		nodes: map[uint64]*cachedNode{fuse.FUSE_ROOT_ID: {fd: fd}}, dirs: make(map[uint64][]fuse.DirEntry),
+	}, err
+}

@@ -1,0 +1,80 @@
+package lab
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Caching is a mount's own caching backing, which starts with the first
+// mount of that name.
+func (v *Volume) Caching(name string) (dir string) {
+	v.T.Helper()
+	dir = filepath.Join(v.Dir, "caching-"+name)
+	if FSType(dir) == unix.FUSE_SUPER_MAGIC {
+		return dir
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		v.T.Fatal(err)
+	}
+	if v.Own == nil {
+		v.Own = make(map[string]*Client)
+	}
+	v.Own[name] = StartClient(v.T, v.Source, dir, *v.Caches)
+	return dir
+}
+
+// Client is a process that serves a caching backing.
+type Client struct {
+	cmd *exec.Cmd
+	in  io.Closer
+	Dir string // where it is mounted
+}
+
+// StartClient mounts a caching backing of source at dir.
+func StartClient(t *testing.T, source, dir string, config ClientConfig) *Client {
+	t.Helper()
+	// A process of its own, so that one that hangs does not take the test along.
+	config.Source, config.Mountpoint = source, dir
+	text, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Client{Dir: dir, cmd: exec.Command(os.Args[0])}
+	c.cmd.Env = append(os.Environ(), clientEnv+"="+string(text))
+	c.cmd.Stderr = os.Stderr
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.in.Close()
+		_ = c.cmd.Wait()
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
+	})
+	Eventually(t, "the caching backing is mounted", func() bool { return FSType(dir) == unix.FUSE_SUPER_MAGIC })
+	return c
+}
+
+// Kill ends the client at once. Its mount stays, and answers ENOTCONN.
+func (c *Client) Kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+}
+
+// Endpoint is the etcd of a volume with caching backings: the embedded one of
+// a mount that has none, and that nobody uses.
+func (v *Volume) Endpoint() string {
+	v.T.Helper()
+	if found, _ := filepath.Glob(filepath.Join(v.State, "embedded", "*", "client.sock")); found == nil {
+		v.startOver(v.Source, "etcd", "--embedded").appears()
+	}
+	return "unix://" + v.StateFile("client.sock")
+}

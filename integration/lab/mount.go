@@ -1,0 +1,184 @@
+package lab
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ShortTTL is for the tests that wait for a lease to end. The others keep the
+// default: a machine under load may stand still for longer than this allows.
+const ShortTTL = 3 * time.Second
+
+// Mount is one lockfs process and its view.
+type Mount struct {
+	T    *testing.T
+	Vol  *Volume
+	Name string
+	Dir  string
+	Cmd  *exec.Cmd
+	Log  *LogBuffer
+	Done chan struct{} // closed when the process has ended
+	Err  error         // then: how
+}
+
+// Mount starts a lockfs process and returns when its view is there.
+func (v *Volume) Mount(name string, args ...string) *Mount {
+	v.T.Helper()
+	m := v.Start(name, args...)
+	m.appears()
+	return m
+}
+
+// appears returns when the view is there.
+func (m *Mount) appears() {
+	m.T.Helper()
+	Eventually(m.T, m.Name+" is mounted", func() bool {
+		select {
+		case <-m.Done:
+			m.T.Fatalf("lockfs mount %s ended: %v\n%s", m.Name, m.Err, m.Log)
+		default:
+		}
+		return FSType(m.Dir) == unix.FUSE_SUPER_MAGIC
+	})
+}
+
+// Start starts a lockfs process, over a client of its own if the volume has such.
+func (v *Volume) Start(name string, args ...string) *Mount {
+	v.T.Helper()
+	if !v.HasClients() {
+		return v.startOver(v.Source, name, args...)
+	}
+	own := []string{"--name", filepath.Base(v.Source), "--endpoints", v.Endpoint()}
+	return v.startOver(v.Client(name), name, append(own, args...)...)
+}
+
+// startOver starts one over a directory.
+func (v *Volume) startOver(source, name string, args ...string) *Mount {
+	v.T.Helper()
+	m := &Mount{T: v.T, Vol: v, Name: name, Dir: filepath.Join(v.Dir, name), Log: &LogBuffer{}, Done: make(chan struct{})}
+	if err := os.Mkdir(m.Dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		v.T.Fatal(err)
+	}
+	m.Cmd = v.Command(slices.Concat([]string{"mount", "--node", name}, v.Args, args, []string{source, m.Dir})...)
+	m.Cmd.Stderr = m.Log
+	if err := m.Cmd.Start(); err != nil {
+		v.T.Fatal(err)
+	}
+	go func() {
+		m.Err = m.Cmd.Wait()
+		close(m.Done)
+	}()
+	v.T.Cleanup(m.Cleanup)
+	return m
+}
+
+// Cleanup leaves nothing behind, whatever the test did, and looks for what no
+// test allows.
+func (m *Mount) Cleanup() {
+	_ = m.Cmd.Process.Signal(unix.SIGCONT)
+	_ = m.Cmd.Process.Signal(unix.SIGTERM)
+	select {
+	case <-m.Done:
+	case <-time.After(20 * time.Second):
+		m.T.Errorf("%s does not end on SIGTERM", m.Name)
+		_ = m.Cmd.Process.Signal(unix.SIGQUIT) // its log says where it hangs
+		select {
+		case <-m.Done:
+		case <-time.After(20 * time.Second):
+			_ = m.Cmd.Process.Kill()
+			<-m.Done
+		}
+	}
+	_ = unix.Unmount(m.Dir, unix.MNT_DETACH)
+	if log := m.Log.String(); strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") {
+		m.T.Errorf("%s:\n%s", m.Name, log)
+	} else if m.T.Failed() {
+		m.T.Logf("log of %s:\n%s", m.Name, log)
+	}
+}
+
+// Kill ends the process with SIGKILL.
+func (m *Mount) Kill() {
+	m.T.Helper()
+	_ = m.Cmd.Process.Kill()
+	select {
+	case <-m.Done:
+	case <-time.After(CallTimeout):
+		m.T.Fatalf("%s does not die of SIGKILL", m.Name)
+	}
+}
+
+// Stop ends the process with SIGTERM and returns its exit status.
+func (m *Mount) Stop() int {
+	m.T.Helper()
+	_ = m.Cmd.Process.Signal(unix.SIGTERM)
+	select {
+	case <-m.Done:
+	case <-time.After(CallTimeout):
+		m.T.Fatalf("%s does not end on SIGTERM", m.Name)
+	}
+	return m.Cmd.ProcessState.ExitCode()
+}
+
+func (m *Mount) Path(name string) string { return filepath.Join(m.Dir, name) }
+
+func FSType(path string) int64 {
+	var st unix.Statfs_t
+	if unix.Statfs(path, &st) != nil {
+		return 0
+	}
+	return int64(st.Type)
+}
+
+// LogBuffer is a bytes.Buffer for a process that still writes to it.
+type LogBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *LogBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *LogBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// Refused starts a mount which must not come to be, and returns when it has ended.
+func (v *Volume) Refused(args ...string) *Mount {
+	v.T.Helper()
+	m := v.Start("refused", args...)
+	Eventually(v.T, "it is mounted or refused", func() bool {
+		select {
+		case <-m.Done:
+			return true
+		default:
+			return FSType(m.Dir) == unix.FUSE_SUPER_MAGIC
+		}
+	})
+	if FSType(m.Dir) == unix.FUSE_SUPER_MAGIC {
+		v.T.Fatalf("it is mounted, with %q", args)
+	}
+	<-m.Done
+	return m
+}
+
+func (m *Mount) Said(message string) bool { return strings.Contains(m.Log.String(), `msg="`+message) }
+
+func (m *Mount) IsSuspended() bool { return m.Said("lock session suspended") }
+
+func (m *Mount) LostItsSession() bool { return strings.Contains(m.Log.String(), "lock session lost") }

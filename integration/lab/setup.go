@@ -1,0 +1,145 @@
+package lab
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lockfs/lockfs/internal/longtest"
+)
+
+// Setup is what the volumes of a test are made of: which lock service has their locks, and
+// what their mounts are over. The zero setup is a local directory, with an etcd of its own.
+type Setup struct {
+	name    string        // of the subtest
+	client  *ClientConfig // each mount is over a caching client of its own; nil: over the directory
+	Leases  bool          // the locks are in Leases; false: in etcd
+	network bool          // the mounts are over the clients that $LOCKFS_TEST_VOLUME names
+	long    bool          // only when there is time
+
+	Server *apiServer // of the Leases
+	Space  string     // its namespace that has them
+}
+
+// What Over can run a test on.
+var (
+	Local    = Setup{name: "local"}
+	InLeases = Setup{name: "leases", Leases: true}
+
+	// Two mounts over one local directory hide how stale a network volume is: a caching
+	// client of its own for each mount does not.
+	OverClients = Setup{name: "clients", client: &ClientConfig{}}
+	// The same where the client goes on with what it knows of a file when the file is
+	// opened, as FUSE clients may: an open asks the volume.
+	OverClientsThatKeep = Setup{name: "keeping", client: &ClientConfig{Keep: true}}
+	// The same where the client believes nothing.
+	OverClientsThatDoubt = Setup{name: "doubting", client: &ClientConfig{Doubts: true}}
+
+	// A network volume that somebody has mounted: $LOCKFS_TEST_VOLUME.
+	OnNetworkVolume = Setup{name: "volume", network: true}
+)
+
+// ForLong is the setup in a long run alone.
+func (s Setup) ForLong() Setup {
+	s.long = true
+	return s
+}
+
+// That is the setup with other clients.
+func (s Setup) That(config ClientConfig) Setup {
+	s.client = &config
+	return s
+}
+
+// Over runs a test on each of the setups, as a subtest. With $LOCKFS_TEST_VOLUME it runs
+// on that volume, or not at all.
+func Over(t *testing.T, test func(*testing.T, Setup), setups ...Setup) {
+	t.Helper()
+	if NetworkClients() != nil {
+		setups = slices.DeleteFunc(setups, func(s Setup) bool { return !s.network })
+	} else {
+		setups = slices.DeleteFunc(setups, func(s Setup) bool { return s.network })
+	}
+	if len(setups) == 0 {
+		t.Skip("runs on a network volume with $", volumeEnv, ", and without on others")
+	}
+	for _, s := range setups {
+		t.Run(s.name, func(t *testing.T) {
+			if s.long {
+				longtest.Only(t)
+			}
+			name, _, _ := strings.Cut(t.Name(), "/")
+			if why := traits.Cannot[name]; s.network && why != "" {
+				t.Skip("this volume cannot: ", why)
+			}
+			if s.Leases {
+				s.Server = sharedServer(t)
+				s.Space = s.Server.namespace(t)
+			}
+			test(t, s)
+		})
+	}
+}
+
+// notOnNetworkVolume skips the test if there is a network volume: Over has not asked for it.
+func notOnNetworkVolume(t *testing.T) {
+	t.Helper()
+	if NetworkClients() != nil {
+		t.Skip("does not run on a network volume")
+	}
+}
+
+// NewVolume returns a volume of a local directory.
+func NewVolume(t *testing.T, args ...string) *Volume {
+	t.Helper()
+	notOnNetworkVolume(t)
+	return Local.NewVolume(t, args...)
+}
+
+// NewVolumeOverClients returns one whose mounts are over caching clients.
+func NewVolumeOverClients(t *testing.T, config ClientConfig, args ...string) *Volume {
+	t.Helper()
+	notOnNetworkVolume(t)
+	return Setup{client: &config}.NewVolume(t, args...)
+}
+
+func (s Setup) NewVolume(t *testing.T, args ...string) *Volume {
+	t.Helper()
+	// Short, for the unix sockets below it.
+	dir, err := os.MkdirTemp("/tmp", "lfs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	v := &Volume{T: t, Dir: dir, Source: filepath.Join(dir, "source"), State: filepath.Join(dir, "state"), Args: args, Caches: s.client}
+	if s.network {
+		v.onVolume(NetworkClients())
+	}
+	if err := os.Mkdir(v.Source, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	v.Env = append(os.Environ(), "LOCKFS_STATE_DIR="+v.State,
+		"LOCKFS_GUARD=false") // else directories stay that cannot be removed
+	if s.Leases {
+		v.Env = append(append(v.Env, s.env()...), fmt.Sprintf("LOCKFS_NAME=volume-%d", volumesInLeases.Add(1)))
+	}
+	return v
+}
+
+// NewService returns the lock service of a trial.
+func (s Setup) NewService(t *testing.T) Service {
+	t.Helper()
+	if s.Leases {
+		return s.NewLeases(t)
+	}
+	return NewCluster(t)
+}
+
+// env has a mount keep its locks in the Leases.
+func (s Setup) env() []string {
+	return []string{"KUBECONFIG=" + s.Server.KubeconfigFile, "LOCKFS_BACKEND=kubernetes", "LOCKFS_LEASE_NAMESPACE=" + s.Space,
+		"LOCKFS_KUBE_QPS=1000", "LOCKFS_KUBE_BURST=1000"} // the tests are in a hurry
+}

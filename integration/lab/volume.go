@@ -1,0 +1,140 @@
+package lab
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// Volume is one shared directory and the state of its embedded etcd.
+type Volume struct {
+	T      *testing.T
+	Dir    string // of the test
+	Source string
+	State  string // directory of the embedded etcd's
+	Env    []string
+	Args   []string      // of each mount
+	Caches *ClientConfig // each mount has a caching client of its own; nil: it has not
+	// clients are directories of one network volume, each in a mount of a client of its
+	// own, and by is which of them a mount is over.
+	Clients []string
+	by      map[string]string
+	Own     map[string]*Client // the caching backings, by the mount's name
+	Via     []string           // the command that runs lockfs; none if empty
+}
+
+// InMemory keeps the state of the embedded etcd where fsync costs nothing, for
+// tests that take thousands of locks.
+func (v *Volume) InMemory() {
+	v.T.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "lfs")
+	if err != nil {
+		v.T.Fatal(err)
+	}
+	v.T.Cleanup(func() { os.RemoveAll(dir) })
+	v.State = dir
+	v.Env = append(v.Env, "LOCKFS_STATE_DIR="+dir)
+}
+
+// Command is lockfs with the volume's environment.
+func (v *Volume) Command(args ...string) *exec.Cmd {
+	args = slices.Concat(v.Via, []string{Program}, args)
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = v.Env
+	return cmd
+}
+
+// HasClients reports whether each mount has a client of the volume of its own.
+func (v *Volume) HasClients() bool { return v.Caches != nil || v.Clients != nil }
+
+// Entry is a line of 'lockfs ls -o json'.
+type Entry struct {
+	Path    string `json:"path"`
+	State   string `json:"state"`
+	Lock    string `json:"lock"`
+	Node    string `json:"node"`
+	PID     int    `json:"pid"`
+	Command string `json:"command"`
+	Session string `json:"session"`
+	Token   int64  `json:"token"`
+}
+
+// LS returns what 'lockfs ls' says of the volume.
+func (v *Volume) LS() []Entry {
+	v.T.Helper()
+	return v.LSOf(v.Source)
+}
+
+// LSOf returns what it says with other arguments.
+func (v *Volume) LSOf(args ...string) []Entry {
+	v.T.Helper()
+	cmd := v.Command(append([]string{"ls", "-o", "json"}, args...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		v.T.Fatalf("lockfs ls: %v: %s", err, &stderr)
+	}
+	var es []Entry
+	if err := json.Unmarshal(out, &es); err != nil {
+		v.T.Fatalf("lockfs ls: %v: %s", err, out)
+	}
+	return es
+}
+
+// Waiting counts the waiters for path.
+func (v *Volume) Waiting(path string) int {
+	v.T.Helper()
+	n := 0
+	for _, e := range v.LS() {
+		if e.Path == path && e.State == "waiting" {
+			n++
+		}
+	}
+	return n
+}
+
+// Read returns a file of the shared directory itself.
+func (v *Volume) Read(name string) string {
+	v.T.Helper()
+	b, err := os.ReadFile(filepath.Join(v.Source, name))
+	if err != nil {
+		v.T.Fatal(err)
+	}
+	return string(b)
+}
+
+// Write makes a file of the shared directory itself.
+func (v *Volume) Write(name, data string) {
+	v.T.Helper()
+	if err := os.WriteFile(filepath.Join(v.Source, name), []byte(data), 0o644); err != nil {
+		v.T.Fatal(err)
+	}
+}
+
+// NewUser starts a program of an unprivileged user, a member of group as well
+// unless that is 0, in a volume that all users may enter.
+func (v *Volume) NewUser(uid, group int) *Agent {
+	v.T.Helper()
+	if err := os.Chmod(v.Dir, 0o755); err != nil {
+		v.T.Fatal(err)
+	}
+	a := NewAgent(v.T)
+	a.Must(Call{Op: "become", N: uid, Off: int64(group)})
+	return a
+}
+
+func (v *Volume) InSource(name string) string { return filepath.Join(v.Source, name) }
+
+// WaitFor returns when somebody waits for path in etcd.
+func (v *Volume) WaitFor(path string) {
+	v.T.Helper()
+	Eventually(v.T, "somebody waits for "+path, func() bool { return v.Waiting(path) == 1 })
+}
+
+// Namespace is the volume's own in the lock service.
+func (v *Volume) Namespace() string { return filepath.Base(v.Dir) }

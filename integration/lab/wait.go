@@ -1,0 +1,47 @@
+package lab
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Freeze stops a process, and returns when none of its threads runs any more.
+func Freeze(t *testing.T, pid int) {
+	t.Helper()
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "the process is frozen", func() bool {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		for _, stat := range stats {
+			b, _ := os.ReadFile(stat)
+			if i := bytes.LastIndexByte(b, ')'); i < 0 || b[i+2] != 'T' {
+				return false
+			}
+		}
+		return err == nil && len(stats) > 0
+	})
+}
+
+// Eventually waits for a condition that has to come true, for as long as a machine
+// may take that has ten times as much to do as it has cores.
+func Eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for !cond() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// Between waits for a while that chance decides: as long as a fault lasts.
+func Between(least, most time.Duration) { time.Sleep(least + rand.N(most-least)) }

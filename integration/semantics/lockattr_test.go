@@ -1,0 +1,75 @@
+package semantics
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// Programs can read the fencing token of a file that is open for write, and by
+// whom it is, on any mount; a later lock has a larger token. The attributes are
+// not stored, not listed, and nobody sets them. (docs/SEMANTICS.md, rule 20.)
+func TestLockAttributes(t *testing.T) {
+	lab.Over(t, testLockAttributes, lab.Local, lab.InLeases.ForLong())
+}
+
+func testLockAttributes(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t)
+	v.InMemory()
+	a, b := v.Mount("a"), v.Mount("b")
+	p := lab.NewAgent(t)
+	get := func(path, attr string) string {
+		t.Helper()
+		r := p.Do(lab.Call{Op: "getxattr", Path: path, Path2: attr})
+		if r.Errno != 0 {
+			t.Fatalf("%s of %s: %v", attr, path, r.Err())
+		}
+		value, err := hex.DecodeString(r.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(value)
+	}
+	const token, owner = "user.lockfs.token", "user.lockfs.owner"
+	last := int64(0)
+	for range 2 {
+		fd := p.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)
+		held := v.LS()
+		if len(held) != 1 {
+			t.Fatalf("locked: %v", held)
+		}
+		for _, path := range []string{a.Path("f"), b.Path("f"), lab.ProcFD(fd)} {
+			got, err := strconv.ParseInt(get(path, token), 10, 64)
+			if err != nil || got != held[0].Token || got <= last {
+				t.Errorf("token of %s: %d, %v, want %d, and more than %d", path, got, err, held[0].Token, last)
+			}
+			var holder struct {
+				Node string
+				PID  int
+			}
+			if err := json.Unmarshal([]byte(get(path, owner)), &holder); err != nil || holder.Node != "a" || holder.PID != p.PID() {
+				t.Errorf("owner of %s: %+v, %v", path, holder, err)
+			}
+		}
+		last = held[0].Token
+		if err := unix.Setxattr(a.Path("f"), "user.mine", []byte("1"), 0); err != nil {
+			t.Fatal(err)
+		}
+		names := make([]byte, 4096)
+		n, err := unix.Listxattr(a.Path("f"), names)
+		if err != nil || string(names[:n]) != "user.mine\x00" {
+			t.Errorf("attributes: %q, %v", names[:max(n, 0)], err)
+		}
+		p.Fails(lab.Call{Op: "setxattr", Path: a.Path("f"), Path2: token, Data: "31"}, unix.EPERM)
+		p.Must(lab.Call{Op: "close", FD: fd})
+		lab.Eventually(t, "the lock is free", func() bool { return len(v.LS()) == 0 })
+		for _, m := range []*lab.Mount{a, b} {
+			p.Fails(lab.Call{Op: "getxattr", Path: m.Path("f"), Path2: token}, unix.ENODATA)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package semantics
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// With --read-locks readers share a file and exclude those who write, on every
+// mount, until the last of them has closed it. A writer who waits is not
+// overtaken by later readers. (docs/SEMANTICS.md, rule 24.)
+func TestReadLocks(t *testing.T) { lab.Over(t, testReadLocks, lab.Local, lab.InLeases) }
+
+func testReadLocks(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--read-locks", "--wait", "-1")
+	v.InMemory()
+	a, b, c := v.Mount("a"), v.Mount("b"), v.Mount("c")
+	v.Write("f", "old")
+	v.Write("other", "")
+	reader, other, writer, late := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+	fd := reader.Open(a.Path("f"), unix.O_RDONLY)
+	fd2 := other.Open(b.Path("f"), unix.O_RDONLY)
+	for _, m := range []*lab.Mount{a, b, c} {
+		refusedAll(t, writer, m, "f")
+	}
+	pending := writer.Start(lab.Call{Op: "open", Path: c.Path("f"), Flags: unix.O_WRONLY})
+	lab.Eventually(t, "the writer waits", func() bool { return v.Waiting("f") == 1 })
+	late.Fails(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_RDONLY | unix.O_NONBLOCK}, unix.EAGAIN)
+	if r := reader.Do(lab.Call{Op: "pread", FD: fd, N: 10}); r.Data != "old" {
+		t.Errorf("a reader reads %q, %v", r.Data, r.Err())
+	}
+	reader.Must(lab.Call{Op: "close", FD: fd})
+	other.Must(lab.Call{Op: "close", FD: fd2})
+	r := lab.Await(t, "the open of the writer", pending)
+	if r.Errno != 0 {
+		t.Fatal(r.Err())
+	}
+	late.Fails(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_RDONLY | unix.O_NONBLOCK}, unix.EAGAIN)
+	writer.Must(lab.Call{Op: "pwrite", FD: r.N, Data: "new"})
+	writer.Must(lab.Call{Op: "close", FD: r.N})
+	if r := late.Do(lab.Call{Op: "pread", FD: late.Open(a.Path("f"), unix.O_RDONLY), N: 10}); r.Data != "new" {
+		t.Errorf("the next reader reads %q, %v", r.Data, r.Err())
+	}
+}
+
+// A program that reads a file, closes it and removes or replaces it is not in
+// its own way; nor is one that writes what it has open for read.
+func TestReadLocksOfOneProgram(t *testing.T) {
+	lab.Over(t, testReadLocksOfOneProgram, lab.Local, lab.InLeases.ForLong())
+}
+
+func testReadLocksOfOneProgram(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--read-locks")
+	v.InMemory()
+	a := v.Mount("a")
+	p := lab.NewAgent(t)
+	r := p.Do(lab.Call{Op: "repeat", N: 100, Calls: []lab.Call{
+		{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_CREAT},
+		{Op: "close", FD: lab.Opened},
+		{Op: "open", Path: a.Path("f"), Flags: unix.O_RDONLY},
+		{Op: "open", Path: a.Path("f"), Flags: unix.O_RDWR},
+		{Op: "write", FD: lab.Opened, Data: "x"},
+		{Op: "rename", Path: a.Path("f"), Path2: a.Path("g")},
+		{Op: "close", FD: lab.Opened},
+		{Op: "close", FD: lab.Opened},
+		{Op: "open", Path: a.Path("g"), Flags: unix.O_RDONLY | unix.O_TRUNC},
+		{Op: "close", FD: lab.Opened},
+		{Op: "unlink", Path: a.Path("g")},
+	}})
+	if len(r.Failed) != 0 {
+		t.Errorf("failed: %v", r.Failed)
+	}
+	// A child that would wait for what its parent reads waits for ever.
+	fd := p.Open(a.Path("h"), unix.O_WRONLY|unix.O_CREAT)
+	p.Must(lab.Call{Op: "close", FD: fd})
+	lab.Run(t, "sh", "-c", `exec 3<"$1"; sh -c ': >>"$1"' sh "$1" && exit 1; exit 0`, "sh", a.Path("h"))
+	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+}
+
+// A reader whose lock is lost reads no more: somebody may be writing.
+func TestLostReadLock(t *testing.T) {
+	v := lab.NewVolume(t, "--read-locks")
+	v.InMemory()
+	a := v.Mount("a")
+	v.Write("f", "data")
+	p := lab.NewAgent(t)
+	fd := p.Open(a.Path("f"), unix.O_RDONLY)
+	v.Revoke()
+	lab.Eventually(t, "the reader gets EIO", func() bool {
+		return p.Do(lab.Call{Op: "pread", FD: fd, N: 4}).Errno == unix.EIO
+	})
+	p.Fails(lab.Call{Op: "seek", FD: fd, Flags: unix.SEEK_DATA}, unix.EIO)
+	to := p.Open(a.Path("copy"), unix.O_WRONLY|unix.O_CREAT) // under a lock that is good
+	p.Fails(lab.Call{Op: "copy to", FD: fd, Flags: to, N: 4}, unix.EIO)
+	if got := v.Read("copy"); got != "" {
+		t.Errorf("%q was copied", got)
+	}
+	p.Must(lab.Call{Op: "close", FD: fd})
+}

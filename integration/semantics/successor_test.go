@@ -1,0 +1,96 @@
+package semantics
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// Who mounts a volume on a machine where a mount of it has died ends the dead
+// one's session at once, long before its lease would; not that of one which
+// only does not answer.
+func TestSuccessor(t *testing.T) { lab.Over(t, testSuccessor, lab.Local, lab.InLeases) }
+
+func testSuccessor(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--ttl", "5m", "--wait", "-1")
+	b, a, c := v.Mount("b"), v.Mount("a"), v.Mount("c")
+	dying, frozen, waiter := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+	fd := dying.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)
+	dying.Must(lab.Call{Op: "write", FD: fd, Data: "last words\n"})
+	kept := frozen.Open(c.Path("g"), unix.O_WRONLY|unix.O_CREAT)
+	granted := waiter.Start(lab.Call{Op: "open", Path: b.Path("f"), Flags: unix.O_WRONLY | unix.O_APPEND})
+	lab.Eventually(t, "somebody waits", func() bool { return v.Waiting("f") == 1 })
+	a.Kill()
+	lab.Freeze(t, c.Cmd.Process.Pid)
+
+	v.Mount("a") // await gives up long before the lease ends
+	r := lab.Await(t, "the lock of a dead mount", granted)
+	if r.Errno != 0 {
+		t.Fatalf("the waiter got %v", r.Err())
+	}
+	waiter.Must(lab.Call{Op: "write", FD: r.N, Data: "next\n"})
+	waiter.Must(lab.Call{Op: "close", FD: r.N})
+	if got := v.Read("f"); got != "last words\nnext\n" {
+		t.Errorf("the file holds %q", got)
+	}
+	if err := c.Cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	frozen.Must(lab.Call{Op: "write", FD: kept, Data: "x"})
+	frozen.Must(lab.Call{Op: "close", FD: kept})
+	if got := v.Read("g"); got != "x" {
+		t.Errorf("the frozen mount's file holds %q", got)
+	}
+	alive, err := filepath.Glob(filepath.Join(v.State, "alive", "*", "*"))
+	if err != nil || len(alive) != 3 {
+		t.Errorf("marks of living mounts: %v, %v; want 3", alive, err)
+	}
+	for _, m := range []*lab.Mount{b, c} {
+		m.Stop()
+	}
+	left := slices.DeleteFunc(alive, func(path string) bool {
+		_, err := os.Stat(path)
+		return os.IsNotExist(err)
+	})
+	if len(left) != 1 {
+		t.Errorf("marks left after two of three have ended: %q", left)
+	}
+}
+
+// A mount of more locks than one session takes has several, which end together.
+func TestSuccessorOfManyLocks(t *testing.T) {
+	v := lab.NewVolume(t, "--ttl", "5m", "--wait", "-1")
+	v.InMemory()
+	a, b := v.Mount("a"), v.Mount("b")
+	const files = 2510 // of two names, which take two locks: a session has room for 5,000
+	dying, next := lab.NewAgent(t), lab.NewAgent(t)
+	name := func(i int) string { return "f" + strconv.Itoa(i) }
+	for i := range files {
+		v.Write(name(i), "")
+		if err := os.Link(filepath.Join(v.Source, name(i)), filepath.Join(v.Source, "g"+strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+		dying.Open(a.Path(name(i)), unix.O_WRONLY)
+	}
+	sessions := make(map[string]bool)
+	for _, e := range v.LS() {
+		sessions[e.Session] = true
+	}
+	if len(sessions) < 2 {
+		t.Fatalf("all locks are on one session: nothing is tested")
+	}
+	a.Kill()
+	v.Mount("a")
+	for _, i := range []int{0, files / 2, files - 1} {
+		granted := next.Start(lab.Call{Op: "open", Path: b.Path(name(i)), Flags: unix.O_WRONLY})
+		if r := lab.Await(t, "a lock of a dead mount", granted); r.Errno != 0 {
+			t.Errorf("%s: %v", name(i), r.Err())
+		}
+	}
+}
