@@ -16,6 +16,17 @@ import (
 	"github.com/lockfs/lockfs/policy"
 )
 
+// callers finds out who makes requests, and whether they still wait for the answer.
+type callers struct {
+	procs     procid.Proc // the machine's
+	cache     procid.Cache
+	podName   func(procid.Caller) (name, container string) // may be nil
+	dev       string                                       // of the mount, as /proc names it; "" if unknown
+	readLocks bool
+	// families is for the question whether an open waits for itself.
+	families *gate
+}
+
 // caller is who made a request.
 type caller struct {
 	owner    lockmgr.Owner
@@ -28,7 +39,7 @@ func openOwner(procid.Process) lockmgr.Owner { return lockmgr.Owner("handle " + 
 
 // callOwner names the owner of a call without a handle in scope handle: the
 // process, and nobody if there is none.
-func (f *FS) callOwner(p procid.Process) lockmgr.Owner {
+func (cs *callers) callOwner(p procid.Process) lockmgr.Owner {
 	if p == (procid.Process{}) {
 		return openOwner(p)
 	}
@@ -43,19 +54,19 @@ func processOwner(p procid.Process) lockmgr.Owner {
 // kernel itself, or one that has died since) counts by itself; one that cannot be
 // found out, for want of descriptors or memory, is an error. files are those that
 // the caller is ready to wait for.
-func (f *FS) caller(in *fuse.InHeader, files []inode, scope policy.Scope, single func(procid.Process) lockmgr.Owner) (caller, error) {
+func (cs *callers) caller(in *fuse.InHeader, files []inode, scope policy.Scope, single func(procid.Process) lockmgr.Owner) (caller, error) {
 	c := caller{holder: lockmgr.Holder{UID: in.Uid}}
-	p, err := f.callers.Lookup(int(in.Pid))
+	p, err := cs.cache.Lookup(int(in.Pid))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return c, fmt.Errorf("whose request it is cannot be found out: %w", err)
 	}
 	if err == nil {
 		c.holder.PID, c.holder.Comm, c.holder.Pod = p.Process.PID, p.Comm, p.Pod
-		if p.Pod != "" && f.podName != nil {
-			c.holder.PodName, c.holder.Container = f.podName(p)
+		if p.Pod != "" && cs.podName != nil {
+			c.holder.PodName, c.holder.Container = cs.podName(p)
 		}
-		if len(files) > 0 && f.dev != "" {
-			c.selfWait = func(ctx context.Context) bool { return f.familyHasOpen(ctx, in, p.Process.PID, files) }
+		if len(files) > 0 && cs.dev != "" {
+			c.selfWait = func(ctx context.Context) bool { return cs.familyHasOpen(ctx, in, p.Process.PID, files) }
 		}
 	}
 	switch {
@@ -74,13 +85,13 @@ func (f *FS) caller(in *fuse.InHeader, files []inode, scope policy.Scope, single
 // familyHasOpen reports whether a process, or one it descends from, itself has
 // one of files open for write: it would wait for itself. Who once opened the file
 // does not matter, descriptors are handed on.
-func (f *FS) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int, files []inode) bool {
-	if f.families.reenter(ctx, in) != nil {
+func (cs *callers) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int, files []inode) bool {
+	if cs.families.reenter(ctx, in) != nil {
 		return false
 	}
-	defer f.families.leave(in.Unique)
+	defer cs.families.leave(in.Unique)
 	return slices.ContainsFunc(files, func(i inode) bool {
-		return f.procs.FamilyHasOpen(ctx, pid, procid.File{Dev: f.dev, Ino: i.ino}, f.readLocks)
+		return cs.procs.FamilyHasOpen(ctx, pid, procid.File{Dev: cs.dev, Ino: i.ino}, cs.readLocks)
 	})
 }
 
@@ -93,15 +104,15 @@ func (c caller) request(keys []lockmgr.Key, queue bool, wait time.Duration) lock
 
 // killable is a context that ends when the request was interrupted and its
 // caller is being killed: no program expects EINTR of any call but open.
-func (f *FS) killable(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
-	return f.interrupted(cancel, tid, 0)
+func (cs *callers) killable(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
+	return cs.interrupted(cancel, tid, 0)
 }
 
 // interruptible is a context that ends with a caught signal as well, once the
 // request has lasted as long as only one that stands in line does: an open
 // that nobody stands in the way of is not seen to be anything but local.
-func (f *FS) interruptible(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
-	return f.interrupted(cancel, tid, signalGrace)
+func (cs *callers) interruptible(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
+	return cs.interrupted(cancel, tid, signalGrace)
 }
 
 const (
@@ -114,12 +125,12 @@ const (
 // interrupted begins to look for signals after killPoll: by then most requests
 // are over, and have not cost a goroutine. Any signal counts after anyAfter,
 // unless that is 0.
-func (f *FS) interrupted(cancel <-chan struct{}, tid uint32, anyAfter time.Duration) (context.Context, context.CancelFunc) {
+func (cs *callers) interrupted(cancel <-chan struct{}, tid uint32, anyAfter time.Duration) (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(context.Background())
 	watch := time.AfterFunc(killPoll, func() {
-		var any <-chan time.Time
+		var anySignal <-chan time.Time
 		if anyAfter > 0 {
-			any = time.After(anyAfter - killPoll)
+			anySignal = time.After(anyAfter - killPoll)
 		}
 		select {
 		case <-cancel:
@@ -128,9 +139,9 @@ func (f *FS) interrupted(cancel <-chan struct{}, tid uint32, anyAfter time.Durat
 		}
 		// The kernel says once that there is a signal, and not which; a
 		// deadly one may follow.
-		for !f.procs.KillPending(int(tid)) {
+		for !cs.procs.KillPending(int(tid)) {
 			select {
-			case <-any:
+			case <-anySignal:
 				stop()
 			case <-time.After(killPoll):
 			case <-ctx.Done():

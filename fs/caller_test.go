@@ -63,7 +63,7 @@ func TestCallerWithoutDescriptors(t *testing.T) {
 	f.openGates(newBacklog(backlogSize))
 	in := &fuse.InHeader{Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
 	callerOf(t, f, in, policy.ScopeAuto, openOwner)
-	f.callers.Close() // and with it what it remembers
+	f.callers.cache.Close() // and with it what it remembers
 	withoutDescriptors(t, func() {
 		c, err := f.caller(in, nil, policy.ScopeAuto, openOwner)
 		if errno(err) != fuse.Status(unix.EMFILE) || c.owner != "" {
@@ -114,7 +114,7 @@ func TestScopes(t *testing.T) {
 		policy.ScopeAuto:    "yes     yes     no     no     no",
 		policy.ScopeNode:    "yes     yes     yes    yes    yes",
 	} {
-		f := &FS{scope: scope, callers: procid.Cache{Proc: procs}}
+		f := &FS{scope: scope, callers: callers{cache: procid.Cache{Proc: procs}}}
 		owner := func(tid uint32) lockmgr.Owner {
 			return callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, f.scope, openOwner).owner
 		}
@@ -128,7 +128,7 @@ func TestScopes(t *testing.T) {
 	}
 
 	// In scope handle a call without a handle is the process's.
-	f := &FS{scope: policy.ScopeHandle, callers: procid.Cache{Proc: procs}}
+	f := &FS{scope: policy.ScopeHandle, callers: callers{cache: procid.Cache{Proc: procs}}}
 	call := func(tid uint32) lockmgr.Owner {
 		return callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, f.scope, f.callOwner).owner
 	}
@@ -147,9 +147,9 @@ func TestScopes(t *testing.T) {
 func TestHolderNamesItsPod(t *testing.T) {
 	const uid = "11111111-2222-3333-4444-555555555555"
 	const container = "9b8c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c"
-	f := &FS{callers: procid.Cache{Proc: fakeProc(t,
+	f := &FS{callers: callers{cache: procid.Cache{Proc: fakeProc(t,
 		fakeThread{10, 10, 100, "0::/kubepods/burstable/pod" + uid + "/" + container + "\n"},
-		fakeThread{20, 20, 200, "0::/user.slice\n"})}}
+		fakeThread{20, 20, 200, "0::/user.slice\n"})}}}
 	for _, known := range []bool{true, false} {
 		f.podName = func(c procid.Caller) (string, string) {
 			if c.Pod != uid || c.Container != container || c.Process.PID != 10 {

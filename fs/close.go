@@ -23,7 +23,7 @@ import (
 // when it is called again.
 func (f *FS) Close(ctx context.Context) error {
 	f.locks.Refuse()
-	defer f.callers.Close()
+	defer f.callers.cache.Close()
 	inUse := false
 	if !f.gone() {
 		inUse = f.unmount() != nil

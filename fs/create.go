@@ -219,7 +219,7 @@ func (f *FS) makeName(in *fuse.InHeader, kind, mode, umask uint32, name string, 
 // enterMade replies with the node of what was just made, of a kind (S_IFMT). Another mount
 // may have put something of another kind in its place: the kernel would answer EIO to that,
 // and by ESTALE it looks what is there, and tries again.
-func (f *FS) enterMade(dir *node, name string, kind uint32, out *fuse.EntryOut) fuse.Status {
+func (f *files) enterMade(dir *node, name string, kind uint32, out *fuse.EntryOut) fuse.Status {
 	s := f.enter(dir, name, out)
 	if s.Ok() && out.Attr.Mode&unix.S_IFMT != kind {
 		f.nodes.forget(out.NodeId, 1)

@@ -28,7 +28,10 @@
 // # Structure
 //
 //	kernel ─► FS (one method a request) ─► lockmgr.Manager ─► lock service
-//	             │ nodes    node id → descriptor, name, what the kernel was told
+//	             │ callers  who asks: process, container, pod, owner
+//	             │ files    which file has which name: prove.go
+//	             │  │ nodes    node id → descriptor, name, what the kernel was told
+//	             │  └ backing  the shared directory
 //	             │ handles  handle → descriptor, hold
 //	             └ visits   threads sent to look again, and locks granted to them
 //

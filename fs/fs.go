@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -61,39 +59,32 @@ type FS struct {
 	fuse.RawFileSystem // ENOSYS for what is not here
 
 	// Dependencies and constants.
-	locks     *lockmgr.Manager
-	procs     procid.Proc // the machine's
-	callers   procid.Cache
-	scope     policy.Scope
-	policy    *policy.Policy
-	wait      time.Duration
-	nameWait  time.Duration
-	readLocks bool
-	sync      Sync
-	podName   func(procid.Caller) (name, container string)
-	root      bool // the daemon may act for any user
-	log       *slog.Logger
-	server    *fuse.Server
-	backing   backing
-	mount     string
-	source    string
-	doubts    chan struct{} // see Doubts
-	dev       string        // of the mount, as /proc names it; "" if unknown
-	abort     int           // ends the connection; -1 if this daemon cannot
+	locks *lockmgr.Manager
+	callers
+	scope    policy.Scope
+	policy   *policy.Policy
+	wait     time.Duration
+	nameWait time.Duration
+	sync     Sync
+	root     bool // the daemon may act for any user
+	log      *slog.Logger
+	server   *fuse.Server
+	mount    string
+	source   string
+	doubts   chan struct{} // see Doubts
+	abort    int           // ends the connection; -1 if this daemon cannot
 
 	// volume is for requests that work in the volume, closing for those by which
 	// programs let go of files: a lock must not wait for what others read. notices
-	// is for what makes the kernel send such requests, and waits for them; families
-	// for the question whether an open waits for itself.
-	volume, closing, notices, families *gate
-	bereaved                           chan struct{} // full while as many handles are bereaved as may be at once
+	// is for what makes the kernel send such requests, and waits for them.
+	volume, closing, notices *gate
+	bereaved                 chan struct{} // full while as many handles are bereaved as may be at once
 
-	nodes    *nodes
-	glimpses glimpses
-	handles  table[handle]
-	dirs     table[dirHandle]
-	visits   visits
-	counts   counters
+	files
+	handles table[handle]
+	dirs    table[dirHandle]
+	visits  visits
+	counts  counters
 
 	refusals sparse // the log's lines about locks that were refused
 
@@ -128,16 +119,14 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		policy:        cfg.Policy,
 		wait:          cfg.Wait,
 		nameWait:      cfg.NameWait,
-		readLocks:     cfg.ReadLocks,
 		sync:          cfg.Sync,
-		podName:       cfg.PodName,
+		callers:       callers{podName: cfg.PodName, readLocks: cfg.ReadLocks},
 		root:          os.Geteuid() == 0,
 		log:           cfg.Logger,
-		backing:       source,
 		mount:         mountpoint,
 		source:        cfg.Source,
 		doubts:        make(chan struct{}, 1),
-		nodes:         newNodes(source.root, source.inode, cfg.Pool),
+		files:         files{backing: source, nodes: newNodes(source.root, source.inode, cfg.Pool)},
 		ended:         make(chan struct{}),
 		settled:       make(chan struct{}),
 	}
@@ -220,45 +209,3 @@ func (f *FS) String() string { return Subtype }
 
 // Wait returns when the view has been unmounted, by Close or by anybody else.
 func (f *FS) Wait() { <-f.ended }
-
-// relocate makes a node known by where it is now.
-func (f *FS) relocate(n *node) error {
-	path, err := f.currentPath(n)
-	if err != nil {
-		return err
-	}
-	f.nodes.relocated(n, path)
-	return nil
-}
-
-// currentPath asks the backing's kernel where an inode is now. It is a hint,
-// to be proved like any other.
-func (f *FS) currentPath(n *node) (string, error) {
-	if !n.enter() {
-		return "", unix.ESTALE
-	}
-	defer n.leave()
-	var st unix.Stat_t
-	var path string
-	err := f.with(n, func(fd int) (err error) {
-		if err = unix.Fstat(fd, &st); err == nil {
-			path, err = os.Readlink(procPath(fd))
-		}
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	if st.Nlink == 0 {
-		return "", unix.ESTALE // the path it had, with a suffix, may be another's
-	}
-	root, err := os.Readlink(procPath(f.backing.root))
-	if err != nil {
-		return "", err
-	}
-	rel, ok := strings.CutPrefix(path, strings.TrimSuffix(root, "/")+"/")
-	if !ok {
-		return "", unix.ESTALE
-	}
-	return filepath.Clean(rel), nil
-}

@@ -40,11 +40,11 @@ func (f *FS) shutGates() {
 }
 
 // payer is who pays for a request.
-func (f *FS) payer(in *fuse.InHeader) payer {
+func (cs *callers) payer(in *fuse.InHeader) payer {
 	if in.Pid == 0 {
 		return payer{uid: in.Uid, kernel: true}
 	}
-	p, _ := f.callers.Lookup(int(in.Pid)) // no pod, if that cannot be told
+	p, _ := cs.cache.Lookup(int(in.Pid)) // no pod, if that cannot be told
 	return payer{uid: in.Uid, pod: p.Pod}
 }
 
@@ -61,12 +61,12 @@ var atOnce = func() chan struct{} {
 	return c
 }()
 
-func (f *FS) killed(in *fuse.InHeader) bool { return f.procs.KillPending(int(in.Pid)) }
+func (cs *callers) killed(in *fuse.InHeader) bool { return cs.procs.KillPending(int(in.Pid)) }
 
 // exiting reports whether a FLUSH is one of a program's end, of which nobody wants
 // to hear how it went.
-func (f *FS) exiting(in *fuse.InHeader) bool {
-	return in.Pid != 0 && (f.procs.Exiting(int(in.Pid)) || f.killed(in))
+func (cs *callers) exiting(in *fuse.InHeader) bool {
+	return in.Pid != 0 && (cs.procs.Exiting(int(in.Pid)) || cs.killed(in))
 }
 
 // outside runs what may take long and is not work in the volume, and lets other

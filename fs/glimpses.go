@@ -41,7 +41,7 @@ func (g *glimpses) get(d dirName) (stat, bool) {
 
 // seen notes what a name of a volume that is not local was found to be, or that it was
 // not found.
-func (f *FS) seen(d dirName, st *stat, err error) {
+func (f *files) seen(d dirName, st *stat, err error) {
 	switch {
 	case f.backing.isLocal(d.dir.inode.dev):
 	case err == nil:
@@ -52,7 +52,7 @@ func (f *FS) seen(d dirName, st *stat, err error) {
 }
 
 // glance returns what a name was lately. An error is the volume's, of now.
-func (f *FS) glance(d dirName) (st stat, err error) {
+func (f *files) glance(d dirName) (st stat, err error) {
 	if st, ok := f.glimpses.get(d); ok {
 		return st, nil
 	}
@@ -66,13 +66,13 @@ func (f *FS) glance(d dirName) (st stat, err error) {
 }
 
 // glanceAt is glance.
-func (f *FS) glanceAt(d dirName) finding {
+func (f *files) glanceAt(d dirName) finding {
 	st, err := f.glance(d)
 	return finding{fd: -1, st: st, err: err}
 }
 
 // lookNow returns what a name is, with attributes that the volume has now.
-func (f *FS) lookNow(d dirName) (st stat, err error) {
+func (f *files) lookNow(d dirName) (st stat, err error) {
 	st, err = f.backing.statNow(d)
 	f.seen(d, &st, err)
 	return st, err

@@ -18,7 +18,7 @@ import (
 // open: that finds the file that the look has found, and is not sent to look again.
 
 // letGo closes the descriptors of a file's nodes, if nobody uses them.
-func (f *FS) letGo(file *node) {
+func (f *files) letGo(file *node) {
 	if !f.nodes.letsGo {
 		return
 	}
@@ -52,7 +52,7 @@ func (t *nodes) ofFile(n *node) []*node {
 
 // with runs do with a node's descriptor, and is not called by do. ESTALE: the file is
 // no more, or the descriptor was let go and the file is not found.
-func (f *FS) with(n *node, do func(fd int) error) error {
+func (f *files) with(n *node, do func(fd int) error) error {
 	if n.dir || !f.nodes.letsGo {
 		return byDescriptor(do(n.fd))
 	}
@@ -70,7 +70,7 @@ func (f *FS) with(n *node, do func(fd int) error) error {
 
 // keepForOpen keeps the descriptor of a node that is about to be opened by who has looked for
 // the second time. It reports whether the node has one.
-func (f *FS) keepForOpen(n *node) bool {
+func (f *files) keepForOpen(n *node) bool {
 	if n == nil {
 		return false
 	}
@@ -98,7 +98,7 @@ func (n *node) hasOpen(fd int) {
 }
 
 // findAgain opens the file of a node by one of its names.
-func (f *FS) findAgain(n *node) error {
+func (f *files) findAgain(n *node) error {
 	n.descriptor.Lock()
 	defer n.descriptor.Unlock()
 	if n.fd >= 0 {

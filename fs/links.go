@@ -19,7 +19,7 @@ import (
 
 // fileKeys returns the keys that lock a file: that of its path, and that of its
 // inode if it has more names. There are none if its rule is not to lock it.
-func (f *FS) fileKeys(path string, r rule, st *unix.Stat_t) ([]lockmgr.Key, error) {
+func (f *files) fileKeys(path string, r rule, st *unix.Stat_t) ([]lockmgr.Key, error) {
 	key, err := lockmgr.FileKey(path)
 	if err != nil || !r.locked() {
 		return nil, err
@@ -60,7 +60,7 @@ func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 
 // severalNames reports whether the file is known by several names, or has more
 // than one.
-func (f *FS) severalNames(n *node) bool {
+func (f *files) severalNames(n *node) bool {
 	more := len(f.nodes.names(n)) > 1
 	err := f.with(n, func(fd int) error {
 		st, err := f.backing.stat(fd, unasked) // an open finds out in the end
@@ -82,7 +82,7 @@ func covers(hold *lockmgr.Hold, keys []lockmgr.Key) bool {
 
 // linkKeys returns the keys of the inodes that have one of names, and others, as look
 // finds them; and of linked, which will have the first, unless that is nil.
-func (f *FS) linkKeys(names []lockedName, linked *node, look func(dirName) (stat, error)) ([]lockmgr.Key, error) {
+func (f *files) linkKeys(names []lockedName, linked *node, look func(dirName) (stat, error)) ([]lockmgr.Key, error) {
 	var links []lockmgr.Key
 	add := func(path string, st *unix.Stat_t) error {
 		k, err := f.backing.inodeKey(path, st)
@@ -113,39 +113,19 @@ func (f *FS) linkKeys(names []lockedName, linked *node, look func(dirName) (stat
 	return links, add(names[0].key.Path, &st)
 }
 
-// isNamed reports whether d is, for sure, a name of the file.
-func (f *FS) isNamed(n *node, d dirName) bool {
-	is, err := f.backing.bears(n.inode, d)
-	return is && err == nil
-}
-
 // replaced reports whether another file has a name by which the kernel may mean a file
 // that has none.
-func (f *FS) replaced(n *node) bool {
+func (f *files) replaced(n *node) bool {
 	return slices.ContainsFunc(f.nodes.mayBeMeant(n), func(d dirName) bool {
 		_, err := f.backing.statNow(d)
 		return err == nil
 	})
 }
 
-// trueName returns a name that the file has.
-func (f *FS) trueName(n *node) (dirName, bool) {
-	for _, d := range f.nodes.names(n) {
-		if f.isNamed(n, d) {
-			return d, true
-		}
-	}
-	if f.relocate(n) != nil {
-		return dirName{}, false
-	}
-	d := f.nodes.nameOf(n)
-	return d, f.isNamed(n, d)
-}
-
 // heirs returns the name that is left when a file that is open here for write
 // loses the last name but one, gone. It is none if that is not what happens;
 // EBUSY means that the other name is not known.
-func (f *FS) heirs(gone dirName, file *stat) ([]dirName, error) {
+func (f *files) heirs(gone dirName, file *stat) ([]dirName, error) {
 	n := f.nodes.find(inodeOf(file))
 	if n == nil || len(n.allHolds()) == 0 {
 		return nil, nil
@@ -166,7 +146,7 @@ func (f *FS) heirs(gone dirName, file *stat) ([]dirName, error) {
 }
 
 // hasTwoNames reports whether a file has the name d, and one more.
-func (f *FS) hasTwoNames(n *node, d dirName) bool {
+func (f *files) hasTwoNames(n *node, d dirName) bool {
 	st, err := f.backing.statNow(d)
 	return err == nil && inodeOf(&st) == n.inode && st.Nlink == 2 && hasMoreNames(&st.Stat_t)
 }
@@ -174,7 +154,7 @@ func (f *FS) hasTwoNames(n *node, d dirName) bool {
 // inherit gives the holds of a file that is about to lose the name gone the
 // lock of its heir. ESTALE: it was overtaken. Since l was taken the file has been
 // opened, or has lost or got a name, so that there should be another heir.
-func (f *FS) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, locked []lockedName) fuse.Status {
+func (f *files) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, locked []lockedName) fuse.Status {
 	now, err := f.heirs(gone, file)
 	if err != nil {
 		return errno(err)

@@ -10,91 +10,6 @@ import (
 	"github.com/lockfs/lockfs/policy"
 )
 
-// prove resolves path again now that it is locked. It returns the inode if it
-// is still the one the kernel named, else ESTALE: while we waited the holder
-// may have replaced the file, and another mount renamed a parent. Whoever opens the
-// file gets its attributes by that, and need not ask for them here.
-func (f *FS) prove(n *node, path string, how asking) (fd int, st stat, err error) {
-	fd, st, err = f.backing.resolve(path, how)
-	switch err {
-	case nil:
-	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.ESTALE, unix.ENAMETOOLONG:
-		return -1, st, unix.ESTALE
-	default:
-		return -1, st, err
-	}
-	if inodeOf(&st) != n.inode || n.gone.Load() {
-		unix.Close(fd)
-		return -1, st, unix.ESTALE
-	}
-	return fd, st, nil
-}
-
-// proveDir proves that a directory is at path: the very one of the lock that was
-// taken for a name in it. Its node may be known by another meanwhile. how is anew if
-// the names in it are going to be looked at.
-func (f *FS) proveDir(dir *node, path string, how asking) error {
-	if dir.id == rootID && f.backing.local {
-		return nil
-	}
-	fd, _, err := f.prove(dir, path, how)
-	if err != nil {
-		return err
-	}
-	return unix.Close(fd)
-}
-
-// mend finds a directory that has moved where it is now, and reports whether it
-// had. A program may stand in it, and name files from there for ever without
-// looking up anything above.
-func (f *FS) mend(dir *node) bool {
-	if dir.id == rootID {
-		return false
-	}
-	path, err := f.nodes.path(dir)
-	if err == nil {
-		err = f.proveDir(dir, path, anew)
-	}
-	return err == unix.ESTALE && f.relocate(dir) == nil
-}
-
-// mendSince is mend for a directory that was taken to be at path; another request
-// may have mended it since.
-func (f *FS) mendSince(dir *node, path string) bool {
-	now, err := f.nodes.path(dir)
-	return err == nil && now != path || f.mend(dir)
-}
-
-// failed is errno for what was asked of a node. If the volume does not have the file
-// any more, its client is made to look up again, once it is asked next, the names that
-// led to it: the kernel comes with them.
-func (f *FS) failed(n *node, err error) fuse.Status {
-	if err == unix.ESTALE {
-		f.nodes.doubt(n)
-	}
-	return errno(err)
-}
-
-// doubt has the names that led to a node be asked for.
-func (t *nodes) doubt(n *node) {
-	for range maxDepth {
-		if n = t.nameOf(n).dir; n == nil {
-			return
-		}
-		n.asked.Store(0)
-	}
-}
-
-// mendAbove is mend for the directory that a file was last looked up in.
-func (f *FS) mendAbove(n *node) bool {
-	dir := f.nodes.nameOf(n).dir
-	return dir != nil && f.mend(dir)
-}
-
-// mendTries is how often a request follows a file or a directory that moves
-// while it is being locked.
-const mendTries = 3
-
 // nodeLock is the lock of one file.
 type nodeLock struct {
 	node *node
@@ -120,7 +35,7 @@ func (l *nodeLock) close() {
 
 // lastKnown returns what this machine knows of a file, by which the locks to take are
 // guessed.
-func (f *FS) lastKnown(n *node) (st stat, err error) {
+func (f *files) lastKnown(n *node) (st stat, err error) {
 	err = f.with(n, func(fd int) (err error) {
 		st, err = f.backing.stat(fd, unasked)
 		return err
@@ -128,7 +43,7 @@ func (f *FS) lastKnown(n *node) (st stat, err error) {
 	if err == unix.ESTALE {
 		// It has no name that is known, or the volume does not have it any more: who is
 		// sent to look for what has its name has that locked.
-		f.nodes.doubt(n)
+		f.nodes.doubtNames(n)
 		err = nil
 	}
 	return st, err
@@ -245,7 +160,7 @@ func (l *nameLock) close() {
 
 // look finds out what the names are now. Their files are kept open, so that their
 // numbers are no others'.
-func (f *FS) look(l *nameLock) {
+func (f *files) look(l *nameLock) {
 	l.close()
 	l.found = l.found[:0]
 	for _, n := range l.names {
@@ -307,7 +222,7 @@ func (f *FS) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmg
 
 // dirPaths returns where the directories of names are believed to be, each asked for
 // once: what is locked by it has to be what is proved. On ESTALE some are missing.
-func (f *FS) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
+func (f *files) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
 	paths := make(map[*node]string, len(names))
 	s := fuse.OK
 	for _, d := range names {

@@ -10,7 +10,7 @@ import (
 )
 
 // hidden reports whether a name is not for programs: the volume's marker.
-func (f *FS) hidden(dir *node, name string) bool {
+func (f *files) hidden(dir *node, name string) bool {
 	return dir.id == rootID && volume.IsMarker(name)
 }
 
@@ -41,7 +41,7 @@ func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse
 }
 
 // replyEntry takes fd over.
-func (f *FS) replyEntry(dir *node, name string, fd int, st *stat, out *fuse.EntryOut) *node {
+func (f *files) replyEntry(dir *node, name string, fd int, st *stat, out *fuse.EntryOut) *node {
 	n := f.nodes.learn(dir, name, fd, st)
 	n.reply(&st.Stat_t, out)
 	return n

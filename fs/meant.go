@@ -17,7 +17,7 @@ import (
 
 // mayMeanAnother reports whether an open of n may mean another file, or path, than
 // those by which n is known.
-func (f *FS) mayMeanAnother(n *node) bool {
+func (f *files) mayMeanAnother(n *node) bool {
 	return f.nodes.isFormer(n) || f.severalNames(n) || f.nodes.justMoved(n) ||
 		slices.ContainsFunc(f.nodes.believed(n), func(d dirName) bool { return !d.is(f.nodes.nameOf(n)) })
 }
@@ -25,7 +25,7 @@ func (f *FS) mayMeanAnother(n *node) bool {
 // meant returns the names by which an open of n that comes now can have come, and
 // whether all are the file's. There are none if it can only have come by a descriptor, or by a
 // directory that has just moved.
-func (f *FS) meant(n *node) (names []dirName, own bool) {
+func (f *files) meant(n *node) (names []dirName, own bool) {
 	if f.nodes.justMoved(f.nodes.nameOf(n).dir) {
 		return nil, false
 	}

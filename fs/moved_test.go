@@ -37,7 +37,7 @@ func inMovedView(t *testing.T, test func(v *movedView)) {
 		v := &movedView{t: t, source: source, svc: lockmgrtest.NewMemory()}
 		v.fs = &FS{
 			RawFileSystem: fuse.NewDefaultRawFileSystem(), locks: v.another(), scope: policy.ScopeHandle, nameWait: DefaultNameWait,
-			log: slog.New(slog.DiscardHandler), backing: b, nodes: newNodes(b.root, b.inode, NewPool()),
+			log: slog.New(slog.DiscardHandler), files: files{backing: b, nodes: newNodes(b.root, b.inode, NewPool())},
 		}
 		v.fs.openGates(newBacklog(backlogSize))
 		defer v.fs.nodes.close()

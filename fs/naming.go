@@ -93,7 +93,7 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 // after a call. widened are the holds that were given the lock of the name that
 // it gets. done: it succeeded under the locks of the names, so that nobody need ask what
 // has become of them.
-func (f *FS) follow(t fate, widened []*lockmgr.Hold, done, over bool) {
+func (f *files) follow(t fate, widened []*lockmgr.Hold, done, over bool) {
 	n := t.file
 	got, lost := done && t.gets != nil, done && t.loses != nil
 	if t.gets != nil && !got {

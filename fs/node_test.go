@@ -17,7 +17,7 @@ func nodesOf(t *testing.T, source string) *FS {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &FS{backing: b, nodes: newNodes(b.root, b.inode, NewPool())}
+	f := &FS{files: files{backing: b, nodes: newNodes(b.root, b.inode, NewPool())}}
 	t.Cleanup(f.nodes.close)
 	return f
 }

@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"slices"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -156,24 +155,6 @@ func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 	}
 	f.noteRead(n)
 	return f.openToRead(n, o.in, out)
-}
-
-// lostName reports whether a name that the kernel may mean by n is not n's any more.
-func (f *FS) lostName(n *node) bool {
-	lost := false
-	names := f.nodes.names(n)
-	for _, d := range f.nodes.believed(n) { // n may be known by where it is now
-		if !slices.ContainsFunc(names, d.is) {
-			names = append(names, d)
-		}
-	}
-	for _, d := range names {
-		if !f.isNamed(n, d) {
-			lost = true
-			f.nodes.unname(n, d)
-		}
-	}
-	return lost
 }
 
 // openAt opens the file as path. again means that the file is not there, and

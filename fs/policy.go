@@ -73,7 +73,7 @@ func (f *FS) mayName(dir *node, name string) error {
 }
 
 // fits refuses a new name that is too long.
-func (f *FS) fits(d dirName) error {
+func (f *files) fits(d dirName) error {
 	if path, err := f.nodes.pathIn(d.dir, d.name); err == nil && len(path) > maxPath {
 		return unix.ENAMETOOLONG
 	}

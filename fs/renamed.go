@@ -22,7 +22,7 @@ import (
 const enterTries = 10
 
 // enter looks name up and replies with its node.
-func (f *FS) enter(dir *node, name string, out *fuse.EntryOut) fuse.Status {
+func (f *files) enter(dir *node, name string, out *fuse.EntryOut) fuse.Status {
 	d := dirName{dir, name}
 	for range enterTries {
 		fd, st, err := f.backing.look(d)
@@ -51,7 +51,7 @@ func (f *FS) enter(dir *node, name string, out *fuse.EntryOut) fuse.Status {
 }
 
 // isGone reports whether the volume does not have a node's file any more.
-func (f *FS) isGone(n *node) bool {
+func (f *files) isGone(n *node) bool {
 	if !n.enter() {
 		return true
 	}

@@ -1,0 +1,310 @@
+package fs
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// nodes is the table of what the kernel knows. Ids are never used twice.
+type nodes struct {
+	mu      sync.RWMutex
+	byID    map[uint64]*node
+	byInode map[inode]*node // but for those that are retired, or former
+	nextID  uint64
+
+	resolve func(path string, how asking) (fd int, st stat, err error) // constant: backing's
+
+	count  atomic.Int64 // len(byID)
+	pool   *Pool        // which has joined it
+	closer closer
+	crowd  chan struct{} // receives when some of them are to be shed
+	letsGo bool          // a file's descriptor is closed before the file loses a name
+}
+
+const rootID = 1
+
+func newNodes(rootFD int, i inode, pool *Pool) *nodes {
+	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1, held: new(held)}
+	root.uses.Store(1)
+	// A file handle (name_to_handle_at) is an id, and those of an earlier mount are to
+	// lead to no file of this one.
+	t := &nodes{
+		byID:    map[uint64]*node{rootID: root},
+		byInode: map[inode]*node{root.inode: root},
+		nextID:  rootID + 1 + rand.Uint64N(1<<62),
+		pool:    pool,
+		crowd:   make(chan struct{}, 1),
+	}
+	root.closer = &t.closer
+	t.count.Store(1)
+	pool.join(t)
+	return t
+}
+
+// len is how many nodes there are.
+func (t *nodes) len() int { return int(t.count.Load()) }
+
+// get returns the node of an id that the kernel used, nil if it has none.
+func (t *nodes) get(id uint64) *node {
+	t.mu.RLock()
+	n := t.byID[id]
+	t.mu.RUnlock()
+	if n != nil && n.gone.Load() {
+		return t.returned(n)
+	}
+	return n
+}
+
+// find returns the node of an inode, nil if the kernel knows none.
+func (t *nodes) find(i inode) *node {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.byInode[i]
+}
+
+// learn returns the node for the file that fd was opened on as name in parent,
+// counting one lookup. It takes fd over.
+func (t *nodes) learn(parent *node, name string, fd int, st *stat) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.learnLocked(dirName{parent, name}, fd, st, nil)
+}
+
+// learnLocked needs mu. A new node is one more of file, if that is not nil.
+func (t *nodes) learnLocked(d dirName, fd int, st *stat, file *held) *node {
+	i := inodeOf(st)
+	n := t.byInode[i]
+	if n != nil && n.lost() {
+		t.retire(n)
+		n, file = nil, nil
+	}
+	if n != nil {
+		unix.Close(fd)
+	} else {
+		if file == nil {
+			file = new(held)
+		}
+		n = &node{id: t.nextID, inode: i, fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, certain: st.certain, held: file}
+		n.uses.Store(1)
+		n.closer = &t.closer
+		t.nextID++
+		t.byID[n.id] = n
+		if d.dir != nil && d.dir.gone.Load() {
+			n.gone.Store(true)
+		} else {
+			t.byInode[i] = n
+		}
+		file.nodes = append(file.nodes, n)
+		t.count.Add(1)
+		t.pool.used.Add(1)
+	}
+	t.pool.relieve()
+	n.lookups++
+	if n.id != rootID {
+		last := dirName{n.parent, n.name}
+		switch {
+		case last.dir == nil || last.is(d):
+		case hasMoreNames(&st.Stat_t):
+			n.alias = last
+		default: // another mount has renamed it
+			n.moved = time.Now()
+		}
+		n.parent, n.name = d.dir, d.name
+		n.show(d)
+	}
+	return n
+}
+
+// forget takes back count lookups of a node.
+func (t *nodes) forget(id, count uint64) {
+	t.mu.Lock()
+	n := t.byID[id]
+	if n == nil || id == rootID {
+		t.mu.Unlock()
+		return
+	}
+	n.lookups -= min(count, n.lookups)
+	last := n.lookups == 0
+	if last {
+		delete(t.byID, id)
+		t.count.Add(-1)
+		t.succeed(n)
+	}
+	t.mu.Unlock()
+	if last {
+		n.leavePast()
+		n.leave()
+		t.pool.used.Add(-1)
+	}
+}
+
+// close forgets all nodes.
+func (t *nodes) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range t.byID {
+		n.leavePast()
+		if n.uses.Add(-1) == 0 {
+			unix.Close(n.fd)
+		}
+	}
+	clear(t.byID)
+	clear(t.byInode)
+	t.pool.leave(t)
+	t.count.Store(0)
+}
+
+// renamed notes a node's new name.
+func (t *nodes) renamed(n *node, from, to dirName) {
+	t.mu.Lock()
+	if last := (dirName{n.parent, n.name}); !last.is(from) && last.dir != nil {
+		n.alias = last // the file has several names, and lost another
+	}
+	n.parent, n.name, n.moved = to.dir, to.name, time.Now()
+	t.mu.Unlock()
+}
+
+// named notes one more name of a file.
+func (t *nodes) named(n *node, d dirName) {
+	t.mu.Lock()
+	if last := (dirName{n.parent, n.name}); !last.is(d) && last.dir != nil {
+		n.alias = last
+	}
+	n.parent, n.name = d.dir, d.name
+	t.mu.Unlock()
+}
+
+// oldName is how long after a rename an open may come that means the old name:
+// the kernel learns of one on this mount with its answer, and looks names up
+// meanwhile; of one elsewhere it does not learn before it looks again.
+const oldName = cacheTimeout
+
+// justMoved reports whether an open of n may mean a path that n had until now.
+func (t *nodes) justMoved(n *node) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for range maxDepth {
+		if n == nil || time.Since(n.moved) < oldName {
+			break
+		}
+		n = n.parent
+	}
+	return n != nil
+}
+
+// unname forgets a name that is not a node's any more, if it is known by
+// another.
+func (t *nodes) unname(n *node, gone dirName) {
+	t.mu.Lock()
+	switch {
+	case n.alias.dir == nil:
+	case n.alias.is(gone):
+		n.alias = dirName{}
+	case gone.is(dirName{n.parent, n.name}):
+		n.parent, n.name, n.alias = n.alias.dir, n.alias.name, dirName{}
+	}
+	t.mu.Unlock()
+}
+
+// relocated notes the whole path of a node that was found somewhere else.
+func (t *nodes) relocated(n *node, path string) {
+	t.mu.Lock()
+	n.parent, n.name, n.moved = t.byID[rootID], path, time.Now()
+	t.mu.Unlock()
+}
+
+// names returns the names a node is known by, true or not any more.
+func (t *nodes) names(n *node) []dirName {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.DeleteFunc([]dirName{{n.parent, n.name}, n.alias}, func(d dirName) bool { return d.dir == nil })
+}
+
+// nameOf returns the name a node was last looked up by; none for the root.
+func (t *nodes) nameOf(n *node) dirName {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return dirName{n.parent, n.name}
+}
+
+// usable reports whether n may be opened. A node on which a lock was lost may
+// not, ever again: the kernel would send the lost handle's dirty pages through
+// the new one. The next lookup makes another node of the file.
+func (t *nodes) usable(n *node) bool {
+	t.mu.RLock()
+	retired := n.retired
+	t.mu.RUnlock()
+	if retired || !n.lost() {
+		return !retired
+	}
+	t.mu.Lock()
+	t.retire(n)
+	t.mu.Unlock()
+	return false
+}
+
+// supplant retires a node whose number is another file's.
+func (t *nodes) supplant(n *node) {
+	t.mu.Lock()
+	t.retire(n)
+	t.mu.Unlock()
+}
+
+// retire needs nodes.mu. Whoever else has the file open there loses it too:
+// its locks do not follow the names of a node that is not found any more.
+func (t *nodes) retire(n *node) {
+	n.retired = true
+	for _, h := range n.allHolds() {
+		h.Void()
+	}
+	if t.byInode[n.inode] == n {
+		delete(t.byInode, n.inode)
+	}
+}
+
+// maxPath is how many bytes the path of a new name may have, from the volume's root.
+// What has a longer one, because a directory above was moved or it was not made
+// through a view, can be used, and removed, as far as it can be locked.
+const maxPath = 8191
+
+// maxDepth is more than any path has components. Names are learned one by one,
+// and with renames elsewhere in between they may form a circle.
+const maxDepth = 1 << 15
+
+// path returns a node's path from the volume's root, "" for the root itself.
+// It fails with ESTALE when the names it was looked up by lead to no root.
+func (t *nodes) path(n *node) (string, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	var names []string
+	for ; n.parent != nil; n = n.parent {
+		if names = append(names, n.name); len(names) > maxDepth {
+			return "", unix.ESTALE
+		}
+	}
+	if n.id != rootID {
+		return "", unix.ESTALE // made by O_TMPFILE
+	}
+	slices.Reverse(names)
+	return strings.Join(names, "/"), nil
+}
+
+// pathIn returns the path of a name in a directory. It fails as path does.
+func (t *nodes) pathIn(dir *node, name string) (string, error) {
+	p, err := t.path(dir)
+	return join(p, name), err
+}
+
+// join returns the path of a name in the directory at dir.
+func join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}
