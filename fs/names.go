@@ -1,8 +1,6 @@
 package fs
 
 import (
-	"slices"
-
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
@@ -35,13 +33,13 @@ func (f *FS) unlink(cancel <-chan struct{}, in *fuse.InHeader, gone dirName) (s 
 	if st, err = l.found[0].st, l.found[0].err; err != nil {
 		return errno(err), false
 	}
-	n := f.nodes.find(inodeOf(&st))
-	defer freezeNames(n)()
+	change := fate{file: f.nodes.find(inodeOf(&st)), loses: &l.names[0]}
+	defer freezeNames(change)()
 	if s := f.inherit(l, gone, &st, heirs, l.names[1:]); !s.Ok() {
 		return s, s == stale
 	}
 	unlink := func() error { return unix.Unlinkat(gone.dir.fd, gone.name, 0) }
-	return f.changeNames(in, l, unlink, fate{file: n, loses: &l.names[0]}), false
+	return f.changeNames(in, l, unlink, change), false
 }
 
 // whileOvertaken repeats a call that took locks which are not those that it needs any
@@ -134,17 +132,17 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	if st.Nlink > 0 && !f.isNamed(n, names[len(names)-1]) {
 		return stale // who holds the name it has now may write to it
 	}
-	file := f.nodes.find(n.inode) // not n, if a lock was lost on that
-	defer freezeNames(file)()
-	if file != nil {
+	change := fate{file: f.nodes.find(n.inode), gets: &l.names[0]} // not n, if a lock was lost on that
+	defer freezeNames(change)()
+	if change.file != nil {
 		for _, k := range toLock(l.names[1:], l.links) {
-			file.share(l.hold, k)
+			change.file.share(l.hold, k)
 		}
 	}
 	err := f.with(n, func(fd int) error {
 		s = f.changeNames(&in.InHeader, l, func() error {
 			return unix.Linkat(unix.AT_FDCWD, procPath(fd), dir.fd, name, unix.AT_SYMLINK_FOLLOW)
-		}, fate{file: file, gets: &l.names[0]})
+		}, change)
 		return nil
 	})
 	if err != nil {
@@ -157,109 +155,4 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 		return s
 	}
 	return f.enter(dir, name, out)
-}
-
-// Rename moves a name, under the locks of the old and of the new one. A
-// directory moves while nobody has a file below it open for write.
-func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
-	oldDir, newDir := f.nodes.get(in.NodeId), f.nodes.get(in.Newdir)
-	if oldDir == nil || newDir == nil {
-		return stale
-	}
-	from, to := dirName{oldDir, oldName}, dirName{newDir, newName}
-	if from.is(to) { // the kernel's two lookups of one name found two files
-		return fuse.OK
-	}
-	if in.Flags&unix.RENAME_EXCHANGE == 0 {
-		if err := f.fits(to); err != nil {
-			return errno(err)
-		}
-	}
-	return whileOvertaken(func() (fuse.Status, bool) { return f.rename(cancel, in, from, to) })
-}
-
-func (f *FS) rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName) (s fuse.Status, overtaken bool) {
-	kind := kindOf(f.glanceAt(from), f.glanceAt(to))
-	if kind == lockmgr.Tree && in.Flags&(unix.RENAME_EXCHANGE|unix.RENAME_NOREPLACE) == 0 && hasEntries(to.dir, to.name) {
-		// The kind is a guess: a file would get another error.
-		st, err := f.lookNow(from)
-		if err != nil {
-			return errno(err), false
-		}
-		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			return notEmpty(from, to), false
-		}
-	}
-	var heirs []dirName
-	if kind == lockmgr.File && in.Flags&unix.RENAME_EXCHANGE == 0 {
-		if st, err := f.glance(to); err == nil {
-			if heirs, err = f.heirs(to, &st); err != nil {
-				return errno(err), false
-			}
-		}
-		heirs = slices.DeleteFunc(heirs, func(d dirName) bool { return d.is(from) })
-	}
-	l, s := f.lockNames(cancel, &in.InHeader, kind, append([]dirName{from, to}, heirs...)...)
-	if !s.Ok() {
-		return s, false
-	}
-	defer l.release()
-	// Both are looked at under the lock: their handles follow the names.
-	srcSt, err := l.found[0].st, l.found[0].err
-	if err != nil {
-		return errno(err), false
-	}
-	dstSt, err := l.found[1].st, l.found[1].err
-	if err != nil && err != unix.ENOENT {
-		return errno(err), false
-	}
-	if kind != kindOf(l.found[0], l.found[1]) {
-		return stale, true // a directory took a file's place, or the other way round
-	}
-	if err := f.mayMove(kind, in.Flags, l.names[0], l.names[1]); err != nil {
-		return errno(err), false
-	}
-	exchange := in.Flags&unix.RENAME_EXCHANGE != 0
-	rename := func() error {
-		f.glimpses.forget(from)
-		f.glimpses.forget(to)
-		err := unix.Renameat2(from.dir.fd, from.name, to.dir.fd, to.name, uint(in.Flags))
-		if err == nil && !exchange {
-			f.seen(to, &srcSt, nil)
-		}
-		return err
-	}
-	replaces := err == nil
-	if replaces && inodeOf(&srcSt) == inodeOf(&dstSt) {
-		return f.guardedAs(&in.InHeader, l.hold, rename), false // of one file: changes nothing
-	}
-	// Of one number, but not of one handle: it may have changed nothing all the same.
-	unsure := replaces && srcSt.Dev == dstSt.Dev && srcSt.Ino == dstSt.Ino
-	moved := fate{file: f.nodes.find(inodeOf(&srcSt)), loses: &l.names[0], gets: &l.names[1], unsure: unsure}
-	if !replaces {
-		defer freezeNames(moved.file)()
-		return f.changeNames(&in.InHeader, l, rename, moved), false
-	}
-	replaced := fate{file: f.nodes.find(inodeOf(&dstSt)), loses: &l.names[1], unsure: unsure}
-	if exchange {
-		replaced.gets = &l.names[0]
-	}
-	defer freezeNames(moved.file, replaced.file)()
-	if kind == lockmgr.File && !exchange {
-		if s := f.inherit(l, to, &dstSt, heirs, l.names[2:]); !s.Ok() {
-			return s, s == stale
-		}
-	}
-	return f.changeNames(&in.InHeader, l, rename, moved, replaced), false
-}
-
-// kindOf says how two names are locked for a rename: as trees if either is a
-// directory.
-func kindOf(names ...finding) lockmgr.Kind {
-	for _, n := range names {
-		if n.err == nil && n.st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			return lockmgr.Tree
-		}
-	}
-	return lockmgr.File
 }

@@ -126,9 +126,14 @@ func drop(holds []*lockmgr.Hold, k lockmgr.Key) {
 }
 
 // freezeNames keeps holds from being added to files that are about to get or to
-// lose names, until the returned function is called. Some may be nil.
-func freezeNames(files ...*node) (thaw func()) {
-	files = slices.DeleteFunc(files, func(n *node) bool { return n == nil })
+// lose names, until the returned function is called.
+func freezeNames(fates ...fate) (thaw func()) {
+	var files []*node
+	for _, t := range fates {
+		if t.file != nil {
+			files = append(files, t.file)
+		}
+	}
 	slices.SortFunc(files, func(a, b *node) int { return cmp.Compare(a.id, b.id) })
 	for _, n := range files {
 		n.naming.Lock()
