@@ -199,7 +199,7 @@ func (f *FS) Symlink(_ <-chan struct{}, in *fuse.InHeader, target, name string, 
 	})
 }
 
-func (f *FS) makeName(in *fuse.InHeader, kind, mode, umask uint32, name string, out *fuse.EntryOut, make func(dirFD int) error) fuse.Status {
+func (f *FS) makeName(in *fuse.InHeader, kind, mode, umask uint32, name string, out *fuse.EntryOut, create func(dirFD int) error) fuse.Status {
 	dir := f.nodes.get(in.NodeId)
 	if dir == nil {
 		return stale
@@ -210,7 +210,7 @@ func (f *FS) makeName(in *fuse.InHeader, kind, mode, umask uint32, name string, 
 	if err := f.mayName(dir, name); err != nil {
 		return errno(err)
 	}
-	if err := f.asForMode(mode)(in, umask, func() error { return make(dir.fd) }); err != nil {
+	if err := f.asForMode(mode)(in, umask, func() error { return create(dir.fd) }); err != nil {
 		return errno(err)
 	}
 	return f.enterMade(dir, name, kind, out)

@@ -171,7 +171,7 @@ func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do fun
 	if err := f.await(cancel, in, h); err != nil {
 		return errno(err)
 	}
-	return f.guarded(h.hold, func() error {
+	return whileHeld(h.hold, func() error {
 		if err := byDescriptor(f.tracked(h, do)); err != nil {
 			return err
 		}
@@ -212,7 +212,7 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	})
 }
 
-// maxCopy bounds one copy, in bytes: the guard allows for a write that takes
+// maxCopy bounds one copy, in bytes: renew.Config's Guard allows for a write that takes
 // renew.WriteInFlight after its check, and a copy of a gigabyte takes seconds.
 // The program, or the kernel's, asks again for the rest.
 const maxCopy = 4 << 20

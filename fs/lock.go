@@ -294,14 +294,14 @@ func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, scope policy.Scope, 
 	return hold, fuse.OK
 }
 
-// guardedAs is guarded for a change that the caller has to be allowed, too.
-func (f *FS) guardedAs(in *fuse.InHeader, hold *lockmgr.Hold, change func() error) fuse.Status {
-	return f.guarded(hold, func() error { return f.as(in, 0, change) })
+// whileHeldAs is whileHeld for a change that the caller has to be allowed, too.
+func (f *FS) whileHeldAs(in *fuse.InHeader, hold *lockmgr.Hold, change func() error) fuse.Status {
+	return whileHeld(hold, func() error { return f.as(in, 0, change) })
 }
 
-// guarded runs a change that a hold allows: not unless it is ours before, and
-// with EIO if it may not have been ours until the end.
-func (f *FS) guarded(hold *lockmgr.Hold, change func() error) fuse.Status {
+// whileHeld makes a change that a hold allows: not unless the hold is good before, and
+// with EIO if it may not have been good until the end.
+func whileHeld(hold *lockmgr.Hold, change func() error) fuse.Status {
 	if err := hold.Check(); err != nil {
 		return errno(err)
 	}

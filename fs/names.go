@@ -68,7 +68,7 @@ func (f *FS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.
 		return s
 	}
 	defer l.release()
-	return f.guardedAs(in, l.hold, func() error { return unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR) })
+	return f.whileHeldAs(in, l.hold, func() error { return unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR) })
 }
 
 // Link gives a file one more name, under the locks of both.

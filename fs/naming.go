@@ -73,7 +73,7 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 		}
 	}
 	over := true // what is not made now will not be
-	s := f.guarded(l.hold, func() error {
+	s := whileHeld(l.hold, func() error {
 		err := f.as(in, 0, call)
 		over = err == nil || isRefusal(err) || f.backing.isLocal(l.names[0].dir.inode.dev)
 		return err

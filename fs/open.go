@@ -300,7 +300,7 @@ func (o *opening) open(file int, st *stat, hold *lockmgr.Hold, out *fuse.OpenOut
 	}
 	if flags&unix.O_TRUNC != 0 {
 		kill := o.in.Mode&fuse.OPEN_KILL_SUIDGID != 0
-		if s := f.guarded(hold, func() error { return f.truncateFile(n, file, 0, kill, &o.in.InHeader) }); !s.Ok() {
+		if s := whileHeld(hold, func() error { return f.truncateFile(n, file, 0, kill, &o.in.InHeader) }); !s.Ok() {
 			return s, false
 		}
 		// The kernel sets the size to 0 by itself and drops the times.

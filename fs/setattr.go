@@ -75,8 +75,8 @@ const asked = fuse.FATTR_MODE | fuse.FATTR_UID | fuse.FATTR_GID | fuse.FATTR_SIZ
 	fuse.FATTR_ATIME_NOW | fuse.FATTR_MTIME_NOW | fuse.FATTR_CTIME
 
 func (f *FS) setTimes(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node) fuse.Status {
-	const any = fuse.FATTR_ATIME | fuse.FATTR_MTIME | fuse.FATTR_ATIME_NOW | fuse.FATTR_MTIME_NOW
-	if in.Valid&any == 0 {
+	const anyTime = fuse.FATTR_ATIME | fuse.FATTR_MTIME | fuse.FATTR_ATIME_NOW | fuse.FATTR_MTIME_NOW
+	if in.Valid&anyTime == 0 {
 		return fuse.OK
 	}
 	if in.Valid&fuse.FATTR_SIZE == 0 { // else the kernel writes nothing back until our answer
@@ -162,7 +162,7 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 		return errno(err)
 	}
 	defer unix.Close(fd)
-	return f.guarded(l.hold, func() error { return f.truncateFile(n, fd, size, kill, &in.InHeader) })
+	return whileHeld(l.hold, func() error { return f.truncateFile(n, fd, size, kill, &in.InHeader) })
 }
 
 // truncateFile sets a file's size. kill says that in's caller may not keep the
