@@ -29,6 +29,7 @@ func breaks(v *lab.Volume) int64 {
 // line is granted it when the holder's last write has landed. Who broke it, and
 // why, is on record. (docs/SEMANTICS.md, rule 25.)
 func TestBreak(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
 	v.InMemory()
 	v.Env = append(v.Env, "SUDO_USER=alice")
@@ -80,6 +81,7 @@ func TestBreak(t *testing.T) {
 
 // What cannot be broken, with what the command says of it.
 func TestBreakRefusals(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")
@@ -121,6 +123,7 @@ func TestBreakRefusals(t *testing.T) {
 // Who is renaming or removing a directory keeps others from all that is below, and
 // is found by any of it.
 func TestBreakOfDirectory(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")
@@ -175,6 +178,7 @@ func testBrokenWriterIsFenced(t *testing.T, on lab.Setup) {
 
 // A file of several names is broken by any of them, with all that has it open.
 func TestBreakOfHardLinks(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
@@ -206,6 +210,7 @@ func TestBreakOfHardLinks(t *testing.T) {
 // What was written under a broken lock is on the volume before the next is
 // granted it, where --sync promises that.
 func TestBreakFlushes(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolumeOverClients(t, lab.ClientConfig{WriteBack: true})
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
@@ -227,6 +232,7 @@ func TestBreakFlushes(t *testing.T) {
 // A holder that does not answer keeps its lock, unless its session is ended by
 // force; when it thaws it does not write. (docs/SEMANTICS.md, rule 25.)
 func TestBreakByForce(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
 	v.InMemory()
 	server, a := v.Mount("server"), v.Mount("a") // the etcd is not frozen with a
@@ -266,6 +272,7 @@ func TestBreakByForce(t *testing.T) {
 
 // A holder that could not hear when it was asked answers when it can.
 func TestBreakIsAnsweredLate(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	v.Mount("server")

@@ -13,6 +13,7 @@ import (
 // 'lockfs check-volume' finds that all rules hold between two views of a local directory,
 // and leaves nothing there, also when it is interrupted.
 func TestCheckVolume(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.Env = append(v.Env, "TMPDIR=/dev/shm") // etcd's fsyncs cost nothing there
 	empty := func() {

@@ -17,6 +17,7 @@ import (
 // of a volume: it does nothing while a view below is served, or a daemon lives, and
 // removes nothing but its own and what is empty.
 func TestCleanup(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}

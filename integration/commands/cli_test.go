@@ -18,6 +18,7 @@ import (
 // Bad input and bad circumstances get one line that says what to do, and exit
 // status 2 or 1.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	empty := filepath.Join(v.Dir, "empty")
 	full := filepath.Join(v.Dir, "full")
@@ -111,6 +112,7 @@ func TestRefusals(t *testing.T) {
 
 // A user who may not mount is told what is missing.
 func TestRefusedUser(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be another user")
 	}
@@ -135,6 +137,7 @@ func TestRefusedUser(t *testing.T) {
 
 // Root is told what its container lacks: the device, or the capability.
 func TestRefusedContainer(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to take it away")
 	}
@@ -159,6 +162,7 @@ func TestRefusedContainer(t *testing.T) {
 // A SOURCE on a network file system is not locked by an etcd of this machine,
 // unless somebody says that it is all right. Any FUSE file system counts.
 func TestNetworkSourceNeedsEndpoints(t *testing.T) {
+	t.Parallel()
 	inner := lab.NewVolume(t).Mount("inner")
 	outer := filepath.Join(inner.Vol.Dir, "outer")
 	if err := os.Mkdir(outer, 0o755); err != nil {
@@ -215,6 +219,7 @@ func testVolumeMismatch(t *testing.T, on lab.Setup) {
 // What a killed daemon left at a mount point is cleared by the next; anything
 // else there is not touched.
 func TestLeftoverMount(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	first := v.Mount("first")
 	second := v.Mount("second")
@@ -246,6 +251,7 @@ func TestLeftoverMount(t *testing.T) {
 
 // A daemon that is killed the moment its view appears dies, and its view with it.
 func TestKilledWhileStarting(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	for range 5 {
 		m := v.Mount("m")
@@ -258,6 +264,7 @@ func TestKilledWhileStarting(t *testing.T) {
 
 // A signal that comes twice, as from timeout(1), ends a mount in peace.
 func TestSignalledTwice(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	m := v.Mount("m")
 	lab.NewAgent(t).Open(m.Path("f"), unix.O_WRONLY|unix.O_CREAT) // what is in use takes a moment
@@ -271,6 +278,7 @@ func TestSignalledTwice(t *testing.T) {
 // lockfs ls: who holds and who waits, as a table and as JSON, for the volume, a
 // directory or a file, from a path in the view or in the directory itself.
 func TestList(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
 	a, b := v.Mount("a"), v.Mount("b")
 	holder, waiter := lab.NewAgent(t), lab.NewAgent(t)
@@ -362,6 +370,7 @@ func TestList(t *testing.T) {
 
 // Both commands of the README work; this is the first.
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	out, err := exec.Command("../../scripts/demo.sh", lab.Program).CombinedOutput()
 	if err != nil {
 		t.Fatalf("demo: %v\n%s", err, out)

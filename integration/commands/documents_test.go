@@ -50,6 +50,7 @@ var documented = []struct {
 
 // What documents do by hand works as it is pasted.
 func TestDocuments(t *testing.T) {
+	t.Parallel()
 	for _, d := range documented {
 		t.Run(filepath.Base(d.document), func(t *testing.T) {
 			t.Parallel()

@@ -196,6 +196,7 @@ func testExecWaits(t *testing.T, on lab.Setup) {
 
 // Commands that share exclude writers, and not each other.
 func TestExecShared(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")
@@ -217,6 +218,7 @@ func TestExecShared(t *testing.T) {
 // A file of several names is locked by any of them; a symbolic link stands for
 // what it leads to.
 func TestExecOfLinks(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")
@@ -248,6 +250,7 @@ func TestExecOfLinks(t *testing.T) {
 
 // What is sent to exec is for its command.
 func TestExecForwardsSignals(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")
@@ -279,6 +282,7 @@ func TestExecForwardsSignals(t *testing.T) {
 
 // What a terminal sends to all in its foreground reaches the command once.
 func TestExecOnTerminal(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")
@@ -322,6 +326,7 @@ func TestExecOnTerminal(t *testing.T) {
 // its lock is broken, its session is ended, it is stopped for longer than the TTL,
 // or killed. (docs/SEMANTICS.md, rule 26.)
 func TestExecOutlivesNoLock(t *testing.T) {
+	t.Parallel()
 	// They write to the file $1 for ever, also when they are asked to end; but for
 	// the parent of the family, which leaves its child behind.
 	const loop = `while :; do echo x >> "$1"; sleep 0.005; done`
@@ -384,6 +389,7 @@ func TestExecOutlivesNoLock(t *testing.T) {
 
 // A session that ends behind exec's back takes the command along.
 func TestExecIsRevoked(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")
@@ -397,6 +403,7 @@ func TestExecIsRevoked(t *testing.T) {
 
 // exec goes by the policy of the volume.
 func TestExecByPolicy(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--rule", "*.log nolock", "--rule", "/etc/** readonly")
 	v.InMemory()
 	a := v.Mount("a")
@@ -422,6 +429,7 @@ func TestExecByPolicy(t *testing.T) {
 
 // What cannot be carried out is said in one line, and runs nothing.
 func TestExecRefusals(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")

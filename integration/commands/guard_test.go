@@ -18,6 +18,7 @@ import (
 // mount, root neither, no user takes it for an empty volume, and the next
 // daemon mounts there.
 func TestGuard(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}

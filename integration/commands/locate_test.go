@@ -31,6 +31,7 @@ func listedBy(v *lab.Volume, path string) (lines []string) {
 // A file of several names is found by each of them, whichever it is held by; and
 // what a symbolic link leads to by the link, also if that is yet to be made.
 func TestListFollowsLinks(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")

@@ -12,6 +12,7 @@ import (
 
 // 'lockfs ls --watch' shows who comes and goes, until it is told to end.
 func TestListWatch(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
 	a, b := v.Mount("a"), v.Mount("b")
 	cmd := v.Command("ls", "--watch", "-o", "json", a.Dir)

@@ -10,6 +10,7 @@ import (
 )
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a, b := v.MountWatched("a"), v.MountWatched("b", "--slow-wait", "50ms", "--log-level", "debug")
 	if got := a.Metric("lockfs_volume_mounted"); got != 1 {

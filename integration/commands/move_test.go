@@ -46,6 +46,7 @@ func locks(t *testing.T, a, b *lab.Mount) {
 // A volume has one lock service. A mount with another is refused, until the volume is
 // moved there, which the former service allows when no mount lives.
 func TestMoveToAnotherLockService(t *testing.T) {
+	t.Parallel()
 	one, two := lender(t), lender(t)
 	v := lab.NewVolume(t, "--name", "v")
 	a := v.Mount("a", one)
@@ -90,6 +91,7 @@ func TestMoveToAnotherLockService(t *testing.T) {
 // The state of the embedded etcd may be lost, by a boot for example: the volume goes on
 // with a new one. It does not where others may have another.
 func TestEmbeddedStateIsLost(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	a.Stop()

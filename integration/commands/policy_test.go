@@ -49,6 +49,7 @@ func testPolicyMismatch(t *testing.T, on lab.Setup) {
 // A mount that was cut off while the policy changed takes no lock any more:
 // by its rules it would exclude nobody who goes by the new ones.
 func TestPolicyChangesBehindAMountsBack(t *testing.T) {
+	t.Parallel()
 	etcd := lab.NewVolume(t) // lends its lock service, which would end with the volume's last mount
 	etcd.Mount("m")
 	sock := etcd.StateFile("client.sock")

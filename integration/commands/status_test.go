@@ -55,6 +55,7 @@ type statusView struct {
 // 'lockfs status' tells who holds and who waits, without HTTP; of a daemon that is
 // frozen, and of one that was killed.
 func TestStatusOfMounts(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
 	a, b := v.Mount("a"), v.Mount("b")
 	holder, waiter := lab.NewAgent(t), lab.NewAgent(t)
@@ -87,6 +88,7 @@ func TestStatusOfMounts(t *testing.T) {
 
 // 'lockfs status' answers while the volume does not.
 func TestStatusOfAHungVolume(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
 	at := lab.NewTurnstile(t)
 	v.Under(func(b lab.Below) gofs.InodeEmbedder { return &lab.HeldReads{Below: b, At: at} })

@@ -14,6 +14,7 @@ import (
 // An etcd with TLS and users: a mount that has what it takes locks, and one that
 // has not is told what is missing.
 func TestSecureEtcd(t *testing.T) {
+	t.Parallel()
 	p := lab.NewPKI(t)
 	endpoint := lab.NewSecureEtcd(t, p)
 	v := lab.NewVolume(t, "--endpoints", endpoint, "--cacert", p.CA, "--cert", p.Cert, "--key", p.Key, "--namespace", "team", "--ttl", "15s")

@@ -24,6 +24,7 @@ import (
 // on others. Who waits can be killed; when the volume answers again, everything
 // goes on. (docs/SEMANTICS.md, rule 28.)
 func TestHungVolume(t *testing.T) {
+	t.Parallel()
 	const requests = 1000
 	n := newNode(t)
 	n.makeSources("good", "hung")
@@ -120,6 +121,7 @@ func (h *slowFile) Read(ctx context.Context, dest []byte, off int64) (fuse.ReadR
 // does not come. The kernel says that a file is closed behind what it reads ahead,
 // and once sent no more than 64 of these requests at a time.
 func TestCloseBesideReadsThatHang(t *testing.T) {
+	t.Parallel()
 	const reads = 100
 	v := lab.NewVolume(t, "--embedded")
 	at := lab.NewTurnstile(t)

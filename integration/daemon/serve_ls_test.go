@@ -14,6 +14,7 @@ import (
 // The volumes of 'lockfs serve' are looked at, and locked, by its own
 // configuration: in the view, in the directory below it, and by name.
 func TestCommandsByConfiguration(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.makeSources("v")
 	const rules = ` policy: ["*.log nolock"],`

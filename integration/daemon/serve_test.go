@@ -155,6 +155,7 @@ func (n *node) ready(status int, lines ...string) {
 // Volumes come, go and change, while a program that writes to another notices
 // nothing; a file with a mistake changes nothing.
 func TestServeFollowsItsFile(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.makeSources("kept", "other")
 	n.list("kept")
@@ -223,6 +224,7 @@ func TestServeFollowsItsFile(t *testing.T) {
 // the view when its volume is gone: what takes no lock would be done there for ever, by
 // the policy of that time, and the source could not be unmounted.
 func TestServeCutsOffOtherNamespaces(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("the connection of a view is cut by root")
 	}
@@ -290,6 +292,7 @@ func (n *node) hasOpen(dir string) bool {
 // A volume that cannot be mounted yet is named, keeps nobody waiting, and is
 // mounted when it can be.
 func TestServeTriesAgain(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.makeSources("good", "cut-off")
 	n.list("good", "late", "cut-off endpoints: ['http://127.0.0.1:1']")
@@ -307,6 +310,7 @@ func TestServeTriesAgain(t *testing.T) {
 // back at its place after the daemon was killed. An open file does not, its
 // lock is free at once, and nothing is ever written to the directory below.
 func TestServeComesBackInPods(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root, for mount namespaces")
 	}
@@ -369,6 +373,7 @@ func TestServeComesBackInPods(t *testing.T) {
 // A volume that is taken out of the file while a write to it hangs goes; the
 // lock stays until the write has ended, and no other volume waits.
 func TestServeKeepsTheLockOfAHangingWrite(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.makeSources("good")
 	below, hanging := n.freezable("hanging")
@@ -404,6 +409,7 @@ func TestServeKeepsTheLockOfAHangingWrite(t *testing.T) {
 // A volume whose source hangs keeps no other waiting, and is no more once it is
 // taken out of the file.
 func TestServeBesideASourceThatHangs(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.makeSources("good")
 	below, hanging := n.freezable("hanging")
@@ -436,6 +442,7 @@ func (n *node) freezable(name string) (below *lab.Mount, item string) {
 
 // What a mounted Secret has gets a volume to an etcd that asks for it.
 func TestServeCredentials(t *testing.T) {
+	t.Parallel()
 	keys := lab.NewPKI(t)
 	endpoint := lab.NewSecureEtcd(t, keys)
 	n := newNode(t)
@@ -465,6 +472,7 @@ func TestServeCredentials(t *testing.T) {
 
 // All mistakes of a file are named before anything is served.
 func TestServeRefusesAFile(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.write("volumes:\n- name: a\n  source: relative\n  mountpoint: /m\n  endpoint: x\n")
 	cmd := n.Vol.Command("serve", "--config", n.config)
@@ -488,6 +496,7 @@ func TestServeRefusesAFile(t *testing.T) {
 // A session that is suspended is the volume's trouble: /readyz shows it, and the
 // daemon is ready and alive.
 func TestReadyWhileSuspended(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.makeSources("v")
 	n.list("v ttl: 3s, suspendWait: 1h,")

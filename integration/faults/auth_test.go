@@ -84,6 +84,7 @@ func refusesLogin(tr *history.Trial, env []string, says ...string) {
 // A user with a role for one name space does all that lockfs does there, and
 // nothing in another.
 func TestRoleOfOneNamespace(t *testing.T) {
+	t.Parallel()
 	c := newSecured(t)
 	tr := newTeam(c, t, "--wait", "-1")
 	a, b := tr.Mount("a"), tr.Mount("b")
@@ -151,6 +152,7 @@ func TestRoleOfOneNamespace(t *testing.T) {
 // Logins end after a second, and with each member that is started again. No lock
 // is lost by it, nor does a write wait.
 func TestLoginExpires(t *testing.T) {
+	t.Parallel()
 	c := newSecured(t, func(m *lab.MemberConfig) { m.TokenTTL = 1 })
 	tr := newTeam(c, t, "--wait", "-1")
 	a, b := tr.Mount("a"), tr.Mount("b")
@@ -182,6 +184,7 @@ func TestLoginExpires(t *testing.T) {
 
 // An operator takes a right away, and gives it back. What is held stays held.
 func TestRoleTakenAway(t *testing.T) {
+	t.Parallel()
 	c := newSecured(t)
 	tr := newTeam(c, t, "--wait", "1s", "--ttl", "6s", "--suspend-wait", "1m")
 	a := tr.Mount("a")
@@ -203,6 +206,7 @@ func TestRoleTakenAway(t *testing.T) {
 
 // A mount that reads its password from a file goes on with another.
 func TestPasswordFile(t *testing.T) {
+	t.Parallel()
 	c := newSecured(t)
 	file := filepath.Join(t.TempDir(), "password")
 	write := func(password string) {
@@ -228,6 +232,7 @@ func TestPasswordFile(t *testing.T) {
 // A password that is changed shuts the mounts out that have the old one, as if
 // the lock service were away. Changed back in time, no lock is lost.
 func TestPasswordChanged(t *testing.T) {
+	t.Parallel()
 	c := newSecured(t)
 	tr := newTeam(c, t, "--wait", "1s", "--ttl", "6s", "--suspend-wait", "1m")
 	a := tr.Mount("a")

@@ -27,7 +27,7 @@ var severances = map[string]struct{ sever, mend func(*lab.Wire) }{
 // A mount that is cut off from etcd for less than its session bears goes on: its
 // writes wait at most, and those of others do not.
 func TestCutOffForShort(t *testing.T) {
-	lab.Over(t, testCutOffForShort, lab.Local, lab.InLeases.ForLong())
+	lab.Over(t, testCutOffForShort, lab.Local, lab.InLeases.Alone().ForLong())
 }
 
 func testCutOffForShort(t *testing.T, on lab.Setup) {
@@ -52,7 +52,7 @@ func testCutOffForShort(t *testing.T, on lab.Setup) {
 // A mount that is cut off for longer loses its locks: its programs get EIO
 // before anybody else is granted one, and the others go on with no more than a
 // pause. When it is mended it takes new locks.
-func TestCutOffForLong(t *testing.T) { lab.Over(t, testCutOffForLong, lab.Local, lab.InLeases) }
+func TestCutOffForLong(t *testing.T) { lab.Over(t, testCutOffForLong, lab.Local, lab.InLeases.Alone()) }
 
 func testCutOffForLong(t *testing.T, on lab.Setup) {
 	c := on.NewService(t)
@@ -104,6 +104,7 @@ func testCutOffForLong(t *testing.T, on lab.Setup) {
 // when it is back: nobody waits for a lock that is free. A compaction that it
 // does not miss anything by does not disturb it.
 func TestCompactionDuringAWait(t *testing.T) {
+	t.Parallel()
 	c := lab.NewCluster(t)
 	tr, w := history.New(t, c, "--wait", "-1"), lab.NewWire(t, c)
 	a, b := tr.Mount("a"), tr.Mount("b", w.Flag)

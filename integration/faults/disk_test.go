@@ -48,6 +48,7 @@ func onDisks(t *testing.T, disks map[string]*disk) func(*lab.MemberConfig) {
 // still for a while elects another. Neither costs a lock, and writes to files
 // that are open do not wait for it.
 func TestSlowDisk(t *testing.T) {
+	t.Parallel()
 	disks := make(map[string]*disk)
 	c := lab.NewCluster(t, onDisks(t, disks))
 	tr := history.New(t, c, "--wait", "-1")

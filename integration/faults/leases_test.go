@@ -11,7 +11,7 @@ import (
 
 // API servers of one etcd have a cache each, and one may be behind. Mounts are
 // on either, and one moves to and fro.
-func TestServersOfOneStore(t *testing.T) { lab.Over(t, testServersOfOneStore, lab.InLeases) }
+func TestServersOfOneStore(t *testing.T) { lab.Over(t, testServersOfOneStore, lab.InLeases.Alone()) }
 
 func testServersOfOneStore(t *testing.T, on lab.Setup) {
 	l := on.NewLeases(t)

@@ -14,7 +14,7 @@ import (
 // programs write on; past it writes wait, and go on when it is back: without a
 // leader no lease dies. One that stays away for longer than --suspend-wait costs
 // the locks, and new ones are granted when it is back.
-func TestMajorityLost(t *testing.T) { lab.Over(t, testMajorityLost, lab.Local, lab.InLeases) }
+func TestMajorityLost(t *testing.T) { lab.Over(t, testMajorityLost, lab.Local, lab.InLeases.Alone()) }
 
 func testMajorityLost(t *testing.T, on lab.Setup) {
 	c := on.NewService(t)
@@ -23,10 +23,12 @@ func testMajorityLost(t *testing.T, on lab.Setup) {
 		tr.Load(tr.Mount("a"))
 		tr.Load(tr.Mount("b"))
 		tr.GoesOn("before the fault")
+		began := time.Now()
 		c.Stop()()
+		lasted := time.Since(began)
 		tr.GoesOn("with it back")
 		tr.Finish()
-		tr.Spared()
+		tr.SparedBy(lasted)
 	})
 	t.Run("until writes wait", func(t *testing.T) {
 		tr := history.New(t, c, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "60s")

@@ -2,13 +2,14 @@ package faults
 
 import (
 	"testing"
+	"time"
 
 	"github.com/lockfs/lockfs/integration/history"
 	"github.com/lockfs/lockfs/integration/lab"
 )
 
 // A short outage costs programs a pause, and no lock. (docs/SEMANTICS.md, rule 11.)
-func TestShortOutages(t *testing.T) { lab.Over(t, testShortOutages, lab.Local, lab.InLeases) }
+func TestShortOutages(t *testing.T) { lab.Over(t, testShortOutages, lab.Local, lab.InLeases.Alone()) }
 
 func testShortOutages(t *testing.T, on lab.Setup) {
 	c := on.NewService(t)
@@ -20,9 +21,10 @@ func testShortOutages(t *testing.T, on lab.Setup) {
 			tr.GoesOn("before the fault")
 			began := history.Monotonic()
 			outage(tr.GoesOn)
+			lasted := time.Duration(history.Monotonic() - began)
 			tr.GoesOn("after the fault")
 			tr.Finish()
-			tr.Spared()
+			tr.SparedBy(lasted)
 			tr.WaitedOut(began)
 		})
 	}

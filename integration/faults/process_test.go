@@ -26,7 +26,7 @@ func writersOn(tr *history.Trial, m *lab.Mount) (found []*history.Recorded) {
 // the dead one's lease has ended, or as soon as it is mounted again, whatever it
 // was about to do. (docs/SEMANTICS.md, rule 12.)
 func TestKilledUnderLoad(t *testing.T) {
-	lab.Over(t, testKilledUnderLoad, lab.Local, lab.InLeases.ForLong())
+	lab.Over(t, testKilledUnderLoad, lab.Local, lab.InLeases.Alone().ForLong())
 }
 
 func testKilledUnderLoad(t *testing.T, on lab.Setup) {
@@ -65,7 +65,7 @@ func testKilledUnderLoad(t *testing.T, on lab.Setup) {
 // Its programs had a file open, and go on writing to it the moment it thaws:
 // others have had it meanwhile. (docs/SEMANTICS.md, rule 10.)
 func TestThawedUnderLoad(t *testing.T) {
-	lab.Over(t, testThawedUnderLoad, lab.Local, lab.InLeases.ForLong())
+	lab.Over(t, testThawedUnderLoad, lab.Local, lab.InLeases.Alone().ForLong())
 }
 
 func testThawedUnderLoad(t *testing.T, on lab.Setup) {
@@ -129,6 +129,7 @@ func thawMount(tr *history.Trial, m *lab.Mount) {
 // A daemon that thaws has requests of all kinds before it, for files that it has
 // lost. None of them changes anything.
 func TestThawedDaemonChangesNothing(t *testing.T) {
+	t.Parallel()
 	const size = 4096
 	late := strings.Repeat("late", size/4)
 	cases := map[string]struct {

@@ -14,7 +14,7 @@ import (
 
 // Faults of the lock service, one after the other, as chance has it, when there is time.
 func TestFaultsAtRandom(t *testing.T) {
-	lab.Over(t, testFaultsAtRandom, lab.Local, lab.InLeases.ForLong())
+	lab.Over(t, testFaultsAtRandom, lab.Local, lab.InLeases.Alone().ForLong())
 }
 
 func testFaultsAtRandom(t *testing.T, on lab.Setup) {

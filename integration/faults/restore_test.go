@@ -41,6 +41,7 @@ func ages(t *testing.T, etcd *clientv3.Client) {
 // from a snapshot and the locks of the dead deleted, locks are free at once, and
 // fencing tokens go on growing.
 func TestRestore(t *testing.T) {
+	t.Parallel()
 	c := lab.NewCluster(t)
 	tr := history.New(t, c)
 	a := tr.Mount("a")
@@ -70,7 +71,7 @@ func TestRestore(t *testing.T) {
 // A mount that was not stopped loses what the restored etcd does not know, for
 // ever, and is as good as a new one then.
 func TestRestoreUnderMounts(t *testing.T) {
-	lab.Over(t, testRestoreUnderMounts, lab.Local, lab.InLeases)
+	lab.Over(t, testRestoreUnderMounts, lab.Local, lab.InLeases.Alone())
 }
 
 func testRestoreUnderMounts(t *testing.T, on lab.Setup) {

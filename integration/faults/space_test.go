@@ -16,6 +16,7 @@ import (
 // An etcd that has no space left grants nothing new. What is held stays held,
 // can be written and is let go, and all goes on when the operator has made room.
 func TestNoSpace(t *testing.T) {
+	t.Parallel()
 	c := lab.NewCluster(t, func(m *lab.MemberConfig) { m.Quota = 8 << 20 })
 	tr := history.New(t, c, "--wait", "-1")
 	a, b, stuck := tr.Mount("a"), tr.Mount("b", "--wait", "1s"), tr.Mount("stuck")

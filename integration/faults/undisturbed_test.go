@@ -13,7 +13,7 @@ import (
 // and without waiting, and append, truncate and rename under their locks: what
 // they see, what the files hold and what etcd has had are one history, in which
 // the writers exclude each other. (docs/SEMANTICS.md, rules 1, 5, 6 and 20.)
-func TestHistory(t *testing.T) { lab.Over(t, testHistory, lab.Local, lab.InLeases) }
+func TestHistory(t *testing.T) { lab.Over(t, testHistory, lab.Local, lab.InLeases.Alone()) }
 
 func testHistory(t *testing.T, on lab.Setup) {
 	c := on.NewService(t)

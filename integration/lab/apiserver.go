@@ -11,11 +11,11 @@ import (
 // volumesInLeases makes the names of volumes in one API server differ.
 var volumesInLeases atomic.Int64
 
-// apiServer is the API server of all tests with Leases, one at a time: they kill it.
+// apiServer is the API server of all tests with Leases.
 type apiServer struct {
 	*kubetest.Server
 	KubeconfigFile string
-	inUse          sync.Mutex
+	inUse          sync.RWMutex
 	err            error
 }
 
@@ -30,15 +30,20 @@ var startServer = sync.OnceValue(func() *apiServer {
 
 var serverStarted atomic.Pointer[apiServer]
 
-// sharedServer is the API server, for this test alone.
-func sharedServer(t *testing.T) *apiServer {
+// sharedServer is the API server, for this test alone if that is needed.
+func sharedServer(t *testing.T, alone bool) *apiServer {
 	t.Helper()
 	s := startServer()
 	if s.err != nil {
 		t.Fatal(s.err)
 	}
-	s.inUse.Lock()
-	t.Cleanup(s.inUse.Unlock)
+	if alone {
+		s.inUse.Lock()
+		t.Cleanup(s.inUse.Unlock)
+	} else {
+		s.inUse.RLock()
+		t.Cleanup(s.inUse.RUnlock)
+	}
 	return s
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -95,7 +96,7 @@ func NewCluster(t *testing.T, change ...func(*MemberConfig)) *Cluster {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	c := &Cluster{T: t}
-	network := fmt.Sprintf("127.%d.%d.", 1+rand.IntN(250), rand.IntN(250))
+	network := ownNetwork(t)
 	var initial []string
 	for i := range 3 {
 		host := network + fmt.Sprint(i+1)
@@ -117,6 +118,23 @@ func NewCluster(t *testing.T, change ...func(*MemberConfig)) *Cluster {
 	c.Client = c.Dial(clientv3.Config{})
 	c.Healthy()
 	return c
+}
+
+// ownNetwork returns the first three bytes of addresses that no other test has.
+func ownNetwork(t *testing.T) string {
+	t.Helper()
+	for {
+		network := fmt.Sprintf("127.%d.%d.", 1+rand.IntN(250), rand.IntN(250))
+		taken, err := net.Listen("tcp", network+"254:2379")
+		if errors.Is(err, unix.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { taken.Close() })
+		return network
+	}
 }
 
 // Dial returns a client that finds a member that comes back at once.

@@ -89,12 +89,12 @@ func (m *Mount) Cleanup() {
 	_ = m.Cmd.Process.Signal(unix.SIGTERM)
 	select {
 	case <-m.Done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(CallTimeout):
 		m.T.Errorf("%s does not end on SIGTERM", m.Name)
 		_ = m.Cmd.Process.Signal(unix.SIGQUIT) // its log says where it hangs
 		select {
 		case <-m.Done:
-		case <-time.After(20 * time.Second):
+		case <-time.After(CallTimeout):
 			_ = m.Cmd.Process.Kill()
 			<-m.Done
 		}

@@ -19,6 +19,7 @@ type Setup struct {
 	Leases  bool          // the locks are in Leases; false: in etcd
 	network bool          // the mounts are over the clients that $LOCKFS_TEST_VOLUME names
 	long    bool          // only when there is time
+	alone   bool          // no other test uses the API server meanwhile
 
 	Server *apiServer // of the Leases
 	Space  string     // its namespace that has them
@@ -48,26 +49,35 @@ func (s Setup) ForLong() Setup {
 	return s
 }
 
+// Alone is the setup for a test that stops the API server, or reads its history.
+func (s Setup) Alone() Setup {
+	s.alone = true
+	return s
+}
+
 // That is the setup with other clients.
 func (s Setup) That(config ClientConfig) Setup {
 	s.client = &config
 	return s
 }
 
-// Over runs a test on each of the setups, as a subtest. With $LOCKFS_TEST_VOLUME it runs
-// on that volume, or not at all.
+// Over runs a test on each of the setups, as a subtest, beside other tests. With
+// $LOCKFS_TEST_VOLUME it runs on that volume, alone, or not at all.
 func Over(t *testing.T, test func(*testing.T, Setup), setups ...Setup) {
 	t.Helper()
-	if NetworkClients() != nil {
-		setups = slices.DeleteFunc(setups, func(s Setup) bool { return !s.network })
-	} else {
-		setups = slices.DeleteFunc(setups, func(s Setup) bool { return s.network })
+	there := NetworkClients() != nil
+	setups = slices.DeleteFunc(setups, func(s Setup) bool { return s.network != there })
+	if !there {
+		t.Parallel()
 	}
 	if len(setups) == 0 {
 		t.Skip("runs on a network volume with $", volumeEnv, ", and without on others")
 	}
 	for _, s := range setups {
 		t.Run(s.name, func(t *testing.T) {
+			if !s.network {
+				t.Parallel()
+			}
 			if s.long {
 				longtest.Only(t)
 			}
@@ -76,7 +86,7 @@ func Over(t *testing.T, test func(*testing.T, Setup), setups ...Setup) {
 				t.Skip("this volume cannot: ", why)
 			}
 			if s.Leases {
-				s.Server = sharedServer(t)
+				s.Server = sharedServer(t, s.alone)
 				s.Space = s.Server.namespace(t)
 			}
 			test(t, s)

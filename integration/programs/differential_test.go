@@ -27,6 +27,7 @@ import (
 // A difference is shrunk to a script to be kept in differentialCases.
 // A long run takes random seeds; LOCKFS_DIFF_SEED=n is that seed alone.
 func TestDifferential(t *testing.T) {
+	t.Parallel()
 	const few, all, length = 40, 40, 150
 	next := func(i int) (uint64, bool) { return uint64(i), i <= few }
 	if s := os.Getenv("LOCKFS_DIFF_SEED"); s != "" {
@@ -66,6 +67,7 @@ func TestDifferential(t *testing.T) {
 
 // What was different once stays alike.
 func TestDifferentialCases(t *testing.T) {
+	t.Parallel()
 	r := newDiffRig(t)
 	for _, name := range sortedKeys(differentialCases) {
 		c := differentialCases[name]

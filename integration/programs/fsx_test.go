@@ -17,6 +17,7 @@ import (
 // A file is used in every way that changes it, by one program at a time, on
 // alternating mounts: it always holds what a slice of bytes holds that is treated the same.
 func TestFileExerciser(t *testing.T) {
+	t.Parallel()
 	lasts := max(longtest.For(t), 3*time.Second)
 	v := lab.NewVolume(t, "--wait", "-1", "--scope", "handle")
 	v.InMemory()

@@ -13,6 +13,7 @@ import (
 
 // What go-fuse's suite asks of a POSIX file system and ext4 passes.
 func TestPosixSuite(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")

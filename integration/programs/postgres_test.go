@@ -125,6 +125,7 @@ func (p *postgres) kill(server *exec.Cmd) {
 // and goes on from another mount: each transaction that was confirmed is there,
 // and its tables and indexes are sound.
 func TestPostgresMovesToAnotherMount(t *testing.T) {
+	t.Parallel()
 	p := newPostgres(t)
 	v := lab.NewVolume(t, "--scope", "node", "--wait", "-1")
 	v.InMemory()

@@ -111,6 +111,7 @@ func testGitOnTwoMounts(t *testing.T, on lab.Setup) {
 // What tar and rsync bring into a view is what they were given: modes, owners,
 // times, links of both kinds, holes.
 func TestArchives(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")

@@ -19,6 +19,7 @@ const nobody = 65534
 // root's, by the hand of another node. Nothing the user then does through the
 // view, with root's daemon as its arm, touches root's directory.
 func TestSwappedDirectory(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	root := filepath.Join(v.Dir, "root")
@@ -98,6 +99,7 @@ func TestSwappedDirectory(t *testing.T) {
 // name: root's, 0600. The user's open(O_CREAT) must be refused like any other
 // open of it, whoever wins.
 func TestCreateMeetsForeignFile(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")

@@ -15,6 +15,7 @@ import (
 // Rule 17: what a file is called, whose it is and who may open it are not its
 // bytes. Nobody waits to change them, and no writer is disturbed.
 func TestMetadataNeedsNoLock(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "0")
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "")
@@ -53,6 +54,7 @@ func TestMetadataNeedsNoLock(t *testing.T) {
 // While the session is suspended writes wait, and metadata is changed; also of
 // a file of which a mapping is dirty, though its pages cannot be written back.
 func TestMetadataNeedsNoLease(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--suspend-wait", "1h", "--ttl", lab.ShortTTL.String())
 	a := v.Mount("a")
 	v.Write("f", strings.Repeat("-", 4096))
@@ -74,6 +76,7 @@ func TestMetadataNeedsNoLease(t *testing.T) {
 // A time is set after what mappings have dirtied is written back, and whoever
 // sets it can be killed meanwhile.
 func TestTimeWaitsForMappings(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
 	v.InMemory()
 	writes := lab.NewTurnstile(t)
@@ -114,6 +117,7 @@ func TestTimeWaitsForMappings(t *testing.T) {
 
 // listxattr shows the names that getxattr shows, and their size.
 func TestListXAttr(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	v.Write("f", "")
@@ -138,6 +142,7 @@ func TestListXAttr(t *testing.T) {
 
 // A file was born when the file below was.
 func TestBirthTime(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	v.Write("f", "")
@@ -160,6 +165,7 @@ const ( // of linux/fs.h
 // disk. As for all metadata no lock is asked for; an immutable file is so for
 // its writer too.
 func TestFlags(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", strings.Repeat("-", 4096))
@@ -217,6 +223,7 @@ func TestFlags(t *testing.T) {
 // Ioctls that are not known to be harmless do not reach the volume, where root
 // would make them.
 func TestIoctls(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	v.Write("f", "12345678")

@@ -11,6 +11,7 @@ import (
 // A file that was replaced elsewhere is no more, however the client says so: whoever
 // calls by the name gets the one that has it.
 func TestReplacedElsewhere(t *testing.T) {
+	t.Parallel()
 	for says, config := range map[string]lab.ClientConfig{"ESTALE": {}, "ENOENT": {Absent: true}} {
 		t.Run(says, func(t *testing.T) {
 			v := lab.NewVolumeOverClients(t, config)
@@ -39,6 +40,7 @@ func TestReplacedElsewhere(t *testing.T) {
 // A name that the client believes, of a file that another mount has moved and
 // writes to, leads no writer to it.
 func TestNamesThatAClientBelieves(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolumeOverClients(t, lab.ClientConfig{})
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")

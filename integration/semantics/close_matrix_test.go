@@ -54,6 +54,7 @@ func (r *closeRig) free(path, when, want string) {
 // kind of reference that is and whoever has it, and no longer;
 // who is granted it then sees all that was written before.
 func TestCloseMatrix(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	r := &closeRig{t: t, vol: v, a: v.Mount("a"), b: v.Mount("b"), other: lab.NewAgent(t)}

@@ -16,6 +16,7 @@ import (
 // A mount that may have few descriptors serves a tree of many files, and has
 // not more of them than it may.
 func TestFewDescriptors(t *testing.T) {
+	t.Parallel()
 	const allowed, dirs = 256, 10
 	perDir := 150
 	if longtest.For(t) > 0 {

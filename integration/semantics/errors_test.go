@@ -80,6 +80,7 @@ func testReplaceChurn(t *testing.T, on lab.Setup) {
 // once the opener has handed its descriptor on; a program that went into the
 // background and opens its own file again is told so.
 func TestDeadlockIsOfWhoHasTheFile(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "200ms")
 	v.InMemory()
 	a := v.Mount("a")
@@ -108,6 +109,7 @@ func TestDeadlockIsOfWhoHasTheFile(t *testing.T) {
 // below; not changed otherwise. Without O_APPEND, which lockfs keeps from the
 // file below, it once could not be opened at all.
 func TestAppendOnlyFile(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	v.Write("log", "one\n")
@@ -170,6 +172,7 @@ func TestAppendOnlyFile(t *testing.T) {
 // locked. Its lock once stayed for ever. The kernel knows the errno as its own and
 // comes back once; the program gets EIO.
 func TestBackingAnswersESTALE(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
 	v.InMemory()
 	var forgot atomic.Bool
@@ -194,6 +197,7 @@ func TestBackingAnswersESTALE(t *testing.T) {
 // would see on a local disk: nobody contends, and no call fails with EINTR. They
 // once did, because a lock takes longer than that.
 func TestNoEINTRWithoutContention(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")

@@ -94,6 +94,7 @@ func testContendedOpen(t *testing.T, on lab.Setup) {
 // A process has a file open twice, by two descriptors of its own, and does not
 // wait for itself; its child would wait for it, and is told so.
 func TestOwners(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	p := lab.NewAgent(t)

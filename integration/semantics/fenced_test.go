@@ -67,6 +67,7 @@ func testRevokedWriterIsFenced(t *testing.T, on lab.Setup) {
 // Somebody deletes a holder's entry by hand (etcdctl del). The next owner is
 // granted the lock at once; the old one misses its entry and writes no more.
 func TestDeletedEntryIsMissed(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a, b := v.Mount("a"), v.Mount("b")
 	writer, bystander, other := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
@@ -184,6 +185,7 @@ func testKilledMountHandsOver(t *testing.T, on lab.Setup) {
 // When the mount that serves the etcd ends in peace, another serves on: locks
 // held stay held, and nobody notices.
 func TestServerEndsInPeace(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
 	first, second := v.Mount("first"), v.Mount("second")
 	holder, waiter := lab.NewAgent(t), lab.NewAgent(t)
@@ -215,6 +217,7 @@ func TestServerEndsInPeace(t *testing.T) {
 // A lock service that does not answer is waited out like contention. An outage
 // shorter than the lease costs a pause; no lock is lost by it.
 func TestUnreachableLockService(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "1s", "--ttl", "6s")
 	a := v.Mount("a")
 	v.Write("f", "")
@@ -259,6 +262,7 @@ func TestUnreachableLockService(t *testing.T) {
 
 // A write that waits for a suspended session can be killed.
 func TestSuspendedWriteIsKillable(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--suspend-wait", "1h", "--ttl", lab.ShortTTL.String())
 	a := v.Mount("a")
 	writer := lab.NewAgent(t)
@@ -287,6 +291,7 @@ func TestSuspendedWriteIsKillable(t *testing.T) {
 
 // Readers do not wait for the lock service, even beside a write that does.
 func TestReaderBesideSuspendedWrite(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--suspend-wait", "1h", "--ttl", lab.ShortTTL.String())
 	a := v.Mount("a")
 	v.Write("f", "old\n")
@@ -313,6 +318,7 @@ func TestReaderBesideSuspendedWrite(t *testing.T) {
 // umount is as good an end as SIGTERM. A view that somebody takes out of the tree
 // while it is in use does not keep SIGTERM waiting.
 func TestUnmountedBySomebodyElse(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	m := v.Mount("m")
 	p := lab.NewAgent(t)
@@ -359,6 +365,7 @@ func testTerminatedMountReleases(t *testing.T, on lab.Setup) {
 // A mount namespace that was made beside the mount has a copy of the view, and
 // keeps it for as long as it likes. The mount ends in peace nevertheless.
 func TestTerminatedMountLivesOnElsewhere(t *testing.T) {
+	t.Parallel()
 	terminated(t, lab.Local, func() {
 		elsewhere := exec.Command("unshare", "-m", "--propagation", "private", "sleep", "1000")
 		if err := elsewhere.Start(); err != nil {
@@ -403,6 +410,7 @@ func terminated(t *testing.T, on lab.Setup, before func()) {
 
 // A mount whose view was unmounted leaves the next view at its mountpoint alone.
 func TestUnmountedMountLeavesTheNext(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.Mount("server") // of the locks
 	old := v.Mount("a")

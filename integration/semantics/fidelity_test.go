@@ -18,6 +18,7 @@ import (
 
 // An ACL counts on whichever side it was set, and shows on the other.
 func TestACL(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	root := lab.NewAgent(t)
@@ -45,6 +46,7 @@ func TestACL(t *testing.T) {
 
 // The umask counts where there is no default ACL, and only there.
 func TestUmask(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
@@ -69,6 +71,7 @@ func TestUmask(t *testing.T) {
 // Attributes that a network file system invents are nobody's to set through a
 // daemon that is root.
 func TestForeignAttributes(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	v.Write("f", "")
@@ -83,6 +86,7 @@ func TestForeignAttributes(t *testing.T) {
 // whichever call; the set-group-id bit of a file that its group cannot execute
 // stays for members of the group.
 func TestSetIDBits(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")
@@ -141,6 +145,7 @@ func TestSetIDBits(t *testing.T) {
 // What is made in a set-group-id directory has its group, and the set-group-id
 // bit itself only from members of it: those that are by a supplementary group too.
 func TestSetGroupIDDirectory(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")
@@ -181,6 +186,7 @@ func TestSetGroupIDDirectory(t *testing.T) {
 
 // A volume's server may go by the supplementary groups of who makes a name.
 func TestSupplementaryGroups(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
 	v.Under(func(b lab.Below) gofs.InodeEmbedder { return &guardedDirs{b, "2000"} })
 	a := v.Mount("a")
@@ -194,6 +200,7 @@ func TestSupplementaryGroups(t *testing.T) {
 
 // A path may be longer from the volume's root than any that the kernel takes.
 func TestLongPath(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
@@ -218,6 +225,7 @@ func TestLongPath(t *testing.T) {
 
 // A program that catches signals sees EINTR of no call that only tries.
 func TestSignalsDoNotFailTries(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "")
@@ -237,6 +245,7 @@ func TestSignalsDoNotFailTries(t *testing.T) {
 // What the files of a volume may do, the volume's mount says: run as their
 // owner, be a device, be run at all.
 func TestMountFlags(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	program, err := os.ReadFile("/usr/bin/id")
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 // Where two names are of one file, each would have a lock of its own, and two programs
 // would write to it: such a directory is refused, and left as it was.
 func TestFoldedNames(t *testing.T) {
+	t.Parallel()
 	for says, fold := range map[string]func(string) string{
 		`"file" and "FILE"`:      strings.ToLower,
 		`"\u00e9" and "e\u0301"`: strings.NewReplacer("e\u0301", "\u00e9").Replace,

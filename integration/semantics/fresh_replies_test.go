@@ -15,6 +15,7 @@ import (
 // believes the kernel to know what it does not. Records were once written over
 // one another so.
 func TestSeekEndAfterOverlappingReplies(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
 	v.InMemory()
 	stats := lab.NewTurnstile(t)
@@ -59,6 +60,7 @@ func TestSeekEndAfterOverlappingReplies(t *testing.T) {
 // bears one in a system call: the second once reached the program. It gets the
 // file, and sees all of it.
 func TestOneESTALE(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")

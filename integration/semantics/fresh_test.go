@@ -66,6 +66,7 @@ func testReaderSeesTheLastWriter(t *testing.T, on lab.Setup) {
 // Pages of a file that has not changed stay cached over an open: they are not
 // read again. One change, of whatever kind, and they are.
 func TestCacheOutlivesOpen(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	const size = 4 << 20

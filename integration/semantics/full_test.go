@@ -15,6 +15,7 @@ import (
 // What a program has stored in a mapping and what then does not fit on the volume
 // is an error of the next call that asks for it.
 func TestMappingBeyondTheVolume(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	if err := unix.Mount("tmpfs", v.Source, "tmpfs", 0, "size=1m,mode=755"); err != nil {
 		t.Fatal(err)
@@ -64,6 +65,7 @@ func TestMappingBeyondTheVolume(t *testing.T) {
 // of the descriptor was closed before, and its close was told: a child that exits
 // closes all that it has inherited.
 func TestFsyncAfterACloseThatFailed(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolumeOverClients(t, lab.ClientConfig{WriteBack: true}, "--sync", "close")
 	if err := unix.Mount("tmpfs", v.Source, "tmpfs", 0, "size=1m,mode=755"); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 // A volume whose server opens no files yet is waited for, and the log says so.
 func TestMountInGracePeriod(t *testing.T) {
+	t.Parallel()
 	grace := filepath.Join(t.TempDir(), "grace")
 	v := lab.NewVolumeOverClients(t, lab.ClientConfig{Grace: grace})
 	v.Endpoint()

@@ -12,6 +12,7 @@ import (
 // A file handle of an earlier mount leads to no file of this one: not to the one
 // that its kernel happened to learn of as early.
 func TestHandleOfAnEarlierMount(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("to open a handle takes CAP_DAC_READ_SEARCH")
 	}

@@ -17,6 +17,7 @@ import (
 // Programs on three mounts open a few files again and again, and are interrupted
 // and killed at any time. None hangs, and in the end nothing is held.
 func TestRandomInterrupts(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
 	v.InMemory()
 	mounts := []*lab.Mount{v.Mount("a"), v.Mount("b"), v.Mount("c")}

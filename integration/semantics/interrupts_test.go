@@ -14,6 +14,7 @@ import (
 // whatever the lock service has done and will do; nothing of it stays in the
 // service, and who waits behind it is next. (docs/SEMANTICS.md, rule 5.)
 func TestInterruptAtEveryStep(t *testing.T) {
+	t.Parallel()
 	for name, interrupt := range map[string]func(t *testing.T, victim *lab.Agent, pending <-chan lab.Result){
 		"caught signal": func(t *testing.T, victim *lab.Agent, pending <-chan lab.Result) {
 			if r := victim.Interrupt(pending); r.Errno != unix.EINTR {
@@ -96,6 +97,7 @@ func TestInterruptAtEveryStep(t *testing.T) {
 // After the grant, while the file is being opened on the volume, an interrupt
 // comes too late: the program has the file, unless it dies.
 func TestInterruptAfterTheGrant(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1", "--embedded")
 	at := lab.NewTurnstile(t)
 	v.Under(func(b lab.Below) gofs.InodeEmbedder { return &heldOpens{b, at} })

@@ -96,6 +96,7 @@ func testLinkWhileOpen(t *testing.T, on lab.Setup) {
 // Two names before it is opened; the one by which it was opened is removed, or
 // replaced. The one that is left is locked.
 func TestRemovedNameLeavesTheOtherLocked(t *testing.T) {
+	t.Parallel()
 	for _, replace := range []bool{false, true} {
 		v := lab.NewVolume(t, "--name-wait", "100ms")
 		v.InMemory()
@@ -156,6 +157,7 @@ func testLinkedDuringWait(t *testing.T, on lab.Setup) {
 
 // A file made without a name is locked by the name it gets.
 func TestTmpfile(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--name-wait", "100ms")
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
@@ -183,6 +185,7 @@ func TestTmpfile(t *testing.T) {
 // When one of the locks of a file that is open by two of its names is lost, so
 // is the file: the other lock would not follow its names any more.
 func TestOneLockOfTwoIsLost(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")

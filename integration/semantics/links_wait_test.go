@@ -81,6 +81,7 @@ func testHolderOpensTheNameWaitedFor(t *testing.T, on lab.Setup) {
 // EDEADLK is for a child that opens by another name what its parent has, too, when
 // others wait by that name.
 func TestChildOpensTheNameWaitedFor(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1", "--log-level", "debug")
 	v.InMemory()
 	a := v.Mount("a")

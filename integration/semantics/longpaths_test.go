@@ -60,6 +60,7 @@ func (d *deep) names(old string, suffix string) map[string]error {
 // A path is at most as long as one system call could name it. What is longer, because
 // it was made on the bare directory, can be removed.
 func TestLongPaths(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	m := v.Mount("m")
 	v.Write("old", "")

@@ -16,6 +16,7 @@ import (
 // same mount once was one, whether it found the node in the kernel's cache or by
 // /proc/self/fd. Now it is of another node, or refused.
 func TestLostMappingsPages(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	for _, how := range []string{"name", "descriptor"} {
@@ -61,6 +62,7 @@ func TestLostMappingsPages(t *testing.T) {
 // file as it is. While the mount let a write finish it once granted the waiter
 // the lock of a file that it had closed already, and truncated that.
 func TestShutdownDoesNotTruncate(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--embedded", "--wait", "-1")
 	v.InMemory()
 	writes := lab.NewTurnstile(t)
@@ -119,6 +121,7 @@ func TestShutdownDoesNotTruncate(t *testing.T) {
 // refused, or because etcd is silent. The errno once was ENOLCK, of a service
 // that does not answer.
 func TestErrnoAfterPartition(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--suspend-wait", "10ms", "--ttl", lab.ShortTTL.String())
 	silent := v.Mount("silent")
 	p := lab.NewPartition(t, v.StateFile("client.sock"))
@@ -153,6 +156,7 @@ func TestErrnoAfterPartition(t *testing.T) {
 // gigabyte, issued under the lock, once landed seconds after another owner's
 // grant and write. Programs ask again for the rest.
 func TestCopyInPieces(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	const piece, size = 4 << 20, 10 << 20

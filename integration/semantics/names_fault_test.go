@@ -247,6 +247,7 @@ func nothingLocked(v *lab.Volume) {
 // the calls answer EIO and were made all the same. The handles that were open
 // go on with the locks of the names that their files have now.
 func TestDeadlineDuringChangeOfNames(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
 	fault := withNameFaults(v)
 	b, s := v.Mount("b"), v.Staged("s")
@@ -313,6 +314,7 @@ func namesRunsWithFaults(t *testing.T, run func(*nameFault, *namesRun)) {
 // A change of names that fails as if nobody knew what the volume has done, and
 // was made: as above.
 func TestChangeOfNamesFailsAndIsMade(t *testing.T) {
+	t.Parallel()
 	namesRunsWithFaults(t, func(fault *nameFault, r *namesRun) {
 		fault.fails.Store(&nameFailure{unix.EIO, before})
 		r.caller.Fails(r.call(), unix.EIO)
@@ -327,6 +329,7 @@ func TestChangeOfNamesFailsAndIsMade(t *testing.T) {
 // The same, made only after its failure was answered. Until the file is closed
 // all names that it may have are locked.
 func TestChangeOfNamesIsMadeLater(t *testing.T) {
+	t.Parallel()
 	namesRunsWithFaults(t, func(fault *nameFault, r *namesRun) {
 		fault.fails.Store(&nameFailure{unix.EIO, after})
 		r.caller.Fails(r.call(), unix.EIO)
@@ -340,6 +343,7 @@ func TestChangeOfNamesIsMadeLater(t *testing.T) {
 // A change of names that the volume refuses leaves no lock behind for a name
 // that no file has got.
 func TestRefusedChangeOfNames(t *testing.T) {
+	t.Parallel()
 	namesRunsWithFaults(t, func(fault *nameFault, r *namesRun) {
 		fault.fails.Store(&nameFailure{unix.EDQUOT, never})
 		r.caller.Fails(r.call(), unix.EDQUOT)
@@ -354,6 +358,7 @@ func TestRefusedChangeOfNames(t *testing.T) {
 
 // A creation that fails and has made its file leaves the file, and no lock.
 func TestCreationFailsAndIsMade(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
 	v.InMemory()
 	fault := withNameFaults(v)

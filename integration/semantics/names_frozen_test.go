@@ -50,6 +50,7 @@ func onExt4(v *lab.Volume) (freeze, thaw func()) {
 // A local volume stands still during a rename until the deadline has passed, and
 // makes it then: the handle that was open goes on with the new name's lock.
 func TestDeadlineOnAFrozenVolume(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("root can mount and freeze a volume")
 	}

@@ -18,6 +18,7 @@ import (
 // names that form a circle (x has y, which has x). The daemon once followed
 // them until it was out of memory.
 func TestNamesInACircle(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
@@ -49,6 +50,7 @@ func TestNamesInACircle(t *testing.T) {
 // by whichever call, for it never looks the directory up again. All calls but
 // open were once answered ESTALE.
 func TestRenamedWorkingDirectory(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
@@ -105,6 +107,7 @@ func TestRenamedWorkingDirectory(t *testing.T) {
 // into place. The kernel tells of the close a little after close() has
 // returned: the rename was once refused with EBUSY until then.
 func TestRenameOfDirectoryAfterClose(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")
@@ -126,6 +129,7 @@ func TestRenameOfDirectoryAfterClose(t *testing.T) {
 // kernel finds two files by the one name. That once asked for one lock twice,
 // and was answered ENOLCK.
 func TestRenameToItself(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
@@ -146,6 +150,7 @@ func TestRenameToItself(t *testing.T) {
 // owner's threads opens it just then. A handle that was on its way once kept
 // the old name's lock, and the file under its new name had two writers.
 func TestRenameDuringOpen(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--embedded", "--scope", "node")
 	v.InMemory()
 	opens := lab.NewTurnstile(t)
@@ -178,6 +183,7 @@ func TestRenameDuringOpen(t *testing.T) {
 // look before, in a call that ended without an open. It once followed the file
 // that the kernel knew by the name to where that was now, and truncated it there.
 func TestOpenDoesNotFollowAFile(t *testing.T) {
+	t.Parallel()
 	for _, end := range []unix.Errno{unix.EACCES, unix.ENOENT} {
 		t.Run(unix.ErrnoName(end), func(t *testing.T) {
 			v := lab.NewVolume(t)
@@ -236,6 +242,7 @@ func TestOpenDoesNotFollowAFile(t *testing.T) {
 // In a sticky directory a program removes files of its own user only, also
 // when another mount has given the name of one to a file of somebody else's.
 func TestStickyDirectoryBehindTheBack(t *testing.T) {
+	t.Parallel()
 	for _, op := range []string{"unlink", "rename", "rename over"} {
 		t.Run(op, func(t *testing.T) {
 			v := lab.NewVolume(t)
@@ -268,6 +275,7 @@ func TestStickyDirectoryBehindTheBack(t *testing.T) {
 
 // A directory that has files is not empty, whoever holds them.
 func TestNotEmpty(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a := v.Mount("a")

@@ -13,6 +13,7 @@ import (
 // A file that needs no lock is written by all at once, and by a mount that has
 // lost the lock service too. Appended lines stay whole.
 func TestUnlockedFiles(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--rule", "*.log nolock", "--rule", "/scratch/** nolock")
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
@@ -64,6 +65,7 @@ func TestUnlockedFiles(t *testing.T) {
 // No file comes from a path that needs no lock to one that is locked, or the
 // other way: whoever has it open for write without a lock would go on.
 func TestFilesKeepTheirKindOfLock(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--rule", "*.log nolock", "--rule", "/scratch/** nolock")
 	m := v.Mount("m")
 	p := lab.NewAgent(t)
@@ -101,6 +103,7 @@ func TestFilesKeepTheirKindOfLock(t *testing.T) {
 // What is read-only through the view is as on a file system that is mounted
 // read-only; its readers notice nothing.
 func TestReadOnlyFiles(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--rule", "/etc/*.local lock", "--rule", "/etc/** readonly")
 	if err := os.MkdirAll(v.Source+"/etc/d", 0o777); err != nil {
 		t.Fatal(err)
@@ -161,6 +164,7 @@ func TestReadOnlyFiles(t *testing.T) {
 
 // A rule has a wait and a scope of its own, and is met by who only reads too.
 func TestWaitAndScopeOfRule(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1", "--rule", "/now lock wait=0", "--rule", "/shared lock scope=node", "--rule", "/read readonly")
 	v.Write("read", "")
 	a, b := v.Mount("a"), v.Mount("b")

@@ -81,6 +81,7 @@ func testReadLocksOfOneProgram(t *testing.T, on lab.Setup) {
 
 // A reader whose lock is lost reads no more: somebody may be writing.
 func TestLostReadLock(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--read-locks")
 	v.InMemory()
 	a := v.Mount("a")

@@ -88,6 +88,7 @@ func (v *overClient) handedOver(holder *lab.Agent, fd int, waiter *lab.Agent, wa
 // and metrics say what is wrong meanwhile, and the directory below the mount is never
 // taken for the volume.
 func TestClientDiesAndIsMountedAgain(t *testing.T) {
+	t.Parallel()
 	v := newOverClient(t)
 	holder, fd, waiter, waits := v.held()
 	if err := os.Mkdir(v.InSource("dir"), 0o755); err != nil {
@@ -151,6 +152,7 @@ func TestClientDiesAndIsMountedAgain(t *testing.T) {
 // A volume that is unmounted lazily, and mounted again while its former client lives, as
 // files are open there: the view goes over to the new one.
 func TestVolumeIsMountedAnew(t *testing.T) {
+	t.Parallel()
 	v := newOverClient(t)
 	holder, fd, waiter, waits := v.held()
 	client := v.Own["a"]
@@ -167,6 +169,7 @@ func TestVolumeIsMountedAnew(t *testing.T) {
 
 // Another volume in the place of one is not taken for it.
 func TestAnotherVolumeInItsPlace(t *testing.T) {
+	t.Parallel()
 	v := newOverClient(t)
 	v.Write("f", "mine")
 	other := lab.NewVolume(t)

@@ -15,6 +15,7 @@ import (
 // A file that was removed, through another view of the machine or beside all, is not
 // kept by a view that has only looked at it: its space is free. Who uses it keeps it.
 func TestRemovedElsewhereIsLetGo(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	if v.HasClients() {
 		t.Skip("on a network volume nothing is looked for")

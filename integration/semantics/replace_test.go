@@ -283,6 +283,7 @@ func testParentReplacedDuringWait(t *testing.T, on lab.Setup) {
 // it, opens another file by a name that its kernel remembers. Another mount has put
 // the directory away since, and made a new one: the program gets the new one's file.
 func TestDirectoryReplacedAfterAFailedOpen(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
 	a, b := v.Mount("a"), v.Mount("b")
 	one, two := lab.NewAgent(t), lab.NewAgent(t)
@@ -316,6 +317,7 @@ func TestDirectoryReplacedAfterAFailedOpen(t *testing.T) {
 // directory's name, which its kernel still remembers, is in the new one, though the
 // view has just seen where the old one is.
 func TestDirectoryPutAwayUnderAProgram(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a, b := v.Mount("a"), v.Mount("b")
 	one, two := lab.NewAgent(t), lab.NewAgent(t)
@@ -346,6 +348,7 @@ func TestDirectoryPutAwayUnderAProgram(t *testing.T) {
 // A directory that another mount has removed, renamed or replaced is not listed in
 // place of what has its name, though the kernel remembers it.
 func TestDirectorySupplanted(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
@@ -399,6 +402,7 @@ func TestDirectorySupplanted(t *testing.T) {
 // Who stands in a directory that another mount has moved lists it, whatever has its
 // former name.
 func TestMovedDirectoryIsListed(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
@@ -432,6 +436,7 @@ func seesInDirectory(a *lab.Agent, path, want string) {
 // A file that another mount has put away is linked by a descriptor, wherever it is
 // now; by its former name what has that is linked, though the kernel remembers it.
 func TestLinkOfWhatWasPutAway(t *testing.T) {
+	t.Parallel()
 	for what, putAway := range map[string]func(two *lab.Agent, b *lab.Mount){
 		"renamed": func(two *lab.Agent, b *lab.Mount) {
 			two.Must(lab.Call{Op: "rename", Path: b.Path("f"), Path2: b.Path("old")})

@@ -54,6 +54,7 @@ func allRequests(t *testing.T, log string) (requests [][2]string) {
 // wants the file: no more than it does today. The least of some tries, as what the
 // kernel remembers for a second costs more on a machine that is slower than that.
 func TestRequestsToTheVolume(t *testing.T) {
+	t.Parallel()
 	t.Run("of a client that believes names", func(t *testing.T) {
 		requestsToTheVolume(t, lab.ClientConfig{}, map[string]int{"open to read": 2, "append": 2, "create": 2, "rename over a file": 3})
 	})

@@ -21,6 +21,7 @@ import (
 // be the first one's. The volume decides, at the instant of the call: also for a
 // root that has no capabilities, as in a container.
 func TestTakenFromItsOwner(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	const group = 2000
@@ -119,6 +120,7 @@ func looks(t *testing.T, path string) string {
 // Root takes a user's file and gives it back, again and again, while the user
 // changes it without a pause on another node. While it is root's, it stays as it is.
 func TestRaceForAFile(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a, b := v.Mount("a"), v.Mount("b")
 	root := lab.NewAgent(t)
@@ -168,6 +170,7 @@ func TestRaceForAFile(t *testing.T) {
 
 // What a program may be is more than what may be read, and less than what root may.
 func TestRunWithoutReading(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	program, err := os.ReadFile("/usr/bin/id")

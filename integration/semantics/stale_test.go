@@ -12,6 +12,7 @@ import (
 // and write what they open. ESTALE is between the view and its kernel: programs see
 // it in less than one of a thousand opens.
 func TestFewESTALE(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	lasts := 6 * time.Second
@@ -49,6 +50,7 @@ func tally(pending []<-chan lab.Result) (done int, failed map[string]int) {
 // A rename over a file and an unlink find the locks that they need, whoever opens the file
 // and links it meanwhile; and no two opens wait for each other.
 func TestSavesBesideLinksAndOpens(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	v.Write("f", "")
@@ -70,6 +72,7 @@ func TestSavesBesideLinksAndOpens(t *testing.T) {
 // the other mount, so that it rarely has to look again. EBUSY is left: the kernel keeps the
 // directory for a creation, and who is about to make the file on this mount needs it.
 func TestLockFilesThatAreRemoved(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	var pending []<-chan lab.Result

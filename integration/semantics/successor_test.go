@@ -65,6 +65,7 @@ func testSuccessor(t *testing.T, on lab.Setup) {
 
 // A mount of more locks than one session takes has several, which end together.
 func TestSuccessorOfManyLocks(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--ttl", "5m", "--wait", "-1")
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")

@@ -14,6 +14,7 @@ import (
 // session ends and another program writes to the file. Whatever was under way
 // when it fell asleep, it does not write over that. (docs/SEMANTICS.md, rule 10.)
 func TestSystemSuspend(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
 	b, s := v.Mount("b"), v.Staged("s")
 	other := lab.NewAgent(t)
@@ -107,6 +108,7 @@ func TestSystemSuspend(t *testing.T) {
 // A write that was on its way to the volume when the machine fell asleep lands
 // when it lands; the program is told that nobody knows.
 func TestSystemSuspendDuringAWrite(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
 	at := lab.NewTurnstile(t)
 	v.Under(func(b lab.Below) gofs.InodeEmbedder { return &heldWrites{b, at} })

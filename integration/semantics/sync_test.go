@@ -16,6 +16,7 @@ import (
 // as soon as the lock service does not answer: before anybody else can have the
 // lock. (docs/SEMANTICS.md, rule 19.)
 func TestSync(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		sync                      string
 		atOnce, inTrouble, closed bool
@@ -68,6 +69,7 @@ func TestSync(t *testing.T) {
 // it asks: of a handle that goes past the kernel's cache there is no request but the
 // WRITE. (docs/SEMANTICS.md, rule 19.)
 func TestWriteThrough(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolumeOverClients(t, lab.ClientConfig{WriteBack: true}, "--sync", "never")
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
@@ -101,6 +103,7 @@ func TestWriteThrough(t *testing.T) {
 // no other request on the way to the volume that says it than an FSYNC. And where it has
 // not: the client is asked once.
 func TestWriteThroughPastTheCache(t *testing.T) {
+	t.Parallel()
 	for name, config := range map[string]lab.ClientConfig{"past": {PastCache: true}, "through": {}} {
 		t.Run(name, func(t *testing.T) { testClientIsAskedToSync(t, config) })
 	}

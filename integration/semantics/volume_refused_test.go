@@ -25,6 +25,7 @@ func networkVolume(t *testing.T, kind string) (v *lab.Volume, c *lab.Client, dir
 // A volume that breaks rules is refused, with a line for each option, and nothing is
 // begun; accepted, it is served, and everybody is told.
 func TestVolumeThatBreaksRules(t *testing.T) {
+	t.Parallel()
 	v, _, server := networkVolume(t, "sshfs")
 	view := filepath.Join(v.Dir, "view")
 	if err := os.Mkdir(view, 0o755); err != nil {
@@ -56,6 +57,7 @@ func TestVolumeThatBreaksRules(t *testing.T) {
 
 // What is mounted below SOURCE is looked at, too.
 func TestVolumeBelowTheSource(t *testing.T) {
+	t.Parallel()
 	v := lab.NewVolume(t)
 	server, below := filepath.Join(v.Dir, "server"), filepath.Join(v.Source, "sub", "below")
 	for _, dir := range []string{server, below, filepath.Join(v.Dir, "view")} {
@@ -72,6 +74,7 @@ func TestVolumeBelowTheSource(t *testing.T) {
 
 // Of a client that lockfs does not know it says so, and serves it.
 func TestVolumeOfAnUnknownClient(t *testing.T) {
+	t.Parallel()
 	v, _, _ := networkVolume(t, "unheard-of")
 	m := v.MountWatched("m")
 	if !m.Said("the volume may break what lockfs promises") || !strings.Contains(m.Log.String(), "check-volume") {
