@@ -35,12 +35,6 @@ const (
 // believes for cacheTimeout; as much again is for a reply under way.
 const doubtFor = 2 * cacheTimeout
 
-// writeDoubtFor is the same for an open that may write where the kernel
-// believes the end of the file to be. That costs records, not a stale look, so
-// it also covers replies that are under way for as long as a session lasts
-// that does not answer.
-const writeDoubtFor = 30 * time.Second
-
 // tell notes what a reply lets the kernel believe.
 func (n *node) tell(st *unix.Stat_t) {
 	n.mu.Lock()
@@ -75,15 +69,14 @@ func (n *node) settled(st *unix.Stat_t) {
 	n.mu.Unlock()
 }
 
-// belief compares what the kernel was told with st. It is in doubt for so long
-// after it was told others.
-func (n *node) belief(st *unix.Stat_t, doubt time.Duration) belief {
+// belief compares what the kernel was told with st.
+func (n *node) belief(st *unix.Stat_t) belief {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
 	case !n.told.known || n.told.size != st.Size:
 		return outdated
-	case n.told.mtime != st.Mtim || !n.told.changed.IsZero() && time.Since(n.told.changed) < doubt:
+	case n.told.mtime != st.Mtim || !n.told.changed.IsZero() && time.Since(n.told.changed) < doubtFor:
 		return doubtful
 	}
 	return current

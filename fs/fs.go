@@ -69,10 +69,12 @@ type FS struct {
 	root     bool // the daemon may act for any user
 	log      *slog.Logger
 	server   *fuse.Server
-	mount    string
-	source   string
-	doubts   chan struct{} // see Doubts
-	abort    int           // ends the connection; -1 if this daemon cannot
+	// invalidate is the server's InodeNotify.
+	invalidate func(node uint64, off, length int64) fuse.Status
+	mount      string
+	source     string
+	doubts     chan struct{} // see Doubts
+	abort      int           // ends the connection; -1 if this daemon cannot
 
 	// volume is for requests that work in the volume, closing for those by which
 	// programs let go of files: a lock must not wait for what others read. notices
@@ -202,7 +204,17 @@ func (f *FS) options(cfg Config) *fuse.MountOptions {
 }
 
 // Init receives the door back to the kernel.
-func (f *FS) Init(server *fuse.Server) { f.server = server }
+func (f *FS) Init(server *fuse.Server) {
+	f.server, f.invalidate = server, server.InodeNotify
+}
+
+// dropAttrs makes the kernel forget a file's attributes, and replies with them that are
+// under way.
+func (f *FS) dropAttrs(n *node) { f.invalidate(n.id, -1, 0) }
+
+// dropPages makes the kernel write back what a file's mappings have dirtied, and forget
+// all that it has of the file.
+func (f *FS) dropPages(n *node) { f.invalidate(n.id, 0, 0) }
 
 // String names the file system in the library's messages.
 func (f *FS) String() string { return Subtype }

@@ -77,7 +77,7 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fu
 				return s
 			}
 		}
-		defer f.server.InodeNotify(n.id, -1, 0) // of the time of change
+		defer f.dropAttrs(n) // of the time of change
 		return errno(f.as(&in.InHeader, 0, func() error { return ioctl(fd, in.Cmd, arg) }))
 	}
 	return errno(ioctl(fd, in.Cmd, arg))

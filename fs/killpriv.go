@@ -15,6 +15,6 @@ func (f *FS) clearing(n *node, fd int, in *fuse.InHeader, change func() error) e
 	if st.Mode&(unix.S_ISUID|unix.S_ISGID) == 0 {
 		return change()
 	}
-	defer f.server.InodeNotify(n.id, -1, 0) // the kernel does not expect another mode
+	defer f.dropAttrs(n) // the kernel does not expect another mode
 	return f.asExactly(in, 0, change)
 }

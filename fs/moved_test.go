@@ -39,6 +39,7 @@ func inMovedView(t *testing.T, test func(v *movedView)) {
 			RawFileSystem: fuse.NewDefaultRawFileSystem(), locks: v.another(), scope: policy.ScopeHandle, nameWait: DefaultNameWait,
 			log: slog.New(slog.DiscardHandler), files: files{backing: b, nodes: newNodes(b.root, b.inode, NewPool())},
 		}
+		v.fs.invalidate = func(uint64, int64, int64) fuse.Status { return fuse.OK }
 		v.fs.openGates(newBacklog(backlogSize))
 		defer v.fs.nodes.close()
 		v.make("f")

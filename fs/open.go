@@ -48,8 +48,8 @@ func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status
 		unix.Close(fd)
 		return errno(err)
 	}
-	if n.belief(&st.Stat_t, doubtFor) != current {
-		f.server.InodeNotify(n.id, -1, 0)
+	if n.belief(&st.Stat_t) != current {
+		f.dropAttrs(n)
 	}
 	h := newHandle(n, fd, flags, nil)
 	return f.reply(h, h.cacheFlags(flags, &st.Stat_t)|fuse.FOPEN_NOFLUSH, out)
@@ -77,7 +77,7 @@ func (f *FS) bereave(h *handle) {
 	if f.sync == SyncClose {
 		f.flushOpen(h)
 	}
-	f.server.InodeNotify(h.node.id, 0, 0)
+	f.dropPages(h.node)
 }
 
 // opening is one OPEN.
@@ -310,18 +310,14 @@ func (o *opening) open(file int, st *stat, hold *lockmgr.Hold, out *fuse.OpenOut
 	} else {
 		// While we waited the last holder may have written. A mapping goes by
 		// the size that the kernel looked up before.
-		believes := n.belief(&st.Stat_t, writeDoubtFor)
-		if believes == outdated && o.visit.stage == fresh {
+		if n.belief(&st.Stat_t) == outdated && o.visit.stage == fresh {
 			o.park(hold)
 			return stale, true
 		}
 		// Even if it was told of the size: of two replies that overlap the
 		// kernel may have kept the older. This drops what it has, and makes it
-		// drop replies that are under way. It asks again then, with a request
-		// that a file which only this mount changes is spared.
-		if believes != current {
-			f.server.InodeNotify(n.id, -1, 0)
-		}
+		// drop replies that are under way.
+		f.dropAttrs(n)
 	}
 	if !writes(flags) && !f.readLocks { // opened for its truncation
 		return f.openToRead(n, o.in, out), false

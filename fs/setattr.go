@@ -133,7 +133,7 @@ func (f *FS) notify(ctx context.Context, in *fuse.InHeader, n *node) error {
 	go func() {
 		defer close(done)
 		defer f.notices.leave(request)
-		f.server.InodeNotify(n.id, 0, 0)
+		f.dropPages(n)
 	}()
 	select {
 	case <-done:
