@@ -1,7 +1,7 @@
 package fs
 
-// files is the backing's files as the kernel knows them, and as they are: which node
-// has which name now. It takes no locks, and asks nobody but the volume.
+// files relates the kernel's nodes to the files of the backing: which name leads to which
+// file now. It takes no locks.
 type files struct {
 	backing  backing
 	nodes    *nodes

@@ -9,16 +9,16 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// A file with several names is one file: whoever locks one of its names takes
-// the lock of its inode as well, in the same request. A file with one name is
-// locked by that alone, which saves the service half the work.
+// A file with several names is one file. An open by any of them takes the lock of the inode
+// together with that of the name. A file with one name is locked by its name alone, which
+// costs the lock service half as much (ADR 0032).
 //
-// INVARIANT: a hold on an open file has the inode's lock or that of the only
-// name. So LINK gives the inode's to the holds that are there, and whoever
-// removes the last name but one gives them that of the one which is left.
+// INVARIANT: a hold on an open file has the lock of the inode, or that of the only name.
+// So LINK gives the inode's lock to the existing holds. Unlink and rename, when they remove
+// the last name but one, give them the lock of the remaining name: the heir.
 
-// fileKeys returns the keys that lock a file: that of its path, and that of its
-// inode if it has more names. There are none if its rule is not to lock it.
+// fileKeys returns the keys that lock a file: its path's, and its inode's if it has several
+// names. There are none if the rule is not to lock it.
 func (f *files) fileKeys(path string, r rule, st *unix.Stat_t) ([]lockmgr.Key, error) {
 	key, err := lockmgr.FileKey(path)
 	if err != nil || !r.locked() {
@@ -36,9 +36,8 @@ func hasMoreNames(st *unix.Stat_t) bool {
 	return st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR
 }
 
-// inodeKey returns the key of the inode at path. Its number is unique below the
-// place where its file system is mounted; the number of the device differs
-// between nodes.
+// inodeKey returns the key of the inode at path: its number, and the path at which its file
+// system is mounted. The device number differs between machines.
 func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 	if st.Dev != b.device.Load() {
 		for i := range len(path) {
@@ -58,8 +57,7 @@ func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 	return lockmgr.InodeKey("", st.Ino)
 }
 
-// severalNames reports whether the file is known by several names, or has more
-// than one.
+// severalNames reports whether the file has, or had, several names.
 func (f *files) severalNames(n *node) bool {
 	more := len(f.nodes.names(n)) > 1
 	err := f.with(n, func(fd int) error {
@@ -80,8 +78,9 @@ func covers(hold *lockmgr.Hold, keys []lockmgr.Key) bool {
 	return true
 }
 
-// linkKeys returns the keys of the inodes that have one of names, and others, as look
-// finds them; and of linked, which will have the first, unless that is nil.
+// linkKeys returns the inode keys of the files that names lead to, as far as they have
+// several names. look says what a name leads to. linked, unless nil, is about to get the
+// first name, and counts as well.
 func (f *files) linkKeys(names []lockedName, linked *node, look func(dirName) (stat, error)) ([]lockmgr.Key, error) {
 	var links []lockmgr.Key
 	add := func(path string, st *unix.Stat_t) error {
@@ -113,8 +112,8 @@ func (f *files) linkKeys(names []lockedName, linked *node, look func(dirName) (s
 	return links, add(names[0].key.Path, &st)
 }
 
-// replaced reports whether another file has a name by which the kernel may mean a file
-// that has none.
+// replaced reports whether the kernel may mean n, which has no name left, by a name that is
+// another file's.
 func (f *files) replaced(n *node) bool {
 	return slices.ContainsFunc(f.nodes.mayBeMeant(n), func(d dirName) bool {
 		_, err := f.backing.statNow(d)
@@ -122,9 +121,9 @@ func (f *files) replaced(n *node) bool {
 	})
 }
 
-// heirs returns the name that is left when a file that is open here for write
-// loses the last name but one, gone. It is none if that is not what happens;
-// EBUSY means that the other name is not known.
+// heirs returns the remaining name of a file that is open here for write and is about to
+// lose one of two names. It returns none in all other cases, and EBUSY if the remaining name
+// is not known.
 func (f *files) heirs(gone dirName, file *stat) ([]dirName, error) {
 	n := f.nodes.find(inodeOf(file))
 	if n == nil || len(n.allHolds()) == 0 {
@@ -151,9 +150,8 @@ func (f *files) hasTwoNames(n *node, d dirName) bool {
 	return err == nil && inodeOf(&st) == n.inode && st.Nlink == 2 && hasMoreNames(&st.Stat_t)
 }
 
-// inherit gives the holds of a file that is about to lose the name gone the
-// lock of its heir. ESTALE: it was overtaken. Since l was taken the file has been
-// opened, or has lost or got a name, so that there should be another heir.
+// inherit gives the holds of a file the lock of its heir. ESTALE: the file has been opened,
+// or its names have changed, since the locks were taken, and the heir is another.
 func (f *files) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, locked []lockedName) fuse.Status {
 	now, err := f.heirs(gone, file)
 	if err != nil {
@@ -171,8 +169,8 @@ func (f *files) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, 
 	return fuse.OK
 }
 
-// share gives the holds of a file a lock that via has. It returns those which
-// did not have it.
+// share gives the holds of a file a lock that via has. It returns the holds that are new
+// to the lock.
 func (n *node) share(via *lockmgr.Hold, k lockmgr.Key) (widened []*lockmgr.Hold) {
 	for _, h := range n.allHolds() {
 		if h.Share(k, via) {

@@ -33,25 +33,23 @@ func (l *nodeLock) close() {
 	}
 }
 
-// lastKnown returns what this machine knows of a file, by which the locks to take are
-// guessed.
+// lastKnown returns what this machine knows of a file. The locks to take are guessed by it.
 func (f *files) lastKnown(n *node) (st stat, err error) {
 	err = f.with(n, func(fd int) (err error) {
 		st, err = f.backing.stat(fd, unasked)
 		return err
 	})
 	if err == unix.ESTALE {
-		// It has no name that is known, or the volume does not have it any more: who is
-		// sent to look for what has its name has that locked.
+		// The volume does not have the file, or no name of it is known. Its path is locked
+		// all the same: the proof fails, and the kernel looks up what has the name.
 		f.nodes.doubtNames(n)
 		err = nil
 	}
 	return st, err
 }
 
-// lockFile takes the locks of a file that path names, by take, and proves that
-// it does, with attributes as asked for. st is what is known of it. l.hold is nil if the
-// locks were not granted; with another error l.fd is void.
+// lockFile takes the locks of the file at path, by take, and proves that the file is n. st is
+// what is known of it. l.hold is nil if the locks were not granted. With err l.fd is void.
 func (f *FS) lockFile(n *node, path string, r rule, st stat, how asking, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
 	for {
 		keys, err := f.fileKeys(path, r, &st.Stat_t)
@@ -75,8 +73,8 @@ func (f *FS) lockFile(n *node, path string, r rule, st stat, how asking, take fu
 	}
 }
 
-// lockNode locks a file for a call that is not an OPEN: it tries, for it
-// arrived under the kernel's lock on the inode.
+// lockNode locks a file for a call that is not an OPEN. It tries, and does not queue: the
+// caller has the kernel's lock on the inode.
 func (f *FS) lockNode(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*nodeLock, fuse.Status) {
 	for range mendTries {
 		l, s := f.lockNodeOnce(cancel, in, n)
@@ -122,7 +120,7 @@ type dirName struct {
 	name string
 }
 
-// is compares names: the kernel may have two nodes of one directory.
+// is reports whether two names are one: the kernel may have two nodes of one directory.
 func (d dirName) is(other dirName) bool {
 	return d == other || d.name == other.name && d.dir != nil && other.dir != nil && d.dir.inode == other.dir.inode
 }
@@ -158,8 +156,8 @@ func (l *nameLock) close() {
 	}
 }
 
-// look finds out what the names are now. Their files are kept open, so that their
-// numbers are no others'.
+// look finds out what the names lead to now. It keeps the files open, so that their inode
+// numbers cannot become other files'.
 func (f *files) look(l *nameLock) {
 	l.close()
 	l.found = l.found[:0]
@@ -184,8 +182,8 @@ func (l *nameLock) as(d dirName) (stat, error) {
 	return l.found[i].st, l.found[i].err
 }
 
-// lockNames locks names, of files or of directories with all below, and proves
-// that the directories they are in are where their paths say.
+// lockNames locks names, of files or of directories with all that is below, and proves the
+// directories that have the names.
 func (f *FS) lockNames(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, names ...dirName) (*nameLock, fuse.Status) {
 	return f.lockNamesAnd(cancel, in, kind, nil, names)
 }
@@ -220,8 +218,8 @@ func (f *FS) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmg
 	return nil, stale
 }
 
-// dirPaths returns where the directories of names are believed to be, each asked for
-// once: what is locked by it has to be what is proved. On ESTALE some are missing.
+// dirPaths returns the known path of each directory of names. It is asked for once: the path
+// that is locked must be the path that is proved. With ESTALE some are missing.
 func (f *files) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
 	paths := make(map[*node]string, len(names))
 	s := fuse.OK
@@ -239,8 +237,8 @@ func (f *files) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
 	return paths, s
 }
 
-// lockNamesOnce is lockNamesAnd of names in directories that are taken to be at dirs.
-// overtaken: a file of theirs has got more names meanwhile, which are not locked.
+// lockNamesOnce is lockNamesAnd for directories that are taken to be at dirs. overtaken: the
+// names need other locks by now.
 func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName, dirs map[*node]string) (l *nameLock, s fuse.Status, overtaken bool) {
 	l = &nameLock{}
 	for _, d := range names {

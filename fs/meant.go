@@ -10,21 +10,19 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// An OPEN does not say by which name the file is meant, and the kernel may use one
-// that is another file's by now. It looks again when it is told to, once in a system
-// call. So it is told when this mount has the locks of all names that it may mean:
-// they stay as they are until it comes back.
+// An OPEN does not say by which name the program means the file, and the name may be another
+// file's by now. ESTALE makes the kernel look again, once in a system call. So the view first
+// takes the locks of all names that may be meant: they cannot change until the kernel comes
+// back (ADR 0013).
 
-// mayMeanAnother reports whether an open of n may mean another file, or path, than
-// those by which n is known.
+// mayMeanAnother reports whether an open of n may mean another file, or another path.
 func (f *files) mayMeanAnother(n *node) bool {
 	return f.nodes.isFormer(n) || f.severalNames(n) || f.nodes.justMoved(n) ||
 		slices.ContainsFunc(f.nodes.believed(n), func(d dirName) bool { return !d.is(f.nodes.nameOf(n)) })
 }
 
-// meant returns the names by which an open of n that comes now can have come, and
-// whether all are the file's. There are none if it can only have come by a descriptor, or by a
-// directory that has just moved.
+// meant returns the names by which an open of n may come now, and whether all of them are
+// n's. There are none if the open comes by a descriptor, or if the directory has just moved.
 func (f *files) meant(n *node) (names []dirName, own bool) {
 	if f.nodes.justMoved(f.nodes.nameOf(n).dir) {
 		return nil, false
@@ -33,7 +31,7 @@ func (f *files) meant(n *node) (names []dirName, own bool) {
 	if slices.ContainsFunc(names, func(d dirName) bool { return !f.isNamed(n, d) }) {
 		return names, false
 	}
-	for _, d := range f.nodes.names(n) { // by which it came if it is slow
+	for _, d := range f.nodes.names(n) { // a slow open may have come by one of these
 		if !slices.ContainsFunc(names, d.is) && f.isNamed(n, d) {
 			names = append(names, d)
 		}
@@ -41,7 +39,7 @@ func (f *files) meant(n *node) (names []dirName, own bool) {
 	return names, true
 }
 
-// sendToLook has the kernel look again, with the locks of the names that are meant.
+// sendToLook answers ESTALE, with the locks of the names that are meant.
 func (o *opening) sendToLook(cancel <-chan struct{}) fuse.Status {
 	names, own := o.fs.meant(o.node)
 	if len(names) == 0 || o.in.Flags&unix.O_NONBLOCK != 0 {
@@ -50,10 +48,12 @@ func (o *opening) sendToLook(cancel <-chan struct{}) fuse.Status {
 	return o.sendWith(cancel, names, own)
 }
 
-// sendWith waits for the locks of names, and parks them. Of several of which some are
-// other files' it waits no longer than a call that tries: the program may mean one
-// that nobody holds. A wait for what is not the file's is no reason to refuse a
-// descriptor: it comes again, and is told apart then.
+// sendWith waits for the locks of names, parks them, and answers ESTALE. own: all names are
+// the file's. If not,
+//   - it waits for several names no longer than a call that tries: the program may mean a
+//     name that nobody holds;
+//   - it answers ESTALE even without the locks: the program may have come by a descriptor,
+//     which shows when it comes again.
 func (o *opening) sendWith(cancel <-chan struct{}, names []dirName, own bool) fuse.Status {
 	limit := time.Duration(-1)
 	if !own && len(names) > 1 {
@@ -68,9 +68,9 @@ func (o *opening) sendWith(cancel <-chan struct{}, names []dirName, own bool) fu
 	return stale
 }
 
-// lockMeant takes the locks of names, and of the files that have them, all at once.
-// It waits as long as an open of the first does, but not longer than limit unless
-// that is less than 0.
+// lockMeant takes the locks of names, and of the files that have them, in one request. It
+// waits as long as an open of the first name, and no longer than limit unless that is
+// negative.
 func (o *opening) lockMeant(cancel <-chan struct{}, names []dirName, limit time.Duration) (*lockmgr.Hold, fuse.Status) {
 	f := o.fs
 	for range mendTries {

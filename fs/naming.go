@@ -9,12 +9,10 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// What a call that fails has made of names is read from the volume, not from the call's
-// answer: a rename is answered with EIO because the deadline has passed, or
-// because a network volume's client gave up, and was made all the same. So the
-// holds of its files get the locks of all names that these may have after the
-// call before it, and give up those that the files do not have after it. Too
-// many locks are safe.
+// A rename that fails with EIO may have been made: the deadline has passed during the call,
+// or the volume's client gave up. So before the call the holds of the files get the locks of
+// all names that the files may have after it. After the call the volume says which names they
+// have, and the other locks are given up. Too many locks are safe.
 
 // lockedName is a name, its lock, and the rule of its path.
 type lockedName struct {
@@ -23,7 +21,7 @@ type lockedName struct {
 	rule rule
 }
 
-// at returns the name d, whose path is path, to be locked as a kind.
+// at returns d, whose path is path, as a name to be locked.
 func (f *FS) at(d dirName, path string, kind lockmgr.Kind) (n lockedName, err error) {
 	n = lockedName{dirName: d, rule: f.rule(path)}
 	if kind == lockmgr.Tree {
@@ -34,9 +32,8 @@ func (f *FS) at(d dirName, path string, kind lockmgr.Kind) (n lockedName, err er
 	return n, err
 }
 
-// toLock returns the keys to be locked: of names, those of files with a rule to lock
-// them and of all directories, for what is below may have one; and all others. Each is
-// there once: one name may be known in two ways.
+// toLock returns the keys of names and the others, each once. It leaves out files that have
+// a rule not to be locked, but no directory: the rule for what is below may be another.
 func toLock(names []lockedName, others []lockmgr.Key) (keys []lockmgr.Key) {
 	for _, n := range names {
 		if (n.rule.locked() || n.key.Kind == lockmgr.Tree) && !slices.Contains(keys, n.key) {
@@ -51,15 +48,15 @@ func toLock(names []lockedName, others []lockmgr.Key) (keys []lockmgr.Key) {
 	return keys
 }
 
-// fate is what a call may make of a file's names.
+// fate is what a call may do to a file's names.
 type fate struct {
-	file        *node // nil if the kernel does not know it, so that nobody here has it open
+	file        *node // nil if the kernel does not know it: then it is not open here
 	gets, loses *lockedName
-	unsure      bool // that it succeeds does not tell
+	unsure      bool // success does not say whether the names have changed
 }
 
-// changeNames runs a call that changes the names of files as the caller, under
-// the locks of these names. The files' names are frozen.
+// changeNames runs a call that changes names of files, with the caller's rights. l has the
+// locks of the names, and the names are frozen.
 func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fates ...fate) fuse.Status {
 	widened := make([][]*lockmgr.Hold, len(fates))
 	for i, t := range fates {
@@ -72,7 +69,7 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 			f.letGo(t.file)
 		}
 	}
-	over := true // what is not made now will not be
+	over := true // a change that is not made by now is never made
 	s := whileHeld(l.hold, func() error {
 		err := f.as(in, 0, call)
 		over = err == nil || isRefusal(err) || f.backing.isLocal(l.names[0].dir.inode.dev)
@@ -89,10 +86,9 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 	return s
 }
 
-// follow makes the node of a file, and its holds, follow the names that it has
-// after a call. widened are the holds that were given the lock of the name that
-// it gets. done: it succeeded under the locks of the names, so that nobody need ask what
-// has become of them.
+// follow updates the node of a file, and its holds, after a call. widened are the holds that
+// were given the lock of the new name. done: the call has succeeded. over: what it has not
+// done by now it never does.
 func (f *files) follow(t fate, widened []*lockmgr.Hold, done, over bool) {
 	n := t.file
 	got, lost := done && t.gets != nil, done && t.loses != nil
@@ -125,8 +121,7 @@ func drop(holds []*lockmgr.Hold, k lockmgr.Key) {
 	}
 }
 
-// freezeNames keeps holds from being added to files that are about to get or to
-// lose names, until the returned function is called.
+// freezeNames keeps the files from getting new holds until thaw is called.
 func freezeNames(fates ...fate) (thaw func()) {
 	var files []*node
 	for _, t := range fates {

@@ -24,8 +24,8 @@ const dropped = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_NOCTTY | unix
 
 func writes(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 
-// Open takes the lock of a file that is opened for write or to be truncated.
-// It is the one request that may queue: it arrives without a lock of the kernel's.
+// Open takes the lock of a file that is opened for write, or truncated. It is the only
+// request that may queue: it arrives without a lock of the kernel's.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	o := &opening{fs: f, in: in, node: f.nodes.get(in.NodeId), visit: f.visits.come(in.Pid, in.NodeId)}
 	s := o.run(cancel, out)
@@ -69,8 +69,8 @@ func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
 	return fuse.OK
 }
 
-// bereave ends what a handle whose lock is lost has let others do: what it
-// wrote gets to the volume, and the kernel does not answer its reads by itself.
+// bereave follows the loss of a handle's lock: what the program wrote before is sent to the
+// volume, and the kernel answers no more reads from its cache.
 func (f *FS) bereave(h *handle) {
 	f.bereaved <- struct{}{}
 	defer func() { <-f.bereaved }()
@@ -87,10 +87,10 @@ type opening struct {
 	node   *node // nil if the kernel knows none
 	visit  visit
 	mode   lockmgr.Mode
-	rule   rule // of the path that is tried
+	rule   rule // for the path that is tried
 	caller caller
-	at     dirName // the name by which it is meant, when it began to wait
-	file   *stat   // as an earlier try has found it
+	at     dirName // the name of the file when the try began
+	file   *stat   // the file as an earlier try has found it
 }
 
 func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
@@ -117,7 +117,7 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 			continue
 		}
 		if o.visit.stage == nameless && !f.isNamed(n, f.nodes.nameOf(n)) && f.relocate(n) == nil {
-			continue // who has the name it had is not waited for
+			continue // whoever has the former name is not waited for
 		}
 		s, again := o.openAt(cancel, path, out)
 		if !again {
@@ -127,8 +127,8 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 	return fuse.EBUSY
 }
 
-// path is where the file is to be opened: as what the caller has just found it by,
-// if that is known, else as what it was last found by, or renamed to.
+// path is the path by which to open the file: that by which the caller has just found it, if
+// it is known, else the node's.
 func (o *opening) path() (string, error) {
 	if way := o.visit.way; way.from != nil {
 		return o.fs.nodes.pathIn(way.from, way.path)
@@ -136,8 +136,8 @@ func (o *opening) path() (string, error) {
 	return o.fs.nodes.path(o.node)
 }
 
-// mendAbove is mend for the directory that the caller stands in, if that is known:
-// what is below it he has just looked up. Else for that of the file.
+// mendAbove is mend for the directory from which the caller has looked the file up, else for
+// that of the file.
 func (o *opening) mendAbove() bool {
 	if from := o.visit.from; from != nil {
 		return o.fs.mend(from)
@@ -145,9 +145,8 @@ func (o *opening) mendAbove() bool {
 	return o.fs.mendAbove(o.node)
 }
 
-// read opens the file to read it, without a lock. A name that the kernel may mean
-// may not be the file's any more: then it looks again, once. What it finds is what
-// had the name after the program called.
+// read opens the file to read it, without a lock. If a name that the kernel may mean is not the
+// file's any more, the kernel is sent to look, once: it finds what has the name now.
 func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 	f, n := o.fs, o.node
 	if f.lostName(n) && o.visit.maySend() {
@@ -157,8 +156,8 @@ func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 	return f.openToRead(n, o.in, out)
 }
 
-// openAt opens the file as path. again means that the file is not there, and
-// that it is known by another path now, or that it has names which were not known.
+// openAt opens the file at path. again: another try is worth it, as the node is known by
+// another path now, or the file has more names than were known.
 func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut) (s fuse.Status, again bool) {
 	f, n := o.fs, o.node
 	o.rule = f.rule(path)
@@ -201,8 +200,8 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 		return s, false
 	}
 	o.file = &st
-	// While we waited the file may have got more names. The lock of this one follows it,
-	// if the owner renames it meanwhile.
+	// During the wait the file may have got more names. The key of the path is not compared:
+	// it changes when the owner renames the file.
 	if keys, err := f.fileKeys(path, o.rule, &st.Stat_t); err != nil || len(keys) > 1 && !covers(l.hold, keys[1:]) {
 		unix.Close(file) // nothing was done to it
 		return errno(err), err == nil
@@ -224,7 +223,7 @@ func (o *opening) unopened(err error, hold *lockmgr.Hold) (s fuse.Status, kept b
 	return fuse.EIO, false
 }
 
-// identify finds out who opens the file of key by the rule, and may have to wait for files.
+// identify finds out who opens the file of key. files are those that the open may wait for.
 func (o *opening) identify(key lockmgr.Key, files ...inode) fuse.Status {
 	f := o.fs
 	var err error
@@ -234,13 +233,13 @@ func (o *opening) identify(key lockmgr.Key, files ...inode) fuse.Status {
 	return fuse.OK
 }
 
-// misled decides what becomes of an open whose file is not at the path that was
-// locked. OK means that it is known by another path now, to be tried.
+// misled goes on with an open whose file is not at the path that was locked. OK: the node is
+// known by another path now, which is worth a try.
 func (o *opening) misled(cancel <-chan struct{}, hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 	f, n := o.fs, o.node
 	switch {
 	case !o.visit.maySend() && o.mendAbove():
-		// It has looked, from where it stands: a directory above has moved.
+		// The kernel has looked the file up from a directory that has moved.
 		return fuse.OK, false
 	case o.visit.maySend():
 		o.park(hold)
@@ -275,16 +274,15 @@ func (o *opening) lock(cancel <-chan struct{}, wait time.Duration, keys []lockmg
 	return hold, fuse.OK
 }
 
-// park leaves the lock, and with it the name as it is, to the next visit of the
-// program, which is answered ESTALE: when the kernel has looked, it comes back.
+// park keeps the lock for the thread's next visit, so that the name cannot change while the
+// kernel looks. The open is answered ESTALE.
 func (o *opening) park(hold *lockmgr.Hold) {
 	o.node.removeHold(hold)
 	o.visit.hold, o.visit.mode = hold, o.mode
 }
 
-// open makes a handle of file, which the locked path names, as it was when it was
-// opened under the lock. It takes file over. kept means that the hold has found its
-// place, in a handle or parked.
+// open makes a handle of file, which was opened under the lock and was st then. It takes file
+// over. kept: the hold has a handle, or is parked.
 func (o *opening) open(file int, st *stat, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.Status, kept bool) {
 	f, n, flags := o.fs, o.node, o.in.Flags
 	defer func() {
@@ -328,7 +326,7 @@ func (o *opening) open(file int, st *stat, hold *lockmgr.Hold, out *fuse.OpenOut
 	return f.reply(h, h.cacheFlags(flags, &st.Stat_t), out), true
 }
 
-// reopen opens the backing as the caller, and says what it is now.
+// reopen opens the file of fd with the caller's rights, and says what it is.
 func (o *opening) reopen(fd int) (file int, st stat, err error) {
 	if file, err = o.reopenAs(fd); err != nil {
 		return -1, st, err

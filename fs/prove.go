@@ -10,10 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prove resolves path again now that it is locked. It returns the inode if it
-// is still the one the kernel named, else ESTALE: while we waited the holder
-// may have replaced the file, and another mount renamed a parent. Whoever opens the
-// file gets its attributes by that, and need not ask for them here.
+// prove opens path, which is locked now, and fails with ESTALE unless it names n. During
+// the wait the holder may have replaced the file, or another mount renamed a parent.
 func (f *files) prove(n *node, path string, how asking) (fd int, st stat, err error) {
 	fd, st, err = f.backing.resolve(path, how)
 	switch err {
@@ -30,9 +28,8 @@ func (f *files) prove(n *node, path string, how asking) (fd int, st stat, err er
 	return fd, st, nil
 }
 
-// proveDir proves that a directory is at path: the very one of the lock that was
-// taken for a name in it. Its node may be known by another meanwhile. how is anew if
-// the names in it are going to be looked at.
+// proveDir is prove for a directory. path is the one in the key of the lock: the node may be
+// known by another path since. Before its names are looked at, how is anew.
 func (f *files) proveDir(dir *node, path string, how asking) error {
 	if dir.id == rootID && f.backing.local {
 		return nil
@@ -44,13 +41,11 @@ func (f *files) proveDir(dir *node, path string, how asking) error {
 	return unix.Close(fd)
 }
 
-// mendTries is how often a request follows a file or a directory that moves
-// while it is being locked.
+// mendTries is how often a request follows what moves while it is being locked.
 const mendTries = 3
 
-// mend finds a directory that has moved where it is now, and reports whether it
-// had. A program may stand in it, and name files from there for ever without
-// looking up anything above.
+// mend finds out where a directory is, and reports whether it has moved. A program with
+// that working directory may never look up anything above it.
 func (f *files) mend(dir *node) bool {
 	if dir.id == rootID {
 		return false
@@ -62,20 +57,20 @@ func (f *files) mend(dir *node) bool {
 	return err == unix.ESTALE && f.relocate(dir) == nil
 }
 
-// mendSince is mend for a directory that was taken to be at path; another request
-// may have mended it since.
+// mendSince is mend for a directory that was at path. It also reports true if another
+// request has found the directory somewhere else.
 func (f *files) mendSince(dir *node, path string) bool {
 	now, err := f.nodes.path(dir)
 	return err == nil && now != path || f.mend(dir)
 }
 
-// mendAbove is mend for the directory that a file was last looked up in.
+// mendAbove is mend for a file's directory.
 func (f *files) mendAbove(n *node) bool {
 	dir := f.nodes.nameOf(n).dir
 	return dir != nil && f.mend(dir)
 }
 
-// relocate makes a node known by where it is now.
+// relocate makes a node known by its present path.
 func (f *files) relocate(n *node) error {
 	path, err := f.currentPath(n)
 	if err != nil {
@@ -85,8 +80,8 @@ func (f *files) relocate(n *node) error {
 	return nil
 }
 
-// currentPath asks the backing's kernel where an inode is now. It is a hint,
-// to be proved like any other.
+// currentPath asks the kernel for the path of a node's descriptor. The path is a hint: it
+// has to be proved.
 func (f *files) currentPath(n *node) (string, error) {
 	if !n.enter() {
 		return "", unix.ESTALE
@@ -104,7 +99,7 @@ func (f *files) currentPath(n *node) (string, error) {
 		return "", err
 	}
 	if st.Nlink == 0 {
-		return "", unix.ESTALE // the path it had, with a suffix, may be another's
+		return "", unix.ESTALE // the kernel adds " (deleted)", which may be another file's name
 	}
 	root, err := os.Readlink(procPath(f.backing.root))
 	if err != nil {
@@ -117,13 +112,13 @@ func (f *files) currentPath(n *node) (string, error) {
 	return filepath.Clean(rel), nil
 }
 
-// isNamed reports whether d is, for sure, a name of the file.
+// isNamed reports whether the volume confirms that d is a name of the file.
 func (f *files) isNamed(n *node, d dirName) bool {
 	is, err := f.backing.bears(n.inode, d)
 	return is && err == nil
 }
 
-// trueName returns a name that the file has.
+// trueName returns a name that the file has now, if it can be found.
 func (f *files) trueName(n *node) (dirName, bool) {
 	for _, d := range f.nodes.names(n) {
 		if f.isNamed(n, d) {
@@ -137,7 +132,7 @@ func (f *files) trueName(n *node) (dirName, bool) {
 	return d, f.isNamed(n, d)
 }
 
-// lostName reports whether a name that the kernel may mean by n is not n's any more.
+// lostName reports whether the kernel may mean n by a name that n has lost.
 func (f *files) lostName(n *node) bool {
 	lost := false
 	names := f.nodes.names(n)
@@ -155,9 +150,8 @@ func (f *files) lostName(n *node) bool {
 	return lost
 }
 
-// failed is errno for what was asked of a node. If the volume does not have the file
-// any more, its client is made to look up again, once it is asked next, the names that
-// led to it: the kernel comes with them.
+// failed is errno for a request on a node. After ESTALE the kernel looks the file up again,
+// and the volume's client must not answer that from its cache.
 func (f *files) failed(n *node, err error) fuse.Status {
 	if err == unix.ESTALE {
 		f.nodes.doubtNames(n)
@@ -165,7 +159,7 @@ func (f *files) failed(n *node, err error) fuse.Status {
 	return errno(err)
 }
 
-// doubtNames has the names that led to a node be asked for.
+// doubtNames makes the next lookups on the way to a node ask the volume.
 func (t *nodes) doubtNames(n *node) {
 	for range maxDepth {
 		if n = t.nameOf(n).dir; n == nil {

@@ -12,37 +12,35 @@ import (
 	"github.com/lockfs/lockfs/policy"
 )
 
-// An OPEN names an inode, and does not say what the program did: it opened a
-// name, which the kernel looked up now or up to cacheTimeout ago, or it reopened
-// a descriptor, by /proc/self/fd. ESTALE tells: the kernel carries a system call
-// through once more, and looks up each name of it then, whatever it remembers. A
-// second ESTALE reaches the program. So the requests of one thread, of which a
-// system call is the only one at a time, say what an OPEN or CREATE can be.
+// An OPEN is of an inode. It does not say whether the program has opened a name, which the
+// kernel looked up just now or up to cacheTimeout ago, or a descriptor, by /proc/self/fd.
+// ESTALE brings it out: the kernel repeats the system call, and looks up each of its names.
+// The second ESTALE of a system call reaches the program. A thread has one system call at a
+// time, so that its requests tell at which stage an OPEN or CREATE is (ADR 0009).
 type stage uint8
 
 const (
-	// fresh: an ESTALE of now is the first of its system call, if that means a name.
+	// fresh: for a call by name, an ESTALE now would be its first.
 	fresh stage = iota
-	// unsure: a system call of its own, most likely, or the second try of one that
-	// took long. It means a name, if it is the second try.
+	// unsure: most likely fresh, but possibly the second try, by name, of a call that took
+	// long.
 	unsure
-	// retried: the second try of a system call. It has looked, and means the name
-	// that it found.
+	// retried: the second try of a call by name. The kernel has looked the name up.
 	retried
-	// nameless: it was sent to look, and did not: it reopens a descriptor.
+	// nameless: the second try of a call by descriptor: the kernel has looked nothing up.
 	nameless
 )
 
-// parkFor is how long a lock is kept for a thread that was sent to look, and how
-// long after an answer the thread's next request counts as of the same system
-// call. It comes in microseconds, or the call has failed on the way.
+// parkFor is how long a lock is kept for a thread that was sent to look, and how long after
+// an answer the thread's next request counts as part of the same system call. It takes
+// microseconds, unless the call has failed.
 const parkFor = time.Second
 
 // maxSteps is more than paths have components.
 const maxSteps = 64
 
-// visits knows the threads whose last OPEN or CREATE was answered ESTALE, so
-// that the kernel looks the file up and comes again, and keeps their locks.
+// visits remembers the threads whose last OPEN, CREATE or LINK was answered ESTALE, and keeps
+// their locks until they come again.
 type visits struct {
 	mu      sync.Mutex
 	threads map[uint32]*sent // GUARDED_BY(mu)
@@ -55,13 +53,13 @@ type sent struct {
 	node   uint64    // that it was for; 0 for a CREATE
 	when   time.Time // of the thread's last answer
 	looked bool      // it has looked something up since
-	over   bool      // and that was not all of one system call
+	over   bool      // its lookups since are those of more than one system call
 	found  uint64    // the node that it found last; 0 for none
 	as     dirName   // the name that it looked up last
-	meant  []dirName // by which a LINK may have named the file
+	meant  []dirName // the names by which a LINK may have meant the file
 	asked  []answer  // those of meant that it has looked up since
 	way
-	steps map[uint64]string // paths of what it has found on that way, the first maxSteps
+	steps map[uint64]string // node → path on that way, of the first maxSteps
 	hold  *lockmgr.Hold
 	mode  lockmgr.Mode
 }
@@ -72,8 +70,8 @@ type answer struct {
 	node uint64
 }
 
-// way is how a file was looked up: step by step, by path, from a directory that was
-// not: the root, or one in which the program stands.
+// way is how a file was looked up: by the names in path, from a directory that was not looked
+// up: the root, or the program's working directory.
 type way struct {
 	from *node
 	path string
@@ -84,15 +82,15 @@ type visit struct {
 	tid   uint32
 	node  uint64 // 0 for a CREATE
 	stage stage
-	way                 // of a second try; else it is not known, and from is nil
-	hold  *lockmgr.Hold // that was parked for it, or is to be; nil if there is none
+	way                 // of a second try; else from is nil
+	hold  *lockmgr.Hold // was parked for the visit, or is to be; may be nil
 	mode  lockmgr.Mode
 	meant []dirName // see sent
-	as    dirName   // of a second try of a LINK: the name that it has looked up
+	as    dirName   // the name that the second try of a LINK has looked up
 }
 
-// comeToLink begins a thread's LINK of a node to a name. Its second try has looked up
-// that name in any case; it means a descriptor if it has looked up no other.
+// comeToLink begins a thread's LINK of a node to a name. A second try always looks up the new
+// name; a second try by descriptor looks up no other.
 func (vs *visits) comeToLink(tid uint32, node uint64, to dirName) visit {
 	v := visit{tid: tid, node: node, stage: fresh}
 	if tid == 0 {
@@ -126,12 +124,11 @@ func (vs *visits) comeToLink(tid uint32, node uint64, to dirName) visit {
 	return v
 }
 
-// come begins a thread's OPEN of a node, or its CREATE (0): every one, and every
-// one ends with leave.
+// come begins each OPEN of a node, and each CREATE (0), of a thread. leave ends it.
 func (vs *visits) come(tid uint32, node uint64) visit {
 	v := visit{tid: tid, node: node, stage: fresh}
 	if tid == 0 {
-		v.stage = retried // it is in another PID namespace, and cannot be told from others
+		v.stage = retried // a thread of another PID namespace: all of them look alike
 		return v
 	}
 	vs.mu.Lock()
@@ -154,19 +151,19 @@ func (s *sent) next(node uint64) stage {
 	case !s.looked && s.stage == fresh && soon && s.node == node && node != 0:
 		return nameless
 	case !s.looked || s.found != node:
-		return fresh // a try that follows an ESTALE has looked for what it opens
+		return fresh // a second try by name has found what it opens
 	case s.over || !soon || s.stage == retried:
 		return unsure
 	}
 	return retried
 }
 
-// maySend says whether an ESTALE of now is, most likely, the first of its system
-// call, so that the thread comes back.
+// maySend reports whether an ESTALE now is most likely the first of its system call, so that
+// the thread comes again.
 func (v *visit) maySend() bool { return v.stage == fresh || v.stage == unsure }
 
-// fetch returns the lock that was parked for the visit, nil unless it is what is
-// wanted now. It has no other keys then: a handle is to keep nobody from another name.
+// fetch returns the lock that was parked for the visit, if it has what is wanted now. It
+// gives up all other keys: a handle must not keep others from another name.
 func (v *visit) fetch(owner lockmgr.Owner, scope policy.Scope, mode lockmgr.Mode, keys []lockmgr.Key) *lockmgr.Hold {
 	hold := v.hold
 	switch {
@@ -182,8 +179,7 @@ func (v *visit) fetch(owner lockmgr.Owner, scope policy.Scope, mode lockmgr.Mode
 	return hold
 }
 
-// drop releases a lock that was parked and is of no use: this visit may be about
-// to wait for it.
+// drop releases a parked lock that is of no use. The visit would wait for itself.
 func (v *visit) drop() {
 	if v.hold != nil {
 		v.hold.Release()
@@ -191,8 +187,8 @@ func (v *visit) drop() {
 	}
 }
 
-// leave ends a visit that is about to be answered with s. Its lock is parked if
-// the thread is sure to come back, else released.
+// leave ends a visit that is about to be answered with s. Its lock is parked if the thread
+// will come again, else released.
 func (vs *visits) leave(v visit, s fuse.Status) {
 	if s != stale || !v.maySend() {
 		v.drop()
@@ -217,8 +213,8 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 	vs.sweep()
 }
 
-// looked notes what a thread found under a name that it asked for at the time
-// asked: a node, or 0. It reports whether the thread is on the way of a second try.
+// looked notes what a thread has found by a name for which it asked at that time: a node, or
+// 0. It reports whether the thread is in the second try of a call.
 func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64) (sent bool) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -227,9 +223,10 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 		return false
 	}
 	sent = asked.Sub(s.when) < parkFor
-	// A system call that does not find a name ends there, or creates the file. But the
-	// kernel asks again at once when a name that it remembered is gone, and the next
-	// call by the same name means the same, if it does not begin in a directory.
+	// A system call that does not find a name ends there, or creates the file. What is looked
+	// up next is another call's. There are two exceptions: the kernel asks twice for a name
+	// that it remembered and that is gone; and the next call by the same way from the root
+	// means the same.
 	again := s.as == name && s.from.id == rootID
 	if asked.Sub(s.when) >= parkFor || s.looked && s.found == 0 && node != 0 && !again {
 		s.over = true
@@ -252,7 +249,7 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	return sent
 }
 
-// expire lets a lock go that nobody came back for.
+// expire releases a parked lock whose thread has not come again.
 func (vs *visits) expire(s *sent) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
