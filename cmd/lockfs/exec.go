@@ -26,17 +26,16 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// Exit statuses of exec: a shell's of a command that it cannot run, and
-// sysexits.h's of one that may succeed later.
+// Exit statuses of 'lockfs exec': as shells and sysexits.h have them.
 const (
 	exitConflict    = 75 // EX_TEMPFAIL
 	exitNotRunnable = 126
 	exitNotFound    = 127
-	exitSignal      = 128 // and the signal's number
+	exitSignal      = 128 // plus the signal's number
 )
 
-// releaseTimeout is how long the end of a command waits for the lock service.
-// What that does not hear of ends with the lease.
+// releaseTimeout bounds the release at the end of a command. A lock that is not released
+// ends with its lease.
 const releaseTimeout = 3 * time.Second
 
 type execOptions struct {
@@ -113,19 +112,9 @@ Exit status:
 }
 
 func (o *execOptions) run(cmd *cobra.Command, path string, argv []string) error {
-	timings := renew.Config{TTL: o.ttl}
-	if err := checkTTL(o.ttl); err != nil {
-		return err
-	}
-	if o.conflict < 0 || o.conflict > 255 {
-		return usage(fmt.Errorf("--conflict-exit-code %d: want 0 to 255", o.conflict))
-	}
-	rules, err := o.readPolicy()
+	rules, err := o.checkFlags()
 	if err != nil {
-		return usage(err)
-	}
-	if o.inConfig() && (o.policyFile != "" || len(o.rules) > 0) {
-		return usage(errors.New("--config has the rules of the volume: drop --policy and --rule"))
+		return err
 	}
 	program, err := exec.LookPath(argv[0])
 	if err != nil {
@@ -140,44 +129,23 @@ func (o *execOptions) run(cmd *cobra.Command, path string, argv []string) error 
 	}
 	defer closeBackend()
 	if o.at = at; at.source == "" {
-		return usage(fmt.Errorf("%s is %w", path, errNoVolume)) // where nobody can tell how many names it has
+		return usage(fmt.Errorf("%s is %w", path, errNoVolume)) // without the volume, nobody knows the file's other names
 	}
-	from := "--policy and --rule"
-	if o.inConfig() {
-		listed, err := o.listed(o.namespace, o.name)
-		if err != nil {
-			return err
-		}
-		rules, from = listed.Policy(), "the rules in "+o.config
-	}
-	_, err = volume.Check(start, volume.Config{
-		Source: at.source, Namespace: o.namespace, Name: o.name, Record: backend, Policy: rules.Digest(),
-	})
-	if errors.As(err, new(*volume.PolicyError)) {
-		return usage(fmt.Errorf("%s are not those of the mounts: %w", from, err))
-	}
-	if err != nil {
+	if err := o.checkPolicy(start, backend, rules, path); err != nil {
 		return err
-	}
-	if rules.Match(at.path).Action == policy.NoLock {
-		return usage(fmt.Errorf("%s: the volume's policy says that it needs no lock, so that views would not respect one: give another PATH", path))
 	}
 	info, err := o.session(argv)
 	if err != nil {
 		return err
 	}
-	// What becomes of the lock is told once, by how the command ends.
-	locks, err := lockmgr.New(start, lockmgr.Config{Backend: backend, Session: info, Renew: timings, Logger: slog.New(slog.DiscardHandler)})
+	// Nothing is logged: how the command ends tells what became of the lock.
+	locks, err := lockmgr.New(start, lockmgr.Config{
+		Backend: backend, Session: info, Renew: renew.Config{TTL: o.ttl}, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		return err
 	}
-	defer func() {
-		bounded, cancel := context.WithTimeout(context.Background(), releaseTimeout)
-		defer cancel()
-		if err := locks.Close(bounded); err != nil {
-			report(err)
-		}
-	}()
+	defer closeInTime(locks)
 	hold, grant, err := o.acquire(ctx, locks, argv)
 	if err != nil {
 		return err
@@ -189,13 +157,72 @@ func (o *execOptions) run(cmd *cobra.Command, path string, argv []string) error 
 	}
 	env := append(os.Environ(), "LOCKFS_TOKEN="+strconv.FormatInt(grant.Token, 10), "LOCKFS_LOCK="+grant.AcquisitionID.String())
 	c := &command{
-		program: program, argv: argv, env: (&exec.Cmd{Env: env}).Environ(), // each once, though we may be in another exec's
+		program: program, argv: argv,
+		env:  (&exec.Cmd{Env: env}).Environ(), // each variable once, also below another 'lockfs exec'
 		hold: hold, grace: o.ttl / 6,
 	}
 	status, err := c.run(signals)
+	return outcome(path, argv[0], status, err)
+}
+
+// checkFlags returns the policy of --policy and --rule, or a usage error.
+func (o *execOptions) checkFlags() (*policy.Policy, error) {
+	if err := checkTTL(o.ttl); err != nil {
+		return nil, err
+	}
+	if o.conflict < 0 || o.conflict > 255 {
+		return nil, usage(fmt.Errorf("--conflict-exit-code %d: want 0 to 255", o.conflict))
+	}
+	rules, err := o.readPolicy()
+	if err != nil {
+		return nil, usage(err)
+	}
+	if o.inConfig() && (o.policyFile != "" || len(o.rules) > 0) {
+		return nil, usage(errors.New("--config has the rules of the volume: drop --policy and --rule"))
+	}
+	return rules, nil
+}
+
+// checkPolicy fails unless the policy is that of the mounts, and locks o.at. With --config
+// the policy is that of the file, else rules.
+func (o *execOptions) checkPolicy(ctx context.Context, record volume.RecordStore, rules *policy.Policy, path string) error {
+	from := "--policy and --rule"
+	if o.inConfig() {
+		listed, err := o.listed(o.namespace, o.name)
+		if err != nil {
+			return err
+		}
+		rules, from = listed.Policy(), "the rules in "+o.config
+	}
+	_, err := volume.Check(ctx, volume.Config{
+		Source: o.at.source, Namespace: o.namespace, Name: o.name, Record: record, Policy: rules.Digest(),
+	})
+	if errors.As(err, new(*volume.PolicyError)) {
+		return usage(fmt.Errorf("%s are not those of the mounts: %w", from, err))
+	}
+	if err != nil {
+		return err
+	}
+	if rules.Match(o.at.path).Action == policy.NoLock {
+		return usage(fmt.Errorf("%s: the volume's policy says that it needs no lock, so that views would not respect one: give another PATH", path))
+	}
+	return nil
+}
+
+func closeInTime(locks *lockmgr.Manager) {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	if err := locks.Close(ctx); err != nil {
+		report(err)
+	}
+}
+
+// outcome is what 'lockfs exec' says and exits with, when program has ended with status or
+// failed with err.
+func outcome(path, program string, status int, err error) error {
 	switch {
 	case errors.Is(err, lockmgr.ErrLockLost), errors.Is(err, lockmgr.ErrSessionLost), errors.Is(err, lockmgr.ErrSuspended):
-		return fmt.Errorf("%s: %s was not covered by the lock to its end: %w", path, argv[0], err)
+		return fmt.Errorf("%s: the lock was lost before %s had ended: %w", path, program, err)
 	case err != nil:
 		return notRunnable(err)
 	case status != 0:
@@ -232,7 +259,7 @@ func (o *execOptions) acquire(ctx context.Context, locks *lockmgr.Manager, argv 
 		if err != nil {
 			return nil, lockmgr.Grant{}, err
 		}
-		// While we waited the file may have got another name, or become another.
+		// During the wait the file may have got another name, or have been replaced.
 		now, err := o.at.keys()
 		if err == nil && slices.Equal(now, req.Keys) {
 			return hold, hold.Grant(now[0]), nil
@@ -244,7 +271,7 @@ func (o *execOptions) acquire(ctx context.Context, locks *lockmgr.Manager, argv 
 	}
 }
 
-// session describes this process to those who look at its lock.
+// session describes this process to other mounts.
 func (o *execOptions) session(argv []string) (lockmgr.SessionInfo, error) {
 	if o.node == "" {
 		var err error

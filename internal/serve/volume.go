@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/internal/lifeline"
@@ -19,11 +21,11 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// StartTimeout bounds the first answers of the lock service, so that a command
-// that cannot work says so instead of hanging.
+// StartTimeout bounds the first answers of the lock service, so that a command fails
+// instead of hanging.
 const StartTimeout = 15 * time.Second
 
-// Volume is a volume that is served, or to be served, at a mountpoint.
+// Volume is one volume, served at a mountpoint.
 type Volume struct {
 	cfg Config
 	log *slog.Logger
@@ -37,7 +39,7 @@ type Volume struct {
 	mountpoint string           // GUARDED_BY(mu)
 	locks      *lockmgr.Manager // GUARDED_BY(mu); while the view is mounted
 	view       *fs.FS           // GUARDED_BY(mu); as locks
-	service    lockmgr.Service  // GUARDED_BY(mu); that keeps the locks
+	service    lockmgr.Service  // GUARDED_BY(mu); that has the locks
 	renewals   renewals         // GUARDED_BY(mu)
 }
 
@@ -55,7 +57,7 @@ func newVolume(cfg Config, askers askers) *Volume {
 	}
 }
 
-// Mountpoint returns where the view is, or will be: once it is mounted, an
+// Mountpoint returns where the view is or will be. Once the view is mounted, it is an
 // absolute path without symbolic links.
 func (v *Volume) Mountpoint() string {
 	v.mu.Lock()
@@ -63,8 +65,7 @@ func (v *Volume) Mountpoint() string {
 	return v.mountpoint
 }
 
-// State tells what the sessions of the mount are worth; ok is false while
-// nothing is mounted.
+// State returns the state of the mount's sessions; ok is false while nothing is mounted.
 func (v *Volume) State() (state renew.State, ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -74,14 +75,14 @@ func (v *Volume) State() (state renew.State, ok bool) {
 	return v.locks.State(), true
 }
 
-// setMounted makes the mount's state known to others.
+// setMounted publishes the mount's state.
 func (v *Volume) setMounted(mountpoint string, locks *lockmgr.Manager, view *fs.FS) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.mountpoint, v.locks, v.view = mountpoint, locks, view
 }
 
-// observer is told what happens to locks.
+// observer passes events of the locks to metrics, status and pods.
 func (v *Volume) observer() func(lockmgr.Event) {
 	tellPods := func(lockmgr.Event) {}
 	if v.cfg.Pods != nil {
@@ -94,19 +95,12 @@ func (v *Volume) observer() func(lockmgr.Event) {
 	}
 }
 
-// Run mounts the view and serves it until ctx ends or somebody unmounts it.
-// It fails with a *RefusedError, before anything was started, when what is
-// asked for has to be asked otherwise.
+// Run mounts the view and serves it until ctx ends or somebody unmounts it. A mistake in
+// the configuration is a *RefusedError, before anything was started.
 func (v *Volume) Run(ctx context.Context) error {
 	c := v.cfg
-	if err := unless(ctx, c.prepare); err != nil {
+	if err := v.prepare(ctx, &c); err != nil {
 		return err
-	}
-	v.health.found(c.findings)
-	if c.network {
-		if err := v.await(ctx, c.Source); err != nil {
-			return err
-		}
 	}
 	patience := StartTimeout
 	if c.SetPolicy {
@@ -120,41 +114,95 @@ func (v *Volume) Run(ctx context.Context) error {
 	}
 	defer disconnect()
 	record := &serviceSeen{RecordStore: backend}
-	id, err := volume.Check(start, volume.Config{
-		Source: c.Source, Namespace: c.Namespace, Name: c.Name, Record: record,
-		Policy: c.Policy.Digest(), SetPolicy: c.SetPolicy, Alone: c.Embedded && !c.network,
-	})
-	if errors.As(err, new(*volume.NamesError)) {
-		return refused(err)
-	}
+	id, err := c.checkVolume(start, record)
 	if err != nil {
 		return err
 	}
-	info, err := c.session()
+	info, life, err := v.replaceDead(start, &c, backend, id)
 	if err != nil {
 		return err
 	}
-	next, err := newSuccessor(backend, c.StateDir, id, c.Source, info.BootID, v.log)
-	if err != nil {
-		return err
-	}
-	life, err := lifeline.Hold(next.dir, next.dev)
-	if err != nil {
-		return fmt.Errorf("the mark of a living mount: %w", err)
-	}
-	// Unless the session has ended, for whoever comes next to find it dead.
+	// Before life.Close, this leaves the mark that lets the next mount prove us dead.
 	defer life.Leave()
-	info.Lifeline = life.ID
-	next.succeed(start)
 	locks, err := lockmgr.New(start, lockmgr.Config{
 		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Observe: v.observer(),
 	})
 	if err != nil {
 		return err
 	}
+	v.sessionOpened(record.service)
+	view, err := v.mount(&c, locks)
+	if err != nil {
+		return errors.Join(err, c.closeLocks(locks))
+	}
+	v.metrics.Mounted(locks.Stats, view.Stats, v.health.state)
+	defer v.metrics.Mounted(nil, nil, nil)
+	defer v.reportUnmatched()
+
+	v.serve(ctx, &c, view, id)
+
+	// Writes reach the volume before their locks are released.
+	if err = v.unmount(&c, view); errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", c.Renew.TTL, err)
+	}
+	if closeErr := c.closeLocks(locks); closeErr != nil {
+		return errors.Join(err, closeErr)
+	}
+	life.Close()
+	return err
+}
+
+// prepare completes c and waits until the volume opens files.
+func (v *Volume) prepare(ctx context.Context, c *Config) error {
+	if err := unless(ctx, c.prepare); err != nil {
+		return err
+	}
+	v.health.found(c.findings)
+	if !c.network {
+		return nil
+	}
+	return v.await(ctx, c.Source)
+}
+
+// checkVolume compares the volume's marker with its record, and returns the volume's id.
+func (c *Config) checkVolume(ctx context.Context, record volume.RecordStore) (id uuid.UUID, err error) {
+	id, err = volume.Check(ctx, volume.Config{
+		Source: c.Source, Namespace: c.Namespace, Name: c.Name, Record: record,
+		Policy: c.Policy.Digest(), SetPolicy: c.SetPolicy, Alone: c.Embedded && !c.network,
+	})
+	if errors.As(err, new(*volume.NamesError)) {
+		return id, refused(err)
+	}
+	return id, err
+}
+
+// replaceDead ends the sessions of this machine's dead mounts of the volume, and marks this
+// mount as alive.
+func (v *Volume) replaceDead(ctx context.Context, c *Config, backend Backend, id uuid.UUID) (lockmgr.SessionInfo, *lifeline.Line, error) {
+	info, err := c.session()
+	if err != nil {
+		return info, nil, err
+	}
+	next, err := newSuccessor(backend, c.StateDir, id, c.Source, info.BootID, v.log)
+	if err != nil {
+		return info, nil, err
+	}
+	life, err := lifeline.Hold(next.dir, next.dev)
+	if err != nil {
+		return info, nil, fmt.Errorf("lifeline: %w", err)
+	}
+	info.Lifeline = life.ID
+	next.succeed(ctx)
+	return info, life, nil
+}
+
+func (v *Volume) sessionOpened(service lockmgr.Service) {
 	v.mu.Lock()
-	v.service, v.renewals.answered = record.service, time.Now() // it has opened a session
-	v.mu.Unlock()
+	defer v.mu.Unlock()
+	v.service, v.renewals.answered = service, time.Now()
+}
+
+func (v *Volume) mount(c *Config, locks *lockmgr.Manager) (*fs.FS, error) {
 	if c.Guard {
 		guard(v.log, c.Mountpoint)
 	}
@@ -167,18 +215,19 @@ func (v *Volume) Run(ctx context.Context) error {
 		AllowOther: c.AllowOther, Pool: c.Pool, Logger: v.log,
 	})
 	if err != nil {
-		return errors.Join(err, c.closeLocks(locks))
+		return nil, err
 	}
 	v.log.Info("mounted", slog.String("source", c.Source), slog.String("mountpoint", c.Mountpoint),
 		slog.String("policy", c.Policy.Digest()), slog.String("version", c.Version))
 	v.setMounted(c.Mountpoint, locks, view)
-	v.metrics.Mounted(locks.Stats, view.Stats, v.health.state)
-	defer v.metrics.Mounted(nil, nil, nil)
-	defer v.reportUnmatched()
+	return view, nil
+}
 
+// serve returns when ctx ends or the view was unmounted.
+func (v *Volume) serve(ctx context.Context, c *Config, view *fs.FS, id uuid.UUID) {
 	watching, watched := context.WithCancel(ctx)
 	defer watched()
-	go (&watcher{v, &c, view, id}).run(watching)
+	go (&watcher{v, c, view, id}).run(watching)
 
 	unmounted := make(chan struct{})
 	go func() { view.Wait(); close(unmounted) }()
@@ -189,26 +238,23 @@ func (v *Volume) Run(ctx context.Context) error {
 		v.log.Info("unmounted by somebody else")
 	}
 	v.setMounted(c.Mountpoint, nil, nil)
-	// Programs that still write get what they wrote to the volume first; only
-	// then are the locks let go.
-	if err = c.closeView(view); errors.Is(err, context.DeadlineExceeded) {
-		if !c.WaitForWrites {
-			return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", c.Renew.TTL, err)
-		}
-		v.log.Warn("writes are still under way, and keep their locks until they end", slog.Any("error", err))
-		for errors.Is(err, context.DeadlineExceeded) {
-			err = c.closeView(view)
-		}
+}
+
+// unmount lets writes finish and unmounts the view. If writes are still under way after the
+// TTL it fails with context.DeadlineExceeded, or waits for them if c.WaitForWrites.
+func (v *Volume) unmount(c *Config, view *fs.FS) error {
+	err := c.closeView(view)
+	if !c.WaitForWrites || !errors.Is(err, context.DeadlineExceeded) {
+		return err
 	}
-	if closeErr := c.closeLocks(locks); closeErr != nil {
-		return errors.Join(err, closeErr)
+	v.log.Warn("writes are still under way, and keep their locks until they end", slog.Any("error", err))
+	for errors.Is(err, context.DeadlineExceeded) {
+		err = c.closeView(view)
 	}
-	life.Close()
 	return err
 }
 
-// unless returns what f does, or ctx's error: a volume that hangs is left alone
-// when it is not wanted any more.
+// unless returns f's error, or ctx's when it ends first: f may hang in the volume.
 func unless(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -232,7 +278,7 @@ func (c *Config) closeLocks(locks *lockmgr.Manager) error {
 	return locks.Close(ctx)
 }
 
-// session describes this mount to those who look at its locks.
+// session describes this mount to people who look at its locks.
 func (c *Config) session() (lockmgr.SessionInfo, error) {
 	node := c.Node
 	if node == "" {
@@ -250,17 +296,18 @@ func (c *Config) session() (lockmgr.SessionInfo, error) {
 	}, nil
 }
 
-// guard keeps programs from the bare directory while the view is away. It stays when the mount ends: the next one is as likely to be late.
+// guard keeps programs from using the bare directory while the view is not mounted. It is
+// not undone when the mount ends.
 func guard(log *slog.Logger, mountpoint string) {
 	switch set, err := mounts.Guard(mountpoint); {
 	case err != nil:
 		log.Warn("the bare mountpoint cannot be guarded: while it is not mounted, programs can use it", slog.Any("error", err))
 	case set:
-		log.Info("the bare mountpoint has no rights and is immutable from now on (chattr -i and chmod take it back)", slog.String("mountpoint", mountpoint))
+		log.Info("the bare mountpoint is closed: it has mode 0 and is immutable (chattr -i and chmod undo that)", slog.String("mountpoint", mountpoint))
 	}
 }
 
-// noteUnshared looks whether a view that will be at mountpoint shows elsewhere.
+// noteUnshared warns if a view at mountpoint will not show in other mount namespaces.
 func noteUnshared(log *slog.Logger, mountpoint string) {
 	m, _, err := mounts.Containing(mountpoint)
 	if err == nil && !m.Shared {
@@ -269,7 +316,7 @@ func noteUnshared(log *slog.Logger, mountpoint string) {
 	}
 }
 
-// reportUnmatched names the rules that nothing has met, which may be misspelled.
+// reportUnmatched logs the rules that matched nothing. They may be misspelled.
 func (v *Volume) reportUnmatched() {
 	for _, r := range v.cfg.Policy.Unmatched() {
 		v.log.Warn("a rule of the policy matched nothing that was used here", slog.String("rule", r.String()))
