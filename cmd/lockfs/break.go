@@ -116,17 +116,17 @@ type breaking struct {
 	out, progress io.Writer
 }
 
-// holders returns what keeps others from the file, by acquisition: several have
-// it when they share it.
+// holders returns the locks that exclude others from the file, by acquisition: a shared
+// lock has several holders.
 func (b *breaking) holders(ctx context.Context) (holders [][]lockmgr.Entry, err error) {
-	entries, err := b.service.Entries(ctx, "") // by other names as well, and directories above
+	entries, err := b.service.Entries(ctx, "") // the file's other names, and directories above
 	if err != nil {
 		return nil, err
 	}
 	index := make(map[lockmgr.AcquisitionID]int)
 	for _, e := range entries {
 		if !e.Held {
-			index[e.Holder.AcquisitionID] = -1 // it waits for one of its keys, and has none before it has all
+			index[e.Holder.AcquisitionID] = -1 // it waits: a holder has all its keys
 		}
 	}
 	for _, e := range entries {
@@ -147,14 +147,14 @@ func (b *breaking) holders(ctx context.Context) (holders [][]lockmgr.Entry, err 
 	return holders, nil
 }
 
-// take takes from its holder what it has acquired at once.
+// take takes away all keys of one acquisition.
 func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 	holder, path := held[0].Holder, printable(b.at.path)
 	if key := held[0].Key.String(); key != b.at.path {
 		path += " (" + printable(key) + ")"
 	}
 	ttl, err := b.service.SessionTTL(ctx, holder.Session)
-	if err != nil && !errors.Is(err, lockmgr.ErrSessionLost) { // that would end it as well
+	if err != nil && !errors.Is(err, lockmgr.ErrSessionLost) { // a lost session has lost this lock too
 		return err
 	}
 	timeout := b.timeout
@@ -169,7 +169,7 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 	defer cancel()
 	why, then := fmt.Sprintf("has not given it up within %v", timeout), "it may still do so, if its mount has the request"
 	if err = b.service.PutBreak(asked, request); err != nil {
-		// A session is ended also by a lock service that takes nothing new.
+		// This works with a lock service that accepts no new entry.
 		why, then = fmt.Sprintf("cannot be asked (%v)", err), "it keeps the lock"
 	} else {
 		fmt.Fprintf(b.progress, "%s: asked %s to give it up, which may take %v\n", path, holder, timeout)
@@ -202,7 +202,7 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 	return nil
 }
 
-// gone waits until the lock service does not have held any more.
+// gone waits until held is no longer in the lock service.
 func (b *breaking) gone(ctx context.Context, held []lockmgr.Entry) error {
 	for _, e := range held {
 		g := lockmgr.Grant{Key: e.Key, Mode: e.Mode, AcquisitionID: e.Holder.AcquisitionID, Token: e.Token}
@@ -213,7 +213,7 @@ func (b *breaking) gone(ctx context.Context, held []lockmgr.Entry) error {
 	return nil
 }
 
-// withdraw makes sure that who did not answer does not answer later.
+// withdraw makes sure that a holder that did not answer does not answer later.
 func (b *breaking) withdraw(ctx context.Context, id uuid.UUID) error {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serve.StartTimeout)
 	defer cancel()
@@ -223,7 +223,7 @@ func (b *breaking) withdraw(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// locksOf counts what ends with a session.
+// locksOf counts the locks that end with a session.
 func (b *breaking) locksOf(ctx context.Context, session string) (n int, err error) {
 	entries, err := b.service.Entries(ctx, "")
 	for _, e := range entries {
@@ -246,7 +246,7 @@ func (b *breaking) whoHolds(ctx context.Context) string {
 	return "now held by " + holders[0][0].Holder.String()
 }
 
-// whoami says who gives the command.
+// whoami names the user who breaks the lock.
 func whoami() string {
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {

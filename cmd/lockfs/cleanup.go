@@ -9,7 +9,7 @@ import (
 	"github.com/lockfs/lockfs/internal/cleanup"
 )
 
-// cleaned are the directories of a node's daemon, as the manifests have them.
+// cleaned are the default directories: those of the manifests.
 var cleaned = []string{"/var/lib/lockfs", "/run/lockfs"}
 
 func newCleanup() *cobra.Command {

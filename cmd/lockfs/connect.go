@@ -11,8 +11,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
-// connect reaches the lock service of a volume whose root is source: the one
-// that was named, or the embedded etcd, which it starts or joins.
+// connect connects to the lock service of the volume with the root source: the one that the
+// flags name, or the embedded etcd, which it starts or joins.
 func (v *volumeFlags) connect(ctx context.Context, source string, log *slog.Logger) (b serve.Backend, closeAll func(), err error) {
 	if v.inKubernetes() {
 		return v.dialLeases(v.namespace, v.name, v.leaseNamespace, log)
@@ -56,7 +56,7 @@ func embeddedDir(source string) (string, error) {
 	return embedetcd.DirFor(state, source)
 }
 
-// dialBackend connects to an etcd that runs; embedded says that it is this machine's own.
+// dialBackend connects to a running etcd; embedded: to this machine's own.
 func (v *volumeFlags) dialBackend(ctx context.Context, dial etcdlock.DialConfig, embedded bool) (serve.Backend, func(), error) {
 	machine := ""
 	if embedded {

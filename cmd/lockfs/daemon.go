@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// daemonFlags are those of commands that serve volumes until they are told to end.
+// daemonFlags are the flags of commands that serve volumes until they are stopped.
 type daemonFlags struct {
 	httpFlag
 	logFlags
@@ -16,7 +16,7 @@ type daemonFlags struct {
 	guard bool
 }
 
-// register takes the words for when guard is the default.
+// register is told, for the help, when guard is on by default.
 func (d *daemonFlags) register(cmd *cobra.Command, guarded string) {
 	d.logFlags = newLogFlags()
 	f := cmd.Flags()
@@ -27,7 +27,7 @@ func (d *daemonFlags) register(cmd *cobra.Command, guarded string) {
 	f.BoolVar(&d.guard, "guard", false, "close the bare mountpoint (mode 0, immutable), so that no program uses it while there is no view (default: "+guarded+")")
 }
 
-// settle gives guard its default, and refuses what cannot be.
+// settle sets guard's default, and refuses contradictions.
 func (d *daemonFlags) settle(cmd *cobra.Command, guarded bool) error {
 	root := os.Geteuid() == 0
 	if !cmd.Flags().Changed("guard") {

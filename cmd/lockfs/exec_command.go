@@ -32,20 +32,20 @@ type command struct {
 	program   string
 	argv, env []string
 	hold      *lockmgr.Hold
-	grace     time.Duration // half of the lease's guard
+	grace     time.Duration // half of the renewal guard
 
-	ended  chan struct{} // closed when it has ended, and all that had to end with it
-	ending atomic.Bool   // all has to; set before the first signal
+	ended  chan struct{} // closed when the command, and all that had to end with it, has ended
+	ending atomic.Bool   // everything has to end; set before the first signal
 }
 
-// lookEvery is how often the lock is looked at, at the cost of two loads and a
-// clock read, and so how late its loss is noticed.
+// lookEvery is how often the lock is checked, and so how late its loss is noticed. A check
+// costs two loads and a clock reading.
 const lookEvery = 50 * time.Millisecond
 
-// run returns the command's exit status when it has ended. Errors: those of the
-// hold, if the command was not covered by it to its end, and those of starting it.
+// run returns the exit status when the command has ended. It returns the hold's error if
+// the lock was lost before that, or the error of starting the command.
 func (c *command) run(signals <-chan os.Signal) (status int, err error) {
-	// The parent whose death ends the command is this thread.
+	// The death signal of the command is bound to this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -58,7 +58,7 @@ func (c *command) run(signals <-chan os.Signal) (status int, err error) {
 	defer timer.stop()
 	timer.set(c.hold.Deadline().Add(c.grace))
 	c.ended = make(chan struct{})
-	c.hold.OnLost(func() { <-c.ended }) // a broken lock is nobody else's before
+	c.hold.OnLost(func() { <-c.ended }) // a broken lock is not handed on before that
 	pid, pidfd := 0, -1
 	if err = c.hold.Check(); err == nil {
 		pid, err = syscall.ForkExec(c.program, c.argv, &syscall.ProcAttr{
@@ -84,15 +84,15 @@ func (c *command) run(signals <-chan os.Signal) (status int, err error) {
 	return status, <-guarded
 }
 
-// reap waits until the process pid has ended; and if by then all has to end,
-// until all has.
+// reap waits until the process pid has ended. If everything has to end by then, it waits
+// for that.
 func (c *command) reap(pid int) (status int) {
 	for over := false; ; {
 		var ws unix.WaitStatus
 		switch p, err := unix.Wait4(-1, &ws, 0, nil); {
 		case err == unix.EINTR:
 			continue
-		case err != nil: // ECHILD: nothing is left
+		case err != nil: // ECHILD: none is left
 			return status
 		case p == pid && ws.Signaled():
 			status, over = exitSignal+int(ws.Signal()), true
@@ -105,8 +105,8 @@ func (c *command) reap(pid int) (status int) {
 	}
 }
 
-// guard ends the command when its lock is lost, or may soon be. It returns nil
-// when the command has ended under the lock, else what became of that.
+// guard ends the command when its lock is lost, or may soon be. It returns nil if the
+// command ended under the lock, else the reason.
 func (c *command) guard(timer *deadman) (lost error) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -128,19 +128,19 @@ func (c *command) guard(timer *deadman) (lost error) {
 			}
 			kill = now
 			if errors.Is(lost, lockmgr.ErrBroken) || errors.Is(lost, lockmgr.ErrSuspended) {
-				kill = now.Add(c.grace) // nobody else has the lock before
+				kill = now.Add(c.grace) // no other owner has the lock before
 			}
 			c.ending.Store(true)
 			signalAll(unix.SIGTERM)
 		}
 		if now >= min(kill, c.hold.Deadline()) {
-			signalAll(unix.SIGKILL) // again and again: to what was being forked as well
+			signalAll(unix.SIGKILL) // repeated, to reach processes that were being forked
 			timer.stop()
 		}
 	}
 }
 
-// look returns why the command has to end, if it has.
+// look returns the reason for which the command has to end, or nil.
 func (c *command) look(now boottime.Instant) error {
 	if err := c.hold.Check(); err != nil {
 		return err
@@ -151,30 +151,30 @@ func (c *command) look(now boottime.Instant) error {
 	return nil
 }
 
-// signalAll sends sig to all that the command has started, and to itself.
+// signalAll signals the command and all its descendants.
 func signalAll(sig unix.Signal) {
 	pids, err := procid.Proc{}.Descendants(os.Getpid())
 	if err != nil {
-		report(fmt.Errorf("cannot find what has to be ended: %w", err))
+		report(fmt.Errorf("cannot find the processes to end: %w", err))
 	}
 	for _, pid := range pids {
 		_ = unix.Kill(pid, sig) // it may have ended
 	}
 }
 
-// passedOn are the signals that whoever sends them to us means for the command.
+// passedOn are the signals that are meant for the command.
 func passedOn() []os.Signal {
 	var signals []os.Signal
 	for _, sig := range []os.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2} {
-		if !signal.Ignored(sig) { // by nohup, or by a shell for what is in the background: the command ignores it too
+		if !signal.Ignored(sig) { // nohup, or a shell's background job: the command ignores it too
 			signals = append(signals, sig)
 		}
 	}
 	return signals
 }
 
-// forward passes signals on. Those that a terminal sends to all in its foreground
-// have reached the command already.
+// forward passes signals on to the command, except those of a terminal: the kernel sends
+// these to the whole foreground group.
 func (c *command) forward(signals <-chan os.Signal, pidfd int) {
 	for {
 		select {
@@ -189,7 +189,7 @@ func (c *command) forward(signals <-chan os.Signal, pidfd int) {
 	}
 }
 
-// inForeground reports whether a terminal's keys send signals to us.
+// inForeground reports whether the terminal's keys send signals to us.
 func inForeground() bool {
 	tty, err := unix.Open("/dev/tty", unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -9,9 +9,8 @@ import (
 	"github.com/lockfs/lockfs/internal/boottime"
 )
 
-// deadman is a timer of the kernel's that ends this process with SIGKILL, also
-// when it is stopped, frozen or has just been woken with its machine, unless it is
-// set anew in time.
+// deadman is a kernel timer that kills this process unless it is set again in time, also if
+// the process is stopped or frozen, or the machine has just woken up.
 type deadman struct{ id int32 }
 
 func newDeadman() (*deadman, error) {
@@ -27,8 +26,8 @@ func newDeadman() (*deadman, error) {
 	return d, nil
 }
 
-// set makes the timer go off at an instant, and at no other. It cannot fail for a
-// timer that there is.
+// set makes the timer expire at the instant, and at no other. It cannot fail for an
+// existing timer.
 func (d *deadman) set(at boottime.Instant) { d.settime(unix.NsecToTimespec(int64(max(at, 1)))) }
 
 func (d *deadman) stop() { d.settime(unix.Timespec{}) }

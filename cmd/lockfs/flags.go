@@ -14,10 +14,10 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// volumeFlags say which volume, and where its locks are kept.
+// volumeFlags say which volume is meant, and where its locks are.
 type volumeFlags struct {
 	backendFlags
-	configFlags     // not of each command
+	configFlags     // registered by some commands only
 	namespace, name string
 	dial            etcdlock.DialConfig
 
@@ -37,7 +37,7 @@ func (v *volumeFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&v.dial.PasswordFile, "password-file", "", "`file` with the password of --user. It is read again for each login")
 }
 
-// checkTTL refuses what the other timings, which are parts of it, do not bear.
+// checkTTL refuses a TTL that is too short for the timings that are parts of it.
 func checkTTL(ttl time.Duration) error {
 	if (renew.Config{TTL: ttl}).Validate() != nil {
 		return usage(fmt.Errorf("--ttl %v: want whole seconds, at least %v", ttl, renew.MinTTL))
@@ -45,7 +45,7 @@ func checkTTL(ttl time.Duration) error {
 	return nil
 }
 
-// waitFlag is a duration, or -1 for as long as it takes.
+// waitFlag is a duration, or -1: for ever.
 type waitFlag time.Duration
 
 func (w *waitFlag) String() string {
@@ -98,6 +98,6 @@ func (c *choiceFlag[T]) list() string { return strings.Join(c.words(), "|") }
 // complete lets a shell complete a flag's value.
 func complete(cmd *cobra.Command, flag string, words []string) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // there is no such flag
+		panic(err) // no such flag
 	}
 }

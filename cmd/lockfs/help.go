@@ -24,7 +24,7 @@ var commandGroups = []struct {
 	{"Other", []string{"version", "completion", "help"}},
 }
 
-// flagGroups are the headings of a command's help, behind the flags that matter most.
+// flagGroups are the headings of a command's help, after the flags that matter most.
 var flagGroups = []struct {
 	title string
 	flags []string
@@ -49,7 +49,7 @@ var firstFlags = map[string][]string{
 	"check-volume": {"listen", "peer"},
 }
 
-// flagsUnder returns a command's flags by heading, as its help has them.
+// flagsUnder returns the headings of a command's help, and the flags under each.
 func flagsUnder(cmd *cobra.Command) (titles []string, flags map[string]*pflag.FlagSet) {
 	flags = make(map[string]*pflag.FlagSet)
 	seen := map[string]bool{"help": true}
@@ -78,7 +78,7 @@ func flagsUnder(cmd *cobra.Command) (titles []string, flags map[string]*pflag.Fl
 	return titles, flags
 }
 
-// writeUsage is how a command is called, with its flags in groups.
+// writeUsage prints how to call a command, with its flags in groups.
 func writeUsage(cmd *cobra.Command) error {
 	w, width := cmd.OutOrStderr(), terminalWidth()
 	line := cmd.UseLine()
@@ -123,7 +123,7 @@ func writeCommands(w io.Writer, root *cobra.Command) {
 	fmt.Fprintf(w, "\n'%s help COMMAND' says more about a command.\n", root.Name())
 }
 
-// terminalWidth is where help wraps: at the terminal's edge, unless that is far away.
+// terminalWidth is the width to which help is wrapped.
 func terminalWidth() int {
 	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
 	if err != nil || size.Col == 0 {

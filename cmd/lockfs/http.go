@@ -14,13 +14,13 @@ import (
 	"github.com/lockfs/lockfs/internal/serve"
 )
 
-// httpFlag says where the daemon answers those who watch it.
+// httpFlag says where the daemon serves /healthz, /readyz and /metrics.
 type httpFlag struct {
 	addr     string
 	registry *metrics.Registry // see metrics
 }
 
-// metrics returns what /metrics serves; nil if nobody asks for it.
+// metrics returns what /metrics serves, or nil without --http.
 func (h *httpFlag) metrics() *metrics.Registry {
 	if h.registry == nil && h.addr != "" {
 		h.registry = metrics.New(buildVersion())
@@ -32,7 +32,7 @@ func (h *httpFlag) register(fs *pflag.FlagSet) {
 	fs.StringVar(&h.addr, "http", "", "`address` of /healthz, /readyz and /metrics, such as :9808 (default: none)")
 }
 
-// listen answers at the address, if there is one, until stop is called.
+// listen serves the address, if there is one, until stop is called.
 func (h *httpFlag) listen(log *slog.Logger, checks func() []serve.Check) (stop func(), err error) {
 	if h.addr == "" {
 		return func() {}, nil
@@ -53,7 +53,7 @@ func (h *httpFlag) listen(log *slog.Logger, checks func() []serve.Check) (stop f
 	go func() {
 		defer close(ended)
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			log.Warn("nobody can watch this daemon any more", slog.Any("error", err))
+			log.Warn("the HTTP server has failed", slog.Any("error", err))
 		}
 	}()
 	return func() { server.Close(); <-ended }, nil

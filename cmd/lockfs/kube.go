@@ -13,7 +13,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/kubelease"
 )
 
-// kubeFlags say how a Kubernetes API server is reached.
+// kubeFlags say how to reach the Kubernetes API server.
 type kubeFlags struct {
 	kube kubelease.DialConfig
 }
@@ -31,7 +31,7 @@ func (k *kubeFlags) check() error {
 	return nil
 }
 
-// dialLeases returns the locks of a volume in the Leases of a namespace.
+// dialLeases returns the lock service that keeps a volume's locks as Leases in a namespace.
 func (k *kubeFlags) dialLeases(namespace, name, leaseNamespace string, log *slog.Logger) (serve.Backend, func(), error) {
 	dial := k.kube
 	dial.UserAgent = "lockfs/" + buildVersion()
@@ -46,7 +46,7 @@ func (k *kubeFlags) dialLeases(namespace, name, leaseNamespace string, log *slog
 	return b, b.Close, nil
 }
 
-// backendFlags say what kind of lock service a volume has.
+// backendFlags say which kind of lock service a volume has.
 type backendFlags struct {
 	kubeFlags
 	backend        choiceFlag[string]
@@ -62,11 +62,11 @@ func (b *backendFlags) register(fs *pflag.FlagSet) {
 
 func (b *backendFlags) inKubernetes() bool { return b.backend.value == config.BackendKubernetes }
 
-// remote reports whether the lock service was named, so that it is none of this
-// machine only.
+// remote reports whether the flags name a lock service, so that it is not this machine's
+// embedded etcd.
 func (v *volumeFlags) remote() bool { return v.inKubernetes() || len(v.dial.Endpoints) > 0 }
 
-// checkBackend refuses flags of the one lock service with the other.
+// checkBackend refuses flags that belong to the other kind of lock service.
 func (v *volumeFlags) checkBackend() error {
 	switch {
 	case v.inKubernetes() && len(v.dial.Endpoints) > 0:
@@ -80,7 +80,8 @@ func (v *volumeFlags) checkBackend() error {
 	return v.kubeFlags.check()
 }
 
-// checkCredentials refuses credentials that nobody would be shown, and halves of them.
+// checkCredentials refuses credentials that would not be used, or of which a part is
+// missing.
 func (v *volumeFlags) checkCredentials() error {
 	d := &v.dial
 	given := func(value string) bool { return value != "" }

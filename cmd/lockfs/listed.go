@@ -17,7 +17,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
-// configFlags name the file that lists the volumes of a node's daemon.
+// configFlags name the file of 'lockfs serve'.
 type configFlags struct {
 	config, credentials string
 }
@@ -27,7 +27,7 @@ func (c *configFlags) register(f *pflag.FlagSet, what string) {
 	f.StringVar(&c.credentials, "credentials-dir", "", "`directory` that has a directory for each name under credentials in --config")
 }
 
-// registerListed is register for commands that look at one of the volumes.
+// registerListed registers them for commands that need one volume of the file.
 func (c *configFlags) registerListed(f *pflag.FlagSet) {
 	c.register(f, "`file` of this node's 'lockfs serve'. It says where the locks of its volumes are")
 }
@@ -45,7 +45,7 @@ func (c *configFlags) listed(namespace, name string) (config.Volume, error) {
 	return file.Volumes[i], nil
 }
 
-// connect reaches the lock service of a volume that the file lists.
+// connect connects to the lock service of a volume of the file.
 func (c *configFlags) connect(ctx context.Context, kube *kubeFlags, v config.Volume, log *slog.Logger) (serve.Backend, func(), error) {
 	if v.Backend == config.BackendKubernetes {
 		return kube.dialLeases(v.Namespace, v.Name, v.LeaseNamespace, log)
@@ -58,7 +58,7 @@ func (c *configFlags) connect(ctx context.Context, kube *kubeFlags, v config.Vol
 	return (&volumeFlags{namespace: v.Namespace, name: v.Name}).dialBackend(ctx, dial, false)
 }
 
-// credentialsOf returns what a volume's directory of credentials has.
+// credentialsOf reads a volume's directory of credentials.
 func (c *configFlags) credentialsOf(v config.Volume) (dial etcdlock.DialConfig, err error) {
 	if v.Credentials == "" {
 		return dial, nil

@@ -31,8 +31,8 @@ type place struct {
 	path   string // below it; "" is the root
 }
 
-// reach finds the volume that path is in, by itself or by cmd's flags, and
-// connects to where its locks are kept, which it does not start.
+// reach finds the volume of path, from the path itself or from cmd's flags, and connects to
+// its lock service. It does not start an embedded etcd.
 func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string) (serve.Backend, place, func(), error) {
 	if err := v.checkBackend(); err != nil {
 		return nil, place{}, nil, err
@@ -69,7 +69,7 @@ func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string
 	}
 	embedded := !v.remote()
 	if embedded {
-		dial.DialTimeout = 2 * time.Second // it takes less than one to take over
+		dial.DialTimeout = 2 * time.Second // another mount takes over in less than one
 	}
 	backend, closeBackend, err := v.dialBackend(ctx, dial, embedded)
 	if err != nil && embedded {
@@ -78,8 +78,8 @@ func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string
 	return backend, at, closeBackend, err
 }
 
-// lockedIn makes sure that the locks of the place are in backend, where the volume is
-// on this machine to tell.
+// lockedIn makes sure that backend has the locks of the place, if the volume is on this
+// machine.
 func (at place) lockedIn(ctx context.Context, backend serve.Backend) error {
 	if at.source == "" {
 		return nil
@@ -91,8 +91,8 @@ func (at place) lockedIn(ctx context.Context, backend serve.Backend) error {
 	return err
 }
 
-// keys returns what an open for write of the place locks. On a machine that does
-// not have the volume, a file is taken to have one name.
+// keys returns the keys that an open for write of the place locks. Without the volume on
+// this machine, it assumes that a file has one name.
 func (at place) keys() (keys []lockmgr.Key, err error) {
 	if at.source != "" {
 		keys, err = fs.Keys(at.source, at.path)
@@ -110,15 +110,14 @@ func (at place) keys() (keys []lockmgr.Key, err error) {
 	return keys, err
 }
 
-// entries returns what is locked or waited for at the place and below it, and
-// the directories above, by any name of the file: keys are those of the place,
-// none for the root.
+// entries returns the entries of the place, of all below it and of the directories above,
+// by any name of the file. keys are the place's keys, none for the root.
 func (at place) entries(ctx context.Context, backend lockmgr.Backend, keys []lockmgr.Key) ([]lockmgr.Entry, error) {
 	entries, err := backend.Entries(ctx, at.path)
 	if err != nil || len(keys) < 2 {
 		return entries, err
 	}
-	// The entries of the inode come with those of the names they were taken with.
+	// An entry of the inode comes together with that of a name.
 	all, err := backend.Entries(ctx, "")
 	wanted := make(map[lockmgr.AcquisitionID]bool)
 	for _, e := range entries {
@@ -132,8 +131,7 @@ func (at place) entries(ctx context.Context, backend lockmgr.Backend, keys []loc
 	return slices.DeleteFunc(all, func(e lockmgr.Entry) bool { return !wanted[e.Holder.AcquisitionID] }), err
 }
 
-// locate finds the volume that path is in, the path's place in it, and where
-// its locks are kept.
+// locate finds the volume of path, the path's place in it, and where its locks are.
 func (v *volumeFlags) locate(path string) (at place, dial etcdlock.DialConfig, err error) {
 	at.source, at.path, err = findVolume(path)
 	if errors.Is(err, errNoVolume) && (v.remote() || v.inConfig()) && v.name != "" {
@@ -147,7 +145,7 @@ func (v *volumeFlags) locate(path string) (at place, dial etcdlock.DialConfig, e
 		return at, dial, err
 	}
 	if v.name != "" && v.name != name || v.namespaceSet && v.namespace != namespace {
-		return at, dial, usage(fmt.Errorf("%s is in volume %s/%s, and --namespace or --name say another: drop them, or PATH", path, namespace, name))
+		return at, dial, usage(fmt.Errorf("%s is in volume %s/%s, but --namespace or --name name another: drop them, or PATH", path, namespace, name))
 	}
 	v.namespace, v.name = namespace, name
 	dial = v.dial
@@ -161,15 +159,15 @@ func (v *volumeFlags) locate(path string) (at place, dial etcdlock.DialConfig, e
 	return at, dial, nil
 }
 
-// inConfig reports whether a daemon's file says where the locks are kept: flags
-// that say so themselves go before it.
+// inConfig reports whether the file of 'lockfs serve' says where the locks are. Flags that
+// say so override the file.
 func (v *volumeFlags) inConfig() bool { return v.config != "" && !v.remote() }
 
-// errNoVolume: a path that no volume on this machine holds.
+// errNoVolume: the path is in no volume on this machine.
 var errNoVolume = errors.New("neither in a lockfs view nor in a directory that one shows")
 
-// findVolume finds the root of the volume that path is in, in a view of it or
-// in itself, and path's place below. Symbolic links are followed, as an open does.
+// findVolume finds the root of the volume that path is in, through a view or in the volume
+// itself, and path's place below. It follows symbolic links, as an open does.
 func findVolume(path string) (source, below string, err error) {
 	asked, err := filepath.Abs(path)
 	if err != nil {
@@ -180,7 +178,7 @@ func findVolume(path string) (source, below string, err error) {
 		return "", "", err
 	}
 	if m.FSType == mounts.FSType {
-		// A bind mount shows a part of the view.
+		// This may be a bind mount of a part of the view.
 		return m.Source, strings.TrimPrefix(filepath.Join(m.Root, below), "/"), nil
 	}
 	abs := filepath.Join(m.Point, below)
@@ -202,8 +200,8 @@ func findVolume(path string) (source, below string, err error) {
 	}
 }
 
-// follow returns where a path leads whose last name may be a symbolic link, one
-// to nothing included. mounts.Containing sees to those before.
+// follow resolves the last name of a path if it is a symbolic link, also one to nothing.
+// mounts.Containing resolves the others.
 func follow(abs string) string {
 	for range maxLinks {
 		dir, err := filepath.EvalSymlinks(filepath.Dir(abs))

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// logFlags say what is logged, and how.
+// logFlags say what is logged, and in which format.
 type logFlags struct {
 	format, level choiceFlag[string]
 }
@@ -39,7 +39,7 @@ func (l *logFlags) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, opts))
 }
 
-// secondsOf gives a duration its unit: slog's JSON has nanoseconds, and does not say so.
+// secondsOf prints a duration as seconds with a unit: slog's JSON has plain nanoseconds.
 func secondsOf(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() != slog.KindDuration {
 		return a

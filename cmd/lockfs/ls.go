@@ -91,7 +91,7 @@ func (o *listOptions) run(cmd *cobra.Command, args []string) error {
 	var keys []lockmgr.Key
 	if at.path != "" {
 		keys, err = at.keys()
-		if err != nil && !errors.Is(err, iofs.ErrPermission) { // who may not look sees the path's own
+		if err != nil && !errors.Is(err, iofs.ErrPermission) { // without the right to look, the path itself must do
 			return err
 		}
 	}
@@ -106,7 +106,7 @@ func (o *listOptions) run(cmd *cobra.Command, args []string) error {
 	return o.print(cmd.OutOrStdout(), entries, time.Now())
 }
 
-// follow lists until the command is told to end.
+// follow lists again and again until ctx ends.
 func (o *listOptions) follow(cmd *cobra.Command, at place, list func(context.Context) ([]lockmgr.Entry, error)) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -127,7 +127,7 @@ func (o *listOptions) print(w io.Writer, entries []lockmgr.Entry, now time.Time)
 			lines[i] = newLine(e, now)
 		}
 		enc := json.NewEncoder(w)
-		if !o.watch { // else a line each
+		if !o.watch { // without --watch, one line each
 			enc.SetIndent("", "  ")
 		}
 		return enc.Encode(lines)
@@ -170,8 +170,8 @@ type line struct {
 	UID       uint32    `json:"uid"`
 	Command   string    `json:"command,omitempty"`
 	Session   string    `json:"session"`
-	Since     time.Time `json:"since"`       // when it was asked for, by the holder's clock
-	Age       float64   `json:"age_seconds"` // since then; of a waiter, how long it waits
+	Since     time.Time `json:"since"`       // when the lock was asked for, by the holder's clock
+	Age       float64   `json:"age_seconds"` // since then; for a waiter, how long it has waited
 	Token     int64     `json:"token"`
 
 	age time.Duration
@@ -207,7 +207,7 @@ func mode(e lockmgr.Entry) string {
 	return s
 }
 
-// printable quotes what would disturb a terminal or a table.
+// printable quotes characters that would disturb a terminal or a table.
 func printable(s string) string {
 	if q := strconv.Quote(s); q[1:len(q)-1] != s {
 		return q

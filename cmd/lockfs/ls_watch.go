@@ -15,25 +15,25 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// 'lockfs ls --watch' asks the lock service every watchEvery, and gives an answer up after
-// watchTimeout.
+// 'lockfs ls --watch' asks the lock service every watchEvery, and waits watchTimeout for an
+// answer.
 const (
 	watchEvery   = time.Second
 	watchTimeout = 5 * time.Second
 )
 
-// watcher prints a list again and again: on a terminal in place, else when it has changed.
+// watcher prints a list again and again: in place on a terminal, elsewhere after a change.
 type watcher struct {
 	list  func(context.Context) ([]lockmgr.Entry, error)
 	print func(w io.Writer, entries []lockmgr.Entry, now time.Time) error
 	out   io.Writer
 	errs  io.Writer
 	size  func() (rows int, terminal bool)
-	what  string // heads the list on a terminal
+	what  string // the headline on a terminal
 }
 
-// run prints until ctx ends. It fails if there is no list to begin with; later it tells
-// of failures, and goes on.
+// run prints until ctx ends. It fails if it cannot get the first list; later it reports
+// failures and goes on.
 func (w *watcher) run(ctx context.Context, tick <-chan time.Time) error {
 	var shown []lockmgr.Entry
 	var failing error
@@ -80,7 +80,7 @@ func (w *watcher) ask(ctx context.Context) ([]lockmgr.Entry, error) {
 	return w.list(bounded)
 }
 
-// redraw prints over what it has printed before: what fits.
+// redraw prints over the former list, as much as fits.
 func (w *watcher) redraw(entries []lockmgr.Entry, failed error, rows int) error {
 	held := 0
 	for _, e := range entries {
@@ -101,7 +101,8 @@ func (w *watcher) redraw(entries []lockmgr.Entry, failed error, rows int) error 
 	if room := max(rows-3, 1); len(lines) > room {
 		lines = append(lines[:room-1], fmt.Sprintf("… and %d more", len(lines)-room+1))
 	}
-	// Home; lines do not wrap, and each clears what is left of the former; below is nothing.
+	// Cursor home. Lines do not wrap, each clears the rest of its row, and the rows below
+	// are cleared.
 	var b strings.Builder
 	b.WriteString("\x1b[H\x1b[?7l")
 	for _, line := range append([]string{head, ""}, lines...) {
@@ -112,7 +113,7 @@ func (w *watcher) redraw(entries []lockmgr.Entry, failed error, rows int) error 
 	return err
 }
 
-// terminalRows tells whether a writer is a terminal, and how high that is.
+// terminalRows returns the height of a terminal; ok is false if the writer is none.
 func terminalRows(w io.Writer) (rows int, terminal bool) {
 	f, ok := w.(*os.File)
 	if !ok {

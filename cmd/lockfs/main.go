@@ -22,8 +22,7 @@ const (
 	exitUsage   = 2 // usage error: the same command will fail again
 )
 
-// statusError ends the program with a status of its own, and prints nothing if
-// it has no error.
+// statusError makes the program exit with status. Without err, nothing is printed.
 type statusError struct {
 	status int
 	error
@@ -45,11 +44,11 @@ func usage(err error) error {
 
 func main() {
 	end := []os.Signal{syscall.SIGTERM}
-	if !signal.Ignored(os.Interrupt) { // as by a script, for what it runs in the background
+	if !signal.Ignored(os.Interrupt) { // a script ignores it for background jobs
 		end = append(end, os.Interrupt)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), end...)
-	// A second signal ends the program at once; but timeout(1) sends each twice.
+	// A second signal ends the program at once, but timeout(1) sends each signal twice.
 	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) })
 	err := newRoot().ExecuteContext(ctx)
 	if err == nil {
@@ -106,13 +105,13 @@ takes a lock in the whole cluster. Closing the file releases it. Programs need n
 	return root
 }
 
-// envName is the environment twin of a flag.
+// envName is the environment variable of a flag.
 func envName(flag string) string {
 	return "LOCKFS_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// bindEnv gives each flag of cmd an environment twin, which the flag itself
-// overrides. An empty variable counts as not set.
+// bindEnv gives each flag of cmd an environment variable, which the flag overrides. An
+// empty variable counts as not set.
 func bindEnv(cmd *cobra.Command) {
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		var err error

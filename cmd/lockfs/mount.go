@@ -104,7 +104,7 @@ Nothing is locked against other machines then.`,
 	return cmd
 }
 
-// check refuses what cannot work, before anything is started.
+// check returns usage errors, before anything is started.
 func (o *mountOptions) check() error {
 	var err error
 	if o.source, err = mounts.CheckSource(o.source); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// moveTimeout bounds 'lockfs move': in Leases, a dead mount's session counts until
-// it was watched for its TTL.
+// moveTimeout bounds 'lockfs move'. With Leases, a dead mount counts as alive until it was
+// watched for its TTL.
 const moveTimeout = time.Minute
 
 // moveOptions are the flags of 'lockfs move'.
@@ -82,7 +82,7 @@ func (o *moveOptions) run(cmd *cobra.Command, path string) error {
 		return err
 	}
 	if o.name != "" && o.name != name || cmd.Flags().Changed("namespace") && o.namespace != namespace {
-		return usage(fmt.Errorf("%s is the volume %s/%s, and --namespace or --name say another: drop them", source, namespace, name))
+		return usage(fmt.Errorf("%s is the volume %s/%s, but --namespace or --name name another: drop them", source, namespace, name))
 	}
 	o.namespace, o.name = namespace, name
 	has, err := volume.ServiceOf(source)
@@ -101,7 +101,7 @@ func (o *moveOptions) run(cmd *cobra.Command, path string) error {
 	if o.gone == "" {
 		backend, disconnect, err := o.former(ctx, source)
 		if err != nil {
-			return fmt.Errorf("the lock service that the volume has so far, %s, cannot be asked whether a mount lives: %w", has, err)
+			return fmt.Errorf("the lock service that the volume has so far, %s, cannot be asked whether a mount is alive: %w", has, err)
 		}
 		defer disconnect()
 		move.Record = backend
@@ -115,7 +115,7 @@ func (o *moveOptions) run(cmd *cobra.Command, path string) error {
 	return nil
 }
 
-// former connects to the service that the volume has so far.
+// former connects to the volume's present lock service.
 func (o *moveOptions) former(ctx context.Context, source string) (serve.Backend, func(), error) {
 	quiet := slog.New(slog.DiscardHandler)
 	if !o.inConfig() {
@@ -128,7 +128,7 @@ func (o *moveOptions) former(ctx context.Context, source string) (serve.Backend,
 	return o.configFlags.connect(ctx, &o.kubeFlags, listed, quiet)
 }
 
-// isGone makes sure that somebody knows which service is gone.
+// isGone checks that --gone names the service that the volume has.
 func (o *moveOptions) isGone(has lockmgr.Service) error {
 	if o.remote() {
 		return usage(errors.New("--gone, and --endpoints or --backend kubernetes, exclude each other: a service that can be asked is asked"))
@@ -142,7 +142,7 @@ func (o *moveOptions) isGone(has lockmgr.Service) error {
 	return nil
 }
 
-// unmounted refuses a volume that this machine has mounted, whatever its service says.
+// unmounted fails if this machine has mounted the volume, whatever the service says.
 func unmounted(source string) error {
 	table, err := mounts.List()
 	if err != nil {

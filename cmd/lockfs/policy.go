@@ -10,7 +10,7 @@ import (
 	"github.com/lockfs/lockfs/policy"
 )
 
-// policyFlags say which rules hold in the view.
+// policyFlags are the rules of the volume's policy.
 type policyFlags struct {
 	policyFile string
 	rules      []string
@@ -21,7 +21,7 @@ func (p *policyFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&p.rules, "rule", nil, "a `rule` ahead of those in --policy. Can be repeated; in the environment, one per line")
 }
 
-// readPolicy returns the policy that the flags make.
+// readPolicy parses the policy of the flags.
 func (p *policyFlags) readPolicy() (*policy.Policy, error) {
 	sources := []policy.Source{{Name: "--rule", Text: strings.Join(p.rules, "\n")}}
 	if p.policyFile != "" {

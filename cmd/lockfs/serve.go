@@ -18,8 +18,7 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// reloadEvery is how often the configuration is looked at; a change counts when
-// it is seen twice.
+// reloadEvery is how often the file is read. A change is used when it was read twice.
 const reloadEvery = time.Second
 
 // serveOptions are the flags of 'lockfs serve'.
@@ -105,7 +104,7 @@ func (o *serveOptions) run(ctx context.Context) error {
 	return daemon.Close()
 }
 
-// follow makes the daemon serve what the file says, until ctx ends.
+// follow applies the file, and its changes, until ctx ends.
 func (o *serveOptions) follow(ctx context.Context, reader *config.Reader, daemon *serve.Daemon) {
 	look := time.NewTicker(reloadEvery)
 	defer look.Stop()
@@ -120,7 +119,7 @@ func (o *serveOptions) follow(ctx context.Context, reader *config.Reader, daemon
 		case !changed:
 		case err != nil:
 			for line := range strings.SplitSeq(err.Error(), "\n") {
-				o.log.Error("the configuration is not taken; what was served before is served on", slog.String("error", line))
+				o.log.Error("the configuration was refused; the volumes are served as before", slog.String("error", line))
 			}
 			daemon.Reject(err)
 		default:

@@ -21,10 +21,10 @@ import (
 	"github.com/lockfs/lockfs/internal/status"
 )
 
-// defaultServeState is where 'lockfs serve' has its state.
+// defaultServeState is the state directory of 'lockfs serve'.
 const defaultServeState = "/run/lockfs"
 
-// viewTimeout is how long a view that no daemon answers for may take to show that it is dead.
+// viewTimeout bounds the check whether a view without a daemon is dead.
 const viewTimeout = 2 * time.Second
 
 type statusOptions struct {
@@ -112,14 +112,14 @@ func (o *statusOptions) run(ctx context.Context, chosen []string, out io.Writer)
 	case err != nil:
 		return err
 	case len(daemons) == 0 && len(dead) == 0:
-		return fmt.Errorf("no daemon of this user answers in %s: is it another user's, or in a container?", strings.Join(dirs, " or "))
+		return fmt.Errorf("no daemon of this user answers in %s: does it belong to another user, or run in a container?", strings.Join(dirs, " or "))
 	case troubled(daemons, dead):
 		return statusError{exitFailure, nil}
 	}
 	return nil
 }
 
-// stateDirs are those in which daemons may answer.
+// stateDirs are the directories in which daemons of this user listen.
 func (o *statusOptions) stateDirs() ([]string, error) {
 	if o.stateDir != "" {
 		if !filepath.IsAbs(o.stateDir) {
@@ -137,7 +137,7 @@ func (o *statusOptions) stateDirs() ([]string, error) {
 	return slices.Compact([]string{dir, defaultServeState}), nil
 }
 
-// deadViews are those of this mount namespace that nobody serves any more.
+// deadViews returns the views of this mount namespace that no daemon serves.
 func deadViews(daemons []status.Daemon) ([]status.View, error) {
 	table, err := mounts.List()
 	if err != nil {
@@ -163,14 +163,14 @@ func deadViews(daemons []status.Daemon) ([]status.View, error) {
 					Error: "its daemon has ended: unmount it, or start the daemon again",
 				})
 			}
-		case <-time.After(viewTimeout): // who does not answer is not dead
+		case <-time.After(viewTimeout): // a view that does not answer is not dead
 		}
 	}
 	return dead, nil
 }
 
-// choose returns the views at the paths, with their daemons, and daemons that do not say
-// what they serve.
+// choose returns the views at the paths, with their daemons, and the daemons that do not
+// say what they serve.
 func choose(chosen []string, daemons []status.Daemon, dead []status.View) ([]status.Daemon, []status.View, error) {
 	missing := make(map[string]bool)
 	paths := make([]string, len(chosen))
@@ -179,7 +179,7 @@ func choose(chosen []string, daemons []status.Daemon, dead []status.View) ([]sta
 		if err != nil {
 			return nil, nil, err
 		}
-		// Not the last name: that may hang.
+		// The last name is not resolved: that could hang.
 		if dir, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
 			abs = filepath.Join(dir, filepath.Base(abs))
 		}
@@ -206,7 +206,7 @@ func choose(chosen []string, daemons []status.Daemon, dead []status.View) ([]sta
 			return nil, nil, fmt.Errorf("no daemon that answers has a view at %s, or of it", path)
 		}
 	}
-	if len(missing) == 0 { // no silent one has them
+	if len(missing) == 0 { // no silent daemon has them
 		kept = slices.DeleteFunc(kept, func(d status.Daemon) bool { return d.Error != "" })
 	}
 	return kept, dead, nil
@@ -259,7 +259,7 @@ func printView(b *strings.Builder, v status.View) {
 		fmt.Fprintf(b, "    session       %s, TTL %v\n", s.State, seconds(s.TTL))
 		fmt.Fprintf(b, "    lock service  %s\n", printable(v.LockService))
 		fmt.Fprintf(b, "                  answered %s ago", age(seconds(s.Answered)))
-		if s.Took > 0 { // else it was the session's beginning
+		if s.Took > 0 { // 0: the session began
 			fmt.Fprintf(b, ", within %s", seconds(s.Took).Round(100*time.Microsecond))
 		}
 		b.WriteByte('\n')
@@ -286,7 +286,7 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 func oneLine(s string) string { return printable(strings.ReplaceAll(s, "\n", "; ")) }
 
-// answerStatus has the daemon answer 'lockfs status' until stop is called.
+// answerStatus makes the daemon answer 'lockfs status' until stop is called.
 func answerStatus(stateDir string, log *slog.Logger, checks func() []serve.Check) (stop func()) {
 	began := time.Now()
 	stop, err := status.Listen(stateDir, func(ctx context.Context) status.Daemon {

@@ -11,7 +11,7 @@ import (
 // version is set by the linker in a release (-X main.version=…).
 var version string
 
-// buildVersion returns the release, or the commit that was built.
+// buildVersion returns the version of the release, or the commit.
 func buildVersion() string {
 	if version != "" {
 		return version

@@ -12,7 +12,7 @@ import (
 	"github.com/lockfs/lockfs/internal/pods"
 )
 
-// watchFlags say what is told to people besides the log.
+// watchFlags say what the daemon reports besides the log.
 type watchFlags struct {
 	slowWait time.Duration
 	podNames bool
@@ -30,7 +30,7 @@ func (w *watchFlags) check() error {
 	return nil
 }
 
-// pods begins to learn names, if that is asked for, until stop is called.
+// pods starts to learn the names of pods, with --pod-names, until stop is called.
 func (w *watchFlags) pods(kubeconfig, node string, log *slog.Logger) (p *pods.Pods, stop func(), err error) {
 	if !w.podNames {
 		return nil, func() {}, nil

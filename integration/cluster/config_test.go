@@ -60,7 +60,7 @@ func changeConfig(c *cluster) {
 	device := view()
 
 	c.configure(before + "  wiat: 3s\n")
-	c.logged("is not taken", fmt.Sprintf("lockfs.yaml:%d", strings.Count(before, "\n")+1), "wiat")
+	c.logged("was refused", fmt.Sprintf("lockfs.yaml:%d", strings.Count(before, "\n")+1), "wiat")
 
 	c.on(node, "mkdir -p -m 1777 /srv/shared/third && chmod 1777 /srv/shared/third")
 	// As the last volume, with another name and place, and whatever else it has.

@@ -15,15 +15,15 @@ import (
 	"github.com/lockfs/lockfs/internal/status"
 )
 
-// A volume that cannot be served is tried again: at first soon, then ever more
-// seldom.
+// The pauses before a volume that cannot be served is tried again grow from the first to
+// the second.
 const (
 	minRetry = time.Second
 	maxRetry = 30 * time.Second
 )
 
-// maxHanging is how many views may hang before those that do not are not asked
-// whether they answer.
+// maxHanging is how many views may hang before others can no longer be asked whether they
+// answer.
 const maxHanging = 8
 
 var (
@@ -31,8 +31,8 @@ var (
 	errNotSet    = errors.New("not known yet")
 )
 
-// Spec is a volume that a Daemon is to serve. Config.Namespace and Config.Name
-// are its identity, and Revision changes with everything else of it.
+// Spec is a volume that a Daemon has to serve. Config.Namespace and Config.Name identify
+// it. Revision changes with any other field.
 type Spec struct {
 	Config
 	Revision string
@@ -40,7 +40,7 @@ type Spec struct {
 
 func (s *Spec) id() string { return s.Namespace + "/" + s.Name }
 
-// server is a Volume, but in tests.
+// server is a Volume, except in tests.
 type server interface {
 	Run(ctx context.Context) error
 	Ready(ctx context.Context) error
@@ -48,14 +48,14 @@ type server interface {
 	describe() status.View
 }
 
-// Daemon serves volumes that come and go. None of them waits for another, but
-// for the one that has been served at its mountpoint before.
+// Daemon serves a changing set of volumes. None waits for another, except for the one that
+// was at its mountpoint before.
 type Daemon struct {
 	log    *slog.Logger
 	new    func(Config) server
 	ctx    context.Context
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // of the members' goroutines
+	wg     sync.WaitGroup // the members' goroutines
 
 	mu       sync.Mutex
 	members  map[string]*member       // GUARDED_BY(mu); by id
@@ -66,7 +66,7 @@ type Daemon struct {
 	rejected error                    // GUARDED_BY(mu); see Reject
 }
 
-// member is a volume that is served, or tried to be, or on its way out.
+// member is a volume that is served, is tried, or is being ended.
 type member struct {
 	id string
 
@@ -81,16 +81,16 @@ type member struct {
 	began time.Time
 }
 
-// settleFor is how long a daemon that has begun is not ready because of a volume
-// that neither answers nor fails.
+// settleFor is how long a new daemon is not ready because a volume neither answers nor
+// fails.
 const settleFor = 10 * time.Second
 
-// settled reports whether there is nothing to be waited for: what is wrong with the
-// volume now is its own trouble. It needs Daemon.mu.
+// settled reports whether the member has answered or was tried: whatever is wrong now is
+// the volume's own trouble. It needs Daemon.mu.
 func (m *member) settled() bool { return m.good || m.err != nil || time.Since(m.began) >= settleFor }
 
-// NewDaemon returns a Daemon that serves nothing yet. Its volumes share the
-// descriptors that the process may have now.
+// NewDaemon returns a Daemon that serves nothing yet. Its volumes share the descriptors
+// that the process may have at this time.
 func NewDaemon(log *slog.Logger) *Daemon {
 	pool, askers := fs.NewPool(), newAskers(maxHanging)
 	return newDaemon(log, func(c Config) server {
@@ -105,8 +105,7 @@ func newDaemon(log *slog.Logger, volume func(Config) server) *Daemon {
 	return d
 }
 
-// Set says which volumes are to be served from now on. Those whose Revision is
-// what it was are not touched.
+// Set replaces the set of volumes. A volume whose Revision is the same is not touched.
 func (d *Daemon) Set(specs []Spec) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -130,23 +129,23 @@ func (d *Daemon) Set(specs []Spec) {
 	}
 }
 
-// Reject notes that what is to be served cannot be told, and why: everything
-// stays as it is until the next Set.
+// Reject notes why a new set could not be read. Everything stays as it is until the next
+// Set.
 func (d *Daemon) Reject(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.rejected = err
 }
 
-// Rejected returns why the last change was not made, nil if it was.
+// Rejected returns the error of Reject, or nil after a Set.
 func (d *Daemon) Rejected() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.rejected
 }
 
-// Close ends all volumes, at the same time. It fails with those that do not end
-// in time: what they hold ends with the process.
+// Close ends all volumes at the same time. Its error names those that do not end in time;
+// their locks end with the process's leases.
 func (d *Daemon) Close() error {
 	d.cancel()
 	ended := make(chan struct{})
@@ -160,15 +159,15 @@ func (d *Daemon) Close() error {
 	case <-time.After(patience):
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		return fmt.Errorf("not unmounted in peace after %v: %s; their locks end with the lease",
+		return fmt.Errorf("not unmounted cleanly after %v: %s; their locks end with the lease",
 			patience, strings.Join(slices.Sorted(maps.Keys(d.members)), ", "))
 	}
 }
 
-// keep serves a member until it is not wanted any more.
+// keep serves a member until it is no longer wanted.
 func (d *Daemon) keep(m *member) {
 	pause := minRetry
-	said, same := "", 0 // what was last wrong, and how often on end
+	said, same := "", 0 // the last error, and how often it came in a row
 	for {
 		ctx, stop, spec := d.begin(m)
 		if spec == nil {
@@ -176,7 +175,7 @@ func (d *Daemon) keep(m *member) {
 		}
 		began := time.Now()
 		err := d.serve(ctx, m, spec)
-		if ctx.Err() != nil { // another is wanted, or none
+		if ctx.Err() != nil { // another Spec is wanted, or none
 			pause = minRetry
 			stop()
 			continue
@@ -189,7 +188,7 @@ func (d *Daemon) keep(m *member) {
 		}
 		level := slog.LevelWarn
 		switch {
-		case same&(same-1) != 0: // else the log of an outage has little else
+		case same&(same-1) != 0: // a long outage is logged at 1, 2, 4, 8, … times
 			level = slog.LevelDebug
 		case spec.Pods != nil:
 			spec.Pods.NotServed(m.id, err)
@@ -205,8 +204,8 @@ func (d *Daemon) keep(m *member) {
 	}
 }
 
-// begin returns what a member is to serve until ctx ends, nil if nothing; it is
-// no member then.
+// begin returns the Spec that a member serves until ctx ends, or nil; then it is no longer
+// a member.
 func (d *Daemon) begin(m *member) (ctx context.Context, stop context.CancelFunc, spec *Spec) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -222,8 +221,7 @@ func (d *Daemon) begin(m *member) (ctx context.Context, stop context.CancelFunc,
 	return ctx, m.stop, m.want
 }
 
-// serve makes one attempt to serve a member, and says how it ended. That is an
-// error, unless ctx has ended.
+// serve makes one attempt to serve a member. It returns nil only if ctx has ended.
 func (d *Daemon) serve(ctx context.Context, m *member, spec *Spec) (err error) {
 	vol := d.new(spec.Config)
 	d.mu.Lock()
@@ -249,15 +247,15 @@ func (d *Daemon) serve(ctx context.Context, m *member, spec *Spec) (err error) {
 		return errUnmounted
 	}
 	if err != nil && ctx.Err() != nil && !errors.Is(err, context.Canceled) {
-		d.log.Warn("a volume did not end in peace", slog.String("namespace", spec.Namespace), slog.String("name", spec.Name), slog.Any("error", err))
+		d.log.Warn("a volume was not unmounted cleanly", slog.String("namespace", spec.Namespace), slog.String("name", spec.Name), slog.Any("error", err))
 	}
 	return err
 }
 
-// Checks are what /readyz looks at. A daemon is ready when it serves what can be
-// served: each volume answers or was tried, and one has answered. Trouble that a
-// volume has then is shown, and has a metric; that the whole daemon counts as not
-// ready would have Kubernetes replace it before all others, on all nodes at once.
+// Checks returns the checks of /readyz. A daemon is ready when each volume answers or was
+// tried, and at least one has answered. Trouble that a volume has later is shown, and has a
+// metric. If it made the whole daemon not ready, Kubernetes would replace this daemon
+// first, on all nodes at once.
 func (d *Daemon) Checks() []Check {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -276,7 +274,7 @@ func (d *Daemon) Checks() []Check {
 	}
 	if err := d.rejected; err != nil {
 		checks = append(checks, Check{Name: "configuration", Advisory: true, Ready: func(context.Context) error {
-			return fmt.Errorf("what was served before is served on: %w", err)
+			return fmt.Errorf("the volumes are served as before: %w", err)
 		}})
 	}
 	return checks

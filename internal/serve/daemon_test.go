@@ -167,7 +167,7 @@ func TestDaemonTouchesWhatChanged(t *testing.T) {
 		d.Reject(errors.New("bad"))
 		wantEvents(t, f)
 		body, ready := examine(t.Context(), d.Checks())
-		if !ready || !strings.Contains(body, "[!] configuration: what was served before is served on: bad\n") {
+		if !ready || !strings.Contains(body, "[!] configuration: the volumes are served as before: bad\n") {
 			t.Errorf("%v %s", ready, body)
 		}
 		d.Set([]Spec{spec("a", "1"), spec("c", "1")})

@@ -9,9 +9,9 @@ import (
 	"github.com/lockfs/lockfs/internal/netvolume"
 )
 
-// health is what is known of the volume below a view.
+// health is what is known of the volume's mount below a view.
 type health struct {
-	accepted bool // constant: what is wrong with it is accepted
+	accepted bool // constant; broken rules are accepted
 	log      *slog.Logger
 
 	mu       sync.Mutex
@@ -34,18 +34,18 @@ func (h *health) found(findings []netvolume.Finding) {
 		case h.accepted:
 			h.log.Warn("the volume breaks what lockfs promises, and was accepted", finding)
 		default:
-			h.log.Warn("the volume breaks what lockfs promises since it was mounted otherwise", finding)
+			h.log.Warn("the volume's options have changed, and it breaks what lockfs promises", finding)
 		}
 	}
 	for _, o := range h.findings {
 		if !slices.ContainsFunc(findings, func(f netvolume.Finding) bool { return o.String() == f.String() }) {
-			h.log.Info("the volume is well again", slog.String("finding", o.String()))
+			h.log.Info("the volume no longer breaks what lockfs promises", slog.String("finding", o.String()))
 		}
 	}
 	h.findings = findings
 }
 
-// notes are the rules that do not hold, for people.
+// notes returns the rules that do not hold, for people.
 func (h *health) notes() (notes []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,7 +59,7 @@ func (h *health) notes() (notes []string) {
 	return notes
 }
 
-// state is what the metrics have of it.
+// state returns the values of the metrics.
 func (h *health) state() metrics.Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
