@@ -23,7 +23,7 @@ import (
 // ErrBroken says that at least one rule does not hold.
 var ErrBroken = errors.New("rules do not hold on this volume as it is mounted")
 
-// party is a Site, here or on another machine.
+// party is a Site on this or another machine.
 type party interface {
 	do(ctx context.Context, c call) reply
 }
@@ -35,13 +35,13 @@ type check struct {
 	n    int // names given out
 }
 
-// name returns one that was not used yet.
+// name returns a name that was not used yet.
 func (c *check) name() string {
 	c.n++
 	return fmt.Sprint("f", c.n)
 }
 
-// rule is a rule that is tried.
+// rule is a rule of docs/SEMANTICS.md, and how to try it.
 type rule struct {
 	number string // in docs/SEMANTICS.md
 	what   string
@@ -49,7 +49,7 @@ type rule struct {
 	try    func(c *check, round int) error
 }
 
-// budget bounds what one rule takes on a slow volume: its rounds are fewer then.
+// budget bounds the time for one rule: on a slow volume it gets fewer rounds.
 const budget = 6 * time.Second
 
 // notTried are rules that a check cannot try by itself.
@@ -58,7 +58,7 @@ var notTried = []struct{ number, what string }{
 	{"30", "a server that hangs, a client that dies and is mounted again"},
 }
 
-// run tries all rules over two parties that have their views mounted, and tells out.
+// run tries all rules over two parties whose views are mounted, and prints to out.
 func run(ctx context.Context, a, b party, out io.Writer) error {
 	c := &check{ctx: ctx, a: a, b: b}
 	broken := 0
@@ -84,7 +84,8 @@ func run(ctx context.Context, a, b party, out io.Writer) error {
 	return nil
 }
 
-// rounds tries one rule, and returns how often, how often it was broken, and how first.
+// rounds tries one rule. It returns the number of rounds, how many broke the rule, and the
+// first break.
 func (c *check) rounds(r rule) (tried, bad int, why error) {
 	for end := time.Now().Add(budget); tried < r.rounds && (tried == 0 || time.Now().Before(end)); tried++ {
 		err := r.try(c, tried)
@@ -101,7 +102,7 @@ func (c *check) rounds(r rule) (tried, bad int, why error) {
 	return tried, bad, why
 }
 
-// must makes calls that have to succeed.
+// must makes calls that must succeed.
 func (c *check) must(by party, calls ...call) error {
 	for _, call := range calls {
 		if r := by.do(c.ctx, call); r.failed() {
@@ -111,7 +112,7 @@ func (c *check) must(by party, calls ...call) error {
 	return nil
 }
 
-// holds makes a party read a file that has to hold want.
+// holds makes a party read a file, which must contain want.
 func (c *check) holds(by party, path, want string) error {
 	r := by.do(c.ctx, call{Do: "read", Path: path})
 	switch {
@@ -140,7 +141,7 @@ func excerpt(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// call is what a Site is told to do. Paths are below the view.
+// call is a request to a Site. Paths are below the view.
 type call struct {
 	Do    string
 	Path  string `json:",omitempty"`
@@ -151,10 +152,10 @@ type call struct {
 	N     int    `json:",omitempty"`
 }
 
-// reply is what became of it.
+// reply is the result of a call.
 type reply struct {
 	Errno syscall.Errno `json:",omitempty"`
-	Error string        `json:",omitempty"` // of what is no system call
+	Error string        `json:",omitempty"` // an error that is not a system call's
 	Data  string        `json:",omitempty"`
 	N     int           `json:",omitempty"`
 }

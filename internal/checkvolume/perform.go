@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// perform makes a call's system calls below a view.
+// perform makes the system calls of a call below a view.
 func perform(view string, c call) (r reply) {
 	for _, p := range []string{c.Path, c.Path2} {
 		if p != "" && !filepath.IsLocal(p) {
@@ -35,11 +35,11 @@ func perform(view string, c call) (r reply) {
 		err = put(path, c.Data, unix.O_WRONLY|unix.O_CREAT)
 	case "claim":
 		err = put(path, "", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
-	case "append": // N lines, each by an open of its own
+	case "append": // N lines, each with its own open
 		for i := 0; i < c.N && err == nil; i++ {
 			err = put(path, fmt.Sprintf("%s %d\n", c.Data, i), unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND)
 		}
-	case "records": // N of them, each by several writes under one open
+	case "records": // N records, each of several writes in one open
 		for i := 0; i < c.N && err == nil; i++ {
 			err = putRecord(path, record(c.Data, i))
 		}
@@ -47,13 +47,13 @@ func perform(view string, c call) (r reply) {
 		for i := 0; i < c.N && err == nil; i++ {
 			err = count(path)
 		}
-	case "saves": // N times by rename
+	case "saves": // N times: save by rename
 		for i := 0; i < c.N && err == nil; i++ {
 			if err = put(path+".new", c.Data, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC); err == nil {
 				err = unix.Rename(path+".new", path)
 			}
 		}
-	case "reads": // N times what has to be Data
+	case "reads": // N times; each must return Data
 		for i := 0; i < c.N && err == nil; i++ {
 			var got string
 			if got, _, err = read(path); err == nil && got != c.Data {
@@ -81,7 +81,7 @@ func perform(view string, c call) (r reply) {
 	return r
 }
 
-// open waits, whatever signals the runtime sends itself.
+// open waits, although the Go runtime sends itself signals.
 func open(path string, flags int) (int, error) {
 	for {
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o644)

@@ -101,7 +101,7 @@ func records(c *check, _ int) error {
 	return nil
 }
 
-// record is the i-th of a writer's. All have one length.
+// record is the i-th record of a writer. All have the same length.
 func record(who string, i int) string {
 	var s strings.Builder
 	for line := range recordLines {
@@ -122,8 +122,8 @@ func counted(c *check, _ int) error {
 	return c.holds(c.a, f, strconv.Itoa(2*countsEach))
 }
 
-// wait has b open a file that a holds, does something, and returns b's descriptor after a
-// has closed its own.
+// wait makes b open a file that a holds, calls a function meanwhile, and returns b's
+// descriptor after a has closed its own.
 func (c *check) wait(f string, flags int, meanwhile func(fd int) error) (int, error) {
 	held := c.a.do(c.ctx, call{Do: "open", Path: f, Flags: unix.O_WRONLY | unix.O_APPEND})
 	if held.failed() {
@@ -131,7 +131,7 @@ func (c *check) wait(f string, flags int, meanwhile func(fd int) error) (int, er
 	}
 	waiting := make(chan reply, 1)
 	go func() { waiting <- c.b.do(c.ctx, call{Do: "open", Path: f, Flags: flags}) }()
-	err := c.must(c.b, call{Do: "pause", N: 50}) // it matters little if it does not wait yet
+	err := c.must(c.b, call{Do: "pause", N: 50}) // no harm if it does not wait yet
 	if err == nil {
 		err = meanwhile(held.N)
 	}
@@ -150,7 +150,7 @@ func waited(c *check, _ int) error {
 	if err := c.must(c.a, call{Do: "save", Path: f, Data: "one\n"}); err != nil {
 		return err
 	}
-	if err := c.holds(c.b, f, "one\n"); err != nil { // b's client has it cached
+	if err := c.holds(c.b, f, "one\n"); err != nil { // b's client caches it
 		return err
 	}
 	fd, err := c.wait(f, unix.O_WRONLY|unix.O_APPEND, func(held int) error {
@@ -303,14 +303,14 @@ func directoryInPlace(c *check, _ int) error {
 	if err := c.must(c.a, call{Do: "unlink", Path: f}, call{Do: "mkdir", Path: f}, call{Do: "save", Path: f + "/below", Data: "x"}); err != nil {
 		return err
 	}
-	// A kernel believes names on a path for a second.
+	// A kernel believes the names on a path for a second.
 	if err := c.must(c.b, call{Do: "pause", N: 1100}); err != nil {
 		return err
 	}
 	return c.holds(c.b, f+"/below", "x")
 }
 
-// winner judges calls of which one has to succeed, and the other to fail with lost.
+// winner checks that one of the calls succeeded, and that the other failed with lost.
 func winner(a, b reply, lost syscall.Errno) error {
 	if a.failed() == b.failed() || a.failed() && a.Errno != lost || b.failed() && b.Errno != lost {
 		return fmt.Errorf("two were told %v and %v", a.err(), b.err())

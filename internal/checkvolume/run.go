@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Local tries the rules over two clients on this machine, and tells out.
+// Local tries the rules over two clients on this machine, and prints to out.
 func Local(ctx context.Context, a, b *Site, out io.Writer) error {
 	defer b.end(unix.SIGTERM)
 	return between(ctx, a, b, out)
 }
 
-// WithPeer tries the rules over a client here, and one of the Site that serves at address,
+// WithPeer tries the rules over a client here and the Site that serves at address,
 // HOST:PORT.
 func WithPeer(ctx context.Context, a *Site, address string, out io.Writer) error {
 	a.Endpoint = "http://" + address
@@ -53,7 +53,7 @@ func between(ctx context.Context, a *Site, b party, out io.Writer) error {
 	return err
 }
 
-// removeAll tries again: a client may hold on to what another has had open.
+// removeAll tries again: a client may keep files that another client had open.
 func removeAll(dir string) (err error) {
 	for range 10 {
 		if err = os.RemoveAll(dir); err == nil {

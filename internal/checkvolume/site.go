@@ -20,11 +20,11 @@ const (
 	ttl         = "5s"
 	mountWait   = 30 * time.Second // for a view, and for the volume to show the check's directory
 	endWait     = 10 * time.Second // for a view's daemon after SIGTERM
-	callTimeout = time.Minute      // when a call counts as hung
+	callTimeout = time.Minute      // after this, a call counts as hung
 )
 
-// Site is a client of the volume: a directory in which it is mounted, and a view over the
-// check's own directory there.
+// Site is one client of the volume: a directory where the volume is mounted, and a view of
+// the check's own directory in it.
 type Site struct {
 	Dir      string // where the volume is mounted
 	Program  string // lockfs
@@ -32,19 +32,19 @@ type Site struct {
 	Temp     string // a directory for the mountpoint and state
 
 	mu   sync.Mutex
-	name string // of the check's directory; GUARDED_BY(mu)
+	name string // GUARDED_BY(mu); of the check's directory
 	cmd  *exec.Cmd
 	done chan struct{} // closed when cmd has ended
 	log  bytes.Buffer  // of cmd; read when it has ended
 }
 
-// checkName is what a check's directory is called.
+// checkName returns a name for a check's directory.
 var checkName = regexp.MustCompile(`^lockfs-check-[0-9a-zA-Z]+$`)
 
 func (s *Site) view() string   { return filepath.Join(s.Temp, "view") }
 func (s *Site) source() string { return filepath.Join(s.Dir, s.name) }
 
-// do makes a call: of the Site's own ones, or a system call through the view.
+// do makes a call: one of the Site's own, or a system call through the view.
 func (s *Site) do(ctx context.Context, c call) reply {
 	fail := func(err error) reply {
 		if err != nil {
@@ -74,7 +74,7 @@ func (s *Site) do(ctx context.Context, c call) reply {
 	}
 }
 
-// mount mounts the view over the check's directory: name, or the last one.
+// mount mounts the view of the check's directory: name, or the last one.
 func (s *Site) mount(ctx context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +86,8 @@ func (s *Site) mount(ctx context.Context, name string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, mountWait)
 	defer cancel()
-	// The other client has made it; this one may believe for a while that there is none.
+	// The other client has made it; for a while, this one may believe that it does not
+	// exist.
 	if err := poll(ctx, func() bool { _, err := os.Stat(s.source()); return err == nil }); err != nil {
 		return fmt.Errorf("%s does not appear in %s: is that the same volume?", s.name, s.Dir)
 	}
@@ -98,7 +99,7 @@ func (s *Site) mount(ctx context.Context, name string) error {
 		"--name", s.name, "--endpoints", s.Endpoint, s.source(), s.view())
 	s.cmd.Env = append(os.Environ(), "LOCKFS_STATE_DIR="+filepath.Join(s.Temp, "state"))
 	s.cmd.Stderr = &s.log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us: we end it when nothing uses it
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C must not reach it: we end it when nothing uses it
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Site on another machine listens on one port for two kinds of connection: HTTP, by which
-// it is told its calls, and that of the other Site's view to etcd, which it hands on to the
-// etcd that it has. They begin differently: etcd's client says "PRI".
+// A Site on another machine listens on one port for two kinds of connections: HTTP, with
+// calls for it, and the etcd connections of the other Site's view, which it passes on to
+// its own etcd. etcd's client begins with "PRI".
 
-// maxCall bounds a call that is sent.
+// maxCall is the largest call, in bytes.
 const maxCall = 1 << 20
 
-// Serve has the site be told by another machine, until ctx ends. etcd is the path of a unix
+// Serve lets another machine use the site, until ctx ends. etcd is the path of a unix
 // socket. Whoever reaches the listener can use both.
 func (s *Site) Serve(ctx context.Context, listener net.Listener, etcd string) error {
 	calls := &handed{addr: listener.Addr(), conns: make(chan net.Conn), done: make(chan struct{})}
@@ -67,7 +67,7 @@ func (s *Site) Serve(ctx context.Context, listener net.Listener, etcd string) er
 	}
 }
 
-// peeked is a connection whose first bytes are read.
+// peeked is a connection whose first bytes were read already.
 type peeked struct {
 	net.Conn
 	r *bufio.Reader
@@ -75,7 +75,7 @@ type peeked struct {
 
 func (p peeked) Read(b []byte) (int, error) { return p.r.Read(b) }
 
-// handOn connects a client with the unix socket.
+// handOn connects a client to the unix socket.
 func handOn(client net.Conn, socket string) {
 	defer client.Close()
 	server, err := net.Dial("unix", socket)
@@ -90,7 +90,7 @@ func handOn(client net.Conn, socket string) {
 	_, _ = io.Copy(client, server)
 }
 
-// handed is a listener of connections that another has accepted.
+// handed is a listener of connections that another listener accepted.
 type handed struct {
 	addr  net.Addr
 	conns chan net.Conn

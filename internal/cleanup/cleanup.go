@@ -17,26 +17,26 @@ import (
 	"github.com/lockfs/lockfs/internal/volume"
 )
 
-// answers is how long a view may take to say that it lives. One that says nothing
-// does: a dead one answers at once.
+// answers is how long a view may take to answer. A view that does not answer in time counts
+// as alive: a dead one fails at once.
 const answers = 2 * time.Second
 
 // ErrLeft: something could not be removed, and was reported.
 var ErrLeft = errors.New("not all could be removed")
 
-// InUseError says why nothing was done.
+// InUseError says what is still in use; nothing was done.
 type InUseError struct{ What, Advice string }
 
 func (e *InUseError) Error() string { return e.What + ": " + e.Advice }
 
-// alive has the lifelines, below the directories that are cleaned.
+// alive is the directory of the lifelines.
 const alive = "alive"
 
-// embedded has the data of embedded etcds, which are not removed.
+// embedded is the directory of the embedded etcds' data, which is not removed.
 const embedded = "embedded"
 
-// Run cleans the directories, those that exist. report is told of each thing that
-// was removed, or is left. Errors: *InUseError, ErrLeft, the operating system's.
+// Run cleans the directories that exist. report is told of each thing that was removed or
+// is left. Errors: *InUseError, ErrLeft, those of the operating system.
 func Run(dirs []string, report func(line string)) error {
 	var there []string
 	for _, dir := range dirs {
@@ -93,7 +93,7 @@ func views(dir string) (dead []string, err error) {
 		}
 		if m.FSType != mounts.FSType {
 			if m.Point == dir {
-				continue // of a container, or a disk of its own
+				continue // a container's, or another disk
 			}
 			return nil, &InUseError{fmt.Sprintf("%s (%s) is mounted at %s", m.Source, m.FSType, m.Point), "unmount it first"}
 		}
@@ -112,8 +112,8 @@ func views(dir string) (dead []string, err error) {
 	return dead, nil
 }
 
-// noneLives makes sure that no daemon lives whose views are in another mount
-// namespace: dir has a directory for each volume, and in it the lifelines.
+// noneLives fails if a daemon is alive whose views are in another mount namespace: dir has
+// a directory for each volume, and in it the lifelines.
 func noneLives(dir string) error {
 	return eachVolume(dir, func(dir string) error {
 		lines, err := os.ReadDir(dir)
@@ -132,7 +132,7 @@ func noneLives(dir string) error {
 	})
 }
 
-// sweep removes what proves that mounts are dead.
+// sweep removes the lifelines of dead mounts.
 func sweep(dir string) {
 	_ = eachVolume(dir, func(dir string) error {
 		return lifeline.Sweep(dir, func(string) bool { return false })
@@ -164,7 +164,7 @@ func (w *walk) keep(path, why string) {
 	w.report("left " + path + ": " + why)
 }
 
-// top cleans the root, and removes it.
+// top cleans the root directory, and removes it.
 func (w *walk) top() error {
 	dir, err := mounts.OpenBare(w.root)
 	if in := new(mounts.MountedError); errors.As(err, &in) {
@@ -187,7 +187,7 @@ func (w *walk) top() error {
 	return nil
 }
 
-// rmdir removes dir, which is name in parent, with its guard.
+// rmdir removes dir, which is called name in parent, and its guard.
 func (w *walk) rmdir(dir *os.File, parent int, name string) error {
 	guarded, err := mounts.Unguard(dir)
 	if err == nil {
@@ -199,7 +199,7 @@ func (w *walk) rmdir(dir *os.File, parent int, name string) error {
 	return err
 }
 
-// below removes what is empty in dir, and reports whether dir is.
+// below removes the empty directories in dir, and reports whether dir is empty then.
 func (w *walk) below(dir *os.File) (empty bool) {
 	entries, err := dir.ReadDir(-1)
 	if err != nil {
@@ -226,7 +226,7 @@ func (w *walk) below(dir *os.File) (empty bool) {
 	return empty
 }
 
-// remove removes a directory that is empty, or holds only such.
+// remove removes a directory that is empty or contains only empty directories.
 func (w *walk) remove(parent *os.File, name, path string) bool {
 	fd, err := unix.Openat2(int(parent.Fd()), name, &unix.OpenHow{
 		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,

@@ -6,8 +6,8 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// complete checks a volume's fields with each other, and gives defaults to
-// those that go by others.
+// complete checks the fields of a volume with each other, and sets defaults that depend on
+// other fields.
 func (p *parser) complete(v *parsed) {
 	switch v.Backend {
 	case BackendEtcd:
@@ -30,8 +30,8 @@ func (p *parser) complete(v *parsed) {
 	}
 }
 
-// together checks the volumes with each other: a daemon that looked up one of
-// its directories in one of its views would wait for itself.
+// together checks the volumes with each other. If one of the daemon's directories were in
+// one of its views, the daemon would wait for itself.
 func (p *parser) together(all []parsed) {
 	for i := range all {
 		for j := range all {
@@ -46,7 +46,7 @@ func (p *parser) together(all []parsed) {
 // apart refuses directories of v that are in those of u.
 func (p *parser) apart(v, u *parsed, same bool) {
 	switch source, mountpoint := v.Source, v.Mountpoint; {
-	case source == "" || mountpoint == "" || u.Source == "" || u.Mountpoint == "": // refused already
+	case source == "" || mountpoint == "" || u.Source == "" || u.Mountpoint == "": // reported already
 	case within(source, u.Mountpoint):
 		p.refuse(v.at("source"), "source: %s is in the view of %s at %s: name a directory outside of it", source, u.ID(), u.Mountpoint)
 	case within(mountpoint, u.Source):
@@ -56,7 +56,7 @@ func (p *parser) apart(v, u *parsed, same bool) {
 	}
 }
 
-// distinct refuses of v what u has already.
+// distinct refuses what v has in common with u.
 func (p *parser) distinct(v, u *parsed) {
 	if v.Name != "" && v.ID() == u.ID() {
 		p.refuse(v.at("name"), "name: volume %s is in line %d already: drop one, or rename it", v.ID(), u.line)

@@ -13,13 +13,12 @@ import (
 	"github.com/lockfs/lockfs/policy"
 )
 
-// File is what a configuration says.
+// File is a configuration.
 type File struct {
-	Volumes []Volume // no two of one name, or in each other's way
+	Volumes []Volume // with distinct names and directories
 }
 
-// Volume is one volume to be served. Volumes that are served alike are equal,
-// as reflect.DeepEqual has it.
+// Volume is one volume to serve. reflect.DeepEqual says whether two are served alike.
 type Volume struct {
 	Namespace, Name    string
 	Source, Mountpoint string // absolute
@@ -27,14 +26,14 @@ type Volume struct {
 	Backend        string   // BackendEtcd or BackendKubernetes
 	Endpoints      []string // of etcd
 	LeaseNamespace string   // where the Lease objects are; "" with etcd
-	Credentials    string   // name of a directory; "" means none
+	Credentials    string   // name of a directory; "": none
 
 	TTL, Wait, NameWait, SuspendWait time.Duration
 	Scope                            policy.Scope
 	Sync                             fs.Sync // one of Syncs
 	ReadLocks                        bool
 
-	AcceptVolume bool // though rules do not hold on it
+	AcceptVolume bool // although it breaks rules
 
 	Rules     []string // of the policy, as policy.Parse reads them
 	SetPolicy bool
@@ -56,10 +55,10 @@ var Syncs = []fs.Sync{SyncAuto, fs.SyncClose, fs.SyncAlways, fs.SyncNever}
 // DefaultTTL is how long a lock outlives a mount that is cut off or killed.
 const DefaultTTL = 15 * time.Second
 
-// ID names the volume, as no other of the file is named.
+// ID identifies the volume in the file.
 func (v *Volume) ID() string { return v.Namespace + "/" + v.Name }
 
-// Policy returns the policy that the rules make.
+// Policy returns the policy of the rules.
 func (v *Volume) Policy() *policy.Policy {
 	p, err := policy.Parse(policy.Source{Text: strings.Join(v.Rules, "\n")})
 	if err != nil {
@@ -68,7 +67,7 @@ func (v *Volume) Policy() *policy.Policy {
 	return p
 }
 
-// defaults is a Volume of which nothing was said.
+// defaults is a Volume without any field given.
 func defaults() Volume {
 	return Volume{
 		Namespace: "default", Backend: BackendEtcd, TTL: DefaultTTL,

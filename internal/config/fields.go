@@ -22,7 +22,7 @@ type field struct {
 	set      func(v *Volume, value *yaml.Node) error
 }
 
-// fields are those of a volume, in the order of docs/CONFIG.md.
+// fields lists the fields of a volume in the order of docs/CONFIG.md.
 var fields = []field{
 	{"namespace", false, text(func(v *Volume) *string { return &v.Namespace }, validName("namespace"))},
 	{"name", true, text(func(v *Volume) *string { return &v.Name }, validName("name"))},
@@ -44,7 +44,7 @@ var fields = []field{
 	{"setPolicy", false, flag(func(v *Volume) *bool { return &v.SetPolicy })},
 }
 
-// text is a field of one word, which check may refuse or put otherwise.
+// text is a field of one word. check may refuse or normalise it.
 func text(at func(*Volume) *string, check func(*string) error) func(*Volume, *yaml.Node) error {
 	return func(v *Volume, n *yaml.Node) error {
 		s, err := scalar(n, "!!str")
@@ -80,7 +80,7 @@ func flag(at func(*Volume) *bool) func(*Volume, *yaml.Node) error {
 	}
 }
 
-// list is a field of several words. Its errors have the lines of the words.
+// list is a field of several words. Its errors have the words' lines.
 func list(at func(*Volume) *[]string, check func(*string) error) func(*Volume, *yaml.Node) error {
 	return func(v *Volume, n *yaml.Node) error {
 		if n.Kind != yaml.SequenceNode {
@@ -102,7 +102,7 @@ func list(at func(*Volume) *[]string, check func(*string) error) func(*Volume, *
 	}
 }
 
-// scalar returns a value that is a single word of one of the types.
+// scalar returns a value that is one word of one of the types.
 func scalar(n *yaml.Node, tags ...string) (string, error) {
 	switch {
 	case n.Kind != yaml.ScalarNode:
@@ -115,7 +115,7 @@ func scalar(n *yaml.Node, tags ...string) (string, error) {
 	return n.Value, nil
 }
 
-// target is what an alias (*name) stands for; anything else is itself.
+// target resolves an alias (*name).
 func target(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -159,8 +159,8 @@ func endpoint(s *string) error {
 	return nil
 }
 
-// directoryName leaves the directories alone that Kubernetes keeps for itself
-// beside those of a volume's items.
+// directoryName refuses the directories that Kubernetes itself makes in a volume, beside
+// those of the items.
 func directoryName(s *string) error {
 	if *s == "" || strings.HasPrefix(*s, ".") || strings.Contains(*s, "/") {
 		return fmt.Errorf("%q: want the name of a directory below --credentials-dir", *s)

@@ -19,10 +19,10 @@ import (
 //	FILE:LINE: what is wrong, and what to do
 type InvalidError struct{ Problems []Problem }
 
-// Problem is one thing that is wrong with a file.
+// Problem is one mistake in a file.
 type Problem struct {
 	File string
-	Line int // 0 if it is not known
+	Line int // 0: not known
 	Text string
 }
 
@@ -41,7 +41,7 @@ func (e *InvalidError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// lineError is an error with a line of its own.
+// lineError is an error with its own line.
 type lineError struct {
 	line int
 	err  error
@@ -70,7 +70,7 @@ func (p *parser) refuse(line int, format string, args ...any) {
 	p.problems = append(p.problems, Problem{p.name, line, fmt.Sprintf(format, args...)})
 }
 
-// syntax is how the library says where a text is no YAML.
+// syntax matches the library's errors of invalid YAML.
 var syntax = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
 func (p *parser) file(text []byte) *File {
@@ -142,7 +142,7 @@ func (p *parser) mapping(n *yaml.Node, what string, set func(key, value *yaml.No
 	}
 }
 
-// parsed is a volume and where in the file it is.
+// parsed is a volume and its lines in the file.
 type parsed struct {
 	Volume
 	line  int
@@ -185,7 +185,7 @@ func (p *parser) volume(n *yaml.Node) parsed {
 	return v
 }
 
-// refuseField reports an error of a field, or the several of a list.
+// refuseField reports an error of a field; a list may have several.
 func (p *parser) refuseField(name string, line int, err error) {
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range many.Unwrap() {

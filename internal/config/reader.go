@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// Reader reads a file that may change, or be replaced by another in any way.
+// Reader reads a file that may change or be replaced at any time.
 type Reader struct {
 	path  string
 	taken content // what the last Read returned
@@ -28,9 +28,9 @@ func (r *Reader) Load() (*File, error) {
 	return f, err
 }
 
-// Reload returns what Load would, if the file has changed since. One that
-// somebody writes to at this moment may be any part of what it is to be: so a
-// change counts when two calls in a row have found it.
+// Reload reads the file again if it has changed since the last Load or Reload. A file that
+// is being written may be incomplete: a change counts only when two calls in a row have
+// found the same.
 func (r *Reader) Reload() (f *File, changed bool, err error) {
 	f, c, err := r.read()
 	changed = c == r.seen && c != r.taken

@@ -19,26 +19,25 @@ import (
 )
 
 const (
-	// childName is argv[0] of the etcd process: what ps shows, and what makes
-	// init below take the process over.
+	// childName is argv[0] of the etcd process. ps shows it, and init below recognises the
+	// process by it.
 	childName = "lockfs-etcd"
 
 	// stopByte on its stdin asks it to stop.
 	stopByte = 's'
 )
 
-// init turns a process started by spawn into the etcd server. It is in init
-// and not in a function for main to call because test binaries are such
-// processes as well.
+// init turns a process that spawn started into the etcd server. It is an init function,
+// because test binaries are such processes too, and main does not call it there.
 func init() {
 	if len(os.Args) == 2 && os.Args[0] == childName {
 		os.Exit(runChild(os.Args[1]))
 	}
 }
 
-// lockFD is the descriptor of the locked lock file, behind that of the locked
-// SOURCE. The kernel closes them in this order, and so drops the flocks, when
-// everything else of the process is gone.
+// lockFD is the descriptor of the locked lock file, after that of the locked SOURCE. The
+// kernel closes them in this order, and so releases the flocks, when everything else of the
+// process is gone.
 const lockFD = 4
 
 // runChild serves etcd on dir until the parent asks it to stop or ends.
@@ -54,8 +53,8 @@ func runChild(dir string) int {
 	stop := make(chan struct{})
 	go func() {
 		if n, _ := os.Stdin.Read(make([]byte, 1)); n == 0 {
-			// The parent is gone. What etcd has acknowledged is on disk, and a
-			// successor waits: nothing is worth waiting for.
+			// The parent is gone. What etcd has acknowledged is on disk, and a successor
+			// waits: end at once.
 			os.Exit(0)
 		}
 		close(stop)
@@ -87,10 +86,10 @@ func runChild(dir string) int {
 	}
 	close(stopped)
 	keeping.Wait()
-	level.SetLevel(zap.FatalLevel) // what breaks off now is meant to
+	level.SetLevel(zap.FatalLevel) // errors from here on are expected
 	select {
 	case s := <-rpc:
-		s.Stop() // etcd would give watches that never end seconds to end
+		s.Stop() // etcd would wait seconds for watches that never end
 	default:
 	}
 	e.Close()
@@ -99,11 +98,11 @@ func runChild(dir string) int {
 
 // etcdConfig is an etcd of one member for one machine.
 func (b bounds) etcdConfig(dir string, lg *zap.Logger) *embed.Config {
-	// 64 MB, twice, are much for a user's state directory.
+	// etcd's default of twice 64 MB is too much for a user's state directory.
 	wal.SegmentSizeBytes = 8 << 20
 
 	client := url.URL{Scheme: "unix", Path: socketPath(dir)}
-	peer := url.URL{Scheme: "unix", Host: childName} // a name only: see ListenPeerUrls
+	peer := url.URL{Scheme: "unix", Host: childName} // only a name: see ListenPeerUrls
 
 	cfg := embed.NewConfig()
 	cfg.Name = childName
@@ -115,9 +114,9 @@ func (b bounds) etcdConfig(dir string, lg *zap.Logger) *embed.Config {
 	cfg.InitialCluster = childName + "=" + peer.String()
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(lg)
 
-	// A member alone has nobody to wait for: it elects itself one election
-	// timeout after its start, and that is part of every takeover. It also sets the
-	// smallest TTL: 1.5 election timeouts, rounded up to a second.
+	// A single member has nobody to wait for. It elects itself one election timeout after
+	// its start, which is part of every takeover. The timeout also sets the smallest TTL:
+	// 1.5 times, rounded up to a second.
 	cfg.TickMs, cfg.ElectionMs = 20, 100
 
 	// Nobody reads old revisions (a watch that falls behind reads anew) and
@@ -127,7 +126,7 @@ func (b bounds) etcdConfig(dir string, lg *zap.Logger) *embed.Config {
 	// The log is kept from the last snapshot but one: its requests may be large.
 	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = 500, 100
 	cfg.QuotaBackendBytes = b.quota
-	cfg.MaxWalFiles = 0 // not by etcd, which ends when it finds one removed: see bounds.purge
+	cfg.MaxWalFiles = 0 // etcd ends when it finds one removed: see bounds.purge
 
 	// cfg.UnsafeNoFsync stays off: a lock acknowledged and then forgotten by a
 	// power cut is harmless, but an etcd whose files are torn does not start.
@@ -142,9 +141,9 @@ func holdsLock(dir string) bool {
 		have.Dev == want.Dev && have.Ino == want.Ino
 }
 
-// closeInherited closes descriptors that the mount failed to mark
-// close-on-exec: go-fuse opens /dev/fuse so, and a copy of it here would keep
-// a killed mount's programs waiting instead of failing.
+// closeInherited closes descriptors that the mount did not mark close-on-exec. go-fuse
+// opens /dev/fuse so; with a copy of it here, the programs of a killed mount would wait
+// instead of failing.
 func closeInherited() {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

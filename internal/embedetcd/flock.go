@@ -29,9 +29,8 @@ func tryLock(path string) (*os.File, error) {
 	return nil, err
 }
 
-// lockSource returns the directory source, open and locked, or
-// ErrServedElsewhere. It comes after the lock file, which is the last thing an
-// etcd process lets go of.
+// lockSource returns the directory source, open and locked, or ErrServedElsewhere. Take the
+// lock file first: an etcd process releases it last.
 func lockSource(source string) (*os.File, error) {
 	f, err := os.OpenFile(source, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -48,14 +47,14 @@ func lockSource(source string) (*os.File, error) {
 	return f, nil
 }
 
-// writeHolder notes who serves, for people: nothing is decided by it, so a
-// failure (a full disk, which etcd will report) does not matter. The width is
-// fixed because a reader must not find the file truncated.
+// writeHolder notes who serves, for people. Nothing depends on it, so an error (such as a
+// full disk, which etcd will report) does not matter. The width is fixed, so that no reader
+// finds the file truncated.
 func writeHolder(lock *os.File, pid int) {
 	_, _ = lock.WriteAt(fmt.Appendf(nil, "%-10d\n", pid), 0)
 }
 
-// holder names the process that serves, or last did, for error messages.
+// holder names the process that serves, or served last, for error messages.
 func holder(dir string) string {
 	b, err := os.ReadFile(lockPath(dir))
 	pid := strings.TrimSpace(string(b))

@@ -13,23 +13,23 @@ import (
 	"go.uber.org/zap"
 )
 
-// bounds keep the files of an etcd small that has no operator, whatever is written.
+// bounds limit the files of an etcd without an operator, whatever is written.
 type bounds struct {
-	// tidy is the size of the database from which on history is dropped at once,
-	// and space that nothing uses is given back.
+	// tidy is the size of the database from which on history is dropped at once, and unused
+	// space is freed.
 	tidy int64
-	// quota is the size at which etcd takes nothing new. What lives is far below it,
-	// so it is reached by history, and left again by dropping that.
+	// quota is the size at which etcd accepts nothing new. The current locks are far
+	// smaller, so only history can reach it, and dropping history ends it.
 	quota int64
-	// wals is how many files of the log stay that etcd does not need any more.
+	// wals is how many log files are kept that etcd no longer needs.
 	wals int
-	// every is how often all that is looked at.
+	// every is how often the files are checked.
 	every time.Duration
 }
 
 var ordinary = bounds{tidy: 64 << 20, quota: 256 << 20, wals: 1, every: time.Second}
 
-// keep looks after the files until stop is closed.
+// keep limits the files until stop is closed.
 func (b bounds) keep(e *embed.Etcd, lg *zap.Logger, stop <-chan struct{}) {
 	tick := time.NewTicker(b.every)
 	defer tick.Stop()
@@ -46,8 +46,8 @@ func (b bounds) keep(e *embed.Etcd, lg *zap.Logger, stop <-chan struct{}) {
 	}
 }
 
-// shrink compacts a database that has grown, gives its free space back if there is
-// more of it than of the rest, and ends the alarm if it was at its quota.
+// shrink compacts a database that has grown, frees its unused space if that is the larger
+// part, and ends the alarm if it was at its quota.
 func (b bounds) shrink(e *embed.Etcd) error {
 	s := e.Server
 	full := slices.ContainsFunc(s.Alarms(), func(a *pb.AlarmMember) bool { return a.Alarm == pb.AlarmType_NOSPACE })
@@ -57,7 +57,8 @@ func (b bounds) shrink(e *embed.Etcd) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if rev := s.KV().Rev(); rev > s.KV().FirstRev() {
-		// Physical: the space is free when it returns. It fails if somebody was faster.
+		// Physical: the space is free when it returns. It fails if somebody else has
+		// compacted already.
 		_, err := s.Compact(ctx, &pb.CompactionRequest{Revision: rev, Physical: true})
 		if err != nil && !full {
 			return err
@@ -69,15 +70,15 @@ func (b bounds) shrink(e *embed.Etcd) error {
 		}
 	}
 	if !full || s.Backend().Size() > b.quota*3/4 {
-		return nil // what lives is too much: until some of it is gone
+		return nil // the current locks need too much, until some are released
 	}
 	_, err := s.Alarm(ctx, &pb.AlarmRequest{
 		Action: pb.AlarmRequest_DEACTIVATE, Alarm: pb.AlarmType_NOSPACE, MemberID: uint64(s.MemberID())})
 	return err
 }
 
-// purge removes the files of the log that were let go of after a snapshot, as etcd
-// does, which does so every 30 s only.
+// purge removes the log files that etcd no longer needs after a snapshot. etcd does so
+// itself, but only every 30 s.
 func (b bounds) purge(dir string, lg *zap.Logger) {
 	names, err := fileutil.ReadDir(dir, fileutil.WithExt(".wal")) // in order of age
 	if err != nil {
@@ -89,7 +90,7 @@ func (b bounds) purge(dir string, lg *zap.Logger) {
 		names = names[1:]
 		f, err := fileutil.TryLockFile(name, os.O_WRONLY, fileutil.PrivateFileMode)
 		if err != nil {
-			return // in use, and so are those that came later
+			return // in use, as are all later ones
 		}
 		if err := os.Remove(name); err != nil {
 			lg.Warn("cannot remove an old file of the log", zap.Error(err))

@@ -22,21 +22,21 @@ import (
 // maxLine is the longest log line relayed, in bytes.
 const maxLine = 1 << 20
 
-// routine are complaints that etcd makes whenever it runs as it does here.
+// routine are warnings of etcd that are normal here.
 var routine = map[string]bool{
 	"Running http and grpc server on single port. This is not recommended for production.": true,
-	"simple token is not cryptographically signed":                                         true, // no users, no tokens
-	// Until its first snapshot, etcd has no storage version to look at.
+	"simple token is not cryptographically signed":                                         true, // there are no users here
+	// etcd has no storage version before its first snapshot.
 	"Failed to detect schema version": true,
 	"Failed to detect storage schema version. Please wait till wal snapshot before upgrading cluster.": true,
 	"failed to update storage version": true,
 }
 
-// newChildLogger returns etcd's logger: warnings and worse, three a minute of
-// one kind (a slow disk has etcd complain at every request).
+// newChildLogger returns etcd's logger: warnings and errors, at most three a minute of one
+// kind, because with a slow disk etcd warns at every request.
 func newChildLogger() (*zap.Logger, zap.AtomicLevel) {
-	// If the mount is frozen nobody reads the pipe; better no log than an etcd
-	// that waits for it.
+	// If the mount is frozen nobody reads the pipe. Losing log lines is better than an etcd
+	// that waits.
 	_ = unix.SetNonblock(2, true)
 	level := zap.NewAtomicLevelAt(zap.WarnLevel)
 	enc := zapcore.NewJSONEncoder(zapcore.EncoderConfig{
@@ -59,8 +59,8 @@ func (stderr) Write(b []byte) (int, error) {
 
 func (stderr) Sync() error { return nil }
 
-// relay logs what the etcd process writes to r, until it ends, and returns the
-// last error among it.
+// relay logs what the etcd process writes to r until that ends, and returns the last error
+// in it.
 func relay(r io.Reader, logger *slog.Logger) (lastError string) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
@@ -82,13 +82,14 @@ func relay(r io.Reader, logger *slog.Logger) (lastError string) {
 		}
 		logger.Log(context.Background(), level, "etcd", slog.Group("etcd", args...))
 	}
-	// A line too long ends the scan; the process must not block on its pipe.
+	// A line that is too long ends the scan. Drain the pipe, so that the process does not
+	// block.
 	_, _ = io.Copy(io.Discard, r)
 	return lastError
 }
 
-// parseLine reads a line of newChildLogger's. Anything else is the Go runtime's:
-// a panic and its stack.
+// parseLine parses a line of newChildLogger. Any other line comes from the Go runtime: a
+// panic and its stack.
 func parseLine(line []byte) (slog.Level, string, map[string]any) {
 	var attrs map[string]any
 	if err := json.Unmarshal(line, &attrs); err != nil {

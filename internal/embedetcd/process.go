@@ -10,19 +10,18 @@ import (
 	"time"
 )
 
-// stopGrace is how long etcd may take to close its files when asked to. It
-// needs some ten milliseconds, unless its disk hangs; being killed costs it nothing
-// but a longer replay at the next start.
+// stopGrace is how long etcd may take to close its files. It needs about ten milliseconds,
+// unless its disk hangs. A kill only makes the next start longer.
 const stopGrace = 5 * time.Second
 
 // process is an etcd process this one has started.
 type process struct {
 	cmd  *exec.Cmd
-	life io.WriteCloser // its stdin: a byte asks it to stop, the end means that we are gone
+	life io.WriteCloser // its stdin: a byte asks it to stop; end of file means that we are gone
 
 	done   chan struct{} // closed when it is reaped and its log relayed
-	reason string        // the last error it logged; to be read after done
-	err    error         // as of exec.Cmd.Wait; to be read after done
+	reason string        // the last error it logged; read it after done
+	err    error         // of exec.Cmd.Wait; read it after done
 }
 
 // spawn starts etcd on dir. It consumes source and lock, the open and locked
@@ -34,9 +33,9 @@ func spawn(dir string, source, lock *os.File, logger *slog.Logger) (*process, er
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{childName, dir}
 	cmd.Dir = "/"
-	cmd.Env = []string{} // etcd and gRPC obey variables meant for others
+	cmd.Env = []string{} // etcd and gRPC would obey variables that are meant for others
 	if race, ok := os.LookupEnv("GORACE"); ok {
-		cmd.Env = append(cmd.Env, "GORACE="+race) // no part of Go obeys it but the race detector
+		cmd.Env = append(cmd.Env, "GORACE="+race) // only the race detector obeys it
 	}
 	cmd.ExtraFiles = []*os.File{source, lock} // see lockFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -76,13 +75,13 @@ func (p *process) stop() {
 	}
 }
 
-// exitError says why the process ended by itself; done must be closed.
+// exitError says why the process ended by itself. done must be closed.
 func (p *process) exitError(dir string) error {
 	if p.err == nil {
 		return &ExitError{Dir: dir, Reason: p.reason, Err: errStopped}
 	}
 	e := &ExitError{Dir: dir, Err: p.err}
-	// Of a kill the log knows nothing.
+	// The log has nothing about a kill.
 	if p.cmd.ProcessState.Exited() {
 		e.Reason = p.reason
 	}

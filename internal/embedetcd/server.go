@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// pollInterval is how often a joined mount tries the flock. A blocking
-	// flock(2) would wake sooner but cannot be given up when Close is called.
+	// pollInterval is how often a joined mount tries the flock. A blocking flock(2) would
+	// wake sooner, but Close could not interrupt it.
 	pollInterval = 100 * time.Millisecond
 
 	// probeInterval is how often Start asks whether the endpoint answers.
@@ -21,24 +21,23 @@ const (
 	maxBackoff = 10 * time.Second
 )
 
-// Config says where the lock service lives.
+// Config is the place of one lock service.
 type Config struct {
 	// Dir is the state directory of one SOURCE, see DirFor: an absolute path.
 	// It is created. Required.
 	Dir string
 
-	// Source is the SOURCE directory itself. Whoever serves has a flock on it,
-	// so that users, or state directories, of one machine cannot each have a
-	// lock service of their own for it. Required.
+	// Source is the SOURCE directory itself. Whoever serves has a flock on it, so that
+	// another user, or another state directory of this machine, cannot serve a second lock
+	// service for it. Required.
 	Source string
 
-	// Logger hears of takeovers, of failures, and of etcd's own warnings.
-	// nil discards them.
+	// Logger gets takeovers, failures and etcd's own warnings. nil discards them.
 	Logger *slog.Logger
 }
 
-// Server is this process's share in the lock service of one SOURCE: it serves,
-// or stands by to take over. It is safe for concurrent use.
+// Server is this process's part in the lock service of one SOURCE: it serves, or is ready
+// to take over. It is safe for concurrent use.
 type Server struct {
 	// Constant.
 	dir    string

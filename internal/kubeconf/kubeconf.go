@@ -10,9 +10,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Load returns how the API server is reached that a kubeconfig file names or, if
-// file is empty, that of the cluster which this process runs in, or else the one that
-// $KUBECONFIG names. It asks nothing of it.
+// Load returns the configuration of a client: of the kubeconfig file if it is named, else
+// of the cluster in which this process runs, else of $KUBECONFIG. It sends no request.
 func Load(file string) (*rest.Config, error) {
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}
 	if file == "" {

@@ -9,7 +9,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// gauges describe what a volume is asked for when it is scraped.
+// gauges describes the values that are read when a volume is scraped.
 type gauges struct {
 	isMounted, available, rulesBroken, locksHeld, waiting, sessions, fsRequests, inodes, inodesLimit, openFiles, fsUnderWay, fsWaiting *prometheus.Desc
 }

@@ -15,10 +15,10 @@ func modeName(m lockmgr.Mode) string {
 	return "exclusive"
 }
 
-// requestUnavailable is the result of a request that the lock service did not answer.
+// requestUnavailable: the lock service did not answer.
 const requestUnavailable = "unavailable"
 
-// requestResult says what came of a request.
+// requestResult returns the result label of a request.
 func requestResult(e lockmgr.RequestEnded) string {
 	switch err := e.Err; {
 	case err == nil && e.Joined:
@@ -60,7 +60,7 @@ func lossCause(err error) string {
 	return causeDeleted
 }
 
-// closed reports whether a session ended because the daemon was done with it.
+// closed reports whether the daemon itself ended the session.
 func closed(cause error) bool { return errors.Is(cause, renew.ErrClosed) }
 
 func renewalResult(err error) string {

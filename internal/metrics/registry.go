@@ -20,7 +20,7 @@ type Registry struct {
 
 type volumeName struct{ namespace, name string }
 
-// New returns a Registry with what concerns the process itself.
+// New returns a Registry with the metrics of the process itself.
 func New(version string) *Registry {
 	r := &Registry{reg: prometheus.NewRegistry(), volumes: make(map[volumeName]*Volume)}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -32,8 +32,8 @@ func New(version string) *Registry {
 	return r
 }
 
-// Configuration adds whether the last change of the daemon's file was refused:
-// rejected returns why, as long as it is.
+// Configuration adds the metric of a refused configuration: rejected returns the reason
+// while there is one.
 func (r *Registry) Configuration(rejected func() error) {
 	if r == nil {
 		return
@@ -48,8 +48,8 @@ func (r *Registry) Configuration(rejected func() error) {
 	}))
 }
 
-// Volume returns the metrics of a volume, which are there from then on. A nil
-// Registry returns nil, which is a Volume for which nothing is counted.
+// Volume returns the metrics of a volume, which are served from then on. A nil Registry
+// returns nil, a Volume that counts nothing.
 func (r *Registry) Volume(namespace, name string) *Volume {
 	if r == nil {
 		return nil
@@ -66,7 +66,7 @@ func (r *Registry) Volume(namespace, name string) *Volume {
 	return v
 }
 
-// Forget drops the metrics of a volume that is not served any more.
+// Forget removes the metrics of a volume that is no longer served.
 func (r *Registry) Forget(namespace, name string) {
 	if r == nil {
 		return
@@ -80,7 +80,7 @@ func (r *Registry) Forget(namespace, name string) {
 	}
 }
 
-// Handler answers GET /metrics.
+// Handler serves /metrics.
 func (r *Registry) Handler(log *slog.Logger) http.Handler {
 	return promhttp.HandlerFor(r.reg, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)})
 }

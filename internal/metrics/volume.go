@@ -12,7 +12,7 @@ import (
 
 // Volume has the metrics of one volume.
 type Volume struct {
-	told   []prometheus.Collector // those that Observe counts
+	told   []prometheus.Collector // updated by Observe
 	gauges gauges
 
 	requests     *prometheus.CounterVec // mode, result
@@ -31,14 +31,14 @@ type Volume struct {
 	below func() Health        // GUARDED_BY(mu); as locks
 }
 
-// Health is what is known of the volume below a view.
+// Health describes the volume's mount below a view.
 type Health struct {
 	Available   bool // the view reaches it
-	RulesBroken int  // rules of docs/SEMANTICS.md that do not hold on it
-	Accepted    bool // so says who mounts it
+	RulesBroken int  // how many rules of docs/SEMANTICS.md it breaks
+	Accepted    bool // with --accept-volume
 }
 
-// What is done in memory, on a disk, over a network, and by people.
+// Buckets for work in memory, on a disk, over a network, and by people.
 var (
 	answerBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	waitBuckets   = []float64{.001, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}
@@ -66,7 +66,7 @@ func newVolume(namespace, name string) *Volume {
 	v.suspensions = counter("lockfs_session_suspensions_total", "How often writes were stopped for want of a renewal.")
 	v.sessionsLost = counters("lockfs_session_losses_total", "Sessions that were lost, with all their locks.", "cause")
 
-	// What is not there yet is 0 for alerts, and not unknown.
+	// A missing series would be unknown to alerts; these start at 0.
 	for _, cause := range []string{causeGone, causeUnanswered} {
 		v.losses.WithLabelValues(cause)
 		v.sessionsLost.WithLabelValues(cause)
@@ -83,13 +83,13 @@ func newVolume(namespace, name string) *Volume {
 	return v
 }
 
-// add makes a collector the volume's.
+// add registers a collector for the volume.
 func add[C prometheus.Collector](v *Volume, c C) C {
 	v.told = append(v.told, c)
 	return c
 }
 
-// Observe counts what a Manager tells.
+// Observe counts an event of the Manager.
 func (v *Volume) Observe(e lockmgr.Event) {
 	if v == nil {
 		return
@@ -120,7 +120,7 @@ func (v *Volume) Observe(e lockmgr.Event) {
 	}
 }
 
-// Mounted sets what tells of a mounted view; nils when there is none any more.
+// Mounted sets the sources of a mounted view's metrics; nils: it is not mounted.
 func (v *Volume) Mounted(locks func() lockmgr.Stats, view func() fs.Stats, below func() Health) {
 	if v == nil {
 		return

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// CheckSource checks the directory a view is to be made of, and returns its
-// absolute path without symbolic links.
+// CheckSource checks the directory of which a view is to be made. It returns the absolute
+// path without symbolic links.
 func CheckSource(path string) (string, error) {
 	l, err := open(path)
 	if err != nil {
@@ -23,9 +23,9 @@ func CheckSource(path string) (string, error) {
 	return l.path, nil
 }
 
-// CheckMountpoint checks the directory a view of source is to be mounted at
-// and returns its absolute path without symbolic links. Call ClearStale first:
-// a dead mount has no attributes to check.
+// CheckMountpoint checks the directory where a view of source is to be mounted. It returns
+// the absolute path without symbolic links. Call ClearStale first: a dead mount cannot be
+// checked.
 func CheckMountpoint(source, mountpoint string) (string, error) {
 	l, err := open(mountpoint)
 	if err != nil {
@@ -46,9 +46,9 @@ func CheckMountpoint(source, mountpoint string) (string, error) {
 	return l.path, nil
 }
 
-// checkApart makes sure that neither directory is in the other: looked up from
-// inside the view, the daemon would wait for itself. Both are compared by
-// identity at every level, so that bind mounts hide nothing.
+// checkApart fails if one directory is in the other. A lookup from inside the view would
+// make the daemon wait for itself. Each level is compared by identity, so that a bind mount
+// hides nothing.
 func checkApart(source, mountpoint string) error {
 	src, err := os.Stat(source)
 	if err != nil {
@@ -105,7 +105,7 @@ func checkEmpty(dir string) error {
 	}
 }
 
-// firstName returns a name in dir, io.EOF when there is none.
+// firstName returns one name in dir, or io.EOF if there is none.
 func firstName(dir string) (string, error) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Containing returns the mount that holds path, an absolute one, and path's
-// place below the mount point, "" for the mount point itself. What is left of
-// path behind its last existing directory need not exist.
+// Containing returns the mount that holds the absolute path, and the path's place below the
+// mount point, "" for the mount point itself. The last parts of path need not exist.
 func Containing(path string) (m Mount, below string, err error) {
 	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
 		l, err := open(dir)
@@ -37,8 +36,8 @@ func Containing(path string) (m Mount, below string, err error) {
 	}
 }
 
-// Below returns the mounts below the directory path, an absolute one without symbolic
-// links: of several at one place the topmost, and none that others cover.
+// Below returns the mounts below the directory path, an absolute path without symbolic
+// links. It leaves out mounts that another mount covers.
 func Below(path string) ([]Mount, error) {
 	table, err := List()
 	if err != nil {

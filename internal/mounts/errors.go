@@ -16,8 +16,8 @@ type PathError struct {
 	Err  error  // of the operating system
 }
 
-// pathError gives err the user's words for the directory; it takes the
-// operation and the path of an *os.PathError off, which would repeat them.
+// pathError puts err in the user's words. It removes the operation and path of an
+// *os.PathError, which would be repeated.
 func pathError(what, path string, err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
@@ -45,7 +45,7 @@ func (e *PathError) Error() string {
 
 func (e *PathError) Unwrap() error { return e.Err }
 
-// MountedError reports a mount in the way.
+// MountedError reports that something is mounted there already.
 type MountedError struct {
 	Mount Mount // what is mounted there
 }

@@ -12,10 +12,10 @@ import (
 
 const devFuse = "/dev/fuse"
 
-// CheckFuse checks that this user can mount FUSE file systems here; the
-// message says what to install, load or pass if not.
+// CheckFuse checks that this user can mount FUSE file systems here. The message says what
+// to install, load or pass.
 func CheckFuse() error {
-	// fusermount3, though it is root, opens the device as the user it works for.
+	// fusermount3 is setuid root, but opens the device as its caller.
 	f, err := os.OpenFile(devFuse, os.O_RDWR, 0)
 	if err != nil {
 		return fuseError(err)
@@ -30,8 +30,7 @@ func CheckFuse() error {
 	return checkCapability()
 }
 
-// checkCapability checks that this root may mount: that of a container often
-// may not.
+// checkCapability checks that this root may mount: root in a container often may not.
 func checkCapability() error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -44,7 +43,7 @@ func checkCapability() error {
 	return nil
 }
 
-// fuseError says what to do when the device cannot be used.
+// fuseError says what to do if the device cannot be used.
 func fuseError(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w; let the user open it (chmod 666 %s, as udev does), in a container pass --device %s --cap-add SYS_ADMIN", err, devFuse, devFuse)

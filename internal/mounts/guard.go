@@ -11,11 +11,11 @@ import (
 // immutable is FS_IMMUTABLE_FL, what chattr +i sets.
 const immutable = 0x10
 
-// Guard closes the bare directory below a mount, so that no program runs
-// without the view while it is away: mode 0 keeps users from reading it, which
-// would show an empty volume, and immutable (chattr +i) keeps root too from
-// writing to it. Call it before the mount. Only 'lockfs cleanup', or chattr -i and
-// chmod, take it back. set reports that the directory was not guarded before.
+// Guard closes the bare directory below a mount, so that no program uses it while there is
+// no view. Mode 0 keeps users from reading it, which would show an empty volume. The
+// immutable flag (chattr +i) keeps root from writing to it. Call Guard before the mount.
+// Only 'lockfs cleanup', or chattr -i and chmod, undo it. set reports that the directory
+// was not guarded before.
 func Guard(mountpoint string) (set bool, err error) {
 	fd, err := unix.Open(mountpoint, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -41,7 +41,7 @@ func guard(fd int, mountpoint string) (set bool, err error) {
 			return false, fmt.Errorf("set the flags of %s: %w", mountpoint, err)
 		}
 	}
-	// Where the file system has no flags, the mode is better than nothing.
+	// On a file system without flags, the mode alone is better than nothing.
 	if err := unix.Fchmod(fd, 0); err != nil {
 		return false, fmt.Errorf("chmod %s: %w", mountpoint, err)
 	}
@@ -54,9 +54,8 @@ func guard(fd int, mountpoint string) (set bool, err error) {
 	return true, nil
 }
 
-// Unguard takes the flag of a guarded directory off, so that it can be removed, and
-// reports whether it was one. Others that are immutable are left: Guard did not make
-// them so.
+// Unguard removes the flag of a guarded directory, so that it can be removed, and reports
+// whether the directory was guarded. It leaves other immutable directories alone.
 func Unguard(dir *os.File) (was bool, err error) {
 	fd := int(dir.Fd())
 	was, flags, _, err := look(fd, dir.Name())
@@ -69,7 +68,7 @@ func Unguard(dir *os.File) (was bool, err error) {
 	return true, nil
 }
 
-// look reports whether a directory is guarded, and its flags, where there are any.
+// look reports whether a directory is guarded, and its flags if the file system has any.
 func look(fd int, name string) (guarded bool, flags uint32, flagsErr, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -83,8 +82,8 @@ func setFlags(fd int, flags uint32) error {
 	return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags))
 }
 
-// checkUnguarded refuses a guarded mountpoint to users: fusermount3 mounts only
-// on what they may write to.
+// checkUnguarded refuses a guarded mountpoint to users other than root: fusermount3 mounts
+// only on what they may write to.
 func checkUnguarded(mountpoint string) error {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, mountpoint, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_TYPE, &st)

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The oldest Linux that the tests have passed on. faccessat2 (5.8) and openat2 (5.6)
-// would do, but no tests say so.
+// The oldest Linux on which the tests pass. faccessat2 (5.8) and openat2 (5.6) would
+// suffice, but that is not tested.
 const oldestMajor, oldestMinor = 5, 10
 
-// CheckKernel checks that this Linux is not older than what lockfs is tested on.
+// CheckKernel fails on a Linux older than that.
 func CheckKernel() error {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

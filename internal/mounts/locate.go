@@ -10,14 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// location is where a path leads to. It holds a descriptor, to be closed.
+// location is a directory that a path leads to. Close its file.
 type location struct {
 	file *os.File // opened with O_PATH
 	path string   // absolute, without symbolic links
 }
 
-// open looks up a directory without asking its file system anything, dead
-// ones included.
+// open looks up a directory, which may be a dead mount, without asking its file system.
 func open(path string) (*location, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -44,7 +43,7 @@ func Resolve(path string) (string, error) {
 	return l.path, nil
 }
 
-// OpenBare opens a directory. It fails with a *MountedError when that is one in a view.
+// OpenBare opens a directory that is not in a view, else it fails with a *MountedError.
 func OpenBare(path string) (*os.File, error) {
 	l, err := open(path)
 	if err != nil {
@@ -58,7 +57,7 @@ func OpenBare(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The very directory that was looked at.
+	// This is the directory that was looked at, whatever the path means by now.
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", l.file.Fd()), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
@@ -66,7 +65,7 @@ func OpenBare(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), l.path), nil
 }
 
-// mount returns the mount by which the path was reached.
+// mount returns the mount through which the path was reached.
 func (l *location) mount() (Mount, error) {
 	id, err := l.mountID()
 	if err != nil {
@@ -99,9 +98,8 @@ func (l *location) mountID() (int, error) {
 	return 0, errNoMountID
 }
 
-// Find returns the topmost mount exactly at path, and whether there is one.
-// Symbolic links in path are followed. It fails if path is not a directory
-// that can be reached.
+// Find returns the topmost mount exactly at path, and whether there is one. It follows
+// symbolic links in path. It fails if path is not a directory that can be reached.
 func Find(path string) (Mount, bool, error) {
 	l, err := open(path)
 	if err != nil {

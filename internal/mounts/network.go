@@ -2,8 +2,8 @@ package mounts
 
 import "strings"
 
-// networkTypes are file systems that other machines may write to at the same
-// time: over a network, from the host of a virtual machine, or on a shared disk.
+// networkTypes are the file systems to which other machines may write at the same time:
+// over a network, from the host of a virtual machine, or on a shared disk.
 var networkTypes = map[string]bool{
 	"9p": true, "acfs": true, "afs": true, "beegfs": true, "ceph": true,
 	"cifs": true, "coda": true, "gfs": true, "gfs2": true, "glusterfs": true,
@@ -13,14 +13,13 @@ var networkTypes = map[string]bool{
 	"vmhgfs": true, "wekafs": true,
 }
 
-// NetworkFS returns the type of the file system that holds the directory path,
-// and whether other machines may write to it: locks kept on this machine then
-// exclude nobody there. FUSE counts as network whatever is behind it, but for
-// fuseblk, which is a local disk.
+// NetworkFS returns the type of the file system of the directory path, and whether other
+// machines may write to it. Locks that are kept on this machine exclude nobody there. FUSE
+// counts as network, except fuseblk, which is a local disk.
 //
-// A bind mount has the type of what it shows. An overlay is local even over a
-// network file system: what is written through it goes to its own upper
-// directory, which no other machine writes to through an overlay of its own.
+// A bind mount has the type of what it shows. An overlay is local even over a network file
+// system: what is written through it goes to its own upper directory, to which no other
+// machine writes through its own overlay.
 func NetworkFS(path string) (fstype string, network bool, err error) {
 	l, err := open(path)
 	if err != nil {

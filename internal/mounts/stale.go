@@ -13,11 +13,10 @@ import (
 // FSType is the type of lockfs's mounts in the mount table.
 const FSType = "fuse.lockfs"
 
-// ClearStale removes what killed daemons left at mountpoint: while the topmost
-// mount there is a lockfs mount that nobody serves, it is lazily unmounted.
-// nil means that nothing is mounted there now. It fails with a *MountedError
-// when something else is, a lockfs mount that is served among it; a frozen
-// one keeps it waiting until it thaws or dies.
+// ClearStale lazily unmounts what killed daemons left at mountpoint, as long as the topmost
+// mount there is a lockfs mount that nobody serves. nil means that nothing is mounted there
+// now. It fails with a *MountedError if something else is, or a lockfs mount that is
+// served. It waits for a frozen daemon until that thaws or dies.
 func ClearStale(mountpoint string) error {
 	cleared := map[int]bool{}
 	for {
@@ -35,8 +34,8 @@ func ClearStale(mountpoint string) error {
 	}
 }
 
-// Served reports whether somebody serves the lockfs mount at mountpoint, as far as can
-// be told. It asks the view, which may ask its SOURCE, and so may hang.
+// Served reports whether somebody serves the lockfs mount at mountpoint. It asks the view,
+// which may ask its SOURCE, and so may hang.
 func Served(mountpoint string) bool {
 	_, ok, err := stale(mountpoint)
 	return !ok || err != nil
@@ -59,8 +58,8 @@ func stale(path string) (Mount, bool, error) {
 	return m, true, nil
 }
 
-// dead reports whether the daemon of a FUSE mount is gone. FORCE_SYNC: the
-// kernel would answer from its attribute cache for a second after a kill.
+// dead reports whether the daemon of a FUSE mount is gone. Without FORCE_SYNC the kernel
+// would answer from its attribute cache for a second after a kill.
 func (l *location) dead() bool {
 	var st unix.Statx_t
 	err := unix.Statx(int(l.file.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_TYPE, &st)

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sync writes what this machine has in its caches of the file system of source,
-// and of those that are mounted below it, to where it belongs.
+// Sync writes this machine's caches of source's file system, and of those mounted below it,
+// to where they belong.
 func Sync(source string) error {
 	table, err := List()
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 type Mount struct {
 	ID     int    // unique among the mounts there are
 	Point  string // where it is mounted, an absolute path
-	Root   string // the directory of the file system that is mounted there
+	Root   string // the directory of the file system that is shown
 	FSType string // with the subtype, as in "fuse.lockfs"
 	Source string // the device, the server, or a name the file system chose
-	Shared bool   // what is mounted in it shows in other mount namespaces
-	Super  string // the options of the file system, as it prints them
+	Shared bool   // mounts in it show in other mount namespaces
+	Super  string // the options of the file system itself
 }
 
 // List returns the mounts of this process's mount namespace.

@@ -15,8 +15,8 @@ import (
 // believesAbsence stands for several options of NFS.
 const believesAbsence = "lookupcache=all"
 
-// askNFS reads the options by which the client remembers that a name is not there: the
-// kernel prints those that are not its default.
+// askNFS reads the options by which the client remembers missing names. The kernel prints
+// those that differ from its default.
 func askNFS(f *facts) {
 	cache := f.options["lookupcache"]
 	if cache == "" && f.options["noac"] == "" && f.options["acdirmax"] != "0" {
@@ -24,7 +24,7 @@ func askNFS(f *facts) {
 	}
 }
 
-// ask9p has the older kernels' word for the cache as that of the newer ones.
+// ask9p translates the cache option of older kernels to that of newer ones.
 func ask9p(f *facts) {
 	for _, mode := range []string{"loose", "fscache", "mmap", "readahead"} {
 		if f.options[mode] != "" {
@@ -33,9 +33,9 @@ func ask9p(f *facts) {
 	}
 }
 
-// askGluster reads the virtual files of the client: its command line, and the
-// translators that the volume's options have put into its graph. They are at the
-// root of the mount, which a bind mount need not show.
+// askGluster reads two virtual files of the client: its command line, and its graph, which
+// has the translators of the volume's options. They are at the root of the mount, which a
+// bind mount need not show.
 func askGluster(f *facts) {
 	if line, err := readSome(filepath.Join(f.m.Point, ".meta", "cmdline")); err == nil {
 		var said struct{ Cmdlinestr string }
@@ -57,7 +57,7 @@ func askGluster(f *facts) {
 		}
 	}
 	if len(f.volume) == 0 {
-		f.volume = nil // it is no graph
+		f.volume = nil // not a graph
 	}
 }
 
@@ -89,10 +89,10 @@ func askJuice(f *facts) {
 	f.client = f.process("juicefs")
 }
 
-// firstCephInode is the smallest number that a metadata server gives to a file.
+// firstCephInode is the smallest inode number that a metadata server assigns to a file.
 const firstCephInode = 1 << 40
 
-// askCeph looks at what the client does: its configuration can come from anywhere.
+// askCeph tests the client's behaviour, because its configuration can come from anywhere.
 func askCeph(f *facts) {
 	f.askNumbers()
 	if cached, err := mayMap(f.dir); err == nil {
@@ -100,8 +100,8 @@ func askCeph(f *facts) {
 	}
 }
 
-// mayMap reports whether a new file in dir can be mapped for all to see: only what the
-// kernel has pages of can. The view hides the name.
+// mayMap reports whether a new file in dir can be mapped as shared: only files in the page
+// cache can. The view hides the file's name.
 func mayMap(dir string) (bool, error) {
 	file, err := os.CreateTemp(dir, ".lockfs-volume.probe-")
 	if err != nil {
@@ -119,7 +119,7 @@ func mayMap(dir string) (bool, error) {
 	return false, err
 }
 
-// askNumbers tells by a file's number whether the client makes numbers up.
+// askNumbers finds out from a file's inode number whether the client makes up numbers.
 func (f *facts) askNumbers() {
 	dir, err := os.Open(f.dir)
 	if err != nil {
@@ -127,7 +127,7 @@ func (f *facts) askNumbers() {
 	}
 	defer dir.Close()
 	some, _ := dir.Readdirnames(8)
-	f.volume = make(map[string]string) // an empty root tells nothing, and the marker will
+	f.volume = make(map[string]string) // an empty root shows nothing; the marker will
 	var root syscall.Stat_t
 	for i, name := range append([]string{"."}, some...) {
 		var st syscall.Stat_t
@@ -137,14 +137,14 @@ func (f *facts) askNumbers() {
 		if i == 0 {
 			root = st
 		}
-		if st.Ino != 1 && st.Dev == root.Dev { // 1 is the root of all
+		if st.Ino != 1 && st.Dev == root.Dev { // 1: the root
 			f.volume["client_use_faked_inos"] = fmt.Sprint(st.Ino < firstCephInode)
 		}
 	}
 }
 
-// process returns the options of the client's process: one of these programs, with
-// the mount point among its arguments. nil: there is none, or it cannot be seen.
+// process returns the options of the client's process: one of these programs, with the
+// mount point among its arguments. nil: none can be seen.
 func (f *facts) process(programs ...string) map[string]string {
 	lines, _ := filepath.Glob(filepath.Join(f.proc, "[0-9]*", "cmdline"))
 	for _, line := range lines {
@@ -191,7 +191,7 @@ func flagsOf(args []string) map[string]string {
 	return flags
 }
 
-// maxRead bounds what is read of a file that may be anything, in bytes.
+// maxRead bounds the bytes read of a file that may be anything.
 const maxRead = 4 << 20
 
 func readSome(path string) ([]byte, error) {

@@ -11,14 +11,14 @@ type Finding struct {
 	Volume string // what people call it: NFS, GlusterFS
 	Point  string // where it is mounted
 	What   string // what is wrong, or not known
-	Rules  []int  // of docs/SEMANTICS.md, which do not hold; none of what is not known
+	Rules  []int  // of docs/SEMANTICS.md that are broken; none for what is not known
 	Set    string // what to do about it
 }
 
-// Breaks reports whether rules are known not to hold.
+// Breaks reports whether rules are known to be broken.
 func (f Finding) Breaks() bool { return len(f.Rules) > 0 }
 
-// String is one line.
+// String returns one line.
 func (f Finding) String() string {
 	where := f.Volume + " at " + f.Point + ": " + f.What
 	if !f.Breaks() {
@@ -48,7 +48,7 @@ func Broken(findings []Finding) (broken []Finding) {
 	return broken
 }
 
-// RefusedError reports a volume on which rules do not hold.
+// RefusedError reports a volume that breaks rules.
 type RefusedError struct {
 	Source   string
 	Findings []Finding // all break rules

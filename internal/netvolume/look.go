@@ -9,8 +9,8 @@ import (
 )
 
 // Look returns what is wrong with the volume of the directory source, and with those
-// that are mounted below it. flocks says that the embedded lock service
-// takes a flock in source. It asks the volume, which may hang.
+// mounted below it. flocks: the embedded lock service takes a flock in source. Look asks
+// the volume, which may hang.
 func Look(source string, flocks bool) ([]Finding, error) {
 	at, _, err := mounts.Containing(source)
 	if err != nil {
@@ -25,7 +25,7 @@ func Look(source string, flocks bool) ([]Finding, error) {
 		found = lookAt(at, source, flocks, "/proc")
 	}
 	for _, m := range below {
-		if m.Network() { // the service has nothing there
+		if m.Network() { // the flock is not there
 			found = append(found, lookAt(m, m.Point, false, "/proc")...)
 		}
 	}
@@ -67,25 +67,25 @@ func lookAt(m mounts.Mount, dir string, flocks bool, proc string) (found []Findi
 	return found
 }
 
-// facts are what was found out about a mount. A nil map was not seen.
+// facts are what is known of a mount. A nil map was not seen.
 type facts struct {
 	options map[string]string // of the mount, as the kernel prints them
 	client  map[string]string // of the client's process
-	volume  map[string]string // of the volume, by its own word
+	volume  map[string]string // of the volume itself
 
 	m    mounts.Mount
-	dir  string // a directory of it, which is there
-	proc string // where processes are shown
+	dir  string // an existing directory of it
+	proc string // the proc file system
 }
 
-// value returns what an option has, "" if it is not given; seen is false where
-// nobody can say.
+// value returns the value of an option, "" if it is not given. seen is false if that cannot
+// be known.
 func (f *facts) value(r requirement) (value string, seen bool) {
 	from := map[origin]map[string]string{ofMount: f.options, ofClient: f.client, ofVolume: f.volume}[r.from]
 	return from[r.option], from != nil || r.from == always
 }
 
-// splitOptions reads options as the table of mounts has them.
+// splitOptions parses options as in the table of mounts.
 func splitOptions(s string) map[string]string {
 	options := make(map[string]string)
 	for o := range strings.SplitSeq(s, ",") {
@@ -98,5 +98,5 @@ func splitOptions(s string) map[string]string {
 	return options
 }
 
-// bare is the value of an option that has none.
+// bare is the value of an option without one.
 const bare = "1"

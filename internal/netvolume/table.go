@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// volume is a kind of volume, and what it has to be mounted with.
+// volume is a kind of volume, and the options that it needs.
 type volume struct {
 	name         string
 	types        []string // in the table of mounts
@@ -14,25 +14,25 @@ type volume struct {
 	requirements []requirement
 }
 
-// origin says where an option is seen.
+// origin says where an option can be seen.
 type origin uint8
 
 const (
 	ofMount  origin = iota // in the table of mounts
 	ofClient               // on the command line of the client's process
-	ofVolume               // the volume tells it
-	always                 // there is none that would help
+	ofVolume               // the volume itself says it
+	always                 // broken with any option
 )
 
-// requirement is an option that a volume has to have.
+// requirement is an option that a volume must have.
 type requirement struct {
 	from   origin
 	option string
 	holds  func(value string) bool // "" if it is not given
-	what   string                  // what is wrong otherwise; %: the value
-	rules  []int                   // of docs/SEMANTICS.md, which do not hold then; none: it is advice
+	what   string                  // what is wrong if it does not hold; %: the value
+	rules  []int                   // of docs/SEMANTICS.md, which are then broken; none: it is advice
 	set    string                  // what an operator does
-	flocks bool                    // asked only by the embedded lock service
+	flocks bool                    // only the embedded lock service needs it
 }
 
 func (r requirement) describe(value string) string {
@@ -50,7 +50,7 @@ func volumeOf(fstype string) *volume {
 	return &volumes[i]
 }
 
-// What values are good.
+// Tests of values.
 var (
 	never = func(string) bool { return false }
 	off   = func(v string) bool { return !isOn(v) }
@@ -62,7 +62,7 @@ func isOn(v string) bool {
 	return slices.Contains([]string{bare, "on", "yes", "true", "enable"}, strings.ToLower(v))
 }
 
-// isZero reads a number, of seconds where it has no unit. What is not given is not zero.
+// isZero accepts a number with or without a unit. A value that is not given is not zero.
 func isZero(v string) bool {
 	if d, err := time.ParseDuration(v); err == nil {
 		return d == 0
@@ -70,8 +70,7 @@ func isZero(v string) bool {
 	return v != "" && strings.Trim(v, "0.") == ""
 }
 
-// volumes were tried, each with two clients, but for those that have no option that
-// would help.
+// volumes lists what was tried, each with two clients, and those that no option helps.
 var volumes = []volume{
 	{
 		name: "NFS", types: []string{"nfs", "nfs4"}, ask: askNFS,

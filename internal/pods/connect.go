@@ -6,8 +6,7 @@ import (
 	"github.com/lockfs/lockfs/internal/kubeconf"
 )
 
-// Connect returns a client for the cluster that kubeconf.Load finds. It asks nothing
-// of it.
+// Connect returns a client for the cluster that kubeconf.Load finds, without a request.
 func Connect(kubeconfig, userAgent string) (corev1client.CoreV1Interface, error) {
 	conf, err := kubeconf.Load(kubeconfig)
 	if err != nil {

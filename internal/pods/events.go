@@ -14,22 +14,22 @@ import (
 
 // The reasons of events.
 const (
-	reasonLost      = "LockLost"      // the pod's lock was: its programs get EIO
+	reasonLost      = "LockLost"      // the pod lost a lock: its programs get EIO
 	reasonBroken    = "LockBroken"    // the same, by an operator
-	reasonWaiting   = "LockWaiting"   // the pod waits for a lock, for long
-	reasonWaitedFor = "LockWaitedFor" // another pod, or program, waits for the pod's
+	reasonWaiting   = "LockWaiting"   // the pod has been waiting for a lock for long
+	reasonWaitedFor = "LockWaitedFor" // somebody waits for the pod's lock
 	reasonNotServed = "LockfsVolumeNotServed"
 )
 
-// NotServed puts an event on this node: its daemon cannot serve a volume, and tries
-// again. cause is why.
+// NotServed puts an event on this node: its daemon cannot serve a volume because of cause,
+// and tries again.
 func (p *Pods) NotServed(volume string, cause error) {
-	// As the kubelet names it: a node's events are found by that.
+	// Events of a node are found by the UID that the kubelet uses, its name.
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: p.node, UID: types.UID(p.node)}
 	p.recorder.Event(node, corev1.EventTypeWarning, reasonNotServed, presentable(fmt.Sprintf("volume %s is not served: %v", volume, cause)))
 }
 
-// Observer tells the pods of what happens to their locks on a volume.
+// Observer puts events on pods for what happens to their locks on a volume.
 func (p *Pods) Observer(namespace, name string) func(lockmgr.Event) {
 	volume := namespace + "/" + name
 	return func(e lockmgr.Event) {
@@ -51,7 +51,7 @@ func (p *Pods) Observer(namespace, name string) func(lockmgr.Event) {
 	}
 }
 
-// process says which of a pod's processes is meant.
+// process names one of a pod's processes.
 func process(h lockmgr.Holder) string {
 	s := fmt.Sprintf("%s (pid %d on node %s", h.Comm, h.PID, h.Node)
 	if h.Container != "" {
@@ -60,7 +60,7 @@ func process(h lockmgr.Holder) string {
 	return s + ")"
 }
 
-// somebody says who a holder is that may be anywhere.
+// somebody names a holder on any node.
 func somebody(h lockmgr.Holder) string {
 	switch {
 	case h.Node == "":
@@ -71,17 +71,17 @@ func somebody(h lockmgr.Holder) string {
 	return "pod " + h.PodLabel() + ", " + process(h)
 }
 
-// tell puts an event on a holder's pod, if it is in one that has a name.
+// tell puts an event on a holder's pod, if it has a name.
 func (p *Pods) tell(h lockmgr.Holder, kind, reason, message string) {
 	if ref := p.reference(h); ref != nil {
 		p.recorder.Event(ref, kind, reason, presentable(message))
 	}
 }
 
-// maxMessage is how many bytes of a message Kubernetes keeps of newer events.
+// maxMessage is the length in bytes to which Kubernetes limits a message.
 const maxMessage = 1000
 
-// presentable makes a message of text: paths and commands are any bytes.
+// presentable makes text, with paths and commands of any bytes, a message.
 func presentable(message string) string {
 	if len(message) > maxMessage {
 		message = message[:maxMessage] + "…"
@@ -89,8 +89,7 @@ func presentable(message string) string {
 	return strings.ToValidUTF8(message, "?")
 }
 
-// reference returns the pod of a holder, on this node or on another, as its entry
-// names it. nil if there is none.
+// reference returns the pod of a holder on any node, as its entry names it, or nil.
 func (p *Pods) reference(h lockmgr.Holder) *corev1.ObjectReference {
 	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod"}
 	if pod := p.find(h.Pod); pod != nil {

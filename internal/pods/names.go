@@ -9,14 +9,14 @@ import (
 	"github.com/lockfs/lockfs/internal/procid"
 )
 
-// byUID is the index by the UIDs that cgroups have.
+// byUID is an index by the UIDs that cgroups have.
 const byUID = "uid"
 
-// mirrorAnnotation names, on the API's image of a static pod, the hash that the
-// kubelet has for its UID.
+// mirrorAnnotation, on the API's copy of a static pod, has the hash that the kubelet uses
+// as its UID.
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
-// uids are those by which a pod may be known in cgroups.
+// uids returns the UIDs that a pod may have in cgroups.
 func uids(obj any) ([]string, error) {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -29,7 +29,7 @@ func uids(obj any) ([]string, error) {
 	return list, nil
 }
 
-// strip leaves of a pod what is used here.
+// strip keeps only what is used here.
 func strip(obj any) (any, error) {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -49,9 +49,9 @@ func strip(obj any) (any, error) {
 	return s, nil
 }
 
-// Name returns the namespace/name of a caller's pod, and the name of its
-// container; empty as far as they are not known. Of a pod inside of a pod it is the
-// one that this cluster knows. A nil Pods knows none.
+// Name returns the namespace/name of a caller's pod and the name of its container, both ""
+// if not known. For a pod inside a pod it is the one that this cluster knows. A nil Pods
+// knows none.
 func (p *Pods) Name(caller procid.Caller) (name, container string) {
 	if p == nil || caller.Pod == "" {
 		return "", ""
@@ -67,7 +67,7 @@ func (p *Pods) Name(caller procid.Caller) (name, container string) {
 			return name, c.Name
 		}
 	}
-	// It has just started.
+	// The container has just started.
 	return name, p.procs.ContainerName(caller.Process.PID)
 }
 

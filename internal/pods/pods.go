@@ -20,9 +20,9 @@ import (
 	"github.com/lockfs/lockfs/internal/procid"
 )
 
-// Config says which pods, and of which cluster.
+// Config says which pods to know.
 type Config struct {
-	// Client reaches the API server. Required.
+	// Client is the API server's. Required.
 	Client corev1client.CoreV1Interface
 	// Node is this machine's name in the cluster. Required.
 	Node string
@@ -41,7 +41,7 @@ type Pods struct {
 	wg          sync.WaitGroup
 }
 
-// Start begins to learn the pods' names, and does not wait for any.
+// Start starts to learn the pods' names. It waits for none.
 func Start(cfg Config) (*Pods, error) {
 	if cfg.Client == nil || cfg.Node == "" {
 		return nil, errors.New("pods: Config.Client and Config.Node are required")
@@ -65,13 +65,13 @@ func Start(cfg Config) (*Pods, error) {
 	}
 	p.broadcaster = record.NewBroadcaster(record.WithContext(ctx))
 	p.broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: cfg.Client.Events("")})
-	// Events are on references alone: no type has to be known.
+	// Events have references only, so no type has to be known.
 	p.recorder = p.broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: "lockfs", Host: cfg.Node})
 	p.wg.Go(func() { p.informer.RunWithContext(ctx) })
 	return p, nil
 }
 
-// Close ends it. Events that are not written yet are lost.
+// Close stops it. Events that are not written yet are lost.
 func (p *Pods) Close() {
 	p.cancel()
 	p.broadcaster.Shutdown()

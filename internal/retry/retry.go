@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// ErrUnavailable: the lock service gave no answer. It is lockmgr's.
+// ErrUnavailable: the lock service gave no answer. lockmgr exports it.
 var ErrUnavailable = errors.New("lock service unavailable")
 
-// ErrRefused marks an ErrUnavailable that the same request would meet again.
-// Each backend knows what its service means by that.
+// ErrRefused marks an ErrUnavailable that would come again for the same request. Each
+// backend knows which errors of its service are such.
 var ErrRefused = errors.New("refused")
 
 // Failed returns the ErrUnavailable of a request that was sent under ctx and failed with
@@ -47,19 +47,19 @@ const (
 	lastPause  = time.Second
 )
 
-// Retrier repeats what the service did not answer. The zero value is ready.
+// Retrier repeats requests without an answer. The zero value is ready.
 type Retrier struct {
 	failures int
 }
 
-// Failures is how many there were in a row.
+// Failures returns the number of failures in a row.
 func (r *Retrier) Failures() int { return r.failures }
 
 // Notable reports whether one more failure is worth a line in the log: the first,
 // second, third, fifth, ninth … in a row. The log of an outage would have little else.
 func (r *Retrier) Notable() bool { return r.failures&(r.failures-1) == 0 }
 
-// Answered notes that the service did answer.
+// Answered notes an answer of the service.
 func (r *Retrier) Answered() { r.failures = 0 }
 
 // Do calls op until it succeeds, ctx is over, or op fails for good: with other
@@ -82,15 +82,15 @@ func (r *Retrier) Do(ctx context.Context, op func() error) error {
 	}
 }
 
-// Always calls op until it succeeds or ctx is over, whatever it fails with: who
-// watches does not stop because of what an operator may put right.
+// Always calls op until it succeeds or ctx is over, whatever the error: a watch must not
+// stop because of a mistake that an operator can correct.
 func (r *Retrier) Always(ctx context.Context, op func() error) {
 	for op() != nil && r.Pause(ctx) == nil {
 	}
 }
 
-// Delay counts a failure and returns how long to wait after it: a little longer after
-// each in a row, with jitter so that mounts do not come back together.
+// Delay counts a failure, and returns how long to wait: longer after each failure in a row,
+// with jitter so that mounts do not come back together.
 func (r *Retrier) Delay() time.Duration {
 	d := min(firstPause<<min(r.failures, 10), lastPause)
 	r.failures++

@@ -8,21 +8,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// askers are threads that may wait for an answer of the process itself: they
-// have none of its descriptors. A daemon that is killed while one of its threads
-// waits for its own answer would never end: the kernel gives a connection up
-// when the last thread that has its descriptor is gone, and that one would not be.
+// askers are threads without the process's descriptors, which may ask the process's own
+// views. If a thread with descriptors waited for such an answer when the daemon is killed,
+// the process would never end: the kernel ends a FUSE connection only when the last thread
+// that has its descriptor is gone.
 //
-// They are made before anything is opened, and stay: to part with the
-// descriptors is to close them, which flushes what was written to a file on a
-// network volume, and hangs where the volume does. They keep what was there
-// before, most of all Go's own: any thread may have to wake the one that polls
-// for timers, and the process ends, without a word, if it cannot.
+// The threads are made before anything is opened, and stay. To drop descriptors later would
+// close them; that flushes files, and hangs on a network volume that hangs. The threads
+// keep the descriptors from before, above all those of Go's poller: any thread may have to
+// wake it, and the process ends silently if it cannot.
 type askers chan func(parted error)
 
-// newAskers returns n of them, for as long as the process lives.
+// newAskers starts n threads, for the life of the process.
 func newAskers(n int) askers {
-	time.Sleep(time.Nanosecond) // Go opens what it polls with when first there is a timer
+	time.Sleep(time.Nanosecond) // a timer makes Go open its poller
 	a := make(askers)
 	for range n {
 		ready := make(chan struct{})
@@ -32,7 +31,7 @@ func newAskers(n int) askers {
 	return a
 }
 
-// do has ask called by one of the threads. It waits while all of them do.
+// do calls ask in one of the threads. It waits while all are busy.
 func (a askers) do(ask func() error) error {
 	answer := make(chan error)
 	a <- func(err error) {
@@ -45,10 +44,10 @@ func (a askers) do(ask func() error) error {
 }
 
 func (a askers) serve(ready chan<- struct{}) {
-	runtime.LockOSThread() // for good
+	runtime.LockOSThread() // for ever
 	if unix.Gettid() == unix.Getpid() {
-		// The main thread's descriptors are what /proc/self/fd shows. As long as
-		// it is locked here, the next goroutine gets another thread.
+		// /proc/self/fd shows the main thread's descriptors, so it must not be an asker.
+		// While it is locked here, the next goroutine gets another thread.
 		parted := make(chan struct{})
 		go a.serve(parted)
 		<-parted

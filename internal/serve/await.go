@@ -8,12 +8,12 @@ import (
 	"github.com/lockfs/lockfs/internal/volume"
 )
 
-// awaitNotice is how long a network volume may take to open a file before the log says
-// what a mount waits for.
+// awaitNotice is how long opening a file on the volume may take before the log says that a
+// mount waits for it.
 const awaitNotice = 2 * time.Second
 
-// await returns when the network volume at source opens files: the lock service's
-// answers are waited for then, and not so long.
+// await returns when the network volume at source opens files. An NFS server in its grace
+// period does not, for longer than the answers of the lock service are waited for.
 func (v *Volume) await(ctx context.Context, source string) error {
 	notice := time.AfterFunc(awaitNotice, func() {
 		v.log.Warn("waiting for the volume to open a file; an NFS server that was just started opens none for its grace period, mostly 90 s",

@@ -20,7 +20,7 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// Backend is a lock service as a mount needs it.
+// Backend is all that a mount needs of a lock service.
 type Backend interface {
 	lockmgr.Backend
 	volume.RecordStore
@@ -28,66 +28,66 @@ type Backend interface {
 	sessions
 }
 
-// Config says what is served, and how.
+// Config is one volume to serve.
 type Config struct {
 	// Namespace and Name are the volume's. Required.
 	Namespace, Name string
-	// Source is the shared directory, Mountpoint an empty one. Required.
+	// Source is the shared directory, Mountpoint an empty directory. Required.
 	Source, Mountpoint string
 	// MakeMountpoint makes Mountpoint if it is missing.
 	MakeMountpoint bool
-	// Connect reaches the lock service; disconnect, which is not nil, is called
-	// at the end. Required.
+	// Connect connects to the lock service. disconnect, which is not nil, is called at the
+	// end. Required.
 	Connect func(ctx context.Context, log *slog.Logger) (b Backend, disconnect func(), err error)
-	// Embedded says that it is this machine's own, for Source alone.
+	// Embedded: the lock service is this machine's own, for Source alone.
 	Embedded bool
-	// Policy; nil means that all files are locked. SetPolicy makes it the volume's.
+	// Policy says which files are locked; nil: all. SetPolicy makes it the volume's.
 	Policy    *policy.Policy
 	SetPolicy bool
-	// Renew holds the timings of the session; its TTL is required.
+	// Renew has the timings of the session. Its TTL is required.
 	Renew renew.Config
-	// Wait, NameWait, Scope and ReadLocks are the view's, see fs.Config.
+	// Wait, NameWait, Scope and ReadLocks are those of fs.Config.
 	Wait, NameWait time.Duration
 	Scope          policy.Scope
 	ReadLocks      bool
-	// Sync; "" means fs.SyncAlways if Source is on NFS, fs.SyncClose on another
-	// network file system, else fs.SyncNever.
+	// Sync says when written bytes must be on the volume; "": fs.SyncAlways on NFS,
+	// fs.SyncClose on another network file system, else fs.SyncNever.
 	Sync fs.Sync
-	// AcceptVolume serves a Source on which rules of docs/SEMANTICS.md do not hold.
+	// AcceptVolume serves a volume on which rules of docs/SEMANTICS.md do not hold.
 	AcceptVolume bool
-	// AllowOther lets other users than the daemon's see the view.
+	// AllowOther lets users other than the daemon's use the view.
 	AllowOther bool
-	// Guard makes the bare Mountpoint immutable, which only root can.
+	// Guard makes the bare Mountpoint immutable, which needs root.
 	Guard bool
-	// ForPods has the log say so if other mount namespaces will not see the view.
+	// ForPods logs a warning if other mount namespaces will not see the view.
 	ForPods bool
-	// WaitForWrites has Run wait at its end for writes that are under way, and
-	// keep their locks, for as long as they take. Else it fails after a TTL; the
-	// locks end with the lease, which the process must not outlive.
+	// WaitForWrites makes Run wait at its end until all writes that are under way have
+	// ended; they keep their locks. Without it Run fails after a TTL, and the locks end
+	// with the lease, which the process must not outlive.
 	WaitForWrites bool
-	// Pool is fs.Config's.
+	// Pool is that of fs.Config.
 	Pool *fs.Pool
-	// Node names this machine to people; "" means its host name.
+	// Node is the name of this machine for people; "": its host name.
 	Node string
-	// Version is that of the program, for people.
+	// Version is the program's, for people.
 	Version string
-	// StateDir keeps, for as long as the machine is up, the proofs of which
-	// mounts live. Required.
+	// StateDir keeps the proofs of which mounts are alive. It must last as long as the
+	// machine is up. Required.
 	StateDir string
-	// SlowWait is lockmgr.Config's.
+	// SlowWait is that of lockmgr.Config.
 	SlowWait time.Duration
-	// Metrics, if not nil, has those of this volume from New on.
+	// Metrics, if not nil, gets this volume's metrics from New on.
 	Metrics *metrics.Registry
-	// Pods, if not nil, names the pods of this node, and tells them of their locks.
+	// Pods, if not nil, knows the names of this node's pods, and puts events on them.
 	Pods *pods.Pods
-	// Logger; nil means slog.Default().
+	// Logger is used for everything; nil: slog.Default().
 	Logger *slog.Logger
 
 	network  bool                // other machines may write to Source
-	findings []netvolume.Finding // of Source, as it was when it was looked at first
+	findings []netvolume.Finding // what is wrong with Source, when it was first looked at
 }
 
-// RefusedError says that what was asked for cannot be done as it was asked.
+// RefusedError is a configuration that cannot work.
 type RefusedError struct{ Err error }
 
 func (e *RefusedError) Error() string { return e.Err.Error() }
@@ -95,9 +95,9 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 
 func refused(err error) error { return &RefusedError{err} }
 
-// syncFor is the default for a file system. What a daemon that was frozen has left to
-// the kernel's client of NFS, the client sends after the thaw, over what the next
-// holder wrote: the server knows of no lock by which it could refuse that.
+// syncFor returns the default for a file system. On NFS a frozen daemon may have left dirty
+// pages to the kernel's client. After the thaw the client sends them over what the next
+// holder wrote, and the server cannot refuse: it knows of no lock.
 func syncFor(fstype string, network bool) fs.Sync {
 	switch {
 	case fstype == "nfs" || fstype == "nfs4":
@@ -108,8 +108,8 @@ func syncFor(fstype string, network bool) fs.Sync {
 	return fs.SyncNever
 }
 
-// prepare refuses what cannot work, before anything is started, clears what a
-// killed daemon has left at the mountpoint, and makes the paths absolute.
+// prepare refuses what cannot work, before anything is started. It clears what a killed
+// daemon left at the mountpoint, and makes the paths absolute.
 func (c *Config) prepare() error {
 	err := mounts.CheckKernel()
 	if err != nil {
@@ -157,8 +157,8 @@ func (c *Config) prepare() error {
 	return nil
 }
 
-// needsHostPIDs returns a scope, of the mount or of a rule, that tells callers
-// apart by their processes; "" if there is none.
+// needsHostPIDs returns the first scope, of the mount or of a rule, that tells callers
+// apart by process; "" if there is none.
 func (c *Config) needsHostPIDs() policy.Scope {
 	if c.Scope.NeedsHostPIDs() {
 		return c.Scope

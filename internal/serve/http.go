@@ -14,26 +14,26 @@ import (
 // readyTimeout bounds the answer of each view to /readyz.
 const readyTimeout = 2 * time.Second
 
-// Check is one thing that /readyz looks at.
+// Check is one line of /readyz.
 type Check struct {
 	Name string
-	// Ready returns what is wrong, by when ctx ends.
+	// Ready returns what is wrong, before ctx ends.
 	Ready func(ctx context.Context) error
-	// View is what there is to say of it, but for its State; nil: nothing.
+	// View describes a view, except its State; nil: there is none.
 	View func() status.View
-	// Notes are what people should know of it, though it is ready; nil: nothing.
+	// Notes are what people should know although it is ready; may be nil.
 	Notes func() []string
-	// Advisory: what is wrong is shown, and the daemon is ready nevertheless.
+	// Advisory: what is wrong is shown, but the daemon is ready.
 	Advisory bool
 }
 
-// Check is what /readyz looks at for a single volume.
+// Check returns the line of a single volume.
 func (v *Volume) Check() Check {
 	return Check{Name: v.cfg.Namespace + "/" + v.cfg.Name, Ready: v.Ready, View: v.describe, Notes: v.Notes}
 }
 
-// NewMux answers what an orchestrator asks a daemon: /healthz, whether it lives,
-// and /readyz, whether all checks are good; its body names each.
+// NewMux serves /healthz, whether the daemon is alive, and /readyz, whether all checks
+// pass; its body has a line for each.
 func NewMux(checks func() []Check) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -47,7 +47,7 @@ func NewMux(checks func() []Check) *http.ServeMux {
 	return mux
 }
 
-// makeChecks makes all checks at once.
+// makeChecks runs all checks at once.
 func makeChecks(ctx context.Context, checks []Check) []error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -60,8 +60,7 @@ func makeChecks(ctx context.Context, checks []Check) []error {
 	return errs
 }
 
-// examine makes all checks at once, and lists them as Kubernetes's own
-// components do.
+// examine runs all checks at once, and lists them as the components of Kubernetes do.
 func examine(ctx context.Context, checks []Check) (body string, ready bool) {
 	errs := makeChecks(ctx, checks)
 	var b strings.Builder

@@ -16,8 +16,8 @@ var (
 	errNotAnswered = errors.New("the view does not answer")
 )
 
-// Ready returns nil if the view answers and its sessions are held, else what is
-// wrong. It returns when ctx ends, also while the view does not answer.
+// Ready returns nil if the view answers and its sessions are held, else what is wrong. It
+// returns when ctx ends, even if the view does not answer.
 func (v *Volume) Ready(ctx context.Context) error {
 	state, mounted := v.State()
 	if !mounted {
@@ -32,11 +32,11 @@ func (v *Volume) Ready(ctx context.Context) error {
 	return v.probe.ask(ctx, v.askers, v.Mountpoint())
 }
 
-// Notes are the rules that do not hold on the volume, accepted or not.
+// Notes returns the rules that do not hold on the volume, accepted or not.
 func (v *Volume) Notes() []string { return v.health.notes() }
 
-// probe asks a view whether it answers. At most one question is under way:
-// a view that does not answer has one thread hanging, however often it is asked.
+// probe asks a view whether it answers. At most one question is under way, so that a view
+// that hangs keeps only one thread.
 type probe struct {
 	mu      sync.Mutex
 	pending *reply // GUARDED_BY(mu); nil if there is none

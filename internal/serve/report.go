@@ -9,17 +9,17 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// longestWaits is how many waits 'lockfs status' names of each volume.
+// longestWaits is how many waits of each volume 'lockfs status' lists.
 const longestWaits = 3
 
-// renewals is what the last renewal of a volume's session has said.
+// renewals has the result of the last renewal of a volume's session.
 type renewals struct {
-	answered time.Time     // when the last was, that was
-	took     time.Duration // that one
-	err      error         // of the last, if it failed
+	answered time.Time     // when a renewal was last answered
+	took     time.Duration // how long that renewal took
+	err      error         // of the last renewal, if it failed
 }
 
-// noteRenewal is told what happens to locks.
+// noteRenewal observes events of the locks.
 func (v *Volume) noteRenewal(e lockmgr.Event) {
 	r, ok := e.(lockmgr.SessionRenewed)
 	if !ok {
@@ -32,7 +32,7 @@ func (v *Volume) noteRenewal(e lockmgr.Event) {
 	}
 }
 
-// describe says what the volume has, from memory.
+// describe returns the state of the volume, from memory.
 func (v *Volume) describe() status.View {
 	v.mu.Lock()
 	locks, view, service, last := v.locks, v.view, v.service, v.renewals
@@ -60,7 +60,7 @@ func (v *Volume) describe() status.View {
 	return at
 }
 
-// Report makes all checks at once, for 'lockfs status'.
+// Report runs all checks at once, for 'lockfs status'.
 func Report(ctx context.Context, checks []Check) []status.View {
 	errs := makeChecks(ctx, checks)
 	views := make([]status.View, len(checks))
@@ -82,7 +82,7 @@ func Report(ctx context.Context, checks []Check) []status.View {
 	return views
 }
 
-// serviceSeen remembers which lock service a volume was checked with.
+// serviceSeen remembers the lock service that a volume was checked with.
 type serviceSeen struct {
 	volume.RecordStore
 	service lockmgr.Service

@@ -14,14 +14,14 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// sessions is what of a lock service a successor needs.
+// sessions is what a successor needs of a lock service.
 type sessions interface {
 	Sessions(ctx context.Context) (map[string]lockmgr.SessionInfo, error)
 	Revoke(ctx context.Context, id string) error
 }
 
-// successor ends the sessions of mounts of this volume that have died on this
-// machine, so that nobody has to wait for their leases to expire.
+// successor ends the sessions of this volume's dead mounts on this machine, so that nobody
+// waits for their leases to expire.
 type successor struct {
 	service sessions
 	dir     string // of the volume's lifelines
@@ -31,7 +31,7 @@ type successor struct {
 	log     *slog.Logger
 }
 
-// newSuccessor needs the volume's id: directories of one name may be others.
+// newSuccessor goes by the volume's id, because a name can mean another directory later.
 func newSuccessor(service sessions, stateDir string, volume uuid.UUID, source, bootID string, log *slog.Logger) (*successor, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(source, &st); err != nil {
@@ -43,15 +43,15 @@ func newSuccessor(service sessions, stateDir string, volume uuid.UUID, source, b
 	}, nil
 }
 
-// succeed revokes what it can prove dead. What it cannot is left to its lease:
-// no failure keeps the mount from starting.
+// succeed revokes the sessions that are proved dead. Others end with their leases. No
+// failure here stops the mount.
 func (s *successor) succeed(ctx context.Context) {
 	found, err := s.service.Sessions(ctx)
 	lines := make(map[string]*lifeline.Line)
 	if err == nil {
 		lines = s.claim(found)
 	}
-	if len(lines) > 0 { // a mount of many locks has many sessions: no more of them, now
+	if len(lines) > 0 { // a mount with many locks has several sessions: stop starting more
 		found, err = s.service.Sessions(ctx)
 	}
 	if err != nil {
@@ -74,8 +74,8 @@ func (s *successor) succeed(ctx context.Context) {
 	_ = lifeline.Sweep(s.dir, func(id string) bool { return needed[id] })
 }
 
-// claim returns the lifelines of sessions whose mounts have died here: not of those
-// that live, or are another machine's.
+// claim returns the lifelines of sessions whose mounts have died here. It leaves those of
+// living mounts and of other machines.
 func (s *successor) claim(found map[string]lockmgr.SessionInfo) map[string]*lifeline.Line {
 	dead := make(map[string]*lifeline.Line)
 	for _, info := range found {
@@ -89,8 +89,8 @@ func (s *successor) claim(found map[string]lockmgr.SessionInfo) map[string]*life
 	return dead
 }
 
-// end ends all sessions of a dead mount, once what it wrote is on the volume: what is
-// still in this machine's cache would come late. It reports whether none is left.
+// end ends all sessions of a dead mount, after its writes are on the volume: what is still
+// in this machine's cache would come late. It reports whether none is left.
 func (s *successor) end(ctx context.Context, line *lifeline.Line, found map[string]lockmgr.SessionInfo) bool {
 	synced := s.sync(ctx, line)
 	all := true

@@ -21,13 +21,13 @@ import (
 // answerTimeout bounds a daemon's answer; it asks its views for 2 s.
 const answerTimeout = 5 * time.Second
 
-// hidden is the beginning of a socket's name until it answers: a socket that refuses is a
-// dead daemon's, or one that is being made.
+// hidden is the prefix of a socket's name until it answers. A socket that refuses a
+// connection belongs to a dead daemon, or is being made.
 const hidden = ".new-"
 
 func socketsIn(stateDir string) string { return filepath.Join(stateDir, "status") }
 
-// Listen answers in stateDir until stop is called.
+// Listen answers on a socket in stateDir until stop is called.
 func Listen(stateDir string, report func(context.Context) Daemon) (stop func(), err error) {
 	dir := socketsIn(stateDir)
 	if err := own(dir); err != nil {
@@ -40,7 +40,7 @@ func Listen(stateDir string, report func(context.Context) Daemon) (stop func(), 
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // it has another name then
+	l.SetUnlinkOnClose(false) // it is renamed below
 	if err := os.Rename(made, path); err != nil {
 		return nil, errors.Join(err, l.Close(), os.Remove(made))
 	}
@@ -94,14 +94,15 @@ func sweep(dir string) {
 	}
 }
 
-// Sweep removes what dead daemons have left in stateDir, and the directory if that is all.
+// Sweep removes the sockets of dead daemons in stateDir, and the directory if it is then
+// empty.
 func Sweep(stateDir string) {
 	sweep(socketsIn(stateDir))
 	_ = os.Remove(socketsIn(stateDir))
 }
 
-// Ask returns what the daemons of stateDir say, none if there are none. One that does not
-// answer has an Error.
+// Ask returns the answers of all daemons in stateDir. A daemon that does not answer has an
+// Error.
 func Ask(ctx context.Context, stateDir string) ([]Daemon, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -130,9 +131,9 @@ func Ask(ctx context.Context, stateDir string) ([]Daemon, error) {
 	return daemons, nil
 }
 
-// ask returns what the daemon at a socket says, nil if that one is dead.
+// ask returns the answer of the daemon at a socket, or nil if that is dead.
 func ask(ctx context.Context, socket string) *Daemon {
-	var peer atomic.Int64 // the dial may outlive the question
+	var peer atomic.Int64 // the dial may outlive this call
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -172,7 +173,7 @@ func get(ctx context.Context, client *http.Client) (*Daemon, error) {
 	return d, json.NewDecoder(resp.Body).Decode(d)
 }
 
-// pidOf is who listens at the other end; 0 if that is not known.
+// pidOf returns the PID of the listener; 0: not known.
 func pidOf(c *net.UnixConn) (pid int) {
 	raw, err := c.SyscallConn()
 	if err != nil {

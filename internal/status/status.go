@@ -10,23 +10,23 @@ package status
 
 import "time"
 
-// Daemon is what a daemon says of itself.
+// Daemon is a daemon's answer.
 type Daemon struct {
 	PID     int       `json:"pid"`
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
 	Views   []View    `json:"views"`
-	Error   string    `json:"error,omitempty"` // it does not answer; only PID is known
+	Error   string    `json:"error,omitempty"` // it did not answer; only PID is known
 }
 
 // States of a View.
 const (
 	Served    = "served"
-	Trouble   = "trouble"    // and the daemon serves the others
-	NotServed = "not served" // or not yet
+	Trouble   = "trouble"    // something is wrong; other views are served
+	NotServed = "not served" // also: not yet
 )
 
-// View is a volume that is served at a mountpoint, or is to be.
+// View is a volume at its mountpoint, served or not.
 type View struct {
 	Volume      string   `json:"volume"` // NAMESPACE/NAME; "configuration" is the daemon's file
 	State       string   `json:"state"`
@@ -40,16 +40,16 @@ type View struct {
 	Files       *Files   `json:"files,omitempty"`
 }
 
-// Session is what the sessions of a mount in its lock service are worth.
+// Session is the state of a mount's sessions.
 type Session struct {
-	State    string  `json:"state"` // of the worst
+	State    string  `json:"state"` // the worst of all sessions
 	TTL      float64 `json:"ttl_seconds"`
 	Answered float64 `json:"answered_seconds_ago"`
 	Took     float64 `json:"answer_took_seconds"`
-	Error    string  `json:"error,omitempty"` // of the last renewal, if that failed
+	Error    string  `json:"error,omitempty"` // the last renewal's, if it failed
 }
 
-// Locks are those of a mount, and requests for them.
+// Locks counts the locks of a mount, and requests for them.
 type Locks struct {
 	Held    int    `json:"held"`
 	Waiting int    `json:"waiting"`
@@ -65,7 +65,7 @@ type Wait struct {
 	Pod     string  `json:"pod,omitempty"`
 }
 
-// Files are what the kernel has open in a view, and its requests to the volume.
+// Files counts open files of a view, and the kernel's requests to the volume.
 type Files struct {
 	Open     int `json:"open"`
 	UnderWay int `json:"requests_under_way"`

@@ -13,7 +13,7 @@ import (
 
 // RecordStore keeps the volume's record in the lock service.
 type RecordStore interface {
-	// Service says which lock service it is.
+	// Service returns the identity of the lock service.
 	Service(ctx context.Context) (lockmgr.Service, error)
 
 	// VolumeRecord stores want as the record unless there is one, and returns the
@@ -31,17 +31,16 @@ type Config struct {
 	Namespace string      // of the volume, see ValidateName
 	Name      string      // of the volume, see ValidateName
 	Policy    string      // the digest of the mount's policy
-	SetPolicy bool        // make Policy the volume's, if no mount of the volume lives
+	SetPolicy bool        // make Policy the volume's, if no mount of the volume is alive
 	Record    RecordStore // the lock service's record for Namespace and Name
 
-	// Alone says that no other machine writes to Source, and that an embedded
-	// service, if it is one, has the flock which no two of them can have: it may take
-	// the place of one whose state was lost.
+	// Alone: no other machine writes to Source, and an embedded service has a flock on it
+	// that no second one can have. So it may replace one whose state was lost.
 	Alone bool
 }
 
-// markerAttempts bounds how often Check looks for a marker that others create
-// and, being refused, remove again.
+// markerAttempts bounds how often Check looks for a marker that other mounts create, and
+// remove again when they are refused.
 const markerAttempts = 5
 
 // Check makes sure that SOURCE, its marker, the lock service, its record and cfg
@@ -91,8 +90,8 @@ func Check(ctx context.Context, cfg Config) (uuid.UUID, error) {
 	return marker.ID, settlePolicy(ctx, cfg, marker, record, stored)
 }
 
-// openRecord returns the record of the marker's volume, as it is stored too, and
-// puts the marker's where there is none.
+// openRecord returns the record of the marker's volume, parsed and as stored. If there is
+// none, it stores the marker's.
 func openRecord(ctx context.Context, store RecordStore, marker identity) (record identity, stored []byte, err error) {
 	if stored, err = store.VolumeRecord(ctx, marker.encode()); err != nil {
 		return identity{}, nil, fmt.Errorf("the volume's record: %w", err)
@@ -124,7 +123,7 @@ func openMarker(cfg Config, service lockmgr.Service) (marker identity, created b
 	return identity{}, false, err
 }
 
-// asked compares the marker with what the mount was asked for.
+// asked compares the marker with what the mount asks for.
 func asked(cfg Config, marker identity) error {
 	e := &MismatchError{Source: cfg.Source, Volume: cfg.Namespace + "/" + cfg.Name}
 	switch {
@@ -138,8 +137,8 @@ func asked(cfg Config, marker identity) error {
 	return e
 }
 
-// disagree names the first difference between the marker and the record. A
-// marker just created is none: SOURCE had no identity to disagree with.
+// disagree returns the first difference between the marker and the record. A new marker has
+// none: SOURCE had no identity before.
 func disagree(cfg Config, marker, record identity, created bool) error {
 	e := &MismatchError{Source: cfg.Source, Volume: cfg.Namespace + "/" + cfg.Name}
 	switch {

@@ -14,8 +14,8 @@ import (
 // not know.
 var ErrNewer = errors.New("made by a newer lockfs")
 
-// MismatchError reports that SOURCE, the lock service and the command line do
-// not mean the same volume. Nothing has been changed.
+// MismatchError reports that SOURCE, the lock service and the command line mean different
+// volumes. Nothing was changed.
 type MismatchError struct {
 	Source string // the directory
 	Field  string // what disagrees: "namespace", "name" or "volume id"
@@ -41,8 +41,7 @@ func (e *MismatchError) Error() string {
 	}
 }
 
-// PolicyError reports that a mount's policy is not the volume's. Nothing has
-// been changed.
+// PolicyError reports that a mount's policy is not the volume's. Nothing was changed.
 type PolicyError struct {
 	Volume string // namespace/name
 	Record string // the digest of the volume's policy
@@ -55,7 +54,7 @@ func (e *PolicyError) Error() string {
 		e.Volume, describe(e.Record), describe(e.Asked))
 }
 
-// describe shortens a digest as people do.
+// describe shortens a digest for people.
 func describe(digest string) string {
 	if digest == (*policy.Policy)(nil).Digest() {
 		return short(digest) + " (no rules)"
@@ -65,13 +64,13 @@ func describe(digest string) string {
 
 func short(digest string) string { return digest[:min(len(digest), len("sha256:")+12)] }
 
-// ServiceError reports that a volume has its locks in another lock service. Nothing
-// has been changed.
+// ServiceError reports that a volume has its locks in another lock service. Nothing was
+// changed.
 type ServiceError struct {
 	Source string          // the directory
-	Has    lockmgr.Service // which the volume has, as far as its marker says
+	Has    lockmgr.Service // the volume's, as its marker says
 	Asked  lockmgr.Service // the one that was asked
-	Moved  lockmgr.Service // where the one asked says that the volume has moved to; zero if it does not
+	Moved  lockmgr.Service // the service to which the volume has moved, as the asked one says; may be zero
 }
 
 func (e *ServiceError) Error() string {
@@ -88,8 +87,8 @@ func (e *ServiceError) Error() string {
 		e.Source, e.Has, e.Asked, e.Asked, e.Source)
 }
 
-// OtherServiceError reports that somebody looks for the locks of a volume in a lock
-// service that does not have them.
+// OtherServiceError reports a search for a volume's locks in a lock service that does not
+// have them.
 type OtherServiceError struct {
 	Source string          // the directory
 	Has    lockmgr.Service // which the volume has

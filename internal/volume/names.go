@@ -10,16 +10,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// Two spellings of one letter, for file systems that take them for one.
+// Two spellings of one letter, which some file systems treat as one name.
 const (
 	composed   = "\u00e9"
 	decomposed = "e\u0301"
 )
 
 // checkNames refuses a directory in which one file has several spellings, as on file
-// systems that do not tell upper from lower case: locks are of names, byte by byte.
-// Case is told by the marker, without a write. For the rest a file is made
-// and removed, where that can be done. Errors: *NamesError.
+// systems that do not distinguish upper and lower case: locks are of names, byte by byte.
+// For case it looks for the marker, without a write. For the rest it creates and removes a
+// file, if it can. Errors: *NamesError.
 func checkNames(source string, marker identity) error {
 	if other, err := readNamed(source, strings.ToUpper(MarkerName)); err == nil && other.ID == marker.ID {
 		return &NamesError{Source: source, One: "file", Other: "FILE"}

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// settlePolicy compares the policy of the volume, which is that of the record,
-// with the mount's, or replaces it. The marker keeps it for the day the lock
-// service is new: what a killed mount left undone there is done by the next.
+// settlePolicy compares the mount's policy with that of the record, which is the volume's,
+// or replaces it. The marker has a copy for a new lock service. If a mount was killed in
+// between, the next one finishes the work.
 func settlePolicy(ctx context.Context, cfg Config, marker, record identity, stored []byte) error {
 	if record.Policy != cfg.Policy {
 		if !cfg.SetPolicy {

@@ -1,7 +1,7 @@
 package volume
 
-// NameOf returns the volume whose root source is, as its marker says. Errors:
-// fs.ErrNotExist when there is no marker, *InvalidError, or the file system's.
+// NameOf returns the namespace and name of the volume with the root source, from its
+// marker. Errors: fs.ErrNotExist without a marker, *InvalidError, or the file system's.
 func NameOf(source string) (namespace, name string, err error) {
 	id, err := readMarker(source)
 	return id.Namespace, id.Name, err

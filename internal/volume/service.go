@@ -9,9 +9,9 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// settleService compares the volume's lock service, which is that of the marker, with
-// the mount's. An embedded one takes the place of another: whose state was lost, and
-// of which the flock on Source says that nobody serves it.
+// settleService compares the mount's lock service with that of the marker, which is the
+// volume's. An embedded one may replace another whose state was lost: the flock on Source
+// proves that nobody serves it.
 func settleService(cfg Config, marker identity, service lockmgr.Service) (identity, error) {
 	if marker.Service.Is(service) {
 		return marker, nil
@@ -23,8 +23,8 @@ func settleService(cfg Config, marker identity, service lockmgr.Service) (identi
 	return marker, replaceMarker(cfg.Source, marker)
 }
 
-// settleMove compares the record with the marker, which names its service. The volume
-// may have been moved away and back since the record was put: that one is replaced.
+// settleMove compares the record with the marker, which names the volume's service. If the
+// volume has moved away and back since the record was stored, the record is replaced.
 func settleMove(ctx context.Context, cfg Config, marker, record identity, stored []byte) (identity, []byte, error) {
 	if record.Service.Is(marker.Service) && record.Moves == marker.Moves {
 		return record, stored, nil
@@ -39,26 +39,26 @@ func settleMove(ctx context.Context, cfg Config, marker, record identity, stored
 	return marker, next, nil
 }
 
-// MoveConfig says which volume moves, and where to. All fields are required.
+// MoveConfig is one move of a volume. All fields are required.
 type MoveConfig struct {
 	Source string
-	// Record is the volume's in the lock service that it has; nil if that is gone
-	// for ever, and nobody can ask it whether a mount lives.
+	// Record is the record in the volume's present lock service. nil: that is gone for
+	// ever, and cannot be asked whether a mount is alive.
 	Record RecordStore
 	To     lockmgr.Service
 }
 
-// Move names another lock service in the marker of a volume, while no mount of it
-// lives. The record in the former service says so first, for good: a mount that was
-// not seen finds that it cannot open a session there any more. A Move that was not
-// finished is, by the same one once more.
+// Move names another lock service in the marker of a volume, while no mount of it is alive.
+// First the record in the former service names it too, for good: a mount that was not seen
+// can open no session there any more. To finish an interrupted Move, call it again.
 //
-// A service knows of one successor, and each move has a number larger than those
-// before. So a marker that is out of date, as that of a backup, names a service which
-// says that the volume has moved on.
+// A service knows one successor, and each move has a larger number than those before. So an
+// outdated marker, such as one from a backup, names a service that says that the volume has
+// moved on.
 //
-// Errors: *lockmgr.VolumeInUseError; *ServiceError, when Record is not of the volume's
-// service, or says that it has moved elsewhere; *InvalidError; the file system's, the record store's.
+// Errors: *lockmgr.VolumeInUseError; *ServiceError if Record is not of the volume's
+// service, or says that the volume has moved elsewhere; *InvalidError; the file system's,
+// the record store's.
 func Move(ctx context.Context, cfg MoveConfig) error {
 	marker, err := readMarker(cfg.Source)
 	if err != nil {
@@ -75,8 +75,7 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 	return replaceMarker(cfg.Source, next)
 }
 
-// leave has the record in the service that a volume has so far name its next one,
-// and returns the record.
+// leave makes the record in the present service name the next one, and returns the record.
 func leave(ctx context.Context, cfg MoveConfig, marker identity) (next identity, err error) {
 	service, err := cfg.Record.Service(ctx)
 	if err != nil {
@@ -92,7 +91,7 @@ func leave(ctx context.Context, cfg MoveConfig, marker identity) (next identity,
 	if !record.sameVolume(marker) {
 		return next, disagree(Config{Source: cfg.Source, Namespace: marker.Namespace, Name: marker.Name}, marker, record, false)
 	}
-	if record.Moves > marker.Moves && !record.Service.Is(service) { // it has left
+	if record.Moves > marker.Moves && !record.Service.Is(service) { // the volume has left
 		if !record.Service.Is(cfg.To) {
 			return next, &ServiceError{Source: cfg.Source, Has: marker.Service, Asked: service, Moved: record.Service}
 		}
@@ -103,17 +102,15 @@ func leave(ctx context.Context, cfg MoveConfig, marker identity) (next identity,
 	return next, cfg.Record.ReplaceVolumeRecord(ctx, stored, next.encode())
 }
 
-// ServiceFinder is a lock service that can be asked which one it is, and is not changed.
+// ServiceFinder tells which lock service it is, without changing it.
 type ServiceFinder interface {
-	// FindService says which lock service it is; the ID is uuid.Nil where no mount of
-	// the volume has asked for it.
+	// FindService returns the service. Its ID is uuid.Nil if no mount of the volume has
+	// asked for it yet.
 	FindService(ctx context.Context) (lockmgr.Service, error)
 }
 
-// CheckLook makes sure that the lock service is the volume's, and changes nothing. The
-// marker of format 1 does not say which that is, and is taken as it is.
-//
-// Errors: *OtherServiceError; the file system's, the lock service's.
+// CheckLook fails unless the lock service is the volume's. It changes nothing. A marker of
+// format 1 does not name a service, and is accepted.
 func CheckLook(ctx context.Context, source string, asked ServiceFinder) error {
 	has, err := ServiceOf(source)
 	if err != nil || has.ID == uuid.Nil {
@@ -126,8 +123,8 @@ func CheckLook(ctx context.Context, source string, asked ServiceFinder) error {
 	return &OtherServiceError{Source: source, Has: has, Asked: is}
 }
 
-// ServiceOf returns the lock service of the volume whose root source is, as its
-// marker says; of format 1, which does not, the zero value. Errors are NameOf's.
+// ServiceOf returns the lock service of the volume with the root source, from its marker;
+// the zero value for format 1. Errors are NameOf's.
 func ServiceOf(source string) (lockmgr.Service, error) {
 	id, err := readMarker(source)
 	return id.Service, err
