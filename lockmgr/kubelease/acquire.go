@@ -178,7 +178,7 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 		defer b.mirror.mu.Unlock()
 		var entries []entry
 		if o != nil {
-			entries = slices.DeleteFunc(slices.Clone(o.entries), func(e entry) bool { return !b.mirror.lives(&e) || a.s.hasGivenUp(&e) })
+			entries = slices.DeleteFunc(slices.Clone(o.entries), func(e entry) bool { return !b.mirror.lives(&e) || b.hasGivenUp(&e) })
 		}
 		a.ahead = nil
 		for _, k := range p.keys {

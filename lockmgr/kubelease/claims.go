@@ -27,7 +27,7 @@ const (
 	unclaimed fate = iota
 	wanted
 	// givenUp: its acquisition has failed, and it is being removed. It keeps
-	// nobody of this session out.
+	// nobody of this mount out.
 	givenUp
 )
 
@@ -80,9 +80,10 @@ func (c *claims) of(e claim) fate {
 	return c.entries[e]
 }
 
-// hasGivenUp reports whether e is an entry of this session that nobody wants any more.
-func (s *Session) hasGivenUp(e *entry) bool {
-	return e.Session == s.id && s.claims.of(claimOf(e.grant())) == givenUp
+// hasGivenUp reports whether e is an entry of this mount that nobody wants any more.
+func (b *Backend) hasGivenUp(e *entry) bool {
+	s := b.present.session(e.Session)
+	return s != nil && s.claims.of(claimOf(e.grant())) == givenUp
 }
 
 // removeOrphans removes the session's orphans now and then. Nothing depends on it

@@ -354,15 +354,29 @@ func TestTryOnEndedSession(t *testing.T) {
 }
 
 // What a mount's own request has left, which was not answered, keeps the mount's next
-// out neither while it is being removed, nor after.
+// out neither while it is being removed, nor after, on whichever of its sessions.
 func TestOwnLeftoverKeepsNobodyOut(t *testing.T) {
 	for name, wait := range map[string]lockmgr.Wait{"a try": lockmgr.NoWait, "a wait": lockmgr.Queue} {
-		for kind, key := range map[string]lockmgr.Key{"file": file("d/f"), "tree": tree("d")} {
-			t.Run(name+" after a "+kind, func(t *testing.T) {
+		for what, test := range map[string]struct {
+			kind    string
+			key     lockmgr.Key
+			another bool // session
+		}{
+			"file":                     {"file", file("d/f"), false},
+			"tree":                     {"tree", tree("d"), false},
+			"file, on another session": {"file", file("d/f"), true},
+			"tree, on another session": {"tree", tree("d"), true},
+		} {
+			t.Run(name+" after a "+what, func(t *testing.T) {
 				volume, l := newName(), &link{}
-				s := open(t, newBackendAt(t, l.to(as(mountUser)), volume))
+				b := newBackendAt(t, l.to(as(mountUser)), volume)
+				s := open(t, b)
+				next := s
+				if test.another {
+					next = open(t, b)
+				}
 				again := request(wait, file("d/f"))
-				lost, met := first(swallowed, writes(kind, "create"))
+				lost, met := first(swallowed, writes(test.kind, "create"))
 				l.obey(func(c *call) fate {
 					if f := lost(c); f != passed {
 						return f
@@ -372,20 +386,20 @@ func TestOwnLeftoverKeepsNobodyOut(t *testing.T) {
 					}
 					return passed
 				})
-				if _, err := s.Acquire(within(t, patience), request(lockmgr.NoWait, key)); !errors.Is(err, lockmgr.ErrUnavailable) {
+				if _, err := s.Acquire(within(t, patience), request(lockmgr.NoWait, test.key)); !errors.Is(err, lockmgr.ErrUnavailable) {
 					t.Fatalf("Acquire: %v", err)
 				}
 				<-met
 				if list := entries(t, volume); len(list) != 1 {
 					t.Fatalf("nothing was left: %v", list)
 				}
-				g, err := s.Acquire(within(t, patience), again)
+				g, err := next.Acquire(within(t, patience), again)
 				if err != nil {
 					t.Fatalf("Acquire again: %v", err)
 				}
 				l.mend()
 				eventually(t, "what was left is gone", func() bool { return len(entries(t, volume)) == 1 })
-				if held, err := s.Held(within(t, patience), g); err != nil || !held[0] {
+				if held, err := next.Held(within(t, patience), g); err != nil || !held[0] {
 					t.Fatalf("Held: %v, %v", held, err)
 				}
 			})

@@ -30,9 +30,11 @@ const (
 )
 
 // present are the sessions of a mount that live.
+//
+// LOCK ORDERING: mirror.mu, then mu.
 type present struct {
 	mu       sync.Mutex
-	sessions map[string]*Session // GUARDED_BY(mu); by the names of their Leases
+	sessions map[string]*Session // GUARDED_BY(mu); by id
 
 	came chan struct{} // receives when there is another
 }
@@ -43,7 +45,7 @@ func (p *present) add(s *Session) {
 	if p.sessions == nil {
 		p.sessions = make(map[string]*Session)
 	}
-	p.sessions[s.name] = s
+	p.sessions[s.id] = s
 	select {
 	case p.came <- struct{}{}:
 	default:
@@ -51,7 +53,7 @@ func (p *present) add(s *Session) {
 	context.AfterFunc(s.life.Over, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		delete(p.sessions, s.name)
+		delete(p.sessions, s.id)
 	})
 }
 
@@ -65,10 +67,11 @@ func (p *present) one() *Session {
 	return nil
 }
 
-func (p *present) has(name string) bool {
+// session returns the one of that id, nil if it is another mount's, or has ended.
+func (p *present) session(id string) *Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.sessions[name] != nil
+	return p.sessions[id]
 }
 
 // keep keeps watch over the sessions when there are too few keepers, until the
@@ -118,7 +121,7 @@ func (b *Backend) keepersBeside(s *Session) (n int) {
 	defer m.mu.Unlock()
 	now := m.clock.Now()
 	for _, o := range m.objects {
-		if o.kind != kindSession || o.lease.Spec.RenewTime == nil || b.present.has(o.name) {
+		if o.kind != kindSession || o.lease.Spec.RenewTime == nil || b.present.session(o.sessionID()) != nil {
 			continue
 		}
 		// Two renewals of five that a TTL has.

@@ -47,7 +47,7 @@ func (a *acquisition) inTheWay() (found []obstacle) {
 
 // heeded returns those of found that a waits for.
 func (a *acquisition) heeded(found []obstacle) []obstacle {
-	return slices.DeleteFunc(found, func(o obstacle) bool { return a.s.hasGivenUp(&o.entry) })
+	return slices.DeleteFunc(found, func(o obstacle) bool { return a.s.b.hasGivenUp(&o.entry) })
 }
 
 // verify brings the mirror up to what the server has of an obstacle.
