@@ -18,16 +18,16 @@ import (
 func TestExpiry(t *testing.T) {
 	for _, skew := range []time.Duration{0, 24 * time.Hour, -24 * time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {
-			name := newName()
+			name, clock := newName(), &pace{}
 			const ttl = 2 * time.Second
-			dead, lives := openFor(t, newBackend(t, name), ttl), openFor(t, newBackend(t, name), ttl)
-			next := open(t, newBackend(t, name))
+			dead, lives := openFor(t, newBackend(t, name, clock.by), ttl), openFor(t, newBackend(t, name, clock.by), ttl)
+			next := open(t, newBackend(t, name, clock.by))
 			// The kubelease of the dead mount does not end its own session here.
 			shiftClock(t, dead, skew)
 			k, kept := file("f"), must(t, lives, lockmgr.NoWait, file("kept"))
 			old := must(t, dead, lockmgr.NoWait, k)[0]
 			got := start(within(t, patience), next, request(lockmgr.Queue, k))
-			renew(t, lives, ttl/5)
+			clock.renew(t, lives, ttl/5)
 			a := await(t, got)
 			if a.Err != nil || a.Grants[0].Token <= old.Token {
 				t.Fatalf("after the session's end: %v, %v", a.Grants, a.Err)
@@ -45,6 +45,11 @@ func TestExpiry(t *testing.T) {
 
 // renew renews s every interval until stop is called or the test ends.
 func renew(t *testing.T, s lockmgr.Session, interval time.Duration) (stop func()) {
+	return renewing(t, s, interval, func() {})
+}
+
+// renewing is renew, and calls renewed after each time.
+func renewing(t *testing.T, s lockmgr.Session, interval time.Duration, renewed func()) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan struct{})
 	stop = func() { cancel(); <-over }
@@ -57,6 +62,7 @@ func renew(t *testing.T, s lockmgr.Session, interval time.Duration) (stop func()
 				if err := s.Renew(ctx); err != nil && ctx.Err() == nil {
 					t.Errorf("Renew: %v", err)
 				}
+				renewed()
 			case <-ctx.Done():
 				tick.Stop()
 				return
@@ -88,12 +94,11 @@ func shiftClock(t *testing.T, s lockmgr.Session, by time.Duration) {
 // A mount whose watch shows nothing any more asks for sessions that live, and
 // lets them. What it asks too late, the server refuses.
 func TestBlindMountEndsNobody(t *testing.T) {
-	name, l, own := newName(), &link{}, &link{}
+	name, clock, l, own := newName(), &pace{}, &link{}, &link{}
 	const ttl = 2 * time.Second
-	s := openFor(t, newBackendAt(t, own.to(as(mountUser)), name), ttl)
-	blind := newBackendAt(t, l.to(as(mountUser)), name)
-	open(t, blind)
-	eventually(t, "it keeps watch", func() bool { return kubelease.Connected(blind) && kubelease.Keeps(blind) })
+	s := openFor(t, newBackendAt(t, own.to(as(mountUser)), name, clock.by), ttl)
+	blind := newBackendAt(t, l.to(as(mountUser)), name, clock.by)
+	keepsWatch(t, blind, open(t, blind))
 	hold, met := first(late, func(c *call) bool { return c.verb == "delete" && c.has("-pulse-"+s.ID()) })
 	l.obey(func(c *call) fate {
 		if c.verb == "watch" || c.verb == "list" {
@@ -102,7 +107,7 @@ func TestBlindMountEndsNobody(t *testing.T) {
 		return hold(c)
 	})
 	kubelease.BreakWatch(blind)
-	stop := renew(t, s, ttl/5)
+	stop := clock.renew(t, s, ttl/5)
 	eventually(t, "it asks for the session, twice", func() bool {
 		asks := 0
 		for _, c := range l.calls("get") {
@@ -122,6 +127,7 @@ func TestBlindMountEndsNobody(t *testing.T) {
 		return passed
 	})
 	stop()
+	clock.pass(ttl)
 	c := <-met
 	if err := s.Renew(within(t, patience)); err != nil {
 		t.Fatalf("Renew: %v", err)
@@ -137,14 +143,14 @@ func TestBlindMountEndsNobody(t *testing.T) {
 // A proxy that does not find the API server says 404 too. That tells nothing of a
 // session: it has not ended.
 func TestProxyEndsNobody(t *testing.T) {
-	name, l := newName(), &link{}
+	name, clock, l := newName(), &pace{}, &link{}
 	const ttl = 2 * time.Second
-	s := openFor(t, newBackend(t, name), ttl)
+	s := openFor(t, newBackend(t, name, clock.by), ttl)
 	must(t, s, lockmgr.NoWait, file("f"))
-	renew(t, s, ttl/5)
-	far := newBackendAt(t, l.to(as(mountUser)), name)
+	clock.renew(t, s, ttl/5)
+	far := newBackendAt(t, l.to(as(mountUser)), name, clock.by)
 	other := open(t, far)
-	eventually(t, "it keeps watch", func() bool { return kubelease.Connected(far) && kubelease.Keeps(far) })
+	keepsWatch(t, far, other)
 	l.obey(func(*call) fate { return astray })
 	l.hangUp()
 	eventually(t, "it asks for the session", func() bool {
@@ -170,8 +176,7 @@ func TestFailuresKeepNobodyAlive(t *testing.T) {
 	name, l, own := newName(), &link{}, &link{}
 	const ttl = 2 * time.Second
 	keeper := newBackendAt(t, l.to(as(mountUser)), name)
-	renew(t, openFor(t, keeper, ttl), ttl/5)
-	eventually(t, "it keeps watch", func() bool { return kubelease.Connected(keeper) && kubelease.Keeps(keeper) })
+	keepsWatch(t, keeper, open(t, keeper))
 	dead := openFor(t, newBackendAt(t, own.to(as(mountUser)), name), ttl)
 	own.obey(func(c *call) fate { // it does not end itself
 		if c.verb == "delete" {
@@ -200,14 +205,18 @@ func TestFailuresKeepNobodyAlive(t *testing.T) {
 // While the server answers nobody, nobody's session ends, however long that is:
 // each has its time from when it answers again. Those that are not renewed then, end.
 func TestOutageEndsNobody(t *testing.T) {
-	name, l := newName(), &link{}
+	name, clock, l := newName(), &pace{}, &link{}
 	const ttl = 2 * time.Second
-	s := openFor(t, newBackendAt(t, l.to(as(mountUser)), name), ttl)
-	open(t, newBackendAt(t, l.to(as(mountUser)), name))
+	b := newBackendAt(t, l.to(as(mountUser)), name, clock.by)
+	s := openFor(t, b, ttl)
+	keepsWatch(t, b, s)
+	open(t, newBackendAt(t, l.to(as(mountUser)), name, clock.by))
 	about := func(c *call) bool { return c.has("-pulse-" + s.ID()) }
-	began := time.Now()
-	l.obey(func(*call) fate { return cut })
-	eventually(t, "it is over", func() bool { return time.Since(began) > 2*ttl })
+	rule, met := first(cut, about)
+	l.obey(func(c *call) fate { rule(c); return cut })
+	clock.pass(2 * ttl)
+	<-met
+	clock.pass(2 * ttl)
 	for range 2 { // requests about the session, after which it is renewed
 		rule, met := first(passed, about)
 		l.obey(rule)
@@ -217,9 +226,13 @@ func TestOutageEndsNobody(t *testing.T) {
 		}
 	}
 	l.mend()
-	select {
-	case <-s.Done():
-	case <-within(t, patience).Done():
-		t.Fatal("a session that is not renewed does not end")
+	for over := within(t, patience); ; clock.pass(ttl) {
+		select {
+		case <-s.Done():
+			return
+		case <-time.After(ttl / 10): // in which the keepers may see that it was renewed
+		case <-over.Done():
+			t.Fatal("a session that is not renewed does not end")
+		}
 	}
 }

@@ -57,6 +57,17 @@ func TestFewKeepWatch(t *testing.T) {
 	}
 }
 
+// keepsWatch returns when b is a keeper by s, and has all that this takes: a mount without
+// a session keeps watch as well, until it has one.
+func keepsWatch(t *testing.T, b *kubelease.Backend, s lockmgr.Session) {
+	t.Helper()
+	session := strings.Replace(pulse(t, s), "-pulse-", "-session-", 1)
+	eventually(t, "it keeps watch", func() bool {
+		lease, err := raw(t).Get(t.Context(), session, metav1.GetOptions{})
+		return err == nil && lease.Spec.RenewTime != nil && kubelease.Connected(b) && kubelease.Keeps(b)
+	})
+}
+
 // Who deletes a session deletes the pulse first. If that is all that was done, the
 // keepers do the rest.
 func TestHalfOfAnEnd(t *testing.T) {
@@ -64,7 +75,7 @@ func TestHalfOfAnEnd(t *testing.T) {
 	dead, b := open(t, newBackend(t, name)), newBackend(t, name)
 	s := open(t, b)
 	must(t, dead, lockmgr.NoWait, file("f"))
-	eventually(t, "it keeps watch", func() bool { return kubelease.Keeps(b) })
+	keepsWatch(t, b, s)
 	if err := raw(t).Delete(t.Context(), pulse(t, dead), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +139,7 @@ func TestWatchGoesOn(t *testing.T) {
 	name, l := newName(), &link{}
 	s1, b2 := open(t, newBackend(t, name)), newBackendAt(t, l.to(as(mountUser)), name)
 	s2 := open(t, b2)
-	eventually(t, "it keeps watch", func() bool { return kubelease.Connected(b2) && kubelease.Keeps(b2) })
+	keepsWatch(t, b2, s2)
 	lists := l.count("list")
 	var watches atomic.Int32
 	l.obey(func(c *call) fate {
@@ -192,7 +203,7 @@ func TestHungWatchOfAKeeper(t *testing.T) {
 	keeper := newBackendAt(t, l.to(as(mountUser)), name)
 	s := openFor(t, keeper, time.Minute)
 	renew(t, s, ttl/5)
-	eventually(t, "it keeps watch", func() bool { return kubelease.Connected(keeper) && kubelease.Keeps(keeper) })
+	keepsWatch(t, keeper, s)
 	l.hung.Store(true)
 	eventually(t, "its watch of the locks is another", func() bool { return l.count("watch") > 2 })
 	l.hung.Store(false)

@@ -14,6 +14,7 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/internal/kubetest"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/kubelease"
@@ -97,6 +98,7 @@ func newBackend(t *testing.T, name string, change ...func(*kubelease.Config)) *k
 	return newBackendAt(t, as(mountUser), name, change...)
 }
 
+// newBackendAt returns a backend whose requests have the time that a slow machine takes.
 func newBackendAt(t *testing.T, conf *rest.Config, name string, change ...func(*kubelease.Config)) *kubelease.Backend {
 	t.Helper()
 	client, err := kubelease.NewClient(conf)
@@ -104,7 +106,7 @@ func newBackendAt(t *testing.T, conf *rest.Config, name string, change ...func(*
 		t.Fatal(err)
 	}
 	cfg := kubelease.Config{
-		Client: client, Namespace: "test", Name: name, LeaseNamespace: space,
+		Client: client, Namespace: "test", Name: name, LeaseNamespace: space, RequestTimeout: patience,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	for _, c := range change {
@@ -116,6 +118,23 @@ func newBackendAt(t *testing.T, conf *rest.Config, name string, change ...func(*
 	}
 	t.Cleanup(b.Close)
 	return b
+}
+
+// pace is the clock of some mounts. It stands still unless it is told to go on: so a
+// session dies when the test says so, and not because the machine is slow.
+type pace struct{ now atomic.Int64 }
+
+func (p *pace) Now() boottime.Instant { return boottime.Instant(p.now.Load()) }
+
+func (p *pace) pass(d time.Duration) { p.now.Add(int64(d)) }
+
+// by makes p a backend's clock.
+func (p *pace) by(c *kubelease.Config) { c.Clock = p }
+
+// renew renews s again and again until stop is called or the test ends, and has interval
+// pass after each time.
+func (p *pace) renew(t *testing.T, s lockmgr.Session, interval time.Duration) (stop func()) {
+	return renewing(t, s, interval, func() { p.pass(interval) })
 }
 
 // expire deletes a session's Leases, as those do who miss its renewals.

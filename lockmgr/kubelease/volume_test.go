@@ -95,17 +95,24 @@ func TestReplaceVolumeRecordUnanswered(t *testing.T) {
 // The session of a mount that has died keeps the record for its TTL only, also if
 // nobody else is there.
 func TestReplaceVolumeRecordOfDeadMount(t *testing.T) {
-	name := newName()
-	dead := newBackend(t, name)
+	name, clock, l := newName(), &pace{}, &link{}
+	const ttl = 2 * time.Second
+	dead := newBackend(t, name, clock.by)
 	mustRecord(t, dead, "old", "old")
-	openFor(t, dead, 2*time.Second)
+	openFor(t, dead, ttl)
 	dead.Close()
-	b := newBackend(t, name)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	if err := b.ReplaceVolumeRecord(ctx, []byte("old"), []byte("new")); !errors.As(err, new(*lockmgr.VolumeInUseError)) {
+	b := newBackendAt(t, l.to(as(mountUser)), name, clock.by)
+	ctx, cancel := context.WithCancel(within(t, patience))
+	replaced := make(chan error, 1)
+	go func() { replaced <- b.ReplaceVolumeRecord(ctx, []byte("old"), []byte("new")) }()
+	eventually(t, "the record is marked, and put back", func() bool { return l.count("update") >= 2 })
+	read := l.count("list")
+	eventually(t, "the session is waited for", func() bool { return l.count("list") >= read+2 })
+	cancel()
+	if err := <-replaced; !errors.As(err, new(*lockmgr.VolumeInUseError)) {
 		t.Fatalf("before it is known to be dead: %v", err)
 	}
+	clock.pass(ttl)
 	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new")); err != nil {
 		t.Fatal(err)
 	}
@@ -134,17 +141,17 @@ func TestMarkedRecord(t *testing.T) {
 	b, other := newBackendAt(t, l.to(as(mountUser)), name), newBackend(t, name, func(c *kubelease.Config) { c.Clock = clock })
 	mustRecord(t, b, "old", "old")
 	mustRecord(t, other, "old", "old")
+	ctx, cancel := context.WithCancel(within(t, patience))
 	updates := 0
 	l.obey(func(c *call) fate {
 		if writes("volume", "update")(c) {
 			if updates++; updates > 1 {
+				cancel()
 				return cut
 			}
 		}
 		return passed
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
 	if err := b.ReplaceVolumeRecord(ctx, []byte("old"), []byte("new")); !errors.Is(err, lockmgr.ErrUnavailable) {
 		t.Fatalf("ReplaceVolumeRecord: %v", err)
 	}
