@@ -127,8 +127,7 @@ func TestBlindMountEndsNobody(t *testing.T) {
 		return passed
 	})
 	stop()
-	clock.pass(ttl)
-	c := <-met
+	c := passUntil(t, clock, ttl/5, "it ends the session", met)
 	if err := s.Renew(within(t, patience)); err != nil {
 		t.Fatalf("Renew: %v", err)
 	}
@@ -176,7 +175,9 @@ func TestFailuresKeepNobodyAlive(t *testing.T) {
 	name, l, own := newName(), &link{}, &link{}
 	const ttl = 2 * time.Second
 	keeper := newBackendAt(t, l.to(as(mountUser)), name)
-	keepsWatch(t, keeper, open(t, keeper))
+	s := open(t, keeper)
+	renew(t, s, ttl/5) // else the server would not be heard of between the failures
+	keepsWatch(t, keeper, s)
 	dead := openFor(t, newBackendAt(t, own.to(as(mountUser)), name), ttl)
 	own.obey(func(c *call) fate { // it does not end itself
 		if c.verb == "delete" {
@@ -220,19 +221,11 @@ func TestOutageEndsNobody(t *testing.T) {
 	for range 2 { // requests about the session, after which it is renewed
 		rule, met := first(passed, about)
 		l.obey(rule)
-		(<-met).wait(t)
+		passUntil(t, clock, ttl/40, "it is asked for", met).wait(t)
 		if err := s.Renew(within(t, patience)); err != nil {
 			t.Fatalf("Renew: %v", err)
 		}
 	}
 	l.mend()
-	for over := within(t, patience); ; clock.pass(ttl) {
-		select {
-		case <-s.Done():
-			return
-		case <-time.After(ttl / 10): // in which the keepers may see that it was renewed
-		case <-over.Done():
-			t.Fatal("a session that is not renewed does not end")
-		}
-	}
+	passUntil(t, clock, ttl/5, "a session that is not renewed ends", s.Done())
 }

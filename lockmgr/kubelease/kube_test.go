@@ -128,6 +128,20 @@ func (p *pace) Now() boottime.Instant { return boottime.Instant(p.now.Load()) }
 
 func (p *pace) pass(d time.Duration) { p.now.Add(int64(d)) }
 
+// passUntil has time pass, not faster than it does, until something comes.
+func passUntil[T any](t *testing.T, p *pace, step time.Duration, what string, comes <-chan T) T {
+	t.Helper()
+	for over := within(t, patience); ; p.pass(step) {
+		select {
+		case v := <-comes:
+			return v
+		case <-time.After(step):
+		case <-over.Done():
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
 // by makes p a backend's clock.
 func (p *pace) by(c *kubelease.Config) { c.Clock = p }
 
