@@ -15,31 +15,30 @@ import (
 type Request struct {
 	// Owner shares with, and only with, itself.
 	Owner Owner
-	// SelfWait reports whether the caller, or one that it descends from, itself
-	// keeps the keys from being free, so that waiting would be for ever. It is
-	// called, once, only for a request that queues and finds the keys held on
-	// this mount, and returns soon after ctx has ended. nil means no.
+	// SelfWait reports whether the caller, or one of its ancestors, itself holds the
+	// keys, so that it would wait for ever. It is called at most once, for a request
+	// that queues and finds the keys held on this mount. It returns soon after ctx has
+	// ended. nil means no.
 	SelfWait func(ctx context.Context) bool
 	// Holder is what people will see; AcquisitionID, Session, Node and Since are
 	// filled in.
 	Holder Holder
 	// Keys are taken together or not at all. At least one, none twice.
 	Keys []Key
-	// Mode is the same for all Keys; the zero value is Exclusive. An owner that
-	// asks for Shared where it has Exclusive shares that. One that asks for
-	// Exclusive where it has Shared waits for the others who share, and gets
-	// ErrDeadlock if it queues and somebody who wants Exclusive came before: that
-	// one waits for the owner itself. The Shared lock stays what it is, with its holds.
+	// Mode is the same for all Keys; the zero value is Exclusive. An owner that asks
+	// for Shared where it has Exclusive shares its Exclusive lock. An owner that asks
+	// for Exclusive where it has Shared upgrades: it waits for the other owners who
+	// share. It gets ErrDeadlock if it queues behind a request for Exclusive, which
+	// waits for the owner's Shared lock. That lock stays as it is, with its holds.
 	Mode Mode
-	// Queue stands in line for the locks. Only a request that arrives without
-	// a lock of the kernel's may: others would keep the holder from ever
-	// closing its file. Without it, a holder on this mount means ErrContended
-	// at once.
+	// Queue stands in line for the locks. A request that arrives under a lock of the
+	// kernel's must not: the holder might need that very lock to close its file.
+	// Without Queue, a holder on this mount means ErrContended at once.
 	Queue bool
 	// Wait bounds the wait for other owners and, if the request queues, for a lock
-	// service that does not answer: 0 refuses at once, less than 0 waits for ever.
-	// One that does not queue waits for an answer until an outage of the service is
-	// 5 s old, or Wait if that is longer.
+	// service that does not answer. 0 refuses at once, less than 0 waits for ever.
+	// A request that does not queue waits for an answer until an outage of the service
+	// is 5 s old, or Wait if that is longer.
 	Wait time.Duration
 }
 
@@ -64,11 +63,11 @@ func (r *request) wake() {
 	}
 }
 
-// Acquire takes the locks of req, or shares those its owner holds already.
+// Acquire takes the locks of req, or shares those that its owner holds already.
 // The caller releases the returned Hold.
 //
-// Errors: ErrContended, ErrUnavailable, ErrDeadlock, ErrClosed, ErrInvalidKey;
-// one that also is context.Canceled if ctx was cancelled.
+// Errors: ErrContended, ErrUnavailable, ErrDeadlock, ErrClosed, ErrInvalidKey. The error
+// wraps context.Canceled as well if ctx was cancelled.
 func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	for i, k := range req.Keys {
 		if slices.Contains(req.Keys[:i], k) {
@@ -94,8 +93,7 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	v := m.follow(&req)
 	for {
 		h, err := m.attempt(ctx, req, v, t)
-		// A session that is lost between the grant and now is not the
-		// caller's trouble: there is another.
+		// A session that was lost since the grant is replaced by another.
 		lost := errors.Is(err, ErrSessionLost) || errors.Is(err, ErrLockLost)
 		if !lost || req.Wait == 0 || ctx.Err() != nil {
 			err = t.ended(err)
@@ -105,8 +103,8 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	}
 }
 
-// attempt stands in line on this mount until it has all locks, or is refused. A session
-// that is lost meanwhile ends it.
+// attempt stands in line on this mount until it has all locks, or is refused, or the
+// session is lost.
 func (m *Manager) attempt(ctx context.Context, req Request, v *vigil, t *trying) (*Hold, error) {
 	r := &request{
 		Request: req,
@@ -133,8 +131,8 @@ func (m *Manager) attempt(ctx context.Context, req Request, v *vigil, t *trying)
 	return r.hold, nil
 }
 
-// settle makes sure that the hold is good now: what was granted, or shared, may
-// belong to a session that has since been suspended, or lost.
+// settle makes sure that the hold is good now: its session may have been suspended, or
+// lost, since the grant.
 func (m *Manager) settle(ctx context.Context, r *request) error {
 	err := r.hold.Check()
 	if errors.Is(err, ErrSuspended) && r.Wait != 0 {
@@ -146,8 +144,8 @@ func (m *Manager) settle(ctx context.Context, r *request) error {
 	return err
 }
 
-// collect returns when r.hold has all its locks, or with the reason why it
-// cannot. m.mu is held, and let go while it waits.
+// collect returns when r.hold has all its locks, or with the reason why it cannot have
+// them. m.mu is held, but not while it waits.
 func (m *Manager) collect(ctx context.Context, r *request) error {
 	for {
 		if m.refusing {
@@ -178,7 +176,7 @@ func (m *Manager) collect(ctx context.Context, r *request) error {
 			if !r.Queue {
 				return wait.refusal(nil)
 			}
-			return fmt.Errorf("%w: who came before waits for a lock that it shares", ErrDeadlock)
+			return fmt.Errorf("%w: an earlier request waits for the lock that the caller wants to upgrade", ErrDeadlock)
 		}
 		if r.mayWaitForItself() {
 			r.asked = true
@@ -196,8 +194,8 @@ func (m *Manager) collect(ctx context.Context, r *request) error {
 	}
 }
 
-// pause lets go of m.mu until something has changed for r, or its patience,
-// if limited, is over.
+// pause waits, without m.mu, until something has changed for r, or its patience, if
+// limited, is over.
 func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left time.Duration, limited bool) error {
 	var over <-chan time.Time
 	if limited {
@@ -205,7 +203,8 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 		defer timer.Stop()
 		over = timer.C
 	}
-	// Whose patience depends on the holder waits for that, others for who is next.
+	// A request whose patience depends on the holder is woken by the holder, all others
+	// by the request ahead.
 	if wait.ahead == nil || wait.lock != nil && limited {
 		wait.lock.waiting.join(&r.waits)
 	} else {
@@ -221,7 +220,7 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 	if another {
 		r.vigil.contended()
 	}
-	if !dying { // else it is for the service to answer
+	if !dying { // else r waits for the service, and not for a holder
 		r.trying.contended()
 	}
 	var err error
@@ -238,10 +237,10 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 	return nil
 }
 
-// checkLocal shares what can be shared. It returns the places where r lacks a lock, and
-// the first thing that r has to wait for on this mount: nil if it may ask the
-// service now. While there is one r has no locks: whoever is in its way may be
-// waiting for them. m.mu is held.
+// checkLocal shares the locks of this mount that r can share. It returns the places where
+// r lacks a lock, and the first obstacle on this mount: nil if r may ask the service now.
+// With an obstacle r has no locks: the obstacle's owner may be waiting for them. m.mu is
+// held.
 func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 	var shared []*lock
 	for _, p := range r.places {
@@ -271,8 +270,8 @@ func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 	return missing, wait
 }
 
-// shareable finds a lock of r's owner that gives r what it wants. One that
-// gives more than that would keep others out for longer than need be.
+// shareable finds a lock of r's owner that r can share. It prefers one of r's own mode: an
+// Exclusive lock would keep others out for longer than necessary.
 func (s *slot) shareable(r *request) (found *lock) {
 	for _, l := range s.of(r.Owner) {
 		if l.owner != r.Owner || l.dying || l.grant.Mode == Shared && r.Mode == Exclusive {
@@ -286,9 +285,9 @@ func (s *slot) shareable(r *request) (found *lock) {
 }
 
 // turn returns those of missing that r asks the service for next, and how. A request
-// that queues takes all keys if they are free. Else it waits for the inode's first, and
-// enters the line of the name when it has that: until then it is not in the way of the
-// inode's owner, who opens the file by that name, too (docs/adr/0025).
+// that queues takes all keys if they are free. Otherwise it waits for the inode's key first
+// and enters the line of the name when it has that. So it is not in the way of the inode's
+// owner, which may open the file by that name as well (docs/adr/0025).
 func (r *request) turn(missing []*place) ([]*place, Wait) {
 	switch {
 	case r.Wait == 0:
@@ -311,17 +310,18 @@ func (r *request) turn(missing []*place) ([]*place, Wait) {
 	return inodes, Queue
 }
 
-// ask takes what it is the turn of from the service. m.mu is held, and let go
-// meanwhile; r stays in their queues, so that nobody else asks for what
-// conflicts.
+// ask takes from the service the keys whose turn it is. m.mu is held, but not while the
+// service is asked. r stays in the queues, so that no other request of this mount asks for
+// what conflicts.
 func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	missing, wait := r.turn(missing)
-	var prefer *session // what one hold has is best lost together
+	var prefer *session // a hold's locks are best lost together
 	if len(r.hold.locks) > 0 {
 		prefer = r.hold.locks[0].sess
 	}
-	// Whoever has the inode may wait for the name: r has none while it waits, nor shares
-	// one, which it would keep when the others of its owner let that go.
+	// The inode's owner may wait for the name. So r must not have the name while it waits
+	// for the inode, and must not share it: it would keep it when its owner's other holds
+	// let go.
 	if wait == Queue && missing[0].slot.key.Kind == Inode && m.dropAll(r) {
 		return nil
 	}
@@ -350,7 +350,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	}
 	sess.asking--
 	if sess.renewal.State() == renew.Lost {
-		return nil // r looks again; nobody buries what is put into a slot now
+		return nil // r checks again: a lock put into a slot now would never be voided
 	}
 	for i, p := range missing {
 		l := &lock{grant: grants[i], since: now, holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
@@ -385,8 +385,8 @@ func (r *request) contended() {
 	r.trying.contended()
 }
 
-// obtain asks the service for req, on a session that lives, and notes in it who
-// asked. With an error, the session is that which it comes from, if any.
+// obtain asks the service for req on a session that lives, and fills in req.Holder. With
+// an error, it returns the session that the error comes from, if any.
 func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *AcquireRequest) (*session, []Grant, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -394,7 +394,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 	case req.Wait == NoWait:
 		ctx, cancel = context.WithTimeout(ctx, m.answerTime())
 		defer cancel()
-	case r.Queue && req.Wait == Retry: // for an answer, and for nobody
+	case r.Queue && req.Wait == Retry: // it waits for an answer, but for no other owner
 		req.Waits = func() {
 			r.contended()
 			cancel()
@@ -445,7 +445,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 	}
 }
 
-// join adds h to those who share l. m.mu is held.
+// join makes h share l. m.mu is held.
 func (h *Hold) join(l *lock) {
 	if _, ok := l.holds[h]; !ok {
 		l.holds[h] = struct{}{}

@@ -15,16 +15,16 @@ type Backend interface {
 	// it last heard of it. Errors: ErrUnavailable, ctx's.
 	OpenSession(ctx context.Context, info SessionInfo, ttl time.Duration) (Session, error)
 
-	// Entries returns what is held or waited for at prefix and below it, and
-	// the directories above, in order of path and then of token; the empty
-	// prefix is the whole volume. Entries of inodes come last: all of the
-	// volume's, or those that were taken together with a name that is listed.
+	// Entries returns the entries at prefix and below it, and those of the directories
+	// above, in order of path and then of token. The empty prefix is the whole volume.
+	// Entries of inodes come last: all of the volume's, or those that were taken
+	// together with a name that is listed.
 	Entries(ctx context.Context, prefix string) ([]Entry, error)
 
-	// Rivals returns what is held or waited for and conflicts with k: entries of k
-	// itself, of directories above it, of what is below a directory. It is in order
-	// of path and then of token. It costs what k costs, not what the volume has, and
-	// often asked it may be a moment old.
+	// Rivals returns the entries that conflict with k: those of k itself, of directories
+	// above it, and of what is below it if it is a directory. They are in order of path
+	// and then of token. The cost depends on k, not on the size of the volume. If it is
+	// called often, the answer may be a moment old.
 	Rivals(ctx context.Context, k Key) ([]Entry, error)
 
 	Breaker
@@ -72,14 +72,16 @@ type Session interface {
 	// Acquire takes all keys of req at once, or none.
 	//
 	// It returns one Grant a key, in the order of req.Keys. Errors:
-	// ErrContended (as a *ContendedError) when the wait is over, ErrUnavailable
-	// when it ended without an answer from the service, ErrSessionLost, each
-	// wrapping ctx's error if that is what ended the wait; ErrDeadlock, when it
-	// would wait for one who waits for what it upgrades. After an error
-	// nothing stays in the service: what may have been put there is removed
-	// in the background, by the time Close returns at the latest, or with
-	// the session. If it is in the way of this session's requests until then, the
-	// error is a *LeftoverError.
+	//
+	//   - ErrContended, as a *ContendedError: the wait is over;
+	//   - ErrUnavailable: the wait ended without an answer from the service;
+	//   - ErrSessionLost;
+	//   - ErrDeadlock: it would wait for a request that waits for what it upgrades.
+	//
+	// The first two wrap ctx's error if ctx ended the wait. After an error nothing stays
+	// in the service: entries that may have been put are removed in the background, by
+	// the time Close returns at the latest, or with the session. If they are in the way
+	// of this mount's requests until then, the error is a *LeftoverError.
 	Acquire(ctx context.Context, req AcquireRequest) ([]Grant, error)
 
 	// Release gives a grant up, after comparing its token. Errors: ErrNotHeld,
@@ -90,11 +92,10 @@ type Session interface {
 	// sees every write answered before it began.
 	Held(ctx context.Context, grants []Grant) ([]bool, error)
 
-	// Watch calls gone, within seconds, for each grant of the session that the
-	// service does not have any more although held has it, whoever removed it. It
-	// returns when ctx ends, or the session. held returns all grants there are to
-	// miss; it is called often, and what Watch asks the service does not grow with
-	// their number.
+	// Watch calls gone, within seconds, for each grant that held returns and the service
+	// does not have any more, whoever removed it. It returns when ctx ends, or the
+	// session. held is called often. The number of requests to the service does not grow
+	// with the number of grants.
 	Watch(ctx context.Context, held func() []Grant, gone func(Grant))
 
 	// Close ends the session and with it every grant and every wait on it,
@@ -108,8 +109,8 @@ type Wait uint8
 const (
 	// NoWait is answered ErrContended, or ErrUnavailable, at once.
 	NoWait Wait = iota
-	// Retry puts nothing into the service while contended, so that nobody
-	// queues behind it; it tries again whenever the holder changes, until ctx ends.
+	// Retry puts nothing into the service while contended, so that no request queues
+	// behind it. It tries again whenever the holder changes, until ctx ends.
 	Retry
 	// Queue stands in line, in order of arrival, until ctx ends. File keys only.
 	Queue
@@ -124,12 +125,12 @@ type AcquireRequest struct {
 	// Waits, if not nil, is called when the request has found that it has to
 	// wait for another owner, before it does: once, and not for NoWait.
 	Waits func()
-	// Upgrades are Shared grants of some of Keys which the same owner has, and
-	// which therefore do not stand in its way. They stay what they are.
+	// Upgrades are Shared grants of some of Keys that the same owner has. They are not
+	// in its way, and stay as they are.
 	Upgrades []Grant
 }
 
-// Validate returns ErrInvalidKey for what no backend grants.
+// Validate returns ErrInvalidKey for a request that no backend grants.
 func (r AcquireRequest) Validate() error {
 	if len(r.Keys) == 0 {
 		return fmt.Errorf("%w: no keys", ErrInvalidKey)
@@ -155,8 +156,8 @@ func (r *AcquireRequest) Grant(k Key, token int64) Grant {
 	return Grant{Key: k, Mode: r.Mode, AcquisitionID: r.Holder.AcquisitionID, Token: token}
 }
 
-// Deadlocks reports whether waiting for an earlier entry is for ever: it wants alone
-// what the request upgrades, and so waits for what the owner has.
+// Deadlocks reports whether the request would wait for ever for an earlier entry: one that
+// wants for itself alone what the request upgrades, and so waits for the owner's grant.
 func (r *AcquireRequest) Deadlocks(earlier Grant) bool {
 	return earlier.Mode == Exclusive && slices.ContainsFunc(r.Upgrades, func(had Grant) bool { return had.Key == earlier.Key })
 }
@@ -188,7 +189,7 @@ func (g Grant) Blocks(later Grant, upgrades []AcquisitionID) bool {
 		!(g.Key == later.Key && slices.Contains(upgrades, g.AcquisitionID))
 }
 
-// Entry is one line of what a volume's locks look like.
+// Entry is an acquisition of one key as the service has it.
 type Entry struct {
 	Key    Key
 	Mode   Mode
@@ -197,16 +198,16 @@ type Entry struct {
 	Held   bool // else it waits
 }
 
-// Grant is what the entry's owner has, or waits for.
+// Grant is the one that the entry is, or waits to be.
 func (e Entry) Grant() Grant {
 	return Grant{Key: e.Key, Mode: e.Mode, AcquisitionID: e.Holder.AcquisitionID, Token: e.Token}
 }
 
-// LeftoverError is the error of an Acquire that is over, while what it put, or may
-// have put, stands and is in the way of others.
+// LeftoverError is the error of an Acquire whose entries still stand, or may, and are in the
+// way of others.
 type LeftoverError struct {
 	Err  error
-	Gone <-chan struct{} // closed when it does not stand any more
+	Gone <-chan struct{} // closed when none stands any more
 }
 
 func (e *LeftoverError) Error() string { return e.Err.Error() }

@@ -16,7 +16,7 @@ import (
 type Break struct {
 	ID            uuid.UUID     `json:"-"`
 	Path          string        `json:"path"`  // what is locked, as Key.String; for people
-	AcquisitionID AcquisitionID `json:"owner"` // nobody who holds the lock later is meant
+	AcquisitionID AcquisitionID `json:"owner"` // so that no later holder is meant
 	Token         int64         `json:"token"`
 	By            string        `json:"by"`
 	Reason        string        `json:"reason"`
@@ -31,11 +31,11 @@ func ParseBreak(id string, record []byte) (b Break, err error) {
 	return b, err
 }
 
-// Breaker is what a Backend offers to those who break locks. Nobody but a
-// holder deletes its entry: only it can tell when its writes have landed.
+// Breaker is the part of a Backend that breaks locks. Only the holder deletes its entry: it
+// alone can tell when its writes have landed.
 type Breaker interface {
-	// PutBreak tells all mounts of the volume, those that do not listen now
-	// included. The record is kept for a day, for whoever asks later what happened.
+	// PutBreak tells all mounts of the volume, those that do not listen now included.
+	// The record is kept for a day, so that people can see what happened.
 	// Errors: ErrUnavailable.
 	PutBreak(ctx context.Context, b Break) error
 
@@ -55,15 +55,14 @@ type Breaker interface {
 	// ErrUnavailable.
 	SessionTTL(ctx context.Context, id string) (time.Duration, error)
 
-	// Revoke ends a session, which its mount need not want: that may write under
-	// its locks until it notices. A session that is gone is revoked. Errors:
+	// Revoke ends a session without its mount's consent. The mount may write under its
+	// locks until it notices. It is no error if the session is gone. Errors:
 	// ErrUnavailable.
 	Revoke(ctx context.Context, id string) error
 }
 
-// obey gives up the lock that b is aimed at, if it is this mount's: with all
-// that its files have locked, for a file is usable by nobody while one of its
-// keys is not free.
+// obey gives up the lock that b is aimed at, if it is this mount's, and all other locks of
+// its files: nobody else can use a file while one of its keys is not free.
 func (m *Manager) obey(b Break) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,8 +87,8 @@ func (m *Manager) giveUpFor(b Break) {
 		slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
 }
 
-// Abandon makes holds lost for ever, for cause, with all that their files have locked. The
-// locks are given back as broken ones are, when what was written has landed.
+// Abandon makes holds lost for ever, for cause, with all locks of their files. The locks are
+// given back as broken ones are, when what was written has landed.
 func (m *Manager) Abandon(holds []*Hold, cause error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,7 +99,7 @@ func (m *Manager) Abandon(holds []*Hold, cause error) {
 	m.renounce(locks, lockLoss(cause), "lock lost; its file returns EIO", slog.Any("error", cause))
 }
 
-// renounce gives locks up, and all that shares a hold with them. m.mu is held.
+// renounce gives up locks, and all locks that share a hold with them. m.mu is held.
 func (m *Manager) renounce(meant []*lock, cause error, msg string, attrs ...any) {
 	locks, holds := entangled(meant)
 	if len(locks) == 0 || m.closed {

@@ -27,21 +27,23 @@
 //
 // # Failure model
 //
-// The service may not answer, answer late, or answer no although it did what it
-// was asked. A mount may be cut off, frozen for hours and thawed, or killed.
-// Entries may be deleted by hand. Clocks may be set, but do not run apart by more
-// than renew allows for.
+// The service may not answer, may answer late, or may report a failure of what it has
+// carried out. A mount may be cut off, frozen for hours and thawed, or killed. Entries may
+// be deleted by hand. Clocks may be set, but do not run apart by more than renew allows for.
 //
 // Three facts together allow a write, and nothing else does: the entry was seen
 // live in the service, a renewal that was sent less than TTL − guard ago was
 // answered, and the hold was never lost. Hold.Check knows all three. What is lost
-// stays lost: a Hold never becomes good again, nobody joins its lock, and the
-// owner that still wants the file opens it again.
+// stays lost: a Hold never becomes good again, nothing joins its lock, and an owner that
+// still wants the file opens it again.
 //
-// An owner's handles share one lock, which goes when the last lets go; a Shared
-// lock leaves Shared locks to other owners, each with an entry of its own. Owners
-// of one mount queue here, in order of arrival, and one at a time stands in line in
-// the service, or several that share, so that a mount's writers count as one among
-// the mounts. A request that arrived under a lock of the kernel's does not queue, see
-// Request.Queue.
+// # Queues
+//
+// An owner's handles share one lock. It is released with the last of them. Shared locks of
+// several owners can be held at a time, each with an entry of its own.
+//
+// The owners of one mount queue in the Manager, in order of arrival. One of them at a time
+// stands in line in the service, or several that share. So a mount counts as one among the
+// mounts, however many writers it has. A request that arrived under a lock of the kernel's
+// does not queue, see Request.Queue.
 package lockmgr

@@ -9,8 +9,8 @@ import (
 // The errors of this package, of its backends and of the sessions below them.
 // They are compared with errors.Is; fs maps each to one errno.
 var (
-	// ErrContended: another owner holds the lock, or waits for it ahead of us,
-	// and the caller's patience is over (or it had none).
+	// ErrContended: another owner holds the lock, or waits for it ahead of us, and the
+	// caller does not wait, or not any longer.
 	ErrContended = errors.New("locked by another owner")
 
 	// ErrDeadlock: the caller would wait for itself, for one of its ancestors, or

@@ -29,9 +29,9 @@ type Hold struct {
 	onLost   func()  // GUARDED_BY(m.mu); see OnLost
 }
 
-// Check says whether what the hold guards may be written at this instant: nil,
-// ErrSuspended (the service has not answered for too long; see Await),
-// or ErrSessionLost or ErrLockLost, which are final. It costs one clock read.
+// Check returns nil if the file may be written at this instant. Errors: ErrSuspended (the
+// service has not answered for too long, see Await); ErrSessionLost and ErrLockLost, which
+// are final. It costs one reading of the clock.
 func (h *Hold) Check() error {
 	if h.Unlocked() || h.lost.Load() == nil && h.valid() {
 		return nil
@@ -59,7 +59,7 @@ func (h *Hold) valid() bool {
 	return len(sessions) > 0
 }
 
-// relied returns the sessions that the hold is as good as.
+// relied returns the sessions that the hold depends on.
 func (h *Hold) relied() []*session {
 	if p := h.sessions.Load(); p != nil {
 		return *p
@@ -67,8 +67,8 @@ func (h *Hold) relied() []*session {
 	return nil
 }
 
-// rely makes the hold as good as s is, too, for ever: what is lost with s does not
-// become good again because its lock was given up meanwhile. m.mu is held.
+// rely makes the hold depend on s, for ever: if s is lost, so is the hold, even if it gave
+// up its lock of s before. m.mu is held.
 func (h *Hold) rely(s *session) {
 	sessions := h.relied()
 	if !slices.Contains(sessions, s) {
@@ -100,9 +100,9 @@ func (h *Hold) anySession(is func(*renew.Session) bool) bool {
 // Owner tells whose hold this is.
 func (h *Hold) Owner() Owner { return h.owner }
 
-// Deadline returns until when Check answers nil if the lock service does not answer
-// again, an instant long past when a session is lost. Nobody else has the lock
-// before renew.Config's Guard has passed as well. The hold is not Unlocked.
+// Deadline returns until when Check answers nil if the lock service does not answer again:
+// an instant long past when a session is lost. No other owner gets the lock before
+// renew.Config's Guard has passed as well. The hold must not be Unlocked.
 func (h *Hold) Deadline() boottime.Instant {
 	sessions := h.relied()
 	deadline := sessions[0].renewal.Deadline()
@@ -115,8 +115,7 @@ func (h *Hold) Deadline() boottime.Instant {
 // Token returns the fencing token of k, 0 if the hold does not have it.
 func (h *Hold) Token(k Key) int64 { return h.Grant(k).Token }
 
-// Grant returns what the service granted for k; the zero Grant if the hold does
-// not have it.
+// Grant returns the grant of k, the zero Grant if the hold does not have it.
 func (h *Hold) Grant(k Key) Grant {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -126,25 +125,25 @@ func (h *Hold) Grant(k Key) Grant {
 	return Grant{}
 }
 
-// OnLost sets what is called, once a lock, when a lock of the hold is lost. If
-// it was broken, nobody else gets it before f has returned.
+// OnLost sets the function that is called, once a lock, when a lock of the hold is lost. If
+// the lock was broken, no other owner gets it before f has returned.
 func (h *Hold) OnLost(f func()) {
 	h.m.mu.Lock()
 	h.onLost = f
 	h.m.mu.Unlock()
 }
 
-// Closing notes that a close() of the file was seen: a request that does not
-// wait gives this hold a moment to go.
+// Closing notes that a close() of the file was seen: a request that does not wait gives
+// this hold CloseGrace to be released.
 func (h *Hold) Closing() {
 	h.m.mu.Lock()
 	h.closing = true
 	h.m.mu.Unlock()
 }
 
-// Release gives the hold up. It returns at once; a lock that nobody else of
-// its owner holds is deleted from the service in the background, after its
-// token was compared. Release may be called more than once.
+// Release gives the hold up, and returns at once. A lock without other holds is deleted from
+// the service in the background, after its token was compared. Release may be called more
+// than once.
 func (h *Hold) Release() {
 	m := h.m
 	m.mu.Lock()
@@ -161,9 +160,8 @@ func (h *Hold) Release() {
 	h.released = true
 }
 
-// Share makes h keep k, which via holds, as well: the file has got one more name,
-// or is about to. It reports whether h has it now and had it not. What is not
-// void, and of via's owner, gets it: nobody else may have what via holds.
+// Share gives h the lock of k that via has: the file has got one more name, or is about to.
+// It reports whether h has got it. h must be of via's owner, and neither lost nor released.
 func (h *Hold) Share(k Key, via *Hold) bool {
 	m := h.m
 	m.mu.Lock()
@@ -177,8 +175,8 @@ func (h *Hold) Share(k Key, via *Hold) bool {
 	return true
 }
 
-// Drop makes h give up k: the file has lost that name. A hold without keys
-// still ends with its session.
+// Drop makes h give up k: the file has lost that name. A hold without keys is still lost
+// with its session.
 func (h *Hold) Drop(k Key) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()

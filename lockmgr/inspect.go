@@ -2,8 +2,8 @@ package lockmgr
 
 import "context"
 
-// Exclusive returns the entry of whoever holds k exclusively, on this mount or
-// on another; ok is false if nobody does. A lock of this mount's is known
+// Exclusive returns the entry of the owner that holds k exclusively, on this mount or on
+// another; ok is false if there is none. A lock of this mount's is known
 // without asking the service. Errors: ErrUnavailable.
 func (m *Manager) Exclusive(ctx context.Context, k Key) (e Entry, ok bool, err error) {
 	if e, ok = m.ours(k); ok {

@@ -15,18 +15,18 @@ const (
 	// Tree locks a directory and everything below it, as a whole: it conflicts
 	// with every File and Tree key at or below its path, and with every Tree key above.
 	Tree
-	// Inode locks a file whatever its names. Whoever locks one of several names
-	// of a file takes it too; it conflicts with itself only.
+	// Inode locks a file whatever its names. An owner that locks one of several names of
+	// a file takes the Inode key too. It conflicts with itself only.
 	Inode
 )
 
-// Mode says what a lock leaves to other owners.
+// Mode says whether others can have a lock at the same time.
 type Mode uint8
 
 const (
-	// Exclusive leaves nothing.
+	// Exclusive: no other owner has it.
 	Exclusive Mode = iota
-	// Shared leaves Shared: of files and inodes only.
+	// Shared with other readers. Directories cannot be.
 	Shared
 )
 

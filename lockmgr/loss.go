@@ -59,8 +59,8 @@ func (b Break) loss() error {
 	return lockLoss(fmt.Errorf("%w by %s: %s", ErrBroken, b.By, b.Reason))
 }
 
-// bereave takes a lost session's locks out of the way of later requests. Nobody
-// holds them any more, and nobody can join them.
+// bereave takes a lost session's locks out of the way of later requests: they have no holds
+// any more, and none can join them.
 func (m *Manager) bereave(s *session) {
 	m.mu.Lock()
 	if !m.closed { // else Close ends it
@@ -76,14 +76,14 @@ func (m *Manager) bereave(s *session) {
 	m.wg.Go(m.reopen)
 	m.log.Error("lock session lost; its locks are void and their files return EIO",
 		slog.String("session", s.backend.ID()), slog.Int("locks", n), slog.Any("error", s.renewal.Cause()))
-	// Its lease may live, if it was given up early; the revoke lets others in, and
-	// writes that were checked just before the loss are still on their way.
+	// If the session was given up early, its lease may live. The revoke lets others in, so
+	// it comes after the writes that were checked just before the loss.
 	select {
 	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):
 	case <-m.ctx.Done():
 	}
-	// What a dead session left behind in the service ends by itself; this only
-	// stops the backend's goroutines and, if the service answers, hurries it up.
+	// Entries of a dead session end by themselves. This stops the backend's goroutines
+	// and, if the service answers, ends the entries sooner.
 	ctx, cancel := context.WithTimeout(m.ctx, s.backend.TTL())
 	defer cancel()
 	s.renewal.Close()
@@ -102,8 +102,8 @@ func (m *Manager) buryAll(s *session) {
 	}
 }
 
-// buryLost does what the sessions' own goroutines may not have done yet. There are
-// few sessions, but one file may be shared by any number of locks. m.mu is held.
+// buryLost buries the lost locks of s, if the sessions' own goroutines have not done so yet.
+// There are few sessions, but one file may be shared by any number of locks. m.mu is held.
 func (m *Manager) buryLost(s *slot) {
 	if len(s.locks) == 1 {
 		if l := s.locks[0]; l.lost() && !l.dying {
@@ -119,7 +119,7 @@ func (m *Manager) buryLost(s *slot) {
 	}
 }
 
-// bury voids a lost lock, and tells its holds and who watches. m.mu is held.
+// bury voids a lost lock, and tells its holds, the log and Config.Observe. m.mu is held.
 func (m *Manager) bury(l *lock, cause error) {
 	m.void(l)
 	if m.closed {
@@ -136,8 +136,7 @@ func (m *Manager) bury(l *lock, cause error) {
 	})
 }
 
-// lockLost voids one lock, whose session lives: its holds fail for ever and nobody
-// joins it.
+// lockLost voids one lock, whose session lives: its holds fail for ever and none joins it.
 func (m *Manager) lockLost(l *lock, cause error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

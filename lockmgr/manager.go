@@ -68,8 +68,8 @@ type Manager struct {
 	seen       listing
 	outage     outage
 
-	// opening is held by whoever opens a session, so that a hundred waiting
-	// opens ask for one session and not for a hundred.
+	// opening is held while a session is opened, so that a hundred waiting opens ask for
+	// one session and not for a hundred.
 	opening chan struct{}
 
 	// LOCK ORDERING: opening, then mu. Nothing blocks under mu.
@@ -96,7 +96,7 @@ type lock struct {
 
 	slot    *slot
 	at      int   // its place in slot.locks, while it stands there
-	waiting crowd // those in whose way it is, and no request that is nearer
+	waiting crowd // requests that wait for this lock
 }
 
 // New returns a Manager that has an open session. It fails with ErrUnavailable
@@ -155,9 +155,10 @@ func (m *Manager) Refuse() {
 	m.refuse()
 }
 
-// Close refuses requests, marks every lock as lost and ends the session in the
-// lock service, and with it every lock. The caller has let its writes finish before. If the service cannot be
-// told before ctx ends, the locks end with the session's TTL; the error says so.
+// Close refuses requests, marks every lock as lost and ends the sessions in the lock
+// service, and with them every lock. The caller has let its writes finish before. If the
+// service cannot be told before ctx ends, the locks end with the session's TTL, and the
+// error says so.
 func (m *Manager) Close(ctx context.Context) error {
 	m.Refuse()
 	m.mu.Lock()

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// obstacle is what a request has to wait for on this mount: a lock that is held, or
-// being given back, or one who came before and wants the key too, or both.
+// obstacle is what a request has to wait for on this mount: a lock that is held or being
+// given back, an earlier request for the key, or both.
 type obstacle struct {
 	lock  *lock
 	ahead *place // the nearest
 }
 
-// key is what is asked for, or is in its way.
+// key is the one that is in the way, or that the request ahead waits for.
 func (o *obstacle) key() Key {
 	if o.lock != nil {
 		return o.lock.grant.Key
@@ -22,8 +22,8 @@ func (o *obstacle) key() Key {
 	return o.ahead.slot.key
 }
 
-// obstacle finds what keeps p's request from its slot, nil if that may ask the
-// service for it. Its own lock there does not cover what it wants. m.mu is held.
+// obstacle finds what keeps p's request from its slot. nil means that the request may ask
+// the service. The owner has no lock there that the request can share. m.mu is held.
 func (m *Manager) obstacle(p *place) *obstacle {
 	var in *lock
 	if p.Mode == Exclusive || p.slot.exclusive > 0 {
@@ -32,7 +32,7 @@ func (m *Manager) obstacle(p *place) *obstacle {
 			if l.grant.Mode.Conflicts(p.Mode) && (l.owner != p.Owner || l.dying) {
 				in = worse(in, l)
 			}
-			if in.rank() == worst || in != nil && l.dying { // so are all that follow
+			if in.rank() == worst || in != nil && l.dying { // all that follow are dying
 				break
 			}
 		}
@@ -43,7 +43,7 @@ func (m *Manager) obstacle(p *place) *obstacle {
 	return m.rival(p.slot.key)
 }
 
-// rank says how little use there is in waiting for a lock.
+// rank orders locks by how long they may be held yet.
 func (l *lock) rank() int {
 	switch {
 	case l == nil:
@@ -65,9 +65,9 @@ func worse(a, b *lock) *lock {
 	return a
 }
 
-// rival finds a lock of another key that keeps key from being had. The service
-// would find its entry too, but not before the request had waited; and a request
-// that does not wait it would refuse for an entry that is being deleted.
+// rival finds a lock of another key that conflicts with key. The service would find its
+// entry too, but would refuse a request that does not wait for an entry that is being
+// deleted.
 func (m *Manager) rival(key Key) *obstacle {
 	if o := m.dyingAbove(key); o != nil || key.Kind != Tree {
 		return o
@@ -100,8 +100,7 @@ func (m *Manager) rival(key Key) *obstacle {
 	return &obstacle{lock: in}
 }
 
-// dyingAbove finds a directory at or above key's path whose entry is being
-// given back.
+// dyingAbove finds a directory at or above key's path whose lock is being given back.
 func (m *Manager) dyingAbove(key Key) *obstacle {
 	if m.trees == 0 || key.Kind == Inode {
 		return nil
@@ -120,7 +119,7 @@ func (m *Manager) dyingAbove(key Key) *obstacle {
 	}
 }
 
-// another reports whether it is another owner that r waits for. m.mu is held.
+// another reports whether r waits for another owner. m.mu is held.
 func (o *obstacle) another(r *request) bool {
 	if o.lock != nil && !o.lock.dying {
 		return true
@@ -128,7 +127,7 @@ func (o *obstacle) another(r *request) bool {
 	return o.ahead != nil && o.ahead.Owner != r.Owner
 }
 
-// dying reports whether r waits for nobody but the service.
+// dying reports whether a request waits for the service alone, to release a lock.
 func (o *obstacle) dying() bool { return o.ahead == nil && o.lock != nil && o.lock.dying }
 
 // patience says how long r may wait for o, counted from when it first had to
@@ -136,7 +135,7 @@ func (o *obstacle) dying() bool { return o.ahead == nil && o.lock != nil && o.lo
 func (m *Manager) patience(r *request, o *obstacle) (time.Duration, bool) {
 	switch {
 	case o.dying():
-		return m.answerTime(), r.Wait == 0 // nobody has it: the service is to answer
+		return m.answerTime(), r.Wait == 0 // the lock is free once the service answers
 	case o.lock != nil && !o.lock.dying && (!r.Queue || r.Wait == 0):
 		if o.lock.closing() {
 			return m.cfg.CloseGrace, true
@@ -146,8 +145,8 @@ func (m *Manager) patience(r *request, o *obstacle) (time.Duration, bool) {
 	return m.cfg.CloseGrace, r.Wait == 0
 }
 
-// deadlocked reports whether r would wait for one who waits for it: who came
-// before and wants for itself alone what r's owner shares, and does not let go.
+// deadlocked reports whether r upgrades a key that an earlier request of another owner
+// wants for itself alone: each would wait for the other.
 func (r *request) deadlocked() bool {
 	return slices.ContainsFunc(r.places, func(p *place) bool {
 		if !r.upgrades(p.slot) {
@@ -167,8 +166,8 @@ func (r *request) upgrades(s *slot) bool {
 		slices.ContainsFunc(s.of(r.Owner), func(l *lock) bool { return l.owner == r.Owner && !l.dying })
 }
 
-// mayWaitForItself reports whether r has to be asked whether it waits for itself:
-// another owner of this mount has one of the keys, whatever else is in the way.
+// mayWaitForItself reports whether r.SelfWait has to be asked: another owner of this mount
+// has one of the keys, whatever else is in the way.
 func (r *request) mayWaitForItself() bool {
 	return r.Queue && r.SelfWait != nil && !r.asked && slices.ContainsFunc(r.places, func(p *place) bool {
 		return slices.ContainsFunc(p.slot.locks[:p.slot.alive], func(l *lock) bool {
@@ -180,8 +179,7 @@ func (r *request) mayWaitForItself() bool {
 // refusal says why a wait for o is over. m.mu is held.
 func (o *obstacle) refusal(why error) error {
 	if o.dying() {
-		// Nobody has it: the service does not answer that it let go.
-		err := fmt.Errorf("%w: it does not answer the release of %s", ErrUnavailable, o.key())
+		err := fmt.Errorf("%w: the release of %s was not answered", ErrUnavailable, o.key())
 		if why != nil {
 			err = fmt.Errorf("%w: %w", err, why)
 		}

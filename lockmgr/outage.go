@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// outageWait is for how long of an outage requests that do not queue wait for an
-	// answer: two elections of etcd, and a request that was under way. They have locks
-	// of the kernel's meanwhile, which others want.
+	// outageWait is the age of an outage until which requests that do not queue wait for
+	// an answer: two elections of etcd, and a request that was under way. They wait under
+	// locks of the kernel's, which others want.
 	outageWait = 5 * time.Second
-	// outageLook is what each gets after that.
-	outageLook = 200 * time.Millisecond
+	// outageTry is how long each waits after that.
+	outageTry = 200 * time.Millisecond
 )
 
-// outage is for how long the service has not answered this mount.
+// outage knows since when the service has not answered this mount.
 type outage struct {
 	mu    sync.Mutex
-	since time.Time // GUARDED_BY(mu); when the first request was sent that it did not; zero while it does
+	since time.Time // GUARDED_BY(mu); when the first unanswered request was sent; zero while it answers
 	heard time.Time // GUARDED_BY(mu); when it answered last
 }
 
@@ -30,8 +30,8 @@ func (o *outage) answered() {
 	o.mu.Unlock()
 }
 
-// unanswered notes that a request was not answered that was sent at an instant. If
-// others were meanwhile, the outage is no older than that.
+// unanswered notes that a request was not answered. If others were answered since it was
+// sent, the outage is no older than the last of these.
 func (o *outage) unanswered(sent time.Time) {
 	o.mu.Lock()
 	if sent.Before(o.heard) {
@@ -43,7 +43,7 @@ func (o *outage) unanswered(sent time.Time) {
 	o.mu.Unlock()
 }
 
-// note takes err for what became of a request.
+// note takes in the outcome of a request.
 func (o *outage) note(sent time.Time, err error) {
 	switch {
 	case !errors.Is(err, ErrUnavailable):
@@ -53,15 +53,15 @@ func (o *outage) note(sent time.Time, err error) {
 	}
 }
 
-// patience is how long a request that is made now waits for an answer, if it would
-// wait for an outage to be so old.
+// patience is how long a request that is made now waits for an answer, if it waits until an
+// outage has that age.
 func (o *outage) patience(age time.Duration) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.since.IsZero() {
 		age -= time.Since(o.since)
 	}
-	return max(age, outageLook)
+	return max(age, outageTry)
 }
 
 // answerTime is how long a request without patience waits for an answer.

@@ -2,9 +2,9 @@ package lockmgr
 
 import "slices"
 
-// place is where a request stands in the line for one slot. Who waits, waits for
-// one thing, the nearest in its way: so what changes wakes those for whom it makes a
-// difference, and nobody else of a long line. All of it is GUARDED_BY(Manager.mu).
+// place is where a request stands in the line for one slot. A request waits for one thing,
+// the nearest in its way. So a change wakes the requests for which it makes a difference,
+// and no others in a long line. All of it is GUARDED_BY(Manager.mu).
 type place struct {
 	*request
 	slot           *slot
@@ -12,8 +12,8 @@ type place struct {
 	older, younger *place // of the same owner, likewise
 	wall           *place // see exclusive
 	gone           bool   // not in line any more
-	behind         crowd  // those whom nobody nearer is in the way of
-	doubts         seat   // among those whose SelfWait was not asked yet
+	behind         crowd  // requests that wait for this one
+	doubts         seat   // among the requests whose SelfWait was not asked yet
 }
 
 // enter puts a request at the end of the line for s. m.mu is held.
@@ -107,13 +107,12 @@ func (p *place) passes(q *place) bool {
 		return false
 	}
 	p.hold.m.steps++
-	// Those who would share with it so far may stand in line, elsewhere, behind
-	// one who waits for it.
+	// A request to share with p's owner may stand in line on another mount, behind one
+	// that waits for p's owner.
 	return q.Mode == Shared && p.upgradesFor(q.request) || q.waitsFor(p)
 }
 
-// upgradesFor reports whether r's owner shares what r wants for its owner alone, and
-// q wants too.
+// upgradesFor reports whether r upgrades a key that q wants too.
 func (r *request) upgradesFor(q *request) bool {
 	return slices.ContainsFunc(q.places, func(at *place) bool {
 		return slices.ContainsFunc(r.places, func(p *place) bool { return p.slot == at.slot }) && r.upgrades(at.slot)
@@ -130,10 +129,9 @@ func (q *place) waitsFor(p *place) bool {
 	})
 }
 
-// granted wakes those for whom a new lock of a slot makes a difference beside those
-// behind p: its owner's other requests can share it, or find that others wait for
-// it, and those who may be waiting for themselves have somebody to ask about. m.mu
-// is held.
+// granted wakes the requests for which a new lock of p's slot makes a difference. Requests
+// of the same owner can share it, or find that others wait for it. Requests that may wait
+// for themselves have a holder to ask about. m.mu is held.
 func (m *Manager) granted(p *place) {
 	for q := p.older; q != nil; q = q.older {
 		m.steps++
@@ -149,7 +147,7 @@ func (m *Manager) granted(p *place) {
 	}
 }
 
-// wakeAll has everybody look again. m.mu is held.
+// wakeAll wakes all requests. m.mu is held.
 func (m *Manager) wakeAll() {
 	for _, s := range m.slots {
 		for p := s.first; p != nil; p = p.next {
@@ -165,8 +163,8 @@ type seat struct {
 	at int
 }
 
-// crowd is who is woken by one thing. Whoever is looks again, and waits for what is
-// in its way then.
+// crowd is the requests that one event wakes. Each checks again, and waits for what is in
+// its way then.
 type crowd []*seat
 
 func (c *crowd) join(s *seat) {

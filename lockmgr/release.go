@@ -23,8 +23,8 @@ func (m *Manager) drop(l *lock, h *Hold) {
 	m.giveBack(l)
 }
 
-// giveBack deletes a lock from the service in the background, and voids it when it
-// is gone, one way or the other. m.mu is held.
+// giveBack deletes a lock from the service in the background, and voids it when it is
+// gone. m.mu is held.
 func (m *Manager) giveBack(l *lock) {
 	if m.closed {
 		m.void(l) // the whole session is being ended
@@ -41,9 +41,9 @@ func (m *Manager) giveBack(l *lock) {
 	})
 }
 
-// leftover keeps what a failed request has left in the service as a lock that is
-// being given back, until it is gone: else this mount's next request for the key
-// would take it for another owner's. m.mu is held.
+// leftover keeps the entries that a failed request has left in the service as locks that are
+// being given back, until they are gone. Otherwise this mount's next request for the key
+// would take them for another owner's. m.mu is held.
 func (m *Manager) leftover(err error, req AcquireRequest, owner Owner, places []*place, sess *session) {
 	var left *LeftoverError
 	if !errors.As(err, &left) || m.closed {

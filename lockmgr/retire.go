@@ -36,8 +36,8 @@ func (m *Manager) retire() {
 	}
 }
 
-// useless takes those sessions from the list that nobody has needed for a TTL, as
-// long as another has room.
+// useless takes the sessions from the list that were not needed for a TTL, as long as
+// another has room.
 func (m *Manager) useless() (found []*session) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

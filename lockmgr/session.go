@@ -65,7 +65,7 @@ func (m *Manager) session(ctx context.Context, prefer *session) (*session, error
 	case m.opening <- struct{}{}:
 		defer func() { <-m.opening }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: no session: %w", ErrUnavailable, ctx.Err())
+		return nil, retry.Ended(ctx)
 	}
 	m.mu.Lock()
 	living, closed := m.roomy(prefer), m.refusing

@@ -16,9 +16,9 @@ type slot struct {
 	alive       int               // how many are not
 	exclusive   int               // how many of locks are, of both
 	owned       map[Owner][]*lock // locks by owner; nil while there is at most one
-	first, last *place            // those who want the key, in order of arrival
+	first, last *place            // the requests for the key, in order of arrival
 	youngest    map[Owner]*place  // the last of each owner; nil while there is no use for it
-	doubtful    [2]crowd          // by mode: who asks, once there is a holder, whether it waits for itself
+	doubtful    [2]crowd          // by mode: requests that ask SelfWait once there is a holder
 	dir         *dir              // nil of an inode's
 }
 
@@ -39,7 +39,7 @@ func (m *Manager) slot(k Key) *slot {
 	return s
 }
 
-// tidy forgets a slot that nobody needs.
+// tidy forgets a slot without locks and requests.
 func (m *Manager) tidy(s *slot) {
 	if len(s.locks) > 0 || s.first != nil || m.slots[s.key] != s {
 		return
@@ -136,8 +136,8 @@ func (s *slot) putLast(l *lock) {
 	}
 }
 
-// dir is a directory in or below which there are slots. So who wants a directory as
-// a whole finds them without looking at all others.
+// dir is a directory in or below which there are slots. A request for the whole directory
+// finds them without a look at all others.
 type dir struct {
 	path  string
 	up    *dir

@@ -28,8 +28,8 @@ func (m *Manager) follow(req *Request) *vigil {
 	return &vigil{m: m, req: req, began: time.Now()}
 }
 
-// fresh returns the id for an entry that is to be put. The service may still have
-// the last one's. A request whose keys are taken in turn asks anew for each.
+// fresh returns a new id for each time that the service is asked: it may still have the
+// entries of the last one. A request whose keys are taken in turn asks anew for each.
 func (v *vigil) fresh(inTurn bool) AcquisitionID {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -94,7 +94,7 @@ func (v *vigil) end(err error) {
 	v.m.observe(e)
 }
 
-// waitsLong tells of a wait that has lasted for SlowWait, and for whom it is.
+// waitsLong tells of a wait that has lasted for SlowWait, and of the owner it waits for.
 func (v *vigil) waitsLong() {
 	m := v.m
 	m.mu.Lock()
@@ -127,7 +127,7 @@ func (v *vigil) waitsLong() {
 	m.observe(RequestWaits{Key: key, Holder: h, For: other, Waited: waited})
 }
 
-// inTheWay finds one who has what another wants.
+// inTheWay finds an owner that keeps another from k.
 func (m *Manager) inTheWay(k Key, wants AcquisitionID) Holder {
 	if e, ok := m.ours(k); ok {
 		return e.Holder
@@ -140,7 +140,7 @@ func (m *Manager) inTheWay(k Key, wants AcquisitionID) Holder {
 	return Holder{}
 }
 
-// listing is what the service has of one key, and of what conflicts with it.
+// listing is the entries that conflict with a key, as the service had them last.
 type listing struct {
 	sync.Mutex // LOCK ORDERING: before Manager.mu
 	key        Key
@@ -148,8 +148,8 @@ type listing struct {
 	entries    []Entry
 }
 
-// listed asks the service for the entries that conflict with k, unless it said so a moment ago:
-// of a line of thousands, many find out at once that they wait long.
+// listed asks the service for the entries that conflict with k, but not twice within a
+// second: in a line of thousands, many requests have waited long at the same time.
 func (m *Manager) listed(k Key) []Entry {
 	l := &m.seen
 	l.Lock()

@@ -6,8 +6,8 @@ import (
 )
 
 // watchEntries watches that the entries of a session's locks stand in the service, until
-// ctx ends. Nobody is to remove one, but somebody may; the next owner is granted
-// the key at once.
+// ctx ends. An operator may delete one by mistake. The next owner is granted the key at
+// once.
 func (m *Manager) watchEntries(ctx context.Context, s *session) {
 	s.backend.Watch(ctx, func() []Grant { return m.grantsOf(s) }, func(g Grant) {
 		m.mu.Lock()
@@ -19,7 +19,7 @@ func (m *Manager) watchEntries(ctx context.Context, s *session) {
 	})
 }
 
-// grantsOf lists what the service is to have of s.
+// grantsOf lists the grants that the service should have of s.
 func (m *Manager) grantsOf(s *session) []Grant {
 	m.mu.Lock()
 	defer m.mu.Unlock()
