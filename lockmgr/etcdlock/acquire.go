@@ -23,9 +23,8 @@ const (
 // growing pause, because the epoch had moved.
 const outrunTries = 4
 
-// Acquire is lockmgr.Session's. A request for more than 60 keys (40 to share or
-// to upgrade), for none, or one that queues for a directory or shares it is
-// refused with ErrInvalidKey.
+// Acquire is lockmgr.Session's. A request is refused with ErrInvalidKey if it has no keys,
+// or more than 60 (40 to share or to upgrade), or queues for a directory or shares it.
 func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
 	if err := check(req); err != nil {
 		return nil, err
@@ -66,7 +65,7 @@ type acquisition struct {
 	req  lockmgr.AcquireRequest
 	own  []string      // the keys of our entries, as req.Keys
 	had  []string      // those of req.Upgrades
-	gets []clientv3.Op // what tells where we stand, see standing
+	gets []clientv3.Op // tell where we stand, see standing
 	puts []clientv3.Op
 	dirs []lockmgr.Key // the Tree keys of the request
 
@@ -166,10 +165,9 @@ func (a *acquisition) grants() []lockmgr.Grant {
 	return grants
 }
 
-// discard removes, in the background and for as long as the session lives, what
-// a failed acquisition put or may have put. A Txn of it that is under way is not
-// repeated: its answer says whether there is anything to remove. It returns err,
-// as a LeftoverError if there may be.
+// discard removes, in the background, the entries that a failed acquisition put or may have
+// put. A Txn that is under way is not repeated: its answer says whether there is anything
+// to remove. discard returns err, as a LeftoverError if there may be.
 func (a *acquisition) discard(err error) error {
 	if a.last != nil {
 		select {

@@ -50,7 +50,7 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	placed := a.last.put()
 	err = a.note(rev, resp.Responses, placed)
 	if stood := a.known.token != 0 && !(placed && a.known.token == rev); err == nil && a.inLine() && stood {
-		return a.refresh(ctx) // it was put before, and who has come since may be all that was read
+		return a.refresh(ctx) // it was put before: all that was read may have come later
 	}
 	return err
 }
@@ -70,9 +70,9 @@ func (a *acquisition) settle() {
 	}
 }
 
-// second is under what the keys are put though the epoch has moved, or something
-// stands in their way: to queue, in any case; else if nothing does, looked at key
-// by key. nil means that they are not.
+// second returns the comparisons of a second Put, for the case that the epoch has moved or
+// something is in the way: to queue, none but the fence; otherwise that nothing is in the
+// way, compared directory by directory. nil means that there is no second Put.
 func (a *acquisition) second(unfenced clientv3.Cmp) []clientv3.Cmp {
 	switch {
 	case a.req.Wait == lockmgr.Queue:

@@ -26,7 +26,8 @@ func (b *Backend) awaitGone(ctx context.Context, g lockmgr.Grant) error {
 	defer watch.stop()
 	stands := clientv3.Compare(clientv3.CreateRevision(entry), "=", g.Token)
 	for {
-		// Comparisons alone are answered by any member from what it has seen so far.
+		// With the Get the answer is up to date: any member answers comparisons alone from
+		// what it has seen so far.
 		resp, err := b.txn(ctx, []clientv3.Cmp{stands}, []clientv3.Op{clientv3.OpGet(entry, clientv3.WithKeysOnly())}, nil)
 		if err != nil || !resp.Succeeded {
 			return err

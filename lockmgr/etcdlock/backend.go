@@ -36,39 +36,38 @@ type Config struct {
 	// Machine is whose embedded etcd it is; "" if it is none.
 	Machine string
 
-	// RequestTimeout is when a request without an answer is doubted, and given up
-	// if what was asked later was answered; for a try-lock it is the end. The zero value
-	// means 3 s, so that an election of etcd's usual length does not fail one.
+	// RequestTimeout is when a request without an answer is doubted: it is given up if
+	// a request that was sent later is answered. A try-lock ends then. The zero value
+	// means 3 s, longer than an election of etcd usually takes.
 	RequestTimeout time.Duration
 
-	// CheckInterval is how often, more or less, a session that holds something looks
-	// whether its entries stand, and for those that nobody here knows of; a mount of
-	// many entries does so less often. The zero value means 4 s.
+	// CheckInterval is how often, more or less, a session with locks checks that its
+	// entries stand, and that none stands that nobody here claims. A mount of many
+	// entries does so less often. The zero value means 4 s.
 	CheckInterval time.Duration
 
-	// JanitorInterval is how often, more or less, a session that holds nothing looks
-	// for entries of its own that nobody here knows of, and the oldest one for
-	// entries without a lease. The zero value means 30 s.
+	// JanitorInterval is how often, more or less, a session without locks does so, and
+	// the oldest session looks for entries without a lease. The zero value means 30 s.
 	JanitorInterval time.Duration
 
-	// Logger takes what nobody is told of otherwise. The zero value discards.
+	// Logger gets errors that no caller gets. The zero value discards.
 	Logger *slog.Logger
 }
 
 // Backend is the lockmgr.Backend of one volume in etcd.
 type Backend struct {
-	client  *clientv3.Client
-	dial    *DialConfig // of renewals
-	keys    layout
-	machine string
-	timeout time.Duration
-	check   time.Duration
-	janitor time.Duration
-	log     *slog.Logger
-	trees   treeCache
-	pulse   *pulse
-	service atomic.Pointer[serviceSeen] // what Service saw; nil before
-	volume  atomic.Pointer[[]byte]      // the record that VolumeRecord saw; nil before
+	client   *clientv3.Client
+	dial     *DialConfig // of renewals
+	keys     layout
+	machine  string
+	timeout  time.Duration
+	check    time.Duration
+	janitor  time.Duration
+	log      *slog.Logger
+	trees    treeCache
+	liveness *liveness
+	service  atomic.Pointer[serviceSeen] // what Service saw; nil before
+	volume   atomic.Pointer[[]byte]      // the record that VolumeRecord saw; nil before
 
 	watchStream atomic.Int64 // the number of the stream for new watches, see watch
 
@@ -110,27 +109,27 @@ func New(cfg Config) (*Backend, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Backend{
-		client:  cfg.Client,
-		dial:    cfg.Renewals,
-		keys:    newLayout(cfg.Namespace, cfg.Name),
-		machine: cfg.Machine,
-		timeout: cfg.RequestTimeout,
-		check:   cfg.CheckInterval,
-		janitor: cfg.JanitorInterval,
-		log:     cfg.Logger,
-		pulse:   newPulse(),
-		store:   lifetime.NewStore(),
+		client:   cfg.Client,
+		dial:     cfg.Renewals,
+		keys:     newLayout(cfg.Namespace, cfg.Name),
+		machine:  cfg.Machine,
+		timeout:  cfg.RequestTimeout,
+		check:    cfg.CheckInterval,
+		janitor:  cfg.JanitorInterval,
+		log:      cfg.Logger,
+		liveness: newLiveness(),
+		store:    lifetime.NewStore(),
 	}
 	return b, nil
 }
 
-// txn sends one Txn, once, in its turn. Every read and write of keys goes through
-// it, but what a renewal waits for. Its errors are those of fault.
+// txn sends one Txn, once, in its turn. All reads and writes of keys go through it, except
+// the reads that a renewal waits for. Its errors are those of fault.
 func (b *Backend) txn(ctx context.Context, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
-	return b.txnOf(ctx, b.pulse.turns, cmps, then, els)
+	return b.txnOf(ctx, b.liveness.turns, cmps, then, els)
 }
 
-// txnOf is txn with a turn of those.
+// txnOf is txn that waits for one of turns.
 func (b *Backend) txnOf(ctx context.Context, turns chan struct{}, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
 	select {
 	case turns <- struct{}{}:
@@ -205,8 +204,8 @@ func (b *Backend) Close() {
 	}
 }
 
-// connected reports whether the client has a working connection to a member.
-// An idle one has no reason to think otherwise.
+// connected reports whether the client has a connection to a member that works, as far as
+// it knows: an idle one may not.
 func (b *Backend) connected() bool {
 	switch b.client.ActiveConnection().GetState() {
 	case connectivity.Ready, connectivity.Idle:

@@ -32,10 +32,10 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 		return fmt.Errorf("etcdlock: break: %w", err)
 	}
 	var r retry.Retrier
-	lease := clientv3.LeaseID(1 + rand.Int64N(math.MaxInt64)) // ours to choose: what is asked again is the same one
+	lease := clientv3.LeaseID(1 + rand.Int64N(math.MaxInt64)) // our choice: a second attempt asks for the same one
 	err = r.Do(ctx, func() (err error) {
 		defer func() {
-			if errors.Is(err, rpctypes.ErrNoSpace) { // until the operator makes some: he is told
+			if errors.Is(err, rpctypes.ErrNoSpace) { // the operator is told, and has to make some
 				err = fmt.Errorf("%w: %w", err, retry.ErrRefused)
 			}
 		}()
@@ -72,7 +72,7 @@ func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
 	})
 }
 
-// WatchBreaks is lockmgr.Breaker's: one watch. What was put while it was down is
+// WatchBreaks is lockmgr.Breaker's: one watch. Breaks that were put while it was down are
 // read when it stands again.
 func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 	var r retry.Retrier

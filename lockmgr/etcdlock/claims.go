@@ -2,10 +2,10 @@ package etcdlock
 
 import "sync"
 
-// claims are the entries of a session that somebody here answers for: from
-// before the Put is sent, until the entry is known to be gone or nobody takes
-// care of it any more. An entry that is seen in etcd while it is not claimed is a
-// orphan: its key is made for one acquisition, which is over.
+// claims are the entries of a session that an acquisition, or a lock, answers for: from
+// before the Put is sent until the entry is known to be gone, or is given up. An entry that
+// is in etcd and not claimed is an orphan: its key was made for one acquisition, which is
+// over.
 type claims struct {
 	mu      sync.Mutex
 	checks  int               // GUARDED_BY(mu); how many checks have begun

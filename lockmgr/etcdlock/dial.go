@@ -46,10 +46,10 @@ type DialConfig struct {
 	Logger *slog.Logger
 }
 
-// The client pings a silent connection and drops it when no answer comes; gRPC
-// pings no more often than every 10 s. Data that is not acknowledged within the
-// same timeout drops it too (TCP_USER_TIMEOUT), which is what a renewal meets.
-// What is acknowledged, and not answered, is the business of members.
+// The client pings a silent connection, and drops it when no answer comes. gRPC pings no
+// more often than every 10 s. The connection is dropped too if data is not acknowledged
+// within the same timeout (TCP_USER_TIMEOUT): a renewal meets that first. members deals with
+// requests that are acknowledged and not answered.
 const (
 	keepAliveTime    = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
@@ -148,9 +148,9 @@ func connect(ctx context.Context, conf clientv3.Config) (*clientv3.Client, error
 	return client, nil
 }
 
-// probe asks for a linearizable read until it is answered. That we may not read
-// this key is an answer too. It asks below clientv3, which waits for a connection
-// for as long as ctx allows and then has forgotten why there was none.
+// probe asks for a linearizable read until it is answered. 'Permission denied' is an answer
+// too. It asks below clientv3, which would wait for a connection for as long as ctx allows
+// and then not say why there was none.
 func probe(ctx context.Context, client *clientv3.Client) error {
 	kv := pb.NewKVClient(client.ActiveConnection())
 	var r retry.Retrier

@@ -65,7 +65,7 @@
 //
 // A request is not repeated because it takes long: a busy service would carry out both.
 // It is given up when a request that was sent later was answered. A mount sends a read to
-// find out, see pulse. A request that an ended Acquire has left under way is waited for,
+// find out, see liveness. A request that an ended Acquire has left under way is waited for,
 // and its entry is deleted if it stands.
 //
 // Two more checks should find nothing. Each session checks the keys on its lease, and

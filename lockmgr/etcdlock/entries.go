@@ -22,7 +22,7 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 	}
 	resp, err := b.txn(ctx, nil, []clientv3.Op{
 		clientv3.OpGet(b.keys.filesFrom(prefix), clientv3.WithPrefix()),
-		clientv3.OpGet(b.keys.trees(), clientv3.WithPrefix()), // those above matter too
+		clientv3.OpGet(b.keys.trees(), clientv3.WithPrefix()), // directories above too
 		clientv3.OpGet(b.keys.inodes(), clientv3.WithPrefix()),
 	}, nil)
 	if err != nil {
@@ -68,10 +68,10 @@ func (b *Backend) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, e
 	return lockmgr.Rivals(entries, k), nil
 }
 
-// value is what an entry's key has for a value.
+// value is the value of an entry.
 type value struct {
 	lockmgr.Holder
-	Upgrades []lockmgr.AcquisitionID `json:"upgrades,omitempty"` // whom of its path it does not wait for
+	Upgrades []lockmgr.AcquisitionID `json:"upgrades,omitempty"` // entries of its path that it does not wait for
 }
 
 func newValue(req lockmgr.AcquireRequest) value {

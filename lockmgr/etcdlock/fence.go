@@ -9,10 +9,10 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// fence makes what was sent earlier, and not answered, void. Every Put of the
-// session compares the revision of the session record; raising the fence puts
-// the record again. That is part of the Txn that asks again or cleans up: the
-// comparisons of nested Txns see the state before all of them.
+// fence makes void the requests that were sent earlier and not answered. Every Put of the
+// session compares the revision of the session record. To raise the fence is to put the
+// record again, in the Txn that asks again or cleans up: the comparisons of its nested Txns
+// see the state before all of them.
 type fence struct {
 	session *Session
 	value   string // of the record

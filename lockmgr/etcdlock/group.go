@@ -17,9 +17,9 @@ import (
 // will be carried out.
 var errUnsent = errors.New("not carried out")
 
-// errFull marks etcd's answer that it has no space left. It may have carried the
-// request out: the one that reaches the quota is, and gets the same answer as those
-// which are refused from then on. Nothing of it will happen later.
+// errFull marks etcd's answer that it has no space left. The request that reaches the quota
+// is carried out, and gets the same answer as those that are refused from then on. A refused
+// one will not be carried out later.
 var errFull = errors.New("etcd has no space left, until it is compacted and defragmented and the alarm disarmed")
 
 const (
@@ -30,13 +30,13 @@ const (
 	maxBytes = 1 << 20
 )
 
-// group sends the Txns of a session, one at a time: what arrives while one is
-// under way goes into the next, each as a Txn nested in it. One that arrives
-// while none is under way goes at once, and by itself.
+// group sends the Txns of a session, one at a time. Requests that arrive while one is under
+// way go into the next, each as a Txn nested in it. A request that arrives while none is
+// under way goes at once, and by itself.
 //
 // The comparisons of nested Txns see the state before all of them, and what they
-// put gets one create revision. So no two of a group may stand in each other's
-// way, see request.apart.
+// put gets one create revision. So no two of a group must be in each other's way, see
+// request.apart.
 type group struct {
 	b      *Backend
 	fence  *fence
@@ -63,7 +63,7 @@ type request struct {
 	release bool
 	again   bool  // it may have been carried out before
 	fence   int64 // what cmps compare the session record with
-	voids   int64 // the fence is raised in the same Txn, unless it has been since it was this; 0: it is not
+	voids   int64 // raise the fence in the same Txn, unless it has moved on from this; 0: do not
 
 	cmps      []clientv3.Cmp
 	then, els []clientv3.Op
@@ -88,9 +88,8 @@ func (r *request) put() bool {
 	return last != nil && last.Succeeded
 }
 
-// txn sends r and returns the answer to it. Errors: those of fault. If ctx ends
-// first, r is taken out if it was not sent, which is errUnsent; else its fate is
-// known when r.done is closed.
+// txn sends r and returns the answer. Errors: those of fault. If ctx ends before r was sent,
+// r is taken out: errUnsent. If ctx ends later, r's outcome is known when r.done is closed.
 func (g *group) txn(ctx context.Context, r *request) (*clientv3.TxnResponse, error) {
 	r.done = make(chan struct{})
 	g.mu.Lock()
@@ -126,7 +125,7 @@ func (g *group) txn(ctx context.Context, r *request) (*clientv3.TxnResponse, err
 	return nil, err
 }
 
-// close ends what is under way; later requests go each by itself.
+// close ends the request that is under way. Later requests go each by itself.
 func (g *group) close() {
 	g.mu.Lock()
 	g.closed = true
@@ -135,7 +134,7 @@ func (g *group) close() {
 	g.running.Wait()
 }
 
-// send sends groups until nobody waits.
+// send sends groups until no request waits.
 func (g *group) send() {
 	for {
 		g.mu.Lock()
@@ -150,8 +149,8 @@ func (g *group) send() {
 	}
 }
 
-// pick takes from those who wait the first and all that may go with it. Nobody
-// passes one who came before and whom it has to be kept apart from.
+// pick takes the first of the requests that wait, and all that may go with it. None passes
+// an earlier request that it has to be kept apart from.
 func pick(waiting []*request) (next, left []*request) {
 	ops, bytes, fence := 0, 0, 0
 	for i, r := range waiting {
@@ -171,9 +170,9 @@ func pick(waiting []*request) (next, left []*request) {
 	return next, left
 }
 
-// commit sends requests together. One that etcd refuses as a whole has not
-// been carried out in part, and may be good without the one it was refused for. Where
-// there is no space left, releases take none.
+// commit sends requests together. A group that etcd refuses was not carried out in part.
+// Then each of its requests is sent by itself: one of them may have been the reason. If etcd
+// has no space left, only the releases are sent again: they take none.
 func (g *group) commit(ctx context.Context, requests []*request) {
 	var ops []clientv3.Op
 	if at := g.fence.at(); slices.ContainsFunc(requests, func(r *request) bool { return r.voids >= at }) {
@@ -220,8 +219,8 @@ func unanswered(err error) bool {
 	return errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, retry.ErrRefused) && !errors.Is(err, errUnsent) && !errors.Is(err, errFull)
 }
 
-// apart reports whether r and o must not be in one Txn: for one could be in the
-// other's way, or is what the other waits for, or both put the epoch.
+// apart reports whether r and o must not be in one Txn: one could be in the other's way, or
+// releases what the other waits for, or both put the epoch.
 func (r *request) apart(o *request) bool {
 	if r.release && o.release {
 		return false

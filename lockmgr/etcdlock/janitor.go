@@ -8,8 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// janitor sweeps every interval or so. Nothing depends on it while everything else
-// works: no entry is put without a lease.
+// janitor sweeps now and then. It should find nothing: no entry is put without a lease.
 func (s *Session) janitor() {
 	s.life.Every(s.b.janitor, s.sweep, func(err error) {
 		s.b.log.Warn("cannot look for entries that nobody needs", "session", s.ID(), "error", err)

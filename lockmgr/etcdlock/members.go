@@ -25,11 +25,11 @@ const (
 
 var errAvoided = errors.New("did not answer in time a moment ago")
 
-// members are those of the cluster as the client connects to them. It takes them
-// in turns, and goes on asking one that hangs, is frozen or waits for its disk:
-// each third request would run into its timeout, and no watch through that member
-// be told anything. So who waits in vain ends the connection, and its member is
-// avoided for a while.
+// members are those of the cluster as the client connects to them. The client takes them in
+// turns, and goes on asking one that hangs, is frozen or waits for its disk. Each third
+// request would run into its timeout, and a watch through that member would be told
+// nothing. So a request that waits in vain ends the connection, and its member is avoided
+// for a while.
 type members struct {
 	log     *slog.Logger
 	allowed int // how many may be avoided at a time: a minority
@@ -77,8 +77,7 @@ func (m *members) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return conn, nil
 }
 
-// observe avoids the member that kept a request until others had answered what
-// they were asked later.
+// observe avoids the member that kept a request until others had answered later ones.
 func (m *members) observe(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	var p peer.Peer
 	err := invoke(ctx, method, req, reply, cc, append(opts[:len(opts):len(opts)], grpc.Peer(&p))...)
@@ -120,7 +119,7 @@ func (s *observedStream) SendMsg(msg any) error {
 
 func (s *observedStream) RecvMsg(msg any) error {
 	err := s.ClientStream.RecvMsg(msg)
-	if status.Code(err) != codes.DeadlineExceeded { // an answer, or nobody wants one any more
+	if status.Code(err) != codes.DeadlineExceeded { // an answer, or the end of the stream
 		s.mu.Lock()
 		if s.late != nil {
 			s.late.Stop()
@@ -131,9 +130,9 @@ func (s *observedStream) RecvMsg(msg any) error {
 	return err
 }
 
-// avoid breaks the connection to a member, and makes no other for a while. If that
-// would be one too many, who was avoided first is asked again: one that passes on
-// requests to a leader that hangs is slow without a fault of its own.
+// avoid breaks the connection to a member, and makes no other for a while. If too many are
+// avoided, the first of them is asked again: a member that passes requests on to a leader
+// that hangs is slow without a fault of its own.
 func (m *members) avoid(remote net.Addr) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -153,7 +152,7 @@ func (m *members) avoid(remote net.Addr) {
 	}
 }
 
-// first returns who was avoided first, perhaps long ago. It needs mu.
+// first returns the member that was avoided first, perhaps long ago. It needs mu.
 func (m *members) first() (addr string) {
 	for a, until := range m.avoided {
 		if addr == "" || until.Before(m.avoided[addr]) {

@@ -12,20 +12,19 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// checkRate is how many entries a second a mount looks for at most, at 0.7 µs each:
-// the sessions of 50,000 open files look less often, and take no more than that of
-// 10,000.
+// checkRate is how many entries a mount checks in a second at most, at 0.7 µs each. The
+// sessions of 50,000 open files check less often, and take no more time than that of 10,000.
 const checkRate = 2500
 
-// checkPause is how long a session waits before it looks.
+// checkPause is how long a session waits before it checks.
 func (b *Backend) checkPause() time.Duration {
 	every := max(b.check, time.Duration(b.attached.Load())*time.Second/checkRate)
 	return every*3/4 + rand.N(every/2)
 }
 
-// Watch is lockmgr.Session's: one request every few seconds, for the keys that are
-// attached to the lease. A watch of each entry, or of the volume, would be told of
-// it at once, and cost something for each lock, or for each lock of all mounts.
+// Watch is lockmgr.Session's: one request every few seconds, for the keys that are attached
+// to the lease. A watch of each entry, or of the volume, would see a delete at once, but
+// cost something for each lock, or for each lock of all mounts (docs/adr/0018).
 func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone func(lockmgr.Grant)) {
 	counted, checked := 0, time.Now()
 	defer func() { s.b.attached.Add(-int64(counted)) }()
@@ -56,12 +55,12 @@ func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone f
 	}
 }
 
-// miss calls gone for those of grants that etcd does not have. The leader says
-// what is attached to the lease from its memory, without asking a majority; so
-// what the look did not see is read.
+// miss calls gone for those of grants that etcd does not have. The leader says what is
+// attached to the lease from its memory, without asking a majority. So the entries that the
+// check did not see are read.
 func (s *Session) miss(ctx context.Context, grants []lockmgr.Grant, gone func(lockmgr.Grant)) error {
 	var doubtful []lockmgr.Grant
-	var entry []byte // thousands are as they should be: one for all
+	var entry []byte // one for all: there are thousands
 	for _, g := range grants {
 		entry = s.b.keys.appendEntry(entry[:0], g.Key, g.Mode, g.AcquisitionID)
 		if !s.claims.seen(entry) {
@@ -84,8 +83,8 @@ func (s *Session) miss(ctx context.Context, grants []lockmgr.Grant, gone func(lo
 	return nil
 }
 
-// removeOrphans deletes orphans: those keys on the lease that are entries. The fence
-// and discard leave none while everything else works.
+// removeOrphans deletes those of the unclaimed keys that are entries. The fence and discard
+// should leave none.
 func (s *Session) removeOrphans(ctx context.Context, unclaimed [][]byte) error {
 	for _, k := range unclaimed {
 		key := string(k)

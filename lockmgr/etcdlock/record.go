@@ -9,9 +9,8 @@ import (
 	"github.com/lockfs/lockfs/internal/retry"
 )
 
-// watchRecord ends the session when its record is deleted: by a revoke, by
-// expiry, by an operator. The record stood at rev. Renewal would notice too, a
-// fifth of a TTL later.
+// watchRecord ends the session when its record is deleted: by a revoke, by expiry, by an
+// operator. The record stood at rev. A renewal would notice too, a fifth of a TTL later.
 func (s *Session) watchRecord(rev int64) {
 	var r retry.Retrier
 	r.Always(s.life.Over, func() error {
@@ -23,7 +22,7 @@ func (s *Session) watchRecord(rev int64) {
 	})
 }
 
-// followRecord returns nil when the session is over, else why it cannot say.
+// followRecord returns nil when the session is over, or the error that ended the watch.
 func (s *Session) followRecord(r *retry.Retrier, rev int64) error {
 	w, err := s.b.watchDeletes(s.life.Over, s.record)
 	if err != nil {

@@ -79,13 +79,13 @@ func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, err
 	return held, nil
 }
 
-// held is Held for what one read can tell.
+// held is Held for as many grants as one read takes.
 func (s *Session) held(ctx context.Context, grants []lockmgr.Grant, held []bool) error {
 	gets := make([]clientv3.Op, len(grants))
 	for i, g := range grants {
 		gets[i] = clientv3.OpGet(s.b.keys.granted(g), clientv3.WithKeysOnly())
 	}
-	resp, err := s.b.txnOf(ctx, s.b.pulse.checks, nil, gets, nil)
+	resp, err := s.b.txnOf(ctx, s.b.liveness.checks, nil, gets, nil)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// A client lives for months, and what it shows and trusts is replaced meanwhile.
+// A client lives for months, and its certificates and passwords are replaced meanwhile.
 
 // rotatingTLS makes each connection with the CA that there is then. The client
 // certificate is read for each by etcd's own package.

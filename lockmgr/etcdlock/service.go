@@ -18,10 +18,10 @@ type serviceSeen struct {
 	cluster uint64
 }
 
-// Service says which etcd this is, by an id that the first who asks puts into it.
-// That of the cluster would not do: it is made of the members' names, so that all
-// clusters which were set up by one recipe have the same, and one that is restored
-// elsewhere has another. A snapshot has the id, for it has the locks.
+// Service says which etcd this is, by an id that the first mount puts into it. The cluster's
+// id would not do: it is made of the members' names. All clusters that were set up by one
+// recipe have the same, and one that is restored elsewhere has another. A snapshot has our
+// id, as it has the locks.
 //
 // It tries until ctx ends. Errors are VolumeRecord's.
 func (b *Backend) Service(ctx context.Context) (lockmgr.Service, error) {
@@ -37,8 +37,8 @@ func (b *Backend) Service(ctx context.Context) (lockmgr.Service, error) {
 	return b.named(id), nil
 }
 
-// FindService is Service for somebody who only looks: it puts nothing, and the ID is
-// uuid.Nil where no mount of the volume has asked yet.
+// FindService is Service without a write: the ID is uuid.Nil if no mount of the volume has
+// asked yet.
 // It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's; etcd's own, when the
 // user has not the right to read.
 func (b *Backend) FindService(ctx context.Context) (lockmgr.Service, error) {
@@ -60,7 +60,7 @@ func (b *Backend) FindService(ctx context.Context) (lockmgr.Service, error) {
 	return b.named(id), nil
 }
 
-// named is this etcd for people.
+// named describes this etcd to people.
 func (b *Backend) named(id uuid.UUID) lockmgr.Service {
 	if b.machine != "" {
 		return lockmgr.Service{Kind: lockmgr.KindEmbedded, ID: id, At: b.machine}
@@ -68,10 +68,10 @@ func (b *Backend) named(id uuid.UUID) lockmgr.Service {
 	return lockmgr.Service{Kind: lockmgr.KindEtcd, ID: id, At: strings.Join(b.client.Endpoints(), ",")}
 }
 
-// serviceStands returns nil if this is the etcd that Service saw, if need be with
-// its id put again: one that has forgotten everything has its members still, and
-// all mounts of it are told the same. Where the endpoints lead to another one,
-// other mounts may go on using the former. Errors: ErrVolumeChanged.
+// serviceStands returns nil if this is the etcd that Service saw. If that has forgotten
+// everything, its id is put again: it still has its members, and all its mounts find the
+// same. If the endpoints lead to another etcd, other mounts may go on using the former one:
+// ErrVolumeChanged.
 func (b *Backend) serviceStands(ctx context.Context) error {
 	seen := b.service.Load()
 	if seen == nil {

@@ -59,7 +59,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		err = b.volumeFell(ctx)
 	}
 	if err != nil {
-		// Worth one try only: the lease holds nothing but the record, and ends.
+		// One try is enough: the lease has the record alone, and expires.
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.timeout)
 		defer cancel()
 		if rerr := b.revoke(cleanup, lease); rerr != nil {
@@ -102,12 +102,11 @@ func (b *Backend) revoke(ctx context.Context, lease clientv3.LeaseID) error {
 // ID is the lease's id in hex, as etcdctl shows it.
 func (s *Session) ID() string { return strconv.FormatInt(int64(s.lease), 16) }
 
-// TTL is the smaller of what was asked for and what etcd granted: it raises
-// short ones, and a leader change starts any of them again.
+// TTL is the smaller of the one asked for and the one granted: etcd raises short ones.
 func (s *Session) TTL() time.Duration { return s.ttl }
 
-// Done is closed when the session record is seen to be gone, when any answer
-// says that the lease is, or that etcd was set back, and by Close.
+// Done is closed when the session record is seen to be gone, when an answer says that the
+// lease is gone or that etcd was set back, and by Close.
 func (s *Session) Done() <-chan struct{} { return s.life.Over.Done() }
 
 // Renew extends the lease by its TTL. Errors: ErrSessionLost, ErrUnavailable,

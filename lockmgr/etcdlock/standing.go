@@ -13,8 +13,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// maxBelow is how many entries below a directory one answer names: whoever
-// wants the directory waits for these, and then asks again.
+// maxBelow is how many entries below a directory one answer names. A request for the
+// directory waits for these, and then asks again.
 const maxBelow = 64
 
 // standing is where an acquisition stands at a revision.
@@ -36,8 +36,8 @@ type blocker struct {
 
 func (s *standing) held() bool { return s.token != 0 && s.clear() }
 
-// clear reports that nothing is ahead, unclear that only a look can tell: all have
-// gone that were known of a long line.
+// clear reports that nothing is ahead. unclear reports that only a refresh can tell: of a
+// long line, all entries have gone that were known.
 func (s *standing) clear() bool   { return len(s.ahead) == 0 && !s.cut }
 func (s *standing) unclear() bool { return len(s.ahead) == 0 && s.cut }
 
@@ -51,8 +51,8 @@ func (s *standing) gone(keys []string) {
 	s.ahead = slices.DeleteFunc(s.ahead, func(b blocker) bool { return slices.Contains(keys, b.entry) })
 }
 
-// free holds when no entry but those we upgrade stands in or below the place of
-// our own, nor one of ours.
+// free holds when no entry conflicts with ours, except those we upgrade, and ours do not
+// stand yet. It leaves directories above to the epoch.
 func (a *acquisition) free() []clientv3.Cmp {
 	cmps := make([]clientv3.Cmp, 0, len(a.req.Keys)+len(a.had)+2)
 	for _, k := range a.req.Keys {
@@ -80,8 +80,8 @@ func (a *acquisition) inLine() bool {
 	return a.req.Wait == lockmgr.Queue && len(a.req.Keys) == 1 && len(a.req.Upgrades) == 0
 }
 
-// rivals reads what is in the way of k: in line those who came last, or the
-// answers to a thousand who stand there would name a million.
+// rivals reads the entries in the way of k. In line it reads the last ones only: a thousand
+// waiters would read a million entries otherwise.
 func (a *acquisition) rivals(k lockmgr.Key, opts ...clientv3.OpOption) clientv3.Op {
 	opts = append(opts, clientv3.WithPrefix())
 	if a.inLine() {
@@ -90,8 +90,8 @@ func (a *acquisition) rivals(k lockmgr.Key, opts ...clientv3.OpOption) clientv3.
 	return clientv3.OpGet(a.s.b.keys.rivals(k, a.req.Mode), opts...)
 }
 
-// byName reports whether our own entries have to be read by their names: they may
-// not be among the rivals that are.
+// byName reports whether our own entries have to be read by their names: they might not be
+// among the rivals.
 func (a *acquisition) byName() bool { return a.req.Mode == lockmgr.Shared || a.inLine() }
 
 // none holds when there is no key from the one up to the other.
@@ -104,9 +104,9 @@ func (b *Backend) epochIs(rev int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(b.keys.epoch()), "=", rev)
 }
 
-// note keeps what the answers to gets say, read at rev. placed says that our
-// entries were put right after, unless they stood already: a repeated Put leaves
-// the create revision as it is. Errors: ErrSessionLost, ErrLockLost.
+// note takes in the answers to gets, read at rev. placed says that our entries were put
+// right after, unless they stood already: a repeated Put leaves the create revision as it
+// is. Errors: ErrSessionLost, ErrLockLost.
 func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) error {
 	n := len(a.req.Keys)
 	kvs := func(i int) []*mvccpb.KeyValue { return answers[i].GetResponseRange().Kvs }
@@ -214,14 +214,14 @@ func (a *acquisition) deadlocked() bool {
 	})
 }
 
-// contended is the error of a wait that err ended, or of none.
+// contended is the error of a wait that err ended. nil is no wait.
 func (a *acquisition) contended(err error) error {
 	if len(a.known.ahead) == 0 {
-		return &lockmgr.ContendedError{Key: a.req.Keys[0], Err: err} // others were always first
+		return &lockmgr.ContendedError{Key: a.req.Keys[0], Err: err} // the epoch moved each time
 	}
 	first := a.known.ahead[0]
 	if l := a.landmark(); l != nil {
-		first = *l // those before it may have gone unseen
+		first = *l // entries before it may have gone unseen
 	}
 	e := &lockmgr.ContendedError{Key: first.wants, Err: err}
 	if jerr := json.Unmarshal(first.value, &e.Holder); jerr != nil {
@@ -233,7 +233,7 @@ func (a *acquisition) contended(err error) error {
 	return e
 }
 
-// metHolder is contended if the service is there, and a holder too; else nil.
+// metHolder is contended if the service answers and a holder is known; otherwise nil.
 func (a *acquisition) metHolder(cause error) error {
 	if len(a.known.ahead) > 0 && a.retrier.Failures() == 0 && a.s.b.connected() {
 		return a.contended(cause)

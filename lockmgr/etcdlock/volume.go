@@ -13,7 +13,7 @@ import (
 )
 
 // VolumeRecord puts want as the record of the volume if there is none, and
-// returns the one that stands: want's bytes, or what another mount put first.
+// returns the one that stands: want's bytes, or those that another mount put first.
 // From then on the backend opens sessions only while that record stands.
 // It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's; etcd's own,
 // when the user has not the rights that a mount needs.
@@ -57,8 +57,8 @@ func (b *Backend) putOnce(ctx context.Context, key string, value []byte) (stored
 	return stored, cluster, err
 }
 
-// rights does nothing, and etcd refuses it to users who could not take a lock:
-// it checks also what is not carried out.
+// rights does nothing. etcd refuses it to users without the rights to take a lock: it checks
+// operations that are not carried out as well.
 func (b *Backend) rights() clientv3.Op {
 	never := clientv3.Compare(clientv3.Version(b.keys.volume()), "<", 0)
 	return clientv3.OpTxn([]clientv3.Cmp{never}, []clientv3.Op{
@@ -108,19 +108,19 @@ func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) err
 	return nil
 }
 
-// volumeStands is what has to hold for a session to be opened, in the same Txn:
-// a session opened beside a changed record would be a mount of another policy.
+// volumeStands must hold for a session to be opened, in the same Txn. A session opened
+// beside a changed record would be a mount of another policy.
 func (b *Backend) volumeStands() []clientv3.Cmp {
 	seen := b.volume.Load()
 	if seen == nil {
-		return nil // whoever this is has no volume of its own
+		return nil // it is not a mount of the volume
 	}
 	return []clientv3.Cmp{clientv3.Compare(clientv3.Value(b.keys.volume()), "=", string(*seen))}
 }
 
-// volumeFell says why a Txn under volumeStands was refused. A record that is
-// gone, with all else that an etcd has forgotten, is put again, and the
-// session is worth another try; not in another etcd.
+// volumeFell says why a Txn under volumeStands was refused. If the record is gone, because
+// etcd has forgotten everything, it is put again, and the session is worth another try. It
+// is not put into another etcd.
 func (b *Backend) volumeFell(ctx context.Context) error {
 	if err := b.serviceStands(ctx); err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// wait returns nil when nothing of known is ahead any more. Who is queued holds
-// the keys then; who is not tries again. Errors: those of lost and ended waits.
+// wait returns nil when nothing that is known is ahead any more. A queued request has the
+// keys then; others try again. Errors: those of lost and ended waits.
 func (a *acquisition) wait(ctx context.Context) error {
 	for {
 		err := a.retrier.Do(ctx, func() error { return a.follow(ctx) })
@@ -22,17 +22,17 @@ func (a *acquisition) wait(ctx context.Context) error {
 	}
 }
 
-// near is how many of those ahead are watched each. Who stands further back
-// watches one of them, and looks again when it is gone: so an entry that is
-// deleted wakes a few, however many wait, and the next one needs no look.
+// near is how many entries ahead a waiter watches. A waiter further back watches one entry,
+// near places ahead, and refreshes when that is gone. So a deleted entry wakes a few waiters,
+// however many there are, and the next in line needs no refresh.
 const near = 4
 
-// atTheEnd is how many entries at the end of a line are read: the landmark, those
+// atTheEnd is how many entries at the end of a line are read: the landmark, the entries
 // behind it, and our own.
 const atTheEnd = near + 2
 
-// landmark returns the entry that one who stands far back watches, nil if we do
-// not. In line entries go in order, and others only make us look early.
+// landmark returns the entry that we watch if we stand far back, otherwise nil. In line
+// entries go in order. One that goes early makes us refresh early.
 func (a *acquisition) landmark() *blocker {
 	if a.known.token == 0 || !a.inLine() || len(a.known.ahead) <= near {
 		return nil
@@ -59,7 +59,7 @@ func (a *acquisition) follow(ctx context.Context) error {
 	}
 	a.retrier.Answered()
 	for a.known.waitsFor(until) {
-		// A look costs etcd a pass along the line: in a long one each looks less often.
+		// A refresh costs etcd a pass along the line: in a long line each does so less often.
 		keys, err := w.next(ctx, refreshInterval*time.Duration(1+a.known.line/16))
 		if err != nil {
 			return err
@@ -67,7 +67,7 @@ func (a *acquisition) follow(ctx context.Context) error {
 		a.known.gone(keys)
 		ours := a.known.token != 0 && slices.ContainsFunc(a.own, func(own string) bool { return slices.Contains(keys, own) })
 		if ours || len(keys) == 0 || a.known.unclear() {
-			if err := a.refresh(ctx); err != nil { // tells whether the session went too
+			if err := a.refresh(ctx); err != nil { // it says whether the session is gone too
 				return err
 			}
 		}
@@ -93,7 +93,7 @@ func (a *acquisition) watched() []string {
 	return prefixes
 }
 
-// refresh reads where we stand, and in line nothing of who is behind.
+// refresh reads where we stand, and nothing of the entries behind us in line.
 func (a *acquisition) refresh(ctx context.Context) error {
 	gets := a.gets
 	if a.known.token != 0 {

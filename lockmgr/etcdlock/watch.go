@@ -55,7 +55,7 @@ func (b *Backend) watchDeletes(ctx context.Context, prefixes ...string) (*delete
 // one that was refused is asked for on another stream next.
 func (b *Backend) watch(ctx context.Context, cancel context.CancelFunc, prefix string, opts ...clientv3.OpOption) (clientv3.WatchChan, int64, error) {
 	stream := b.watchStream.Load()
-	ctx = metadata.AppendToOutgoingContext(ctx, "lockfs-stream", strconv.FormatInt(stream, 10)) // what differs goes by another
+	ctx = metadata.AppendToOutgoingContext(ctx, "lockfs-stream", strconv.FormatInt(stream, 10)) // metadata that differs takes another stream
 	late := time.AfterFunc(b.timeout, cancel)
 	feed := b.client.Watch(ctx, prefix, append(opts, clientv3.WithPrefix(), clientv3.WithCreatedNotify())...)
 	first, ok := <-feed
@@ -92,9 +92,9 @@ func (d *deletes) forward(ctx context.Context, feed clientv3.WatchChan) {
 	}
 }
 
-// refreshInterval is how often who watches looks for himself. A member that hangs, or
-// waits for its disk, tells no watch anything for as long as it likes; and is
-// avoided once it leaves a look without an answer.
+// refreshInterval is how often a waiter reads, although its watch shows nothing. A member
+// that hangs, or waits for its disk, tells a watch nothing. It is avoided once it leaves
+// such a read without an answer.
 const refreshInterval = 5 * time.Second
 
 // next returns the keys deleted next, or none after a while. Errors:

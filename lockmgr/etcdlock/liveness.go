@@ -14,25 +14,25 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// A request without an answer is lost, or the service is slow and will carry it
-// out in its turn. To ask again a slow service makes it slower, for it does both.
-// So a request is given up only when one that was sent well after it was answered:
-// by a service that takes requests in turn, or by a member that does not hang.
-// If no other request was, a probe is sent, one a mount at a time.
+// A request without an answer is lost, or the service is slow and will carry it out in its
+// turn. To repeat it makes a slow service slower, for it carries out both. So a request is
+// given up only when one that was sent well after it was answered: the service takes requests
+// in turn, or the member of the first one hangs. If no other request is sent, a probe is,
+// one at a time in a mount.
 
 // Why a request is given up.
 var (
-	errOvertaken   = errors.New("what was asked later was answered")
+	errOvertaken   = errors.New("a later request was answered first")
 	errUnconnected = errors.New("no connection")
 )
 
-// maxInFlight is how many Txns of a mount are under way at most, and how many reads
-// of Held beside them; the others wait for their turn here.
+// maxInFlight is how many Txns of a mount are under way at most, and how many reads of Held
+// beside them. The others wait for their turn here.
 const maxInFlight = 32
 
-// pulse knows until when the service has answered what it was asked.
-type pulse struct {
-	turns   chan struct{} // a token for each Txn under way, but for
+// liveness knows which requests the service has answered last.
+type liveness struct {
+	turns   chan struct{} // a token for each Txn under way, but those of checks
 	checks  chan struct{} // a token for each read of Held under way
 	probing chan struct{} // a token while a probe is
 	limit   time.Duration // GUARDED_BY(probing); how long the next probe may take, 0: as long as the first
@@ -40,17 +40,17 @@ type pulse struct {
 
 	mu     sync.Mutex
 	slow   time.Duration // GUARDED_BY(mu); how long answers take of late
-	heard  time.Time     // GUARDED_BY(mu); when the newest request that was answered was sent
-	failed time.Time     // GUARDED_BY(mu); when the newest that took long and was not answered was
+	heard  time.Time     // GUARDED_BY(mu); when the newest answered request was sent
+	failed time.Time     // GUARDED_BY(mu); when the newest request that the service gave up was sent
 	news   chan struct{} // GUARDED_BY(mu); closed when heard moves
 }
 
-func newPulse() *pulse {
-	return &pulse{turns: make(chan struct{}, maxInFlight), checks: make(chan struct{}, maxInFlight), probing: make(chan struct{}, 1), news: make(chan struct{})}
+func newLiveness() *liveness {
+	return &liveness{turns: make(chan struct{}, maxInFlight), checks: make(chan struct{}, maxInFlight), probing: make(chan struct{}, 1), news: make(chan struct{})}
 }
 
-// answered notes that a request sent then was.
-func (p *pulse) answered(sent time.Time) {
+// answered notes that a request was answered.
+func (p *liveness) answered(sent time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.slow = max(time.Since(sent), p.slow/2)
@@ -61,8 +61,8 @@ func (p *pulse) answered(sent time.Time) {
 	}
 }
 
-// dropped notes that a request sent then was not, in its time.
-func (p *pulse) dropped(sent time.Time) {
+// dropped notes that the service gave a request up.
+func (p *liveness) dropped(sent time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if sent.After(p.failed) {
@@ -70,37 +70,37 @@ func (p *pulse) dropped(sent time.Time) {
 	}
 }
 
-// patience is when a request is doubted that is sent now: later than least, while
-// all answers take their time.
-func (p *pulse) patience(least time.Duration) time.Duration {
+// patience is after what time a request that is sent now is doubted: least, or longer while
+// all answers take long.
+func (p *liveness) patience(least time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return max(least, p.slow*3/2)
 }
 
-// trouble returns when a request was sent that was not answered, nor was any that
-// was sent later.
-func (p *pulse) trouble() (since time.Time, ok bool) {
+// trouble returns when the request was sent that was given up, if none was answered that was
+// sent later.
+func (p *liveness) trouble() (since time.Time, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failed, p.failed.After(p.heard)
 }
 
-// patiently sends a request, and gives it up when it is overtaken or ctx ends.
-// Its errors are those of fault. After one that was given up by the service
-// itself, for it took too long, nothing is sent before a probe is answered.
+// patiently sends a request, and gives it up when it is overtaken or ctx ends. Its errors
+// are those of fault. After the service itself gave a request up, because it took too long,
+// nothing is sent before a probe is answered.
 func (b *Backend) patiently(ctx context.Context, request func(context.Context) error) error {
-	if since, ok := b.pulse.trouble(); ok && b.beats(ctx, since) == nil {
+	if since, ok := b.liveness.trouble(); ok && b.awaitLater(ctx, since) == nil {
 		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errUnsent, ctx.Err())
 	}
 	sending, giveUp := context.WithCancelCause(ctx)
 	sent := time.Now()
 	var doubting sync.WaitGroup
 	doubting.Add(1)
-	patience := b.pulse.patience(b.timeout)
+	patience := b.liveness.patience(b.timeout)
 	late := time.AfterFunc(patience, func() {
 		defer doubting.Done()
-		why := b.beats(sending, sent.Add(patience/2))
+		why := b.awaitLater(sending, sent.Add(patience/2))
 		select { // its own answer may be on the way
 		case <-time.After(b.timeout / 10):
 			giveUp(why)
@@ -116,11 +116,11 @@ func (b *Backend) patiently(ctx context.Context, request func(context.Context) e
 	doubting.Wait()
 	switch {
 	case err == nil || refused(err):
-		b.pulse.answered(sent)
+		b.liveness.answered(sent)
 	case errors.Is(why, errOvertaken), errors.Is(why, errUnconnected):
 		err = why
 	case ctx.Err() == nil && time.Since(sent) > b.timeout:
-		b.pulse.dropped(sent)
+		b.liveness.dropped(sent)
 	}
 	if err != nil {
 		return b.fault(ctx, err)
@@ -128,13 +128,12 @@ func (b *Backend) patiently(ctx context.Context, request func(context.Context) e
 	return nil
 }
 
-// beats waits until a request is answered that was sent after then. It sends
-// probes if nobody else of this mount does: another one, to another member, when
-// one takes too long, and that may take longer. It returns errOvertaken then;
-// errUnconnected when the client has lost all members, with which nothing is under
-// way; nil if ctx ends.
-func (b *Backend) beats(ctx context.Context, then time.Time) error {
-	p := b.pulse
+// awaitLater waits until a request is answered that was sent after then: errOvertaken. It
+// sends probes if no other request of this mount does. If a probe takes too long, another
+// goes to another member, and may take longer. awaitLater returns errUnconnected if the
+// client has lost all members, for then nothing is under way; nil if ctx ends.
+func (b *Backend) awaitLater(ctx context.Context, then time.Time) error {
+	p := b.liveness
 	for {
 		p.mu.Lock()
 		heard, news := p.heard, p.news
@@ -157,9 +156,9 @@ func (b *Backend) beats(ctx context.Context, then time.Time) error {
 	}
 }
 
-// probe sends a linearizable read that costs nothing else.
+// probe sends a linearizable read of almost no cost.
 func (b *Backend) probe(ctx context.Context) {
-	p := b.pulse
+	p := b.liveness
 	if p.limit == 0 {
 		p.limit = b.timeout / 3
 	}
