@@ -13,9 +13,9 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Acquire is lockmgr.Session's. A request for no key, or one that queues for a
-// directory or shares it, is refused with ErrInvalidKey. Who queues for several
-// keys stands in line for one after the other, in an order that all share.
+// Acquire is lockmgr.Session's. A request is refused with ErrInvalidKey if it has no keys, or
+// queues for a directory or shares it. One that queues for several keys stands in line for
+// one after the other, in an order that all mounts share.
 func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ type acquisition struct {
 	places  []*place
 	changes *listener
 	retrier retry.Retrier
-	ahead   []obstacle // what was found in the way last
+	ahead   []obstacle // the entries that were in the way last
 }
 
 // place is where a part of an acquisition has its entries: a Lease.
@@ -63,9 +63,9 @@ func (p *place) sent(o *object) { p.unsure, p.base = true, o.revision() }
 // wanted to replace another version is void.
 func (p *place) met(o *object) { p.unsure = p.unsure && o.revision() == p.base }
 
-// newAcquisition sorts the places: all who want several Leases take them in one
-// order, so that nobody who holds one waits for somebody who waits for it. That of the
-// directories comes last, for it is in everybody's way.
+// newAcquisition sorts the places: all requests for several Leases take them in one order,
+// so that no two wait for each other. The Lease of the directories comes last: its entries
+// are in the way of all others.
 func (s *Session) newAcquisition(req lockmgr.AcquireRequest) *acquisition {
 	a := &acquisition{s: s, req: req}
 	names := []string{s.b.names.tree()}
@@ -105,7 +105,7 @@ func (a *acquisition) run(ctx context.Context) error {
 		if a.req.Wait == lockmgr.NoWait || !errors.Is(err, lockmgr.ErrContended) || a.deadlocked() {
 			return err
 		}
-		// Nobody is to queue behind one who tries.
+		// No other request must queue behind one that does not queue itself.
 		if err := a.withdraw(ctx); err != nil {
 			return err
 		}
@@ -161,8 +161,8 @@ func (a *acquisition) try(ctx context.Context) error {
 	return a.contended(nil)
 }
 
-// put has our entries stand in p, at the end of the line. Unless we queue, it
-// refuses to stand behind anybody: ErrContended.
+// put puts our entries in p, at the end of the line. Unless we queue, an entry ahead means
+// ErrContended.
 func (a *acquisition) put(ctx context.Context, p *place) error {
 	b := a.s.b
 	fresh := p.unsure // the answer to that is not in the mirror
@@ -208,8 +208,8 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 	return nil
 }
 
-// settle returns when the mirror shows everything that was put before our
-// newest entry. What is put later finds ours.
+// settle returns when the mirror shows everything that was put before our newest entry.
+// Later requests find ours.
 func (a *acquisition) settle(ctx context.Context) error {
 	var newest int64
 	for _, p := range a.places {

@@ -40,7 +40,7 @@ type Config struct {
 	// Clock is what the sessions of others are judged by. nil: boottime.System.
 	Clock boottime.Clock
 
-	// Logger takes what nobody is told of otherwise. The zero value discards.
+	// Logger gets errors that no caller gets. The zero value discards.
 	Logger *slog.Logger
 }
 
@@ -62,7 +62,7 @@ type Backend struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
-	follow  sync.Once // starts the watch, and what keeps watch over the sessions
+	follow  sync.Once // starts the watch, and keep
 	sweep   sync.Once // starts the janitor
 
 	refreshing sync.Mutex
@@ -115,13 +115,13 @@ func New(cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// Close ends what the backend has running. The sessions were closed before.
+// Close ends the backend's goroutines. The sessions were closed before.
 func (b *Backend) Close() {
 	b.cancel()
 	b.running.Wait()
 }
 
-// start starts the watch, and what keeps watch over the sessions.
+// start starts the watch, and keep.
 func (b *Backend) start() {
 	b.follow.Do(func() {
 		b.running.Go(func() { b.locks.follow(b.ctx) })
@@ -144,7 +144,7 @@ func (b *Backend) mirrored(ctx context.Context) error {
 }
 
 // reach returns when the mirror shows everything up to rev. It waits for the
-// watch, which takes milliseconds while it stands, and else reads all.
+// watch, which takes milliseconds while it stands, and otherwise reads all Leases.
 func (b *Backend) reach(ctx context.Context, rev int64, e *listener) error {
 	late := time.NewTimer(watchLate)
 	defer late.Stop()
@@ -168,7 +168,7 @@ func (b *Backend) reach(ctx context.Context, rev int64, e *listener) error {
 // watchLate is when a request does not wait for the watch any longer.
 const watchLate = 250 * time.Millisecond
 
-// refresh reads all Leases, unless somebody else has just done so.
+// refresh reads all Leases, unless another request has just done so.
 func (b *Backend) refresh(ctx context.Context, rev int64) error {
 	b.refreshing.Lock()
 	defer b.refreshing.Unlock()

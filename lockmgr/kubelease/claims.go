@@ -11,23 +11,23 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// claims are the entries of a session that somebody here answers for: from
-// before they are put, until they are known to be gone or nobody takes care of them
-// any more. An entry of the session that is not claimed is a orphan: its owner's id
-// is made for one acquisition, which is over.
+// claims are the entries of a session that an acquisition, or a lock, answers for: from
+// before they are put until they are known to be gone, or are given up. An entry of the
+// session that is not claimed is an orphan: its id was made for one acquisition, which is
+// over.
 type claims struct {
 	mu      sync.Mutex
 	entries map[claim]fate // GUARDED_BY(mu)
 }
 
-// fate is what a claimed entry is there for.
+// fate is what becomes of a claimed entry.
 type fate uint8
 
 const (
 	unclaimed fate = iota
 	wanted
-	// givenUp: its acquisition has failed, and it is being removed. It keeps
-	// nobody of this mount out.
+	// givenUp: its acquisition has failed, and it is being removed. It is not in the
+	// way of this mount's requests.
 	givenUp
 )
 
@@ -80,14 +80,14 @@ func (c *claims) of(e claim) fate {
 	return c.entries[e]
 }
 
-// hasGivenUp reports whether e is an entry of this mount that nobody wants any more.
+// hasGivenUp reports whether e is an entry that this mount has given up.
 func (b *Backend) hasGivenUp(e *entry) bool {
 	s := b.present.session(e.Session)
 	return s != nil && s.claims.of(claimOf(e.grant())) == givenUp
 }
 
-// removeOrphans removes the session's orphans now and then. Nothing depends on it
-// while everything else works. It asks the server nothing unless there are any.
+// removeOrphans removes the session's orphans now and then. There should be none. The mirror
+// shows them, so that it costs no request to look for them.
 func (s *Session) removeOrphans() {
 	s.life.Every(s.b.clean.Orphans, func(ctx context.Context) (err error) {
 		for _, orphan := range s.orphans() {

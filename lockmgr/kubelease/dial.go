@@ -26,8 +26,8 @@ type DialConfig struct {
 	QPS   float64
 	Burst int
 
-	// UserAgent is who the API server's logs say we are. The zero value leaves
-	// it to the client.
+	// UserAgent names us in the API server's logs. The zero value leaves it to the
+	// client.
 	UserAgent string
 }
 
@@ -86,9 +86,9 @@ func NewClient(conf *rest.Config) (*Client, error) {
 	return &Client{locks: locks, sessions: sessions}, nil
 }
 
-// silence is how long a connection may go without an acknowledgement. A server
-// that has gone without a word would else hold up renewals for longer than a TTL:
-// HTTP/2 looks after 30 s.
+// silence is how long a connection may go without an acknowledgement. Otherwise, a server
+// that died without closing it would hold up renewals for longer than a TTL: HTTP/2 checks
+// after 30 s.
 const silence = 3 * time.Second
 
 var dialer = net.Dialer{

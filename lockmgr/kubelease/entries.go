@@ -49,14 +49,14 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 	return st.list(prefix), nil
 }
 
-// peeksPerSecond is how often Rivals asks the API server: programs that read who
-// has a file, in a loop, leave the locks' requests their share.
+// peeksPerSecond is how often Rivals asks the API server. Programs that read in a loop who has
+// a file must leave requests for the locks.
 const peeksPerSecond = 5
 
-// Rivals is lockmgr.Backend's. It reads the key's own Lease, a few times a second
-// at most; else, and of directories, it has what the watch has shown. While there is no
-// watch, whoever comes more often waits for his turn to read. Errors:
-// ErrUnavailable, wrapping ctx's if that ended the call.
+// Rivals is lockmgr.Backend's. It reads the key's own Lease, a few times a second at most.
+// More often, and for directories, it answers from the mirror. While the watch is down, a
+// caller waits for its turn to read. Errors: ErrUnavailable, wrapping ctx's if that ended
+// the call.
 func (b *Backend) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, error) {
 	if err := b.mirrored(ctx); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (b *Backend) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, e
 	return lockmgr.Rivals(entries, k), nil
 }
 
-// around returns the Leases that may have what conflicts with k.
+// around returns the Leases that may have entries which conflict with k.
 func (s *state) around(k lockmgr.Key) (found []*object) {
 	if k.Kind == lockmgr.Tree {
 		for _, o := range s.objects {
@@ -109,8 +109,7 @@ func (s *state) around(k lockmgr.Key) (found []*object) {
 	return found
 }
 
-// list returns what is held or waited for at prefix and below it, and the
-// directories above.
+// list returns the entries at prefix and below it, and those of the directories above.
 func (s *state) list(prefix string) []lockmgr.Entry {
 	var entries []lockmgr.Entry
 	for o := range maps.Values(s.objects) {

@@ -12,8 +12,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// errMoved: the Lease is not what the request wanted to replace. The request
-// was not carried out, or it was by an attempt that the client repeated.
+// errMoved: the Lease is not the version that the request wanted to replace. The request
+// was not carried out, or it was by an earlier attempt of the client's.
 var errMoved = errors.New("the lease has changed")
 
 // errAbsent: there is no such Lease.
@@ -33,7 +33,7 @@ func fault(ctx context.Context, err error) error {
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return errMoved
-	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err): // else some proxy's
+	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err): // not a proxy's 404
 		return errAbsent
 	case ctx.Err() == nil && away(err):
 		return fmt.Errorf("%w: %w: %v", lockmgr.ErrUnavailable, errAway, err)
@@ -47,10 +47,9 @@ func away(err error) bool {
 		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
 }
 
-// refused reports whether err is an answer that the same request would get again,
-// such as that a Lease is too large. Not so what is forbidden, for it may be allowed
-// a moment later: so answers an API server that has just started and does not know
-// its roles yet.
+// refused reports whether err is an answer that the same request would get again, such as
+// that a Lease is too large. Forbidden is not: an API server that has just started says so
+// while it does not know its roles yet.
 func refused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
 		apierrors.IsMethodNotSupported(err) || apierrors.IsRequestEntityTooLargeError(err)

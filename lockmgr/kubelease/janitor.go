@@ -13,20 +13,20 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// JanitorConfig says how often is cleaned up. Zero values stand for the defaults.
+// JanitorConfig says how often the janitor cleans up. Zero values stand for the defaults.
 type JanitorConfig struct {
 	// Interval is how often the elected janitor looks around. Zero: a minute.
 	Interval time.Duration
-	// Free is how long a lock that nobody has or waits for keeps its Lease. Zero:
-	// an hour. It outlives every request that is still on its way.
+	// Free is how long the Lease of a lock without entries is kept. Zero: an hour,
+	// longer than any request is on its way.
 	Free time.Duration
 	// MaxFree is how many such Leases there may be before the oldest go when they
 	// were free for a sixtieth of that. Zero: 1,000.
 	MaxFree int
 	// Breaks is how long the record of a broken lock is kept. Zero: a day.
 	Breaks time.Duration
-	// Orphans is how often, more or less, a session looks for entries of its own that nobody knows
-	// of. Zero: half a minute.
+	// Orphans is how often, more or less, a session looks for entries of its own that
+	// nobody here claims. Zero: half a minute.
 	Orphans time.Duration
 	// Election is how long an elected janitor is waited for. Zero: 2 minutes.
 	Election time.Duration
@@ -42,8 +42,8 @@ func (c JanitorConfig) withDefaults() JanitorConfig {
 	return c
 }
 
-// janitor deletes what nobody needs, while it is the one that is elected. Two at
-// once do no harm: what has changed since it was seen is not deleted.
+// janitor deletes Leases that are not needed, while this mount is elected. Two janitors at
+// once do no harm: a Lease that has changed since it was seen is not deleted.
 func (b *Backend) janitor() {
 	ctx := b.logged(b.ctx)
 	for ctx.Err() == nil {

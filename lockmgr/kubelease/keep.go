@@ -10,12 +10,11 @@ import (
 	"github.com/lockfs/lockfs/internal/retry"
 )
 
-// All mounts see which sessions there are, but only a few watch their pulses: if each
-// watched those of all, there would be as many events as the square of the mounts.
-// Those few, the keepers, show that they do by renewing the Lease of their session
-// too, which all see. Whoever sees too few keepers becomes one; of too many, the
-// youngest stop. Nothing that a lock depends on needs this: two mounts may end the
-// same session, and with none no session ends.
+// All mounts see which sessions there are, but only a few, the keepers, watch their pulses.
+// If all did, the number of events would grow with the square of the mounts. Keepers show
+// that they are by renewing the Lease of their session too, which all mounts see. A mount
+// that sees too few keepers becomes one. If there are too many, the youngest stop. No lock
+// depends on it: two mounts may end the same session, and without keepers no session ends.
 
 // keepers is how many mounts keep watch over the sessions: one dies when its session
 // does, and then two see it.
@@ -24,8 +23,8 @@ const keepers = 3
 const (
 	// keepInterval is how often a mount looks how many keepers there are.
 	keepInterval = time.Second
-	// keepSpread is how far apart the mounts become keepers that find too few: most
-	// of them see that others have done so. Where all have to, none waits.
+	// keepSpread is how long a mount waits, at most, before it becomes a keeper: most
+	// mounts see then that others have. If all mounts have to be keepers, none waits.
 	keepSpread = time.Second
 )
 
@@ -81,8 +80,8 @@ func (b *Backend) keep() {
 	for b.ctx.Err() == nil {
 		s := b.present.one()
 		if s == nil {
-			// A mount that begins has a session in a moment. Who has none, and waits for
-			// those of others to end, cannot count on there being a keeper.
+			// A mount that begins has a session in a moment. A mount without one, which
+			// waits for others' sessions to end, cannot count on a keeper.
 			select {
 			case <-b.present.came:
 			case <-time.After(keepInterval):
@@ -113,8 +112,8 @@ func (b *Backend) keep() {
 	}
 }
 
-// keepersBeside is how many other mounts keep watch; of those that are older than s
-// only, unless that is nil.
+// keepersBeside is how many other mounts are keepers. Unless s is nil, only those count that
+// are older than s.
 func (b *Backend) keepersBeside(s *Session) (n int) {
 	m := b.mirror
 	m.mu.Lock()
@@ -132,7 +131,7 @@ func (b *Backend) keepersBeside(s *Session) (n int) {
 	return n
 }
 
-// olderThan is the same for all who compare the two.
+// olderThan gives all mounts the same answer.
 func (o *object) olderThan(other *object) bool {
 	if other == nil {
 		return true
@@ -141,9 +140,8 @@ func (o *object) olderThan(other *object) bool {
 	return x.Before(y) || x.Equal(y) && o.name < other.name
 }
 
-// vouch renews the Lease of the session itself, by which all see that this mount is a
-// keeper. That it is shown is also the proof that the watch works, when nothing else
-// happens.
+// vouch renews the Lease of the session itself: so all mounts see that this one is a keeper.
+// When the watch shows it, this also proves that the watch works.
 func (s *Session) vouch() error {
 	o := s.b.mirror.at(s.name)
 	var err error
@@ -197,8 +195,8 @@ func (b *Backend) keepWatch(s *Session) {
 	}
 }
 
-// beat notes a renewal of this mount's own. If it keeps watch over the pulses, it has
-// to be shown that one: a watch that shows nothing would look as if nobody began.
+// beat notes a renewal of this mount's own. If this mount is a keeper, its watch of the
+// pulses has to show that renewal. A watch that hangs would not be noticed otherwise.
 func (b *Backend) beat(pulse *object) {
 	if k := b.keeping.Load(); k != nil {
 		_, era := k.pulses.newest()

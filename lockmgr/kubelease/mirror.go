@@ -36,7 +36,7 @@ type listener struct {
 	ch    chan struct{} // capacity 1
 }
 
-// aBreak is the name under which those are told who want to hear of any break.
+// aBreak is the name for listeners to all breaks.
 const aBreak = "break"
 
 func newMirror(names layout, clock boottime.Clock) *mirror {
@@ -75,8 +75,8 @@ func (m *mirror) setBack(of lifetime.Era) (next lifetime.Era, ended bool) {
 	return m.store.Era, ended
 }
 
-// listen returns a listener for changes of the Leases with these names, and of the
-// sessions: whoever waits, waits for the end of one as well.
+// listen returns a listener to changes of the Leases with these names, and to the end of any
+// session: it may free a lock.
 func (m *mirror) listen(names ...string) *listener {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,8 +146,8 @@ func (m *mirror) remove(o *object) {
 	}
 }
 
-// tellLosers tells the sessions of this mount, by their ids, whose entries before
-// has and now has not; both may be nil.
+// tellLosers tells the sessions of this mount that had an entry in before and have none now.
+// Both may be nil.
 func (m *mirror) tellLosers(before, now *object) {
 	if before == nil {
 		return
@@ -202,8 +202,7 @@ func (m *mirror) wrote(of lifetime.Era, lease *coordinationv1.Lease) (*object, e
 	return o, nil
 }
 
-// bury notes that a Lease is gone, ahead of the watch: one of those whose names
-// are used once.
+// bury notes that a Lease is gone, ahead of the watch. Its name must be one that is used once.
 func (m *mirror) bury(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -240,7 +239,7 @@ func (m *mirror) changed(of lifetime.Era, lease *coordinationv1.Lease, deleted b
 	return nil
 }
 
-// passed takes in that nothing else has happened up to rev.
+// passed notes that nothing else has happened up to rev.
 func (m *mirror) passed(of lifetime.Era, rev int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

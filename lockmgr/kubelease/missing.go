@@ -10,13 +10,13 @@ import (
 const (
 	// missPause is how long a session leaves between two looks for its entries.
 	missPause = time.Second
-	// missAtLeast is how often it looks although nothing was seen to go: what went
-	// before its mount knew that it was granted.
+	// missAtLeast is how often it looks although no entry was seen to go: one may have
+	// gone before the mount knew of the grant.
 	missAtLeast = 30 * time.Second
 )
 
-// Watch is lockmgr.Session's. It asks the server nothing: the mirror tells when an
-// entry of the session has gone, one of those released included.
+// Watch is lockmgr.Session's. It costs no request: the mirror tells when an entry of the
+// session has gone, also by a release.
 func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone func(lockmgr.Grant)) {
 	m := s.b.mirror
 	e := m.listen(s.id)

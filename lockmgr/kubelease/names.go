@@ -10,7 +10,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// What the labels and annotations of the Leases are called.
+// The names of the Leases' labels and annotations.
 const (
 	domain = "lockfs.io/"
 
@@ -85,7 +85,7 @@ func escape(path string) string {
 	return strings.ReplaceAll(url.PathEscape(path), "%2F", "/")
 }
 
-// keyOf is the reverse of escape; it fails for what is no key of the kind.
+// keyOf is the reverse of escape. It fails for a path that is no key of the kind.
 func keyOf(kind, escaped string) (lockmgr.Key, error) {
 	path, err := url.PathUnescape(escaped)
 	if err != nil {

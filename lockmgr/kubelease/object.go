@@ -17,8 +17,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// object is a Lease of the volume as it was at rev. It is not changed: who wants
-// another makes a new one.
+// object is a Lease of the volume as it was at rev. It is immutable.
 type object struct {
 	lease *coordinationv1.Lease
 	name  string
@@ -26,7 +25,7 @@ type object struct {
 	rev   int64 // the resourceVersion
 
 	entries []entry // of a lock
-	broken  error   // why the entries cannot be read: nobody is granted the lock
+	broken  error   // why the entries cannot be read: the lock is not granted then
 
 	seen boottime.Instant // when this process saw rev for the first time
 }
@@ -35,8 +34,8 @@ type object struct {
 type entry struct {
 	lockmgr.Holder
 	Mode string `json:"mode"` // modeWrite or modeRead
-	// Token is missing in the Lease from the one who put it, who could not know
-	// it: it is the resourceVersion that came of it. Who writes next fills it in.
+	// Token is the resourceVersion of the write that put the entry. That write cannot
+	// know it: the next one fills it in.
 	Token int64 `json:"token,omitempty"`
 	// Upgrades are owners of the same key whom this one does not wait for.
 	Upgrades []lockmgr.AcquisitionID `json:"upgrades,omitempty"`
@@ -65,7 +64,7 @@ func (e *entry) mode() lockmgr.Mode {
 	return lockmgr.Exclusive
 }
 
-// grant is what the entry's owner has, or waits for.
+// grant is the one that the entry is, or waits to be.
 func (e *entry) grant() lockmgr.Grant {
 	return lockmgr.Grant{Key: e.key, Mode: e.mode(), AcquisitionID: e.AcquisitionID, Token: e.Token}
 }
@@ -119,7 +118,7 @@ func (o *object) readEntries() error {
 	return nil
 }
 
-// revision is that of a Lease which may not be there: 0.
+// revision is 0 if there is no Lease.
 func (o *object) revision() int64 {
 	if o == nil {
 		return 0
@@ -176,9 +175,8 @@ func (l layout) newLease(name, kind string) *coordinationv1.Lease {
 	}}
 }
 
-// renewed is o's Lease with another renewTime than it has: one that changes nothing
-// is not written, and nobody would see it, so that a clock that is set back must not
-// bring a time again.
+// renewed is o's Lease with a later renewTime, also if the clock was set back: the server
+// does not write an Update that changes nothing, and no mount would see it.
 func (o *object) renewed() *coordinationv1.Lease {
 	lease := o.lease.DeepCopy()
 	now := metav1.NowMicro()

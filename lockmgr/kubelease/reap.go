@@ -12,32 +12,32 @@ import (
 )
 
 const (
-	// reapInterval is how often the pulses are looked through, at least.
+	// reapInterval is how often the pulses are checked, at least.
 	reapInterval = time.Second
-	// reapSpread is how far apart the keepers ask for the end of a dead session:
-	// most of them see that another has done so.
+	// reapSpread is how long a keeper waits, at most, before it ends a dead session: most
+	// keepers see then that another has.
 	reapSpread = 300 * time.Millisecond
 )
 
-// keeper ends sessions whose pulse was not renewed in time, by this mount's clock:
-// from when it last saw that change, by the session's own duration. A renewal that it
-// has not seen makes the request fail, so that it need not see all; one that comes
-// later fails itself.
+// keeper ends sessions whose pulse was not renewed in time: for as long as the session's own
+// duration since it last saw the pulse change, by this mount's clock. It need not see all
+// renewals: one that it has not seen makes its request fail, and one that comes later fails
+// itself.
 //
-// While the server answers nobody, nobody can renew. So it is asked for a pulse
-// when a quarter of its time is left, in which a mount that lives does renew. If a
-// request fails, whatever the answer, no time counts from when the server was last
-// heard of before to when it is next: it may have done nothing for anybody.
+// While the server answers no mount, none can renew. So the keeper asks for a pulse when a
+// quarter of its time is left, in which a mount that lives does renew. If a request fails,
+// whatever the answer, the time does not count from the last sign of the server to the next:
+// it may have answered no mount.
 type keeper struct {
 	b      *Backend
 	pulses *mirror
 
 	// Of run alone.
-	asked map[string]*object // pulses as they were when the server was last asked for them, and answered
-	gaps  []gap              // in order; those that matter to the pulses there are
+	asked map[string]*object // pulses as they were when the server last answered for them
+	gaps  []gap              // in order, but those before all pulses
 }
 
-// gap is a time in which the server was not heard of.
+// gap is a time without a sign of the server.
 type gap struct {
 	from, to boottime.Instant // to is 0 while it lasts
 }
@@ -60,7 +60,7 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// failed notes that a request was, and that the server did not do what was asked.
+// failed notes that a request has failed.
 func (k *keeper) failed() {
 	k.updateGaps()
 	if !k.deaf() {
@@ -71,8 +71,8 @@ func (k *keeper) failed() {
 // deaf reports whether a gap lasts.
 func (k *keeper) deaf() bool { return len(k.gaps) > 0 && k.gaps[len(k.gaps)-1].to == 0 }
 
-// updateGaps ends the gap that lasts, if the server was heard of since it began, and
-// forgets those that were before all pulses.
+// updateGaps ends the last gap, if the server was heard of since it began, and forgets those
+// before all pulses.
 func (k *keeper) updateGaps() {
 	if last := len(k.gaps) - 1; k.deaf() && k.pulses.lastHeard() > k.gaps[last].from {
 		k.gaps[last].to = k.pulses.lastHeard()
@@ -84,14 +84,14 @@ func (k *keeper) updateGaps() {
 	k.gaps = slices.DeleteFunc(k.gaps, func(g gap) bool { return g.to != 0 && g.to <= oldest })
 }
 
-// round asks for the pulses that have a quarter of their time left, ends what has
-// none, and returns when to look again. The order is another for each keeper: they
-// share the work.
+// round asks for the pulses that have a quarter of their time left, ends those that have
+// none, and returns when to check again. The order differs from keeper to keeper: they share
+// the work.
 func (k *keeper) round(ctx context.Context) (next time.Duration, err error) {
 	next = reapInterval
 	pulses := k.pulses.of(kindPulse) // a map's order
 	k.updateGaps()
-	if k.deaf() && len(pulses) > 0 { // there may be nobody else who asks
+	if k.deaf() && len(pulses) > 0 { // no other request may end the gap
 		soonest := slices.MinFunc(pulses, func(a, b *object) int { return cmp.Compare(k.left(a), k.left(b)) })
 		if err := k.confirm(ctx, soonest.name); err != nil {
 			return 0, err
@@ -167,8 +167,8 @@ func (k *keeper) confirm(ctx context.Context, name string) error {
 	return err
 }
 
-// end deletes a pulse if it is as it was seen, and then the session: with it all
-// the session has locked. nil says that it is gone, or was renewed.
+// end deletes a pulse if it is as it was seen, and then the session, which frees its locks.
+// nil says that the pulse is gone, or was renewed.
 func (k *keeper) end(ctx context.Context, pulse *object) error {
 	found, err := k.b.remove(ctx, k.b.urgent(), pulse.name, pulse)
 	if errors.Is(err, errMoved) {
@@ -190,7 +190,7 @@ func (k *keeper) end(ctx context.Context, pulse *object) error {
 	return k.b.endSession(ctx, id)
 }
 
-// bury ends the sessions whose pulse is gone: whoever deleted it has died since, or
+// bury ends the sessions whose pulse is gone: the keeper that deleted it has died since, or
 // was not answered.
 func (k *keeper) bury(ctx context.Context) error {
 	for _, o := range k.b.mirror.of(kindSession) {
@@ -198,7 +198,7 @@ func (k *keeper) bury(ctx context.Context) error {
 		if !k.pulses.gone(pulse, o.rev) {
 			continue
 		}
-		// One that the watch does not show, for its label was changed, is there.
+		// The watch does not show a pulse whose label was changed.
 		if now, err := k.b.getUrgent(ctx, pulse); err != nil {
 			return err
 		} else if now != nil {

@@ -36,13 +36,13 @@ func (b *Backend) bounded(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(b.logged(ctx), b.timeout)
 }
 
-// logged has client-go log to where all else goes.
+// logged has client-go log to the backend's logger.
 func (b *Backend) logged(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, logr.FromSlogHandler(quiet{b.log.Handler()}))
 }
 
-// quiet makes everything worth no more than debugging: client-go returns its
-// errors too, and calls it one that a request was cancelled.
+// quiet logs everything as debugging: client-go returns its errors as well, and a cancelled
+// request is an error to it.
 type quiet struct{ slog.Handler }
 
 func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
@@ -83,8 +83,7 @@ func (b *Backend) getBy(ctx context.Context, from coordinationclient.LeaseInterf
 
 // write puts lease in the place of o, or creates it where o is nil.
 //
-// The server takes a Lease that is not there any more as one to be created,
-// unless it has a UID: what was read has one.
+// The UID keeps the server from creating a Lease that is not there any more.
 func (b *Backend) write(ctx context.Context, to coordinationclient.LeaseInterface, o *object, lease *coordinationv1.Lease) (*object, error) {
 	bounded, cancel := b.bounded(ctx)
 	defer cancel()
@@ -157,10 +156,9 @@ func (f *feed) list(ctx context.Context, limit int64) (reading, error) {
 	return reading{list.Items, rev, own}, nil
 }
 
-// saw takes in that something of rev was answered to a request that was sent when
-// newest had been seen, of an era. One before the other is of an etcd that was
-// restored: it knows nothing of what it has granted since, and all sessions end. It
-// returns the era of rev.
+// saw notes the revision of an answer, to a request that was sent when newest had been seen
+// of an era. If rev is smaller, the etcd was restored, and all sessions end. It returns the
+// era of rev.
 func (b *Backend) saw(rev, newest int64, of lifetime.Era) lifetime.Era {
 	if rev >= newest {
 		return of
@@ -168,8 +166,7 @@ func (b *Backend) saw(rev, newest int64, of lifetime.Era) lifetime.Era {
 	return b.setBack(newest, rev, of)
 }
 
-// setBack ends an era, for what was at the one revision is at the other now, and
-// returns the next.
+// setBack ends an era: the store was at revision from and is at to now. It returns the next.
 func (b *Backend) setBack(from, to int64, of lifetime.Era) lifetime.Era {
 	now, ended := b.mirror.setBack(of)
 	if ended {
@@ -181,13 +178,12 @@ func (b *Backend) setBack(from, to int64, of lifetime.Era) lifetime.Era {
 // listTimeouts is how many requests' time a list may take.
 const listTimeouts = 3
 
-// edit makes of o, which may be nil, the Lease that is to be in its place; nil
-// leaves it.
+// edit returns the Lease that replaces o, which may be nil. It returns nil to leave o.
 type edit func(o *object) (*coordinationv1.Lease, error)
 
-// change has a Lease edited and written, again and again until no other write
-// comes between. It returns the Lease as it is then. An edit that is refused
-// because of what the mirror shows is asked again with what the server has.
+// change edits and writes a Lease, again and again until no other write comes between. It
+// returns the Lease as it is then. If the edit refuses what the mirror shows, it is asked
+// again with what the server has.
 func (b *Backend) change(ctx context.Context, name string, fresh bool, e edit) (*object, error) {
 	var r retry.Retrier
 	var o *object
@@ -212,7 +208,7 @@ func (b *Backend) change(ctx context.Context, name string, fresh bool, e edit) (
 		if !errors.Is(err, errMoved) {
 			return written, err
 		}
-		if fresh { // somebody was faster, twice
+		if fresh { // another write was faster, twice
 			if r.Pause(ctx) != nil {
 				return nil, retry.Ended(ctx)
 			}

@@ -12,7 +12,7 @@ import (
 )
 
 // Service says which API server and which of its namespaces this is, by the UID of
-// a Lease that the first who asks creates. Nobody can give a UID: Leases that are
+// a Lease that the first mount creates. No client can choose a UID: Leases that are
 // copied to another cluster get others.
 //
 // It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's.
@@ -41,9 +41,8 @@ func (b *Backend) Service(ctx context.Context) (lockmgr.Service, error) {
 	return lockmgr.Service{Kind: lockmgr.KindKubernetes, ID: id, At: b.space}, nil
 }
 
-// FindService is Service for somebody who only looks: it creates nothing, and the ID
-// is uuid.Nil where no mount of the volume has asked yet. Errors: ErrUnavailable,
-// wrapping ctx's.
+// FindService is Service without a write: the ID is uuid.Nil if no mount of the volume has
+// asked yet. Errors: ErrUnavailable, wrapping ctx's.
 func (b *Backend) FindService(ctx context.Context) (lockmgr.Service, error) {
 	s := lockmgr.Service{Kind: lockmgr.KindKubernetes, At: b.space}
 	o, err := b.get(ctx, b.names.service())

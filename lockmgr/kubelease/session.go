@@ -17,9 +17,9 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
 
-// Session is two Leases. One is there for as long as the session lives, for all to
-// see. The other, its pulse, is renewed: keepers who have seen no renewal for its
-// duration delete both, the pulse first.
+// Session is two Leases. One is there for as long as the session lives, for all mounts to
+// see. The other, its pulse, is renewed. Keepers that have seen no renewal for its duration
+// delete both, the pulse first.
 type Session struct {
 	b    *Backend
 	id   string
@@ -69,11 +69,11 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	if err == nil {
 		err = b.volumeStands(ctx)
 	}
-	if errors.Is(err, errMoved) { // somebody on the way sent it twice: the ids are new
+	if errors.Is(err, errMoved) { // the ids are new: the request was sent twice on its way
 		err = fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
 	}
 	if err != nil {
-		// Worth one try only: nothing is locked on it, and it ends.
+		// One try is enough: the session has no locks, and expires.
 		if rerr := b.Revoke(context.WithoutCancel(ctx), s.id); rerr != nil {
 			b.log.Debug("leases of a failed session left to expire", "session", s.id, "error", rerr)
 		}
@@ -91,15 +91,15 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 // ID names the session's Lease, and labels those of its locks.
 func (s *Session) ID() string { return s.id }
 
-// TTL is what was asked for: the Lease says as much, or up to a second more.
+// TTL is the one asked for. The Lease says as much, or up to a second more.
 func (s *Session) TTL() time.Duration { return s.ttl }
 
 // Done is closed when the Lease is seen to be gone, and by Close.
 func (s *Session) Done() <-chan struct{} { return s.life.Over.Done() }
 
-// Renew replaces the pulse by one with a later renewTime: whoever deleted it
-// meanwhile, or is about to, has done so or fails. Errors: ErrSessionLost,
-// ErrUnavailable, the latter wrapping ctx's if that ended the call.
+// Renew replaces the pulse by one with a later renewTime. A keeper's request to delete the
+// pulse came before, and the renewal fails, or it fails itself. Errors: ErrSessionLost;
+// ErrUnavailable, wrapping ctx's if that ended the call.
 func (s *Session) Renew(ctx context.Context) error {
 	select {
 	case s.renewing <- struct{}{}:
@@ -152,10 +152,9 @@ func (s *Session) stands(ctx context.Context) error {
 	return err
 }
 
-// Close deletes the Leases, trying until ctx ends, and waits for what the session
-// still has running. What it locked is free from then on: entries of a session
-// that is gone count for nothing. Errors: ErrUnavailable, wrapping ctx's, when
-// they are left to expire.
+// Close deletes the Leases, trying until ctx ends, and waits for the session's goroutines.
+// Its locks are free from then on: entries of a session that is gone count for nothing.
+// Errors: ErrUnavailable, wrapping ctx's, when the Leases are left to expire.
 func (s *Session) Close(ctx context.Context) error {
 	return s.life.Close(ctx, func(ctx context.Context) error { return s.b.Revoke(ctx, s.id) })
 }
@@ -216,7 +215,7 @@ func (s *state) sessions() (map[string]lockmgr.SessionInfo, error) {
 // may be renewed, and its mount believe that it lives.
 func (b *Backend) Revoke(ctx context.Context, id string) error {
 	if _, err := uuid.Parse(id); err != nil {
-		return nil // nobody's
+		return nil // there is no such session
 	}
 	_, err := b.remove(ctx, b.urgent(), b.names.pulse(id), nil)
 	if err == nil {

@@ -11,7 +11,7 @@ import (
 // Where an acquisition stands. standing, void and across are called with the
 // mirror's mu held.
 
-// standing returns what stands in our way in p's line. Errors: ErrSessionLost,
+// standing returns the entries in our way in p's line. Errors: ErrSessionLost,
 // ErrLockLost.
 func (a *acquisition) standing(p *place) (ahead []obstacle, err error) {
 	m := a.s.b.mirror
@@ -63,13 +63,13 @@ func (a *acquisition) deadlocked() bool {
 	return slices.ContainsFunc(a.ahead, func(o obstacle) bool { return a.req.Deadlocks(o.entry.grant()) })
 }
 
-// contended is the error of a wait that err ended, or of none.
+// contended is the error of a wait that err ended. nil is no wait.
 func (a *acquisition) contended(err error) error {
 	first := a.ahead[0]
 	return &lockmgr.ContendedError{Key: first.wants, Holder: first.entry.Holder, Err: err}
 }
 
-// metHolder is contended if the service is there, and a holder too; else nil.
+// metHolder is contended if the service answers and a holder is known; otherwise nil.
 func (a *acquisition) metHolder(cause error) error {
 	if len(a.ahead) == 0 {
 		a.ahead = a.inTheWay()

@@ -6,8 +6,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// state is the Leases of a volume: of each at least what it was at the revision
-// asOf, or what came later. What was put up to asOf and is not there was removed.
+// state is the Leases of a volume: each as it was at the revision asOf, or later. A Lease
+// that was put up to asOf and is not in it was removed.
 type state struct {
 	names   layout
 	objects map[string]*object
@@ -31,8 +31,7 @@ type obstacle struct {
 	entry  entry
 }
 
-// inLine returns what of o stands before index at and in e's way, the oldest
-// first.
+// inLine returns the entries of o before index at that are in e's way, the oldest first.
 func (s *state) inLine(o *object, at int, e *entry) (ahead []obstacle) {
 	if o == nil {
 		return nil

@@ -16,11 +16,11 @@ import (
 )
 
 // VolumeRecord creates want as the record of the volume if there is none, and
-// returns the one that stands: want's bytes, or what another mount put first.
+// returns the one that stands: want's bytes, or those that another mount put first.
 // From then on the backend opens sessions only while that record stands.
 // It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's.
 func (b *Backend) VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error) {
-	b.start() // what is seen of others from now on tells which of them live
+	b.start() // it begins to see which other mounts live
 	var record string
 	var r retry.Retrier
 	err = r.Do(ctx, func() error {
@@ -57,15 +57,16 @@ func (b *Backend) recordLease(o *object, record, pending string) *coordinationv1
 	return lease
 }
 
-// ReplaceVolumeRecord puts want in the place of old, while no session of the
-// volume lives, and opens sessions only while want stands. It tries until ctx
-// ends, or a session that it found is seen to be renewed: nobody else may be there
-// to end that of a mount which has died. Errors: *lockmgr.VolumeInUseError; lockmgr.ErrVolumeChanged when old is
-// not the record any more; ErrUnavailable, wrapping ctx's.
+// ReplaceVolumeRecord puts want in the place of old, while no session of the volume lives,
+// and opens sessions only while want stands. It tries until ctx ends, or a session that it
+// found is seen to be renewed. It waits for the end of the session of a dead mount, and ends
+// it if no other mount is there to do so. Errors: *lockmgr.VolumeInUseError;
+// lockmgr.ErrVolumeChanged when old is not the record any more; ErrUnavailable, wrapping
+// ctx's.
 //
-// There is no request that looks at the sessions and writes the record. So the
-// record is marked first, and then the sessions are read: a session is created
-// first, and then the record is read. One of the two sees the other.
+// No request looks at the sessions and writes the record. So the record is marked first, and
+// then the sessions are read. OpenSession creates a session first, and then reads the record.
+// One of the two sees the other.
 func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) error {
 	if err := b.mirrored(ctx); err != nil {
 		return fmt.Errorf("volume record: %w", err)
@@ -160,7 +161,7 @@ func (b *Backend) replaceRecord(ctx context.Context, old, want string) error {
 	if err != nil || len(sessions) > 0 {
 		record = old
 	}
-	// Whoever takes the mark away makes this fail.
+	// This fails if the mark was taken away.
 	_, werr := b.write(ctx, b.leases(), marked, b.recordLease(marked, record, ""))
 	switch {
 	case err != nil:
@@ -168,23 +169,22 @@ func (b *Backend) replaceRecord(ctx context.Context, old, want string) error {
 	case len(sessions) > 0:
 		return &lockmgr.VolumeInUseError{Sessions: slices.Collect(maps.Values(sessions))}
 	case errors.Is(werr, errMoved):
-		return fmt.Errorf("%w: the volume's record was written by somebody else", lockmgr.ErrUnavailable)
+		return fmt.Errorf("%w: the volume's record was written by another mount", lockmgr.ErrUnavailable)
 	}
 	return werr
 }
 
-// markLasts is how long the mark of one who replaces the record is respected by
-// those who see it: it stands for milliseconds, unless its owner has died.
+// markLasts is how long a mark of the record is respected: it stands for milliseconds,
+// unless its owner has died.
 const markLasts = 5 * time.Second
 
-// volumeStands returns nil if a session that was just created is one of the
-// volume that VolumeRecord saw: else it would be a mount of another policy. A record
-// that is gone, with all else that was deleted, is put again, and the session is
-// worth another try.
+// volumeStands returns nil if the record is still the one that VolumeRecord saw. A session
+// opened beside another record would be a mount of another policy. If the record was deleted
+// with everything else, it is put again, and the session is worth another try.
 func (b *Backend) volumeStands(ctx context.Context) error {
 	seen := b.volume.Load()
 	if seen == nil {
-		return nil // whoever this is has no volume of its own
+		return nil // it is not a mount of the volume
 	}
 	o, err := b.getUrgent(ctx, b.names.record())
 	if err != nil {

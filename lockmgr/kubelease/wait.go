@@ -10,8 +10,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// checkFree refuses what is not free: ErrContended. Who does not wait is not refused
-// for what the mirror still shows, but the server does not have any more.
+// checkFree returns ErrContended if a key is not free. For a request that does not wait, it
+// asks the server: the mirror may still show what is gone.
 func (a *acquisition) checkFree(ctx context.Context) error {
 	var asked []string
 	for {
@@ -29,8 +29,7 @@ func (a *acquisition) checkFree(ctx context.Context) error {
 	}
 }
 
-// inTheWay returns what would stand in the way of new entries, in the order of
-// our keys.
+// inTheWay returns the entries in the way of new ones, in the order of our keys.
 func (a *acquisition) inTheWay() (found []obstacle) {
 	m := a.s.b.mirror
 	m.mu.Lock()
@@ -45,12 +44,12 @@ func (a *acquisition) inTheWay() (found []obstacle) {
 	return a.heeded(found)
 }
 
-// heeded returns those of found that a waits for.
+// heeded leaves out the entries that this mount has given up.
 func (a *acquisition) heeded(found []obstacle) []obstacle {
 	return slices.DeleteFunc(found, func(o obstacle) bool { return a.s.b.hasGivenUp(&o.entry) })
 }
 
-// verify brings the mirror up to what the server has of an obstacle.
+// verify updates the mirror with what the server has of an obstacle.
 func (a *acquisition) verify(ctx context.Context, o obstacle) error {
 	b := a.s.b
 	if _, err := b.get(ctx, o.object); err != nil {
@@ -112,8 +111,8 @@ func (a *acquisition) awaitChange(ctx context.Context, name string) error {
 	}
 }
 
-// discard removes, in the background and for as long as the session lives, what
-// a failed acquisition put or may have put.
+// discard removes, in the background, the entries that a failed acquisition put or may have
+// put.
 func (a *acquisition) discard() {
 	s := a.s
 	if !slices.ContainsFunc(a.places, func(p *place) bool { return p.unsure || p.token != 0 }) {
@@ -124,7 +123,7 @@ func (a *acquisition) discard() {
 	s.life.Discard(a.req.Holder.AcquisitionID, a.withdraw, func() { s.claims.drop(a.claimed()...) })
 }
 
-// withdraw removes our entries, and makes void what may be on its way: after the
+// withdraw removes our entries, and makes void a write that may be on its way: after the
 // Lease was written again, no earlier request can replace it.
 func (a *acquisition) withdraw(ctx context.Context) error {
 	for _, p := range a.places {
@@ -167,8 +166,8 @@ func (a *acquisition) leave(ctx context.Context, p *place) error {
 	return err
 }
 
-// living returns the entries of o but those to be left out, and those of sessions
-// that have ended.
+// living returns the entries of o, without those to be left out and those of sessions that
+// have ended.
 func (b *Backend) living(o *object, without func(*entry) bool) []entry {
 	b.mirror.mu.Lock()
 	defer b.mirror.mu.Unlock()

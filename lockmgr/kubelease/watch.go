@@ -56,8 +56,8 @@ func (f *feed) follow(ctx context.Context) {
 	}
 }
 
-// readSpread is how far apart the mounts read all Leases again, of those whose
-// watches the server ended all at once.
+// readSpread is over what time the mounts read all Leases again, whose watches the server
+// ended all at once.
 const readSpread = time.Second
 
 // advance reads all, unless the watch can go on from at, and watches until that
