@@ -45,15 +45,15 @@ type Request struct {
 // request is a Request under way on this mount.
 type request struct {
 	Request
-	vigil  *vigil
-	trying *trying // nil if it queues, or does not wait
-	hold   *Hold
-	places []*place      // one a key, in the order of Keys
-	waits  seat          // among those who wait for the same
-	woken  chan struct{} // buffered, 1
-	since  time.Time     // when it first had to wait; zero before
-	asked  bool          // SelfWait was
-	inTurn bool          // see turn
+	tracker *tracker
+	trying  *trying // nil if it queues, or does not wait
+	hold    *Hold
+	places  []*place      // one a key, in the order of Keys
+	waits   seat          // among those who wait for the same
+	woken   chan struct{} // buffered, 1
+	since   time.Time     // when it first had to wait; zero before
+	asked   bool          // SelfWait was
+	inTurn  bool          // see turn
 }
 
 func (r *request) wake() {
@@ -105,10 +105,10 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 
 // attempt stands in line on this mount until it has all locks, or is refused, or the
 // session is lost.
-func (m *Manager) attempt(ctx context.Context, req Request, v *vigil, t *trying) (*Hold, error) {
+func (m *Manager) attempt(ctx context.Context, req Request, v *tracker, t *trying) (*Hold, error) {
 	r := &request{
 		Request: req,
-		vigil:   v,
+		tracker: v,
 		trying:  t,
 		hold:    &Hold{m: m, owner: req.Owner},
 		woken:   make(chan struct{}, 1),
@@ -215,12 +215,12 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 			}
 		}
 	}
-	another, dying := wait.another(r), wait.dying()
+	another, releasing := wait.another(r), wait.releasing()
 	m.mu.Unlock()
 	if another {
-		r.vigil.contended()
+		r.tracker.contended()
 	}
-	if !dying { // else r waits for the service, and not for a holder
+	if !releasing { // else r waits for the service, and not for a holder
 		r.trying.contended()
 	}
 	var err error
@@ -244,7 +244,7 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 	var shared []*lock
 	for _, p := range r.places {
-		m.buryLost(p.slot)
+		m.loseLost(p.slot)
 		m.steps++
 		if l := p.slot.shareable(r); l != nil {
 			shared = append(shared, l)
@@ -274,7 +274,7 @@ func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 // Exclusive lock would keep others out for longer than necessary.
 func (s *slot) shareable(r *request) (found *lock) {
 	for _, l := range s.of(r.Owner) {
-		if l.owner != r.Owner || l.dying || l.grant.Mode == Shared && r.Mode == Exclusive {
+		if l.owner != r.Owner || l.releasing || l.grant.Mode == Shared && r.Mode == Exclusive {
 			continue
 		}
 		if found == nil || l.grant.Mode == r.Mode {
@@ -329,7 +329,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	for _, p := range missing {
 		req.Keys = append(req.Keys, p.slot.key)
 		for _, l := range p.slot.of(r.Owner) {
-			if l.owner == r.Owner && !l.dying {
+			if l.owner == r.Owner && !l.releasing {
 				req.Upgrades = append(req.Upgrades, l.grant)
 			}
 		}
@@ -381,7 +381,7 @@ func (m *Manager) dropAll(r *request) (givenBack bool) {
 
 // contended notes that another owner is in the way, in the service.
 func (r *request) contended() {
-	r.vigil.contended()
+	r.tracker.contended()
 	r.trying.contended()
 }
 
@@ -406,7 +406,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		if err != nil {
 			return nil, nil, err
 		}
-		id := r.vigil.fresh(r.inTurn)
+		id := r.tracker.fresh(r.inTurn)
 		m.mu.Lock()
 		delete(m.early, req.Holder.AcquisitionID) // of the last attempt
 		m.early[id] = nil

@@ -125,7 +125,7 @@ func (m *Manager) renounce(meant []*lock, cause error, msg string, attrs ...any)
 func entangled(meant []*lock) (locks []*lock, holds []*Hold) {
 	found, seen := make(map[*lock]bool), make(map[*Hold]bool)
 	add := func(l *lock) {
-		if !l.dying && !found[l] {
+		if !l.releasing && !found[l] {
 			found[l] = true
 			locks = append(locks, l)
 		}

@@ -31,7 +31,7 @@ func (m *Manager) ours(k Key) (Entry, bool) {
 		return Entry{}, false
 	}
 	for _, l := range s.locks {
-		if l.grant.Mode == Exclusive && !l.dying && !l.lost() {
+		if l.grant.Mode == Exclusive && !l.releasing && !l.lost() {
 			return Entry{Key: k, Mode: Exclusive, Holder: l.holder, Token: l.grant.Token, Held: true}, true
 		}
 	}

@@ -59,15 +59,15 @@ func (b Break) loss() error {
 	return lockLoss(fmt.Errorf("%w by %s: %s", ErrBroken, b.By, b.Reason))
 }
 
-// bereave takes a lost session's locks out of the way of later requests: they have no holds
+// loseSession takes a lost session's locks out of the way of later requests: they have no holds
 // any more, and none can join them.
-func (m *Manager) bereave(s *session) {
+func (m *Manager) loseSession(s *session) {
 	m.mu.Lock()
 	if !m.closed { // else Close ends it
 		m.sessions = slices.DeleteFunc(m.sessions, func(o *session) bool { return o == s })
 	}
-	m.buryAll(s)
-	n := s.buried
+	m.loseAll(s)
+	n := s.voided
 	closed := m.closed
 	m.mu.Unlock()
 	if closed {
@@ -92,35 +92,35 @@ func (m *Manager) bereave(s *session) {
 	}
 }
 
-// buryAll buries the locks of a lost session. m.mu is held.
-func (m *Manager) buryAll(s *session) {
+// loseAll voids the locks of a lost session. m.mu is held.
+func (m *Manager) loseAll(s *session) {
 	for l := range s.locks {
-		if !l.dying {
-			m.bury(l, s.loss())
-			s.buried++
+		if !l.releasing {
+			m.lose(l, s.loss())
+			s.voided++
 		}
 	}
 }
 
-// buryLost buries the lost locks of s, if the sessions' own goroutines have not done so yet.
+// loseLost voids the lost locks of s, if the sessions' own goroutines have not done so yet.
 // There are few sessions, but one file may be shared by any number of locks. m.mu is held.
-func (m *Manager) buryLost(s *slot) {
+func (m *Manager) loseLost(s *slot) {
 	if len(s.locks) == 1 {
-		if l := s.locks[0]; l.lost() && !l.dying {
-			m.bury(l, l.sess.loss())
-			l.sess.buried++
+		if l := s.locks[0]; l.lost() && !l.releasing {
+			m.lose(l, l.sess.loss())
+			l.sess.voided++
 		}
 		return
 	}
 	for _, sess := range m.sessions {
 		if len(s.locks) > 0 && sess.renewal.State() == renew.Lost {
-			m.buryAll(sess)
+			m.loseAll(sess)
 		}
 	}
 }
 
-// bury voids a lost lock, and tells its holds, the log and Config.Observe. m.mu is held.
-func (m *Manager) bury(l *lock, cause error) {
+// lose voids a lost lock, and tells its holds, the log and Config.Observe. m.mu is held.
+func (m *Manager) lose(l *lock, cause error) {
 	m.void(l)
 	if m.closed {
 		return
@@ -140,13 +140,13 @@ func (m *Manager) bury(l *lock, cause error) {
 func (m *Manager) lockLost(l *lock, cause error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if l.dying || !l.stands() {
+	if l.releasing || !l.stands() {
 		return // released meanwhile
 	}
 	for h := range l.holds {
 		h.fail(cause)
 	}
-	m.bury(l, cause)
+	m.lose(l, cause)
 }
 
 // lost reports whether the lock went with its session.

@@ -86,13 +86,13 @@ type Manager struct {
 
 // lock is one key granted to one owner of this mount, shared by its holds.
 type lock struct {
-	grant  Grant
-	since  time.Time // when it was granted
-	holder Holder
-	owner  Owner
-	sess   *session
-	holds  map[*Hold]struct{}
-	dying  bool // it is being given back to the service
+	grant     Grant
+	since     time.Time // when it was granted
+	holder    Holder
+	owner     Owner
+	sess      *session
+	holds     map[*Hold]struct{}
+	releasing bool // it is being given back to the service
 
 	slot    *slot
 	at      int   // its place in slot.locks, while it stands there

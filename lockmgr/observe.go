@@ -24,8 +24,8 @@ type RequestEnded struct {
 // RequestWaits: an Acquire has waited for Config.SlowWait, and still does.
 type RequestWaits struct {
 	Key    Key
-	Holder Holder        // who waits
-	For    Holder        // one who has what it waits for; zero if that is not known
+	Holder Holder        // the one that waits
+	For    Holder        // the one in its way; zero if that is not known
 	Waited time.Duration // so far
 }
 

@@ -29,10 +29,10 @@ func (m *Manager) obstacle(p *place) *obstacle {
 	if p.Mode == Exclusive || p.slot.exclusive > 0 {
 		for _, l := range p.slot.locks {
 			m.steps++
-			if l.grant.Mode.Conflicts(p.Mode) && (l.owner != p.Owner || l.dying) {
+			if l.grant.Mode.Conflicts(p.Mode) && (l.owner != p.Owner || l.releasing) {
 				in = worse(in, l)
 			}
-			if in.rank() == worst || in != nil && l.dying { // all that follow are dying
+			if in.rank() == worst || in != nil && l.releasing { // all that follow are releasing
 				break
 			}
 		}
@@ -48,7 +48,7 @@ func (l *lock) rank() int {
 	switch {
 	case l == nil:
 		return 0
-	case l.dying:
+	case l.releasing:
 		return 1
 	case l.closing():
 		return 2
@@ -69,7 +69,7 @@ func worse(a, b *lock) *lock {
 // entry too, but would refuse a request that does not wait for an entry that is being
 // deleted.
 func (m *Manager) rival(key Key) *obstacle {
-	if o := m.dyingAbove(key); o != nil || key.Kind != Tree {
+	if o := m.releasingAbove(key); o != nil || key.Kind != Tree {
 		return o
 	}
 	var in *lock
@@ -100,14 +100,14 @@ func (m *Manager) rival(key Key) *obstacle {
 	return &obstacle{lock: in}
 }
 
-// dyingAbove finds a directory at or above key's path whose lock is being given back.
-func (m *Manager) dyingAbove(key Key) *obstacle {
+// releasingAbove finds a directory at or above key's path whose lock is being given back.
+func (m *Manager) releasingAbove(key Key) *obstacle {
 	if m.trees == 0 || key.Kind == Inode {
 		return nil
 	}
 	for path := key.Path; ; {
 		if s := m.slots[Key{Tree, path}]; s != nil {
-			if i := slices.IndexFunc(s.locks, func(l *lock) bool { return l.dying }); i >= 0 {
+			if i := slices.IndexFunc(s.locks, func(l *lock) bool { return l.releasing }); i >= 0 {
 				return &obstacle{lock: s.locks[i]}
 			}
 		}
@@ -121,22 +121,22 @@ func (m *Manager) dyingAbove(key Key) *obstacle {
 
 // another reports whether r waits for another owner. m.mu is held.
 func (o *obstacle) another(r *request) bool {
-	if o.lock != nil && !o.lock.dying {
+	if o.lock != nil && !o.lock.releasing {
 		return true
 	}
 	return o.ahead != nil && o.ahead.Owner != r.Owner
 }
 
-// dying reports whether a request waits for the service alone, to release a lock.
-func (o *obstacle) dying() bool { return o.ahead == nil && o.lock != nil && o.lock.dying }
+// releasing reports whether a request waits for the service alone, to release a lock.
+func (o *obstacle) releasing() bool { return o.ahead == nil && o.lock != nil && o.lock.releasing }
 
 // patience says how long r may wait for o, counted from when it first had to
 // wait, and whether that is limited by more than its context.
 func (m *Manager) patience(r *request, o *obstacle) (time.Duration, bool) {
 	switch {
-	case o.dying():
+	case o.releasing():
 		return m.answerTime(), r.Wait == 0 // the lock is free once the service answers
-	case o.lock != nil && !o.lock.dying && (!r.Queue || r.Wait == 0):
+	case o.lock != nil && !o.lock.releasing && (!r.Queue || r.Wait == 0):
 		if o.lock.closing() {
 			return m.cfg.CloseGrace, true
 		}
@@ -163,7 +163,7 @@ func (r *request) deadlocked() bool {
 // upgrades reports whether r's owner shares what r wants for its owner alone.
 func (r *request) upgrades(s *slot) bool {
 	return r.Mode == Exclusive && s.shareable(r) == nil &&
-		slices.ContainsFunc(s.of(r.Owner), func(l *lock) bool { return l.owner == r.Owner && !l.dying })
+		slices.ContainsFunc(s.of(r.Owner), func(l *lock) bool { return l.owner == r.Owner && !l.releasing })
 }
 
 // mayWaitForItself reports whether r.SelfWait has to be asked: another owner of this mount
@@ -178,7 +178,7 @@ func (r *request) mayWaitForItself() bool {
 
 // refusal says why a wait for o is over. m.mu is held.
 func (o *obstacle) refusal(why error) error {
-	if o.dying() {
+	if o.releasing() {
 		err := fmt.Errorf("%w: the release of %s was not answered", ErrUnavailable, o.key())
 		if why != nil {
 			err = fmt.Errorf("%w: %w", err, why)
@@ -186,7 +186,7 @@ func (o *obstacle) refusal(why error) error {
 		return err
 	}
 	e := &ContendedError{Key: o.key(), Err: why}
-	if o.lock != nil && !o.lock.dying {
+	if o.lock != nil && !o.lock.releasing {
 		e.Holder = o.lock.holder
 	}
 	return e

@@ -69,19 +69,19 @@ func (m *Manager) answerTime() time.Duration {
 	return min(m.cfg.AnswerTimeout, m.outage.patience(outageWait))
 }
 
-// trying is the patience of a request that does not queue: with the service, and,
-// once it is known that somebody else has the lock, with that.
+// trying is the patience of a request that does not queue: with the service and, once
+// another owner is known to have the lock, with that owner.
 type trying struct {
 	wait   time.Duration // for a holder
 	cancel context.CancelFunc
 
 	mu    sync.Mutex
 	timer *time.Timer
-	held  bool // GUARDED_BY(mu); by somebody else
+	held  bool // GUARDED_BY(mu); another owner has the lock
 	over  bool // GUARDED_BY(mu)
 }
 
-// try returns a context that ends with the patience of such a request.
+// try returns a context for such a request, which ends with its patience.
 func (m *Manager) try(ctx context.Context, wait time.Duration) (context.Context, *trying) {
 	t := &trying{wait: wait}
 	ctx, t.cancel = context.WithCancel(ctx)
@@ -96,7 +96,7 @@ func (t *trying) end() {
 	t.cancel()
 }
 
-// contended says that somebody else was found to have the lock.
+// contended notes that another owner has the lock.
 func (t *trying) contended() {
 	if t == nil {
 		return
@@ -114,7 +114,7 @@ func (t *trying) stop() {
 	t.cancel()
 }
 
-// ended returns err as that of a wait that has lasted too long, if it has.
+// ended returns the error of a wait that has lasted too long, and any other err as it is.
 func (t *trying) ended(err error) error {
 	if t == nil {
 		return err
@@ -133,8 +133,8 @@ func (t *trying) ended(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, context.DeadlineExceeded)
 }
 
-// outcome returns err as what it says of the service: the patience for a holder that
-// ends while the service is asked is no outage, and no answer.
+// outcome returns err for Manager.outage. If the patience with a holder ends while the
+// service is asked, that is neither an outage nor an answer.
 func (t *trying) outcome(err error) error {
 	if t == nil {
 		return err

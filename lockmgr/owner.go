@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// Owner says who counts as one and the same: handles of one Owner share a
-// lock, those of two Owners exclude each other. It is what the mount's scope
-// makes of the caller: a handle, a process, a pod or the node. Comparable;
-// meaningful on this mount only.
+// Owner is who shares a lock: handles of one Owner share it, those of two Owners exclude
+// each other. The policy's scope says what it is: a handle, a process, a pod or the node.
+// Comparable; meaningful on this mount only.
 type Owner string
 
-// Holder describes who holds or waits for a lock, for people: nothing is
-// decided by it. It is stored in the lock service with the entry.
+// Holder describes to people who holds a lock or waits for it. It decides nothing. It is
+// stored in the lock service with the entry.
 type Holder struct {
 	AcquisitionID AcquisitionID `json:"owner"`
 	Session       string        `json:"session"` // the mount's session

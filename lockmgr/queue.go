@@ -124,7 +124,7 @@ func (r *request) upgradesFor(q *request) bool {
 func (q *place) waitsFor(p *place) bool {
 	return slices.ContainsFunc(q.places, func(at *place) bool {
 		return at.slot != p.slot && slices.ContainsFunc(at.slot.of(p.Owner), func(l *lock) bool {
-			return l.owner == p.Owner && !l.dying && l.grant.Mode.Conflicts(q.Mode)
+			return l.owner == p.Owner && !l.releasing && l.grant.Mode.Conflicts(q.Mode)
 		})
 	})
 }

@@ -16,7 +16,7 @@ func (m *Manager) drop(l *lock, h *Hold) {
 	if len(l.holds) > 0 {
 		return
 	}
-	if l.dying || !l.stands() {
+	if l.releasing || !l.stands() {
 		return // lost meanwhile: there is nothing to give back
 	}
 	m.giveUp(l)

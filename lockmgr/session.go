@@ -22,7 +22,7 @@ type session struct {
 	holds   int                // GUARDED_BY(Manager.mu); those that rely on it, and were not released
 	idle    time.Time          // GUARDED_BY(Manager.mu); since when nobody was seen to need it
 	retired bool               // GUARDED_BY(Manager.mu); not in Manager.sessions any more, though not lost
-	buried  int                // GUARDED_BY(Manager.mu); how many were lost with it
+	voided  int                // GUARDED_BY(Manager.mu); how many were lost with it
 }
 
 // lease is what renew knows of a session.
@@ -161,7 +161,7 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 		if m.isRetired(s) {
 			m.dismiss(s)
 		} else {
-			m.bereave(s)
+			m.loseSession(s)
 		}
 	}()
 	return s, nil
@@ -200,7 +200,7 @@ func (m *Manager) locksOf(s *session) []*lock {
 	defer m.mu.Unlock()
 	var locks []*lock
 	for l := range s.locks {
-		if !l.dying {
+		if !l.releasing {
 			locks = append(locks, l)
 		}
 	}

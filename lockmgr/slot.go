@@ -118,7 +118,7 @@ func (m *Manager) void(l *lock) {
 
 // giveUp says that a lock is being given back to the service.
 func (m *Manager) giveUp(l *lock) {
-	l.dying = true
+	l.releasing = true
 	l.slot.putLast(l)
 	m.wake(&l.waiting)
 }

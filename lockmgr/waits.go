@@ -20,7 +20,7 @@ func (m *Manager) Waits(n int) []RequestWaits {
 }
 
 // wait says for how long the request has waited, unless it does not.
-func (v *vigil) wait() (RequestWaits, bool) {
+func (v *tracker) wait() (RequestWaits, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.since.IsZero() {
@@ -31,20 +31,20 @@ func (v *vigil) wait() (RequestWaits, bool) {
 
 // waits are the requests that wait for another owner.
 type waits struct {
-	mu  sync.Mutex          // LOCK ORDERING: last
-	all map[*vigil]struct{} // GUARDED_BY(mu)
+	mu  sync.Mutex            // LOCK ORDERING: last
+	all map[*tracker]struct{} // GUARDED_BY(mu)
 }
 
-func (w *waits) add(v *vigil) {
+func (w *waits) add(v *tracker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.all == nil {
-		w.all = make(map[*vigil]struct{})
+		w.all = make(map[*tracker]struct{})
 	}
 	w.all[v] = struct{}{}
 }
 
-func (w *waits) remove(v *vigil) {
+func (w *waits) remove(v *tracker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.all, v)
@@ -56,10 +56,10 @@ func (w *waits) len() int {
 	return len(w.all)
 }
 
-func (w *waits) list() []*vigil {
+func (w *waits) list() []*tracker {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var all []*vigil
+	var all []*tracker
 	for v := range w.all {
 		all = append(all, v)
 	}

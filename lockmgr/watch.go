@@ -25,7 +25,7 @@ func (m *Manager) grantsOf(s *session) []Grant {
 	defer m.mu.Unlock()
 	grants := make([]Grant, 0, len(s.locks))
 	for l := range s.locks {
-		if !l.dying {
+		if !l.releasing {
 			grants = append(grants, l.grant)
 		}
 	}
@@ -38,7 +38,7 @@ func (m *Manager) lockOf(s *session, g Grant) *lock {
 	if slot == nil {
 		return nil
 	}
-	i := slices.IndexFunc(slot.locks, func(l *lock) bool { return l.sess == s && l.grant == g && !l.dying })
+	i := slices.IndexFunc(slot.locks, func(l *lock) bool { return l.sess == s && l.grant == g && !l.releasing })
 	if i < 0 {
 		return nil
 	}

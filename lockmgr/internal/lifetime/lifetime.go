@@ -1,5 +1,5 @@
-// Package lifetime is what sessions of all backends have in common: they end once, by
-// whoever learns of it first, and what runs on them ends with them.
+// Package lifetime is what sessions of all backends have in common. A session ends once, by
+// the first that learns of its end. Its goroutines, and all waits on it, end with it.
 package lifetime
 
 import (
@@ -21,7 +21,7 @@ type Life struct {
 	id  string
 	log *slog.Logger
 
-	// Over ends with the session, by whoever learns of its end first.
+	// Over ends with the session.
 	Over context.Context
 	end  context.CancelFunc
 
@@ -43,8 +43,8 @@ func (l *Life) End() {
 	l.end()
 }
 
-// Lost ends the session because the service has, of which the log is told unless it is
-// no news.
+// Lost ends the session because the service has. It says so in the log, unless the session
+// had ended before.
 func (l *Life) Lost() {
 	if !l.Ended() {
 		l.log.Warn("session ended by the lock service", "session", l.id)
@@ -111,9 +111,9 @@ func (l *Life) Every(interval time.Duration, do func(context.Context) error, fai
 	}
 }
 
-// Discard removes, in the background and for as long as the session lives, what a failed
-// acquisition has left in the service. It calls done when it has, or has failed: what remains
-// is found by a look for entries that nobody claims. The caller has entered.
+// Discard removes, in the background and for as long as the session lives, the entries that a
+// failed acquisition has left in the service. It calls done at its end, also if it fails:
+// the check for entries that nobody claims finds the rest. The caller has entered.
 func (l *Life) Discard(id lockmgr.AcquisitionID, withdraw func(context.Context) error, done func()) {
 	l.Go(func() {
 		defer done()
@@ -124,8 +124,8 @@ func (l *Life) Discard(id lockmgr.AcquisitionID, withdraw func(context.Context) 
 }
 
 // Outcome is the error of an acquisition that failed with err, under a context of Enter's.
-// contended is asked when the wait ended while nothing was answered: it returns the
-// ContendedError with that cause if the service is there, and so is a holder; or nil.
+// If the wait ended before an answer, contended is asked: it returns the ContendedError with
+// that cause if the service answers and a holder is known, otherwise nil.
 func (l *Life) Outcome(ctx context.Context, err error, contended func(cause error) error) error {
 	cause := ctx.Err()
 	switch {

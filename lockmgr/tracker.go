@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// vigil follows one Acquire, for the log and for Config.Observe.
-type vigil struct {
+// tracker follows one Acquire, for the log and for Config.Observe.
+type tracker struct {
 	m     *Manager
 	req   *Request
 	began time.Time
@@ -24,79 +24,79 @@ type vigil struct {
 	told  bool          // GUARDED_BY(mu); that it waits long
 }
 
-func (m *Manager) follow(req *Request) *vigil {
-	return &vigil{m: m, req: req, began: time.Now()}
+func (m *Manager) follow(req *Request) *tracker {
+	return &tracker{m: m, req: req, began: time.Now()}
 }
 
 // fresh returns a new id for each time that the service is asked: it may still have the
 // entries of the last one. A request whose keys are taken in turn asks anew for each.
-func (v *vigil) fresh(inTurn bool) AcquisitionID {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+func (t *tracker) fresh(inTurn bool) AcquisitionID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	level := slog.LevelInfo
 	if inTurn {
 		level = slog.LevelDebug
 	}
-	if was := v.holder(); v.asked > 0 {
-		v.id = NewAcquisitionID()
-		v.log(level, "lock asked for anew", slog.String("was", was.AcquisitionID.Short()))
+	if was := t.holder(); t.asked > 0 {
+		t.id = NewAcquisitionID()
+		t.log(level, "lock asked for anew", slog.String("was", was.AcquisitionID.Short()))
 	} else {
-		v.log(slog.LevelDebug, "lock asked for")
+		t.log(slog.LevelDebug, "lock asked for")
 	}
-	v.asked++
-	return v.id
+	t.asked++
+	return t.id
 }
 
 // contended notes that another owner is in the way.
-func (v *vigil) contended() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if !v.since.IsZero() {
+func (t *tracker) contended() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.since.IsZero() {
 		return
 	}
-	v.since = time.Now()
-	v.m.waits.add(v)
-	v.log(slog.LevelDebug, "lock is another owner's")
-	if v.m.cfg.SlowWait > 0 {
-		v.slow = time.AfterFunc(v.m.cfg.SlowWait, v.waitsLong)
+	t.since = time.Now()
+	t.m.waits.add(t)
+	t.log(slog.LevelDebug, "lock is another owner's")
+	if t.m.cfg.SlowWait > 0 {
+		t.slow = time.AfterFunc(t.m.cfg.SlowWait, t.waitsLong)
 	}
 }
 
 // end notes what became of the request.
-func (v *vigil) end(err error) {
-	v.mu.Lock()
+func (t *tracker) end(err error) {
+	t.mu.Lock()
 	now := time.Now()
-	e := RequestEnded{Mode: v.req.Mode, Joined: err == nil && v.asked == 0, Took: now.Sub(v.began), Err: err}
-	if !v.since.IsZero() {
-		e.Contended, e.Waited = true, now.Sub(v.since)
-		v.m.waits.remove(v)
+	e := RequestEnded{Mode: t.req.Mode, Joined: err == nil && t.asked == 0, Took: now.Sub(t.began), Err: err}
+	if !t.since.IsZero() {
+		e.Contended, e.Waited = true, now.Sub(t.since)
+		t.m.waits.remove(t)
 	}
-	if v.slow != nil {
-		v.slow.Stop()
-		v.slow = nil
+	if t.slow != nil {
+		t.slow.Stop()
+		t.slow = nil
 	}
 	level := slog.LevelDebug
-	if v.told {
+	if t.told {
 		level = slog.LevelInfo
 	}
 	switch {
 	case err != nil:
-		v.log(level, "lock not granted", slog.Duration("took", e.Took), slog.Any("error", err))
+		t.log(level, "lock not granted", slog.Duration("took", e.Took), slog.Any("error", err))
 	case e.Joined:
-		v.log(level, "lock shared with its owner", slog.Duration("took", e.Took))
+		t.log(level, "lock shared with its owner", slog.Duration("took", e.Took))
 	default:
-		v.log(level, "lock granted", slog.Duration("took", e.Took), slog.Duration("waited", e.Waited))
+		t.log(level, "lock granted", slog.Duration("took", e.Took), slog.Duration("waited", e.Waited))
 	}
-	v.mu.Unlock()
+	t.mu.Unlock()
 	if errors.Is(err, ErrContended) {
 		e.Contended = true // by one for whom it did not wait
 	}
-	v.m.observe(e)
+	t.m.observe(e)
 }
 
 // waitsLong tells of a wait that has lasted for SlowWait, and of the owner it waits for.
-func (v *vigil) waitsLong() {
-	m := v.m
+func (t *tracker) waitsLong() {
+	m := t.m
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
@@ -106,24 +106,24 @@ func (v *vigil) waitsLong() {
 	m.mu.Unlock()
 	defer m.wg.Done()
 
-	v.mu.Lock()
-	key, h := v.req.Keys[0], v.holder()
-	v.mu.Unlock()
+	t.mu.Lock()
+	key, h := t.req.Keys[0], t.holder()
+	t.mu.Unlock()
 	var other Holder
-	for _, k := range slices.Backward(v.req.Keys) { // the inode's is the last; an open by any name has it
+	for _, k := range slices.Backward(t.req.Keys) { // the inode's is the last; an open by any name has it
 		if other = m.inTheWay(k, h.AcquisitionID); !other.AcquisitionID.IsZero() {
 			break
 		}
 	}
 
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.slow == nil {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.slow == nil {
 		return // it has ended meanwhile
 	}
-	v.told = true
-	waited := time.Since(v.since)
-	v.log(slog.LevelInfo, "lock waited for", slog.Duration("waited", waited), slog.String("for", other.String()))
+	t.told = true
+	waited := time.Since(t.since)
+	t.log(slog.LevelInfo, "lock waited for", slog.Duration("waited", waited), slog.String("for", other.String()))
 	m.observe(RequestWaits{Key: key, Holder: h, For: other, Waited: waited})
 }
 
@@ -167,19 +167,19 @@ func (m *Manager) listed(k Key) []Entry {
 	return entries
 }
 
-// holder describes who asks. v.mu is held.
-func (v *vigil) holder() Holder {
-	if v.id.IsZero() {
-		v.id = NewAcquisitionID()
+// holder describes who asks. t.mu is held.
+func (t *tracker) holder() Holder {
+	if t.id.IsZero() {
+		t.id = NewAcquisitionID()
 	}
-	h := v.req.Holder
-	h.AcquisitionID, h.Node = v.id, v.m.cfg.Session.Node
+	h := t.req.Holder
+	h.AcquisitionID, h.Node = t.id, t.m.cfg.Session.Node
 	return h
 }
 
-// log writes a line about the request. v.mu is held.
-func (v *vigil) log(level slog.Level, msg string, attrs ...slog.Attr) {
-	if v.m.log.Enabled(context.Background(), level) {
-		v.m.log.LogAttrs(context.Background(), level, msg, append(logAttrs(v.req.Keys[0], v.holder()), attrs...)...)
+// log writes a line about the request. t.mu is held.
+func (t *tracker) log(level slog.Level, msg string, attrs ...slog.Attr) {
+	if t.m.log.Enabled(context.Background(), level) {
+		t.m.log.LogAttrs(context.Background(), level, msg, append(logAttrs(t.req.Keys[0], t.holder()), attrs...)...)
 	}
 }
