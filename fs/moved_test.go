@@ -225,3 +225,33 @@ func TestOpenInDirectoryPutAway(t *testing.T) {
 		one.open("by what has the name", look(), fuse.OK)
 	})
 }
+
+// A call that was sent to look can end without an OPEN, in the directory in which the program
+// stands. The next call may have come from the root: it does not follow that directory.
+func TestOpenAfterACallThatFailed(t *testing.T) {
+	inMovedView(t, func(v *movedView) {
+		in := func(name string) string { return filepath.Join(v.source, name) }
+		for _, err := range []error{os.Mkdir(in("d"), 0o755), os.Rename(in("f"), in("d/f")), os.Link(in("d/f"), in("d/g"))} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		one := thread{v, 1}
+		dir := one.look("d")
+		node := one.lookIn(dir, "f")
+		one.open("one of two names", node, stale)
+		header := one.header(dir)
+		if s := v.fs.Lookup(nil, &header, "h", &fuse.EntryOut{}); s != fuse.ENOENT {
+			t.Fatal(s)
+		}
+		one.lookIn(dir, "f")
+		for _, err := range []error{os.Rename(in("d"), in("away")), os.Mkdir(in("d"), 0o755)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		v.make("d/f")
+		one.open("in what has the name no more", node, stale)
+		one.open("by what has the name", one.lookIn(one.look("d"), "f"), fuse.OK)
+	})
+}
