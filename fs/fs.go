@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,17 +115,31 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	if err != nil {
 		return nil, err
 	}
+	f := newFS(source, mountpoint, cfg)
+	// Files are made with the caller's umask, and ours is not to be added.
+	unix.Umask(0)
+	server, err := fuse.NewServer(counting{f}, mountpoint, f.options(cfg))
+	if err != nil {
+		f.nodes.close()
+		return nil, fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err)
+	}
+	f.start(server)
+	return f, nil
+}
+
+// newFS returns a view that is not mounted yet.
+func newFS(source backing, mountpoint string, cfg Config) *FS {
 	f := &FS{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		locks:         cfg.Locks,
-		scope:         cfg.Scope,
+		scope:         cmp.Or(cfg.Scope, policy.ScopeAuto),
 		policy:        cfg.Policy,
 		wait:          cfg.Wait,
-		nameWait:      cfg.NameWait,
-		sync:          cfg.Sync,
+		nameWait:      cmp.Or(cfg.NameWait, DefaultNameWait),
+		sync:          cmp.Or(cfg.Sync, SyncNever),
 		callers:       callers{podName: cfg.PodName, readLocks: cfg.ReadLocks},
 		root:          os.Geteuid() == 0,
-		log:           cfg.Logger,
+		log:           cmp.Or(cfg.Logger, slog.Default()),
 		mount:         mountpoint,
 		source:        cfg.Source,
 		doubts:        make(chan struct{}, 1),
@@ -132,32 +147,18 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		ended:         make(chan struct{}),
 		settled:       make(chan struct{}),
 	}
-	f.nodes.resolve = source.resolve
-	if f.log == nil {
-		f.log = slog.Default()
-	}
+	f.nodes.resolve, f.nodes.letsGo = source.resolve, source.renamesRemoved
 	f.openGates(cfg.Pool.held)
-	if f.scope == "" {
-		f.scope = policy.ScopeAuto
-	}
-	if f.sync == "" {
-		f.sync = SyncNever
-	}
-	if f.nameWait == 0 {
-		f.nameWait = DefaultNameWait
-	}
-	// Files are made with the caller's umask, and ours is not to be added.
-	unix.Umask(0)
-	f.nodes.letsGo = source.renamesRemoved
-	server, err := fuse.NewServer(counting{f}, mountpoint, f.options(cfg))
-	if err != nil {
-		f.nodes.close()
-		return nil, fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err)
-	}
+	return f
+}
+
+// start serves a view that was mounted, and begins what runs in the background.
+func (f *FS) start(server *fuse.Server) {
 	// Not WaitMount: it polls a file of the mount. The view serves from here on,
 	// and the daemon never touches it: a killed daemon with a thread that waits
 	// for its own answer would never end, and nor would its programs.
-	if f.dev, err = f.procs.MountDev(os.Getpid(), mountpoint); err != nil {
+	var err error
+	if f.dev, err = f.procs.MountDev(os.Getpid(), f.mount); err != nil {
 		f.log.Warn("programs that wait for themselves will not be noticed", slog.Any("error", err))
 	}
 	f.abort = -1
@@ -179,7 +180,6 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		f.flushOnTrouble(ctx)
 		shedding.Wait()
 	}()
-	return f, nil
 }
 
 func (f *FS) options(cfg Config) *fuse.MountOptions {

@@ -83,39 +83,31 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	return s
 }
 
-// link gives n the name to. If n has lost a name that the kernel may mean, it looks
-// again, once. Who does not look has a descriptor: its file is linked wherever it is.
+// link gives n the name to. If n has lost a name that the kernel may mean, the kernel is sent
+// to look, once. A call by descriptor does not look: its file is linked wherever it is.
 func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName, n *node, out *fuse.EntryOut) fuse.Status {
 	var st unix.Stat_t
 	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
 		return f.failed(n, err)
 	}
-	lost := f.nodes.isFormer(n) || st.Nlink > 0 && f.lostName(n) || st.Nlink == 0 && f.replaced(n)
-	if v.as.dir != nil && f.isNamed(n, v.as) {
-		lost = false // it may have lost others
-	}
-	if lost && v.stage != nameless {
+	if f.linksAnother(v, n, &st) && v.stage != nameless {
 		v.meant = f.nodes.mayBeMeant(n)
-		return stale // the kernel remembers a name that is another file's
+		return stale
 	}
-	dir, name := to.dir, to.name
-	names := []dirName{{dir, name}}
-	if err := f.fits(names[0]); err != nil {
+	if err := f.fits(to); err != nil {
 		return errno(err)
 	}
-	if st.Nlink > 0 { // else it is from O_TMPFILE, or removed
-		known := n
-		if newest := f.nodes.find(n.inode); newest != nil { // n may be a former node
-			known = newest
-		}
-		old, ok := f.trueName(known)
+	named := st.Nlink > 0 // else it is from O_TMPFILE, or removed
+	names := []dirName{to}
+	if named {
+		old, ok := f.trueName(f.nodes.newest(n))
 		if !ok && v.stage == nameless {
-			return fuse.EBUSY // what name it has is not known, and cannot be locked
+			return fuse.EBUSY // its name is not known, and cannot be locked
 		}
 		if !ok {
 			return stale
 		}
-		if !old.is(names[0]) {
+		if !old.is(to) {
 			names = append(names, old)
 		}
 	}
@@ -124,13 +116,14 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 		return s
 	}
 	defer l.release()
-	if st.Nlink > 0 {
-		if err := f.mayMove(lockmgr.File, 0, l.names[len(names)-1], l.names[0]); err != nil {
+	if named {
+		old := l.names[len(names)-1]
+		if err := f.mayMove(lockmgr.File, 0, old, l.names[0]); err != nil {
 			return errno(err)
 		}
-	}
-	if st.Nlink > 0 && !f.isNamed(n, names[len(names)-1]) {
-		return stale // who holds the name it has now may write to it
+		if !f.isNamed(n, old.dirName) {
+			return stale // whoever holds its present name may write to it
+		}
 	}
 	change := fate{file: f.nodes.find(n.inode), gets: &l.names[0]} // not n, if a lock was lost on that
 	defer freezeNames(change)()
@@ -141,7 +134,7 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	}
 	err := f.with(n, func(fd int) error {
 		s = f.changeNames(&in.InHeader, l, func() error {
-			return unix.Linkat(unix.AT_FDCWD, procPath(fd), dir.fd, name, unix.AT_SYMLINK_FOLLOW)
+			return unix.Linkat(unix.AT_FDCWD, procPath(fd), to.dir.fd, to.name, unix.AT_SYMLINK_FOLLOW)
 		}, change)
 		return nil
 	})
@@ -154,5 +147,13 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	if !s.Ok() {
 		return s
 	}
-	return f.enter(dir, name, out)
+	return f.enter(to.dir, to.name, out)
+}
+
+// linksAnother reports whether the kernel may name n, which is st, by a name that is another
+// file's. It forgets the names that n has lost.
+func (f *files) linksAnother(v *visit, n *node, st *unix.Stat_t) bool {
+	lost := f.nodes.isFormer(n) || st.Nlink > 0 && f.lostName(n) || st.Nlink == 0 && f.replaced(n)
+	foundAs := v.as.dir != nil && f.isNamed(n, v.as) // then it may have lost others
+	return lost && !foundAs
 }

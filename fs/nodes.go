@@ -68,6 +68,14 @@ func (t *nodes) find(i inode) *node {
 	return t.byInode[i]
 }
 
+// newest returns the node by which n's file is found: n may be a former one.
+func (t *nodes) newest(n *node) *node {
+	if found := t.find(n.inode); found != nil {
+		return found
+	}
+	return n
+}
+
 // learn returns the node for the file that fd was opened on as name in parent,
 // counting one lookup. It takes fd over.
 func (t *nodes) learn(parent *node, name string, fd int, st *stat) *node {
