@@ -21,17 +21,11 @@ type backing struct {
 
 // kind is what is known of a file system and of its client.
 type kind struct {
-	local bool // no other machine can write to it
-	// overlaid: it is an overlay, where the first write to a file changes its handle.
-	overlaid bool
-	// renamesRemoved: its client keeps a file that is removed while somebody has a
-	// descriptor of it, under another name. See letgo.go.
-	renamesRemoved bool
-	// revalidates: the open of a file gets its attributes from the server.
-	revalidates bool
-	// believesBytes: its client may go on with a file's bytes and attributes when it
-	// opens the file.
-	believesBytes bool
+	local          bool // no other machine can write to it
+	overlaid       bool // an overlay: the first write to a file changes its handle
+	renamesRemoved bool // the client renames a file that is removed while it is open: letgo.go
+	revalidates    bool // an open gets the file's attributes from the server
+	believesBytes  bool // after an open the client may use cached bytes and attributes
 }
 
 func openBacking(source string) (backing, error) {
@@ -61,17 +55,17 @@ func openBacking(source string) (backing, error) {
 	return b, nil
 }
 
-// isLocal reports whether this kernel knows what is on dev without asking anybody.
-// Other file systems may be mounted below the root.
+// isLocal reports whether this machine alone changes what is on dev. Other file systems may be
+// mounted below the root.
 func (b backing) isLocal(dev uint64) bool { return b.local && dev == b.device.Load() }
 
 // pathFlags open an inode without doing anything to it.
 const pathFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// procPath names the inode of a descriptor, whatever became of its path.
+// procPath is a path of a descriptor's inode, whatever its names are.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// ownDescriptors is /proc/self/fd: from there a descriptor is opened in less time.
+// ownDescriptors is /proc/self/fd. An open relative to it takes less time.
 func ownDescriptors() (int, error) {
 	if fd := ownDescriptorsFD.Load(); fd != 0 {
 		return int(fd), nil
@@ -81,13 +75,13 @@ func ownDescriptors() (int, error) {
 		unix.Close(fd)
 		return ownDescriptors()
 	}
-	return fd, err // which another time may find a descriptor
+	return fd, err // next time there may be a free descriptor
 }
 
 var ownDescriptorsFD atomic.Int64 // 0: not opened yet
 
-// reopen opens the inode of an O_PATH descriptor for I/O. On a network volume
-// it is this that revalidates what the node has cached of the file.
+// reopen opens the inode of an O_PATH descriptor for I/O. On a network volume this revalidates
+// what the machine has cached of the file.
 func reopen(fd int, flags int) (int, error) {
 	dir, err := ownDescriptors()
 	if err != nil {
@@ -99,10 +93,10 @@ func reopen(fd int, flags int) (int, error) {
 	return file, byDescriptor(err)
 }
 
-// opened returns the attributes of a file that was just opened, as the volume has them
-// now, and has its client read the file's bytes anew: a FUSE client may keep what its
-// kernel had, and NFS takes every change for its own while somebody on this machine has
-// the file open for write, be it one who has lost his lock.
+// opened returns the present attributes of a file that was just opened. It also makes the
+// volume's client drop the file's cached bytes. A FUSE client may keep them otherwise. So
+// does NFS while a handle on this machine is open for write, even one that has lost its lock:
+// the client takes every change for its own.
 func (b backing) opened(fd int) (st stat, err error) {
 	how := anew
 	if b.local || b.revalidates {
@@ -114,8 +108,8 @@ func (b backing) opened(fd int) (st stat, err error) {
 	return st, err
 }
 
-// beforeOpen says whom the look at a file asks that is opened next. By the open for write
-// alone NFS learns a file's size, and may keep its old bytes: ADR 0031.
+// beforeOpen says whom to ask for the attributes of a file that is opened next. An open for
+// write alone shows NFS the new size, but does not drop the old bytes (ADR 0031).
 func (b backing) beforeOpen() asking {
 	if b.revalidates {
 		return anew
@@ -123,8 +117,8 @@ func (b backing) beforeOpen() asking {
 	return unasked
 }
 
-// pathOf opens the inode of fd, i, as an O_PATH descriptor. It most likely still
-// is name in a directory, which is quicker than by its number where nobody is asked.
+// pathOf opens the inode of fd, i, as an O_PATH descriptor. Most likely it still has the name,
+// by which a local file is opened in less time.
 func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {
 	if !b.isLocal(i.dev) {
 		return reopen(fd, unix.O_PATH)
@@ -139,9 +133,8 @@ func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {
 	return reopen(fd, unix.O_PATH)
 }
 
-// look is lookAt for a program that uses the name. What the volume's client believes
-// of the names in a directory is older than cacheTimeout in no case, and that one is
-// not there in none.
+// look is lookAt for a program that uses the name. It goes by no name that the volume's client
+// has cached for longer than cacheTimeout, and never by a cached absence.
 func (b backing) look(d dirName) (fd int, st stat, err error) {
 	local := b.isLocal(d.dir.inode.dev)
 	if !local {
@@ -150,17 +143,17 @@ func (b backing) look(d dirName) (fd int, st stat, err error) {
 		}
 	}
 	fd, st, err = b.lookAt(d.dir.fd, d.name, asUsual)
-	// Also if the directory was asked for just now: a client that gives a file which is
-	// open another name before it replaces it takes the name away for a moment. No FUSE
-	// client's kernel believes that a name is not there for what its directory is.
+	// Even if the directory was asked for just now: a client that renames an open file
+	// before it replaces it takes the name away for a moment. A FUSE client's kernel does
+	// not conclude from the directory's attributes that a name is not there.
 	if err == unix.ENOENT && !local && (b.believesBytes || ask(d.dir.fd) == nil) {
 		fd, st, err = b.lookAt(d.dir.fd, d.name, asUsual)
 	}
 	return fd, st, err
 }
 
-// askIfOld asks for the names in a directory again, if that was long ago. Who comes while
-// it is asked goes by no older names: he asks, too.
+// askIfOld asks the volume for the names in a directory, if the last time was more than
+// cacheTimeout ago. Requests that come meanwhile ask, too: they must not use older names.
 func (n *node) askIfOld() error {
 	now := time.Now().UnixNano()
 	last := n.asked.Load()
@@ -174,7 +167,7 @@ func (n *node) askIfOld() error {
 	return nil
 }
 
-// lookTries is how often a look follows a name that others replace meanwhile.
+// lookTries is how often a look is repeated when others replace the name meanwhile.
 const lookTries = 10
 
 // lookAt opens name in a directory, and says what it is.
@@ -199,8 +192,8 @@ func (b backing) lookOnce(dirFD int, name string, how asking) (fd int, st stat, 
 	return fd, st, nil
 }
 
-// resolve opens the inode that path names now, below the root and through no
-// symlink, and asks for its attributes as said. The empty path is the root.
+// resolve opens the inode that path names now, below the root and through no symbolic link,
+// and returns its attributes. The empty path is the root.
 func (b backing) resolve(path string, how asking) (fd int, st stat, err error) {
 	err = unix.EXDEV
 	if b.local {
@@ -219,9 +212,9 @@ func (b backing) resolve(path string, how asking) (fd int, st stat, err error) {
 	return fd, st, nil
 }
 
-// resolveAsking does it one step at a time: on a network volume a client believes
-// names for as long as the attributes of the directory they are in, a minute
-// perhaps, so that it has to be made to ask at each.
+// resolveAsking opens path name by name, and asks the volume for each directory. A network
+// volume's client believes names for as long as the attributes of their directory, which can
+// be a minute.
 func (b backing) resolveAsking(path string) (fd int, err error) {
 	if path == "" {
 		return beneath(b.root, ".", 0)
@@ -274,18 +267,18 @@ func (b backing) bears(i inode, d dirName) (bool, error) {
 	return inodeOf(&st) == i, nil
 }
 
-// asking says whom a stat asks: the attributes are for the last of these, and what a
-// file is for all.
+// asking says whom a stat asks for the attributes. What a file is (its type and number) is
+// right in any case.
 type asking int
 
 const (
-	unasked asking = unix.AT_STATX_DONT_SYNC    // nobody: they are as old as may be
-	asUsual asking = unix.AT_STATX_SYNC_AS_STAT // the volume, if its client believes its own no longer
-	anew    asking = unix.AT_STATX_FORCE_SYNC   // the volume, whatever its client believes
+	unasked asking = unix.AT_STATX_DONT_SYNC    // nobody: they may be old
+	asUsual asking = unix.AT_STATX_SYNC_AS_STAT // the volume, if the client's are too old for it
+	anew    asking = unix.AT_STATX_FORCE_SYNC   // the volume
 )
 
-// ask makes a network volume's client ask for the attributes of a descriptor. Of a
-// directory it believes the names no longer, if they may have changed.
+// ask makes a network volume's client ask the server for the attributes of a descriptor. If
+// those of a directory have changed, the client drops the names that it has cached.
 func ask(fd int) error {
 	_, err := attributes(fd, "", anew)
 	return err

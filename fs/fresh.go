@@ -7,10 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel caches a file's attributes and its pages, and other mounts change
-// both behind its back. After an open a program sees what the last writer
-// left, in fstat, read and lseek: each open compares the backing with what the
-// kernel may have.
+// The kernel caches a file's attributes and pages, and other mounts change the file. After an
+// open a program sees what the last writer left, by fstat, read and lseek. So each open
+// compares the backing with what the kernel may have cached.
 
 // told is what replies have let the kernel believe of a file.
 type told struct {
@@ -20,22 +19,21 @@ type told struct {
 	changed time.Time // when it was last told something else than before
 }
 
-// belief says what the kernel makes of a file's attributes.
+// belief says whether the kernel has a file's attributes right.
 type belief uint8
 
 const (
 	outdated belief = iota // it was told another size
-	doubtful               // it was told the size, but may not have listened, or other times
+	doubtful               // it was told another time, or the size only lately: see doubtFor
 	current
 )
 
-// doubtFor is how long the kernel may go on with the attributes it had when it
-// was told others: of replies to requests that overlapped it keeps the
-// first to arrive and drops the next, whichever is newer. What it keeps it
-// believes for cacheTimeout; as much again is for a reply under way.
+// doubtFor is how long the kernel may go on with old attributes after it was told new ones.
+// Of two replies that overlap it keeps the one that arrives first, be it the older, and
+// believes it for cacheTimeout. As much again is for a reply under way.
 const doubtFor = 2 * cacheTimeout
 
-// tell notes what a reply lets the kernel believe.
+// tell notes the attributes in a reply.
 func (n *node) tell(st *unix.Stat_t) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -49,18 +47,16 @@ func (t *told) agrees(st *unix.Stat_t) bool {
 	return t.known && t.size == st.Size && t.mtime == st.Mtim
 }
 
-// wrote notes what the kernel makes of a WRITE reply by itself: a size that
-// covers the bytes at the offset it had sent.
+// wrote notes what the kernel concludes from a WRITE: the size is at least end.
 func (n *node) wrote(end int64) {
 	n.mu.Lock()
 	n.told.size = max(n.told.size, end)
 	n.mu.Unlock()
 }
 
-// settled notes a file's times after our own writes, of which the kernel was
-// not told and need not be: it dropped its own. A size that differs from the
-// one it has is not ours, and stays to be found by the next open. A volume's server is
-// not asked for them: the next open has the kernel drop its times again.
+// settled notes a file's times after our own writes. The kernel has dropped its own, so that
+// the next reader need not drop them again. Another size than the kernel's is not of our
+// writes: the next open finds it.
 func (n *node) settled(st *unix.Stat_t) {
 	n.mu.Lock()
 	if n.told.known && n.told.size == st.Size {
@@ -82,32 +78,32 @@ func (n *node) belief(st *unix.Stat_t) belief {
 	return current
 }
 
-// version tells a file's contents apart; zero is unlike all.
+// version tells a file's contents apart. The zero version differs from all.
 type version struct {
 	size         int64
 	mtime, ctime unix.Timespec
 }
 
-// coarsest is the largest step of a file system's clock in use: two changes
-// within one leave the same times.
+// coarsest is the largest time step of a file system in use. Two changes within one step leave
+// the same times.
 const coarsest = 2 * time.Second
 
-// cacheFlags picks the kernel's cache for a new handle, when the backing is at
-// st. Appends go to the backing's end, which the page cache does not know; a
-// handle that only writes gains nothing from it.
+// cacheFlags decides whether a new handle uses the kernel's page cache, when the file is st. An
+// append goes to the file's own end, which the cache does not know. A handle that only
+// writes gains nothing from it.
 func (h *handle) cacheFlags(flags uint32, st *unix.Stat_t) uint32 {
 	switch {
 	case writes(flags) && flags&unix.O_APPEND != 0:
 		return fuse.FOPEN_DIRECT_IO
 	case flags&unix.O_ACCMODE == unix.O_WRONLY:
-		// The kernel sends writes of several threads at once, as long as nobody
-		// has the file cached and none goes beyond its end.
+		// The kernel sends the writes of several threads at once, unless somebody has the
+		// file cached, or one goes beyond the end of file.
 		return fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
 	}
 	n := h.node
 	if n.stalled.Load() > 0 {
-		// The kernel keeps an open that caches waiting until no write goes past
-		// the cache, and so until this one has its session.
+		// An open that caches waits in the kernel for all writes that go past the cache, and
+		// so for the session.
 		return fuse.FOPEN_DIRECT_IO
 	}
 	now := version{size: st.Size, mtime: st.Mtim, ctime: st.Ctim}
@@ -123,9 +119,9 @@ func (h *handle) cacheFlags(flags uint32, st *unix.Stat_t) uint32 {
 	return 0
 }
 
-// filling notes that the kernel fills its cache with what h was opened on. Not
-// before: until OPEN is answered it has the old pages, and another open that
-// kept them would read these.
+// filling notes, at h's first READ, that the kernel fills its cache with the version that h was
+// opened on. Before the answer to OPEN it still has the old pages, which another open would
+// keep.
 func (h *handle) filling() {
 	if h.fills.Load() == nil {
 		return
@@ -137,8 +133,8 @@ func (h *handle) filling() {
 	}
 }
 
-// misfilled notes that the kernel has cached what the file does not hold, and has
-// the next open drop it.
+// misfilled notes that the kernel has cached what the file does not hold. The next open drops
+// it.
 func (h *handle) misfilled() {
 	h.fills.Store(nil)
 	h.node.mu.Lock()

@@ -7,17 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A client of NFS gives a file that loses its name while somebody has a descriptor of
-// it another name, .nfsXXXX, until that is closed: the server knows of no open files.
-// Our descriptors of what the kernel merely knows would make that the rule. A save by
-// rename would then take the name away first, so that readers find none, and rm -r
-// would meet a directory that is not empty. So a node lets go of its descriptor when
-// its file is about to lose a name, unless somebody has the file open, as without a
-// view. Whoever needs the descriptor again opens the file by its name, if it is that
-// file still. Nor is it let go of while a program is between its second look and its
-// open: that finds the file that the look has found, and is not sent to look again.
+// An NFS server knows of no open files. So its client renames a file that is removed while
+// somebody has a descriptor of it: to .nfsXXXX, until the descriptor is closed. Our
+// descriptors, of all that the kernel remembers, would make that the rule: a save by rename
+// would take the name away first, so that readers find none, and rm -r would meet a directory
+// that is not empty.
+//
+// So a node lets go of its descriptor before its file loses a name, unless a program has the
+// file open, or is between its second look and its open. The next use of the node opens the
+// file by its name, if it is still the same file (ADR 0029).
 
-// letGo closes the descriptors of a file's nodes, if nobody uses them.
+// letGo closes the descriptors of a file's nodes that nobody uses.
 func (f *files) letGo(file *node) {
 	if !f.nodes.letsGo {
 		return
@@ -50,8 +50,8 @@ func (t *nodes) ofFile(n *node) []*node {
 	return slices.Clone(n.nodes)
 }
 
-// with runs do with a node's descriptor, and is not called by do. ESTALE: the file is
-// no more, or the descriptor was let go and the file is not found.
+// with runs do, which must not call with, on a node's descriptor. ESTALE: the file is gone, or
+// its descriptor was let go and no name leads to it.
 func (f *files) with(n *node, do func(fd int) error) error {
 	if n.dir || !f.nodes.letsGo {
 		return byDescriptor(do(n.fd))
@@ -68,8 +68,8 @@ func (f *files) with(n *node, do func(fd int) error) error {
 	return byDescriptor(do(n.fd))
 }
 
-// keepForOpen keeps the descriptor of a node that is about to be opened by who has looked for
-// the second time. It reports whether the node has one.
+// keepForOpen keeps the descriptor of a node that a second try has found, and is about to
+// open. It reports whether the node has one.
 func (f *files) keepForOpen(n *node) bool {
 	if n == nil {
 		return false
@@ -78,8 +78,8 @@ func (f *files) keepForOpen(n *node) bool {
 	return f.with(n, func(int) error { return nil }) == nil
 }
 
-// hasOpen gives a node its descriptor back, if it was let go while the file was opened
-// as fd. There need not be a name any more by which to find it again.
+// hasOpen gives a node its descriptor back, if that was let go while the file was opened as fd:
+// the file may have no name by now.
 func (n *node) hasOpen(fd int) {
 	n.awaited.Store(0)
 	n.descriptor.RLock()
@@ -97,7 +97,7 @@ func (n *node) hasOpen(fd int) {
 	}
 }
 
-// findAgain opens the file of a node by one of its names.
+// findAgain opens a node's file by one of its names.
 func (f *files) findAgain(n *node) error {
 	n.descriptor.Lock()
 	defer n.descriptor.Unlock()

@@ -16,9 +16,9 @@ type node struct {
 	inode inode
 	fd    int // O_PATH; see enter, and of files FS.with
 	dir   bool
-	// certain: its file is found again for sure by its inode.
+	// certain: no other file can ever have its inode.
 	certain bool
-	// descriptor is held by those who use fd, where it may be let go.
+	// descriptor is held during a use of fd, where fd may be let go: see letgo.go.
 	descriptor sync.RWMutex
 	// awaited is until when fd is not let go, in nanoseconds.
 	awaited atomic.Int64
@@ -26,30 +26,29 @@ type node struct {
 	// GUARDED_BY(nodes.mu)
 	lookups uint64
 	parent  *node     // the directory it was last looked up in; nil for the root
-	name    string    // the name there; of a node that was relocated, its whole path
+	name    string    // the name there; the whole path, if the node was relocated
 	alias   dirName   // another name of a file that has several
-	shown   []shown   // the names that the kernel may remember it by, the last maxShown of them
+	shown   []shown   // the last maxShown names that the kernel was told
 	moved   time.Time // when its name was last seen to have changed
 	retired bool      // a lock was lost on it: it opens no more
 	former  bool      // the kernel has another node of the file: see renamed.go
 
-	gone atomic.Bool // it is of a client of the volume that is no more: see remount.go
-	past *node       // constant; the directory as it was with that client
+	gone atomic.Bool // it belongs to a former client of the volume: see remount.go
+	past *node       // constant; the same directory with the former client
 
-	// uses counts who uses fd, and one for the kernel's knowing the node. At 0 fd
-	// is closed, and its number may be another file's.
+	// uses counts the uses of fd, and one for the kernel. At 0 fd is closed.
 	uses   atomic.Int64
 	closer *closer
 
-	// asked is when the volume's client was last made to ask for the names in the
-	// directory, in nanoseconds.
+	// asked is when the volume was last asked for the names in the directory, in
+	// nanoseconds.
 	asked atomic.Int64
 
-	mappable atomic.Int64 // how many handles a mapping of which can be stored to
-	stalled  atomic.Int64 // how many writes wait for the session
+	mappable atomic.Int64 // handles that allow a writable mapping
+	stalled  atomic.Int64 // writes that wait for the session
 	handles  atomic.Int64
 
-	*held // of the file: a former node of it has the same
+	*held // shared by all nodes of the file
 
 	mu sync.Mutex
 	// told and cached are what the kernel has of the file. GUARDED_BY(mu)
@@ -57,25 +56,22 @@ type node struct {
 	cached version
 }
 
-// held is what a file's holds need to follow its names.
+// held is a file's holds, which follow its names.
 type held struct {
-	// naming is held by whoever gives the file a name or removes one, from when it
-	// gives the file's holds the locks of the names to be until they have followed:
-	// a hold comes before that or after it.
+	// naming is held for write while the file gets or loses a name: from when the holds get
+	// the lock of the new name until they have followed. A new hold comes before or after.
 	naming sync.RWMutex
 
 	mu sync.Mutex
-	// holds are those of the handles that may write, and of the opens that are
-	// about to be such. They follow the file's names. GUARDED_BY(mu)
+	// holds are those of handles that may write, and of opens under way. GUARDED_BY(mu)
 	holds map[*lockmgr.Hold]struct{}
 
-	nodes []*node // that the kernel knows, the newest last. GUARDED_BY(nodes.mu)
+	nodes []*node // of the file, the newest last. GUARDED_BY(nodes.mu)
 }
 
-// enter begins a use of the node's descriptor; false means that it is closed. The
-// kernel does not forget a node while it asks for something of it. Whoever has
-// found the node by another, as a directory in which that has or had a name,
-// has to enter: the kernel may have forgotten it long ago.
+// enter begins a use of the node's descriptor; false means that it is closed. A request need
+// not enter its own node: the kernel does not forget that meanwhile. Any other node, such as
+// the directory of a name, may be forgotten.
 func (n *node) enter() bool {
 	for {
 		uses := n.uses.Load()
@@ -107,12 +103,12 @@ func (f *held) lost() bool {
 	return false
 }
 
-// addHold registers a hold on the file, from when on its locks follow what its
-// owner renames. That has to be before the file's path is proved: a rename is then
-// either seen by the proof, or takes the hold along.
+// addHold registers a hold on the file: its locks follow the file's names from now on. It
+// comes before the proof of the file's path. A rename is then seen by the proof, or takes the
+// hold along.
 func (f *held) addHold(h *lockmgr.Hold) {
 	if h.Unlocked() {
-		return // there is nothing that could follow
+		return
 	}
 	f.naming.RLock()
 	defer f.naming.RUnlock()

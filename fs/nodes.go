@@ -84,7 +84,7 @@ func (t *nodes) learn(parent *node, name string, fd int, st *stat) *node {
 	return t.learnLocked(dirName{parent, name}, fd, st, nil)
 }
 
-// learnLocked needs mu. A new node is one more of file, if that is not nil.
+// learnLocked needs mu. A new node is another one of file, unless that is nil.
 func (t *nodes) learnLocked(d dirName, fd int, st *stat, file *held) *node {
 	i := inodeOf(st)
 	n := t.byInode[i]
@@ -168,7 +168,7 @@ func (t *nodes) close() {
 	t.count.Store(0)
 }
 
-// renamed notes a node's new name.
+// renamed notes that a file has got one name and lost another.
 func (t *nodes) renamed(n *node, from, to dirName) {
 	t.mu.Lock()
 	if last := (dirName{n.parent, n.name}); !last.is(from) && last.dir != nil {
@@ -188,12 +188,11 @@ func (t *nodes) named(n *node, d dirName) {
 	t.mu.Unlock()
 }
 
-// oldName is how long after a rename an open may come that means the old name:
-// the kernel learns of one on this mount with its answer, and looks names up
-// meanwhile; of one elsewhere it does not learn before it looks again.
+// oldName is how long after a rename the kernel may use the old name. It learns of a rename
+// on this mount by the answer, and of one elsewhere by the next lookup.
 const oldName = cacheTimeout
 
-// justMoved reports whether an open of n may mean a path that n had until now.
+// justMoved reports whether an open may mean n by a former path.
 func (t *nodes) justMoved(n *node) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -206,8 +205,7 @@ func (t *nodes) justMoved(n *node) bool {
 	return n != nil
 }
 
-// unname forgets a name that is not a node's any more, if it is known by
-// another.
+// unname forgets a name that a node has lost, if another is known.
 func (t *nodes) unname(n *node, gone dirName) {
 	t.mu.Lock()
 	switch {
@@ -220,14 +218,14 @@ func (t *nodes) unname(n *node, gone dirName) {
 	t.mu.Unlock()
 }
 
-// relocated notes the whole path of a node that was found somewhere else.
+// relocated notes the whole path at which a node was found.
 func (t *nodes) relocated(n *node, path string) {
 	t.mu.Lock()
 	n.parent, n.name, n.moved = t.byID[rootID], path, time.Now()
 	t.mu.Unlock()
 }
 
-// names returns the names a node is known by, true or not any more.
+// names returns the names that a node is known by. It may have lost them.
 func (t *nodes) names(n *node) []dirName {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -241,9 +239,9 @@ func (t *nodes) nameOf(n *node) dirName {
 	return dirName{n.parent, n.name}
 }
 
-// usable reports whether n may be opened. A node on which a lock was lost may
-// not, ever again: the kernel would send the lost handle's dirty pages through
-// the new one. The next lookup makes another node of the file.
+// usable reports whether n may be opened. A node on which a lock was lost must never be opened
+// again: the kernel would send the dirty pages of the lost handle by the new one. The next
+// lookup makes another node of the file.
 func (t *nodes) usable(n *node) bool {
 	t.mu.RLock()
 	retired := n.retired
@@ -257,15 +255,15 @@ func (t *nodes) usable(n *node) bool {
 	return false
 }
 
-// supplant retires a node whose number is another file's.
+// supplant retires a node whose inode number has become another file's.
 func (t *nodes) supplant(n *node) {
 	t.mu.Lock()
 	t.retire(n)
 	t.mu.Unlock()
 }
 
-// retire needs nodes.mu. Whoever else has the file open there loses it too:
-// its locks do not follow the names of a node that is not found any more.
+// retire takes a node out of use. All its holds are lost: the locks of a node that cannot be
+// found do not follow its names. It needs nodes.mu.
 func (t *nodes) retire(n *node) {
 	n.retired = true
 	for _, h := range n.allHolds() {
@@ -276,17 +274,17 @@ func (t *nodes) retire(n *node) {
 	}
 }
 
-// maxPath is how many bytes the path of a new name may have, from the volume's root.
-// What has a longer one, because a directory above was moved or it was not made
-// through a view, can be used, and removed, as far as it can be locked.
+// maxPath is the maximum length of a new path, in bytes from the volume's root. A file may
+// have a longer one if a directory above was moved, or if it was not made through a view. It
+// can be used and removed, as long as its path can be locked.
 const maxPath = 8191
 
-// maxDepth is more than any path has components. Names are learned one by one,
-// and with renames elsewhere in between they may form a circle.
+// maxDepth is more than any path has components. Names are learned one by one, and renames
+// elsewhere can make them a circle.
 const maxDepth = 1 << 15
 
-// path returns a node's path from the volume's root, "" for the root itself.
-// It fails with ESTALE when the names it was looked up by lead to no root.
+// path returns a node's path from the volume's root, "" for the root. It fails with ESTALE if
+// the known names do not lead to the root.
 func (t *nodes) path(n *node) (string, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

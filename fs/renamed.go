@@ -8,15 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rename(2) compares what the kernel remembers: of two names of one inode it says
-// that they are renamed, and asks nobody. When another mount renames a file, this
-// one's kernel believes the old name for as long as cacheTimeout, and in a call
-// that is under way for longer. It must not find that inode under the new name: a
-// program that lost the race for the file would be told that it has won.
+// In rename(2) the kernel compares inodes: if both names lead to one, it answers success and
+// sends no request. When another mount renames a file, this kernel believes the old name for
+// cacheTimeout, or until the end of a call that is under way. If it found the same inode under
+// the new name, a program that has lost a race for the file would be told that it has won.
 //
-// So a file that another mount has renamed is another node under its new name. The
-// kernel has the former one until it has forgotten the old name, and for as long as
-// somebody has it open or stands in it. Both have the same holds.
+// So a file that another mount has renamed is another node under its new name. The kernel keeps
+// the former node until it has forgotten the old name and nobody uses the node any more. Both
+// nodes have the same holds (ADR 0012).
 
 // enterTries is how often a lookup follows a name that changes meanwhile.
 const enterTries = 10
@@ -32,13 +31,13 @@ func (f *files) enter(dir *node, name string, out *fuse.EntryOut) fuse.Status {
 		}
 		was := f.nodes.sighted(inodeOf(&st), d)
 		if was.node != nil && !st.certain && f.isGone(was.node) {
-			unix.Close(fd) // another file has its number
+			unix.Close(fd) // another file has its inode number
 			f.nodes.supplant(was.node)
 			continue
 		}
 		renamed := slices.ContainsFunc(was.names, func(o dirName) bool { return !f.isNamed(was.node, o) })
 		if was.names != nil && !renamed && !f.isNamed(was.node, d) {
-			unix.Close(fd) // it has the old name: it was renamed since we looked
+			unix.Close(fd) // it has been renamed since the look
 			continue
 		}
 		if n := f.nodes.learnAfter(was, renamed, d, fd, &st); n != nil {
@@ -59,14 +58,14 @@ func (f *files) isGone(n *node) bool {
 	return f.with(n, func(fd int) error { return ask(fd) }) == unix.ESTALE
 }
 
-// sight is the node of a file, nil if there is none, and the names that the kernel
-// may remember it by if that under which it was found is news.
+// sight is the node of a file that was found by a name; nil if there is none. names are those
+// that the kernel may remember it by, if this one is new to the kernel.
 type sight struct {
 	node  *node
 	names []dirName
 }
 
-// sighted returns what the kernel has of a file that was found as d.
+// sighted returns what the kernel knows of a file that was found as d.
 func (t *nodes) sighted(i inode, d dirName) sight {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -82,8 +81,8 @@ func (t *nodes) sightedLocked(i inode, d dirName) sight {
 	return sight{n, n.shownSince(time.Time{})}
 }
 
-// learnAfter is learn, if the kernel still has of the file what it had; else it
-// returns nil, and does not take fd over. renamed means that a name of that is gone.
+// learnAfter is learn, unless what the kernel knows of the file has changed: then it returns
+// nil, and does not take fd over. renamed: a name that the kernel knows is gone.
 func (t *nodes) learnAfter(was sight, renamed bool, d dirName, fd int, st *stat) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,14 +101,14 @@ func (t *nodes) learnAfter(was sight, renamed bool, d dirName, fd int, st *stat)
 	was.node.former = true
 	delete(t.byInode, was.node.inode)
 	n := t.learnLocked(d, fd, st, file)
-	if n.dir { // what is below it keeps its node, and may be meant by its old path
+	if n.dir { // what is below keeps its nodes, and may be meant by the old path
 		n.moved = time.Now()
 	}
 	return n
 }
 
-// succeed takes a node out that the kernel has forgotten. Of the others of its file
-// the newest is found then. It needs mu.
+// succeed takes out a node that the kernel has forgotten. The newest of its file's other nodes
+// takes its place. It needs mu.
 func (t *nodes) succeed(n *node) {
 	others := slices.DeleteFunc(n.nodes, func(o *node) bool { return o == n })
 	n.nodes = others
@@ -133,7 +132,7 @@ type shown struct {
 // maxShown is how many names of a file are remembered.
 const maxShown = 8
 
-// show notes that the kernel is about to be told a name. It needs nodes.mu.
+// show notes a name that the kernel is told. It needs nodes.mu.
 func (n *node) show(d dirName) {
 	if n.hide(d); d.dir == nil { // made by O_TMPFILE
 		return
@@ -144,7 +143,7 @@ func (n *node) show(d dirName) {
 	}
 }
 
-// hide notes that the kernel has dropped a name by itself. It needs nodes.mu.
+// hide notes that the kernel has dropped a name. It needs nodes.mu.
 func (n *node) hide(d dirName) {
 	n.shown = slices.DeleteFunc(n.shown, func(s shown) bool { return s.is(d) })
 }
@@ -159,15 +158,15 @@ func (n *node) shownSince(then time.Time) (names []dirName) {
 	return names
 }
 
-// believed returns the names that the kernel uses without asking. A system call that
-// began before that can have others.
+// believed returns the names that the kernel uses without asking. A slow system call may use
+// older ones.
 func (t *nodes) believed(n *node) []dirName {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return n.shownSince(time.Now().Add(-oldName))
 }
 
-// mayBeMeant returns all names by which a request may have named a node.
+// mayBeMeant returns all names by which a request may mean a node.
 func (t *nodes) mayBeMeant(n *node) []dirName {
 	names := t.names(n)
 	t.mu.RLock()
@@ -175,24 +174,23 @@ func (t *nodes) mayBeMeant(n *node) []dirName {
 	return append(names, n.shownSince(time.Time{})...)
 }
 
-// answered notes what the kernel does by itself when it is told that a call has
-// changed a file's names. Of one that has failed, but has changed them, it knows
-// nothing.
+// answered notes what the kernel does with its names after a successful answer. It knows
+// nothing of a call that has failed and has changed them.
 func (t *nodes) answered(c fate) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.loses == nil {
-		return // a link, which is looked up for the answer
+		return // a link, whose new name is looked up for the answer
 	}
 	if c.gets != nil && (c.file == nil || !c.file.isShown(c.loses.dirName)) {
-		// Another mount has given the name to this file, and what the kernel moves is
-		// the one that had it.
+		// The kernel does not know that the name leads to this file, and moves the one that
+		// had the name before.
 		t.lastShown(c.loses.dirName).follow(c)
 	}
 	c.file.follow(c)
 }
 
-// follow notes what the kernel does with a node's names; n may be nil. It needs nodes.mu.
+// follow is answered for one node, which may be nil. It needs nodes.mu.
 func (n *node) follow(c fate) {
 	if n == nil {
 		return
@@ -208,8 +206,8 @@ func (n *node) isShown(d dirName) bool {
 	return slices.ContainsFunc(n.shown, func(s shown) bool { return s.is(d) })
 }
 
-// lastShown returns the node that the kernel was told last to have a name. It looks
-// at all of them, and needs mu.
+// lastShown returns the node that the kernel was last told by a name. It looks at all nodes,
+// and needs mu.
 func (t *nodes) lastShown(d dirName) (last *node) {
 	var at time.Time
 	for _, n := range t.byID {
