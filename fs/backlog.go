@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backlog bounds the memory of the requests that wait at the gates of a process: the
-// kernel has handed them over, and each keeps its data, and the buffer for its
-// answer. A payer may have as much as is left for all others: one alone gets half.
+// backlog bounds the memory of requests that wait at the gates of a process. Each keeps its
+// data, and the buffer for its answer. A payer may have as much as is left for all others: one
+// alone gets half.
 type backlog struct {
 	mu   sync.Mutex
 	free int64           // bytes. GUARDED_BY(mu)
@@ -23,9 +23,9 @@ const (
 	backlogSize = 1 << 30
 	// waiterSize is what a request takes in any case: 13.5 KiB were measured.
 	waiterSize = 16 << 10
-	// smallRequest is up to how many bytes go-fuse copies a request. A larger one keeps
-	// the buffer that it was read into, as large as the largest WRITE, and all of it
-	// is resident when Go has cleared it for its second use.
+	// smallRequest is the maximum length, in bytes, of a request that go-fuse copies. A
+	// larger one keeps the buffer that it was read into, which has room for the largest
+	// WRITE. All of that is resident from its second use on.
 	smallRequest = 127
 	maxWrite     = 1 << 20
 )
@@ -35,8 +35,8 @@ var errBacklog = fmt.Errorf("the requests that wait for the volume hold too much
 
 func newBacklog(size int64) *backlog { return &backlog{free: size, held: make(map[payer]int64)} }
 
-// backlogOf is the size of a process's backlog whose memory has a limit; Go says
-// math.MaxInt64 if it has none.
+// backlogOf is the size of the backlog of a process whose memory has a limit. math.MaxInt64 is
+// Go's word for none.
 func backlogOf(limit int64) int64 {
 	if limit == math.MaxInt64 {
 		return backlogSize

@@ -34,11 +34,11 @@ type caller struct {
 	selfWait func(context.Context) bool // see lockmgr.Request
 }
 
-// openOwner names the owner of an open in scope handle: each is its own.
+// openOwner is the owner of an open in scope handle: each open is its own.
 func openOwner(procid.Process) lockmgr.Owner { return lockmgr.Owner("handle " + uuid.NewString()) }
 
-// callOwner names the owner of a call without a handle in scope handle: the
-// process, and nobody if there is none.
+// callOwner is the owner of a call without a handle in scope handle: the process, if there is
+// one.
 func (cs *callers) callOwner(p procid.Process) lockmgr.Owner {
 	if p == (procid.Process{}) {
 		return openOwner(p)
@@ -50,10 +50,9 @@ func processOwner(p procid.Process) lockmgr.Owner {
 	return lockmgr.Owner(fmt.Sprintf("process %d %d", p.PID, p.Start))
 }
 
-// caller finds out who made a request. A caller without a living process (the
-// kernel itself, or one that has died since) counts by itself; one that cannot be
-// found out, for want of descriptors or memory, is an error. files are those that
-// the caller is ready to wait for.
+// caller finds out who made a request. A caller without a living process (the kernel, or a
+// process that has died) is an owner by itself. It fails for want of descriptors or memory.
+// files are those that the caller may have to wait for. single is the owner in scope handle.
 func (cs *callers) caller(in *fuse.InHeader, files []inode, scope policy.Scope, single func(procid.Process) lockmgr.Owner) (caller, error) {
 	c := caller{holder: lockmgr.Holder{UID: in.Uid}}
 	p, err := cs.cache.Lookup(int(in.Pid))
@@ -82,9 +81,9 @@ func (cs *callers) caller(in *fuse.InHeader, files []inode, scope policy.Scope, 
 	return c, nil
 }
 
-// familyHasOpen reports whether a process, or one it descends from, itself has
-// one of files open for write: it would wait for itself. Who once opened the file
-// does not matter, descriptors are handed on.
+// familyHasOpen reports whether a process, or an ancestor of it, has one of files open for
+// write: it would wait for itself. It does not matter who has opened the file: descriptors are
+// handed on.
 func (cs *callers) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int, files []inode) bool {
 	if cs.families.reenter(ctx, in) != nil {
 		return false
@@ -102,15 +101,15 @@ func (c caller) request(keys []lockmgr.Key, queue bool, wait time.Duration) lock
 	}
 }
 
-// killable is a context that ends when the request was interrupted and its
-// caller is being killed: no program expects EINTR of any call but open.
+// killable is a context that ends when the request's caller is being killed. Other signals do
+// not end it: programs expect EINTR from open alone.
 func (cs *callers) killable(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
 	return cs.interrupted(cancel, tid, 0)
 }
 
-// interruptible is a context that ends with a caught signal as well, once the
-// request has lasted as long as only one that stands in line does: an open
-// that nobody stands in the way of is not seen to be anything but local.
+// interruptible is a context that also ends with a caught signal, after signalGrace. By then the
+// open waits for somebody. Before, it must look like one of a local file, which is not
+// interrupted.
 func (cs *callers) interruptible(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
 	return cs.interrupted(cancel, tid, signalGrace)
 }
@@ -122,9 +121,8 @@ const (
 	killPollEach = time.Millisecond
 )
 
-// interrupted begins to look for signals after killPoll: by then most requests
-// are over, and have not cost a goroutine. Any signal counts after anyAfter,
-// unless that is 0.
+// interrupted begins to look for signals after killPoll: most requests are over by then, and
+// have cost no goroutine. Any signal counts after anyAfter, unless that is 0.
 func (cs *callers) interrupted(cancel <-chan struct{}, tid uint32, anyAfter time.Duration) (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(context.Background())
 	watch := time.AfterFunc(killPoll, func() {
@@ -137,8 +135,7 @@ func (cs *callers) interrupted(cancel <-chan struct{}, tid uint32, anyAfter time
 		case <-ctx.Done():
 			return
 		}
-		// The kernel says once that there is a signal, and not which; a
-		// deadly one may follow.
+		// The kernel tells once of a signal, and not which one: SIGKILL may follow.
 		for !cs.procs.KillPending(int(tid)) {
 			select {
 			case <-anySignal:

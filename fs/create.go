@@ -9,10 +9,9 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Create makes a new file and opens it. It arrives under the kernel's lock on
-// the directory, so it never waits for a file that is there: ESTALE sends the
-// kernel to look again, to check the caller's permission on what it finds,
-// and to OPEN it.
+// Create makes a new file and opens it. It arrives under the kernel's lock on the directory, and
+// so does not open a file that is there: by ESTALE the kernel looks again, checks the caller's
+// permission on what it finds, and sends OPEN.
 func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	dir := f.nodes.get(in.NodeId)
 	if dir == nil {
@@ -27,8 +26,8 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 	return s
 }
 
-// createTries is how often a creation follows a name that others create and
-// remove, or a directory that they move.
+// createTries is how often a creation is tried while others create and remove the name, or move
+// the directory.
 const createTries = 4
 
 // creation is one CREATE.
@@ -55,7 +54,7 @@ func (c *creation) run(cancel <-chan struct{}, out *fuse.CreateOut) fuse.Status 
 			if c.visit.maySend() {
 				return stale
 			}
-			// It has been sent to look, and did not find what is here again.
+			// The kernel has looked, and did not find what is here now.
 		case s == stale && c.fs.mendSince(c.dir, at):
 			// Its directory had moved.
 		default:
@@ -65,8 +64,8 @@ func (c *creation) run(cancel <-chan struct{}, out *fuse.CreateOut) fuse.Status 
 	return fuse.EBUSY
 }
 
-// create makes the file if its directory is at the path at. It answers EEXIST for a
-// file that is there, and ESTALE if the directory is not.
+// create makes the file if its directory is at the path at. Else it answers ESTALE, and EEXIST
+// if there is a file.
 func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut) fuse.Status {
 	f, in, dir, name := c.fs, c.in, c.dir, c.name
 	key, err := lockmgr.FileKey(join(at, name))
@@ -108,7 +107,7 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 		return errno(err)
 	}
 	path := -1
-	st, err := f.backing.stat(fd, unasked) // the volume has said so just now
+	st, err := f.backing.stat(fd, unasked) // the creation has got the attributes
 	if err == nil {
 		path, err = f.backing.pathOf(fd, inodeOf(&st), dir.fd, name)
 	}
@@ -121,14 +120,14 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	if !writes(in.Flags) {
 		return f.reply(newHandle(n, fd, in.Flags, nil), fuse.FOPEN_NOFLUSH, &out.OpenOut)
 	}
-	// In time for every rename: the kernel keeps the directory until our answer.
+	// No rename comes before this: the kernel has the directory locked until our answer.
 	f.addHold(n, dir, hold)
 	kept = true
 	h := newHandle(n, fd, in.Flags, hold)
 	return f.reply(h, h.cacheFlags(in.Flags, &st.Stat_t), &out.OpenOut)
 }
 
-// mayMake refuses what is made at no path.
+// mayMake refuses a file whose path is too long or read-only.
 func mayMake(path string, r rule) fuse.Status {
 	if len(path) > maxPath {
 		return fuse.Status(unix.ENAMETOOLONG)
@@ -139,9 +138,9 @@ func mayMake(path string, r rule) fuse.Status {
 	return fuse.OK
 }
 
-// lock tries to lock a name that is free. Its holder may have made a file of that name by
-// now, and may remove it again: ESTALE at once would have the kernel spend its one retry on
-// a file that is gone when its OPEN has the lock.
+// lock tries to lock a name that is free. It waits for a holder on another mount, even if that
+// has made the file by now: with ESTALE at once the kernel would spend its one retry on a file
+// that may be removed before the OPEN has the lock.
 func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockmgr.Hold, fuse.Status) {
 	f := c.fs
 	var keys []lockmgr.Key
@@ -177,8 +176,8 @@ func isThere(dir *node, name string) bool {
 	return unix.Fstatat(dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
-// Mknod makes a file without opening it. Like Mkdir and Symlink it takes no
-// lock: it makes a name that was not there, and changes no file.
+// Mknod makes a file without opening it. Like Mkdir and Symlink it takes no lock, for it changes
+// no file that was there.
 func (f *FS) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
 	return f.makeName(&in.InHeader, in.Mode&unix.S_IFMT, in.Mode, in.Umask, name, out, func(dirFD int) error {
 		return unix.Mknodat(dirFD, name, in.Mode, int(in.Rdev))
@@ -216,9 +215,9 @@ func (f *FS) makeName(in *fuse.InHeader, kind, mode, umask uint32, name string, 
 	return f.enterMade(dir, name, kind, out)
 }
 
-// enterMade replies with the node of what was just made, of a kind (S_IFMT). Another mount
-// may have put something of another kind in its place: the kernel would answer EIO to that,
-// and by ESTALE it looks what is there, and tries again.
+// enterMade replies with the node of what was just made, of a kind (S_IFMT). If another mount
+// has put something of another kind in its place, it answers ESTALE, so that the kernel looks
+// again: for another kind the kernel would answer EIO.
 func (f *files) enterMade(dir *node, name string, kind uint32, out *fuse.EntryOut) fuse.Status {
 	s := f.enter(dir, name, out)
 	if s.Ok() && out.Attr.Mode&unix.S_IFMT != kind {

@@ -14,32 +14,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rights are what a kernel or a server goes by when it decides who may do what.
+// rights are what file systems decide by: who may do what.
 type rights struct {
 	uid, gid int
 	groups   []uint32
 	caps     uint64 // effective capabilities
 }
 
-// as runs act, one system call, with the rights of a request's caller: the
-// backing decides, at the instant of the call, as it does for callers of its
-// own. The kernel above has decided too, but by attributes that may be a second
-// old. What act makes is the caller's from the first moment on.
+// as runs act, one system call, with the rights of a request's caller. So the backing decides,
+// at the instant of the call. The kernel of the view has decided by attributes that may be a
+// second old. What act makes is the caller's from the first moment on.
 //
-// act is tried with the caller's user and group alone, which most calls need.
-// It is repeated with all that the caller has if that does not suffice: to find
-// out takes longer than most calls. For calls that do less, without an error,
-// for who has less, there is asExactly.
+// act is tried with the caller's user and group alone, which suffice for most calls. If they
+// do not, it is repeated with all that the caller has: to find that out takes longer than most
+// calls. A call that succeeds and does less for a caller with fewer rights takes asExactly.
 //
-// The umask is left to the backing: it alone knows whether the directory has
-// a default ACL, which takes the umask's place.
+// The backing applies the umask: it knows whether the directory has a default ACL, which
+// replaces the umask.
 func (f *FS) as(in *fuse.InHeader, umask uint32, act func() error) error {
 	if !f.root {
 		return onThread(umask, nil, act)
 	}
 	err := onThread(umask, &rights{uid: int(in.Uid), gid: int(in.Gid)}, act)
 	switch err {
-	case unix.EACCES, unix.EPERM, unix.ENOSPC, unix.EDQUOT: // the last two: some blocks are reserved
+	case unix.EACCES, unix.EPERM, unix.ENOSPC, unix.EDQUOT: // some blocks may be reserved
 	default:
 		return err
 	}
@@ -53,8 +51,8 @@ func (f *FS) as(in *fuse.InHeader, umask uint32, act func() error) error {
 	return onThread(umask, &r, act)
 }
 
-// asExactly is as for calls that clear set-id bits where the caller is not in
-// the file's group, or lacks CAP_FSETID.
+// asExactly is as for calls that clear set-id bits if the caller is not in the file's group, or
+// lacks CAP_FSETID.
 func (f *FS) asExactly(in *fuse.InHeader, umask uint32, act func() error) error {
 	if !f.root {
 		return onThread(umask, nil, act)
@@ -66,7 +64,7 @@ func (f *FS) asExactly(in *fuse.InHeader, umask uint32, act func() error) error 
 	return onThread(umask, &r, act)
 }
 
-// asForMode returns the one of them for a call that gives a file a mode.
+// asForMode returns as or asExactly, for a call that gives a file a mode.
 func (f *FS) asForMode(mode uint32) func(in *fuse.InHeader, umask uint32, act func() error) error {
 	if mode&unix.S_ISGID != 0 {
 		return f.asExactly
@@ -74,9 +72,8 @@ func (f *FS) asForMode(mode uint32) func(in *fuse.InHeader, umask uint32, act fu
 	return f.as
 }
 
-// onThread runs act with a umask, and with the rights r unless that is nil, on a
-// thread that runs nothing else meanwhile. A thread that does not get its own
-// rights back ends with the goroutine that is locked to it.
+// onThread runs act with a umask, and with the rights r unless they are nil, on a thread that
+// runs nothing else meanwhile. A thread that does not get its own rights back is ended.
 func onThread(umask uint32, r *rights, act func() error) error {
 	if umask == 0 && r == nil {
 		return act()
@@ -95,7 +92,7 @@ func onThread(umask uint32, r *rights, act func() error) error {
 
 func actWith(umask uint32, r *rights, act func() error) (err error, restored bool) {
 	if umask != 0 {
-		// Threads share a umask, and a new one shares its maker's: each time anew.
+		// A new thread shares the umask of the thread that made it.
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			return err, true
 		}
@@ -118,7 +115,7 @@ func actWith(umask uint32, r *rights, act func() error) (err error, restored boo
 	return err, setCaps(own.caps) == nil && change(&narrowed, own) == nil
 }
 
-// change gives the thread, which has the rights from, others.
+// change gives the thread, which has the rights from, the rights to.
 func change(from, to *rights) error {
 	if !slices.Equal(from.groups, to.groups) {
 		if err := setGroups(to.groups); err != nil {
@@ -131,7 +128,7 @@ func change(from, to *rights) error {
 	if err := setFSID(unix.SYS_SETFSUID, to.uid); err != nil {
 		return err
 	}
-	return setCaps(to.caps) // of which a new user has cost some, or brought some
+	return setCaps(to.caps) // the change of the user has changed them
 }
 
 // ownRights are the daemon's.
@@ -167,7 +164,7 @@ func setCaps(caps uint64) error {
 	return unix.Capset(&header, &sets[0])
 }
 
-// setGroups sets those of the thread; that of package syscall does for all.
+// setGroups sets the groups of this thread. syscall.Setgroups sets those of all threads.
 func setGroups(groups []uint32) error {
 	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0); e != 0 {
 		return e
@@ -175,8 +172,8 @@ func setGroups(groups []uint32) error {
 	return nil
 }
 
-// setFSID sets the user or the group by which file systems decide. The calls
-// tell nothing but which it was before.
+// setFSID sets the user or the group by which file systems decide. The system calls report the
+// former one, and no error.
 func setFSID(call uintptr, id int) error {
 	unix.RawSyscall(call, uintptr(id), 0, 0)
 	if is, _, _ := unix.RawSyscall(call, ^uintptr(0), 0, 0); uint32(is) != uint32(id) {
@@ -185,10 +182,10 @@ func setFSID(call uintptr, id int) error {
 	return nil
 }
 
-// callerRights returns what the calling thread of a request has. A thread that
-// cannot be seen, or by now is another, has its user and group alone; so has
-// one whose capabilities are those of a user namespace of its own. It fails for
-// want of descriptors or memory: who has more is not to be refused as if he had not.
+// callerRights returns the rights of a request's thread. They are its user and group alone if
+// the thread cannot be seen, has ended, or has its capabilities in a user namespace of its
+// own. It fails for want of descriptors or memory: the caller's further rights must not be
+// ignored then.
 func callerRights(in *fuse.InHeader) (rights, error) {
 	r := rights{uid: int(in.Uid), gid: int(in.Gid)}
 	status, err := readStatus(in.Pid)
@@ -206,8 +203,8 @@ func callerRights(in *fuse.InHeader) (rights, error) {
 	return r, nil
 }
 
-// readStatus reads a thread's /proc status, in less time than os.ReadFile unless
-// the thread is in hundreds of groups.
+// readStatus reads a thread's /proc status, faster than os.ReadFile unless the thread is in
+// hundreds of groups.
 func readStatus(tid uint32) ([]byte, error) {
 	path := "/proc/" + strconv.FormatUint(uint64(tid), 10) + "/status"
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)

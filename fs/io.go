@@ -25,13 +25,12 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	if !s.Ok() {
 		return nil, s
 	}
-	// A vector is written as it is; for other results go-fuse sets up a pipe first,
-	// and takes it down again.
+	// go-fuse writes a vector at once. For other results it sets up a pipe first.
 	return fuse.ReadResultVector([][]byte{buf[:n]}), fuse.OK
 }
 
-// reading runs a read of an open file. Under a lock of readers somebody may be
-// writing once it is lost, so that it must be good before and after.
+// reading runs a read of an open file. A shared lock must be good before the read and after it:
+// once it is lost somebody may be writing.
 func (f *FS) reading(cancel <-chan struct{}, in *fuse.InHeader, h *handle, read func() error) fuse.Status {
 	if h.readable() != nil {
 		if err := f.await(cancel, in, h); err != nil {
@@ -47,7 +46,7 @@ func (f *FS) reading(cancel <-chan struct{}, in *fuse.InHeader, h *handle, read 
 	return errno(f.await(cancel, in, h))
 }
 
-// readable reports whether nobody writes to the file, if that was asked for.
+// readable returns nil unless the handle has a shared lock that is not good now.
 func (h *handle) readable() error {
 	if h.mode != lockmgr.Shared || h.hold == nil {
 		return nil
@@ -55,8 +54,8 @@ func (h *handle) readable() error {
 	return h.hold.Check()
 }
 
-// Write answers write, and the kernel writing back dirty pages of a mapping:
-// those come without a caller, so what counts is the handle.
+// Write answers write, and the kernel's writing back of a mapping's dirty pages. Those have no
+// caller: the handle counts.
 func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
 	h := f.handles.get(in.Fh)
 	if h == nil {
@@ -69,8 +68,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 			written, err = h.write(in, data, how)
 			return err
 		}
-		// A FUSE client whose files go past the kernel's cache is told of O_DSYNC by a flag
-		// of the WRITE, which not every client heeds.
+		// Not every FUSE client heeds O_DSYNC in a WRITE that goes past its kernel's cache.
 		const through = unix.RWF_DSYNC | unix.RWF_SYNC
 		if written, err = h.write(in, data, how&^through); err == nil {
 			err = h.send(how & through)
@@ -90,8 +88,8 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	return uint32(written), fuse.OK
 }
 
-// wanted is what a program wants of a write, by O_ or RWF_ flags, as RWF_ flags. After a
-// write that goes past its cache the kernel sends no FSYNC.
+// wanted returns what O_ or RWF_ flags a program has for a write, as RWF_ flags. After a write
+// that goes past its cache the kernel sends no FSYNC.
 func wanted(in *fuse.WriteIn) (how int) {
 	if in.WriteFlags&fuse.WRITE_CACHE != 0 {
 		return 0 // by nobody in particular
@@ -113,8 +111,8 @@ func syncing(flags uint32) (how int) {
 	return how
 }
 
-// write puts data where the program means it: at the file's own end if it
-// appends, for the offset is where the kernel believes the end to be.
+// write writes data where the program means it. An append goes to the file's own end: the
+// request's offset is what the kernel takes for the end.
 func (h *handle) write(in *fuse.WriteIn, data []byte, how int) (int, error) {
 	if in.WriteFlags&fuse.WRITE_CACHE != 0 {
 		return len(data), h.store(data, int64(in.Offset))
@@ -138,12 +136,11 @@ func (h *handle) send(how int) error {
 	return nil
 }
 
-// store writes all of a mapping's pages, or fails. A program that writes is told
-// how much was written; of pages the kernel heeds, and tells msync, fsync and
-// close, errors alone.
+// store writes all of a mapping's pages, or fails. Only an error is reported to msync, fsync and
+// close: the kernel ignores how much was written.
 func (h *handle) store(data []byte, off int64) error {
-	// An append-only file, for which a local kernel refuses the mapping: pwrite would
-	// put the pages at its end.
+	// In an append-only file pwrite would put the pages at the end. A local kernel refuses
+	// the mapping.
 	if flags, err := unix.FcntlInt(uintptr(h.fd), unix.F_GETFL, 0); err != nil || flags&unix.O_APPEND != 0 {
 		h.misfilled()
 		return unix.EPERM
@@ -161,8 +158,8 @@ func (h *handle) store(data []byte, off int64) error {
 	return nil
 }
 
-// change runs a change of an open file's bytes. It waits while the session is
-// suspended, which ends by itself or with the caller's SIGKILL.
+// change runs a change of an open file's bytes. It waits while the session is suspended, unless
+// the caller is killed.
 func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do func() error) fuse.Status {
 	if h.hold == nil || h.mode == lockmgr.Shared || !h.enter() {
 		return fuse.EBADF
@@ -268,9 +265,8 @@ func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut)
 	})
 }
 
-// Flush answers each close() of each duplicate of a descriptor. It tells the
-// program of a lost lock and of errors that the backing kept until now, and
-// does not heed an interrupt: a killed program's FLUSH arrives interrupted.
+// Flush answers each close() of each duplicate of a descriptor. It reports a lost lock, and
+// errors of earlier writes. It ignores an interrupt: a killed program's FLUSH comes interrupted.
 func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
@@ -292,8 +288,8 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if !f.backing.isLocal(h.node.inode.dev) {
 		err = errors.Join(err, h.closeDuplicate())
 	}
-	// This tells of what fsync has to tell, and does not settle it: the exit of a
-	// child that has a copy of the descriptor tells nobody.
+	// The next fsync reports the same error again: this close may be the exit of a child,
+	// which tells nobody.
 	err = errors.Join(h.unflushed.owed(), err)
 	if f.backing.isLocal(h.node.inode.dev) {
 		var st unix.Stat_t
@@ -307,11 +303,11 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	return errno(err)
 }
 
-// closeDuplicate makes a network volume's client write back what it has of an
-// open file, and say how it went.
+// closeDuplicate makes a network volume's client write back what it has of an open file, and
+// report errors.
 func (h *handle) closeDuplicate() error {
 	dup, err := unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil { // out of descriptors: not the file's fault
+	if err != nil { // out of descriptors
 		return h.fdatasync()
 	}
 	return byDescriptor(unix.Close(dup))
@@ -337,8 +333,8 @@ func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 
 const fsyncDataOnly = 1 // FUSE_FSYNC_FDATASYNC
 
-// Release tells that the last reference to an open file is gone, those of
-// mappings included. The lock goes with the last request that uses the handle.
+// Release tells that the last reference to an open file is gone, mappings included. The lock
+// goes with the last request that uses the handle.
 func (f *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h := f.handles.remove(in.Fh); h != nil {
 		defer f.closes(&in.InHeader)()

@@ -12,13 +12,13 @@ import (
 	"github.com/lockfs/lockfs/policy"
 )
 
-// A file that needs no lock is opened, made and removed like any other, with a
-// hold that has no lock. So that nobody writes without a lock to a file that
-// has to be locked, no file goes from one kind of path to the other: not by
-// rename, not by link, and not with a directory above it.
+// A file that needs no lock is opened, made and removed like any other, with a hold without
+// locks. A file must not get from a path that is locked to one that is not, nor back: by
+// rename, by link, or with a directory above it. Else somebody could write to a locked file
+// without the lock.
 
-// acquire takes locks for a caller, or none if no keys are left to be locked. It
-// waits outside; after errGivenUp the request stays there.
+// acquire takes locks, or none if there are no keys. It waits outside of the gate. After
+// errGivenUp the request stays outside.
 func (f *FS) acquire(ctx context.Context, in *fuse.InHeader, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
 	if len(req.Keys) == 0 {
 		return f.locks.Unlocked(req.Owner), nil
@@ -57,8 +57,7 @@ func (r rule) locked() bool { return r.action != policy.NoLock }
 // readOnly reports whether nothing may be changed of what the path names.
 func (r rule) readOnly() bool { return r.action == policy.ReadOnly }
 
-// mayName refuses a new name where the policy lets nobody change anything, and one
-// that is too long.
+// mayName refuses a new name that is too long, or at a read-only path.
 func (f *FS) mayName(dir *node, name string) error {
 	path, err := f.nodes.pathIn(dir, name)
 	switch {
@@ -80,19 +79,19 @@ func (f *files) fits(d dirName) error {
 	return nil
 }
 
-// mayAlter refuses a change of a file's attributes that the policy lets nobody make.
+// mayAlter refuses a change of the attributes of a read-only file.
 func (f *FS) mayAlter(n *node) error {
 	if f.policy.Empty() {
 		return nil
 	}
-	// A file that has no name any more has no rule either.
+	// A file without a name has no rule.
 	if path, err := f.nodes.path(n); err == nil && f.rule(path).readOnly() {
 		return unix.EROFS
 	}
 	return nil
 }
 
-// mayMove refuses to move what would come under other rules by that.
+// mayMove refuses to move what would be locked in another way afterwards.
 func (f *FS) mayMove(kind lockmgr.Kind, flags uint32, from, to lockedName) error {
 	if f.policy.Empty() {
 		return nil
@@ -110,7 +109,7 @@ func (f *FS) mayMove(kind lockmgr.Kind, flags uint32, from, to lockedName) error
 	return nil
 }
 
-// noteRead lets the policy see what is only read.
+// noteRead shows the policy a file that is only read, so that its rules count as used.
 func (f *FS) noteRead(n *node) {
 	if f.policy.Empty() {
 		return

@@ -9,13 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pool is what the views of one process share: the memory of requests that wait, and
-// its descriptors. Each inode that
-// the kernel knows of one of them costs one. A view may have as many as the
-// others leave; once all together have too many, those that have more than their
-// share make the kernel forget some.
+// Pool is what the views of one process share: the memory of waiting requests, and the
+// descriptors. Each inode that the kernel knows costs a descriptor. When all views together
+// have too many, those with more than their share make the kernel forget some.
 type Pool struct {
-	limit int          // half of the descriptors, for the others are needed for open files, and for what is looked up until the kernel has forgotten
+	limit int          // half of the descriptors; the others are for open files, and for new nodes
 	used  atomic.Int64 // nodes of all views
 	held  *backlog
 
@@ -40,7 +38,7 @@ func (p *Pool) join(t *nodes) {
 	debug.SetMaxThreads(goThreads + len(p.views)*viewThreads)
 }
 
-// All views of a process may hang at once. goThreads is what Go allows, for all else.
+// All views of a process may hang at once.
 const (
 	goThreads   = 10000
 	viewThreads = volumeSize + closingSize + noticesSize + bereaving + flushers + closers
@@ -56,7 +54,7 @@ func (p *Pool) leave(t *nodes) {
 // crowded reports whether there are as many nodes as there may be.
 func (p *Pool) crowded() bool { return p.used.Load() >= int64(p.limit) }
 
-// relieve wakes those who have to shed, if there are more.
+// relieve wakes the shedders of views with too many nodes, if there are too many.
 func (p *Pool) relieve() {
 	if p.used.Load() <= int64(p.limit) {
 		return
@@ -77,8 +75,8 @@ func (p *Pool) relieve() {
 // share needs mu.
 func (p *Pool) share() int { return p.limit / max(1, len(p.views)) }
 
-// excess is how many nodes a view has to shed: as many as are too many, and a
-// quarter, but for its share.
+// excess is how many nodes a view has to shed: those that are too many and a quarter more, but
+// none of its share.
 func (p *Pool) excess(t *nodes) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,15 +10,16 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// A network volume's client can die, or be replaced: then what the view has open
-// answers ENOTCONN for ever, though the volume is mounted again at SOURCE.
+// When a network volume's client dies or is replaced, what the view has open answers ENOTCONN
+// for ever, even if the volume is mounted again at SOURCE.
 //
-// So the view opens SOURCE anew, and what is there takes the place of its root, under the
-// same descriptor. The kernel's nodes are of the former client: requests on them are
-// answered ESTALE, and the kernel looks them up again from the root. But a program may stand in a
-// directory, and never look that up: the directory is opened again by its path, if it is
-// there. A program keeps its error on what it had open, and its locks are given up. A
-// request that waits for a lock meanwhile finds its file again.
+// So the view opens SOURCE anew, and puts it under the descriptor of its root. All nodes are
+// those of the former client then:
+//   - a request on a file is answered ESTALE, and the kernel looks it up from the root;
+//   - a directory is opened again by its path, for a program may have it as its working
+//     directory and never look it up;
+//   - files that are open keep their error, and their locks are given up;
+//   - a request that waits for a lock finds its file again.
 
 // ErrOutOfReach: the view does not reach its volume.
 var ErrOutOfReach = errors.New("the volume is out of reach")
@@ -26,7 +27,7 @@ var ErrOutOfReach = errors.New("the volume is out of reach")
 // Doubts receives when a request was answered that the volume's client is gone.
 func (f *FS) Doubts() <-chan struct{} { return f.doubts }
 
-// doubt looks for it in an answer.
+// doubt notices an answer that says so.
 func (f *FS) doubt(s fuse.Status) {
 	switch unix.Errno(s) {
 	case unix.ENOTCONN, unix.ECONNABORTED, unix.ESHUTDOWN:
@@ -37,10 +38,10 @@ func (f *FS) doubt(s fuse.Status) {
 	}
 }
 
-// Reach makes sure that the view reaches its volume: unless it does, and SOURCE leads to the
-// same directory as before, it goes on with what is at SOURCE now. verify says whether a directory is the
-// volume's root: a bare one is not, nor another volume. again means that it is another client
-// from now on. It fails with ErrOutOfReach, and hangs where the volume does.
+// Reach makes sure that the view reaches its volume. If it does not, or if SOURCE leads to
+// another directory than before, the view goes on with what is at SOURCE now. verify says
+// whether a directory is the volume's root. again: the volume has another client from now on.
+// Reach fails with ErrOutOfReach, and hangs while the volume does.
 func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 	alive := ask(f.backing.root)
 	now, err := openBacking(f.source)
@@ -49,7 +50,7 @@ func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 	}
 	if now.inode == f.nodes.rootInode() {
 		unix.Close(now.root)
-		if alive != nil { // it has failed, and is the same client still
+		if alive != nil { // it is the same client, which has failed
 			return false, fmt.Errorf("%w: %w", ErrOutOfReach, alive)
 		}
 		return false, nil
@@ -74,9 +75,8 @@ func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 	return true, nil
 }
 
-// addHold is node.addHold for a file that was made in dir, whose client may have been
-// replaced meanwhile: the holds there were given up without this one, which would not
-// follow the names that the file gets by the new client.
+// addHold is node.addHold for a file that was made in dir. If the client has been replaced
+// since, the hold is given up like those before it: it would not follow the file's names.
 func (f *FS) addHold(n, dir *node, hold *lockmgr.Hold) {
 	n.addHold(hold)
 	if dir.gone.Load() {
@@ -94,8 +94,8 @@ func (t *nodes) rootInode() inode {
 	return inode{}
 }
 
-// renew makes the directory fd, which is i, the root, and all nodes those of a client
-// that is gone. It takes fd over, and returns the holds of their files.
+// renew makes the directory fd, which is i, the root, and marks all nodes as those of a former
+// client. It takes fd over, and returns the holds of the nodes.
 func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
 	defer unix.Close(fd)
 	t.mu.Lock()
@@ -104,8 +104,7 @@ func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
 	if old == nil {
 		return nil, fmt.Errorf("%w: the view is closed", ErrOutOfReach)
 	}
-	// Whoever has found the root's descriptor goes on with what it is then. To close the
-	// former one can end a mount, and hang.
+	// The closer closes the former root: that can end a mount, and hang.
 	former, err := unix.FcntlInt(uintptr(old.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -114,8 +113,8 @@ func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
 	if err := unix.Dup3(fd, old.fd, unix.O_CLOEXEC); err != nil {
 		return nil, err
 	}
-	// First all are gone, then the holds are looked for. Who registers one later finds
-	// its node gone when he proves its path.
+	// First all nodes are marked, then the holds are collected: a hold that is registered
+	// later fails at the proof of its path.
 	for _, n := range t.byID {
 		n.gone.Store(true)
 	}
@@ -136,8 +135,8 @@ func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
 	return list, nil
 }
 
-// returned finds a directory of a client that is gone where it was, for the same id; nil if it is not
-// there, and for files.
+// returned opens a directory of a former client again by its path, under the same id. It
+// returns nil for files, and for a directory that is not there.
 func (t *nodes) returned(n *node) *node {
 	if !n.dir {
 		return nil
@@ -174,7 +173,7 @@ func (t *nodes) returned(n *node) *node {
 	return again
 }
 
-// leavePast lets go of what requests that are under way may have used.
+// leavePast lets go of the directories of former clients.
 func (n *node) leavePast() {
 	for p := n.past; p != nil; p = p.past {
 		p.leave()

@@ -11,9 +11,9 @@ import (
 
 // Sync says when bytes that were written under a lock have to be on the volume.
 //
-// A network volume's client accepts a write and delivers it when it likes. What
-// it delivers after the lease has ended, somebody else's file gets. A local
-// disk has one cache for all its mounts, and nothing can be late.
+// A network volume's client accepts a write and sends it later. If it sends it after the lease
+// has ended, another owner may have the file. All mounts of a local disk share one cache, so
+// that nothing comes late.
 type Sync string
 
 // The policies, and what each leaves to the volume's client.
@@ -26,10 +26,10 @@ const (
 // unflushed is what a handle has written and not flushed.
 type unflushed struct {
 	landing  sync.RWMutex // read-locked by writes under way
-	dirty    atomic.Bool  // something may be to be flushed
-	flushing sync.Mutex   // held by a flush until it has ended
-	// failed is the error of a flush that no fsync has returned yet. The volume's
-	// kernel tells an open file of an error once, and has told the flush.
+	dirty    atomic.Bool  // there may be something to flush
+	flushing sync.Mutex   // held during a flush
+	// failed is the error of a flush that no fsync has returned yet. The kernel reports an
+	// error once for each open file, and has reported it to the flush.
 	failed atomic.Pointer[error]
 }
 
@@ -41,8 +41,8 @@ func (u *unflushed) owed() error {
 	return nil
 }
 
-// settle returns it once, when an fsync has synced: a flush at the same time may
-// have been told in its place.
+// settle returns that error once, after an fsync has synced: a flush at the same time may have
+// taken the report.
 func (u *unflushed) settle() error {
 	u.flushing.Lock()
 	defer u.flushing.Unlock()
@@ -52,8 +52,7 @@ func (u *unflushed) settle() error {
 	return nil
 }
 
-// tracked runs a change of a handle's bytes: from its begin on a flush finds it, and
-// waits for it.
+// tracked runs a change of a handle's bytes. A flush that begins later waits for it.
 func (f *FS) tracked(h *handle, change func() error) error {
 	if f.sync != SyncClose {
 		return change()
@@ -64,7 +63,7 @@ func (f *FS) tracked(h *handle, change func() error) error {
 	return change()
 }
 
-// written brings a write to the volume if that is not to wait.
+// written flushes a write if it must not wait.
 func (f *FS) written(h *handle) error {
 	if f.sync == SyncAlways || f.sync == SyncClose && h.hold.Troubled() {
 		return h.fdatasync()
@@ -72,9 +71,8 @@ func (f *FS) written(h *handle) error {
 	return nil
 }
 
-// flush brings what was written to the volume, if there may be anything. When it
-// returns nothing is left that was begun before it was called: others flush the
-// handle at the same time, and others write.
+// flush sends to the volume what was written. When it returns, nothing is left of writes that
+// began before the call, though others write and flush at the same time.
 func (h *handle) flush() error {
 	u := &h.unflushed
 	u.flushing.Lock()
@@ -88,8 +86,8 @@ func (h *handle) flush() error {
 	return h.fdatasync()
 }
 
-// fdatasync notes an error for the next fsync: whose call this is may be another
-// program than the one that wrote, and a program that has ended.
+// fdatasync keeps an error for the next fsync: the program whose request this is may not be
+// the one that wrote, or may have ended.
 func (h *handle) fdatasync() error {
 	err := byDescriptor(unix.Fdatasync(h.fd))
 	if err != nil {
@@ -98,13 +96,13 @@ func (h *handle) fdatasync() error {
 	return err
 }
 
-// flushers bounds how many files are flushed at once: each may block a thread
-// for as long as the volume does not answer.
+// flushers is the maximum number of files that are flushed at once. Each may block a thread for
+// as long as the volume does not answer.
 const flushers = 16
 
-// flushOnTrouble flushes all files when a renewal of the session has failed: by
-// the time it is suspended nothing is to be left in the client's cache. Until
-// then, writes that find the session troubled flush their file themselves.
+// flushOnTrouble flushes all files when a renewal of the session has failed, so that nothing is
+// left in the client's cache when the session is suspended. Writes under a troubled session
+// are flushed one by one.
 func (f *FS) flushOnTrouble(ctx context.Context) {
 	for {
 		select {
