@@ -7,10 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openAbort opens the file by which the kernel ends a view's connection, wherever the
-// view still is: a mount namespace that was made beside it keeps it for as long as it
-// likes, and any user may make one. dev is the view's, as major:minor. The file is of
-// this connection for ever, and of no later one of the same number. It takes root.
+// openAbort opens the file by which root ends a view's connection, in all mount namespaces that
+// have the view: any user can make one, and keep it. dev is the view's, as major:minor. The
+// descriptor stays that of this connection, even if its number is used again.
 func openAbort(dev string) (fd int, err error) {
 	_, minor, _ := strings.Cut(dev, ":")
 	control, err := unix.Fsopen("fusectl", unix.FSOPEN_CLOEXEC)

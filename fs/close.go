@@ -13,14 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Close unmounts the view and lets what programs have written reach the
-// backing. Opens that wait are refused first. A view that is in use goes
-// nevertheless, from other mount namespaces too: programs get an error from what they
-// have open, at once if root runs the daemon, else when it exits.
+// Close refuses opens that wait, unmounts the view, and lets what programs have written reach the
+// backing. A view that is in use is unmounted all the same, in other mount namespaces too:
+// programs get errors from what they have open, at once if root runs the daemon, else when it
+// exits.
 //
-// After Close the view writes no more, unless it fails with ctx's error: then a
-// write is still under way, and its lock must not be let go. Close waits for it
-// when it is called again.
+// After Close the view writes no more, unless Close fails with ctx's error. Then a write is
+// still under way, and its lock must not be released. Call Close again to wait for it.
 func (f *FS) Close(ctx context.Context) error {
 	f.locks.Refuse()
 	defer f.callers.cache.Close()
@@ -38,8 +37,8 @@ func (f *FS) Close(ctx context.Context) error {
 		}
 		f.cut = f.root
 	}
-	// It may be in another mount namespace, or somebody has unmounted it while it was
-	// in use. What takes no lock would go on there, by the policy of now.
+	// The view may be in another mount namespace, or somebody else may have unmounted it
+	// while it was in use. What takes no lock would go on there, by an old policy.
 	f.cut = f.cut || f.cutOff()
 	f.unmounted = true
 	if f.cut {
@@ -61,8 +60,8 @@ func (f *FS) Close(ctx context.Context) error {
 	return nil
 }
 
-// elsewhere is how long a view that was unmounted may take to end. One that does
-// not is in another mount namespace as well, which was made while it was here.
+// elsewhere is how long an unmounted view may take to end. If it does not end, it is in another
+// mount namespace as well.
 const elsewhere = time.Second
 
 // unmount takes a view that is not in use out of the tree.
@@ -85,8 +84,8 @@ func (f *FS) unmount() error {
 	}
 }
 
-// gone reports whether nothing is left to be unmounted: what is mounted there
-// may be another's.
+// gone reports whether the view is not at its mountpoint any more. What is mounted there may be
+// another's.
 func (f *FS) gone() bool {
 	select {
 	case <-f.ended: // by somebody else
@@ -122,8 +121,8 @@ func (f *FS) settle(ctx context.Context) error {
 	}
 }
 
-// detach takes a view that is in use out of the tree. Root ends its connection
-// with it; else programs that have it open keep what they have.
+// detach takes a view that is in use out of the tree. Root also ends its connection. Without
+// root programs keep what they have open.
 func (f *FS) detach() error {
 	if f.root {
 		return unix.Unmount(f.mount, unix.MNT_DETACH|unix.MNT_FORCE)
@@ -135,8 +134,7 @@ func (f *FS) detach() error {
 	return nil
 }
 
-// release closes what the kernel has not said that it forgets: it does not say
-// so at an unmount.
+// release closes all that is left: at an unmount the kernel sends no FORGET and no RELEASEDIR.
 func (f *FS) release() {
 	for _, d := range f.dirs.drain() {
 		unix.Close(d.fd)

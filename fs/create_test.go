@@ -91,13 +91,13 @@ func TestReplacedAsItWasMade(t *testing.T) {
 		t, made := v.t, v.source+"/made"
 		one, remembered := thread{v, 1}, v.fs.Stats().Inodes
 		header := one.header(rootID)
-		for kind, make := range map[uint32]func(int) error{
+		for kind, create := range map[uint32]func(int) error{
 			unix.S_IFDIR: func(int) error { return os.WriteFile(made, nil, 0o644) },
 			unix.S_IFLNK: func(int) error { return os.WriteFile(made, nil, 0o644) },
 			unix.S_IFREG: func(int) error { return os.Mkdir(made, 0o755) },
 		} {
 			var out fuse.EntryOut
-			if s := v.fs.makeName(&header, kind, 0o755, 0, "made", &out, make); s != stale {
+			if s := v.fs.makeName(&header, kind, 0o755, 0, "made", &out, create); s != stale {
 				t.Errorf("%#o: %v", kind, s)
 			}
 			if got := v.fs.Stats().Inodes; got != remembered {

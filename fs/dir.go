@@ -22,8 +22,8 @@ type dirHandle struct {
 	next uint64 // the backing's offset of the first entry of rest
 }
 
-// dirBuffers are those of directories that are not open: most are open for less
-// time than it takes to clear a new one.
+// dirBuffers are free buffers. Most directories are open for less time than it takes to clear a
+// new one.
 var dirBuffers = sync.Pool{New: func() any { return new([dirBuffer]byte) }}
 
 // dirEntry is one entry as getdents tells it.
@@ -47,8 +47,9 @@ func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	return s
 }
 
-// openDir opens what has the name, as opening.read does. Who does not look when he is
-// sent stands in the directory, or has a descriptor of it: it is listed wherever it is.
+// openDir opens what has the name, as opening.read does. A program that has the directory as its
+// working directory, or a descriptor of it, does not look: it lists the directory wherever it
+// is.
 func (f *FS) openDir(n *node, v *visit, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	if f.lostName(n) && v.maySend() {
 		return stale
@@ -97,13 +98,12 @@ func (f *FS) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryL
 		if entry == nil {
 			return false
 		}
-		// Of a directory larger than there is room for, the rest is looked up by
-		// whoever needs it.
+		// The rest of a directory that is larger than the room for nodes is listed without
+		// attributes.
 		if e.name == "." || e.name == ".." || f.nodes.pool.crowded() {
 			return true
 		}
-		// An entry that is gone by now is listed without attributes, as any
-		// directory that changes while it is read.
+		// An entry that is gone by now is listed without attributes.
 		_ = f.enter(dir, e.name, entry)
 		return true
 	})
@@ -129,8 +129,8 @@ func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Stat
 		if len(d.rest) == 0 {
 			n, err := ignoringEINTR(func() (int, error) { return unix.Getdents(d.fd, d.buf[:]) })
 			if err != nil && added {
-				// The kernel hears of those, whose lookups are counted. It asks
-				// for more, and is told then.
+				// The kernel has to hear of the added ones: their lookups are
+				// counted. It asks for more, and gets the error then.
 				return fuse.OK
 			}
 			if err != nil {
@@ -149,7 +149,7 @@ func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Stat
 	}
 }
 
-// hasEntries reports whether name is a directory that is seen not to be empty.
+// hasEntries reports whether name is a directory with entries.
 func hasEntries(dir *node, name string) bool {
 	fd, err := unix.Openat(dir.fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -168,8 +168,8 @@ func hasEntries(dir *node, name string) bool {
 	return false
 }
 
-// notEmpty is how the backing refuses to remove what has entries: but first it
-// looks whether these names may be changed at all.
+// notEmpty is the error of the backing for the removal of a directory with entries: EPERM if one
+// of names must not be changed at all, else ENOTEMPTY.
 func notEmpty(names ...dirName) fuse.Status {
 	for _, n := range names {
 		for _, name := range []string{"", n.name} { // the directory, what is in it

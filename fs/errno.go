@@ -18,7 +18,7 @@ const (
 	exists = fuse.Status(unix.EEXIST)
 )
 
-// errno is the one place where an error becomes what a program sees.
+// errno is the only place where an error becomes what a program sees.
 func errno(err error) fuse.Status {
 	var e unix.Errno
 	switch {
@@ -26,8 +26,8 @@ func errno(err error) fuse.Status {
 		return fuse.OK
 	case errors.Is(err, lockmgr.ErrSessionLost), errors.Is(err, lockmgr.ErrLockLost),
 		errors.Is(err, lockmgr.ErrSuspended), errors.Is(err, lockmgr.ErrClosed):
-		// The write must not be. First, for the cause may be any of the others;
-		// but a lock that was never granted is just not to be had.
+		// The write must fail. This comes first, for the cause may be any of the errors
+		// below. But a lock that was never granted is unavailable.
 		if errors.Is(err, lockmgr.ErrUnavailable) && errors.Is(err, lockmgr.ErrSuspended) {
 			return fuse.Status(unix.ENOLCK)
 		}
@@ -50,10 +50,11 @@ func errno(err error) fuse.Status {
 	return fuse.EIO
 }
 
-// ofPrograms is an errno that a program may see. The NFS client lets some of the kernel's own
-// out. FUSE refuses a reply with one, and the program would wait for another for ever. By
-// ENOSYS the kernel would never send such a request again: each later open of the view, or
-// fsync, would succeed without it.
+// ofPrograms makes an errno one that a program may see.
+//   - The NFS client lets out some errnos that are internal to the kernel. FUSE refuses a reply
+//     with one, and the program would wait for ever.
+//   - After ENOSYS the kernel never sends such a request again: each later open of the view, or
+//     fsync, would succeed without one.
 func ofPrograms(e unix.Errno) fuse.Status {
 	const (
 		internal   = unix.Errno(512) // the first of include/linux/errno.h
@@ -74,9 +75,8 @@ func ofPrograms(e unix.Errno) fuse.Status {
 	return fuse.EIO
 }
 
-// byDescriptor is the error of a request by descriptor. Such a request has no name that could
-// be missing: a FUSE client's ENOENT says what NFS says by ESTALE, that another client
-// has removed the file.
+// byDescriptor is the error of a request by descriptor. It has no name that could be missing: a
+// FUSE client's ENOENT means ESTALE, as NFS says it. Another client has removed the file.
 func byDescriptor(err error) error {
 	if err == unix.ENOENT {
 		return unix.ESTALE
@@ -84,9 +84,8 @@ func byDescriptor(err error) error {
 	return err
 }
 
-// isRefusal reports whether a volume's error says that it has not done what it
-// was asked for, and will not. Any other may come from a client that gave up, on
-// a call that is made in the end.
+// isRefusal reports whether an error says that the volume has not made the call, and never will.
+// Any other may come from a client that gave up, while the call is still made.
 func isRefusal(err error) bool {
 	switch err {
 	case unix.EPERM, unix.EACCES, unix.EROFS, unix.ENOENT, unix.ESTALE, unix.EEXIST, unix.ENOTEMPTY, unix.ENOTDIR, unix.EISDIR,
@@ -97,8 +96,8 @@ func isRefusal(err error) bool {
 	return false
 }
 
-// refused says why a lock was not taken, where the errno cannot. contended is
-// the errno of contention: EBUSY, or EAGAIN where the caller asked not to wait.
+// refused returns the errno for a lock that was not taken, and logs why. contended is the errno
+// of contention: EBUSY, or EAGAIN if the caller does not want to wait.
 func (f *FS) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fuse.Status) fuse.Status {
 	s := errno(err)
 	if s == fuse.EBUSY {
@@ -119,8 +118,8 @@ func (f *FS) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fu
 	return s
 }
 
-// sparse lets one line a second and errno into the log: a program that polls is
-// refused thousands of times.
+// sparse lets one line per second and errno into the log: a program that polls is refused
+// thousands of times.
 type sparse struct {
 	mu    sync.Mutex
 	lines map[fuse.Status]*spate
@@ -131,7 +130,7 @@ type spate struct {
 	unlogged int       // since then
 }
 
-// next says whether a line is due, and how many were left out before it.
+// next reports whether a line is due, and how many were left out before it.
 func (l *sparse) next(s fuse.Status, now time.Time) (unlogged int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,16 +11,14 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// A gate bounds how many requests are at once where each blocks an OS thread for
-// as long as the volume does not answer: Go ends a process of 10,000 threads, and
-// with it all its volumes. A request that does not fit waits, as a goroutine, until
-// another one leaves or its caller is killed, or is refused where those that wait hold
-// too much memory.
+// A gate bounds how many requests are in the volume at once. Each blocks an OS thread for as long
+// as the volume does not answer, and Go ends a process of 10,000 threads. A request that finds
+// no place waits, as a goroutine, until another one leaves or its caller is killed. It is
+// refused if those that wait hold too much memory.
 //
-// While less than half is taken anybody enters. From then on a caller may have as
-// many requests inside as there are free places: of the second half one caller alone
-// gets half, two get a third each, and a caller who comes later finds a place too. The
-// callers that wait take turns.
+// While less than half of the places are taken, anybody enters. After that a payer may have as
+// many requests inside as there are free places: one alone gets half of the second half, two
+// get a third each, and a payer who comes later finds a place too. Payers that wait take turns.
 type gate struct {
 	log   *slog.Logger
 	size  int
@@ -45,7 +43,7 @@ type gate struct {
 	shut     chan struct{} // closed when nobody waits any more
 }
 
-// payer is whose share a request takes: a user's, in Kubernetes in one pod, for most
+// payer is whose share a request takes: a user's; in Kubernetes, a user's in one pod, as most
 // pods run as root.
 type payer struct {
 	uid    uint32
@@ -70,7 +68,7 @@ type waiter struct {
 	admitted chan struct{} // closed when it is inside
 }
 
-// fullFor is how long requests have to wait at a gate until the log says so.
+// fullFor is how long requests wait at a gate before the log says so.
 const fullFor = 5 * time.Second
 
 // errGivenUp says that a request is not inside a gate: its caller is being killed,
@@ -83,14 +81,14 @@ func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader
 	return g
 }
 
-// enter lets a request in. From when cancel is closed a request that waits looks
-// whether its caller is gone; cancel may be nil. Errors: errGivenUp.
+// enter lets a request in. Once cancel is closed, a request that waits looks whether its caller
+// is gone. cancel may be nil. Errors: errGivenUp.
 func (g *gate) enter(in *fuse.InHeader, cancel <-chan struct{}) error {
 	return g.let(in, 0, cancel, g.gone)
 }
 
-// enterHolding is enter for a request that has just come, and that holds so many bytes
-// while it waits. Errors: errGivenUp, errBacklog.
+// enterHolding is enter for a new request, which holds so many bytes while it waits. Errors:
+// errGivenUp, errBacklog.
 func (g *gate) enterHolding(bytes int64, in *fuse.InHeader, cancel <-chan struct{}) error {
 	return g.let(in, bytes, cancel, g.gone)
 }
@@ -198,8 +196,7 @@ func (g *gate) wait(w *waiter, in *fuse.InHeader, cancel <-chan struct{}, gone f
 		case <-g.shut:
 			return g.giveUp(w)
 		case <-cancel:
-			// The kernel says once that there is a signal, and not which: a deadly
-			// one may follow.
+			// The kernel tells once of a signal, and not which one: SIGKILL may follow.
 			cancel = nil
 			g.mu.Lock()
 			g.polling++
@@ -220,7 +217,7 @@ func (g *gate) wait(w *waiter, in *fuse.InHeader, cancel <-chan struct{}, gone f
 	}
 }
 
-// giveUp takes a waiter out, wherever it is by now.
+// giveUp takes out a waiter, which may be inside by now.
 func (g *gate) giveUp(w *waiter) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -233,7 +230,7 @@ func (g *gate) giveUp(w *waiter) error {
 	return errGivenUp
 }
 
-// leave ends what enter began. It reports whether the request was inside.
+// leave takes a request out. It reports whether the request was inside.
 func (g *gate) leave(request uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -268,7 +265,7 @@ func (g *gate) remove(request uint64) bool {
 	return true
 }
 
-// close gives up those that wait, and those that would have to.
+// close gives up all requests that wait, and from now on all that would have to.
 func (g *gate) close() { g.shutting.Do(func() { close(g.shut) }) }
 
 // load returns how many requests are inside, and how many wait.

@@ -7,22 +7,21 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// The gates of a view. A hung volume costs the process about as many OS threads as
-// their sum, and 16 each for flushOnTrouble and for bereave.
+// The sizes of a view's gates. A hung volume costs the process about as many OS threads as their
+// sum, and 16 each for flushOnTrouble and for bereave.
 const (
 	volumeSize  = 256 // 192 for a single caller: a NFSv4.1 session of Linux has 64 slots
 	closingSize = 64
 	noticesSize = 32
 	bereaving   = 16
-	// familiesSize bounds who reads through /proc, which takes CPU time and no more.
+	// familiesSize is for reading /proc, which takes nothing but CPU time.
 	familiesSize = 8
 )
 
-// background is how many requests that no program waits for the kernel sends at once:
-// reads ahead, among which are all that fill its cache, pages that are written back,
-// and RELEASEs. They go one behind the other, so that with as many reads in a volume
-// that hangs no closed file's lock is let go. Each read that waits has a buffer of
-// 128 KiB.
+// background is how many background requests the kernel sends at once: reads ahead and all other
+// reads that fill its cache, pages that are written back, RELEASEs. They go in order: if so
+// many reads hang in the volume, no RELEASE comes, and no closed file's lock is released. Each
+// read that waits has a buffer of 128 KiB.
 const background = 1024
 
 func (f *FS) openGates(held *backlog) {
@@ -39,7 +38,7 @@ func (f *FS) shutGates() {
 	}
 }
 
-// payer is who pays for a request.
+// payer returns whose share of a gate a request takes.
 func (cs *callers) payer(in *fuse.InHeader) payer {
 	if in.Pid == 0 {
 		return payer{uid: in.Uid, kernel: true}
@@ -54,7 +53,7 @@ func (f *FS) closes(in *fuse.InHeader) func() {
 	return func() { f.closing.leave(in.Unique) }
 }
 
-// atOnce has a request look from the beginning whether its caller is gone.
+// atOnce makes a request look at once whether its caller is gone.
 var atOnce = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -63,15 +62,14 @@ var atOnce = func() chan struct{} {
 
 func (cs *callers) killed(in *fuse.InHeader) bool { return cs.procs.KillPending(int(in.Pid)) }
 
-// exiting reports whether a FLUSH is one of a program's end, of which nobody wants
-// to hear how it went.
+// exiting reports whether a FLUSH is part of a program's exit: nobody waits for its result.
 func (cs *callers) exiting(in *fuse.InHeader) bool {
 	return in.Pid != 0 && (cs.procs.Exiting(int(in.Pid)) || cs.killed(in))
 }
 
-// outside runs what may take long and is not work in the volume, and lets other
-// requests in meanwhile. After an error, errGivenUp, the request is outside for
-// good: it must not touch the volume, for which its thread might wait.
+// outside runs wait, which may take long and does not touch the volume, outside of the gate.
+// After errGivenUp the request stays outside: it must not touch the volume, which might block
+// its thread.
 func (f *FS) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
 	if !f.volume.leave(in.Unique) {
 		wait()

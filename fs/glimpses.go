@@ -6,15 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// glimpses are what names were when they were last seen. Which locks a call is going to
-// need is guessed by them, and found out under the locks: so they may be wrong, and
-// spare requests to the volume.
+// glimpses are what names were when they were last seen. The locks of a call are guessed by
+// them, which spares requests to the volume. They may be wrong: the call looks again under the
+// locks.
 type glimpses struct {
 	mu sync.Mutex
 	at map[dirName]stat // GUARDED_BY(mu)
 }
 
-// maxGlimpses is more than programs change at once. Then all are forgotten.
+// maxGlimpses is more names than programs change at once. Beyond it all are forgotten.
 const maxGlimpses = 1024
 
 func (g *glimpses) note(d dirName, st *stat) {
@@ -39,8 +39,7 @@ func (g *glimpses) get(d dirName) (stat, bool) {
 	return st, ok
 }
 
-// seen notes what a name of a volume that is not local was found to be, or that it was
-// not found.
+// seen notes what a name was found to be, unless the volume is local.
 func (f *files) seen(d dirName, st *stat, err error) {
 	switch {
 	case f.backing.isLocal(d.dir.inode.dev):
@@ -51,7 +50,7 @@ func (f *files) seen(d dirName, st *stat, err error) {
 	}
 }
 
-// glance returns what a name was lately. An error is the volume's, of now.
+// glance returns what a name was when it was last seen, or is now. An error is of now.
 func (f *files) glance(d dirName) (st stat, err error) {
 	if st, ok := f.glimpses.get(d); ok {
 		return st, nil

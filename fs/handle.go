@@ -15,18 +15,18 @@ import (
 type handle struct {
 	node *node
 	fd   int           // of the backing
-	hold *lockmgr.Hold // nil if it neither writes nor is locked
-	mode lockmgr.Mode  // of hold: with a Shared one it cannot write
-	maps bool          // a mapping of it can be stored to
-	sync int           // the RWF_ flags of what it was opened with
+	hold *lockmgr.Hold // nil if it is for reading, without a lock
+	mode lockmgr.Mode  // of hold; with a Shared one it cannot write
+	maps bool          // it allows a writable mapping
+	sync int           // O_DSYNC and O_SYNC, as RWF_ flags
 
-	// fills is the version with which this open emptied the kernel's cache;
-	// nil once a READ has shown that the kernel has done so, or if it did not.
+	// fills is the version of the file when this open emptied the kernel's cache. It is nil if
+	// it did not, or after the first READ.
 	fills atomic.Pointer[version]
 
 	unflushed unflushed
-	// uses counts the requests that use fd, and one for the handle being
-	// open: RELEASE can overtake requests on the same handle. At 0 it is closed.
+	// uses counts the requests that use fd, and one until RELEASE, which can overtake them. At
+	// 0 fd is closed.
 	uses atomic.Int64
 	gone chan struct{} // closed when fd is closed and the hold released
 }
@@ -56,13 +56,12 @@ func (h *handle) enter() bool {
 	}
 }
 
-// leave ends a use. The last one flushes the backing by closing it, and only
-// then lets the lock go.
+// leave ends a use. The last one flushes and closes the file, and then releases the lock.
 func (h *handle) leave() {
 	if h.uses.Add(-1) > 0 {
 		return
 	}
-	_ = h.flush() // what a mapping wrote after the last close(): there is nobody to tell
+	_ = h.flush() // what a mapping wrote after the last close(): nobody waits for an error
 	unix.Close(h.fd)
 	h.node.handles.Add(-1)
 	if h.hold != nil {

@@ -7,21 +7,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A local file system gives the number of a file to no other as long as a descriptor
-// of ours is open. The server of a network volume knows of no descriptor: when another
-// node has removed a file, the next one that is made has its number, or a directory has.
+// A local file system does not reuse a file's inode number while we have a descriptor of it. The
+// server of a network volume knows of no descriptor: after another machine has removed a file,
+// the next file or directory may have its number (ADR 0026).
 
 // inode identifies a file of the backing.
 type inode struct {
 	dev, ino   uint64
-	generation uint64 // tells the files apart that have one number after the other
+	generation uint64 // differs between files that have one number after the other
 }
 
 // stat is what is known of a file.
 type stat struct {
 	unix.Stat_t
 	generation uint64
-	certain    bool // no other file has the number and the generation, ever
+	certain    bool // no other file will ever have the number and the generation
 }
 
 func inodeOf(st *stat) inode { return inode{st.Dev, st.Ino, st.generation} }
@@ -55,9 +55,8 @@ func (b backing) statAt(dirFD int, name string, how asking) (st stat, err error)
 	return st, err
 }
 
-// tellApart finds a generation by what this machine knows already: it asks no server.
-// A file handle is what a server knows a file by. Where there is none, the time of
-// birth tells two files apart, if there is one. A directory is no file in any case.
+// tellApart sets the generation, without a request to the server: from the file handle, by which
+// a server knows the file, or else from the time of birth. The file's type counts as well.
 func (b backing) tellApart(fd int, st *stat) {
 	if b.overlaid || b.isLocal(st.Dev) {
 		st.certain = true
@@ -77,9 +76,8 @@ func (b backing) tellApart(fd int, st *stat) {
 	st.generation = h.Sum64()
 }
 
-// fileHandle returns what the kernel would tell an NFS client of its own. Not every
-// file system can be exported; one that cannot may have a handle for comparisons
-// (Linux 6.5).
+// fileHandle returns the handle by which this kernel would export the file. A file system that
+// cannot be exported may have a handle for comparisons (Linux 6.5).
 func fileHandle(fd int) ([]byte, error) {
 	handle, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH)
 	if err == unix.EOPNOTSUPP {
@@ -91,5 +89,5 @@ func fileHandle(fd int) ([]byte, error) {
 	return handle.Bytes(), nil
 }
 
-// handleForID asks for a handle that need not be of use to open the file.
+// handleForID asks for a handle for comparisons.
 const handleForID = 0x200 // AT_HANDLE_FID

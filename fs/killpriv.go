@@ -5,8 +5,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clearing runs a change of an open file's bytes. Its set-id bits go with it, as
-// the backing's kernel decides for in's caller: for root it would leave them.
+// clearing runs a change of an open file's bytes with the rights of in's caller, so that the
+// backing clears set-id bits. For root it would leave them.
 func (f *FS) clearing(n *node, fd int, in *fuse.InHeader, change func() error) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

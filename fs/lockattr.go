@@ -11,9 +11,9 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Programs can read who has a file open for write, through any view, and the
-// fencing token of its lock: to hand on to a service that refuses older ones.
-// The attributes are not stored and not listed, so that copies do not have them.
+// Programs can read who has a file open for write, by any view, and the fencing token of the
+// lock, for a service that refuses older tokens. The attributes are not stored and not listed,
+// so that copies do not have them.
 const (
 	lockAttrs = "user.lockfs."
 	tokenAttr = lockAttrs + "token" // decimal

@@ -2,10 +2,9 @@ package fs
 
 import "golang.org/x/sys/unix"
 
-// mountOptions are those of the mount that the volume's root is in, as far as
-// they say what its files may do: whoever runs a program, or opens a device, is
-// to meet no other rule than below. Only root may choose; for others fusermount3
-// forbids both set-user-ID programs and devices.
+// mountOptions are default_permissions, and nosuid, nodev and noexec as the mount of the
+// volume's root has them, so that programs and devices have the same rules in the view. Only
+// root may choose: fusermount3 forbids set-user-ID programs and devices.
 func (f *FS) mountOptions() []string {
 	options := []string{"default_permissions"} // the kernel checks modes
 	var st unix.Statfs_t

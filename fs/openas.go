@@ -17,8 +17,8 @@ func (f *FS) openAs(in *fuse.InHeader, fd int, flags int) (int, error) {
 		return err
 	})
 	if err == unix.EACCES && flags == unix.O_RDONLY {
-		// The kernel's own, for an ioctl: a program's has O_LARGEFILE, or cannot
-		// read from this one.
+		// The kernel opens the file by itself for an ioctl. A program's open has O_LARGEFILE,
+		// or cannot read from this descriptor.
 		return reopen(fd, unix.O_PATH)
 	}
 	return file, err

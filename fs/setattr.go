@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetAttr answers chmod, chown, utimes and truncate. Of these only truncate
-// changes the file's bytes, and takes its lock. The caller is in.InHeader's:
-// in.Uid and in.Gid are the new owner.
+// SetAttr answers chmod, chown, utimes and truncate. Only truncate changes bytes, and takes the
+// lock. in.Uid and in.Gid are the new owner: the caller is in.InHeader's.
 func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
@@ -39,7 +38,7 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	return f.replyAttr(n, out)
 }
 
-// setOwner changes what of a file's owner and group is asked for.
+// setOwner changes a file's owner and group, as far as the request asks for it.
 func (f *FS) setOwner(n *node, in *fuse.SetAttrIn) error {
 	uid, gid := -1, -1
 	if id, ok := in.GetUID(); ok {
@@ -57,8 +56,8 @@ func (f *FS) setOwner(n *node, in *fuse.SetAttrIn) error {
 		return f.asExactly(&in.InHeader, 0, func() error { return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH) })
 	})
 	if nothing && err == unix.EPERM {
-		// A request for nothing is a chown of nothing, which only the owner's
-		// clears set-id bits, or comes before anybody's write, which does it itself.
+		// A request for nothing clears set-id bits. It is a chown of nothing, which only
+		// the owner may make, or comes before a write, which clears them itself.
 		return nil
 	}
 	return err
@@ -70,7 +69,7 @@ func (f *FS) setMode(n *node, in *fuse.InHeader, mode uint32) error {
 	})
 }
 
-// asked are the flags of what a request asks for; the others say how.
+// asked are the flags for what a request asks. The others say how.
 const asked = fuse.FATTR_MODE | fuse.FATTR_UID | fuse.FATTR_GID | fuse.FATTR_SIZE | fuse.FATTR_ATIME | fuse.FATTR_MTIME |
 	fuse.FATTR_ATIME_NOW | fuse.FATTR_MTIME_NOW | fuse.FATTR_CTIME
 
@@ -79,7 +78,7 @@ func (f *FS) setTimes(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node) fuse.
 	if in.Valid&anyTime == 0 {
 		return fuse.OK
 	}
-	if in.Valid&fuse.FATTR_SIZE == 0 { // else the kernel writes nothing back until our answer
+	if in.Valid&fuse.FATTR_SIZE == 0 { // else the kernel writes back nothing before our answer
 		if s := f.writeBack(cancel, &in.InHeader, n); !s.Ok() {
 			return s
 		}
@@ -103,10 +102,10 @@ func timeArg(valid, set, now uint32, sec uint64, nsec uint32) unix.Timespec {
 	return unix.Timespec{Nsec: unix.UTIME_OMIT}
 }
 
-// writeBack makes the kernel write what mappings of a file have dirtied so
-// far: later that would undo a time that is set. The request's caller has the kernel's lock on the inode, which
-// the WRITEs do without. They wait while the session is suspended, for which
-// this does not begin, and which the caller's SIGKILL ends.
+// writeBack makes the kernel write what mappings of a file have dirtied: a later write would undo
+// a time that is set. The WRITEs do not need the kernel's lock on the inode, which the caller
+// has. They wait while the session is suspended: writeBack does not begin then, and ends if
+// the caller is killed.
 func (f *FS) writeBack(cancel <-chan struct{}, in *fuse.InHeader, n *node) fuse.Status {
 	if n.mappable.Load() == 0 {
 		return fuse.OK
@@ -143,8 +142,8 @@ func (f *FS) notify(ctx context.Context, in *fuse.InHeader, n *node) error {
 	}
 }
 
-// truncate sets a file's size under its lock: that of the handle, if the
-// request has one that can write, else one for the call.
+// truncate sets a file's size under the lock of the request's handle, or else under one for the
+// call.
 func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size int64) fuse.Status {
 	kill := in.Valid&fuse.FATTR_KILL_SUIDGID != 0
 	if fh, ok := in.GetFh(); ok {
@@ -165,8 +164,8 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 	return whileHeld(l.hold, func() error { return f.truncateFile(n, fd, size, kill, &in.InHeader) })
 }
 
-// truncateFile sets a file's size. kill says that in's caller may not keep the
-// set-id bits.
+// truncateFile sets a file's size. kill: set-id bits are cleared unless in's caller may keep
+// them.
 func (f *FS) truncateFile(n *node, fd int, size int64, kill bool, in *fuse.InHeader) error {
 	truncate := func() error { return unix.Ftruncate(fd, size) }
 	if kill {

@@ -8,20 +8,19 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Each inode that the kernel knows costs a descriptor. The kernel forgets those
-// it needs no more when it is short of memory, and not when we are short of
-// descriptors: so it is asked to, in time.
+// Each inode that the kernel knows costs a descriptor. The kernel forgets inodes when it is short
+// of memory. When the process is short of descriptors, the kernel has to be asked.
 
 // shedder makes the kernel forget nodes.
 type shedder struct {
 	nodes *nodes
 	// prune asks the kernel to forget nodes that nobody uses (Linux 6.18).
 	prune func(ids []uint64) fuse.Status
-	// drop makes it forget a name, used or not, and waits for its directory.
+	// drop makes the kernel forget a name, used or not. It waits for the directory.
 	drop func(parent uint64, name string) fuse.Status
 
-	// local reports whether no other machine can write to a device. Unless it is nil,
-	// removed files are looked for there.
+	// local, unless nil, reports whether a device is this machine's alone. Removed files are
+	// looked for there.
 	local func(dev uint64) bool
 
 	cannotPrune bool
@@ -31,14 +30,14 @@ type shedder struct {
 
 func (f *FS) shedder() *shedder {
 	s := &shedder{nodes: f.nodes, prune: f.server.PruneNotify, drop: f.server.EntryNotify}
-	if f.backing.local { // the volume does not hang, nor is it asked over a network
+	if f.backing.local { // it does not hang
 		s.local = f.backing.isLocal
 	}
 	return s
 }
 
-// run serves until ctx ends. It has a goroutine of its own: a handler may
-// answer a request that arrived under the lock for which drop waits.
+// run serves until ctx ends. It needs a goroutine of its own: a request may have arrived under
+// the lock for which drop waits.
 func (s *shedder) run(ctx context.Context) {
 	var due <-chan time.Time
 	if s.local != nil {
@@ -58,8 +57,8 @@ func (s *shedder) run(ctx context.Context) {
 	}
 }
 
-// shed tries as many nodes as are too many, and a quarter. Those that are in
-// use stay, and others are tried when it is called again.
+// shed tries to free as many nodes as there are too many, and a quarter more. Nodes in use stay.
+// The next call tries others.
 func (s *shedder) shed() {
 	ids := s.candidates()
 	if len(ids) == 0 {
@@ -75,7 +74,7 @@ func (s *shedder) shed() {
 	s.last = ids[len(ids)-1]
 }
 
-// pruned is false if this kernel cannot be asked.
+// pruned asks the kernel to forget nodes. It is false if this kernel cannot be asked.
 func (s *shedder) pruned(ids []uint64) bool {
 	if !s.cannotPrune && s.prune(ids) == fuse.ENOSYS {
 		s.cannotPrune = true
@@ -104,9 +103,8 @@ func (s *shedder) candidates() []uint64 {
 	return ids[:max(0, min(excess, len(ids)))]
 }
 
-// droppable returns the name of a node, if it does no harm that the kernel
-// forgets it. That of an open file would be shown as deleted, and that of a
-// directory be taken from who stands in it.
+// droppable returns the name of a node that the kernel may forget. An open file would be shown as
+// deleted, and a directory might be a program's working directory.
 func (t *nodes) droppable(id uint64) (dirName, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

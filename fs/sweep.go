@@ -6,19 +6,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file that another view of this machine has removed, or a program beside the
-// views, is still in this kernel's memory, until it looks the name up again or is
-// short of memory. By our descriptor of it the volume keeps the file's blocks.
+// The kernel remembers a file that another view of this machine, or a program beside the views,
+// has removed, until it looks the name up again or is short of memory. Our descriptor keeps the
+// file's blocks meanwhile.
 
-// A sweep looks at sweepAtOnce nodes every sweepEvery: each costs about a
-// microsecond, so that sweeping takes 0.2 % of a processor at most.
+// A sweep looks at sweepAtOnce nodes every sweepEvery. A node takes about a microsecond: at most
+// 0.2 % of a processor.
 const (
 	sweepEvery  = 5 * time.Second
 	sweepAtOnce = 10000
 )
 
-// sweep makes the kernel forget some of the removed files that nobody uses. It
-// keeps what is open, mapped or stood in.
+// sweep makes the kernel forget some of the removed files that nobody uses.
 func (s *shedder) sweep() {
 	if len(s.round) == 0 {
 		s.round = s.nodes.files()
@@ -65,8 +64,7 @@ func (s *shedder) removed(id uint64) bool {
 	return unix.Fstat(n.fd, &st) == nil && st.Nlink == 0
 }
 
-// reused reports whether the kernel knows another file that has the name now: that
-// one might be open.
+// reused reports whether the kernel knows another file by that name: it might be open.
 func (s *shedder) reused(d dirName) bool {
 	if !d.dir.enter() {
 		return true

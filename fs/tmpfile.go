@@ -7,9 +7,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Tmpfile makes a file without a name. Its handle has the lock of the inode,
-// which nobody else knows of; with the first name, given by LINK, it gets that
-// name's lock as well.
+// Tmpfile makes a file without a name. Its handle has the lock of the inode, of which nobody
+// knows. When LINK gives the file a name, the handle gets that name's lock as well.
 func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
 	dir := f.nodes.get(in.NodeId)
 	if dir == nil {
