@@ -53,7 +53,7 @@ come and go within a second might not show.`,
   # Where 'lockfs serve' has mounted it. In its pods, --config and --credentials-dir are set
   lockfs ls --config /etc/lockfs/lockfs.yaml /var/lib/lockfs/shared/view
 
-  # Look on
+  # Follow the changes
   lockfs ls --watch /mnt/shared
 
   # From any machine

@@ -1,6 +1,6 @@
 #!/bin/sh
-# users.sh NAMESPACE...: an etcd user and a role for each lockfs namespace, which may touch no other's locks; then etcd
-# asks everybody who he is.
+# users.sh NAMESPACE...: makes an etcd user and a role for each lockfs namespace, without access to other namespaces, and
+# turns on authentication.
 set -eu
 [ $# -gt 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 2; }
 ctl() { kubectl -n lockfs-etcd exec etcd-0 -- etcdctl "$@"; }
