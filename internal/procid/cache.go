@@ -8,20 +8,19 @@ import (
 )
 
 const (
-	// cacheFor is how long a Cache believes what may change while a thread
-	// lives: its program's name, and its pod.
+	// cacheFor is how long a Cache keeps what may change while a thread lives: its
+	// program's name, and its pod.
 	cacheFor = 100 * time.Millisecond
 	// cacheSize bounds a Cache, which keeps a descriptor for each thread.
 	cacheSize = 64
 )
 
-// Cache remembers the answers of Lookup for threads that ask again at once, for
-// which Lookup is a good part of what an open costs. Who a thread belongs to
-// is never out of date: the pidfd that is kept with an answer stands for that
-// very thread, whoever gets its number later. The zero Cache is empty, and
-// Close ends it.
+// Cache remembers the answers of Lookup for threads that ask again soon, because Lookup is
+// a large part of the cost of an open. A thread's owner is never out of date: the pidfd
+// that is kept with an answer stands for that thread, whoever gets its number later. The
+// zero Cache is empty, and Close ends it.
 type Cache struct {
-	// Proc is what it looks in.
+	// Proc is where it looks.
 	Proc Proc
 
 	mu      sync.Mutex
@@ -67,7 +66,7 @@ func (c *Cache) keep(tid int, e cached) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, taken := c.callers[tid]
-	// Alive still, it is the thread that was looked up.
+	// It is still alive, so it is the thread that was looked up.
 	if taken || c.closed || !lives(e.thread) {
 		unix.Close(e.thread)
 		return
@@ -97,8 +96,8 @@ func (c *Cache) clear() {
 	clear(c.callers)
 }
 
-// openThread opens a pidfd of a thread. Linux before 6.9 has them of processes
-// only, and other threads are not remembered there.
+// openThread opens a pidfd of a thread. Linux before 6.9 has pidfds of processes only;
+// other threads are not cached there.
 func openThread(tid int) (int, error) {
 	fd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
 	if err == unix.EINVAL {

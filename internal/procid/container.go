@@ -5,11 +5,10 @@ import (
 	"os"
 )
 
-// ContainerName returns the name, in its pod, of the container that a process
-// runs in; empty when it is not to be seen. The kubelet makes the file for
-// a container's last words below pods/<uid>/containers/<name>, and the container
-// has it among its mounts from the beginning: the API learns the container's id
-// only after it has started.
+// ContainerName returns the name, in its pod, of the container in which a process runs; ""
+// if it cannot be seen. The container mounts a file of the kubelet's for its termination
+// message, below pods/<uid>/containers/<name>, from the beginning. The API learns the
+// container's id only after it has started.
 func (p Proc) ContainerName(pid int) string {
 	b, err := os.ReadFile(p.path(pid, "mountinfo"))
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Descendants returns the processes that pid has started, and those that they
-// have, zombies included; in no order, and without those that are being started.
+// Descendants returns the descendants of process pid, including zombies, in no order.
+// Processes that are being started may be missing.
 func (p Proc) Descendants(pid int) ([]int, error) {
 	dir, err := os.Open(p.root())
 	if err != nil {

@@ -18,15 +18,15 @@ type File struct {
 	Ino uint64
 }
 
-// maxDescriptors bounds how many descriptors FamilyHasOpen looks at: to look at one
-// takes some 5 µs of a core. Families of more exist only to try us.
+// maxDescriptors bounds how many descriptors FamilyHasOpen looks at. Each takes about 5 µs
+// of a core. Only an attack has larger families.
 const maxDescriptors = 10000
 
-// FamilyHasOpen reports whether process pid, or one it descends from, has a
-// descriptor that may write to the file or, with readers, one that may read it. Of a
-// process that is gone, or not ours to look at, it says no, as it does once ctx has
-// ended, and of what is behind the first maxDescriptors. It asks no file system but
-// /proc: the file's may be waiting for the answer.
+// FamilyHasOpen reports whether process pid, or an ancestor of it, has a descriptor that
+// may write to the file or, with readers, read it. It reports false for processes that have
+// ended or that we may not look at, after ctx has ended, and for what comes after the first
+// maxDescriptors. It asks no file system but /proc: the file's own may be waiting for the
+// answer.
 func (p Proc) FamilyHasOpen(ctx context.Context, pid int, file File, readers bool) bool {
 	left := maxDescriptors
 	if p.hasOpen(ctx, pid, file, readers, &left) {
@@ -43,7 +43,7 @@ func (p Proc) FamilyHasOpen(ctx context.Context, pid int, file File, readers boo
 	return false
 }
 
-// hasOpen takes the descriptors that it looks at from left.
+// hasOpen subtracts the descriptors that it looks at from left.
 func (p Proc) hasOpen(ctx context.Context, pid int, file File, readers bool, left *int) bool {
 	dir, err := os.Open(p.path(pid, "fdinfo"))
 	if err != nil {
@@ -52,7 +52,7 @@ func (p Proc) hasOpen(ctx context.Context, pid int, file File, readers bool, lef
 	defer dir.Close()
 	fds, _ := dir.Readdirnames(*left)
 	var array [bufSize]byte
-	var devs map[string]string // read when one may be the file's
+	var devs map[string]string // read when a descriptor may be the file's
 	for _, fd := range fds {
 		if ctx.Err() != nil {
 			return false
@@ -79,9 +79,9 @@ func (p Proc) hasOpen(ctx context.Context, pid int, file File, readers bool, lef
 	return false
 }
 
-// isOf reports whether a descriptor, of which only the file system is known, is of the
-// file. A FUSE file system is not asked: its kernel has known the inode's number from
-// when the file was opened. Another could be, and must not: see FamilyHasOpen.
+// isOf reports whether a descriptor, of which only the file system is known, refers to the
+// file. A FUSE file system is not asked: the kernel has known the inode's number since the
+// file was opened. Other file systems could be asked, and must not be: see FamilyHasOpen.
 func (p Proc) isOf(pid int, fd string, file File) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, p.path(pid, "fd/"+fd), unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st)

@@ -17,7 +17,7 @@ import "bytes"
 // The file has one line for cgroup v2 and one for each controller of v1; the
 // first that names a pod counts.
 func podOf(cgroup []byte) (pod, container string) {
-	// Not bytes.Lines: iterators would move every caller's buffer to the heap.
+	// Not bytes.Lines: an iterator would move every caller's buffer to the heap.
 	for len(cgroup) > 0 {
 		var line []byte
 		line, cgroup, _ = bytes.Cut(cgroup, []byte{'\n'})
@@ -33,7 +33,7 @@ func podOf(cgroup []byte) (pod, container string) {
 }
 
 func podInPath(path []byte) (pod, container string) {
-	// Seen from a cgroup namespace, the kubepods above may be out of sight.
+	// In a cgroup namespace, the kubepods above may not be visible.
 	below := bytes.HasPrefix(path, []byte("/.."))
 	var pods, last, id []byte
 	for len(path) > 0 {
@@ -56,13 +56,13 @@ func podInPath(path []byte) (pod, container string) {
 	return string(pods), string(id)
 }
 
-// podInName returns the pod UID in one cgroup's name; nil when there is none.
+// podInName returns the pod UID in the name of a cgroup, or nil.
 func podInName(name []byte) []byte {
 	if uid, ok := bytes.CutPrefix(name, []byte("pod")); ok && isUID(uid) {
 		return uid
 	}
-	// containerd told to use cgroupfs by a kubelet that uses systemd makes
-	// a directory of the name <slice>:cri-containerd:<container>.
+	// If containerd uses cgroupfs and the kubelet uses systemd, the directory is called
+	// <slice>:cri-containerd:<container>.
 	name, _, _ = bytes.Cut(name, []byte{':'})
 	slice, ok := bytes.CutSuffix(name, []byte(".slice"))
 	i := bytes.LastIndex(slice, []byte("-pod"))
@@ -76,9 +76,9 @@ func podInName(name []byte) []byte {
 	return uid
 }
 
-// containerInName returns the container id in one cgroup's name: alone, or behind
-// what the runtime is called (cri-containerd-, crio-, docker-). nil when there is
-// none, as for the process with which CRI-O watches a container.
+// containerInName returns the container id in the name of a cgroup, alone or after the
+// runtime's prefix (cri-containerd-, crio-, docker-). It returns nil if there is none, as
+// for the process with which CRI-O watches a container.
 func containerInName(name []byte) []byte {
 	name = bytes.TrimSuffix(name, []byte(".scope"))
 	id := name[bytes.LastIndexAny(name, "-:")+1:]

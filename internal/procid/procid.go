@@ -15,17 +15,17 @@ type Proc struct {
 	Root string
 }
 
-// Process is one process for its whole life: a pid alone is used again.
+// Process is one process. A pid alone does not identify it, because pids are reused.
 type Process struct {
 	PID   int
 	Start uint64 // clock ticks after boot, from /proc/PID/stat
 }
 
-// Caller is who sent a request.
+// Caller is the sender of a request.
 type Caller struct {
 	// Process has the PID of the process, not of the thread.
 	Process Process
-	// Comm is what the process calls itself, any bytes.
+	// Comm is the name that the process gives itself, any bytes.
 	Comm string
 	// Pod is the UID of its Kubernetes pod as in the API, of pods inside of pods
 	// outer/inner; empty outside pods. A static pod's is that of its manifest
@@ -36,14 +36,14 @@ type Caller struct {
 	Container string
 }
 
-// Lookup returns the process of thread tid, in two or four small reads. It fails with an error that wraps
-// fs.ErrNotExist when there is no such thread, as for tid 0, or none any more.
+// Lookup returns the process of thread tid, in two or four small reads. Its error wraps
+// fs.ErrNotExist if there is no such thread, as for tid 0, or no longer.
 func (p Proc) Lookup(tid int) (Caller, error) {
 	var array [bufSize]byte
 	buf := array[:]
 
-	// A process of one thread, as most are, has that thread's id: its stat says
-	// so and saves reading status, which is the dearest of the three.
+	// A process with one thread, as most have, has that thread's id. Its stat shows that,
+	// and saves reading status, the slowest of the three files.
 	b, err := p.readStat(buf, tid)
 	if err != nil {
 		return Caller{}, err
@@ -73,8 +73,8 @@ func (p Proc) Lookup(tid int) (Caller, error) {
 		Process: Process{PID: pid, Start: st.start},
 		Comm:    st.comm,
 	}
-	// Of the thread: a main thread that has exited while others run on is shown
-	// in the root cgroup (v1).
+	// Read the thread's: a main thread that has exited while others run is shown in the
+	// root cgroup (v1).
 	if b, err = p.read(buf, tid, "cgroup"); err != nil {
 		return Caller{}, err
 	}
@@ -82,12 +82,12 @@ func (p Proc) Lookup(tid int) (Caller, error) {
 	return caller, nil
 }
 
-// maxAncestors bounds Ancestors. Deeper trees exist only to try us.
+// maxAncestors bounds Ancestors. Only an attack has deeper trees.
 const maxAncestors = 256
 
-// Ancestors returns the parent of process pid, its parent and so on up to
-// process 1. It ends early at whatever exits meanwhile, and is then a true but
-// incomplete answer; it is empty when pid itself is gone.
+// Ancestors returns the parent of process pid, its parent and so on up to process 1. If one
+// of them exits meanwhile, the list ends early; it is then correct but incomplete. It is
+// empty if pid itself has ended.
 func (p Proc) Ancestors(pid int) []Process {
 	var array [bufSize]byte
 	var ancestors []Process
@@ -102,8 +102,8 @@ func (p Proc) Ancestors(pid int) []Process {
 			return ancestors
 		}
 		if depth > 0 {
-			// Parents start before their children. This one took over the pid of
-			// a parent that exited since we read its child.
+			// A parent starts before its child. This process reuses the pid of a parent
+			// that exited after we read its child.
 			if st.start > child.start {
 				return ancestors
 			}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bufSize holds a stat (some 350 bytes), a cgroup file and all of a status but
-// those with hundreds of supplementary groups, which read makes room for.
+// bufSize is enough for a stat (about 350 bytes), a cgroup file, and any status except
+// those with hundreds of supplementary groups, for which read makes room.
 const bufSize = 4096
 
 func (p Proc) path(pid int, file string) string {
@@ -34,8 +34,8 @@ func (p Proc) read(buf []byte, pid int, file string) ([]byte, error) {
 	return b, nil
 }
 
-// readStat reads the stat of a thread: that of its process sums up over all threads,
-// 4 ms of them with 20,000, for figures that nobody here wants.
+// readStat reads the stat of a thread. The stat of a process sums up over all its threads,
+// which takes 4 ms with 20,000, for numbers that are not used here.
 func (p Proc) readStat(buf []byte, tid int) ([]byte, error) {
 	return p.read(buf, tid, "task/"+strconv.Itoa(tid)+"/stat")
 }
@@ -55,7 +55,7 @@ func readAll(fd int, buf []byte) ([]byte, error) {
 			return nil, err
 		}
 		if n += m; n < len(buf) {
-			return buf[:n], nil // these files come in one piece, if there is room
+			return buf[:n], nil // these files come in one piece if there is room
 		}
 		buf = append(buf, make([]byte, len(buf))...)
 	}

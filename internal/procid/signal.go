@@ -5,11 +5,10 @@ import "strconv"
 // sigkill is SIGKILL in a signal mask of /proc/<tid>/status.
 const sigkill = 1 << (9 - 1)
 
-// KillPending reports whether thread tid has a SIGKILL to die of, or is gone:
-// nobody will use the answer to its request. Other deadly signals show as
-// SIGKILL too, as soon as the kernel has made up its mind to end the process,
-// except those that dump core. A thread whose status cannot be read for want
-// of descriptors or memory is taken to live on.
+// KillPending reports whether thread tid has a pending SIGKILL, or has ended: nobody will
+// use the answer to its request. Other deadly signals show as SIGKILL too, as soon as the
+// kernel has decided to end the process, except those that dump core. If the status cannot
+// be read for want of descriptors or memory, it reports false.
 func (p Proc) KillPending(tid int) bool {
 	var array [bufSize]byte
 	status, err := p.read(array[:], tid, "status")
@@ -25,8 +24,8 @@ func (p Proc) KillPending(tid int) bool {
 // exiting is PF_EXITING in the flags of a /proc/<tid>/stat.
 const exiting = 4
 
-// Exiting reports whether thread tid is on its way out, or gone: it runs nothing of
-// its program any more.
+// Exiting reports whether thread tid is exiting or has ended: it no longer runs its
+// program.
 func (p Proc) Exiting(tid int) bool {
 	var array [bufSize]byte
 	b, err := p.readStat(array[:], tid)

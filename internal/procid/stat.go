@@ -6,12 +6,12 @@ import (
 	"fmt"
 )
 
-// stat is what we need of a /proc/<pid>/stat.
+// stat is what is used of a /proc/<pid>/stat.
 type stat struct {
 	comm    string
 	ppid    int
 	flags   uint64 // PF_EXITING and others
-	threads uint64 // of the process; a main thread that has exited still counts
+	threads uint64 // of the process, including a main thread that has exited
 	start   uint64 // clock ticks after boot
 }
 
