@@ -18,7 +18,9 @@ type handle struct {
 	hold *lockmgr.Hold // nil if it is for reading, without a lock
 	mode lockmgr.Mode  // of hold; with a Shared one it cannot write
 	maps bool          // it allows a writable mapping
-	sync int           // O_DSYNC and O_SYNC, as RWF_ flags
+	// caches says that the kernel reads it from its cache, and writes through that.
+	caches bool
+	sync   int // O_DSYNC and O_SYNC, as RWF_ flags
 
 	// fills is the version of the file when this open emptied the kernel's cache. It is nil if
 	// it did not, or after the first READ.
@@ -27,14 +29,14 @@ type handle struct {
 	unflushed unflushed
 	// uses counts the requests that use fd, and one until RELEASE, which can overtake them. At
 	// 0 fd is closed.
-	uses uses
+	uses atomic.Int64
 	gone chan struct{} // closed when fd is closed and the hold released
 }
 
 // newHandle takes fd and hold over; flags are the program's.
 func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold) *handle {
 	h := &handle{node: n, fd: fd, hold: hold, sync: syncing(flags), gone: make(chan struct{})}
-	h.uses.begin()
+	h.uses.Store(1)
 	n.handles.Add(1)
 	n.hasOpen(fd)
 	if h.maps = hold != nil && flags&unix.O_ACCMODE == unix.O_RDWR; h.maps {
@@ -44,16 +46,29 @@ func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold) *handle {
 }
 
 // enter begins a use of the handle; false means that it is closed.
-func (h *handle) enter() bool { return h.uses.enter() }
+func (h *handle) enter() bool {
+	for {
+		n := h.uses.Load()
+		if n == 0 {
+			return false
+		}
+		if h.uses.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
 
 // leave ends a use. The last one flushes and closes the file, and then releases the lock.
 func (h *handle) leave() {
-	if !h.uses.leave() {
+	if h.uses.Add(-1) > 0 {
 		return
 	}
 	_ = h.flush() // what a mapping wrote after the last close(): nobody waits for an error
 	unix.Close(h.fd)
 	h.node.handles.Add(-1)
+	if h.caches {
+		h.node.cachers.Add(-1)
+	}
 	if h.hold != nil {
 		if h.maps {
 			h.node.mappable.Add(-1)

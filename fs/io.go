@@ -81,11 +81,31 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 		}
 		return write()
 	})
+	// The pages of a mapping come from the cache, and may come by any handle.
+	if !h.caches && in.WriteFlags&fuse.WRITE_CACHE == 0 && h.node.cachers.Load() > 0 {
+		f.uncache(cancel, in, h.node)
+	}
 	if !s.Ok() {
 		return 0, s
 	}
 	h.node.wrote(int64(in.Offset) + int64(written))
 	return uint32(written), fuse.OK
+}
+
+// uncache makes the kernel drop the cached pages of a write that has gone past its cache.
+// Since 6.6 Linux drops them itself, but before the write: a reader can bring the old bytes
+// back. Otherwise Linux compares the time of change, which two writes within one tick of the
+// volume's clock share.
+func (f *FS) uncache(cancel <-chan struct{}, in *fuse.WriteIn, n *node) {
+	off, size := int64(in.Offset), int64(in.Size)
+	if in.Flags&unix.O_APPEND != 0 {
+		size = 0 // to the end, which may be behind the one that the kernel knows
+	}
+	ctx, stop := f.killable(cancel, in.Pid)
+	defer stop()
+	_ = f.outside(ctx, &in.InHeader, func() { // a caller that is killed does not read
+		_ = f.notify(ctx, &in.InHeader, func() { f.invalidate(n.id, off, size) })
+	})
 }
 
 // wanted returns what O_ or RWF_ flags a program has for a write, as RWF_ flags. After a write

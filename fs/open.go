@@ -57,6 +57,9 @@ func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status
 
 // reply hands a new handle to the kernel.
 func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
+	if h.caches = flags&fuse.FOPEN_DIRECT_IO == 0; h.caches {
+		h.node.cachers.Add(1)
+	}
 	if h.hold != nil {
 		h.hold.OnLost(func() { f.bereave(h) })
 	}

@@ -118,12 +118,13 @@ func (f *FS) writeBack(cancel <-chan struct{}, in *fuse.InHeader, n *node) fuse.
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
 	var err error
-	givenUp := f.outside(ctx, in, func() { err = f.notify(ctx, in, n) })
+	givenUp := f.outside(ctx, in, func() { err = f.notify(ctx, in, func() { f.dropPages(n) }) })
 	return errno(errors.Join(givenUp, err))
 }
 
-// notify makes the kernel write back, as long as the caller waits for it.
-func (f *FS) notify(ctx context.Context, in *fuse.InHeader, n *node) error {
+// notify sends a notice of which the kernel may make WRITEs, and waits for it as long as
+// the caller waits.
+func (f *FS) notify(ctx context.Context, in *fuse.InHeader, notice func()) error {
 	if err := f.notices.reenter(ctx, in); err != nil {
 		return err
 	}
@@ -132,7 +133,7 @@ func (f *FS) notify(ctx context.Context, in *fuse.InHeader, n *node) error {
 	go func() {
 		defer close(done)
 		defer f.notices.leave(request)
-		f.dropPages(n)
+		notice()
 	}()
 	select {
 	case <-done:

@@ -1,0 +1,72 @@
+package fs
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// opened opens a node, and returns the handle and how the kernel is to use it.
+func (th thread) opened(node uint64, flags uint32) (fh uint64, how uint32) {
+	th.t.Helper()
+	in, out := fuse.OpenIn{InHeader: th.header(node), Flags: flags}, fuse.OpenOut{}
+	if s := th.fs.Open(nil, &in, &out); !s.Ok() {
+		th.t.Fatalf("open: %v", s)
+	}
+	return out.Fh, out.OpenFlags
+}
+
+// A reader that has pages of the file cached sees what a writer on the same node writes past
+// the cache, also within one tick of the volume's clock.
+func TestWriteDropsCachedPages(t *testing.T) {
+	type notice struct{ off, length int64 }
+	inMovedView(t, func(v *movedView) {
+		one, two := thread{v, 1}, thread{v, 2}
+		node := one.look("f")
+		writer, how := one.opened(node, unix.O_WRONLY|unix.O_APPEND)
+		if how&fuse.FOPEN_DIRECT_IO == 0 {
+			t.Fatal("an append goes by the kernel's cache")
+		}
+		var dropped []notice
+		v.fs.invalidate = func(_ uint64, off, length int64) fuse.Status {
+			if off >= 0 {
+				dropped = append(dropped, notice{off, length})
+			}
+			return fuse.OK
+		}
+		write := func(off uint64, openFlags, how uint32) []notice {
+			t.Helper()
+			dropped = nil
+			in := fuse.WriteIn{InHeader: one.header(node), Fh: writer, Offset: off, Size: 3, Flags: openFlags, WriteFlags: how}
+			if _, s := v.fs.Write(nil, &in, []byte("abc")); !s.Ok() && how == 0 {
+				t.Fatalf("write: %v", s)
+			}
+			return dropped
+		}
+		appends := uint32(unix.O_WRONLY | unix.O_APPEND)
+		if got := write(0, appends, 0); got != nil {
+			t.Errorf("nobody has it cached, and the kernel drops %v", got)
+		}
+		reader, how := two.opened(node, unix.O_RDONLY)
+		if how&fuse.FOPEN_DIRECT_IO != 0 {
+			t.Fatal("a read goes past the kernel's cache")
+		}
+		if got, want := write(3, appends, 0), []notice{{3, 0}}; !slices.Equal(got, want) {
+			t.Errorf("after an append the kernel drops %v, want %v", got, want)
+		}
+		if got, want := write(1, unix.O_WRONLY, 0), []notice{{1, 3}}; !slices.Equal(got, want) {
+			t.Errorf("after a write the kernel drops %v, want %v", got, want)
+		}
+		// The kernel waits for this one before it drops the page that it is from.
+		if got := write(0, unix.O_WRONLY, fuse.WRITE_CACHE); got != nil {
+			t.Errorf("while a mapping is written back the kernel drops %v", got)
+		}
+		v.fs.Release(nil, &fuse.ReleaseIn{InHeader: two.header(node), Fh: reader})
+		if got := write(6, appends, 0); got != nil {
+			t.Errorf("the reader has closed it, and the kernel drops %v", got)
+		}
+		v.fs.Release(nil, &fuse.ReleaseIn{InHeader: one.header(node), Fh: writer})
+	})
+}
