@@ -17,7 +17,7 @@ type results struct {
 	notes   []string
 }
 
-// figures are the figures of a row by system, one for each round.
+// figures are a row's, by system, one a round.
 type figures struct {
 	row row
 	of  map[string][]float64
@@ -46,8 +46,8 @@ func (res *results) print(out io.Writer) {
 	}
 }
 
-// printTargets prints whether each target is met. Targets that only say 'not below
-// loopback' are listed if they are missed.
+// printTargets says of each target whether it is met. Those that are no more
+// than 'not below loopback' are listed when missed.
 func (res *results) printTargets(out io.Writer) {
 	var lines []string
 	below := 0
