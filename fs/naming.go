@@ -14,40 +14,6 @@ import (
 // all names that the files may have after it. After the call the volume says which names they
 // have, and the other locks are given up. Too many locks are safe.
 
-// lockedName is a name, its lock, and the rule of its path.
-type lockedName struct {
-	dirName
-	key  lockmgr.Key
-	rule rule
-}
-
-// at returns d, whose path is path, as a name to be locked.
-func (f *FS) at(d dirName, path string, kind lockmgr.Kind) (n lockedName, err error) {
-	n = lockedName{dirName: d, rule: f.rule(path)}
-	if kind == lockmgr.Tree {
-		n.key, err = lockmgr.TreeKey(path)
-	} else {
-		n.key, err = lockmgr.FileKey(path)
-	}
-	return n, err
-}
-
-// toLock returns the keys of names and the others, each once. It leaves out files that have
-// a rule not to be locked, but no directory: the rule for what is below may be another.
-func toLock(names []lockedName, others []lockmgr.Key) (keys []lockmgr.Key) {
-	for _, n := range names {
-		if (n.rule.locked() || n.key.Kind == lockmgr.Tree) && !slices.Contains(keys, n.key) {
-			keys = append(keys, n.key)
-		}
-	}
-	for _, k := range others {
-		if !slices.Contains(keys, k) {
-			keys = append(keys, k)
-		}
-	}
-	return keys
-}
-
 // fate is what a call may do to a file's names.
 type fate struct {
 	file        *node // nil if the kernel does not know it: then it is not open here

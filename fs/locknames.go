@@ -1,0 +1,207 @@
+package fs
+
+import (
+	"slices"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// dirName is a name in a directory.
+type dirName struct {
+	dir  *node
+	name string
+}
+
+// is reports whether two names are one: the kernel may have two nodes of one directory.
+func (d dirName) is(other dirName) bool {
+	return d == other || d.name == other.name && d.dir != nil && other.dir != nil && d.dir.inode == other.dir.inode
+}
+
+// lockedName is a name, its lock, and the rule of its path.
+type lockedName struct {
+	dirName
+	key  lockmgr.Key
+	rule rule
+}
+
+// at returns d, whose path is path, as a name to be locked.
+func (f *FS) at(d dirName, path string, kind lockmgr.Kind) (n lockedName, err error) {
+	n = lockedName{dirName: d, rule: f.rule(path)}
+	if kind == lockmgr.Tree {
+		n.key, err = lockmgr.TreeKey(path)
+	} else {
+		n.key, err = lockmgr.FileKey(path)
+	}
+	return n, err
+}
+
+// toLock returns the keys of names and the others, each once. It leaves out files that have
+// a rule not to be locked, but no directory: the rule for what is below may be another.
+func toLock(names []lockedName, others []lockmgr.Key) (keys []lockmgr.Key) {
+	for _, n := range names {
+		if (n.rule.locked() || n.key.Kind == lockmgr.Tree) && !slices.Contains(keys, n.key) {
+			keys = append(keys, n.key)
+		}
+	}
+	for _, k := range others {
+		if !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// nameLock is the locks of names, for the length of one call.
+type nameLock struct {
+	hold  *lockmgr.Hold
+	names []lockedName
+	links []lockmgr.Key // of the inodes that have, or get, one of the names and others
+	found []finding     // what the names are, under the locks
+}
+
+// finding is what a name was found to be.
+type finding struct {
+	fd  int // O_PATH; -1 if there is none
+	st  stat
+	err error
+}
+
+// release ends the call.
+func (l *nameLock) release() {
+	l.hold.Release()
+	l.close()
+}
+
+// close closes what was found.
+func (l *nameLock) close() {
+	for i := range l.found {
+		if l.found[i].fd >= 0 {
+			unix.Close(l.found[i].fd)
+			l.found[i].fd = -1
+		}
+	}
+}
+
+// look finds out what the names lead to now. It keeps the files open, so that their inode
+// numbers cannot become other files'.
+func (f *files) look(l *nameLock) {
+	l.close()
+	l.found = l.found[:0]
+	for _, n := range l.names {
+		d := n.dirName
+		is := finding{fd: -1, err: unix.ESTALE}
+		if d.dir.enter() {
+			is.fd, is.st, is.err = f.backing.lookAt(d.dir.fd, d.name, anew)
+			d.dir.leave()
+		}
+		f.seen(d, &is.st, is.err)
+		l.found = append(l.found, is)
+	}
+	if f.backing.renamesRemoved {
+		l.close()
+	}
+}
+
+// as is what a name was found to be, for linkKeys.
+func (l *nameLock) as(d dirName) (stat, error) {
+	i := slices.IndexFunc(l.names, func(n lockedName) bool { return n.dirName == d })
+	return l.found[i].st, l.found[i].err
+}
+
+// lockNames locks names, of files or of directories with all that is below, and proves the
+// directories that have the names.
+func (f *FS) lockNames(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, names ...dirName) (*nameLock, fuse.Status) {
+	return f.lockNamesAnd(cancel, in, kind, nil, names)
+}
+
+// lockNamesAnd also locks the inode of linked, unless that is nil.
+func (f *FS) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName) (*nameLock, fuse.Status) {
+	for range mendTries {
+		paths, s := f.dirPaths(names)
+		var l *nameLock
+		overtaken := false
+		if s.Ok() {
+			l, s, overtaken = f.lockNamesOnce(cancel, in, kind, linked, names, paths)
+		}
+		if overtaken {
+			continue
+		}
+		if s != stale {
+			return l, s
+		}
+		mended := false
+		for _, d := range names {
+			if path, ok := paths[d.dir]; ok {
+				mended = f.mendSince(d.dir, path) || mended
+			} else {
+				mended = f.mend(d.dir) || mended
+			}
+		}
+		if !mended {
+			break
+		}
+	}
+	return nil, stale
+}
+
+// dirPaths returns the known path of each directory of names. It is asked for once: the path
+// that is locked must be the path that is proved. With ESTALE some are missing.
+func (f *files) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
+	paths := make(map[*node]string, len(names))
+	s := fuse.OK
+	for _, d := range names {
+		if _, ok := paths[d.dir]; ok {
+			continue
+		}
+		path, err := f.nodes.path(d.dir)
+		if err != nil {
+			s = errno(err)
+			continue
+		}
+		paths[d.dir] = path
+	}
+	return paths, s
+}
+
+// lockNamesOnce is lockNamesAnd for directories that are taken to be at dirs. overtaken: the
+// names need other locks by now.
+func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName, dirs map[*node]string) (l *nameLock, s fuse.Status, overtaken bool) {
+	l = &nameLock{}
+	for _, d := range names {
+		if f.hidden(d.dir, d.name) {
+			return nil, fuse.EPERM, false
+		}
+		n, err := f.at(d, join(dirs[d.dir], d.name), kind)
+		if n.rule.readOnly() {
+			return nil, fuse.EROFS, false
+		}
+		if err != nil {
+			return nil, errno(err), false
+		}
+		l.names = append(l.names, n)
+	}
+	links, err := f.linkKeys(l.names, linked, f.glance)
+	if err != nil {
+		return nil, errno(err), false
+	}
+	l.links = links
+	if l.hold, s = f.try(cancel, in, l.names[0].rule.scope, toLock(l.names, links)...); !s.Ok() {
+		return nil, s, false
+	}
+	for dir, path := range dirs {
+		if err := f.proveDir(dir, path, anew); err != nil {
+			l.hold.Release()
+			return nil, errno(err), false
+		}
+	}
+	// As they are now: what a holder before us linked is another's too.
+	f.look(l)
+	if links, err = f.linkKeys(l.names, linked, l.as); err != nil || !covers(l.hold, links) {
+		l.release()
+		return nil, stale, err == nil
+	}
+	return l, fuse.OK, false
+}
