@@ -1,8 +1,7 @@
-// Package cleanup takes from a machine what lockfs has left there: dead views,
-// guarded mountpoints, the proofs of which mounts lived, and the directories.
+// Package cleanup removes from a machine what lockfs has left there: dead views, guarded
+// mountpoints, the lifelines of dead mounts, and directories.
 //
-// It goes through no view, and removes nothing that somebody else may have put
-// there:
+// It goes through no view, and removes nothing that others may have put there:
 //
 //   - While a daemon lives nothing is done. The mount table says so, and so do the
 //     lifelines, to whom the view of another mount namespace does not show.

@@ -1,5 +1,5 @@
-// Package embedetcd is the lock service of those who have none: one etcd per
-// SOURCE directory, on this machine, that nobody has to start or to stop.
+// Package embedetcd is the lock service of mounts without one: one etcd per SOURCE
+// directory, on this machine, which nobody has to start or stop.
 //
 //	mount A ──Start──► takes flock ──starts──► lockfs-etcd (serves, holds the flock)
 //	mount B ──Start──► flock taken ── joins ──►  │ client.sock
@@ -49,10 +49,10 @@
 //
 // # Size
 //
-// Nobody looks after it, so it does so itself, once a second: a database of 64 MiB
-// drops its history, and gives its free space back; the log goes as far as the last
-// snapshot but one, of 500 requests. At its quota, 256 MiB, it takes nothing new
-// until that has made room, which ends the alarm.
+// It has no operator, so it limits its files itself, once a second. A database of 64 MiB
+// drops its history and frees the space. The log goes back to the last snapshot but one;
+// a snapshot is made every 500 requests. At its quota, 256 MiB, the database accepts
+// nothing new until that has made room, which ends the alarm.
 //
 // # Security
 //

@@ -33,10 +33,10 @@ type Server struct {
 	// Config is how an administrator reaches it.
 	Config *rest.Config
 
-	// Store is the URL of the etcd of an own one.
+	// Store is the URL of the etcd, if the API server is the test's own.
 	Store string
 
-	dir  string // of our own one
+	dir  string // of the test's own server
 	port int
 	peer string // URL
 	etcd *exec.Cmd
@@ -54,7 +54,7 @@ func programs() string {
 	return "/var/tmp/kubelab/bin"
 }
 
-// Start returns an API server that is ready. An own one is to be stopped.
+// Start returns an API server that is ready. If it is the test's own, stop it in the end.
 func Start() (*Server, error) {
 	if file := os.Getenv("KUBECONFIG"); file != "" {
 		conf, err := clientcmd.BuildConfigFromFlags("", file)
@@ -171,7 +171,7 @@ func (s *Server) Restart() error {
 	return s.Ready()
 }
 
-// Beside returns another API server on the etcd of an own one, to be stopped first.
+// Beside returns another API server on the same etcd. Stop it before the first one.
 func (s *Server) Beside() (*Server, error) {
 	ports, err := freePorts(1)
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *Server) Kill() { end(&s.api) }
 // Signal sends the API server a signal.
 func (s *Server) Signal(sig os.Signal) error { return s.api.Process.Signal(sig) }
 
-// Stop ends an API server of our own.
+// Stop ends the test's own API server.
 func (s *Server) Stop() {
 	s.Kill()
 	s.KillStore()

@@ -26,13 +26,13 @@ import (
 )
 
 var (
-	// ErrAlive: the daemon lives, whatever it does.
+	// ErrAlive: the daemon is alive, whatever it does.
 	ErrAlive = errors.New("lifeline: held")
 	// ErrUnknown: nothing is known here of such a daemon.
 	ErrUnknown = errors.New("lifeline: not of this machine")
 )
 
-// Line is a lifeline that this process holds: its own, or a dead one's.
+// Line is a lifeline that this process holds: its own, or that of a dead daemon.
 type Line struct {
 	ID  string // names it in dir
 	Dev uint64 // the device that the daemon writes to, or wrote to
@@ -41,15 +41,15 @@ type Line struct {
 	file *os.File
 }
 
-// Hold makes a lifeline in dir for a daemon that writes to dev.
+// Hold makes and holds a lifeline in dir for a daemon that writes to dev.
 func Hold(dir string, dev uint64) (*Line, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	l := &Line{ID: uuid.NewString(), Dev: dev}
 	l.path = filepath.Join(dir, l.ID)
-	// It has its name from when it is held, so that a file without a holder is
-	// a dead one's.
+	// It gets its name only when it is held, so that a file without a holder belongs to a
+	// dead daemon.
 	f, err := os.CreateTemp(dir, ".new-")
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (l *Line) take() error {
 	if err != nil {
 		return err
 	}
-	// Its holder may have ended in peace, and removed it, since it was opened.
+	// Its holder may have ended normally, and removed it, since it was opened.
 	if _, err := os.Lstat(l.path); err != nil {
 		return ErrUnknown
 	}
@@ -109,16 +109,16 @@ func (l *Line) take() error {
 	return err
 }
 
-// Close gives the lifeline up and removes it: its session has been ended.
+// Close releases the lifeline and removes it: its session has been ended.
 func (l *Line) Close() {
 	_ = os.Remove(l.path)
 	l.file.Close()
 }
 
-// Leave gives the lifeline up and keeps it, for others to claim.
+// Leave releases the lifeline and keeps the file, so that others can claim it.
 func (l *Line) Leave() { l.file.Close() }
 
-// Sweep removes lifelines in dir that nobody holds, but for those of needed.
+// Sweep removes the lifelines in dir that nobody holds, except those of needed.
 func Sweep(dir string, needed func(id string) bool) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// CheckSource checks the directory of which a view is to be made. It returns the absolute
-// path without symbolic links.
+// CheckSource checks SOURCE, the directory that a view shows. It returns the absolute path
+// without symbolic links.
 func CheckSource(path string) (string, error) {
 	l, err := open(path)
 	if err != nil {
@@ -23,9 +23,9 @@ func CheckSource(path string) (string, error) {
 	return l.path, nil
 }
 
-// CheckMountpoint checks the directory where a view of source is to be mounted. It returns
-// the absolute path without symbolic links. Call ClearStale first: a dead mount cannot be
-// checked.
+// CheckMountpoint checks MOUNTPOINT, the directory where a view of source will be mounted.
+// It returns the absolute path without symbolic links. Call ClearStale first: a dead mount
+// cannot be checked.
 func CheckMountpoint(source, mountpoint string) (string, error) {
 	l, err := open(mountpoint)
 	if err != nil {

@@ -30,7 +30,8 @@ func CheckFuse() error {
 	return checkCapability()
 }
 
-// checkCapability checks that this root may mount: root in a container often may not.
+// checkCapability checks that root has the capability to mount: in a container it often has
+// not.
 func checkCapability() error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
