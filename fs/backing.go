@@ -25,7 +25,41 @@ type kind struct {
 	overlaid       bool // an overlay: the first write to a file changes its handle
 	renamesRemoved bool // the client renames a file that is removed while it is open: letgo.go
 	revalidates    bool // an open gets the file's attributes from the server
-	believesBytes  bool // after an open the client may use cached bytes and attributes
+	learnsSize     bool // an open for write may show the client a new size, and leave it the old bytes
+	believesBytes  bool // after an open the client may use cached bytes
+	believesNames  bool // the client may take a name for absent while it believes the directory
+}
+
+var (
+	nfsKind = kind{renamesRemoved: true, revalidates: true, learnsSize: true, believesBytes: true, believesNames: true}
+	// A FUSE client's kernel does not conclude from a directory's attributes that a name is
+	// not there.
+	fuseKind  = kind{believesBytes: true}
+	otherKind = kind{believesNames: true}
+	// What is mounted below SOURCE can be of any kind, and tomorrow of another.
+	nestedKind = kind{renamesRemoved: true, learnsSize: true, believesBytes: true, believesNames: true}
+)
+
+func kindOfType(fsType int64) kind {
+	switch fsType {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+		return kind{local: true}
+	case unix.OVERLAYFS_SUPER_MAGIC:
+		return kind{overlaid: true, believesNames: true}
+	case unix.NFS_SUPER_MAGIC:
+		return nfsKind
+	case unix.FUSE_SUPER_MAGIC:
+		return fuseKind
+	}
+	return otherKind
+}
+
+// on returns the kind of the file system that has a device number.
+func (b backing) on(dev uint64) kind {
+	if b.overlaid || dev == b.device.Load() { // the files of an overlay have several
+		return b.kind
+	}
+	return nestedKind
 }
 
 func openBacking(source string) (backing, error) {
@@ -41,11 +75,7 @@ func openBacking(source string) (backing, error) {
 	}
 	b := backing{root: fd, inode: inode{dev: st.Dev}, device: new(atomic.Uint64)}
 	b.device.Store(st.Dev)
-	b.kind = kind{overlaid: fs.Type == unix.OVERLAYFS_SUPER_MAGIC, renamesRemoved: fs.Type == unix.NFS_SUPER_MAGIC, revalidates: fs.Type == unix.NFS_SUPER_MAGIC, believesBytes: fs.Type == unix.FUSE_SUPER_MAGIC}
-	switch fs.Type {
-	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC:
-		b.local = true
-	}
+	b.kind = kindOfType(int64(fs.Type))
 	root, err := b.stat(fd, asUsual)
 	if err != nil {
 		unix.Close(fd)
@@ -93,25 +123,25 @@ func reopen(fd int, flags int) (int, error) {
 	return file, byDescriptor(err)
 }
 
-// opened returns the present attributes of a file that was just opened. It also makes the
+// opened returns the present attributes of a file on dev that was just opened. It also makes the
 // volume's client drop the file's cached bytes. A FUSE client may keep them otherwise. So
 // does NFS while a handle on this machine is open for write, even one that has lost its lock:
 // the client takes every change for its own.
-func (b backing) opened(fd int) (st stat, err error) {
-	how := anew
-	if b.local || b.revalidates {
+func (b backing) opened(fd int, dev uint64) (st stat, err error) {
+	on, how := b.on(dev), anew
+	if on.local || on.revalidates {
 		how = asUsual
 	}
-	if st, err = b.stat(fd, how); err == nil && (b.believesBytes || b.revalidates) {
+	if st, err = b.stat(fd, how); err == nil && on.believesBytes {
 		_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // what is dirty stays
 	}
 	return st, err
 }
 
-// beforeOpen says whom to ask for the attributes of a file that is opened next. An open for
+// beforeOpen says whom to ask for the attributes of a file on dev that is opened next. An open for
 // write alone shows NFS the new size, but does not drop the old bytes (ADR 0031).
-func (b backing) beforeOpen() asking {
-	if b.revalidates {
+func (b backing) beforeOpen(dev uint64) asking {
+	if b.on(dev).learnsSize {
 		return anew
 	}
 	return unasked
@@ -144,9 +174,8 @@ func (b backing) look(d dirName) (fd int, st stat, err error) {
 	}
 	fd, st, err = b.lookAt(d.dir.fd, d.name, asUsual)
 	// Even if the directory was asked for just now: a client that renames an open file
-	// before it replaces it takes the name away for a moment. A FUSE client's kernel does
-	// not conclude from the directory's attributes that a name is not there.
-	if err == unix.ENOENT && !local && (b.believesBytes || ask(d.dir.fd) == nil) {
+	// before it replaces it takes the name away for a moment.
+	if err == unix.ENOENT && !local && (!b.on(d.dir.inode.dev).believesNames || ask(d.dir.fd) == nil) {
 		fd, st, err = b.lookAt(d.dir.fd, d.name, asUsual)
 	}
 	return fd, st, err

@@ -147,7 +147,7 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 		ended:         make(chan struct{}),
 		settled:       make(chan struct{}),
 	}
-	f.nodes.resolve, f.nodes.letsGo = source.resolve, source.renamesRemoved
+	f.nodes.resolve = source.resolve
 	f.openGates(cfg.Pool.held)
 	return f
 }

@@ -17,9 +17,12 @@ import (
 // file open, or is between its second look and its open. The next use of the node opens the
 // file by its name, if it is still the same file (ADR 0029).
 
+// letsGo reports whether a node's descriptor is closed before its file loses a name.
+func (f *files) letsGo(n *node) bool { return !n.dir && f.backing.on(n.inode.dev).renamesRemoved }
+
 // letGo closes the descriptors of a file's nodes that nobody uses.
 func (f *files) letGo(file *node) {
-	if !f.nodes.letsGo {
+	if !f.letsGo(file) {
 		return
 	}
 	nodes := f.nodes.ofFile(file)
@@ -29,7 +32,7 @@ func (f *files) letGo(file *node) {
 		}
 	}
 	for _, n := range nodes {
-		if n.dir || !n.certain || !n.enter() {
+		if !n.certain || !n.enter() {
 			continue
 		}
 		if n.descriptor.TryLock() {
@@ -53,7 +56,7 @@ func (t *nodes) ofFile(n *node) []*node {
 // with runs do, which must not call with, on a node's descriptor. ESTALE: the file is gone, or
 // its descriptor was let go and no name leads to it.
 func (f *files) with(n *node, do func(fd int) error) error {
-	if n.dir || !f.nodes.letsGo {
+	if !f.letsGo(n) {
 		return byDescriptor(do(n.fd))
 	}
 	n.descriptor.RLock()

@@ -14,7 +14,7 @@ import (
 // removed another name while somebody has a descriptor of it.
 func inLetGoView(t *testing.T, test func(t *testing.T, v *movedView, one thread)) {
 	inMovedView(t, func(v *movedView) {
-		v.fs.nodes.letsGo, v.fs.backing.renamesRemoved = true, true
+		v.fs.backing.renamesRemoved = true
 		test(v.t, v, thread{v, 1})
 	})
 }

@@ -98,10 +98,11 @@ func (f *files) look(l *nameLock) {
 			d.dir.leave()
 		}
 		f.seen(d, &is.st, is.err)
+		if is.err == nil && f.backing.on(is.st.Dev).renamesRemoved {
+			unix.Close(is.fd)
+			is.fd = -1
+		}
 		l.found = append(l.found, is)
-	}
-	if f.backing.renamesRemoved {
-		l.close()
 	}
 }
 

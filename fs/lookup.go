@@ -32,7 +32,8 @@ func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse
 			found = out.NodeId
 		}
 		sent := f.visits.looked(in.Pid, asked, dirName{dir, name}, found)
-		if !s.Ok() || !sent || !f.nodes.letsGo || f.keepForOpen(f.nodes.get(found)) {
+		n := f.nodes.get(found)
+		if !s.Ok() || !sent || n != nil && !f.letsGo(n) || f.keepForOpen(n) {
 			return s
 		}
 		f.nodes.forget(found, 1) // it was replaced since

@@ -24,7 +24,6 @@ type nodes struct {
 	pool   *Pool        // which has joined it
 	closer closer
 	crowd  chan struct{} // receives when some of them are to be shed
-	letsGo bool          // a file's descriptor is closed before the file loses a name
 }
 
 const rootID = 1

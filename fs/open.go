@@ -43,7 +43,7 @@ func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status
 	if err != nil {
 		return f.failed(n, err)
 	}
-	st, err := f.backing.opened(fd)
+	st, err := f.backing.opened(fd, n.inode.dev)
 	if err != nil {
 		unix.Close(fd)
 		return errno(err)
@@ -177,7 +177,7 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 		}
 		o.file = &st
 	}
-	l, s, err := f.lockFile(n, path, o.rule, *o.file, f.backing.beforeOpen(), func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+	l, s, err := f.lockFile(n, path, o.rule, *o.file, f.backing.beforeOpen(n.inode.dev), func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 		return o.lock(cancel, o.rule.wait, keys)
 	})
 	if l.hold == nil {
@@ -334,7 +334,7 @@ func (o *opening) reopen(fd int) (file int, st stat, err error) {
 	if file, err = o.reopenAs(fd); err != nil {
 		return -1, st, err
 	}
-	if st, err = o.fs.backing.opened(file); err != nil {
+	if st, err = o.fs.backing.opened(file, o.node.inode.dev); err != nil {
 		unix.Close(file)
 		return -1, st, err
 	}

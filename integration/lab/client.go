@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/volume"
 )
 
 // Caching is a mount's own caching backing, which starts with the first
@@ -28,6 +30,42 @@ func (v *Volume) Caching(name string) (dir string) {
 	v.Own[name] = StartClient(v.T, v.Source, dir, *v.Caches)
 	return dir
 }
+
+// MountBelow mounts a view of a local directory in which a client of the volume's is mounted,
+// as "below". There is one such directory for each mount, as each machine has its own: they
+// have the same marker.
+func (v *Volume) MountBelow(name string) *Mount {
+	v.T.Helper()
+	local := v.local(name)
+	below := filepath.Join(local, "below")
+	if err := os.MkdirAll(below, 0o755); err != nil {
+		v.T.Fatal(err)
+	}
+	if err := unix.Mount(v.Client(name), below, "", unix.MS_BIND, ""); err != nil {
+		v.T.Skip("only root may mount: ", err)
+	}
+	v.T.Cleanup(func() { _ = unix.Unmount(below, unix.MNT_DETACH) })
+	if first, _ := filepath.Glob(v.local("*") + "/" + volume.MarkerName); first != nil {
+		marker, err := os.ReadFile(first[0])
+		if err == nil {
+			err = os.WriteFile(filepath.Join(local, volume.MarkerName), marker, 0o644)
+		}
+		if err != nil {
+			v.T.Fatal(err)
+		}
+	}
+	m := v.startOver(local, name, "--name", "local", "--endpoints", v.Endpoint())
+	m.appears()
+	return m
+}
+
+// LSBelow returns what 'lockfs ls' says of the volume that a MountBelow is of.
+func (v *Volume) LSBelow(m *Mount) []Entry {
+	v.T.Helper()
+	return v.LSOf("--name", "local", "--endpoints", v.Endpoint(), v.local(m.Name))
+}
+
+func (v *Volume) local(mount string) string { return filepath.Join(v.Dir, "local-"+mount) }
 
 // Client is a process that serves a caching backing.
 type Client struct {

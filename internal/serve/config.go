@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/lockfs/lockfs/fs"
@@ -108,6 +109,18 @@ func syncFor(fstype string, network bool) fs.Sync {
 	return fs.SyncNever
 }
 
+// strictest is the default where sync is that of SOURCE's file system, and others are mounted
+// below it: one of them may need more.
+func strictest(sync fs.Sync, below []mounts.Mount) fs.Sync {
+	order := []fs.Sync{fs.SyncNever, fs.SyncClose, fs.SyncAlways}
+	for _, m := range below {
+		if s := syncFor(m.FSType, m.Network()); slices.Index(order, s) > slices.Index(order, sync) {
+			sync = s
+		}
+	}
+	return sync
+}
+
 // prepare refuses what cannot work, before anything is started. It clears what a killed
 // daemon left at the mountpoint, and makes the paths absolute.
 func (c *Config) prepare() error {
@@ -130,7 +143,11 @@ func (c *Config) prepare() error {
 		return &netvolume.RefusedError{Source: c.Source, Findings: broken}
 	}
 	if c.Sync == "" {
-		c.Sync = syncFor(fstype, network)
+		below, err := mounts.Below(c.Source)
+		if err != nil {
+			return err
+		}
+		c.Sync = strictest(syncFor(fstype, network), below)
 	}
 	if c.Scope == "" {
 		c.Scope = policy.ScopeAuto

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/mounts"
 )
 
 // By default nothing that a frozen machine has is sent after the thaw by a client that
@@ -22,6 +23,25 @@ func TestSyncFor(t *testing.T) {
 	} {
 		if got := syncFor(c.fstype, c.network); got != c.want {
 			t.Errorf("%s: %s, want %s", c.fstype, got, c.want)
+		}
+	}
+}
+
+// What is mounted below SOURCE asks for no less than it would as SOURCE.
+func TestStrictest(t *testing.T) {
+	disk, fuse, nfs := mounts.Mount{FSType: "ext4"}, mounts.Mount{FSType: "fuse.glusterfs"}, mounts.Mount{FSType: "nfs4"}
+	for _, c := range []struct {
+		source fs.Sync
+		below  []mounts.Mount
+		want   fs.Sync
+	}{
+		{fs.SyncNever, []mounts.Mount{disk}, fs.SyncNever},
+		{fs.SyncNever, []mounts.Mount{fuse}, fs.SyncClose},
+		{fs.SyncNever, []mounts.Mount{nfs, fuse}, fs.SyncAlways},
+		{fs.SyncAlways, []mounts.Mount{fuse}, fs.SyncAlways},
+	} {
+		if got := strictest(c.source, c.below); got != c.want {
+			t.Errorf("%s above %v: %s, want %s", c.source, c.below, got, c.want)
 		}
 	}
 }

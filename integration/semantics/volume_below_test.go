@@ -1,0 +1,63 @@
+package semantics
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// A network volume that is mounted below a local SOURCE keeps what one that is SOURCE keeps:
+// who opens a file sees what the last writer left. (docs/SEMANTICS.md, rules 6 and 15.)
+func TestFilesBelowALocalSource(t *testing.T) {
+	lab.Over(t, testFilesBelowALocalSource, lab.OverClientsThatKeep, lab.OnNetworkVolume)
+}
+
+func testFilesBelowALocalSource(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--wait", "-1")
+	a, b := v.MountBelow("a"), v.MountBelow("b")
+	p, q := lab.NewAgent(t), lab.NewAgent(t)
+	save := func(path, data string) {
+		t.Helper()
+		fd := p.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC)
+		p.Must(lab.Call{Op: "write", FD: fd, Data: data})
+		p.Must(lab.Call{Op: "close", FD: fd})
+	}
+	save(a.Path("below/log"), "0")
+	want := "0"
+	for i := range 5 {
+		reader := q.Open(b.Path("below/log"), unix.O_RDONLY)
+		q.Must(lab.Call{Op: "pread", FD: reader, N: 100})
+		holder := p.Open(a.Path("below/log"), unix.O_RDWR)
+		pending := q.Start(lab.Call{Op: "open", Path: b.Path("below/log"), Flags: unix.O_RDWR})
+		lab.Eventually(t, "it waits", func() bool { return len(v.LSBelow(a)) == 2 })
+		data := fmt.Sprint(i + 1)
+		p.Must(lab.Call{Op: "pwrite", FD: holder, Off: int64(len(want)), Data: data})
+		p.Must(lab.Call{Op: "close", FD: holder})
+		want += data
+		waiter := lab.Await(t, "open", pending)
+		if waiter.Errno != 0 {
+			t.Fatal(waiter.Err())
+		}
+		if got := q.Do(lab.Call{Op: "pread", FD: waiter.N, N: 100}); got.Data != want {
+			t.Errorf("round %d: who waited reads %q, want %q", i, got.Data, want)
+		}
+		q.Must(lab.Call{Op: "pwrite", FD: waiter.N, Data: data}) // of the same size
+		q.Must(lab.Call{Op: "close", FD: waiter.N})
+		q.Must(lab.Call{Op: "close", FD: reader})
+		want = data + want[1:]
+		p.Sees(a.Path("below/log"), want)
+	}
+	for i := range 5 {
+		data := fmt.Sprint("saved ", i)
+		save(a.Path("below/tmp"), data)
+		p.Must(lab.Call{Op: "rename", Path: a.Path("below/tmp"), Path2: a.Path("below/log")})
+		q.Sees(b.Path("below/log"), data)
+	}
+	if left, _ := filepath.Glob(filepath.Join(v.Source, ".nfs*")); len(left) > 0 {
+		t.Errorf("the client has renamed what was replaced: %q", left)
+	}
+}
