@@ -51,7 +51,7 @@ func TestNamesInACircle(t *testing.T) {
 // open were once answered ESTALE.
 func TestRenamedWorkingDirectory(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t)
+	v := lab.NewVolume(t, "--name-wait", "1m") // the other mount's lock may be given back late
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
