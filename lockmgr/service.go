@@ -45,10 +45,10 @@ func ParseService(text string) (Service, error) {
 	id, at, _ := strings.Cut(rest, "@")
 	parsed, err := uuid.Parse(id)
 	if !slices.Contains([]string{KindEtcd, KindEmbedded, KindKubernetes}, kind) {
-		err = errors.New("no such kind")
+		err = errors.New("unknown kind")
 	}
 	if err != nil {
-		return Service{}, fmt.Errorf("%q is no lock service: want KIND/ID, as the message has it that refused the mount: %w", text, err)
+		return Service{}, fmt.Errorf("%q is not a lock service: want KIND/ID, as in the message that refused the mount: %w", text, err)
 	}
 	return Service{Kind: kind, ID: parsed, At: at}, nil
 }

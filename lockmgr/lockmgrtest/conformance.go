@@ -10,15 +10,15 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Options says what a backend claims, and lends the suite hands that the
-// lockmgr interfaces do not have.
+// Options says what a backend claims, and what the suite can do to it beside the interfaces of
+// lockmgr.
 type Options struct {
-	// Ordered claims that waits are granted in order of arrival and that
-	// Entries lists those who queue. The zero value claims neither.
+	// Ordered claims that waits are granted in order of arrival, and that Entries lists
+	// requests that queue. The zero value claims neither.
 	Ordered bool
 
-	// OneByOne says that who queues for several keys stands in one line after the
-	// other, and not in all at once.
+	// OneByOne claims that a request that queues for several keys stands in one line
+	// after the other, and not in all at once.
 	OneByOne bool
 
 	// Expire ends a session as the service does when it has not heard of it
@@ -101,8 +101,8 @@ func (t *bench) mustHave(s lockmgr.Session, req lockmgr.AcquireRequest) []lockmg
 	return Acquire(t.T, s, req)
 }
 
-// timeOut has a request wait until its time is over, which is long enough for an answer:
-// twice as long each time.
+// timeOut has a request wait until its time is over. It tries again with twice the time until
+// that was enough for an answer.
 func (t *bench) timeOut(s lockmgr.Session, wait lockmgr.Wait, keys ...lockmgr.Key) error {
 	t.Helper()
 	for d := Patience / 1000; ; d *= 2 {
@@ -147,7 +147,7 @@ func (t *bench) rivals(k lockmgr.Key) {
 	})
 }
 
-// explain says what a test that failed has left.
+// explain lists the entries that a failed test has left.
 func (t *bench) explain() {
 	if t.Failed() {
 		list, err := t.b.Entries(t.within(Patience), "")
@@ -155,7 +155,7 @@ func (t *bench) explain() {
 	}
 }
 
-// listed waits until exactly these have an entry.
+// listed waits until exactly these acquisitions have an entry.
 func (t *bench) listed(want ...lockmgr.AcquisitionID) {
 	t.Helper()
 	t.eventually("the entries are as expected", func() bool {

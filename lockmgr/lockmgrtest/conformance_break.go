@@ -11,8 +11,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// testBreaks: whoever watches is told of each break, of those before too, but
-// not of one that was withdrawn.
+// testBreaks: a watch tells of each break, also of those before it, but not of one that was
+// withdrawn.
 func testBreaks(t *bench) {
 	watch := func() <-chan lockmgr.Break {
 		found := make(chan lockmgr.Break, 10)
@@ -56,7 +56,7 @@ func testBreaks(t *bench) {
 	early := watch()
 	first := put("a")
 	told(early, first)
-	withdrawn := put("b") // now: who begins to watch is told in any order
+	withdrawn := put("b") // now: a new watch tells of breaks in any order
 	told(early, withdrawn, first)
 	for range 2 {
 		if err := t.b.DropBreak(t.within(Patience), withdrawn.ID); err != nil {
@@ -70,8 +70,7 @@ func testBreaks(t *bench) {
 	told(early, second, first, withdrawn)
 }
 
-// testRevoke: a session that somebody else ends takes its locks along, and
-// its mount is told.
+// testRevoke: a session that another ends takes its locks along, and its mount is told.
 func testRevoke(t *bench) {
 	s1, s2 := t.open(), t.open()
 	for _, s := range []lockmgr.Session{s1, s2} {

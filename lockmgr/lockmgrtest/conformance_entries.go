@@ -7,8 +7,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// testEntries: who holds and who waits, by path and token, within a prefix, and
-// who has a directory above it.
+// testEntries: holders and waiters are listed by path and token, within a prefix, together
+// with those of directories above it.
 func testEntries(t *bench) {
 	s := t.open()
 	if list := t.entries(""); len(list) != 0 {
@@ -61,7 +61,7 @@ func testEntries(t *bench) {
 	if !t.opts.Ordered {
 		return
 	}
-	// A file below a directory entry waits, which is listed with it.
+	// A file below a directory that is held waits. The directory is listed with it.
 	below := Start(t.within(Patience), s, Request(lockmgr.Queue, File("c/d/e")))
 	behind := Start(t.within(Patience), s, Request(lockmgr.Queue, File("a")))
 	t.eventually("the file waits", func() bool {
@@ -82,8 +82,8 @@ func testEntries(t *bench) {
 	t.await(behind)
 }
 
-// testInodes: names of one file exclude each other by its inode, and only so;
-// the entries of inodes are listed after those of names.
+// testInodes: names of one file exclude each other by its inode only. The entries of inodes
+// are listed after those of names.
 func testInodes(t *bench) {
 	s1, s2 := t.open(), t.open()
 	seven := inode("", 7)
@@ -92,7 +92,7 @@ func testInodes(t *bench) {
 	t.contended(err, seven, held[1].AcquisitionID, nil)
 	t.listed(held[0].AcquisitionID, held[1].AcquisitionID)
 
-	// A number is no name, and that of another file system no number of this one.
+	// A number is not a name, and each file system has numbers of its own.
 	t.release(s2, t.must(s2, lockmgr.NoWait, Tree("7"))...)
 	others := t.must(s2, lockmgr.NoWait, File("7"), Tree("mnt"), inode("mnt", 7))
 	for prefix, want := range map[string][]lockmgr.Key{
@@ -118,7 +118,7 @@ func testInodes(t *bench) {
 	}
 	t.release(s2, others...)
 
-	// Each of the two is let go by itself; who waits needs both.
+	// Each of the two is released by itself. The waiter needs both.
 	req := Request(lockmgr.Queue, File("b"), seven)
 	got := Start(t.within(Patience), s2, req)
 	if t.opts.Ordered {
@@ -142,8 +142,7 @@ func testInodes(t *bench) {
 	t.listed()
 }
 
-// testPathBytes: a path is bytes, and the words of the backend's own layout are
-// names like any other.
+// testPathBytes: a path is any bytes, also if it looks like a part of the backend's layout.
 func testPathBytes(t *bench) {
 	s1, s2 := t.open(), t.open()
 	var keys []lockmgr.Key

@@ -11,9 +11,9 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// testExclusion: many goroutines on three sessions take files and directories,
-// one and several at a time, shared and not, and give up now and then. The history of what they
-// held must be one in which no two conflicting grants overlap and tokens grow.
+// testExclusion: many goroutines on three sessions take files and directories, one and
+// several at a time, shared and not, and give up now and then. No two conflicting grants may
+// overlap, and tokens must grow.
 func testExclusion(t *bench) {
 	const (
 		workers = 24
@@ -69,8 +69,8 @@ func testExclusion(t *bench) {
 	t.listed()
 }
 
-// history checks grants while they are made: those now held, and the largest
-// token each key was granted under.
+// history checks each grant when it is made: against those held now, and the largest token
+// that each key was granted under.
 type history struct {
 	mu   sync.Mutex
 	held []lockmgr.Grant

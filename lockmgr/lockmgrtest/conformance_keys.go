@@ -8,7 +8,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// testSeveralKeys: all or nothing.
+// testSeveralKeys: several keys are granted together or not at all.
 func testSeveralKeys(t *bench) {
 	s1, s2 := t.open(), t.open()
 	a, b, c := File("a"), File("b"), File("c/d")
@@ -35,7 +35,7 @@ func testSeveralKeys(t *bench) {
 	t.release(s2, mixed...)
 }
 
-// testQueueSeveralKeys: who queues for several keys stands in each line, and is
+// testQueueSeveralKeys: a request that queues for several keys stands in each line, and is
 // granted when all are free.
 func testQueueSeveralKeys(t *bench) {
 	s1, s2 := t.open(), t.open()
@@ -66,9 +66,9 @@ func testQueueSeveralKeys(t *bench) {
 	t.listed()
 }
 
-// testInTurn: a request for a name and an inode that are not free ends when its Waits
-// says so, with nothing put. Who stands in line for the inode then is in nobody's way at
-// the names, and gets those with a larger token than who had the inode before.
+// testInTurn: Waits can end a request for a name and an inode that are not free, before it
+// puts anything. A request in line for the inode alone is not in the way of the names, and
+// gets them later with a larger token than the inode's last holder.
 func testInTurn(t *bench) {
 	s1, s2 := t.open(), t.open()
 	a, b, ino := File("a"), File("b"), inode("", 7)
@@ -140,8 +140,8 @@ func testConflicts(t *bench) {
 	}
 }
 
-// testTreeAmongFiles: a directory is had when nothing below is held or queued
-// for, and nobody queues behind one who tries.
+// testTreeAmongFiles: a directory is granted when nothing below it is held or queued for. No
+// request queues behind one for a directory.
 func testTreeAmongFiles(t *bench) {
 	s1, s2 := t.open(), t.open()
 	d := Tree("d")
@@ -160,8 +160,8 @@ func testTreeAmongFiles(t *bench) {
 	t.listed()
 }
 
-// testFilesUnderTree: files wait for the directory above them, and the one
-// after the other once it is gone; a directory that is gone is forgotten.
+// testFilesUnderTree: files wait for the directory above them, and once it is gone for each
+// other only.
 func testFilesUnderTree(t *bench) {
 	s1, s2 := t.open(), t.open()
 	t.release(s2, t.must(s2, lockmgr.Queue, File("warm"))...)

@@ -10,7 +10,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// testRelease: mine, gone, another's.
+// testRelease: of the own grant, of one that is gone, of another's.
 func testRelease(t *bench) {
 	s1, s2 := t.open(), t.open()
 	k := File("f")
@@ -36,8 +36,8 @@ func testRelease(t *bench) {
 	t.listed(successor.AcquisitionID)
 }
 
-// testWatch: a grant is missed when it was released, or removed, and no other; the
-// watch ends with its context, and with the session.
+// testWatch: Watch misses grants that were released or removed, and no others. It ends with
+// its context, and with the session.
 func testWatch(t *bench) {
 	s := t.open()
 	var grants []lockmgr.Grant
@@ -111,7 +111,7 @@ func testHeld(t *bench) {
 	}
 }
 
-// testSessionEnd: with the session go its locks and its waits, and nothing else.
+// testSessionEnd: a session's locks and waits end with it, and nothing else.
 func testSessionEnd(t *bench) {
 	s1, s2 := t.open(), t.open()
 	if s1.ID() == s2.ID() || s1.TTL() <= 0 || s1.TTL() > time.Minute {
@@ -169,8 +169,8 @@ func testSessionEnd(t *bench) {
 	}
 }
 
-// testSessionEndOrder: the waits of a session that ends leave the line, and who
-// came after them keeps the order.
+// testSessionEndOrder: the waits of a session that ends leave the line, and later ones keep
+// their order.
 func testSessionEndOrder(t *bench) {
 	if !t.opts.Ordered {
 		t.Skip("the backend claims no order")

@@ -68,8 +68,8 @@ func testShared(t *bench) {
 	t.listed()
 }
 
-// testSharedOrder: a writer that came between readers is had before those who
-// came later, and those then together.
+// testSharedOrder: a writer that came between readers is granted before the later ones, and
+// those then together.
 func testSharedOrder(t *bench) {
 	if !t.opts.Ordered {
 		t.Skip("the backend claims no order")
@@ -122,8 +122,8 @@ func testSharedOrder(t *bench) {
 	}
 }
 
-// testUpgrade: an owner's own shared lock does not stand in its way, those of
-// others do, and it may let go of the two in any order.
+// testUpgrade: an owner's own shared lock is not in its way, those of others are. The owner
+// may release its two locks in any order.
 func testUpgrade(t *bench) {
 	s1, s2 := t.open(), t.open()
 	a, b := File("a"), inode("", 7)
@@ -161,8 +161,8 @@ func testUpgrade(t *bench) {
 	}
 }
 
-// testUpgradeDeadlock: who upgrades does not wait for one who waits for what it
-// has: of two that upgrade, the later is refused, and so is one whom a writer waits for.
+// testUpgradeDeadlock: an upgrade does not wait for a request that waits for the owner's
+// shared lock. Of two upgrades the later is refused, and so is one that a writer waits for.
 func testUpgradeDeadlock(t *bench) {
 	if !t.opts.Ordered {
 		t.Skip("the backend lists nobody who waits")
@@ -177,7 +177,7 @@ func testUpgradeDeadlock(t *bench) {
 		if _, err := s2.Acquire(t.within(Patience), upgrade(lockmgr.Queue, second)); !errors.Is(err, lockmgr.ErrDeadlock) {
 			t.Fatalf("who queues: %v", err)
 		}
-		for _, wait := range []lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry} { // has nobody to wait for it
+		for _, wait := range []lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry} { // no entry of it that the other waits for
 			if _, err := s2.Acquire(t.within(Patience), upgrade(wait, second)); !errors.Is(err, lockmgr.ErrContended) {
 				t.Fatalf("who does not: %v", err)
 			}

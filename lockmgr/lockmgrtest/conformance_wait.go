@@ -142,7 +142,7 @@ func testOrder(t *bench) {
 	t.release(from, prev)
 }
 
-// testAbandonedWaits: whenever a wait is cut off, nothing of it stays.
+// testAbandonedWaits: a wait that ends at any time leaves nothing.
 func testAbandonedWaits(t *bench) {
 	s1, s2 := t.open(), t.open()
 	k, other := File("f"), File("g")
@@ -172,8 +172,8 @@ func testAbandonedWaits(t *bench) {
 	t.listed()
 }
 
-// testRemovedEntry: who loses its place in line is told so, and does not wait
-// for ever.
+// testRemovedEntry: a waiter that loses its place in line is told so, and does not wait for
+// ever.
 func testRemovedEntry(t *bench) {
 	if t.opts.Remove == nil {
 		t.Skip("the test has no hand for it")
@@ -198,7 +198,7 @@ func testRemovedEntry(t *bench) {
 	}
 }
 
-// testWaits: a request that has to wait says so once, and none else does.
+// testWaits: a request that has to wait says so once. Others do not.
 func testWaits(t *bench) {
 	s1, s2 := t.open(), t.open()
 	k := File("f")

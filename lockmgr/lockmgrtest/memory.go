@@ -1,6 +1,5 @@
-// Package lockmgrtest is what tests of locks are made of: a lock service in
-// memory, the conformance suite that every lockmgr.Backend passes, and what tests
-// of backends do all the time.
+// Package lockmgrtest helps to test locks. It has a lock service in memory, the conformance
+// suite that every lockmgr.Backend passes, and helpers for tests of backends.
 package lockmgrtest
 
 import (
@@ -24,8 +23,8 @@ type Memory struct {
 	breaks   []lockmgr.Break
 	down     bool
 	slow     time.Duration // of releases
-	losing   time.Duration // how long what is not answered stands; 0: all is answered
-	changed  chan struct{} // closed and replaced when something a wait depends on changes
+	losing   time.Duration // how long unanswered entries stand; 0: all requests are answered
+	changed  chan struct{} // closed and replaced at each change that a wait may depend on
 }
 
 // entry is held or waits.
@@ -97,8 +96,8 @@ func (m *Memory) SlowReleases(d time.Duration) {
 	m.slow = d
 }
 
-// LoseAnswers makes the service grant without an answer; what was granted so is
-// removed after d. With 0 it answers again.
+// LoseAnswers makes the service grant without an answer. It removes such entries after d.
+// With 0 it answers again.
 func (m *Memory) LoseAnswers(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -34,8 +34,8 @@ func (m *Memory) DropBreak(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// WatchBreaks is lockmgr.Breaker's. Whoever does not listen while the service is
-// away is told when it is back.
+// WatchBreaks is lockmgr.Breaker's. Breaks of the time when the service was away are told when
+// it is back.
 func (m *Memory) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 	told := make(map[uuid.UUID]bool)
 	for {

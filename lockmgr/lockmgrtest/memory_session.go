@@ -45,8 +45,8 @@ func (s *memorySession) Renew(ctx context.Context) error {
 	return nil
 }
 
-// Acquire asks once; then, unless it has the keys, waits for a change and asks
-// again. Who queues puts the entries at the first answer and keeps them.
+// Acquire asks, and asks again after each change until it has the keys. A request that queues
+// puts its entries at the first answer and keeps them.
 func (s *memorySession) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -129,8 +129,8 @@ func (a *memoryAcquire) ask(ctx context.Context) (<-chan struct{}, error) {
 	return nil, nil
 }
 
-// standing returns nil when nothing keeps the keys from us, and whether what
-// does will do so for ever.
+// standing returns the error if an entry keeps the keys from us, and whether it would do so
+// for ever.
 func (a *memoryAcquire) standing() (deadlock bool, err error) {
 	m := a.s.m
 	for i, k := range a.req.Keys {
