@@ -122,7 +122,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Before life.Close, this leaves the mark that lets the next mount prove us dead.
+	// Unless life.Close was called, the lifeline stays, and the next mount proves us dead.
 	defer life.Leave()
 	locks, err := lockmgr.New(start, lockmgr.Config{
 		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Observe: v.observer(),
