@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"slices"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -127,6 +128,22 @@ func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, scope policy.Scope, 
 		return nil, f.refused(in, keys[0], err, fuse.EBUSY)
 	}
 	return hold, fuse.OK
+}
+
+// acquire takes locks, or none if there are no keys. It waits outside of the gate. After
+// errGivenUp the request stays outside.
+func (f *FS) acquire(ctx context.Context, in *fuse.InHeader, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
+	if len(req.Keys) == 0 {
+		return f.locks.Unlocked(req.Owner), nil
+	}
+	givenUp := f.outside(ctx, in, func() { hold, err = f.locks.Acquire(ctx, req) })
+	if givenUp == nil {
+		return hold, err
+	}
+	if hold != nil {
+		hold.Release()
+	}
+	return nil, givenUp
 }
 
 // whileHeldAs is whileHeld for a change that the caller has to be allowed, too.

@@ -2,10 +2,8 @@ package fs
 
 import (
 	"cmp"
-	"context"
 	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -16,22 +14,6 @@ import (
 // locks. A file must not get from a path that is locked to one that is not, nor back: by
 // rename, by link, or with a directory above it. Else somebody could write to a locked file
 // without the lock.
-
-// acquire takes locks, or none if there are no keys. It waits outside of the gate. After
-// errGivenUp the request stays outside.
-func (f *FS) acquire(ctx context.Context, in *fuse.InHeader, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
-	if len(req.Keys) == 0 {
-		return f.locks.Unlocked(req.Owner), nil
-	}
-	givenUp := f.outside(ctx, in, func() { hold, err = f.locks.Acquire(ctx, req) })
-	if givenUp == nil {
-		return hold, err
-	}
-	if hold != nil {
-		hold.Release()
-	}
-	return nil, givenUp
-}
 
 // rule is what holds for one path: the policy's word, or the mount's where the policy
 // has none.
