@@ -23,6 +23,9 @@ var actions = []string{Lock: "lock", NoLock: "nolock", ReadOnly: "readonly"}
 
 func (a Action) String() string { return actions[a] }
 
+// Form is how a rule is written, for messages.
+var Form = "GLOB " + strings.Join(actions, "|") + " [wait=DURATION] [scope=SCOPE]"
+
 // Decision is what holds for one path. The zero value is that of a path which
 // no rule matches: it is locked by the terms of the mount.
 type Decision struct {

@@ -17,7 +17,7 @@ type policyFlags struct {
 }
 
 func (p *policyFlags) register(fs *pflag.FlagSet) {
-	fs.StringVar(&p.policyFile, "policy", "", "`file` with rules, one per line: GLOB lock|nolock|readonly [wait=DURATION] [scope=SCOPE]. The first rule that matches a path applies. All mounts of a volume need the same rules")
+	fs.StringVar(&p.policyFile, "policy", "", "`file` with rules, one per line: "+policy.Form+". The first rule that matches a path applies. All mounts of a volume need the same rules")
 	fs.StringArrayVar(&p.rules, "rule", nil, "a `rule` ahead of those in --policy. Can be repeated; in the environment, one per line")
 }
 

@@ -185,7 +185,7 @@ func rule(s *string) error {
 		return fmt.Errorf("rule %q: column %d: %w", *s, syntax.Column, syntax.Err)
 	}
 	if err == nil && p.Empty() {
-		return fmt.Errorf("%q is no rule: want GLOB lock|nolock|readonly", *s)
+		return fmt.Errorf("%q is no rule: want %s", *s, policy.Form)
 	}
 	return err
 }
