@@ -214,11 +214,33 @@ func (b backing) lookOnce(dirFD int, name string, how asking) (fd int, st stat, 
 	if err != nil {
 		return -1, st, err
 	}
-	if st, err = b.stat(fd, how); err != nil {
+	st, err = b.stat(fd, how)
+	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && !b.isLocal(st.Dev) && isUnmounted(fd) {
+		unix.Close(fd)
+		if fd, err = mount(dirFD, name); err != nil {
+			return -1, st, err
+		}
+		st, err = b.stat(fd, how)
+	}
+	if err != nil {
 		unix.Close(fd)
 		return -1, st, err
 	}
 	return fd, st, nil
+}
+
+// isUnmounted reports whether NFS mounts a file system on a directory when that is used: one
+// that the server has in the exported one. O_PATH is no use of it, and until then the
+// directory has no names.
+func isUnmounted(fd int) bool {
+	var stx unix.Statx_t
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &stx)
+	return err == nil && stx.Attributes&unix.STATX_ATTR_AUTOMOUNT != 0
+}
+
+// mount has NFS mount it, and opens its root.
+func mount(dirFD int, name string) (int, error) {
+	return ignoringEINTR(func() (int, error) { return unix.Openat(dirFD, name, pathFlags|unix.O_DIRECTORY, 0) })
 }
 
 // resolve opens the inode that path names now, below the root and through no symbolic link,
@@ -253,6 +275,10 @@ func (b backing) resolveAsking(path string) (fd int, err error) {
 		dir := fd
 		if err = ask(dir); err == nil {
 			fd, err = beneath(dir, name, 0)
+		}
+		if err == nil && isUnmounted(fd) {
+			unix.Close(fd)
+			fd, err = mount(dir, name)
 		}
 		if dir != b.root {
 			unix.Close(dir)

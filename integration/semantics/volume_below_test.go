@@ -61,3 +61,27 @@ func testFilesBelowALocalSource(t *testing.T, on lab.Setup) {
 		t.Errorf("the client has renamed what was replaced: %q", left)
 	}
 }
+
+// A server of NFS may have other file systems in the one that it exports. The client mounts
+// one when it is used, be it used by a view alone.
+func TestFilesBelowAnExport(t *testing.T) {
+	lab.Over(t, testFilesBelowAnExport, lab.OnNetworkVolume)
+}
+
+func testFilesBelowAnExport(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t)
+	dir := lab.Fault(t, "export below")
+	for i, c := range lab.NetworkClients() {
+		v.Clients[i] = filepath.Join(c, dir)
+	}
+	v.Source = v.Clients[0]
+	a, b := v.Mount("a"), v.Mount("b")
+	p, q := lab.NewAgent(t), lab.NewAgent(t)
+	fd := p.Open(a.Path("below/f"), unix.O_WRONLY|unix.O_CREAT)
+	p.Must(lab.Call{Op: "write", FD: fd, Data: "one"})
+	p.Must(lab.Call{Op: "close", FD: fd})
+	fd = q.Open(b.Path("below/f"), unix.O_WRONLY|unix.O_APPEND)
+	q.Must(lab.Call{Op: "write", FD: fd, Data: " two"})
+	q.Must(lab.Call{Op: "close", FD: fd})
+	p.Sees(a.Path("below/f"), "one two")
+}

@@ -14,8 +14,9 @@ import (
 // a line: "ok ANSWER", "none" if this kind has no such fault, or "error TEXT".
 //
 // Names are "freeze server", "thaw server", "kill server", "start server", "kill client N",
-// "start client N" for a client from 0, and "syncs", which answers with what kind.syncs
-// counts, as JSON.
+// "start client N" for a client from 0, "export below", which answers with a directory of the
+// volume in which the server has another file system, "below", and "syncs", which answers
+// with what kind.syncs counts, as JSON.
 
 // fault lets the tests make a fault, or ask something.
 func (l *lab) fault(name string, f func() (answer string, err error)) { l.faults[name] = f }

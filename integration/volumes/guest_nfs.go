@@ -89,6 +89,14 @@ func (l *lab) nfsServer(export string) error {
 	}
 	l.fault("kill server", func() (string, error) { return "", l.run("rpc.nfsd", "0") })
 	l.fault("start server", start)
+	// Another file system of the server, below a directory: its client mounts it when it is used.
+	l.fault("export below", func() (string, error) {
+		const dir = "above"
+		return dir, l.run("sh", "-ec", `
+			mkdir -p "$0/below"
+			mountpoint -q "$0/below" || mount -t tmpfs below "$0/below"
+			exportfs -o rw,sync,no_root_squash,no_subtree_check,insecure,fsid=1 "*:$0/below"`, filepath.Join(export, dir))
+	})
 	if _, err := start(); err != nil {
 		return err
 	}
