@@ -64,7 +64,15 @@ func (f *FS) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) fuse
 	return fuse.OK
 }
 
+// askedAnew has the volume asked for a directory's attributes that may be old. By what the
+// kernel is told of them it lets callers walk through the directory; who opens a file is
+// checked by the volume. It reports whether there may be others now.
+func (f *files) askedAnew(n *node) bool {
+	return n.dir && !f.backing.isLocal(n.inode.dev) && n.askIfOld() == nil
+}
+
 func (f *FS) replyAttr(n *node, out *fuse.AttrOut) fuse.Status {
+	f.askedAnew(n)
 	var st unix.Stat_t
 	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
 		return f.failed(n, err)

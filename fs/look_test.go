@@ -3,6 +3,7 @@ package fs
 import (
 	"testing"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,5 +32,23 @@ func TestReopenOfWhatIsGone(t *testing.T) {
 	const none = 1 << 30 // a descriptor that leads to no file
 	if fd, err := reopen(none, unix.O_RDONLY); err != unix.ESTALE {
 		t.Errorf("reopen() = %d, %v, want ESTALE", fd, err)
+	}
+}
+
+// By the attributes of a directory the kernel lets callers through. A network volume's client
+// may believe them for a minute, and is asked before the kernel is told.
+func TestDirectoryIsAskedFor(t *testing.T) {
+	f := nodesOf(t, linked(t))
+	f.backing.local = false
+	var out fuse.EntryOut
+	if s := f.enter(f.nodes.get(rootID), "d", &out); !s.Ok() {
+		t.Fatal(s)
+	}
+	dir := f.nodes.get(out.NodeId)
+	if dir.asked.Swap(0) == 0 {
+		t.Error("a lookup told old attributes")
+	}
+	if s := f.replyAttr(dir, new(fuse.AttrOut)); !s.Ok() || dir.asked.Load() == 0 {
+		t.Errorf("GETATTR told old attributes: %v", s)
 	}
 }
