@@ -17,15 +17,15 @@ import (
 // once. What the dead have locked is free then.
 func TestFewKeepWatch(t *testing.T) {
 	const mounts, ttl = 2*kubelease.Keepers + 1, 3 * time.Second
-	name := newName()
+	name, clock := newName(), &pace{}
 	var backends []*kubelease.Backend
 	sessions := make(map[*kubelease.Backend]lockmgr.Session)
 	stops := make(map[*kubelease.Backend]func())
 	for range mounts {
-		b := newBackend(t, name)
+		b := newBackend(t, name, clock.by)
 		backends = append(backends, b)
 		sessions[b] = openFor(t, b, ttl)
-		stops[b] = renew(t, sessions[b], ttl/5)
+		stops[b] = clock.renewOne(t, mounts, sessions[b], ttl/5)
 	}
 	few := func() (keep, rest []*kubelease.Backend) {
 		for _, b := range backends {
@@ -162,22 +162,22 @@ func TestWatchGoesOn(t *testing.T) {
 // finds that out: of keepers it should hear all the time.
 func TestHungWatchOfAWaiter(t *testing.T) {
 	const ttl = 3 * time.Second
-	name, l := newName(), &link{}
+	name, clock, l := newName(), &pace{}, &link{}
 	var keep []*kubelease.Backend
 	var s1 lockmgr.Session
 	for range kubelease.Keepers {
-		b := newBackend(t, name)
+		b := newBackend(t, name, clock.by)
 		s1 = openFor(t, b, ttl)
-		renew(t, s1, ttl/5)
+		clock.renewOne(t, kubelease.Keepers+1, s1, ttl/5)
 		keep = append(keep, b)
 	}
 	for _, b := range keep {
 		eventually(t, "it keeps watch", func() bool { return kubelease.Keeps(b) })
 	}
 	g := must(t, s1, lockmgr.NoWait, file("f"))
-	b := newBackendAt(t, l.to(as(mountUser)), name)
+	b := newBackendAt(t, l.to(as(mountUser)), name, clock.by)
 	s := openFor(t, b, ttl)
-	renew(t, s, ttl/5)
+	clock.renewOne(t, kubelease.Keepers+1, s, ttl/5)
 	eventually(t, "its watch stands", func() bool { return kubelease.Connected(b) })
 	req, waits := request(lockmgr.Queue, file("f")), make(chan struct{})
 	req.Waits = func() { close(waits) }

@@ -148,7 +148,12 @@ func (p *pace) by(c *kubelease.Config) { c.Clock = p }
 // renew renews s again and again until stop is called or the test ends, and has interval
 // pass after each time.
 func (p *pace) renew(t *testing.T, s lockmgr.Session, interval time.Duration) (stop func()) {
-	return renewing(t, s, interval, func() { p.pass(interval) })
+	return p.renewOne(t, 1, s, interval)
+}
+
+// renewOne is renew for one of several sessions, which have time pass together.
+func (p *pace) renewOne(t *testing.T, of int, s lockmgr.Session, interval time.Duration) (stop func()) {
+	return renewing(t, s, interval, func() { p.pass(interval / time.Duration(of)) })
 }
 
 // expire deletes a session's Leases, as those do who miss its renewals.
