@@ -12,7 +12,7 @@ import (
 	"github.com/lockfs/lockfs/internal/longtest"
 )
 
-// Faults of the lock service, one after the other, as chance has it, when there is time.
+// Random faults of the lock service, one after the other, in a long run.
 func TestFaultsAtRandom(t *testing.T) {
 	lab.Over(t, testFaultsAtRandom, lab.Local, lab.InLeases.Alone().ForLong())
 }

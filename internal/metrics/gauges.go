@@ -21,16 +21,16 @@ func newGauges(labels prometheus.Labels) gauges {
 	return gauges{
 		isMounted:   desc("lockfs_volume_mounted", "1 while the volume's view is mounted, else 0."),
 		available:   desc("lockfs_volume_available", "1 while the view reaches the volume, else 0."),
-		rulesBroken: desc("lockfs_volume_rules_broken", "Rules of docs/SEMANTICS.md that do not hold, for the volume's options.", "accepted"),
+		rulesBroken: desc("lockfs_volume_rules_broken", "Rules of docs/SEMANTICS.md that the volume's mount options break.", "accepted"),
 		locksHeld:   desc("lockfs_locks_held", "Locks that this mount has."),
 		waiting:     desc("lockfs_lock_requests_waiting", "Requests that wait for another owner's lock."),
 		sessions:    desc("lockfs_sessions", "Sessions of the lock service.", "state"),
-		fsRequests:  desc("lockfs_fs_requests_total", "Requests of the kernel's that were answered.", "request", "result"),
-		inodes:      desc("lockfs_fs_inodes", "Inodes that the kernel knows; each takes a descriptor."),
-		inodesLimit: desc("lockfs_fs_inodes_limit", "How many inodes there may be before the kernel is asked to forget some."),
+		fsRequests:  desc("lockfs_fs_requests_total", "Requests of the kernel that were answered.", "request", "result"),
+		inodes:      desc("lockfs_fs_inodes", "Inodes that the kernel knows. Each takes a file descriptor."),
+		inodesLimit: desc("lockfs_fs_inodes_limit", "Number of inodes above which the kernel is asked to forget some."),
 		openFiles:   desc("lockfs_fs_open_files", "Files that are open through the view."),
-		fsUnderWay:  desc("lockfs_fs_requests_under_way", "Requests of the kernel's that work in the volume."),
-		fsWaiting:   desc("lockfs_fs_requests_waiting", "Requests of the kernel's that wait for others under way in the volume."),
+		fsUnderWay:  desc("lockfs_fs_requests_under_way", "Requests of the kernel that are under way in the volume."),
+		fsWaiting:   desc("lockfs_fs_requests_waiting", "Requests of the kernel that wait because too many others are under way in the volume."),
 	}
 }
 

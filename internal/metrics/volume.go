@@ -56,14 +56,14 @@ func newVolume(namespace, name string) *Volume {
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
 		return add(v, prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, ConstLabels: labels, Buckets: buckets}))
 	}
-	v.requests = counters("lockfs_lock_requests_total", "Requests for locks that have ended, by what came of them.", "mode", "result")
-	v.acquire = histogram("lockfs_lock_acquire_seconds", "From a request for locks to their grant by the lock service, the wait for others included.", answerBuckets)
-	v.wait = histogram("lockfs_lock_wait_seconds", "Of requests that met another owner: how long they waited, whatever came of it.", waitBuckets)
-	v.held = histogram("lockfs_lock_held_seconds", "From the grant of a lock to when it was given up.", waitBuckets)
+	v.requests = counters("lockfs_lock_requests_total", "Requests for locks that have ended, by result.", "mode", "result")
+	v.acquire = histogram("lockfs_lock_acquire_seconds", "Time from a request for locks to the grant by the lock service, including the wait for other owners.", answerBuckets)
+	v.wait = histogram("lockfs_lock_wait_seconds", "How long requests that met another owner waited, whatever their result.", waitBuckets)
+	v.held = histogram("lockfs_lock_held_seconds", "Time from the grant of a lock to its release.", waitBuckets)
 	v.losses = counters("lockfs_lock_losses_total", "Locks that were lost while files were open under them.", "cause")
-	v.renewals = counters("lockfs_session_renewals_total", "Attempts at renewing a session of the lock service.", "result")
-	v.renewal = histogram("lockfs_session_renewal_seconds", "How long attempts at renewing a session took.", answerBuckets)
-	v.suspensions = counter("lockfs_session_suspensions_total", "How often writes were stopped for want of a renewal.")
+	v.renewals = counters("lockfs_session_renewals_total", "Attempts to renew a session of the lock service.", "result")
+	v.renewal = histogram("lockfs_session_renewal_seconds", "Duration of the attempts to renew a session.", answerBuckets)
+	v.suspensions = counter("lockfs_session_suspensions_total", "How often writes were suspended because no renewal was answered in time.")
 	v.sessionsLost = counters("lockfs_session_losses_total", "Sessions that were lost, with all their locks.", "cause")
 
 	// A missing series would be unknown to alerts; these start at 0.

@@ -21,7 +21,7 @@ const (
 	ofMount  origin = iota // in the table of mounts
 	ofClient               // on the command line of the client's process
 	ofVolume               // the volume itself says it
-	always                 // broken with any option
+	always                 // no option helps
 )
 
 // requirement is an option that a volume must have.
@@ -70,7 +70,8 @@ func isZero(v string) bool {
 	return v != "" && strings.Trim(v, "0.") == ""
 }
 
-// volumes lists what was tried, each with two clients, and those that no option helps.
+// volumes lists the network volumes that were tested, each with two clients, and those that no
+// option makes safe.
 var volumes = []volume{
 	{
 		name: "NFS", types: []string{"nfs", "nfs4"}, ask: askNFS,
