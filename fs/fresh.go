@@ -29,8 +29,9 @@ const (
 )
 
 // doubtFor is how long the kernel may go on with old attributes after it was told new ones.
-// Of two replies that overlap it keeps the one that arrives first, be it the older, and
-// believes it for cacheTimeout. As much again is for a reply under way.
+// Of two replies that overlap, the kernel keeps the one that arrives first, which may be the
+// older one, and believes it for cacheTimeout. The other half allows for a reply that is still
+// under way.
 const doubtFor = 2 * cacheTimeout
 
 // tell notes the attributes in a reply.

@@ -53,7 +53,7 @@ type sent struct {
 	node   uint64    // that it was for; 0 for a CREATE
 	when   time.Time // of the thread's last answer
 	looked bool      // it has looked something up since
-	over   bool      // its lookups since are those of more than one system call
+	over   bool      // it has looked names up for more than one system call since
 	found  uint64    // the node that it found last; 0 for none
 	as     dirName   // the name that it looked up last
 	meant  []dirName // the names by which a LINK may have meant the file

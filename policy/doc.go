@@ -11,19 +11,19 @@
 //	/etc/**        readonly
 //	/db/**         lock wait=5m scope=pod
 //
-// The first rule whose glob matches a path decides; a path that none matches
-// is locked, by the terms of the mount. Blank lines do not count, nor what
-// stands behind a # that begins a word.
+// The first rule whose glob matches a path decides. A path that no rule matches
+// is locked, with the mount's wait and scope. Blank lines are ignored, and so is
+// a comment: from a # that begins a word to the end of the line.
 //
 // # Globs
 //
 // A glob is matched with a path relative to the volume's root, byte by byte:
 //
-//   - any part of one name, also of one that begins with a dot
-//     ?        one character of a name, or one byte that is none
-//     [a-z]    one character of a class; [^a-z] one that is not in it
-//     **       between slashes: any number of directories; at the end: all that is below
-//     \        takes the next character for itself: a space, a #, a *
+//	?        one character of a name, or one byte that is not part of a character
+//	*        any part of one name, also of a name that begins with a dot
+//	[a-z]    one character in the set; [^a-z] one character not in the set
+//	**       between slashes: any number of directories; at the end: all that is below
+//	\        the next character stands for itself: a space, a #, a *
 //
 // A glob without a slash matches a name at any depth, as in .gitignore. Any
 // other counts from the volume's root, with a leading slash or without one. A
@@ -34,6 +34,6 @@
 //
 // Two mounts with different policies would not exclude each other: one takes
 // the lock that the other does without. So a policy has a digest, which the
-// volume remembers (package volume) and every mount must bring along. It is of the rules and not
-// of their text: comments and spaces do not change it.
+// volume remembers (package volume) and every mount must have. It is made of the
+// rules and not of their text: comments and spaces do not change it.
 package policy

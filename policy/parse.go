@@ -57,7 +57,7 @@ type word struct {
 
 const space = " \t\r\n\v\f"
 
-// split takes a line apart at its spaces. One behind a backslash is none.
+// split returns the words of a line. A space after a backslash is part of a word.
 func split(line string) (words []word) {
 	for at := 0; at < len(line); {
 		if strings.IndexByte(space, line[at]) >= 0 {
@@ -80,7 +80,7 @@ func split(line string) (words []word) {
 	return words
 }
 
-// parseRule returns the rule of a line's words, or the place of what is wrong.
+// parseRule returns the rule of a line's words, or the position of the mistake.
 func parseRule(words []word) (r *Rule, at int, err error) {
 	r = &Rule{}
 	if r.glob, err = parseGlob(words[0].text); err != nil {

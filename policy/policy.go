@@ -41,7 +41,7 @@ type Rule struct {
 	seen atomic.Bool // it has decided about a path
 }
 
-// String is the rule as it counts for the digest.
+// String returns the rule in the one spelling that Digest hashes.
 func (r *Rule) String() string {
 	words := []string{r.glob.String(), r.Action.String()}
 	if r.Wait != nil {
@@ -66,7 +66,7 @@ type Policy struct {
 	rules []*Rule
 }
 
-// Empty reports whether no rule is there: every file is locked.
+// Empty reports whether there are no rules, so that every file is locked.
 func (p *Policy) Empty() bool { return p == nil || len(p.rules) == 0 }
 
 // Match returns what holds for a path, relative to the volume's root and clean.
@@ -85,8 +85,8 @@ func (p *Policy) Match(path string) Decision {
 	return Decision{}
 }
 
-// SameBelow reports whether what is below a directory keeps its Action when the
-// directory is moved from one path to another: no rule can tell the two apart.
+// SameBelow reports whether every file below a directory certainly keeps its Action when the
+// directory moves: each rule matches the same names below both paths.
 func (p *Policy) SameBelow(from, to string) bool {
 	if p == nil || !slices.ContainsFunc(p.rules, func(r *Rule) bool { return r.Action != Lock }) {
 		return true
@@ -104,8 +104,8 @@ func (p *Policy) Rules() []*Rule {
 	return p.rules
 }
 
-// Unmatched returns the rules that have not decided about any path yet: those
-// whose glob is wrong, perhaps, or that an earlier rule overrides.
+// Unmatched returns the rules that have not decided about any path yet. Their globs may be
+// wrong, or an earlier rule may override them.
 func (p *Policy) Unmatched() []*Rule {
 	var unmatched []*Rule
 	for _, r := range p.Rules() {

@@ -76,13 +76,13 @@ type Config struct {
 	// and cause is not nil, and dirty data should go to the volume while it
 	// may. Held with a nil cause is the end of a suspension.
 	//
-	// Calls come one at a time, in order, from a goroutine of their own; they
-	// may lag behind State, they hold up only each other, and they must not
-	// call Close, which waits for the last of them.
+	// Calls come one at a time, in order, from their own goroutine. They may lag behind
+	// State. A slow call delays only the calls after it. No call may use Close, which waits
+	// for the last of them.
 	OnChange func(state State, cause error)
 
-	// OnRenewal, if not nil, is called after each attempt at a renewal with how
-	// long it took and what came of it. It holds up the next, and must not.
+	// OnRenewal, if not nil, is called after each attempt to renew, with its duration and its
+	// error. The next attempt waits for it, so it must return at once.
 	OnRenewal func(took time.Duration, err error)
 }
 
