@@ -162,7 +162,7 @@ func (r *AcquireRequest) Deadlocks(earlier Grant) bool {
 	return earlier.Mode == Exclusive && slices.ContainsFunc(r.Upgrades, func(had Grant) bool { return had.Key == earlier.Key })
 }
 
-// UpgradeIDs returns the acquisitions of those of Upgrades that are of k.
+// UpgradeIDs returns the acquisitions of the grants of k among Upgrades.
 func (r *AcquireRequest) UpgradeIDs(k Key) (ids []AcquisitionID) {
 	for _, g := range r.Upgrades {
 		if g.Key == k {
@@ -198,7 +198,7 @@ type Entry struct {
 	Held   bool // else it waits
 }
 
-// Grant is the one that the entry is, or waits to be.
+// Grant returns the grant that the entry stands for, or waits for.
 func (e Entry) Grant() Grant {
 	return Grant{Key: e.Key, Mode: e.Mode, AcquisitionID: e.Holder.AcquisitionID, Token: e.Token}
 }

@@ -120,8 +120,8 @@ func (m *Manager) renounce(meant []*lock, cause error, msg string, attrs ...any)
 	})
 }
 
-// entangled returns those of meant that are alive, the locks that share a hold with
-// one of them, and so on, with all their holds. m.mu is held.
+// entangled returns the living locks among meant, the locks that share a hold with one of
+// these, and so on; and all holds of these locks. m.mu is held.
 func entangled(meant []*lock) (locks []*lock, holds []*Hold) {
 	found, seen := make(map[*lock]bool), make(map[*Hold]bool)
 	add := func(l *lock) {

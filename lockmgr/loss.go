@@ -19,8 +19,8 @@ import (
 //	lock lost: broken by alice: …                                 by 'lockfs break'
 //	lock lost: the volume's client is gone                        see Abandon
 //
-// A backend's word for the first is ErrSessionLost, too: its cause goes to renew, and
-// comes back as that of the loss.
+// A backend reports the first as ErrSessionLost as well. renew gets the cause, and the loss
+// then has that cause.
 
 // SessionLost returns the ErrSessionLost that has a cause.
 func SessionLost(cause error) error { return &sessionLost{cause} }
@@ -54,7 +54,7 @@ var (
 	errVoided  = lockLoss(errors.New("another lock of the same file was"))
 )
 
-// loss is that of the locks that an operator breaks.
+// loss is the error of a lock that an operator breaks.
 func (b Break) loss() error {
 	return lockLoss(fmt.Errorf("%w by %s: %s", ErrBroken, b.By, b.Reason))
 }

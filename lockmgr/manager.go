@@ -29,9 +29,9 @@ type Config struct {
 	// AnswerTimeout is how long a request without patience waits for the lock
 	// service to answer; 0 means an eighth of the TTL, as for a renewal.
 	AnswerTimeout time.Duration
-	// KeysPerSession is how many locks are acquired on one session before another
-	// is opened, more or less: to end one with 5,000 stalls every writer of the lock
-	// service's for 0.03 to 0.15 s, and to renew one costs 0.05 % of a core. 0 means 5,000.
+	// KeysPerSession is about how many locks a session gets before another one is opened.
+	// Ending a session with 5,000 locks stalls every writer of the lock service for 0.03 to
+	// 0.15 s. Renewing a session costs 0.05 % of a core. 0 means 5,000.
 	KeysPerSession int
 	// CloseGrace; 0 means DefaultCloseGrace.
 	CloseGrace time.Duration
@@ -78,7 +78,7 @@ type Manager struct {
 	trees    int                       // GUARDED_BY(mu); how many of slots are of Tree keys
 	dirs     map[string]*dir           // GUARDED_BY(mu)
 	steps    int                       // GUARDED_BY(mu); how many requests were woken, and how much was looked at for them
-	early    map[AcquisitionID][]Break // GUARDED_BY(mu); by those for whom the service is asked: breaks ahead of its answer
+	early    map[AcquisitionID][]Break // GUARDED_BY(mu); breaks that overtook the service's answer, by the acquisition under way
 	sessions []*session                // GUARDED_BY(mu); in order of opening, until they are lost
 	refusing bool                      // GUARDED_BY(mu); no more requests
 	closed   bool                      // GUARDED_BY(mu)

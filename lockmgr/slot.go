@@ -13,13 +13,13 @@ import (
 type slot struct {
 	key         Key
 	locks       []*lock           // those that are being given back come last
-	alive       int               // how many are not
-	exclusive   int               // how many of locks are, of both
+	alive       int               // how many of locks are not being given back
+	exclusive   int               // how many of locks are Exclusive, given back or not
 	owned       map[Owner][]*lock // locks by owner; nil while there is at most one
 	first, last *place            // the requests for the key, in order of arrival
-	youngest    map[Owner]*place  // the last of each owner; nil while there is no use for it
+	youngest    map[Owner]*place  // the last request of each owner; nil until it is needed
 	doubtful    [2]crowd          // by mode: requests that ask SelfWait once there is a holder
-	dir         *dir              // nil of an inode's
+	dir         *dir              // nil for an Inode key
 }
 
 // slot returns that of k.

@@ -33,7 +33,7 @@ type Config struct {
 	// alike. Required; without slash and NUL byte.
 	Namespace, Name string
 
-	// Machine is whose embedded etcd it is; "" if it is none.
+	// Machine is the machine whose embedded etcd it is; "" if it is not embedded.
 	Machine string
 
 	// RequestTimeout is when a request without an answer is doubted: it is given up if
@@ -41,13 +41,14 @@ type Config struct {
 	// means 3 s, longer than an election of etcd usually takes.
 	RequestTimeout time.Duration
 
-	// CheckInterval is how often, more or less, a session with locks checks that its
-	// entries stand, and that none stands that nobody here claims. A mount of many
-	// entries does so less often. The zero value means 4 s.
+	// CheckInterval is the average time between two checks by a session with locks: that its
+	// entries stand, and that it has no entry that nobody here claims. A mount with
+	// many entries checks less often. The zero value means 4 s.
 	CheckInterval time.Duration
 
-	// JanitorInterval is how often, more or less, a session without locks does so, and
-	// the oldest session looks for entries without a lease. The zero value means 30 s.
+	// JanitorInterval is the average time after which the oldest session looks again for
+	// entries without a lease. A session without locks makes its checks no more often. The
+	// zero value means 30 s.
 	JanitorInterval time.Duration
 
 	// Logger gets errors that no caller gets. The zero value discards.

@@ -14,7 +14,7 @@ const never = -1
 
 // treeCache is the copy of the volume's directory entries. It holds all that
 // live as long as the epoch stands, and maybe some that are gone: a delete does
-// not move the epoch. The zero value is right for a volume that never had one.
+// not move the epoch. The zero value is the copy of a volume that never had such an entry.
 type treeCache struct {
 	mu    sync.Mutex
 	rev   int64         // what the copy was read at
@@ -89,7 +89,7 @@ func (c *treeCache) read(rev, epoch int64, dirs []lockmgr.Key) {
 	}
 }
 
-// forget makes it the copy of a volume that never had one.
+// forget makes it the copy of a volume that never had a directory entry.
 func (c *treeCache) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// tooLate is how long a member may take to answer on a stream. An election of
-	// etcd's usual length is none's fault.
+	// tooLate is how long a member may take to answer on a stream. It is longer than an
+	// election usually takes, which is no member's fault.
 	tooLate = 2 * time.Second
 	// avoidFor is how long a member is not asked again, nor seen to be well.
 	avoidFor = 30 * time.Second
@@ -25,7 +25,7 @@ const (
 
 var errAvoided = errors.New("did not answer in time a moment ago")
 
-// members are those of the cluster as the client connects to them. The client takes them in
+// members knows the client's connections to the members of the cluster. The client takes them in
 // turns, and goes on asking one that hangs, is frozen or waits for its disk. Each third
 // request would run into its timeout, and a watch through that member would be told
 // nothing. So a request that waits in vain ends the connection, and its member is avoided
@@ -87,7 +87,7 @@ func (m *members) observe(ctx context.Context, method string, req, reply any, cc
 	return err
 }
 
-// observeStream does so for watches and renewals: etcd answers each message.
+// observeStream avoids a member that keeps a message of a watch or a renewal: etcd answers each.
 func (m *members) observeStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := open(ctx, desc, cc, method, opts...)
 	if err != nil {

@@ -127,8 +127,8 @@ func (s *state) entriesOf(o *object) (entries []lockmgr.Entry) {
 	return entries
 }
 
-// holds reports whether the entry at i of o is granted, as far as it can be
-// told from outside: of a file and a directory, the one that was put first is.
+// holds reports whether the entry at i of o is granted, as far as another mount can tell. Of the
+// entries of a file and of a directory above it, the one that was put first counts as granted.
 func (s *state) holds(o *object, i int) bool {
 	e := &o.entries[i]
 	return len(s.inLine(o, i, e)) == 0 &&

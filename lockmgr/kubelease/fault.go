@@ -19,12 +19,11 @@ var errMoved = errors.New("the lease has changed")
 // errAbsent: there is no such Lease.
 var errAbsent = errors.New("no such lease")
 
-// errAway marks an ErrUnavailable that says nothing but that the server was not
-// reached, or asks for fewer requests.
+// errAway marks an ErrUnavailable that says only that the server was not reached, or that it
+// asks for fewer requests.
 var errAway = errors.New("no answer")
 
-// errBehind marks that of a watch from a revision which the server does not know any
-// more.
+// errBehind marks the error of a watch from a revision that the server no longer knows.
 var errBehind = errors.New("the watch is behind")
 
 // fault returns the error of a failed request that was sent under ctx: errMoved,

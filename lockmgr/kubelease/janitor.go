@@ -15,18 +15,18 @@ import (
 
 // JanitorConfig says how often the janitor cleans up. Zero values stand for the defaults.
 type JanitorConfig struct {
-	// Interval is how often the elected janitor looks around. Zero: a minute.
+	// Interval is how long the elected janitor waits between two searches. Zero: a minute.
 	Interval time.Duration
 	// Free is how long the Lease of a lock without entries is kept. Zero: an hour,
 	// longer than any request is on its way.
 	Free time.Duration
-	// MaxFree is how many such Leases there may be before the oldest go when they
-	// were free for a sixtieth of that. Zero: 1,000.
+	// MaxFree is how many such Leases are kept for that long. While there are more, the
+	// oldest are deleted once they have been free for Free/60. Zero: 1,000.
 	MaxFree int
 	// Breaks is how long the record of a broken lock is kept. Zero: a day.
 	Breaks time.Duration
-	// Orphans is how often, more or less, a session looks for entries of its own that
-	// nobody here claims. Zero: half a minute.
+	// Orphans is the average time after which a session looks again for entries of its own
+	// that nobody here claims. Zero: half a minute.
 	Orphans time.Duration
 	// Election is how long an elected janitor is waited for. Zero: 2 minutes.
 	Election time.Duration

@@ -64,7 +64,7 @@ func (e *entry) mode() lockmgr.Mode {
 	return lockmgr.Exclusive
 }
 
-// grant is the one that the entry is, or waits to be.
+// grant returns the grant that the entry stands for, or waits for.
 func (e *entry) grant() lockmgr.Grant {
 	return lockmgr.Grant{Key: e.key, Mode: e.mode(), AcquisitionID: e.AcquisitionID, Token: e.Token}
 }

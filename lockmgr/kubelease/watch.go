@@ -27,7 +27,7 @@ type feed struct {
 	from     coordinationclient.CoordinationV1Interface // for reading all
 }
 
-// pulseFeed is that of a mirror of the pulses, which begins with it.
+// pulseFeed returns the feed of a new mirror, which mirrors the pulses.
 func (b *Backend) pulseFeed() *feed {
 	m := newMirror(b.names, b.mirror.clock)
 	m.pulses = true
