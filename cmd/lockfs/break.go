@@ -63,7 +63,7 @@ Exit status:
 	f := cmd.Flags()
 	o.register(f)
 	o.registerListed(f)
-	f.StringVar(&o.reason, "reason", "", "why, a `text` for people who ask later; required")
+	f.StringVar(&o.reason, "reason", "", "why the lock is broken: a `text` for people who ask later; required")
 	f.BoolVar(&o.force, "force", false, "end the session of a holder that does not answer, with all its locks. Its programs may write until its mount notices")
 	f.DurationVar(&o.timeout, "timeout", 0, "how long the holder's mount has to answer (default: the TTL of its session)")
 	bindEnv(cmd)

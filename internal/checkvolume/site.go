@@ -80,7 +80,7 @@ func (s *Site) mount(ctx context.Context, name string) error {
 	defer s.mu.Unlock()
 	if name != "" {
 		if !checkName.MatchString(name) {
-			return fmt.Errorf("%q is no directory of a check", name)
+			return fmt.Errorf("%q is not the name of a check's directory", name)
 		}
 		s.name = name
 	}

@@ -154,7 +154,7 @@ func oneOf[T ~string](words ...T) func(*string) error {
 func endpoint(s *string) error {
 	u, err := url.Parse(*s)
 	if err != nil || u.Host+u.Path == "" || !slices.Contains([]string{"http", "https", "unix", "unixs"}, u.Scheme) {
-		return fmt.Errorf("%q is no URL of an etcd: write it as https://etcd:2379", *s)
+		return fmt.Errorf("%q is not the URL of an etcd: write it as https://etcd:2379", *s)
 	}
 	return nil
 }
@@ -185,7 +185,7 @@ func rule(s *string) error {
 		return fmt.Errorf("rule %q: column %d: %w", *s, syntax.Column, syntax.Err)
 	}
 	if err == nil && p.Empty() {
-		return fmt.Errorf("%q is no rule: want %s", *s, policy.Form)
+		return fmt.Errorf("%q is not a rule: want %s", *s, policy.Form)
 	}
 	return err
 }

@@ -149,7 +149,7 @@ func (b *Backend) timeToLive(ctx context.Context, lease clientv3.LeaseID, opts .
 func leaseOf(id string) (clientv3.LeaseID, error) {
 	n, err := strconv.ParseInt(id, 16, 64)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%w: %q is no session's id", lockmgr.ErrSessionLost, id)
+		return 0, fmt.Errorf("%w: %q is not the id of a session", lockmgr.ErrSessionLost, id)
 	}
 	return clientv3.LeaseID(n), nil
 }

@@ -154,7 +154,7 @@ func (l layout) fits(o *object, k lockmgr.Key) error {
 	err := o.broken
 	notes := o.lease.Annotations
 	if err == nil && (o.lease.Labels[labelVolume] != l.hash || notes[noteVolume] != l.volume || k.Kind != lockmgr.Tree && notes[noteKey] != escape(k.Path)) {
-		err = fmt.Errorf("the lease %s is not that of %s in volume %s, but of %q in %q", o.name, k, l.volume, notes[noteKey], notes[noteVolume])
+		err = fmt.Errorf("the lease %s is for %q in volume %q, and not for %s in volume %s", o.name, notes[noteKey], notes[noteVolume], k, l.volume)
 	}
 	if err != nil {
 		return retry.Refused(err)

@@ -230,7 +230,7 @@ func (b *Backend) Revoke(ctx context.Context, id string) error {
 // SessionTTL is lockmgr.Breaker's.
 func (b *Backend) SessionTTL(ctx context.Context, id string) (time.Duration, error) {
 	if _, err := uuid.Parse(id); err != nil {
-		return 0, fmt.Errorf("%w: %q is no session's id", lockmgr.ErrSessionLost, id)
+		return 0, fmt.Errorf("%w: %q is not the id of a session", lockmgr.ErrSessionLost, id)
 	}
 	o, err := b.get(ctx, b.names.session(id))
 	if err != nil {
