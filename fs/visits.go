@@ -36,6 +36,10 @@ const (
 // microseconds, unless the call has failed.
 const parkFor = time.Second
 
+// createFor is how long it is kept for a thread that has looked and found nothing. Its CREATE
+// comes at once, or never: O_CREAT does not come with OPEN.
+const createFor = parkFor / 20
+
 // maxSteps is more than paths have components.
 const maxSteps = 64
 
@@ -245,6 +249,9 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	}
 	if len(s.steps) < maxSteps {
 		s.steps[node] = s.path
+	}
+	if node == 0 && s.hold != nil {
+		time.AfterFunc(createFor, func() { vs.expire(s) })
 	}
 	return sent
 }

@@ -160,6 +160,7 @@ func TestParking(t *testing.T) {
 
 		for what, end := range map[string]func(){
 			"that nobody fetched":         func() { time.Sleep(parkFor + time.Millisecond) },
+			"whose caller has found none": func() { vs.looked(tid, time.Now(), someName, 0); time.Sleep(createFor + time.Millisecond) },
 			"that was not needed":         func() { vs.leave(vs.come(tid, someNode), fuse.OK) },
 			"whose caller got the ESTALE": func() { vs.looked(tid, time.Now(), someName, someNode); vs.leave(vs.come(tid, someNode), stale) },
 		} {
