@@ -27,23 +27,22 @@ func (a *acquisition) try(ctx context.Context) error {
 
 // attempt sends the Txn once, and notes the answer in known.
 func (a *acquisition) attempt(ctx context.Context) error {
-	b := a.s.b
 	a.settle()
-	epoch, fence := b.trees.expect(a.req.Keys), a.s.fence.at()
+	epoch, fence := a.s.trees.expect(a.req.Keys), a.s.fence.at()
 	unfenced := a.s.fence.unchanged(fence)
 	els := a.gets
 	if second := a.second(unfenced); second != nil {
 		els = append(els[:len(els):len(els)], clientv3.OpTxn(second, a.puts, nil))
 	}
 	a.last = &request{keys: a.req.Keys, mode: a.req.Mode, fence: fence, voids: a.unanswered,
-		cmps: append(a.free(), b.epochIs(epoch), unfenced), then: a.puts, els: els}
+		cmps: append(a.free(), a.s.b.epochIs(epoch), unfenced), then: a.puts, els: els}
 	resp, err := a.s.group.txn(ctx, a.last)
 	if err != nil {
 		return a.s.life.Noted(err)
 	}
 	rev := resp.Header.Revision
 	if resp.Succeeded {
-		b.trees.placed(rev, epoch, a.dirs)
+		a.s.trees.placed(rev, epoch, a.dirs)
 		a.known = standing{rev: rev, token: rev}
 		return nil
 	}

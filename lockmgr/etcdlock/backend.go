@@ -65,7 +65,6 @@ type Backend struct {
 	check    time.Duration
 	janitor  time.Duration
 	log      *slog.Logger
-	trees    treeCache
 	liveness *liveness
 	service  atomic.Pointer[serviceSeen] // what Service saw; nil before
 	volume   atomic.Pointer[[]byte]      // the record that VolumeRecord saw; nil before
@@ -79,6 +78,7 @@ type Backend struct {
 
 	mu    sync.Mutex
 	store lifetime.Store // GUARDED_BY(mu)
+	trees *treeCache     // GUARDED_BY(mu); of the store's era
 }
 
 var _ lockmgr.Backend = (*Backend)(nil)
@@ -120,6 +120,7 @@ func New(cfg Config) (*Backend, error) {
 		log:      cfg.Logger,
 		liveness: newLiveness(),
 		store:    lifetime.NewStore(),
+		trees:    new(treeCache),
 	}
 	return b, nil
 }
@@ -162,6 +163,13 @@ func (b *Backend) newest() (int64, lifetime.Era) {
 	return b.store.Newest, b.store.Era
 }
 
+// era returns what a session that is opened now belongs to.
+func (b *Backend) era() (lifetime.Era, *treeCache) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.store.Era, b.trees
+}
+
 // saw notes the revision of an answer. newest and the era are as they were when the
 // request was sent. Errors: ErrUnavailable, when etcd was set back since.
 func (b *Backend) saw(rev, newest int64, era lifetime.Era) error {
@@ -173,7 +181,7 @@ func (b *Backend) saw(rev, newest int64, era lifetime.Era) error {
 	}
 	if b.store.SetBack(era) {
 		b.log.Error("etcd was set back while this mount was up: its locks are lost", "from", newest, "to", rev)
-		b.trees.forget()
+		b.trees = new(treeCache)
 	}
 	return fmt.Errorf("%w: it was set back from revision %d to %d", lockmgr.ErrUnavailable, newest, rev)
 }

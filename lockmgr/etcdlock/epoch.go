@@ -89,13 +89,6 @@ func (c *treeCache) read(rev, epoch int64, dirs []lockmgr.Key) {
 	}
 }
 
-// forget makes it the copy of a volume that never had a directory entry.
-func (c *treeCache) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.rev, c.epoch, c.dirs = 0, 0, nil
-}
-
 // placed adds our own directory entries, which were put at rev by a Txn that
 // found the epoch as the copy has it.
 func (c *treeCache) placed(rev, epoch int64, dirs []lockmgr.Key) {

@@ -21,7 +21,8 @@ type Session struct {
 	renew  *clientv3.Client // see Config.Renewals
 	lease  clientv3.LeaseID
 	ttl    time.Duration
-	record string // key of the session record
+	record string     // key of the session record
+	trees  *treeCache // of its era: what was asked before etcd was set back is put into no later one
 	fence  *fence
 	claims claims
 	group  *group
@@ -38,7 +39,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	if err != nil {
 		return nil, fmt.Errorf("etcdlock: session record: %w", err)
 	}
-	_, era := b.newest()
+	era, trees := b.era()
 	renew, err := b.forRenewals(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("opening a session: %w", err)
@@ -53,6 +54,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		lease:  lease,
 		ttl:    min(ttl, granted),
 		record: b.keys.session(strconv.FormatInt(int64(lease), 16)),
+		trees:  trees,
 	}
 	resp, err := b.txn(ctx, b.volumeStands(), []clientv3.Op{clientv3.OpPut(s.record, string(value), clientv3.WithLease(lease))}, nil)
 	if err == nil && !resp.Succeeded {

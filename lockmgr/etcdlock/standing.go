@@ -187,7 +187,7 @@ func (a *acquisition) noteTrees(rev int64, trees, epoch []*mvccpb.KeyValue, plac
 	if placed && len(a.dirs) > 0 {
 		mod, dirs = rev, append(dirs, a.dirs...)
 	}
-	a.s.b.trees.read(rev, mod, dirs)
+	a.s.trees.read(rev, mod, dirs)
 }
 
 // token returns the create revision of our entries, 0 if none stands. They were
