@@ -93,7 +93,7 @@ type opening struct {
 	rule   rule // for the path that is tried
 	caller caller
 	at     dirName // the name of the file when the try began
-	file   *stat   // the file as an earlier try has found it
+	file   *stat   // what an earlier try has found the file to be; nil before
 }
 
 func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
@@ -120,7 +120,7 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 			continue
 		}
 		if o.visit.stage == nameless && !f.isNamed(n, f.nodes.nameOf(n)) && f.relocate(n) == nil {
-			continue // whoever has the former name is not waited for
+			continue // the open must not wait for an owner of the former name
 		}
 		s, again := o.openAt(cancel, path, out)
 		if !again {
@@ -130,8 +130,8 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 	return fuse.EBUSY
 }
 
-// path is the path by which to open the file: that by which the caller has just found it, if
-// it is known, else the node's.
+// path returns the path to lock: the one by which the caller has just found the file, or the
+// node's if that is not known.
 func (o *opening) path() (string, error) {
 	if way := o.visit.way; way.from != nil {
 		return o.fs.nodes.pathIn(way.from, way.path)
