@@ -29,14 +29,14 @@ type handle struct {
 	unflushed unflushed
 	// uses counts the requests that use fd, and one until RELEASE, which can overtake them. At
 	// 0 fd is closed.
-	uses atomic.Int64
+	uses uses
 	gone chan struct{} // closed when fd is closed and the hold released
 }
 
 // newHandle takes fd and hold over; flags are the program's.
 func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold) *handle {
 	h := &handle{node: n, fd: fd, hold: hold, sync: syncing(flags), gone: make(chan struct{})}
-	h.uses.Store(1)
+	h.uses.begin()
 	n.handles.Add(1)
 	n.hasOpen(fd)
 	if h.maps = hold != nil && flags&unix.O_ACCMODE == unix.O_RDWR; h.maps {
@@ -46,21 +46,11 @@ func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold) *handle {
 }
 
 // enter begins a use of the handle; false means that it is closed.
-func (h *handle) enter() bool {
-	for {
-		n := h.uses.Load()
-		if n == 0 {
-			return false
-		}
-		if h.uses.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
-}
+func (h *handle) enter() bool { return h.uses.enter() }
 
 // leave ends a use. The last one flushes and closes the file, and then releases the lock.
 func (h *handle) leave() {
-	if h.uses.Add(-1) > 0 {
+	if !h.uses.leave() {
 		return
 	}
 	_ = h.flush() // what a mapping wrote after the last close(): nobody waits for an error

@@ -37,7 +37,7 @@ type node struct {
 	past *node       // constant; the same directory with the former client
 
 	// uses counts the uses of fd, and one for the kernel. At 0 fd is closed.
-	uses   atomic.Int64
+	uses   uses
 	closer *closer
 
 	// asked is when the volume was last asked for the names in the directory, in
@@ -73,21 +73,11 @@ type held struct {
 // enter begins a use of the node's descriptor; false means that it is closed. A request need
 // not enter its own node: the kernel does not forget that meanwhile. Any other node, such as
 // the directory of a name, may be forgotten.
-func (n *node) enter() bool {
-	for {
-		uses := n.uses.Load()
-		if uses == 0 {
-			return false
-		}
-		if n.uses.CompareAndSwap(uses, uses+1) {
-			return true
-		}
-	}
-}
+func (n *node) enter() bool { return n.uses.enter() }
 
 // leave ends a use.
 func (n *node) leave() {
-	if n.uses.Add(-1) == 0 {
+	if n.uses.leave() {
 		n.closer.close(n.fd) // or nothing, if it was let go
 	}
 }

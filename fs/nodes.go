@@ -30,7 +30,7 @@ const rootID = 1
 
 func newNodes(rootFD int, i inode, pool *Pool) *nodes {
 	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1, held: new(held)}
-	root.uses.Store(1)
+	root.uses.begin()
 	// A file handle (name_to_handle_at) is an id, and those of an earlier mount are to
 	// lead to no file of this one.
 	t := &nodes{
@@ -98,7 +98,7 @@ func (t *nodes) learnLocked(d dirName, fd int, st *stat, file *held) *node {
 			file = new(held)
 		}
 		n = &node{id: t.nextID, inode: i, fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, certain: st.certain, held: file}
-		n.uses.Store(1)
+		n.uses.begin()
 		n.closer = &t.closer
 		t.nextID++
 		t.byID[n.id] = n
@@ -157,7 +157,7 @@ func (t *nodes) close() {
 	defer t.mu.Unlock()
 	for _, n := range t.byID {
 		n.leavePast()
-		if n.uses.Add(-1) == 0 {
+		if n.uses.leave() {
 			unix.Close(n.fd)
 		}
 	}

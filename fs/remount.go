@@ -126,7 +126,7 @@ func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
 	}
 	clear(t.byInode)
 	root := &node{id: rootID, inode: i, fd: old.fd, lookups: old.lookups, held: new(held), closer: &t.closer}
-	root.uses.Store(1)
+	root.uses.begin()
 	t.byID[rootID], t.byInode[i] = root, root
 	list := make([]*lockmgr.Hold, 0, len(holds))
 	for h := range holds {
@@ -161,7 +161,7 @@ func (t *nodes) returned(n *node) *node {
 		return nil
 	}
 	again := &node{id: n.id, inode: i, fd: fd, dir: true, certain: st.certain, lookups: n.lookups, parent: t.byID[rootID], name: path, past: n, held: new(held), closer: &t.closer}
-	again.uses.Store(1)
+	again.uses.begin()
 	again.show(dirName{again.parent, path})
 	if other := t.byInode[i]; other != nil { // the kernel has looked it up since
 		again.held, again.former = other.held, true

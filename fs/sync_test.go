@@ -20,7 +20,7 @@ func closing(t *testing.T) (*FS, *handle) {
 	}
 	t.Cleanup(func() { r.Close(); w.Close() })
 	h := &handle{node: &node{}, fd: int(w.Fd()), gone: make(chan struct{})}
-	h.uses.Store(2) // it is never closed
+	h.uses.begin() // and it never ends: the handle is not closed
 	return &FS{sync: SyncClose, log: slog.New(slog.DiscardHandler)}, h
 }
 

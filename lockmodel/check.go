@@ -5,42 +5,43 @@ import (
 	"slices"
 )
 
-// world is a system to explore. S is small and has no padding: there are millions of them.
+// world is a system to explore. S should be small and without padding: there are millions
+// of states.
 type world[S comparable] interface {
 	start() S
-	// steps calls to with every state that one step leads to.
+	// steps calls to with each state that is one step away.
 	steps(s S, to func(next S, by step))
 	// broken names the property that a state violates, or is empty.
 	broken(s S) string
-	// waits reports whether somebody waits for what has to come.
+	// waits reports whether somebody waits for something.
 	waits(s S) bool
 }
 
-// step is what happens between two states.
+// step is the way from one state to the next.
 type step struct {
 	who  string
 	what string
-	// maybe marks what nobody can count on: a fault, an interrupt, a message
-	// that should have been lost. Waiting has to end without these.
+	// maybe: the step need not happen. It is a fault, an interrupt, or a message that was
+	// given up. Waiting must end without such steps.
 	maybe bool
 }
 
 func (s step) String() string { return s.who + ": " + s.what }
 
-// stuck is the property that waiting ends: from every state a way without
-// 'maybe' steps leads to one where nobody waits.
+// stuck is the property that waiting can go on for ever: some state has no way, without
+// 'maybe' steps, to a state in which nobody waits.
 const stuck = "somebody waits for ever"
 
-// result is what an exploration found.
+// result is the result of an exploration.
 type result struct {
 	states, steps, depth int
-	cut                  bool     // the limit was reached: nothing is proved
-	violated             string   // empty: nothing
+	cut                  bool     // the limit was reached, so nothing is proved
+	violated             string   // empty: no violation
 	trace                []string // the shortest way there
 }
 
-// explore visits the states breadth first, until one is broken, there are no
-// more, or there are limit.
+// explore visits the states breadth first, until one is broken, all are visited, or limit
+// is reached.
 func explore[S comparable](w world[S], limit int) result {
 	first := w.start()
 	var (
@@ -92,7 +93,7 @@ func explore[S comparable](w world[S], limit int) result {
 	return res
 }
 
-// reaching returns which states lead to one of goal.
+// reaching returns the states from which a state of goal can be reached.
 func reaching(goal []bool, steps [][2]int32) []bool {
 	from := make([]int32, len(goal)+1) // where the steps to a state begin in back
 	for _, st := range steps {
@@ -126,7 +127,7 @@ func reaching(goal []bool, steps [][2]int32) []bool {
 	return reached
 }
 
-// retrace tells the way to state i. The steps were not kept: they are taken again.
+// retrace returns the way to state i. The steps were not stored, so it takes them again.
 func retrace[S comparable](w world[S], states []S, parent []int32, i int32) []string {
 	var trace []string
 	for ; parent[i] >= 0; i = parent[i] {
@@ -142,7 +143,7 @@ func retrace[S comparable](w world[S], states []S, parent []int32, i int32) []st
 	return fold(trace)
 }
 
-// fold writes repeated lines once.
+// fold replaces repeated lines by one.
 func fold(lines []string) []string {
 	var out []string
 	for i := 0; i < len(lines); {

@@ -2,21 +2,22 @@ package main
 
 import "fmt"
 
-// The leases model: locks in Lease objects of Kubernetes (lockmgr/kubelease), where
-// no request reads or writes two objects. One Lease is a file's, one is of the
-// directories; each write is conditional on the version that was read, and may be
-// lost, or carried out late; each mount's watch lags behind by as much as it
-// likes. Is a file ever open below a directory that moves?
+// The leases model: locks in Lease objects of Kubernetes (lockmgr/kubelease), where no
+// request reads or writes two objects. One Lease is a file's, another has the directories'
+// entries. Each write is conditional on the version that was read. It may be lost, or be
+// carried out late. Each mount's watch may be late by any time. Can a file be open below a
+// directory that moves?
 
 const (
 	leaseThreads = 3
-	leaseEntries = 5 // that a Lease has room for
+	leaseEntries = 5 // capacity of a Lease
 	fileLease    = 0
 	dirLease     = 1
 )
 
 type leasesWorld struct {
-	// ops is how often each thread asks; each is a mount; dirs want the directory.
+	// ops is how often each thread asks. Each thread is a mount. The threads in dirs ask
+	// for the directory.
 	ops    [leaseThreads]int8
 	dirs   [leaseThreads]bool
 	deaths int8
@@ -32,12 +33,12 @@ type leaseObject struct {
 
 // leaseMirror is what a mount's watch has shown.
 type leaseMirror struct {
-	asOf [2]int8 // equal, as long as there is one watch
+	asOf [2]int8 // equal, as there is only one watch
 	line [2][leaseEntries]int8
 	dead uint8 // bit t: the session of thread t has ended
 }
 
-// leaseWrite is a request on its way, to put an entry.
+// leaseWrite is a request to put an entry, on its way.
 type leaseWrite struct {
 	on   bool
 	base int8
@@ -46,11 +47,11 @@ type leaseWrite struct {
 
 type leaseCall struct {
 	at    int8
-	op    int8 // how many have begun
+	op    int8 // how many acquisitions have begun
 	token int8
 }
 
-// What a thread is at.
+// What a thread does.
 const (
 	leaseIdle = iota
 	leaseAsks
@@ -81,7 +82,7 @@ func (w *leasesWorld) lease(t int) int {
 	return fileLease
 }
 
-// id is that of the entry of t's present acquisition; 0 is none.
+// id is the id of the entry of t's present acquisition; 0: none.
 func (s *leasesState) id(t int) int8 { return int8(t) + leaseThreads*s.call[t].op }
 
 func ownerOf(id int8) int { return int(id) % leaseThreads }
@@ -143,8 +144,8 @@ func (w *leasesWorld) steps(s leasesState, to func(leasesState, step)) {
 
 type leasesDo func(what string, maybe bool, f func(n *leasesState, c *leaseCall))
 
-// environment is what happens to a mount: its requests arrive, its watch shows
-// what was written, its session ends.
+// environment has the steps outside a mount: its requests arrive, its watch delivers, its
+// session ends.
 func (w *leasesWorld) environment(s *leasesState, t int, do leasesDo) {
 	if s.write[t].on {
 		do("server carries out the write", false, func(n *leasesState, c *leaseCall) { w.arrive(n, t, leasePut) })
@@ -191,7 +192,7 @@ func (s *leasesState) show(t, k int) {
 	m.asOf[k], m.line[k], m.dead = s.rev, s.objects[k].line, s.dead
 }
 
-// arrive carries a write out if its Lease is still the version that it replaces.
+// arrive carries out a write if the Lease still has the version that it replaces.
 func (w *leasesWorld) arrive(s *leasesState, t int, then int8) {
 	wr, c, o := s.write[t], &s.call[t], &s.objects[w.lease(t)]
 	s.write[t] = leaseWrite{}
@@ -208,9 +209,9 @@ func (w *leasesWorld) arrive(s *leasesState, t int, then int8) {
 	}
 }
 
-// unsure reads the Lease: the entry is there, or the write is void, or it is
-// waited for. Or the caller waits no longer: then the Lease is written in its
-// place.
+// unsure reads the Lease after a lost answer. The entry is there, or the write is void, or
+// the write may still come and is waited for. A caller that no longer waits overwrites the
+// Lease instead.
 func (w *leasesWorld) unsure(s *leasesState, t int, do leasesDo) {
 	o := s.objects[w.lease(t)]
 	switch {
@@ -233,7 +234,7 @@ func (w *leasesWorld) unsure(s *leasesState, t int, do leasesDo) {
 	})
 }
 
-// look decides by what the watch has shown, once it has shown the own entry.
+// look decides by what the watch has shown, after it has shown the thread's own entry.
 func (w *leasesWorld) look(s *leasesState, t int, do leasesDo) {
 	k, m := w.lease(t), &s.mirrors[t]
 	if m.asOf[k] < s.call[t].token && w.mut != "afterwards" {
@@ -260,10 +261,10 @@ func (w *leasesWorld) look(s *leasesState, t int, do leasesDo) {
 	}
 }
 
-// leave ends an acquisition: the Lease is written without its entry.
+// leave ends an acquisition: it writes the Lease without its entry.
 func (s *leasesState) leave(k, t int) {
 	o := &s.objects[k]
-	if s.dead&(1<<t) == 0 { // else it is for others to remove
+	if s.dead&(1<<t) == 0 { // otherwise others remove it
 		s.rev++
 		o.ver = s.rev
 		if i := index(o.line, s.id(t)); i >= 0 {
@@ -283,8 +284,8 @@ func index(line [leaseEntries]int8, id int8) int {
 	return -1
 }
 
-// joined is the line with id at its end, without the entries of sessions that are
-// known to have ended.
+// joined is the line with id at its end, without entries of sessions that are known to have
+// ended.
 func joined(line [leaseEntries]int8, dead uint8, id int8) (next [leaseEntries]int8) {
 	n := 0
 	for _, o := range line {

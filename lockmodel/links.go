@@ -1,11 +1,10 @@
 package main
 
-// The links model: does the lock of a file follow its names? Files with several
-// names, opened, linked, renamed and unlinked through two mounts by programs of
-// two owners. The lock service is one that works: a key is free or another's.
-// Between any two steps of a request others take theirs, so every check that is
-// made before the lock has to be made again under it. The volume may fail a change
-// of names that it has made, or makes later.
+// The links model: does the lock of a file follow its names? Programs of two owners open,
+// link, rename and unlink files with several names, through two mounts. The lock service
+// always works: a key is free or another's. Between any two steps of a request others take
+// their steps, so each check that is made before the lock must be repeated under it. The
+// volume may fail a change of names that it has done, or does later.
 
 const (
 	maxNames   = 3
@@ -21,15 +20,15 @@ func inodeKey(n int8) keys { return 1 << (maxNames + n - 1) }
 
 type linksWorld struct {
 	threads []linksThread
-	first   [maxNames]int8 // which inode each name has in the beginning, 0: none
+	first   [maxNames]int8 // the inode of each name at first; 0: none
 	faults  bool           // the volume fails changes of names
 	mut     string
 }
 
-// linksThread is constant: threads of one owner are on one mount, and no others are.
+// linksThread is constant. Threads are on one mount if, and only if, they have one owner.
 type linksThread struct {
 	owner int8
-	ops   []int8 // what it may do, each once, in this order; or leave out
+	ops   []int8 // what it may do, in this order, each once or not at all
 }
 
 // The requests.
@@ -41,27 +40,27 @@ const (
 	renaming
 )
 
-// linksHold is a lockmgr.Hold: of an open file, or of one that is being opened.
+// linksHold is a lockmgr.Hold of a file that is open, or is being opened.
 type linksHold struct {
 	keys  keys
 	inode int8
-	known bool // registered with the node: names take it along
+	known bool // registered with the node, so that changes of names update it
 	open  bool
 }
 
 type linksCall struct {
-	op, at int8 // the request, and how far it is
+	op, at int8 // the request, and its progress
 	x, y   int8 // names
-	n, m   int8 // the inodes of x and y as they were looked at
+	n, m   int8 // the inodes of x and y when they were looked at
 	want   keys
-	heirs  keys // names that are to go on with the locks of what is replaced
+	heirs  keys // names that keep the locks of the file that is replaced
 	hold   keys // what the call itself has locked
 	next   int8 // in ops
 }
 
-// linksLate is a change of names that the volume has failed, and may yet make.
-// It concerns the files that are open then: it is not made any more once
-// somebody else has got a lock of it, or has opened its file.
+// linksLate is a change of names that the volume has failed and may still do. It concerns
+// the files that are open then. It is dropped once somebody else has got one of its locks,
+// or has opened its file.
 type linksLate struct{ op, x, y, n, m int8 }
 
 type linksState struct {
@@ -103,7 +102,7 @@ func (s *linksState) nlink(n int8) (count int) {
 	return count
 }
 
-// locks returns what locks a file under name x (fs: fileKeys, linkKeys).
+// locks returns the keys that lock a file under name x (fs: fileKeys, linkKeys).
 func (w *linksWorld) locks(s *linksState, x int8) keys {
 	n := s.names[x]
 	if n == 0 || s.nlink(n) < 2 || w.mut == "noinode" {
@@ -133,8 +132,8 @@ func (w *linksWorld) holds(s *linksState, t int, n int8) []*linksHold {
 	return hs
 }
 
-// heir returns the name that is left when x, the last name but one of a file
-// that is open here, goes; ok is false if it is not known.
+// heir returns the name that is left when x goes, the last name but one of a file that is
+// open here; ok is false if it is not known.
 func (w *linksWorld) heir(s *linksState, t int, x int8) (heir keys, ok bool) {
 	n := s.names[x]
 	if n == 0 || s.nlink(n) != 2 || len(w.holds(s, t, n)) == 0 || w.mut == "noheir" {
@@ -148,9 +147,9 @@ func (w *linksWorld) heir(s *linksState, t int, x int8) (heir keys, ok bool) {
 	return 0, true
 }
 
-// excluded reports whether another change of names that goes through thread t's
-// mount is under way with a name, or a file, that this one concerns: the kernel
-// has locked both. It locks nothing for an OPEN.
+// excluded reports whether another change of names is under way through thread t's mount
+// that has a name or file in common: the kernel has locked both. It does not lock for an
+// OPEN.
 func (w *linksWorld) excluded(s *linksState, t int, c linksCall) bool {
 	for j, o := range w.threads {
 		other := s.call[j]
@@ -167,8 +166,8 @@ func (w *linksWorld) excluded(s *linksState, t int, c linksCall) bool {
 
 func (c *linksCall) concerns(n int8) bool { return n != 0 && (c.n == n || c.m == n) }
 
-// changing reports whether an inode's names are being changed through thread
-// t's mount: from when its holds are given locks until they have followed.
+// changing reports whether an inode's names are being changed through thread t's mount:
+// from when its holds are given locks until they have been updated.
 func (w *linksWorld) changing(s *linksState, t int, n int8) bool {
 	for j, o := range w.threads {
 		if c := &s.call[j]; o.owner == w.threads[t].owner && c.op > opening && c.at >= 2 && c.concerns(n) {
@@ -178,10 +177,10 @@ func (w *linksWorld) changing(s *linksState, t int, n int8) bool {
 	return false
 }
 
-// end takes a call to its end.
+// end ends a call.
 func (s *linksState) end(t int) { s.call[t] = linksCall{next: s.call[t].next} }
 
-// change makes a change of names, of the file n, if it can be made.
+// change does a change of names of the file n, if that is possible.
 func (s *linksState) change(op, x, y, n int8) {
 	switch {
 	case op == linking && s.names[y] == 0 && s.nlink(n) > 0:
@@ -193,7 +192,7 @@ func (s *linksState) change(op, x, y, n int8) {
 	}
 }
 
-// lapse forgets the late change if it concerns keys.
+// lapse drops the late change if it concerns keys.
 func (s *linksState) lapse(k keys) {
 	l := s.late
 	if l.op == nothing {

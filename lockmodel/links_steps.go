@@ -35,7 +35,7 @@ func (w *linksWorld) steps(s linksState, to func(linksState, step)) {
 
 type linksDo func(what string, maybe bool, f func(n *linksState, c *linksCall, h *linksHold))
 
-// begin starts the next request, of any names, or leaves it out.
+// begin starts the next request, with any names, or skips it.
 func (w *linksWorld) begin(s *linksState, t int, do linksDo) {
 	for i := int(s.call[t].next); i < len(w.threads[t].ops); i++ {
 		op := w.threads[t].ops[i]
@@ -78,7 +78,7 @@ func (w *linksWorld) begin(s *linksState, t int, do linksDo) {
 	}
 }
 
-// plan says what a change of names locks (fs: the start of Link, Unlink, Rename).
+// plan returns what a change of names locks (fs: the start of Link, Unlink, Rename).
 func (w *linksWorld) plan(n *linksState, t int) {
 	c := &n.call[t]
 	c.want = w.locks(n, c.x)
@@ -179,7 +179,7 @@ func (w *linksWorld) naming(s *linksState, t int, do linksDo) {
 			c.hold, c.at = c.want, 1
 			n.lapse(c.want)
 		})
-	case 1: // looks again, gives locks to the holds that are there
+	case 1: // looks again, and gives locks to the existing holds
 		n := *s
 		if w.mut == "norelook" {
 			n.share(w, t)
@@ -199,7 +199,7 @@ func (w *linksWorld) naming(s *linksState, t int, do linksDo) {
 			return
 		}
 		do("fails", true, func(_ *linksState, c *linksCall, _ *linksHold) { c.at = 3 })
-		if w.mut == "trusting" { // else it is no matter what is answered
+		if w.mut == "trusting" { // otherwise the answer does not matter
 			do("changes the directory, and fails", true, func(n *linksState, c *linksCall, _ *linksHold) {
 				w.undo(n, t)
 				made(n, c)
@@ -222,7 +222,7 @@ func (w *linksWorld) naming(s *linksState, t int, do linksDo) {
 	}
 }
 
-// relook checks under the locks what was seen before them, and shares.
+// relook checks under the locks what was seen before them, and shares the locks.
 func (w *linksWorld) relook(n *linksState, t int) string {
 	c := &n.call[t]
 	if c.op == linking && (n.names[c.x] != c.n || n.names[c.y] != 0) || n.names[c.x] == 0 {
@@ -257,7 +257,7 @@ func (w *linksWorld) heirsOf(n *linksState, t int) (keys, bool) {
 	return 0, true
 }
 
-// share gives the locks that a file will need to the holds it has.
+// share gives the file's holds the locks that it will need.
 func (n *linksState) share(w *linksWorld, t int) {
 	c := &n.call[t]
 	c.n, c.m = n.names[c.x], 0
@@ -282,8 +282,8 @@ func (n *linksState) share(w *linksWorld, t int) {
 	}
 }
 
-// follow makes the holds follow, by the names that there are (fs: follow). over
-// means that what is not changed now will not be.
+// follow updates the holds by the names that exist (fs: follow). over: what is not done by
+// now will never be.
 func (w *linksWorld) follow(n *linksState, t int, over bool) {
 	c := &n.call[t]
 	if c.op != unlinking {
@@ -297,7 +297,7 @@ func (w *linksWorld) follow(n *linksState, t int, over bool) {
 	}
 }
 
-// has makes a file's holds give up the lock of a name that it has not, and will
+// has makes a file's holds give up the lock of a name that the file does not have, and will
 // not get.
 func (w *linksWorld) has(n *linksState, t int, file, x int8, over bool) {
 	known := &n.known[w.threads[t].owner][file]
@@ -312,7 +312,7 @@ func (w *linksWorld) has(n *linksState, t int, file, x int8, over bool) {
 	}
 }
 
-// undo takes from the holds the lock of the name that a file was to get.
+// undo takes back from the holds the lock of the name that a file was to get.
 func (w *linksWorld) undo(n *linksState, t int) {
 	if c := &n.call[t]; c.op != unlinking {
 		w.has(n, t, c.n, c.y, true)

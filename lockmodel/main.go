@@ -41,8 +41,8 @@ func main() {
 	}
 }
 
-// check explores a model with all its rules, and then without each. It reports
-// whether the first found nothing and the others something.
+// check explores a model with all its rules, and then without each. It reports whether the
+// first run found nothing and all others something.
 func check(m *model, full bool) bool {
 	start := time.Now()
 	r := m.run(full, "")
@@ -66,7 +66,7 @@ func check(m *model, full bool) bool {
 	return ok
 }
 
-// show explores a model without one rule, and reports whether it has that rule.
+// show explores a model without one rule. It reports whether the model has that rule.
 func show(m *model, full bool, name string) bool {
 	if !slices.ContainsFunc(slices.Concat(m.mutations, m.redundant), func(mu mutation) bool { return mu.name == name }) {
 		fmt.Fprintf(os.Stderr, "lockmodel: %s has no mutation %q\n", m.name, name)

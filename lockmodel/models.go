@@ -1,17 +1,16 @@
 package main
 
-// limit keeps an exploration within some 6 GB of memory.
+// limit is the number of states that fit into about 6 GB of memory.
 const limit = 20_000_000
 
 // model is one part of the algorithm.
 type model struct {
 	name     string
 	question string
-	// worlds are the configurations that are explored, with a mutation's rule
-	// removed, or with all rules if that is empty.
+	// worlds returns the configurations, without the rule of mutation; "": with all rules.
 	worlds    func(full bool, mutation string) []func() result
 	mutations []mutation
-	redundant []mutation // their rules are not needed: nothing is found without them
+	redundant []mutation // nothing is found without these rules
 }
 
 // mutation removes one rule of the algorithm.
@@ -168,7 +167,7 @@ var models = []model{
 	},
 }
 
-// newSession is two mounts, the second of which is never in trouble unless both are.
+// newSession has two mounts. The second one never has trouble unless both may.
 func newSession(both bool, mut string) *sessionWorld {
 	w := &sessionWorld{mounts: 2, ops: 1, ttl: 4, w: 1, d: 1, mut: mut}
 	w.well[1] = !both

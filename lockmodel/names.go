@@ -2,15 +2,15 @@ package main
 
 import "slices"
 
-// The names model: does every wait for a file of several names end? One file, two
-// names and its inode, each with a line in the service; mounts on which owners stand
-// in lines, too; programs that open the file by one name after the other. The
-// service is one that works.
+// The names model: does every wait for a file with several names end? There is one file
+// with two names and its inode, and each has a line in the service. Owners also stand in
+// lines on their mounts. Programs open the file by one name after another. The service
+// always works.
 
 const (
 	namesOwners = 4
 	namesMounts = 2
-	theInode    = 2 // the keys: the names 0 and 1, and this
+	theInode    = 2 // the keys are the names 0 and 1, and this
 	namesKeys   = 3
 )
 
@@ -19,32 +19,32 @@ type namesWorld struct {
 	mut    string
 }
 
-// namesProgram is constant: who asks on which mount for which names, one after
-// the other, each of which it may leave out.
+// namesProgram is constant: which names a program asks for on which mount, one after
+// another. It may skip each.
 type namesProgram struct {
 	mount  int8
-	pod    int8 // those of one pod are one owner, if it is not 0
+	pod    int8 // programs of one pod are one owner; 0: no pod
 	reads  bool
 	opens  []int8
-	unsure bool // it may take the file for one with one name, and learn better when it has that
+	unsure bool // it may believe that the file has one name, and learn better under that name's lock
 }
 
-// What an owner does, besides idle.
+// What an owner does, apart from idle.
 const (
-	lookingHere int8 = iota + 40 // at what its mount knows
-	asksAll                      // it may ask the service for all that it lacks
+	lookingHere int8 = iota + 40 // checks what its mount knows
+	asksAll                      // may ask the service for all missing keys
 	inLine                       // it stands in lines of the service
-	learnt                       // it has the name, and that is not enough
+	learnt                       // has the name, and needs more
 )
 
 type namesOwner struct {
 	phase  int8
 	next   int8  // in opens
 	open   uint8 // names by which it has the file open
-	got    uint8 // keys that the request under way has
+	got    uint8 // keys of the present request that it has
 	lines  uint8 // keys in whose lines of the service it stands
 	inTurn bool  // the keys were not all free
-	bare   bool  // it asks for the name alone
+	bare   bool  // asks for the name only
 }
 
 type namesState struct {
@@ -66,7 +66,7 @@ func (w *namesWorld) start() namesState {
 
 func bit(k int8) uint8 { return 1 << k }
 
-// has returns the keys of which a program has locks, or shares them.
+// has returns the keys that a program has locked, or shares.
 func (s *namesState) has(i int8) uint8 {
 	o := &s.o[i]
 	if o.open != 0 {
@@ -75,7 +75,7 @@ func (s *namesState) has(i int8) uint8 {
 	return o.got
 }
 
-// wants returns the keys of the request under way.
+// wants returns the keys of the present request.
 func (w *namesWorld) wants(s *namesState, i int8) uint8 {
 	o := &s.o[i]
 	name := bit(w.owners[i].opens[o.next])
@@ -94,7 +94,7 @@ func (w *namesWorld) same(i, j int8) bool {
 	return w.owners[i].pod != 0 && w.owners[i].pod == w.owners[j].pod
 }
 
-// shared returns the keys that others of i's owner have.
+// shared returns the keys that others of i's owner have locked.
 func (w *namesWorld) shared(s *namesState, i int8) (keys uint8) {
 	for j := range int8(len(w.owners)) {
 		if j != i && w.same(i, j) {
@@ -125,8 +125,8 @@ func without(list [namesOwners]int8, i int8) (left [namesOwners]int8) {
 	return left
 }
 
-// ahead reports whether a conflicting entry stands before i's in the line of k, or
-// anywhere if it has none.
+// ahead reports whether a conflicting entry is before i's in the line of k, or anywhere in
+// it if i has none.
 func (w *namesWorld) ahead(s *namesState, k, i int8) bool {
 	for _, o := range s.line[k] {
 		switch {
@@ -139,8 +139,8 @@ func (w *namesWorld) ahead(s *namesState, k, i int8) bool {
 	return false
 }
 
-// obstructed reports whether something on its own mount is in the way of what i
-// lacks: another's lock, or a request that came before.
+// obstructed reports whether a lock or an earlier request of another owner on its mount
+// blocks a key that i lacks.
 func (w *namesWorld) obstructed(s *namesState, i int8) bool {
 	lacks := w.wants(s, i) &^ s.has(i)
 	for j := range int8(len(w.owners)) {
@@ -164,8 +164,8 @@ func (w *namesWorld) obstructed(s *namesState, i int8) bool {
 	return false
 }
 
-// passes reports whether i does not let j pass in the line for k: j waits for
-// another key that i has.
+// passes reports whether i goes ahead of j in the line of k, because j waits for another
+// key that i has.
 func (w *namesWorld) passes(s *namesState, i, j, k int8) bool {
 	return !w.same(i, j) && w.wants(s, j)&s.has(i)&^bit(k) != 0 && w.mut != "nopass"
 }
@@ -190,8 +190,8 @@ func (w *namesWorld) waits(s namesState) bool {
 	return false
 }
 
-// settle gives back what i has no use for any more, and leaves to the others of its
-// owner what they share.
+// settle releases what i no longer needs, and leaves to others of its owner what they
+// share.
 func (w *namesWorld) settle(s *namesState, i int8) {
 	keeps := s.has(i) | s.o[i].lines
 	for k := range int8(namesKeys) {
@@ -208,7 +208,7 @@ func (w *namesWorld) settle(s *namesState, i int8) {
 	}
 }
 
-// heir is another of i's owner that has k by i's entry, or -1.
+// heir is another program of i's owner that has k by i's entry, or -1.
 func (w *namesWorld) heir(s *namesState, k, i int8) int8 {
 	for j := range int8(len(w.owners)) {
 		if j != i && w.same(i, j) && s.has(j)&bit(k) != 0 && !slices.Contains(s.line[k][:], j+1) {
@@ -218,7 +218,7 @@ func (w *namesWorld) heir(s *namesState, k, i int8) int8 {
 	return -1
 }
 
-// over ends the request under way, granted or not.
+// over ends the present request, granted or not.
 func (w *namesWorld) over(s *namesState, i int8) {
 	o := &s.o[i]
 	*o = namesOwner{phase: idle, next: o.next + 1, open: o.open}
@@ -286,8 +286,8 @@ func (w *namesWorld) idle(s *namesState, i int8, do namesDo) {
 	}
 }
 
-// look is what the mount knows by itself. While something there is in the way, the
-// request has nothing.
+// look checks what the mount itself knows. While that blocks the request, the request has
+// no key.
 func (w *namesWorld) look(s *namesState, i int8, do namesDo) {
 	wants, shared := w.wants(s, i), w.shared(s, i)
 	switch {
@@ -322,8 +322,8 @@ func (w *namesWorld) granted(s *namesState, i int8) {
 	w.over(s, i)
 }
 
-// ask is a Txn: all that is lacking, if it is free; else a place in line, of the
-// inode if that is lacking.
+// ask is a Txn: it takes all missing keys if they are free, else a place in line; in the
+// inode's line if the inode is missing.
 func (w *namesWorld) ask(s *namesState, i int8) {
 	o := &s.o[i]
 	lacks := w.wants(s, i) &^ s.has(i)
@@ -345,7 +345,7 @@ func (w *namesWorld) ask(s *namesState, i int8) {
 	default:
 		lacks = bit(theInode)
 	}
-	if lacks == bit(theInode) { // it has no name meanwhile
+	if lacks == bit(theInode) { // meanwhile it has no name
 		switch w.mut {
 		case "namefirst", "keeps":
 		case "shares":
@@ -375,7 +375,7 @@ func (w *namesWorld) inLine(s *namesState, i int8, do namesDo) {
 	})
 }
 
-// learn asks for all keys, and lets go of the name before.
+// learn asks for all keys, and first releases the name.
 func (w *namesWorld) learn(s *namesState, i int8) {
 	o, m := &s.o[i], w.owners[i].mount
 	o.bare, o.phase = false, lookingHere

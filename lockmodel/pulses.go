@@ -2,12 +2,11 @@ package main
 
 import "fmt"
 
-// The pulses model: a session in Leases of Kubernetes (lockmgr/kubelease) is two
-// objects. All mounts see whether the one is there; the other, the pulse, is
-// renewed, which the keepers alone see. A keeper that has not seen it renewed for a
-// TTL deletes the pulse and then the session, each by a request of its own, and may
-// die in between. Does a session ever end while its mount believes in it? Does each
-// end that nobody renews?
+// The pulses model: a session in Leases of Kubernetes (lockmgr/kubelease) is two objects.
+// All mounts see whether the session exists. The other object, the pulse, is renewed, and
+// only the keepers see that. A keeper that has seen no renewal for a TTL deletes the pulse
+// and then the session, each by its own request, and may die in between. Can a session end
+// while its mount believes in it? Does each session end that nobody renews?
 
 const (
 	pulseKeepers = 2
@@ -15,7 +14,7 @@ const (
 )
 
 type pulsesWorld struct {
-	renewals int8 // how often the mount renews, at most
+	renewals int8 // how often the mount renews at most
 	deaths   int8 // how many keepers die
 	faults   int8 // how many answers are lost
 	mut      string
@@ -23,20 +22,20 @@ type pulsesWorld struct {
 
 type pulsesState struct {
 	pulse   int8 // its version; 0: there is none
-	version int8 // the newest there was
+	version int8 // the newest version ever
 	session bool
 	renewed int8 // how often
 	faults  int8
 	deaths  int8
 
 	// The mount.
-	opened int8 // how many of the two it has created
-	lost   bool // it knows
-	known  int8 // the version it would replace
+	opened int8 // how many of the two objects it has created
+	lost   bool // it knows of its loss
+	known  int8 // the version that it would replace
 	age    int8 // ticks since it sent the last renewal that was answered
 	on     bool // a renewal is on its way,
-	base   int8 // which replaces this version,
-	sent   int8 // sent so many ticks ago
+	base   int8 // that replaces this version
+	sent   int8 // sent this many ticks ago
 
 	keepers [pulseKeepers]pulseKeeper
 }
@@ -45,9 +44,9 @@ type pulseKeeper struct {
 	dead  bool
 	keeps bool
 	seen  int8 // the version it saw last; 0: none
-	since int8 // ticks since it saw that first
+	since int8 // ticks since it first saw that
 	ends  int8 // the version that it asks to delete; 0: none
-	half  bool // the first half of the end is done
+	half  bool // the pulse is deleted
 }
 
 func (w *pulsesWorld) start() (s pulsesState) { return s }

@@ -1,9 +1,9 @@
 package main
 
-// The queue model: are waiters granted in the order of their entries, and does
-// every wait end? Mounts that queue for one path; watches that begin late or
-// break off; answers that are lost, requests that take effect long after they
-// were given up, and the fence against those; waits that are interrupted.
+// The queue model: are waiters granted in the order of their entries, and does every wait
+// end? Mounts queue for one path. Watches begin late or break. Answers are lost. Requests
+// take effect long after they were given up, and a fence prevents that. Waits are
+// interrupted.
 
 const (
 	queueMounts = 3
@@ -14,17 +14,17 @@ const (
 type queueWorld struct {
 	mounts, ops int
 	readers     bool // mount 0 and, if there are three, mount 1 ask for shared locks
-	faults      int8 // how many answers and watches are lost, and waits interrupted
+	faults      int8 // how many answers and watches are lost, and waits are interrupted
 	mut         string
 }
 
-// What an acquisition is doing, besides idle, holding, releasing and done.
+// What an acquisition does, apart from idle, holding, releasing and done.
 const (
 	requesting int8 = iota + 20 // its Txn is on its way
-	replied                     // the answer is
-	unanswered                  // the answer was lost: the fence is to be raised
-	watching                    // the watch is to be created
-	looking                     // it was: one read closes the gap
+	replied                     // its answer is on its way
+	unanswered                  // the answer was lost; next the fence is raised
+	watching                    // creates the watch
+	looking                     // the watch exists; a read closes the gap
 	watched
 )
 
@@ -33,15 +33,15 @@ type queueMount struct {
 	op     int8
 	fence  int8 // the session record's revision in the service, and as known
 	known  int8
-	sent   int8 // what the Txn on its way compares with
+	sent   int8 // the fence that the Txn on its way compares
 	placed bool
 	ahead  uint16 // entries known to be ahead
-	read   uint16 // what the service's answer says of them
-	events uint16 // deletes that the watch has yet to deliver
-	tried  bool   // an entry may stand
+	read   uint16 // the same, in the service's answer
+	events uint16 // deletes that the watch has not delivered yet
+	tried  bool   // an entry may exist
 
 	late    int8   // id+1 of a Txn that was given up but not lost
-	lateFen int8   // and its fence
+	lateFen int8   // its fence
 	drop    uint16 // entries to be deleted in the background
 	raise   bool   // after the fence was raised
 }
@@ -69,7 +69,7 @@ func (w *queueWorld) shared(id int8) bool {
 	return w.readers && int(id/queueOps) < w.mounts-1
 }
 
-// ahead returns the entries that entry e has to wait for.
+// ahead returns the entries for which entry e has to wait.
 func (w *queueWorld) ahead(s *queueState, e int8) (before uint16) {
 	for _, o := range s.order {
 		switch {
@@ -273,7 +273,8 @@ func (m *queueMount) answered() {
 	m.read, m.placed = 0, false
 }
 
-// interrupt ends an acquisition; what it may have put is deleted in the background.
+// interrupt ends an acquisition. The entry that it may have put is deleted in the
+// background.
 func (w *queueWorld) interrupt(m *queueMount, e int8) {
 	unsure := m.phase == requesting || m.phase == replied || m.phase == unanswered
 	if m.phase == requesting && m.late == 0 {
@@ -295,7 +296,7 @@ func (w *queueWorld) next(m *queueMount) {
 	}
 }
 
-// background is what goes on beside the acquisitions.
+// background has the steps beside the acquisitions.
 func (w *queueWorld) background(s *queueState, i int, do queueDo) {
 	m := &s.m[i]
 	if m.late != 0 {

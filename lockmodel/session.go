@@ -1,11 +1,10 @@
 package main
 
-// The session model: is a write ever on its way to the volume while another
-// mount holds the lock? One lock; sessions that are renewed, suspended, resumed,
-// lost, broken and succeeded; a clock in ticks. Everything a mount does may come
-// arbitrarily late, which is what freezing, thawing and partitions amount to:
-// only the time from a check to the write's issue (d) and from there to the
-// volume (w) is bounded.
+// The session model: is a write ever on its way to the volume while another mount holds the
+// lock? There is one lock. Sessions are renewed, suspended, resumed, lost, broken, and
+// ended by successors. A clock counts ticks. Each step of a mount may come arbitrarily
+// late, which covers freezing, thawing and partitions. Only two times are bounded: from a
+// check to the issue of its write (d), and from there to the volume (w).
 
 // maxMounts bounds the mounts of a session model.
 const maxMounts = 3
@@ -15,26 +14,26 @@ type sessionWorld struct {
 	mounts  int
 	node    [maxMounts]int8 // on which machine each mount is
 	ops     int8            // locks each mount takes
-	readers bool            // they may take it shared
+	readers bool            // it may be shared
 	ttl     int8
 	w, d    int8
 	guard   int8
-	give    int8            // how long a suspension lasts before it is a loss
-	well    [maxMounts]bool // its session is never in trouble
-	breaks  bool            // operators break locks, and delete what they should not
+	give    int8            // how long a suspension lasts before it becomes a loss
+	well    [maxMounts]bool // its session never has trouble
+	breaks  bool            // an operator breaks a lock, or deletes a record or an entry
 	succeed bool            // a killed mount's successor revokes its session
 	mut     string
 }
 
-// What a mount is doing about its lock.
+// What a mount does about its lock.
 const (
 	idle    int8 = iota
 	asking       // the request is on its way
-	queued       // the entry stands in the service
+	queued       // the entry is in the service
 	granted      // the answer is on its way
 	holding
 	releasing
-	done // its session, or its process, has come to an end
+	done // its session or process has ended
 )
 
 // The process.
@@ -44,22 +43,22 @@ const (
 	gone         // its flock is free
 )
 
-// What the mount has noted of its session (renew.State).
+// What the mount knows of its session (renew.State).
 const (
 	held int8 = iota
 	suspended
 	lost
 )
 
-// Where the one renewal under way is.
+// The progress of the one renewal that is under way.
 const (
 	none int8 = iota
 	sent
 	renewed   // the service has extended the lease; the answer is on its way
 	refused   // the lease is gone; the answer is on its way
 	verifying // Verify's read is on its way
-	standing  // it found the entry; the answer is on its way
-	missing   // it did not
+	standing  // the entry exists; the answer is on its way
+	missing   // the entry does not exist; the answer is on its way
 )
 
 // A request to break a lock.
@@ -67,10 +66,10 @@ const (
 	noBreak int8 = iota
 	recorded
 	answered // the holder has marked the lock lost
-	deleting // and its writes have landed: the delete is on its way
+	deleting // its writes have landed; the delete is on its way
 )
 
-// sessionMount is one mount: its part of the service, and itself.
+// sessionMount is one mount: its state in the service, and its own.
 type sessionMount struct {
 	lease  bool // the service has it
 	entry  bool // the service has its entry
@@ -83,7 +82,7 @@ type sessionMount struct {
 	proc     int8
 	noted    int8
 	sus      int8 // ticks since the suspension was noticed, up to give
-	deadline int8 // ticks in which writes may be issued
+	deadline int8 // ticks left in which writes may be issued
 	renewal  int8
 	age      int8 // ticks since it was sent
 	before   bool // it was sent before the suspension
@@ -91,18 +90,18 @@ type sessionMount struct {
 
 	check int8 // ticks since a write was checked and not yet issued; -1: none is
 	write int8 // ticks since a write was issued and has not landed; -1: none is
-	cache bool // its system call has returned: it is in the node's page cache
+	cache bool // its system call has returned: the data is in the node's page cache
 
 	brk    int8
-	forced int8 // ticks since an operator revoked the session; -1: not
-	next   int8 // how far its successor is: 0, 1 has the flock, 2 has synced
+	forced int8 // ticks since an operator revoked the session; -1: never
+	next   int8 // the progress of its successor: 0 none, 1 has the flock, 2 has synced
 	late   int8 // ticks since the loss, up to w + d + 1, until it revokes the lost session; -1: it will not
 }
 
 type sessionState struct {
 	m      [maxMounts]sessionMount
 	tokens int8
-	broken bool // operators have done their worst
+	broken bool // an operator has done that
 }
 
 func (c *sessionWorld) term() int8 { return c.ttl - c.guard }
@@ -148,7 +147,7 @@ func (c *sessionWorld) broken(s sessionState) string {
 	return ""
 }
 
-// waits: somebody stands in line whose session lives.
+// waits reports whether a mount with a living session is in line.
 func (c *sessionWorld) waits(s sessionState) bool {
 	for i := range c.mounts {
 		if m := &s.m[i]; m.phase == queued && m.lease && m.noted != lost {
@@ -158,11 +157,11 @@ func (c *sessionWorld) waits(s sessionState) bool {
 	return false
 }
 
-// end takes a mount's lease, and with it its entry, out of the service.
+// end removes a mount's lease, and so its entry, from the service.
 func (m *sessionMount) end() { m.lease, m.entry, m.expiry, m.next = false, false, 0, 0 }
 
-// lose is what the mount does when its session is lost. What it has on the way
-// lands by itself; the lease, if it lives, is revoked when it has.
+// lose is what a mount does when it loses its session. Its writes land by themselves. Then
+// the lease, if it still exists, is revoked.
 func (c *sessionWorld) lose(m *sessionMount) {
 	m.noted, m.deadline, m.sus, m.late = lost, 0, 0, -1
 	if c.mut != "revive" {
@@ -176,7 +175,7 @@ func (c *sessionWorld) lose(m *sessionMount) {
 	}
 }
 
-// look moves the state on by the clock (renew's tick).
+// look changes the state by the clock (renew's tick).
 func (m *sessionMount) look() {
 	if m.noted == held && m.deadline == 0 {
 		m.noted, m.sus = suspended, 0
@@ -184,5 +183,5 @@ func (m *sessionMount) look() {
 	}
 }
 
-// drop forgets the renewal under way.
+// drop gives up the renewal that is under way.
 func (m *sessionMount) drop() { m.renewal, m.age, m.before = none, 0, false }

@@ -1,7 +1,7 @@
 package main
 
-// successor is a new daemon on the node of mount i: it ends the session of a
-// dead one, if it can prove that it is dead.
+// successor is a new daemon on the node of mount i. It ends the session of a dead daemon if
+// it can prove the death.
 func (c *sessionWorld) successor(s *sessionState, i int, do change) {
 	m := &s.m[i]
 	if !m.lease {
@@ -24,8 +24,8 @@ func (c *sessionWorld) successor(s *sessionState, i int, do change) {
 	}
 }
 
-// neighbour and stranger say whether another daemon runs on the node of mount
-// i, or elsewhere. Elsewhere the flock of the file is always free: it is not there.
+// neighbour and stranger say whether another daemon runs on the node of mount i, or on
+// another node. On another node the flock is always free, because the file is not there.
 func (c *sessionWorld) neighbour(s *sessionState, i int) bool { return c.other(s, i, true) }
 func (c *sessionWorld) stranger(s *sessionState, i int) bool  { return c.other(s, i, false) }
 
@@ -38,9 +38,10 @@ func (c *sessionWorld) other(s *sessionState, i int, same bool) bool {
 	return false
 }
 
-// operator breaks locks, and does once what nobody should: deletes an entry by
-// hand. What that cannot be made safe against is left out: the holder is
-// suspended, has no write under way, and has not been told that all is well.
+// operator does one thing, once: it breaks a lock, by force or not, deletes a session
+// record, or deletes an entry, which nobody should do by hand. An entry is deleted only
+// where that can be safe: the holder is suspended, has no write under way, and was not told
+// that all is well.
 func (c *sessionWorld) operator(s *sessionState, i int, do change) {
 	m := &s.m[i]
 	if s.broken || !m.entry {

@@ -2,7 +2,7 @@ package main
 
 var mountNames = [...]string{"mount 0", "mount 1", "mount 2", "mount 3"}
 
-// change is one step of one mount: do changes its part of a copy of the state.
+// change is one step of one mount. do changes the mount's part of a copy of the state.
 type change func(what string, maybe bool, do func(n *sessionState, m *sessionMount))
 
 func (c *sessionWorld) steps(s sessionState, to func(sessionState, step)) {
@@ -37,7 +37,7 @@ func (c *sessionWorld) steps(s sessionState, to func(sessionState, step)) {
 	}
 }
 
-// trouble is what happens to a mount whose session is not always well.
+// trouble has the faults of a mount whose session is not always well.
 func (c *sessionWorld) trouble(s *sessionState, i int, as func(who string) change) {
 	m := &s.m[i]
 	if c.succeed {
@@ -64,8 +64,8 @@ func (c *sessionWorld) trouble(s *sessionState, i int, as func(who string) chang
 	}
 }
 
-// settle forgets what does not matter any more of a mount that is done, so that
-// states which differ by it are one.
+// settle clears what no longer matters of a mount that is done, so that states that differ
+// only by it are one.
 func (m *sessionMount) settle() {
 	if m.proc == running && m.noted != lost {
 		return
@@ -104,7 +104,7 @@ func (c *sessionWorld) tick(s sessionState) (sessionState, bool) {
 	return s, true
 }
 
-// service is what etcd does: it may take its time.
+// service has the steps of etcd, at any time.
 func (c *sessionWorld) service(s *sessionState, m *sessionMount, do change) {
 	if m.renewal == sent && !m.lease {
 		do("the lease is gone, it answers", false, func(_ *sessionState, m *sessionMount) { m.renewal = refused })
@@ -156,7 +156,7 @@ func (c *sessionWorld) blocked(s *sessionState, m *sessionMount) bool {
 	return false
 }
 
-// volume is what becomes of a write that was issued.
+// volume has the steps of a write that was issued.
 func (c *sessionWorld) volume(m *sessionMount, do change) {
 	switch {
 	case m.write < 0:
@@ -167,7 +167,7 @@ func (c *sessionWorld) volume(m *sessionMount, do change) {
 	}
 }
 
-// renew is package renew: renewals, suspension, loss.
+// renew models package renew: renewals, suspension, loss.
 func (c *sessionWorld) renew(m *sessionMount, do change) {
 	if m.noted == lost {
 		if m.late > c.w+c.d || m.late >= 0 && c.mut == "revokeatonce" {
@@ -210,12 +210,12 @@ func (c *sessionWorld) renew(m *sessionMount, do change) {
 	}
 }
 
-// counted is renew's count of an answered renewal.
+// counted counts an answered renewal, as package renew does.
 func (c *sessionWorld) counted(_ *sessionState, m *sessionMount) {
 	if c.mut != "thaw" {
 		m.look()
 	}
-	own := c.term() - m.age // what is left of the renewal's own deadline
+	own := c.term() - m.age // what remains of the renewal's own deadline
 	if c.mut == "answered" {
 		own = c.term()
 	}
@@ -252,7 +252,7 @@ func (m *sessionMount) resume(own int8) {
 	m.drop()
 }
 
-// lock is how a lock is asked for.
+// lock has the steps of a request for the lock.
 func (c *sessionWorld) lock(m *sessionMount, do change) {
 	switch m.phase {
 	case idle:
@@ -274,7 +274,7 @@ func (c *sessionWorld) lock(m *sessionMount, do change) {
 	}
 }
 
-// dying is the end of a killed process: the flock goes with its last system call.
+// dying has the steps of a killed process. Its flock is released with its last system call.
 func (c *sessionWorld) dying(m *sessionMount, do change) {
 	if m.proc == killed && (m.write < 0 || m.cache) {
 		do("is gone", false, func(_ *sessionState, m *sessionMount) { m.proc = gone })
@@ -284,7 +284,7 @@ func (c *sessionWorld) dying(m *sessionMount, do change) {
 	}
 }
 
-// hold is what a holder does.
+// hold has the steps of a holder.
 func (c *sessionWorld) hold(m *sessionMount, do change) {
 	inFlight := m.check >= 0 || m.write >= 0
 	if c.valid(m) && !inFlight {

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// The tree model: can a directory move away over a file that is open below it?
-// Directories, each with one file; opens that queue for the path of the file,
-// renames that try for the whole directory; the service's one Txn with the
-// epoch compare; and each mount's copy of the directory entries.
+// The tree model: can a directory move away while a file below it is open? There are
+// directories with one file each, opens that queue for the path of a file, renames that try
+// for a whole directory, the service's one Txn with the comparison of the epoch, and each
+// mount's copy of the directory entries.
 
 const (
 	treeDirs    = 2 // directories: 1 and 2, with the files 1 and 2 in them
@@ -21,7 +21,7 @@ type treeWorld struct {
 	mut     string
 }
 
-// treeThread is constant. Each has an owner of its own.
+// treeThread is constant. Each thread has its own owner.
 type treeThread struct {
 	mount int8
 	opens int8 // how often it opens a file
@@ -32,12 +32,12 @@ type treeThread struct {
 type treeCall struct {
 	op     int8 // nothing, opening, renaming
 	at     int8
-	dir    int8 // the directory meant
-	x, y   int8 // its name as the mount believes, and the new one
-	epoch  int8 // what the Txn compares with; -1 never holds
+	dir    int8 // the directory that is meant
+	x, y   int8 // its name as the mount believes it, and the new one
+	epoch  int8 // the epoch that the Txn compares; -1 never matches
 	answer treeCopy
 	placed bool
-	beside bool  // placed though the epoch had moved
+	beside bool  // placed although the epoch had moved
 	ahead  uint8 // bit t: the entry of thread t
 	tries  int8
 	opens  int8
@@ -47,8 +47,8 @@ type treeCall struct {
 // treeEntry is a thread's entries in the service: it puts all in one Txn.
 type treeEntry struct {
 	tree bool
-	x, y int8 // a file in x; or the directories x and y
-	rev  int8 // 0: there is none
+	x, y int8 // a file in x, or the directories x and y
+	rev  int8 // 0: none
 }
 
 // treeCopy is a mount's copy of the directory entries.

@@ -21,7 +21,7 @@ type bench struct {
 	opts    options
 	self    string // this program
 	top     string // all files of the run
-	tmp     string // those that are measured, and with them the mounts
+	tmp     string // the files that are measured, and the mounts
 	sizes   sizes
 	systems []*system
 	notes   []string // on what was skipped
@@ -45,7 +45,7 @@ func newBench(o options) (*bench, error) {
 	return b, nil
 }
 
-// start makes the files, and mounts what there is to mount.
+// start makes the files, and mounts the systems.
 func (b *bench) start(ctx context.Context) error {
 	tree := filepath.Join(b.tmp, treeDir)
 	if err := b.sizes.plant(tree); err != nil {
@@ -79,7 +79,7 @@ func (b *bench) start(ctx context.Context) error {
 	return nil
 }
 
-// close ends the daemons, and removes the files once nothing is mounted among them.
+// close ends the daemons, and removes the files if nothing is mounted among them.
 func (b *bench) close() error {
 	var errs []error
 	left := false
@@ -113,7 +113,7 @@ func (b *bench) measure(ctx context.Context) (*results, error) {
 		fig := figures{row: r, of: make(map[string][]float64)}
 		for round := range b.opts.rounds {
 			for i := range b.systems {
-				s := b.systems[(i+round)%len(b.systems)] // nobody is always the first
+				s := b.systems[(i+round)%len(b.systems)] // none is always the first
 				out, err := b.work(ctx, r, s, job{Each: b.opts.each})
 				if err != nil {
 					return nil, fmt.Errorf("%s on %s: %w\n%s", r.name, s.name, err, s.log())
@@ -127,7 +127,7 @@ func (b *bench) measure(ctx context.Context) (*results, error) {
 	return res, nil
 }
 
-// settle lets what a row has written reach the disk before the next.
+// settle waits until the disk has what a row has written.
 func (b *bench) settle() {
 	fd, err := unix.Open(b.tmp, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -137,10 +137,10 @@ func (b *bench) settle() {
 	unix.Close(fd)
 }
 
-// workTimeout bounds one figure: a system that hangs is not to hang the bench.
+// workTimeout bounds one figure, so that a system that hangs does not stop the bench.
 const workTimeout = 2 * time.Minute
 
-// work takes one figure in a process of its own.
+// work measures one figure in its own process.
 func (b *bench) work(ctx context.Context, r row, s *system, j job) (*outcome, error) {
 	j.Row, j.Dir, j.Shared, j.Sizes = r.name, s.dir, b.tmp, b.sizes
 	arg, err := json.Marshal(j)

@@ -10,12 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The machine's own file system may be another than ext4, or one without a
-// journal, which looks for a free inode past all that were freed in the last
-// minutes: a row then measures how much the rows before it have removed. So the
-// bench brings its own, in a file.
+// The machine's own file system may not be ext4. Or it has no journal, and looks for a free
+// inode past all that were freed in the last minutes; then a row measures what the rows
+// before it removed. So the bench makes its own, in a file.
 
-// diskSize is that of the file, of which only what is used takes space.
+// diskSize is the size of the file. Only used blocks take space.
 const diskSize = 8 << 30
 
 // newDisk makes an ext4 in dir and returns where it is mounted.
@@ -29,7 +28,7 @@ func newDisk(dir string) (string, error) {
 		return "", err
 	}
 	for _, args := range [][]string{
-		// All of it at once: what is left to the kernel it does while we measure.
+		// Initialise all of it now: the kernel would do the rest while we measure.
 		{"mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", image},
 		{"mount", "-o", "loop", image, disk},
 	} {
@@ -40,8 +39,8 @@ func newDisk(dir string) (string, error) {
 	return disk, nil
 }
 
-// removeDisk unmounts what newDisk has mounted, if it has. Somebody's df that
-// looks into it at this moment keeps the disk for that long, not us.
+// removeDisk unmounts what newDisk has mounted. If another program, such as df, uses the
+// disk at this moment, it keeps the disk for that long.
 func removeDisk(dir string) error {
 	err := unix.Unmount(filepath.Join(dir, "disk"), unix.MNT_DETACH)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // not mounted

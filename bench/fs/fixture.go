@@ -14,7 +14,7 @@ import (
 const (
 	readFile  = "read"  // for reads that miss the view's cache
 	writeFile = "write" // overwritten in place
-	hotFile   = "hot"   // for reads that hit
+	hotFile   = "hot"   // for reads that hit the view's cache
 	smallDir  = "small" // smallFiles files of one page
 	treeDir   = "tree"  // directories of sources
 )
@@ -43,7 +43,7 @@ func sizesFor(short bool) sizes {
 	return sizes{Data: 64 << 20, Hot: 16 << 20, Dirs: 50, FilesPer: 25}
 }
 
-// fill makes a system's files, below its mount: they are older than the view.
+// fill makes a system's files below its mount, before it is mounted.
 func (z sizes) fill(dir, tree string) error {
 	for name, size := range map[string]int64{readFile: z.Data, writeFile: z.Data, hotFile: z.Hot} {
 		if err := os.WriteFile(filepath.Join(dir, name), noiseBytes(size), 0o644); err != nil {
@@ -65,15 +65,15 @@ func small(dir string, i int) string {
 	return filepath.Join(dir, smallDir, fmt.Sprintf("f%03d", i%smallFiles))
 }
 
-// noiseBytes are the same for each system and run.
+// noiseBytes returns the same bytes for each system and run.
 func noiseBytes(size int64) []byte {
 	b := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(b) // never fails
 	return b
 }
 
-// plant makes the tree as sources are: many small files and a few large ones,
-// three levels deep.
+// plant makes a tree like that of sources: many small files and a few large ones, three
+// levels deep.
 func (z sizes) plant(dir string) error {
 	r := rand.New(rand.NewPCG(1, 2))
 	data := noiseBytes(1 << 20)
@@ -127,7 +127,7 @@ func pack(ctx context.Context, tmp, tree string) error {
 	return nil
 }
 
-// gitEnv keeps the user's settings out.
+// gitEnv ignores the user's settings.
 var gitEnv = []string{
 	"GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_CONFIG_COUNT=1",
 	"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",

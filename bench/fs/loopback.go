@@ -14,13 +14,13 @@ import (
 	"github.com/lockfs/lockfs/bench/internal/command"
 )
 
-// As root, go-fuse's loopback asks the kernel to pass reads and writes through
-// to the backing (FOPEN_PASSTHROUGH): it then is ext4, does not see what is
-// written, and is measured as 'passthrough'. A view that has to see each write
-// compares with what loopback is to any other user, and that it becomes
-// without CAP_SYS_ADMIN. Since that takes mounting from it too, the bench mounts for it.
+// As root, go-fuse's loopback asks the kernel to pass reads and writes through to the
+// backing (FOPEN_PASSTHROUGH). Then it is ext4 itself, does not see what is written, and is
+// measured as 'passthrough'. A view that must see each write compares with loopback as
+// other users run it. Without CAP_SYS_ADMIN it runs so for root too. It cannot mount then,
+// so the bench mounts for it.
 
-// loopbackArgs are for the view to be used like lockfs'.
+// loopbackArgs make the view usable like lockfs'.
 var loopbackArgs = []string{"-q", "-allow-other"}
 
 // buildLoopback builds the daemon, once.
@@ -37,12 +37,12 @@ func (b *bench) buildLoopback(ctx context.Context) (string, error) {
 	return bin, nil
 }
 
-// passthrough is the daemon as it is when root runs it.
+// passthrough is the daemon as root runs it.
 func (s *system) passthrough(bin string) *exec.Cmd {
 	return exec.Command(bin, append(loopbackArgs, "-directmountstrict", s.dir, s.backing)...)
 }
 
-// loopback is the daemon without passthrough, for a mount that is there already.
+// loopback is the daemon without passthrough, for an existing mount.
 func (s *system) loopback(b *bench, bin string) (*exec.Cmd, error) {
 	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
@@ -62,13 +62,12 @@ func (s *system) loopback(b *bench, bin string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// execPlain is the hidden mode that becomes another program, without
-// CAP_SYS_ADMIN.
+// execPlain is the hidden mode that executes another program without CAP_SYS_ADMIN.
 func execPlain(args []string) error {
 	if len(args) == 0 {
 		return errors.New("want a program")
 	}
-	runtime.LockOSThread() // what a thread drops is gone for what it executes
+	runtime.LockOSThread() // a thread's capabilities are those of the program that it executes
 	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0); err != nil {
 		return fmt.Errorf("drop CAP_SYS_ADMIN: %w", err)
 	}

@@ -75,11 +75,11 @@ func run(ctx context.Context, o options) (_ *results, err error) {
 	return res, nil
 }
 
-// environ is what children get: a mode, and no signals by which Go's runtime
-// preempts, for they would interrupt requests.
+// environ is the environment of children: a mode, and no signals with which Go's runtime
+// preempts, because they would interrupt requests.
 func environ(mode string) []string {
 	return append(command.Environ(mode), "GODEBUG=asyncpreemptoff=1")
 }
 
-// inGroup keeps the terminal's SIGINT from children: they end when we say so.
+// inGroup keeps the terminal's SIGINT from children: the bench ends them.
 func inGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

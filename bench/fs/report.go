@@ -17,7 +17,7 @@ type results struct {
 	notes   []string
 }
 
-// figures are a row's, by system, one a round.
+// figures are the figures of a row by system, one for each round.
 type figures struct {
 	row row
 	of  map[string][]float64
@@ -46,8 +46,8 @@ func (res *results) print(out io.Writer) {
 	}
 }
 
-// printTargets says of each target whether it is met. Those that are no more
-// than 'not below loopback' are listed when missed.
+// printTargets prints whether each target is met. Targets that only say 'not below
+// loopback' are listed if they are missed.
 func (res *results) printTargets(out io.Writer) {
 	var lines []string
 	below := 0

@@ -17,16 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A round trip to the daemon is what a view costs, and fewer of them the only
-// way to be faster. The kernel tells them by a tracepoint (Linux 6.12 and
-// newer), in a tracefs that is the bench's own: others may trace meanwhile.
+// A view costs round trips to the daemon, so fewer of them make it faster. A tracepoint of
+// the kernel shows them (Linux 6.12 and newer), in a tracefs instance of the bench's own:
+// others may trace at the same time.
 
-// traced is for how long a rate's requests are counted: what is traced goes to a buffer of
-// bounded size.
+// traced is how long the requests of a rate are counted: the buffer is bounded.
 const traced = 50 * time.Millisecond
 
-// countRequests prints, for each row and daemon, the requests that one system
-// call causes: of a row in seconds, those of the whole program.
+// countRequests prints, for each row and daemon, the requests of one system call; for a row
+// in seconds, those of the whole program.
 func (b *bench) countRequests(ctx context.Context) error {
 	trace, stop, err := startTrace(b.tmp)
 	if err != nil {
@@ -83,12 +82,12 @@ func startTrace(tmp string) (dir string, stop func(), err error) {
 	return dir, stop, nil
 }
 
-// clearTrace forgets what was traced.
+// clearTrace empties the buffer.
 func clearTrace(trace string) error { return os.WriteFile(filepath.Join(trace, "trace"), nil, 0) }
 
 var requestLine = regexp.MustCompile(`connection (\d+) req \d+ opcode \d+ \(FUSE_(\w+)\)`)
 
-// addTraced adds the requests that were traced of dir's mount.
+// addTraced adds the recorded requests of dir's mount.
 func addTraced(trace, dir string, to map[string]float64) error {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {

@@ -18,12 +18,10 @@ type row struct {
 	targets []report.Target
 }
 
-// noise is by how much two equal systems are seen to differ: 'not below' means
-// not by more.
+// noise is the difference that is seen between two equal systems. 'Not below' allows it.
 const noise = 0.05
 
-// rows is the table. To the targets shown comes one for each row: not below
-// loopback.
+// rows is the table. Each row has one more target: not below loopback.
 var rows = []row{
 	{name: "seq read 128k", unit: megabytes, work: seqRead(128 << 10)},
 	{name: "seq read 1m", unit: megabytes, work: seqRead(1 << 20)},
@@ -51,7 +49,7 @@ var rows = []row{
 	{name: "rm -rf", unit: seconds, needs: "rm", work: removeTree},
 }
 
-// allTargets adds what holds for every row.
+// allTargets adds the target of every row.
 func (r row) allTargets() []report.Target {
 	notBelow := report.Least("loopback", 1-noise)
 	if r.unit == seconds {

@@ -13,7 +13,7 @@ import (
 	"github.com/lockfs/lockfs/bench/internal/command"
 )
 
-// systemNames are what can be compared; the last two are not unless asked for.
+// systemNames are the systems that can be compared; the last two only if asked for.
 var systemNames = []string{"ext4", "lockfs", "loopback", "bindfs", "passthrough", "other"}
 
 const (
@@ -29,8 +29,8 @@ type system struct {
 	cmd     *exec.Cmd     // the daemon; nil for ext4
 	done    chan struct{} // closed when the daemon has ended
 
-	unmount bool   // the mount is ours and ends the daemon, not the other way round
-	release func() // what the daemon has inherited; may be nil
+	unmount bool   // we mount and unmount it, and that ends the daemon
+	release func() // closes what the daemon inherited; may be nil
 }
 
 // errMissing: the system is not installed.
@@ -66,7 +66,7 @@ func (s *system) daemon(ctx context.Context, b *bench) (*exec.Cmd, error) {
 	return nil, nil // the plain directory
 }
 
-// start returns when s can be used.
+// start starts s, and returns when it can be used.
 func (s *system) start(ctx context.Context, b *bench) error {
 	if s.dir != s.backing {
 		if err := os.Mkdir(s.dir, 0o755); err != nil {
@@ -141,13 +141,13 @@ func (s *system) stop() error {
 
 func (s *system) logName() string { return s.backing + ".log" }
 
-// log is what the daemon has said.
+// log returns the daemon's log.
 func (s *system) log() []byte {
 	b, _ := os.ReadFile(s.logName())
 	return b
 }
 
-// clear takes away what a daemon has left mounted.
+// clear unmounts what a daemon left mounted.
 func (s *system) clear() error {
 	if s.dir == s.backing || !mounted(s.dir) {
 		return nil

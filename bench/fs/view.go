@@ -17,9 +17,9 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// serveView is the hidden mode that is the lockfs daemon: source, mountpoint,
-// and a file for a CPU profile or "". It is 'lockfs mount' with its defaults, but
-// for the lock service.
+// serveView is the hidden mode that is the lockfs daemon. Its arguments are the source, the
+// mountpoint, and a file for a CPU profile or "". It is 'lockfs mount' with its defaults,
+// except for the lock service.
 func serveView(args []string) (err error) {
 	if len(args) != 3 {
 		return errors.New("want source, mountpoint and profile")
@@ -40,7 +40,7 @@ func serveView(args []string) (err error) {
 			err = errors.Join(err, file.Close())
 		}()
 	}
-	// A descriptor per inode that the kernel knows: as many as can be had.
+	// Each inode that the kernel knows needs a descriptor, so raise the limit.
 	const files = 1 << 20
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: files})
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))

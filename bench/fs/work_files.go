@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batch is how many quick calls are made between two looks at the clock.
+// batch is how many quick calls are made between two readings of the clock.
 const batch = 16
 
 // createWriteClose makes files, as a compiler does.
@@ -49,7 +49,7 @@ func overwrite(path string, flags int, buf []byte) error {
 	return unix.Close(fd)
 }
 
-// createUnlink is a lock file, or a temporary one.
+// createUnlink makes and removes a file, as for a lock file or a temporary one.
 func createUnlink(w *work) error {
 	return w.scratch(func(dir string) error {
 		path := dir + "/f"
@@ -71,7 +71,7 @@ func createUnlink(w *work) error {
 	})
 }
 
-// openClose opens files to read and does not.
+// openClose opens files to read, and reads nothing.
 func openClose(w *work) error {
 	w.begin()
 	for ; w.more(); w.ops++ {
@@ -87,7 +87,7 @@ func openClose(w *work) error {
 	return nil
 }
 
-// stats asks for attributes, again and again, as make does.
+// stats reads attributes again and again, as make does.
 func stats(w *work) error {
 	paths := make([]string, smallFiles)
 	for i := range paths {
@@ -107,8 +107,7 @@ func stats(w *work) error {
 	return nil
 }
 
-// openHotRead opens a file that has not changed since it was read, and reads it
-// again.
+// openHotRead opens and reads a file that has not changed since it was last read.
 func openHotRead(w *work) error {
 	buf := make([]byte, 1<<20)
 	w.begin()

@@ -136,7 +136,7 @@ func randWrite(threads, mode int) func(*work) error {
 	}
 }
 
-// appends is a log that is written to line by line.
+// appends writes a log line by line.
 func appends(w *work) error {
 	return w.scratch(func(dir string) error {
 		fd, err := unix.Open(dir+"/log", writeOnly|unix.O_APPEND|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
@@ -155,7 +155,7 @@ func appends(w *work) error {
 	})
 }
 
-// syncedWrites is what a database's log does.
+// syncedWrites writes as a database writes its log.
 func syncedWrites(w *work) error {
 	fd, err := w.open(writeFile, writeOnly)
 	if err != nil {
@@ -209,7 +209,7 @@ func hotRead(block int64) func(*work) error {
 	}
 }
 
-// parallel runs f on so many threads.
+// parallel runs f on n threads.
 func parallel(threads int, f func(i int) error) error {
 	errs := make([]error, threads)
 	var wg sync.WaitGroup

@@ -11,15 +11,15 @@ func untar(w *work) error {
 	})
 }
 
-// copyTree copies within the system: it reads and writes.
+// copyTree copies a tree within the system.
 func copyTree(w *work) error {
 	return w.scratch(func(dir string) error {
 		return w.program(true, "cp", "-r", w.path(treeDir), dir)
 	})
 }
 
-// find looks at each file of a tree that nobody has looked at for longer than
-// any of the systems believes what it knows.
+// find stats each file of a tree that was not looked at for longer than any of the systems
+// trusts its caches.
 func find(w *work) error {
 	const believed = time.Second
 	time.Sleep(believed + believed/10)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// job is what a worker is told.
+// job is what a worker has to do.
 type job struct {
 	Row    string
 	Dir    string // of the system, as programs see it
@@ -26,14 +26,14 @@ type job struct {
 	Count  string        // where the kernel's requests are traced, see requests.go; "" if they are not
 }
 
-// outcome is what it answers.
+// outcome is a worker's answer.
 type outcome struct {
 	Figure   float64            // in the row's unit
 	Ops      int64              // system calls, or whatever the row counts
 	Requests map[string]float64 `json:",omitempty"` // to the daemon, by name: in all
 }
 
-// work is a row under way in a worker.
+// work is a row that runs in a worker.
 type work struct {
 	job
 	fuse bool // Dir is on a FUSE file system
@@ -41,16 +41,16 @@ type work struct {
 	ops, bytes int64
 	spent      time.Duration
 	began      time.Time
-	fresh      atomic.Bool // begun, and more was not out of time yet
+	fresh      atomic.Bool // begun, and more has not run out of time yet
 	requests   map[string]float64
 	traced     error
 }
 
 // serveWork is the hidden mode that makes the load for one figure.
 func serveWork(args []string) error {
-	debug.SetGCPercent(-1) // it ends before it needs to
-	// On the first thread, as a program that has only one: of others it takes
-	// lockfs more to find out the process.
+	debug.SetGCPercent(-1) // the process ends before it needs to collect
+	// Run on the first thread, as a program with one thread does. For other threads lockfs
+	// takes longer to find the process.
 	runtime.LockOSThread()
 	w := &work{}
 	if len(args) != 1 {
@@ -85,7 +85,7 @@ func serveWork(args []string) error {
 	return json.NewEncoder(os.Stdout).Encode(out)
 }
 
-// begin and end enclose what is measured. They may be called in turn.
+// begin and end enclose what is measured. They may be called repeatedly.
 func (w *work) begin() {
 	if w.Count != "" {
 		w.traced = errors.Join(w.traced, clearTrace(w.Count))
@@ -106,11 +106,11 @@ func (w *work) end() {
 
 // more reports whether to go on, between begin and end.
 func (w *work) more() bool {
-	// Once in any case: on a machine that is busy the time may be over already.
+	// At least once: on a busy machine the time may be over already.
 	return w.spent+time.Since(w.began) < w.Each || w.fresh.CompareAndSwap(true, false)
 }
 
-// enough reports whether all was measured, between end and begin.
+// enough reports whether everything was measured, between end and begin.
 func (w *work) enough() bool { return w.spent >= w.Each }
 
 func (w *work) path(name string) string { return filepath.Join(w.Dir, name) }
@@ -142,7 +142,7 @@ func (w *work) scratch(f func(dir string) error) error {
 	return errors.Join(f(dir), os.RemoveAll(dir))
 }
 
-// program runs a program, measured if it says so.
+// program runs a program; measured says whether its time counts.
 func (w *work) program(measured bool, name string, args ...string) error {
 	cmd := exec.Command(name, args...)
 	if measured {

@@ -19,7 +19,7 @@ type bench struct {
 	kube  *apiServer // nil if no row needs one
 }
 
-// measure takes all figures, of one cluster after the other.
+// measure measures all figures, one cluster after another.
 func (b *bench) measure(ctx context.Context) (*results, error) {
 	if b.asksFor(kubernetes) {
 		var err error
@@ -74,10 +74,10 @@ func (b *bench) measureOn(ctx context.Context, nodes int, rows []row) (figs []fi
 	return figs, nil
 }
 
-// figureTimeout bounds one figure: a system that hangs is not to hang the bench.
+// figureTimeout bounds one figure, so that a system that hangs does not stop the bench.
 const figureTimeout = 2 * time.Minute
 
-// row measures the systems in turn, and returns figures a line.
+// row measures the systems in turn, and returns the figures of each line.
 func (b *bench) row(ctx context.Context, c *cluster, r row) ([]figures, error) {
 	report.Progress(r.name)
 	systems := slices.DeleteFunc(slices.Clone(r.systems), func(s string) bool { return !slices.Contains(b.opts.systems, s) })
@@ -91,7 +91,7 @@ func (b *bench) row(ctx context.Context, c *cluster, r row) ([]figures, error) {
 	}
 	for round := range rounds {
 		for i := range systems {
-			s := systems[(i+round)%len(systems)] // nobody is always the first
+			s := systems[(i+round)%len(systems)] // none is always the first
 			bounded, cancel := context.WithTimeout(ctx, figureTimeout)
 			v, err := r.measure(bounded, b, c, s)
 			cancel()
@@ -106,7 +106,7 @@ func (b *bench) row(ctx context.Context, c *cluster, r row) ([]figures, error) {
 	return figs, nil
 }
 
-// profileTo profiles this process until stop, if there is a file to write to.
+// profileTo profiles this process until stop is called, if file is not empty.
 func profileTo(name string) (stop func() error, err error) {
 	if name == "" {
 		return func() error { return nil }, nil

@@ -15,8 +15,8 @@ import (
 	"github.com/lockfs/lockfs/bench/internal/command"
 )
 
-// child is this program in a hidden mode. It ends when its stdin does, so it
-// does not outlive us.
+// child is this program in a hidden mode. It ends at the end of its stdin, so it does not
+// outlive us.
 type child struct {
 	cmd     *exec.Cmd
 	life    io.Closer
@@ -64,7 +64,7 @@ func (c *child) stop() {
 // parentEnds returns when the parent has closed our stdin, or has ended.
 func parentEnds() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
-// memberConfig is what a member of etcd is told.
+// memberConfig configures a member of etcd.
 type memberConfig struct {
 	Name, Dir    string
 	Client, Peer string // URLs

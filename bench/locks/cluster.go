@@ -21,7 +21,7 @@ const (
 	stopTimeout  = 10 * time.Second
 )
 
-// cluster is an etcd of this run, empty when it starts.
+// cluster is an etcd of this run, empty at first.
 type cluster struct {
 	dir       string
 	endpoints []string
@@ -105,7 +105,7 @@ func (c *cluster) revision(ctx context.Context) (int64, error) {
 	return resp.Header.Revision, nil
 }
 
-// compact forgets history, for each row to find etcd as small as the first.
+// compact drops the history, so that each row finds etcd as small as the first did.
 func (c *cluster) compact(ctx context.Context) error {
 	rev, err := c.revision(ctx)
 	if err != nil || rev == c.compacted {
@@ -116,7 +116,7 @@ func (c *cluster) compact(ctx context.Context) error {
 	return err
 }
 
-// awaitKeys returns when n keys stand below prefix.
+// awaitKeys returns when there are n keys below prefix.
 func (c *cluster) awaitKeys(ctx context.Context, prefix string, n int64) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -133,7 +133,7 @@ func (c *cluster) awaitKeys(ctx context.Context, prefix string, n int64) error {
 	}
 }
 
-// log is what the members have said.
+// log returns the members' logs.
 func (c *cluster) log() string {
 	var all strings.Builder
 	for _, m := range c.members {
@@ -153,7 +153,7 @@ func (c *cluster) close() error {
 	return os.RemoveAll(c.dir)
 }
 
-// freeAddrs are addresses that nobody listened on a moment ago.
+// freeAddrs returns addresses on which nobody listened a moment ago.
 func freeAddrs(n int) ([]string, error) {
 	var addrs []string
 	for range n {

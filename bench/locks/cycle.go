@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// cycles measures acquire and release where nobody waits.
+// cycles measures acquire and release without waiting.
 func cycles(callers int) func(context.Context, *bench, *cluster, string) ([]float64, error) {
 	return func(ctx context.Context, b *bench, c *cluster, system string) (_ []float64, err error) {
 		l, err := b.locker(ctx, c, 0, system, c.volume())
@@ -24,7 +24,7 @@ func cycles(callers int) func(context.Context, *bench, *cluster, string) ([]floa
 			}
 			return unlock(ctx)
 		}
-		if err := all(callers, cycle); err != nil { // what only the first of a session costs
+		if err := all(callers, cycle); err != nil { // warm up the session
 			return nil, err
 		}
 		rev, err := c.revision(ctx)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// holdFor is how long each holder keeps the lock: long enough for the one
-// before to be in line again, so that the number of waiters is constant.
+// holdFor is how long each holder keeps the lock: long enough for the former holder to be
+// in line again, so that the number of waiters is constant.
 const holdFor = 10 * time.Millisecond
 
 // handoffs measures from a release to the next grant, with a number of
@@ -47,7 +47,7 @@ func handoffs(waiters int) func(context.Context, *bench, *cluster, string) ([]fl
 	}
 }
 
-// queue is of mounts that want the same lock.
+// queue is the mounts that want one lock.
 type queue struct {
 	sync.Mutex // never contended, if the lock is good
 
@@ -59,7 +59,7 @@ type queue struct {
 
 var errTwoHolders = errors.New("somebody else holds the lock as well")
 
-// stand takes the lock again and again until there are enough handoffs.
+// stand takes the lock again and again until there were enough handoffs.
 func (q *queue) stand(ctx context.Context, l locker, mount int) error {
 	for enough := false; !enough; {
 		unlock, err := l.lock(ctx, "dir/file")
@@ -70,7 +70,7 @@ func (q *queue) stand(ctx context.Context, l locker, mount int) error {
 		if !q.TryLock() {
 			return fmt.Errorf("mount %d: %w", mount, errTwoHolders)
 		}
-		// In the first lap not all are in line, nor in the last.
+		// In the first and the last lap not all are in line.
 		if enough = len(q.took) >= q.want; !enough && q.laps[mount] > 0 {
 			q.took = append(q.took, granted.Sub(q.released))
 		}
@@ -87,7 +87,7 @@ func (q *queue) stand(ctx context.Context, l locker, mount int) error {
 	return nil
 }
 
-// quantile is of sorted values.
+// quantile returns a quantile of sorted values.
 func quantile(v []time.Duration, q float64) time.Duration { return v[int(q*float64(len(v)-1)+0.5)] }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

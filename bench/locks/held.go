@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// settleFor is what locks get before their cost is measured: what is done once
-// for a lock that is held for long is done by then.
+// settleFor is how long locks are held before their cost is measured: by then, work that is
+// done once for a long-held lock is done.
 const settleFor = 10 * time.Second
 
 // openers is how many locks are taken at once.
 const openers = 64
 
-// held measures what n locks cost that are just held.
+// held measures the cost of n locks that are only held.
 func held(n int) func(context.Context, *bench, *cluster, string) ([]float64, error) {
 	return func(ctx context.Context, b *bench, c *cluster, system string) (_ []float64, err error) {
 		idle, err := b.idle(ctx, c)
@@ -83,13 +83,13 @@ func held(n int) func(context.Context, *bench, *cluster, string) ([]float64, err
 	}
 }
 
-// oneMore is how many locks are taken, one after the other, to see how long one takes.
+// oneMore is how many locks are taken, one after another, to time a single one.
 const oneMore = 200
 
 // spread is in microseconds.
 type spread struct{ p50, p99 float64 }
 
-// openAndClose takes locks and gives them back.
+// openAndClose takes locks and releases them.
 func openAndClose(ctx context.Context, l locker) (spread, error) {
 	took := make([]time.Duration, oneMore)
 	for i := range took {
@@ -108,7 +108,7 @@ func openAndClose(ctx context.Context, l locker) (spread, error) {
 	return spread{micros(took[oneMore/2]), micros(took[oneMore*99/100])}, nil
 }
 
-// idle is what a mount without locks costs, and an etcd with such a mount.
+// idle measures a mount without locks, and an etcd with such a mount.
 func (b *bench) idle(ctx context.Context, c *cluster) (u usage, err error) {
 	if c.idle != nil {
 		return *c.idle, nil
@@ -127,7 +127,7 @@ func (b *bench) idle(ctx context.Context, c *cluster) (u usage, err error) {
 	return u, nil
 }
 
-// watch counts what is spent during d.
+// watch measures the CPU time that is used during d.
 func (c *cluster) watch(ctx context.Context, d time.Duration) (usage, error) {
 	before, err := c.usage()
 	if err != nil {

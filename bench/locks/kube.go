@@ -28,11 +28,11 @@ func startAPIServer() (*apiServer, error) {
 		s.Stop()
 		return nil, err
 	}
-	s.Config.QPS, s.Config.Burst = 1000, 1000 // it is the server that is measured
+	s.Config.QPS, s.Config.Burst = 1000, 1000 // the server is measured, not our limits
 	return &apiServer{s, space}, nil
 }
 
-// manager is a mount's, with a connection and a watch of its own.
+// manager returns the Manager of a mount with its own connection and watch.
 func (a *apiServer) manager(ctx context.Context, volume string, ttl time.Duration) (*manager, error) {
 	client, err := kubelease.NewClient(a.Config)
 	if err != nil {

@@ -23,10 +23,9 @@ const ttl = 15 * time.Second
 // namespace is that of all volumes of the bench.
 const namespace = "bench"
 
-// locker is a system's share of one process: its connection and, but for
-// leases, its session.
+// locker is a system in one process: its connection and, except for leases, its session.
 type locker interface {
-	// lock returns when key is held. What it returns gives the key back.
+	// lock returns when key is held, with a function that releases it.
 	lock(ctx context.Context, key string) (unlock func(context.Context) error, err error)
 	// close ends the session.
 	close(ctx context.Context) error
@@ -73,7 +72,7 @@ func newLocker(ctx context.Context, system string, client *clientv3.Client, volu
 	return nil, fmt.Errorf("no system %q", system)
 }
 
-// prefixOf is where a system keeps a volume's locks.
+// prefixOf returns the prefix of a volume's locks.
 func prefixOf(system, volume string) string {
 	if system == "lockfs" || system == "session" {
 		return "/locks/" + namespace + "/" + volume + "/"
@@ -81,7 +80,7 @@ func prefixOf(system, volume string) string {
 	return "/others/" + namespace + "/" + volume + "/"
 }
 
-// holder is what an entry says of who holds it.
+// holder is the holder in an entry.
 func holder() lockmgr.Holder {
 	return lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID(), Node: "bench", PID: os.Getpid(), Comm: "locks", Since: time.Now()}
 }
@@ -167,7 +166,7 @@ func (l *leases) lock(ctx context.Context, key string) (func(context.Context) er
 	}, nil
 }
 
-// keep keeps all leases of the client alive, as a lock that is held for long has to.
+// keep renews all leases of the client, as a lock that is held for long needs.
 func (l *leases) keep(ctx context.Context) error {
 	all, err := l.client.Leases(ctx)
 	if err != nil {
@@ -231,8 +230,8 @@ func manage(ctx context.Context, b lockmgr.Backend, ttl time.Duration, info lock
 	return &manager{Manager: m}, err
 }
 
-// lock's release returns at once, as the view's does: the next lock of the same
-// key waits until it is done.
+// The release returns at once, as the view's does. The next lock of the same key waits for
+// it.
 func (m *manager) lock(ctx context.Context, key string) (func(context.Context) error, error) {
 	k, err := lockmgr.FileKey(key)
 	if err != nil {

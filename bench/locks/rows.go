@@ -8,7 +8,7 @@ import (
 	"github.com/lockfs/lockfs/bench/internal/report"
 )
 
-// row is what is measured at once: some lines of the table.
+// row is a group of lines of the table that are measured together.
 type row struct {
 	name    string
 	nodes   int // of etcd
@@ -22,7 +22,7 @@ type row struct {
 
 // line is one line of the table.
 type line struct {
-	name    string // after the row's
+	name    string // appended to the row's name
 	unit    string
 	targets []report.Target
 }
@@ -100,7 +100,7 @@ func handoffRow(nodes, waiters int) row {
 	}
 }
 
-// leaseRows are of what is not compared within etcd, but with an API server.
+// leaseRows compare etcd with an API server.
 func leaseRows() []row {
 	both := []string{"lockfs", kubernetes}
 	var rows []row
@@ -122,7 +122,7 @@ func leaseRows() []row {
 	return rows
 }
 
-// takeoverTTL is the shortest that a mount can have, or nearly so.
+// takeoverTTL is about the shortest TTL that a mount can have.
 const takeoverTTL = 3 * time.Second
 
 func takeoverRows() []row {
@@ -160,7 +160,7 @@ func heldRow(n int) row {
 		{name: "  p99", unit: micros},
 	}
 	if n < 1000 {
-		lines = lines[:2] // the memory of so few is lost in the garbage
+		lines = lines[:2] // the memory of so few cannot be seen
 	}
 	systems := []string{"leases", "lockfs"}
 	if n > 10000 {

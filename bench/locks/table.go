@@ -17,7 +17,7 @@ type results struct {
 	notes   []string
 }
 
-// figures are a line's, by system, one a round.
+// figures are the figures of a line by system, one for each round.
 type figures struct {
 	row  string
 	line line
@@ -31,7 +31,7 @@ func (f figures) name() string {
 	return f.row + ": " + f.line.name
 }
 
-// judged is what a target is about.
+// judged is what a target compares.
 func (f figures) judged(t report.Target) float64 {
 	if t.Over == "" {
 		return report.Median(f.of["lockfs"])
@@ -58,7 +58,7 @@ func (res *results) print(out io.Writer) {
 	}
 }
 
-// printTargets says of each target whether it is met.
+// printTargets prints whether each target is met.
 func (res *results) printTargets(out io.Writer) {
 	var lines []string
 	for _, f := range res.figures {

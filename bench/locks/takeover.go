@@ -20,7 +20,7 @@ import (
 // takenKey is the lock of a process that is killed.
 const takenKey = "dir/file"
 
-// holderConfig is what the holder is told.
+// holderConfig configures the holder.
 type holderConfig struct {
 	System, Volume string
 	Endpoints      []string
@@ -91,7 +91,7 @@ func takeover(succeed bool) func(context.Context, *bench, *cluster, string) ([]f
 		if err := c.awaitKeys(ctx, prefixOf(system, volume), 2); err != nil {
 			return nil, err
 		}
-		time.Sleep(rand.N(takeoverTTL / 3)) // at no particular time since the last renewal
+		time.Sleep(rand.N(takeoverTTL / 3)) // at a random time since the last renewal
 		killed := time.Now()
 		dying.kill()
 		if succeed {
@@ -110,7 +110,7 @@ func takeover(succeed bool) func(context.Context, *bench, *cluster, string) ([]f
 	}
 }
 
-// holder returns when the process that it starts holds the lock.
+// holder starts a process, and returns when that holds the lock.
 func (c *cluster) holder(ctx context.Context, h holderConfig) (*child, error) {
 	arg, err := json.Marshal(h)
 	if err != nil {

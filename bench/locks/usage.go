@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usage is CPU time that processes have spent.
+// usage is the CPU time of processes.
 type usage struct {
 	client, etcd time.Duration
 }
 
-// usage reads what this process, and all members together, have spent so far.
+// usage reads the CPU time of this process, and of all members together.
 func (c *cluster) usage() (u usage, err error) {
 	if u.client, err = cpuTime(os.Getpid()); err != nil {
 		return u, err
@@ -44,11 +44,11 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// memory is in bytes: what this process has in use, and what is resident of
-// all members, garbage included.
+// memory returns, in bytes, what this process uses, and the resident memory of all members,
+// garbage included.
 func (c *cluster) memory() (client, etcd float64, err error) {
 	runtime.GC()
-	runtime.GC() // what pools have kept
+	runtime.GC() // free what pools kept
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	client = float64(m.HeapAlloc + m.StackInuse)

@@ -83,7 +83,7 @@ func add(t *tar.Writer, name string, mode fs.FileMode, b []byte) error {
 	return err
 }
 
-// layer is a root file system under way.
+// layer is a root file system that is being made.
 type layer struct {
 	*tar.Writer
 	dirs map[string]bool
@@ -105,7 +105,7 @@ func newLayer(files []string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// copy puts a file, or a directory with all below, at to.
+// copy copies a file, or a directory with everything below it, to to.
 func (l *layer) copy(from, to string) error {
 	return filepath.WalkDir(from, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -41,8 +41,8 @@ func Main[O, R any](p Program, parse func(args []string) (O, error), run func(co
 		p.report(err)
 		os.Exit(2)
 	}
-	// What was mounted and started has to go: a second signal does not end the
-	// program either, nor does a reader of the table that has read enough.
+	// Mounts and processes must be cleaned up. So neither a second signal nor a reader that
+	// closes our output ends the program.
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
 	defer stop()
 	_, err = run(ctx, o)

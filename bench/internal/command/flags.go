@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Flags are those of a benchmark. All have -rows, -systems, -rounds, -time and
-// -short; a benchmark adds its own.
+// Flags are the flags of a benchmark. All benchmarks have -rows, -systems, -rounds, -time
+// and -short.
 type Flags struct {
 	*flag.FlagSet
 	Rounds int           // of each figure
@@ -22,8 +22,8 @@ type Flags struct {
 	known         []string // systems
 }
 
-// NewFlags returns the flags of a program that can measure the known systems,
-// and does those that are usual unless told otherwise.
+// NewFlags returns the flags of a program that can measure the known systems, and measures
+// the usual ones by default.
 func NewFlags(program string, known, usual []string, each time.Duration) *Flags {
 	f := &Flags{FlagSet: flag.NewFlagSet(program, flag.ExitOnError), known: known}
 	f.StringVar(&f.rows, "rows", "", "measure the rows that match this regular `expression` only")

@@ -24,8 +24,8 @@ func Median(v []float64) float64 {
 	return (v[m-1] + v[m]) / 2
 }
 
-// Ratio is the median of one system's figures over another's of the same
-// round; NaN if one of both was not measured.
+// Ratio is the median of one system's figures over another's of the same round; NaN if one
+// was not measured.
 func Ratio(of, over []float64) float64 {
 	var r []float64
 	for i := range min(len(of), len(over)) {
@@ -34,7 +34,7 @@ func Ratio(of, over []float64) float64 {
 	return Median(r)
 }
 
-// Format has three digits that count.
+// Format prints three significant digits.
 func Format(v float64) string {
 	switch {
 	case v >= 100:
@@ -45,7 +45,7 @@ func Format(v float64) string {
 	return Number("%.3f", v)
 }
 
-// Number is a dash for what was not measured.
+// Number prints a dash for NaN, which was not measured.
 func Number(format string, v float64) string {
 	if math.IsNaN(v) {
 		return "-"
@@ -53,8 +53,7 @@ func Number(format string, v float64) string {
 	return fmt.Sprintf(format, v)
 }
 
-// Target is what the ratio over another system has to be, or the figure
-// itself.
+// Target bounds the ratio over another system, or the figure itself.
 type Target struct {
 	Over            string  // "" is the figure itself
 	AtLeast, AtMost float64 // of which one is 0
@@ -66,7 +65,7 @@ func Least(over string, v float64) Target { return Target{Over: over, AtLeast: v
 // Most returns the target of one that is better when smaller.
 func Most(over string, v float64) Target { return Target{Over: over, AtMost: v} }
 
-// Met says whether v is as the target wants it.
+// Met reports whether v meets the target.
 func (t Target) Met(v float64) bool {
 	if t.AtMost != 0 {
 		return v <= t.AtMost
@@ -74,7 +73,7 @@ func (t Target) Met(v float64) bool {
 	return v >= t.AtLeast && !math.IsNaN(v)
 }
 
-// Verdict is how a table says so.
+// Verdict is the word for it in a table.
 func (t Target) Verdict(v float64) string {
 	if t.Met(v) {
 		return "met"
@@ -93,7 +92,7 @@ func (t Target) String() string {
 	return fmt.Sprintf("%s %.2f × %s", sign, v, t.Over)
 }
 
-// Progress tells a terminal what is being measured.
+// Progress shows on a terminal what is being measured.
 func Progress(what string) {
 	if _, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS); err == nil {
 		fmt.Fprintf(os.Stderr, "%-40s\r", what)

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// Line is a line of the table: the figures of each system, one a round.
+// Line is a line of the table: the figures of each system, one for each round.
 type Line struct {
 	Name, Unit string
 	Of         map[string][]float64

@@ -1,0 +1,25 @@
+package fs
+
+import "sync/atomic"
+
+// uses counts the uses of a descriptor. The zero value has none: begin starts the first.
+type uses struct{ n atomic.Int64 }
+
+// begin starts the first use.
+func (u *uses) begin() { u.n.Store(1) }
+
+// enter begins one more use; false means that all have ended, for ever.
+func (u *uses) enter() bool {
+	for {
+		n := u.n.Load()
+		if n == 0 {
+			return false
+		}
+		if u.n.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// leave ends a use, and reports whether it was the last.
+func (u *uses) leave() (last bool) { return u.n.Add(-1) == 0 }
