@@ -36,13 +36,7 @@ func (f *FS) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) f
 	if n == nil {
 		return stale
 	}
-	s := f.replyAttr(n, out)
-	if s.Ok() && out.Nlink == 0 && out.Mode&unix.S_IFMT == unix.S_IFREG && n.handles.Load() == 0 && f.replaced(n) {
-		// The program means the file that has the name now: with ESTALE the kernel looks
-		// it up. With this answer, link(2) would fail without asking.
-		return stale
-	}
-	return s
+	return f.replyAttr(n, out)
 }
 
 // Statx answers statx for the time of birth; for all else the kernel asks GetAttr.

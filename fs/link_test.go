@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"golang.org/x/sys/unix"
 )
 
 func (th thread) tryLink(node uint64, to string) fuse.Status {
@@ -64,36 +63,6 @@ func TestLinkOfWhatWasReplacedTwice(t *testing.T) {
 		}
 		if s := one.tryLink(one.look("f"), "new"); !s.Ok() {
 			v.t.Errorf("its second try: %v", s)
-		}
-	})
-}
-
-// The attributes of a file that was replaced are those of the file that has its name. A
-// program that has the old file open gets that one's.
-func TestAttributesOfWhatWasReplaced(t *testing.T) {
-	inMovedView(t, func(v *movedView) {
-		one := thread{v, 1}
-		node := one.look("f")
-		attr := func() (fuse.Attr, fuse.Status) {
-			var out fuse.AttrOut
-			s := v.fs.GetAttr(nil, &fuse.GetAttrIn{InHeader: one.header(node)}, &out)
-			return out.Attr, s
-		}
-		fh, _ := one.opened(node, unix.O_RDONLY)
-		v.make("other")
-		v.renameElsewhere("other", "f")
-		if a, s := attr(); !s.Ok() || a.Nlink != 0 {
-			t.Errorf("fstat of what is open: %d links, %v", a.Nlink, s)
-		}
-		v.fs.Release(nil, &fuse.ReleaseIn{InHeader: one.header(node), Fh: fh})
-		if _, s := attr(); s != stale {
-			t.Errorf("stat of what was replaced: %v, want ESTALE", s)
-		}
-		if err := os.Remove(filepath.Join(v.source, "f")); err != nil {
-			t.Fatal(err)
-		}
-		if a, s := attr(); !s.Ok() || a.Nlink != 0 {
-			t.Errorf("stat of what was removed: %d links, %v", a.Nlink, s)
 		}
 	})
 }
