@@ -82,7 +82,7 @@ func (b *Backend) serviceStands(ctx context.Context) error {
 		return err
 	}
 	id := []byte(seen.id.String())
-	stored := id
+	var stored []byte
 	switch kvs := resp.Responses[0].GetResponseRange().Kvs; {
 	case len(kvs) == 1:
 		stored = kvs[0].Value
