@@ -124,7 +124,7 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	f.addHold(n, dir, hold)
 	kept = true
 	h := newHandle(n, fd, in.Flags, hold)
-	return f.reply(h, h.cacheFlags(in.Flags, &st.Stat_t), &out.OpenOut)
+	return f.reply(h, f.cacheFlags(h, in.Flags, &st.Stat_t), &out.OpenOut)
 }
 
 // mayMake refuses a file whose path is too long or read-only.

@@ -92,7 +92,7 @@ const coarsest = 2 * time.Second
 // cacheFlags decides whether a new handle uses the kernel's page cache, when the file is st. An
 // append goes to the file's own end, which the cache does not know. A handle that only
 // writes gains nothing from it.
-func (h *handle) cacheFlags(flags uint32, st *unix.Stat_t) uint32 {
+func (f *FS) cacheFlags(h *handle, flags uint32, st *unix.Stat_t) uint32 {
 	switch {
 	case writes(flags) && flags&unix.O_APPEND != 0:
 		return fuse.FOPEN_DIRECT_IO
@@ -114,7 +114,14 @@ func (h *handle) cacheFlags(flags uint32, st *unix.Stat_t) uint32 {
 		return fuse.FOPEN_KEEP_CACHE
 	}
 	n.cached = version{}
-	if time.Since(time.Unix(st.Ctim.Unix())) > coarsest {
+	since := time.Unix(st.Ctim.Unix())
+	if !f.backing.isLocal(n.inode.dev) { // that is by the clock of a server, which may be late
+		if n.seen != now {
+			n.seen, n.seenAt = now, time.Now()
+		}
+		since = n.seenAt
+	}
+	if time.Since(since) > coarsest {
 		h.fills.Store(&now)
 	}
 	return 0

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
 // Of replies that overlap the kernel may have kept the older. Whoever opens a file for
@@ -28,6 +29,47 @@ func TestOpenForWriteDropsAttributes(t *testing.T) {
 		}
 		if !slices.Equal(dropped, []uint64{node, node}) {
 			v.t.Errorf("the kernel has forgotten %v, want node %d twice", dropped, node)
+		}
+	})
+}
+
+// A file on a network volume changes by the clock of its server, which may be late: its cache
+// is kept once nobody has changed the file for a while by the clock of this machine.
+func TestCacheIsKeptByTheOwnClock(t *testing.T) {
+	inMovedView(t, func(v *movedView) {
+		v.onNetwork()
+		one := thread{v, 1}
+		n := v.fs.nodes.get(one.look("f"))
+		var st unix.Stat_t
+		st.Ctim.Sec = time.Now().Add(-time.Minute).Unix()
+		// reads opens the file, reads, and says whether the cache was kept.
+		reads := func() bool {
+			h := newHandle(n, -1, unix.O_RDONLY, nil)
+			flags := v.fs.cacheFlags(h, unix.O_RDONLY, &st)
+			h.filling()
+			return flags&fuse.FOPEN_KEEP_CACHE != 0
+		}
+		for _, step := range []struct {
+			what string
+			want bool
+		}{
+			{"the first open", false},
+			{"an open at once", false},
+			{"an open after a while, which fills the cache", false},
+			{"the next open", true},
+		} {
+			if got := reads(); got != step.want {
+				t.Errorf("%s keeps the cache: %v", step.what, got)
+			}
+			if step.what == "an open at once" {
+				time.Sleep(coarsest + time.Second)
+			}
+		}
+		st.Ctim.Nsec++
+		for range 2 {
+			if reads() {
+				t.Error("the file has changed, and its cache is kept")
+			}
 		}
 	})
 }

@@ -55,6 +55,10 @@ type node struct {
 	// told and cached are what the kernel has of the file. GUARDED_BY(mu)
 	told   told
 	cached version
+	// seen is what the file was at the last open on a network volume, and seenAt when an open
+	// first found it so. GUARDED_BY(mu)
+	seen   version
+	seenAt time.Time
 }
 
 // held is a file's holds, which follow its names.

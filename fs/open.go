@@ -52,7 +52,7 @@ func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status
 		f.dropAttrs(n)
 	}
 	h := newHandle(n, fd, flags, nil)
-	return f.reply(h, h.cacheFlags(flags, &st.Stat_t)|fuse.FOPEN_NOFLUSH, out)
+	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t)|fuse.FOPEN_NOFLUSH, out)
 }
 
 // reply hands a new handle to the kernel.
@@ -326,7 +326,7 @@ func (o *opening) open(file int, st *stat, hold *lockmgr.Hold, out *fuse.OpenOut
 	h := newHandle(n, file, flags, hold)
 	h.mode = o.mode
 	file = -1
-	return f.reply(h, h.cacheFlags(flags, &st.Stat_t), out), true
+	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t), out), true
 }
 
 // reopen opens the file of fd with the caller's rights, and says what it is.

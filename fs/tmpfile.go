@@ -38,7 +38,7 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 	n := f.replyEntry(nil, "", path, &st, &out.EntryOut)
 	f.addHold(n, dir, hold)
 	h := newHandle(n, fd, in.Flags, hold)
-	return f.reply(h, h.cacheFlags(in.Flags, &st.Stat_t), &out.OpenOut)
+	return f.reply(h, f.cacheFlags(h, in.Flags, &st.Stat_t), &out.OpenOut)
 }
 
 // lockInode tries to lock an inode that was made in dir.
