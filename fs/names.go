@@ -90,7 +90,7 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
 		return f.failed(n, err)
 	}
-	if f.linksAnother(v, n, &st) && v.stage != nameless {
+	if f.meansAnother(v, n, &st) && v.stage != nameless {
 		v.meant = f.nodes.mayBeMeant(n)
 		return stale
 	}
@@ -150,9 +150,9 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	return f.enter(to.dir, to.name, out)
 }
 
-// linksAnother reports whether the kernel may name n, which is st, by a name that is another
-// file's. It forgets the names that n has lost.
-func (f *files) linksAnother(v *visit, n *node, st *unix.Stat_t) bool {
+// meansAnother reports whether the kernel may name n, which is st, by a name that is not n's
+// any more. It forgets the names that n has lost.
+func (f *files) meansAnother(v *visit, n *node, st *unix.Stat_t) bool {
 	lost := f.nodes.isFormer(n) || st.Nlink > 0 && f.lostName(n) || st.Nlink == 0 && f.replaced(n)
 	foundAs := v.as.dir != nil && f.isNamed(n, v.as) // then it may have lost others
 	return lost && !foundAs

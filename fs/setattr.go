@@ -152,6 +152,26 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 			return f.change(cancel, &in.InHeader, h, func() error { return f.truncateFile(n, h.fd, size, kill, &in.InHeader) })
 		}
 	}
+	v := f.visits.come(in.Pid, in.NodeId)
+	s := f.truncateNamed(cancel, in, &v, n, size, kill)
+	f.visits.leave(v, s)
+	return s
+}
+
+// truncateNamed sets the size of n without a handle. If n has lost a name that the kernel may
+// mean, the kernel is sent to look, once. A call by descriptor does not look. If only one name
+// can be meant, lockNode proves that one.
+func (f *FS) truncateNamed(cancel <-chan struct{}, in *fuse.SetAttrIn, v *visit, n *node, size int64, kill bool) fuse.Status {
+	v.drop() // it was parked for an OPEN
+	if v.stage != nameless && f.mayMeanAnother(n) {
+		st, err := f.lastKnown(n)
+		if err != nil {
+			return errno(err)
+		}
+		if f.meansAnother(v, n, &st.Stat_t) {
+			return stale
+		}
+	}
 	l, s := f.lockNode(cancel, &in.InHeader, n)
 	if !s.Ok() {
 		return s

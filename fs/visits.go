@@ -43,8 +43,8 @@ const createFor = parkFor / 20
 // maxSteps is more than paths have components.
 const maxSteps = 64
 
-// visits remembers the threads whose last OPEN, CREATE or LINK was answered ESTALE, and keeps
-// their locks until they come again.
+// visits remembers the threads whose last OPEN, CREATE, LINK or truncation was answered ESTALE,
+// and keeps their locks until they come again.
 type visits struct {
 	mu      sync.Mutex
 	threads map[uint32]*sent // GUARDED_BY(mu)
@@ -81,7 +81,7 @@ type way struct {
 	path string
 }
 
-// visit is one OPEN or CREATE.
+// visit is one OPEN, CREATE, LINK or truncation.
 type visit struct {
 	tid   uint32
 	node  uint64 // 0 for a CREATE
@@ -90,7 +90,7 @@ type visit struct {
 	hold  *lockmgr.Hold // was parked for the visit, or is to be; may be nil
 	mode  lockmgr.Mode
 	meant []dirName // see sent
-	as    dirName   // the name that the second try of a LINK has looked up
+	as    dirName   // the name by which a second try has found the node; else as.dir is nil
 }
 
 // comeToLink begins a thread's LINK of a node to a name. A second try always looks up the new
@@ -128,7 +128,7 @@ func (vs *visits) comeToLink(tid uint32, node uint64, to dirName) visit {
 	return v
 }
 
-// come begins each OPEN of a node, and each CREATE (0), of a thread. leave ends it.
+// come begins each OPEN or truncation of a node, and each CREATE (0), of a thread. leave ends it.
 func (vs *visits) come(tid uint32, node uint64) visit {
 	v := visit{tid: tid, node: node, stage: fresh}
 	if tid == 0 {
@@ -142,7 +142,7 @@ func (vs *visits) come(tid uint32, node uint64) visit {
 		return v
 	}
 	if v.stage = s.next(node); v.stage == retried {
-		v.way = s.way
+		v.way, v.as = s.way, s.as
 	}
 	v.hold, v.mode, s.hold = s.hold, s.mode, nil
 	return v

@@ -155,6 +155,35 @@ func testLinkedDuringWait(t *testing.T, on lab.Setup) {
 	}
 }
 
+// Another mount takes one of its names from a file. A truncation by that name does not follow
+// the file to the other name. One by a descriptor is of the file.
+func TestTruncateByALostName(t *testing.T) {
+	lab.Over(t, testTruncateByALostName, lab.Local, lab.OverClients.ForLong(), lab.OverClientsThatDoubt, lab.OnNetworkVolume)
+}
+
+func testTruncateByALostName(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t)
+	v.InMemory()
+	a, b := v.Mount("a"), v.Mount("b")
+	v.Write("f", "data")
+	if err := os.Link(v.InSource("f"), v.InSource("g")); err != nil {
+		t.Fatal(err)
+	}
+	p, other := lab.NewAgent(t), lab.NewAgent(t)
+	fd := p.Open(b.Path("f"), unix.O_RDONLY)
+	p.Must(lab.Call{Op: "mode", Path: b.Path("g")})
+	other.Must(lab.Call{Op: "rename", Path: a.Path("f"), Path2: a.Path("away")})
+	p.Fails(lab.Call{Op: "truncate", Path: b.Path("f")}, unix.ENOENT)
+	if got := v.Read("g"); got != "data" {
+		t.Errorf("the file holds %q", got)
+	}
+	p.Must(lab.Call{Op: "truncate", Path: b.Path("g"), Off: 3})
+	p.Must(lab.Call{Op: "truncate", Path: lab.ProcFD(fd), Off: 2})
+	if got := v.Read("g"); got != "da" {
+		t.Errorf("the file holds %q", got)
+	}
+}
+
 // A file made without a name is locked by the name it gets.
 func TestTmpfile(t *testing.T) {
 	t.Parallel()
