@@ -51,7 +51,7 @@ mapfile -t plain < <(list "$one_goroutine")
 mapfile -t others < <(list -v "$of_integration|$one_goroutine")
 raced='^Test(History|FaultsAtRandom|Differential|RandomInterrupts|InterruptAtEveryStep|CreateChurn|ReplaceChurn|FewESTALE|SavesBesideLinksAndOpens|LockFilesThatAreRemoved|ManyWritersOnTwoMounts)$'
 # Most tests of integration wait: more of them than there are cores run side by side.
-beside=(-p 5 -parallel 6)
+beside=(-p 5 -parallel 4)
 beside_raced=(-p 3 -parallel 4) # lockfs takes 2.7 times as long
 
 stage 'every package but integration'
