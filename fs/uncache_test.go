@@ -1,11 +1,16 @@
 package fs
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/procid"
 )
 
 // opened opens a node, and returns the handle and how the kernel is to use it.
@@ -68,5 +73,49 @@ func TestWriteDropsCachedPages(t *testing.T) {
 			t.Errorf("the reader has closed it, and the kernel drops %v", got)
 		}
 		v.fs.Release(nil, &fuse.ReleaseIn{InHeader: one.header(node), Fh: writer})
+	})
+}
+
+// A page that the kernel cannot drop, as somebody's read of it hangs in the volume, does not
+// hold a writer that is killed, nor the lock.
+func TestKilledWhilePagesAreDropped(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	status := "Name:\tprog\nTgid:\t1\nPid:\t1\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000000100\n"
+	if err := os.WriteFile(filepath.Join(root, "1", "status"), []byte(status), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	inMovedView(t, func(v *movedView) {
+		one, two := thread{v, 1}, thread{v, 2}
+		node := one.look("f")
+		writer, _ := one.opened(node, unix.O_WRONLY)
+		reader, _ := two.opened(node, unix.O_RDONLY)
+		v.fs.procs = procid.Proc{Root: root}
+		hangs := make(chan struct{})
+		v.fs.invalidate = func(uint64, int64, int64) fuse.Status { <-hangs; return fuse.OK }
+		cancel, done := make(chan struct{}), make(chan fuse.Status)
+		go func() {
+			in := fuse.WriteIn{InHeader: one.header(node), Fh: writer, Size: 3, Flags: unix.O_WRONLY}
+			_, s := v.fs.Write(cancel, &in, []byte("abc"))
+			done <- s
+		}()
+		synctest.Wait()
+		select {
+		case s := <-done:
+			t.Errorf("the write does not wait for the kernel: %v", s)
+			return
+		default:
+		}
+		close(cancel)
+		<-done
+		v.fs.Release(nil, &fuse.ReleaseIn{InHeader: one.header(node), Fh: writer})
+		synctest.Wait()
+		if held := v.fs.locks.Stats().Held; held != 0 {
+			t.Errorf("%d locks are held by a file that is closed", held)
+		}
+		v.fs.Release(nil, &fuse.ReleaseIn{InHeader: two.header(node), Fh: reader})
+		close(hangs)
 	})
 }
