@@ -13,12 +13,15 @@ const closers = 4
 // of a file that was removed frees its blocks, and hangs where the volume does. The
 // kernel's FORGETs arrive in between other requests, INTERRUPTs among them.
 type closer struct {
+	pool *Pool // counts what it is still to close
+
 	mu      sync.Mutex
 	fds     []int // GUARDED_BY(mu)
 	running int   // GUARDED_BY(mu)
 }
 
 func (c *closer) close(fds ...int) {
+	c.pool.closing.Add(int64(len(fds)))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fds = append(c.fds, fds...)
@@ -36,6 +39,8 @@ func (c *closer) run() {
 		c.fds = c.fds[1:]
 		c.mu.Unlock()
 		unix.Close(fd)
+		c.pool.closing.Add(-1)
+		c.pool.freed()
 		c.mu.Lock()
 	}
 	c.running--

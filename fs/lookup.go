@@ -16,7 +16,7 @@ func (f *files) hidden(dir *node, name string) bool {
 
 // Lookup finds a name in a directory. What is not there is not remembered:
 // another node may create it at any time.
-func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+func (f *FS) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	dir := f.nodes.get(in.NodeId)
 	if dir == nil {
 		return stale
@@ -24,6 +24,7 @@ func (f *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse
 	if f.hidden(dir, name) {
 		return fuse.ENOENT
 	}
+	f.nodes.pool.awaitRoom(cancel)
 	asked := time.Now()
 	var s fuse.Status
 	for range enterTries {

@@ -38,6 +38,7 @@ func newNodes(rootFD int, i inode, pool *Pool) *nodes {
 		byInode: map[inode]*node{root.inode: root},
 		nextID:  rootID + 1 + rand.Uint64N(1<<62),
 		pool:    pool,
+		closer:  closer{pool: pool},
 		crowd:   make(chan struct{}, 1),
 	}
 	root.closer = &t.closer
@@ -148,6 +149,7 @@ func (t *nodes) forget(id, count uint64) {
 		n.leavePast()
 		n.leave()
 		t.pool.used.Add(-1)
+		t.pool.freed()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,13 +14,20 @@ import (
 // descriptors. Each inode that the kernel knows costs a descriptor. When all views together
 // have too many, those with more than their share make the kernel forget some.
 type Pool struct {
-	limit int          // half of the descriptors; the others are for open files, and for new nodes
-	used  atomic.Int64 // nodes of all views
-	held  *backlog
+	limit   int          // half of the descriptors; the others are for open files, and for new nodes
+	used    atomic.Int64 // nodes of all views
+	closing atomic.Int64 // descriptors that closers are still to close
+	held    *backlog
 
 	mu    sync.Mutex
-	views []*nodes // GUARDED_BY(mu)
+	views []*nodes      // GUARDED_BY(mu)
+	room  chan struct{} // closed when there is room; nil: nobody waits. GUARDED_BY(mu)
+	inUse bool          // nothing was forgotten while somebody waited for room. GUARDED_BY(mu)
 }
+
+// roomWait bounds how long a LOOKUP waits for room: it holds the lock of its directory, for which
+// the shedder may have to wait (Linux before 6.18).
+const roomWait = 100 * time.Millisecond
 
 // NewPool returns one for all views of the process.
 func NewPool() *Pool {
@@ -49,6 +57,53 @@ func (p *Pool) leave(t *nodes) {
 	defer p.mu.Unlock()
 	p.views = slices.DeleteFunc(p.views, func(v *nodes) bool { return v == t })
 	p.used.Add(-int64(t.len()))
+}
+
+// full reports whether few descriptors are left for open files.
+func (p *Pool) full() bool { return p.used.Load()+p.closing.Load() >= int64(p.limit+p.limit/2) }
+
+// awaitRoom waits while the pool is full, so that no program makes nodes faster than the kernel
+// forgets them. It gives up after roomWait, when cancel is closed, and at once if all nodes seem to
+// be in use: the last wait was in vain, and nothing was forgotten since.
+func (p *Pool) awaitRoom(cancel <-chan struct{}) {
+	if !p.full() {
+		return
+	}
+	p.relieve()
+	timeout := time.NewTimer(roomWait)
+	defer timeout.Stop()
+	for {
+		p.mu.Lock()
+		if p.room == nil {
+			p.room = make(chan struct{})
+		}
+		room, inUse := p.room, p.inUse
+		p.mu.Unlock()
+		if inUse || !p.full() {
+			return
+		}
+		select {
+		case <-room:
+		case <-timeout.C:
+			p.mu.Lock()
+			p.inUse = p.room == room
+			p.mu.Unlock()
+			return
+		case <-cancel:
+			return
+		}
+	}
+}
+
+// freed notes that there is one of used or of closing less.
+func (p *Pool) freed() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.inUse = false
+	if p.room != nil && !p.full() {
+		close(p.room)
+		p.room = nil
+	}
 }
 
 // crowded reports whether there are as many nodes as there may be.

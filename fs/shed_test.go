@@ -3,6 +3,8 @@ package fs
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -134,4 +136,45 @@ func TestViewsShareDescriptors(t *testing.T) {
 	if got := pool.used.Load(); got != int64(small.len()+other.len()+more.len()) {
 		t.Errorf("a view that is no more leaves %d nodes", got)
 	}
+}
+
+// A program that looks up names faster than the kernel forgets waits for it, but not for what is
+// in use.
+func TestLookupsWaitForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pool := &Pool{limit: 60}
+		nodes, all := crowd(t, 89, pool) // and the root
+		begin := time.Now()
+		pool.awaitRoom(nil)
+		if waited := time.Since(begin); waited != roomWait {
+			t.Errorf("waited for %v with all nodes in use", waited)
+		}
+		begin = time.Now()
+		pool.awaitRoom(nil)
+		if waited := time.Since(begin); waited != 0 {
+			t.Errorf("waited for %v after a wait in vain", waited)
+		}
+
+		more, _ := crowd(t, 1, pool)
+		nodes.forget(all[0].id, 1)
+		synctest.Wait() // the closer
+		done := make(chan struct{})
+		go func() {
+			pool.awaitRoom(nil)
+			close(done)
+		}()
+		synctest.Wait()
+		select {
+		case <-done:
+			t.Fatalf("%d of %d nodes are room enough", pool.used.Load(), pool.limit)
+		default:
+		}
+		begin = time.Now()
+		more.close()
+		nodes.forget(all[1].id, 1)
+		<-done
+		if waited := time.Since(begin); waited != 0 {
+			t.Errorf("waited for %v after a node was forgotten", waited)
+		}
+	})
 }

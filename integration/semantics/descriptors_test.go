@@ -18,7 +18,7 @@ import (
 func TestFewDescriptors(t *testing.T) {
 	t.Parallel()
 	const allowed, dirs = 256, 10
-	perDir := 150
+	perDir := 300
 	if longtest.For(t) > 0 {
 		perDir = 500
 	}
