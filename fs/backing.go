@@ -138,15 +138,6 @@ func (b backing) opened(fd int, dev uint64) (st stat, err error) {
 	return st, err
 }
 
-// beforeOpen says whom to ask for the attributes of a file on dev that is opened next. An open for
-// write alone shows NFS the new size, but does not drop the old bytes (ADR 0031).
-func (b backing) beforeOpen(dev uint64) asking {
-	if b.on(dev).learnsSize {
-		return anew
-	}
-	return unasked
-}
-
 // pathOf opens the inode of fd, i, as an O_PATH descriptor. Most likely it still has the name,
 // by which a local file is opened in less time.
 func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {

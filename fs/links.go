@@ -57,15 +57,14 @@ func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 	return lockmgr.InodeKey("", st.Ino)
 }
 
-// severalNames reports whether the file has, or had, several names.
-func (f *files) severalNames(n *node) bool {
-	more := len(f.nodes.names(n)) > 1
-	err := f.with(n, func(fd int) error {
-		st, err := f.backing.stat(fd, unasked) // an open finds out in the end
-		more = more || hasMoreNames(&st.Stat_t)
-		return err
-	})
-	return err == nil && more
+// locksInode reports whether a hold on the file at path has the lock of the inode, if it needs
+// that. The key of the path is not compared: it changes when the owner renames the file.
+func (f *files) locksInode(hold *lockmgr.Hold, path string, r rule, file *stat) (bool, error) {
+	if !r.locked() || !hasMoreNames(&file.Stat_t) {
+		return true, nil
+	}
+	key, err := f.backing.inodeKey(path, &file.Stat_t)
+	return err == nil && hold.Token(key) != 0, err
 }
 
 // covers reports whether a hold has all of keys.

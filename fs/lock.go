@@ -49,11 +49,12 @@ func (f *files) lastKnown(n *node) (st stat, err error) {
 	return st, err
 }
 
-// lockFile takes the locks of the file at path, by take, and proves that the file is n. st is
-// what is known of it. l.hold is nil if the locks were not granted. With err l.fd is void.
-func (f *FS) lockFile(n *node, path string, r rule, st stat, how asking, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
+// lockFile takes the locks of the file at path, by take, and proves that the file is n. file is
+// what is known of it, and then what the proof has found. l.hold is nil if the locks were not
+// granted. With err l.fd is void.
+func (f *FS) lockFile(n *node, path string, r rule, file *stat, how asking, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
 	for {
-		keys, err := f.fileKeys(path, r, &st.Stat_t)
+		keys, err := f.fileKeys(path, r, &file.Stat_t)
 		if err != nil {
 			return nodeLock{}, errno(err), nil
 		}
@@ -63,11 +64,13 @@ func (f *FS) lockFile(n *node, path string, r rule, st stat, how asking, take fu
 		}
 		l := nodeLock{node: n, hold: hold, fd: -1}
 		n.addHold(hold)
+		var st stat
 		if l.fd, st, err = f.prove(n, path, how); err != nil {
 			return l, fuse.OK, err
 		}
+		*file = st
 		// While we waited the file may have got more names.
-		if keys, err = f.fileKeys(path, r, &st.Stat_t); err != nil || covers(hold, keys) {
+		if ok, err := f.locksInode(hold, path, r, file); ok || err != nil {
 			return l, errno(err), err
 		}
 		l.release()
@@ -102,7 +105,7 @@ func (f *FS) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*
 	if err != nil {
 		return nil, errno(err)
 	}
-	l, s, err := f.lockFile(n, path, rule, st, anew, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+	l, s, err := f.lockFile(n, path, rule, &st, anew, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 		return f.try(cancel, in, rule.scope, keys...)
 	})
 	if l.hold == nil {

@@ -15,16 +15,10 @@ import (
 // takes the locks of all names that may be meant: they cannot change until the kernel comes
 // back (ADR 0013).
 
-// mayMeanAnother reports whether an open of n may mean another file, or another path.
-func (f *files) mayMeanAnother(n *node) bool {
-	return f.nodes.isFormer(n) || f.severalNames(n) || f.nodes.justMoved(n) ||
-		slices.ContainsFunc(f.nodes.believed(n), func(d dirName) bool { return !d.is(f.nodes.nameOf(n)) })
-}
-
 // meant returns the names by which an open of n may come now, and whether all of them are
 // n's. There are none if the open comes by a descriptor, or if the directory has just moved.
 func (f *files) meant(n *node) (names []dirName, own bool) {
-	if f.nodes.justMoved(f.nodes.nameOf(n).dir) {
+	if f.nodes.dirJustMoved(n) {
 		return nil, false
 	}
 	names = f.nodes.believed(n)

@@ -193,10 +193,20 @@ func (t *nodes) named(n *node, d dirName) {
 // on this mount by the answer, and of one elsewhere by the next lookup.
 const oldName = cacheTimeout
 
-// justMoved reports whether an open may mean n by a former path.
-func (t *nodes) justMoved(n *node) bool {
+// mayMeanAnother reports whether an open of n, which is file as far as is known, may mean
+// another file, or another path.
+func (t *nodes) mayMeanAnother(n *node, file *stat) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	if n.former || n.alias.dir != nil || hasMoreNames(&file.Stat_t) || n.justMoved() {
+		return true
+	}
+	name, since := dirName{n.parent, n.name}, time.Now().Add(-oldName)
+	return slices.ContainsFunc(n.shown, func(s shown) bool { return s.at.After(since) && !s.is(name) })
+}
+
+// justMoved reports whether an open may mean n by a former path. It needs nodes.mu.
+func (n *node) justMoved() bool {
 	for range maxDepth {
 		if n == nil || time.Since(n.moved) < oldName {
 			break
@@ -204,6 +214,13 @@ func (t *nodes) justMoved(n *node) bool {
 		n = n.parent
 	}
 	return n != nil
+}
+
+// dirJustMoved is justMoved for the directory that n was last looked up in.
+func (t *nodes) dirJustMoved(n *node) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return n.parent.justMoved()
 }
 
 // unname forgets a name that a node has lost, if another is known.

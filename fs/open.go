@@ -24,95 +24,47 @@ const dropped = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_NOCTTY | unix
 
 func writes(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 
-// Open takes the lock of a file that is opened for write, or truncated. It is the only
-// request that may queue: it arrives without a lock of the kernel's.
-func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	o := &opening{fs: f, in: in, node: f.nodes.get(in.NodeId), visit: f.visits.come(in.Pid, in.NodeId)}
-	s := o.run(cancel, out)
-	f.visits.leave(o.visit, s)
-	return s
-}
-
-func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	flags := in.Flags
-	fd := -1
-	err := f.with(n, func(path int) (err error) {
-		fd, err = f.openAs(&in.InHeader, path, int(flags)&^dropped)
-		return err
-	})
-	if err != nil {
-		return f.failed(n, err)
-	}
-	st, err := f.backing.opened(fd, n.inode.dev)
-	if err != nil {
-		unix.Close(fd)
-		return errno(err)
-	}
-	if n.belief(&st.Stat_t) != current {
-		f.dropAttrs(n)
-	}
-	h := newHandle(n, fd, flags, nil)
-	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t)|fuse.FOPEN_NOFLUSH, out)
-}
-
-// reply hands a new handle to the kernel.
-func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
-	if h.caches = flags&fuse.FOPEN_DIRECT_IO == 0; h.caches {
-		h.node.cachers.Add(1)
-	}
-	if h.hold != nil {
-		h.hold.OnLost(func() { f.bereave(h) })
-	}
-	id, ok := f.handles.add(h)
-	if !ok { // the view is being closed
-		h.leave()
-		return fuse.EIO
-	}
-	out.Fh, out.OpenFlags = id, flags
-	return fuse.OK
-}
-
-// bereave follows the loss of a handle's lock: what the program wrote before is sent to the
-// volume, and the kernel answers no more reads from its cache.
-func (f *FS) bereave(h *handle) {
-	f.bereaved <- struct{}{}
-	defer func() { <-f.bereaved }()
-	if f.sync == SyncClose {
-		f.flushOpen(h)
-	}
-	f.dropPages(h.node)
-}
-
 // opening is one OPEN.
 type opening struct {
 	fs     *FS
 	in     *fuse.OpenIn
-	node   *node // nil if the kernel knows none
+	node   *node
 	visit  visit
 	mode   lockmgr.Mode
 	rule   rule // for the path that is tried
 	caller caller
 	at     dirName // the name of the file when the try began
-	file   *stat   // what an earlier try has found the file to be; nil before
+	file   stat    // what the file is, as far as is known; the locks to take are guessed by it
 }
 
-func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
-	f, n := o.fs, o.node
+// Open takes the lock of a file that is opened for write, or truncated. It is the only
+// request that may queue: it arrives without a lock of the kernel's.
+func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s fuse.Status) {
+	n := f.nodes.get(in.NodeId)
+	o := &opening{fs: f, in: in, node: n, visit: f.visits.come(in.Pid, in.NodeId)}
+	defer func() { f.visits.leave(o.visit, s) }()
 	if n == nil || !f.nodes.usable(n) {
 		return stale
 	}
-	if !writes(o.in.Flags) && o.in.Flags&unix.O_TRUNC == 0 {
+	if !writes(in.Flags) && in.Flags&unix.O_TRUNC == 0 {
 		if !f.readLocks {
 			return o.read(out)
 		}
 		o.mode = lockmgr.Shared
 	}
+	var err error
+	if o.file, err = f.lastKnown(n); err != nil {
+		return errno(err)
+	}
 	for range mendTries {
-		if o.visit.maySend() && f.mayMeanAnother(n) {
+		if o.visit.maySend() && f.nodes.mayMeanAnother(n, &o.file) {
 			return o.sendToLook(cancel)
 		}
 		o.at = f.nodes.nameOf(n)
-		path, err := o.path()
+		path, err := f.nodes.path(n)
+		if way := o.visit.way; way.from != nil { // by which the caller has just found the file
+			path, err = f.nodes.pathIn(way.from, way.path)
+		}
 		if err != nil {
 			if !o.mendAbove() && f.relocate(n) != nil {
 				break
@@ -122,21 +74,11 @@ func (o *opening) run(cancel <-chan struct{}, out *fuse.OpenOut) fuse.Status {
 		if o.visit.stage == nameless && !f.isNamed(n, f.nodes.nameOf(n)) && f.relocate(n) == nil {
 			continue // the open must not wait for an owner of the former name
 		}
-		s, again := o.openAt(cancel, path, out)
-		if !again {
+		if s, again := o.openAt(cancel, path, out); !again {
 			return s
 		}
 	}
 	return fuse.EBUSY
-}
-
-// path returns the path to lock: the one by which the caller has just found the file, or the
-// node's if that is not known.
-func (o *opening) path() (string, error) {
-	if way := o.visit.way; way.from != nil {
-		return o.fs.nodes.pathIn(way.from, way.path)
-	}
-	return o.fs.nodes.path(o.node)
 }
 
 // mendAbove is mend for the directory from which the caller has looked the file up, else for
@@ -170,14 +112,11 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 	if s := o.identify(lockmgr.Key{Kind: lockmgr.File, Path: path}, n.inode); !s.Ok() {
 		return s, false
 	}
-	if o.file == nil {
-		st, err := f.lastKnown(n)
-		if err != nil {
-			return errno(err), false
-		}
-		o.file = &st
+	how := unasked // the open asks
+	if f.backing.on(n.inode.dev).learnsSize {
+		how = anew // NFS would show the new size, and not drop the old bytes (ADR 0031)
 	}
-	l, s, err := f.lockFile(n, path, o.rule, *o.file, f.backing.beforeOpen(n.inode.dev), func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+	l, s, err := f.lockFile(n, path, o.rule, &o.file, how, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 		return o.lock(cancel, o.rule.wait, keys)
 	})
 	if l.hold == nil {
@@ -197,19 +136,17 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 	if err != nil {
 		return errno(err), false
 	}
-	file, st, err := o.reopen(l.fd)
+	file, err := o.reopen(l.fd)
 	if err != nil {
 		s, kept = o.unopened(err, l.hold)
 		return s, false
 	}
-	o.file = &st
-	// During the wait the file may have got more names. The key of the path is not compared:
-	// it changes when the owner renames the file.
-	if keys, err := f.fileKeys(path, o.rule, &st.Stat_t); err != nil || len(keys) > 1 && !covers(l.hold, keys[1:]) {
+	// Since the proof the file may have got more names.
+	if ok, err := f.locksInode(l.hold, path, o.rule, &o.file); !ok {
 		unix.Close(file) // nothing was done to it
 		return errno(err), err == nil
 	}
-	s, kept = o.open(file, &st, l.hold, out)
+	s, kept = o.open(file, l.hold, out)
 	return s, false
 }
 
@@ -284,10 +221,10 @@ func (o *opening) park(hold *lockmgr.Hold) {
 	o.visit.hold, o.visit.mode = hold, o.mode
 }
 
-// open makes a handle of file, which was opened under the lock and was st then. It takes file
-// over. kept: the hold has a handle, or is parked.
-func (o *opening) open(file int, st *stat, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.Status, kept bool) {
-	f, n, flags := o.fs, o.node, o.in.Flags
+// open makes a handle of file, which was opened under the lock. It takes file over. kept: the
+// hold has a handle, or is parked.
+func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.Status, kept bool) {
+	f, n, st, flags := o.fs, o.node, &o.file, o.in.Flags
 	defer func() {
 		if file >= 0 {
 			unix.Close(file)
@@ -329,30 +266,75 @@ func (o *opening) open(file int, st *stat, hold *lockmgr.Hold, out *fuse.OpenOut
 	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t), out), true
 }
 
-// reopen opens the file of fd with the caller's rights, and says what it is.
-func (o *opening) reopen(fd int) (file int, st stat, err error) {
-	if file, err = o.reopenAs(fd); err != nil {
-		return -1, st, err
-	}
-	if st, err = o.fs.backing.opened(file, o.node.inode.dev); err != nil {
-		unix.Close(file)
-		return -1, st, err
-	}
-	return file, st, nil
-}
-
-func (o *opening) reopenAs(fd int) (int, error) {
-	flags := o.in.Flags
-	mode := int(flags) &^ dropped
-	if o.mode == lockmgr.Shared {
-		return o.fs.openAs(&o.in.InHeader, fd, mode)
-	}
-	if !writes(flags) { // it truncates
+// reopen opens the file of fd with the caller's rights, and finds out what it is.
+func (o *opening) reopen(fd int) (file int, err error) {
+	f, in, flags := o.fs, &o.in.InHeader, int(o.in.Flags)
+	mode := flags &^ dropped
+	if o.mode == lockmgr.Exclusive && !writes(o.in.Flags) { // it truncates
 		mode = mode&^unix.O_ACCMODE | unix.O_RDWR
 	}
-	file, err := o.fs.openAs(&o.in.InHeader, fd, mode)
-	if err == unix.EPERM && flags&unix.O_APPEND != 0 { // an append-only file (chattr +a)
-		return o.fs.openAs(&o.in.InHeader, fd, mode|unix.O_APPEND)
+	file, err = f.openAs(in, fd, mode)
+	if err == unix.EPERM && o.mode == lockmgr.Exclusive && flags&unix.O_APPEND != 0 { // an append-only file (chattr +a)
+		file, err = f.openAs(in, fd, mode|unix.O_APPEND)
 	}
-	return file, err
+	if err != nil {
+		return -1, err
+	}
+	st, err := f.backing.opened(file, o.node.inode.dev)
+	if err != nil {
+		unix.Close(file)
+		return -1, err
+	}
+	o.file = st
+	return file, nil
+}
+
+func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	flags := in.Flags
+	fd := -1
+	err := f.with(n, func(path int) (err error) {
+		fd, err = f.openAs(&in.InHeader, path, int(flags)&^dropped)
+		return err
+	})
+	if err != nil {
+		return f.failed(n, err)
+	}
+	st, err := f.backing.opened(fd, n.inode.dev)
+	if err != nil {
+		unix.Close(fd)
+		return errno(err)
+	}
+	if n.belief(&st.Stat_t) != current {
+		f.dropAttrs(n)
+	}
+	h := newHandle(n, fd, flags, nil)
+	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t)|fuse.FOPEN_NOFLUSH, out)
+}
+
+// reply hands a new handle to the kernel.
+func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
+	if h.caches = flags&fuse.FOPEN_DIRECT_IO == 0; h.caches {
+		h.node.cachers.Add(1)
+	}
+	if h.hold != nil {
+		h.hold.OnLost(func() { f.bereave(h) })
+	}
+	id, ok := f.handles.add(h)
+	if !ok { // the view is being closed
+		h.leave()
+		return fuse.EIO
+	}
+	out.Fh, out.OpenFlags = id, flags
+	return fuse.OK
+}
+
+// bereave follows the loss of a handle's lock: what the program wrote before is sent to the
+// volume, and the kernel answers no more reads from its cache.
+func (f *FS) bereave(h *handle) {
+	f.bereaved <- struct{}{}
+	defer func() { <-f.bereaved }()
+	if f.sync == SyncClose {
+		f.flushOpen(h)
+	}
+	f.dropPages(h.node)
 }

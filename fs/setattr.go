@@ -163,12 +163,12 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 // can be meant, lockNode proves that one.
 func (f *FS) truncateNamed(cancel <-chan struct{}, in *fuse.SetAttrIn, v *visit, n *node, size int64, kill bool) fuse.Status {
 	v.drop() // it was parked for an OPEN
-	if v.stage != nameless && f.mayMeanAnother(n) {
+	if v.stage != nameless {
 		st, err := f.lastKnown(n)
 		if err != nil {
 			return errno(err)
 		}
-		if f.meansAnother(v, n, &st.Stat_t) {
+		if f.nodes.mayMeanAnother(n, &st) && f.meansAnother(v, n, &st.Stat_t) {
 			return stale
 		}
 	}
