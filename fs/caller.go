@@ -27,13 +27,6 @@ type callers struct {
 	families *gate
 }
 
-// caller is who made a request.
-type caller struct {
-	owner    lockmgr.Owner
-	holder   lockmgr.Holder
-	selfWait func(context.Context) bool // see lockmgr.Request
-}
-
 // openOwner is the owner of an open in scope handle: each open is its own.
 func openOwner(procid.Process) lockmgr.Owner { return lockmgr.Owner("handle " + uuid.NewString()) }
 
@@ -50,33 +43,34 @@ func processOwner(p procid.Process) lockmgr.Owner {
 	return lockmgr.Owner(fmt.Sprintf("process %d %d", p.PID, p.Start))
 }
 
-// caller finds out who made a request. A caller without a living process (the kernel, or a
-// process that has died) is an owner by itself. It fails for want of descriptors or memory.
-// files are those that the caller may have to wait for. single is the owner in scope handle.
-func (cs *callers) caller(in *fuse.InHeader, files []inode, scope policy.Scope, single func(procid.Process) lockmgr.Owner) (caller, error) {
-	c := caller{holder: lockmgr.Holder{UID: in.Uid}}
+// caller finds out who made a request, and returns the request for locks that says so, still
+// without keys. A caller without a living process (the kernel, or a process that has died) is an
+// owner by itself. It fails for want of descriptors or memory. files are those that the caller may
+// have to wait for. single is the owner in scope handle.
+func (cs *callers) caller(in *fuse.InHeader, files []inode, scope policy.Scope, single func(procid.Process) lockmgr.Owner) (lockmgr.Request, error) {
+	c := lockmgr.Request{Holder: lockmgr.Holder{UID: in.Uid}}
 	p, err := cs.cache.Lookup(int(in.Pid))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return c, fmt.Errorf("whose request it is cannot be found out: %w", err)
 	}
 	if err == nil {
-		c.holder.PID, c.holder.Comm, c.holder.Pod = p.Process.PID, p.Comm, p.Pod
+		c.Holder.PID, c.Holder.Comm, c.Holder.Pod = p.Process.PID, p.Comm, p.Pod
 		if p.Pod != "" && cs.podName != nil {
-			c.holder.PodName, c.holder.Container = cs.podName(p)
+			c.Holder.PodName, c.Holder.Container = cs.podName(p)
 		}
 		if len(files) > 0 && cs.dev != "" {
-			c.selfWait = func(ctx context.Context) bool { return cs.familyHasOpen(ctx, in, p.Process.PID, files) }
+			c.SelfWait = func(ctx context.Context) bool { return cs.familyHasOpen(ctx, in, p.Process.PID, files) }
 		}
 	}
 	switch {
 	case scope == policy.ScopeNode:
-		c.owner = "node"
+		c.Owner = "node"
 	case scope == policy.ScopeHandle || err != nil:
-		c.owner = single(p.Process)
+		c.Owner = single(p.Process)
 	case scope != policy.ScopeProcess && p.Pod != "":
-		c.owner = lockmgr.Owner("pod " + p.Pod)
+		c.Owner = lockmgr.Owner("pod " + p.Pod)
 	default: // no pod: its processes have nothing in common
-		c.owner = processOwner(p.Process)
+		c.Owner = processOwner(p.Process)
 	}
 	return c, nil
 }
@@ -94,29 +88,18 @@ func (cs *callers) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int
 	})
 }
 
-func (c caller) request(keys []lockmgr.Key, queue bool, wait time.Duration) lockmgr.Request {
-	return lockmgr.Request{
-		Owner: c.owner, SelfWait: c.selfWait, Holder: c.holder,
-		Keys: keys, Queue: queue, Wait: wait,
-	}
-}
-
 // killable is a context that ends when the request's caller is being killed. Other signals do
 // not end it: programs expect EINTR from open alone.
 func (cs *callers) killable(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
 	return cs.interrupted(cancel, tid, 0)
 }
 
-// interruptible is a context that also ends with a caught signal, after signalGrace. By then the
-// open waits for somebody. Before, it must look like one of a local file, which is not
-// interrupted.
-func (cs *callers) interruptible(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
-	return cs.interrupted(cancel, tid, signalGrace)
-}
-
 const (
+	// signalGrace is after what time a caught signal ends an open. By then the open waits for
+	// somebody. Before, it must look like one of a local file, which is not interrupted.
 	signalGrace = time.Second
-	killPoll    = 20 * time.Millisecond
+
+	killPoll = 20 * time.Millisecond
 	// killPollEach slows the polls of many: together they look a thousand times a second.
 	killPollEach = time.Millisecond
 )

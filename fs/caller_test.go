@@ -47,7 +47,7 @@ func fakeProc(t *testing.T, threads ...fakeThread) procid.Proc {
 	return procid.Proc{Root: root}
 }
 
-func callerOf(t *testing.T, f *FS, in *fuse.InHeader, scope policy.Scope, single func(procid.Process) lockmgr.Owner) caller {
+func callerOf(t *testing.T, f *FS, in *fuse.InHeader, scope policy.Scope, single func(procid.Process) lockmgr.Owner) lockmgr.Request {
 	t.Helper()
 	c, err := f.caller(in, nil, scope, single)
 	if err != nil {
@@ -66,8 +66,8 @@ func TestCallerWithoutDescriptors(t *testing.T) {
 	f.callers.cache.Close() // and with it what it remembers
 	withoutDescriptors(t, func() {
 		c, err := f.caller(in, nil, policy.ScopeAuto, openOwner)
-		if errno(err) != fuse.Status(unix.EMFILE) || c.owner != "" {
-			t.Errorf("it is %q, %v", c.owner, err)
+		if errno(err) != fuse.Status(unix.EMFILE) || c.Owner != "" {
+			t.Errorf("it is %q, %v", c.Owner, err)
 		}
 		if hold, s := f.try(nil, in, policy.ScopeAuto); hold != nil || s != fuse.Status(unix.EMFILE) {
 			t.Errorf("a request without a key: %v", s)
@@ -116,7 +116,7 @@ func TestScopes(t *testing.T) {
 	} {
 		f := &FS{scope: scope, callers: callers{cache: procid.Cache{Proc: procs}}}
 		owner := func(tid uint32) lockmgr.Owner {
-			return callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, f.scope, openOwner).owner
+			return callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, f.scope, openOwner).Owner
 		}
 		var want [5]string
 		fmt.Sscan(same, &want[0], &want[1], &want[2], &want[3], &want[4])
@@ -130,7 +130,7 @@ func TestScopes(t *testing.T) {
 	// In scope handle a call without a handle is the process's.
 	f := &FS{scope: policy.ScopeHandle, callers: callers{cache: procid.Cache{Proc: procs}}}
 	call := func(tid uint32) lockmgr.Owner {
-		return callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, f.scope, f.callOwner).owner
+		return callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, f.scope, f.callOwner).Owner
 	}
 	nobody, again := call(gone), call(gone)
 	if call(10) != call(11) || call(10) == call(20) || nobody == again {
@@ -138,8 +138,8 @@ func TestScopes(t *testing.T) {
 	}
 
 	c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 11, Owner: fuse.Owner{Uid: 7}}}, f.scope, openOwner)
-	if c.holder.PID != 10 || c.holder.UID != 7 || c.holder.Comm != "prog (x) y" || c.holder.Pod == "" {
-		t.Errorf("people are told %+v", c.holder)
+	if c.Holder.PID != 10 || c.Holder.UID != 7 || c.Holder.Comm != "prog (x) y" || c.Holder.Pod == "" {
+		t.Errorf("people are told %+v", c.Holder)
 	}
 }
 
@@ -161,11 +161,11 @@ func TestHolderNamesItsPod(t *testing.T) {
 			return "team-a/web-0", "main"
 		}
 		c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 10}}, policy.ScopeAuto, openOwner)
-		if c.owner != "pod "+uid || c.holder.Pod != uid || (c.holder.PodName == "team-a/web-0") != known || (c.holder.Container == "main") != known {
+		if c.Owner != "pod "+uid || c.Holder.Pod != uid || (c.Holder.PodName == "team-a/web-0") != known || (c.Holder.Container == "main") != known {
 			t.Errorf("with names known: %v, the caller is %+v", known, c)
 		}
 	}
-	if c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 20}}, policy.ScopeAuto, openOwner); c.holder.PodName != "" {
-		t.Errorf("outside of pods: %+v", c.holder)
+	if c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 20}}, policy.ScopeAuto, openOwner); c.Holder.PodName != "" {
+		t.Errorf("outside of pods: %+v", c.Holder)
 	}
 }

@@ -147,21 +147,22 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockm
 	if r.locked() {
 		keys = []lockmgr.Key{key}
 	}
-	caller, err := f.caller(&c.in.InHeader, nil, r.scope, openOwner)
+	req, err := f.caller(&c.in.InHeader, nil, r.scope, openOwner)
 	if err != nil {
 		return nil, f.refused(&c.in.InHeader, key, err, fuse.EBUSY)
 	}
-	if hold := c.visit.fetch(caller.owner, r.scope, lockmgr.Exclusive, keys); hold != nil {
+	if hold := c.visit.fetch(req.Owner, r.scope, lockmgr.Exclusive, keys); hold != nil {
 		return hold, fuse.OK
 	}
 	c.visit.drop()
 	ctx, stop := f.killable(cancel, c.in.Pid)
 	defer stop()
-	wait, contended := f.nameWait, fuse.EBUSY
+	contended := fuse.EBUSY
+	req.Keys, req.Wait = keys, f.nameWait
 	if c.in.Flags&unix.O_NONBLOCK != 0 {
-		wait, contended = 0, fuse.EAGAIN
+		req.Wait, contended = 0, fuse.EAGAIN
 	}
-	hold, err := f.acquire(ctx, &c.in.InHeader, caller.request(keys, false, wait))
+	hold, err := f.acquire(ctx, &c.in.InHeader, req)
 	switch {
 	case err == nil:
 		return hold, fuse.OK

@@ -81,24 +81,10 @@ func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader
 	return g
 }
 
-// enter lets a request in. Once cancel is closed, a request that waits looks whether its caller
-// is gone. cancel may be nil. Errors: errGivenUp.
-func (g *gate) enter(in *fuse.InHeader, cancel <-chan struct{}) error {
-	return g.let(in, 0, cancel, g.gone)
-}
-
-// enterHolding is enter for a new request, which holds so many bytes while it waits. Errors:
-// errGivenUp, errBacklog.
-func (g *gate) enterHolding(bytes int64, in *fuse.InHeader, cancel <-chan struct{}) error {
-	return g.let(in, bytes, cancel, g.gone)
-}
-
-// reenter is enter for a request that is given up once ctx ends.
-func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
-	return g.let(in, 0, ctx.Done(), func(*fuse.InHeader) bool { return true })
-}
-
-func (g *gate) let(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
+// enter lets a request in, which holds so many bytes while it waits. Once cancel is closed, a
+// request that waits looks whether its caller is gone. cancel may be nil. gone is another word
+// for that than the gate's, unless it is nil. Errors: errGivenUp, errBacklog.
+func (g *gate) enter(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
 	g.mu.Lock()
 	if g.free > g.size/2 {
 		g.free--
@@ -127,7 +113,15 @@ func (g *gate) let(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gone 
 	}
 	w := g.queue(in.Unique, s, bytes)
 	g.mu.Unlock()
+	if gone == nil {
+		gone = g.gone
+	}
 	return g.wait(w, in, cancel, gone)
+}
+
+// reenter is enter for a request that is given up once ctx ends.
+func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
+	return g.enter(in, 0, ctx.Done(), func(*fuse.InHeader) bool { return true })
 }
 
 // admit needs mu.

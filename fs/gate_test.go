@@ -50,7 +50,7 @@ func (a *asker) ask(uid uint32, cancel <-chan struct{}) (request uint64, entered
 	in := &fuse.InHeader{Unique: a.last}
 	in.Uid = uid
 	ch := make(chan error, 1)
-	go func() { ch <- a.gate.enter(in, cancel) }()
+	go func() { ch <- a.gate.enter(in, 0, cancel, nil) }()
 	synctest.Wait()
 	return in.Unique, ch
 }
@@ -188,7 +188,7 @@ func TestWaitingIsBounded(t *testing.T) {
 			in := &fuse.InHeader{Unique: last}
 			in.Uid = uid
 			ch := make(chan error, 1)
-			go func() { ch <- g.enterHolding(bytes, in, nil) }()
+			go func() { ch <- g.enter(in, bytes, nil, nil) }()
 			synctest.Wait()
 			return ch
 		}
@@ -278,7 +278,7 @@ func TestGateAtRandom(t *testing.T) {
 					cancel = make(chan struct{})
 					go close(cancel)
 				}
-				if g.enter(in, cancel) != nil {
+				if g.enter(in, 0, cancel, nil) != nil {
 					continue
 				}
 				if now := inside.Add(1); now > most.Load() {

@@ -49,7 +49,7 @@ func (cs *callers) payer(in *fuse.InHeader) payer {
 
 // closes begins a close, which is never given up, and returns what ends it.
 func (f *FS) closes(in *fuse.InHeader) func() {
-	_ = f.closing.enter(in, nil)
+	_ = f.closing.enter(in, 0, nil, nil)
 	return func() { f.closing.leave(in.Unique) }
 }
 

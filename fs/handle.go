@@ -45,6 +45,17 @@ func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold) *handle {
 	return h
 }
 
+// syncing returns O_DSYNC and O_SYNC as RWF_ flags.
+func syncing(flags uint32) (how int) {
+	if flags&unix.O_DSYNC != 0 {
+		how |= unix.RWF_DSYNC
+	}
+	if flags&unix.O_SYNC == unix.O_SYNC {
+		how |= unix.RWF_SYNC
+	}
+	return how
+}
+
 // enter begins a use of the handle; false means that it is closed.
 func (h *handle) enter() bool { return h.uses.enter() }
 

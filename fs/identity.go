@@ -35,7 +35,9 @@ func (b backing) stat(fd int, how asking) (st stat, err error) {
 		st.Stat_t, err = attributes(fd, "", how)
 	}
 	if err == nil {
-		b.tellApart(fd, &st)
+		if st.certain = b.overlaid || b.isLocal(st.Dev); !st.certain {
+			st.tellApart(fd)
+		}
 	}
 	return st, err
 }
@@ -57,11 +59,7 @@ func (b backing) statAt(dirFD int, name string, how asking) (st stat, err error)
 
 // tellApart sets the generation, without a request to the server: from the file handle, by which
 // a server knows the file, or else from the time of birth. The file's type counts as well.
-func (b backing) tellApart(fd int, st *stat) {
-	if b.overlaid || b.isLocal(st.Dev) {
-		st.certain = true
-		return
-	}
+func (st *stat) tellApart(fd int) {
 	h := fnv.New64a()
 	h.Write([]byte{byte(st.Mode & unix.S_IFMT >> 8)})
 	var stx unix.Statx_t

@@ -120,17 +120,6 @@ func wanted(in *fuse.WriteIn) (how int) {
 	return how | syncing(in.Flags)
 }
 
-// syncing returns O_DSYNC and O_SYNC as RWF_ flags.
-func syncing(flags uint32) (how int) {
-	if flags&unix.O_DSYNC != 0 {
-		how |= unix.RWF_DSYNC
-	}
-	if flags&unix.O_SYNC == unix.O_SYNC {
-		how |= unix.RWF_SYNC
-	}
-	return how
-}
-
 // write writes data where the program means it. An append goes to the file's own end: the
 // request's offset is what the kernel takes for the end.
 func (h *handle) write(in *fuse.WriteIn, data []byte, how int) (int, error) {
@@ -300,7 +289,7 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if h.mode == lockmgr.Shared {
 		return fuse.OK
 	}
-	if f.closing.enter(&in.InHeader, atOnce) != nil {
+	if f.closing.enter(&in.InHeader, 0, atOnce, nil) != nil {
 		return fuse.OK // the program has ended; RELEASE flushes before the lock goes
 	}
 	defer f.closing.leave(in.Unique)

@@ -17,24 +17,7 @@ import (
 // So LINK gives the inode's lock to the existing holds. Unlink and rename, when they remove
 // the last name but one, give them the lock of the remaining name: the heir.
 
-// fileKeys returns the keys that lock a file: its path's, and its inode's if it has several
-// names. There are none if the rule is not to lock it.
-func (f *files) fileKeys(path string, r rule, st *unix.Stat_t) ([]lockmgr.Key, error) {
-	key, err := lockmgr.FileKey(path)
-	if err != nil || !r.locked() {
-		return nil, err
-	}
-	keys := []lockmgr.Key{key}
-	if !hasMoreNames(st) {
-		return keys, nil
-	}
-	inode, err := f.backing.inodeKey(path, st)
-	return append(keys, inode), err
-}
-
-func hasMoreNames(st *unix.Stat_t) bool {
-	return st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR
-}
+func hasMoreNames(st *unix.Stat_t) bool { return st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR }
 
 // inodeKey returns the key of the inode at path: its number, and the path at which its file
 // system is mounted. The device number differs between machines.
@@ -55,16 +38,6 @@ func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 		}
 	}
 	return lockmgr.InodeKey("", st.Ino)
-}
-
-// locksInode reports whether a hold on the file at path has the lock of the inode, if it needs
-// that. The key of the path is not compared: it changes when the owner renames the file.
-func (f *files) locksInode(hold *lockmgr.Hold, path string, r rule, file *stat) (bool, error) {
-	if !r.locked() || !hasMoreNames(&file.Stat_t) {
-		return true, nil
-	}
-	key, err := f.backing.inodeKey(path, &file.Stat_t)
-	return err == nil && hold.Token(key) != 0, err
 }
 
 // covers reports whether a hold has all of keys.

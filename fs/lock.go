@@ -71,10 +71,35 @@ func (f *FS) lockFile(n *node, path string, r rule, file *stat, how asking, take
 		*file = st
 		// While we waited the file may have got more names.
 		if ok, err := f.locksInode(hold, path, r, file); ok || err != nil {
-			return l, errno(err), err
+			return l, fuse.OK, err
 		}
 		l.release()
 	}
+}
+
+// fileKeys returns the keys that lock a file: its path's, and its inode's if it has several
+// names. There are none if the rule is not to lock it.
+func (f *files) fileKeys(path string, r rule, st *unix.Stat_t) ([]lockmgr.Key, error) {
+	key, err := lockmgr.FileKey(path)
+	if err != nil || !r.locked() {
+		return nil, err
+	}
+	keys := []lockmgr.Key{key}
+	if !hasMoreNames(st) {
+		return keys, nil
+	}
+	inode, err := f.backing.inodeKey(path, st)
+	return append(keys, inode), err
+}
+
+// locksInode reports whether a hold on the file at path has the lock of the inode, if it needs
+// that. The key of the path is not compared: it changes when the owner renames the file.
+func (f *files) locksInode(hold *lockmgr.Hold, path string, r rule, file *stat) (bool, error) {
+	if !r.locked() || !hasMoreNames(&file.Stat_t) {
+		return true, nil
+	}
+	key, err := f.backing.inodeKey(path, &file.Stat_t)
+	return err == nil && hold.Token(key) != 0, err
 }
 
 // lockNode locks a file for a call that is not an OPEN. It tries, and does not queue: the
@@ -120,13 +145,14 @@ func (f *FS) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*
 
 // try takes keys for one call, without a place in the line.
 func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, scope policy.Scope, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-	c, err := f.caller(in, nil, scope, f.callOwner)
+	req, err := f.caller(in, nil, scope, f.callOwner)
 	if err != nil {
 		return nil, f.refused(in, slices.Concat(keys, []lockmgr.Key{{}})[0], err, fuse.EBUSY)
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	hold, err := f.acquire(ctx, in, c.request(keys, false, f.nameWait))
+	req.Keys, req.Wait = keys, f.nameWait
+	hold, err := f.acquire(ctx, in, req)
 	if err != nil {
 		return nil, f.refused(in, keys[0], err, fuse.EBUSY)
 	}

@@ -9,17 +9,6 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// dirName is a name in a directory.
-type dirName struct {
-	dir  *node
-	name string
-}
-
-// is reports whether two names are one: the kernel may have two nodes of one directory.
-func (d dirName) is(other dirName) bool {
-	return d == other || d.name == other.name && d.dir != nil && other.dir != nil && d.dir.inode == other.dir.inode
-}
-
 // lockedName is a name, its lock, and the rule of its path.
 type lockedName struct {
 	dirName

@@ -74,6 +74,17 @@ type held struct {
 	nodes []*node // of the file, the newest last. GUARDED_BY(nodes.mu)
 }
 
+// dirName is a name in a directory.
+type dirName struct {
+	dir  *node
+	name string
+}
+
+// is reports whether two names are one: the kernel may have two nodes of one directory.
+func (d dirName) is(other dirName) bool {
+	return d == other || d.name == other.name && d.dir != nil && other.dir != nil && d.dir.inode == other.dir.inode
+}
+
 // enter begins a use of the node's descriptor; false means that it is closed. A request need
 // not enter its own node: the kernel does not forget that meanwhile. Any other node, such as
 // the directory of a name, may be forgotten.

@@ -26,15 +26,15 @@ func writes(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 
 // opening is one OPEN.
 type opening struct {
-	fs     *FS
-	in     *fuse.OpenIn
-	node   *node
-	visit  visit
-	mode   lockmgr.Mode
-	rule   rule // for the path that is tried
-	caller caller
-	at     dirName // the name of the file when the try began
-	file   stat    // what the file is, as far as is known; the locks to take are guessed by it
+	fs    *FS
+	in    *fuse.OpenIn
+	node  *node
+	visit visit
+	mode  lockmgr.Mode
+	rule  rule            // for the path that is tried
+	req   lockmgr.Request // says who opens
+	at    dirName         // the name of the file when the try began
+	file  stat            // what the file is, as far as is known; the locks to take are guessed by it
 }
 
 // Open takes the lock of a file that is opened for write, or truncated. It is the only
@@ -167,7 +167,7 @@ func (o *opening) unopened(err error, hold *lockmgr.Hold) (s fuse.Status, kept b
 func (o *opening) identify(key lockmgr.Key, files ...inode) fuse.Status {
 	f := o.fs
 	var err error
-	if o.caller, err = f.caller(&o.in.InHeader, files, o.rule.scope, openOwner); err != nil {
+	if o.req, err = f.caller(&o.in.InHeader, files, o.rule.scope, openOwner); err != nil {
 		return f.refused(&o.in.InHeader, key, err, fuse.EBUSY)
 	}
 	return fuse.OK
@@ -195,19 +195,18 @@ func (o *opening) misled(cancel <-chan struct{}, hold *lockmgr.Hold) (s fuse.Sta
 // lock takes the locks of keys, or fetches them where they were parked.
 func (o *opening) lock(cancel <-chan struct{}, wait time.Duration, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	f := o.fs
-	if hold := o.visit.fetch(o.caller.owner, o.rule.scope, o.mode, keys); hold != nil {
+	if hold := o.visit.fetch(o.req.Owner, o.rule.scope, o.mode, keys); hold != nil {
 		return hold, fuse.OK
 	}
 	contended := fuse.EBUSY
 	if o.in.Flags&unix.O_NONBLOCK != 0 {
 		wait, contended = 0, fuse.EAGAIN
 	}
-	ctx, stop := f.interruptible(cancel, o.in.Pid)
+	ctx, stop := f.interrupted(cancel, o.in.Pid, signalGrace)
 	defer stop()
 	o.visit.drop()
-	req := o.caller.request(keys, true, wait)
-	req.Mode = o.mode
-	hold, err := f.acquire(ctx, &o.in.InHeader, req)
+	o.req.Keys, o.req.Mode, o.req.Queue, o.req.Wait = keys, o.mode, true, wait
+	hold, err := f.acquire(ctx, &o.in.InHeader, o.req)
 	if err != nil {
 		return nil, f.refused(&o.in.InHeader, keys[0], err, contended)
 	}

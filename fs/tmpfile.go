@@ -53,9 +53,10 @@ func (f *FS) lockInode(cancel <-chan struct{}, in *fuse.InHeader, dir *node, st 
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	caller, err := f.caller(in, nil, f.scope, openOwner)
+	req, err := f.caller(in, nil, f.scope, openOwner)
 	if err != nil {
 		return nil, err
 	}
-	return f.acquire(ctx, in, caller.request([]lockmgr.Key{key}, false, f.nameWait))
+	req.Keys, req.Wait = []lockmgr.Key{key}, f.nameWait
+	return f.acquire(ctx, in, req)
 }
