@@ -3,7 +3,9 @@ package etcdlock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -26,8 +28,15 @@ const outrunTries = 4
 // Acquire is lockmgr.Session's. A request is refused with ErrInvalidKey if it has no keys,
 // or more than 60 (40 to share or to upgrade), or queues for a directory or shares it.
 func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
-	if err := check(req); err != nil {
+	if err := req.Validate(); err != nil {
 		return nil, err
+	}
+	most := maxKeys
+	if req.Mode == lockmgr.Shared || len(req.Upgrades) > 0 {
+		most = maxShared
+	}
+	if n := len(req.Keys); n > most {
+		return nil, fmt.Errorf("%w: %d keys in a request, %d at most", lockmgr.ErrInvalidKey, n, most)
 	}
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -42,21 +51,11 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	if err := a.run(ctx); err != nil {
 		return nil, a.discard(s.life.Outcome(ctx, err, a.metHolder))
 	}
-	return a.grants(), nil
-}
-
-func check(req lockmgr.AcquireRequest) error {
-	if err := req.Validate(); err != nil {
-		return err
+	grants := make([]lockmgr.Grant, len(req.Keys))
+	for i, k := range req.Keys {
+		grants[i] = req.Grant(k, a.known.token)
 	}
-	most := maxKeys
-	if req.Mode == lockmgr.Shared || len(req.Upgrades) > 0 {
-		most = maxShared
-	}
-	if n := len(req.Keys); n > most {
-		return fmt.Errorf("%w: %d keys in a request, %d at most", lockmgr.ErrInvalidKey, n, most)
-	}
-	return nil
+	return grants, nil
 }
 
 // acquisition is one Acquire on its way.
@@ -81,19 +80,21 @@ type acquisition struct {
 }
 
 func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, error) {
-	value, err := json.Marshal(newValue(req))
-	if err != nil {
-		return nil, fmt.Errorf("etcdlock: holder: %w", err)
-	}
 	keys := s.b.keys
 	a := &acquisition{s: s, req: req}
+	v := value{Holder: req.Holder}
 	for _, g := range req.Upgrades {
 		a.had = append(a.had, keys.granted(g))
+		v.Upgrades = append(v.Upgrades, g.AcquisitionID)
+	}
+	stored, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("etcdlock: holder: %w", err)
 	}
 	for _, k := range req.Keys {
 		entry := keys.entry(k, req.Mode, req.Holder.AcquisitionID)
 		a.own = append(a.own, entry)
-		a.puts = append(a.puts, clientv3.OpPut(entry, string(value), clientv3.WithLease(s.lease)))
+		a.puts = append(a.puts, clientv3.OpPut(entry, string(stored), clientv3.WithLease(s.lease)))
 		if k.Kind == lockmgr.Tree {
 			a.dirs = append(a.dirs, k)
 			a.gets = append(a.gets, clientv3.OpGet(keys.rivals(k, req.Mode), clientv3.WithPrefix(), clientv3.WithLimit(maxBelow)))
@@ -157,57 +158,117 @@ func (a *acquisition) run(ctx context.Context) error {
 	}
 }
 
-func (a *acquisition) grants() []lockmgr.Grant {
-	grants := make([]lockmgr.Grant, len(a.req.Keys))
-	for i, k := range a.req.Keys {
-		grants[i] = a.req.Grant(k, a.known.token)
-	}
-	return grants
-}
-
-// discard removes, in the background, the entries that a failed acquisition put or may have
-// put. A Txn that is under way is not repeated: its answer says whether there is anything
-// to remove. discard returns err, as a LeftoverError if there may be.
-func (a *acquisition) discard(err error) error {
-	if a.last != nil {
-		select {
-		case <-a.last.done:
-			a.settle()
-		default:
+// try sends the Txn until it is answered; just once for NoWait.
+func (a *acquisition) try(ctx context.Context) error {
+	if a.req.Wait == lockmgr.NoWait {
+		timeout := a.s.b.timeout
+		bounded, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		err := a.attempt(bounded)
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			return fmt.Errorf("%w: no answer within %v", lockmgr.ErrUnavailable, timeout)
 		}
-	}
-	if !a.mayStand && a.last == nil {
-		a.s.claims.drop(a.own...)
 		return err
 	}
-	gone := make(chan struct{})
-	a.s.life.Discard(a.req.Holder.AcquisitionID, a.withdraw, func() {
-		a.s.claims.drop(a.own...)
-		close(gone)
-	})
-	return &lockmgr.LeftoverError{Err: err, Gone: gone}
+	return a.retrier.Do(ctx, func() error { return a.attempt(ctx) })
 }
 
-// withdraw deletes the entries, if they stand or may come to stand.
-func (a *acquisition) withdraw(ctx context.Context) error {
-	if a.last != nil {
-		select {
-		case <-a.last.done:
-			a.settle()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+// attempt sends the Txn once, and notes the answer in known.
+func (a *acquisition) attempt(ctx context.Context) error {
+	a.settle()
+	epoch, fence := a.s.trees.expect(a.req.Keys), a.s.fence.at()
+	unfenced := a.s.fence.unchanged(fence)
+	unmoved := clientv3.Compare(clientv3.ModRevision(a.s.b.keys.epoch()), "=", epoch) // no directory entry was put since
+	free := slices.Clip(append(a.free(), unfenced))
+	a.last = &request{keys: a.req.Keys, mode: a.req.Mode, fence: fence, voids: a.unanswered,
+		cmps: append(free, unmoved), then: a.puts, els: slices.Clip(a.gets)}
+	// A second Put, for the case that the epoch has moved or something is in the way: to queue, it
+	// compares nothing but the fence; otherwise that nothing is in the way, directory by directory.
+	switch {
+	case a.req.Wait == lockmgr.Queue:
+		a.last.els = append(a.last.els, clientv3.OpTxn([]clientv3.Cmp{unfenced}, a.puts, nil))
+	case a.beside:
+		a.last.els = append(a.last.els, clientv3.OpTxn(append(free, a.bare...), a.puts, nil))
 	}
-	if !a.mayStand {
+	resp, err := a.s.group.txn(ctx, a.last)
+	if err != nil {
+		return a.s.life.Noted(err)
+	}
+	rev := resp.Header.Revision
+	if resp.Succeeded {
+		if len(a.dirs) > 0 {
+			a.s.trees.placed(rev, epoch, a.dirs)
+		}
+		a.known = standing{rev: rev, token: rev}
 		return nil
 	}
-	dels := make([]clientv3.Op, len(a.own))
-	for i, entry := range a.own {
-		dels[i] = clientv3.OpDelete(entry)
+	placed := a.last.put()
+	err = a.note(rev, resp.Responses, placed)
+	if stood := a.known.token != 0 && !(placed && a.known.token == rev); err == nil && a.inLine() && stood {
+		return a.refresh(ctx) // it was put before: all that was read may have come later
 	}
-	var r retry.Retrier
-	return r.Do(ctx, func() error {
-		_, err := a.s.group.txn(ctx, &request{keys: a.req.Keys, release: true, voids: a.unanswered, then: dels})
-		return err
-	})
+	return err
 }
+
+// settle notes what became of the last Txn. It was answered, or given up.
+func (a *acquisition) settle() {
+	r := a.last
+	a.last = nil
+	switch {
+	case r == nil:
+	case r.err == nil:
+		a.mayStand, a.unanswered = a.mayStand || r.put(), 0
+	case unanswered(r.err):
+		a.mayStand, a.unanswered = true, r.fence
+	case errors.Is(r.err, errFull):
+		a.mayStand = true
+	}
+}
+
+// free holds when no entry conflicts with ours, except those we upgrade, and ours do not
+// stand yet. It leaves directories above to the epoch.
+func (a *acquisition) free() []clientv3.Cmp {
+	cmps := make([]clientv3.Cmp, 0, len(a.req.Keys)+len(a.had)+2)
+	for _, k := range a.req.Keys {
+		from := a.s.b.keys.rivals(k, a.req.Mode)
+		end := clientv3.GetPrefixRangeEnd(from)
+		for _, had := range slices.Sorted(slices.Values(a.had)) {
+			if from <= had && had < end {
+				cmps = append(cmps, none(from, had))
+				from = had + "\x00"
+			}
+		}
+		cmps = append(cmps, none(from, end))
+	}
+	if a.mayStand && a.req.Mode == lockmgr.Shared { // our own are not among the rivals
+		for _, own := range a.own {
+			cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(own), "=", 0))
+		}
+	}
+	return cmps
+}
+
+// none holds when there is no key from the one up to the other.
+func none(from, to string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "=", 0)
+}
+
+// inLine reports whether the request stands, or will stand, in one line of which
+// it needs to know the end only.
+func (a *acquisition) inLine() bool {
+	return a.req.Wait == lockmgr.Queue && len(a.req.Keys) == 1 && len(a.req.Upgrades) == 0
+}
+
+// rivals reads the entries in the way of k. In line it reads the last ones only: a thousand
+// waiters would read a million entries otherwise.
+func (a *acquisition) rivals(k lockmgr.Key, opts ...clientv3.OpOption) clientv3.Op {
+	opts = append(opts, clientv3.WithPrefix())
+	if a.inLine() {
+		opts = append(opts, clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(atTheEnd))
+	}
+	return clientv3.OpGet(a.s.b.keys.rivals(k, a.req.Mode), opts...)
+}
+
+// byName reports whether our own entries have to be read by their names: they might not be
+// among the rivals.
+func (a *acquisition) byName() bool { return a.req.Mode == lockmgr.Shared || a.inLine() }

@@ -74,14 +74,6 @@ type value struct {
 	Upgrades []lockmgr.AcquisitionID `json:"upgrades,omitempty"` // entries of its path that it does not wait for
 }
 
-func newValue(req lockmgr.AcquireRequest) value {
-	v := value{Holder: req.Holder}
-	for _, g := range req.Upgrades {
-		v.Upgrades = append(v.Upgrades, g.AcquisitionID)
-	}
-	return v
-}
-
 // listed is an entry as it was read.
 type listed struct {
 	lockmgr.Entry

@@ -92,9 +92,6 @@ func (c *treeCache) read(rev, epoch int64, dirs []lockmgr.Key) {
 // placed adds our own directory entries, which were put at rev by a Txn that
 // found the epoch as the copy has it.
 func (c *treeCache) placed(rev, epoch int64, dirs []lockmgr.Key) {
-	if len(dirs) == 0 {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if rev > c.rev && epoch == c.epoch {

@@ -138,13 +138,14 @@ func (g *group) close() {
 func (g *group) send() {
 	for {
 		g.mu.Lock()
-		var next []*request
-		next, g.waiting = pick(g.waiting)
-		g.sending = len(next) > 0
-		g.mu.Unlock()
-		if len(next) == 0 {
+		if len(g.waiting) == 0 {
+			g.sending = false
+			g.mu.Unlock()
 			return
 		}
+		var next []*request
+		next, g.waiting = pick(g.waiting)
+		g.mu.Unlock()
 		g.commit(g.ctx, next)
 	}
 }
@@ -152,6 +153,9 @@ func (g *group) send() {
 // pick takes the first of the requests that wait, and all that may go with it. None passes
 // an earlier request that it has to be kept apart from.
 func pick(waiting []*request) (next, left []*request) {
+	if len(waiting) == 1 {
+		return waiting, nil
+	}
 	ops, bytes, fence := 0, 0, 0
 	for i, r := range waiting {
 		if slices.ContainsFunc(next, r.apart) || slices.ContainsFunc(left, r.apart) {

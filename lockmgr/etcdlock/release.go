@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -97,4 +98,51 @@ func (s *Session) held(ctx context.Context, grants []lockmgr.Grant, held []bool)
 		}
 	}
 	return nil
+}
+
+// discard removes, in the background, the entries that a failed acquisition put or may have
+// put. A Txn that is under way is not repeated: its answer says whether there is anything
+// to remove. discard returns err, as a LeftoverError if there may be.
+func (a *acquisition) discard(err error) error {
+	if a.last != nil {
+		select {
+		case <-a.last.done:
+			a.settle()
+		default:
+		}
+	}
+	if !a.mayStand && a.last == nil {
+		a.s.claims.drop(a.own...)
+		return err
+	}
+	gone := make(chan struct{})
+	a.s.life.Discard(a.req.Holder.AcquisitionID, a.withdraw, func() {
+		a.s.claims.drop(a.own...)
+		close(gone)
+	})
+	return &lockmgr.LeftoverError{Err: err, Gone: gone}
+}
+
+// withdraw deletes the entries, if they stand or may come to stand.
+func (a *acquisition) withdraw(ctx context.Context) error {
+	if a.last != nil {
+		select {
+		case <-a.last.done:
+			a.settle()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if !a.mayStand {
+		return nil
+	}
+	dels := make([]clientv3.Op, len(a.own))
+	for i, entry := range a.own {
+		dels[i] = clientv3.OpDelete(entry)
+	}
+	var r retry.Retrier
+	return r.Do(ctx, func() error {
+		_, err := a.s.group.txn(ctx, &request{keys: a.req.Keys, release: true, voids: a.unanswered, then: dels})
+		return err
+	})
 }

@@ -8,7 +8,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
 )
@@ -49,59 +48,6 @@ func (s *standing) waitsFor(entry string) bool {
 // gone removes deleted entries from those ahead.
 func (s *standing) gone(keys []string) {
 	s.ahead = slices.DeleteFunc(s.ahead, func(b blocker) bool { return slices.Contains(keys, b.entry) })
-}
-
-// free holds when no entry conflicts with ours, except those we upgrade, and ours do not
-// stand yet. It leaves directories above to the epoch.
-func (a *acquisition) free() []clientv3.Cmp {
-	cmps := make([]clientv3.Cmp, 0, len(a.req.Keys)+len(a.had)+2)
-	for _, k := range a.req.Keys {
-		from := a.s.b.keys.rivals(k, a.req.Mode)
-		end := clientv3.GetPrefixRangeEnd(from)
-		for _, had := range slices.Sorted(slices.Values(a.had)) {
-			if from <= had && had < end {
-				cmps = append(cmps, none(from, had))
-				from = had + "\x00"
-			}
-		}
-		cmps = append(cmps, none(from, end))
-	}
-	if a.mayStand && a.req.Mode == lockmgr.Shared { // our own are not among the rivals
-		for _, own := range a.own {
-			cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(own), "=", 0))
-		}
-	}
-	return cmps
-}
-
-// inLine reports whether the request stands, or will stand, in one line of which
-// it needs to know the end only.
-func (a *acquisition) inLine() bool {
-	return a.req.Wait == lockmgr.Queue && len(a.req.Keys) == 1 && len(a.req.Upgrades) == 0
-}
-
-// rivals reads the entries in the way of k. In line it reads the last ones only: a thousand
-// waiters would read a million entries otherwise.
-func (a *acquisition) rivals(k lockmgr.Key, opts ...clientv3.OpOption) clientv3.Op {
-	opts = append(opts, clientv3.WithPrefix())
-	if a.inLine() {
-		opts = append(opts, clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(atTheEnd))
-	}
-	return clientv3.OpGet(a.s.b.keys.rivals(k, a.req.Mode), opts...)
-}
-
-// byName reports whether our own entries have to be read by their names: they might not be
-// among the rivals.
-func (a *acquisition) byName() bool { return a.req.Mode == lockmgr.Shared || a.inLine() }
-
-// none holds when there is no key from the one up to the other.
-func none(from, to string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "=", 0)
-}
-
-// epochIs holds while no directory entry was put since the epoch was rev.
-func (b *Backend) epochIs(rev int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(b.keys.epoch()), "=", rev)
 }
 
 // note takes in the answers to gets, read at rev. placed says that our entries were put
