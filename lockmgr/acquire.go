@@ -96,15 +96,17 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 		// A session that was lost since the grant is replaced by another.
 		lost := errors.Is(err, ErrSessionLost) || errors.Is(err, ErrLockLost)
 		if !lost || req.Wait == 0 || ctx.Err() != nil {
-			err = t.ended(err)
+			if err != nil {
+				err = t.ended(err)
+			}
 			v.end(err)
 			return h, err
 		}
 	}
 }
 
-// attempt stands in line on this mount until it has all locks, or is refused, or the
-// session is lost.
+// attempt stands in line on this mount until it has all locks, and they are good, or it is
+// refused, or the session is lost.
 func (m *Manager) attempt(ctx context.Context, req Request, v *tracker, t *trying) (*Hold, error) {
 	r := &request{
 		Request: req,
@@ -116,32 +118,26 @@ func (m *Manager) attempt(ctx context.Context, req Request, v *tracker, t *tryin
 	r.waits.r = r
 	m.mu.Lock()
 	for _, k := range req.Keys {
-		m.enter(r, m.slot(k))
+		m.enter(r, k)
 	}
 	err := m.collect(ctx, r)
 	m.leave(r)
 	m.mu.Unlock()
 	if err == nil {
-		err = m.settle(ctx, r)
+		// The session may have been suspended, or lost, since the grant.
+		err = r.hold.Check()
+		if errors.Is(err, ErrSuspended) && r.Wait != 0 {
+			err = r.hold.Await(ctx)
+		}
+		if errors.Is(err, ErrSuspended) || err != nil && ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
 	}
 	if err != nil {
 		r.hold.Release()
 		return nil, err
 	}
 	return r.hold, nil
-}
-
-// settle makes sure that the hold is good now: its session may have been suspended, or
-// lost, since the grant.
-func (m *Manager) settle(ctx context.Context, r *request) error {
-	err := r.hold.Check()
-	if errors.Is(err, ErrSuspended) && r.Wait != 0 {
-		err = r.hold.Await(ctx)
-	}
-	if errors.Is(err, ErrSuspended) || err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	return err
 }
 
 // collect returns when r.hold has all its locks, or with the reason why it cannot have
@@ -417,11 +413,12 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		req.Holder.Since = time.Now()
 		sent := time.Now()
 		grants, err := sess.backend.Acquire(ctx, *req)
-		if err == nil || !r.Queue { // one that queues may have been answered long ago
-			m.outage.note(sent, r.trying.outcome(err))
-		}
 		if err == nil {
+			m.outage.answered()
 			return sess, grants, nil // which ask is done with
+		}
+		if !r.Queue { // one that queues may have been answered long ago
+			m.outage.note(sent, r.trying.outcome(err))
 		}
 		m.done(sess)
 		switch {

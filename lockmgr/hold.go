@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/lockfs/lockfs/internal/boottime"
-	"github.com/lockfs/lockfs/renew"
 )
 
 // Hold is one reference to the locks of one owner: an open file's, or a
@@ -91,10 +90,8 @@ func (h *Hold) Await(ctx context.Context) error {
 
 // Troubled reports whether the hold may soon be suspended: what is written
 // under it has to reach the volume now, while it may.
-func (h *Hold) Troubled() bool { return !h.Unlocked() && h.anySession((*renew.Session).Troubled) }
-
-func (h *Hold) anySession(is func(*renew.Session) bool) bool {
-	return slices.ContainsFunc(h.relied(), func(s *session) bool { return is(s.renewal) })
+func (h *Hold) Troubled() bool {
+	return slices.ContainsFunc(h.relied(), func(s *session) bool { return s.renewal.Troubled() })
 }
 
 // Owner tells whose hold this is.

@@ -153,9 +153,7 @@ func (m *Manager) lockLost(l *lock, cause error) {
 func (l *lock) lost() bool { return l.sess.renewal.State() == renew.Lost }
 
 // Lost reports whether the hold is void for ever.
-func (h *Hold) Lost() bool {
-	return !h.Unlocked() && (h.lost.Load() != nil || h.anySession(func(s *renew.Session) bool { return s.State() == renew.Lost }))
-}
+func (h *Hold) Lost() bool { return !h.Unlocked() && h.why() != nil }
 
 // Void makes the hold lost for ever, as if its locks were: ErrLockLost.
 func (h *Hold) Void() { h.fail(errVoided) }

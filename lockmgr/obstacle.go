@@ -3,7 +3,6 @@ package lockmgr
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -69,8 +68,17 @@ func worse(a, b *lock) *lock {
 // entry too, but would refuse a request that does not wait for an entry that is being
 // deleted.
 func (m *Manager) rival(key Key) *obstacle {
-	if o := m.releasingAbove(key); o != nil || key.Kind != Tree {
-		return o
+	if m.trees > 0 && key.Kind != Inode { // a directory at or above the path whose lock is being given back
+		for path := key.Path; path != ""; path = parent(path) {
+			if s := m.slots[Key{Tree, path}]; s != nil {
+				if i := slices.IndexFunc(s.locks, func(l *lock) bool { return l.releasing }); i >= 0 {
+					return &obstacle{lock: s.locks[i]}
+				}
+			}
+		}
+	}
+	if key.Kind != Tree {
+		return nil
 	}
 	var in *lock
 	consider := func(s *slot) bool {
@@ -98,25 +106,6 @@ func (m *Manager) rival(key Key) *obstacle {
 		return nil
 	}
 	return &obstacle{lock: in}
-}
-
-// releasingAbove finds a directory at or above key's path whose lock is being given back.
-func (m *Manager) releasingAbove(key Key) *obstacle {
-	if m.trees == 0 || key.Kind == Inode {
-		return nil
-	}
-	for path := key.Path; ; {
-		if s := m.slots[Key{Tree, path}]; s != nil {
-			if i := slices.IndexFunc(s.locks, func(l *lock) bool { return l.releasing }); i >= 0 {
-				return &obstacle{lock: s.locks[i]}
-			}
-		}
-		i := strings.LastIndexByte(path, '/')
-		if i < 0 {
-			return nil
-		}
-		path = path[:i]
-	}
 }
 
 // another reports whether r waits for another owner. m.mu is held.

@@ -16,8 +16,20 @@ type place struct {
 	doubts         seat   // among the requests whose SelfWait was not asked yet
 }
 
-// enter puts a request at the end of the line for s. m.mu is held.
-func (m *Manager) enter(r *request, s *slot) {
+// enter puts a request at the end of the line for k. m.mu is held.
+func (m *Manager) enter(r *request, k Key) {
+	s := m.slots[k]
+	if s == nil {
+		s = &slot{key: k}
+		m.slots[k] = s
+		if k.Kind == Tree {
+			m.trees++
+		}
+		if k.Kind != Inode {
+			s.dir = m.dirOf(k.Path)
+			s.dir.slots[s] = struct{}{}
+		}
+	}
 	p := &place{request: r, slot: s, prev: s.last, doubts: seat{r: r}}
 	r.places = append(r.places, p)
 	s.last = p

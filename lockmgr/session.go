@@ -58,8 +58,9 @@ func (l lease) Verify(ctx context.Context) error {
 }
 
 // session returns a session to acquire locks on: prefer, if that is not nil and
-// lives, or one with room, or a new one. It is not retired before the caller has
-// called done. It tries until ctx ends, then fails with ErrUnavailable.
+// lives; or the first with room, one that is Suspended only if no other has; or
+// a new one. It is not retired before the caller has called done. It tries until
+// ctx ends, then fails with ErrUnavailable.
 func (m *Manager) session(ctx context.Context, prefer *session) (*session, error) {
 	select {
 	case m.opening <- struct{}{}:
@@ -68,7 +69,20 @@ func (m *Manager) session(ctx context.Context, prefer *session) (*session, error
 		return nil, retry.Ended(ctx)
 	}
 	m.mu.Lock()
-	living, closed := m.roomy(prefer), m.refusing
+	closed, living := m.refusing, prefer
+	if prefer == nil || prefer.retired || prefer.renewal.State() == renew.Lost {
+		living = nil
+		for _, s := range m.sessions {
+			state := s.renewal.State()
+			if state == renew.Held && len(s.locks)+s.asking < m.cfg.KeysPerSession {
+				living = s
+				break
+			}
+			if state == renew.Suspended && living == nil {
+				living = s
+			}
+		}
+	}
 	if living != nil {
 		living.asking++
 		living.idle = time.Time{}
@@ -92,27 +106,6 @@ func (m *Manager) session(ctx context.Context, prefer *session) (*session, error
 			return nil, fmt.Errorf("%w: %w", err, perr)
 		}
 	}
-}
-
-// roomy returns prefer if it lives, or the first session with room, one that is
-// Suspended only if no other has; or nil. m.mu is held.
-func (m *Manager) roomy(prefer *session) (found *session) {
-	if prefer != nil && !prefer.retired && prefer.renewal.State() != renew.Lost {
-		return prefer
-	}
-	for _, s := range m.sessions {
-		switch s.renewal.State() {
-		case renew.Held:
-			if len(s.locks)+s.asking < m.cfg.KeysPerSession {
-				return s
-			}
-		case renew.Suspended:
-			if found == nil {
-				found = s
-			}
-		}
-	}
-	return found
 }
 
 func (m *Manager) openSession(ctx context.Context) (*session, error) {

@@ -22,23 +22,6 @@ type slot struct {
 	dir         *dir              // nil for an Inode key
 }
 
-// slot returns that of k.
-func (m *Manager) slot(k Key) *slot {
-	s := m.slots[k]
-	if s == nil {
-		s = &slot{key: k}
-		m.slots[k] = s
-		if k.Kind == Tree {
-			m.trees++
-		}
-		if k.Kind != Inode {
-			s.dir = m.dirOf(k.Path)
-			s.dir.slots[s] = struct{}{}
-		}
-	}
-	return s
-}
-
 // tidy forgets a slot without locks and requests.
 func (m *Manager) tidy(s *slot) {
 	if len(s.locks) > 0 || s.first != nil || m.slots[s.key] != s {

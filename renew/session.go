@@ -151,7 +151,12 @@ func (s *Session) Await(ctx context.Context) error {
 }
 
 // State returns the state by the clock as of now.
-func (s *Session) State() State { return s.current().state }
+func (s *Session) State() State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tick()
+	return s.state
+}
 
 // Lost is closed when the session is Lost.
 func (s *Session) Lost() <-chan struct{} { return s.lost }
