@@ -48,28 +48,24 @@ func (c *Cache) Lookup(tid int) (Caller, error) {
 	}
 	c.mu.Unlock()
 
-	now := time.Now()
-	thread, err := openThread(tid)
-	caller, lookup := c.Proc.Lookup(tid)
-	if err != nil || lookup != nil {
-		if err == nil {
-			unix.Close(thread)
-		}
-		return caller, lookup
+	e = cached{read: time.Now()}
+	var unseen, err error
+	e.thread, unseen = unix.PidfdOpen(tid, unix.PIDFD_THREAD)
+	if unseen == unix.EINVAL { // Linux before 6.9 has pidfds of processes only: other threads are not kept
+		e.thread, unseen = unix.PidfdOpen(tid, 0)
 	}
-	c.keep(tid, cached{Caller: caller, thread: thread, read: now})
-	return caller, nil
-}
+	e.Caller, err = c.Proc.Lookup(tid)
+	if unseen != nil {
+		return e.Caller, err
+	}
 
-// keep takes e.thread over.
-func (c *Cache) keep(tid int, e cached) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, taken := c.callers[tid]
-	// It is still alive, so it is the thread that was looked up.
-	if taken || c.closed || !lives(e.thread) {
+	// If it is still alive, it is the thread that was looked up.
+	if err != nil || taken || c.closed || !lives(e.thread) {
 		unix.Close(e.thread)
-		return
+		return e.Caller, err
 	}
 	if len(c.callers) >= cacheSize {
 		c.clear()
@@ -78,6 +74,7 @@ func (c *Cache) keep(tid int, e cached) {
 		c.callers = make(map[int]cached)
 	}
 	c.callers[tid] = e
+	return e.Caller, nil
 }
 
 // Close closes all descriptors. Lookup works on, without remembering.
@@ -94,16 +91,6 @@ func (c *Cache) clear() {
 		unix.Close(e.thread)
 	}
 	clear(c.callers)
-}
-
-// openThread opens a pidfd of a thread. Linux before 6.9 has pidfds of processes only;
-// other threads are not cached there.
-func openThread(tid int) (int, error) {
-	fd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
-	if err == unix.EINVAL {
-		return unix.PidfdOpen(tid, 0)
-	}
-	return fd, err
 }
 
 // lives reports whether a pidfd's thread has not been reaped.

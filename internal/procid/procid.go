@@ -2,11 +2,13 @@ package procid
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 )
 
 // Proc reads a proc file system.
@@ -145,12 +147,7 @@ func (p Proc) InHostPIDNamespace() bool {
 	return err == nil && first != own
 }
 
-func (p Proc) root() string {
-	if p.Root == "" {
-		return "/proc"
-	}
-	return p.Root
-}
+func (p Proc) root() string { return cmp.Or(p.Root, "/proc") }
 
 func (p Proc) malformed(pid int, file string, err error) error {
 	return &fs.PathError{Op: "parse", Path: p.path(pid, file), Err: err}
@@ -163,8 +160,8 @@ func parseTgid(status []byte) (int, error) {
 	if !ok {
 		return 0, errors.New("no field Tgid")
 	}
-	tgid, ok := parseUint(v)
-	if !ok {
+	tgid, err := strconv.ParseUint(string(v), 10, 64)
+	if err != nil {
 		return 0, fmt.Errorf("field Tgid is %q", string(v)) // a copy, or every caller's buffer is on the heap
 	}
 	return int(tgid), nil

@@ -1,6 +1,7 @@
 package procid
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -63,3 +64,55 @@ func readAll(fd int, buf []byte) ([]byte, error) {
 
 // gone reports whether err says that there is no such process.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// stat is what is used of a /proc/<pid>/stat.
+type stat struct {
+	comm    string
+	ppid    int
+	flags   uint64 // PF_EXITING and others
+	threads uint64 // of the process, including a main thread that has exited
+	start   uint64 // clock ticks after boot
+}
+
+// The fields of stat, counted from 0 after the comm; proc_pid_stat(5) counts
+// from 1 with two before.
+const (
+	fieldPPID    = 4 - 3
+	fieldFlags   = 9 - 3
+	fieldThreads = 20 - 3
+	fieldStart   = 22 - 3
+)
+
+// parseStat parses "pid (comm) state ppid …". A comm may contain anything,
+// parentheses, spaces and newlines too, but only numbers follow it.
+func parseStat(b []byte) (stat, error) {
+	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
+	if open < 0 || end < open {
+		return stat{}, errors.New("no (comm)")
+	}
+	st := stat{comm: string(b[open+1 : end])}
+	rest := b[end+1:]
+	for i := 0; i <= fieldStart; i++ {
+		rest = bytes.TrimPrefix(rest, []byte{' '})
+		var f []byte
+		f, rest, _ = bytes.Cut(rest, []byte{' '})
+		if i != fieldPPID && i != fieldFlags && i != fieldThreads && i != fieldStart {
+			continue
+		}
+		n, err := strconv.ParseUint(string(f), 10, 64)
+		if err != nil {
+			return stat{}, fmt.Errorf("field %d is %q", i+3, string(f))
+		}
+		switch i {
+		case fieldPPID:
+			st.ppid = int(n)
+		case fieldFlags:
+			st.flags = n
+		case fieldThreads:
+			st.threads = n
+		case fieldStart:
+			st.start = n
+		}
+	}
+	return st, nil
+}
