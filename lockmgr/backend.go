@@ -88,6 +88,11 @@ type Session interface {
 	// ErrNotOwner, ErrUnavailable (the caller tries again), ctx's.
 	Release(ctx context.Context, g Grant) error
 
+	// Undisturbed reports whether the service is known to have let nobody lock a directory
+	// between two grants with these tokens, from the session's mount: no Tree key was taken
+	// after from and before to. It sends no request.
+	Undisturbed(from, to int64) bool
+
 	// Held returns which of grants the service still has. It is one read that
 	// sees every write answered before it began.
 	Held(ctx context.Context, grants []Grant) ([]bool, error)

@@ -122,6 +122,20 @@ func (h *Hold) Grant(k Key) Grant {
 	return Grant{}
 }
 
+// Undisturbed reports whether nobody is known to have locked a directory between the grant with
+// the token from and that of k.
+func (h *Hold) Undisturbed(from int64, k Key) bool {
+	h.m.mu.Lock()
+	i := h.find(k)
+	if i < 0 {
+		h.m.mu.Unlock()
+		return false
+	}
+	l := h.locks[i]
+	h.m.mu.Unlock()
+	return l.sess.backend.Undisturbed(from, l.grant.Token)
+}
+
 // OnLost sets the function that is called, once a lock, when a lock of the hold is lost. If
 // the lock was broken, no other owner gets it before f has returned.
 func (h *Hold) OnLost(f func()) {

@@ -34,6 +34,8 @@
 // copy lacks none. If an entry of the copy conflicts, the Txn is made to take the Else
 // branch: its answer tells whether that entry still lives.
 //
+// The epoch also tells whether a directory was locked between two grants: see Undisturbed.
+//
 // An epoch that has moved for another directory costs the comparisons directory by
 // directory, but no second Txn. Otherwise, mounts that remove directories would starve
 // each other, and those that create files. If a request has too many directories above

@@ -121,6 +121,10 @@ func (s *Session) Renew(ctx context.Context) error {
 	return nil
 }
 
+// Undisturbed is lockmgr.Session's. A revision is unknown until a Txn of the mount has found the
+// epoch there.
+func (s *Session) Undisturbed(from, to int64) bool { return s.trees.undisturbed(from, to) }
+
 // Close revokes the lease, trying until ctx ends, and waits for what the
 // session still has running. Errors: ErrUnavailable, wrapping ctx's, when the
 // lease is left to expire.

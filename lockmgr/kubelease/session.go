@@ -152,6 +152,16 @@ func (s *Session) stands(ctx context.Context) error {
 	return err
 }
 
+// Undisturbed is lockmgr.Session's, by the mirror: each change of the Lease of the directories
+// gives it a new revision.
+func (s *Session) Undisturbed(from, to int64) bool {
+	m := s.b.mirror
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := m.objects[s.b.names.tree()]
+	return (o == nil || o.rev < from) && from <= to && to <= m.asOf
+}
+
 // Close deletes the Leases, trying until ctx ends, and waits for the session's goroutines.
 // Its locks are free from then on: entries of a session that is gone count for nothing.
 // Errors: ErrUnavailable, wrapping ctx's, when the Leases are left to expire.

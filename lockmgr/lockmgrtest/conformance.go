@@ -55,6 +55,7 @@ func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, op
 		{"Upgrade", testUpgrade},
 		{"UpgradeDeadlock", testUpgradeDeadlock},
 		{"Tokens", testTokens},
+		{"Undisturbed", testUndisturbed},
 		{"Release", testRelease},
 		{"Held", testHeld},
 		{"Watch", testWatch},

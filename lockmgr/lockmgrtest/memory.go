@@ -17,6 +17,7 @@ import (
 type Memory struct {
 	mu       sync.Mutex
 	rev      int64
+	tree     int64    // the token of the last Tree key
 	entries  []*entry // in order of token
 	sessions int      // opened so far
 	open     map[string]*memorySession

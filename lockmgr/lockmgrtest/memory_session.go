@@ -156,6 +156,9 @@ func (a *memoryAcquire) put() {
 		e := a.entry(k, m.rev)
 		a.grants = append(a.grants, e.Grant)
 		m.entries = append(m.entries, e)
+		if k.Kind == lockmgr.Tree {
+			m.tree = m.rev
+		}
 	}
 }
 
@@ -208,6 +211,12 @@ func (s *memorySession) Release(ctx context.Context, g lockmgr.Grant) error {
 	}
 	m.remove(func(e *entry) bool { return e.Grant == g })
 	return nil
+}
+
+func (s *memorySession) Undisturbed(from, to int64) bool {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	return s.m.tree < from && from <= to && to <= s.m.rev
 }
 
 func (s *memorySession) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, error) {
