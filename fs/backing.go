@@ -237,14 +237,7 @@ func mount(dirFD int, name string) (int, error) {
 // resolve opens the inode that path names now, below the root and through no symbolic link,
 // and returns its attributes. The empty path is the root.
 func (b backing) resolve(path string, how asking) (fd int, st stat, err error) {
-	err = unix.EXDEV
-	if b.local {
-		fd, err = beneath(b.root, cmp.Or(path, "."), unix.RESOLVE_NO_XDEV)
-	}
-	if err == unix.EXDEV || err == unix.ENAMETOOLONG { // a mount, or longer than one call takes
-		fd, err = b.resolveAsking(path)
-	}
-	if err != nil {
+	if fd, err = b.open(path); err != nil {
 		return -1, st, err
 	}
 	if st, err = b.stat(fd, how); err != nil {
@@ -254,23 +247,29 @@ func (b backing) resolve(path string, how asking) (fd int, st stat, err error) {
 	return fd, st, nil
 }
 
-// resolveAsking opens path name by name, and asks the volume for each directory. A network
+// open is resolve without the attributes.
+func (b backing) open(path string) (fd int, err error) {
+	err = unix.EXDEV
+	if b.local {
+		fd, err = beneath(b.root, cmp.Or(path, "."), unix.RESOLVE_NO_XDEV)
+	}
+	if err == unix.EXDEV || err == unix.ENAMETOOLONG { // a mount, or longer than one call takes
+		return b.openAsking(path)
+	}
+	return fd, err
+}
+
+// openAsking opens path name by name, and asks the volume for each directory. A network
 // volume's client believes names for as long as the attributes of their directory, which can
 // be a minute.
-func (b backing) resolveAsking(path string) (fd int, err error) {
+func (b backing) openAsking(path string) (fd int, err error) {
 	if path == "" {
 		return beneath(b.root, ".", 0)
 	}
 	fd = b.root
 	for name := range strings.SplitSeq(path, "/") {
 		dir := fd
-		if err = ask(dir); err == nil {
-			fd, err = beneath(dir, name, 0)
-		}
-		if err == nil && isUnmounted(fd) {
-			unix.Close(fd)
-			fd, err = mount(dir, name)
-		}
+		fd, err = b.step(dir, name)
 		if dir != b.root {
 			unix.Close(dir)
 		}
@@ -279,6 +278,18 @@ func (b backing) resolveAsking(path string) (fd int, err error) {
 		}
 	}
 	return fd, nil
+}
+
+// step opens name in a directory, for which it asks the volume.
+func (b backing) step(dir int, name string) (fd int, err error) {
+	if err = ask(dir); err != nil {
+		return -1, err
+	}
+	if fd, err = beneath(dir, name, 0); err == nil && isUnmounted(fd) {
+		unix.Close(fd)
+		return mount(dir, name)
+	}
+	return fd, err
 }
 
 // statNow returns the attributes of name in a directory as the volume has them.

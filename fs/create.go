@@ -89,7 +89,7 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 			hold.Release()
 		}
 	}()
-	if err := f.proveDir(dir, at, unasked); err != nil {
+	if err := f.proveDir(dir, at, unasked, under{hold, key}); err != nil {
 		return errno(err)
 	}
 	if err := hold.Check(); err != nil {

@@ -64,8 +64,12 @@ func (f *FS) lockFile(n *node, path string, r rule, file *stat, how asking, take
 		}
 		l := nodeLock{node: n, hold: hold, fd: -1}
 		n.addHold(hold)
+		lock := under{hold: hold}
+		if len(keys) > 0 {
+			lock.key = keys[0]
+		}
 		var st stat
-		if l.fd, st, err = f.prove(n, path, how); err != nil {
+		if l.fd, st, err = f.prove(n, path, how, lock); err != nil {
 			return l, fuse.OK, err
 		}
 		*file = st

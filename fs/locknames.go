@@ -182,7 +182,8 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 		return nil, s, false
 	}
 	for dir, path := range dirs {
-		if err := f.proveDir(dir, path, anew); err != nil {
+		i := slices.IndexFunc(l.names, func(n lockedName) bool { return n.dir == dir })
+		if err := f.proveDir(dir, path, anew, under{l.hold, l.names[i].key}); err != nil {
 			l.hold.Release()
 			return nil, errno(err), false
 		}

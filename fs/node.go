@@ -44,6 +44,8 @@ type node struct {
 	// nanoseconds.
 	asked atomic.Int64
 
+	place atomic.Pointer[place] // of a directory; nil: not known
+
 	mappable atomic.Int64 // handles that allow a writable mapping
 	cachers  atomic.Int64 // handles that the kernel reads from its cache
 	stalled  atomic.Int64 // writes that wait for the session

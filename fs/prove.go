@@ -5,15 +5,29 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
 )
+
+// under is a lock that has been granted, and that says that a path stays what it is.
+type under struct {
+	hold *lockmgr.Hold // nil: there is none
+	key  lockmgr.Key
+}
 
 // prove opens path, which is locked now, and fails with ESTALE unless it names n. During
 // the wait the holder may have replaced the file, or another mount renamed a parent.
-func (f *files) prove(n *node, path string, how asking) (fd int, st stat, err error) {
-	fd, st, err = f.backing.resolve(path, how)
+func (f *files) prove(n *node, path string, how asking, lock under) (fd int, st stat, err error) {
+	fd, err = f.resolve(n, path, lock)
+	if err == nil {
+		if st, err = f.backing.stat(fd, how); err != nil {
+			unix.Close(fd)
+		}
+	}
 	switch err {
 	case nil:
 	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.ESTALE, unix.ENAMETOOLONG:
@@ -28,13 +42,65 @@ func (f *files) prove(n *node, path string, how asking) (fd int, st stat, err er
 	return fd, st, nil
 }
 
+// resolve opens what path names. It should be n.
+func (f *files) resolve(n *node, path string, lock under) (fd int, err error) {
+	if n.dir {
+		return f.reach(n, path, lock)
+	}
+	i := strings.LastIndexByte(path, '/')
+	if i < 0 || f.backing.local {
+		return f.backing.open(path)
+	}
+	dir, err := f.reach(f.nodes.nameOf(n).dir, path[:i], lock)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	return f.backing.step(dir, path[i+1:])
+}
+
+// place is where a directory was found to be, under a lock of something in it.
+type place struct {
+	path  string
+	token int64 // of the lock
+	asked time.Time
+}
+
+// reach opens the directory that path names. It should be dir, which may be nil. The volume is
+// not asked where dir is, if it was a moment ago, and no directory has been locked since: then
+// no view has renamed one. The moment bounds for how long a change that a volume's client has
+// given up, and that comes late, is not seen (ADR 0031).
+func (f *files) reach(dir *node, path string, lock under) (fd int, err error) {
+	if dir != nil && !dir.gone.Load() && lock.hold != nil {
+		p := dir.place.Load()
+		if p != nil && p.path == path && time.Since(p.asked) < cacheTimeout && lock.hold.Undisturbed(p.token, lock.key) && dir.enter() {
+			defer dir.leave()
+			return unix.FcntlInt(uintptr(dir.fd), unix.F_DUPFD_CLOEXEC, 0)
+		}
+	}
+	asked := time.Now()
+	if fd, err = f.backing.open(path); err != nil || f.backing.local || lock.hold == nil {
+		return fd, err
+	}
+	st, err := f.backing.stat(fd, unasked)
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	token := lock.hold.Token(lock.key)
+	if found := f.nodes.find(inodeOf(&st)); found != nil && token != 0 {
+		found.place.Store(&place{path: path, token: token, asked: asked})
+	}
+	return fd, nil
+}
+
 // proveDir is prove for a directory. path is the one in the key of the lock: the node may be
 // known by another path since. Before its names are looked at, how is anew.
-func (f *files) proveDir(dir *node, path string, how asking) error {
+func (f *files) proveDir(dir *node, path string, how asking, lock under) error {
 	if dir.id == rootID && f.backing.local {
 		return nil
 	}
-	fd, _, err := f.prove(dir, path, how)
+	fd, _, err := f.prove(dir, path, how, lock)
 	if err != nil {
 		return err
 	}
@@ -52,7 +118,7 @@ func (f *files) mend(dir *node) bool {
 	}
 	path, err := f.nodes.path(dir)
 	if err == nil {
-		err = f.proveDir(dir, path, anew)
+		err = f.proveDir(dir, path, anew, under{})
 	}
 	return err == unix.ESTALE && f.relocate(dir) == nil
 }

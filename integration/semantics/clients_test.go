@@ -1,11 +1,18 @@
 package semantics
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/integration/lab"
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // A file that was replaced elsewhere is no more, however the client says so: whoever
@@ -70,4 +77,128 @@ func TestNamesThatAClientBelieves(t *testing.T) {
 	holder.Must(lab.Call{Op: "unlink", Path: a.Path("g")})
 	v.Write("f", "new")
 	other.Sees(b.Path("f"), "new")
+}
+
+// A view does not ask again where a directory is that it has just found. Another mount renames
+// the directory, or puts another in its place: no writer gets to a file by the old path.
+func TestDirectoryThatWasJustFound(t *testing.T) {
+	lab.Over(t, testDirectoryThatWasJustFound, lab.OverClients, lab.InLeases.ForLong(), lab.OnNetworkVolume)
+}
+
+func testDirectoryThatWasJustFound(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t)
+	a, b := v.Mount("a"), v.Mount("b")
+	here, there := lab.NewAgent(t), lab.NewAgent(t)
+	find := func() {
+		t.Helper()
+		fd := here.Open(b.Path("d/e/f"), unix.O_WRONLY|unix.O_APPEND)
+		here.Must(lab.Call{Op: "close", FD: fd})
+		lab.Eventually(t, "nothing is locked", func() bool { return len(v.LS()) == 0 })
+	}
+	for _, dir := range []string{"d", "d/e"} {
+		there.Must(lab.Call{Op: "mkdir", Path: a.Path(dir)})
+	}
+	for _, name := range []string{"d/e/f", "d/e/g"} {
+		fd := there.Open(a.Path(name), unix.O_WRONLY|unix.O_CREAT)
+		there.Must(lab.Call{Op: "write", FD: fd, Data: "old\n"})
+		there.Must(lab.Call{Op: "close", FD: fd})
+	}
+
+	here.Must(lab.Call{Op: "mode", Path: b.Path("d/e/g")}) // its kernel knows it
+	find()
+	there.Must(lab.Call{Op: "rename", Path: a.Path("d"), Path2: a.Path("moved")})
+	fd := there.Open(a.Path("moved/e/f"), unix.O_WRONLY)
+	other := there.Open(a.Path("moved/e/g"), unix.O_WRONLY)
+	for _, c := range []lab.Call{
+		{Op: "open", Path: b.Path("d/e/f"), Flags: unix.O_WRONLY},
+		{Op: "open", Path: b.Path("d/e/g"), Flags: unix.O_WRONLY | unix.O_TRUNC},
+		{Op: "open", Path: b.Path("d/e/new"), Flags: unix.O_WRONLY | unix.O_CREAT},
+		{Op: "truncate", Path: b.Path("d/e/g")},
+		{Op: "rename", Path: b.Path("d/e/f"), Path2: b.Path("d/e/g")},
+		{Op: "unlink", Path: b.Path("d/e/f")},
+	} {
+		here.Fails(c, unix.ENOENT)
+	}
+	there.Must(lab.Call{Op: "close", FD: fd})
+	there.Must(lab.Call{Op: "close", FD: other})
+	lab.Eventually(t, "nothing is locked", func() bool { return len(v.LS()) == 0 })
+	there.Must(lab.Call{Op: "rename", Path: a.Path("moved"), Path2: a.Path("d")})
+
+	find()
+	there.Must(lab.Call{Op: "rename", Path: a.Path("d/e"), Path2: a.Path("away")})
+	there.Must(lab.Call{Op: "mkdir", Path: a.Path("d/e")})
+	made := there.Open(a.Path("d/e/f"), unix.O_WRONLY|unix.O_CREAT)
+	there.Must(lab.Call{Op: "write", FD: made, Data: "new\n"})
+	there.Must(lab.Call{Op: "close", FD: made})
+	fd = here.Open(b.Path("d/e/f"), unix.O_WRONLY|unix.O_APPEND)
+	here.Must(lab.Call{Op: "write", FD: fd, Data: "me\n"})
+	here.Must(lab.Call{Op: "close", FD: fd})
+	if away, now := v.Read("away/f"), v.Read("d/e/f"); away != "old\n" || now != "new\nme\n" {
+		t.Errorf("the file that was put away holds %q, the new one %q", away, now)
+	}
+}
+
+// Programs on two mounts count in one file while others rename the directory above it to and
+// fro: none counts by a path that the file has lost, beside one who counts by the one it has.
+func TestCountersWhileDirectoriesMove(t *testing.T) {
+	lab.Over(t, testCountersWhileDirectoriesMove, lab.OverClients, lab.OverClientsThatDoubt.ForLong(), lab.InLeases.ForLong())
+}
+
+func testCountersWhileDirectoriesMove(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t)
+	mounts := []*lab.Mount{v.Mount("a"), v.Mount("b")}
+	if err := os.MkdirAll(v.InSource("0/d"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	v.Write("0/d/count", "0")
+	var counted, moved atomic.Int64
+	var counters, movers sync.WaitGroup
+	done := make(chan struct{})
+	for i := range 4 {
+		m, counter, mover := mounts[i%2], lab.NewAgent(t), lab.NewAgent(t)
+		counters.Go(func() {
+			for range longtest.Seeds(t, 100, 100) {
+				r := counter.Do(lab.Call{Op: "open", Path: m.Path(fmt.Sprintf("%d/d/count", rand.IntN(2))), Flags: unix.O_RDWR})
+				if r.Errno != 0 {
+					continue
+				}
+				n, err := strconv.Atoi(counter.Do(lab.Call{Op: "pread", FD: r.N, N: 20}).Data)
+				if err != nil {
+					t.Error(err)
+				}
+				if w := counter.Do(lab.Call{Op: "pwrite", FD: r.N, Data: strconv.Itoa(n + 1)}); w.Errno != 0 {
+					t.Error(w.Err())
+				}
+				if c := counter.Do(lab.Call{Op: "close", FD: r.N}); c.Errno != 0 {
+					t.Error(c.Err())
+				}
+				counted.Add(1)
+			}
+		})
+		movers.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if mover.Do(lab.Call{Op: "rename", Path: m.Path(strconv.Itoa(n % 2)), Path2: m.Path(strconv.Itoa(1 - n%2))}).Errno == 0 {
+					moved.Add(1)
+				}
+				mover.Must(lab.Call{Op: "pause", N: rand.IntN(20)})
+			}
+		})
+	}
+	counters.Wait()
+	close(done)
+	movers.Wait()
+	t.Logf("counted %d, moved %d times", counted.Load(), moved.Load())
+	if counted.Load() == 0 || moved.Load() == 0 {
+		t.Error("nothing was tried")
+	}
+	for _, dir := range []string{"0", "1"} {
+		if b, err := os.ReadFile(v.InSource(dir + "/d/count")); err == nil && string(b) != strconv.FormatInt(counted.Load(), 10) {
+			t.Errorf("the file holds %s, counted %d", b, counted.Load())
+		}
+	}
 }
