@@ -218,7 +218,7 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	})
 }
 
-// maxCopy bounds one copy, in bytes: renew.Config's Guard allows for a write that takes
+// maxCopy bounds one copy, in bytes: renew.Config's Margin allows for a write that takes
 // renew.WriteInFlight after its check, and a copy of a gigabyte takes seconds.
 // The program, or the kernel's, asks again for the rest.
 const maxCopy = 4 << 20

@@ -32,7 +32,7 @@
 // be deleted by hand. Clocks may be set, but do not run apart by more than renew allows for.
 //
 // Three facts together allow a write, and nothing else does: the entry was seen
-// live in the service, a renewal that was sent less than TTL − guard ago was
+// live in the service, a renewal that was sent less than TTL − margin ago was
 // answered, and the hold was never lost. Hold.Check knows all three. What is lost
 // stays lost: a Hold never becomes good again, nothing joins its lock, and an owner that
 // still wants the file opens it again.

@@ -99,7 +99,7 @@ func (h *Hold) Owner() Owner { return h.owner }
 
 // Deadline returns until when Check answers nil if the lock service does not answer again:
 // an instant long past when a session is lost. No other owner gets the lock before
-// renew.Config's Guard has passed as well. The hold must not be Unlocked.
+// renew.Config's Margin has passed as well. The hold must not be Unlocked.
 func (h *Hold) Deadline() boottime.Instant {
 	sessions := h.relied()
 	deadline := sessions[0].renewal.Deadline()

@@ -22,7 +22,7 @@ import (
 // Programs on three machines write to a few files, while the machines are frozen
 // and cut off at any time, the service is away, operators break locks, programs
 // give up waiting and messages are late or lost. Each write lands as long after
-// its check as it may. The guard is as small as is accepted.
+// its check as it may. The margin is as small as is accepted.
 //
 // No write lands when its entry is gone from the service, or after one with a
 // larger token. Once all is well again every program goes on, and in the end
@@ -93,7 +93,7 @@ func (c *chaos) run() {
 			mgr, err = lockmgr.New(c.Context(), lockmgr.Config{
 				Backend: remote{c.svc, m}, Session: lockmgr.SessionInfo{Node: fmt.Sprint(i)}, Logger: slog.New(slog.DiscardHandler),
 				Renew: renew.Config{
-					TTL: ttl, Clock: m, Guard: renew.WriteInFlight + renew.CheckToIssue + ttl/renew.ClockRate,
+					TTL: ttl, Clock: m, Margin: renew.WriteInFlight + renew.CheckToIssue + ttl/renew.ClockRate,
 					SuspendWait: []time.Duration{1, ttl, 3 * ttl}[c.IntN(3)],
 				},
 				KeysPerSession: 1 + c.IntN(3),

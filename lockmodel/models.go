@@ -47,7 +47,7 @@ var models = []model{
 		worlds:   leaseWorlds,
 		mutations: []mutation{
 			{"nodeadline", "a write is issued only before the deadline"},
-			{"guard", "the guard is W + D, not one tick less"},
+			{"margin", "the margin is W + D, not one tick less"},
 			{"answered", "a renewal counts from when it was sent, not from its answer"},
 			{"freshterm", "after a suspension the deadline is that of the renewal, not a new one"},
 			{"revive", "lost is for ever"},
@@ -175,9 +175,9 @@ func newSession(both bool, mut string) *sessionWorld {
 }
 
 func (c *sessionWorld) times(ttl, w, d int8) *sessionWorld {
-	c.ttl, c.w, c.d, c.guard = ttl, w, d, w+d
-	if c.mut == "guard" {
-		c.guard--
+	c.ttl, c.w, c.d, c.margin = ttl, w, d, w+d
+	if c.mut == "margin" {
+		c.margin--
 	}
 	return c
 }

@@ -17,7 +17,7 @@ type sessionWorld struct {
 	readers bool            // it may be shared
 	ttl     int8
 	w, d    int8
-	guard   int8
+	margin  int8
 	give    int8            // how long a suspension lasts before it becomes a loss
 	well    [maxMounts]bool // its session never has trouble
 	breaks  bool            // an operator breaks a lock, or deletes a record or an entry
@@ -104,7 +104,7 @@ type sessionState struct {
 	broken bool // an operator has done that
 }
 
-func (c *sessionWorld) term() int8 { return c.ttl - c.guard }
+func (c *sessionWorld) term() int8 { return c.ttl - c.margin }
 
 func (c *sessionWorld) start() sessionState {
 	var s sessionState

@@ -9,16 +9,16 @@ import (
 	"github.com/lockfs/lockfs/internal/boottime"
 )
 
-// What a write may take after its check. Guard must cover the sum, and the
+// What a write may take after its check. Margin must cover the sum, and the
 // clocks' rate error over one TTL:
 //
-//	Guard ≥ WriteInFlight + CheckToIssue + TTL/ClockRate
+//	Margin ≥ WriteInFlight + CheckToIssue + TTL/ClockRate
 //
-// With Guard = TTL/3 that is a TTL of 3 s or more.
+// With Margin = TTL/3 that is a TTL of 3 s or more.
 const (
 	// WriteInFlight (W) is how long an issued write may take to reach the
 	// volume. A local disk's page cache takes microseconds; the rest is for a
-	// network volume's retransmission. Raise Guard for a volume that needs more.
+	// network volume's retransmission. Raise Margin for a volume that needs more.
 	WriteInFlight = 750 * time.Millisecond
 
 	// CheckToIssue (D) is how long a thread may stand between the check and
@@ -47,9 +47,9 @@ type Config struct {
 	// one that others get while we write. Required.
 	TTL time.Duration
 
-	// Guard is how long before the lease may end the last write is issued, see
+	// Margin is how long before the lease may end the last write is issued, see
 	// WriteInFlight. Zero: TTL/3.
-	Guard time.Duration
+	Margin time.Duration
 
 	// Interval is the time from one renewal to the next, while they succeed.
 	// Zero: TTL/5, which with the other defaults leaves room for three full
@@ -94,7 +94,7 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() Config {
-	setDefault(&c.Guard, c.TTL/3)
+	setDefault(&c.Margin, c.TTL/3)
 	setDefault(&c.Interval, c.TTL/5)
 	setDefault(&c.Attempt, c.TTL/8)
 	setDefault(&c.SuspendWait, c.TTL)
@@ -122,15 +122,15 @@ func (c Config) validate() error {
 	refuse := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrTimings}, args...)...))
 	}
-	if need := WriteInFlight + CheckToIssue + c.TTL/ClockRate; c.Guard < need {
-		refuse("Guard %v < write in flight %v + check to issue %v + TTL/%d %v = %v: "+
-			"a write could land after the lease ended; raise Guard, or TTL",
-			c.Guard, WriteInFlight, CheckToIssue, ClockRate, c.TTL/ClockRate, need)
+	if need := WriteInFlight + CheckToIssue + c.TTL/ClockRate; c.Margin < need {
+		refuse("Margin %v < write in flight %v + check to issue %v + TTL/%d %v = %v: "+
+			"a write could land after the lease ended; raise Margin, or TTL",
+			c.Margin, WriteInFlight, CheckToIssue, ClockRate, c.TTL/ClockRate, need)
 	}
-	if need, have := c.Interval+2*c.Attempt, c.TTL-c.Guard; need > have {
-		refuse("Interval %v + 2 × Attempt %v = %v > TTL %v − Guard %v = %v: "+
-			"one failed renewal would suspend all writes; lower Interval, Attempt or Guard, or raise TTL",
-			c.Interval, c.Attempt, need, c.TTL, c.Guard, have)
+	if need, have := c.Interval+2*c.Attempt, c.TTL-c.Margin; need > have {
+		refuse("Interval %v + 2 × Attempt %v = %v > TTL %v − Margin %v = %v: "+
+			"one failed renewal would suspend all writes; lower Interval, Attempt or Margin, or raise TTL",
+			c.Interval, c.Attempt, need, c.TTL, c.Margin, have)
 	}
 	if c.Attempt < MinAttempt {
 		refuse("Attempt %v < %v: no time for an answer; raise Attempt, or TTL", c.Attempt, MinAttempt)

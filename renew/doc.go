@@ -17,13 +17,13 @@
 // before. So the lease lives at least until sent + TTL, whenever the answer
 // arrives, and a write that is issued before
 //
-//	deadline = sent + TTL − Guard        on CLOCK_BOOTTIME
+//	deadline = sent + TTL − Margin        on CLOCK_BOOTTIME
 //
-// lands before anybody else can be granted the lock, if the Guard covers what
+// lands before anybody else can be granted the lock, if the Margin covers what
 // a write may take after its check (see WriteInFlight and CheckToIssue).
 //
 //	sent     answered                            deadline          sent + TTL
-//	──┼─────────┼───────────────────────────────────┼───── Guard ──────┼──►
+//	──┼─────────┼───────────────────────────────────┼───── Margin ─────┼──►
 //	  └────────────── writes are issued ────────────┘  they land       │
 //	                                                       others may write
 //

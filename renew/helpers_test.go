@@ -13,15 +13,15 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// The timings of most tests are the defaults of TTL 15 s: Guard 5 s (so writes
+// The timings of most tests are the defaults of TTL 15 s: Margin 5 s (so writes
 // stop 10 s after a renewal was sent), Interval 3 s, Attempt 1.875 s,
 // SuspendWait 15 s.
 const (
 	ttl      = 15 * time.Second
-	guard    = ttl / 3
+	margin   = ttl / 3
 	interval = ttl / 5
 	attempt  = ttl / 8
-	term     = ttl - guard
+	term     = ttl - margin
 )
 
 var discard = slog.New(slog.DiscardHandler)

@@ -79,7 +79,7 @@ func (s *service) Done() <-chan struct{} { return nil }
 
 // TestHistories runs sessions against a hostile service and looks at each every
 // few milliseconds: if it says that a write may be issued, the lease must live
-// for another Guard, or the write might land in somebody else's time.
+// for another Margin, or the write might land in somebody else's time.
 func TestHistories(t *testing.T) {
 	var seeds, resumed, lost int
 	for seed := range longtest.Seeds(t, 300, 3000) {
@@ -119,8 +119,8 @@ func history(t *testing.T, seed uint64) (resumed, lost int) {
 		left := svc.expires.Sub(clock.Now())
 		svc.mu.Unlock()
 		if s.Valid() {
-			if left < guard {
-				t.Fatalf("seed %d: Valid() with %v of the lease left, want Guard %v", seed, left, guard)
+			if left < margin {
+				t.Fatalf("seed %d: Valid() with %v of the lease left, want Margin %v", seed, left, margin)
 			}
 			if was == renew.Lost {
 				t.Fatalf("seed %d: Valid() after Lost", seed)

@@ -60,7 +60,7 @@ func timings(rnd *rand.Rand) renew.Config {
 	for {
 		cfg := renew.Config{
 			TTL:         ttl,
-			Guard:       time.Duration(rnd.Int64N(int64(ttl))),
+			Margin:      time.Duration(rnd.Int64N(int64(ttl))),
 			Interval:    time.Duration(rnd.Int64N(int64(ttl / 2))),
 			Attempt:     time.Duration(rnd.Int64N(int64(ttl / 4))),
 			SuspendWait: time.Duration(rnd.Int64N(int64(2 * ttl))),
@@ -100,7 +100,7 @@ func (s *revocable) revoke() {
 // two instructions of the session: between the clock's reading and the request,
 // between the request and its answer, between the answer and its being counted,
 // while it verifies. Whatever the timings, a write is never allowed unless the
-// lease lives for another Guard, nor after a suspension without a Verify, nor
+// lease lives for another Margin, nor after a suspension without a Verify, nor
 // after a loss.
 func TestSleepAtAnyInstant(t *testing.T) {
 	var sum tally
@@ -145,7 +145,7 @@ func (sum *tally) sleepyHistory(t *testing.T, seed uint64) {
 		switch {
 		case over:
 			t.Errorf("seed %d: a write is allowed after the loss", seed)
-		case left < cfg.Guard && !revoked:
+		case left < cfg.Margin && !revoked:
 			t.Errorf("seed %d, %+v: a write is allowed with %v of the lease left", seed, cfg, left)
 		case suspended && svc.verified.Load() == verified:
 			t.Errorf("seed %d: a write is allowed after a suspension without a Verify", seed)

@@ -41,7 +41,7 @@ type Session struct {
 	// Constant.
 	cfg    Config // with defaults
 	lease  Lease
-	term   time.Duration      // TTL − Guard: how long writes may be issued after a renewal was sent
+	term   time.Duration      // TTL − Margin: how long writes may be issued after a renewal was sent
 	ctx    context.Context    // of Renew and Verify
 	cancel context.CancelFunc // called when Lost
 	lost   chan struct{}      // closed when Lost
@@ -94,7 +94,7 @@ func Start(cfg Config, lease Lease, sentAt boottime.Instant) (*Session, error) {
 	s := &Session{
 		cfg:   cfg,
 		lease: lease,
-		term:  cfg.TTL - cfg.Guard,
+		term:  cfg.TTL - cfg.Margin,
 		lost:  make(chan struct{}),
 		wake:  make(chan struct{}, 1),
 		mutable: mutable{

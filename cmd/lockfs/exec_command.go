@@ -32,7 +32,7 @@ type command struct {
 	program   string
 	argv, env []string
 	hold      *lockmgr.Hold
-	grace     time.Duration // half of the renewal guard
+	grace     time.Duration // half of the margin of renew.Config
 
 	ended  chan struct{} // closed when the command, and all that had to end with it, has ended
 	ending atomic.Bool   // everything has to end; set before the first signal
@@ -71,8 +71,8 @@ func (c *command) run(signals <-chan os.Signal) (status int, err error) {
 		return 0, err
 	}
 	defer unix.Close(pidfd)
-	guarded := make(chan error, 1)
-	go func() { guarded <- c.guard(timer) }()
+	watched := make(chan error, 1)
+	go func() { watched <- c.watch(timer) }()
 	forwarded := make(chan struct{})
 	go func() {
 		defer close(forwarded)
@@ -81,7 +81,7 @@ func (c *command) run(signals <-chan os.Signal) (status int, err error) {
 	status = c.reap(pid)
 	close(c.ended)
 	<-forwarded
-	return status, <-guarded
+	return status, <-watched
 }
 
 // reap waits until the process pid has ended. If everything has to end by then, it waits
@@ -105,9 +105,9 @@ func (c *command) reap(pid int) (status int) {
 	}
 }
 
-// guard ends the command when its lock is lost, or may soon be. It returns nil if the
+// watch ends the command when its lock is lost, or may soon be. It returns nil if the
 // command ended under the lock, else the reason.
-func (c *command) guard(timer *deadman) (lost error) {
+func (c *command) watch(timer *deadman) (lost error) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	var kill boottime.Instant

@@ -274,7 +274,7 @@ func TestDeadlineDuringChangeOfNames(t *testing.T) {
 	etcd := v.EtcdPID()
 	lab.Freeze(t, etcd)
 	t.Cleanup(func() { _ = unix.Kill(etcd, unix.SIGCONT) })
-	s.Ahead.Add(int64(12 * time.Second)) // of a TTL of 15 s, with a guard of 5 s
+	s.Ahead.Add(int64(12 * time.Second)) // of a TTL of 15 s, with a margin of 5 s
 	for _, let := range lets {
 		let()
 	}

@@ -64,7 +64,7 @@ func TestDeadlineOnAFrozenVolume(t *testing.T) {
 	etcd := v.EtcdPID()
 	lab.Freeze(t, etcd)
 	t.Cleanup(func() { _ = unix.Kill(etcd, unix.SIGCONT) })
-	s.Ahead.Add(int64(12 * time.Second)) // of a TTL of 15 s, with a guard of 5 s
+	s.Ahead.Add(int64(12 * time.Second)) // of a TTL of 15 s, with a margin of 5 s
 	goOn()
 	if got := lab.Await(t, r.op, pending); got.Errno != unix.EIO {
 		t.Errorf("rename past the deadline: %v, want EIO", got.Err())
