@@ -34,7 +34,7 @@ type Config struct {
 	// 0 waits for ever.
 	Wait time.Duration
 	// NameWait is how long every other request tries, as far as the holder is
-	// on another mount; 0 means DefaultNameWait.
+	// on another mount; 0 refuses at once.
 	NameWait time.Duration
 	// ReadLocks makes readers take shared locks: nobody writes to a file that
 	// is open for read.
@@ -135,7 +135,7 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 		scope:         cmp.Or(cfg.Scope, policy.ScopeAuto),
 		policy:        cfg.Policy,
 		wait:          cfg.Wait,
-		nameWait:      cmp.Or(cfg.NameWait, DefaultNameWait),
+		nameWait:      cfg.NameWait,
 		sync:          cmp.Or(cfg.Sync, SyncNever),
 		callers:       callers{podName: cfg.PodName, readLocks: cfg.ReadLocks},
 		root:          os.Geteuid() == 0,

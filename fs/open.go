@@ -9,12 +9,6 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// The waits of a Config that does not say otherwise.
-const (
-	DefaultWait     = 30 * time.Second
-	DefaultNameWait = time.Second
-)
-
 // dropped are the flags of a program's open that the backing does not get:
 // what the kernel has done already, what is ours to do (O_TRUNC under the
 // lock, O_APPEND and O_SYNC, O_DSYNC included, at each write), and what would

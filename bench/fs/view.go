@@ -7,11 +7,11 @@ import (
 	"os"
 	"os/signal"
 	"runtime/pprof"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/config"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 	"github.com/lockfs/lockfs/renew"
@@ -44,16 +44,15 @@ func serveView(args []string) (err error) {
 	const files = 1 << 20
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: files})
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	const ttl = 15 * time.Second
 	locks, err := lockmgr.New(ctx, lockmgr.Config{
 		Backend: lockmgrtest.NewMemory(), Session: lockmgr.SessionInfo{Node: "bench", Mountpoint: mountpoint},
-		Renew: renew.Config{TTL: ttl}, Logger: log,
+		Renew: renew.Config{TTL: config.DefaultTTL}, Logger: log,
 	})
 	if err != nil {
 		return err
 	}
 	view, err := fs.Mount(mountpoint, fs.Config{
-		Source: source, Locks: locks, Wait: fs.DefaultWait, AllowOther: true, Logger: log,
+		Source: source, Locks: locks, Wait: config.DefaultWait, NameWait: config.DefaultNameWait, AllowOther: true, Logger: log,
 	})
 	if err != nil {
 		return errors.Join(err, locks.Close(ctx))

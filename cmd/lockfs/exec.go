@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/internal/config"
 	"github.com/lockfs/lockfs/internal/serve"
@@ -51,7 +50,7 @@ type execOptions struct {
 }
 
 func newExec() *cobra.Command {
-	o := &execOptions{wait: waitFlag(fs.DefaultWait)}
+	o := &execOptions{wait: waitFlag(config.DefaultWait)}
 	cmd := &cobra.Command{
 		Use:   "exec [flags] PATH -- COMMAND [ARG]...",
 		Short: "Run a command under the lock of a file",

@@ -42,7 +42,7 @@ type mountOptions struct {
 
 func newMount() *cobra.Command {
 	o := &mountOptions{
-		wait:  waitFlag(fs.DefaultWait),
+		wait:  waitFlag(config.DefaultWait),
 		scope: choiceFlag[policy.Scope]{policy.ScopeAuto, policy.Scopes},
 		sync:  choiceFlag[fs.Sync]{config.SyncAuto, config.Syncs},
 	}
@@ -83,7 +83,7 @@ Nothing is locked against other machines then.`,
 	o.daemonFlags.register(cmd, "for root, with --endpoints or --backend kubernetes")
 	f.DurationVar(&o.ttl, "ttl", config.DefaultTTL, "how long a lock outlives a mount that is cut off or killed. Whole seconds, at least 3s")
 	f.Var(&o.wait, "wait", "how long an open waits for a lock before it fails with EBUSY. 0: not at all. -1: for ever")
-	f.DurationVar(&o.nameWait, "name-wait", fs.DefaultNameWait, "how long a call that cannot queue (rename, unlink, truncate, …) tries for a lock that another node holds")
+	f.DurationVar(&o.nameWait, "name-wait", config.DefaultNameWait, "how long a call that cannot queue (rename, unlink, truncate, …) tries for a lock that another node holds")
 	f.DurationVar(&o.suspendWait, "suspend-wait", 0, "how long writes wait for a lock service that does not answer before they fail with EIO (default: the TTL)")
 	f.Var(&o.scope, "scope", "`who` shares a lock: "+o.scope.list()+". auto: the pod of the caller, or its process outside of pods")
 	f.BoolVar(&o.readLocks, "read-locks", false, "an open for read takes the lock too, shared with other readers")

@@ -52,8 +52,12 @@ const SyncAuto fs.Sync = "auto"
 // Syncs are the words for when bytes have to be on the volume.
 var Syncs = []fs.Sync{SyncAuto, fs.SyncClose, fs.SyncAlways, fs.SyncNever}
 
-// DefaultTTL is how long a lock outlives a mount that is cut off or killed.
-const DefaultTTL = 15 * time.Second
+// The times of a Volume, or of a command, that does not say otherwise.
+const (
+	DefaultTTL      = 15 * time.Second // how long a lock outlives a mount that is cut off or killed
+	DefaultWait     = 30 * time.Second // how long an open waits for a lock
+	DefaultNameWait = time.Second      // how long a call that cannot queue tries
+)
 
 // ID identifies the volume in the file.
 func (v *Volume) ID() string { return v.Namespace + "/" + v.Name }
@@ -71,6 +75,6 @@ func (v *Volume) Policy() *policy.Policy {
 func defaults() Volume {
 	return Volume{
 		Namespace: "default", Backend: BackendEtcd, TTL: DefaultTTL,
-		Wait: fs.DefaultWait, NameWait: fs.DefaultNameWait, Scope: policy.ScopeAuto, Sync: SyncAuto,
+		Wait: DefaultWait, NameWait: DefaultNameWait, Scope: policy.ScopeAuto, Sync: SyncAuto,
 	}
 }
