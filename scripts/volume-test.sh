@@ -8,7 +8,7 @@ short)
 	volumes -run '^(TestManyWritersOnTwoMounts|TestNamesMadeElsewhere|TestHolderReplacesItsFile|TestVolumeClientMountedAgain)$' gluster
 	;;
 all)
-	volumes disk gluster ceph juicefs nfs3 nfs4
+	volumes disk gluster ceph juicefs nfs3 nfs4 cephkernel
 	;;
 *)
 	echo "usage: volume-test.sh short|all" >&2
