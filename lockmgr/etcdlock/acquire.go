@@ -196,9 +196,7 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	}
 	rev := resp.Header.Revision
 	if resp.Succeeded {
-		if len(a.dirs) > 0 {
-			a.s.trees.placed(rev, epoch, a.dirs)
-		}
+		a.s.trees.placed(rev, epoch, a.dirs)
 		a.known = standing{rev: rev, token: rev}
 		return nil
 	}
