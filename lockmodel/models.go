@@ -165,6 +165,36 @@ var models = []model{
 			{"shares", "a request in the line of the inode shares no name with others of its owner"},
 		},
 	},
+	{
+		name:     "kept",
+		question: "may a mount keep a lock that nobody else wants?",
+		worlds:   keptWorlds,
+		mutations: []mutation{
+			{"norecall", "a request recalls the entry that is kept"},
+			{"notry", "a request that only tries recalls too"},
+			{"forgets", "a recall that is heard before the answer counts"},
+			{"takes", "nobody takes over what was recalled"},
+			{"reuses", "nobody takes over what is being released"},
+			{"barge", "a lock is taken over in order of the local queue"},
+			{"stale", "a lock is taken over only after a recent read of the recalls"},
+			{"answeredread", "that read counts from when it was sent, not from its answer"},
+			{"several", "a request for several keys takes them over together, or gives them back first"},
+			{"alone", "a reader has the entry given back"},
+			{"sametoken", "each owner of an entry has a token of its own"},
+			{"usedup", "when the numbers of an entry are used up, the service is asked anew"},
+			{"silent", "a mount that uses what was recalled says so"},
+			{"anytold", "it names the recall that it answers"},
+			{"blindtell", "it says so only if its entry stands"},
+			{"twice", "a repeated Txn puts no second entry beside one that may be kept"},
+			{"nofence", "an unanswered request, and its recall, is made void"},
+			{"leaves", "a recall is deleted with its request"},
+			{"forever", "an idle entry is given back in the end"},
+			{"outlives", "idle entries end with their session"},
+		},
+		redundant: []mutation{
+			{"later", "an idle entry that is recalled is deleted at once"},
+		},
+	},
 }
 
 // newSession has two mounts. The second one never has trouble unless both may.
@@ -276,6 +306,33 @@ func leasesWorlds(full bool, mut string) []func() result {
 		return []func() result{mk(1, 1, 1, 0, 0), mk(1, 0, 1, 1, 1), mk(1, 1, 0, 1, 1)}
 	}
 	return []func() result{mk(1, 1, 1, 1, 1), mk(2, 0, 2, 1, 0), mk(2, 0, 1, 0, 2)}
+}
+
+func keptWorlds(full bool, mut string) []func() result {
+	a, b, both := keptAsk{keys: 1}, keptAsk{keys: 2}, keptAsk{keys: 3}
+	tryA, tryB := keptAsk{keys: 1, kind: tries}, keptAsk{keys: 2, kind: tries, nested: true}
+	reading, nested := keptAsk{keys: 1, kind: reads}, keptAsk{keys: 1, kind: tries, nested: true}
+	on := func(mount int, asks ...keptAsk) keptProgram { return keptProgram{mount, asks} }
+	mk := func(w keptWorld, programs ...keptProgram) func() result {
+		w.programs, w.mut = programs, mut
+		return exploring(&w)
+	}
+	lossy, ending := keptWorld{faults: 1}, keptWorld{ends: 1}
+	if !full {
+		return []func() result{
+			mk(keptWorld{}, on(0, a), on(0, reading), on(1, reading)),
+			mk(ending, on(0, a), on(0, a), on(1, a)),
+			mk(keptWorld{faults: 1, shows: true}, on(0, a), on(1, tryA)),
+			mk(lossy, on(0, a, a), on(0, a), on(1, a)),
+			mk(keptWorld{}, on(0, a), on(0, both), on(1, b, both)),
+			mk(keptWorld{clock: true}, on(0, a), on(0, a), on(1, a)),
+			mk(keptWorld{}, on(0, a, tryB), on(1, b, nested)),
+		}
+	}
+	return []func() result{
+		mk(keptWorld{faults: 1, clock: true}, on(0, a), on(0, a), on(1, a)),
+		mk(keptWorld{}, on(0, a), on(0, both), on(1, b), on(1, both)),
+	}
 }
 
 func linksWorlds(full bool, mut string) []func() result {
