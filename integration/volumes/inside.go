@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -74,10 +76,17 @@ func serveInit() int {
 	}
 }
 
-// endChildren kills what still runs inside, until nothing does.
+// endChildren kills what still runs inside, until nothing does. It kills children of
+// children too: a program that waits in a view ends only after the view's daemon, which
+// may be stopped, and the program's own child.
 func endChildren() {
+	late := time.AfterFunc(endPatience, func() {
+		fmt.Fprintln(os.Stderr, "volumes: killed, and still there:", descendants(os.Getpid()))
+		os.Exit(exitFailed)
+	})
+	defer late.Stop()
 	for {
-		for _, pid := range children() {
+		for _, pid := range descendants(os.Getpid()) {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 		if _, err := syscall.Wait4(-1, nil, 0, nil); err != nil && err != syscall.EINTR {
@@ -86,8 +95,12 @@ func endChildren() {
 	}
 }
 
-// children are the pids of our own.
-func children() (pids []int) {
+// endPatience is how long what was killed may take to end: a guest has much memory.
+const endPatience = 2 * time.Minute
+
+// descendants are the pids of a process's children, and of theirs.
+func descendants(of int) (pids []int) {
+	children := make(map[int][]int)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, name := range stats {
 		b, err := os.ReadFile(name)
@@ -97,14 +110,17 @@ func children() (pids []int) {
 		// PID (COMMAND) STATE PARENT; the command may have blanks.
 		rest := string(b[strings.LastIndexByte(string(b), ')')+1:])
 		var state string
-		var parent int
-		if _, err := fmt.Sscan(rest, &state, &parent); err != nil || parent != os.Getpid() {
+		var pid, parent int
+		if _, err := fmt.Sscan(rest, &state, &parent); err != nil {
 			continue
 		}
-		var pid int
 		if _, err := fmt.Sscan(string(b), &pid); err == nil {
-			pids = append(pids, pid)
+			children[parent] = append(children[parent], pid)
 		}
+	}
+	pids = slices.Clone(children[of])
+	for i := 0; i < len(pids); i++ {
+		pids = append(pids, children[pids[i]]...)
 	}
 	return pids
 }
