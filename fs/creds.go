@@ -154,11 +154,15 @@ func change(from, to *rights) error {
 			return err
 		}
 	}
-	if err := setFSID(unix.SYS_SETFSGID, to.gid); err != nil {
-		return err
-	}
-	if err := setFSID(unix.SYS_SETFSUID, to.uid); err != nil {
-		return err
+	for _, set := range [...]struct {
+		call uintptr
+		id   int
+	}{{unix.SYS_SETFSGID, to.gid}, {unix.SYS_SETFSUID, to.uid}} {
+		// The system calls report the former id, and no error.
+		unix.RawSyscall(set.call, uintptr(set.id), 0, 0)
+		if is, _, _ := unix.RawSyscall(set.call, ^uintptr(0), 0, 0); uint32(is) != uint32(set.id) {
+			return unix.EPERM
+		}
 	}
 	return setCaps(to.caps) // the change of the user has changed them
 }
@@ -200,16 +204,6 @@ func setCaps(caps uint64) error {
 func setGroups(groups []uint32) error {
 	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0); e != 0 {
 		return e
-	}
-	return nil
-}
-
-// setFSID sets the user or the group by which file systems decide. The system calls report the
-// former one, and no error.
-func setFSID(call uintptr, id int) error {
-	unix.RawSyscall(call, uintptr(id), 0, 0)
-	if is, _, _ := unix.RawSyscall(call, ^uintptr(0), 0, 0); uint32(is) != uint32(id) {
-		return unix.EPERM
 	}
 	return nil
 }

@@ -75,15 +75,6 @@ func ofPrograms(e unix.Errno) fuse.Status {
 	return fuse.EIO
 }
 
-// byDescriptor is the error of a request by descriptor. It has no name that could be missing: a
-// FUSE client's ENOENT means ESTALE, as NFS says it. Another client has removed the file.
-func byDescriptor(err error) error {
-	if err == unix.ENOENT {
-		return unix.ESTALE
-	}
-	return err
-}
-
 // isRefusal reports whether an error says that the volume has not made the call, and never will.
 // Any other may come from a client that gave up, while the call is still made.
 func isRefusal(err error) bool {

@@ -124,6 +124,18 @@ func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
 	return g.enter(in, 0, ctx.Done(), func(*fuse.InHeader) bool { return true })
 }
 
+// outside runs wait, which may take long and does not touch the volume, outside of the gate.
+// After errGivenUp the request stays outside: it must not touch the volume, which might block
+// its thread.
+func (f *FS) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
+	if !f.volume.leave(in.Unique) {
+		wait()
+		return nil
+	}
+	wait()
+	return f.volume.reenter(ctx, in)
+}
+
 // admit needs mu.
 func (g *gate) admit(request uint64, s *share) {
 	g.free--
@@ -214,12 +226,13 @@ func (g *gate) wait(w *waiter, in *fuse.InHeader, cancel <-chan struct{}, gone f
 // giveUp takes out a waiter, which may be inside by now.
 func (g *gate) giveUp(w *waiter) error {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	select {
 	case <-w.admitted:
-		g.remove(w.request)
+		g.mu.Unlock()
+		g.leave(w.request)
 	default:
 		g.unqueue(w)
+		g.mu.Unlock()
 	}
 	return errGivenUp
 }
@@ -228,11 +241,6 @@ func (g *gate) giveUp(w *waiter) error {
 func (g *gate) leave(request uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.remove(request)
-}
-
-// remove needs mu.
-func (g *gate) remove(request uint64) bool {
 	s, ok := g.inside[request]
 	if !ok {
 		return false

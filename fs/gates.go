@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"context"
 	"log/slog"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -65,16 +64,4 @@ func (cs *callers) killed(in *fuse.InHeader) bool { return cs.procs.KillPending(
 // exiting reports whether a FLUSH is part of a program's exit: nobody waits for its result.
 func (cs *callers) exiting(in *fuse.InHeader) bool {
 	return in.Pid != 0 && (cs.procs.Exiting(int(in.Pid)) || cs.killed(in))
-}
-
-// outside runs wait, which may take long and does not touch the volume, outside of the gate.
-// After errGivenUp the request stays outside: it must not touch the volume, which might block
-// its thread.
-func (f *FS) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
-	if !f.volume.leave(in.Unique) {
-		wait()
-		return nil
-	}
-	wait()
-	return f.volume.reenter(ctx, in)
 }

@@ -42,6 +42,15 @@ func (b backing) stat(fd int, how asking) (st stat, err error) {
 	return st, err
 }
 
+// byDescriptor is the error of a request by descriptor. It has no name that could be missing: a
+// FUSE client's ENOENT means ESTALE, as NFS says it. Another client has removed the file.
+func byDescriptor(err error) error {
+	if err == unix.ENOENT {
+		return unix.ESTALE
+	}
+	return err
+}
+
 // statAt returns what name in a directory is.
 func (b backing) statAt(dirFD int, name string, how asking) (st stat, err error) {
 	if b.local {

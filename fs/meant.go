@@ -95,14 +95,11 @@ func (o *opening) lockMeant(cancel <-chan struct{}, names []dirName, limit time.
 			return nil, stale
 		}
 		o.rule = meant[0].rule
-		if s := o.identify(meant[0].key, files...); !s.Ok() {
-			return nil, s
-		}
 		wait := o.rule.wait
 		if limit >= 0 && (wait < 0 || wait > limit) {
 			wait = limit
 		}
-		hold, s := o.lock(cancel, wait, wanted)
+		hold, s := o.lock(cancel, meant[0].key, files, wait, wanted)
 		if !s.Ok() {
 			return nil, s
 		}

@@ -25,10 +25,9 @@ type opening struct {
 	node  *node
 	visit visit
 	mode  lockmgr.Mode
-	rule  rule            // for the path that is tried
-	req   lockmgr.Request // says who opens
-	at    dirName         // the name of the file when the try began
-	file  stat            // what the file is, as far as is known; the locks to take are guessed by it
+	rule  rule    // for the path that is tried
+	at    dirName // the name of the file when the try began
+	file  stat    // what the file is, as far as is known; the locks to take are guessed by it
 }
 
 // Open takes the lock of a file that is opened for write, or truncated. It is the only
@@ -65,7 +64,7 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s
 			}
 			continue
 		}
-		if o.visit.stage == nameless && !f.isNamed(n, f.nodes.nameOf(n)) && f.relocate(n) == nil {
+		if o.visit.stage == nameless && !f.isNamed(n, o.at) && f.relocate(n) == nil {
 			continue // the open must not wait for an owner of the former name
 		}
 		if s, again := o.openAt(cancel, path, out); !again {
@@ -103,15 +102,12 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 	if o.mode == lockmgr.Exclusive && o.rule.readOnly() {
 		return fuse.EROFS, false
 	}
-	if s := o.identify(lockmgr.Key{Kind: lockmgr.File, Path: path}, n.inode); !s.Ok() {
-		return s, false
-	}
 	how := unasked // the open asks
 	if f.backing.on(n.inode.dev).learnsSize {
 		how = anew // NFS would show the new size, and not drop the old bytes (ADR 0031)
 	}
 	l, s, err := f.lockFile(n, path, o.rule, &o.file, how, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-		return o.lock(cancel, o.rule.wait, keys)
+		return o.lock(cancel, lockmgr.Key{Kind: lockmgr.File, Path: path}, []inode{n.inode}, o.rule.wait, keys)
 	})
 	if l.hold == nil {
 		return s, false
@@ -157,16 +153,6 @@ func (o *opening) unopened(err error, hold *lockmgr.Hold) (s fuse.Status, kept b
 	return fuse.EIO, false
 }
 
-// identify finds out who opens the file of key. files are those that the open may wait for.
-func (o *opening) identify(key lockmgr.Key, files ...inode) fuse.Status {
-	f := o.fs
-	var err error
-	if o.req, err = f.caller(&o.in.InHeader, files, o.rule.scope, openOwner); err != nil {
-		return f.refused(&o.in.InHeader, key, err, fuse.EBUSY)
-	}
-	return fuse.OK
-}
-
 // misled goes on with an open whose file is not at the path that was locked. OK: the node is
 // known by another path now, which is worth a try.
 func (o *opening) misled(cancel <-chan struct{}, hold *lockmgr.Hold) (s fuse.Status, kept bool) {
@@ -186,10 +172,15 @@ func (o *opening) misled(cancel <-chan struct{}, hold *lockmgr.Hold) (s fuse.Sta
 	return fuse.EBUSY, false
 }
 
-// lock takes the locks of keys, or fetches them where they were parked.
-func (o *opening) lock(cancel <-chan struct{}, wait time.Duration, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+// lock finds out who opens the file of name, and takes the locks of keys, or fetches them where
+// they were parked. files are those that the open may wait for.
+func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, wait time.Duration, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	f := o.fs
-	if hold := o.visit.fetch(o.req.Owner, o.rule.scope, o.mode, keys); hold != nil {
+	req, err := f.caller(&o.in.InHeader, files, o.rule.scope, openOwner)
+	if err != nil {
+		return nil, f.refused(&o.in.InHeader, name, err, fuse.EBUSY)
+	}
+	if hold := o.visit.fetch(req.Owner, o.rule.scope, o.mode, keys); hold != nil {
 		return hold, fuse.OK
 	}
 	contended := fuse.EBUSY
@@ -199,10 +190,10 @@ func (o *opening) lock(cancel <-chan struct{}, wait time.Duration, keys []lockmg
 	ctx, stop := f.interrupted(cancel, o.in.Pid, signalGrace)
 	defer stop()
 	o.visit.drop()
-	o.req.Keys, o.req.Mode, o.req.Queue, o.req.Wait = keys, o.mode, true, wait
-	hold, err := f.acquire(ctx, &o.in.InHeader, o.req)
+	req.Keys, req.Mode, req.Queue, req.Wait = keys, o.mode, true, wait
+	hold, err := f.acquire(ctx, &o.in.InHeader, req)
 	if err != nil {
-		return nil, f.refused(&o.in.InHeader, keys[0], err, contended)
+		return nil, f.refused(&o.in.InHeader, name, err, contended)
 	}
 	return hold, fuse.OK
 }
