@@ -32,30 +32,15 @@ type Hold struct {
 // service has not answered for too long, see Await); ErrSessionLost and ErrLockLost, which
 // are final. It costs one reading of the clock.
 func (h *Hold) Check() error {
-	if h.Unlocked() || h.lost.Load() == nil && h.valid() {
-		return nil
-	}
-	return h.state()
-}
-
-func (h *Hold) state() error {
-	if err := h.why(); err != nil {
-		return err
-	}
-	if h.valid() {
-		return nil
-	}
-	return ErrSuspended
-}
-
-func (h *Hold) valid() bool {
 	sessions := h.relied()
+	good := h.lost.Load() == nil && len(sessions) > 0
 	for _, s := range sessions {
-		if !s.renewal.Valid() {
-			return false
-		}
+		good = good && s.renewal.Valid()
 	}
-	return len(sessions) > 0
+	if good || h.Unlocked() {
+		return nil
+	}
+	return cmp.Or(h.why(), ErrSuspended)
 }
 
 // relied returns the sessions that the hold depends on.
@@ -85,7 +70,7 @@ func (h *Hold) Await(ctx context.Context) error {
 			return cmp.Or(h.why(), err)
 		}
 	}
-	return h.state()
+	return h.Check()
 }
 
 // Troubled reports whether the hold may soon be suspended: what is written

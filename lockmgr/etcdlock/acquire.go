@@ -122,10 +122,22 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 	return a, nil
 }
 
-// run returns nil when the keys are held.
+// run returns nil when the keys are held. It sends the Txn until it is answered; just once for
+// NoWait.
 func (a *acquisition) run(ctx context.Context) error {
 	for {
-		if err := a.try(ctx); err != nil {
+		var err error
+		if timeout := a.s.b.timeout; a.req.Wait == lockmgr.NoWait {
+			bounded, cancel := context.WithTimeout(ctx, timeout)
+			err = a.attempt(bounded)
+			if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+				err = fmt.Errorf("%w: no answer within %v", lockmgr.ErrUnavailable, timeout)
+			}
+			cancel()
+		} else {
+			err = a.retrier.Do(ctx, func() error { return a.attempt(ctx) })
+		}
+		if err != nil {
 			if a.outrun.Failures() > 0 && a.retrier.Failures() == 0 && ctx.Err() != nil {
 				return a.contended(ctx.Err()) // the service answers, to others first
 			}
@@ -156,21 +168,6 @@ func (a *acquisition) run(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// try sends the Txn until it is answered; just once for NoWait.
-func (a *acquisition) try(ctx context.Context) error {
-	if a.req.Wait == lockmgr.NoWait {
-		timeout := a.s.b.timeout
-		bounded, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-		err := a.attempt(bounded)
-		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			return fmt.Errorf("%w: no answer within %v", lockmgr.ErrUnavailable, timeout)
-		}
-		return err
-	}
-	return a.retrier.Do(ctx, func() error { return a.attempt(ctx) })
 }
 
 // attempt sends the Txn once, and notes the answer in known.
