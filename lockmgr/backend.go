@@ -89,8 +89,8 @@ type Session interface {
 	Release(ctx context.Context, g Grant) error
 
 	// Undisturbed reports whether the service is known to have let nobody lock a directory
-	// between two grants with these tokens, from the session's mount: no Tree key was taken
-	// after from and before to. It sends no request.
+	// between two grants of the mount, from the one with the token from to the one with to. It
+	// sends no request.
 	Undisturbed(from, to int64) bool
 
 	// Held returns which of grants the service still has. It is one read that

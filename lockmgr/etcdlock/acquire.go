@@ -193,7 +193,9 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	}
 	rev := resp.Header.Revision
 	if resp.Succeeded {
-		a.s.trees.placed(rev, epoch, a.dirs)
+		if len(a.dirs) > 0 {
+			a.s.trees.placed(rev, epoch, a.dirs)
+		}
 		a.known = standing{rev: rev, token: rev}
 		return nil
 	}

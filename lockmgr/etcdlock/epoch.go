@@ -18,7 +18,6 @@ const never = -1
 type treeCache struct {
 	mu    sync.Mutex
 	rev   int64         // what the copy was read at
-	stood int64         // the newest revision at which the epoch was found so
 	epoch int64         // mod revision of the epoch key, 0 before there is one
 	dirs  []lockmgr.Key // as of rev
 }
@@ -81,11 +80,12 @@ func (l layout) untouched(keys []lockmgr.Key) (cmps []clientv3.Cmp, ok bool) {
 	return cmps, len(cmps) <= maxKeys
 }
 
-// undisturbed reports whether no directory entry was put from one revision to another.
+// undisturbed reports whether no directory entry was put from one grant of the mount to another. The
+// copy is not older than either: the answer that granted it has refreshed the copy.
 func (c *treeCache) undisturbed(from, to int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.epoch < from && from <= to && to <= c.stood
+	return c.epoch < from && from <= to
 }
 
 // read replaces the copy by one that was read in one Txn at rev.
@@ -93,23 +93,19 @@ func (c *treeCache) read(rev, epoch int64, dirs []lockmgr.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if rev >= c.rev {
-		if epoch != c.epoch {
-			c.stood = 0
-		}
-		c.rev, c.stood, c.epoch, c.dirs = rev, max(c.stood, rev), epoch, dirs
+		c.rev, c.epoch, c.dirs = rev, epoch, dirs
 	}
 }
 
-// placed notes that a Txn at rev found the epoch as the copy has it, if that is epoch, and put
-// our own directory entries, if any.
+// placed adds our own directory entries, which were put at rev by a Txn that
+// found the epoch as the copy has it.
 func (c *treeCache) placed(rev, epoch int64, dirs []lockmgr.Key) {
+	if len(dirs) == 0 {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case epoch != c.epoch:
-	case len(dirs) == 0:
-		c.stood = max(c.stood, rev)
-	case rev > c.rev:
-		c.rev, c.stood, c.epoch, c.dirs = rev, rev, rev, slices.Concat(c.dirs, dirs)
+	if rev > c.rev && epoch == c.epoch {
+		c.rev, c.epoch, c.dirs = rev, rev, slices.Concat(c.dirs, dirs)
 	}
 }

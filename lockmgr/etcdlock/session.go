@@ -121,8 +121,7 @@ func (s *Session) Renew(ctx context.Context) error {
 	return nil
 }
 
-// Undisturbed is lockmgr.Session's. A revision is unknown until a Txn of the mount has found the
-// epoch there.
+// Undisturbed is lockmgr.Session's, by the epoch.
 func (s *Session) Undisturbed(from, to int64) bool { return s.trees.undisturbed(from, to) }
 
 // Close revokes the lease, trying until ctx ends, and waits for what the

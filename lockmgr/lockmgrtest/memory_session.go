@@ -216,7 +216,7 @@ func (s *memorySession) Release(ctx context.Context, g lockmgr.Grant) error {
 func (s *memorySession) Undisturbed(from, to int64) bool {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
-	return s.m.tree < from && from <= to && to <= s.m.rev
+	return s.m.tree < from && from <= to
 }
 
 func (s *memorySession) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, error) {
