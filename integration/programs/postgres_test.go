@@ -88,7 +88,8 @@ func (p *postgres) ask(query string) int {
 // start serves the cluster in dir, and returns when it takes queries.
 func (p *postgres) start(dir string) *exec.Cmd {
 	p.t.Helper()
-	server := p.command("postgres", "-D", dir, "-k", p.sockets, "-c", "listen_addresses=", "-c", "shared_buffers=8MB")
+	server := p.command("postgres", "-D", dir, "-k", p.sockets, "-c", "listen_addresses=", "-c", "shared_buffers=8MB",
+		"-c", "dynamic_shared_memory_type=mmap") // below dir: what is killed leaves nothing in /dev/shm
 	var log lab.LogBuffer
 	server.Stdout, server.Stderr = &log, &log
 	if err := server.Start(); err != nil {
@@ -101,7 +102,29 @@ func (p *postgres) start(dir string) *exec.Cmd {
 		}
 	})
 	lab.Eventually(p.t, "postgres takes queries", func() bool { return p.command("pg_isready", "-q").Run() == nil })
+	p.dropSegment(dir)
 	return server
+}
+
+// dropSegment has the kernel drop the server's System V segment with its last process,
+// which a server that is killed cannot do.
+func (p *postgres) dropSegment(dir string) {
+	p.t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "postmaster.pid"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var key, id int
+	lines := strings.Split(string(b), "\n")
+	if len(lines) < 7 {
+		p.t.Fatalf("postmaster.pid has no segment: %q", b)
+	}
+	if _, err := fmt.Sscan(lines[6], &key, &id); err != nil {
+		p.t.Fatalf("postmaster.pid has no segment: %q: %v", b, err)
+	}
+	if _, err := unix.SysvShmCtl(id, unix.IPC_RMID, nil); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // kill ends a server and its children with SIGKILL, unless it has ended.
