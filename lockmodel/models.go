@@ -195,6 +195,27 @@ var models = []model{
 			{"later", "an idle entry that is recalled is deleted at once"},
 		},
 	},
+	{
+		name:     "delegated",
+		question: "and all files below a directory?",
+		worlds:   delegWorlds,
+		mutations: []mutation{
+			{"norecall", "a request recalls the D above its file"},
+			{"forgetsD", "a recall that is heard before D's answer counts"},
+			{"uncompared", "a request compares the D above its file"},
+			{"owncounts", "a mount's requests ignore its own D"},
+			{"exceptions", "files that others had entries for are exceptions"},
+			{"oldtoken", "a file that the mount asked for by an entry is an exception too"},
+			{"nested", "no D is taken above or below another mount's"},
+			{"deletesfirst", "D is deleted when the entries are there"},
+			{"blind", "a downgrade compares D's revision"},
+			{"ownplace", "the entries of a downgrade rank at D's revision"},
+			{"nolook", "a waiter that sees D go looks once more"},
+			{"opensmeanwhile", "nothing is opened by D during the downgrade"},
+			{"early", "what is closed during a downgrade is released after it"},
+			{"leaveclosed", "its entry is deleted"},
+		},
+	},
 }
 
 // newSession has two mounts. The second one never has trouble unless both may.
@@ -332,6 +353,27 @@ func keptWorlds(full bool, mut string) []func() result {
 	return []func() result{
 		mk(keptWorld{faults: 1, clock: true}, on(0, a), on(0, a), on(1, a)),
 		mk(keptWorld{}, on(0, a), on(0, both), on(1, b), on(1, both)),
+	}
+}
+
+func delegWorlds(full bool, mut string) []func() result {
+	mk := func(w delegWorld, programs ...delegProgram) func() result {
+		w.programs, w.mut = programs, mut
+		return exploring(&w)
+	}
+	top := [delegMounts][delegDirs]int8{{1, 0}}
+	nested := [delegMounts][delegDirs]int8{{1, 0}, {0, 1}}
+	if full {
+		return []func() result{
+			mk(delegWorld{takes: top, limit: 2}, delegProgram{0, 0, 2}, delegProgram{1, 0, 1}, delegProgram{2, 0, 1}),
+			mk(delegWorld{takes: [delegMounts][delegDirs]int8{{2, 0}}, limit: 1, faults: 1, ends: 1}, delegProgram{0, 0, 2}, delegProgram{1, 0, 2}),
+		}
+	}
+	return []func() result{
+		mk(delegWorld{takes: top, limit: 2, faults: 1}, delegProgram{0, 0, 2}, delegProgram{0, 0, 1}, delegProgram{1, 0, 1}),
+		mk(delegWorld{takes: top, limit: 1, faults: 1}, delegProgram{0, 0, 1}, delegProgram{0, 1, 1}, delegProgram{1, 0, 1}),
+		mk(delegWorld{takes: nested, limit: 2}, delegProgram{0, 1, 1}, delegProgram{1, 1, 2}),
+		mk(delegWorld{takes: top, limit: 1, ends: 1}, delegProgram{0, 0, 1}, delegProgram{1, 0, 2}),
 	}
 }
 

@@ -1,0 +1,200 @@
+package main
+
+import "slices"
+
+// The delegated model: delegations of directories. A mount has an entry D of a directory, and
+// its programs open files below it without entries of their own, but for exceptions. A request
+// of another mount recalls D. The mount puts entries for what is open, and deletes D. There
+// are the directories d and d/e with a file each: d/f and d/e/g.
+
+const (
+	delegMounts   = 3
+	delegDirs     = 2
+	delegFiles    = 2 // file 0 is d/f, file 1 is d/e/g
+	delegPrograms = 4
+)
+
+type delegWorld struct {
+	programs []delegProgram
+	takes    [delegMounts][delegDirs]int8 // how often a mount may take D
+	limit    int                          // entries in one Txn of a downgrade
+	faults   int8                         // how many answers to downgrades are lost
+	ends     int8                         // how many sessions end
+	mut      string
+}
+
+// delegProgram is constant: on which mount a program opens which file, and how often.
+type delegProgram struct {
+	mount int
+	file  int
+	opens int8
+}
+
+// delegDir is a directory on a mount, and the mount's entry D of it in the service.
+type delegDir struct {
+	rev      int8 // of D in the service, 0: none
+	phase    int8
+	token    int8  // the revision of D that the mount knows
+	n        int8  // opens below D
+	taken    int8  // how often it was taken
+	except   uint8 // files that are exceptions
+	event    bool  // a recall that the watch has still to deliver
+	recalled bool
+	put      uint8 // programs whose entries the downgrade has put, or may have
+	sent     uint8 // those in the Txn on its way
+	last     bool  // that Txn deletes D
+	late     uint8 // those of a Txn that was given up and may yet be carried out
+	lateLast bool
+	lateRev  int8
+}
+
+// What a mount does about a directory; nothing is 0.
+const (
+	dirAsks    int8 = iota + 1 // the Txn that takes D is on its way
+	dirTaken                   // its answer is on its way
+	dirHas                     // the mount has D
+	dirShrinks                 // it downgrades
+	dirSent                    // a Txn of the downgrade is on its way
+	dirTold                    // its answer is on its way
+)
+
+type delegCall struct {
+	phase      int8
+	opens      int8
+	rev, place int8 // of its entry in the service; it ranks at its place
+	under      int8 // directory+1 of the D that it has its file by
+	ahead      uint16
+	again      bool // it looks once more
+}
+
+// Phases of a program apart from idle, lookingHere, requesting, inLine, holding and done.
+const (
+	leavingD      int8 = iota + 70 // it has closed a file for which a downgrade may have put an entry
+	deletingEntry                  // its entry is to be deleted
+)
+
+type delegState struct {
+	d      [delegMounts][delegDirs]delegDir
+	p      [delegPrograms]delegCall
+	lease  [delegMounts]bool
+	valid  [delegMounts]bool
+	rev    int8
+	newest [delegFiles][2]int8 // the last token: revision, number
+	faults int8
+	ends   int8
+	wrong  string
+}
+
+// over reports whether a directory is above a file.
+func over(dir, file int) bool { return dir == 0 || file == 1 }
+
+func dBit(m, dir int) uint16 { return 1 << (delegPrograms + m*delegDirs + dir) }
+
+func (w *delegWorld) start() delegState {
+	var s delegState
+	for p := range s.p {
+		s.p[p].phase = done
+		if p < len(w.programs) {
+			s.p[p].phase = idle
+		}
+	}
+	for m := range s.valid {
+		s.valid[m], s.lease[m] = true, true
+	}
+	return s
+}
+
+func (w *delegWorld) broken(s delegState) string {
+	if s.wrong != "" {
+		return s.wrong
+	}
+	for p, program := range w.programs {
+		c := &s.p[p]
+		if c.phase != holding || !s.valid[program.mount] {
+			continue
+		}
+		covered := c.rev != 0
+		if c.under != 0 {
+			d := &s.d[program.mount][c.under-1]
+			covered = covered || d.rev != 0 && d.rev == d.token
+		}
+		if !covered {
+			return "a program believes in an entry which is gone"
+		}
+		for q, other := range w.programs[:p] {
+			if other.file == program.file && s.p[q].phase == holding && s.valid[other.mount] {
+				return "two owners have one file open for write"
+			}
+		}
+	}
+	return ""
+}
+
+// waits reports whether a request waits, or an entry stands that nobody uses.
+func (w *delegWorld) waits(s delegState) bool {
+	for p := range w.programs {
+		if c := &s.p[p]; c.phase != idle && c.phase != done && c.phase != holding || c.rev != 0 && c.phase != holding {
+			return true
+		}
+	}
+	return false
+}
+
+// normalize numbers the revisions anew.
+func (s *delegState) normalize(w *delegWorld) {
+	var revs []*int8
+	add := func(rs ...*int8) {
+		for _, r := range rs {
+			if *r != 0 {
+				revs = append(revs, r)
+			}
+		}
+	}
+	for m := range s.d {
+		for k := range s.d[m] {
+			d := &s.d[m][k]
+			if d.phase == nothing {
+				*d = delegDir{rev: d.rev, taken: d.taken, late: d.late, lateLast: d.lateLast, lateRev: d.lateRev}
+			}
+			add(&d.rev, &d.token, &d.lateRev)
+		}
+	}
+	for p := range w.programs {
+		add(&s.p[p].rev, &s.p[p].place)
+	}
+	for x := range s.newest {
+		add(&s.newest[x][0])
+	}
+	slices.SortFunc(revs, func(a, b *int8) int { return int(*a) - int(*b) })
+	rank, before := int8(0), int8(0)
+	for _, r := range revs {
+		if *r != before {
+			before = *r
+			rank++
+		}
+		*r = rank
+	}
+	s.rev = rank
+}
+
+func (w *delegWorld) steps(s delegState, to func(delegState, step)) {
+	as := func(who string) delegDo {
+		return func(what string, maybe bool, f func(n *delegState)) {
+			n := s
+			f(&n)
+			n.normalize(w)
+			to(n, step{who, what, maybe})
+		}
+	}
+	for p, program := range w.programs {
+		w.program(&s, p, as("program "+string(rune('P'+p))+" on "+mountNames[program.mount]))
+	}
+	for m := range s.d {
+		for k := range s.d[m] {
+			w.directory(&s, m, k, as(mountNames[m]))
+		}
+		w.session(&s, m, as(mountNames[m]))
+	}
+}
+
+type delegDo func(what string, maybe bool, f func(n *delegState))
