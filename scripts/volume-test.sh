@@ -8,6 +8,7 @@ short)
 	volumes -run '^(TestManyWritersOnTwoMounts|TestNamesMadeElsewhere|TestHolderReplacesItsFile|TestVolumeClientMountedAgain)$' gluster
 	;;
 all)
+	# Not smb: lockfs refuses it, and it fails.
 	volumes disk gluster ceph juicefs nfs3 nfs4 cephkernel
 	;;
 *)
