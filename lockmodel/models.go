@@ -106,6 +106,7 @@ var models = []model{
 			{"nocached", "a directory entry in the mount's copy counts, although the epoch has not moved"},
 			{"noabove", "a request that is put although the epoch has moved compares the directories above and below"},
 			{"noprove", "a path is resolved again after the grant"},
+			{"found", "where a directory was found under a lock counts only if the epoch is older than the lock"},
 		},
 	},
 	{
@@ -300,6 +301,7 @@ func treeWorlds(full bool, mut string) []func() result {
 		return []func() result{
 			threads(treeThread{0, 1, 0}, treeThread{1, 0, 1}, treeThread{1, 1, 0}),
 			threads(treeThread{0, 1, 1}, treeThread{1, 1, 1}),
+			threads(treeThread{0, 2, 0}, treeThread{1, 1, 1}),
 		}
 	}
 	return []func() result{

@@ -8,7 +8,8 @@ import (
 // The tree model: can a directory move away while a file below it is open? There are
 // directories with one file each, opens that queue for the path of a file, renames that try
 // for a whole directory, the service's one Txn with the comparison of the epoch, and each
-// mount's copy of the directory entries.
+// mount's copy of the directory entries. A mount may also go by where it has found a directory
+// under an earlier lock.
 
 const (
 	treeDirs    = 2 // directories: 1 and 2, with the files 1 and 2 in them
@@ -57,12 +58,19 @@ type treeCopy struct {
 	dirs       uint8 // bit x: name x has a directory entry
 }
 
+// treeFound is where a mount has found a directory under a lock: fs.place.
+type treeFound struct {
+	dir, x int8
+	token  int8
+}
+
 type treeState struct {
 	names  [treeNames]int8 // the volume: which directory has the name
 	entry  [treeThreads]treeEntry
 	rev    int8
 	epoch  int8
 	copies [2]treeCopy
+	found  [2]treeFound          // what each mount has found last
 	belief [2][treeDirs + 1]int8 // by which name a mount knows a directory
 	call   [treeThreads]treeCall
 	open   [treeThreads]int8 // the file a thread has open for write, 0: none
@@ -306,9 +314,20 @@ func (w *treeWorld) wait(s *treeState, t int, do treeDo) {
 	}
 }
 
+// undisturbed is etcdlock's treeCache.undisturbed.
+func (w *treeWorld) undisturbed(c treeCopy, from, to int8) bool {
+	return (c.epoch < from || w.mut == "found") && from <= to
+}
+
 // granted proves the path under the lock.
 func (w *treeWorld) granted(s *treeState, t int, do treeDo) {
 	c, m := &s.call[t], w.threads[t].mount
+	if at := s.found[m]; c.op == opening && at.dir == c.dir && at.x == c.x && w.undisturbed(s.copies[m], at.token, s.entry[t].rev) {
+		do("opens where it has found the directory before", true, func(n *treeState, c *treeCall) {
+			n.open[t] = c.dir
+			*c = treeCall{opens: c.opens, moves: c.moves}
+		})
+	}
 	switch {
 	case c.op == renaming && (s.names[c.x] == 0 || s.names[c.y] != 0):
 		do("finds the names changed: releases", false, func(n *treeState, _ *treeCall) { n.end(t) })
@@ -317,6 +336,7 @@ func (w *treeWorld) granted(s *treeState, t int, do treeDo) {
 	case s.names[c.x] == c.dir:
 		do("proves the path, opens", false, func(n *treeState, c *treeCall) {
 			n.open[t] = c.dir
+			n.found[m] = treeFound{c.dir, c.x, n.entry[t].rev}
 			*c = treeCall{opens: c.opens, moves: c.moves}
 		})
 	case w.mut == "noprove":
