@@ -44,10 +44,21 @@ def juicefs_requests():
     return collections.Counter({name: int(n) for name, n in found})
 
 
+def nfs_requests():
+    """What the kernel's client asked the server for this mount."""
+    with open("/proc/self/mountstats") as f:
+        mounts = re.split(r"^device ", f.read(), flags=re.M)
+    stats = next(m for m in mounts if " mounted on %s with fstype nfs" % client in m)
+    found = re.findall(r"^\s+([A-Z_]+): (\d+) ", stats.partition("per-op statistics")[2], re.M)
+    return collections.Counter({name: int(n) for name, n in found})
+
+
 if shutil.which("gluster") and os.path.isdir("/run/gluster/vols/v"):
     requests = gluster_requests
 elif os.path.exists(client + "/.stats"):
     requests = juicefs_requests
+elif " mounted on %s with fstype nfs" % client in open("/proc/self/mountstats").read():
+    requests = nfs_requests
 else:
     requests = None
 
