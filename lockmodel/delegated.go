@@ -5,12 +5,13 @@ import "slices"
 // The delegated model: delegations of directories. A mount has an entry D of a directory, and
 // its programs open files below it without entries of their own, but for exceptions. A request
 // of another mount recalls D. The mount puts entries for what is open, and deletes D. There
-// are the directories d and d/e with a file each: d/f and d/e/g.
+// are the directories d and d/e with a file each: d/f and d/e/g. Programs open the files, or
+// try to rename d/e.
 
 const (
 	delegMounts   = 3
 	delegDirs     = 2
-	delegFiles    = 2 // file 0 is d/f, file 1 is d/e/g
+	delegFiles    = 3 // 0 is d/f, 1 is d/e/g, 2 is the directory d/e, to be renamed
 	delegPrograms = 4
 )
 
@@ -23,7 +24,7 @@ type delegWorld struct {
 	mut      string
 }
 
-// delegProgram is constant: on which mount a program opens which file, and how often.
+// delegProgram is constant: on which mount a program wants which file, and how often.
 type delegProgram struct {
 	mount int
 	file  int
@@ -85,8 +86,17 @@ type delegState struct {
 	wrong  string
 }
 
-// over reports whether a directory is above a file.
+// renames is what a program wants that tries to rename d/e, while nothing is open below it.
+const renames = 2
+
+// over reports whether a file is strictly below a directory.
 func over(dir, file int) bool { return dir == 0 || file == 1 }
+
+// rivals reports whether two owners cannot have both.
+func rivals(x, y int) bool { return x == y || x+y == 1+renames }
+
+// inWay reports whether another mount's D of a directory is in the way of a file.
+func inWay(dir, file int) bool { return over(dir, file) || file == renames }
 
 func dBit(m, dir int) uint16 { return 1 << (delegPrograms + m*delegDirs + dir) }
 
@@ -122,7 +132,10 @@ func (w *delegWorld) broken(s delegState) string {
 			return "a program believes in an entry which is gone"
 		}
 		for q, other := range w.programs[:p] {
-			if other.file == program.file && s.p[q].phase == holding && s.valid[other.mount] {
+			if rivals(other.file, program.file) && s.p[q].phase == holding && s.valid[other.mount] {
+				if other.file != program.file {
+					return "a directory is renamed while a file below it is open"
+				}
 				return "two owners have one file open for write"
 			}
 		}

@@ -60,7 +60,7 @@ func (w *delegWorld) directory(s *delegState, m, k int, do delegDo) {
 	}
 }
 
-// take is the Txn: If no other mount has a D above or below Then Put D, Get the files below.
+// take is the Txn: If no other mount has a D, or renames a directory, above or below Then Put D, Get the files below.
 func (w *delegWorld) take(s *delegState, m, k int) {
 	d := &s.d[m][k]
 	for o := range s.d {
@@ -71,6 +71,12 @@ func (w *delegWorld) take(s *delegState, m, k int) {
 			}
 		}
 	}
+	for p, program := range w.programs {
+		if program.mount != m && program.file == renames && s.p[p].rev != 0 && w.mut != "renamed" {
+			d.phase = nothing
+			return
+		}
+	}
 	if !s.lease[m] {
 		d.phase = nothing
 		return
@@ -78,7 +84,7 @@ func (w *delegWorld) take(s *delegState, m, k int) {
 	d.rev = s.rev + 1
 	d.token, d.phase = d.rev, dirTaken
 	for p, program := range w.programs {
-		if program.mount != m && s.p[p].rev != 0 && over(k, program.file) {
+		if program.mount != m && s.p[p].rev != 0 && over(k, program.file) && (w.mut != "renamed" || program.file != renames) {
 			d.except |= 1 << program.file
 		}
 	}

@@ -6,7 +6,7 @@ func (w *delegWorld) program(s *delegState, p int, do delegDo) {
 	switch c.phase {
 	case idle:
 		if s.valid[m] {
-			do("opens "+[...]string{"d/f", "d/e/g"}[x], true, func(n *delegState) { n.p[p].phase = lookingHere })
+			do("opens "+[...]string{"d/f", "d/e/g", "d/e, to rename it"}[x], true, func(n *delegState) { n.p[p].phase = lookingHere })
 		}
 	case lookingHere:
 		w.look(s, p, do)
@@ -37,14 +37,17 @@ func (w *delegWorld) over(s *delegState, p int) {
 func (w *delegWorld) look(s *delegState, p int, do delegDo) {
 	m, x := w.programs[p].mount, w.programs[p].file
 	for q, other := range w.programs {
-		if o := &s.p[q]; q != p && other.mount == m && other.file == x && o.phase != idle && o.phase != done && o.phase != lookingHere {
+		if o := &s.p[q]; q != p && other.mount == m && rivals(other.file, x) && o.phase != idle && o.phase != done && o.phase != lookingHere && (w.mut != "unheeded" || other.file == x) {
+			if x == renames {
+				do("is refused", false, func(n *delegState) { w.over(n, p) })
+			}
 			return
 		}
 	}
 	for k := range delegDirs {
 		d := &s.d[m][k]
 		switch {
-		case !over(k, x) || d.except&(1<<x) != 0 && w.mut != "exceptions" || d.phase < dirHas:
+		case !over(k, x) || d.excepts(x) && w.mut != "exceptions" || d.phase < dirHas:
 		case d.phase == dirHas, w.mut == "opensmeanwhile":
 			do("opens it by the mount's D, without a Txn", false, func(n *delegState) {
 				d, c := &n.d[m][k], &n.p[p]
@@ -58,6 +61,16 @@ func (w *delegWorld) look(s *delegState, p int, do delegDo) {
 		}
 	}
 	do("sends its Txn", false, func(n *delegState) { n.p[p].phase = requesting })
+}
+
+// excepts reports whether what a program wants needs an entry in spite of D.
+func (d *delegDir) excepts(x int) bool {
+	for y := range delegFiles {
+		if d.except&(1<<y) != 0 && rivals(x, y) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *delegState) grant(x int, rev, n int8) {
@@ -90,6 +103,10 @@ func (w *delegWorld) txn(s *delegState, p int) {
 			}
 		}
 	}
+	if x == renames && c.ahead != 0 { // it does not wait
+		c.rev, c.place = 0, 0
+		w.over(s, p)
+	}
 }
 
 // ahead returns the entries that rank before p's: of the file, and each D above it.
@@ -100,13 +117,13 @@ func (w *delegWorld) ahead(s *delegState, p int) (before uint16) {
 		if w.mut == "ownplace" {
 			place = s.p[q].rev
 		}
-		if other.mount != m && other.file == x && s.p[q].rev != 0 && place < c.rev {
+		if other.mount != m && rivals(other.file, x) && s.p[q].rev != 0 && place < c.rev {
 			before |= 1 << q
 		}
 	}
 	for o := range s.d {
 		for k := range s.d[o] {
-			if own := o == m && w.mut != "owncounts"; !own && over(k, x) && s.d[o][k].rev != 0 && s.d[o][k].rev < c.rev && w.mut != "uncompared" {
+			if own := o == m && w.mut != "owncounts"; !own && inWay(k, x) && s.d[o][k].rev != 0 && s.d[o][k].rev < c.rev && w.mut != "uncompared" {
 				before |= dBit(o, k)
 			}
 		}

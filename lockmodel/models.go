@@ -208,6 +208,8 @@ var models = []model{
 			{"exceptions", "files that others had entries for are exceptions"},
 			{"oldtoken", "a file that the mount asked for by an entry is an exception too"},
 			{"nested", "no D is taken above or below another mount's"},
+			{"renamed", "nor above or below a directory that another mount renames"},
+			{"unheeded", "a mount with D renames no directory with a file open below it"},
 			{"deletesfirst", "D is deleted when the entries are there"},
 			{"blind", "a downgrade compares D's revision"},
 			{"ownplace", "the entries of a downgrade rank at D's revision"},
@@ -376,6 +378,8 @@ func delegWorlds(full bool, mut string) []func() result {
 		mk(delegWorld{takes: top, limit: 1, faults: 1}, delegProgram{0, 0, 1}, delegProgram{0, 1, 1}, delegProgram{1, 0, 1}),
 		mk(delegWorld{takes: nested, limit: 2}, delegProgram{0, 1, 1}, delegProgram{1, 1, 2}),
 		mk(delegWorld{takes: top, limit: 1, ends: 1}, delegProgram{0, 0, 1}, delegProgram{1, 0, 2}),
+		mk(delegWorld{takes: top, limit: 2}, delegProgram{0, 1, 1}, delegProgram{0, renames, 1}, delegProgram{1, 1, 1}),
+		mk(delegWorld{takes: top, limit: 2}, delegProgram{0, 1, 1}, delegProgram{1, renames, 2}),
 	}
 }
 
