@@ -356,6 +356,9 @@ func keptWorlds(full bool, mut string) []func() result {
 	}
 	return []func() result{
 		mk(keptWorld{faults: 1, clock: true}, on(0, a), on(0, a), on(1, a)),
+		mk(keptWorld{ends: 1, shows: true}, on(0, a, a), on(1, tryA)),
+		mk(keptWorld{}, on(0, a), on(0, a), on(1, a), on(2, a)),
+		mk(keptWorld{ends: 1}, on(0, a), on(0, both), on(1, b, both)),
 		mk(keptWorld{}, on(0, a), on(0, both), on(1, b), on(1, both)),
 	}
 }
