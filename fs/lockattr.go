@@ -43,7 +43,7 @@ func (f *FS) lockAttr(ctx context.Context, n *node, attr string) ([]byte, error)
 	case !held:
 		return nil, unix.ENODATA
 	case attr == tokenAttr:
-		return strconv.AppendInt(nil, e.Token, 10), nil
+		return strconv.AppendInt(nil, e.FencingToken(), 10), nil
 	}
 	return json.Marshal(e.Holder)
 }

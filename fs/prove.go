@@ -87,7 +87,7 @@ func (f *files) reach(dir *node, path string, lock under) (fd int, err error) {
 		unix.Close(fd)
 		return -1, err
 	}
-	token := lock.hold.Token(lock.key)
+	token := lock.hold.Grant(lock.key).Token
 	if found := f.nodes.find(inodeOf(&st)); found != nil && token != 0 {
 		found.place.Store(&place{path: path, token: token, asked: asked})
 	}

@@ -242,6 +242,13 @@ func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 	for _, p := range r.places {
 		m.loseLost(p.slot)
 		m.steps++
+		if l := p.slot.idleLock(); l != nil && p.before() == nil {
+			if m.takeOver(l, p) {
+				shared = append(shared, l)
+				continue
+			}
+			m.giveIdleBack(l)
+		}
 		if l := p.slot.shareable(r); l != nil {
 			shared = append(shared, l)
 			continue
@@ -270,7 +277,7 @@ func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 // Exclusive lock would keep others out for longer than necessary.
 func (s *slot) shareable(r *request) (found *lock) {
 	for _, l := range s.of(r.Owner) {
-		if l.owner != r.Owner || l.releasing || l.grant.Mode == Shared && r.Mode == Exclusive {
+		if l.owner != r.Owner || l.idle != nil || l.releasing || l.grant.Mode == Shared && r.Mode == Exclusive {
 			continue
 		}
 		if found == nil || l.grant.Mode == r.Mode {
@@ -310,6 +317,7 @@ func (r *request) turn(missing []*place) ([]*place, Wait) {
 // service is asked. r stays in the queues, so that no other request of this mount asks for
 // what conflicts.
 func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
+	contended := false // set by obtain
 	missing, wait := r.turn(missing)
 	var prefer *session // a hold's locks are best lost together
 	if len(r.hold.locks) > 0 {
@@ -321,7 +329,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	if wait == Queue && missing[0].slot.key.Kind == Inode && m.dropAll(r) {
 		return nil
 	}
-	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder, Wait: wait, Waits: r.contended}
+	req := AcquireRequest{Mode: r.Mode, Holder: r.Holder, Wait: wait, Waits: func() { contended = true; r.contended() }}
 	for _, p := range missing {
 		req.Keys = append(req.Keys, p.slot.key)
 		for _, l := range p.slot.of(r.Owner) {
@@ -330,6 +338,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 			}
 		}
 	}
+	req.Keep = m.mayKeep(r, req.Keys)
 	m.mu.Unlock()
 	sess, grants, err := m.obtain(ctx, r, prefer, &req)
 	now := time.Now()
@@ -351,10 +360,15 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	for i, p := range missing {
 		l := &lock{grant: grants[i], since: now, holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
 		m.add(p.slot, l)
+		l.contended = contended
+		if req.Keep {
+			m.keepFor(l)
+			l.recalled = early.recalled
+		}
 		r.hold.join(l)
 		m.granted(p)
 	}
-	for _, b := range early {
+	for _, b := range early.breaks {
 		m.giveUpFor(b)
 	}
 	if p := r.hold.lost.Load(); p != nil {
@@ -405,7 +419,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		id := r.tracker.fresh(r.inTurn)
 		m.mu.Lock()
 		delete(m.early, req.Holder.AcquisitionID) // of the last attempt
-		m.early[id] = nil
+		m.early[id] = new(overtaken)
 		m.mu.Unlock()
 		req.Holder.AcquisitionID = id
 		req.Holder.Session = sess.backend.ID()

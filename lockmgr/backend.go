@@ -133,6 +133,9 @@ type AcquireRequest struct {
 	// Upgrades are Shared grants of some of Keys that the same owner has. They are not
 	// in its way, and stay as they are.
 	Upgrades []Grant
+	// Keep: the mount may keep the entry while nobody uses it. A request that waits for such
+	// an entry puts a Recall. Only for a Recaller.
+	Keep bool
 }
 
 // Validate returns ErrInvalidKey for a request that no backend grants.
@@ -193,6 +196,9 @@ func (g Grant) Blocks(later Grant, upgrades []AcquisitionID) bool {
 	return g.Mode.Conflicts(later.Mode) && g.Key.Conflicts(later.Key) &&
 		!(g.Key == later.Key && slices.Contains(upgrades, g.AcquisitionID))
 }
+
+// FencingToken returns the token of the entry's present owner.
+func (e Entry) FencingToken() int64 { return FencingToken(e.Token, e.Holder.Turn) }
 
 // Entry is an acquisition of one key as the service has it.
 type Entry struct {

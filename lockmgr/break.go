@@ -15,9 +15,10 @@ import (
 // Break asks the holder of a lock to give it up, for somebody who wants it.
 type Break struct {
 	ID            uuid.UUID     `json:"-"`
-	Path          string        `json:"path"`  // what is locked, as Key.String; for people
-	AcquisitionID AcquisitionID `json:"owner"` // so that no later holder is meant
-	Token         int64         `json:"token"`
+	Path          string        `json:"path"`           // what is locked, as Key.String; for people
+	AcquisitionID AcquisitionID `json:"owner"`          // so that no later holder is meant
+	Token         int64         `json:"token"`          // the entry's, see FencingToken
+	Turn          int           `json:"turn,omitempty"` // which of the owners of a kept lock is meant
 	By            string        `json:"by"`
 	Reason        string        `json:"reason"`
 	At            time.Time     `json:"at"`
@@ -66,8 +67,8 @@ type Breaker interface {
 func (m *Manager) obey(b Break) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, asked := m.early[b.AcquisitionID]; asked {
-		m.early[b.AcquisitionID] = append(m.early[b.AcquisitionID], b)
+	if o := m.early[b.AcquisitionID]; o != nil {
+		o.breaks = append(o.breaks, b)
 		return
 	}
 	m.giveUpFor(b)
@@ -75,13 +76,24 @@ func (m *Manager) obey(b Break) {
 
 // giveUpFor is obey for locks that are known. m.mu is held.
 func (m *Manager) giveUpFor(b Break) {
-	var meant []*lock
+	var meant, idle []*lock
 	for _, s := range m.slots {
 		for _, l := range s.locks {
-			if l.grant.AcquisitionID == b.AcquisitionID && l.grant.Token == b.Token {
+			if l.grant.AcquisitionID != b.AcquisitionID || l.grant.Token != b.Token || l.releasing {
+				continue
+			}
+			switch {
+			case l.idle != nil:
+				idle = append(idle, l)
+			case l.turn != b.Turn: // the owner that was meant has closed its file
+				l.recalled = true
+			default:
 				meant = append(meant, l)
 			}
 		}
+	}
+	for _, l := range idle {
+		m.giveIdleBack(l)
 	}
 	m.renounce(meant, b.loss(), "lock broken; its file returns EIO",
 		slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))

@@ -95,7 +95,14 @@ func (h *Hold) Deadline() boottime.Instant {
 }
 
 // Token returns the fencing token of k, 0 if the hold does not have it.
-func (h *Hold) Token(k Key) int64 { return h.Grant(k).Token }
+func (h *Hold) Token(k Key) int64 {
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	if i := h.find(k); i >= 0 {
+		return h.locks[i].token()
+	}
+	return 0
+}
 
 // Grant returns the grant of k, the zero Grant if the hold does not have it.
 func (h *Hold) Grant(k Key) Grant {

@@ -31,8 +31,10 @@ func (m *Manager) ours(k Key) (Entry, bool) {
 		return Entry{}, false
 	}
 	for _, l := range s.locks {
-		if l.grant.Mode == Exclusive && !l.releasing && !l.lost() {
-			return Entry{Key: k, Mode: Exclusive, Holder: l.holder, Token: l.grant.Token, Held: true}, true
+		if l.grant.Mode == Exclusive && !l.releasing && !l.lost() && l.idle == nil {
+			h := l.holder
+			h.Turn = l.turn
+			return Entry{Key: k, Mode: Exclusive, Holder: h, Token: l.grant.Token, Held: true}, true
 		}
 	}
 	return Entry{}, false

@@ -122,7 +122,7 @@ func (m *Manager) loseLost(s *slot) {
 // lose voids a lost lock, and tells its holds, the log and Config.Observe. m.mu is held.
 func (m *Manager) lose(l *lock, cause error) {
 	m.void(l)
-	if m.closed {
+	if m.closed || len(l.holds) == 0 {
 		return
 	}
 	for h := range l.holds {

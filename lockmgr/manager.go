@@ -1,6 +1,7 @@
 package lockmgr
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,10 @@ type Config struct {
 	// Ending a session with 5,000 locks stalls every writer of the lock service for 0.03 to
 	// 0.15 s. Renewing a session costs 0.05 % of a core. 0 means 5,000.
 	KeysPerSession int
+	// Keep is how long a lock stays with the mount after its last close, if its file is opened
+	// again and again; at least MinKeep, if it is not 0. 0 gives every lock back at its last
+	// close. The Backend must be a Recaller.
+	Keep time.Duration
 	// CloseGrace; 0 means DefaultCloseGrace.
 	CloseGrace time.Duration
 	// SlowWait is how long a request waits for another owner before the log and
@@ -74,14 +79,15 @@ type Manager struct {
 
 	// LOCK ORDERING: opening, then mu. Nothing blocks under mu.
 	mu       sync.Mutex
-	slots    map[Key]*slot             // GUARDED_BY(mu)
-	trees    int                       // GUARDED_BY(mu); how many of slots are of Tree keys
-	dirs     map[string]*dir           // GUARDED_BY(mu)
-	steps    int                       // GUARDED_BY(mu); how many requests were woken, and how much was looked at for them
-	early    map[AcquisitionID][]Break // GUARDED_BY(mu); breaks that overtook the service's answer, by the acquisition under way
-	sessions []*session                // GUARDED_BY(mu); in order of opening, until they are lost
-	refusing bool                      // GUARDED_BY(mu); no more requests
-	closed   bool                      // GUARDED_BY(mu)
+	slots    map[Key]*slot                // GUARDED_BY(mu)
+	trees    int                          // GUARDED_BY(mu); how many of slots are of Tree keys
+	dirs     map[string]*dir              // GUARDED_BY(mu)
+	steps    int                          // GUARDED_BY(mu); how many requests were woken, and how much was looked at for them
+	early    map[AcquisitionID]*overtaken // GUARDED_BY(mu); what overtook the service's answer, by the acquisition under way
+	keeper   keeper
+	sessions []*session // GUARDED_BY(mu); in order of opening, until they are lost
+	refusing bool       // GUARDED_BY(mu); no more requests
+	closed   bool       // GUARDED_BY(mu)
 }
 
 // lock is one key granted to one owner of this mount, shared by its holds.
@@ -92,7 +98,16 @@ type lock struct {
 	owner     Owner
 	sess      *session
 	holds     map[*Hold]struct{}
+	contended bool // another mount was in the way
 	releasing bool // it is being given back to the service
+
+	// See keeper.
+	keepable  bool
+	recalled  bool          // it is given back at its last close
+	turn      int           // how many owners had it before
+	idle      *list.Element // in keeper.idle; nil: it has an owner
+	told      bool          // Config.Observe knows that its owner has released it
+	described Holder        // what describe has told the service
 
 	slot    *slot
 	at      int   // its place in slot.locks, while it stands there
@@ -115,6 +130,13 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	if cfg.KeysPerSession == 0 {
 		cfg.KeysPerSession = 5000
 	}
+	recaller, ok := cfg.Backend.(Recaller)
+	switch {
+	case cfg.Keep != 0 && cfg.Keep < MinKeep:
+		return nil, fmt.Errorf("lockmgr: locks cannot be kept for %v: at least %v", cfg.Keep, MinKeep)
+	case cfg.Keep != 0 && !ok:
+		return nil, errors.New("lockmgr: this lock service does not let locks be kept")
+	}
 	if cfg.CloseGrace == 0 {
 		cfg.CloseGrace = DefaultCloseGrace
 	}
@@ -130,7 +152,11 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		opening: make(chan struct{}, 1),
 		slots:   make(map[Key]*slot),
 		dirs:    make(map[string]*dir),
-		early:   make(map[AcquisitionID][]Break),
+		early:   make(map[AcquisitionID]*overtaken),
+		keeper:  keeper{begun: make(chan struct{}, 1), keepable: make(map[AcquisitionID]*lock), pasts: make(map[Key]*past)},
+	}
+	if cfg.Keep > 0 {
+		m.keeper.service = recaller
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.accepting, m.refuse = context.WithCancel(m.ctx)
@@ -142,6 +168,10 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	m.done(s)
 	m.wg.Go(m.retire)
 	m.wg.Go(func() { m.backend.WatchBreaks(m.ctx, m.obey) })
+	if cfg.Keep > 0 {
+		m.wg.Go(m.runKeeper)
+		m.wg.Go(func() { recaller.WatchRecalls(m.ctx, m.recall) })
+	}
 	return m, nil
 }
 
@@ -152,6 +182,7 @@ func (m *Manager) Refuse() {
 	m.refusing = true
 	m.wakeAll()
 	m.mu.Unlock()
+	m.releaseIdle(0)
 	m.refuse()
 }
 

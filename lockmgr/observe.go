@@ -15,6 +15,7 @@ type Event interface{ event() }
 type RequestEnded struct {
 	Mode      Mode
 	Joined    bool          // it shares what its owner had, and the service was not asked
+	Kept      bool          // it has got a lock that the mount had kept, and the service was not asked
 	Contended bool          // another owner was in the way
 	Took      time.Duration // from beginning to end
 	Waited    time.Duration // of that, since another owner was found in the way
@@ -31,6 +32,10 @@ type RequestWaits struct {
 
 // LockReleased: a lock was given up, and had been held for so long.
 type LockReleased struct{ Held time.Duration }
+
+// LockRecalled: another mount wants a lock that may be kept. Idle tells whether nobody had it
+// open.
+type LockRecalled struct{ Idle bool }
 
 // LockLost: a lock is void while files are open under it. Cause is one of
 // ErrSessionLost (with renew's cause), ErrBroken, or else ErrLockLost alone.
@@ -56,6 +61,7 @@ func (RequestEnded) event()   {}
 func (RequestWaits) event()   {}
 func (LockReleased) event()   {}
 func (LockLost) event()       {}
+func (LockRecalled) event()   {}
 func (SessionRenewed) event() {}
 func (SessionChanged) event() {}
 
@@ -67,7 +73,8 @@ func (m *Manager) observe(e Event) {
 
 // Stats is what a Manager has at one moment.
 type Stats struct {
-	Held     int                 // locks, those that are being given back included
+	Held     int                 // locks of owners, those that are being given back included
+	Kept     int                 // locks without an owner
 	Waiting  int                 // requests that wait for another owner
 	Sessions map[renew.State]int // how many are Held, and Suspended
 }
@@ -77,6 +84,8 @@ func (m *Manager) Stats() Stats {
 	s := Stats{Waiting: m.waits.len(), Sessions: map[renew.State]int{renew.Held: 0, renew.Suspended: 0}}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	s.Kept = m.keeper.idle.Len()
+	s.Held = -s.Kept
 	for _, sess := range m.sessions {
 		s.Held += len(sess.locks)
 		if state := sess.renewal.State(); state != renew.Lost {
@@ -85,6 +94,8 @@ func (m *Manager) Stats() Stats {
 	}
 	return s
 }
+
+func (l *lock) token() int64 { return FencingToken(l.grant.Token, l.turn) }
 
 // logAttrs say whose request or lock it is.
 func logAttrs(k Key, h Holder) []slog.Attr {
@@ -99,7 +110,7 @@ func logAttrs(k Key, h Holder) []slog.Attr {
 }
 
 func (l *lock) logAttrs() []slog.Attr {
-	return append(logAttrs(l.grant.Key, l.holder), slog.Int64("token", l.grant.Token))
+	return append(logAttrs(l.grant.Key, l.holder), slog.Int64("token", l.token()))
 }
 
 // lockLog logs lines about l.

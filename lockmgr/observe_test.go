@@ -155,7 +155,7 @@ func TestLossesAreTold(t *testing.T) {
 		f.must(open("a", 0, "broken"))
 		f.breakLock(file("broken"))
 		deleted := f.must(open("a", 0, "deleted"))
-		f.svc.Delete(lockmgr.Grant{Key: file("deleted"), AcquisitionID: f.holderOf("deleted"), Token: deleted.Token(file("deleted"))})
+		f.svc.Delete(lockmgr.Grant{Key: file("deleted"), AcquisitionID: f.holderOf("deleted"), Token: deleted.Grant(file("deleted")).Token})
 		time.Sleep(2 * time.Second) // it is missed
 		f.must(open("a", 0, "gone"))
 		f.svc.Expire(f.svc.last())

@@ -82,6 +82,9 @@ func (m *Manager) rival(key Key) *obstacle {
 	}
 	var in *lock
 	consider := func(s *slot) bool {
+		if l := s.idleLock(); l != nil {
+			m.giveIdleBack(l)
+		}
 		for _, l := range s.locks {
 			m.steps++
 			if in = worse(in, l); in.rank() == worst {

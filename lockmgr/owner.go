@@ -25,7 +25,11 @@ type Holder struct {
 	PID       int       `json:"pid,omitempty"` // in the daemon's PID namespace
 	UID       uint32    `json:"uid"`
 	Comm      string    `json:"comm,omitempty"`
-	Since     time.Time `json:"since"` // when the entry was asked for, by the node's wall clock
+	Since     time.Time `json:"since"` // when the lock was asked for, or has become idle, by the node's wall clock
+
+	// Of a lock that its mount keeps, see Config.Keep. Both may be a second late.
+	Turn int  `json:"turn,omitempty"` // how many owners had it before
+	Kept bool `json:"kept,omitempty"` // it is idle; the others say who had it last
 }
 
 // PodLabel names the holder's pod as well as is known: by its namespace/name, or

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
@@ -177,6 +179,35 @@ func (r remote) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 		}
 		found(b)
 	})
+}
+
+func (r remote) WatchRecalls(ctx context.Context, found func(lockmgr.Recall)) {
+	r.leases.WatchRecalls(ctx, func(recall lockmgr.Recall) {
+		for r.m.runs(); !r.m.carry(); r.m.runs() {
+		}
+		found(recall)
+	})
+}
+
+func (r remote) Recalls(ctx context.Context) ([]lockmgr.Recall, error) {
+	answer := make(chan []lockmgr.Recall, 1)
+	err := r.m.call(ctx, func() error {
+		recalls, err := r.leases.Recalls(context.Background())
+		answer <- recalls
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return <-answer, nil
+}
+
+func (r remote) InUse(ctx context.Context, id uuid.UUID) error {
+	return r.m.call(ctx, func() error { return r.leases.InUse(context.Background(), id) })
+}
+
+func (r remote) Describe(ctx context.Context, entries []lockmgr.Entry) error {
+	return r.m.call(ctx, func() error { return r.leases.Describe(context.Background(), entries) })
 }
 
 type remoteSession struct {

@@ -37,7 +37,7 @@ func TestRandomFaults(t *testing.T) {
 		}
 	}
 	t.Logf("%d histories: %v", seeds, sum)
-	for _, what := range []string{"written", "suspended", "lost", "broken", "cancelled"} {
+	for _, what := range []string{"written", "suspended", "lost", "broken", "cancelled", "kept", "recalled while idle", "recalled in use"} {
 		if sum[what] == 0 {
 			t.Errorf("none was %s", what)
 		}
@@ -54,13 +54,15 @@ type chaos struct {
 	mu     sync.Mutex
 	rand   *rand.Rand
 	tokens map[string]int64 // of each file's last write
+	files  int
 	sum    map[string]int
 	goesOn map[string]bool // programs that had a lock since stop
 }
 
 func newChaos(t *testing.T, seed uint64, sum map[string]int) *chaos {
 	return &chaos{
-		T: t, svc: leases{lockmgrtest.NewMemory()}, stop: make(chan struct{}), end: make(chan struct{}),
+		files: 3 + int(seed%2)*27, // locks are kept if they are not fought for
+		T:     t, svc: leases{lockmgrtest.NewMemory()}, stop: make(chan struct{}), end: make(chan struct{}),
 		rand: rand.New(rand.NewPCG(seed, 0)), tokens: make(map[string]int64), sum: sum, goesOn: make(map[string]bool),
 	}
 }
@@ -80,6 +82,21 @@ func (c *chaos) count(what string) {
 	c.mu.Unlock()
 }
 
+func (c *chaos) observe(e lockmgr.Event) {
+	switch e := e.(type) {
+	case lockmgr.RequestEnded:
+		if e.Kept {
+			c.count("kept")
+		}
+	case lockmgr.LockRecalled:
+		if e.Idle {
+			c.count("recalled while idle")
+		} else {
+			c.count("recalled in use")
+		}
+	}
+}
+
 func (c *chaos) run() {
 	const programs = 3 // on each machine
 	var machines []*machine
@@ -97,6 +114,8 @@ func (c *chaos) run() {
 					SuspendWait: []time.Duration{1, ttl, 3 * ttl}[c.IntN(3)],
 				},
 				KeysPerSession: 1 + c.IntN(3),
+				Keep:           []time.Duration{0, keepFor, time.Minute}[c.IntN(3)],
+				Observe:        c.observe,
 			})
 		}
 		machines, managers = append(machines, m), append(managers, mgr)
@@ -138,10 +157,14 @@ func over(ch chan struct{}) bool {
 
 // program locks files, one after the other, and writes to them.
 func (c *chaos) program(m *machine, mgr *lockmgr.Manager, name string) {
+	file := "f0"
 	for !over(c.end) {
 		<-time.After(c.upTo(time.Second))
 		m.runs()
-		req := open(name, []time.Duration{0, time.Second, time.Minute, -1}[c.IntN(4)], fmt.Sprint("f", c.IntN(3)))
+		if c.IntN(3) == 0 {
+			file = fmt.Sprint("f", c.IntN(c.files))
+		}
+		req := open(name, []time.Duration{0, time.Second, time.Minute, -1}[c.IntN(4)], file)
 		req.Queue = c.IntN(4) > 0
 		if c.IntN(5) == 0 {
 			req.Mode = lockmgr.Shared
@@ -173,7 +196,11 @@ func (c *chaos) work(m *machine, hold *lockmgr.Hold, req lockmgr.Request) {
 	key := req.Keys[0]
 	token := hold.Token(key)
 	var lost bool
-	for range c.IntN(50) {
+	writes := 50
+	if c.IntN(2) == 0 { // a short one
+		writes = 3
+	}
+	for range c.IntN(writes) {
 		<-time.After(c.upTo(300 * time.Millisecond))
 		m.runs()
 		err := hold.Check()
@@ -212,7 +239,7 @@ func (c *chaos) land(key lockmgr.Key, token int64, req lockmgr.Request) {
 	entries, err := c.svc.Entries(context.Background(), key.Path)
 	live := errors.Is(err, lockmgr.ErrUnavailable) // nobody can look
 	for _, e := range entries {
-		live = live || e.Token == token && e.Held && e.Mode == req.Mode
+		live = live || e.Token == token>>12 && e.Held && e.Mode == req.Mode
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -272,7 +299,7 @@ func (c *chaos) breaks() {
 			continue
 		}
 		e := entries[c.IntN(len(entries))]
-		b := lockmgr.Break{ID: uuid.New(), Path: e.Key.String(), AcquisitionID: e.Holder.AcquisitionID, Token: e.Token, By: "operator"}
+		b := lockmgr.Break{ID: uuid.New(), Path: e.Key.String(), AcquisitionID: e.Holder.AcquisitionID, Token: e.Token, Turn: e.Holder.Turn, By: "operator"}
 		if c.svc.PutBreak(c.Context(), b) == nil {
 			c.count("broken")
 		}

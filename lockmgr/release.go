@@ -16,7 +16,7 @@ func (m *Manager) drop(l *lock, h *Hold) {
 	if len(l.holds) > 0 {
 		return
 	}
-	if l.releasing || !l.stands() {
+	if l.releasing || !l.stands() || m.keep(l) {
 		return // lost meanwhile: there is nothing to give back
 	}
 	m.giveUp(l)
@@ -33,7 +33,9 @@ func (m *Manager) giveBack(l *lock) {
 	held := time.Since(l.since)
 	m.wg.Go(func() {
 		m.release(l)
-		m.observe(LockReleased{Held: held})
+		if !l.told {
+			m.observe(LockReleased{Held: held})
+		}
 		m.debug("lock released", l, slog.Duration("held", held))
 		m.mu.Lock()
 		defer m.mu.Unlock()

@@ -95,6 +95,8 @@ func (m *Manager) void(l *lock) {
 		}
 	}
 	delete(l.sess.locks, l)
+	m.notIdle(l)
+	delete(m.keeper.keepable, l.grant.AcquisitionID)
 	m.wake(&l.waiting)
 	m.tidy(s)
 }

@@ -22,6 +22,7 @@ type tracker struct {
 	since time.Time     // GUARDED_BY(mu); when another owner was found in the way; zero if none was
 	slow  *time.Timer   // GUARDED_BY(mu); nil once the request has ended
 	told  bool          // GUARDED_BY(mu); that it waits long
+	kept  bool          // GUARDED_BY(mu); it has taken over what the mount had kept
 }
 
 func (m *Manager) follow(req *Request) *tracker {
@@ -47,6 +48,16 @@ func (t *tracker) fresh(inTurn bool) AcquisitionID {
 	return t.id
 }
 
+// tookOver returns the holder of a kept lock that the request has got.
+func (t *tracker) tookOver(l *lock) Holder {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = true
+	h := t.holder()
+	h.AcquisitionID, h.Session, h.Since = l.grant.AcquisitionID, l.sess.backend.ID(), l.since
+	return h
+}
+
 // contended notes that another owner is in the way.
 func (t *tracker) contended() {
 	t.mu.Lock()
@@ -66,7 +77,7 @@ func (t *tracker) contended() {
 func (t *tracker) end(err error) {
 	t.mu.Lock()
 	now := time.Now()
-	e := RequestEnded{Mode: t.req.Mode, Joined: err == nil && t.asked == 0, Took: now.Sub(t.began), Err: err}
+	e := RequestEnded{Mode: t.req.Mode, Joined: err == nil && t.asked == 0 && !t.kept, Kept: err == nil && t.kept, Took: now.Sub(t.began), Err: err}
 	if !t.since.IsZero() {
 		e.Contended, e.Waited = true, now.Sub(t.since)
 		t.m.waits.remove(t)
@@ -82,6 +93,8 @@ func (t *tracker) end(err error) {
 	switch {
 	case err != nil:
 		t.log(level, "lock not granted", slog.Duration("took", e.Took), slog.Any("error", err))
+	case e.Kept:
+		t.log(level, "lock taken over from those that are kept", slog.Duration("took", e.Took))
 	case e.Joined:
 		t.log(level, "lock shared with its owner", slog.Duration("took", e.Took))
 	default:

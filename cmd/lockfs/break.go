@@ -162,7 +162,7 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 		timeout = max(ttl, time.Second)
 	}
 	request := lockmgr.Break{
-		ID: uuid.New(), Path: held[0].Key.String(), AcquisitionID: holder.AcquisitionID, Token: held[0].Token,
+		ID: uuid.New(), Path: held[0].Key.String(), AcquisitionID: holder.AcquisitionID, Token: held[0].Token, Turn: holder.Turn,
 		By: whoami(), Reason: b.reason, At: time.Now().UTC(),
 	}
 	asked, cancel := context.WithTimeout(ctx, timeout)

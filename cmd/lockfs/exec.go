@@ -154,7 +154,7 @@ func (o *execOptions) run(cmd *cobra.Command, path string, argv []string) error 
 	if err := ctx.Err(); err != nil { // a signal that came before
 		return err
 	}
-	env := append(os.Environ(), "LOCKFS_TOKEN="+strconv.FormatInt(grant.Token, 10), "LOCKFS_LOCK="+grant.AcquisitionID.String())
+	env := append(os.Environ(), "LOCKFS_TOKEN="+strconv.FormatInt(lockmgr.FencingToken(grant.Token, 0), 10), "LOCKFS_LOCK="+grant.AcquisitionID.String())
 	c := &command{
 		program: program, argv: argv,
 		env:  (&exec.Cmd{Env: env}).Environ(), // each variable once, also below another 'lockfs exec'

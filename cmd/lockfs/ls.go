@@ -160,7 +160,7 @@ type line struct {
 	Path      string    `json:"path"`
 	PathBytes []byte    `json:"path_base64,omitempty"` // when the path is not UTF-8
 	Mode      string    `json:"mode"`                  // w, r; tree-w: path and all below it; inode-w, inode-r: path is an inode's number
-	State     string    `json:"state"`                 // held or waiting
+	State     string    `json:"state"`                 // held, waiting, or kept: nobody has it open
 	Lock      string    `json:"lock"`                  // its id
 	Node      string    `json:"node"`
 	Pod       string    `json:"pod,omitempty"`      // its UID
@@ -181,7 +181,7 @@ func newLine(e lockmgr.Entry, now time.Time) line {
 	l := line{
 		Path: e.Key.Path, Mode: mode(e), State: "waiting", Lock: e.Holder.AcquisitionID.String(), Node: e.Holder.Node,
 		Pod: e.Holder.Pod, PodName: e.Holder.PodName, Container: e.Holder.Container, PID: e.Holder.PID, UID: e.Holder.UID, Command: e.Holder.Comm, Session: e.Holder.Session,
-		Since: e.Holder.Since, Token: e.Token, age: max(0, now.Sub(e.Holder.Since)),
+		Since: e.Holder.Since, Token: e.FencingToken(), age: max(0, now.Sub(e.Holder.Since)),
 	}
 	l.Age = l.age.Seconds()
 	if !utf8.ValidString(l.Path) {
@@ -189,6 +189,9 @@ func newLine(e lockmgr.Entry, now time.Time) line {
 	}
 	if e.Held {
 		l.State = "held"
+		if e.Holder.Kept {
+			l.State = "kept"
+		}
 	}
 	return l
 }

@@ -26,15 +26,15 @@ type mountOptions struct {
 	volumeFlags
 	policyFlags
 	daemonFlags
-	ttl, suspendWait, nameWait time.Duration
-	wait                       waitFlag
-	scope                      choiceFlag[policy.Scope]
-	sync                       choiceFlag[fs.Sync]
-	setPolicy                  bool
-	readLocks                  bool
-	allowOther                 bool
-	embedded                   bool
-	acceptVolume               bool
+	ttl, suspendWait, nameWait, keep time.Duration
+	wait                             waitFlag
+	scope                            choiceFlag[policy.Scope]
+	sync                             choiceFlag[fs.Sync]
+	setPolicy                        bool
+	readLocks                        bool
+	allowOther                       bool
+	embedded                         bool
+	acceptVolume                     bool
 
 	source, mountpoint string
 	policy             *policy.Policy
@@ -85,6 +85,7 @@ Nothing is locked against other machines then.`,
 	f.Var(&o.wait, "wait", "how long an open waits for a lock before it fails with EBUSY. 0: not at all. -1: for ever")
 	f.DurationVar(&o.nameWait, "name-wait", config.DefaultNameWait, "how long a call that cannot queue (rename, unlink, truncate, …) tries for a lock that another node holds")
 	f.DurationVar(&o.suspendWait, "suspend-wait", 0, "how long writes wait for a lock service that does not answer before they fail with EIO (default: the TTL)")
+	f.DurationVar(&o.keep, "keep", 0, "how long the mount keeps the lock of a file that is opened again and again, so that the next open here does not ask the lock service. At least 500ms. Not with Lease objects. 0: not at all")
 	f.Var(&o.scope, "scope", "`who` shares a lock: "+o.scope.list()+". auto: the pod of the caller, or its process outside of pods")
 	f.BoolVar(&o.readLocks, "read-locks", false, "an open for read takes the lock too, shared with other readers")
 	f.Var(&o.sync, "sync", "`when` written bytes must be on the volume: "+o.sync.list()+". auto: always on NFS, close on another network file system, else never")
@@ -131,6 +132,9 @@ func (o *mountOptions) check() error {
 	if err := o.checkBackend(); err != nil {
 		return err
 	}
+	if err := config.CheckKeep(o.keep, o.backend.value); err != nil {
+		return usage(fmt.Errorf("--keep %v: %w", o.keep, err))
+	}
 	if o.embedded && o.remote() {
 		return usage(errors.New("--embedded, --endpoints and --backend kubernetes exclude each other: keep one"))
 	}
@@ -176,7 +180,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 		},
 		Embedded: !o.remote(),
 		Policy:   o.policy, SetPolicy: o.setPolicy,
-		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Scope: o.scope.value, ReadLocks: o.readLocks,
+		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Keep: o.keep, Scope: o.scope.value, ReadLocks: o.readLocks,
 		Sync: o.sync.value, AllowOther: o.allowOther, AcceptVolume: o.acceptVolume, Guard: o.guard,
 		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,
 		SlowWait: o.slowWait, Metrics: o.metrics(), Pods: names,

@@ -14,7 +14,7 @@ import (
 
 // Random faults of the lock service, one after the other, in a long run.
 func TestFaultsAtRandom(t *testing.T) {
-	lab.Over(t, testFaultsAtRandom, lab.Local, lab.InLeases.Alone().ForLong())
+	lab.Over(t, testFaultsAtRandom, lab.Local, lab.Keeping, lab.InLeases.Alone().ForLong())
 }
 
 func testFaultsAtRandom(t *testing.T, on lab.Setup) {
@@ -55,10 +55,12 @@ func testFaultsAtRandom(t *testing.T, on lab.Setup) {
 	names := slices.Sorted(maps.Keys(faults))
 	for round := 0; time.Now().Before(end) && !t.Failed(); round++ {
 		t.Run("", func(t *testing.T) {
-			tr, w := history.New(t, c, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "2s"), lab.NewWire(t, c)
-			for _, m := range []*lab.Mount{tr.Mount("a"), tr.Mount("b", w.Flag), tr.Mount("c", "--wait", "5s")} {
+			tr, w := history.New(t, c, append(on.Flags, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "2s")...), lab.NewWire(t, c)
+			a, b := tr.Mount("a"), tr.Mount("b", w.Flag)
+			for _, m := range []*lab.Mount{a, b, tr.Mount("c", "--wait", "5s")} {
 				tr.Load(m)
 			}
+			tr.WorkAlone(b, a)
 			tr.GoesOn("before the faults")
 			for range 3 {
 				name := names[rand.IntN(len(names))]

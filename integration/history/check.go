@@ -20,7 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/integration/lab"
+	"github.com/lockfs/lockfs/lockmgr"
 )
+
+// oneEntry is how far apart the tokens of two entries are.
+var oneEntry = lockmgr.FencingToken(1, 0)
 
 // history is what writers did to files, as seen by themselves, by the backing
 // files, and by etcd.
@@ -28,7 +32,7 @@ type history struct {
 	ops      []Op
 	files    map[string]string              // bytes: those of its archives in order, and its own
 	archives map[string]bool                // names of archives
-	entries  map[string]map[int64]lab.Entry // by file and token; nil: not known, or not all
+	entries  map[string]map[int64]lab.Entry // by file and create revision; nil: not known, or not all
 	ends     map[string]map[int64]int64     // revision at which an entry was deleted
 }
 
@@ -54,8 +58,8 @@ func (h *hold) known() bool { return h.proven && h.token != nil && h.token.ok() 
 //     open is granted only when nobody has the file, with a larger token than the last,
 //     sees the last record, and is refused only when somebody has it; and writes
 //     succeed only while the lock is held (a lost one is held until a moment unknown);
-//   - each token is the create revision of an entry of that program, and no entry was
-//     overtaken: those created earlier were gone before a later one was let go.
+//   - each token is of an entry of that program, or of one that its mount keeps, and no entry
+//     was overtaken: those created earlier were gone before a later one was let go.
 func (h *history) check() error {
 	holds := h.holds()
 	var errs []error
@@ -200,12 +204,13 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 		if !held.known() {
 			continue
 		}
-		token := held.token.Token
-		e, ok := entries[token]
-		if !ok || e.Node != held.acquired.Mount || e.PID != held.acquired.PID {
-			wrong("%s on %s, pid %d, has token %d, which in etcd is %+v", name, held.acquired.Mount, held.acquired.PID, token, e)
+		entry, turn := held.token.Token/oneEntry, held.token.Token%oneEntry
+		e, ok := entries[entry]
+		// A kept entry tells later of those who have it in turn.
+		if !ok || e.Node != held.acquired.Mount || turn == 0 && e.PID != held.acquired.PID {
+			wrong("%s on %s, pid %d, has turn %d of entry %d, which in etcd is %+v", name, held.acquired.Mount, held.acquired.PID, turn, entry, e)
 		}
-		granted[token] = true
+		granted[entry] = true
 	}
 	var tokens []int64
 	for token := range entries {
@@ -219,7 +224,7 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 			end = 1 << 62
 		}
 		if granted[token] && end <= lastEnd {
-			wrong("token %d was granted and let go (revision %d) while %d, which came earlier, stood (until %d)", token, end, of, lastEnd)
+			wrong("entry %d was granted and let go (revision %d) while %d, which came earlier, stood (until %d)", token, end, of, lastEnd)
 		}
 		if end > lastEnd {
 			lastEnd, of = end, token

@@ -22,7 +22,7 @@ func sample() *history {
 		}
 		h.ops = append(h.ops, o)
 	}
-	token := func(n int64) func(*Op) { return func(o *Op) { o.Token = n } }
+	token := func(n int64) func(*Op) { return func(o *Op) { o.Token = n * oneEntry } }
 	rec := func(r string) func(*Op) { return func(o *Op) { o.Record = r } }
 	eio := func(o *Op) { o.Errno = unix.EIO }
 
@@ -128,14 +128,14 @@ func TestHistoryChecker(t *testing.T) {
 		}, "not linearizable"},
 		"a move of another's file":            {at("b.2", moved, 0, 46, 47), "not linearizable"},
 		"refused though nobody has opened it": {at("c.1", Acquired, 0, 1, 2), "not linearizable"},
-		"one token for two":                   {func(h *history) { h.find("a.2", readTok, 0).Token = 6 }, "not linearizable"},
-		"an old token again":                  {func(h *history) { h.find("b.2", readTok, 0).Token = 6 }, "not linearizable"},
+		"one token for two":                   {func(h *history) { h.find("a.2", readTok, 0).Token = 6 * oneEntry }, "not linearizable"},
+		"an old token again":                  {func(h *history) { h.find("b.2", readTok, 0).Token = 6 * oneEntry }, "not linearizable"},
 		"an earlier hold's record is later":   {bytes("6 b.1 0\n6 b.3 0\n", "6 b.3 0\n6 b.1 0\n"), "token 6 of b.1"},
-		"a later grant has a smaller token":   {func(h *history) { h.find("a.2", readTok, 0).Token = 4 }, "not linearizable"},
+		"a later grant has a smaller token":   {func(h *history) { h.find("a.2", readTok, 0).Token = 4 * oneEntry }, "not linearizable"},
 
-		"a token that etcd has not given":     {func(h *history) { delete(h.entries["f"], 9) }, "has token 9"},
-		"the token of another program":        {func(h *history) { h.entries["f"][9] = lab.Entry{Node: "on-a", PID: 1} }, "has token 9"},
-		"the token of another mount":          {func(h *history) { h.entries["f"][9] = lab.Entry{Node: "on-b", PID: 'a'} }, "has token 9"},
+		"a token that etcd has not given":     {func(h *history) { delete(h.entries["f"], 9) }, "of entry 9"},
+		"the token of another program":        {func(h *history) { h.entries["f"][9] = lab.Entry{Node: "on-a", PID: 1} }, "of entry 9"},
+		"the token of another mount":          {func(h *history) { h.entries["f"][9] = lab.Entry{Node: "on-b", PID: 'a'} }, "of entry 9"},
 		"granted ahead of who came earlier":   {func(h *history) { h.ends["f"][5] = 12 }, "while 5, which came earlier"},
 		"granted ahead of who waits for ever": {func(h *history) { delete(h.ends["f"], 7) }, "while 7, which came earlier"},
 	} {

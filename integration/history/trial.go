@@ -67,7 +67,7 @@ func New(t *testing.T, s lab.Service, args ...string) *Trial {
 func (tr *Trial) Work(m *lab.Mount, n int) {
 	tr.T.Helper()
 	for range n {
-		tr.run(m, tr.files, 4)
+		tr.run(m, tr.files, 4, 20*time.Millisecond)
 	}
 }
 
@@ -76,15 +76,27 @@ func (tr *Trial) Work(m *lab.Mount, n int) {
 func (tr *Trial) Stay(m *lab.Mount) {
 	tr.T.Helper()
 	own := "of-" + m.Name
-	tr.run(m, []string{own}, 0)
+	tr.run(m, []string{own}, 0, 20*time.Millisecond)
 	tr.owned = append(tr.owned, own)
 }
 
-func (tr *Trial) run(m *lab.Mount, files []string, most int) {
+// WorkAlone starts two writers on a mount that have a file of their own, which a program on
+// another mount visits now and then.
+func (tr *Trial) WorkAlone(m, visitor *lab.Mount) {
+	tr.T.Helper()
+	own := "local-" + m.Name
+	for range 2 {
+		tr.run(m, []string{own}, 4, 5*time.Millisecond)
+	}
+	tr.run(visitor, []string{own}, 2, 2*time.Second)
+	tr.owned = append(tr.owned, own)
+}
+
+func (tr *Trial) run(m *lab.Mount, files []string, most int, pause time.Duration) {
 	tr.T.Helper()
 	id := trials.Add(1)
 	w := &Recorded{Mount: m.Name, done: make(chan struct{}), Config: writerConfig{
-		Name: fmt.Sprintf("%s%d", m.Name, id), Dir: m.Dir, Files: files, Seed: uint64(id), Pause: 20 * time.Millisecond, Most: most,
+		Name: fmt.Sprintf("%s%d", m.Name, id), Dir: m.Dir, Files: files, Seed: uint64(id), Pause: pause, Most: most,
 	}}
 	config, err := json.Marshal(w.Config)
 	if err != nil {

@@ -71,7 +71,9 @@ func (c *Cluster) Reader(v *Volume, p *Past) func(*clientv3.Event) error {
 			if err := json.Unmarshal(e.Kv.Value, &holder); err != nil {
 				return err
 			}
-			p.Entries[name][e.Kv.CreateRevision] = holder
+			if e.IsCreate() { // a kept entry tells of later owners as well
+				p.Entries[name][e.Kv.CreateRevision] = holder
+			}
 		}
 		return nil
 	}

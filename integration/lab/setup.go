@@ -19,6 +19,7 @@ type Setup struct {
 	Leases  bool          // the locks are in Leases; false: in etcd
 	network bool          // the mounts are over the clients that $LOCKFS_TEST_VOLUME names
 	long    bool          // only when there is time
+	Flags   []string      // of the mounts
 	alone   bool          // no other test uses the API server meanwhile
 
 	Server *apiServer // of the Leases
@@ -29,6 +30,9 @@ type Setup struct {
 var (
 	Local    = Setup{name: "local"}
 	InLeases = Setup{name: "leases", Leases: true}
+
+	// The mounts keep the locks of files that are opened again and again.
+	Keeping = Setup{name: "kept", Flags: []string{"--keep", "2s"}}
 
 	// Two mounts over one local directory hide how stale a network volume is: a caching
 	// client of its own for each mount does not.

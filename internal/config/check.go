@@ -25,6 +25,9 @@ func (p *parser) complete(v *parsed) {
 			v.LeaseNamespace = v.Namespace
 		}
 	}
+	if err := CheckKeep(v.Keep, v.Backend); err != nil {
+		p.refuse(v.at("keep"), "keep: %v: %v", v.Keep, err)
+	}
 	if err := (renew.Config{TTL: v.TTL}).Validate(); err != nil {
 		p.refuse(v.at("ttl"), "ttl: %v: want whole seconds, at least %v", v.TTL, renew.MinTTL)
 	}

@@ -28,10 +28,10 @@ type Volume struct {
 	LeaseNamespace string   // where the Lease objects are; "" with etcd
 	Credentials    string   // name of a directory; "": none
 
-	TTL, Wait, NameWait, SuspendWait time.Duration
-	Scope                            policy.Scope
-	Sync                             fs.Sync // one of Syncs
-	ReadLocks                        bool
+	TTL, Wait, NameWait, SuspendWait, Keep time.Duration
+	Scope                                  policy.Scope
+	Sync                                   fs.Sync // one of Syncs
+	ReadLocks                              bool
 
 	AcceptVolume bool // although it breaks rules
 

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/lockfs/lockfs/internal/volume"
+	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/policy"
 )
 
@@ -36,6 +37,7 @@ var fields = []field{
 	{"wait", false, duration(func(v *Volume) *time.Duration { return &v.Wait }, policy.ParseWait)},
 	{"nameWait", false, duration(func(v *Volume) *time.Duration { return &v.NameWait }, positive)},
 	{"suspendWait", false, duration(func(v *Volume) *time.Duration { return &v.SuspendWait }, positive)},
+	{"keep", false, duration(func(v *Volume) *time.Duration { return &v.Keep }, parseKeep)},
 	{"scope", false, text(func(v *Volume) *string { return (*string)(&v.Scope) }, oneOf(policy.Scopes...))},
 	{"sync", false, text(func(v *Volume) *string { return (*string)(&v.Sync) }, oneOf(Syncs...))},
 	{"readLocks", false, flag(func(v *Volume) *bool { return &v.ReadLocks })},
@@ -174,6 +176,26 @@ func positive(s string) (time.Duration, error) {
 		return 0, errors.New("want a duration such as 15s or 1m")
 	}
 	return d, nil
+}
+
+func parseKeep(s string) (time.Duration, error) {
+	if s == "0" {
+		return 0, nil
+	}
+	return positive(s)
+}
+
+// CheckKeep refuses a duration for which locks cannot be kept in the lock service.
+func CheckKeep(keep time.Duration, backend string) error {
+	switch {
+	case keep == 0:
+		return nil
+	case keep < lockmgr.MinKeep:
+		return fmt.Errorf("want 0, or at least %v", lockmgr.MinKeep)
+	case backend == BackendKubernetes:
+		return errors.New("locks in Lease objects cannot be kept: want 0, or etcd")
+	}
+	return nil
 }
 
 func rule(s *string) error {

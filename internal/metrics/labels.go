@@ -23,6 +23,8 @@ func requestResult(e lockmgr.RequestEnded) string {
 	switch err := e.Err; {
 	case err == nil && e.Joined:
 		return "joined"
+	case err == nil && e.Kept:
+		return "kept"
 	case err == nil:
 		return "granted"
 	case errors.Is(err, context.Canceled): // a signal ended the wait

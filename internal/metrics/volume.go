@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"strconv"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,7 @@ type Volume struct {
 	acquire      prometheus.Histogram
 	wait         prometheus.Histogram
 	held         prometheus.Histogram
+	recalls      *prometheus.CounterVec // idle
 	losses       *prometheus.CounterVec // cause
 	renewals     *prometheus.CounterVec // result
 	renewal      prometheus.Histogram
@@ -60,6 +62,7 @@ func newVolume(namespace, name string) *Volume {
 	v.acquire = histogram("lockfs_lock_acquire_seconds", "Time from a request for locks to the grant by the lock service, including the wait for other owners.", answerBuckets)
 	v.wait = histogram("lockfs_lock_wait_seconds", "How long requests that met another owner waited, whatever their result.", waitBuckets)
 	v.held = histogram("lockfs_lock_held_seconds", "Time from the grant of a lock to its release.", waitBuckets)
+	v.recalls = counters("lockfs_lock_recalls_total", "Locks that may be kept and that another mount wanted.", "idle")
 	v.losses = counters("lockfs_lock_losses_total", "Locks that were lost while files were open under them.", "cause")
 	v.renewals = counters("lockfs_session_renewals_total", "Attempts to renew a session of the lock service.", "result")
 	v.renewal = histogram("lockfs_session_renewal_seconds", "Duration of the attempts to renew a session.", answerBuckets)
@@ -97,7 +100,7 @@ func (v *Volume) Observe(e lockmgr.Event) {
 	switch e := e.(type) {
 	case lockmgr.RequestEnded:
 		v.requests.WithLabelValues(modeName(e.Mode), requestResult(e)).Inc()
-		if e.Err == nil && !e.Joined {
+		if e.Err == nil && !e.Joined && !e.Kept {
 			v.acquire.Observe(e.Took.Seconds())
 		}
 		if e.Contended {
@@ -105,6 +108,8 @@ func (v *Volume) Observe(e lockmgr.Event) {
 		}
 	case lockmgr.LockReleased:
 		v.held.Observe(e.Held.Seconds())
+	case lockmgr.LockRecalled:
+		v.recalls.WithLabelValues(strconv.FormatBool(e.Idle)).Inc()
 	case lockmgr.LockLost:
 		v.losses.WithLabelValues(lossCause(e.Cause)).Inc()
 	case lockmgr.SessionRenewed:

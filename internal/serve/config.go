@@ -49,8 +49,10 @@ type Config struct {
 	Renew renew.Config
 	// Wait, NameWait, Scope and ReadLocks are those of fs.Config.
 	Wait, NameWait time.Duration
-	Scope          policy.Scope
-	ReadLocks      bool
+	// Keep is that of lockmgr.Config.
+	Keep      time.Duration
+	Scope     policy.Scope
+	ReadLocks bool
 	// Sync says when written bytes must be on the volume; "": fs.SyncAlways on NFS,
 	// fs.SyncClose on another network file system, else fs.SyncNever.
 	Sync fs.Sync

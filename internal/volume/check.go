@@ -47,7 +47,7 @@ const markerAttempts = 5
 // mean one volume, creates what a first mount has to, and returns the
 // volume's id.
 //
-// Errors: ErrName; *MismatchError when they mean different ones; *ServiceError when
+// Errors: ErrName; *FormatError for a volume of an older format; *MismatchError when they mean different ones; *ServiceError when
 // the volume has its locks in another service; *NamesError when Source takes several names for one; *PolicyError
 // when the volume has another policy; *InvalidError for a marker or a record that cannot be read; the file system's, the
 // record store's. A marker that Check created is removed again when the record turns out to
@@ -62,6 +62,9 @@ func Check(ctx context.Context, cfg Config) (uuid.UUID, error) {
 		return uuid.Nil, err
 	}
 	marker, created, err := openMarker(cfg, service)
+	if err == nil && marker.Format < format {
+		err = &FormatError{Source: cfg.Source, Format: marker.Format, Service: service}
+	}
 	if err == nil {
 		marker, err = settleService(cfg, marker, service)
 	}

@@ -64,6 +64,19 @@ func describe(digest string) string {
 
 func short(digest string) string { return digest[:min(len(digest), len("sha256:")+12)] }
 
+// FormatError reports a volume that an older lockfs has made. Its mounts would not understand
+// those of this one.
+type FormatError struct {
+	Source  string // the directory
+	Format  int
+	Service lockmgr.Service // the one that was asked
+}
+
+func (e *FormatError) Error() string {
+	return fmt.Sprintf("the volume of %s is of format %d, which is older than this lockfs: stop every mount of it, then run 'lockfs move --to %s %s' "+
+		"with the settings of the lock service that it has", e.Source, e.Format, e.Service, e.Source)
+}
+
 // ServiceError reports that a volume has its locks in another lock service. Nothing was
 // changed.
 type ServiceError struct {

@@ -12,8 +12,12 @@ import (
 )
 
 // format is the version of the identity and of the layout of the volume's keys.
-// It changes whenever an older lockfs must not touch the volume any more.
-const format = 2
+// It changes whenever an older lockfs must not touch the volume any more:
+//
+//	1  the first
+//	2  the identity names the lock service
+//	3  a fencing token is an entry's number and the turn of its owner
+const format = 3
 
 // identity is what the marker and the record hold.
 type identity struct {

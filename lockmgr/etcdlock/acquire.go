@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,6 +49,7 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 		return nil, err
 	}
 	s.claims.add(a.own...)
+	defer a.endRecall()
 	if err := a.run(ctx); err != nil {
 		return nil, a.discard(s.life.Outcome(ctx, err, a.metHolder))
 	}
@@ -77,12 +79,15 @@ type acquisition struct {
 	last       *request      // the last Txn, until it is settled
 	mayStand   bool          // an entry of ours was put, or may have been
 	unanswered int64         // the fence the last unanswered Put compared with, or 0
+
+	recalled []lockmgr.AcquisitionID // what our recall names
+	record   string                  // the key of the recall
 }
 
 func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, error) {
 	keys := s.b.keys
 	a := &acquisition{s: s, req: req}
-	v := value{Holder: req.Holder}
+	v := value{Holder: req.Holder, Keep: req.Keep}
 	for _, g := range req.Upgrades {
 		a.had = append(a.had, keys.granted(g))
 		v.Upgrades = append(v.Upgrades, g.AcquisitionID)
@@ -157,7 +162,10 @@ func (a *acquisition) run(ctx context.Context) error {
 			}
 			continue
 		case a.req.Wait == lockmgr.NoWait:
-			return a.contended(nil)
+			if given, err := a.tryRecall(ctx); err != nil || !given {
+				return cmp.Or(err, a.contended(nil))
+			}
+			continue
 		case a.deadlocked() && queued:
 			return fmt.Errorf("%w: %v", lockmgr.ErrDeadlock, a.contended(nil))
 		case a.deadlocked():

@@ -77,7 +77,7 @@ func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
 func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 	var r retry.Retrier
 	r.Always(ctx, func() error {
-		err := b.followBreaks(ctx, &r, found)
+		err := b.followRecords(ctx, &r, b.keys.broken(""), func(kv *mvccpb.KeyValue) { b.foundBreak(kv, found) })
 		if errors.Is(err, retry.ErrRefused) && ctx.Err() == nil && r.Notable() {
 			b.log.Error("breaks cannot be watched: until they can, no lock of this mount is broken but by force", "error", err, "failures", r.Failures()+1)
 		}
@@ -85,20 +85,21 @@ func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 	})
 }
 
-// followBreaks returns why the watch ended: ErrUnavailable, or worse.
-func (b *Backend) followBreaks(ctx context.Context, r *retry.Retrier, found func(lockmgr.Break)) error {
+// followRecords tells of the records below prefix, and of those that are put later. It returns
+// why the watch ended: ErrUnavailable, or worse.
+func (b *Backend) followRecords(ctx context.Context, r *retry.Retrier, prefix string, found func(*mvccpb.KeyValue)) error {
 	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	feed, _, err := b.watch(watching, cancel, b.keys.broken(""), clientv3.WithFilterDelete())
+	feed, _, err := b.watch(watching, cancel, prefix, clientv3.WithFilterDelete())
 	if err != nil {
 		return b.fault(ctx, err)
 	}
-	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(b.keys.broken(""), clientv3.WithPrefix())}, nil)
+	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(prefix, clientv3.WithPrefix())}, nil)
 	if err != nil {
 		return err
 	}
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
-		b.foundBreak(kv, found)
+		found(kv)
 	}
 	r.Answered()
 	for resp := range feed {
@@ -106,7 +107,7 @@ func (b *Backend) followBreaks(ctx context.Context, r *retry.Retrier, found func
 			return b.fault(ctx, err)
 		}
 		for _, ev := range resp.Events {
-			b.foundBreak(ev.Kv, found)
+			found(ev.Kv)
 		}
 	}
 	return fmt.Errorf("%w: watch closed", lockmgr.ErrUnavailable)

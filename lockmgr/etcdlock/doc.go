@@ -9,8 +9,9 @@
 //	/lockfs/<ns>/<name>/volume                  what the mounts of a volume agree on
 //	/lockfs/<ns>/<name>/service                 the id of this etcd
 //	/lockfs/<ns>/<name>/break/<uuid>            a lock to be given up: whose, by whom, why
+//	/lockfs/<ns>/<name>/recall/<uuid>           kept entries that a request waits for
 //
-// Entries and session records are on the session's lease. A break is on a lease of one
+// Entries, session records and recalls are on the session's lease. A break is on a lease of one
 // day. epoch, volume and service are on no lease and are never deleted.
 //
 // The entries of one path are ordered by create revision, which is also the fencing

@@ -72,6 +72,7 @@ func (b *Backend) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, e
 type value struct {
 	lockmgr.Holder
 	Upgrades []lockmgr.AcquisitionID `json:"upgrades,omitempty"` // entries of its path that it does not wait for
+	Keep     bool                    `json:"keep,omitempty"`     // its mount may keep it
 }
 
 // listed is an entry as it was read.

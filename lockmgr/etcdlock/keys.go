@@ -33,6 +33,7 @@ func (l layout) trees() string             { return l.admin + "tree/" }
 func (l layout) inodes() string            { return l.admin + "inode/" }
 func (l layout) session(sid string) string { return l.admin + "session/" + sid }
 func (l layout) broken(id string) string   { return l.admin + "break/" + id }
+func (l layout) recall(id string) string   { return l.admin + "recall/" + id }
 
 // entry is the key of one acquisition's entry.
 func (l layout) entry(k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) string {

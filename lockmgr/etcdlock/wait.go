@@ -59,6 +59,9 @@ func (a *acquisition) follow(ctx context.Context) error {
 	}
 	a.retrier.Answered()
 	for a.known.waitsFor(until) {
+		if err := a.recall(ctx); err != nil {
+			return err
+		}
 		// A refresh costs etcd a pass along the line: in a long line each does so less often.
 		keys, err := w.next(ctx, refreshInterval*time.Duration(1+a.known.line/16))
 		if err != nil {

@@ -68,6 +68,10 @@ func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, op
 		{"Close", testClose},
 		{"Breaks", testBreaks},
 		{"Revoke", testRevoke},
+		{"Recall", testRecall},
+		{"RecallInUse", testRecallInUse},
+		{"NoRecall", testNoRecall},
+		{"Describe", testDescribe},
 		{"Exclusion", testExclusion},
 	} {
 		t.Run(test.name, func(t *testing.T) {

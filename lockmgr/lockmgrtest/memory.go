@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -22,6 +24,7 @@ type Memory struct {
 	sessions int      // opened so far
 	open     map[string]*memorySession
 	breaks   []lockmgr.Break
+	recalls  map[uuid.UUID]lockmgr.Recall
 	down     bool
 	slow     time.Duration // of releases
 	losing   time.Duration // how long unanswered entries stand; 0: all requests are answered
@@ -34,13 +37,14 @@ type entry struct {
 	holder   lockmgr.Holder
 	upgrades []lockmgr.AcquisitionID
 	session  *memorySession
+	keep     bool
 }
 
 var _ lockmgr.Backend = (*Memory)(nil)
 
 // NewMemory returns a lock service without locks.
 func NewMemory() *Memory {
-	return &Memory{open: make(map[string]*memorySession), changed: make(chan struct{})}
+	return &Memory{open: make(map[string]*memorySession), recalls: make(map[uuid.UUID]lockmgr.Recall), changed: make(chan struct{})}
 }
 
 // OpenSession is lockmgr.Backend's; info is not kept.

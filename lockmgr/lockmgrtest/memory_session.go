@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -52,6 +54,7 @@ func (s *memorySession) Acquire(ctx context.Context, req lockmgr.AcquireRequest)
 		return nil, err
 	}
 	a := memoryAcquire{s: s, req: req}
+	defer a.endRecall()
 	for {
 		changed, err := a.ask(ctx)
 		if changed == nil && err == nil {
@@ -76,6 +79,7 @@ type memoryAcquire struct {
 	s      *memorySession
 	req    lockmgr.AcquireRequest
 	grants []lockmgr.Grant // of the entries put
+	record uuid.UUID       // of the recall; zero: none was put
 }
 
 // answer returns what was put, unless the answer is lost.
@@ -118,7 +122,7 @@ func (a *memoryAcquire) ask(ctx context.Context) (<-chan struct{}, error) {
 		if deadlock && a.req.Wait == lockmgr.Queue {
 			err = fmt.Errorf("%w: %v", lockmgr.ErrDeadlock, err)
 		}
-		if deadlock || a.req.Wait == lockmgr.NoWait || !errors.Is(err, lockmgr.ErrContended) {
+		if deadlock || a.req.Wait == lockmgr.NoWait && !a.recalls() || !errors.Is(err, lockmgr.ErrContended) {
 			return nil, a.fail(err)
 		}
 		return m.changed, err
@@ -142,6 +146,7 @@ func (a *memoryAcquire) standing() (deadlock bool, err error) {
 			}
 		}
 		if ahead := m.ahead(e); len(ahead) > 0 {
+			a.recall(ahead)
 			contended := &lockmgr.ContendedError{Key: k, Holder: ahead[0].holder}
 			return slices.ContainsFunc(ahead, func(o *entry) bool { return a.req.Deadlocks(o.Grant) }), contended
 		}
@@ -164,7 +169,7 @@ func (a *memoryAcquire) put() {
 
 func (a *memoryAcquire) entry(k lockmgr.Key, token int64) *entry {
 	return &entry{
-		Grant: a.req.Grant(k, token), holder: a.req.Holder, upgrades: a.req.UpgradeIDs(k), session: a.s,
+		Grant: a.req.Grant(k, token), holder: a.req.Holder, upgrades: a.req.UpgradeIDs(k), session: a.s, keep: a.req.Keep,
 	}
 }
 

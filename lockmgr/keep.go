@@ -1,0 +1,330 @@
+package lockmgr
+
+import (
+	"container/list"
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A mount keeps the lock of a file that its programs open again and again. At the last close
+// the owner's lock ends, and the entry stays in the service as the mount's: idle. The next
+// owner on this mount takes it over without asking the service. Another mount that wants it
+// recalls it.
+//
+// Whether a lock may be kept is decided when it is asked for, and its entry says so: only
+// those who meet such an entry put a recall. A recall names entries, so it cannot mean a
+// later one. Keeping decides nothing about exclusion: the entry stands until it is released
+// as any other. If a recall is late or lost, others wait until the lock was idle for
+// Config.Keep.
+
+// Recall asks mounts to give back entries that they may keep, for a request that waits for
+// them.
+type Recall struct {
+	ID      uuid.UUID       `json:"-"`
+	Entries []AcquisitionID `json:"entries"`
+	// Try: the request does not wait for an owner. It wants to be told if one of the entries
+	// is in use.
+	Try bool `json:"try,omitempty"`
+}
+
+// Recaller is a Backend whose mounts may keep locks.
+type Recaller interface {
+	// WatchRecalls calls found for each Recall that stands and each that is put later, maybe
+	// more than once, until ctx ends.
+	WatchRecalls(ctx context.Context, found func(Recall))
+
+	// Recalls returns those that stand. Errors: ErrUnavailable.
+	Recalls(ctx context.Context) ([]Recall, error)
+
+	// InUse answers a Recall that has Try. Errors: ErrUnavailable.
+	InUse(ctx context.Context, id uuid.UUID) error
+
+	// Describe replaces the holders of entries that may be kept, as people see them. An entry
+	// that does not stand any more is left out. Errors: ErrUnavailable.
+	Describe(ctx context.Context, entries []Entry) error
+}
+
+const (
+	// MinKeep is the shortest Config.Keep, but for 0.
+	MinKeep = 2 * keeperTick
+
+	maxIdle     = 512                    // bounds the idle locks of a mount
+	evidenceFor = 2 * time.Second        // a file that is opened again within this time has its lock kept
+	minCoolOff  = 10 * time.Second       // how long a lock is not kept after a recall
+	maxCoolOff  = 5 * time.Minute        // it doubles up to this while the recalls go on
+	keeperTick  = 250 * time.Millisecond // how often idle locks are looked at
+	describedIn = time.Second            // what has been so for this long, people can see
+	maxTurn     = 1<<turnBits - 1        // the last owner of a kept lock
+	turnBits    = 12
+)
+
+// FencingToken is the token of the turn-th owner of an entry. Of two owners of conflicting
+// keys the later one has the larger one, over the life of the volume.
+func FencingToken(entry int64, turn int) int64 { return entry<<turnBits | int64(turn) }
+
+// keeper has what a Manager keeps. All of it is GUARDED_BY(Manager.mu), but the constants.
+type keeper struct {
+	service Recaller // constant; nil: nothing is kept
+	begun   chan struct{}
+
+	idle     list.List // of *lock, those that are idle for longest come first
+	keepable map[AcquisitionID]*lock
+	pasts    map[Key]*past
+	released time.Time // when pasts was last tidied
+}
+
+// past is what is known of a key that may have no lock now.
+type past struct {
+	used    time.Time // when its lock was last given up, uncontended
+	cool    time.Time // nothing is kept before
+	coolFor time.Duration
+}
+
+func (p *past) over(now time.Time) bool {
+	return now.Sub(p.used) > evidenceFor && now.Sub(p.cool) > max(p.coolFor, minCoolOff)
+}
+
+// mayKeep reports whether the lock that r is about to ask for may be kept. m.mu is held.
+func (m *Manager) mayKeep(r *request, keys []Key) bool {
+	if m.keeper.service == nil || len(r.Keys) != 1 || len(keys) != 1 || keys[0].Kind != File || r.Mode != Exclusive {
+		return false
+	}
+	p := m.keeper.pasts[keys[0]]
+	now := time.Now()
+	return p != nil && now.Sub(p.used) <= evidenceFor && now.After(p.cool)
+}
+
+// noteUse remembers that a lock was used. m.mu is held.
+func (m *Manager) noteUse(l *lock) {
+	k := &m.keeper
+	if k.service == nil || l.grant.Key.Kind != File || l.grant.Mode != Exclusive || l.contended {
+		return
+	}
+	now := time.Now()
+	m.pastOf(l.grant.Key, now).used = now
+}
+
+func (m *Manager) pastOf(key Key, now time.Time) *past {
+	k := &m.keeper
+	if now.Sub(k.released) > evidenceFor {
+		for key, p := range k.pasts {
+			if p.over(now) {
+				delete(k.pasts, key)
+			}
+		}
+		k.released = now
+	}
+	p := k.pasts[key]
+	if p == nil {
+		p = &past{}
+		k.pasts[key] = p
+	}
+	return p
+}
+
+// keep makes a lock without holds idle, and reports whether it has. m.mu is held.
+func (m *Manager) keep(l *lock) bool {
+	m.noteUse(l)
+	if !l.keepable || l.recalled || l.contended || l.turn == maxTurn || m.refusing ||
+		len(l.slot.locks) != 1 || m.keeper.idle.Len() >= maxIdle || l.lost() {
+		return false
+	}
+	m.observe(LockReleased{Held: time.Since(l.since)})
+	m.debug("lock kept", l)
+	l.since = time.Now()
+	l.owner = ""
+	l.slot.owned = nil
+	l.idle = m.keeper.idle.PushBack(l)
+	m.wake(&l.waiting)
+	return true
+}
+
+// takeOver gives an idle lock to r, if r may have it without asking the service. m.mu is held.
+func (m *Manager) takeOver(l *lock, p *place) bool {
+	if p.Mode != Exclusive || len(p.places) != 1 {
+		return false
+	}
+	m.notIdle(l)
+	l.owner = p.Owner
+	l.turn++
+	l.since = time.Now()
+	l.holder = p.tracker.tookOver(l)
+	return true
+}
+
+func (m *Manager) notIdle(l *lock) {
+	if l.idle != nil {
+		m.keeper.idle.Remove(l.idle)
+		l.idle = nil
+	}
+}
+
+// giveIdleBack releases an idle lock. m.mu is held.
+func (m *Manager) giveIdleBack(l *lock) {
+	m.notIdle(l)
+	l.told = true
+	m.giveUp(l)
+	m.giveBack(l)
+}
+
+// keepFor notes that a lock that was granted may be kept. m.mu is held.
+func (m *Manager) keepFor(l *lock) {
+	k := &m.keeper
+	l.keepable, l.described = true, l.holder
+	k.keepable[l.grant.AcquisitionID] = l
+	select {
+	case k.begun <- struct{}{}:
+	default: // it is known
+	}
+}
+
+// recall gives back the locks that another mount wants: those that are idle now, the others
+// at their close.
+func (m *Manager) recall(r Recall) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	inUse := false
+	for _, id := range r.Entries {
+		if o := m.early[id]; o != nil {
+			o.recalled = true
+			inUse = true
+			continue
+		}
+		l := m.keeper.keepable[id]
+		if l == nil || l.releasing {
+			continue
+		}
+		if !l.recalled {
+			m.coolOff(l.grant.Key)
+			m.debug("lock recalled", l, slog.Bool("idle", l.idle != nil))
+			m.observe(LockRecalled{Idle: l.idle != nil})
+		}
+		l.recalled = true
+		if l.idle != nil {
+			m.giveIdleBack(l)
+			continue
+		}
+		inUse = true
+	}
+	if inUse && r.Try && !m.closed {
+		m.wg.Go(func() {
+			ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
+			defer cancel()
+			if err := m.keeper.service.InUse(ctx, r.ID); err != nil {
+				m.log.Debug("a recall was not answered", slog.String("recall", r.ID.String()), slog.Any("error", err))
+			}
+		})
+	}
+}
+
+// coolOff keeps the lock of a key from being kept for a while. m.mu is held.
+func (m *Manager) coolOff(key Key) {
+	now := time.Now()
+	p := m.pastOf(key, now)
+	if now.Sub(p.cool) < p.coolFor {
+		p.coolFor = min(2*p.coolFor, maxCoolOff)
+	} else {
+		p.coolFor = minCoolOff
+	}
+	p.cool = now.Add(p.coolFor)
+}
+
+// runKeeper releases what is idle for too long, and asks for recalls that the watch has not
+// told, for as long as there are locks that may be kept.
+func (m *Manager) runKeeper() {
+	tick := time.NewTicker(keeperTick)
+	defer tick.Stop()
+	var asked time.Time
+	for {
+		m.mu.Lock()
+		none := len(m.keeper.keepable) == 0
+		m.mu.Unlock()
+		if none {
+			select {
+			case <-m.keeper.begun:
+			case <-m.ctx.Done():
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-m.ctx.Done():
+			return
+		}
+		m.releaseIdle(m.cfg.Keep - keeperTick)
+		if now := time.Now(); now.Sub(asked) >= time.Second {
+			asked = now
+			m.describe()
+			m.askForRecalls()
+		}
+	}
+}
+
+// releaseIdle gives back the locks that were idle for so long.
+func (m *Manager) releaseIdle(long time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for {
+		first := m.keeper.idle.Front()
+		if first == nil || time.Since(first.Value.(*lock).since) < long {
+			return
+		}
+		m.giveIdleBack(first.Value.(*lock))
+	}
+}
+
+func (m *Manager) askForRecalls() {
+	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
+	defer cancel()
+	recalls, err := m.keeper.service.Recalls(ctx)
+	if err != nil {
+		return // the session tells of a service that does not answer
+	}
+	for _, r := range recalls {
+		m.recall(r)
+	}
+}
+
+// describe tells the service who has the locks that may be kept: they have had several owners.
+func (m *Manager) describe() {
+	var news []Entry
+	m.mu.Lock()
+	for _, l := range m.keeper.keepable {
+		h := l.holder
+		h.Turn, h.Kept = l.turn, l.idle != nil
+		if h.Kept {
+			h.Since = l.since
+		}
+		if l.releasing || time.Since(l.since) < describedIn || h == l.described {
+			continue
+		}
+		l.described = h
+		news = append(news, Entry{Key: l.grant.Key, Mode: l.grant.Mode, Holder: h, Token: l.grant.Token, Held: true})
+	}
+	m.mu.Unlock()
+	if len(news) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
+	defer cancel()
+	if err := m.keeper.service.Describe(ctx, news); err != nil {
+		m.log.Debug("present holders are not shown", slog.Int("locks", len(news)), slog.Any("error", err))
+	}
+}
+
+// overtaken is what was told of an entry before the service's answer to its request.
+type overtaken struct {
+	breaks   []Break
+	recalled bool
+}
+
+// idleLock returns the lock of a slot that is idle, or nil.
+func (s *slot) idleLock() *lock {
+	if len(s.locks) == 1 && s.locks[0].idle != nil {
+		return s.locks[0]
+	}
+	return nil
+}

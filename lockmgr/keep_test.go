@@ -1,0 +1,322 @@
+package lockmgr_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+const keepFor = 2 * time.Second
+
+// keeping runs a test on a mount that keeps locks, with another mount beside it.
+func keeping(t *testing.T, test func(f *fixture, other *fixture)) {
+	inBubble(t, func(f *fixture) {
+		keep := func(c *lockmgr.Config) { c.Keep = keepFor }
+		other := &fixture{t: f.t, svc: f.svc, m: f.m, log: f.log}
+		f.m, f.log = f.manager(keep)
+		test(f, other)
+		f.svc.Connect()
+		if err := f.m.Close(t.Context()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		f.m = other.m
+	})
+}
+
+// use opens and closes a file, and returns the token.
+func (f *fixture) use(owner string, keys ...lockmgr.Key) int64 {
+	f.t.Helper()
+	req := open(owner, time.Minute)
+	req.Keys = keys
+	h := f.must(req)
+	defer synctest.Wait()
+	defer h.Release()
+	return h.Token(keys[0])
+}
+
+// entries expects so many in the service.
+func (f *fixture) entries(want int, when string) {
+	f.t.Helper()
+	if n := f.svc.Count(); n != want {
+		f.t.Errorf("%s: %d entries, want %d", when, n, want)
+	}
+}
+
+// A file that is opened again has its lock kept: the service is not asked any more, and each
+// owner has a larger token. It is released when nobody has opened the file for a while.
+func TestKept(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		last := f.use("a", file("f"))
+		f.entries(0, "opened once")
+		for i := range 10 {
+			token := f.use(fmt.Sprint(i), file("f"))
+			if token <= last {
+				f.t.Errorf("token %d after %d", token, last)
+			}
+			last = token
+			f.entries(1, "opened again")
+			f.svc.Disconnect()
+		}
+		if s := f.m.Stats(); s.Kept != 1 || s.Held != 0 {
+			f.t.Errorf("%+v", s)
+		}
+		f.svc.Connect()
+		time.Sleep(keepFor)
+		synctest.Wait()
+		f.entries(0, "idle")
+
+		time.Sleep(time.Minute)
+		f.use("a", file("f"))
+		f.entries(0, "opened once in a while")
+	})
+}
+
+// Local owners wait for one another as ever.
+func TestKeptInOrder(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		f.use("a", file("f"))
+		h := f.must(open("a", 0, "f"))
+		var lines []<-chan *lockmgr.Hold
+		for i := range 3 {
+			lines = append(lines, f.later(open(fmt.Sprint(i), -1, "f")))
+		}
+		f.fails(open("x", 0, "f"), lockmgr.ErrContended, 0)
+		for _, line := range lines {
+			token := h.Token(file("f"))
+			h.Release()
+			h = <-line
+			if h.Token(file("f")) != token+1 || h.Check() != nil {
+				f.t.Errorf("token %d after %d, %v", h.Token(file("f")), token, h.Check())
+			}
+		}
+		h.Release()
+	})
+}
+
+// kept makes f's lock idle, and kept.
+func (f *fixture) kept(key lockmgr.Key) {
+	f.t.Helper()
+	f.use("a", key)
+	f.use("a", key)
+	if s := f.m.Stats(); s.Kept != 1 {
+		f.t.Fatalf("%+v", s)
+	}
+}
+
+// Whatever wants a lock that is idle gets it without a wait: on the mount that keeps it, and on
+// another.
+func TestIdleLocksAreGivenBack(t *testing.T) {
+	inode, err := lockmgr.InodeKey("", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := open("b", time.Minute, "d/f")
+	shared.Mode = lockmgr.Shared
+	both := open("b", time.Minute, "d/f")
+	both.Keys = append(both.Keys, inode)
+	for name, req := range map[string]lockmgr.Request{
+		"open":             open("b", time.Minute, "d/f"),
+		"without patience": open("b", 0, "d/f"),
+		"shared":           shared,
+		"of several names": both,
+		"unlink":           try("b", file("d/f")),
+		"rename":           try("b", file("d/f"), file("d/g")),
+		"rmdir":            try("b", tree("d")),
+		"rename of above":  try("b", tree("d"), tree("e")),
+	} {
+		for _, elsewhere := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, elsewhere), func(t *testing.T) {
+				keeping(t, func(f, other *fixture) {
+					f.kept(file("d/f"))
+					m := f
+					if elsewhere {
+						m = other
+					}
+					begin := time.Now()
+					m.must(req).Release()
+					if took := time.Since(begin); took > 0 {
+						t.Errorf("took %v", took)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A lock in use is given back at its close, to the other mount first, and owners of this mount
+// queue behind.
+func TestRecalledInUse(t *testing.T) {
+	keeping(t, func(f, other *fixture) {
+		f.use("a", file("f"))
+		h := f.must(open("a", 0, "f"))
+		theirs := other.later(open("b", -1, "f"))
+		ours := f.later(open("c", -1, "f"))
+		begin := time.Now()
+		h.Release()
+		synctest.Wait()
+		h = <-theirs
+		select {
+		case <-ours:
+			t.Fatal("a local owner has passed another mount's")
+		default:
+		}
+		h.Release()
+		(<-ours).Release()
+		if took := time.Since(begin); took > 0 {
+			t.Errorf("took %v", took)
+		}
+		synctest.Wait()
+		f.entries(0, "recalled")
+	})
+}
+
+// A mount that only tries is told at once that the lock is in use.
+func TestTryOfALockThatMayBeKept(t *testing.T) {
+	keeping(t, func(f, other *fixture) {
+		f.use("a", file("f"))
+		h := f.must(open("a", 0, "f"))
+		other.fails(open("b", 0, "f"), lockmgr.ErrContended, 0)
+		other.fails(open("b", 0, "f"), lockmgr.ErrContended, 0)
+		h.Release()
+		synctest.Wait()
+		f.entries(0, "recalled")
+	})
+}
+
+// What is fought for is not kept, for longer and longer.
+func TestCoolOff(t *testing.T) {
+	keeping(t, func(f, other *fixture) {
+		for _, cool := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
+			f.kept(file("f"))
+			other.use("b", file("f"))
+			for begin := time.Now(); time.Since(begin) < cool; time.Sleep(500 * time.Millisecond) {
+				f.use("a", file("f"))
+				if kept := f.m.Stats().Kept; kept > 0 {
+					t.Fatalf("kept again %v after a recall, want %v", time.Since(begin), cool)
+				}
+			}
+			time.Sleep(time.Second)
+			f.use("a", file("f"))
+		}
+		time.Sleep(10 * time.Minute)
+		f.kept(file("f"))
+	})
+}
+
+// A mount has so many idle locks and no more.
+func TestIdleLocksAreBounded(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		for range 2 {
+			for i := range 600 {
+				f.use("a", file(fmt.Sprint(i)))
+			}
+		}
+		f.entries(512, "many files")
+	})
+}
+
+// A break of a lock that is idle releases it. A break of an owner that has closed its file does
+// not touch the next one, but has the lock given back by it.
+func TestBreakOfAKeptLock(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		broken := func(turn int) {
+			entries, err := f.svc.Entries(t.Context(), "f")
+			if err != nil || len(entries) != 1 {
+				t.Fatal(entries, err)
+			}
+			e := entries[0]
+			b := lockmgr.Break{ID: uuid.New(), Path: "f", AcquisitionID: e.Holder.AcquisitionID, Token: e.Token, Turn: turn, By: "alice"}
+			if err := f.svc.PutBreak(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		f.kept(file("f"))
+		broken(0)
+		f.entries(0, "broken while idle")
+
+		f.kept(file("f"))
+		h := f.must(open("b", 0, "f"))
+		broken(0)
+		if err := h.Check(); err != nil {
+			t.Errorf("the owner of before was broken: %v", err)
+		}
+		h.Release()
+		synctest.Wait()
+		f.entries(0, "broken before")
+
+		f.kept(file("f"))
+		h = f.must(open("b", 0, "f"))
+		broken(int(h.Token(file("f")) % lockmgr.FencingToken(1, 0)))
+		if h.Check() == nil {
+			t.Error("it was not broken")
+		}
+		h.Release()
+		time.Sleep(time.Minute)
+		f.entries(0, "broken")
+	})
+}
+
+// An idle lock that is lost is no loss to anybody.
+func TestIdleLocksAreLost(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		last := f.use("a", file("f"))
+		f.kept(file("f"))
+		f.svc.Expire(f.svc.last())
+		synctest.Wait()
+		if token := f.use("b", file("f")); token <= last {
+			t.Errorf("token %d after %d", token, last)
+		}
+		if strings.Contains(f.log.String(), "its file returns EIO") {
+			t.Errorf("log: %s", f.log)
+		}
+	})
+}
+
+// A mount that refuses requests keeps nothing.
+func TestRefuseGivesBack(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		f.kept(file("f"))
+		h := f.must(open("a", 0, "f"))
+		f.use("a", file("g"))
+		f.use("a", file("g"))
+		f.m.Refuse()
+		synctest.Wait()
+		f.entries(1, "refusing")
+		h.Release()
+		synctest.Wait()
+		f.entries(0, "released")
+	})
+}
+
+// After a second people see who has a kept lock, or that nobody has.
+func TestKeptLocksAreDescribed(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		f.kept(file("f"))
+		req := open("b", 0, "f")
+		req.Holder.Comm = "editor"
+		h := f.must(req)
+		time.Sleep(3 * time.Second)
+		entry := func() lockmgr.Entry {
+			entries, err := f.svc.Entries(t.Context(), "f")
+			if err != nil || len(entries) != 1 {
+				t.Fatal(entries, err)
+			}
+			return entries[0]
+		}
+		if e := entry(); e.Holder.Comm != "editor" || e.Holder.Kept || e.FencingToken() != h.Token(file("f")) {
+			t.Errorf("%+v", e)
+		}
+		h.Release()
+		time.Sleep(1300 * time.Millisecond)
+		if e := entry(); !e.Holder.Kept || time.Since(e.Holder.Since) > 1500*time.Millisecond {
+			t.Errorf("%+v", e)
+		}
+	})
+}
