@@ -100,3 +100,24 @@ func TestKeptLock(t *testing.T) {
 		t.Errorf("a mount that has ended keeps %+v", es)
 	}
 }
+
+// A mount that keeps the lock of a closed file is killed: the others get it when its lease has
+// ended.
+func TestKeptLockOfADeadMount(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t, "--ttl", "3s", "--wait", "-1")
+	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b")
+	p := lab.NewAgent(t)
+	for range 3 {
+		fd := p.Open(a.Path("f"), unix.O_CREAT|unix.O_WRONLY)
+		p.Must(lab.Call{Op: "close", FD: fd})
+	}
+	lab.Eventually(t, "the lock is shown as kept", func() bool { es := v.LS(); return len(es) == 1 && es[0].State == "kept" })
+	a.Kill()
+	fd := p.Open(b.Path("f"), unix.O_WRONLY)
+	p.Must(lab.Call{Op: "write", FD: fd, Data: "x"})
+	p.Must(lab.Call{Op: "close", FD: fd})
+	if got := v.Read("f"); got != "x" {
+		t.Errorf("the file holds %q", got)
+	}
+}
