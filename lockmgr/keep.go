@@ -152,6 +152,7 @@ func (m *Manager) takeOver(l *lock, p *place) bool {
 	l.turn++
 	l.since = time.Now()
 	l.holder = p.tracker.tookOver(l)
+	m.granted(p)
 	return true
 }
 

@@ -320,3 +320,40 @@ func TestKeptLocksAreDescribed(t *testing.T) {
 		}
 	})
 }
+
+// An owner that has taken over a kept lock shares it with its other requests at once, as one to
+// whom the service has granted it: also with those behind another owner's.
+func TestTakenOverLockIsShared(t *testing.T) {
+	for name, keep := range map[string]bool{"granted": false, "kept": true} {
+		t.Run(name, func(t *testing.T) {
+			keeping(t, func(f, other *fixture) {
+				m := other
+				if keep {
+					m = f
+				}
+				m.use("a", file("f"))
+				h := m.must(open("a", 0, "f"))
+				first := m.later(open("b", -1, "f"))
+				between := m.later(open("c", -1, "f"))
+				second := m.later(open("b", -1, "f"))
+				h.Release()
+				synctest.Wait()
+				h = <-first
+				select {
+				case another := <-second:
+					another.Release()
+				default:
+					t.Error("the owner's second request waits for another owner, who waits for the first")
+				}
+				h.Release()
+				(<-between).Release()
+				synctest.Wait()
+				select {
+				case another := <-second:
+					another.Release()
+				default:
+				}
+			})
+		})
+	}
+}

@@ -163,7 +163,7 @@ func (r *request) upgrades(s *slot) bool {
 func (r *request) mayWaitForItself() bool {
 	return r.Queue && r.SelfWait != nil && !r.asked && slices.ContainsFunc(r.places, func(p *place) bool {
 		return slices.ContainsFunc(p.slot.locks[:p.slot.alive], func(l *lock) bool {
-			return l.owner != r.Owner && l.grant.Mode.Conflicts(r.Mode)
+			return l.idle == nil && l.owner != r.Owner && l.grant.Mode.Conflicts(r.Mode)
 		})
 	})
 }
