@@ -16,11 +16,19 @@ func (m *Manager) Exclusive(ctx context.Context, k Key) (e Entry, ok bool, err e
 		return Entry{}, false, err
 	}
 	for _, e := range entries {
-		if e.Key == k && e.Mode == Exclusive && e.Held {
+		if e.Key == k && e.Mode == Exclusive && e.Held && !e.Holder.Kept && !m.keeps(e.Holder.AcquisitionID) {
 			return e, true, nil
 		}
 	}
 	return Entry{}, false, nil
+}
+
+// keeps reports whether a lock of this mount's is idle. The service may not have been told yet.
+func (m *Manager) keeps(id AcquisitionID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.keeper.keepable[id]
+	return l != nil && l.idle != nil
 }
 
 func (m *Manager) ours(k Key) (Entry, bool) {

@@ -357,3 +357,17 @@ func TestTakenOverLockIsShared(t *testing.T) {
 		})
 	}
 }
+
+// Nobody holds a lock that is idle.
+func TestIdleLockHasNoHolder(t *testing.T) {
+	keeping(t, func(f, other *fixture) {
+		f.kept(file("f"))
+		if e, held, err := f.m.Exclusive(f.t.Context(), file("f")); err != nil || held {
+			t.Errorf("its mount: %+v, %v", e, err)
+		}
+		time.Sleep(1700 * time.Millisecond)
+		if e, held, err := other.m.Exclusive(f.t.Context(), file("f")); err != nil || held {
+			t.Errorf("another mount: %+v, %v", e, err)
+		}
+	})
+}
