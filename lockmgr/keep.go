@@ -292,6 +292,7 @@ func (m *Manager) askForRecalls() {
 // describe tells the service who has the locks that may be kept: they have had several owners.
 func (m *Manager) describe() {
 	var news []Entry
+	var locks []*lock
 	m.mu.Lock()
 	for _, l := range m.keeper.keepable {
 		h := l.holder
@@ -303,6 +304,7 @@ func (m *Manager) describe() {
 			continue
 		}
 		l.described = h
+		locks = append(locks, l)
 		news = append(news, Entry{Key: l.grant.Key, Mode: l.grant.Mode, Holder: h, Token: l.grant.Token, Held: true})
 	}
 	m.mu.Unlock()
@@ -313,6 +315,11 @@ func (m *Manager) describe() {
 	defer cancel()
 	if err := m.keeper.service.Describe(ctx, news); err != nil {
 		m.log.Debug("present holders are not shown", slog.Int("locks", len(news)), slog.Any("error", err))
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, l := range locks {
+			l.described = Holder{} // it is told again
+		}
 	}
 }
 

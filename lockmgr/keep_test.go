@@ -371,3 +371,35 @@ func TestIdleLockHasNoHolder(t *testing.T) {
 		}
 	})
 }
+
+// A lock service that was away when a lock was taken over is told when it is back.
+func TestDescribedAfterAnOutage(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		f.kept(file("f"))
+		req := open("b", 0, "f")
+		req.Holder.Comm = "editor"
+		h := f.must(req)
+		f.svc.Disconnect()
+		time.Sleep(4 * time.Second)
+		f.svc.Connect()
+		time.Sleep(4 * time.Second)
+		entries, err := f.svc.Entries(f.t.Context(), "f")
+		if err != nil || len(entries) != 1 {
+			t.Fatal(entries, err)
+		}
+		e := entries[0]
+		if e.Holder.Comm != "editor" || e.FencingToken() != h.Token(file("f")) {
+			t.Errorf("seen: %+v", e)
+		}
+		b := lockmgr.Break{ID: uuid.New(), AcquisitionID: e.Holder.AcquisitionID, Token: e.Token, Turn: e.Holder.Turn}
+		if err := f.svc.PutBreak(f.t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if h.Check() == nil {
+			t.Error("it cannot be broken")
+		}
+		h.Release()
+		time.Sleep(time.Minute)
+	})
+}
