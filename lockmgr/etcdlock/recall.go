@@ -45,6 +45,13 @@ func (a *acquisition) recall(ctx context.Context) error {
 	return nil
 }
 
+// hasRecalled reports whether the entry was named. Below a directory one answer has a part of
+// the entries, and the next has others.
+func (a *acquisition) hasRecalled(b *blocker) bool {
+	g, ok := a.s.b.keys.parse(b.entry)
+	return ok && slices.Contains(a.recalled, g.AcquisitionID)
+}
+
 // keep reports whether the entry's mount may keep it.
 func (b *blocker) keep() bool {
 	var v value
@@ -55,7 +62,7 @@ func (b *blocker) keep() bool {
 // waits until it is given back, or one mount says that it is in use. An error means that no
 // mount has answered.
 func (a *acquisition) tryRecall(ctx context.Context) (given bool, err error) {
-	if len(a.known.ahead) == 0 || slices.ContainsFunc(a.known.ahead, func(b blocker) bool { return !b.keep() }) || a.record != "" {
+	if len(a.known.ahead) == 0 || slices.ContainsFunc(a.known.ahead, func(b blocker) bool { return !b.keep() || a.hasRecalled(&b) }) {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.s.b.timeout)
