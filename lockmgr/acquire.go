@@ -363,7 +363,9 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 		l.contended = contended
 		if req.Keep {
 			m.keepFor(l)
-			l.recalled = early.recalled
+			if early.recalled {
+				m.recalled(l)
+			}
 		}
 		r.hold.join(l)
 		m.granted(p)

@@ -133,7 +133,6 @@ func (m *Manager) keep(l *lock) bool {
 		return false
 	}
 	m.observe(LockReleased{Held: time.Since(l.since)})
-	m.debug("lock kept", l)
 	l.since = time.Now()
 	l.owner = ""
 	l.slot.owned = nil
@@ -199,11 +198,8 @@ func (m *Manager) recall(r Recall) {
 			continue
 		}
 		if !l.recalled {
-			m.coolOff(l.grant.Key)
-			m.debug("lock recalled", l, slog.Bool("idle", l.idle != nil))
-			m.observe(LockRecalled{Idle: l.idle != nil})
+			m.recalled(l)
 		}
-		l.recalled = true
 		if l.idle != nil {
 			m.giveIdleBack(l)
 			continue
@@ -219,6 +215,13 @@ func (m *Manager) recall(r Recall) {
 			}
 		})
 	}
+}
+
+// recalled notes that another mount wants a lock. m.mu is held.
+func (m *Manager) recalled(l *lock) {
+	l.recalled = true
+	m.coolOff(l.grant.Key)
+	m.observe(LockRecalled{Idle: l.idle != nil})
 }
 
 // coolOff keeps the lock of a key from being kept for a while. m.mu is held.

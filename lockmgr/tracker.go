@@ -14,6 +14,7 @@ type tracker struct {
 	m     *Manager
 	req   *Request
 	began time.Time
+	kept  bool // it has taken over what the mount had kept; Acquire's own
 
 	// LOCK ORDERING: after Manager.mu.
 	mu    sync.Mutex
@@ -22,7 +23,6 @@ type tracker struct {
 	since time.Time     // GUARDED_BY(mu); when another owner was found in the way; zero if none was
 	slow  *time.Timer   // GUARDED_BY(mu); nil once the request has ended
 	told  bool          // GUARDED_BY(mu); that it waits long
-	kept  bool          // GUARDED_BY(mu); it has taken over what the mount had kept
 }
 
 func (m *Manager) follow(req *Request) *tracker {
@@ -50,11 +50,9 @@ func (t *tracker) fresh(inTurn bool) AcquisitionID {
 
 // tookOver returns the holder of a kept lock that the request has got.
 func (t *tracker) tookOver(l *lock) Holder {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.kept = true
-	h := t.holder()
-	h.AcquisitionID, h.Session, h.Since = l.grant.AcquisitionID, l.sess.backend.ID(), l.since
+	h := t.req.Holder
+	h.AcquisitionID, h.Session, h.Node, h.Since = l.grant.AcquisitionID, l.sess.backend.ID(), t.m.cfg.Session.Node, l.since
 	return h
 }
 

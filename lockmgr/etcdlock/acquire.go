@@ -1,7 +1,6 @@
 package etcdlock
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -162,8 +161,11 @@ func (a *acquisition) run(ctx context.Context) error {
 			}
 			continue
 		case a.req.Wait == lockmgr.NoWait:
-			if given, err := a.tryRecall(ctx); err != nil || !given {
-				return cmp.Or(err, a.contended(nil))
+			switch given, err := a.tryRecall(ctx); {
+			case errors.Is(err, lockmgr.ErrSessionLost):
+				return err
+			case !given:
+				return a.contended(nil)
 			}
 			continue
 		case a.deadlocked() && queued:

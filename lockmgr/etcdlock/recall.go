@@ -112,11 +112,15 @@ func (a *acquisition) endRecall() {
 func (b *Backend) WatchRecalls(ctx context.Context, found func(lockmgr.Recall)) {
 	var r retry.Retrier
 	r.Always(ctx, func() error {
-		return b.followRecords(ctx, &r, b.keys.recall(""), func(kv *mvccpb.KeyValue) {
+		err := b.followRecords(ctx, &r, b.keys.recall(""), func(kv *mvccpb.KeyValue) {
 			if recall, ok := b.parseRecall(kv); ok {
 				found(recall)
 			}
 		})
+		if errors.Is(err, retry.ErrRefused) && ctx.Err() == nil && r.Notable() {
+			b.log.Warn("recalls cannot be watched: other mounts may wait until a kept lock was idle for --keep", "error", err)
+		}
+		return err
 	})
 }
 

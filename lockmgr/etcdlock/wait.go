@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -59,7 +60,7 @@ func (a *acquisition) follow(ctx context.Context) error {
 	}
 	a.retrier.Answered()
 	for a.known.waitsFor(until) {
-		if err := a.recall(ctx); err != nil {
+		if err := a.recall(ctx); err != nil && !errors.Is(err, errFull) { // who is in line waits without
 			return err
 		}
 		// A refresh costs etcd a pass along the line: in a long line each does so less often.
