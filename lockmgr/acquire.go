@@ -362,6 +362,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 		m.add(p.slot, l)
 		l.contended = contended
 		if req.Keep {
+			l.asked = req.Holder.Since
 			m.keepFor(l)
 			if early.recalled {
 				m.recalled(l)

@@ -18,7 +18,8 @@ import (
 // those who meet such an entry put a recall. A recall names entries, so it cannot mean a
 // later one. Keeping decides nothing about exclusion: the entry stands until it is released
 // as any other. If a recall is late or lost, others wait until the lock was idle for
-// Config.Keep.
+// Config.Keep. A mount that does not hear of recalls, since the service does not answer it or it
+// was frozen, takes no lock over (docs/adr/0033).
 
 // Recall asks mounts to give back entries that they may keep, for a request that waits for
 // them.
@@ -51,6 +52,7 @@ const (
 	// MinKeep is the shortest Config.Keep, but for 0.
 	MinKeep = 2 * keeperTick
 
+	hearsFor    = 2 * time.Second        // a lock is not taken over later than this after a mount has asked for recalls
 	maxIdle     = 512                    // bounds the idle locks of a mount
 	evidenceFor = 2 * time.Second        // a file that is opened again within this time has its lock kept
 	minCoolOff  = 10 * time.Second       // how long a lock is not kept after a recall
@@ -74,6 +76,7 @@ type keeper struct {
 	keepable map[AcquisitionID]*lock
 	pasts    map[Key]*past
 	released time.Time // when pasts was last tidied
+	heard    time.Time // when the last read of all recalls that was answered was sent
 }
 
 // past is what is known of a key that may have no lock now.
@@ -143,7 +146,7 @@ func (m *Manager) keep(l *lock) bool {
 
 // takeOver gives an idle lock to r, if r may have it without asking the service. m.mu is held.
 func (m *Manager) takeOver(l *lock, p *place) bool {
-	if p.Mode != Exclusive || len(p.places) != 1 {
+	if p.Mode != Exclusive || len(p.places) != 1 || time.Since(m.keeper.heard) > hearsFor && time.Since(l.asked) > hearsFor {
 		return false
 	}
 	m.notIdle(l)
@@ -283,6 +286,7 @@ func (m *Manager) releaseIdle(long time.Duration) {
 func (m *Manager) askForRecalls() {
 	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
 	defer cancel()
+	sent := time.Now()
 	recalls, err := m.keeper.service.Recalls(ctx)
 	if err != nil {
 		return // the session tells of a service that does not answer
@@ -290,6 +294,9 @@ func (m *Manager) askForRecalls() {
 	for _, r := range recalls {
 		m.recall(r)
 	}
+	m.mu.Lock()
+	m.keeper.heard = sent
+	m.mu.Unlock()
 }
 
 // describe tells the service who has the locks that may be kept: they have had several owners.

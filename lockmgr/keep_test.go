@@ -403,3 +403,28 @@ func TestDescribedAfterAnOutage(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// A mount that does not hear of recalls takes no lock over, for as long as that goes on.
+func TestDeafMountTakesNothingOver(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		long, _ := f.manager(func(c *lockmgr.Config) { c.Keep = time.Minute })
+		defer func() {
+			if err := long.Close(f.t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		f.m, long = long, f.m
+		defer func() { f.m, long = long, f.m }()
+		f.kept(file("f"))
+		time.Sleep(5 * time.Second)
+		if f.use("a", file("f")); f.m.Stats().Kept != 1 {
+			t.Fatal("it was not taken over")
+		}
+		f.svc.Disconnect()
+		time.Sleep(3 * time.Second)
+		f.fails(open("a", 0, "f"), lockmgr.ErrUnavailable, ttl/8)
+		f.svc.Connect()
+		time.Sleep(5 * time.Second)
+		f.use("a", file("f"))
+	})
+}

@@ -103,6 +103,7 @@ type lock struct {
 
 	// See keeper.
 	keepable  bool
+	asked     time.Time     // before it was granted
 	recalled  bool          // it is given back at its last close
 	turn      int           // how many owners had it before
 	idle      *list.Element // in keeper.idle; nil: it has an owner
