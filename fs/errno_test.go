@@ -61,3 +61,17 @@ func TestErrnoOfTheKernel(t *testing.T) {
 		}
 	}
 }
+
+// A file that is gone is looked up again, whatever the volume's client says of it. On GlusterFS
+// opens of a file that another node made and removed all the time got EBADFD.
+func TestErrorsByDescriptor(t *testing.T) {
+	for e, want := range map[unix.Errno]error{
+		unix.ENOENT: unix.ESTALE,
+		unix.EBADFD: unix.ESTALE,
+		unix.EBADF:  unix.EBADF,
+	} {
+		if got := byDescriptor(e); got != want {
+			t.Errorf("%v: %v, want %v", e, got, want)
+		}
+	}
+}

@@ -44,8 +44,10 @@ func (b backing) stat(fd int, how asking) (st stat, err error) {
 
 // byDescriptor is the error of a request by descriptor. It has no name that could be missing: a
 // FUSE client's ENOENT means ESTALE, as NFS says it. Another client has removed the file.
+// GlusterFS also says EBADFD: it asks by any open descriptor of the file, and its server does not
+// have that one.
 func byDescriptor(err error) error {
-	if err == unix.ENOENT {
+	if err == unix.ENOENT || err == unix.EBADFD {
 		return unix.ESTALE
 	}
 	return err
