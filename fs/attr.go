@@ -68,7 +68,7 @@ func (f *files) askedAnew(n *node) bool {
 func (f *FS) replyAttr(n *node, out *fuse.AttrOut) fuse.Status {
 	f.askedAnew(n)
 	var st unix.Stat_t
-	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
+	if err := f.with(n, func(fd int) error { return settled(func() error { return unix.Fstat(fd, &st) }) }); err != nil {
 		return f.failed(n, err)
 	}
 	n.tell(&st)

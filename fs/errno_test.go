@@ -62,16 +62,25 @@ func TestErrnoOfTheKernel(t *testing.T) {
 	}
 }
 
-// A file that is gone is looked up again, whatever the volume's client says of it. On GlusterFS
-// opens of a file that another node made and removed all the time got EBADFD.
-func TestErrorsByDescriptor(t *testing.T) {
-	for e, want := range map[unix.Errno]error{
-		unix.ENOENT: unix.ESTALE,
-		unix.EBADFD: unix.ESTALE,
-		unix.EBADF:  unix.EBADF,
-	} {
-		if got := byDescriptor(e); got != want {
-			t.Errorf("%v: %v, want %v", e, got, want)
-		}
+// A client that does not know for a moment what a file is, is asked again. On GlusterFS opens of a
+// file that programs of another node replace or remove all the time got EBADFD, or ESTALE.
+func TestAskedUntilSettled(t *testing.T) {
+	for _, test := range []struct {
+		refused int
+		last    error
+		want    error
+	}{{0, nil, nil}, {3, nil, nil}, {3, unix.ESTALE, unix.ESTALE}, {1000, nil, unix.EBADFD}} {
+		synctest.Test(t, func(t *testing.T) {
+			left := test.refused
+			err := settled(func() error {
+				if left--; left >= 0 {
+					return unix.EBADFD
+				}
+				return test.last
+			})
+			if err != test.want {
+				t.Errorf("refused %d times, then %v: %v, want %v", test.refused, test.last, err, test.want)
+			}
+		})
 	}
 }

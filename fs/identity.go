@@ -3,6 +3,7 @@ package fs
 import (
 	"encoding/binary"
 	"hash/fnv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,7 +30,7 @@ func inodeOf(st *stat) inode { return inode{st.Dev, st.Ino, st.generation} }
 // stat returns what the file of a descriptor is.
 func (b backing) stat(fd int, how asking) (st stat, err error) {
 	if b.local || how == asUsual { // which takes less time
-		err = byDescriptor(unix.Fstat(fd, &st.Stat_t))
+		err = byDescriptor(settled(func() error { return unix.Fstat(fd, &st.Stat_t) }))
 	}
 	if err == nil && how != asUsual && !b.isLocal(st.Dev) {
 		st.Stat_t, err = attributes(fd, "", how)
@@ -44,11 +45,22 @@ func (b backing) stat(fd int, how asking) (st stat, err error) {
 
 // byDescriptor is the error of a request by descriptor. It has no name that could be missing: a
 // FUSE client's ENOENT means ESTALE, as NFS says it. Another client has removed the file.
-// GlusterFS also says EBADFD: it asks by any open descriptor of the file, and its server does not
-// have that one.
 func byDescriptor(err error) error {
-	if err == unix.ENOENT || err == unix.EBADFD {
+	if err == unix.ENOENT {
 		return unix.ESTALE
+	}
+	return err
+}
+
+// settled asks for what a descriptor is, and asks again if the volume's client answers EBADFD.
+// GlusterFS does so for a file that another program of its machine is opening or closing. A
+// millisecond later it had the answer each time.
+func settled(ask func() error) (err error) {
+	for range 50 {
+		if err = ask(); err != unix.EBADFD {
+			return err
+		}
+		time.Sleep(time.Millisecond)
 	}
 	return err
 }
