@@ -69,13 +69,13 @@ func FencingToken(entry int64, turn int) int64 { return entry<<turnBits | int64(
 
 // keeper has what a Manager keeps. All of it is GUARDED_BY(Manager.mu), but the constants.
 type keeper struct {
-	service Recaller // constant; nil: nothing is kept
-	begun   chan struct{}
+	service Recaller      // constant; nil: nothing is kept
+	begun   chan struct{} // receives when there may be a first keepable lock; capacity 1
 
 	idle     list.List // of *lock, those that are idle for longest come first
 	keepable map[AcquisitionID]*lock
 	pasts    map[Key]*past
-	released time.Time // when pasts was last tidied
+	tidied   time.Time // when the old ones of pasts were last deleted
 	heard    time.Time // when the last read of all recalls that was answered was sent
 }
 
@@ -112,13 +112,13 @@ func (m *Manager) noteUse(l *lock) {
 
 func (m *Manager) pastOf(key Key, now time.Time) *past {
 	k := &m.keeper
-	if now.Sub(k.released) > evidenceFor {
+	if now.Sub(k.tidied) > evidenceFor {
 		for key, p := range k.pasts {
 			if p.over(now) {
 				delete(k.pasts, key)
 			}
 		}
-		k.released = now
+		k.tidied = now
 	}
 	p := k.pasts[key]
 	if p == nil {
