@@ -3,10 +3,10 @@ package main
 import "slices"
 
 // The delegated model: delegations of directories. A mount has an entry D of a directory, and
-// its programs open files below it without entries of their own, but for exceptions. A request
-// of another mount recalls D. The mount puts entries for what is open, and deletes D. There
-// are the directories d and d/e with a file each: d/f and d/e/g. Programs open the files, or
-// try to rename d/e.
+// its programs open files below it without entries of their own. A request of another mount
+// recalls D, and puts nothing while it stands. The mount puts entries for what is open, and then
+// deletes D. There are the directories d and d/e with a file each: d/f and d/e/g. Programs open
+// the files, or try to rename d/e.
 
 const (
 	delegMounts   = 3
@@ -18,8 +18,6 @@ const (
 type delegWorld struct {
 	programs []delegProgram
 	takes    [delegMounts][delegDirs]int8 // how often a mount may take D
-	limit    int                          // entries in one Txn of a downgrade
-	faults   int8                         // how many answers to downgrades are lost
 	ends     int8                         // how many sessions end
 	mut      string
 }
@@ -35,18 +33,12 @@ type delegProgram struct {
 type delegDir struct {
 	rev      int8 // of D in the service, 0: none
 	phase    int8
-	token    int8  // the revision of D that the mount knows
-	n        int8  // opens below D
-	taken    int8  // how often it was taken
-	except   uint8 // files that are exceptions
-	event    bool  // a recall that the watch has still to deliver
+	token    int8 // the revision of D that the mount knows
+	known    int8 // the newest revision at which it stood, as far as the mount knows
+	n        int8 // opens below D since
+	taken    int8 // how often it was taken
+	event    bool // a recall that the watch has still to deliver
 	recalled bool
-	put      uint8 // programs whose entries the downgrade has put, or may have
-	sent     uint8 // those in the Txn on its way
-	last     bool  // that Txn deletes D
-	late     uint8 // those of a Txn that was given up and may yet be carried out
-	lateLast bool
-	lateRev  int8
 }
 
 // What a mount does about a directory; nothing is 0.
@@ -54,23 +46,30 @@ const (
 	dirAsks    int8 = iota + 1 // the Txn that takes D is on its way
 	dirTaken                   // its answer is on its way
 	dirHas                     // the mount has D
-	dirShrinks                 // it downgrades
-	dirSent                    // a Txn of the downgrade is on its way
-	dirTold                    // its answer is on its way
+	dirEnds                    // what is open gets entries
+	dirDeletes                 // the Txn that deletes D is on its way
 )
 
 type delegCall struct {
-	phase      int8
-	opens      int8
-	rev, place int8 // of its entry in the service; it ranks at its place
-	under      int8 // directory+1 of the D that it has its file by
-	ahead      uint16
-	again      bool // it looks once more
+	phase int8
+	opens int8
+	rev   int8 // of its entry in the service
+	saw   int8 // the revision at which it found the D that it waits for
+	under int8 // directory+1 of the D that it has its file by
+	entry int8 // of what is open by a D: what becomes of its entry
+	ahead uint16
 }
+
+// The entry of a file that is open by a D; it has none at 0.
+const (
+	entryAsked int8 = iota + 1 // its Txn is on its way
+	entryPut                   // the answer is on its way
+)
 
 // Phases of a program apart from idle, lookingHere, requesting, inLine, holding and done.
 const (
-	leavingD      int8 = iota + 70 // it has closed a file for which a downgrade may have put an entry
+	waitingForD   int8 = iota + 70 // it has recalled a D, and has put nothing
+	leavingD                       // it has closed a file whose entry was asked for
 	deletingEntry                  // its entry is to be deleted
 )
 
@@ -81,7 +80,6 @@ type delegState struct {
 	valid  [delegMounts]bool
 	rev    int8
 	newest [delegFiles][2]int8 // the last token: revision, number
-	faults int8
 	ends   int8
 	wrong  string
 }
@@ -167,13 +165,13 @@ func (s *delegState) normalize(w *delegWorld) {
 		for k := range s.d[m] {
 			d := &s.d[m][k]
 			if d.phase == nothing {
-				*d = delegDir{rev: d.rev, taken: d.taken, late: d.late, lateLast: d.lateLast, lateRev: d.lateRev}
+				*d = delegDir{rev: d.rev, taken: d.taken}
 			}
-			add(&d.rev, &d.token, &d.lateRev)
+			add(&d.rev, &d.token, &d.known)
 		}
 	}
 	for p := range w.programs {
-		add(&s.p[p].rev, &s.p[p].place)
+		add(&s.p[p].rev, &s.p[p].saw)
 	}
 	for x := range s.newest {
 		add(&s.newest[x][0])

@@ -9,22 +9,15 @@ func (w *delegWorld) directory(s *delegState, m, k int, do delegDo) {
 			d.event = false
 			switch {
 			case d.phase == dirHas:
-				d.phase = dirShrinks
+				d.phase = dirEnds
 			case (d.phase == dirAsks || d.phase == dirTaken) && w.mut != "forgetsD":
 				d.recalled = true
 			}
 		})
 	}
-	if d.lateRev != 0 {
-		do("service carries out a Txn given up long ago", true, func(n *delegState) {
-			d := &n.d[m][k]
-			w.shrink(n, m, k, d.late, d.lateLast, d.lateRev)
-			d.late, d.lateLast, d.lateRev = 0, false, 0
-		})
-	}
 	switch d.phase {
 	case nothing:
-		if d.taken < w.takes[m][k] && s.valid[m] && d.lateRev == 0 {
+		if d.taken < w.takes[m][k] && s.valid[m] {
 			do("asks for D of "+name, true, func(n *delegState) {
 				n.d[m][k] = delegDir{phase: dirAsks, taken: d.taken + 1, event: d.event}
 			})
@@ -34,144 +27,67 @@ func (w *delegWorld) directory(s *delegState, m, k int, do delegDo) {
 	case dirTaken:
 		do("learns that it has D of "+name, false, func(n *delegState) {
 			d := &n.d[m][k]
+			d.saw(d.token)
 			if d.phase = dirHas; d.recalled {
-				d.phase = dirShrinks
+				d.phase = dirEnds
 			}
 		})
 	case dirHas:
-		do("has not used D of "+name+" for long: drops it", true, func(n *delegState) { n.d[m][k].phase = dirShrinks })
-	case dirShrinks:
-		do("sends a Txn to downgrade D of "+name, false, func(n *delegState) { w.send(n, m, k) })
-	case dirSent:
-		do("service carries out the downgrade of "+name, false, func(n *delegState) {
-			d := &n.d[m][k]
-			w.shrink(n, m, k, d.sent, d.last, d.token)
-			d.phase = dirTold
-		})
-		if s.faults < w.faults && d.lateRev == 0 {
-			do("hears nothing; its Txn is still on its way; it is sent again", true, func(n *delegState) {
-				n.faults++
-				d := &n.d[m][k]
-				d.late, d.lateLast, d.lateRev = d.sent, d.last, d.token
-			})
+		do("has not used D of "+name+" for long: drops it", true, func(n *delegState) { n.d[m][k].phase = dirEnds })
+	case dirEnds:
+		if !w.isOpen(s, m, k) || w.mut == "deletesfirst" {
+			do("sends the Txn that deletes D of "+name, false, func(n *delegState) { n.d[m][k].phase = dirDeletes })
 		}
-	case dirTold:
-		do("gets the answer", false, func(n *delegState) { w.told(n, m, k) })
+	case dirDeletes:
+		do("service deletes D of "+name, false, func(n *delegState) {
+			d := &n.d[m][k]
+			*d = delegDir{taken: d.taken}
+		})
 	}
 }
 
-// take is the Txn: If no other mount has a D, or renames a directory, above or below Then Put D, Get the files below.
+// saw notes a revision at which D is known to have stood.
+func (d *delegDir) saw(rev int8) {
+	if rev > d.known {
+		d.known, d.n = rev, 0
+	}
+}
+
+// isOpen reports whether a file is open by D, or an entry for one is on its way.
+func (w *delegWorld) isOpen(s *delegState, m, k int) bool {
+	for p, program := range w.programs {
+		if program.mount == m && int(s.p[p].under) == k+1 {
+			return true
+		}
+	}
+	return false
+}
+
+// take is the Txn: If nobody else has an entry above, at or below the directory, and the mount no
+// directory's, Then Put D.
 func (w *delegWorld) take(s *delegState, m, k int) {
 	d := &s.d[m][k]
+	refused := !s.lease[m]
 	for o := range s.d {
 		for l := range s.d[o] {
-			if (o != m || l != k) && s.d[o][l].rev != 0 && (w.mut != "nested" || l == k) {
-				d.phase = nothing
-				return
-			}
+			refused = refused || (o != m || l != k) && s.d[o][l].rev != 0 && (w.mut != "nested" || l == k)
 		}
 	}
 	for p, program := range w.programs {
-		if program.mount != m && program.file == renames && s.p[p].rev != 0 && w.mut != "renamed" {
-			d.phase = nothing
-			return
+		stands := s.p[p].rev != 0
+		switch {
+		case program.file == renames:
+			refused = refused || stands && w.mut != "renamed"
+		case program.mount != m && over(k, program.file):
+			refused = refused || stands && w.mut != "foreign"
 		}
 	}
-	if !s.lease[m] {
+	if refused {
 		d.phase = nothing
 		return
 	}
 	d.rev = s.rev + 1
 	d.token, d.phase = d.rev, dirTaken
-	for p, program := range w.programs {
-		if program.mount != m && s.p[p].rev != 0 && over(k, program.file) && (w.mut != "renamed" || program.file != renames) {
-			d.except |= 1 << program.file
-		}
-	}
-}
-
-// send sends the next Txn of a downgrade: entries for what is open below D, as many as fit.
-// The last one deletes D.
-func (w *delegWorld) send(s *delegState, m, k int) {
-	d := &s.d[m][k]
-	d.sent, d.last = 0, true
-	count := 0
-	for p, program := range w.programs {
-		if c := &s.p[p]; program.mount != m || c.phase != holding || int(c.under) != k+1 || d.put&(1<<p) != 0 {
-			continue
-		}
-		if count++; count > w.limit {
-			d.last = false
-			break
-		}
-		d.sent |= 1 << p
-	}
-	switch {
-	case w.mut == "deletesfirst" && d.rev != 0:
-		d.sent, d.last = 0, true
-	case w.mut == "lastalone" && d.sent != 0:
-		d.last = false
-	}
-	d.put |= d.sent
-	d.phase = dirSent
-}
-
-// shrink is the Txn: If D has its revision Then Put the entries, which rank at D's, and
-// perhaps Delete D.
-func (w *delegWorld) shrink(s *delegState, m, k int, programs uint8, last bool, token int8) {
-	d := &s.d[m][k]
-	if !s.lease[m] || d.rev != token && w.mut != "blind" && w.mut != "deletesfirst" {
-		return
-	}
-	for p := range w.programs {
-		if programs&(1<<p) != 0 {
-			if s.p[p].rev == 0 {
-				s.p[p].rev = s.rev + 1
-			}
-			s.p[p].place = token
-		}
-	}
-	if last && d.rev == token {
-		d.rev = 0
-	}
-}
-
-// told goes on with a downgrade, or ends it: what was open below D has an entry now, and
-// the entries of what was closed meanwhile are deleted.
-func (w *delegWorld) told(s *delegState, m, k int) {
-	d := &s.d[m][k]
-	over := d.last
-	if w.mut == "deletesfirst" {
-		over = d.rev == 0 && d.sent == 0 && d.put == w.below(s, m, k)
-	}
-	for p, program := range w.programs {
-		c := &s.p[p]
-		if program.mount != m || int(c.under) != k+1 || d.put&(1<<p) == 0 {
-			continue
-		}
-		switch {
-		case c.phase == leavingD && (over || w.mut == "early"):
-			if c.phase = deletingEntry; w.mut == "leaveclosed" {
-				w.over(s, p)
-			}
-		case over:
-			c.under = 0
-		}
-	}
-	d.phase = dirShrinks
-	if over {
-		*d = delegDir{rev: d.rev, taken: d.taken, event: d.event, late: d.late, lateLast: d.lateLast, lateRev: d.lateRev}
-	}
-}
-
-// below returns the programs that have a file open by D.
-func (w *delegWorld) below(s *delegState, m, k int) (open uint8) {
-	for p, program := range w.programs {
-		if program.mount == m && int(s.p[p].under) == k+1 {
-			open |= 1 << p
-		}
-	}
-	return open
 }
 
 // session has the steps of a mount's session, as in the kept model.
@@ -183,7 +99,7 @@ func (w *delegWorld) session(s *delegState, m int, do delegDo) {
 			n.valid[m] = false
 			for p, program := range w.programs {
 				if c := &n.p[p]; program.mount == m {
-					*c = delegCall{phase: done, rev: c.rev, place: c.place}
+					*c = delegCall{phase: done, rev: c.rev}
 				}
 			}
 			for k := range n.d[m] {
@@ -195,7 +111,7 @@ func (w *delegWorld) session(s *delegState, m int, do delegDo) {
 			n.lease[m], n.d[m] = false, [delegDirs]delegDir{}
 			for p, program := range w.programs {
 				if program.mount == m {
-					n.p[p].rev, n.p[p].place = 0, 0
+					n.p[p].rev = 0
 				}
 			}
 		})

@@ -204,18 +204,16 @@ var models = []model{
 			{"norecall", "a request recalls the D above its file"},
 			{"forgetsD", "a recall that is heard before D's answer counts"},
 			{"uncompared", "a request compares the D above its file"},
+			{"inline", "a request puts nothing while that stands"},
 			{"owncounts", "a mount's requests ignore its own D"},
-			{"exceptions", "files that others had entries for are exceptions"},
-			{"oldtoken", "a file that the mount asked for by an entry is an exception too"},
+			{"foreign", "no D is taken where another mount has a file's entry"},
+			{"oldtoken", "an entry that the mount has got since gives tokens their revision"},
 			{"nested", "no D is taken above or below another mount's"},
-			{"renamed", "nor above or below a directory that another mount renames"},
+			{"renamed", "nor above or below a directory that is renamed"},
 			{"unheeded", "a mount with D renames no directory with a file open below it"},
 			{"deletesfirst", "D is deleted when the entries are there"},
-			{"blind", "a downgrade compares D's revision"},
-			{"ownplace", "the entries of a downgrade rank at D's revision"},
-			{"nolook", "a waiter that sees D go looks once more"},
-			{"opensmeanwhile", "nothing is opened by D during the downgrade"},
-			{"early", "what is closed during a downgrade is released after it"},
+			{"opensmeanwhile", "nothing is opened by D when it ends"},
+			{"early", "what is closed while its entry is asked for is released after the answer"},
 			{"leaveclosed", "its entry is deleted"},
 		},
 	},
@@ -372,17 +370,18 @@ func delegWorlds(full bool, mut string) []func() result {
 	nested := [delegMounts][delegDirs]int8{{1, 0}, {0, 1}}
 	if full {
 		return []func() result{
-			mk(delegWorld{takes: top, limit: 2}, delegProgram{0, 0, 2}, delegProgram{1, 0, 1}, delegProgram{2, 0, 1}),
-			mk(delegWorld{takes: [delegMounts][delegDirs]int8{{2, 0}}, limit: 1, faults: 1, ends: 1}, delegProgram{0, 0, 2}, delegProgram{1, 0, 2}),
+			mk(delegWorld{takes: top}, delegProgram{0, 0, 2}, delegProgram{1, 0, 1}, delegProgram{2, 0, 1}),
+			mk(delegWorld{takes: [delegMounts][delegDirs]int8{{2, 0}}, ends: 1}, delegProgram{0, 0, 2}, delegProgram{1, 0, 2}),
+			mk(delegWorld{takes: [delegMounts][delegDirs]int8{{2, 0}}, ends: 1}, delegProgram{0, 0, 2}, delegProgram{0, 1, 1}, delegProgram{1, 0, 1}, delegProgram{2, 1, 1}),
 		}
 	}
 	return []func() result{
-		mk(delegWorld{takes: top, limit: 2, faults: 1}, delegProgram{0, 0, 2}, delegProgram{0, 0, 1}, delegProgram{1, 0, 1}),
-		mk(delegWorld{takes: top, limit: 1, faults: 1}, delegProgram{0, 0, 1}, delegProgram{0, 1, 1}, delegProgram{1, 0, 1}),
-		mk(delegWorld{takes: nested, limit: 2}, delegProgram{0, 1, 1}, delegProgram{1, 1, 2}),
-		mk(delegWorld{takes: top, limit: 1, ends: 1}, delegProgram{0, 0, 1}, delegProgram{1, 0, 2}),
-		mk(delegWorld{takes: top, limit: 2}, delegProgram{0, 1, 1}, delegProgram{0, renames, 1}, delegProgram{1, 1, 1}),
-		mk(delegWorld{takes: top, limit: 2}, delegProgram{0, 1, 1}, delegProgram{1, renames, 2}),
+		mk(delegWorld{takes: top}, delegProgram{0, 0, 2}, delegProgram{0, 0, 1}, delegProgram{1, 0, 1}),
+		mk(delegWorld{takes: top}, delegProgram{0, 0, 1}, delegProgram{0, 1, 1}, delegProgram{1, 0, 1}),
+		mk(delegWorld{takes: nested}, delegProgram{0, 1, 1}, delegProgram{1, 1, 2}),
+		mk(delegWorld{takes: top, ends: 1}, delegProgram{0, 0, 1}, delegProgram{1, 0, 2}),
+		mk(delegWorld{takes: top}, delegProgram{0, 1, 1}, delegProgram{0, renames, 1}, delegProgram{1, 1, 1}),
+		mk(delegWorld{takes: top}, delegProgram{0, 1, 1}, delegProgram{1, renames, 2}),
 	}
 }
 
