@@ -39,12 +39,24 @@ type Server struct {
 	dir  string // of the test's own server
 	port int
 	peer string // URL
-	etcd *exec.Cmd
-	api  *exec.Cmd
+	etcd *program
+	api  *program
 }
+
+// program is one that runs.
+type program struct {
+	*exec.Cmd
+	ended chan struct{} // closed when it has ended
+}
+
+// errEnded is of a program that ended by itself.
+var errEnded = errors.New("it has ended")
 
 // patience is how long what must happen may take.
 const patience = 30 * time.Second
+
+// starting is how long the API server may take to begin: on a loaded machine it takes minutes.
+const starting = 10 * patience
 
 // programs is where the binaries are that integration/kubelab/build.sh builds.
 func programs() string {
@@ -71,7 +83,15 @@ func Start() (*Server, error) {
 		return nil, err
 	}
 	s := &Server{dir: dir}
-	if err := s.start(); err != nil {
+	err = s.start()
+	for tries := 1; errors.Is(err, errEnded) && tries < 3; tries++ { // another may have taken a port
+		s.Kill()
+		s.KillStore()
+		if err = os.RemoveAll(s.StoreDir()); err == nil {
+			err = s.start()
+		}
+	}
+	if err != nil {
 		s.Stop()
 		return nil, err
 	}
@@ -112,11 +132,11 @@ func (s *Server) StoreDir() string { return filepath.Join(s.dir, "etcd") }
 func (s *Server) KillStore() { end(&s.etcd) }
 
 // end kills a program that may run.
-func end(program **exec.Cmd) {
-	if *program != nil {
-		_ = (*program).Process.Kill()
-		_ = (*program).Wait()
-		*program = nil
+func end(p **program) {
+	if *p != nil {
+		_ = (*p).Process.Kill()
+		<-(*p).ended
+		*p = nil
 	}
 }
 
@@ -188,8 +208,13 @@ func (s *Server) Ready() error {
 	if err != nil {
 		return err
 	}
-	deadline := time.Now().Add(3 * patience)
+	deadline := time.Now().Add(starting)
 	for {
+		for _, p := range []*program{s.etcd, s.api} {
+			if err := p.err(s.dir); err != nil {
+				return err
+			}
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		err := core.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 		if err == nil {
@@ -200,8 +225,7 @@ func (s *Server) Ready() error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			log, _ := os.ReadFile(filepath.Join(s.dir, "kube-apiserver.log"))
-			return fmt.Errorf("the API server is not ready: %w\n%s", err, log[max(0, len(log)-4000):])
+			return fmt.Errorf("the API server is not ready: %w\n%s", err, s.api.log(s.dir))
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -222,19 +246,48 @@ func (s *Server) Stop() {
 	}
 }
 
-func (s *Server) run(program string, args ...string) (*exec.Cmd, error) {
-	log, err := os.OpenFile(filepath.Join(s.dir, program+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+// err is errEnded if the program, which may be nil, has ended.
+func (p *program) err(dir string) error {
+	if p == nil {
+		return nil
+	}
+	select {
+	case <-p.ended:
+		return fmt.Errorf("%s: %w: %v\n%s", p.Path, errEnded, p.ProcessState, p.log(dir))
+	default:
+		return nil
+	}
+}
+
+// log returns the end of what the program, which may be nil, has printed.
+func (p *program) log(dir string) []byte {
+	if p == nil {
+		return nil
+	}
+	text, _ := os.ReadFile(logFile(dir, filepath.Base(p.Path)))
+	return text[max(0, len(text)-4000):]
+}
+
+func logFile(dir, name string) string { return filepath.Join(dir, name+".log") }
+
+func (s *Server) run(name string, args ...string) (*program, error) {
+	log, err := os.OpenFile(logFile(s.dir, name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(filepath.Join(programs(), program), args...)
+	cmd := exec.Command(filepath.Join(programs(), name), args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	return cmd, nil
+	p := &program{Cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
 }
 
 func freePorts(n int) ([]int, error) {
