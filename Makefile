@@ -34,7 +34,7 @@ test-long: deps
 cluster-test:
 	scripts/cluster-test.sh full
 
-# Real network volumes, with a server and two clients each: as root, some twenty minutes.
+# Real network volumes, with a server and two clients each: as root, an hour.
 volume-test:
 	scripts/volume-test.sh all
 

@@ -17,4 +17,4 @@ if [ -n "$reason" ]; then
 fi
 integration/kubelab/build.sh
 make build # into the cache, before clocks run
-LOCKFS_CLUSTER=$1 exec go test -v -count=1 -timeout 60m ./integration/cluster
+LOCKFS_CLUSTER=$1 exec go test -v -count=1 -parallel 2 -timeout 60m ./integration/cluster

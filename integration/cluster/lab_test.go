@@ -36,6 +36,9 @@ func newLab(t *testing.T, nodes int) *lab {
 	defer life.Close()
 	t.Cleanup(func() {
 		l.run(t, "down")
+		if t.Failed() {
+			_, _ = held.WriteString("keep the state")
+		}
 		held.Close()
 		if t.Failed() {
 			t.Log("logs of the cluster: " + filepath.Join(state, "logs"))

@@ -62,6 +62,9 @@ func TestKubernetes(t *testing.T) {
 func TestEtcd(t *testing.T) { testBackend(t, "etcd") }
 
 func testBackend(t *testing.T, overlay string) {
+	if os.Getenv(envKubeconfig) == "" {
+		t.Parallel() // each has a cluster of its own
+	}
 	extent := os.Getenv(envExtent)
 	sizes := []int{2, 3}
 	switch extent {
