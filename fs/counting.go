@@ -104,6 +104,18 @@ func (c counting) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.Lsee
 	return c.admit(requestLseek, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.Lseek(cancel, in, out) })
 }
 
+func (c counting) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.Status {
+	return c.admit(requestGetLk, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.GetLk(cancel, in, out) })
+}
+
+func (c counting) SetLk(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
+	return c.admit(requestSetLk, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.SetLk(cancel, in) })
+}
+
+func (c counting) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
+	return c.admit(requestSetLk, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.SetLkw(cancel, in) })
+}
+
 func (c counting) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	return c.count(requestFlush, c.FS.Flush(cancel, in))
 }

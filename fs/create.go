@@ -118,7 +118,7 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	f.seen(dirName{dir, name}, &st, nil)
 	n := f.replyEntry(dir, name, path, &st, &out.EntryOut)
 	if !writes(in.Flags) {
-		return f.reply(newHandle(n, fd, in.Flags, nil), fuse.FOPEN_NOFLUSH, &out.OpenOut)
+		return f.reply(newHandle(n, fd, in.Flags, nil), f.noFlush(), &out.OpenOut)
 	}
 	// No rename comes before this: the kernel has the directory locked until our answer.
 	f.addHold(n, dir, hold)
@@ -158,7 +158,7 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockm
 	ctx, stop := f.killable(cancel, c.in.Pid)
 	defer stop()
 	contended := fuse.EBUSY
-	req.Keys, req.Wait = keys, f.nameWait
+	req.Keys, req.Wait, req.Keep = keys, f.nameWait, r.keep
 	if c.in.Flags&unix.O_NONBLOCK != 0 {
 		req.Wait, contended = 0, fuse.EAGAIN
 	}

@@ -147,7 +147,6 @@ func actWith(umask uint32, r *rights, act func() error) (err error, restored boo
 	return err, setCaps(own.caps) == nil && change(&narrowed, own) == nil
 }
 
-// change gives the thread, which has the rights from, the rights to.
 func change(from, to *rights) error {
 	if !slices.Equal(from.groups, to.groups) {
 		if err := setGroups(to.groups); err != nil {
@@ -185,7 +184,6 @@ var ownRights = sync.OnceValues(func() (*rights, error) {
 	return own, nil
 })
 
-// setCaps sets the thread's effective capabilities.
 func setCaps(caps uint64) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
@@ -265,7 +263,6 @@ func statusIDs(status []byte, name string) []uint32 {
 	return ids
 }
 
-// statusField returns one line of a thread's /proc status.
 func statusField(status []byte, name string) []byte {
 	_, rest, _ := bytes.Cut(status, []byte("\n"+name+":"))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))

@@ -149,7 +149,6 @@ func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Stat
 	}
 }
 
-// hasEntries reports whether name is a directory with entries.
 func hasEntries(dir *node, name string) bool {
 	fd, err := unix.Openat(dir.fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

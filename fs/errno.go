@@ -40,7 +40,7 @@ func errno(err error) fuse.Status {
 		return fuse.Status(unix.EDEADLK)
 	case errors.Is(err, lockmgr.ErrContended):
 		return fuse.EBUSY
-	case errors.Is(err, lockmgr.ErrUnavailable):
+	case errors.Is(err, lockmgr.ErrUnavailable), errors.Is(err, lockmgr.ErrTooMany):
 		return fuse.Status(unix.ENOLCK)
 	case errors.Is(err, lockmgr.ErrTooLong):
 		return fuse.Status(unix.ENAMETOOLONG)

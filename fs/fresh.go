@@ -66,7 +66,6 @@ func (n *node) settled(st *unix.Stat_t) {
 	n.mu.Unlock()
 }
 
-// belief compares what the kernel was told with st.
 func (n *node) belief(st *unix.Stat_t) belief {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -39,6 +39,8 @@ type Config struct {
 	// ReadLocks makes readers take shared locks: nobody writes to a file that
 	// is open for read.
 	ReadLocks bool
+	// Flock; "" means FlockLocal. FlockCluster needs a lock service that keeps advisory locks.
+	Flock Flock
 	// Sync; "" means SyncNever.
 	Sync Sync
 	// Policy says which files are locked, and how; nil means all, as above.
@@ -67,7 +69,8 @@ type FS struct {
 	wait     time.Duration
 	nameWait time.Duration
 	sync     Sync
-	root     bool // the daemon may act for any user
+	advisory *lockmgr.Advisory // nil: advisory locks are the kernel's
+	root     bool              // the daemon may act for any user
 	log      *slog.Logger
 	server   *fuse.Server
 	// invalidate is the server's InodeNotify.
@@ -116,6 +119,12 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		return nil, err
 	}
 	f := newFS(source, mountpoint, cfg)
+	if cfg.Flock == FlockCluster {
+		if f.advisory, err = cfg.Locks.NewAdvisory(f.advisoryLost); err != nil {
+			f.nodes.close()
+			return nil, err
+		}
+	}
 	// Files are made with the caller's umask, and ours is not to be added.
 	unix.Umask(0)
 	server, err := fuse.NewServer(counting{f}, mountpoint, f.options(cfg))
@@ -199,7 +208,8 @@ func (f *FS) options(cfg Config) *fuse.MountOptions {
 		// says when it has to clear the set-group-id bit.
 		ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_DIRECT_IO_ALLOW_MMAP |
 			fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT,
-		EnableAcl: true, // the kernel checks ACLs
+		EnableAcl:   true, // the kernel checks ACLs
+		EnableLocks: f.advisory != nil,
 	}
 }
 

@@ -270,7 +270,6 @@ func (g *gate) leave(request uint64) bool {
 // close gives up all requests that wait, and from now on all that would have to.
 func (g *gate) close() { g.shutting.Do(func() { close(g.shut) }) }
 
-// load returns how many requests are inside, and how many wait.
 func (g *gate) load() (inside, waiting int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

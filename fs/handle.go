@@ -26,6 +26,10 @@ type handle struct {
 	// it did not, or after the first READ.
 	fills atomic.Pointer[version]
 
+	lockers lockers
+	locks   atomic.Bool // flock or fcntl locks were asked for by it
+	lost    atomic.Bool // the mount has lost its advisory locks on the file
+
 	unflushed unflushed
 	// uses counts the requests that use fd, and one until RELEASE, which can overtake them. At
 	// 0 fd is closed.

@@ -27,7 +27,6 @@ type stat struct {
 
 func inodeOf(st *stat) inode { return inode{st.Dev, st.Ino, st.generation} }
 
-// stat returns what the file of a descriptor is.
 func (b backing) stat(fd int, how asking) (st stat, err error) {
 	if b.local || how == asUsual { // which takes less time
 		err = byDescriptor(settled(func() error { return unix.Fstat(fd, &st.Stat_t) }))
@@ -65,7 +64,6 @@ func settled(ask func() error) (err error) {
 	return err
 }
 
-// statAt returns what name in a directory is.
 func (b backing) statAt(dirFD int, name string, how asking) (st stat, err error) {
 	if b.local {
 		if err = unix.Fstatat(dirFD, name, &st.Stat_t, unix.AT_SYMLINK_NOFOLLOW); err != nil || b.isLocal(st.Dev) {

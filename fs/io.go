@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
 // Read answers read and the filling of the page cache.
@@ -46,8 +47,12 @@ func (f *FS) reading(cancel <-chan struct{}, in *fuse.InHeader, h *handle, read 
 	return errno(f.await(cancel, in, h))
 }
 
-// readable returns nil unless the handle has a shared lock that is not good now.
+// readable returns nil unless the handle has a shared lock, or has taken advisory locks, and
+// these are not good now.
 func (h *handle) readable() error {
+	if h.locks.Load() {
+		return h.check()
+	}
 	if h.mode != lockmgr.Shared || h.hold == nil {
 		return nil
 	}
@@ -177,7 +182,7 @@ func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do fun
 	if err := f.await(cancel, in, h); err != nil {
 		return errno(err)
 	}
-	return whileHeld(h.hold, func() error {
+	return whileGood(h.check, func() error {
 		if err := byDescriptor(f.tracked(h, do)); err != nil {
 			return err
 		}
@@ -187,7 +192,7 @@ func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do fun
 
 // await waits outside until the handle's hold is not suspended.
 func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
-	err := h.hold.Check()
+	err := h.check()
 	if !errors.Is(err, lockmgr.ErrSuspended) {
 		return err
 	}
@@ -195,7 +200,7 @@ func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
 	defer stop()
 	h.node.stalled.Add(1)
 	defer h.node.stalled.Add(-1)
-	if givenUp := f.outside(ctx, in, func() { err = h.hold.Await(ctx) }); givenUp != nil {
+	if givenUp := f.outside(ctx, in, func() { err = h.awaitLocks(ctx) }); givenUp != nil {
 		return givenUp
 	}
 	return err
@@ -282,6 +287,16 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 		return fuse.EBADF
 	}
 	defer h.leave()
+	s := f.flushHandle(in, h)
+	if f.advisory != nil {
+		if err := f.unlockAll(&in.InHeader, h, f.advisory.Owner(advisory.Posix, in.LockOwner)); err != nil && s.Ok() {
+			s = errno(err)
+		}
+	}
+	return s
+}
+
+func (f *FS) flushHandle(in *fuse.FlushIn, h *handle) fuse.Status {
 	if h.hold == nil {
 		return fuse.OK
 	}
@@ -306,7 +321,7 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 			h.node.settled(&st)
 		}
 	}
-	if h.hold.Lost() {
+	if h.hold.Lost() || h.lost.Load() {
 		return fuse.EIO
 	}
 	return errno(err)
@@ -329,7 +344,7 @@ func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 		return fuse.EBADF
 	}
 	defer h.leave()
-	if h.hold != nil && h.hold.Lost() {
+	if h.hold != nil && (h.hold.Lost() || h.lost.Load()) {
 		return fuse.EIO
 	}
 	sync := unix.Fsync
@@ -346,6 +361,7 @@ const fsyncDataOnly = 1 // FUSE_FSYNC_FDATASYNC
 // goes with the last request that uses the handle.
 func (f *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h := f.handles.remove(in.Fh); h != nil {
+		f.unlockClosed(&in.InHeader, h)
 		defer f.closes(&in.InHeader)()
 		h.leave()
 	}

@@ -8,6 +8,26 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
+// InodeKey returns the key of the advisory locks of path in the views of the directory source.
+// ok is false if there is no such file.
+func InodeKey(source, path string) (key lockmgr.Key, ok bool, err error) {
+	b, err := openBacking(source)
+	if err != nil {
+		return key, false, err
+	}
+	defer unix.Close(b.root)
+	fd, st, err := b.resolve(path, anew)
+	if err == unix.ENOENT || err == unix.ENOTDIR {
+		return key, false, nil
+	}
+	if err != nil {
+		return key, false, fmt.Errorf("%s in %s: %w", path, source, err)
+	}
+	unix.Close(fd)
+	key, err = b.inodeKey(path, &st.Stat_t)
+	return key, err == nil, err
+}
+
 // Keys returns what an open for write of path locks in the views of the directory
 // source: the path, which need not exist, and the inode, if the file there has
 // several names. Errors: lockmgr.ErrInvalidKey, the file system's.

@@ -40,7 +40,6 @@ func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 	return lockmgr.InodeKey("", st.Ino)
 }
 
-// covers reports whether a hold has all of keys.
 func covers(hold *lockmgr.Hold, keys []lockmgr.Key) bool {
 	for _, k := range keys {
 		if hold.Token(k) == 0 {

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
-	"github.com/lockfs/lockfs/policy"
 )
 
 // nodeLock is the lock of one file.
@@ -135,7 +134,7 @@ func (f *FS) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*
 		return nil, errno(err)
 	}
 	l, s, err := f.lockFile(n, path, rule, &st, anew, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-		return f.try(cancel, in, rule.scope, keys...)
+		return f.try(cancel, in, rule, keys...)
 	})
 	if l.hold == nil {
 		return nil, s
@@ -148,14 +147,14 @@ func (f *FS) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*
 }
 
 // try takes keys for one call, without a place in the line.
-func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, scope policy.Scope, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-	req, err := f.caller(in, nil, scope, f.callOwner)
+func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, r rule, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+	req, err := f.caller(in, nil, r.scope, f.callOwner)
 	if err != nil {
 		return nil, f.refused(in, slices.Concat(keys, []lockmgr.Key{{}})[0], err, fuse.EBUSY)
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	req.Keys, req.Wait = keys, f.nameWait
+	req.Keys, req.Wait, req.Keep = keys, f.nameWait, r.keep
 	hold, err := f.acquire(ctx, in, req)
 	if err != nil {
 		return nil, f.refused(in, keys[0], err, fuse.EBUSY)
@@ -187,11 +186,16 @@ func (f *FS) whileHeldAs(in *fuse.InHeader, hold *lockmgr.Hold, change func() er
 // whileHeld makes a change that a hold allows: not unless the hold is good before, and
 // with EIO if it may not have been good until the end.
 func whileHeld(hold *lockmgr.Hold, change func() error) fuse.Status {
-	if err := hold.Check(); err != nil {
+	return whileGood(hold.Check, change)
+}
+
+// whileGood is whileHeld for whatever check says is good.
+func whileGood(check func() error, change func() error) fuse.Status {
+	if err := check(); err != nil {
 		return errno(err)
 	}
 	if err := change(); err != nil {
 		return errno(err)
 	}
-	return errno(hold.Check())
+	return errno(check())
 }

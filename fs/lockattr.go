@@ -48,7 +48,6 @@ func (f *FS) lockAttr(ctx context.Context, n *node, attr string) ([]byte, error)
 	return json.Marshal(e.Holder)
 }
 
-// attrReply puts an attribute's value where the caller wants it.
 func attrReply(value, dest []byte) (uint32, error) {
 	if len(dest) > 0 && len(dest) < len(value) { // without room the size is asked for
 		return 0, unix.ERANGE

@@ -58,13 +58,11 @@ type finding struct {
 	err error
 }
 
-// release ends the call.
 func (l *nameLock) release() {
 	l.hold.Release()
 	l.close()
 }
 
-// close closes what was found.
 func (l *nameLock) close() {
 	for i := range l.found {
 		if l.found[i].fd >= 0 {
@@ -178,7 +176,7 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 		return nil, errno(err), false
 	}
 	l.links = links
-	if l.hold, s = f.try(cancel, in, l.names[0].rule.scope, toLock(l.names, links)...); !s.Ok() {
+	if l.hold, s = f.try(cancel, in, l.names[0].rule, toLock(l.names, links)...); !s.Ok() {
 		return nil, s, false
 	}
 	for dir, path := range dirs {

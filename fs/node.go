@@ -74,6 +74,11 @@ type held struct {
 	holds map[*lockmgr.Hold]struct{}
 
 	nodes []*node // of the file, the newest last. GUARDED_BY(nodes.mu)
+
+	advisory atomic.Pointer[lockmgr.AdvisoryTable] // of its flock and fcntl locks; nil: none was asked for
+	bereft   atomic.Bool                           // these were lost while a handle was open
+
+	lockersMu sync.Mutex // guards lockers.owners of the file's handles
 }
 
 // dirName is a name in a directory.
@@ -92,15 +97,17 @@ func (d dirName) is(other dirName) bool {
 // the directory of a name, may be forgotten.
 func (n *node) enter() bool { return n.uses.enter() }
 
-// leave ends a use.
 func (n *node) leave() {
 	if n.uses.leave() {
 		n.closer.close(n.fd) // or nothing, if it was let go
 	}
 }
 
-// lost reports whether one of the file's holds is lost.
+// lost reports whether one of the file's holds is lost, or its advisory locks are.
 func (f *held) lost() bool {
+	if f.bereft.Load() {
+		return true
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for h := range f.holds {
@@ -134,7 +141,6 @@ func (f *held) removeHold(h *lockmgr.Hold) {
 	f.mu.Unlock()
 }
 
-// allHolds lists the file's holds.
 func (f *held) allHolds() []*lockmgr.Hold {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -47,7 +47,6 @@ func newNodes(rootFD int, i inode, pool *Pool) *nodes {
 	return t
 }
 
-// len is how many nodes there are.
 func (t *nodes) len() int { return int(t.count.Load()) }
 
 // get returns the node of an id that the kernel used, nil if it has none.
@@ -129,7 +128,6 @@ func (t *nodes) learnLocked(d dirName, fd int, st *stat, file *held) *node {
 	return n
 }
 
-// forget takes back count lookups of a node.
 func (t *nodes) forget(id, count uint64) {
 	t.mu.Lock()
 	n := t.byID[id]
@@ -153,7 +151,6 @@ func (t *nodes) forget(id, count uint64) {
 	}
 }
 
-// close forgets all nodes.
 func (t *nodes) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,7 +166,6 @@ func (t *nodes) close() {
 	t.count.Store(0)
 }
 
-// renamed notes that a file has got one name and lost another.
 func (t *nodes) renamed(n *node, from, to dirName) {
 	t.mu.Lock()
 	if last := (dirName{n.parent, n.name}); !last.is(from) && last.dir != nil {
@@ -179,7 +175,6 @@ func (t *nodes) renamed(n *node, from, to dirName) {
 	t.mu.Unlock()
 }
 
-// named notes one more name of a file.
 func (t *nodes) named(n *node, d dirName) {
 	t.mu.Lock()
 	if last := (dirName{n.parent, n.name}); !last.is(d) && last.dir != nil {
@@ -325,7 +320,6 @@ func (t *nodes) pathIn(dir *node, name string) (string, error) {
 	return join(p, name), err
 }
 
-// join returns the path of a name in the directory at dir.
 func join(dir, name string) string {
 	if dir == "" {
 		return name

@@ -190,7 +190,7 @@ func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, 
 	ctx, stop := f.interrupted(cancel, o.in.Pid, signalGrace)
 	defer stop()
 	o.visit.drop()
-	req.Keys, req.Mode, req.Queue, req.Wait = keys, o.mode, true, wait
+	req.Keys, req.Mode, req.Queue, req.Wait, req.Keep = keys, o.mode, true, wait, o.rule.keep
 	hold, err := f.acquire(ctx, &o.in.InHeader, req)
 	if err != nil {
 		return nil, f.refused(&o.in.InHeader, name, err, contended)
@@ -292,10 +292,18 @@ func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status
 		f.dropAttrs(n)
 	}
 	h := newHandle(n, fd, flags, nil)
-	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t)|fuse.FOPEN_NOFLUSH, out)
+	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t)|f.noFlush(), out)
 }
 
-// reply hands a new handle to the kernel.
+// noFlush spares a handle that does not write its FLUSHes, unless those tell that a process has
+// lost its advisory locks.
+func (f *FS) noFlush() uint32 {
+	if f.advisory != nil {
+		return 0
+	}
+	return fuse.FOPEN_NOFLUSH
+}
+
 func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
 	if h.caches = flags&fuse.FOPEN_DIRECT_IO == 0; h.caches {
 		h.node.cachers.Add(1)
@@ -307,6 +315,9 @@ func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
 	if !ok { // the view is being closed
 		h.leave()
 		return fuse.EIO
+	}
+	if h.node.bereft.Load() { // since its node was found usable
+		h.lost.Store(true)
 	}
 	out.Fh, out.OpenFlags = id, flags
 	return fuse.OK

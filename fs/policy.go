@@ -21,22 +21,21 @@ type rule struct {
 	action policy.Action
 	scope  policy.Scope
 	wait   time.Duration // how long an open waits
+	keep   *time.Duration
 }
 
 // rule asks the policy, once for a path that a request locks.
 func (f *FS) rule(path string) rule {
 	d := f.policy.Match(path)
-	r := rule{action: d.Action, scope: cmp.Or(d.Scope, f.scope), wait: f.wait}
+	r := rule{action: d.Action, scope: cmp.Or(d.Scope, f.scope), wait: f.wait, keep: d.Keep}
 	if d.Wait != nil {
 		r.wait = *d.Wait
 	}
 	return r
 }
 
-// locked reports whether a file has to be locked.
 func (r rule) locked() bool { return r.action != policy.NoLock }
 
-// readOnly reports whether nothing may be changed of what the path names.
 func (r rule) readOnly() bool { return r.action == policy.ReadOnly }
 
 // mayName refuses a new name that is too long, or at a read-only path.

@@ -32,6 +32,8 @@ const (
 	requestFallocate
 	requestCopyFileRange
 	requestLseek
+	requestGetLk
+	requestSetLk
 	requestFlush
 	requestFsync
 	requestRelease
@@ -70,6 +72,8 @@ var requestNames = [requestKinds]string{
 	requestFallocate:     "fallocate",
 	requestCopyFileRange: "copy_file_range",
 	requestLseek:         "lseek",
+	requestGetLk:         "getlk",
+	requestSetLk:         "setlk",
 	requestFlush:         "flush",
 	requestFsync:         "fsync",
 	requestRelease:       "release",

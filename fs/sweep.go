@@ -40,7 +40,6 @@ func (s *shedder) sweep() {
 	}
 }
 
-// files returns the ids of the nodes of files.
 func (t *nodes) files() []uint64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -65,7 +65,7 @@ func (f *FS) tracked(h *handle, change func() error) error {
 
 // written flushes a write if it must not wait.
 func (f *FS) written(h *handle) error {
-	if f.sync == SyncAlways || f.sync == SyncClose && h.hold.Troubled() {
+	if f.sync == SyncAlways || f.sync == SyncClose && h.troubled() {
 		return h.fdatasync()
 	}
 	return nil

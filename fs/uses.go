@@ -5,7 +5,6 @@ import "sync/atomic"
 // uses counts the uses of a descriptor. The zero value has none: begin starts the first.
 type uses struct{ n atomic.Int64 }
 
-// begin starts the first use.
 func (u *uses) begin() { u.n.Store(1) }
 
 // enter begins one more use; false means that all have ended, for ever.

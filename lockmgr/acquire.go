@@ -40,6 +40,8 @@ type Request struct {
 	// A request that does not queue waits for an answer until an outage of the service
 	// is 5 s old, or Wait if that is longer.
 	Wait time.Duration
+	// Keep replaces Config.Keep for the locks of this request. nil: it does not.
+	Keep *time.Duration
 }
 
 // request is a Request under way on this mount.
@@ -152,6 +154,7 @@ func (m *Manager) collect(ctx context.Context, r *request) error {
 			for _, l := range r.hold.locks {
 				r.hold.rely(l.sess)
 			}
+			r.tracker.got(r.hold.locks)
 			return nil
 		}
 		if wait == nil {
@@ -265,6 +268,9 @@ func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 		for _, l := range shared {
 			r.hold.join(l)
 		}
+		if m.grantBelow(r, missing) {
+			missing = nil
+		}
 		return missing, nil
 	}
 	for _, l := range had {
@@ -319,8 +325,8 @@ func (r *request) turn(missing []*place) ([]*place, Wait) {
 func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	contended := false // set by obtain
 	missing, wait := r.turn(missing)
-	var prefer *session // a hold's locks are best lost together
-	if len(r.hold.locks) > 0 {
+	prefer := m.sessionBelow(missing) // only its own requests pass a delegation's entry
+	if len(r.hold.locks) > 0 {        // a hold's locks are best lost together
 		prefer = r.hold.locks[0].sess
 	}
 	// The inode's owner may wait for the name. So r must not have the name while it waits
@@ -360,7 +366,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	for i, p := range missing {
 		l := &lock{grant: grants[i], since: now, holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
 		m.add(p.slot, l)
-		l.contended = contended
+		l.contended, l.keep = contended, m.keepsFor(r)
 		if req.Keep {
 			l.asked = req.Holder.Since
 			m.keepFor(l)
@@ -368,6 +374,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 				m.recalled(l)
 			}
 		}
+		m.noteBelow(l)
 		r.hold.join(l)
 		m.granted(p)
 	}

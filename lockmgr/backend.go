@@ -1,11 +1,14 @@
 package lockmgr
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
 // Backend keeps the locks of one volume in a lock service. Implementations
@@ -28,6 +31,7 @@ type Backend interface {
 	Rivals(ctx context.Context, k Key) ([]Entry, error)
 
 	Breaker
+	Recaller
 }
 
 // SessionInfo describes a mount to people who look at the lock service.
@@ -134,7 +138,7 @@ type AcquireRequest struct {
 	// in its way, and stay as they are.
 	Upgrades []Grant
 	// Keep: the mount may keep the entry while nobody uses it. A request that waits for such
-	// an entry puts a Recall. Only for a Recaller.
+	// an entry puts a Recall.
 	Keep bool
 }
 
@@ -142,6 +146,9 @@ type AcquireRequest struct {
 func (r AcquireRequest) Validate() error {
 	if len(r.Keys) == 0 {
 		return fmt.Errorf("%w: no keys", ErrInvalidKey)
+	}
+	if r.Mode > Shared {
+		return fmt.Errorf("%w: a directory is delegated by Delegate", ErrInvalidKey)
 	}
 	for _, k := range r.Keys {
 		if k.Kind == Tree && (r.Wait == Queue || r.Mode == Shared) {
@@ -198,7 +205,9 @@ func (g Grant) Blocks(later Grant, upgrades []AcquisitionID) bool {
 }
 
 // FencingToken returns the token of the entry's present owner.
-func (e Entry) FencingToken() int64 { return FencingToken(e.Token, e.Holder.Turn) }
+func (e Entry) FencingToken() int64 {
+	return cmp.Or(e.Holder.Fencing, FencingToken(e.Token, e.Holder.Turn))
+}
 
 // Entry is an acquisition of one key as the service has it.
 type Entry struct {
@@ -207,6 +216,15 @@ type Entry struct {
 	Holder Holder
 	Token  int64
 	Held   bool // else it waits
+
+	// Range is set of an advisory lock, whose Key is that of its file's inode.
+	Range *Range
+}
+
+// Range is what a flock or fcntl lock covers.
+type Range struct {
+	Kind       advisory.Kind
+	Start, End uint64 // the first and the last byte; advisory.EOF: however long the file gets
 }
 
 // Grant returns the grant that the entry stands for, or waits for.

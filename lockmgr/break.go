@@ -95,6 +95,9 @@ func (m *Manager) giveUpFor(b Break) {
 	for _, l := range idle {
 		m.giveIdleBack(l)
 	}
+	if d := m.delegationOfID(b.AcquisitionID); d != nil {
+		m.end(d)
+	}
 	m.renounce(meant, b.loss(), "lock broken; its file returns EIO",
 		slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
 }

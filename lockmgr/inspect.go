@@ -41,7 +41,7 @@ func (m *Manager) ours(k Key) (Entry, bool) {
 	for _, l := range s.locks {
 		if l.grant.Mode == Exclusive && !l.releasing && !l.lost() && l.idle == nil {
 			h := l.holder
-			h.Turn = l.turn
+			h.Turn, h.Fencing = l.turn, l.fencing
 			return Entry{Key: k, Mode: Exclusive, Holder: h, Token: l.grant.Token, Held: true}, true
 		}
 	}

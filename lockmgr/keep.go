@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,7 +20,7 @@ import (
 // later one. Keeping decides nothing about exclusion: the entry stands until it is released
 // as any other. If a recall is late or lost, others wait until the lock was idle for
 // Config.Keep. A mount that does not hear of recalls, since the service does not answer it or it
-// was frozen, takes no lock over (docs/adr/0033).
+// was frozen, takes no lock over (docs/adr/0033). See delegation for directories.
 
 // Recall asks mounts to give back entries that they may keep, for a request that waits for
 // them.
@@ -31,7 +32,7 @@ type Recall struct {
 	Try bool `json:"try,omitempty"`
 }
 
-// Recaller is a Backend whose mounts may keep locks.
+// Recaller is what a Backend does for mounts that keep locks.
 type Recaller interface {
 	// WatchRecalls calls found for each Recall that stands and each that is put later, maybe
 	// more than once, until ctx ends.
@@ -46,19 +47,19 @@ type Recaller interface {
 	// Describe replaces the holders of entries that may be kept, as people see them. An entry
 	// that does not stand any more is left out. Errors: ErrUnavailable.
 	Describe(ctx context.Context, entries []Entry) error
+
+	// DescribesAfter is how long an entry has had the same holder when it is described:
+	// longer where each costs a request.
+	DescribesAfter() time.Duration
 }
 
 const (
-	// MinKeep is the shortest Config.Keep, but for 0.
-	MinKeep = 2 * keeperTick
-
 	hearsFor    = 2 * time.Second        // a lock is not taken over later than this after a mount has asked for recalls
 	maxIdle     = 512                    // bounds the idle locks of a mount
 	evidenceFor = 2 * time.Second        // a file that is opened again within this time has its lock kept
 	minCoolOff  = 10 * time.Second       // how long a lock is not kept after a recall
 	maxCoolOff  = 5 * time.Minute        // it doubles up to this while the recalls go on
 	keeperTick  = 250 * time.Millisecond // how often idle locks are looked at
-	describedIn = time.Second            // what has been so for this long, people can see
 	maxTurn     = 1<<turnBits - 1        // the last owner of a kept lock
 	turnBits    = 12
 )
@@ -67,12 +68,10 @@ const (
 // keys the later one has the larger one, over the life of the volume.
 func FencingToken(entry int64, turn int) int64 { return entry<<turnBits | int64(turn) }
 
-// keeper has what a Manager keeps. All of it is GUARDED_BY(Manager.mu), but the constants.
+// keeper has what a Manager keeps. All of it is GUARDED_BY(Manager.mu), but the constant.
 type keeper struct {
-	service Recaller      // constant; nil: nothing is kept
-	begun   chan struct{} // receives when there may be a first keepable lock; capacity 1
-
-	idle     list.List // of *lock, those that are idle for longest come first
+	begun    chan struct{} // constant; receives when there may be a first keepable lock; capacity 1
+	idle     list.List     // of *lock, those that are idle for longest come first
 	keepable map[AcquisitionID]*lock
 	pasts    map[Key]*past
 	tidied   time.Time // when the old ones of pasts were last deleted
@@ -84,26 +83,37 @@ type past struct {
 	used    time.Time // when its lock was last given up, uncontended
 	cool    time.Time // nothing is kept before
 	coolFor time.Duration
+
+	// Of a directory: how many locks below it were granted since then, uncontended.
+	granted int
+	since   time.Time
 }
 
 func (p *past) over(now time.Time) bool {
 	return now.Sub(p.used) > evidenceFor && now.Sub(p.cool) > max(p.coolFor, minCoolOff)
 }
 
+// keepsFor returns how long a lock of r may be kept; 0: not at all.
+func (m *Manager) keepsFor(r *request) time.Duration {
+	if r.Keep != nil {
+		return *r.Keep
+	}
+	return m.cfg.Keep
+}
+
 // mayKeep reports whether the lock that r is about to ask for may be kept. m.mu is held.
 func (m *Manager) mayKeep(r *request, keys []Key) bool {
-	if m.keeper.service == nil || len(r.Keys) != 1 || len(keys) != 1 || keys[0].Kind != File || r.Mode != Exclusive {
+	if m.keepsFor(r) == 0 || len(r.Keys) != 1 || len(keys) != 1 || keys[0].Kind != File || r.Mode != Exclusive {
 		return false
 	}
 	p := m.keeper.pasts[keys[0]]
 	now := time.Now()
-	return p != nil && now.Sub(p.used) <= evidenceFor && now.After(p.cool)
+	return p != nil && m.delegationAbove(keys[0]) == nil && now.Sub(p.used) <= evidenceFor && now.After(p.cool)
 }
 
 // noteUse remembers that a lock was used. m.mu is held.
 func (m *Manager) noteUse(l *lock) {
-	k := &m.keeper
-	if k.service == nil || l.grant.Key.Kind != File || l.grant.Mode != Exclusive || l.contended {
+	if l.keep == 0 || l.grant.Key.Kind != File || l.grant.Mode != Exclusive || l.contended {
 		return
 	}
 	now := time.Now()
@@ -130,6 +140,9 @@ func (m *Manager) pastOf(key Key, now time.Time) *past {
 
 // keep makes a lock without holds idle, and reports whether it has. m.mu is held.
 func (m *Manager) keep(l *lock) bool {
+	if l.below != nil {
+		return false
+	}
 	m.noteUse(l)
 	if !l.keepable || l.recalled || l.contended || l.turn == maxTurn || m.refusing ||
 		len(l.slot.locks) != 1 || m.keeper.idle.Len() >= maxIdle || l.lost() {
@@ -175,9 +188,13 @@ func (m *Manager) giveIdleBack(l *lock) {
 
 // keepFor notes that a lock that was granted may be kept. m.mu is held.
 func (m *Manager) keepFor(l *lock) {
-	k := &m.keeper
 	l.keepable, l.described = true, l.holder
-	k.keepable[l.grant.AcquisitionID] = l
+	m.keeper.keepable[l.grant.AcquisitionID] = l
+	m.keeper.begin()
+}
+
+// begin wakes runKeeper.
+func (k *keeper) begin() {
 	select {
 	case k.begun <- struct{}{}:
 	default: // it is known
@@ -194,6 +211,10 @@ func (m *Manager) recall(r Recall) {
 		if o := m.early[id]; o != nil {
 			o.recalled = true
 			inUse = true
+			continue
+		}
+		if d := m.delegationOfID(id); d != nil {
+			m.recalledDir(d)
 			continue
 		}
 		l := m.keeper.keepable[id]
@@ -213,7 +234,7 @@ func (m *Manager) recall(r Recall) {
 		m.wg.Go(func() {
 			ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
 			defer cancel()
-			if err := m.keeper.service.InUse(ctx, r.ID); err != nil {
+			if err := m.backend.InUse(ctx, r.ID); err != nil {
 				m.log.Debug("a recall was not answered", slog.String("recall", r.ID.String()), slog.Any("error", err))
 			}
 		})
@@ -244,10 +265,17 @@ func (m *Manager) coolOff(key Key) {
 func (m *Manager) runKeeper() {
 	tick := time.NewTicker(keeperTick)
 	defer tick.Stop()
+	select {
+	case <-m.keeper.begun:
+	case <-m.ctx.Done():
+		return
+	}
+	m.wg.Go(func() { m.backend.WatchRecalls(m.ctx, m.recall) })
 	var asked time.Time
+	var describing atomic.Bool
 	for {
 		m.mu.Lock()
-		none := len(m.keeper.keepable) == 0
+		none := len(m.keeper.keepable)+len(m.dels) == 0
 		m.mu.Unlock()
 		if none {
 			select {
@@ -261,25 +289,31 @@ func (m *Manager) runKeeper() {
 		case <-m.ctx.Done():
 			return
 		}
-		m.releaseIdle(m.cfg.Keep - keeperTick)
+		m.releaseIdle(func(l *lock) bool { return time.Since(l.since) >= l.keep-keeperTick })
+		m.tendDelegations()
 		if now := time.Now(); now.Sub(asked) >= time.Second {
 			asked = now
-			m.describe()
+			if describing.CompareAndSwap(false, true) {
+				m.wg.Go(func() { // it may take long
+					defer describing.Store(false)
+					m.describe()
+				})
+			}
 			m.askForRecalls()
 		}
 	}
 }
 
-// releaseIdle gives back the locks that were idle for so long.
-func (m *Manager) releaseIdle(long time.Duration) {
+// releaseIdle gives back the idle locks that are due.
+func (m *Manager) releaseIdle(due func(*lock) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for {
-		first := m.keeper.idle.Front()
-		if first == nil || time.Since(first.Value.(*lock).since) < long {
-			return
+	for e := m.keeper.idle.Front(); e != nil; {
+		l := e.Value.(*lock)
+		e = e.Next()
+		if due(l) {
+			m.giveIdleBack(l)
 		}
-		m.giveIdleBack(first.Value.(*lock))
 	}
 }
 
@@ -287,7 +321,7 @@ func (m *Manager) askForRecalls() {
 	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
 	defer cancel()
 	sent := time.Now()
-	recalls, err := m.keeper.service.Recalls(ctx)
+	recalls, err := m.backend.Recalls(ctx)
 	if err != nil {
 		return // the session tells of a service that does not answer
 	}
@@ -310,7 +344,7 @@ func (m *Manager) describe() {
 		if h.Kept {
 			h.Since = l.since
 		}
-		if l.releasing || time.Since(l.since) < describedIn || h == l.described {
+		if l.releasing || time.Since(l.since) < m.backend.DescribesAfter() || h == l.described {
 			continue
 		}
 		l.described = h
@@ -323,7 +357,7 @@ func (m *Manager) describe() {
 	}
 	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
 	defer cancel()
-	if err := m.keeper.service.Describe(ctx, news); err != nil {
+	if err := m.backend.Describe(ctx, news); err != nil {
 		m.log.Debug("present holders are not shown", slog.Int("locks", len(news)), slog.Any("error", err))
 		m.mu.Lock()
 		defer m.mu.Unlock()

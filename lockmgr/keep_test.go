@@ -1,7 +1,9 @@
 package lockmgr_test
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,7 +19,7 @@ const keepFor = 2 * time.Second
 // keeping runs a test on a mount that keeps locks, with another mount beside it.
 func keeping(t *testing.T, test func(f *fixture, other *fixture)) {
 	inBubble(t, func(f *fixture) {
-		keep := func(c *lockmgr.Config) { c.Keep = keepFor }
+		keep := func(c *lockmgr.Config) { c.Keep, c.Delegate = keepFor, true }
 		other := &fixture{t: f.t, svc: f.svc, m: f.m, log: f.log}
 		f.m, f.log = f.manager(keep)
 		test(f, other)
@@ -75,6 +77,38 @@ func TestKept(t *testing.T) {
 		f.use("a", file("f"))
 		f.entries(0, "opened once in a while")
 	})
+}
+
+// A request can say that its lock is not kept, or for how long, also where others are not kept.
+func TestKeptByRequest(t *testing.T) {
+	for _, mount := range []time.Duration{0, keepFor} {
+		inBubble(t, func(f *fixture) {
+			m, _ := f.manager(func(c *lockmgr.Config) { c.Keep, c.Delegate = mount, true })
+			for _, keep := range []time.Duration{0, 2 * keepFor} {
+				for range 2 {
+					req := open("a", time.Minute, "f")
+					req.Keep = &keep
+					h, err := m.Acquire(f.t.Context(), req)
+					if err != nil {
+						f.t.Fatal(err)
+					}
+					h.Release()
+					synctest.Wait()
+				}
+				if kept := m.Stats().Kept == 1; kept != (keep > 0) {
+					f.t.Errorf("kept: %v, for %v where others are for %v", kept, keep, mount)
+				}
+			}
+			time.Sleep(keepFor)
+			f.entries(1, "before its time")
+			time.Sleep(keepFor)
+			synctest.Wait()
+			f.entries(0, "after its time")
+			if err := m.Close(f.t.Context()); err != nil {
+				f.t.Error(err)
+			}
+		})
+	}
 }
 
 // Local owners wait for one another as ever.
@@ -407,7 +441,7 @@ func TestDescribedAfterAnOutage(t *testing.T) {
 // A mount that does not hear of recalls takes no lock over, for as long as that goes on.
 func TestDeafMountTakesNothingOver(t *testing.T) {
 	keeping(t, func(f, _ *fixture) {
-		long, _ := f.manager(func(c *lockmgr.Config) { c.Keep = time.Minute })
+		long, _ := f.manager(func(c *lockmgr.Config) { c.Keep, c.Delegate = time.Minute, true })
 		defer func() {
 			if err := long.Close(f.t.Context()); err != nil {
 				t.Error(err)
@@ -426,5 +460,37 @@ func TestDeafMountTakesNothingOver(t *testing.T) {
 		f.svc.Connect()
 		time.Sleep(5 * time.Second)
 		f.use("a", file("f"))
+	})
+}
+
+// The log names a lock that is taken over, or shared, as the lock service does.
+func TestLogOfAKeptLock(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		log := &bytes.Buffer{}
+		m, _ := f.manager(func(c *lockmgr.Config) {
+			c.Keep, c.Delegate, c.Logger = keepFor, true, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		})
+		defer func(was *lockmgr.Manager) {
+			if err := m.Close(f.t.Context()); err != nil {
+				f.t.Error(err)
+			}
+			f.m = was
+		}(f.m)
+		f.m, f.log = m, log
+		f.use("a", file("f"))
+		h := f.must(open("a", 0, "f"))
+		id := f.holderOf("f").Short()
+		next := f.later(open("b", -1, "f"))
+		synctest.Wait()
+		h.Release()
+		h = <-next
+		f.must(open("b", 0, "f")).Release()
+		h.Release()
+		time.Sleep(keepFor)
+		synctest.Wait()
+		f.logOf(id, "lock asked for", "lock granted", "lock taken over", "lock shared with its owner", "lock released")
+		if !strings.Contains(log.String(), " was=") {
+			f.t.Errorf("the request that waited is not found by its end:\n%s", log)
+		}
 	})
 }

@@ -28,10 +28,13 @@ const (
 	Exclusive Mode = iota
 	// Shared with other readers. Directories cannot be.
 	Shared
+	// Delegated to a mount: a directory, with all files below it. The mount locks these without
+	// the service. See Delegator.
+	Delegated
 )
 
 // Conflicts reports whether locks of both modes exclude each other.
-func (m Mode) Conflicts(other Mode) bool { return m == Exclusive || other == Exclusive }
+func (m Mode) Conflicts(other Mode) bool { return m != Shared || other != Shared }
 
 // Key names what is locked, within one volume. Keys are comparable.
 type Key struct {

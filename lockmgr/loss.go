@@ -69,9 +69,13 @@ func (m *Manager) loseSession(s *session) {
 	m.loseAll(s)
 	n := s.voided
 	closed := m.closed
+	advisory := m.advisory
 	m.mu.Unlock()
 	if closed {
 		return
+	}
+	if advisory != nil {
+		advisory.lose(s)
 	}
 	m.wg.Go(m.reopen)
 	m.log.Error("lock session lost; its locks are void and their files return EIO",
@@ -94,10 +98,18 @@ func (m *Manager) loseSession(s *session) {
 
 // loseAll voids the locks of a lost session. m.mu is held.
 func (m *Manager) loseAll(s *session) {
+	for _, d := range m.dels {
+		if d.lock.sess == s {
+			m.forget(d)
+		}
+	}
 	for l := range s.locks {
-		if !l.releasing {
+		switch {
+		case !l.releasing:
 			m.lose(l, s.loss())
 			s.voided++
+		case l.below != nil:
+			m.void(l) // it was closed while its entry was being put
 		}
 	}
 }
@@ -140,6 +152,10 @@ func (m *Manager) lose(l *lock, cause error) {
 func (m *Manager) lockLost(l *lock, cause error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if d := m.dels[l.grant.Key.Path]; d != nil && d.lock == l {
+		m.loseDelegation(d, cause)
+		return
+	}
 	if l.releasing || !l.stands() {
 		return // released meanwhile
 	}

@@ -35,9 +35,11 @@ type Config struct {
 	// 0.15 s. Renewing a session costs 0.05 % of a core. 0 means 5,000.
 	KeysPerSession int
 	// Keep is how long a lock stays with the mount after its last close, if its file is opened
-	// again and again; at least MinKeep, if it is not 0. 0 gives every lock back at its last
-	// close. The Backend must be a Recaller.
+	// again and again. 0 gives every lock back at its last close. A Request can say otherwise.
 	Keep time.Duration
+	// Delegate has directories delegated to the mount that nobody else uses, if the Backend can,
+	// for as long as Keep says.
+	Delegate bool
 	// CloseGrace; 0 means DefaultCloseGrace.
 	CloseGrace time.Duration
 	// SlowWait is how long a request waits for another owner before the log and
@@ -85,9 +87,11 @@ type Manager struct {
 	steps    int                          // GUARDED_BY(mu); how many requests were woken, and how much was looked at for them
 	early    map[AcquisitionID]*overtaken // GUARDED_BY(mu); what overtook the service's answer, by the acquisition under way
 	keeper   keeper
-	sessions []*session // GUARDED_BY(mu); in order of opening, until they are lost
-	refusing bool       // GUARDED_BY(mu); no more requests
-	closed   bool       // GUARDED_BY(mu)
+	dels     map[string]*delegation // GUARDED_BY(mu); by path; none is below another
+	advisory *Advisory              // GUARDED_BY(mu); nil: programs keep their advisory locks to themselves
+	sessions []*session             // GUARDED_BY(mu); in order of opening, until they are lost
+	refusing bool                   // GUARDED_BY(mu); no more requests
+	closed   bool                   // GUARDED_BY(mu)
 }
 
 // lock is one key granted to one owner of this mount, shared by its holds.
@@ -102,6 +106,7 @@ type lock struct {
 	releasing bool // it is being given back to the service
 
 	// See keeper.
+	keep      time.Duration // how long it is kept when it is idle, if it may be
 	keepable  bool
 	asked     time.Time     // before it was granted
 	recalled  bool          // it is given back at its last close
@@ -109,6 +114,13 @@ type lock struct {
 	idle      *list.Element // in keeper.idle; nil: it has an owner
 	told      bool          // Config.Observe knows that its owner has released it
 	described Holder        // what describe has told the service
+
+	// See delegation.
+	below   *delegation // it has no entry of its own
+	putting bool        // but one is being put
+	tried   bool        // one was put, or may have been
+	left    bool        // it is given back when that is known
+	fencing int64       // its token; 0: that of its entry
 
 	slot    *slot
 	at      int   // its place in slot.locks, while it stands there
@@ -131,13 +143,6 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	if cfg.KeysPerSession == 0 {
 		cfg.KeysPerSession = 5000
 	}
-	recaller, ok := cfg.Backend.(Recaller)
-	switch {
-	case cfg.Keep != 0 && cfg.Keep < MinKeep:
-		return nil, fmt.Errorf("lockmgr: locks cannot be kept for %v: at least %v", cfg.Keep, MinKeep)
-	case cfg.Keep != 0 && !ok:
-		return nil, errors.New("lockmgr: this lock service does not let locks be kept")
-	}
 	if cfg.CloseGrace == 0 {
 		cfg.CloseGrace = DefaultCloseGrace
 	}
@@ -154,10 +159,8 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		slots:   make(map[Key]*slot),
 		dirs:    make(map[string]*dir),
 		early:   make(map[AcquisitionID]*overtaken),
+		dels:    make(map[string]*delegation),
 		keeper:  keeper{begun: make(chan struct{}, 1), keepable: make(map[AcquisitionID]*lock), pasts: make(map[Key]*past)},
-	}
-	if cfg.Keep > 0 {
-		m.keeper.service = recaller
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.accepting, m.refuse = context.WithCancel(m.ctx)
@@ -169,10 +172,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	m.done(s)
 	m.wg.Go(m.retire)
 	m.wg.Go(func() { m.backend.WatchBreaks(m.ctx, m.obey) })
-	if cfg.Keep > 0 {
-		m.wg.Go(m.runKeeper)
-		m.wg.Go(func() { recaller.WatchRecalls(m.ctx, m.recall) })
-	}
+	m.wg.Go(m.runKeeper)
 	return m, nil
 }
 
@@ -182,8 +182,13 @@ func (m *Manager) Refuse() {
 	m.mu.Lock()
 	m.refusing = true
 	m.wakeAll()
+	advisory := m.advisory
 	m.mu.Unlock()
-	m.releaseIdle(0)
+	if advisory != nil {
+		advisory.refuse()
+	}
+	m.releaseIdle(func(*lock) bool { return true })
+	m.endDelegations()
 	m.refuse()
 }
 
@@ -200,6 +205,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	}
 	m.closed = true
 	sessions := slices.Clone(m.sessions)
+	advisory := m.advisory
 	m.mu.Unlock()
 
 	m.cancel()
@@ -218,6 +224,9 @@ func (m *Manager) Close(ctx context.Context) error {
 		})
 	}
 	closing.Wait()
+	if advisory != nil {
+		advisory.close()
+	}
 	m.wg.Wait()
 	return errors.Join(errs...)
 }

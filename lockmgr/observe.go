@@ -37,6 +37,16 @@ type LockReleased struct{ Held time.Duration }
 // open.
 type LockRecalled struct{ Idle bool }
 
+// DirectoryDelegated: a directory is delegated to this mount.
+type DirectoryDelegated struct{ Key Key }
+
+// DirectoryRecalled: another mount wants something in a directory that is delegated to this one,
+// and where so many files are open without an entry of their own.
+type DirectoryRecalled struct {
+	Key  Key
+	Open int
+}
+
 // LockLost: a lock is void while files are open under it. Cause is one of
 // ErrSessionLost (with renew's cause), ErrBroken, or else ErrLockLost alone.
 type LockLost struct {
@@ -57,13 +67,15 @@ type SessionChanged struct {
 	Cause error
 }
 
-func (RequestEnded) event()   {}
-func (RequestWaits) event()   {}
-func (LockReleased) event()   {}
-func (LockLost) event()       {}
-func (LockRecalled) event()   {}
-func (SessionRenewed) event() {}
-func (SessionChanged) event() {}
+func (RequestEnded) event()       {}
+func (RequestWaits) event()       {}
+func (LockReleased) event()       {}
+func (LockLost) event()           {}
+func (LockRecalled) event()       {}
+func (DirectoryDelegated) event() {}
+func (DirectoryRecalled) event()  {}
+func (SessionRenewed) event()     {}
+func (SessionChanged) event()     {}
 
 func (m *Manager) observe(e Event) {
 	if m.cfg.Observe != nil {
@@ -75,6 +87,7 @@ func (m *Manager) observe(e Event) {
 type Stats struct {
 	Held     int                 // locks of owners, those that are being given back included
 	Kept     int                 // locks without an owner
+	Dirs     int                 // directories that are delegated to the mount
 	Waiting  int                 // requests that wait for another owner
 	Sessions map[renew.State]int // how many are Held, and Suspended
 }
@@ -86,6 +99,7 @@ func (m *Manager) Stats() Stats {
 	defer m.mu.Unlock()
 	s.Kept = m.keeper.idle.Len()
 	s.Held = -s.Kept
+	s.Dirs = len(m.dels)
 	for _, sess := range m.sessions {
 		s.Held += len(sess.locks)
 		if state := sess.renewal.State(); state != renew.Lost {
@@ -95,7 +109,12 @@ func (m *Manager) Stats() Stats {
 	return s
 }
 
-func (l *lock) token() int64 { return FencingToken(l.grant.Token, l.turn) }
+func (l *lock) token() int64 {
+	if l.fencing != 0 {
+		return l.fencing
+	}
+	return FencingToken(l.grant.Token, l.turn)
+}
 
 // logAttrs say whose request or lock it is.
 func logAttrs(k Key, h Holder) []slog.Attr {

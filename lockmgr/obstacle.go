@@ -68,6 +68,9 @@ func worse(a, b *lock) *lock {
 // entry too, but would refuse a request that does not wait for an entry that is being
 // deleted.
 func (m *Manager) rival(key Key) *obstacle {
+	if d := m.endingFor(key); d != nil {
+		return &obstacle{lock: d.lock}
+	}
 	if m.trees > 0 && key.Kind != Inode { // a directory at or above the path whose lock is being given back
 		for path := key.Path; path != ""; path = parent(path) {
 			if s := m.slots[Key{Tree, path}]; s != nil {

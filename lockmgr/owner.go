@@ -30,6 +30,10 @@ type Holder struct {
 	// Of a lock that its mount keeps, see Config.Keep. Both may be a second late.
 	Turn int  `json:"turn,omitempty"` // how many owners had it before
 	Kept bool `json:"kept,omitempty"` // it is idle; the others say who had it last
+
+	// Fencing is the token of an owner who had the lock before its entry was put: below a
+	// directory that is delegated to its mount.
+	Fencing int64 `json:"fencing,omitempty"`
 }
 
 // PodLabel names the holder's pod as well as is known: by its namespace/name, or

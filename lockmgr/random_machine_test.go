@@ -253,6 +253,32 @@ func (s *remoteSession) Acquire(ctx context.Context, req lockmgr.AcquireRequest)
 	return nil, err
 }
 
+// Delegate is as Acquire: what the caller was not told of is removed some time later.
+func (s *remoteSession) Delegate(ctx context.Context, k lockmgr.Key, h lockmgr.Holder) (lockmgr.Grant, error) {
+	done := make(chan lockmgr.Grant, 1)
+	err := s.m.call(ctx, func() error {
+		defer close(done)
+		g, err := s.leased.Session.(lockmgr.Delegator).Delegate(context.Background(), k, h)
+		if err == nil {
+			done <- g
+		}
+		return err
+	})
+	if err == nil {
+		return <-done, nil
+	}
+	go func() {
+		select {
+		case g, ok := <-done:
+			for ok && errors.Is(s.leased.Release(context.Background(), g), lockmgr.ErrUnavailable) {
+				<-time.After(time.Second)
+			}
+		case <-time.After(2 * ttl): // the request was lost
+		}
+	}()
+	return lockmgr.Grant{}, err
+}
+
 func (s *remoteSession) Release(ctx context.Context, g lockmgr.Grant) error {
 	return s.m.call(ctx, func() error { return s.leased.Release(context.Background(), g) })
 }

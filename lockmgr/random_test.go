@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -37,7 +38,7 @@ func TestRandomFaults(t *testing.T) {
 		}
 	}
 	t.Logf("%d histories: %v", seeds, sum)
-	for _, what := range []string{"written", "suspended", "lost", "broken", "cancelled", "kept", "recalled while idle", "recalled in use"} {
+	for _, what := range []string{"written", "suspended", "lost", "broken", "cancelled", "kept", "recalled while idle", "recalled in use", "directory recalled in use"} {
 		if sum[what] == 0 {
 			t.Errorf("none was %s", what)
 		}
@@ -53,7 +54,7 @@ type chaos struct {
 
 	mu     sync.Mutex
 	rand   *rand.Rand
-	tokens map[string]int64 // of each file's last write
+	tokens map[lockmgr.Key]int64 // of each file's last write, and of each directory's last change
 	files  int
 	sum    map[string]int
 	goesOn map[string]bool // programs that had a lock since stop
@@ -63,7 +64,7 @@ func newChaos(t *testing.T, seed uint64, sum map[string]int) *chaos {
 	return &chaos{
 		files: 3 + int(seed%2)*27, // locks are kept if they are not fought for
 		T:     t, svc: leases{lockmgrtest.NewMemory()}, stop: make(chan struct{}), end: make(chan struct{}),
-		rand: rand.New(rand.NewPCG(seed, 0)), tokens: make(map[string]int64), sum: sum, goesOn: make(map[string]bool),
+		rand: rand.New(rand.NewPCG(seed, 0)), tokens: make(map[lockmgr.Key]int64), sum: sum, goesOn: make(map[string]bool),
 	}
 }
 
@@ -87,6 +88,12 @@ func (c *chaos) observe(e lockmgr.Event) {
 	case lockmgr.RequestEnded:
 		if e.Kept {
 			c.count("kept")
+		}
+	case lockmgr.DirectoryRecalled:
+		if e.Open > 0 {
+			c.count("directory recalled in use")
+		} else {
+			c.count("directory recalled")
 		}
 	case lockmgr.LockRecalled:
 		if e.Idle {
@@ -115,6 +122,7 @@ func (c *chaos) run() {
 				},
 				KeysPerSession: 1 + c.IntN(3),
 				Keep:           []time.Duration{0, keepFor, time.Minute}[c.IntN(3)],
+				Delegate:       true,
 				Observe:        c.observe,
 			})
 		}
@@ -157,17 +165,27 @@ func over(ch chan struct{}) bool {
 
 // program locks files, one after the other, and writes to them.
 func (c *chaos) program(m *machine, mgr *lockmgr.Manager, name string) {
-	file := "f0"
+	file := "d/f0"
 	for !over(c.end) {
 		<-time.After(c.upTo(time.Second))
 		m.runs()
 		if c.IntN(3) == 0 {
-			file = fmt.Sprint("f", c.IntN(c.files))
+			file = c.file()
+		}
+		if c.files > 3 && c.IntN(3) == 0 {
+			c.burst(m, mgr, name)
 		}
 		req := open(name, []time.Duration{0, time.Second, time.Minute, -1}[c.IntN(4)], file)
 		req.Queue = c.IntN(4) > 0
-		if c.IntN(5) == 0 {
+		switch c.IntN(10) {
+		case 0, 1:
 			req.Mode = lockmgr.Shared
+		case 2:
+			req = try(name, tree([]string{"d", "d/e"}[c.IntN(2)]))
+		case 3:
+			if other := c.file(); other != file {
+				req = try(name, req.Keys[0], lockmgrtest.File(other))
+			}
 		}
 		ctx, cancel := context.WithCancel(c.Context())
 		if c.IntN(3) == 0 {
@@ -177,7 +195,7 @@ func (c *chaos) program(m *machine, mgr *lockmgr.Manager, name string) {
 		hold, err := mgr.Acquire(ctx, req)
 		m.runs()
 		if err == nil {
-			c.work(m, hold, req)
+			c.work(m, hold, req, []int{50, 3}[c.IntN(2)])
 			if held {
 				c.mu.Lock()
 				c.goesOn[name] = true
@@ -191,15 +209,34 @@ func (c *chaos) program(m *machine, mgr *lockmgr.Manager, name string) {
 	}
 }
 
+// file is one of several, in a directory, in one below it, or in the root.
+func (c *chaos) file() string {
+	n := c.IntN(c.files)
+	return fmt.Sprint([]string{"d/f", "d/e/f", "d/f", "f"}[n%4], n)
+}
+
+// burst opens and closes many files, so that their directory is delegated.
+func (c *chaos) burst(m *machine, mgr *lockmgr.Manager, name string) {
+	for i := range 30 {
+		m.runs()
+		req := open(name, time.Second, fmt.Sprint("d/", name, "/", i))
+		hold, err := mgr.Acquire(c.Context(), req)
+		m.runs()
+		if err != nil {
+			return
+		}
+		if i > 10 && c.IntN(3) > 0 {
+			c.work(m, hold, req, 3)
+		}
+		hold.Release()
+	}
+}
+
 // work writes, and does not believe that it is over when it is.
-func (c *chaos) work(m *machine, hold *lockmgr.Hold, req lockmgr.Request) {
+func (c *chaos) work(m *machine, hold *lockmgr.Hold, req lockmgr.Request, writes int) {
 	key := req.Keys[0]
 	token := hold.Token(key)
 	var lost bool
-	writes := 50
-	if c.IntN(2) == 0 { // a short one
-		writes = 3
-	}
 	for range c.IntN(writes) {
 		<-time.After(c.upTo(300 * time.Millisecond))
 		m.runs()
@@ -239,18 +276,26 @@ func (c *chaos) land(key lockmgr.Key, token int64, req lockmgr.Request) {
 	entries, err := c.svc.Entries(context.Background(), key.Path)
 	live := errors.Is(err, lockmgr.ErrUnavailable) // nobody can look
 	for _, e := range entries {
-		live = live || e.Token == token>>12 && e.Held && e.Mode == req.Mode
+		mine := e.Token == token>>12 && e.Mode == req.Mode || e.FencingToken() == token ||
+			e.Mode == lockmgr.Delegated && e.Token <= token>>12 && strings.HasPrefix(string(req.Owner), e.Holder.Node)
+		live = live || mine && e.Held && e.Key.Conflicts(key)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sum["written"]++
+	last := c.tokens[key]
+	for k, t := range c.tokens {
+		if k.Conflicts(key) {
+			last = max(last, t)
+		}
+	}
 	switch {
 	case !live:
 		c.Errorf("%s: a write of %s, token %d, landed without an entry: %+v", key, req.Owner, token, entries)
-	case token < c.tokens[key.Path]:
-		c.Errorf("%s: a write of %s, token %d, landed after one of token %d", key, req.Owner, token, c.tokens[key.Path])
+	case token < last:
+		c.Errorf("%s: a write of %s, token %d, landed after one of token %d", key, req.Owner, token, last)
 	case req.Mode == lockmgr.Exclusive:
-		c.tokens[key.Path] = token
+		c.tokens[key] = token
 	}
 }
 

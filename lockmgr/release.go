@@ -31,6 +31,14 @@ func (m *Manager) giveBack(l *lock) {
 		return
 	}
 	held := time.Since(l.since)
+	if l.below != nil {
+		if l.left = l.putting; !l.left {
+			m.observe(LockReleased{Held: held})
+			m.debug("lock released", l, slog.Duration("held", held))
+			m.void(l)
+		}
+		return
+	}
 	m.wg.Go(func() {
 		m.release(l)
 		if !l.told {

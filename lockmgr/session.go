@@ -193,8 +193,13 @@ func (m *Manager) locksOf(s *session) []*lock {
 	defer m.mu.Unlock()
 	var locks []*lock
 	for l := range s.locks {
-		if !l.releasing {
+		if !l.releasing && l.below == nil {
 			locks = append(locks, l)
+		}
+	}
+	for _, d := range m.dels {
+		if d.lock.sess == s && d.stands() {
+			locks = append(locks, d.lock)
 		}
 	}
 	return locks

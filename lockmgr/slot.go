@@ -95,6 +95,7 @@ func (m *Manager) void(l *lock) {
 		}
 	}
 	delete(l.sess.locks, l)
+	m.leaveDelegation(l)
 	m.notIdle(l)
 	delete(m.keeper.keepable, l.grant.AcquisitionID)
 	m.wake(&l.waiting)

@@ -18,7 +18,9 @@ type tracker struct {
 
 	// LOCK ORDERING: after Manager.mu.
 	mu    sync.Mutex
-	id    AcquisitionID // GUARDED_BY(mu); names the request, and the entry that is put for it
+	id    AcquisitionID // GUARDED_BY(mu); names the request, and the entry that is put for it, or that it shares
+	was   AcquisitionID // GUARDED_BY(mu); what named it before it got a lock that stood; zero: nothing did, or it has got none
+	found bool          // GUARDED_BY(mu); id is of a lock that stood
 	asked int           // GUARDED_BY(mu); how often the service was asked
 	since time.Time     // GUARDED_BY(mu); when another owner was found in the way; zero if none was
 	slow  *time.Timer   // GUARDED_BY(mu); nil once the request has ended
@@ -38,8 +40,9 @@ func (t *tracker) fresh(inTurn bool) AcquisitionID {
 	if inTurn {
 		level = slog.LevelDebug
 	}
-	if was := t.holder(); t.asked > 0 {
-		t.id = NewAcquisitionID()
+	if was := t.holder(); t.asked > 0 || t.found {
+		t.id, t.was = NewAcquisitionID(), AcquisitionID{}
+		t.found, t.kept = false, false
 		t.log(level, "lock asked for anew", slog.String("was", was.AcquisitionID.Short()))
 	} else {
 		t.log(slog.LevelDebug, "lock asked for")
@@ -48,12 +51,35 @@ func (t *tracker) fresh(inTurn bool) AcquisitionID {
 	return t.id
 }
 
+// byItself returns the holder of locks that the mount grants without the service.
+func (t *tracker) byItself(s *session) Holder {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.asked > 0 || t.kept {
+		t.id = NewAcquisitionID()
+	}
+	t.kept = true
+	h := t.holder()
+	h.Session, h.Since = s.backend.ID(), time.Now()
+	return h
+}
+
 // tookOver returns the holder of a kept lock that the request has got.
 func (t *tracker) tookOver(l *lock) Holder {
 	t.kept = true
 	h := t.req.Holder
 	h.AcquisitionID, h.Session, h.Node, h.Since = l.grant.AcquisitionID, l.sess.backend.ID(), t.m.cfg.Session.Node, l.since
 	return h
+}
+
+// got notes the locks that the request has. If the service was not asked, they stood before, and
+// the first gives the request its id.
+func (t *tracker) got(locks []*lock) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.asked == 0 && len(locks) > 0 {
+		t.was, t.id, t.found = t.id, locks[0].grant.AcquisitionID, true
+	}
 }
 
 // contended notes that another owner is in the way.
@@ -88,13 +114,17 @@ func (t *tracker) end(err error) {
 	if t.told {
 		level = slog.LevelInfo
 	}
+	took := []slog.Attr{slog.Duration("took", e.Took)}
+	if !t.was.IsZero() {
+		took = append(took, slog.String("was", t.was.Short()))
+	}
 	switch {
 	case err != nil:
 		t.log(level, "lock not granted", slog.Duration("took", e.Took), slog.Any("error", err))
 	case e.Kept:
-		t.log(level, "lock taken over from those that are kept", slog.Duration("took", e.Took))
+		t.log(level, "lock taken over from those that are kept", took...)
 	case e.Joined:
-		t.log(level, "lock shared with its owner", slog.Duration("took", e.Took))
+		t.log(level, "lock shared with its owner", took...)
 	default:
 		t.log(level, "lock granted", slog.Duration("took", e.Took), slog.Duration("waited", e.Waited))
 	}

@@ -25,8 +25,13 @@ func (m *Manager) grantsOf(s *session) []Grant {
 	defer m.mu.Unlock()
 	grants := make([]Grant, 0, len(s.locks))
 	for l := range s.locks {
-		if !l.releasing {
+		if !l.releasing && l.below == nil {
 			grants = append(grants, l.grant)
+		}
+	}
+	for _, d := range m.dels {
+		if d.lock.sess == s && d.stands() {
+			grants = append(grants, d.lock.grant)
 		}
 	}
 	return grants
@@ -34,6 +39,12 @@ func (m *Manager) grantsOf(s *session) []Grant {
 
 // lockOf finds the lock that g became, nil if it is being given back. m.mu is held.
 func (m *Manager) lockOf(s *session, g Grant) *lock {
+	if g.Mode == Delegated {
+		if d := m.dels[g.Key.Path]; d != nil && d.lock.grant == g {
+			return d.lock
+		}
+		return nil
+	}
 	slot := m.slots[g.Key]
 	if slot == nil {
 		return nil

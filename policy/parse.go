@@ -106,15 +106,19 @@ func parseRule(words []word) (r *Rule, at int, err error) {
 func (r *Rule) option(text string) error {
 	name, value, _ := strings.Cut(text, "=")
 	switch {
-	case name != "wait" && name != "scope":
-		return fmt.Errorf("unknown option %q: want wait=DURATION or scope=SCOPE", text)
+	case name != "wait" && name != "scope" && name != "keep":
+		return fmt.Errorf("unknown option %q: want wait=DURATION, scope=SCOPE or keep=DURATION", text)
 	case r.Action != Lock:
 		return fmt.Errorf("%s= is for rules that lock: drop it", name)
-	case name == "wait" && r.Wait != nil, name == "scope" && r.Scope != "":
+	case name == "wait" && r.Wait != nil, name == "scope" && r.Scope != "", name == "keep" && r.Keep != nil:
 		return fmt.Errorf("%s= is given twice: drop one", name)
 	case name == "wait":
 		d, err := ParseWait(value)
 		r.Wait = &d
+		return err
+	case name == "keep":
+		d, err := ParseKeep(value)
+		r.Keep = &d
 		return err
 	case !slices.Contains(Scopes, Scope(value)):
 		return fmt.Errorf("unknown scope %q: want %s", value, list(Scopes))
@@ -131,6 +135,19 @@ func ParseWait(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
 		return 0, errors.New("want a duration such as 30s or 5m, 0 (refuse at once) or -1 (for ever)")
+	}
+	return d, nil
+}
+
+// MinKeep is the shortest time for which locks are kept, but for 0: mounts look what is idle
+// every 250 ms.
+const MinKeep = 500 * time.Millisecond
+
+// ParseKeep reads how long a mount keeps a lock that nobody else wants.
+func ParseKeep(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d != 0 && d < MinKeep {
+		return 0, fmt.Errorf("want 0 (not at all), or a duration of at least %v", MinKeep)
 	}
 	return d, nil
 }

@@ -24,7 +24,7 @@ var actions = []string{Lock: "lock", NoLock: "nolock", ReadOnly: "readonly"}
 func (a Action) String() string { return actions[a] }
 
 // Form is how a rule is written, for messages.
-var Form = "GLOB " + strings.Join(actions, "|") + " [wait=DURATION] [scope=SCOPE]"
+var Form = "GLOB " + strings.Join(actions, "|") + " [wait=DURATION] [scope=SCOPE] [keep=DURATION]"
 
 // Decision is what holds for one path. The zero value is that of a path which
 // no rule matches: it is locked by the terms of the mount.
@@ -32,6 +32,7 @@ type Decision struct {
 	Action Action
 	Wait   *time.Duration // how long an open waits, negative for ever; nil: as the mount says
 	Scope  Scope          // who shares the lock; empty: as the mount says
+	Keep   *time.Duration // how long the mount keeps the lock, 0 not at all; nil: as the mount says
 }
 
 // Rule is one line of a policy.
@@ -49,6 +50,9 @@ func (r *Rule) String() string {
 	}
 	if r.Scope != "" {
 		words = append(words, "scope="+string(r.Scope))
+	}
+	if r.Keep != nil {
+		words = append(words, "keep="+r.Keep.String())
 	}
 	return strings.Join(words, " ")
 }

@@ -30,7 +30,7 @@ const example = `# a comment
 
   /etc/**   readonly # another
 /db/**  lock wait=5m scope=pod
-/db2/** lock wait=-1
+/db2/** lock wait=-1 keep=0
 /#a# lock
 `
 
@@ -43,12 +43,15 @@ func TestMatch(t *testing.T) {
 		"etc/log":  "readonly",
 		"etc/.log": "nolock", // the first rule that matches
 		"db/f":     "lock 5m0s pod",
-		"db2/f":    "lock -1ns",
+		"db2/f":    "lock -1ns keep 0s",
 	} {
 		d := p.Match(path)
 		got := d.Action.String()
 		if d.Wait != nil {
 			got += " " + d.Wait.String()
+		}
+		if d.Keep != nil {
+			got += " keep " + d.Keep.String()
 		}
 		if got = strings.TrimSpace(got + " " + string(d.Scope)); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
@@ -106,10 +109,11 @@ func TestDigest(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{
-		"another order":  "/etc/** readonly\n*.log nolock\n/db/** lock wait=5m scope=pod\n/db2/** lock wait=-1\n/#a# lock",
+		"another order":  "/etc/** readonly\n*.log nolock\n/db/** lock wait=5m scope=pod\n/db2/** lock wait=-1 keep=0\n/#a# lock",
+		"another keep":   strings.Replace(example, "keep=0", "keep=1s", 1),
 		"another wait":   strings.Replace(example, "5m", "6m", 1),
 		"another action": strings.Replace(example, "readonly", "nolock", 1),
-		"a rule less":    strings.Replace(example, "/db2/** lock wait=-1", "", 1),
+		"a rule less":    strings.Replace(example, "/db2/** lock wait=-1 keep=0", "", 1),
 	} {
 		if mustParse(t, text).Digest() == p {
 			t.Errorf("%s: the same digest", name)
@@ -151,7 +155,11 @@ func TestSyntaxErrors(t *testing.T) {
 		"a lock scope=galaxy":          {1, 8, "want auto, handle, process, pod or node"},
 		"a lock scope":                 {1, 8, "want auto, handle, process, pod or node"},
 		"a lock scope=pod scope=pod":   {1, 18, "twice"},
-		"a lock patience=1s":           {1, 8, "want wait=DURATION or scope=SCOPE"},
+		"a lock patience=1s":           {1, 8, "want wait=DURATION, scope=SCOPE or keep=DURATION"},
+		"a lock keep=0.1s":             {1, 8, "at least 500ms"},
+		"a lock keep=-1":               {1, 8, "0 (not at all)"},
+		"a lock keep=0 keep=0":         {1, 15, "twice"},
+		"a nolock keep=0":              {1, 10, "rules that lock"},
 		"a nolock scope=pod":           {1, 10, "rules that lock"},
 		"a readonly wait=1s # comment": {1, 12, "rules that lock"},
 	} {

@@ -113,7 +113,6 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// validate checks a Config that has its defaults.
 func (c Config) validate() error {
 	if c.TTL <= 0 || c.TTL%time.Second != 0 {
 		return fmt.Errorf("%w: TTL %v: want whole seconds, more than none, as lock services count them", ErrTimings, c.TTL)

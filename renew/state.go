@@ -111,7 +111,6 @@ func (s *Session) end(now boottime.Instant, cause error) {
 	s.cancel()
 }
 
-// enter changes the state.
 func (s *Session) enter(to State, now boottime.Instant, cause error) {
 	s.report(event{state: to, cause: cause, from: s.state, lasted: now.Sub(s.since)})
 	s.state, s.since = to, now

@@ -100,7 +100,7 @@ func (b *bench) close() error {
 
 // measure takes all figures.
 func (b *bench) measure(ctx context.Context) (*results, error) {
-	res := &results{systems: b.systems, notes: b.notes}
+	res := &results{of: b.opts.of, systems: b.systems, notes: b.notes}
 	for _, r := range b.opts.rows {
 		if r.needs != "" {
 			if _, err := exec.LookPath(r.needs); err != nil {

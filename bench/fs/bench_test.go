@@ -70,3 +70,33 @@ func TestInterrupted(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
+
+// The systems that are 'lockfs mount' can be measured, and any system can be compared.
+func TestMountedAsUsersDo(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir, err := os.MkdirTemp("/tmp", "lfs") // short, for the sockets below it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	o, err := parse([]string{"-short", "-rows", "^create.4k", "-time", "20ms", "-systems", "delegated,kept,etcd,nolock", "-of", "delegated", "-dir", dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	res, err := run(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, system := range o.systems {
+		if n := len(res.figures[0].of[system]); n != 1 {
+			t.Errorf("%s: %d figures", system, n)
+		}
+	}
+	if _, err := parse([]string{"-systems", "kept", "-of", "etcd"}); err == nil {
+		t.Error("ratios of a system that is not measured")
+	}
+}

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -20,6 +22,7 @@ func main() { command.Main(program, parse, run) }
 type options struct {
 	rows     []row
 	systems  []string
+	of       string // the system whose ratios are shown
 	rounds   int
 	each     time.Duration // of measuring, for a rate
 	short    bool          // small files and trees
@@ -31,6 +34,7 @@ type options struct {
 
 func parse(args []string) (o options, err error) {
 	f := command.NewFlags(program.Name, systemNames, systemNames[:4], 200*time.Millisecond)
+	f.StringVar(&o.of, "of", "lockfs", "show the ratios of this `system` over the others")
 	f.StringVar(&o.dir, "dir", os.TempDir(), "make the directories in this `directory`; it should be on ext4")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of the lockfs daemon to this `file`")
 	f.StringVar(&o.other, "other", "", "compare with the view of another build of this `program`, as system other (go build -o PROGRAM ./bench/fs)")
@@ -47,6 +51,9 @@ func parse(args []string) (o options, err error) {
 	}
 	if o.other != "" {
 		o.systems = append(o.systems, "other")
+	}
+	if !slices.Contains(o.systems, o.of) {
+		return o, fmt.Errorf("-of %s is none of %v", o.of, o.systems)
 	}
 	if os.Geteuid() != 0 {
 		return o, errors.New("needs root, to mount without fusermount3 as a daemon on a node does")

@@ -12,6 +12,7 @@ import (
 
 // results is what was measured.
 type results struct {
+	of      string // the system whose ratios are shown
 	systems []*system
 	figures []figures
 	notes   []string
@@ -30,7 +31,7 @@ func (f figures) ratio(over string) float64 {
 }
 
 func (res *results) print(out io.Writer) {
-	fmt.Fprintln(out, "Medians. A ratio is lockfs over the other: of rates, more is better; of times (s), less.")
+	fmt.Fprintf(out, "Medians. A ratio is of %s over the other: of rates, more is better; of times (s), less.\n", res.of)
 	var systems []string
 	for _, s := range res.systems {
 		systems = append(systems, s.name)
@@ -39,7 +40,7 @@ func (res *results) print(out io.Writer) {
 	for _, f := range res.figures {
 		lines = append(lines, report.Line{Name: f.row.name, Unit: f.row.unit, Of: f.of})
 	}
-	report.Table(out, tabwriter.AlignRight, systems, lines)
+	report.Table(out, tabwriter.AlignRight, res.of, systems, lines)
 	res.printTargets(out)
 	for _, n := range res.notes {
 		fmt.Fprintln(out, "\nNote:", n)

@@ -13,8 +13,8 @@ import (
 	"github.com/lockfs/lockfs/bench/internal/command"
 )
 
-// systemNames are the systems that can be compared; the last two only if asked for.
-var systemNames = []string{"ext4", "lockfs", "loopback", "bindfs", "passthrough", "other"}
+// systemNames are the systems that can be compared; the first four are measured by default.
+var systemNames = []string{"ext4", "lockfs", "loopback", "bindfs", "passthrough", "nolock", "etcd", "kept", "delegated", "other"}
 
 const (
 	startTimeout = 20 * time.Second
@@ -47,6 +47,8 @@ func (s *system) daemon(ctx context.Context, b *bench) (*exec.Cmd, error) {
 		cmd := exec.Command(self, s.backing, s.dir, profile)
 		cmd.Env = command.Environ("view")
 		return cmd, nil
+	case "nolock", "etcd", "kept", "delegated":
+		return s.mount(ctx, b)
 	case "loopback", "passthrough":
 		bin, err := b.buildLoopback(ctx)
 		if err != nil {

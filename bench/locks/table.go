@@ -51,7 +51,7 @@ func (res *results) print(out io.Writer) {
 		last = f.row
 		lines = append(lines, report.Line{Name: name, Unit: f.line.unit, Of: f.of})
 	}
-	report.Table(out, 0, res.systems, lines)
+	report.Table(out, 0, "lockfs", res.systems, lines)
 	res.printTargets(out)
 	for _, n := range res.notes {
 		fmt.Fprintln(out, "\nNote:", n)

@@ -33,7 +33,8 @@ func newBreak() *cobra.Command {
 		Long: `Take the lock of the file PATH away from its holder, whichever of its names the holder
 used. If PATH is a directory, take the lock of a program that renames or removes it, or a
 directory above it. PATH is as for 'lockfs ls', but does not stand for the files below it.
-Programs that wait for the lock keep their places in line.
+Programs that wait for the lock keep their places in line. Locks of flock(2) and fcntl(2)
+cannot be broken: end the program that has them.
 
 lockfs asks the holder's mount to give the lock up. The mount stops the holder's writes for
 good (they fail with EIO), lets writes that are under way finish, and only then lets the
@@ -93,11 +94,14 @@ func (o *breakOptions) run(cmd *cobra.Command, path string) error {
 	if b.keys, err = at.keys(); err != nil {
 		return err
 	}
-	holders, err := b.holders(ctx)
+	holders, err := b.endDelegations(ctx)
 	if err != nil {
 		return err
 	}
 	if len(holders) == 0 {
+		if locks, err := at.advisory(ctx, backend); err == nil && len(locks) > 0 {
+			return fmt.Errorf("%s: nobody holds it for write, and its flock and fcntl locks cannot be broken: end the program that 'lockfs ls' names", path)
+		}
 		return fmt.Errorf("%s: nobody holds it", path)
 	}
 	var errs []error
@@ -114,6 +118,26 @@ type breaking struct {
 	at            place
 	keys          []lockmgr.Key // of the file
 	out, progress io.Writer
+}
+
+// endDelegations ends the delegations of directories above the file. Then its holder has an
+// entry, if there is one. It returns the holders.
+func (b *breaking) endDelegations(ctx context.Context) ([][]lockmgr.Entry, error) {
+	for {
+		holders, err := b.holders(ctx)
+		i := slices.IndexFunc(holders, func(held []lockmgr.Entry) bool { return b.above(held[0]) })
+		if err != nil || i < 0 {
+			return holders, err
+		}
+		if err := b.take(ctx, holders[i]); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// above reports whether e is the delegation of a directory that the file is below.
+func (b *breaking) above(e lockmgr.Entry) bool {
+	return e.Mode == lockmgr.Delegated && !slices.ContainsFunc(b.keys, func(k lockmgr.Key) bool { return k.Path == e.Key.Path })
 }
 
 // holders returns the locks that exclude others from the file, by acquisition: a shared
@@ -174,6 +198,9 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 	} else {
 		fmt.Fprintf(b.progress, "%s: asked %s to give it up, which may take %v\n", path, holder, timeout)
 		err = b.gone(asked, held)
+		if err == nil && b.above(held[0]) {
+			return nil
+		}
 		if err == nil {
 			fmt.Fprintf(b.out, "broken: %s was held by %s; %s\n", path, holder, b.whoHolds(ctx))
 			return nil
@@ -246,7 +273,6 @@ func (b *breaking) whoHolds(ctx context.Context) string {
 	return "now held by " + holders[0][0].Holder.String()
 }
 
-// whoami names the user who breaks the lock.
 func whoami() string {
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {

@@ -66,6 +66,22 @@ func (w *waitFlag) Set(s string) error {
 	return nil
 }
 
+// keepFlag is how long locks are kept; 0: not at all.
+type keepFlag time.Duration
+
+func (k *keepFlag) String() string { return time.Duration(*k).String() }
+
+func (k *keepFlag) Type() string { return "duration" }
+
+func (k *keepFlag) Set(s string) error {
+	d, err := policy.ParseKeep(s)
+	if err != nil {
+		return err
+	}
+	*k = keepFlag(d)
+	return nil
+}
+
 // choiceFlag is one of a few words.
 type choiceFlag[T ~string] struct {
 	value   T

@@ -29,8 +29,8 @@ var flagGroups = []struct {
 	title string
 	flags []string
 }{
-	{"Volume", []string{"name", "namespace", "policy", "rule", "set-policy", "scope", "read-locks", "allow-other"}},
-	{"Lock service", []string{"backend", "endpoints", "cacert", "cert", "key", "user", "password-file", "password", "config", "credentials-dir", "embedded", "ttl", "keep"}},
+	{"Volume", []string{"name", "namespace", "policy", "rule", "set-policy", "scope", "read-locks", "flock", "allow-other"}},
+	{"Lock service", []string{"backend", "endpoints", "cacert", "cert", "key", "user", "password-file", "password", "config", "credentials-dir", "embedded", "ttl", "keep", "delegate"}},
 	{"Waiting", []string{"wait", "name-wait", "suspend-wait"}},
 	{"Safety", []string{"sync", "guard", "accept-volume"}},
 	{"Kubernetes", []string{"lease-namespace", "kubeconfig", "kube-qps", "kube-burst", "pod-names"}},
@@ -123,7 +123,6 @@ func writeCommands(w io.Writer, root *cobra.Command) {
 	fmt.Fprintf(w, "\n'%s help COMMAND' says more about a command.\n", root.Name())
 }
 
-// terminalWidth is the width to which help is wrapped.
 func terminalWidth() int {
 	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
 	if err != nil || size.Col == 0 {

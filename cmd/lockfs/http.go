@@ -32,7 +32,6 @@ func (h *httpFlag) register(fs *pflag.FlagSet) {
 	fs.StringVar(&h.addr, "http", "", "`address` of /healthz, /readyz and /metrics, such as :9808 (default: none)")
 }
 
-// listen serves the address, if there is one, until stop is called.
 func (h *httpFlag) listen(log *slog.Logger, checks func() []serve.Check) (stop func(), err error) {
 	if h.addr == "" {
 		return func() {}, nil

@@ -32,7 +32,6 @@ func (c *configFlags) registerListed(f *pflag.FlagSet) {
 	c.register(f, "`file` of this node's 'lockfs serve'. It says where the locks of its volumes are")
 }
 
-// listed returns a volume of the file.
 func (c *configFlags) listed(namespace, name string) (config.Volume, error) {
 	file, err := config.NewReader(c.config).Load()
 	if err != nil {

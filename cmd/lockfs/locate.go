@@ -131,6 +131,31 @@ func (at place) entries(ctx context.Context, backend lockmgr.Backend, keys []loc
 	return slices.DeleteFunc(all, func(e lockmgr.Entry) bool { return !wanted[e.Holder.AcquisitionID] }), err
 }
 
+// advisory returns the flock and fcntl locks of the file at the place, or of the whole volume.
+// Their inodes have no path: those below a directory cannot be told.
+func (at place) advisory(ctx context.Context, backend lockmgr.Backend) ([]lockmgr.Entry, error) {
+	service, ok := backend.(lockmgr.AdvisoryBackend)
+	if !ok {
+		return nil, nil
+	}
+	var table lockmgr.Key
+	if at.path != "" {
+		if at.source == "" {
+			return nil, nil
+		}
+		key, ok, err := fs.InodeKey(at.source, at.path)
+		if err != nil || !ok {
+			return nil, nil // as for the keys of the place
+		}
+		table = key
+	}
+	rows, err := service.AdvisoryRows(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	return rows.Entries()
+}
+
 // locate finds the volume of path, the path's place in it, and where its locks are.
 func (v *volumeFlags) locate(path string) (at place, dial etcdlock.DialConfig, err error) {
 	at.source, at.path, err = findVolume(path)

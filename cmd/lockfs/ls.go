@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockfs/lockfs/internal/serve"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
 type listOptions struct {
@@ -44,6 +45,11 @@ MODE is:
                     one above PATH is listed too
   inode-w, inode-r  a file that has several names, by its inode number. These come last.
                     PATH also lists holders that opened the file by another name
+  flock-w, flock-r  a lock of flock(2), on a mount with --flock cluster, by the file's inode
+                    number. They come last, for the whole volume or a file as PATH. One
+                    line stands for all flocks of a mount that share
+  fcntl-w, fcntl-r  a lock of fcntl(2), with its first and last byte. AGE is that of the
+                    process's first one in the file
 
 With --watch, each change is another table, or with -o json a line with an array. Locks that
 come and go within a second might not show.`,
@@ -95,7 +101,14 @@ func (o *listOptions) run(cmd *cobra.Command, args []string) error {
 			return err
 		}
 	}
-	list := func(ctx context.Context) ([]lockmgr.Entry, error) { return at.entries(ctx, backend, keys) }
+	list := func(ctx context.Context) ([]lockmgr.Entry, error) {
+		entries, err := at.entries(ctx, backend, keys)
+		if err != nil {
+			return nil, err
+		}
+		advisory, err := at.advisory(ctx, backend)
+		return append(entries, advisory...), err
+	}
 	if o.watch {
 		return o.follow(cmd, at, list)
 	}
@@ -142,10 +155,10 @@ func (o *listOptions) print(w io.Writer, entries []lockmgr.Entry, now time.Time)
 	for _, e := range entries {
 		l := newLine(e, now)
 		id := l.Lock
-		if !wide {
+		if !wide && e.Range == nil {
 			id = e.Holder.AcquisitionID.Short()
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d", printable(e.Key.String()), l.Mode, l.State, id,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d", printable(e.Key.String()), l.Mode+covers(e.Range), l.State, orDash(id),
 			orDash(printable(l.Node)), orDash(printable(e.Holder.PodLabel())), orDash(printable(l.Container)), pid(l.PID), orDash(printable(l.Command)), age(l.age), l.Token)
 		if wide {
 			fmt.Fprintf(t, "\t%d\t%s\t%s", l.UID, l.Session, l.Since.Format(time.RFC3339))
@@ -159,9 +172,9 @@ func (o *listOptions) print(w io.Writer, entries []lockmgr.Entry, now time.Time)
 type line struct {
 	Path      string    `json:"path"`
 	PathBytes []byte    `json:"path_base64,omitempty"` // when the path is not UTF-8
-	Mode      string    `json:"mode"`                  // w, r; tree-w: path and all below it; inode-w, inode-r: path is an inode's number
+	Mode      string    `json:"mode"`                  // w, r; tree-w: path and all below it; inode-w, inode-r, flock-w, flock-r, fcntl-w, fcntl-r: path is an inode's number
 	State     string    `json:"state"`                 // held, waiting, or kept: nobody has it open
-	Lock      string    `json:"lock"`                  // its id
+	Lock      string    `json:"lock"`                  // its id; "" of a flock or fcntl lock
 	Node      string    `json:"node"`
 	Pod       string    `json:"pod,omitempty"`      // its UID
 	PodName   string    `json:"pod_name,omitempty"` // namespace/name, where the mount knew it
@@ -170,8 +183,10 @@ type line struct {
 	UID       uint32    `json:"uid"`
 	Command   string    `json:"command,omitempty"`
 	Session   string    `json:"session"`
-	Since     time.Time `json:"since"`       // when the lock was asked for, by the holder's clock
-	Age       float64   `json:"age_seconds"` // since then; for a waiter, how long it has waited
+	Start     *uint64   `json:"start,omitempty"` // of a flock or fcntl lock, the first byte
+	End       *uint64   `json:"end,omitempty"`   // and the last; 9223372036854775807: to the end of the file
+	Since     time.Time `json:"since"`           // when the lock was asked for, by the holder's clock
+	Age       float64   `json:"age_seconds"`     // since then; for a waiter, how long it has waited
 	Token     int64     `json:"token"`
 
 	age time.Duration
@@ -182,6 +197,9 @@ func newLine(e lockmgr.Entry, now time.Time) line {
 		Path: e.Key.Path, Mode: mode(e), State: "waiting", Lock: e.Holder.AcquisitionID.String(), Node: e.Holder.Node,
 		Pod: e.Holder.Pod, PodName: e.Holder.PodName, Container: e.Holder.Container, PID: e.Holder.PID, UID: e.Holder.UID, Command: e.Holder.Comm, Session: e.Holder.Session,
 		Since: e.Holder.Since, Token: e.FencingToken(), age: max(0, now.Sub(e.Holder.Since)),
+	}
+	if e.Range != nil {
+		l.Lock, l.Start, l.End = "", &e.Range.Start, &e.Range.End
 	}
 	l.Age = l.age.Seconds()
 	if !utf8.ValidString(l.Path) {
@@ -201,13 +219,26 @@ func mode(e lockmgr.Entry) string {
 	if e.Mode == lockmgr.Shared {
 		s = "r"
 	}
-	switch e.Key.Kind {
-	case lockmgr.Tree:
+	switch {
+	case e.Range != nil:
+		return e.Range.Kind.String() + "-" + s
+	case e.Key.Kind == lockmgr.Tree:
 		return "tree-" + s
-	case lockmgr.Inode:
+	case e.Key.Kind == lockmgr.Inode:
 		return "inode-" + s
 	}
 	return s
+}
+
+// covers is the bytes of an fcntl lock.
+func covers(r *lockmgr.Range) string {
+	switch {
+	case r == nil || r.Kind == advisory.Flock:
+		return ""
+	case r.End == advisory.EOF:
+		return fmt.Sprintf(" %d-", r.Start)
+	}
+	return fmt.Sprintf(" %d-%d", r.Start, r.End)
 }
 
 // printable quotes characters that would disturb a terminal or a table.

@@ -105,7 +105,6 @@ takes a lock in the whole cluster. Closing the file releases it. Programs need n
 	return root
 }
 
-// envName is the environment variable of a flag.
 func envName(flag string) string {
 	return "LOCKFS_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }

@@ -26,15 +26,18 @@ type mountOptions struct {
 	volumeFlags
 	policyFlags
 	daemonFlags
-	ttl, suspendWait, nameWait, keep time.Duration
-	wait                             waitFlag
-	scope                            choiceFlag[policy.Scope]
-	sync                             choiceFlag[fs.Sync]
-	setPolicy                        bool
-	readLocks                        bool
-	allowOther                       bool
-	embedded                         bool
-	acceptVolume                     bool
+	ttl, suspendWait, nameWait time.Duration
+	keep                       keepFlag
+	wait                       waitFlag
+	scope                      choiceFlag[policy.Scope]
+	sync                       choiceFlag[fs.Sync]
+	flock                      choiceFlag[fs.Flock]
+	setPolicy                  bool
+	readLocks                  bool
+	delegate                   bool
+	allowOther                 bool
+	embedded                   bool
+	acceptVolume               bool
 
 	source, mountpoint string
 	policy             *policy.Policy
@@ -43,8 +46,10 @@ type mountOptions struct {
 func newMount() *cobra.Command {
 	o := &mountOptions{
 		wait:  waitFlag(config.DefaultWait),
+		keep:  keepFlag(config.DefaultKeep),
 		scope: choiceFlag[policy.Scope]{policy.ScopeAuto, policy.Scopes},
 		sync:  choiceFlag[fs.Sync]{config.SyncAuto, config.Syncs},
+		flock: choiceFlag[fs.Flock]{fs.FlockLocal, config.Flocks},
 	}
 	cmd := &cobra.Command{
 		Use:   "mount SOURCE MOUNTPOINT",
@@ -85,9 +90,11 @@ Nothing is locked against other machines then.`,
 	f.Var(&o.wait, "wait", "how long an open waits for a lock before it fails with EBUSY. 0: not at all. -1: for ever")
 	f.DurationVar(&o.nameWait, "name-wait", config.DefaultNameWait, "how long a call that cannot queue (rename, unlink, truncate, …) tries for a lock that another node holds")
 	f.DurationVar(&o.suspendWait, "suspend-wait", 0, "how long writes wait for a lock service that does not answer before they fail with EIO (default: the TTL)")
-	f.DurationVar(&o.keep, "keep", 0, "how long the mount keeps the lock of a file that is opened again and again, so that the next open here does not ask the lock service. At least 500ms. Not with Lease objects. 0: not at all")
+	f.Var(&o.keep, "keep", "how long the mount keeps the lock of a file that is opened again and again, so that the next open here does not ask the lock service. At least 500ms. 0: not at all")
 	f.Var(&o.scope, "scope", "`who` shares a lock: "+o.scope.list()+". auto: the pod of the caller, or its process outside of pods")
+	f.BoolVar(&o.delegate, "delegate", false, "have directories delegated to this mount in which its programs lock many files and nobody else does, for as long as --keep says: files in them cost the lock service nothing. New, so off by default. Not with Lease objects")
 	f.BoolVar(&o.readLocks, "read-locks", false, "an open for read takes the lock too, shared with other readers")
+	f.Var(&o.flock, "flock", "`which` programs exclude each other by flock(2) and fcntl(2): "+o.flock.list()+". local: those on this mount. cluster: on all mounts of the volume, which need the same. Not with Lease objects")
 	f.Var(&o.sync, "sync", "`when` written bytes must be on the volume: "+o.sync.list()+". auto: always on NFS, close on another network file system, else never")
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "other users may use the view")
 	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd although SOURCE is on a network file system. Nothing is locked against other machines")
@@ -95,6 +102,7 @@ Nothing is locked against other machines then.`,
 	bindEnv(cmd)
 	complete(cmd, "scope", o.scope.words())
 	complete(cmd, "sync", o.sync.words())
+	complete(cmd, "flock", o.flock.words())
 	o.completeBackend(cmd)
 	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= 2 {
@@ -132,8 +140,11 @@ func (o *mountOptions) check() error {
 	if err := o.checkBackend(); err != nil {
 		return err
 	}
-	if err := config.CheckKeep(o.keep, o.backend.value); err != nil {
-		return usage(fmt.Errorf("--keep %v: %w", o.keep, err))
+	if err := config.CheckFlock(o.flock.value, o.backend.value); err != nil {
+		return usage(fmt.Errorf("--flock %s: %w", o.flock.value, err))
+	}
+	if err := config.CheckDelegate(o.delegate, o.backend.value); err != nil {
+		return usage(fmt.Errorf("--delegate: %w", err))
 	}
 	if o.embedded && o.remote() {
 		return usage(errors.New("--embedded, --endpoints and --backend kubernetes exclude each other: keep one"))
@@ -180,7 +191,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 		},
 		Embedded: !o.remote(),
 		Policy:   o.policy, SetPolicy: o.setPolicy,
-		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Keep: o.keep, Scope: o.scope.value, ReadLocks: o.readLocks,
+		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Keep: time.Duration(o.keep), Delegate: o.delegate, Scope: o.scope.value, ReadLocks: o.readLocks, Flock: o.flock.value,
 		Sync: o.sync.value, AllowOther: o.allowOther, AcceptVolume: o.acceptVolume, Guard: o.guard,
 		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,
 		SlowWait: o.slowWait, Metrics: o.metrics(), Pods: names,

@@ -21,7 +21,6 @@ func (p *policyFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&p.rules, "rule", nil, "a `rule` ahead of those in --policy. Can be repeated; in the environment, one per line")
 }
 
-// readPolicy parses the policy of the flags.
 func (p *policyFlags) readPolicy() (*policy.Policy, error) {
 	sources := []policy.Source{{Name: "--rule", Text: strings.Join(p.rules, "\n")}}
 	if p.policyFile != "" {

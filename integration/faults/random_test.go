@@ -14,7 +14,7 @@ import (
 
 // Random faults of the lock service, one after the other, in a long run.
 func TestFaultsAtRandom(t *testing.T) {
-	lab.Over(t, testFaultsAtRandom, lab.Local, lab.Keeping, lab.InLeases.Alone().ForLong())
+	lab.Over(t, testFaultsAtRandom, lab.Local, lab.Delegating, lab.Releasing, lab.InLeases.Alone().ForLong())
 }
 
 func testFaultsAtRandom(t *testing.T, on lab.Setup) {
@@ -61,6 +61,7 @@ func testFaultsAtRandom(t *testing.T, on lab.Setup) {
 				tr.Load(m)
 			}
 			tr.WorkAlone(b, a)
+			tr.WorkBelow(b, a)
 			tr.GoesOn("before the faults")
 			for range 3 {
 				name := names[rand.IntN(len(names))]

@@ -14,7 +14,7 @@ import (
 // they see, what the files hold and what etcd has had are one history, in which
 // the writers exclude each other. (docs/SEMANTICS.md, rules 1, 5, 6 and 20.)
 func TestHistory(t *testing.T) {
-	lab.Over(t, testHistory, lab.Local, lab.Keeping, lab.InLeases.Alone())
+	lab.Over(t, testHistory, lab.Local, lab.Delegating, lab.Releasing, lab.InLeases.Alone())
 }
 
 func testHistory(t *testing.T, on lab.Setup) {
@@ -26,6 +26,7 @@ func testHistory(t *testing.T, on lab.Setup) {
 			tr.Work(m, 3)
 		}
 		tr.WorkAlone(mounts[0], mounts[1])
+		tr.WorkBelow(mounts[1], mounts[2])
 		tr.GoesOnFor(6 * time.Second)
 		tr.Finish()
 		if t.Failed() || time.Now().After(end) {

@@ -34,6 +34,8 @@ type history struct {
 	archives map[string]bool                // names of archives
 	entries  map[string]map[int64]lab.Entry // by file and create revision; nil: not known, or not all
 	ends     map[string]map[int64]int64     // revision at which an entry was deleted
+
+	delegations map[int64]lab.Delegation // by create revision
 }
 
 // hold is one successful open and what was done under it.
@@ -58,8 +60,10 @@ func (h *hold) known() bool { return h.proven && h.token != nil && h.token.ok() 
 //     open is granted only when nobody has the file, with a larger token than the last,
 //     sees the last record, and is refused only when somebody has it; and writes
 //     succeed only while the lock is held (a lost one is held until a moment unknown);
-//   - each token is of an entry of that program, or of one that its mount keeps, and no entry
-//     was overtaken: those created earlier were gone before a later one was let go.
+//   - each token is of an entry of that program, or of one that its mount keeps, or of a time when
+//     a directory above was delegated to its mount, and no entry was overtaken: those created
+//     earlier were gone before a later one was let go, and none was put below a directory that
+//     was delegated to another mount.
 func (h *history) check() error {
 	holds := h.holds()
 	var errs []error
@@ -205,6 +209,9 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 			continue
 		}
 		entry, turn := held.token.Token/oneEntry, held.token.Token%oneEntry
+		if h.delegated(file, held.acquired.Mount, entry) {
+			continue
+		}
 		e, ok := entries[entry]
 		// A kept entry tells later of those who have it in turn.
 		if !ok || e.Node != held.acquired.Mount || turn == 0 && e.PID != held.acquired.PID {
@@ -217,6 +224,13 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 		tokens = append(tokens, token)
 	}
 	slices.Sort(tokens)
+	for _, token := range tokens {
+		for rev, d := range h.delegations {
+			if d.Over(file, token) && d.Node != entries[token].Node {
+				wrong("entry %d of %s was put while %s was delegated to %s (%d)", token, entries[token].Node, d.Path, d.Node, rev)
+			}
+		}
+	}
 	lastEnd, of := int64(0), int64(0)
 	for _, token := range tokens {
 		end, gone := h.ends[file][token]
@@ -231,6 +245,16 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// delegated reports whether a directory above a file was delegated to a mount at a revision.
+func (h *history) delegated(file, mount string, at int64) bool {
+	for _, d := range h.delegations {
+		if d.Node == mount && d.Over(file, at) {
+			return true
+		}
+	}
+	return false
 }
 
 // sight sums up what programs saw.
@@ -262,6 +286,9 @@ func (h *history) sight() string {
 			part += fmt.Sprintf(", %d %s", count[result{k, e}], unix.ErrnoName(e))
 		}
 		s = append(s, part+fmt.Sprintf(", longest %.2f s", float64(longest[k])/1e9))
+	}
+	if n := len(h.delegations); n > 0 {
+		s = append(s, fmt.Sprintf("%d delegations", n))
 	}
 	return strings.Join(s, "; ")
 }

@@ -92,6 +92,25 @@ func (tr *Trial) WorkAlone(m, visitor *lab.Mount) {
 	tr.owned = append(tr.owned, own)
 }
 
+// WorkBelow starts two writers on a mount that have files of their own in a directory, which a
+// program on another mount visits now and then.
+func (tr *Trial) WorkBelow(m, visitor *lab.Mount) {
+	tr.T.Helper()
+	dir := "below-" + m.Name
+	if err := os.Mkdir(tr.InSource(dir), 0o777); err != nil {
+		tr.T.Fatal(err)
+	}
+	var files []string
+	for i := range 3 {
+		files = append(files, fmt.Sprint(dir, "/", i))
+	}
+	for range 2 {
+		tr.run(m, files, 4, 5*time.Millisecond)
+	}
+	tr.run(visitor, files, 2, 3*time.Second)
+	tr.owned = append(tr.owned, files...)
+}
+
 func (tr *Trial) run(m *lab.Mount, files []string, most int, pause time.Duration) {
 	tr.T.Helper()
 	id := trials.Add(1)
@@ -252,16 +271,16 @@ func (tr *Trial) history() *history {
 	for _, w := range tr.Writers {
 		h.ops = append(h.ops, w.History()...)
 	}
-	found, err := os.ReadDir(tr.Source)
-	if err != nil {
-		tr.T.Fatal(err)
-	}
 	for _, file := range slices.Concat(tr.files, tr.owned) {
+		found, err := os.ReadDir(filepath.Dir(tr.InSource(file)))
+		if err != nil {
+			tr.T.Fatal(err)
+		}
 		var parts []string
 		for _, e := range found {
-			if strings.HasPrefix(e.Name(), file+".") {
-				h.archives[e.Name()] = true
-				parts = append(parts, tr.Read(e.Name()))
+			if name := filepath.Join(filepath.Dir(file), e.Name()); strings.HasPrefix(name, file+".") {
+				h.archives[name] = true
+				parts = append(parts, tr.Read(name))
 			}
 		}
 		slices.SortFunc(parts, func(a, b string) int { return cmp.Compare(firstToken(a), firstToken(b)) })
@@ -290,7 +309,7 @@ func (tr *Trial) readEntries(h *history) {
 	if err != nil {
 		tr.T.Fatal(err)
 	}
-	p := &lab.Past{Entries: make(map[string]map[int64]lab.Entry), Ends: make(map[string]map[int64]int64)}
+	p := &lab.Past{Entries: make(map[string]map[int64]lab.Entry), Ends: make(map[string]map[int64]int64), Delegations: make(map[int64]lab.Delegation)}
 	for _, file := range slices.Concat(tr.files, tr.owned) {
 		p.Entries[file], p.Ends[file] = make(map[int64]lab.Entry), make(map[int64]int64)
 	}
@@ -320,7 +339,7 @@ func (tr *Trial) readEntries(h *history) {
 			}
 		}
 	}
-	h.entries, h.ends = p.Entries, p.Ends
+	h.entries, h.ends, h.delegations = p.Entries, p.Ends, p.Delegations
 }
 
 // Each fault meets programs at work on several mounts. None of them writes in

@@ -51,8 +51,9 @@ up)
   for i in $(seq 100); do c=$(children $U | tr -d ' '); [ -z "$c" ] || break; sleep 0.05; done
   echo $c > $R/init.pid; echo $N > $R/nodes
   # KUBELAB_LIFE names a descriptor of a pipe: the cluster ends with whoever has the other end, however that ends.
+  # Its state goes as well, unless something was written to the pipe.
   if [ -n "$KUBELAB_LIFE" ]; then
-    setsid bash -c 'cat <&$0; exec $1 down' $KUBELAB_LIFE $self > /dev/null 2>&1 < /dev/null &
+    setsid bash -c 'keep=$(cat <&$0); $1 down; [ -n "$keep" ] || rm -rf $2' $KUBELAB_LIFE $self $STATE > /dev/null 2>&1 < /dev/null &
   fi
   wait_for 120 "apiserver ready" $self in ctl bash -c '. $0/lib.sh; apiserver_ready' $HERE
   for i in $(seq $N); do wait_for 60 "node$i ready" sh -c "$self k get node node$i | grep -qw Ready"; done

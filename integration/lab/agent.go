@@ -121,6 +121,21 @@ func (a *Agent) Do(c Call) Result {
 	return Await(a.T, c.Op+" "+c.Path, a.Start(c))
 }
 
+// Repeat makes calls, one after the other, n times. It returns what failed, as the call
+// "repeat" does. It asks for a few rounds at a time: CallTimeout bounds those, and not all.
+func (a *Agent) Repeat(n int, calls ...Call) (failed map[string]int) {
+	a.T.Helper()
+	const most = 10
+	failed = make(map[string]int)
+	for ; n > 0; n -= most {
+		r := a.Do(Call{Op: "repeat", N: min(n, most), Calls: calls})
+		for what, times := range r.Failed {
+			failed[what] += times
+		}
+	}
+	return failed
+}
+
 // Must makes a call that has to succeed, and returns its number.
 func (a *Agent) Must(c Call) int {
 	a.T.Helper()

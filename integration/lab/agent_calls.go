@@ -129,6 +129,15 @@ func perform(c Call, r *Result, maps map[int][]byte) (err error) {
 		buf := make([]byte, c.N)
 		r.N, err = unix.Pread(c.FD, buf, c.Off)
 		r.Data = string(buf[:max(r.N, 0)])
+	case "flock":
+		err = unix.Flock(c.FD, c.Flags)
+	case "setlk", "setlkw", "ofd setlk", "ofd setlkw": // Flags is the type, and Off and N the range
+		how := map[string]int{"setlk": unix.F_SETLK, "setlkw": unix.F_SETLKW, "ofd setlk": unix.F_OFD_SETLK, "ofd setlkw": unix.F_OFD_SETLKW}
+		err = unix.FcntlFlock(uintptr(c.FD), how[c.Op], &unix.Flock_t{Type: int16(c.Flags), Start: c.Off, Len: int64(c.N)})
+	case "getlk": // Data says which lock is in the way, and N whose
+		l := unix.Flock_t{Type: int16(c.Flags), Start: c.Off, Len: int64(c.N)}
+		err = unix.FcntlFlock(uintptr(c.FD), unix.F_GETLK, &l)
+		r.N, r.Data = int(l.Pid), fmt.Sprintf("%c %d %d", "rwu"[l.Type], l.Start, l.Len)
 	case "seek":
 		var off int64
 		off, err = unix.Seek(c.FD, c.Off, c.Flags)

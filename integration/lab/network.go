@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,9 +88,13 @@ const traitsEnv = "LOCKFS_TEST_VOLUME_TRAITS"
 
 // traits are those of the volume, as integration/volumes knows them.
 var traits = func() (is struct {
-	Keeps  time.Duration     // how long a killed client's files are kept from others
-	Cannot map[string]string // why a test cannot pass
+	Keeps    time.Duration // how long a killed client's files are kept from others
+	NoWinner []string      // ways to claim a job that now and then nobody wins
 }) {
 	_ = json.Unmarshal([]byte(os.Getenv(traitsEnv)), &is)
 	return is
 }()
+
+// MayHaveNoWinner reports whether the volume itself lets, now and then, nobody win who claims a
+// job in this way.
+func MayHaveNoWinner(how string) bool { return slices.Contains(traits.NoWinner, how) }

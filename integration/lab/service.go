@@ -39,6 +39,19 @@ type Service interface {
 type Past struct {
 	Entries map[string]map[int64]Entry
 	Ends    map[string]map[int64]int64
+
+	Delegations map[int64]Delegation // by token
+}
+
+// Delegation is a directory that was delegated to a mount, and until which revision.
+type Delegation struct {
+	Path, Node string
+	begin, end int64
+}
+
+// Over reports whether a file was below the directory at a revision at which it was delegated.
+func (d Delegation) Over(file string, at int64) bool {
+	return strings.HasPrefix(file, d.Path+"/") && d.begin <= at && (d.end == 0 || at < d.end)
 }
 
 func (c *Cluster) Env() []string { return []string{"LOCKFS_ENDPOINTS=" + strings.Join(c.urls(), ",")} }
@@ -58,8 +71,12 @@ func (c *Cluster) Flag(addresses []string) string {
 func (c *Cluster) Store() *clientv3.Client { return c.Client }
 
 func (c *Cluster) Reader(v *Volume, p *Past) func(*clientv3.Event) error {
-	prefix := "/locks/" + v.Namespace() + "/" + filepath.Base(v.Source) + "/"
+	volume := v.Namespace() + "/" + filepath.Base(v.Source) + "/"
+	prefix, trees := "/locks/"+volume, "/lockfs/"+volume+"tree/"
 	return func(e *clientv3.Event) error {
+		if dir, ok := strings.CutPrefix(string(e.Kv.Key), trees); ok {
+			return p.noteDirectory(dir, e)
+		}
 		path, ours := strings.CutPrefix(string(e.Kv.Key), prefix)
 		name, _, _ := strings.Cut(path, "//")
 		switch {
@@ -77,4 +94,26 @@ func (c *Cluster) Reader(v *Volume, p *Past) func(*clientv3.Event) error {
 		}
 		return nil
 	}
+}
+
+// noteDirectory takes in an entry of a directory.
+func (p *Past) noteDirectory(key string, e *clientv3.Event) error {
+	path, id, _ := strings.Cut(key, "//")
+	if !strings.HasPrefix(id, "k/") {
+		return nil
+	}
+	if e.Type == mvccpb.DELETE {
+		d := p.Delegations[e.PrevKv.CreateRevision]
+		d.end = e.Kv.ModRevision
+		p.Delegations[e.PrevKv.CreateRevision] = d
+		return nil
+	}
+	var holder Entry
+	if err := json.Unmarshal(e.Kv.Value, &holder); err != nil {
+		return err
+	}
+	if e.IsCreate() {
+		p.Delegations[e.Kv.CreateRevision] = Delegation{Path: path, Node: holder.Node, begin: e.Kv.CreateRevision}
+	}
+	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/lockfs/lockfs/internal/longtest"
@@ -31,12 +30,17 @@ var (
 	Local    = Setup{name: "local"}
 	InLeases = Setup{name: "leases", Leases: true}
 
-	// The mounts keep the locks of files that are opened again and again.
-	Keeping = Setup{name: "kept", Flags: []string{"--keep", "2s"}}
+	// The mounts keep no locks: each is released at the last close.
+	Releasing = Setup{name: "releasing", Flags: []string{"--keep", "0"}}
+
+	// Directories are delegated to mounts.
+	Delegating = Setup{name: "delegating", Flags: []string{"--delegate"}}
 
 	// Two mounts over one local directory hide how stale a network volume is: a caching
 	// client of its own for each mount does not.
 	OverClients = Setup{name: "clients", client: &ClientConfig{}}
+	// The same, and directories are delegated to mounts.
+	OverClientsThatDelegate = Setup{name: "delegating-clients", client: &ClientConfig{}, Flags: []string{"--delegate"}}
 	// The same where the client goes on with what it knows of a file when the file is
 	// opened, as FUSE clients may: an open asks the volume.
 	OverClientsThatKeep = Setup{name: "keeping", client: &ClientConfig{Keep: true}}
@@ -84,10 +88,6 @@ func Over(t *testing.T, test func(*testing.T, Setup), setups ...Setup) {
 			}
 			if s.long {
 				longtest.Only(t)
-			}
-			name, _, _ := strings.Cut(t.Name(), "/")
-			if why := traits.Cannot[name]; s.network && why != "" {
-				t.Skip("this volume cannot: ", why)
 			}
 			if s.Leases {
 				s.Server = sharedServer(t, s.alone)

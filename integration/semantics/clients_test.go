@@ -1,6 +1,7 @@
 package semantics
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -141,24 +142,39 @@ func testDirectoryThatWasJustFound(t *testing.T, on lab.Setup) {
 // Programs on two mounts count in one file while others rename the directory above it to and
 // fro: none counts by a path that the file has lost, beside one who counts by the one it has.
 func TestCountersWhileDirectoriesMove(t *testing.T) {
-	lab.Over(t, testCountersWhileDirectoriesMove, lab.OverClients, lab.OverClientsThatDoubt.ForLong(), lab.InLeases.ForLong())
+	lab.Over(t, testCountersWhileDirectoriesMove, lab.OverClients, lab.OverClientsThatDelegate, lab.OverClientsThatDoubt.ForLong(), lab.InLeases.ForLong())
 }
 
 func testCountersWhileDirectoriesMove(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t)
+	v := on.NewVolume(t, on.Flags...)
 	mounts := []*lab.Mount{v.Mount("a"), v.Mount("b")}
-	if err := os.MkdirAll(v.InSource("0/d"), 0o777); err != nil {
+	if err := os.MkdirAll(v.InSource("top/0/d"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	v.Write("0/d/count", "0")
+	v.Write("top/0/d/count", "0")
 	var counted, moved atomic.Int64
 	var counters, movers sync.WaitGroup
 	done := make(chan struct{})
+	alone, over := context.WithCancel(t.Context()) // one mount is, at first, if directories are delegated
+	if len(on.Flags) > 0 {
+		delegate(v, lab.NewAgent(t), mounts[0], "top")
+	} else {
+		over()
+	}
 	for i := range 4 {
 		m, counter, mover := mounts[i%2], lab.NewAgent(t), lab.NewAgent(t)
+		begin := func() {
+			if m == mounts[1] {
+				<-alone.Done()
+			}
+		}
 		counters.Go(func() {
-			for range longtest.Seeds(t, 100, 100) {
-				r := counter.Do(lab.Call{Op: "open", Path: m.Path(fmt.Sprintf("%d/d/count", rand.IntN(2))), Flags: unix.O_RDWR})
+			begin()
+			for n := range longtest.Seeds(t, 100, 100) {
+				if n == 30 {
+					over()
+				}
+				r := counter.Do(lab.Call{Op: "open", Path: m.Path(fmt.Sprintf("top/%d/d/count", rand.IntN(2))), Flags: unix.O_RDWR})
 				if r.Errno != 0 {
 					continue
 				}
@@ -176,13 +192,14 @@ func testCountersWhileDirectoriesMove(t *testing.T, on lab.Setup) {
 			}
 		})
 		movers.Go(func() {
+			begin()
 			for n := 0; ; n++ {
 				select {
 				case <-done:
 					return
 				default:
 				}
-				if mover.Do(lab.Call{Op: "rename", Path: m.Path(strconv.Itoa(n % 2)), Path2: m.Path(strconv.Itoa(1 - n%2))}).Errno == 0 {
+				if mover.Do(lab.Call{Op: "rename", Path: m.Path(fmt.Sprint("top/", n%2)), Path2: m.Path(fmt.Sprint("top/", 1-n%2))}).Errno == 0 {
 					moved.Add(1)
 				}
 				mover.Must(lab.Call{Op: "pause", N: rand.IntN(20)})
@@ -190,6 +207,7 @@ func testCountersWhileDirectoriesMove(t *testing.T, on lab.Setup) {
 		})
 	}
 	counters.Wait()
+	over()
 	close(done)
 	movers.Wait()
 	t.Logf("counted %d, moved %d times", counted.Load(), moved.Load())
@@ -197,7 +215,7 @@ func testCountersWhileDirectoriesMove(t *testing.T, on lab.Setup) {
 		t.Error("nothing was tried")
 	}
 	for _, dir := range []string{"0", "1"} {
-		if b, err := os.ReadFile(v.InSource(dir + "/d/count")); err == nil && string(b) != strconv.FormatInt(counted.Load(), 10) {
+		if b, err := os.ReadFile(v.InSource("top/" + dir + "/d/count")); err == nil && string(b) != strconv.FormatInt(counted.Load(), 10) {
 			t.Errorf("the file holds %s, counted %d", b, counted.Load())
 		}
 	}

@@ -32,16 +32,16 @@ func testCreateChurn(t *testing.T, on lab.Setup) {
 		{Op: "close", FD: lab.Opened},
 		{Op: "unlink", Path: b.Path("f")},
 	}})
-	r := p.Do(lab.Call{Op: "repeat", N: 100, Calls: []lab.Call{
-		{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_CREAT},
-		{Op: "close", FD: lab.Opened},
-	}})
-	known := r.Failed["open EBUSY"] + r.Failed["open ESTALE"]
-	delete(r.Failed, "open EBUSY")
-	delete(r.Failed, "open ESTALE")
-	delete(r.Failed, "close EBADF") // of what was not opened
-	if len(r.Failed) != 0 || known > 3 {
-		t.Errorf("failed: %v, and %d with EBUSY or ESTALE", r.Failed, known)
+	failed := p.Repeat(100,
+		lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_CREAT},
+		lab.Call{Op: "close", FD: lab.Opened},
+	)
+	known := failed["open EBUSY"] + failed["open ESTALE"]
+	delete(failed, "open EBUSY")
+	delete(failed, "open ESTALE")
+	delete(failed, "close EBADF") // of what was not opened
+	if len(failed) != 0 || known > 3 {
+		t.Errorf("failed: %v, and %d with EBUSY or ESTALE", failed, known)
 	}
 }
 
@@ -66,12 +66,12 @@ func testReplaceChurn(t *testing.T, on lab.Setup) {
 			{Op: "close", FD: lab.Opened},
 		}})
 	}
-	r := p.Do(lab.Call{Op: "repeat", N: 60, Calls: []lab.Call{
-		{Op: "open", Path: b.Path("f"), Flags: unix.O_WRONLY | unix.O_APPEND},
-		{Op: "close", FD: lab.Opened},
-	}})
-	if len(r.Failed) != 0 {
-		t.Errorf("failed: %v", r.Failed)
+	failed := p.Repeat(60,
+		lab.Call{Op: "open", Path: b.Path("f"), Flags: unix.O_WRONLY | unix.O_APPEND},
+		lab.Call{Op: "close", FD: lab.Opened},
+	)
+	if len(failed) != 0 {
+		t.Errorf("failed: %v", failed)
 	}
 }
 
@@ -218,19 +218,19 @@ func TestNoEINTRWithoutContention(t *testing.T) {
 	}()
 	defer func() { close(stop); <-stopped }()
 	f, g, h := a.Path("f"), a.Path("g"), a.Path("h")
-	r := p.Do(lab.Call{Op: "repeat", N: 25, Calls: []lab.Call{
-		{Op: "open", Path: f, Flags: unix.O_WRONLY | unix.O_CREAT},
-		{Op: "write", FD: lab.Opened, Data: "x"},
-		{Op: "close", FD: lab.Opened},
-		{Op: "open", Path: f, Flags: unix.O_WRONLY | unix.O_APPEND},
-		{Op: "close", FD: lab.Opened},
-		{Op: "truncate", Path: f},
-		{Op: "rename", Path: f, Path2: g},
-		{Op: "link", Path: g, Path2: h},
-		{Op: "unlink", Path: g},
-		{Op: "unlink", Path: h},
-	}})
-	if len(r.Failed) != 0 {
-		t.Errorf("failed: %v", r.Failed)
+	failed := p.Repeat(25,
+		lab.Call{Op: "open", Path: f, Flags: unix.O_WRONLY | unix.O_CREAT},
+		lab.Call{Op: "write", FD: lab.Opened, Data: "x"},
+		lab.Call{Op: "close", FD: lab.Opened},
+		lab.Call{Op: "open", Path: f, Flags: unix.O_WRONLY | unix.O_APPEND},
+		lab.Call{Op: "close", FD: lab.Opened},
+		lab.Call{Op: "truncate", Path: f},
+		lab.Call{Op: "rename", Path: f, Path2: g},
+		lab.Call{Op: "link", Path: g, Path2: h},
+		lab.Call{Op: "unlink", Path: g},
+		lab.Call{Op: "unlink", Path: h},
+	)
+	if len(failed) != 0 {
+		t.Errorf("failed: %v", failed)
 	}
 }

@@ -33,9 +33,10 @@ func keepLock(v *lab.Volume, p *lab.Agent, m *lab.Mount, name string) {
 // A file that one mount opens again and again has one entry. Another mount gets it at once
 // when nobody has it open, and in its turn when somebody has. Nothing is left when the mount ends.
 // (docs/SEMANTICS.md, rule 31.)
-func TestKeptLock(t *testing.T) {
-	t.Parallel()
-	v := lab.NewVolume(t)
+func TestKeptLock(t *testing.T) { lab.Over(t, testKeptLock, lab.Local, lab.InLeases) }
+
+func testKeptLock(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t)
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--keep", "1m")
 	p, r := lab.NewAgent(t), lab.NewAgent(t)
 	var last int64
@@ -114,8 +115,11 @@ func TestKeptLock(t *testing.T) {
 // A mount that keeps the lock of a closed file is killed: the others get it when its lease has
 // ended.
 func TestKeptLockOfADeadMount(t *testing.T) {
-	t.Parallel()
-	v := lab.NewVolume(t, "--ttl", "3s", "--wait", "-1")
+	lab.Over(t, testKeptLockOfADeadMount, lab.Local, lab.InLeases)
+}
+
+func testKeptLockOfADeadMount(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--ttl", "3s", "--wait", "-1")
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b")
 	p := lab.NewAgent(t)
 	keepLock(v, p, a, "f")
@@ -132,8 +136,11 @@ func TestKeptLockOfADeadMount(t *testing.T) {
 // goes on, its programs open the file at once: not by the lock that it had kept, and they see what
 // the other has written.
 func TestKeptLockOfAFrozenMount(t *testing.T) {
-	t.Parallel()
-	v := lab.NewVolume(t, "--ttl", "3s", "--wait", "-1", "--keep", "1m")
+	lab.Over(t, testKeptLockOfAFrozenMount, lab.Local, lab.InLeases)
+}
+
+func testKeptLockOfAFrozenMount(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--ttl", "3s", "--wait", "-1", "--keep", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	keepLock(v, p, a, "f")

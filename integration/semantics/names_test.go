@@ -113,15 +113,15 @@ func TestRenameOfDirectoryAfterClose(t *testing.T) {
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
 	p.Must(lab.Call{Op: "mkdir", Path: a.Path("d")})
-	r := p.Do(lab.Call{Op: "repeat", N: 80, Calls: []lab.Call{
-		{Op: "open", Path: a.Path("d/f"), Flags: unix.O_WRONLY | unix.O_CREAT},
-		{Op: "write", FD: lab.Opened, Data: "x"},
-		{Op: "close", FD: lab.Opened},
-		{Op: "rename", Path: a.Path("d"), Path2: a.Path("e")},
-		{Op: "rename", Path: a.Path("e"), Path2: a.Path("d")},
-	}})
-	if len(r.Failed) != 0 {
-		t.Errorf("failed: %v", r.Failed)
+	failed := p.Repeat(80,
+		lab.Call{Op: "open", Path: a.Path("d/f"), Flags: unix.O_WRONLY | unix.O_CREAT},
+		lab.Call{Op: "write", FD: lab.Opened, Data: "x"},
+		lab.Call{Op: "close", FD: lab.Opened},
+		lab.Call{Op: "rename", Path: a.Path("d"), Path2: a.Path("e")},
+		lab.Call{Op: "rename", Path: a.Path("e"), Path2: a.Path("d")},
+	)
+	if len(failed) != 0 {
+		t.Errorf("failed: %v", failed)
 	}
 }
 
@@ -140,9 +140,9 @@ func TestRenameToItself(t *testing.T) {
 		{Op: "close", FD: lab.Opened},
 		{Op: "rename", Path: b.Path("tmp"), Path2: b.Path("p")},
 	}})
-	r := p.Do(lab.Call{Op: "repeat", N: 600, Calls: []lab.Call{{Op: "rename", Path: a.Path("p"), Path2: a.Path("p")}}})
-	if len(r.Failed) != 0 {
-		t.Errorf("failed: %v", r.Failed)
+	failed := p.Repeat(600, lab.Call{Op: "rename", Path: a.Path("p"), Path2: a.Path("p")})
+	if len(failed) != 0 {
+		t.Errorf("failed: %v", failed)
 	}
 }
 

@@ -56,21 +56,21 @@ func testReadLocksOfOneProgram(t *testing.T, on lab.Setup) {
 	v.InMemory()
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
-	r := p.Do(lab.Call{Op: "repeat", N: 100, Calls: []lab.Call{
-		{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_CREAT},
-		{Op: "close", FD: lab.Opened},
-		{Op: "open", Path: a.Path("f"), Flags: unix.O_RDONLY},
-		{Op: "open", Path: a.Path("f"), Flags: unix.O_RDWR},
-		{Op: "write", FD: lab.Opened, Data: "x"},
-		{Op: "rename", Path: a.Path("f"), Path2: a.Path("g")},
-		{Op: "close", FD: lab.Opened},
-		{Op: "close", FD: lab.Opened},
-		{Op: "open", Path: a.Path("g"), Flags: unix.O_RDONLY | unix.O_TRUNC},
-		{Op: "close", FD: lab.Opened},
-		{Op: "unlink", Path: a.Path("g")},
-	}})
-	if len(r.Failed) != 0 {
-		t.Errorf("failed: %v", r.Failed)
+	failed := p.Repeat(100,
+		lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_CREAT},
+		lab.Call{Op: "close", FD: lab.Opened},
+		lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_RDONLY},
+		lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_RDWR},
+		lab.Call{Op: "write", FD: lab.Opened, Data: "x"},
+		lab.Call{Op: "rename", Path: a.Path("f"), Path2: a.Path("g")},
+		lab.Call{Op: "close", FD: lab.Opened},
+		lab.Call{Op: "close", FD: lab.Opened},
+		lab.Call{Op: "open", Path: a.Path("g"), Flags: unix.O_RDONLY | unix.O_TRUNC},
+		lab.Call{Op: "close", FD: lab.Opened},
+		lab.Call{Op: "unlink", Path: a.Path("g")},
+	)
+	if len(failed) != 0 {
+		t.Errorf("failed: %v", failed)
 	}
 	// A child that would wait for what its parent reads waits for ever.
 	fd := p.Open(a.Path("h"), unix.O_WRONLY|unix.O_CREAT)

@@ -233,9 +233,10 @@ func testParentRenamedOnAnotherMount(t *testing.T, on lab.Setup) {
 	}
 	fd = moved.N
 	holder.Must(lab.Call{Op: "write", FD: fd, Data: "three\n"})
-	if es := v.LS(); len(es) != 1 || es[0].Path != "y/e/f" {
-		t.Errorf("locked: %v, want y/e/f", es)
-	}
+	lab.Eventually(t, "only y/e/f is locked", func() bool {
+		es := v.LS()
+		return len(es) == 1 && es[0].Path == "y/e/f"
+	})
 	holder.Must(lab.Call{Op: "close", FD: fd})
 	if got := v.Read("y/e/f"); got != "one\ntwo\nthree\n" {
 		t.Errorf("the file holds %q", got)

@@ -25,8 +25,11 @@ func (p *parser) complete(v *parsed) {
 			v.LeaseNamespace = v.Namespace
 		}
 	}
-	if err := CheckKeep(v.Keep, v.Backend); err != nil {
-		p.refuse(v.at("keep"), "keep: %v: %v", v.Keep, err)
+	if err := CheckFlock(v.Flock, v.Backend); err != nil {
+		p.refuse(v.at("flock"), "flock: %v: %v", v.Flock, err)
+	}
+	if err := CheckDelegate(v.Delegate, v.Backend); err != nil {
+		p.refuse(v.at("delegate"), "delegate: %v", err)
 	}
 	if err := (renew.Config{TTL: v.TTL}).Validate(); err != nil {
 		p.refuse(v.at("ttl"), "ttl: %v: want whole seconds, at least %v", v.TTL, renew.MinTTL)

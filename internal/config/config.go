@@ -32,6 +32,8 @@ type Volume struct {
 	Scope                                  policy.Scope
 	Sync                                   fs.Sync // one of Syncs
 	ReadLocks                              bool
+	Delegate                               bool
+	Flock                                  fs.Flock // one of Flocks
 
 	AcceptVolume bool // although it breaks rules
 
@@ -45,6 +47,9 @@ const (
 	BackendKubernetes = "kubernetes"
 )
 
+// Flocks are the words for whom flock and fcntl locks exclude.
+var Flocks = []fs.Flock{fs.FlockLocal, fs.FlockCluster}
+
 // SyncAuto is fs.SyncAlways on NFS, fs.SyncClose on another network file system, else
 // fs.SyncNever.
 const SyncAuto fs.Sync = "auto"
@@ -57,6 +62,7 @@ const (
 	DefaultTTL      = 15 * time.Second // how long a lock outlives a mount that is cut off or killed
 	DefaultWait     = 30 * time.Second // how long an open waits for a lock
 	DefaultNameWait = time.Second      // how long a call that cannot queue tries
+	DefaultKeep     = 2 * time.Second  // how long a mount keeps a lock that nobody uses
 )
 
 // ID identifies the volume in the file.
@@ -75,6 +81,6 @@ func (v *Volume) Policy() *policy.Policy {
 func defaults() Volume {
 	return Volume{
 		Namespace: "default", Backend: BackendEtcd, TTL: DefaultTTL,
-		Wait: DefaultWait, NameWait: DefaultNameWait, Scope: policy.ScopeAuto, Sync: SyncAuto,
+		Wait: DefaultWait, NameWait: DefaultNameWait, Keep: DefaultKeep, Scope: policy.ScopeAuto, Sync: SyncAuto, Flock: fs.FlockLocal,
 	}
 }

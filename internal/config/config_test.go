@@ -26,6 +26,7 @@ volumes:
   wait: -1
   nameWait: 2s
   suspendWait: 1m
+  keep: 0
   scope: node
   sync: always
   readLocks: true
@@ -48,11 +49,11 @@ func TestParse(t *testing.T) {
 		Namespace: "team-a", Name: "shared", Source: "/srv/shared", Mountpoint: "/var/lib/lockfs/shared/view",
 		Backend: BackendKubernetes, LeaseNamespace: "locks", Credentials: "team-a",
 		TTL: 20 * time.Second, Wait: -1, NameWait: 2 * time.Second, SuspendWait: time.Minute,
-		Scope: policy.ScopeNode, Sync: "always", ReadLocks: true, Rules: []string{"*.log nolock", "/etc/** readonly"}, SetPolicy: true,
+		Scope: policy.ScopeNode, Sync: "always", ReadLocks: true, Flock: "local", Rules: []string{"*.log nolock", "/etc/** readonly"}, SetPolicy: true,
 	}, {
 		Namespace: "default", Name: "plain", Source: "/srv/plain", Mountpoint: "/var/lib/lockfs/plain/view",
 		Backend: BackendEtcd, Endpoints: []string{"https://etcd.kube-system:2379", "unix:///run/etcd.sock"},
-		TTL: 15 * time.Second, Wait: 30 * time.Second, NameWait: time.Second, Scope: policy.ScopeAuto, Sync: "auto",
+		TTL: 15 * time.Second, Wait: 30 * time.Second, NameWait: time.Second, Keep: 2 * time.Second, Scope: policy.ScopeAuto, Sync: "auto", Flock: "local",
 	}}
 	if !reflect.DeepEqual(f.Volumes, want) {
 		t.Errorf("got  %+v\nwant %+v", f.Volumes, want)
@@ -159,7 +160,7 @@ func TestDocumentedFields(t *testing.T) {
 	d := defaults()
 	for name, value := range map[string]string{
 		"namespace": d.Namespace, "backend": d.Backend, "ttl": d.TTL.String(), "wait": d.Wait.String(),
-		"nameWait": d.NameWait.String(), "scope": string(d.Scope), "sync": string(d.Sync),
+		"nameWait": d.NameWait.String(), "keep": d.Keep.String(), "scope": string(d.Scope), "sync": string(d.Sync), "flock": string(d.Flock),
 	} {
 		if documented[name] != value {
 			t.Errorf("docs/CONFIG.md says that %s is %q by default, it is %q", name, documented[name], value)

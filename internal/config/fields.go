@@ -11,8 +11,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/volume"
-	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/policy"
 )
 
@@ -37,9 +37,11 @@ var fields = []field{
 	{"wait", false, duration(func(v *Volume) *time.Duration { return &v.Wait }, policy.ParseWait)},
 	{"nameWait", false, duration(func(v *Volume) *time.Duration { return &v.NameWait }, positive)},
 	{"suspendWait", false, duration(func(v *Volume) *time.Duration { return &v.SuspendWait }, positive)},
-	{"keep", false, duration(func(v *Volume) *time.Duration { return &v.Keep }, parseKeep)},
+	{"keep", false, duration(func(v *Volume) *time.Duration { return &v.Keep }, policy.ParseKeep)},
+	{"delegate", false, flag(func(v *Volume) *bool { return &v.Delegate })},
 	{"scope", false, text(func(v *Volume) *string { return (*string)(&v.Scope) }, oneOf(policy.Scopes...))},
 	{"sync", false, text(func(v *Volume) *string { return (*string)(&v.Sync) }, oneOf(Syncs...))},
+	{"flock", false, text(func(v *Volume) *string { return (*string)(&v.Flock) }, oneOf(Flocks...))},
 	{"readLocks", false, flag(func(v *Volume) *bool { return &v.ReadLocks })},
 	{"acceptVolume", false, flag(func(v *Volume) *bool { return &v.AcceptVolume })},
 	{"policy", false, list(func(v *Volume) *[]string { return &v.Rules }, rule)},
@@ -178,22 +180,18 @@ func positive(s string) (time.Duration, error) {
 	return d, nil
 }
 
-func parseKeep(s string) (time.Duration, error) {
-	if s == "0" {
-		return 0, nil
+// CheckDelegate refuses delegated directories where there are none.
+func CheckDelegate(delegate bool, backend string) error {
+	if delegate && backend == BackendKubernetes {
+		return errors.New("directories are not delegated with Lease objects: leave it off, or use etcd")
 	}
-	return positive(s)
+	return nil
 }
 
-// CheckKeep refuses a duration for which locks cannot be kept in the lock service.
-func CheckKeep(keep time.Duration, backend string) error {
-	switch {
-	case keep == 0:
-		return nil
-	case keep < lockmgr.MinKeep:
-		return fmt.Errorf("want 0, or at least %v", lockmgr.MinKeep)
-	case backend == BackendKubernetes:
-		return errors.New("locks in Lease objects cannot be kept: want 0, or etcd")
+// CheckFlock refuses to keep flock and fcntl locks where they cannot be kept.
+func CheckFlock(flock fs.Flock, backend string) error {
+	if flock == fs.FlockCluster && backend == BackendKubernetes {
+		return errors.New("flock and fcntl locks cannot be kept in Lease objects: want local, or etcd")
 	}
 	return nil
 }

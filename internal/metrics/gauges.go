@@ -11,7 +11,7 @@ import (
 
 // gauges describes the values that are read when a volume is scraped.
 type gauges struct {
-	isMounted, available, rulesBroken, locksHeld, locksKept, waiting, sessions, fsRequests, inodes, inodesLimit, openFiles, fsUnderWay, fsWaiting *prometheus.Desc
+	isMounted, available, rulesBroken, locksHeld, locksKept, dirs, waiting, sessions, fsRequests, inodes, inodesLimit, openFiles, fsUnderWay, fsWaiting *prometheus.Desc
 }
 
 func newGauges(labels prometheus.Labels) gauges {
@@ -24,6 +24,7 @@ func newGauges(labels prometheus.Labels) gauges {
 		rulesBroken: desc("lockfs_volume_rules_broken", "Rules of docs/SEMANTICS.md that the volume's mount options break.", "accepted"),
 		locksHeld:   desc("lockfs_locks_held", "Locks that this mount has."),
 		locksKept:   desc("lockfs_locks_kept", "Locks that this mount keeps though nobody has their files open."),
+		dirs:        desc("lockfs_directories_delegated", "Directories that are delegated to this mount."),
 		waiting:     desc("lockfs_lock_requests_waiting", "Requests that wait for another owner's lock."),
 		sessions:    desc("lockfs_sessions", "Sessions of the lock service.", "state"),
 		fsRequests:  desc("lockfs_fs_requests_total", "Requests of the kernel that were answered.", "request", "result"),
@@ -36,7 +37,7 @@ func newGauges(labels prometheus.Labels) gauges {
 }
 
 func (g *gauges) describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.isMounted, g.available, g.rulesBroken, g.locksHeld, g.locksKept, g.waiting, g.sessions, g.fsRequests, g.inodes, g.inodesLimit, g.openFiles, g.fsUnderWay, g.fsWaiting} {
+	for _, d := range []*prometheus.Desc{g.isMounted, g.available, g.rulesBroken, g.locksHeld, g.locksKept, g.dirs, g.waiting, g.sessions, g.fsRequests, g.inodes, g.inodesLimit, g.openFiles, g.fsUnderWay, g.fsWaiting} {
 		ch <- d
 	}
 }
@@ -58,6 +59,7 @@ func (g *gauges) mounted(ch chan<- prometheus.Metric, locks lockmgr.Stats, view 
 	gauge(g.rulesBroken, below.RulesBroken, strconv.FormatBool(below.Accepted))
 	gauge(g.locksHeld, locks.Held)
 	gauge(g.locksKept, locks.Kept)
+	gauge(g.dirs, locks.Dirs)
 	gauge(g.waiting, locks.Waiting)
 	for state, n := range locks.Sessions {
 		gauge(g.sessions, n, state.String())

@@ -40,6 +40,8 @@ func busy(t *testing.T) *Registry {
 		lockmgr.RequestWaits{},
 		lockmgr.RequestEnded{Kept: true, Took: time.Microsecond},
 		lockmgr.LockRecalled{Idle: true},
+		lockmgr.DirectoryDelegated{},
+		lockmgr.DirectoryRecalled{Open: 2},
 		lockmgr.LockReleased{Held: time.Minute},
 		lockmgr.LockLost{Cause: fmt.Errorf("%w: %w by alice: it hangs", lockmgr.ErrLockLost, lockmgr.ErrBroken)},
 		lockmgr.LockLost{Cause: lockmgr.ErrLockLost},
@@ -59,7 +61,7 @@ func busy(t *testing.T) *Registry {
 	r.Configuration(func() error { return errors.New("a mistake") })
 	v.Mounted(
 		func() lockmgr.Stats {
-			return lockmgr.Stats{Held: 3, Kept: 5, Waiting: 2, Sessions: map[renew.State]int{renew.Held: 1, renew.Suspended: 0}}
+			return lockmgr.Stats{Held: 3, Kept: 5, Dirs: 6, Waiting: 2, Sessions: map[renew.State]int{renew.Held: 1, renew.Suspended: 0}}
 		},
 		func() fs.Stats {
 			requests := []fs.RequestCount{{Request: "write", Result: "ok", Count: 7}}
@@ -112,6 +114,9 @@ func TestValues(t *testing.T) {
 		`lockfs_locks_kept` + of + `} 5`,
 		`lockfs_lock_requests_total{mode="exclusive",name="shared",namespace="team",result="kept"} 1`,
 		`lockfs_lock_recalls_total{idle="true",name="shared",namespace="team"} 1`,
+		`lockfs_directories_delegated` + of + `} 6`,
+		`lockfs_directory_delegations_total` + of + `} 1`,
+		`lockfs_directory_recalls_total{name="shared",namespace="team",open="true"} 1`,
 		`lockfs_lock_requests_waiting` + of + `} 2`,
 		`lockfs_fs_requests_total{name="shared",namespace="team",request="write",result="ok"} 7`,
 		`lockfs_fs_inodes` + of + `} 10`,

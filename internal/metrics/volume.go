@@ -21,6 +21,8 @@ type Volume struct {
 	wait         prometheus.Histogram
 	held         prometheus.Histogram
 	recalls      *prometheus.CounterVec // idle
+	delegations  prometheus.Counter
+	dirRecalls   *prometheus.CounterVec // open
 	losses       *prometheus.CounterVec // cause
 	renewals     *prometheus.CounterVec // result
 	renewal      prometheus.Histogram
@@ -63,6 +65,8 @@ func newVolume(namespace, name string) *Volume {
 	v.wait = histogram("lockfs_lock_wait_seconds", "How long requests that met another owner waited, whatever their result.", waitBuckets)
 	v.held = histogram("lockfs_lock_held_seconds", "Time from the grant of a lock to its release.", waitBuckets)
 	v.recalls = counters("lockfs_lock_recalls_total", "Locks that may be kept and that another mount wanted.", "idle")
+	v.delegations = counter("lockfs_directory_delegations_total", "Directories that were delegated to this mount.")
+	v.dirRecalls = counters("lockfs_directory_recalls_total", "Delegated directories that another mount wanted something in.", "open")
 	v.losses = counters("lockfs_lock_losses_total", "Locks that were lost while files were open under them.", "cause")
 	v.renewals = counters("lockfs_session_renewals_total", "Attempts to renew a session of the lock service.", "result")
 	v.renewal = histogram("lockfs_session_renewal_seconds", "Duration of the attempts to renew a session.", answerBuckets)
@@ -110,6 +114,10 @@ func (v *Volume) Observe(e lockmgr.Event) {
 		v.held.Observe(e.Held.Seconds())
 	case lockmgr.LockRecalled:
 		v.recalls.WithLabelValues(strconv.FormatBool(e.Idle)).Inc()
+	case lockmgr.DirectoryDelegated:
+		v.delegations.Inc()
+	case lockmgr.DirectoryRecalled:
+		v.dirRecalls.WithLabelValues(strconv.FormatBool(e.Open > 0)).Inc()
 	case lockmgr.LockLost:
 		v.losses.WithLabelValues(lossCause(e.Cause)).Inc()
 	case lockmgr.SessionRenewed:

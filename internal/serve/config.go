@@ -47,12 +47,14 @@ type Config struct {
 	SetPolicy bool
 	// Renew has the timings of the session. Its TTL is required.
 	Renew renew.Config
-	// Wait, NameWait, Scope and ReadLocks are those of fs.Config.
+	// Wait, NameWait, Scope, ReadLocks and Flock are those of fs.Config.
 	Wait, NameWait time.Duration
-	// Keep is that of lockmgr.Config.
+	// Keep and Delegate are those of lockmgr.Config.
 	Keep      time.Duration
+	Delegate  bool
 	Scope     policy.Scope
 	ReadLocks bool
+	Flock     fs.Flock
 	// Sync says when written bytes must be on the volume; "": fs.SyncAlways on NFS,
 	// fs.SyncClose on another network file system, else fs.SyncNever.
 	Sync fs.Sync

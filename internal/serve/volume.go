@@ -125,7 +125,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	// Unless life.Close was called, the lifeline stays, and the next mount proves us dead.
 	defer life.Leave()
 	locks, err := lockmgr.New(start, lockmgr.Config{
-		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Keep: c.Keep, Observe: v.observer(),
+		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Keep: c.Keep, Delegate: c.Delegate, Observe: v.observer(),
 	})
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func (v *Volume) mount(c *Config, locks *lockmgr.Manager) (*fs.FS, error) {
 	}
 	view, err := fs.Mount(c.Mountpoint, fs.Config{
 		Source: c.Source, Locks: locks, Scope: c.Scope, Policy: c.Policy, Wait: c.Wait, NameWait: c.NameWait, Sync: c.Sync,
-		ReadLocks: c.ReadLocks, PodName: c.Pods.Name,
+		ReadLocks: c.ReadLocks, Flock: c.Flock, PodName: c.Pods.Name,
 		AllowOther: c.AllowOther, Pool: c.Pool, Logger: v.log,
 	})
 	if err != nil {

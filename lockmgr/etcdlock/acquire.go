@@ -38,6 +38,10 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	if n := len(req.Keys); n > most {
 		return nil, fmt.Errorf("%w: %d keys in a request, %d at most", lockmgr.ErrInvalidKey, n, most)
 	}
+	return s.acquire(ctx, req)
+}
+
+func (s *Session) acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return nil, err
@@ -47,7 +51,11 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	if err != nil {
 		return nil, err
 	}
-	s.claims.add(a.own...)
+	if req.Mode == lockmgr.Delegated {
+		s.claims.addDelegation(a.own[0])
+	} else {
+		s.claims.add(a.own...)
+	}
 	defer a.endRecall()
 	if err := a.run(ctx); err != nil {
 		return nil, a.discard(s.life.Outcome(ctx, err, a.metHolder))
@@ -67,10 +75,10 @@ type acquisition struct {
 	had  []string      // those of req.Upgrades
 	gets []clientv3.Op // tell where we stand, see standing
 	puts []clientv3.Op
-	dirs []lockmgr.Key // the Tree keys of the request
+	dirs []treeEntry // the Tree keys of the request
 
-	bare   []clientv3.Cmp // see untouched
-	beside bool           // bare fits into a Txn: it may be put without the epoch
+	around []string // see aroundAll
+	few    bool     // around is all
 
 	retrier    retry.Retrier
 	outrun     retry.Retrier // counts the Txns that the epoch or the fence outran
@@ -79,8 +87,9 @@ type acquisition struct {
 	mayStand   bool          // an entry of ours was put, or may have been
 	unanswered int64         // the fence the last unanswered Put compared with, or 0
 
-	recalled []lockmgr.AcquisitionID // what our recall names
-	record   string                  // the key of the recall
+	recalled map[string][]lockmgr.AcquisitionID // what our recalls name, by mount; nil: there is none
+	recallID string
+	lateFor  int64 // the fence that the last unanswered Put of them compared with, or 0
 }
 
 func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, error) {
@@ -100,7 +109,7 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 		a.own = append(a.own, entry)
 		a.puts = append(a.puts, clientv3.OpPut(entry, string(stored), clientv3.WithLease(s.lease)))
 		if k.Kind == lockmgr.Tree {
-			a.dirs = append(a.dirs, k)
+			a.dirs = append(a.dirs, treeEntry{k, entry})
 			a.gets = append(a.gets, clientv3.OpGet(keys.rivals(k, req.Mode), clientv3.WithPrefix(), clientv3.WithLimit(maxBelow)))
 			continue
 		}
@@ -118,11 +127,7 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 	if len(a.dirs) > 0 {
 		a.puts = append(a.puts, clientv3.OpPut(keys.epoch(), req.Holder.AcquisitionID.String()))
 	}
-	if req.Wait != lockmgr.Queue {
-		var few bool
-		a.bare, few = keys.untouched(req.Keys)
-		a.beside = few && len(a.bare)+len(a.own)+len(a.had)+1 <= maxKeys
-	}
+	a.around, a.few = keys.aroundAll(req.Keys)
 	return a, nil
 }
 
@@ -151,6 +156,12 @@ func (a *acquisition) run(ctx context.Context) error {
 		switch {
 		case a.known.held():
 			return nil
+		case !queued && a.barrier() != nil:
+			a.req.Waiting()
+			if err := a.retrier.Do(ctx, func() error { return a.follow(ctx) }); err != nil {
+				return err
+			}
+			continue
 		case !queued && (a.req.Wait == lockmgr.Queue || len(a.known.ahead) == 0):
 			// Nothing was put, but only because the epoch or the fence had moved.
 			if a.req.Wait == lockmgr.NoWait && a.outrun.Failures() >= outrunTries {
@@ -161,6 +172,9 @@ func (a *acquisition) run(ctx context.Context) error {
 			}
 			continue
 		case a.req.Wait == lockmgr.NoWait:
+			if a.req.Mode == lockmgr.Delegated {
+				return a.contended(nil)
+			}
 			switch given, err := a.tryRecall(ctx); {
 			case errors.Is(err, lockmgr.ErrSessionLost):
 				return err
@@ -183,19 +197,21 @@ func (a *acquisition) run(ctx context.Context) error {
 // attempt sends the Txn once, and notes the answer in known.
 func (a *acquisition) attempt(ctx context.Context) error {
 	a.settle()
-	epoch, fence := a.s.trees.expect(a.req.Keys), a.s.fence.at()
+	own := a.s.claims.delegations()
+	if a.req.Mode == lockmgr.Delegated { // it does not pass others, nor, after a lost answer, itself
+		own = nil
+	}
+	epoch, fence := a.s.trees.expect(a.req.Keys, own), a.s.fence.at()
 	unfenced := a.s.fence.unchanged(fence)
 	unmoved := clientv3.Compare(clientv3.ModRevision(a.s.b.keys.epoch()), "=", epoch) // no directory entry was put since
 	free := slices.Clip(append(a.free(), unfenced))
 	a.last = &request{keys: a.req.Keys, mode: a.req.Mode, fence: fence, voids: a.unanswered,
 		cmps: append(free, unmoved), then: a.puts, els: slices.Clip(a.gets)}
-	// A second Put, for the case that the epoch has moved or something is in the way: to queue, it
-	// compares nothing but the fence; otherwise that nothing is in the way, directory by directory.
-	switch {
-	case a.req.Wait == lockmgr.Queue:
-		a.last.els = append(a.last.els, clientv3.OpTxn([]clientv3.Cmp{unfenced}, a.puts, nil))
-	case a.beside:
-		a.last.els = append(a.last.els, clientv3.OpTxn(append(free, a.bare...), a.puts, nil))
+	// A second Put, for the case that the epoch has moved or something is in the way.
+	if cmps, ok := a.beside(own); ok {
+		a.last.els = append(a.last.els, clientv3.OpTxn(append(cmps, unfenced), a.puts, nil))
+	} else if a.req.Wait == lockmgr.Queue {
+		a.last.els = append(a.last.els, clientv3.OpTxn([]clientv3.Cmp{unmoved, unfenced}, a.puts, nil))
 	}
 	resp, err := a.s.group.txn(ctx, a.last)
 	if err != nil {
@@ -215,6 +231,30 @@ func (a *acquisition) attempt(ctx context.Context) error {
 		return a.refresh(ctx) // it was put before: all that was read may have come later
 	}
 	return err
+}
+
+// beside holds when the request may be put, whatever the epoch is: to queue, when no directory
+// above is delegated to another mount; otherwise when nothing is in the way, directory by
+// directory. Not ok if that takes too many comparisons.
+func (a *acquisition) beside(own []string) (cmps []clientv3.Cmp, ok bool) {
+	around := a.around
+	if a.req.Wait == lockmgr.Queue {
+		around = make([]string, len(a.around))
+		for i, p := range a.around {
+			around[i] = p + delegated
+		}
+	}
+	cmps, ok = untouched(around, own)
+	switch {
+	case !a.few || !ok:
+		return nil, false
+	case a.req.Wait == lockmgr.Queue:
+		return cmps, true
+	case a.req.Mode == lockmgr.Delegated:
+		return append(cmps, a.mine()), true
+	}
+	cmps = append(cmps, a.free()...)
+	return cmps, len(cmps) < maxKeys
 }
 
 // settle notes what became of the last Txn. It was answered, or given up.
@@ -238,14 +278,7 @@ func (a *acquisition) free() []clientv3.Cmp {
 	cmps := make([]clientv3.Cmp, 0, len(a.req.Keys)+len(a.had)+2)
 	for _, k := range a.req.Keys {
 		from := a.s.b.keys.rivals(k, a.req.Mode)
-		end := clientv3.GetPrefixRangeEnd(from)
-		for _, had := range slices.Sorted(slices.Values(a.had)) {
-			if from <= had && had < end {
-				cmps = append(cmps, none(from, had))
-				from = had + "\x00"
-			}
-		}
-		cmps = append(cmps, none(from, end))
+		cmps = append(cmps, noneBut(from, clientv3.GetPrefixRangeEnd(from), slices.Sorted(slices.Values(a.had)))...)
 	}
 	if a.mayStand && a.req.Mode == lockmgr.Shared { // our own are not among the rivals
 		for _, own := range a.own {
@@ -258,6 +291,17 @@ func (a *acquisition) free() []clientv3.Cmp {
 // none holds when there is no key from the one up to the other.
 func none(from, to string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "=", 0)
+}
+
+// noneBut is none without the keys of but, which are sorted.
+func noneBut(from, to string, but []string) (cmps []clientv3.Cmp) {
+	for _, b := range but {
+		if from <= b && b < to {
+			cmps = append(cmps, none(from, b))
+			from = b + "\x00"
+		}
+	}
+	return append(cmps, none(from, to))
 }
 
 // inLine reports whether the request stands, or will stand, in one line of which

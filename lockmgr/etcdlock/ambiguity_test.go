@@ -67,6 +67,34 @@ func TestLostReply(t *testing.T) {
 	}
 }
 
+// The answer that a directory is delegated is lost. The delegation is deleted, and is in nobody's
+// way, nor is it in the session's own until then.
+func TestLostDelegation(t *testing.T) {
+	for _, files := range []int{0, 3} {
+		client, kv := flawed(t)
+		b, etcd := newVolume(t, client)
+		s, other := open(t, b), open(t, newBackend(t, dial(t), etcd.name))
+		var open []lockmgr.Grant
+		for i := range files {
+			open = append(open, must(t, s, lockmgr.NoWait, file(fmt.Sprint("d/", i)))...)
+		}
+		kv.next(lostReply)
+		h := lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID()}
+		_, err := s.(lockmgr.Delegator).Delegate(within(t, patience), tree("d"), h)
+		left := (*lockmgr.LeftoverError)(nil)
+		if !errors.Is(err, lockmgr.ErrUnavailable) || !errors.As(err, &left) {
+			t.Fatal(err)
+		}
+		release(t, s, must(t, s, lockmgr.NoWait, file("d/f"))...)
+		release(t, other, must(t, other, lockmgr.Queue, file("d/f"))...)
+		<-left.Gone
+		if n := len(entries(t, b)); n != files {
+			t.Errorf("%d entries are left, want %d", n, files)
+		}
+		release(t, s, open...)
+	}
+}
+
 // The Txn that reaches etcd's quota is carried out, and its answer says that there is
 // no space left: what it put is found again, or removed.
 func TestNoSpaceForTheNext(t *testing.T) {

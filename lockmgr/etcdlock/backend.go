@@ -68,6 +68,8 @@ type Backend struct {
 	liveness *liveness
 	service  atomic.Pointer[serviceSeen] // what Service saw; nil before
 	volume   atomic.Pointer[[]byte]      // the record that VolumeRecord saw; nil before
+	leases   clientv3.LeaseID            // constant; how the leases of this mount's sessions begin
+	told     *mountWatch
 
 	watchStream atomic.Int64 // the number of the stream for new watches, see watch
 
@@ -119,9 +121,11 @@ func New(cfg Config) (*Backend, error) {
 		janitor:  cfg.JanitorInterval,
 		log:      cfg.Logger,
 		liveness: newLiveness(),
+		leases:   newMount(),
 		store:    lifetime.NewStore(),
 		trees:    new(treeCache),
 	}
+	b.told = newMountWatch(b)
 	return b, nil
 }
 

@@ -72,45 +72,10 @@ func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
 	})
 }
 
-// WatchBreaks is lockmgr.Breaker's: one watch. Breaks that were put while it was down are
-// read when it stands again.
+// WatchBreaks is lockmgr.Breaker's.
 func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
-	var r retry.Retrier
-	r.Always(ctx, func() error {
-		err := b.followRecords(ctx, &r, b.keys.broken(""), func(kv *mvccpb.KeyValue) { b.foundBreak(kv, found) })
-		if errors.Is(err, retry.ErrRefused) && ctx.Err() == nil && r.Notable() {
-			b.log.Error("breaks cannot be watched: until they can, no lock of this mount is broken but by force", "error", err, "failures", r.Failures()+1)
-		}
-		return err
-	})
-}
-
-// followRecords tells of the records below prefix, and of those that are put later. It returns
-// why the watch ended: ErrUnavailable, or worse.
-func (b *Backend) followRecords(ctx context.Context, r *retry.Retrier, prefix string, found func(*mvccpb.KeyValue)) error {
-	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
-	feed, _, err := b.watch(watching, cancel, prefix, clientv3.WithFilterDelete())
-	if err != nil {
-		return b.fault(ctx, err)
-	}
-	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(prefix, clientv3.WithPrefix())}, nil)
-	if err != nil {
-		return err
-	}
-	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
-		found(kv)
-	}
-	r.Answered()
-	for resp := range feed {
-		if err := resp.Err(); err != nil {
-			return b.fault(ctx, err)
-		}
-		for _, ev := range resp.Events {
-			found(ev.Kv)
-		}
-	}
-	return fmt.Errorf("%w: watch closed", lockmgr.ErrUnavailable)
+	defer b.told.listen(&listener{prefix: b.keys.broken(""), found: func(kv *mvccpb.KeyValue) { b.foundBreak(kv, found) }})()
+	<-ctx.Done()
 }
 
 func (b *Backend) foundBreak(kv *mvccpb.KeyValue, found func(lockmgr.Break)) {

@@ -77,6 +77,58 @@ func TestCommits(t *testing.T) {
 	free()
 }
 
+// What another mount has delegated is asked for once more when it is gone, and not meanwhile.
+// What the mount itself has delegated costs nothing more.
+func TestCommitsAtADelegation(t *testing.T) {
+	client, kv := flawed(t)
+	b, etcd := newVolume(t, client)
+	there := newBackend(t, dial(t), etcd.name)
+	s, other := open(t, b), open(t, there)
+	m := meter{t, etcd, kv}
+	var g []lockmgr.Grant
+	var d lockmgr.Grant
+	delegate := func(s lockmgr.Session) func() {
+		return func() {
+			var err error
+			h := lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID()}
+			if d, err = s.(lockmgr.Delegator).Delegate(t.Context(), tree("d"), h); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	m.costs("a delegation", 1, 1, delegate(s))
+	for name, wait := range waits {
+		m.costs(name+" below", 1, 1, func() { g = must(t, s, wait, file("d/e/f")) })
+		m.costs("its release", 1, 1, func() { release(t, s, g...) })
+	}
+	m.costs("its end", 1, 1, func() { release(t, s, d) })
+	g = must(t, s, lockmgr.NoWait, file("d/f"))
+	m.costs("a delegation with a file open below", 1, 1, delegate(s))
+	release(t, s, append(g, d)...)
+
+	delegate(other)()
+	waiting := make(chan struct{})
+	req := request(lockmgr.Queue, file("d/f"))
+	req.Waits = func() { close(waiting) }
+	// The request, its recall, and the request again; and the end of what it waits for, and of the
+	// recall.
+	m.costs("a request that waits", 3, 4, func() {
+		answer := start(within(t, patience), s, req)
+		<-waiting
+		eventually(t, "it is recalled", func() bool {
+			recalls, err := there.Recalls(t.Context())
+			return err == nil && len(recalls) > 0
+		})
+		release(t, other, d)
+		g = await(t, answer).Grants
+		eventually(t, "no recall stands", func() bool {
+			recalls, err := there.Recalls(t.Context())
+			return err == nil && len(recalls) == 0
+		})
+	})
+	release(t, s, g...)
+}
+
 // A directory entry that another mount put after our copy was made is seen, and
 // one that is gone does not stand in the way.
 func TestEpoch(t *testing.T) {

@@ -7,23 +7,31 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
 
+// named is a backend with the raw view of its volume.
+type named struct {
+	*etcdlock.Backend
+	raw raw
+}
+
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	client := dial(t)
-	var volume raw
 	lockmgrtest.Conformance(t,
 		func(t *testing.T) lockmgr.Backend {
-			volume = raw{client, newName()}
-			return newBackend(t, client, volume.name)
+			volume := raw{client, newName()}
+			return named{newBackend(t, client, volume.name), volume}
 		},
 		lockmgrtest.Options{
 			Ordered: true,
 			Expire: func(t *testing.T, _ lockmgr.Backend, s lockmgr.Session) {
 				revoke(t, client, s)
 			},
-			Remove: func(t *testing.T, _ lockmgr.Backend, k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) {
+			Remove: func(t *testing.T, b lockmgr.Backend, k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) {
+				volume := b.(named).raw
 				key := volume.file(k.Path) + id.String()
 				switch {
 				case k.Kind == lockmgr.Tree:

@@ -63,11 +63,7 @@ func TestDialErrors(t *testing.T) {
 // With authentication on: who may not log in is told so at Dial, who may not
 // write is told so by the first request, at once.
 func TestAuth(t *testing.T) {
-	endpoint, stop, err := startEtcd(false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
+	endpoint := newEtcd(t)
 	ctx := within(t, patience)
 	root, err := etcdlock.Dial(ctx, etcdlock.DialConfig{DialTimeout: patience, Endpoints: []string{endpoint}})
 	if err != nil {

@@ -3,20 +3,26 @@
 //	/locks/<ns>/<name>/<path>//w/<uuid>         entry of a file: holder or waiter
 //	/locks/<ns>/<name>/<path>//r/<uuid>         the same, shared with other readers
 //	/lockfs/<ns>/<name>/tree/<dir>//w/<uuid>    entry of a directory and all below it
+//	/lockfs/<ns>/<name>/tree/<dir>//k/<uuid>    the same, delegated to a mount
 //	/lockfs/<ns>/<name>/inode/<ino>//w/<uuid>   entry of a file of several names, or r
 //	/lockfs/<ns>/<name>/epoch                   put with every directory entry
-//	/lockfs/<ns>/<name>/session/<sid>           a mount; sid is its lease in hex
+//	/lockfs/<ns>/<name>/session/<sid>           a mount; sid is its lease in hex, see below
 //	/lockfs/<ns>/<name>/volume                  what the mounts of a volume agree on
 //	/lockfs/<ns>/<name>/service                 the id of this etcd
 //	/lockfs/<ns>/<name>/break/<uuid>            a lock to be given up: whose, by whom, why
-//	/lockfs/<ns>/<name>/recall/<uuid>           kept entries that a request waits for
+//	/lockfs/<ns>/<name>/recall/<mount>/<uuid>   kept entries of a mount that a request waits for
+//	/lockfs/<ns>/<name>/advisory/<ino>//<row>   flock and fcntl locks of a mount
 //
-// Entries, session records and recalls are on the session's lease. A break is on a lease of one
-// day. epoch, volume and service are on no lease and are never deleted.
+// Entries, session records, recalls and rows of advisory locks are on the session's lease. A
+// break is on a lease of one day. epoch, volume and service are on no lease and are never
+// deleted.
 //
 // The entries of one path are ordered by create revision, which is also the fencing
 // token. An entry is granted when no conflicting entry with a smaller create revision
 // lives. It stays granted while it lives itself.
+//
+// The leases of a mount's sessions begin with the same 8 hex digits, which the mount has drawn:
+// <mount>.
 //
 // To upgrade, an owner puts a w entry beside its own r entry, and does not wait for that.
 // If another w entry stands ahead, it waits for the r entry: the upgrade is refused.
@@ -27,13 +33,18 @@
 //
 //	If    nothing under <path>// (to share: under <path>//w/), epoch and fence unchanged
 //	Then  Put
-//	Else  Get the entries, the directory entries, the epoch; and Put: to queue in
-//	      any case, else if nothing conflicts, compared directory by directory
+//	Else  Get the entries, the directory entries, the epoch; and Put: to queue if no
+//	      directory above is delegated, else if nothing conflicts, compared directory
+//	      by directory
 //
 // The directory entries above a path are many ranges to compare. So the backend keeps a
 // copy of all directory entries, read together with the epoch. While the epoch stands, the
 // copy lacks none. If an entry of the copy conflicts, the Txn is made to take the Else
 // branch: its answer tells whether that entry still lives.
+//
+// A delegation is put if all entries below the directory are on the session's lease, or none
+// is there. What the session asks for leaves its own delegations out of what it compares and
+// reads. Any other session puts nothing while one stands in its way, not even in line.
 //
 // The epoch also tells whether a directory was locked between two grants: see Undisturbed.
 //
@@ -46,6 +57,13 @@
 // Each session sends one such Txn, or release, at a time. What its callers ask for
 // meanwhile goes into the next, as nested Txns, as far as they cannot stand in each
 // other's way. They get one create revision then.
+//
+// # Watching
+//
+// A mount watches three prefixes: breaks, the recalls for it, and the records of its sessions.
+// One goroutine reads them, see mountWatch. Each time the watches are begun, when somebody begins
+// to listen, and now and then, it also reads what stands. Held locks are not watched: a mount
+// asks what is on its leases (docs/adr/0018).
 //
 // # Waiting
 //

@@ -114,12 +114,13 @@ func markHeld(files, trees []listed) {
 	}
 	for i := range trees {
 		t := &trees[i]
-		t.Held = !t.waitsFor(files) && !t.waitsFor(trees)
+		t.Held = t.Mode == lockmgr.Delegated || !t.waitsFor(files) && !t.waitsFor(trees)
 	}
 }
 
+// waitsFor leaves out delegations: what was put below one since is of the same mount.
 func (l *listed) waitsFor(others []listed) bool {
 	return slices.ContainsFunc(others, func(o listed) bool {
-		return o.Token < l.Token && o.Grant().Blocks(l.Grant(), l.upgrades)
+		return o.Token < l.Token && o.Mode != lockmgr.Delegated && o.Grant().Blocks(l.Grant(), l.upgrades)
 	})
 }

@@ -17,18 +17,24 @@ const never = -1
 // not move the epoch. The zero value is the copy of a volume that never had such an entry.
 type treeCache struct {
 	mu    sync.Mutex
-	rev   int64         // what the copy was read at
-	epoch int64         // mod revision of the epoch key, 0 before there is one
-	dirs  []lockmgr.Key // as of rev
+	rev   int64       // what the copy was read at
+	epoch int64       // mod revision of the epoch key, 0 before there is one
+	dirs  []treeEntry // as of rev
+}
+
+// treeEntry is a directory entry.
+type treeEntry struct {
+	key   lockmgr.Key
+	entry string
 }
 
 // expect returns the epoch to compare with when acquiring keys: never, if the
-// copy has an entry that conflicts with one of them.
-func (c *treeCache) expect(keys []lockmgr.Key) int64 {
+// copy has an entry that conflicts with one of them, apart from those of own.
+func (c *treeCache) expect(keys []lockmgr.Key, own []string) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, d := range c.dirs {
-		if slices.ContainsFunc(keys, d.Conflicts) {
+		if slices.ContainsFunc(keys, d.key.Conflicts) && !slices.Contains(own, d.entry) {
 			return never
 		}
 	}
@@ -61,21 +67,29 @@ func (l layout) around(k lockmgr.Key) (prefixes []string, ok bool) {
 	return append(prefixes, own), true
 }
 
-// untouched holds while no entry of a directory conflicts with one of keys,
-// whatever the epoch is. Not ok if that takes too many comparisons.
-func (l layout) untouched(keys []lockmgr.Key) (cmps []clientv3.Cmp, ok bool) {
+// aroundAll is around for several keys.
+func (l layout) aroundAll(keys []lockmgr.Key) (prefixes []string, ok bool) {
 	seen := make(map[string]bool)
 	for _, k := range keys {
-		prefixes, ok := l.around(k)
+		around, ok := l.around(k)
 		if !ok {
 			return nil, false
 		}
-		for _, p := range prefixes {
+		for _, p := range around {
 			if !seen[p] {
 				seen[p] = true
-				cmps = append(cmps, none(p, clientv3.GetPrefixRangeEnd(p)))
+				prefixes = append(prefixes, p)
 			}
 		}
+	}
+	return prefixes, true
+}
+
+// untouched holds while no entry of a directory is at one of prefixes, apart from those of own.
+// Not ok if that takes too many comparisons.
+func untouched(prefixes, own []string) (cmps []clientv3.Cmp, ok bool) {
+	for _, p := range prefixes {
+		cmps = append(cmps, noneBut(p, clientv3.GetPrefixRangeEnd(p), own)...)
 	}
 	return cmps, len(cmps) <= maxKeys
 }
@@ -89,7 +103,7 @@ func (c *treeCache) undisturbed(from, to int64) bool {
 }
 
 // read replaces the copy by one that was read in one Txn at rev.
-func (c *treeCache) read(rev, epoch int64, dirs []lockmgr.Key) {
+func (c *treeCache) read(rev, epoch int64, dirs []treeEntry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if rev >= c.rev {
@@ -99,7 +113,7 @@ func (c *treeCache) read(rev, epoch int64, dirs []lockmgr.Key) {
 
 // placed adds our own directory entries, which were put at rev by a Txn that
 // found the epoch as the copy has it.
-func (c *treeCache) placed(rev, epoch int64, dirs []lockmgr.Key) {
+func (c *treeCache) placed(rev, epoch int64, dirs []treeEntry) {
 	if len(dirs) == 0 {
 		return
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -39,7 +38,7 @@ var (
 
 func open(t *testing.T, b lockmgr.Backend) lockmgr.Session {
 	t.Helper()
-	return lockmgrtest.Open(t, b, time.Minute)
+	return lockmgrtest.Open(t, b, lockmgrtest.TTL)
 }
 
 // endpoint is the etcd server of this test binary.
@@ -86,6 +85,17 @@ func startEtcd(sync bool) (endpoint string, stop func(), err error) {
 	}, nil
 }
 
+// newEtcd starts a server that ends with the test.
+func newEtcd(t *testing.T) (endpoint string) {
+	t.Helper()
+	endpoint, stop, err := startEtcd(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return endpoint
+}
+
 // volumes makes each test's volume its own.
 var volumes atomic.Int64
 
@@ -96,7 +106,12 @@ func newName() string { return fmt.Sprintf("v%d", volumes.Add(1)) }
 // dial returns a client of its own, for tests that break or wrap it.
 func dial(t *testing.T) *clientv3.Client {
 	t.Helper()
-	client, err := etcdlock.Dial(t.Context(), etcdlock.DialConfig{Endpoints: []string{endpoint}})
+	return dialAt(t, endpoint)
+}
+
+func dialAt(t *testing.T, endpoint string) *clientv3.Client {
+	t.Helper()
+	client, err := etcdlock.Dial(t.Context(), etcdlock.DialConfig{Endpoints: []string{endpoint}, DialTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,9 @@ import (
 
 // The modes of an entry as its key has them.
 const (
-	write = "w/" // lockmgr.Exclusive
-	read  = "r/" // lockmgr.Shared
+	write     = "w/" // lockmgr.Exclusive
+	read      = "r/" // lockmgr.Shared
+	delegated = "k/" // lockmgr.Delegated
 )
 
 // layout makes and takes apart the keys of one volume. A component of a path is
@@ -33,7 +34,10 @@ func (l layout) trees() string             { return l.admin + "tree/" }
 func (l layout) inodes() string            { return l.admin + "inode/" }
 func (l layout) session(sid string) string { return l.admin + "session/" + sid }
 func (l layout) broken(id string) string   { return l.admin + "break/" + id }
-func (l layout) recall(id string) string   { return l.admin + "recall/" + id }
+func (l layout) recalls() string           { return l.admin + "recall/" }
+
+// recall is the key of a recall for a mount, see mountOf.
+func (l layout) recall(mount, id string) string { return l.recalls() + mount + "/" + id }
 
 // entry is the key of one acquisition's entry.
 func (l layout) entry(k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) string {
@@ -42,10 +46,14 @@ func (l layout) entry(k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID
 
 func (l layout) appendEntry(b []byte, k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) []byte {
 	b = append(append(append(b, l.root(k)...), k.Path...), "//"...)
-	if mode == lockmgr.Shared {
-		return append(append(b, read...), id.String()...)
+	part := write
+	switch mode {
+	case lockmgr.Shared:
+		part = read
+	case lockmgr.Delegated:
+		part = delegated
 	}
-	return append(append(b, write...), id.String()...)
+	return append(append(b, part...), id.String()...)
 }
 
 func (l layout) granted(g lockmgr.Grant) string { return l.entry(g.Key, g.Mode, g.AcquisitionID) }
@@ -98,13 +106,19 @@ func (l layout) parse(key string) (lockmgr.Grant, bool) {
 	if !ok {
 		return lockmgr.Grant{}, false
 	}
-	mode := lockmgr.Exclusive
+	var mode lockmgr.Mode
 	text, ok := strings.CutPrefix(rest, write)
-	if !ok {
+	switch {
+	case ok:
+	case k.Kind == lockmgr.Tree:
+		mode = lockmgr.Delegated
+		text, ok = strings.CutPrefix(rest, delegated)
+	default:
 		mode = lockmgr.Shared
-		if text, ok = strings.CutPrefix(rest, read); !ok || k.Kind == lockmgr.Tree {
-			return lockmgr.Grant{}, false
-		}
+		text, ok = strings.CutPrefix(rest, read)
+	}
+	if !ok {
+		return lockmgr.Grant{}, false
 	}
 	id, err := lockmgr.ParseAcquisitionID(text)
 	if err != nil || id.String() != text { // it takes several spellings

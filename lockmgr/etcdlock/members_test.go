@@ -65,6 +65,7 @@ func (s *three) freezes(t *testing.T, ask func()) {
 // others are asked. Of what it was asked nothing stays. (How long it is left alone:
 // TestAvoided.)
 func TestFrozenMember(t *testing.T) {
+	t.Parallel()
 	s := onThree(t)
 	asked, granted := 0, 0
 	s.freezes(t, func() {
@@ -84,6 +85,7 @@ func TestFrozenMember(t *testing.T) {
 
 // Renewals are not asked of such a member either.
 func TestFrozenMemberAndRenewal(t *testing.T) {
+	t.Parallel()
 	s := onThree(t)
 	s.freezes(t, func() {
 		if err := s.Renew(within(t, 500*time.Millisecond)); err != nil && !errors.Is(err, lockmgr.ErrUnavailable) {
@@ -95,6 +97,7 @@ func TestFrozenMemberAndRenewal(t *testing.T) {
 
 // A majority is never avoided, whoever does not answer.
 func TestFrozenMajority(t *testing.T) {
+	t.Parallel()
 	s := onThree(t)
 	for _, l := range s.links {
 		l.frozen.Lock()

@@ -50,11 +50,12 @@ func (w countedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 // However many locks a session has, to see that they stand takes one request; and
 // a read more when some of them do not.
 func TestHeldLocksAreOneRequest(t *testing.T) {
+	t.Parallel()
 	client := dial(t)
 	a := count(client)
 	b, etcd := newVolume(t, client)
 	s := open(t, b)
-	eventually(t, "the record is watched", func() bool { return a.watches.Load() > 0 })
+	eventually(t, "the mount has its watches", func() bool { return a.watches.Load() == 3 && a.txns.Load() == 2 })
 	var grants []lockmgr.Grant
 	for dir := range 8 {
 		var keys []lockmgr.Key

@@ -43,9 +43,9 @@ func TestCompactionDuringWait(t *testing.T) {
 			b, etcd := newVolume(t, dial(t))
 			other, s := open(t, b), open(t, newBackend(t, client, etcd.name))
 			held := must(t, other, lockmgr.Queue, file("f"))
-			eventually(t, "the record is watched", func() bool { return watcher.stood.Load() > 0 })
+			eventually(t, "the mount has its watches", func() bool { return watcher.stood.Load() == 3 })
 			got := start(within(t, patience), s, request(wait, file("f")))
-			eventually(t, "it watches", func() bool { return watcher.stood.Load() > 1 })
+			eventually(t, "it watches", func() bool { return watcher.stood.Load() > 3 })
 			compact(t, etcd) // does not disturb a watch that keeps up
 			link.cut()
 			release(t, other, held...)
@@ -86,7 +86,7 @@ func TestWaitEndsInOutage(t *testing.T) {
 			b, etcd := newVolume(t, dial(t))
 			other, s := open(t, b), open(t, newBackend(t, client, etcd.name))
 			held := must(t, other, lockmgr.Queue, file("f"))
-			eventually(t, "the record is watched", func() bool { return watcher.stood.Load() > 0 })
+			eventually(t, "the mount has its watches", func() bool { return watcher.stood.Load() == 3 })
 
 			waits := func() (<-chan lockmgrtest.Answer, context.CancelFunc) {
 				before := watcher.stood.Load()
@@ -150,6 +150,7 @@ func TestWaitWithoutWatch(t *testing.T) {
 // A try-lock gives up after the request timeout, with no error of the caller's
 // context, and so do the session's other requests.
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	client, link := linked(t)
 	etcd := raw{dial(t), newName()}
 	b := newBackend(t, client, etcd.name, func(c *etcdlock.Config) { c.RequestTimeout = time.Second })
@@ -213,6 +214,7 @@ func TestRecordDeleted(t *testing.T) {
 
 // A lease ends by itself when nobody renews it.
 func TestExpiry(t *testing.T) {
+	t.Parallel()
 	b, _ := newVolume(t, dial(t))
 	s, err := b.OpenSession(t.Context(), lockmgr.SessionInfo{}, 300*time.Millisecond)
 	if err != nil {
@@ -238,11 +240,12 @@ func TestExpiry(t *testing.T) {
 // A member that hangs tells a watch of nothing. Who waits looks for himself, now
 // and then.
 func TestDeafWatch(t *testing.T) {
+	t.Parallel()
 	client := dial(t)
 	watcher := watchFlawed(client)
 	b, etcd := newVolume(t, dial(t))
 	other, s := open(t, b), open(t, newBackend(t, client, etcd.name))
-	eventually(t, "the record is watched", func() bool { return watcher.stood.Load() > 0 })
+	eventually(t, "the mount has its watches", func() bool { return watcher.stood.Load() == 3 })
 	watcher.deaf.Store(true)
 	var waits []<-chan lockmgrtest.Answer
 	held := must(t, other, lockmgr.Queue, file("f"), file("g"))
@@ -251,7 +254,7 @@ func TestDeafWatch(t *testing.T) {
 	}
 	gone := make(chan error, 1)
 	go func() { gone <- newBackend(t, client, etcd.name).AwaitGone(within(t, patience), held[0]) }()
-	eventually(t, "all watch", func() bool { return watcher.stood.Load() > 3 })
+	eventually(t, "all watch", func() bool { return watcher.stood.Load() > 5 })
 	release(t, other, held...)
 	for _, got := range waits {
 		if a := await(t, got); a.Err != nil {
@@ -265,6 +268,7 @@ func TestDeafWatch(t *testing.T) {
 
 // Renewals are answered while the connection of all else is of no use.
 func TestRenewalsGoByThemselves(t *testing.T) {
+	t.Parallel()
 	client, link := linked(t)
 	b, err := etcdlock.New(etcdlock.Config{
 		Client: client, Renewals: &etcdlock.DialConfig{Endpoints: []string{endpoint}},

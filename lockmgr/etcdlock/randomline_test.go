@@ -21,6 +21,7 @@ import (
 // they asked. No two have at one time what conflicts, and tokens rise: nobody is
 // passed by one who came later.
 func TestRandomLine(t *testing.T) {
+	t.Parallel()
 	mounts, rounds := 3, 3
 	if longtest.For(t) > 0 {
 		rounds = 60

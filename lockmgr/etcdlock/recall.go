@@ -5,43 +5,58 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-var _ lockmgr.Recaller = (*Backend)(nil)
-
 // recall asks the mounts of the entries ahead that may be kept to give them back. An entry is
-// named once, in a record that ends with the request, or with the session.
+// named once, in a record for its mount. The record ends with the request, or with the session.
 func (a *acquisition) recall(ctx context.Context) error {
-	named := len(a.recalled)
+	news := make(map[string][]lockmgr.AcquisitionID) // by mount
 	for _, b := range a.known.ahead {
-		if g, ok := a.s.b.keys.parse(b.entry); ok && b.keep() && !slices.Contains(a.recalled, g.AcquisitionID) {
-			a.recalled = append(a.recalled, g.AcquisitionID)
+		if g, ok := a.s.b.keys.parse(b.entry); ok && b.keep() && !a.hasRecalled(&b) {
+			news[mountOf(b.lease)] = append(news[mountOf(b.lease)], g.AcquisitionID)
 		}
 	}
-	if len(a.recalled) == named {
+	if len(news) == 0 {
 		return nil
 	}
-	value, err := json.Marshal(lockmgr.Recall{Entries: a.recalled, Try: a.req.Wait == lockmgr.NoWait})
-	if err != nil {
-		return fmt.Errorf("etcdlock: recall: %w", err)
+	if a.recalled == nil {
+		a.recalled, a.recallID = make(map[string][]lockmgr.AcquisitionID), uuid.NewString()
 	}
-	if a.record == "" {
-		a.record = a.s.b.keys.recall(uuid.NewString())
+	var puts []clientv3.Op
+	for mount, ids := range news {
+		named := slices.Concat(a.recalled[mount], ids)
+		value, err := json.Marshal(lockmgr.Recall{Entries: named, Try: a.req.Wait == lockmgr.NoWait})
+		if err != nil {
+			return fmt.Errorf("etcdlock: recall: %w", err)
+		}
+		puts = append(puts, clientv3.OpPut(a.s.b.keys.recall(mount, a.recallID), string(value), clientv3.WithLease(a.s.lease)))
+		news[mount] = named
+		if _, known := a.recalled[mount]; !known {
+			a.recalled[mount] = nil // there may be a record from now on
+		}
 	}
-	_, err = a.s.b.txn(ctx, nil, []clientv3.Op{clientv3.OpPut(a.record, string(value), clientv3.WithLease(a.s.lease))}, nil)
+	fence := a.s.fence.at()
+	resp, err := a.s.b.txn(ctx, []clientv3.Cmp{a.s.fence.unchanged(fence)}, puts, nil)
+	switch {
+	case err != nil && unanswered(err):
+		a.lateFor = fence
+	case err == nil && !resp.Succeeded:
+		err = fmt.Errorf("%w: the fence was raised", lockmgr.ErrUnavailable)
+	}
 	if err != nil {
-		a.recalled = a.recalled[:named]
 		return a.s.life.Noted(err)
 	}
+	maps.Copy(a.recalled, news)
 	return nil
 }
 
@@ -49,7 +64,15 @@ func (a *acquisition) recall(ctx context.Context) error {
 // the entries, and the next has others.
 func (a *acquisition) hasRecalled(b *blocker) bool {
 	g, ok := a.s.b.keys.parse(b.entry)
-	return ok && slices.Contains(a.recalled, g.AcquisitionID)
+	return ok && slices.Contains(a.recalled[mountOf(b.lease)], g.AcquisitionID)
+}
+
+// records returns the keys of the request's recalls.
+func (a *acquisition) records() (keys []string) {
+	for mount := range a.recalled {
+		keys = append(keys, a.s.b.keys.recall(mount, a.recallID))
+	}
+	return keys
 }
 
 // keep reports whether the entry's mount may keep it.
@@ -67,7 +90,7 @@ func (a *acquisition) tryRecall(ctx context.Context) (given bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.s.b.timeout)
 	defer cancel()
-	w, err := a.s.b.watchDeletes(ctx, append(a.watched(), a.s.b.keys.recall(""))...)
+	w, err := a.s.b.watchDeletes(ctx, append(a.watched(), a.s.b.keys.recalls())...)
 	if err != nil {
 		return false, err
 	}
@@ -82,7 +105,7 @@ func (a *acquisition) tryRecall(ctx context.Context) (given bool, err error) {
 	}
 	for len(a.known.ahead) > 0 {
 		keys, err := w.next(ctx, a.s.b.timeout)
-		if err != nil || slices.Contains(keys, a.record) {
+		if err != nil || slices.ContainsFunc(a.records(), func(r string) bool { return slices.Contains(keys, r) }) {
 			if errors.Is(err, lockmgr.ErrUnavailable) && ctx.Err() != nil {
 				err = nil // the holder does not answer: it has the lock
 			}
@@ -93,40 +116,38 @@ func (a *acquisition) tryRecall(ctx context.Context) (given bool, err error) {
 	return true, nil
 }
 
-// endRecall deletes the record, in the background.
+// endRecall deletes the records, in the background, and makes void what would put one later.
 func (a *acquisition) endRecall() {
-	if a.record == "" {
+	if a.recalled == nil {
 		return
 	}
 	a.s.life.Go(func() {
 		ctx, cancel := context.WithTimeout(a.s.life.Over, a.s.b.timeout)
 		defer cancel()
-		if _, err := a.s.b.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(a.record)}, nil); err != nil {
-			a.s.b.log.Debug("a recall stands until the session ends", "recall", a.record, "error", err)
+		var dels []clientv3.Op
+		for _, r := range a.records() {
+			dels = append(dels, clientv3.OpDelete(r))
+		}
+		_, err := a.s.group.txn(ctx, &request{release: true, voids: a.lateFor, then: dels})
+		if err != nil {
+			a.s.b.log.Debug("a recall stands until the session ends", "recall", a.recallID, "error", err)
 		}
 	})
 }
 
-// WatchRecalls is lockmgr.Recaller's: one watch. Recalls that were put while it was down are
-// read when it stands again.
+// WatchRecalls is lockmgr.Recaller's.
 func (b *Backend) WatchRecalls(ctx context.Context, found func(lockmgr.Recall)) {
-	var r retry.Retrier
-	r.Always(ctx, func() error {
-		err := b.followRecords(ctx, &r, b.keys.recall(""), func(kv *mvccpb.KeyValue) {
-			if recall, ok := b.parseRecall(kv); ok {
-				found(recall)
-			}
-		})
-		if errors.Is(err, retry.ErrRefused) && ctx.Err() == nil && r.Notable() {
-			b.log.Warn("recalls cannot be watched: other mounts may wait until a kept lock was idle for --keep", "error", err)
+	defer b.told.listen(&listener{prefix: b.keys.recall(mountOf(b.leases), ""), found: func(kv *mvccpb.KeyValue) {
+		if recall, ok := b.parseRecall(kv); ok {
+			found(recall)
 		}
-		return err
-	})
+	}})()
+	<-ctx.Done()
 }
 
 // Recalls is lockmgr.Recaller's: one read.
 func (b *Backend) Recalls(ctx context.Context) ([]lockmgr.Recall, error) {
-	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(b.keys.recall(""), clientv3.WithPrefix())}, nil)
+	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(b.keys.recall(mountOf(b.leases), ""), clientv3.WithPrefix())}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("reading recalls: %w", err)
 	}
@@ -142,7 +163,7 @@ func (b *Backend) Recalls(ctx context.Context) ([]lockmgr.Recall, error) {
 func (b *Backend) parseRecall(kv *mvccpb.KeyValue) (r lockmgr.Recall, ok bool) {
 	err := json.Unmarshal(kv.Value, &r)
 	if err == nil {
-		r.ID, err = uuid.Parse(strings.TrimPrefix(string(kv.Key), b.keys.recall("")))
+		r.ID, err = uuid.Parse(strings.TrimPrefix(string(kv.Key), b.keys.recall(mountOf(b.leases), "")))
 	}
 	if err != nil {
 		b.log.Warn("recall that cannot be read", "key", string(kv.Key), "error", err)
@@ -152,9 +173,12 @@ func (b *Backend) parseRecall(kv *mvccpb.KeyValue) (r lockmgr.Recall, ok bool) {
 
 // InUse is lockmgr.Recaller's: it deletes the record.
 func (b *Backend) InUse(ctx context.Context, id uuid.UUID) error {
-	_, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(b.keys.recall(id.String()))}, nil)
+	_, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(b.keys.recall(mountOf(b.leases), id.String()))}, nil)
 	return err
 }
+
+// DescribesAfter is lockmgr.Recaller's.
+func (b *Backend) DescribesAfter() time.Duration { return time.Second }
 
 // maxDescribed is how many entries one Txn describes.
 const maxDescribed = 100

@@ -3,13 +3,19 @@ package etcdlock_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
 // One who tries a directory below which many kept files are idle gets it.
 func TestTryOfADirectoryWithManyKeptLocks(t *testing.T) {
+	t.Parallel()
 	b, _ := newVolume(t, dial(t))
 	mine, theirs := open(t, b), open(t, b)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -27,7 +33,7 @@ func TestTryOfADirectoryWithManyKeptLocks(t *testing.T) {
 			for _, id := range r.Entries {
 				if g, ok := kept[id]; ok {
 					delete(kept, id)
-					if err := mine.Release(ctx, g); err != nil {
+					if err := mine.Release(t.Context(), g); err != nil {
 						t.Error(err)
 					}
 				}
@@ -38,4 +44,91 @@ func TestTryOfADirectoryWithManyKeptLocks(t *testing.T) {
 	if _, err := theirs.Acquire(within(t, patience), request(lockmgr.NoWait, tree("d"))); err != nil {
 		t.Error(err)
 	}
+}
+
+// A recall that is put after its request is over does not stand.
+func TestLateRecall(t *testing.T) {
+	client, kv := flawed(t)
+	b, _ := newVolume(t, client)
+	mine, theirs := open(t, b), open(t, b)
+	req := request(lockmgr.Queue, file("f"))
+	req.Keep = true
+	kept := acquire(t, mine, req)
+	kv.next(0, lateRequest) // the entry, and the recall
+	got := start(within(t, patience), theirs, request(lockmgr.Queue, file("f")))
+	standing := func() int {
+		recalls, err := b.Recalls(within(t, patience))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(recalls)
+	}
+	eventually(t, "it is recalled", func() bool { return standing() == 1 })
+	release(t, mine, kept...)
+	if a := await(t, got); a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	eventually(t, "the recall is deleted", func() bool { return standing() == 0 })
+	kv.deliver(t)
+	if n := standing(); n > 0 {
+		t.Errorf("%d recalls stand", n)
+	}
+}
+
+// A mount is told of the recalls of its own locks alone: those of others grow with the square
+// of the mounts. A request that waits for locks of two mounts recalls both.
+func TestRecallsAreForAMount(t *testing.T) {
+	first, etcd := newVolume(t, dial(t))
+	second, third := newBackend(t, dial(t), etcd.name), newBackend(t, dial(t), etcd.name)
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	told := make(map[*etcdlock.Backend]chan lockmgr.Recall)
+	for _, b := range []*etcdlock.Backend{first, second, third} {
+		ch := make(chan lockmgr.Recall, 100)
+		told[b] = ch
+		watching.Go(func() { b.WatchRecalls(ctx, func(r lockmgr.Recall) { ch <- r }) })
+	}
+	kept := make(map[*etcdlock.Backend][]lockmgr.Grant)
+	sessions := make(map[*etcdlock.Backend]lockmgr.Session)
+	for i, b := range []*etcdlock.Backend{first, second} {
+		sessions[b] = open(t, b)
+		req := request(lockmgr.NoWait, file(fmt.Sprint("d/", i)))
+		req.Keep = true
+		kept[b] = acquire(t, sessions[b], req)
+	}
+	s := open(t, third)
+	answer := start(within(t, patience), s, request(lockmgr.Retry, file("d/0"), file("d/1")))
+	for b, grants := range kept {
+		select {
+		case r := <-told[b]:
+			if len(r.Entries) != 1 || r.Entries[0] != grants[0].AcquisitionID {
+				t.Errorf("told of %v, holds %v", r, grants)
+			}
+		case <-time.After(patience):
+			t.Fatal("not told of a recall")
+		}
+		if standing, err := b.Recalls(within(t, patience)); err != nil || len(standing) != 1 {
+			t.Errorf("%v, %v", standing, err)
+		}
+	}
+	if standing, err := third.Recalls(within(t, patience)); err != nil || len(standing) > 0 {
+		t.Errorf("to one who holds nothing: %v, %v", standing, err)
+	}
+	for b, grants := range kept {
+		release(t, sessions[b], grants...)
+	}
+	a := await(t, answer)
+	if a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	release(t, s, a.Grants...)
+	if len(told[third]) > 0 {
+		t.Errorf("one who holds nothing is told of %v", <-told[third])
+	}
+	eventually(t, "no recall stands", func() bool {
+		left, err := etcd.Get(t.Context(), etcd.admin("recall/"), clientv3.WithPrefix(), clientv3.WithCountOnly())
+		return err == nil && left.Count == 0
+	})
 }

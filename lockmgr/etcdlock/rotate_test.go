@@ -85,11 +85,8 @@ func TestRotatedCA(t *testing.T) {
 // A password that is replaced is used when etcd asks for one again, which it
 // does once it has changed there.
 func TestRotatedPassword(t *testing.T) {
-	endpoint, stop, err := startEtcd(false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
+	t.Parallel()
+	endpoint := newEtcd(t)
 	ctx := within(t, patience)
 	password := filepath.Join(t.TempDir(), "password")
 	replace(t, password, []byte("one\n"))

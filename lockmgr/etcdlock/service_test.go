@@ -75,37 +75,38 @@ func TestForgottenServiceIsPutAgain(t *testing.T) {
 // A mount whose endpoints come to lead to another etcd locks nothing there: others
 // may go on using the former.
 func TestEndpointsLeadElsewhere(t *testing.T) {
-	other, stop, err := startEtcd(false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
+	t.Parallel()
+	former, other := newEtcd(t), newEtcd(t)
 	for name, used := range map[string]bool{"empty": false, "used by others": true} {
 		t.Run(name, func(t *testing.T) {
-			client := dial(t)
-			b, etcd := newVolume(t, client)
+			client, there := dialAt(t, former), dialAt(t, other)
+			volume := newName()
+			b := newBackend(t, client, volume)
 			serviceOf(t, b)
 			mustRecord(t, b, "record")
-			there, err := etcdlock.Dial(t.Context(), etcdlock.DialConfig{Endpoints: []string{other}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer there.Close()
 			if used {
-				mounted := newBackend(t, there, etcd.name)
+				mounted := newBackend(t, there, volume)
 				serviceOf(t, mounted)
 				mustRecord(t, mounted, "another record")
 			}
-			for range 500 { // so that it does not look as if it was set back
-				if _, err := there.Put(t.Context(), "/filler", ""); err != nil {
+			before, err := client.Get(t.Context(), "none")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for { // so that it does not look as if it was set back
+				resp, err := there.Put(t.Context(), "/filler", "")
+				if err != nil {
 					t.Fatal(err)
+				}
+				if resp.Header.Revision > before.Header.Revision {
+					break
 				}
 			}
 			client.SetEndpoints(other)
 			eventually(t, "the session is refused for good", func() bool {
 				return errors.Is(openErr(t, b), lockmgr.ErrVolumeChanged)
 			})
-			got, err := there.Get(t.Context(), "/lockfs/test/"+etcd.name+"/", clientv3.WithPrefix())
+			got, err := there.Get(t.Context(), "/lockfs/test/"+volume+"/", clientv3.WithPrefix())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -72,22 +74,26 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	s.fence = newFence(s, string(value), resp.Header.Revision)
 	s.group = newGroup(b, s.fence)
 	s.life = lifetime.Begin(era, s.ID(), b.log)
-	s.life.Go(func() { s.watchRecord(resp.Header.Revision) })
-	s.life.Go(s.janitor)
+	leave := b.told.listen(&listener{prefix: s.record, gone: s.life.Lost})
+	s.life.Go(func() {
+		defer leave()
+		s.janitor()
+	})
 	return s, nil
 }
 
 func (b *Backend) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, time.Duration, error) {
+	id := b.leases | clientv3.LeaseID(rand.Uint32())
 	seconds := int64((ttl + time.Second - 1) / time.Second)
-	var resp *clientv3.LeaseGrantResponse
+	var resp *pb.LeaseGrantResponse
 	err := b.patiently(ctx, func(ctx context.Context) (err error) {
-		resp, err = b.client.Grant(ctx, seconds)
-		return err
+		resp, err = pb.NewLeaseClient(b.client.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds})
+		return rpctypes.Error(err)
 	})
 	if err != nil {
 		return 0, 0, err
 	}
-	return resp.ID, time.Duration(resp.TTL) * time.Second, nil
+	return id, time.Duration(resp.TTL) * time.Second, nil
 }
 
 // revoke is done when the lease is gone, by whatever means.

@@ -22,7 +22,7 @@ func TestSetBackOnce(t *testing.T) {
 		t.Errorf("set back: %v, sessions go on: %v", err, before.Err() == nil)
 	}
 	trees.read(100, 90, nil) // an answer of before is taken in late
-	if _, trees := b.era(); trees.expect(nil) != 0 {
+	if _, trees := b.era(); trees.expect(nil, nil) != 0 {
 		t.Error("it is taken in after the end of its era")
 	}
 	newest, after := b.newest()

@@ -8,6 +8,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
 )
@@ -31,6 +32,7 @@ type blocker struct {
 	rev   int64       // its create revision
 	wants lockmgr.Key // which of our keys it conflicts with
 	value []byte
+	lease clientv3.LeaseID
 }
 
 func (s *standing) held() bool { return s.token != 0 && s.clear() }
@@ -63,6 +65,7 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 	}
 	a.noteTrees(rev, trees, kvs(last+1), placed)
 
+	delegations := a.s.claims.delegations()
 	seen := make(map[string]*mvccpb.KeyValue, n)
 	blockers := make(map[string]blocker)
 	meet := func(k lockmgr.Key, kv *mvccpb.KeyValue) {
@@ -71,10 +74,10 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 			seen[entry] = kv
 			return
 		}
-		if slices.Contains(a.had, entry) {
+		if slices.Contains(a.had, entry) || slices.Contains(delegations, entry) {
 			return
 		}
-		blockers[entry] = blocker{entry: entry, rev: kv.CreateRevision, wants: k, value: kv.Value}
+		blockers[entry] = blocker{entry: entry, rev: kv.CreateRevision, wants: k, value: kv.Value, lease: clientv3.LeaseID(kv.Lease)}
 	}
 	for i, k := range a.req.Keys {
 		for _, kv := range kvs(i) {
@@ -102,7 +105,7 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 	}
 	st := standing{rev: rev, token: token, line: answers[0].GetResponseRange().Count, cut: a.inLine() && len(kvs(0)) == atTheEnd}
 	for _, b := range blockers {
-		if token == 0 || b.rev < token {
+		if token == 0 || b.rev < token && a.req.Mode != lockmgr.Delegated { // which passes our own
 			st.ahead = append(st.ahead, b)
 		}
 	}
@@ -120,10 +123,10 @@ func (a *acquisition) noteSession(record []*mvccpb.KeyValue) error {
 }
 
 func (a *acquisition) noteTrees(rev int64, trees, epoch []*mvccpb.KeyValue, placed bool) {
-	var dirs []lockmgr.Key
+	var dirs []treeEntry
 	for _, kv := range trees {
 		if d, ok := a.s.b.keys.lockOf(string(kv.Key)); ok {
-			dirs = append(dirs, d)
+			dirs = append(dirs, treeEntry{d, string(kv.Key)})
 		}
 	}
 	var mod int64

@@ -47,6 +47,8 @@ func (a *acquisition) follow(ctx context.Context) error {
 	prefixes, until := a.watched(), ""
 	if l := a.landmark(); l != nil {
 		prefixes, until = append([]string{l.entry}, a.own...), l.entry
+	} else if d := a.barrier(); d != nil {
+		prefixes, until = []string{d.entry}, d.entry
 	}
 	w, err := a.s.b.watchDeletes(ctx, prefixes...)
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 // deletes tells which keys below some prefixes are deleted after rev.
 type deletes struct {
 	rev     int64
-	ch      chan deleted
+	only    clientv3.WatchChan // of the one prefix; nil: there are several
+	ch      chan deleted       // of several
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
@@ -41,6 +42,10 @@ func (b *Backend) watchDeletes(ctx context.Context, prefixes ...string) (*delete
 			return nil, b.fault(ctx, err)
 		}
 		d.rev = max(d.rev, rev)
+		if len(prefixes) == 1 { // as most have that wait: they need no goroutine
+			d.only = feed
+			break
+		}
 		d.running.Go(func() { d.forward(watching, feed) })
 	}
 	return d, nil
@@ -71,16 +76,8 @@ func (b *Backend) watch(ctx context.Context, cancel context.CancelFunc, prefix s
 
 func (d *deletes) forward(ctx context.Context, feed clientv3.WatchChan) {
 	for {
-		var m deleted
 		resp, ok := <-feed
-		if !ok {
-			m.err = errors.New("watch closed")
-		} else if err := resp.Err(); err != nil {
-			m.err = err
-		}
-		for _, ev := range resp.Events {
-			m.keys = append(m.keys, string(ev.Kv.Key))
-		}
+		m := shown(resp, ok)
 		select {
 		case d.ch <- m:
 		case <-ctx.Done():
@@ -90,6 +87,19 @@ func (d *deletes) forward(ctx context.Context, feed clientv3.WatchChan) {
 			return
 		}
 	}
+}
+
+// shown is what a watch has shown.
+func shown(resp clientv3.WatchResponse, ok bool) (m deleted) {
+	if !ok {
+		m.err = errors.New("watch closed")
+	} else if err := resp.Err(); err != nil {
+		m.err = err
+	}
+	for _, ev := range resp.Events {
+		m.keys = append(m.keys, string(ev.Kv.Key))
+	}
+	return m
 }
 
 // refreshInterval is how often a waiter reads, although its watch shows nothing. A member
@@ -102,17 +112,20 @@ const refreshInterval = 5 * time.Second
 func (d *deletes) next(ctx context.Context, while time.Duration) ([]string, error) {
 	quiet := time.NewTimer(while)
 	defer quiet.Stop()
+	var m deleted
 	select {
-	case m := <-d.ch:
-		if m.err != nil {
-			return nil, fmt.Errorf("%w: watch: %v", lockmgr.ErrUnavailable, m.err)
-		}
-		return m.keys, nil
+	case m = <-d.ch:
+	case resp, ok := <-d.only:
+		m = shown(resp, ok)
 	case <-quiet.C:
 		return nil, nil
 	case <-ctx.Done():
 		return nil, retry.Ended(ctx)
 	}
+	if m.err != nil {
+		return nil, fmt.Errorf("%w: watch: %v", lockmgr.ErrUnavailable, m.err)
+	}
+	return m.keys, nil
 }
 
 func (d *deletes) stop() {

@@ -28,6 +28,7 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	req.Holder.Session = s.id
 	a := s.newAcquisition(req)
 	defer s.b.mirror.unlisten(a.changes)
+	defer a.endRecall()
 	s.claims.add(a.claimed()...)
 	if err := a.run(ctx); err != nil {
 		err = s.life.Outcome(ctx, err, a.metHolder)
@@ -45,6 +46,7 @@ type acquisition struct {
 	changes *listener
 	retrier retry.Retrier
 	ahead   []obstacle // the entries that were in the way last
+	noted   []*noted   // our recalls
 }
 
 // place is where a part of an acquisition has its entries: a Lease.
@@ -88,7 +90,7 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) *acquisition {
 
 // entry is ours for k.
 func (a *acquisition) entry(k lockmgr.Key) entry {
-	e := entry{Holder: a.req.Holder, Mode: modeName(a.req.Mode), Upgrades: a.req.UpgradeIDs(k), key: k}
+	e := entry{Holder: a.req.Holder, Keep: a.req.Keep, Mode: modeName(a.req.Mode), Upgrades: a.req.UpgradeIDs(k), key: k}
 	if k.Kind == lockmgr.Tree {
 		e.Dir = escape(k.Path)
 	}
@@ -102,12 +104,19 @@ func (a *acquisition) run(ctx context.Context) error {
 	}
 	for {
 		err := a.try(ctx)
-		if a.req.Wait == lockmgr.NoWait || !errors.Is(err, lockmgr.ErrContended) || a.deadlocked() {
+		noWait := a.req.Wait == lockmgr.NoWait
+		if !errors.Is(err, lockmgr.ErrContended) || a.deadlocked() || noWait && !a.mayTryRecall() {
 			return err
 		}
 		// No other request must queue behind one that does not queue itself.
 		if err := a.withdraw(ctx); err != nil {
 			return err
+		}
+		if noWait {
+			if !a.tryRecall(ctx) {
+				return err
+			}
+			continue
 		}
 		if err := a.awaitFree(ctx); err != nil {
 			return err

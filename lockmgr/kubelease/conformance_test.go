@@ -13,10 +13,12 @@ import (
 
 // The suite, with the sessions on one mount and on several.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	conformance(t, func(t *testing.T) lockmgr.Backend { return newBackend(t, newName()) })
 }
 
 func TestConformanceOfMounts(t *testing.T) {
+	t.Parallel()
 	conformance(t, func(t *testing.T) lockmgr.Backend { return newApart(t) })
 }
 

@@ -36,6 +36,16 @@
 // Several keys are put in one order for all mounts, that of the Leases' names. A request
 // that queues waits in one line before it enters the next.
 //
+// # Kept locks
+//
+// The entry of a lock that its mount may keep says so. Whoever is in line behind it recalls
+// it: the mirror of the mount that keeps it shows who waits, and the recall costs nothing. A
+// request that puts no entry while something is in its way notes its recall in the Lease, by
+// one Update; for a directory, in the Lease of each file below. The note goes with the entry
+// that it names. If it goes before the entry, the entry is in use: that is the answer to a
+// request that does not wait. A Lease that shows recalls has a label. So one list, a second,
+// tells a mount whose watch hangs what it has to give back.
+//
 // # One watch
 //
 // A mount has one watch of all the volume's Leases but the pulses. Events come in order of

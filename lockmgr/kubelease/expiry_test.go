@@ -16,8 +16,10 @@ import (
 // A session that is not renewed ends, whatever the times in its Lease say, and
 // one that is does not.
 func TestExpiry(t *testing.T) {
+	t.Parallel()
 	for _, skew := range []time.Duration{0, 24 * time.Hour, -24 * time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {
+			t.Parallel()
 			name, clock := newName(), &pace{}
 			const ttl = 2 * time.Second
 			dead, lives := openFor(t, newBackend(t, name, clock.by), ttl), openFor(t, newBackend(t, name, clock.by), ttl)
@@ -94,6 +96,7 @@ func shiftClock(t *testing.T, s lockmgr.Session, by time.Duration) {
 // A mount whose watch shows nothing any more asks for sessions that live, and
 // lets them. What it asks too late, the server refuses.
 func TestBlindMountEndsNobody(t *testing.T) {
+	t.Parallel()
 	name, clock, l, own := newName(), &pace{}, &link{}, &link{}
 	const ttl = 2 * time.Second
 	s := openFor(t, newBackendAt(t, own.to(as(mountUser)), name, clock.by), ttl)
@@ -142,6 +145,7 @@ func TestBlindMountEndsNobody(t *testing.T) {
 // A proxy that does not find the API server says 404 too. That tells nothing of a
 // session: it has not ended.
 func TestProxyEndsNobody(t *testing.T) {
+	t.Parallel()
 	name, clock, l := newName(), &pace{}, &link{}
 	const ttl = 2 * time.Second
 	s := openFor(t, newBackend(t, name, clock.by), ttl)
@@ -172,6 +176,7 @@ func TestProxyEndsNobody(t *testing.T) {
 // counts is the time in which the server was heard of. Each failure gave all sessions
 // their whole time again, and this one lived for ever.
 func TestFailuresKeepNobodyAlive(t *testing.T) {
+	t.Parallel()
 	name, l, own := newName(), &link{}, &link{}
 	const ttl = 2 * time.Second
 	keeper := newBackendAt(t, l.to(as(mountUser)), name)
@@ -206,6 +211,7 @@ func TestFailuresKeepNobodyAlive(t *testing.T) {
 // While the server answers nobody, nobody's session ends, however long that is:
 // each has its time from when it answers again. Those that are not renewed then, end.
 func TestOutageEndsNobody(t *testing.T) {
+	t.Parallel()
 	name, clock, l := newName(), &pace{}, &link{}
 	const ttl = 2 * time.Second
 	b := newBackendAt(t, l.to(as(mountUser)), name, clock.by)

@@ -50,6 +50,7 @@ func TestLostAnswer(t *testing.T) {
 // Who does not wait is told that there was no answer; what was put all the same
 // goes away.
 func TestLostAnswerOfTry(t *testing.T) {
+	t.Parallel()
 	name, l := newName(), &link{}
 	s := open(t, newBackendAt(t, l.to(as(mountUser)), name))
 	rule, _ := first(swallowed, writes("file", "create"))
@@ -63,6 +64,7 @@ func TestLostAnswerOfTry(t *testing.T) {
 
 // A request that arrives after its acquisition was given up changes nothing.
 func TestLateRequest(t *testing.T) {
+	t.Parallel()
 	for _, verb := range []string{"create", "update"} {
 		t.Run(verb, func(t *testing.T) {
 			name, l := newName(), &link{}
@@ -100,6 +102,7 @@ func fenced(t *testing.T, volume string) bool {
 
 // What a dead session's request puts late keeps nobody out.
 func TestLateRequestOfDeadSession(t *testing.T) {
+	t.Parallel()
 	name, l := newName(), &link{}
 	dying := open(t, newBackendAt(t, l.to(as(mountUser)), name))
 	next := open(t, newBackend(t, name))
@@ -149,6 +152,7 @@ func TestLostAnswerOfRelease(t *testing.T) {
 // A renewal whose answer was lost does not keep the next from succeeding; one
 // that comes after the session's end does not bring it back.
 func TestRenewals(t *testing.T) {
+	t.Parallel()
 	name, l := newName(), &link{}
 	s := open(t, newBackendAt(t, l.to(as(mountUser)), name))
 	rule, _ := first(swallowed, writes("pulse", "update"))
@@ -179,6 +183,7 @@ func TestRenewals(t *testing.T) {
 
 // A watch that ends, and cannot go on where it was, misses nothing.
 func TestWatchExpires(t *testing.T) {
+	t.Parallel()
 	name, l := newName(), &link{}
 	s1, b2 := open(t, newBackend(t, name)), newBackendAt(t, l.to(as(mountUser)), name)
 	s2 := open(t, b2)
@@ -210,6 +215,7 @@ func TestWatchExpires(t *testing.T) {
 
 // Without a watch all works as well, by reading.
 func TestWithoutWatch(t *testing.T) {
+	t.Parallel()
 	name, l := newName(), &link{}
 	s1, b2 := open(t, newBackend(t, name)), newBackendAt(t, l.to(as(mountUser)), name)
 	s2 := open(t, b2)
@@ -287,6 +293,7 @@ func TestRenewalOfAnotherEra(t *testing.T) {
 // A store that was restored may count on from a revision that nobody has seen. What
 // it has of a Lease is older than what was seen all the same.
 func TestRestoredAndBumped(t *testing.T) {
+	t.Parallel()
 	t.Run("a reading", func(t *testing.T) {
 		l := &link{}
 		b := newBackendAt(t, l.to(as(mountUser)), newName())
@@ -356,6 +363,7 @@ func TestTryOnEndedSession(t *testing.T) {
 // What a mount's own request has left, which was not answered, keeps the mount's next
 // out neither while it is being removed, nor after, on whichever of its sessions.
 func TestOwnLeftoverKeepsNobodyOut(t *testing.T) {
+	t.Parallel()
 	for name, wait := range map[string]lockmgr.Wait{"a try": lockmgr.NoWait, "a wait": lockmgr.Queue} {
 		for what, test := range map[string]struct {
 			kind    string
@@ -368,6 +376,7 @@ func TestOwnLeftoverKeepsNobodyOut(t *testing.T) {
 			"tree, on another session": {"tree", tree("d"), true},
 		} {
 			t.Run(name+" after a "+what, func(t *testing.T) {
+				t.Parallel()
 				volume, l := newName(), &link{}
 				b := newBackendAt(t, l.to(as(mountUser)), volume)
 				s := open(t, b)
@@ -410,6 +419,7 @@ func TestOwnLeftoverKeepsNobodyOut(t *testing.T) {
 // What a session holds is read at once, though the locks' requests have used up what
 // they may send: writes wait for that.
 func TestHeldIsNotLimited(t *testing.T) {
+	t.Parallel()
 	conf := as(mountUser)
 	conf.QPS, conf.Burst = 0.001, 10
 	s := open(t, newBackendAt(t, conf, newName()))
@@ -429,6 +439,7 @@ func TestHeldIsNotLimited(t *testing.T) {
 
 // Without a watch, who has a file is read, however often that is asked.
 func TestRivalsWithoutWatch(t *testing.T) {
+	t.Parallel()
 	name, l := newName(), &link{}
 	other, b := open(t, newBackend(t, name)), newBackendAt(t, l.to(as(mountUser)), name)
 	open(t, b)

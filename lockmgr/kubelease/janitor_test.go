@@ -41,6 +41,7 @@ func names(t *testing.T, volume, kind string) (found []string) {
 // Leases of locks that nobody uses are deleted in time, also those that only dead
 // sessions use; those in use, and the session's own, are not.
 func TestJanitor(t *testing.T) {
+	t.Parallel()
 	name := newName()
 	dying := newBackend(t, name, hasty(kubelease.JanitorConfig{}))
 	dead := open(t, dying)
@@ -72,6 +73,7 @@ func TestJanitor(t *testing.T) {
 
 // Locks that are free are kept for a while, but not any number of them.
 func TestJanitorKeepsFew(t *testing.T) {
+	t.Parallel()
 	name := newName()
 	s := open(t, newBackend(t, name, hasty(kubelease.JanitorConfig{Free: time.Minute, MaxFree: 3})))
 	for _, f := range strings.Fields("a b c d e f g h") {
@@ -82,6 +84,7 @@ func TestJanitorKeepsFew(t *testing.T) {
 
 // Of two mounts one cleans up, and the other when that is gone.
 func TestJanitorIsElected(t *testing.T) {
+	t.Parallel()
 	name := newName()
 	first := newBackend(t, name, hasty(kubelease.JanitorConfig{Free: time.Nanosecond}))
 	s := open(t, first)
@@ -112,6 +115,7 @@ func janitorName(t *testing.T, volume string) string {
 
 // An entry of a session that nobody there knows of is removed.
 func TestGhost(t *testing.T) {
+	t.Parallel()
 	name := newName()
 	s := open(t, newBackend(t, name, func(c *kubelease.Config) { c.Janitor.Orphans = 50 * time.Millisecond }))
 	kept := must(t, s, lockmgr.NoWait, file("kept"), file("also"))
@@ -127,6 +131,7 @@ func TestGhost(t *testing.T) {
 
 // A orphan that somebody else has removed meanwhile is not said to be removed.
 func TestGhostThatIsGone(t *testing.T) {
+	t.Parallel()
 	name, l, log := newName(), &link{}, &lines{}
 	b := newBackendAt(t, l.to(as(mountUser)), name, func(c *kubelease.Config) {
 		c.Janitor.Orphans = 50 * time.Millisecond

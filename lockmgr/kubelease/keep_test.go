@@ -16,6 +16,7 @@ import (
 // Of many mounts a few watch the pulses, and others when those have died all at
 // once. What the dead have locked is free then.
 func TestFewKeepWatch(t *testing.T) {
+	t.Parallel()
 	const mounts, ttl = 2*kubelease.Keepers + 1, 3 * time.Second
 	name, clock := newName(), &pace{}
 	var backends []*kubelease.Backend
@@ -71,6 +72,7 @@ func keepsWatch(t *testing.T, b *kubelease.Backend, s lockmgr.Session) {
 // Who deletes a session deletes the pulse first. If that is all that was done, the
 // keepers do the rest.
 func TestHalfOfAnEnd(t *testing.T) {
+	t.Parallel()
 	name := newName()
 	dead, b := open(t, newBackend(t, name)), newBackend(t, name)
 	s := open(t, b)
@@ -90,6 +92,7 @@ func TestHalfOfAnEnd(t *testing.T) {
 
 // A pulse without a session, of a mount that died while it opened one, goes as well.
 func TestOrphanedPulse(t *testing.T) {
+	t.Parallel()
 	name := newName()
 	died := openFor(t, newBackend(t, name), 2*time.Second)
 	open(t, newBackend(t, name))
@@ -104,6 +107,7 @@ func TestOrphanedPulse(t *testing.T) {
 // A session that is deleted without its pulse is lost to its mount, though no watch
 // tells it and the pulse can be renewed.
 func TestRenewalOfDeletedSession(t *testing.T) {
+	t.Parallel()
 	l := &link{}
 	b := newBackendAt(t, l.to(as(mountUser)), newName())
 	s := open(t, b)
@@ -136,6 +140,7 @@ func pulse(t *testing.T, s lockmgr.Session) string {
 // A server that asks for less, or is not there for a moment, is not asked for all
 // Leases once it is back: the watch goes on.
 func TestWatchGoesOn(t *testing.T) {
+	t.Parallel()
 	name, l := newName(), &link{}
 	s1, b2 := open(t, newBackend(t, name)), newBackendAt(t, l.to(as(mountUser)), name)
 	s2 := open(t, b2)
@@ -161,6 +166,7 @@ func TestWatchGoesOn(t *testing.T) {
 // A mount that only waits, and whose watch shows nothing any more without an end,
 // finds that out: of keepers it should hear all the time.
 func TestHungWatchOfAWaiter(t *testing.T) {
+	t.Parallel()
 	const ttl = 3 * time.Second
 	name, clock, l := newName(), &pace{}, &link{}
 	var keep []*kubelease.Backend
@@ -198,6 +204,7 @@ func TestHungWatchOfAWaiter(t *testing.T) {
 // A keeper whose watch of the pulses shows nothing any more begins another: it knows
 // nothing of mounts that began since, and would not see them die.
 func TestHungWatchOfAKeeper(t *testing.T) {
+	t.Parallel()
 	const ttl = 2 * time.Second
 	name, l, own := newName(), &link{}, &link{}
 	keeper := newBackendAt(t, l.to(as(mountUser)), name)

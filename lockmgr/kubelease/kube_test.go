@@ -39,7 +39,7 @@ var (
 
 func open(t *testing.T, b lockmgr.Backend) lockmgr.Session {
 	t.Helper()
-	return lockmgrtest.Open(t, b, time.Minute)
+	return lockmgrtest.Open(t, b, lockmgrtest.TTL)
 }
 
 var (

@@ -7,9 +7,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/lockfs/lockfs/internal/boottime"
+	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
 
@@ -23,6 +25,7 @@ type mirror struct {
 	mu        sync.Mutex
 	state                            // GUARDED_BY(mu)
 	listeners map[string][]*listener // GUARDED_BY(mu); by the name of the Lease that they wait for
+	recalled  map[string]*object     // GUARDED_BY(mu); those of objects that show recalls
 	written   int64                  // GUARDED_BY(mu); the newest revision of this mount's own writes, which the watch will show
 	owedSince boottime.Instant       // GUARDED_BY(mu); while asOf < written: when asOf moved last
 	heard     boottime.Instant       // GUARDED_BY(mu); when the server showed something last that it has
@@ -36,8 +39,11 @@ type listener struct {
 	ch    chan struct{} // capacity 1
 }
 
-// aBreak is the name for listeners to all breaks.
-const aBreak = "break"
+// The names for listeners to all breaks, and to all recalls.
+const (
+	aBreak  = "break"
+	aRecall = "recall"
+)
 
 func newMirror(names layout, clock boottime.Clock) *mirror {
 	m := &mirror{
@@ -54,6 +60,7 @@ func newMirror(names layout, clock boottime.Clock) *mirror {
 // forget makes it the mirror of a store of which nothing is known.
 func (m *mirror) forget() {
 	m.objects, m.buried = make(map[string]*object), make(map[string]bool)
+	m.recalled = make(map[string]*object)
 	m.asOf, m.written = 0, 0
 }
 
@@ -136,11 +143,17 @@ func (m *mirror) put(o *object) {
 	if o.kind == kindBreak {
 		m.tell(aBreak)
 	}
+	delete(m.recalled, o.name)
+	if len(o.recalls) > 0 {
+		m.recalled[o.name] = o
+		m.tell(aRecall)
+	}
 }
 
 func (m *mirror) remove(o *object) {
 	m.tellLosers(o, nil)
 	delete(m.objects, o.name)
+	delete(m.recalled, o.name)
 	if o.kind == kindSession {
 		m.tellAll()
 	}
@@ -363,4 +376,26 @@ func (m *mirror) of(kind string) (found []*object) {
 		}
 	}
 	return found
+}
+
+// standingRecalls returns the recalls that the Leases show.
+func (m *mirror) standingRecalls() (found []lockmgr.Recall) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range m.recalled {
+		found = append(found, o.recalls...)
+	}
+	return found
+}
+
+// noted returns the name of the Lease that has a note; "" if none has.
+func (m *mirror) noted(id uuid.UUID) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, o := range m.recalled {
+		if o.notedAt(id) >= 0 {
+			return name
+		}
+	}
+	return ""
 }

@@ -17,11 +17,13 @@ const (
 	labelVolume  = domain + "volume"  // the hash of the volume's namespace and name
 	labelKind    = domain + "kind"    // one of the kinds
 	labelSession = domain + "session" // of a session, its id; of a lock, that of its first entry
+	labelRecalls = domain + "recalls" // of a lock that somebody recalls: see recallsOf
 	labelPulses  = domain + "pulses"  // of a pulse, in the place of labelVolume: the hash of the volume's namespace and name
 
 	noteVolume  = domain + "volume-name" // <namespace>/<name>, for people
 	noteKey     = domain + "key"         // of a lock: the path, escaped
 	noteEntries = domain + "entries"     // of a lock: JSON, in order of arrival
+	noteRecalls = domain + "recalls"     // of a lock: JSON, the recalls of those who are not in line
 	noteFence   = domain + "fence"       // of a lock: see acquisition.discard
 	noteInfo    = domain + "info"        // of a session: JSON, lockmgr.SessionInfo
 	noteRecord  = domain + "record"      // of the volume
@@ -59,6 +61,7 @@ func hash(s string) string {
 
 func (l layout) prefix() string             { return "lockfs-" + l.hash + "-" }
 func (l layout) selector() string           { return labelVolume + "=" + l.hash }
+func (l layout) recalls() string            { return l.selector() + "," + labelRecalls }
 func (l layout) pulses() string             { return labelPulses + "=" + l.hash }
 func (l layout) tree() string               { return l.prefix() + kindTree }
 func (l layout) record() string             { return l.prefix() + kindVolume }

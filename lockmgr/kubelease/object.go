@@ -24,8 +24,10 @@ type object struct {
 	kind  string
 	rev   int64 // the resourceVersion
 
-	entries []entry // of a lock
-	broken  error   // why the entries cannot be read: the lock is not granted then
+	entries []entry          // of a lock
+	notes   []note           // of a lock
+	recalls []lockmgr.Recall // see recallsOf
+	broken  error            // why the entries cannot be read: the lock is not granted then
 
 	seen boottime.Instant // when this process saw rev for the first time
 }
@@ -37,6 +39,8 @@ type entry struct {
 	// Token is the resourceVersion of the write that put the entry. That write cannot
 	// know it: the next one fills it in.
 	Token int64 `json:"token,omitempty"`
+	// Keep: its mount may keep the lock. See recallsOf.
+	Keep bool `json:"keep,omitempty"`
 	// Upgrades are owners of the same key whom this one does not wait for.
 	Upgrades []lockmgr.AcquisitionID `json:"upgrades,omitempty"`
 	// Dir is the directory, escaped, of an entry of the tree's Lease.
@@ -115,6 +119,12 @@ func (o *object) readEntries() error {
 			e.Token = o.rev
 		}
 	}
+	if text := notes[noteRecalls]; text != "" {
+		if err := json.Unmarshal([]byte(text), &o.notes); err != nil {
+			return fmt.Errorf("recalls of %s: %w", o.name, err)
+		}
+	}
+	o.recalls = recallsOf(o.entries, o.notes)
 	return nil
 }
 
@@ -212,6 +222,13 @@ func (l layout) lockLease(o *object, k lockmgr.Key, entries []entry, joined bool
 	lease.Annotations[noteEntries] = string(text)
 	delete(lease.Annotations, noteFence)
 	delete(lease.Labels, labelSession)
+	var recalls []note
+	if o != nil {
+		recalls = o.notes
+	}
+	if err := setNotes(lease, entries, recalls); err != nil {
+		return nil, err
+	}
 	lease.Spec.HolderIdentity, lease.Spec.AcquireTime = nil, nil
 	if len(entries) > 0 {
 		first := entries[0]

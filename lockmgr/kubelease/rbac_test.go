@@ -69,6 +69,7 @@ func permit(user, namespace string, rules []rbacv1.PolicyRule) error {
 
 // The Role is what all these tests run with; and each of its verbs is needed.
 func TestEachVerbIsNeeded(t *testing.T) {
+	t.Parallel()
 	role, err := deployedRole()
 	if err != nil {
 		t.Fatal(err)
@@ -79,6 +80,7 @@ func TestEachVerbIsNeeded(t *testing.T) {
 	verbs := role.Rules[0].Verbs
 	for i, verb := range verbs {
 		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
 			space, err := kube.NewNamespace()
 			if err != nil {
 				t.Fatal(err)
@@ -117,6 +119,7 @@ func cycle(t *testing.T, b *kubelease.Backend) error {
 
 // Whoever has the locks of one namespace has none of another's.
 func TestOtherNamespace(t *testing.T) {
+	t.Parallel()
 	other, err := kube.NewNamespace()
 	if err != nil {
 		t.Fatal(err)

@@ -45,6 +45,7 @@ func TestVolumeRecord(t *testing.T) {
 // The record is replaced only while nobody has the volume mounted, and whatever
 // answer is lost.
 func TestReplaceVolumeRecord(t *testing.T) {
+	t.Parallel()
 	name, l := newName(), &link{}
 	b, other := newBackendAt(t, l.to(as(mountUser)), name), newBackend(t, name)
 	mustRecord(t, b, "old", "old")
@@ -95,6 +96,7 @@ func TestReplaceVolumeRecordUnanswered(t *testing.T) {
 // The session of a mount that has died keeps the record for its TTL only, also if
 // nobody else is there.
 func TestReplaceVolumeRecordOfDeadMount(t *testing.T) {
+	t.Parallel()
 	name, clock, l := newName(), &pace{}, &link{}
 	const ttl = 2 * time.Second
 	dead := newBackend(t, name, clock.by)
@@ -137,6 +139,7 @@ func TestNoSessionBesideAnotherRecord(t *testing.T) {
 // While the record is being replaced no session is opened; a mark whose owner has
 // died is taken away, and then its owner changes nothing any more.
 func TestMarkedRecord(t *testing.T) {
+	t.Parallel()
 	name, l := newName(), &link{}
 	clock := &fastClock{}
 	b, other := newBackendAt(t, l.to(as(mountUser)), name), newBackend(t, name, func(c *kubelease.Config) { c.Clock = clock })

@@ -88,6 +88,9 @@ func (a *acquisition) awaitFree(ctx context.Context) error {
 			return nil
 		}
 		a.req.Waiting()
+		if err := a.retrier.Do(ctx, func() error { return a.recall(ctx) }); err != nil {
+			return err
+		}
 		if err := a.awaitChange(ctx, a.ahead[0].object); err != nil {
 			return err
 		}

@@ -31,7 +31,8 @@ type Options struct {
 }
 
 // Conformance runs the tests that every lockmgr.Backend passes. newBackend
-// returns the backend of a volume without locks; it is called once a test.
+// returns the backend of a volume without locks; it is called once a test. The tests run side by
+// side.
 func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, opts Options) {
 	for _, test := range []struct {
 		name string
@@ -72,9 +73,18 @@ func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, op
 		{"RecallInUse", testRecallInUse},
 		{"NoRecall", testNoRecall},
 		{"Describe", testDescribe},
+		{"AdvisoryPut", testAdvisoryPut},
+		{"AdvisoryEnd", testAdvisoryEnd},
+		{"AdvisoryVoid", testAdvisoryVoid},
+		{"Delegate", testDelegate},
+		{"DelegateRefused", testDelegateRefused},
+		{"DelegateOwn", testDelegateOwn},
+		{"DelegateRecalled", testDelegateRecalled},
+		{"DelegateExclusion", testDelegateExclusion},
 		{"Exclusion", testExclusion},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			b := &bench{T: t, b: newBackend(t), opts: opts}
 			defer b.explain()
 			test.run(b)
@@ -91,7 +101,7 @@ type bench struct {
 
 func (t *bench) open() lockmgr.Session {
 	t.Helper()
-	return Open(t.T, t.b, time.Minute)
+	return Open(t.T, t.b, TTL)
 }
 
 func (t *bench) within(d time.Duration) context.Context { return Within(t.T, d) }

@@ -11,16 +11,12 @@ import (
 
 // recaller returns the backend as a Recaller, with what its watch tells.
 func (t *bench) recaller() (lockmgr.Recaller, <-chan lockmgr.Recall) {
-	r, ok := t.b.(lockmgr.Recaller)
-	if !ok {
-		t.Skip("locks are not kept with this lock service")
-	}
 	found := make(chan lockmgr.Recall, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		r.WatchRecalls(ctx, func(recall lockmgr.Recall) {
+		t.b.WatchRecalls(ctx, func(recall lockmgr.Recall) {
 			select {
 			case found <- recall:
 			default: // it is told more than once
@@ -28,7 +24,7 @@ func (t *bench) recaller() (lockmgr.Recaller, <-chan lockmgr.Recall) {
 		})
 	}()
 	t.Cleanup(func() { cancel(); <-over })
-	return r, found
+	return t.b, found
 }
 
 // recalled waits for a recall of g.

@@ -147,6 +147,7 @@ func testAbandonedWaits(t *bench) {
 	s1, s2 := t.open(), t.open()
 	k, other := File("f"), File("g")
 	held := t.must(s1, lockmgr.Queue, k)[0]
+	var left []<-chan struct{}
 	for _, wait := range []lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry, lockmgr.Queue} {
 		for d := time.Duration(0); d < 5*time.Millisecond; d += 100 * time.Microsecond {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -155,6 +156,7 @@ func testAbandonedWaits(t *bench) {
 			if !errors.Is(err, lockmgr.ErrContended) && !errors.Is(err, lockmgr.ErrUnavailable) {
 				t.Fatalf("after %v: %v, %v", d, grants, err)
 			}
+			left = append(left, leftover(err))
 		}
 	}
 	// Free keys: the answer may be either, but there is nothing in between.
@@ -165,11 +167,30 @@ func testAbandonedWaits(t *bench) {
 		if err == nil {
 			t.release(s2, grants...)
 		}
+		left = append(left, leftover(err))
+	}
+	for _, gone := range left {
+		select {
+		case <-gone:
+		case <-time.After(Patience):
+			t.Fatal("what a wait has left is not removed")
+		}
 	}
 	t.listed(held.AcquisitionID)
 	t.release(s1, held)
 	t.release(s2, t.must(s2, lockmgr.NoWait, other, k, File("free"))...)
 	t.listed()
+}
+
+// leftover returns what is closed when nothing is left of an Acquire that ended with err.
+func leftover(err error) <-chan struct{} {
+	var left *lockmgr.LeftoverError
+	if errors.As(err, &left) {
+		return left.Gone
+	}
+	gone := make(chan struct{})
+	close(gone)
+	return gone
 }
 
 // testRemovedEntry: a waiter that loses its place in line is told so, and does not wait for

@@ -13,6 +13,9 @@ import (
 // Patience is how long what must happen may take.
 const Patience = 30 * time.Second
 
+// TTL is longer than any test takes on any machine: most do not renew their sessions.
+const TTL = time.Hour
+
 // Within returns a context that ends after d or with the test.
 func Within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)

@@ -25,6 +25,7 @@ type Memory struct {
 	open     map[string]*memorySession
 	breaks   []lockmgr.Break
 	recalls  map[uuid.UUID]lockmgr.Recall
+	rows     []*advisoryRow
 	down     bool
 	slow     time.Duration // of releases
 	losing   time.Duration // how long unanswered entries stand; 0: all requests are answered
@@ -82,7 +83,7 @@ func (m *Memory) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, er
 
 func (m *Memory) list() (entries []lockmgr.Entry) {
 	for _, e := range m.entries {
-		entries = append(entries, lockmgr.Entry{Key: e.Key, Mode: e.Mode, Holder: e.holder, Token: e.Token, Held: len(m.ahead(e)) == 0})
+		entries = append(entries, lockmgr.Entry{Key: e.Key, Mode: e.Mode, Holder: e.holder, Token: e.Token, Held: m.held(e)})
 	}
 	return entries
 }
@@ -166,6 +167,13 @@ func (m *Memory) ahead(e *entry) []*entry {
 	return list
 }
 
+// held reports whether e is granted. A delegation was when it was put, and nothing that came
+// later waits for it.
+func (m *Memory) held(e *entry) bool {
+	return e.Mode == lockmgr.Delegated ||
+		!slices.ContainsFunc(m.ahead(e), func(o *entry) bool { return o.Mode != lockmgr.Delegated })
+}
+
 func (m *Memory) remove(which func(*entry) bool) bool {
 	before := len(m.entries)
 	m.entries = slices.DeleteFunc(m.entries, which)
@@ -180,6 +188,7 @@ func (m *Memory) end(s *memorySession) {
 	m.finish(s)
 	delete(m.open, s.id)
 	m.remove(func(e *entry) bool { return e.session == s })
+	m.removeRows(func(r *advisoryRow) bool { return r.session == s })
 }
 
 // finish ends s for its own mount; its entries stand until the service knows.

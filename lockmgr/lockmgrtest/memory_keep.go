@@ -3,13 +3,12 @@ package lockmgrtest
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/lockfs/lockfs/lockmgr"
 )
-
-var _ lockmgr.Recaller = (*Memory)(nil)
 
 // recall asks for the entries ahead that may be kept: all of them, for a request that does not
 // wait. m.mu is held.
@@ -20,6 +19,9 @@ func (a *memoryAcquire) recall(ahead []*entry) {
 		if e.keep {
 			r.Entries = append(r.Entries, e.AcquisitionID)
 		}
+	}
+	if r.Try && len(r.Entries) < len(ahead) { // something else is in the way
+		delete(m.recalls, a.record)
 	}
 	if len(r.Entries) == 0 || r.Try && (len(r.Entries) < len(ahead) || r.ID != uuid.Nil) {
 		return
@@ -89,6 +91,9 @@ func (m *Memory) InUse(ctx context.Context, id uuid.UUID) error {
 	m.wake()
 	return nil
 }
+
+// DescribesAfter is lockmgr.Recaller's.
+func (m *Memory) DescribesAfter() time.Duration { return time.Second }
 
 // Describe is lockmgr.Recaller's.
 func (m *Memory) Describe(ctx context.Context, entries []lockmgr.Entry) error {

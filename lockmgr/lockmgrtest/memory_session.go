@@ -115,7 +115,7 @@ func (a *memoryAcquire) ask(ctx context.Context) (<-chan struct{}, error) {
 		}
 		return m.changed, err
 	}
-	if a.grants == nil && a.req.Wait == lockmgr.Queue {
+	if a.grants == nil && a.req.Wait == lockmgr.Queue && !a.delegated() {
 		a.put()
 	}
 	if deadlock, err := a.standing(); err != nil {
@@ -145,7 +145,7 @@ func (a *memoryAcquire) standing() (deadlock bool, err error) {
 				return false, fmt.Errorf("%w: %s was removed", lockmgr.ErrLockLost, k)
 			}
 		}
-		if ahead := m.ahead(e); len(ahead) > 0 {
+		if ahead := a.others(m.ahead(e)); len(ahead) > 0 {
 			a.recall(ahead)
 			contended := &lockmgr.ContendedError{Key: k, Holder: ahead[0].holder}
 			return slices.ContainsFunc(ahead, func(o *entry) bool { return a.req.Deadlocks(o.Grant) }), contended

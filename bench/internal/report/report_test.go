@@ -25,7 +25,7 @@ func TestTarget(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	var out strings.Builder
-	Table(&out, 0, []string{"ext4", "lockfs", "bindfs"}, []Line{
+	Table(&out, 0, "lockfs", []string{"ext4", "lockfs", "bindfs"}, []Line{
 		{Name: "read", Unit: "MB/s", Of: map[string][]float64{"ext4": {100, 300, 200}, "lockfs": {50, 300, 50}}},
 		{Name: "stat", Unit: "s", Of: map[string][]float64{"ext4": {2}, "lockfs": {3}, "bindfs": {12}}},
 	})

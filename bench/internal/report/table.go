@@ -13,16 +13,16 @@ type Line struct {
 	Of         map[string][]float64
 }
 
-// Table prints the medians of the systems, and the ratios of lockfs over the
+// Table prints the medians of the systems, and the ratios of one of them over the
 // others. Flags are tabwriter's.
-func Table(out io.Writer, flags uint, systems []string, lines []Line) {
+func Table(out io.Writer, flags uint, of string, systems []string, lines []Line) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', flags)
 	defer t.Flush()
 	fmt.Fprint(t, "\nrow\tunit\t")
 	for _, s := range systems {
 		fmt.Fprint(t, s, "\t")
 	}
-	others := slices.DeleteFunc(slices.Clone(systems), func(s string) bool { return s == "lockfs" })
+	others := slices.DeleteFunc(slices.Clone(systems), func(s string) bool { return s == of })
 	for _, s := range others {
 		fmt.Fprint(t, "/", s, "\t")
 	}
@@ -33,7 +33,7 @@ func Table(out io.Writer, flags uint, systems []string, lines []Line) {
 			fmt.Fprint(t, Format(Median(l.Of[s])), "\t")
 		}
 		for _, s := range others {
-			fmt.Fprint(t, Number("%.2f", Ratio(l.Of["lockfs"], l.Of[s])), "\t")
+			fmt.Fprint(t, Number("%.2f", Ratio(l.Of[of], l.Of[s])), "\t")
 		}
 		fmt.Fprintln(t)
 	}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// mountFlags are those of the systems that are 'lockfs mount' with its embedded etcd, whose
+// files are on the bench's disk.
+var mountFlags = map[string][]string{
+	"nolock":    {"--rule", "** nolock"},
+	"etcd":      {"--keep", "0"},
+	"kept":      {"--keep", "2s"},
+	"delegated": {"--delegate"},
+}
+
+// buildLockfs builds the program, once.
+func (b *bench) buildLockfs(ctx context.Context) (string, error) {
+	bin := filepath.Join(b.tmp, "lockfs.bin")
+	if _, err := os.Stat(bin); err == nil {
+		return bin, nil
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-o", bin, "github.com/lockfs/lockfs/cmd/lockfs")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build lockfs (run this inside the module): %w: %s", err, out)
+	}
+	return bin, nil
+}
+
+// mount is 'lockfs mount' as users run it.
+func (s *system) mount(ctx context.Context, b *bench) (*exec.Cmd, error) {
+	bin, err := b.buildLockfs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(bin, append([]string{"mount", "--name", s.name, s.backing, s.dir}, mountFlags[s.name]...)...)
+	cmd.Env = append(os.Environ(), "LOCKFS_STATE_DIR="+s.backing+".state")
+	return cmd, nil
+}

@@ -1,0 +1,357 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/advisory"
+)
+
+// Flock says whom the flock(2) and fcntl(2) locks of a program exclude.
+type Flock string
+
+// The choices.
+const (
+	FlockLocal   Flock = "local"   // programs on this mount
+	FlockCluster Flock = "cluster" // programs on all mounts of the volume
+)
+
+// A file's advisory locks are kept by inode, under the key that its hard links share. While the
+// mount has any there, what any handle of the file writes depends on their session: WRITE does not
+// tell well enough who writes. When they are lost, the handles that are open return EIO for ever.
+//
+// The kernel tells of the end of a lock in three ways. A range of a process ends with FLUSH, which
+// has its owner. A flock, and a range of an open file, end with RELEASE, which comes late: by then
+// a process may have locked anew by another handle, and the kernel may use the number of an open
+// file again. So a flock's owner is its handle, and FLUSH takes the process off its handle.
+
+// lockers are the owners that have locked by a handle.
+type lockers struct {
+	mu     sync.Mutex
+	table  *lockmgr.AdvisoryTable // GUARDED_BY(mu); nil: there are none
+	owners []advisory.Owner       // GUARDED_BY(held.lockersMu), which comes after mu
+	closed bool                   // GUARDED_BY(mu); RELEASE came
+}
+
+// GetLk answers F_GETLK.
+func (f *FS) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.Status {
+	h := f.handles.get(in.Fh)
+	if h == nil || !h.enter() {
+		return fuse.EBADF
+	}
+	defer h.leave()
+	t, err := f.advisoryTable(h)
+	if err != nil {
+		return errno(err)
+	}
+	ctx, stop := f.killable(cancel, in.Pid)
+	defer stop()
+	var by advisory.Lock
+	found := false
+	givenUp := f.outside(ctx, &in.InHeader, func() { by, found, err = t.Test(ctx, f.advisoryLock(in)) })
+	switch {
+	case givenUp != nil || err != nil:
+		return errno(errors.Join(givenUp, err))
+	case !found:
+		out.Lk = in.Lk
+		out.Lk.Typ = unix.F_UNLCK
+		return fuse.OK
+	}
+	out.Lk = fuse.FileLock{Start: by.Start, End: by.End, Typ: unix.F_RDLCK}
+	if by.Exclusive {
+		out.Lk.Typ = unix.F_WRLCK
+	}
+	if f.advisory.Mine(by.Owner) {
+		out.Lk.Pid = uint32(by.PID)
+	}
+	return fuse.OK
+}
+
+// SetLk answers F_SETLK, and flock with LOCK_NB or LOCK_UN.
+func (f *FS) SetLk(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
+	ctx, stop := f.killable(cancel, in.Pid)
+	defer stop()
+	return f.setLock(ctx, cancel, in, false)
+}
+
+// SetLkw answers F_SETLKW and flock. It arrives without a lock of the kernel's, and may wait. It
+// ends with any signal.
+func (f *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
+	if in.Lk.Typ == unix.F_UNLCK {
+		return f.SetLk(cancel, in)
+	}
+	ctx, stop := f.interrupted(cancel, in.Pid, killPoll)
+	defer stop()
+	return f.setLock(ctx, cancel, in, true)
+}
+
+func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse.Status {
+	h := f.handles.get(in.Fh)
+	if h == nil || !h.enter() {
+		return fuse.EBADF
+	}
+	defer h.leave()
+	t, err := f.advisoryTable(h)
+	if err != nil {
+		return errno(err)
+	}
+	l := f.advisoryLock(in)
+	if in.Lk.Typ == unix.F_UNLCK {
+		if !t.Has(l.Owner) {
+			return fuse.OK
+		}
+		if h.node.mappable.Load() > 0 { // what mappings have dirtied is written under the lock
+			if givenUp := f.outside(ctx, &in.InHeader, func() { err = f.notify(ctx, &in.InHeader, func() { f.dropPages(h.node) }) }); givenUp != nil {
+				t.Unlock(ctx.Done(), l.Owner, l.Start, l.End)
+				return fuse.OK // its caller is being killed
+			}
+		}
+		err = errors.Join(err, f.flushFile(h))
+		if givenUp := f.outside(ctx, &in.InHeader, func() { t.Unlock(ctx.Done(), l.Owner, l.Start, l.End) }); givenUp != nil {
+			return fuse.OK // it is unlocked
+		}
+		return errno(err)
+	}
+	h.addLocker(l.Owner)
+	h.locks.Store(true)
+	// A signal ends the wait. What is granted is told: after EINTR a program has what it had before.
+	granted, stop := f.killable(cancel, in.Pid)
+	defer stop()
+	givenUp := f.outside(granted, &in.InHeader, func() { err = t.Lock(ctx, l, wait) })
+	switch {
+	case errors.Is(err, lockmgr.ErrContended):
+		return fuse.EAGAIN
+	case err != nil:
+		return f.refused(&in.InHeader, t.Key(), err, fuse.EAGAIN)
+	case givenUp == nil:
+		h.addLocker(l.Owner) // a FLUSH that came before the grant has taken it off
+		givenUp = f.catchUp(granted, in, h)
+	}
+	if givenUp == nil && h.lost.Load() {
+		givenUp = lockmgr.ErrLockLost
+	}
+	if givenUp != nil {
+		t.Unlock(nil, l.Owner, l.Start, l.End)
+	}
+	return errno(givenUp)
+}
+
+// advisoryLock returns what a request asks for.
+func (f *FS) advisoryLock(in *fuse.LkIn) advisory.Lock {
+	l := advisory.Lock{
+		Owner: f.advisory.Owner(advisory.Posix, in.Owner), Start: in.Lk.Start, End: min(in.Lk.End, advisory.EOF),
+		Exclusive: in.Lk.Typ == unix.F_WRLCK, PID: int(in.Lk.Pid), Since: time.Now(),
+	}
+	if in.LkFlags&fuse.FUSE_LK_FLOCK != 0 {
+		l.Owner, l.Start, l.End = f.advisory.Owner(advisory.Flock, in.Fh), 0, advisory.EOF
+	}
+	if p, err := f.cache.Lookup(int(in.Pid)); err == nil {
+		l.Comm = p.Comm
+	}
+	return l
+}
+
+// advisoryTable returns the table of a handle's file, and lets the handle depend on it.
+func (f *FS) advisoryTable(h *handle) (*lockmgr.AdvisoryTable, error) {
+	h.lockers.mu.Lock()
+	defer h.lockers.mu.Unlock()
+	if h.lockers.table != nil {
+		return h.lockers.table, nil
+	}
+	if h.lockers.closed {
+		return nil, unix.EBADF
+	}
+	key, err := f.advisoryKey(h)
+	if err != nil {
+		return nil, err
+	}
+	h.lockers.table = f.advisory.Open(key)
+	h.node.advisory.Store(h.lockers.table)
+	return h.lockers.table, nil
+}
+
+// advisoryKey returns the key of a handle's inode. Only that of a file system below the volume's
+// depends on the path.
+func (f *FS) advisoryKey(h *handle) (lockmgr.Key, error) {
+	var st unix.Stat_t
+	if err := byDescriptor(unix.Fstat(h.fd, &st)); err != nil {
+		return lockmgr.Key{}, err
+	}
+	path := ""
+	if st.Dev != f.backing.device.Load() {
+		var err error
+		if path, err = f.nodes.path(h.node); err != nil {
+			return lockmgr.Key{}, err
+		}
+	}
+	return f.backing.inodeKey(path, &st)
+}
+
+func (h *handle) addLocker(o advisory.Owner) {
+	h.node.lockersMu.Lock()
+	defer h.node.lockersMu.Unlock()
+	if !slices.Contains(h.lockers.owners, o) {
+		h.lockers.owners = append(h.lockers.owners, o)
+	}
+}
+
+// removeLocker is for an owner that FLUSH takes all ranges from.
+func (h *handle) removeLocker(o advisory.Owner) {
+	h.node.lockersMu.Lock()
+	defer h.node.lockersMu.Unlock()
+	h.lockers.owners = slices.DeleteFunc(h.lockers.owners, func(other advisory.Owner) bool { return other == o })
+}
+
+// catchUp makes the program see what the last holder has left: the volume is asked by force, as
+// when the file is opened, and the kernel forgets what it has of the file.
+func (f *FS) catchUp(ctx context.Context, in *fuse.LkIn, h *handle) error {
+	if dev := h.node.inode.dev; !f.backing.isLocal(dev) {
+		file, err := reopen(h.fd, unix.O_RDONLY)
+		if err == unix.EACCES { // a network volume's server may not let root read
+			file, err = unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = f.backing.opened(file, dev)
+		unix.Close(file)
+		if err != nil {
+			return err
+		}
+	}
+	var err error
+	givenUp := f.outside(ctx, &in.InHeader, func() { err = f.notify(ctx, &in.InHeader, func() { f.dropPages(h.node) }) })
+	return errors.Join(givenUp, err)
+}
+
+// flushFile brings to the volume what was written by any handle of h's file.
+func (f *FS) flushFile(h *handle) error {
+	if f.sync != SyncClose {
+		return nil
+	}
+	err := h.flush()
+	if h.node.handles.Load() == 1 {
+		return err
+	}
+	for _, o := range f.handles.all() {
+		if o != h && o.node.held == h.node.held && o.unflushed.dirty.Load() && o.enter() {
+			err = errors.Join(err, o.flush())
+			o.leave()
+		}
+	}
+	return err
+}
+
+// unlockAll takes from a process what it has of h's file, when it closes a descriptor. The volume
+// has what was written before.
+func (f *FS) unlockAll(in *fuse.InHeader, h *handle, o advisory.Owner) (err error) {
+	h.removeLocker(o)
+	t := h.node.advisory.Load()
+	if t == nil || !t.Has(o) {
+		return nil
+	}
+	err = f.flushToUnlock(in, h)
+	t.Unlock(nil, o, 0, advisory.EOF)
+	return err
+}
+
+func (f *FS) flushToUnlock(in *fuse.InHeader, h *handle) error {
+	defer f.closes(in)()
+	return f.flushFile(h)
+}
+
+// unlockClosed ends the locks that were taken by a handle that is closed. An owner that has locked
+// by another handle since keeps them until that is closed.
+func (f *FS) unlockClosed(in *fuse.InHeader, h *handle) {
+	h.lockers.mu.Lock()
+	t := h.lockers.table
+	h.lockers.closed = true
+	h.lockers.mu.Unlock()
+	if t == nil {
+		return
+	}
+	h.node.lockersMu.Lock()
+	has := slices.ContainsFunc(h.lockers.owners, t.Has)
+	h.node.lockersMu.Unlock()
+	if has {
+		if err := f.flushToUnlock(in, h); err != nil {
+			f.log.Warn("cannot flush a file before it is unlocked", "error", err)
+		}
+	}
+	h.node.lockersMu.Lock() // until the table knows: nobody must lock as an owner that it ends
+	for _, o := range h.lockers.owners {
+		if !slices.ContainsFunc(f.handles.all(), func(other *handle) bool {
+			return other != h && other.node.held == h.node.held && slices.Contains(other.lockers.owners, o)
+		}) {
+			t.Unlock(atOnce, o, 0, advisory.EOF)
+		}
+	}
+	h.node.lockersMu.Unlock()
+	t.Close()
+}
+
+// advisoryLost follows the loss of all locks of a table.
+func (f *FS) advisoryLost(t *lockmgr.AdvisoryTable) {
+	var bereft []*handle
+	for _, h := range f.handles.all() {
+		if h.node.advisory.Load() == t {
+			h.node.bereft.Store(true) // first, see reply
+		}
+	}
+	for _, h := range f.handles.all() {
+		if h.node.advisory.Load() == t && h.enter() {
+			h.lost.Store(true)
+			bereft = append(bereft, h)
+		}
+	}
+	for i, h := range bereft {
+		if first := slices.IndexFunc(bereft, func(o *handle) bool { return o.node == h.node }); first == i {
+			f.bereave(h)
+		}
+		h.leave()
+	}
+}
+
+// check returns nil if the handle may be written at this instant, as Hold.Check does.
+func (h *handle) check() error {
+	if h.lost.Load() {
+		return lockmgr.ErrLockLost
+	}
+	if t := h.node.advisory.Load(); t != nil {
+		if err := t.Check(); err != nil {
+			return err
+		}
+	}
+	if h.hold == nil {
+		return nil
+	}
+	return h.hold.Check()
+}
+
+// awaitLocks waits while check says ErrSuspended.
+func (h *handle) awaitLocks(ctx context.Context) error {
+	if t := h.node.advisory.Load(); t != nil {
+		if err := t.Await(ctx); err != nil {
+			return err
+		}
+	}
+	if h.hold != nil {
+		if err := h.hold.Await(ctx); err != nil {
+			return err
+		}
+	}
+	return h.check()
+}
+
+// troubled is Hold.Troubled for all that the handle depends on.
+func (h *handle) troubled() bool {
+	t := h.node.advisory.Load()
+	return h.hold.Troubled() || t != nil && t.Troubled()
+}

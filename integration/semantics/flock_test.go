@@ -1,0 +1,400 @@
+package semantics
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+const (
+	lockEx  = unix.LOCK_EX
+	lockSh  = unix.LOCK_SH
+	atOnce  = unix.LOCK_NB
+	unlock  = unix.LOCK_UN
+	forRead = unix.F_RDLCK
+	toWrite = unix.F_WRLCK
+)
+
+// newFlocks returns a volume whose mounts share flock and fcntl locks, and whose files take no
+// lock when they are opened.
+func newFlocks(t *testing.T, on lab.Setup, args ...string) *lab.Volume {
+	v := on.NewVolume(t, append([]string{"--flock", "cluster", "--rule", "** nolock"}, args...)...)
+	v.InMemory()
+	return v
+}
+
+// flock and fcntl locks of all kinds exclude programs on other mounts as they do on one, and end
+// with the descriptor or the process. (docs/SEMANTICS.md, rule 32.)
+func TestFlockOfTwoMounts(t *testing.T) { lab.Over(t, testFlockOfTwoMounts, lab.Local) }
+
+func testFlockOfTwoMounts(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	a, b := v.Mount("a"), v.Mount("b")
+	v.Write("f", "0123456789")
+	if err := os.Link(filepath.Join(v.Source, "f"), filepath.Join(v.Source, "g")); err != nil {
+		t.Fatal(err)
+	}
+	one, two := lab.NewAgent(t), lab.NewAgent(t)
+	fd := one.Open(a.Path("f"), unix.O_RDONLY)
+	other := two.Open(b.Path("g"), unix.O_RDONLY) // the same file
+	rw, otherRW := one.Open(a.Path("f"), unix.O_RDWR), two.Open(b.Path("g"), unix.O_RDWR)
+
+	t.Log("flock, exclusive by a descriptor that is open for read")
+	one.Must(lab.Call{Op: "flock", FD: fd, Flags: lockEx | atOnce})
+	two.Fails(lab.Call{Op: "flock", FD: other, Flags: lockEx | atOnce}, unix.EWOULDBLOCK)
+	two.Fails(lab.Call{Op: "flock", FD: other, Flags: lockSh | atOnce}, unix.EWOULDBLOCK)
+	one.Fails(lab.Call{Op: "flock", FD: rw, Flags: lockSh | atOnce}, unix.EWOULDBLOCK)
+	two.Must(lab.Call{Op: "setlk", FD: otherRW, Flags: toWrite}) // ranges do not see it
+	two.Must(lab.Call{Op: "setlk", FD: otherRW, Flags: unix.F_UNLCK})
+	one.Must(lab.Call{Op: "flock", FD: fd, Flags: lockSh | atOnce}) // downgraded
+	two.Must(lab.Call{Op: "flock", FD: other, Flags: lockSh | atOnce})
+	one.Fails(lab.Call{Op: "flock", FD: fd, Flags: lockEx | atOnce}, unix.EWOULDBLOCK)
+	two.Must(lab.Call{Op: "flock", FD: other, Flags: lockEx | atOnce}) // who was refused has none left
+	two.Must(lab.Call{Op: "flock", FD: other, Flags: unlock})
+
+	t.Log("fcntl, by ranges")
+	one.Must(lab.Call{Op: "setlk", FD: rw, Flags: toWrite, Off: 0, N: 10})
+	one.Must(lab.Call{Op: "setlk", FD: rw, Flags: forRead, Off: 3, N: 2})
+	two.Must(lab.Call{Op: "setlk", FD: otherRW, Flags: forRead, Off: 3, N: 2})
+	two.Fails(lab.Call{Op: "setlk", FD: otherRW, Flags: forRead, Off: 2, N: 2}, unix.EAGAIN)
+	two.Must(lab.Call{Op: "setlk", FD: otherRW, Flags: toWrite, Off: 10})
+	if r := two.Do(lab.Call{Op: "getlk", FD: otherRW, Flags: toWrite, Off: 0, N: 1}); r.Data != "w 0 3" || r.N != 0 {
+		t.Errorf("the lock in the way is %q of %d, want that of another node from 0 to 3", r.Data, r.N)
+	}
+	local := lab.NewAgent(t)
+	localRW := local.Open(a.Path("f"), unix.O_RDWR)
+	if r := local.Do(lab.Call{Op: "getlk", FD: localRW, Flags: toWrite, Off: 5, N: 1}); r.Data != "w 5 5" || r.N != one.PID() {
+		t.Errorf("the lock in the way is %q of %d, want that of %d from 5 on", r.Data, r.N, one.PID())
+	}
+	if r := local.Do(lab.Call{Op: "getlk", FD: localRW, Flags: toWrite, Off: 3, N: 2}); r.Data[0] != 'r' {
+		t.Errorf("the lock in the way is %q, want one to read", r.Data)
+	}
+	t.Log("a process loses its ranges when it closes any descriptor of the file")
+	one.Must(lab.Call{Op: "close", FD: fd})
+	two.Must(lab.Call{Op: "setlk", FD: otherRW, Flags: toWrite})
+	one.Fails(lab.Call{Op: "setlk", FD: rw, Flags: forRead, Off: 99, N: 1}, unix.EAGAIN)
+	two.Must(lab.Call{Op: "setlk", FD: otherRW, Flags: unix.F_UNLCK})
+
+	t.Log("ranges of an open file stay until its last descriptor is closed")
+	fd = one.Open(a.Path("f"), unix.O_RDWR)
+	one.Must(lab.Call{Op: "ofd setlk", FD: fd, Flags: toWrite, Off: 1, N: 1})
+	one.Fails(lab.Call{Op: "ofd setlk", FD: rw, Flags: toWrite}, unix.EAGAIN)
+	dup := one.Must(lab.Call{Op: "dup", FD: fd})
+	one.Must(lab.Call{Op: "close", FD: fd})
+	two.Fails(lab.Call{Op: "ofd setlk", FD: otherRW, Flags: toWrite}, unix.EAGAIN)
+	one.Must(lab.Call{Op: "close", FD: dup})
+	lab.Eventually(t, "the range of the closed file is free", func() bool {
+		return two.Do(lab.Call{Op: "ofd setlk", FD: otherRW, Flags: toWrite}).Errno == 0
+	})
+	two.Must(lab.Call{Op: "ofd setlk", FD: otherRW, Flags: unix.F_UNLCK})
+
+	t.Log("a child that ends does not end what its parent has locked anew, by another descriptor")
+	fd = one.Open(a.Path("f"), unix.O_RDWR)
+	one.Must(lab.Call{Op: "setlk", FD: fd, Flags: toWrite, N: 1})
+	one.Must(lab.Call{Op: "ofd setlk", FD: fd, Flags: toWrite, Off: 9, N: 1}) // tells when the file is closed
+	child := one.Must(lab.Call{Op: "spawn", FD: fd})
+	one.Must(lab.Call{Op: "close", FD: fd})
+	one.Must(lab.Call{Op: "setlk", FD: rw, Flags: toWrite, N: 1})
+	if err := unix.Kill(child, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually(t, "the range of the child's file is free", func() bool {
+		return two.Do(lab.Call{Op: "setlk", FD: otherRW, Flags: toWrite, Off: 9, N: 1}).Errno == 0
+	})
+	two.Fails(lab.Call{Op: "setlk", FD: otherRW, Flags: forRead, N: 1}, unix.EAGAIN)
+	two.Must(lab.Call{Op: "setlk", FD: otherRW, Flags: unix.F_UNLCK})
+	one.Must(lab.Call{Op: "setlk", FD: rw, Flags: unix.F_UNLCK})
+
+	t.Log("SIGKILL ends all of them")
+	one.Must(lab.Call{Op: "flock", FD: rw, Flags: lockEx})
+	one.Must(lab.Call{Op: "setlk", FD: rw, Flags: toWrite})
+	flocked := two.Start(lab.Call{Op: "flock", FD: other, Flags: lockEx})
+	ranged := local.Start(lab.Call{Op: "setlkw", FD: localRW, Flags: toWrite})
+	one.Kill()
+	if r := lab.Await(t, "flock after SIGKILL", flocked); r.Errno != 0 {
+		t.Errorf("flock after SIGKILL: %v", r.Err())
+	}
+	if r := lab.Await(t, "fcntl after SIGKILL", ranged); r.Errno != 0 {
+		t.Errorf("fcntl after SIGKILL: %v", r.Err())
+	}
+	two.Kill()
+	local.Kill()
+	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+}
+
+// What waits for a flock or a range is listed, ends at once with a signal, and leaves nothing.
+func TestFlockEndsWithASignal(t *testing.T) { lab.Over(t, testFlockEndsWithASignal, lab.Local) }
+
+func testFlockEndsWithASignal(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	a, b := v.Mount("a"), v.Mount("b")
+	v.Write("f", "")
+	holder := lab.NewAgent(t)
+	fd := holder.Open(a.Path("f"), unix.O_RDWR)
+	holder.Must(lab.Call{Op: "flock", FD: fd, Flags: lockEx})
+	for name, m := range map[string]*lab.Mount{"on the holder's mount": a, "on another": b} {
+		// Its timer sends a signal that is caught.
+		out, err := exec.Command("flock", "-w", "1", m.Path("f"), "true").CombinedOutput()
+		if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 1 {
+			t.Errorf("%s: flock -w 1: %v: %s; want exit status 1", name, err, out)
+		}
+		cmd := exec.Command("flock", m.Path("f"), "true")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lab.Eventually(t, "flock waits "+name, func() bool { return lab.IsWithin(t, cmd.Process.Pid, unix.SYS_FLOCK) })
+		if m == b {
+			lab.Eventually(t, "it is listed", func() bool {
+				es := v.LS()
+				return len(es) == 2 && es[1].State == "waiting" && es[1].Command == "flock" && es[1].Node == "b" && es[0].State == "held"
+			})
+		}
+		_ = cmd.Process.Signal(unix.SIGTERM)
+		if err := cmd.Wait(); err == nil {
+			t.Errorf("%s: flock got the lock", name)
+		}
+	}
+	lab.Eventually(t, "nobody is in line", func() bool { return len(v.LS()) == 1 })
+	holder.Must(lab.Call{Op: "close", FD: fd})
+	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+}
+
+// Two programs on two mounts who have each what the other waits for: the last one gets EDEADLK.
+func TestFlockDeadlock(t *testing.T) { lab.Over(t, testFlockDeadlock, lab.Local) }
+
+func testFlockDeadlock(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	a, b := v.Mount("a"), v.Mount("b")
+	v.Write("f", "")
+	v.Write("g", "")
+	one, two := lab.NewAgent(t), lab.NewAgent(t)
+	f1, g1 := one.Open(a.Path("f"), unix.O_RDWR), one.Open(a.Path("g"), unix.O_RDWR)
+	f2, g2 := two.Open(b.Path("f"), unix.O_RDWR), two.Open(b.Path("g"), unix.O_RDWR)
+	for range 5 {
+		one.Must(lab.Call{Op: "setlk", FD: f1, Flags: toWrite, N: 1})
+		two.Must(lab.Call{Op: "setlk", FD: g2, Flags: toWrite, N: 1})
+		pending := one.Start(lab.Call{Op: "setlkw", FD: g1, Flags: toWrite, N: 1})
+		lab.Eventually(t, "the first waits", func() bool { return waitsFor(v) == 1 })
+		two.Fails(lab.Call{Op: "setlkw", FD: f2, Flags: toWrite, N: 1}, unix.EDEADLK)
+		two.Must(lab.Call{Op: "setlk", FD: g2, Flags: unix.F_UNLCK})
+		if r := lab.Await(t, "the first", pending); r.Errno != 0 {
+			t.Fatalf("the first: %v", r.Err())
+		}
+		one.Must(lab.Call{Op: "setlk", FD: f1, Flags: unix.F_UNLCK})
+		one.Must(lab.Call{Op: "setlk", FD: g1, Flags: unix.F_UNLCK})
+	}
+}
+
+// waitsFor counts the requests that stand in line.
+func waitsFor(v *lab.Volume) (n int) {
+	for _, e := range v.LS() {
+		if e.State == "waiting" {
+			n++
+		}
+	}
+	return n
+}
+
+// A counter in a file that two nodes keep open loses nothing, whichever lock they count under.
+func TestFlockCounter(t *testing.T) {
+	lab.Over(t, testFlockCounter, lab.Local, lab.OverClients, lab.OverClientsThatKeep.ForLong())
+}
+
+func testFlockCounter(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	a, b := v.Mount("a"), v.Mount("b")
+	const rounds, programs = 15, 2
+	for _, kind := range []string{"flock", "setlkw", "ofd setlkw", "mapped"} {
+		v.Write(kind, strings.Repeat("0", 10))
+		done := make(chan error)
+		for i := range 2 * programs {
+			p, m := lab.NewAgent(t), a
+			if i%2 == 1 {
+				m = b
+			}
+			fd := p.Open(m.Path(kind), unix.O_RDWR)
+			if kind == "mapped" {
+				p.Must(lab.Call{Op: "mmap", FD: fd, N: 10})
+			}
+			go func() { done <- count(p, fd, kind, rounds) }()
+		}
+		for range 2 * programs {
+			if err := <-done; err != nil {
+				t.Errorf("%s: %v", kind, err)
+			}
+		}
+		if n, err := strconv.Atoi(v.Read(kind)); n != 2*programs*rounds {
+			t.Errorf("%s: counted to %d, %v; want %d", kind, n, err, 2*programs*rounds)
+		}
+	}
+}
+
+func count(p *lab.Agent, fd int, kind string, rounds int) error {
+	take, give := lab.Call{Op: kind, FD: fd, Flags: toWrite}, lab.Call{Op: kind, FD: fd, Flags: unix.F_UNLCK}
+	write := lab.Call{Op: "pwrite", FD: fd}
+	if kind == "mapped" { // and no msync
+		kind, write.Op = "flock", "store"
+	}
+	if kind == "flock" {
+		take.Op, give.Op = kind, kind
+		take.Flags, give.Flags = lockEx, unlock
+	}
+	for range rounds {
+		if r := p.Do(take); r.Errno != 0 {
+			return fmt.Errorf("lock: %w", r.Errno)
+		}
+		r := p.Do(lab.Call{Op: "pread", FD: fd, N: 10})
+		n, err := strconv.Atoi(r.Data)
+		if err != nil {
+			return err
+		}
+		write.Data = fmt.Sprintf("%010d", n+1)
+		if r := p.Do(write); r.Errno != 0 {
+			return fmt.Errorf("write: %w", r.Errno)
+		}
+		if r := p.Do(give); r.Errno != 0 {
+			return fmt.Errorf("unlock: %w", r.Errno)
+		}
+	}
+	return nil
+}
+
+// A mount that is frozen, or whose session was ended, loses its locks: another gets them, and
+// what has the file open on the first writes no more, not even by the pages of a mapping.
+func TestFlockIsFenced(t *testing.T) { lab.Over(t, testFlockIsFenced, lab.Local) }
+
+func testFlockIsFenced(t *testing.T, on lab.Setup) {
+	for name, lose := range map[string]func(v *lab.Volume, a *lab.Mount){
+		"revoked": func(v *lab.Volume, a *lab.Mount) { v.RevokeSession(v.LS()[0].Session) },
+		"frozen":  func(v *lab.Volume, a *lab.Mount) { lab.Freeze(t, a.Cmd.Process.Pid) },
+	} {
+		v := newFlocks(t, on, "--ttl", "3s")
+		a, b := v.Mount("a-"+name), v.Mount("b-"+name)
+		v.Write("f", strings.Repeat("-", 4096))
+		holder, next := lab.NewAgent(t), lab.NewAgent(t)
+		fd := holder.Open(a.Path("f"), unix.O_RDWR)
+		mapped := holder.Open(a.Path("f"), unix.O_RDWR)
+		holder.Must(lab.Call{Op: "mmap", FD: mapped, N: 4096})
+		holder.Must(lab.Call{Op: "flock", FD: fd, Flags: lockEx})
+		holder.Must(lab.Call{Op: "pwrite", FD: fd, Data: "mine"})
+		other := next.Open(b.Path("f"), unix.O_RDWR)
+		pending := next.Start(lab.Call{Op: "flock", FD: other, Flags: lockEx})
+		lab.Eventually(t, "the next waits", func() bool { return waitsFor(v) == 1 })
+		lose(v, a)
+		if r := lab.Await(t, "the next", pending); r.Errno != 0 {
+			t.Fatalf("%s: the next: %v", name, r.Err())
+		}
+		if r := next.Do(lab.Call{Op: "pread", FD: other, N: 5}); r.Data != "mine-" {
+			t.Errorf("%s: the next reads %q, want what the holder wrote", name, r.Data)
+		}
+		next.Must(lab.Call{Op: "pwrite", FD: other, Data: "theirs"})
+		_ = a.Cmd.Process.Signal(unix.SIGCONT)
+
+		holder.Fails(lab.Call{Op: "pwrite", FD: fd, Data: "late"}, unix.EIO)
+		holder.Fails(lab.Call{Op: "pread", FD: fd, N: 1}, unix.EIO)
+		holder.Fails(lab.Call{Op: "fsync", FD: fd}, unix.EIO)
+		holder.Fails(lab.Call{Op: "flock", FD: fd, Flags: lockEx | atOnce}, unix.EAGAIN)
+		holder.Must(lab.Call{Op: "store", FD: mapped, Off: 0, Data: "latest"})
+		again := 0
+		lab.Eventually(t, "the file can be opened again", func() bool {
+			r := holder.Do(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_RDWR})
+			again = r.N
+			return r.Errno == 0 && holder.Do(lab.Call{Op: "pwrite", FD: again, Off: 10, Data: "new"}).Errno == 0
+		})
+		next.Must(lab.Call{Op: "flock", FD: other, Flags: unlock})
+		holder.Fails(lab.Call{Op: "flock", FD: fd, Flags: lockEx}, unix.EIO)
+		holder.Must(lab.Call{Op: "flock", FD: again, Flags: lockEx})
+		holder.Must(lab.Call{Op: "fsync", FD: again})
+		if r := holder.Do(lab.Call{Op: "msync", FD: mapped}); r.Errno != unix.EIO {
+			t.Errorf("%s: msync of a lost mapping: %v, want EIO", name, r.Err())
+		}
+		holder.Kill()
+		if got := v.Read("f"); got[:14] != "theirs----new-" {
+			t.Errorf("%s: the file holds %q…", name, got[:14])
+		}
+	}
+}
+
+// A mount that is killed keeps its locks until its TTL is over, or its successor has come.
+func TestFlockOfAKilledMount(t *testing.T) { lab.Over(t, testFlockOfAKilledMount, lab.Local) }
+
+func testFlockOfAKilledMount(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on, "--ttl", "3s")
+	a, b := v.Mount("a"), v.Mount("b")
+	v.Write("f", "")
+	holder, next := lab.NewAgent(t), lab.NewAgent(t)
+	holder.Must(lab.Call{Op: "flock", FD: holder.Open(a.Path("f"), unix.O_RDWR), Flags: lockEx})
+	fd := next.Open(b.Path("f"), unix.O_RDWR)
+	a.Kill()
+	if r := next.Do(lab.Call{Op: "flock", FD: fd, Flags: lockEx | atOnce}); r.Errno == 0 {
+		t.Error("granted before the TTL was over")
+	}
+	if r := next.Do(lab.Call{Op: "flock", FD: fd, Flags: lockEx}); r.Errno != 0 {
+		t.Errorf("after the TTL: %v", r.Err())
+	}
+}
+
+// Many who wait hold no thread of the daemon, and a few places in the lock service.
+func TestFlockCrowd(t *testing.T) { lab.Over(t, testFlockCrowd, lab.Local) }
+
+func testFlockCrowd(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	a, b := v.Mount("a"), v.Mount("b")
+	v.Write("f", "")
+	v.Write("other", "text")
+	holder, crowd := lab.NewAgent(t), lab.NewAgent(t)
+	fd := holder.Open(a.Path("f"), unix.O_RDWR)
+	holder.Must(lab.Call{Op: "flock", FD: fd, Flags: lockEx})
+	const n = 1000
+	// One open file is one owner, who would have the lock as soon as one of its calls does.
+	mine := crowd.Open(b.Path("f"), unix.O_RDWR)
+	crowd.Must(lab.Call{Op: "flood", N: n, Calls: []lab.Call{{Op: "flock", FD: mine, Flags: lockEx}}})
+	lab.Eventually(t, "the crowd waits", func() bool { return waiting(t, crowd.PID()) == n })
+	if found := threads(t, b.Cmd.Process.Pid); found > 100 {
+		t.Errorf("the daemon has %d threads while %d calls wait", found, n)
+	}
+	if lines := len(v.LS()); lines > 20 {
+		t.Errorf("%d lines for the holder and one owner", lines)
+	}
+	p := lab.NewAgent(t)
+	if r := p.Do(lab.Call{Op: "pread", FD: p.Open(b.Path("other"), unix.O_RDONLY), N: 9}); r.Data != "text" {
+		t.Errorf("beside the crowd: %q, %v", r.Data, r.Err())
+	}
+	holder.Must(lab.Call{Op: "close", FD: fd})
+	r := crowd.Do(lab.Call{Op: "flooded"})
+	if r.N != n || len(r.Failed) > 0 {
+		t.Errorf("%d calls, of which failed: %v", r.N, r.Failed)
+	}
+}
+
+// waiting counts a process's threads that are in flock.
+func waiting(t *testing.T, pid int) (n int) {
+	t.Helper()
+	found, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range found {
+		if b, _ := os.ReadFile(name); strings.HasPrefix(string(b), strconv.Itoa(unix.SYS_FLOCK)+" ") {
+			n++
+		}
+	}
+	return n
+}
+
+func threads(t *testing.T, pid int) int {
+	t.Helper()
+	found, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(found)
+}

@@ -1,0 +1,174 @@
+package lockmgr
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/lockfs/lockfs/lockmgr/advisory"
+)
+
+// advisoryPlan is what the worker does next for a table.
+type advisoryPlan struct {
+	next   advisory.Locks     // what the mount has afterwards
+	grants []*advisoryRequest // that have their locks by it
+	// refused are told when nothing needs a commit any more.
+	refused []*advisoryRequest
+	line    []*advisoryRequest // that stand in line by it
+	put     AdvisoryPut
+	value   []byte // of the mount's row afterwards
+	commit  bool   // put changes something
+}
+
+// plan decides, by what is known, who gets a lock, who is refused and who stands in line.
+// look: that cannot be decided before the table is read again. mu is held.
+func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
+	if t.sent != nil {
+		return p, false
+	}
+	slices.SortStableFunc(t.requests, func(x, y *advisoryRequest) int { return cmp.Compare(x.order(), y.order()) })
+	p.next = t.mine.Clone()
+	v := advisory.View{Held: t.held, Mine: p.next, Line: t.line}
+	var waiting, free []*advisoryRequest
+	for _, r := range slices.Clone(t.requests) {
+		if r.over {
+			t.answer(r, nil)
+			continue
+		}
+		by, blocked := v.Blocker(r.lock)
+		elsewhere := blocked && !t.a.Mine(by.Owner)
+		if !blocked {
+			_, blocked = v.Ahead(r.lock, r.order())
+			elsewhere = blocked
+		}
+		blocked = blocked || slices.ContainsFunc(free, func(w *advisoryRequest) bool { return w.lock.Conflicts(r.lock) })
+		switch {
+		case !blocked && !p.next.Has(r.lock) && p.next.Len() >= maxAdvisory:
+			t.answer(r, ErrTooMany)
+		case !blocked:
+			p.next.Set(r.lock)
+			p.grants = append(p.grants, r)
+		case elsewhere && t.stale:
+			look = true
+		default:
+			if o := r.lock.Owner; o.Kind == advisory.Flock && len(t.mine.Of(o)) > 0 {
+				t.change(func() { t.mine.Clear(o, 0, advisory.EOF) }, o)
+				r.dropped = true
+				return t.plan()
+			}
+			switch {
+			case !r.waits && r.dropped: // others must find it gone when the caller goes on
+				p.refused = append(p.refused, r)
+				continue
+			case !r.waits:
+				t.answer(r, ErrContended)
+				continue
+			}
+			waiting = append(waiting, r)
+			if _, held := v.Blocker(r.lock); !held {
+				free = append(free, r)
+			}
+		}
+	}
+	if look {
+		return p, true
+	}
+	t.planLine(&p, waiting)
+	t.planRows(&p)
+	return p, false
+}
+
+// planLine decides which of the requests that wait stand in line in the service: those that
+// nobody on this mount is in the way of, and those whose owner others may wait for. mu is held.
+func (t *AdvisoryTable) planLine(p *advisoryPlan, waiting []*advisoryRequest) {
+	var stand []*advisoryRequest
+	for _, r := range waiting {
+		if r.ticket != 0 {
+			stand = append(stand, r)
+		}
+	}
+	cyclic := false // one at a time, so that each has a ticket of its own
+	for _, r := range waiting {
+		o := r.lock.Owner
+		_, local := p.next.Conflict(r.lock)
+		switch {
+		case r.ticket != 0:
+		case o.Kind == advisory.Posix && !cyclic && (t.a.ranges[o] > 0 || len(p.next.Of(o)) > 0):
+			cyclic = true
+			stand, p.line = append(stand, r), append(p.line, r)
+		case !local && len(stand) < maxStanding && !slices.ContainsFunc(stand, func(s *advisoryRequest) bool { return s.lock.Conflicts(r.lock) }):
+			stand, p.line = append(stand, r), append(p.line, r)
+		}
+	}
+}
+
+// planRows makes the put that the plan needs. mu is held.
+func (t *AdvisoryTable) planRows(p *advisoryPlan) {
+	p.put = AdvisoryPut{Table: t.key, Since: AnyRevision, Put: make(map[string][]byte)}
+	if len(p.grants)+len(p.line) > 0 {
+		p.put.Since = t.rev
+	}
+	p.value = t.encode(shown(p.next), false)
+	if !bytes.Equal(p.value, t.value) {
+		if p.value == nil {
+			p.put.Delete = append(p.put.Delete, t.row)
+		} else {
+			p.put.Put[t.row] = p.value // by put
+		}
+	}
+	for name := range t.rows {
+		if len(p.put.Delete) == maxDeleted {
+			break // the next plan has the others
+		}
+		if name != t.row && !slices.ContainsFunc(t.requests, func(r *advisoryRequest) bool { return r.id == name && !slices.Contains(p.grants, r) }) {
+			p.put.Delete = append(p.put.Delete, name)
+		}
+	}
+	for _, r := range p.line {
+		p.put.Put[r.id] = t.encode([]advisory.Lock{r.lock}, true)
+	}
+	p.commit = len(p.put.Put)+len(p.put.Delete) > 0
+}
+
+// shown are the locks that a mount's row names. Of flocks one stands for all: they are all
+// shared, or there is one. So one more reader on the mount costs no commit.
+func shown(locks advisory.Locks) (list []advisory.Lock) {
+	var first *advisory.Lock
+	for _, l := range locks.All() {
+		if l.Owner.Kind == advisory.Posix {
+			list = append(list, l)
+			continue
+		}
+		if first == nil || l.Since.Before(first.Since) || l.Since.Equal(first.Since) && l.Owner.ID < first.Owner.ID {
+			first = &l
+		}
+	}
+	slices.SortFunc(list, func(x, y advisory.Lock) int {
+		return cmp.Or(cmp.Compare(x.Owner.ID, y.Owner.ID), cmp.Compare(x.Start, y.Start))
+	})
+	if first != nil {
+		list = append(list, *first)
+	}
+	return list
+}
+
+// encode returns the value of a row, nil if it has nothing to say.
+func (t *AdvisoryTable) encode(locks []advisory.Lock, waits bool) []byte {
+	if len(locks) == 0 {
+		return nil
+	}
+	v := advisoryValue{Mount: t.a.mount, Node: t.a.m.cfg.Session.Node, Waits: waits}
+	if t.sess != nil {
+		v.Session = t.sess.backend.ID()
+	}
+	for _, l := range locks {
+		v.add(l)
+	}
+	value, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("lockmgr: a row of advisory locks: %v", err)) // no such types
+	}
+	return value
+}

@@ -1,0 +1,295 @@
+package lockmgr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/lockfs/lockfs/internal/retry"
+	"github.com/lockfs/lockfs/lockmgr/advisory"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// work does what there is to do for a table, until there is nothing.
+func (t *AdvisoryTable) work() {
+	a := t.a
+	for {
+		t.noticeLoss()
+		a.mu.Lock()
+		asked := t.asks
+		if a.refused {
+			t.refuseAll()
+		}
+		if a.m.ctx.Err() != nil {
+			t.working = false
+			a.mu.Unlock()
+			return
+		}
+		p, look := t.plan()
+		look = look || t.doubted
+		if look {
+			t.stale, t.doubted = false, false
+		}
+		var err error
+		switch {
+		case t.sent != nil || look || p.commit:
+			a.mu.Unlock()
+			err = t.exchange(p, look)
+			a.mu.Lock()
+			if err == nil {
+				t.retry = retry.Retrier{}
+				a.mu.Unlock()
+				continue
+			}
+			t.stale, t.doubted = t.stale || look, t.doubted || look
+			t.refuseLate(err)
+			a.mu.Unlock()
+			t.pause(err)
+			continue
+		default:
+			t.grant(p)
+			for _, r := range p.refused {
+				t.answer(r, ErrContended)
+			}
+		}
+		t.done = asked
+		close(t.settled)
+		t.settled = make(chan struct{})
+		if t.asks > asked {
+			a.mu.Unlock()
+			continue
+		}
+		t.working = false
+		if t.users == 0 && t.mine.Empty() && len(t.requests) == 0 && len(t.rows) == 0 {
+			t.use(nil)
+			delete(a.tables, t.key)
+		}
+		a.mu.Unlock()
+		return
+	}
+}
+
+// exchange does what a plan needs of the service. After an error the worker plans anew.
+func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
+	m := t.a.m
+	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
+	defer cancel()
+	if t.sess == nil && !look {
+		s, err := m.session(ctx, nil)
+		if err != nil {
+			return err
+		}
+		t.a.mu.Lock()
+		t.use(s)
+		t.a.mu.Unlock()
+		m.done(s)
+		return nil // its rows name the session
+	}
+	sent := time.Now()
+	switch {
+	case t.sent != nil:
+		rows, _, err := t.putter().PutAdvisory(ctx, AdvisoryPut{Table: t.key, Void: true})
+		if err != nil {
+			return err
+		}
+		m.outage.note(sent, nil)
+		// What it granted is not told to anybody: the next plan grants it, or takes it back.
+		if p := *t.sent; rows.landed(p) {
+			t.landed(p, rows)
+		}
+		t.sent = nil
+		return t.learn(rows)
+	case look:
+		rows, err := t.a.service.AdvisoryRows(ctx, t.key)
+		m.outage.note(sent, err)
+		if err != nil {
+			return err
+		}
+		return t.learn(rows)
+	}
+	if t.value != nil {
+		p.put.Stand = map[string]int64{t.row: t.rows[t.row]}
+	}
+	rows, done, err := t.putter().PutAdvisory(ctx, p.put)
+	m.outage.note(sent, err)
+	switch {
+	case errors.Is(err, ErrSessionLost), errors.Is(err, retry.ErrRefused):
+		return err
+	case err != nil:
+		t.sent = &p.put
+		return err
+	case !done:
+		return t.learn(rows)
+	}
+	t.landed(p.put, rows)
+	t.a.mu.Lock()
+	t.grant(p)
+	if len(p.line) > 0 {
+		t.stale = true // what it waits for may have gone before anybody watched
+	}
+	t.a.mu.Unlock()
+	if err := t.learn(rows); err != nil {
+		return err
+	}
+	return t.lookForCycle(ctx, p.line)
+}
+
+func (t *AdvisoryTable) putter() AdvisorySession { return t.sess.backend.(AdvisorySession) }
+
+// landed notes the rows that p has made.
+func (t *AdvisoryTable) landed(p AdvisoryPut, rows AdvisoryRows) {
+	for name, value := range p.Put {
+		r, _ := rows.find(name)
+		t.rows[name] = r.Changed
+		if name == t.row {
+			t.value = value
+		}
+	}
+	for _, name := range p.Delete {
+		delete(t.rows, name)
+		if name == t.row {
+			t.value = nil
+		}
+	}
+}
+
+// grant gives the plan's requests their locks: the mount's row has them. Meanwhile owners may
+// have given up others, and callers may have gone. mu is held.
+func (t *AdvisoryTable) grant(p advisoryPlan) {
+	for _, r := range p.grants {
+		if r.over {
+			t.asks++ // the row says too much
+		} else {
+			r.had = slices.ContainsFunc(t.mine.Of(r.lock.Owner), func(l advisory.Lock) bool { return l.Start <= r.lock.End && r.lock.Start <= l.End })
+			t.change(func() { t.mine.Set(r.lock) }, r.lock.Owner)
+			t.relied.Store(t.sess)
+			r.losses = t.losses
+		}
+		t.answer(r, nil)
+	}
+}
+
+// learn takes in the rows of the table as they are. If a row of this mount is not as it was
+// put, somebody has removed it, and what it stood for is lost.
+func (t *AdvisoryTable) learn(rows AdvisoryRows) error {
+	rows.Rows = slices.DeleteFunc(rows.Rows, func(r AdvisoryRow) bool { return r.Table != t.key })
+	files, err := rows.files()
+	if err != nil {
+		return retry.Refused(err)
+	}
+	f := files[t.key]
+	t.rev = rows.Revision
+	t.held = slices.DeleteFunc(f.Held, func(l advisory.Lock) bool { return t.a.Mine(l.Owner) })
+	t.line = f.Line
+	for name, changed := range t.rows {
+		r, ok := rows.find(name)
+		if ok && r.Changed == changed {
+			continue
+		}
+		if name == t.row {
+			t.lost(errDeleted)
+			return nil
+		}
+		delete(t.rows, name)
+	}
+	t.a.mu.Lock()
+	defer t.a.mu.Unlock()
+	for _, r := range t.requests {
+		row, ok := rows.find(r.id)
+		if r.ticket = 0; ok {
+			r.ticket = row.Created
+			t.rows[r.id] = row.Changed
+		}
+	}
+	return nil
+}
+
+// noticeLoss takes what the mount had from it, if its session is lost.
+func (t *AdvisoryTable) noticeLoss() {
+	if t.sess == nil || t.sess.renewal.State() != renew.Lost {
+		return
+	}
+	t.lost(t.sess.loss())
+	t.a.mu.Lock()
+	defer t.a.mu.Unlock()
+	for _, r := range t.requests {
+		r.ticket = 0
+	}
+	clear(t.rows)
+	t.sent = nil
+	t.use(nil)
+}
+
+// lost takes from the mount what it had in the table. Those who wait begin anew.
+func (t *AdvisoryTable) lost(cause error) {
+	a := t.a
+	a.mu.Lock()
+	n := len(t.mine.All())
+	a.mu.Unlock()
+	if n > 0 && a.m.ctx.Err() == nil {
+		a.onLost(t)
+		a.m.log.Error("flock and fcntl locks lost; the files that are open return EIO", slog.String("file", t.key.String()), slog.Int("locks", n), slog.Any("error", cause))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t.losses++
+	for _, l := range t.mine.All() {
+		t.change(func() { t.mine.Clear(l.Owner, 0, advisory.EOF) }, l.Owner)
+	}
+	delete(t.rows, t.row)
+	t.value, t.stale = nil, true
+}
+
+// use makes the table have its rows on s. mu is held.
+func (t *AdvisoryTable) use(s *session) {
+	m := t.a.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t.sess != nil {
+		t.sess.holds--
+	}
+	if t.sess = s; s != nil {
+		s.holds++
+		t.row = "h-" + s.backend.ID()
+	}
+}
+
+// refuseAll ends all requests. mu is held.
+func (t *AdvisoryTable) refuseAll() {
+	for _, r := range slices.Clone(t.requests) {
+		t.answer(r, ErrClosed)
+	}
+}
+
+// refuseLate ends the requests that do not wait for the service any longer, and those that have
+// no caller. mu is held.
+func (t *AdvisoryTable) refuseLate(err error) {
+	for _, r := range slices.Clone(t.requests) {
+		switch {
+		case r.over:
+			t.answer(r, nil)
+		case !r.waits && time.Now().After(r.expires):
+			if !errors.Is(err, ErrUnavailable) {
+				err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+			}
+			t.answer(r, err)
+		}
+	}
+}
+
+// pause is before the next attempt.
+func (t *AdvisoryTable) pause(err error) {
+	if errors.Is(err, ErrSessionLost) && t.sess != nil {
+		select {
+		case <-t.sess.renewal.Lost():
+			return
+		case <-time.After(t.a.m.cfg.AnswerTimeout):
+		case <-t.a.m.ctx.Done():
+			return
+		}
+	}
+	_ = t.retry.Pause(t.a.m.ctx)
+}

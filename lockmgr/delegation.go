@@ -1,0 +1,244 @@
+package lockmgr
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/lockfs/lockfs/renew"
+)
+
+// A mount that locks many files below a directory, which nobody else wants, has the directory
+// delegated to it. One entry then stands for all files below it: the mount grants their locks
+// itself, as kept ones, in the order of its queues. Another mount that wants anything there
+// recalls the entry, and puts nothing while it stands. The mount puts an entry for each file
+// that is open, then deletes the directory's, and only then others go on. So an entry of a file
+// never has to pass one that came before it (docs/adr/0035).
+//
+// What the mount grants itself is an exclusive lock of a file. All else has an entry as ever:
+// directories, inodes, shared locks. The delegation is not in its way.
+
+// Delegator is a Session whose mount may have directories delegated to it.
+type Delegator interface {
+	// Delegate puts the entry of a directory for the mount itself, in Delegated mode. It is
+	// refused with ErrContended unless all entries of what is in the directory or below it
+	// are of this session, and there is none of a directory above it, below it or of itself.
+	// It does not wait, and recalls nothing. While the entry stands, it is in no way of the
+	// session's own requests. No other session puts an entry that conflicts with it, in line
+	// or otherwise. Such a request recalls it. Other errors are as Acquire's.
+	Delegate(ctx context.Context, k Key, h Holder) (Grant, error)
+}
+
+const (
+	delegatedAfter = 8  // uncontended grants below a directory, within evidenceFor
+	maxDelegations = 64 // bounds those of a mount
+)
+
+// delegation is a directory that is delegated to the mount, from the request on. All of it is
+// GUARDED_BY(Manager.mu), but the constants.
+type delegation struct {
+	key      Key           // constant
+	keep     time.Duration // how long it may be without use; constant
+	lock     *lock         // has no owner, and is in no slot; releasing, once it ends
+	phase    delegationPhase
+	recalled bool               // while it was asked for
+	open     map[*lock]struct{} // locks below it without an entry of their own
+	used     time.Time
+	known    int64 // the last revision at which the entry is known to have stood
+	last     int64 // no token up to this is given out below it any more
+}
+
+type delegationPhase uint8
+
+const (
+	delegationAsked delegationPhase = iota
+	delegationStands
+	delegationEnds    // what is open gets entries; nothing else is granted
+	delegationDeletes // its entry is being deleted, or gone
+)
+
+// stands reports whether the entry has to be in the service.
+func (d *delegation) stands() bool {
+	return d.phase == delegationStands || d.phase == delegationEnds && len(d.open) > 0
+}
+
+// delegationAbove returns the delegation of a directory that a file is below. m.mu is held.
+func (m *Manager) delegationAbove(k Key) *delegation {
+	if len(m.dels) == 0 || k.Kind != File {
+		return nil
+	}
+	for path := parent(k.Path); path != ""; path = parent(path) {
+		if d := m.dels[path]; d != nil {
+			return d
+		}
+	}
+	return nil
+}
+
+// delegationOfID returns the delegation with an entry. m.mu is held.
+func (m *Manager) delegationOfID(id AcquisitionID) *delegation {
+	for _, d := range m.dels {
+		if d.lock.grant.AcquisitionID == id {
+			return d
+		}
+	}
+	return nil
+}
+
+// endingFor returns a delegation that ends, and that k has to wait for: another mount has asked
+// before. m.mu is held.
+func (m *Manager) endingFor(k Key) *delegation {
+	for _, d := range m.dels {
+		if d.phase >= delegationEnds && d.key.Conflicts(k) {
+			return d
+		}
+	}
+	return nil
+}
+
+// sessionBelow returns the session of a delegation above one of the keys, or nil. m.mu is held.
+func (m *Manager) sessionBelow(places []*place) *session {
+	for _, p := range places {
+		if d := m.delegationAbove(p.slot.key); d != nil {
+			return d.lock.sess
+		}
+	}
+	return nil
+}
+
+// grantBelow grants r all that is missing, if all of it is below delegated directories. Nothing
+// on this mount is in its way. m.mu is held.
+func (m *Manager) grantBelow(r *request, missing []*place) bool {
+	if len(m.dels) == 0 || len(missing) == 0 || r.Mode != Exclusive || m.keepsFor(r) == 0 {
+		return false
+	}
+	var d *delegation
+	for _, p := range missing {
+		above := m.delegationAbove(p.slot.key)
+		if above == nil || d != nil && above != d || len(p.slot.locks) > 0 || m.movesAbove(p.slot.key) {
+			return false
+		}
+		d = above
+	}
+	now := time.Now()
+	deaf := now.Sub(m.keeper.heard) > hearsFor && now.Sub(d.lock.asked) > hearsFor
+	usedUp := d.last+int64(len(missing)) > FencingToken(d.known, maxTurn)
+	if d.phase != delegationStands || deaf || usedUp || d.lock.lost() {
+		return false
+	}
+	h := r.tracker.byItself(d.lock.sess)
+	d.used = now
+	for _, p := range missing {
+		d.last++
+		l := &lock{
+			// The token says when: after d.known, so that Undisturbed knows of our own directories.
+			grant: Grant{Key: p.slot.key, AcquisitionID: h.AcquisitionID, Token: d.known + 1}, since: now, holder: h, owner: r.Owner,
+			sess: d.lock.sess, holds: make(map[*Hold]struct{}), below: d, fencing: d.last,
+		}
+		d.open[l] = struct{}{}
+		m.add(p.slot, l)
+		r.hold.join(l)
+		m.granted(p)
+	}
+	return true
+}
+
+// movesAbove reports whether a directory at or above a path is locked on this mount, or is about
+// to be. m.mu is held.
+func (m *Manager) movesAbove(k Key) bool {
+	if m.trees == 0 {
+		return false
+	}
+	for path := k.Path; path != ""; path = parent(path) {
+		if m.slots[Key{Tree, path}] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// noteBelow takes in a lock that the service has granted. It begins to ask for the topmost
+// directory that is worth it. m.mu is held.
+func (m *Manager) noteBelow(l *lock) {
+	_, able := l.sess.backend.(Delegator)
+	if !able || !m.cfg.Delegate {
+		return
+	}
+	for _, d := range m.dels {
+		// It stood then, if it was there: it has not been deleted.
+		d.saw(l.grant.Token)
+	}
+	key := l.grant.Key
+	if m.delegationAbove(key) != nil && l.keepable {
+		l.recalled = true // its next owner would have a smaller token than one without an entry
+	}
+	if l.keep == 0 || key.Kind != File || l.grant.Mode != Exclusive {
+		return
+	}
+	now := time.Now()
+	top := ""
+	for path := parent(key.Path); path != ""; path = parent(path) {
+		p := m.pastOf(Key{Tree, path}, now)
+		if now.Sub(p.since) > evidenceFor || l.contended {
+			p.since, p.granted = now, 0
+		}
+		p.granted++
+		p.used = now
+		if p.granted >= delegatedAfter && now.After(p.cool) {
+			top = path
+		}
+	}
+	if top == "" || m.refusing || len(m.dels) >= maxDelegations {
+		return
+	}
+	k := Key{Tree, top}
+	for _, d := range m.dels {
+		if d.key.Conflicts(k) {
+			return
+		}
+	}
+	d := &delegation{key: k, keep: l.keep, lock: &lock{}, open: make(map[*lock]struct{})}
+	m.dels[top] = d
+	m.wg.Go(func() { m.delegate(d) })
+}
+
+func (d *delegation) saw(revision int64) {
+	d.known = max(d.known, revision)
+	d.last = max(d.last, FencingToken(revision, 0))
+}
+
+// delegate asks for a directory.
+func (m *Manager) delegate(d *delegation) {
+	ctx, cancel := context.WithTimeout(m.accepting, m.cfg.AnswerTimeout)
+	defer cancel()
+	sess, err := m.session(ctx, nil) // it is needed until forget
+	if err != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.forget(d)
+		return
+	}
+	h := Holder{AcquisitionID: NewAcquisitionID(), Session: sess.backend.ID(), Node: m.cfg.Session.Node, Since: time.Now(), Kept: true}
+	m.mu.Lock()
+	d.lock.sess, d.lock.asked, d.lock.holder = sess, h.Since, h
+	d.lock.grant = Grant{Key: d.key, Mode: Delegated, AcquisitionID: h.AcquisitionID}
+	m.mu.Unlock()
+	g, err := sess.backend.(Delegator).Delegate(ctx, d.key, h)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil || sess.renewal.State() == renew.Lost {
+		m.coolOff(d.key)
+		m.forget(d)
+		m.debug("directory not delegated", d.lock, slog.Any("error", err))
+		return
+	}
+	d.lock.grant, d.lock.since, d.used = g, time.Now(), time.Now()
+	d.saw(g.Token)
+	d.phase = delegationStands
+	m.observe(DirectoryDelegated{Key: d.key})
+	m.debug("directory delegated", d.lock)
+	m.keeper.begin()
+	if d.recalled || m.refusing {
+		m.end(d)
+	}
+}

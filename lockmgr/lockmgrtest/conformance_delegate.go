@@ -1,0 +1,302 @@
+package lockmgrtest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// delegator opens a session that directories can be delegated to.
+func (t *bench) delegator() (lockmgr.Session, lockmgr.Delegator) {
+	s := t.open()
+	d, ok := s.(lockmgr.Delegator)
+	if !ok {
+		t.Skip("directories are not delegated with this lock service")
+	}
+	return s, d
+}
+
+func holder() lockmgr.Holder {
+	return lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID(), Node: "n", Kept: true}
+}
+
+// delegate has a directory delegated, which nobody is in.
+func (t *bench) delegate(d lockmgr.Delegator, k lockmgr.Key) lockmgr.Grant {
+	t.Helper()
+	h := holder()
+	g, err := d.Delegate(t.within(Patience), k, h)
+	if err != nil {
+		t.Fatalf("Delegate(%v): %v", k, err)
+	}
+	if g.Key != k || g.Mode != lockmgr.Delegated || g.AcquisitionID != h.AcquisitionID || g.Token <= 0 {
+		t.Fatalf("Delegate(%v) returned %+v", k, g)
+	}
+	return g
+}
+
+// testDelegate: a delegation is an entry as any other. It is listed, held, released once, and
+// ends with its session. Between two grants with one in between, a directory was locked.
+func testDelegate(t *bench) {
+	s, d := t.delegator()
+	other := t.open()
+	before := t.must(other, lockmgr.NoWait, File("x"))
+	t.release(other, before...)
+	g := t.delegate(d, Tree("d"))
+	e := t.entries("d/e/f")
+	if len(e) != 1 || e[0].Grant() != g || !e[0].Held || !e[0].Holder.Kept {
+		t.Errorf("%+v", e)
+	}
+	t.rivals(File("d/e/f"))
+	t.rivals(Tree("d"))
+	t.rivals(File("d"))
+	held, err := s.Held(t.within(Patience), []lockmgr.Grant{g})
+	if err != nil || !held[0] {
+		t.Error(held, err)
+	}
+	after := t.must(other, lockmgr.NoWait, File("x"))
+	t.release(other, after...)
+	if other.Undisturbed(before[0].Token, after[0].Token) {
+		t.Error("undisturbed")
+	}
+	t.release(s, g)
+	if err := s.Release(t.within(Patience), g); !errors.Is(err, lockmgr.ErrNotHeld) {
+		t.Error(err)
+	}
+	if again := t.delegate(d, Tree("d")); again.Token <= g.Token {
+		t.Errorf("token %d after %d", again.Token, g.Token)
+	}
+	t.expire(s)
+	t.eventually("it ends with its session", func() bool { return len(t.entries("")) == 0 })
+}
+
+// testDelegateRefused: nothing is delegated while another session has an entry below, at or
+// above the directory, or while any has an entry of a directory there.
+func testDelegateRefused(t *bench) {
+	s, d := t.delegator()
+	other, o := t.delegator()
+	for name, test := range map[string]struct {
+		keys   []lockmgr.Key
+		mine   bool // the session's own are not in the way
+		mode   lockmgr.Mode
+		beside []lockmgr.Key
+	}{
+		"file":                 {keys: []lockmgr.Key{File("d/f")}, mine: true},
+		"file far below":       {keys: []lockmgr.Key{File("d/a/b/c/f")}, mine: true},
+		"one of the files":     {keys: []lockmgr.Key{File("d/f")}, mine: true, beside: []lockmgr.Key{File("d/e/f"), File("d/g")}},
+		"reader":               {keys: []lockmgr.Key{File("d/f")}, mine: true, mode: lockmgr.Shared},
+		"file in place":        {keys: []lockmgr.Key{File("d")}, mine: true},
+		"directory":            {keys: []lockmgr.Key{Tree("d")}},
+		"directory below":      {keys: []lockmgr.Key{Tree("d/e")}},
+		"directory above":      {keys: []lockmgr.Key{Tree("a")}},
+		"delegation":           {keys: []lockmgr.Key{Tree("d")}, mode: lockmgr.Delegated},
+		"delegation far below": {keys: []lockmgr.Key{Tree("d/a/b/c/e")}, mode: lockmgr.Delegated},
+		"delegation above":     {keys: []lockmgr.Key{Tree("a")}, mode: lockmgr.Delegated},
+	} {
+		dir := Tree("d")
+		if test.keys[0] == Tree("a") {
+			dir = Tree("a/b/d")
+		}
+		for _, by := range []lockmgr.Session{s, other} {
+			var beside []lockmgr.Grant
+			for _, k := range test.beside {
+				beside = append(beside, t.must(s, lockmgr.NoWait, k)...)
+			}
+			var theirs []lockmgr.Grant
+			if test.mode == lockmgr.Delegated {
+				theirs = []lockmgr.Grant{t.delegate(map[lockmgr.Session]lockmgr.Delegator{s: d, other: o}[by], test.keys[0])}
+			} else {
+				req := Request(lockmgr.NoWait, test.keys...)
+				req.Mode = test.mode
+				theirs = t.mustHave(by, req)
+			}
+			g, err := d.Delegate(t.within(Patience), dir, holder())
+			if by == s && test.mine {
+				if err != nil {
+					t.Errorf("own %s: %v", name, err)
+				} else {
+					t.release(s, g)
+				}
+			} else if !errors.Is(err, lockmgr.ErrContended) {
+				t.Errorf("%s, own %v: %v", name, by == s, err)
+			}
+			t.release(by, theirs...)
+			t.release(s, beside...)
+		}
+	}
+	t.delegate(d, Tree("d"))
+	t.delegate(o, Tree("dd"))
+}
+
+// testDelegateOwn: a delegation is in no way of its own session, whatever that asks for.
+func testDelegateOwn(t *bench) {
+	s, d := t.delegator()
+	t.release(t.open(), t.must(t.open(), lockmgr.NoWait, Tree("elsewhere"))...)
+	g := t.delegate(d, Tree("d"))
+	for _, wait := range []lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry, lockmgr.Queue} {
+		for _, stale := range []bool{false, true} {
+			reqs := []lockmgr.AcquireRequest{Request(wait, File("d/f")), Shared(wait, File("d/e/f")), Request(wait, File("d/f"), File("x"), inode("", 7)), Request(wait, File("d"))}
+			if wait != lockmgr.Queue {
+				reqs = append(reqs, Request(wait, Tree("d/e")), Request(wait, Tree("d"), Tree("x")), Request(wait, Tree("d/a"), Tree("d/b")))
+			}
+			for _, req := range reqs {
+				if stale { // the session does not know the volume's directories
+					by := t.open()
+					t.release(by, t.must(by, lockmgr.NoWait, Tree("other"))...)
+				}
+				grants := t.mustHave(s, req)
+				if grants[0].Token <= g.Token {
+					t.Errorf("%v: token %d, the delegation has %d", req.Keys, grants[0].Token, g.Token)
+				}
+				for _, e := range t.entries("") {
+					if !e.Held {
+						t.Errorf("%+v waits", e)
+					}
+				}
+				t.release(s, grants...)
+			}
+		}
+	}
+	first := t.must(s, lockmgr.NoWait, File("d/f"))
+	second := Start(t.within(Patience), s, Request(lockmgr.Queue, File("d/f")))
+	t.eventually("its own requests wait for each other", func() bool { return len(t.entries("d/f")) == 3 })
+	t.release(s, first...)
+	t.release(s, t.await(second).Grants...)
+	t.release(s, g)
+}
+
+// testDelegateRecalled: whatever another session wants below, at or above the directory recalls
+// the delegation, and puts nothing while it stands. Entries that the mount puts before it
+// releases the delegation are ahead of those who waited.
+func testDelegateRecalled(t *bench) {
+	mine, d := t.delegator()
+	_, found := t.recaller()
+	theirs := t.open()
+	for name, req := range map[string]lockmgr.AcquireRequest{
+		"queue":           Request(lockmgr.Queue, File("d/e/f")),
+		"queue for two":   Request(lockmgr.Queue, File("x"), File("d/e/f")),
+		"share":           Shared(lockmgr.Queue, File("d/e/f")),
+		"retry":           Request(lockmgr.Retry, File("d/e/f")),
+		"try":             Request(lockmgr.NoWait, File("d/e/f")),
+		"file in place":   Request(lockmgr.Queue, File("d")),
+		"directory":       Request(lockmgr.Retry, Tree("d")),
+		"try directory":   Request(lockmgr.NoWait, Tree("d")),
+		"directory below": Request(lockmgr.Retry, Tree("d/e")),
+	} {
+		for _, open := range []bool{false, true} {
+			g := t.delegate(d, Tree("d"))
+			answer := Start(t.within(Patience), theirs, req)
+			t.recalled(found, g)
+			if e := t.entries(""); len(e) != 1 || !e[0].Held {
+				t.Errorf("%s: %+v", name, e)
+			}
+			var entry []lockmgr.Grant
+			if open && name != "file in place" {
+				entry = t.must(mine, lockmgr.NoWait, File("d/e/f"))
+			}
+			t.release(mine, g)
+			if entry != nil {
+				if req.Wait == lockmgr.NoWait {
+					if err := t.await(answer).Err; !errors.Is(err, lockmgr.ErrContended) {
+						t.Errorf("%s: %v", name, err)
+					}
+					t.release(mine, entry...)
+					continue
+				}
+				if req.Wait == lockmgr.Queue {
+					t.eventually("the request is in line", func() bool {
+						return slices.ContainsFunc(t.entries(""), func(e lockmgr.Entry) bool {
+							return e.Holder.AcquisitionID == req.Holder.AcquisitionID && e.Key.Path == "d/e/f" && !e.Held
+						})
+					})
+				}
+				t.release(mine, entry...)
+			}
+			a := t.await(answer)
+			if a.Err != nil {
+				t.Fatalf("%s: %v", name, a.Err)
+			}
+			if a.Grants[0].Token <= g.Token || entry != nil && a.Grants[0].Token <= entry[0].Token {
+				t.Errorf("%s: token %d after %d", name, a.Grants[0].Token, g.Token)
+			}
+			t.release(theirs, a.Grants...)
+			t.eventually("no recall stands", func() bool {
+				standing, err := t.b.(lockmgr.Recaller).Recalls(t.within(Patience))
+				return err == nil && len(standing) == 0
+			})
+		}
+	}
+}
+
+// testDelegateExclusion has sessions take files and directories at random, some by delegations,
+// and checks at each grant that nobody has what conflicts.
+func testDelegateExclusion(t *bench) {
+	t.delegator() // or skip
+	var mu sync.Mutex
+	held := make(map[lockmgr.Grant]lockmgr.Session)
+	take := func(s lockmgr.Session, grants ...lockmgr.Grant) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, g := range grants {
+			for o, by := range held {
+				own := by == s && (o.Mode == lockmgr.Delegated || g.Mode == lockmgr.Delegated)
+				if o.Mode.Conflicts(g.Mode) && o.Key.Conflicts(g.Key) && !own {
+					t.Errorf("%+v beside %+v", g, o)
+				}
+			}
+			held[g] = s
+		}
+	}
+	give := func(s lockmgr.Session, grants ...lockmgr.Grant) {
+		mu.Lock()
+		for _, g := range grants {
+			delete(held, g)
+		}
+		mu.Unlock()
+		t.release(s, grants...)
+	}
+	var wg sync.WaitGroup
+	granted, delegated := make([]int, 3), make([]int, 3)
+	for i := range granted {
+		s, d := t.delegator()
+		rnd := rand.New(rand.NewPCG(uint64(i), 7))
+		wg.Go(func() {
+			for range 60 {
+				dir := Tree([]string{"d", "d/e"}[rnd.IntN(2)])
+				file := File(fmt.Sprintf("%s/%d", []string{"d", "d/e"}[rnd.IntN(2)], rnd.IntN(2)))
+				if rnd.IntN(3) > 0 {
+					g, err := d.Delegate(t.within(Patience), dir, holder())
+					if err == nil {
+						delegated[i]++
+						take(s, g)
+						below := File(dir.Path + "/x")
+						own := t.must(s, []lockmgr.Wait{lockmgr.NoWait, lockmgr.Queue}[rnd.IntN(2)], below)
+						take(s, own...)
+						give(s, slices.Concat([]lockmgr.Grant{g}, own)...)
+					} else if !errors.Is(err, lockmgr.ErrContended) {
+						t.Error(err)
+					}
+				}
+				req := Request([]lockmgr.Wait{lockmgr.NoWait, lockmgr.Retry, lockmgr.Queue}[rnd.IntN(3)], file)
+				if rnd.IntN(4) == 0 {
+					req = Request(lockmgr.Retry, dir)
+				}
+				grants, err := s.Acquire(t.within(Patience), req)
+				if err != nil && (req.Wait != lockmgr.NoWait || !errors.Is(err, lockmgr.ErrContended)) {
+					t.Error(err)
+					return
+				}
+				if err == nil {
+					granted[i]++
+					take(s, grants...)
+					give(s, grants...)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("granted %v, delegated %v", granted, delegated)
+}
