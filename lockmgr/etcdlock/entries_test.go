@@ -14,16 +14,6 @@ import (
 // for it in loops.
 func TestRivalsReadLittle(t *testing.T) {
 	client := dial(t)
-	b, _ := newVolume(t, client)
-	s := open(t, b)
-	for i := range 20 {
-		ino, err := lockmgr.InodeKey("", uint64(i+1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		must(t, s, lockmgr.NoWait, tree(fmt.Sprint("dir", i)), file(fmt.Sprint("file", i)), ino)
-	}
-	must(t, s, lockmgr.NoWait, tree("a/b"))
 	var read atomic.Int64
 	onTxn(client, func(t *txn) (*clientv3.TxnResponse, error) {
 		resp, err := t.send()
@@ -34,6 +24,16 @@ func TestRivalsReadLittle(t *testing.T) {
 		}
 		return resp, err
 	})
+	b, _ := newVolume(t, client)
+	s := open(t, b)
+	for i := range 20 {
+		ino, err := lockmgr.InodeKey("", uint64(i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		must(t, s, lockmgr.NoWait, tree(fmt.Sprint("dir", i)), file(fmt.Sprint("file", i)), ino)
+	}
+	must(t, s, lockmgr.NoWait, tree("a/b"))
 	for k, want := range map[lockmgr.Key]int64{file("file3"): 1, file("a/b/c/d"): 1, file("a/c"): 0, tree("a"): 1, tree("file3"): 1} {
 		read.Store(0)
 		list, err := b.Rivals(within(t, patience), k)

@@ -25,12 +25,12 @@ func TestUnrelatedDirectoriesAtOnce(t *testing.T) {
 	const mounts = 12
 	client := dial(t)
 	all := &muster{want: mounts, come: make(chan struct{})}
+	onTxn(client, all.commit)
 	name := newName()
 	var sessions []lockmgr.Session
 	for range mounts {
 		sessions = append(sessions, open(t, newBackend(t, client, name)))
 	}
-	onTxn(client, all.commit)
 	var answers []<-chan lockmgrtest.Answer
 	for i, s := range sessions {
 		keys := []lockmgr.Key{tree(fmt.Sprintf("home/user%d/d", i))} // rmdir
@@ -167,10 +167,10 @@ func TestLostAgainstTheEpoch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := dial(t)
 			b, etcd := newVolume(t, client)
-			s := open(t, b)
 			ctx, cancel := context.WithCancel(within(t, patience))
 			r := &restless{etcd: etcd, last: cancel}
 			onTxn(client, r.commit)
+			s := open(t, b)
 			var keys []lockmgr.Key
 			for i := range 60 {
 				keys = append(keys, file(fmt.Sprintf("d/f%d", i)))

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -76,7 +75,7 @@ func (kv *flawedKV) deliver(t *testing.T) {
 }
 
 func (kv *flawedKV) commit(t *txn) (*clientv3.TxnResponse, error) {
-	if len(t.cmps) == 0 && !slices.ContainsFunc(t.then, clientv3.Op.IsTxn) { // a group of those that do
+	if !changes(t) {
 		return t.send()
 	}
 	kv.sent.Add(1)

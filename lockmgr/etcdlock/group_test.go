@@ -49,12 +49,21 @@ func (g *gate) unshut() {
 	g.mu.Unlock()
 }
 
+// commit stops what acquires or releases. What merely asks, as a look whether
+// etcd answers, is neither stopped nor counted.
 func (g *gate) commit(t *txn) (*clientv3.TxnResponse, error) {
+	if !changes(t) {
+		return t.send()
+	}
 	g.arrived.Add(1)
 	g.mu.Lock()
 	open := g.open
 	g.mu.Unlock()
-	<-open
+	select {
+	case <-open:
+	case <-t.ctx.Done(): // the test has ended with the gate shut
+		return nil, t.ctx.Err()
+	}
 	if len(t.then) > 0 && t.then[0].IsTxn() {
 		g.groups.Add(1)
 		if g.refuse.Load() {

@@ -2,6 +2,7 @@ package etcdlock_test
 
 import (
 	"context"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -12,7 +13,8 @@ type txnKV struct {
 	commit func(*txn) (*clientv3.TxnResponse, error)
 }
 
-// onTxn has commit carry out the client's Txns.
+// onTxn has commit carry out the client's Txns. No session of it is open yet: it
+// would read the KV that this replaces.
 func onTxn(client *clientv3.Client, commit func(*txn) (*clientv3.TxnResponse, error)) {
 	client.KV = &txnKV{KV: client.KV, commit: commit}
 }
@@ -35,4 +37,10 @@ func (t *txn) Commit() (*clientv3.TxnResponse, error) { return t.kv.commit(t) }
 
 func (t *txn) send() (*clientv3.TxnResponse, error) {
 	return t.kv.KV.Txn(t.ctx).If(t.cmps...).Then(t.then...).Else(t.or...).Commit()
+}
+
+// changes reports whether t depends on what stands, as all do that acquire or
+// release, or is a group of such.
+func changes(t *txn) bool {
+	return len(t.cmps) > 0 || slices.ContainsFunc(t.then, clientv3.Op.IsTxn)
 }
