@@ -65,7 +65,7 @@ case $extent in
 short)
 	stage 'linters'
 	run make --no-print-directory lint
-	timeout=60m
+	timeout=20m
 	;;
 long)
 	export LOCKFS_TEST_LONG=${LOCKFS_TEST_LONG:-2m}

@@ -37,9 +37,7 @@ func nothingLeft(t *testing.T, o options) {
 func TestRows(t *testing.T) {
 	o := parsed(t, "-time", "20ms", "-handoffs", "3", "-held", "100ms",
 		"-rows", "cycle, . nodes?, [18] caller|handoff, . nodes?, 2 w|takeover|held, 100 l|Leases, .*, [12] ")
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	res, err := run(ctx, o)
+	res, err := run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
