@@ -14,15 +14,6 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
-// Flock says whom the flock(2) and fcntl(2) locks of a program exclude.
-type Flock string
-
-// The choices.
-const (
-	FlockLocal   Flock = "local"   // programs on this mount
-	FlockCluster Flock = "cluster" // programs on all mounts of the volume
-)
-
 // A file's advisory locks are kept by inode, under the key that its hard links share. While the
 // mount has any there, what any handle of the file writes depends on their session: WRITE does not
 // tell well enough who writes. When they are lost, the handles that are open return EIO for ever.

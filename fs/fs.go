@@ -39,8 +39,8 @@ type Config struct {
 	// ReadLocks makes readers take shared locks: nobody writes to a file that
 	// is open for read.
 	ReadLocks bool
-	// Flock; "" means FlockLocal. FlockCluster needs a lock service that keeps advisory locks.
-	Flock Flock
+	// Flock; "" means policy.FlockLocal. policy.FlockCluster needs a lock service that keeps advisory locks.
+	Flock policy.Flock
 	// Sync; "" means SyncNever.
 	Sync Sync
 	// Policy says which files are locked, and how; nil means all, as above.
@@ -119,7 +119,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		return nil, err
 	}
 	f := newFS(source, mountpoint, cfg)
-	if cfg.Flock == FlockCluster {
+	if cfg.Flock == policy.FlockCluster {
 		if f.advisory, err = cfg.Locks.NewAdvisory(f.advisoryLost); err != nil {
 			f.nodes.close()
 			return nil, err

@@ -120,11 +120,15 @@ func (p *Policy) Unmatched() []*Rule {
 	return unmatched
 }
 
-// Digest names the policy: the same for the same rules in the same order.
-func (p *Policy) Digest() string {
+// Digest names the policy of mounts with a --flock: the same for the same rules in the same
+// order. Mounts with another --flock have another, for they exclude each other from no flock.
+func (p *Policy) Digest(flock Flock) string {
 	h := sha256.New()
 	for _, r := range p.Rules() {
 		h.Write([]byte(r.String() + "\n"))
+	}
+	if flock == FlockCluster {
+		h.Write([]byte("flock=cluster\n")) // no rule is one word
 	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }

@@ -67,7 +67,7 @@ func TestNoPolicy(t *testing.T) {
 	if none.Match("f") != (Decision{}) || !none.Empty() || !none.SameBelow("a", "b") || none.Unmatched() != nil {
 		t.Error("a nil policy has rules")
 	}
-	if none.Digest() != mustParse(t, "# nothing\n").Digest() {
+	if none.Digest(FlockLocal) != mustParse(t, "# nothing\n").Digest(FlockLocal) {
 		t.Error("two digests of no rules")
 	}
 }
@@ -97,14 +97,14 @@ func TestSameBelow(t *testing.T) {
 }
 
 func TestDigest(t *testing.T) {
-	p := mustParse(t, example).Digest()
+	p := mustParse(t, example).Digest(FlockLocal)
 	for name, texts := range map[string][]string{
 		"spaces and comments":  {strings.ReplaceAll(example, " ", "\t") + "# more"},
 		"two sources":          {"**/*.log nolock", strings.Replace(example, "*.log\tnolock", "", 1)},
 		"the same wait":        {strings.Replace(example, "5m", "300s", 1)},
 		"the order of options": {strings.Replace(example, "wait=5m scope=pod", "scope=pod wait=5m", 1)},
 	} {
-		if got := mustParse(t, texts...).Digest(); got != p {
+		if got := mustParse(t, texts...).Digest(FlockLocal); got != p {
 			t.Errorf("%s: %s, want %s", name, got, p)
 		}
 	}
@@ -115,11 +115,11 @@ func TestDigest(t *testing.T) {
 		"another action": strings.Replace(example, "readonly", "nolock", 1),
 		"a rule less":    strings.Replace(example, "/db2/** lock wait=-1 keep=0", "", 1),
 	} {
-		if mustParse(t, text).Digest() == p {
+		if mustParse(t, text).Digest(FlockLocal) == p {
 			t.Errorf("%s: the same digest", name)
 		}
 	}
-	if again := mustParse(t, canonical(mustParse(t, example))).Digest(); again != p {
+	if again := mustParse(t, canonical(mustParse(t, example))).Digest(FlockLocal); again != p {
 		t.Error("the canonical text has another digest")
 	}
 }
@@ -189,7 +189,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		again, err := parse(canonical(p))
-		if err != nil || again.Digest() != p.Digest() {
+		if err != nil || again.Digest(FlockLocal) != p.Digest(FlockLocal) {
 			t.Errorf("the canonical text of %q: %v\n%s", text, err, canonical(p))
 		}
 		p.Match("a/b")

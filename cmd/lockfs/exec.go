@@ -194,7 +194,8 @@ func (o *execOptions) checkPolicy(ctx context.Context, record volume.RecordStore
 		rules, from = listed.Policy(), "the rules in "+o.config
 	}
 	_, err := volume.Check(ctx, volume.Config{
-		Source: o.at.source, Namespace: o.namespace, Name: o.name, Record: record, Policy: rules.Digest(),
+		Source: o.at.source, Namespace: o.namespace, Name: o.name, Record: record,
+		Policy: rules.Digest(policy.FlockLocal), OtherFlock: rules.Digest(policy.FlockCluster),
 	})
 	if errors.As(err, new(*volume.PolicyError)) {
 		return usage(fmt.Errorf("%s are not those of the mounts: %w", from, err))

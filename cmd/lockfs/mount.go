@@ -31,7 +31,7 @@ type mountOptions struct {
 	wait                       waitFlag
 	scope                      choiceFlag[policy.Scope]
 	sync                       choiceFlag[fs.Sync]
-	flock                      choiceFlag[fs.Flock]
+	flock                      choiceFlag[policy.Flock]
 	setPolicy                  bool
 	readLocks                  bool
 	delegate                   bool
@@ -49,7 +49,7 @@ func newMount() *cobra.Command {
 		keep:  keepFlag(config.DefaultKeep),
 		scope: choiceFlag[policy.Scope]{policy.ScopeAuto, policy.Scopes},
 		sync:  choiceFlag[fs.Sync]{config.SyncAuto, config.Syncs},
-		flock: choiceFlag[fs.Flock]{fs.FlockLocal, config.Flocks},
+		flock: choiceFlag[policy.Flock]{policy.FlockLocal, policy.Flocks},
 	}
 	cmd := &cobra.Command{
 		Use:   "mount SOURCE MOUNTPOINT",

@@ -46,6 +46,35 @@ func testPolicyMismatch(t *testing.T, on lab.Setup) {
 	}
 }
 
+// A mount that keeps flocks to itself is refused beside mounts that share theirs, and the other way:
+// their programs would not exclude each other. 'lockfs exec' fits to both. (docs/SEMANTICS.md, rule 32.)
+func TestFlockMismatch(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t)
+	v.InMemory()
+	refused := func(says string, args ...string) {
+		t.Helper()
+		m := v.Start("refused", args...)
+		<-m.Done
+		if status := m.Cmd.ProcessState.ExitCode(); status != 1 || !strings.Contains(m.Log.String(), says) {
+			t.Errorf("mount %q: exit status %d, %s; want 1 and %q", args, status, m.Log, says)
+		}
+	}
+	for _, flock := range []string{"local", "cluster"} {
+		args := []string{"--flock", flock, "--set-policy"}
+		a := v.Mount("a", args...)
+		v.Mount("b", "--flock", flock).Stop()
+		other := map[string]string{"local": "cluster", "cluster": "local"}[flock]
+		refused("mount with --flock "+flock, "--flock", other)
+		refused(a.Dir+" on a", "--flock", other, "--set-policy")
+		if status, _, stderr := lab.Outcome(t, v.Command("exec", a.Path("f"), "--", "true")); status != 0 {
+			t.Errorf("exec beside --flock %s: exit status %d, %s", flock, status, stderr)
+		}
+		a.Stop()
+		refused("mount with --flock "+flock, "--flock", other)
+	}
+}
+
 // A mount that was cut off while the policy changed takes no lock any more:
 // by its rules it would exclude nobody who goes by the new ones.
 func TestPolicyChangesBehindAMountsBack(t *testing.T) {

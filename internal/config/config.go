@@ -33,7 +33,7 @@ type Volume struct {
 	Sync                                   fs.Sync // one of Syncs
 	ReadLocks                              bool
 	Delegate                               bool
-	Flock                                  fs.Flock // one of Flocks
+	Flock                                  policy.Flock // one of Flocks
 
 	AcceptVolume bool // although it breaks rules
 
@@ -48,7 +48,6 @@ const (
 )
 
 // Flocks are the words for whom flock and fcntl locks exclude.
-var Flocks = []fs.Flock{fs.FlockLocal, fs.FlockCluster}
 
 // SyncAuto is fs.SyncAlways on NFS, fs.SyncClose on another network file system, else
 // fs.SyncNever.
@@ -81,6 +80,6 @@ func (v *Volume) Policy() *policy.Policy {
 func defaults() Volume {
 	return Volume{
 		Namespace: "default", Backend: BackendEtcd, TTL: DefaultTTL,
-		Wait: DefaultWait, NameWait: DefaultNameWait, Keep: DefaultKeep, Scope: policy.ScopeAuto, Sync: SyncAuto, Flock: fs.FlockLocal,
+		Wait: DefaultWait, NameWait: DefaultNameWait, Keep: DefaultKeep, Scope: policy.ScopeAuto, Sync: SyncAuto, Flock: policy.FlockLocal,
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/policy"
 )
@@ -41,7 +40,7 @@ var fields = []field{
 	{"delegate", false, flag(func(v *Volume) *bool { return &v.Delegate })},
 	{"scope", false, text(func(v *Volume) *string { return (*string)(&v.Scope) }, oneOf(policy.Scopes...))},
 	{"sync", false, text(func(v *Volume) *string { return (*string)(&v.Sync) }, oneOf(Syncs...))},
-	{"flock", false, text(func(v *Volume) *string { return (*string)(&v.Flock) }, oneOf(Flocks...))},
+	{"flock", false, text(func(v *Volume) *string { return (*string)(&v.Flock) }, oneOf(policy.Flocks...))},
 	{"readLocks", false, flag(func(v *Volume) *bool { return &v.ReadLocks })},
 	{"acceptVolume", false, flag(func(v *Volume) *bool { return &v.AcceptVolume })},
 	{"policy", false, list(func(v *Volume) *[]string { return &v.Rules }, rule)},
@@ -189,8 +188,8 @@ func CheckDelegate(delegate bool, backend string) error {
 }
 
 // CheckFlock refuses to keep flock and fcntl locks where they cannot be kept.
-func CheckFlock(flock fs.Flock, backend string) error {
-	if flock == fs.FlockCluster && backend == BackendKubernetes {
+func CheckFlock(flock policy.Flock, backend string) error {
+	if flock == policy.FlockCluster && backend == BackendKubernetes {
 		return errors.New("flock and fcntl locks cannot be kept in Lease objects: want local, or etcd")
 	}
 	return nil

@@ -54,7 +54,7 @@ type Config struct {
 	Delegate  bool
 	Scope     policy.Scope
 	ReadLocks bool
-	Flock     fs.Flock
+	Flock     policy.Flock
 	// Sync says when written bytes must be on the volume; "": fs.SyncAlways on NFS,
 	// fs.SyncClose on another network file system, else fs.SyncNever.
 	Sync fs.Sync

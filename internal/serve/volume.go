@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -166,9 +168,10 @@ func (v *Volume) prepare(ctx context.Context, c *Config) error {
 
 // checkVolume compares the volume's marker with its record, and returns the volume's id.
 func (c *Config) checkVolume(ctx context.Context, record volume.RecordStore) (id uuid.UUID, err error) {
+	flock := cmp.Or(c.Flock, policy.FlockLocal)
 	id, err = volume.Check(ctx, volume.Config{
 		Source: c.Source, Namespace: c.Namespace, Name: c.Name, Record: record,
-		Policy: c.Policy.Digest(), SetPolicy: c.SetPolicy, Alone: c.Embedded && !c.network,
+		Policy: c.Policy.Digest(flock), Flock: flock, OtherFlock: c.Policy.Digest(flock.Other()), SetPolicy: c.SetPolicy, Alone: c.Embedded && !c.network,
 	})
 	if errors.As(err, new(*volume.NamesError)) {
 		return id, refused(err)
@@ -218,7 +221,7 @@ func (v *Volume) mount(c *Config, locks *lockmgr.Manager) (*fs.FS, error) {
 		return nil, err
 	}
 	v.log.Info("mounted", slog.String("source", c.Source), slog.String("mountpoint", c.Mountpoint),
-		slog.String("policy", c.Policy.Digest()), slog.String("version", c.Version))
+		slog.String("policy", c.Policy.Digest(c.Flock)), slog.String("version", c.Version))
 	v.setMounted(c.Mountpoint, locks, view)
 	return view, nil
 }

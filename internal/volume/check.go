@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
 )
 
 // RecordStore keeps the volume's record in the lock service.
@@ -25,14 +26,19 @@ type RecordStore interface {
 	ReplaceVolumeRecord(ctx context.Context, old, want []byte) error
 }
 
-// Config says which volume a mount is for. All fields but SetPolicy and Alone are required.
+// Config says which volume a mount is for. All fields but SetPolicy, Flock and Alone are required.
 type Config struct {
 	Source    string      // SOURCE, an absolute path
 	Namespace string      // of the volume, see ValidateName
 	Name      string      // of the volume, see ValidateName
-	Policy    string      // the digest of the mount's policy
+	Policy    string      // the digest of the mount's policy, with its --flock
 	SetPolicy bool        // make Policy the volume's, if no mount of the volume is alive
 	Record    RecordStore // the lock service's record for Namespace and Name
+
+	// Flock is that of the mount, empty if it has nothing to do with flock and fcntl locks: then
+	// both are accepted. OtherFlock is the digest of its policy with the other one.
+	Flock      policy.Flock
+	OtherFlock string
 
 	// Alone: no other machine writes to Source, and an embedded service has a flock on it
 	// that no second one can have. So it may replace one whose state was lost.

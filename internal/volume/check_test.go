@@ -69,7 +69,7 @@ func (s downStore) VolumeRecord(context.Context, []byte) ([]byte, error) { retur
 
 func (s downStore) ReplaceVolumeRecord(context.Context, []byte, []byte) error { return s.err }
 
-var noPolicy = (*policy.Policy)(nil).Digest()
+var noPolicy = (*policy.Policy)(nil).Digest(policy.FlockLocal)
 
 func config(source string, store RecordStore) Config {
 	return Config{Source: source, Namespace: "default", Name: "data", Policy: noPolicy, Record: store}

@@ -36,7 +36,7 @@
 //
 // # Policy
 //
-// The identity holds the digest of the volume's policy, which every mount has
+// The identity holds the digest of the volume's policy and --flock, which every mount has
 // to bring along. That of the record counts; the marker's follows it. It changes only while no mount of the volume lives: the record
 // store compares and replaces in one transaction, and opens no session any more
 // for a mount that has seen the record before.

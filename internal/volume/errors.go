@@ -46,9 +46,16 @@ type PolicyError struct {
 	Volume string // namespace/name
 	Record string // the digest of the volume's policy
 	Asked  string // the digest of the mount's
+
+	// Flock is the mount's, if they differ in nothing else; else empty.
+	Flock policy.Flock
 }
 
 func (e *PolicyError) Error() string {
+	if e.Flock != "" {
+		return fmt.Sprintf("volume %s has --flock %s, this mount has --flock %s: their programs would not exclude each other by flock and fcntl; "+
+			"mount with --flock %[2]s, or, to change it for all, unmount them all and mount the first with --set-policy", e.Volume, e.Flock.Other(), e.Flock)
+	}
 	return fmt.Sprintf("volume %s has policy %s, this mount has %s: with two policies they would not exclude each other; "+
 		"mount with the --policy and --rule of the other mounts, or, to change it for all, unmount them all and mount the first with --set-policy",
 		e.Volume, describe(e.Record), describe(e.Asked))
@@ -56,8 +63,11 @@ func (e *PolicyError) Error() string {
 
 // describe shortens a digest for people.
 func describe(digest string) string {
-	if digest == (*policy.Policy)(nil).Digest() {
+	switch digest {
+	case (*policy.Policy)(nil).Digest(policy.FlockLocal):
 		return short(digest) + " (no rules)"
+	case (*policy.Policy)(nil).Digest(policy.FlockCluster):
+		return short(digest) + " (no rules, --flock cluster)"
 	}
 	return short(digest)
 }

@@ -64,7 +64,7 @@ func decode(where string, b []byte) (identity, error) {
 		return identity{}, &InvalidError{Where: where, Err: err}
 	}
 	if id.Policy == "" {
-		id.Policy = (*policy.Policy)(nil).Digest()
+		id.Policy = (*policy.Policy)(nil).Digest(policy.FlockLocal)
 	}
 	switch {
 	case id.Format < 1:

@@ -9,9 +9,16 @@ import (
 // or replaces it. The marker has a copy for a new lock service. If a mount was killed in
 // between, the next one finishes the work.
 func settlePolicy(ctx context.Context, cfg Config, marker, record identity, stored []byte) error {
+	if cfg.Flock == "" && record.Policy == cfg.OtherFlock {
+		cfg.Policy = cfg.OtherFlock
+	}
 	if record.Policy != cfg.Policy {
 		if !cfg.SetPolicy {
-			return &PolicyError{Volume: cfg.Namespace + "/" + cfg.Name, Record: record.Policy, Asked: cfg.Policy}
+			e := &PolicyError{Volume: cfg.Namespace + "/" + cfg.Name, Record: record.Policy, Asked: cfg.Policy}
+			if record.Policy == cfg.OtherFlock {
+				e.Flock = cfg.Flock
+			}
+			return e
 		}
 		record.Policy = cfg.Policy
 		if err := cfg.Record.ReplaceVolumeRecord(ctx, stored, record.encode()); err != nil {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/lockfs/lockfs/policy"
 )
 
 const (
@@ -43,6 +45,51 @@ func TestAnotherPolicyIsRefused(t *testing.T) {
 	}
 	if string(store.record) != before || markerPolicy(t, cfg.Source) != policyA {
 		t.Errorf("the record is %s, was %s; the marker has %s", store.record, before, markerPolicy(t, cfg.Source))
+	}
+}
+
+// Mounts that differ in --flock alone are told so. Who has no flocks is accepted beside both.
+func TestAnotherFlockIsRefused(t *testing.T) {
+	for _, has := range policy.Flocks {
+		store := &memStore{}
+		rules, err := policy.Parse(policy.Source{Text: "*.log nolock"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mount := config(t.TempDir(), store)
+		mount.Policy, mount.Flock, mount.OtherFlock = rules.Digest(has), has, rules.Digest(has.Other())
+		mustCheck(t, mount)
+		mustCheck(t, mount)
+		before := string(store.record)
+		other := mount
+		other.Policy, other.Flock, other.OtherFlock = mount.OtherFlock, has.Other(), mount.Policy
+		_, err = Check(t.Context(), other)
+		if !errors.As(err, new(*PolicyError)) {
+			t.Fatalf("a mount with %s beside %s: Check = %v, want a *PolicyError", other.Flock, has, err)
+		}
+		for _, says := range []string{"has --flock " + string(has), "mount has --flock " + string(has.Other()), "mount with --flock " + string(has) + ",", "--set-policy"} {
+			if !strings.Contains(err.Error(), says) {
+				t.Errorf("%q is not in: %v", says, err)
+			}
+		}
+		rulesToo := other
+		rulesToo.Policy, rulesToo.OtherFlock = (*policy.Policy)(nil).Digest(other.Flock), (*policy.Policy)(nil).Digest(has)
+		if _, err := Check(t.Context(), rulesToo); !errors.As(err, new(*PolicyError)) || strings.Contains(err.Error(), "mount with --flock") {
+			t.Errorf("other rules: Check = %v, want a *PolicyError about the rules", err)
+		}
+		for _, cfg := range []Config{mount, other} {
+			cfg.Flock = ""
+			mustCheck(t, cfg)
+		}
+		rulesToo.Flock = ""
+		if _, err := Check(t.Context(), rulesToo); !errors.As(err, new(*PolicyError)) {
+			t.Errorf("other rules without flocks: Check = %v, want a *PolicyError", err)
+		}
+		if string(store.record) != before || markerPolicy(t, mount.Source) != mount.Policy {
+			t.Errorf("the record is %s, was %s; the marker has %s", store.record, before, markerPolicy(t, mount.Source))
+		}
+		other.SetPolicy = true
+		mustCheck(t, other)
 	}
 }
 
