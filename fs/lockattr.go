@@ -28,13 +28,9 @@ func (f *FS) lockAttr(ctx context.Context, n *node, attr string) ([]byte, error)
 	if attr != tokenAttr && attr != ownerAttr {
 		return nil, unix.ENODATA
 	}
-	path, err := f.nodes.path(n)
+	key, err := f.lockKey(n)
 	if err != nil {
-		return nil, unix.ENODATA // it has no name, and so no lock
-	}
-	key, err := lockmgr.FileKey(path)
-	if err != nil {
-		return nil, unix.ENODATA
+		return nil, err
 	}
 	e, held, err := f.locks.Exclusive(ctx, key)
 	switch {
@@ -46,6 +42,36 @@ func (f *FS) lockAttr(ctx context.Context, n *node, attr string) ([]byte, error)
 		return strconv.AppendInt(nil, e.FencingToken(), 10), nil
 	}
 	return json.Marshal(e.Holder)
+}
+
+// lockKey returns the key that a program has which has the file open for write, by whichever of its
+// names: that of the inode, or of the only name. ENODATA: it has no name, and so no lock.
+func (f *FS) lockKey(n *node) (lockmgr.Key, error) {
+	var st unix.Stat_t
+	if err := f.with(n, func(fd int) error { return byDescriptor(unix.Fstat(fd, &st)) }); err != nil {
+		return lockmgr.Key{}, err
+	}
+	named := f.nodes.nameOf(n)
+	if !hasMoreNames(&st) {
+		if d, ok := f.trueName(n); ok {
+			named = d // the other may have been removed by another mount
+		}
+	}
+	if named.dir == nil {
+		return lockmgr.Key{}, unix.ENODATA
+	}
+	path, err := f.nodes.pathIn(named.dir, named.name)
+	if err != nil {
+		return lockmgr.Key{}, unix.ENODATA
+	}
+	if hasMoreNames(&st) {
+		return f.backing.inodeKey(path, &st)
+	}
+	key, err := lockmgr.FileKey(path)
+	if err != nil {
+		return key, unix.ENODATA
+	}
+	return key, nil
 }
 
 func attrReply(value, dest []byte) (uint32, error) {

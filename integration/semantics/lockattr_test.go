@@ -3,6 +3,7 @@ package semantics
 import (
 	"encoding/hex"
 	"encoding/json"
+	"os"
 	"strconv"
 	"testing"
 
@@ -16,6 +17,56 @@ import (
 // not stored, not listed, and nobody sets them. (docs/SEMANTICS.md, rule 20.)
 func TestLockAttributes(t *testing.T) {
 	lab.Over(t, testLockAttributes, lab.Local, lab.InLeases.ForLong())
+}
+
+// The attributes are the file's, by whichever of its names it is open and was looked up last.
+func TestLockAttributesOfLinks(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t)
+	v.InMemory()
+	a, b := v.Mount("a"), v.Mount("b")
+	v.Write("f", "")
+	p := lab.NewAgent(t)
+	token := func(path string) int64 {
+		t.Helper()
+		r := p.Do(lab.Call{Op: "getxattr", Path: path, Path2: "user.lockfs.token"})
+		value, _ := hex.DecodeString(r.Data)
+		n, err := strconv.ParseInt(string(value), 10, 64)
+		if r.Errno != 0 || err != nil {
+			t.Errorf("token of %s: %v, %q", path, r.Err(), value)
+		}
+		return n
+	}
+	same := func(want int64, paths ...string) {
+		t.Helper()
+		for _, path := range paths {
+			p.Do(lab.Call{Op: "mode", Path: path})
+			if got := token(path); got != want {
+				t.Errorf("token of %s: %d, want %d", path, got, want)
+			}
+		}
+	}
+	if err := os.Link(v.InSource("f"), v.InSource("g")); err != nil {
+		t.Fatal(err)
+	}
+	fd := p.Open(a.Path("f"), unix.O_WRONLY)
+	first := token(lab.ProcFD(fd))
+	same(first, a.Path("g"), lab.ProcFD(fd), b.Path("f"), b.Path("g"), a.Path("f"), lab.ProcFD(fd))
+	p.Must(lab.Call{Op: "close", FD: fd})
+
+	t.Log("the name that was looked up last is removed by another mount")
+	lab.Eventually(t, "the lock is free", func() bool { return len(v.LS()) == 0 })
+	p.Must(lab.Call{Op: "mode", Path: a.Path("f")})
+	p.Must(lab.Call{Op: "mode", Path: a.Path("g")})
+	fd = p.Open(a.Path("f"), unix.O_RDONLY)
+	p.Must(lab.Call{Op: "mode", Path: a.Path("g")})
+	p.Must(lab.Call{Op: "unlink", Path: b.Path("g")})
+	writer := p.Open(b.Path("f"), unix.O_WRONLY)
+	second := token(b.Path("f"))
+	if second <= first {
+		t.Errorf("the token of a later lock is %d, after %d", second, first)
+	}
+	same(second, lab.ProcFD(writer), lab.ProcFD(fd), a.Path("f"))
 }
 
 func testLockAttributes(t *testing.T, on lab.Setup) {
