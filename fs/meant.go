@@ -16,7 +16,8 @@ import (
 // back (ADR 0013).
 
 // meant returns the names by which an open of n may come now, and whether all of them are
-// n's. There are none if the open comes by a descriptor, or if the directory has just moved.
+// n's. There are none if the open comes by a descriptor, or if the directory has just moved: see
+// sendWithPaths.
 func (f *files) meant(n *node) (names []dirName, own bool) {
 	if f.nodes.dirJustMoved(n) {
 		return nil, false
@@ -36,10 +37,51 @@ func (f *files) meant(n *node) (names []dirName, own bool) {
 // sendToLook answers ESTALE, with the locks of the names that are meant.
 func (o *opening) sendToLook(cancel <-chan struct{}) fuse.Status {
 	names, own := o.fs.meant(o.node)
-	if len(names) == 0 || o.in.Flags&unix.O_NONBLOCK != 0 {
+	switch {
+	case o.in.Flags&unix.O_NONBLOCK != 0:
 		return stale
+	case len(names) == 0:
+		return o.sendWithPaths(cancel)
 	}
 	return o.sendWith(cancel, names, own)
+}
+
+// sendWithPaths is sendWith for a file below a directory that has just moved: for the paths by
+// which the kernel may know it.
+func (o *opening) sendWithPaths(cancel <-chan struct{}) fuse.Status {
+	var keys []lockmgr.Key
+	for _, path := range o.fs.nodes.pathsMeant(o.node) {
+		key, err := lockmgr.FileKey(path)
+		if o.rule = o.fs.rule(path); err != nil || o.rule.readOnly() {
+			return stale
+		}
+		if o.rule.locked() {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		return stale
+	}
+	return o.parkMeant(o.lock(cancel, keys[0], []inode{o.node.inode}, bounded(o.rule.wait, o.fs.nameWait), keys))
+}
+
+// parkMeant parks the locks of what an open may mean, if it has got them, and answers ESTALE.
+func (o *opening) parkMeant(hold *lockmgr.Hold, s fuse.Status) fuse.Status {
+	switch {
+	case s.Ok():
+		o.visit.hold, o.visit.mode = hold, o.mode
+	case s == fuse.EINTR:
+		return s
+	}
+	return stale
+}
+
+// bounded is a wait that is no longer than limit, unless that is negative.
+func bounded(wait, limit time.Duration) time.Duration {
+	if limit >= 0 && (wait < 0 || wait > limit) {
+		return limit
+	}
+	return wait
 }
 
 // sendWith waits for the locks of names, parks them, and answers ESTALE. own: all names are
@@ -54,12 +96,10 @@ func (o *opening) sendWith(cancel <-chan struct{}, names []dirName, own bool) fu
 		limit = o.fs.nameWait
 	}
 	hold, s := o.lockMeant(cancel, names, limit)
-	if s.Ok() {
-		o.visit.hold, o.visit.mode = hold, o.mode
-	} else if own || s == fuse.EINTR {
+	if own && !s.Ok() {
 		return s
 	}
-	return stale
+	return o.parkMeant(hold, s)
 }
 
 // lockMeant takes the locks of names, and of the files that have them, in one request. It
@@ -95,11 +135,7 @@ func (o *opening) lockMeant(cancel <-chan struct{}, names []dirName, limit time.
 			return nil, stale
 		}
 		o.rule = meant[0].rule
-		wait := o.rule.wait
-		if limit >= 0 && (wait < 0 || wait > limit) {
-			wait = limit
-		}
-		hold, s := o.lock(cancel, meant[0].key, files, wait, wanted)
+		hold, s := o.lock(cancel, meant[0].key, files, bounded(o.rule.wait, limit), wanted)
 		if !s.Ok() {
 			return nil, s
 		}

@@ -209,3 +209,46 @@ func TestHandleKeepsNobodyFromAnotherName(t *testing.T) {
 		}
 	})
 }
+
+// Another mount has two directories change places. An open of a file below may mean either path:
+// it has both before it is sent to look, so that nobody moves or replaces what it finds. If somebody
+// has one of them, the open waits for no longer than a call that tries.
+func TestLockedInADirectoryThatHasMoved(t *testing.T) {
+	for _, meant := range []string{"d", "e"} {
+		inMovedView(t, func(v *movedView) {
+			v.fs.wait = time.Minute
+			one, other := thread{v, 1}, v.another()
+			in := func(name string) string { return filepath.Join(v.source, name) }
+			for _, dir := range []string{"d", "e"} {
+				if err := os.MkdirAll(in(dir+"/sub"), 0o755); err != nil {
+					v.t.Fatal(err)
+				}
+				v.make(dir + "/sub/f")
+			}
+			find := func(dir string) uint64 { return one.lookIn(one.lookIn(one.look(dir), "sub"), "f") }
+			find("d")
+			if err := unix.Renameat2(unix.AT_FDCWD, in("d"), unix.AT_FDCWD, in("e"), unix.RENAME_EXCHANGE); err != nil {
+				v.t.Fatal(err)
+			}
+			node := find("e")
+			one.open("in a directory that has moved", node, stale)
+			synctest.Wait()
+			if v.holdElsewhere(other, "d/sub/f") != nil || v.holdElsewhere(other, "e/sub/f") != nil {
+				v.t.Error("what is meant can change before the program has looked")
+			}
+			one.open("by the name that is meant", find(meant), fuse.OK)
+			synctest.Wait()
+			held := v.holdElsewhere(other, "d/sub/f")
+			if held == nil || v.svc.Count() != 1 {
+				v.t.Fatal("something stays locked")
+			}
+			begin := time.Now()
+			one.open("beside who has one of the paths", node, stale)
+			if took := time.Since(begin); took != v.fs.nameWait {
+				v.t.Errorf("it waited for %v", took)
+			}
+			one.open("by the one that nobody has", find("e"), fuse.OK)
+			held.Release()
+		})
+	}
+}

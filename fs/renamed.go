@@ -169,6 +169,62 @@ func (t *nodes) believed(n *node) []dirName {
 	return n.shownSince(time.Now().Add(-oldName))
 }
 
+// maxMeant bounds the paths by which a file may be meant.
+const maxMeant = 8
+
+// pathsMeant returns the paths by which the kernel may know a file below directories that have
+// just moved. There are none if they are too many.
+func (t *nodes) pathsMeant(n *node) []string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	since := time.Now().Add(-oldName)
+	ways := []way{{from: n}} // from a directory on, each
+	for range maxDepth {
+		var paths []string
+		var next []way
+		for _, w := range ways {
+			if w.from.id == rootID {
+				if !slices.Contains(paths, w.path) {
+					paths = append(paths, w.path)
+				}
+				continue
+			}
+			next = append(next, w.from.up(w.path, since)...)
+		}
+		if len(next) == 0 {
+			return paths
+		}
+		for _, p := range paths {
+			next = append(next, way{t.byID[rootID], p})
+		}
+		if ways = next; len(ways) > maxMeant {
+			break
+		}
+	}
+	return nil
+}
+
+// up returns the ways to what is below n by path, from the directories that n is in as far as
+// the kernel knows. It needs nodes.mu.
+func (n *node) up(path string, since time.Time) (ways []way) {
+	add := func(d dirName) {
+		w := way{d.dir, d.name}
+		if path != "" {
+			w.path += "/" + path
+		}
+		if d.dir != nil && !slices.Contains(ways, w) {
+			ways = append(ways, w)
+		}
+	}
+	for _, of := range n.nodes {
+		add(dirName{of.parent, of.name})
+		for _, d := range of.shownSince(since) {
+			add(d)
+		}
+	}
+	return ways
+}
+
 // mayBeMeant returns all names by which a request may mean a node.
 func (t *nodes) mayBeMeant(n *node) []dirName {
 	names := t.names(n)
