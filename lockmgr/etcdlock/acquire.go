@@ -13,20 +13,18 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// maxKeys keeps a request within the 128 operations of a Txn: to queue for n
-// keys takes n Gets and three more, and one Txn of n Puts in the same branch. To
-// share them takes n Gets more, to upgrade them n Cmps more.
+// maxKeys keeps a request within the 128 operations of a Txn: queueing for n keys takes n+3 Gets
+// and a Txn of n Puts in one branch. maxShared: sharing takes n more Gets, upgrading n more Cmps.
 const (
 	maxKeys   = 60
 	maxShared = 40
 )
 
-// outrunTries is how often a request that does not wait begins anew, with a
-// growing pause, because the epoch had moved.
+// outrunTries limits the attempts of a request that does not wait, while the epoch moves.
 const outrunTries = 4
 
-// Acquire is lockmgr.Session's. A request is refused with ErrInvalidKey if it has no keys,
-// or more than 60 (40 to share or to upgrade), or queues for a directory or shares it.
+// Acquire implements lockmgr.Session. Errors: ErrInvalidKey also for more than 60 keys (40 to
+// share or to upgrade), and for a directory shared or queued for.
 func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -67,29 +65,29 @@ func (s *Session) acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	return grants, nil
 }
 
-// acquisition is one Acquire on its way.
+// acquisition is one Acquire under way.
 type acquisition struct {
 	s    *Session
 	req  lockmgr.AcquireRequest
 	own  []string      // the keys of our entries, as req.Keys
-	had  []string      // those of req.Upgrades
-	gets []clientv3.Op // tell where we stand, see standing
+	had  []string      // the keys of req.Upgrades' entries
+	gets []clientv3.Op // read where we stand, see standing
 	puts []clientv3.Op
 	dirs []treeEntry // the Tree keys of the request
 
 	around []string // see aroundAll
-	few    bool     // around is all
+	few    bool     // around is complete
 
 	retrier    retry.Retrier
-	outrun     retry.Retrier // counts the Txns that the epoch or the fence outran
+	outrun     retry.Retrier // counts the Txns that the epoch or the fence has outrun
 	known      standing      // the last answer
-	last       *request      // the last Txn, until it is settled
+	last       *request      // the last Txn, until settle
 	mayStand   bool          // an entry of ours was put, or may have been
-	unanswered int64         // the fence the last unanswered Put compared with, or 0
+	unanswered int64         // the fence of the last unanswered Put, or 0
 
-	recalled map[string][]lockmgr.AcquisitionID // what our recalls name, by mount; nil: there is none
+	recalled map[string][]lockmgr.AcquisitionID // what our recalls name, by mount; nil: no recall
 	recallID string
-	lateFor  int64 // the fence that the last unanswered Put of them compared with, or 0
+	lateFor  int64 // the fence of the last unanswered Put of a recall, or 0
 }
 
 func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, error) {
@@ -131,8 +129,7 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 	return a, nil
 }
 
-// run returns nil when the keys are held. It sends the Txn until it is answered; just once for
-// NoWait.
+// run returns nil when the keys are held. Except for NoWait, it repeats unanswered Txns.
 func (a *acquisition) run(ctx context.Context) error {
 	for {
 		var err error
@@ -148,7 +145,7 @@ func (a *acquisition) run(ctx context.Context) error {
 		}
 		if err != nil {
 			if a.outrun.Failures() > 0 && a.retrier.Failures() == 0 && ctx.Err() != nil {
-				return a.contended(ctx.Err()) // the service answers, to others first
+				return a.contended(ctx.Err()) // the service answers others, so it is available
 			}
 			return err
 		}
@@ -163,7 +160,7 @@ func (a *acquisition) run(ctx context.Context) error {
 			}
 			continue
 		case !queued && (a.req.Wait == lockmgr.Queue || len(a.known.ahead) == 0):
-			// Nothing was put, but only because the epoch or the fence had moved.
+			// The epoch or the fence had moved: nothing was put.
 			if a.req.Wait == lockmgr.NoWait && a.outrun.Failures() >= outrunTries {
 				return a.contended(nil)
 			}
@@ -198,7 +195,7 @@ func (a *acquisition) run(ctx context.Context) error {
 func (a *acquisition) attempt(ctx context.Context) error {
 	a.settle()
 	own := a.s.claims.delegations()
-	if a.req.Mode == lockmgr.Delegated { // it does not pass others, nor, after a lost answer, itself
+	if a.req.Mode == lockmgr.Delegated { // a delegation passes neither others nor, after a lost answer, itself
 		own = nil
 	}
 	epoch, fence := a.s.trees.expect(a.req.Keys, own), a.s.fence.at()
@@ -207,7 +204,7 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	free := slices.Clip(append(a.free(), unfenced))
 	a.last = &request{keys: a.req.Keys, mode: a.req.Mode, fence: fence, voids: a.unanswered,
 		cmps: append(free, unmoved), then: a.puts, els: slices.Clip(a.gets)}
-	// A second Put, for the case that the epoch has moved or something is in the way.
+	// A second Put, for when the epoch has moved or something is in the way.
 	if cmps, ok := a.beside(own); ok {
 		a.last.els = append(a.last.els, clientv3.OpTxn(append(cmps, unfenced), a.puts, nil))
 	} else if a.req.Wait == lockmgr.Queue {
@@ -228,14 +225,13 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	placed := a.last.put()
 	err = a.note(rev, resp.Responses, placed)
 	if stood := a.known.token != 0 && !(placed && a.known.token == rev); err == nil && a.inLine() && stood {
-		return a.refresh(ctx) // it was put before: all that was read may have come later
+		return a.refresh(ctx) // our entries stood before, so the answer includes entries behind them
 	}
 	return err
 }
 
-// beside holds when the request may be put, whatever the epoch is: to queue, when no directory
-// above is delegated to another mount; otherwise when nothing is in the way, directory by
-// directory. Not ok if that takes too many comparisons.
+// beside compares directory by directory, for any epoch: to queue, no directory above is delegated
+// to another mount; else nothing is in the way. Not ok: too many comparisons.
 func (a *acquisition) beside(own []string) (cmps []clientv3.Cmp, ok bool) {
 	around := a.around
 	if a.req.Wait == lockmgr.Queue {
@@ -257,7 +253,7 @@ func (a *acquisition) beside(own []string) (cmps []clientv3.Cmp, ok bool) {
 	return cmps, len(cmps) < maxKeys
 }
 
-// settle notes what became of the last Txn. It was answered, or given up.
+// settle notes what became of the last Txn, which was answered or given up.
 func (a *acquisition) settle() {
 	r := a.last
 	a.last = nil
@@ -272,15 +268,15 @@ func (a *acquisition) settle() {
 	}
 }
 
-// free holds when no entry conflicts with ours, except those we upgrade, and ours do not
-// stand yet. It leaves directories above to the epoch.
+// free holds when no entry conflicts with ours, except those we upgrade, and ours do not stand
+// yet. The epoch covers directories above.
 func (a *acquisition) free() []clientv3.Cmp {
 	cmps := make([]clientv3.Cmp, 0, len(a.req.Keys)+len(a.had)+2)
 	for _, k := range a.req.Keys {
 		from := a.s.b.keys.rivals(k, a.req.Mode)
 		cmps = append(cmps, noneBut(from, clientv3.GetPrefixRangeEnd(from), slices.Sorted(slices.Values(a.had)))...)
 	}
-	if a.mayStand && a.req.Mode == lockmgr.Shared { // our own are not among the rivals
+	if a.mayStand && a.req.Mode == lockmgr.Shared { // our own entries are not among the rivals
 		for _, own := range a.own {
 			cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(own), "=", 0))
 		}
@@ -288,12 +284,12 @@ func (a *acquisition) free() []clientv3.Cmp {
 	return cmps
 }
 
-// none holds when there is no key from the one up to the other.
+// none holds when no key is in [from, to).
 func none(from, to string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "=", 0)
 }
 
-// noneBut is none without the keys of but, which are sorted.
+// noneBut is none except for but, which is sorted.
 func noneBut(from, to string, but []string) (cmps []clientv3.Cmp) {
 	for _, b := range but {
 		if from <= b && b < to {
@@ -304,14 +300,12 @@ func noneBut(from, to string, but []string) (cmps []clientv3.Cmp) {
 	return append(cmps, none(from, to))
 }
 
-// inLine reports whether the request stands, or will stand, in one line of which
-// it needs to know the end only.
+// inLine reports whether the request needs to know only the end of one line.
 func (a *acquisition) inLine() bool {
 	return a.req.Wait == lockmgr.Queue && len(a.req.Keys) == 1 && len(a.req.Upgrades) == 0
 }
 
-// rivals reads the entries in the way of k. In line it reads the last ones only: a thousand
-// waiters would read a million entries otherwise.
+// In line, rivals reads only the last entries: 1,000 waiters would read a million otherwise.
 func (a *acquisition) rivals(k lockmgr.Key, opts ...clientv3.OpOption) clientv3.Op {
 	opts = append(opts, clientv3.WithPrefix())
 	if a.inLine() {
@@ -320,6 +314,5 @@ func (a *acquisition) rivals(k lockmgr.Key, opts ...clientv3.OpOption) clientv3.
 	return clientv3.OpGet(a.s.b.keys.rivals(k, a.req.Mode), opts...)
 }
 
-// byName reports whether our own entries have to be read by their names: they might not be
-// among the rivals.
+// byName reports whether our own entries might not be among the rivals.
 func (a *acquisition) byName() bool { return a.req.Mode == lockmgr.Shared || a.inLine() }

@@ -9,14 +9,12 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// AwaitGone is lockmgr.Breaker's: one watch of the entry, one read when it
-// stands, and one now and then.
+// AwaitGone implements lockmgr.Breaker with one watch, and a read now and then.
 func (b *Backend) AwaitGone(ctx context.Context, g lockmgr.Grant) error {
 	var r retry.Retrier
 	return r.Do(ctx, func() error { return b.awaitGone(ctx, g) })
 }
 
-// awaitGone fails with ErrUnavailable when the watch ends.
 func (b *Backend) awaitGone(ctx context.Context, g lockmgr.Grant) error {
 	entry := b.keys.granted(g)
 	watch, err := b.watchDeletes(ctx, entry)
@@ -26,14 +24,13 @@ func (b *Backend) awaitGone(ctx context.Context, g lockmgr.Grant) error {
 	defer watch.stop()
 	stands := clientv3.Compare(clientv3.CreateRevision(entry), "=", g.Token)
 	for {
-		// With the Get the answer is up to date: any member answers comparisons alone from
-		// what it has seen so far.
+		// The Get makes the answer linearizable: bare comparisons are answered by any member.
 		resp, err := b.txn(ctx, []clientv3.Cmp{stands}, []clientv3.Op{clientv3.OpGet(entry, clientv3.WithKeysOnly())}, nil)
 		if err != nil || !resp.Succeeded {
 			return err
 		}
 		gone, err := watch.next(ctx, refreshInterval)
-		if err != nil || len(gone) > 0 { // the key is unique: whatever is deleted is it
+		if err != nil || len(gone) > 0 { // only this key has the prefix
 			return err
 		}
 	}

@@ -18,40 +18,33 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
 
-// Config is what New needs.
+// Config configures New.
 type Config struct {
-	// Client is the connection to etcd. Required; the caller closes it, after
-	// the sessions.
+	// Client is the connection to etcd. Required. The caller closes Client after all sessions.
 	Client *clientv3.Client
 
-	// Renewals says how to connect once more, for the renewals alone, when a session
-	// is first opened: a flood of other requests keeps its own connection busy. The
-	// zero value means that they go through Client.
+	// Renewals configures a second connection, for renewals alone. Zero: they share Client.
 	Renewals *DialConfig
 
-	// Namespace and Name name the volume. All mounts of a volume spell them
-	// alike. Required; without slash and NUL byte.
+	// Namespace and Name name the volume in all its mounts. Required; no slash, no NUL byte.
 	Namespace, Name string
 
-	// Machine is the machine whose embedded etcd it is; "" if it is not embedded.
+	// Machine is the machine that runs the embedded etcd; "" for any other etcd.
 	Machine string
 
-	// RequestTimeout is when a request without an answer is doubted: it is given up if
-	// a request that was sent later is answered. A try-lock ends then. The zero value
-	// means 3 s, longer than an election of etcd usually takes.
+	// RequestTimeout is the age at which an unanswered request is doubted. The request fails as
+	// soon as a later one is answered. Zero: 3 s, longer than most elections of etcd.
 	RequestTimeout time.Duration
 
-	// CheckInterval is the average time between two checks by a session with locks: that its
-	// entries stand, and that it has no entry that nobody here claims. A mount with
-	// many entries checks less often. The zero value means 4 s.
+	// CheckInterval is the average time between two checks of a session's entries. A mount with
+	// many entries checks less often. Zero: 4 s.
 	CheckInterval time.Duration
 
-	// JanitorInterval is the average time after which the oldest session looks again for
-	// entries without a lease. A session without locks makes its checks no more often. The
-	// zero value means 30 s.
+	// JanitorInterval is the average time between two sweeps for entries without a lease. Sessions
+	// without locks check at this interval too. Zero: 30 s.
 	JanitorInterval time.Duration
 
-	// Logger gets errors that no caller gets. The zero value discards.
+	// Logger gets errors that no caller gets. Zero: discarded.
 	Logger *slog.Logger
 }
 
@@ -66,14 +59,14 @@ type Backend struct {
 	janitor  time.Duration
 	log      *slog.Logger
 	liveness *liveness
-	service  atomic.Pointer[serviceSeen] // what Service saw; nil before
-	volume   atomic.Pointer[[]byte]      // the record that VolumeRecord saw; nil before
-	leases   clientv3.LeaseID            // constant; how the leases of this mount's sessions begin
+	service  atomic.Pointer[serviceSeen] // what Service found; nil before
+	volume   atomic.Pointer[[]byte]      // the volume record in force; nil before VolumeRecord
+	leases   clientv3.LeaseID            // constant; the first half of the leases of this mount's sessions
 	told     *mountWatch
 
 	watchStream atomic.Int64 // the number of the stream for new watches, see watch
 
-	attached atomic.Int64 // how many keys the sessions that Watch have on their leases
+	attached atomic.Int64 // the number of keys on the leases of sessions in Watch
 
 	connecting sync.Mutex
 	renewals   *clientv3.Client // GUARDED_BY(connecting); nil before the first session
@@ -85,7 +78,7 @@ type Backend struct {
 
 var _ lockmgr.Backend = (*Backend)(nil)
 
-// New returns the backend of the volume cfg names. It sends no request.
+// New returns the backend of a volume. New sends no request.
 func New(cfg Config) (*Backend, error) {
 	if cfg.Client == nil {
 		return nil, errors.New("etcdlock: no client")
@@ -129,13 +122,12 @@ func New(cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// txn sends one Txn, once, in its turn. All reads and writes of keys go through it, except
-// the reads that a renewal waits for. Its errors are those of fault.
+// txn sends one Txn once. All reads and writes of keys use txn, except the reads that a renewal
+// waits for. Errors: those of fault.
 func (b *Backend) txn(ctx context.Context, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
 	return b.txnOf(ctx, b.liveness.turns, cmps, then, els)
 }
 
-// txnOf is txn that waits for one of turns.
 func (b *Backend) txnOf(ctx context.Context, turns chan struct{}, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
 	select {
 	case turns <- struct{}{}:
@@ -160,22 +152,20 @@ func (b *Backend) txnOf(ctx context.Context, turns chan struct{}, cmps []clientv
 	return resp, nil
 }
 
-// newest returns the largest revision that was seen of the store, and its era.
+// newest returns the newest revision seen, and its era.
 func (b *Backend) newest() (int64, lifetime.Era) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.store.Newest, b.store.Era
 }
 
-// era returns what a session that is opened now belongs to.
 func (b *Backend) era() (lifetime.Era, *treeCache) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.store.Era, b.trees
 }
 
-// saw notes the revision of an answer. newest and the era are as they were when the
-// request was sent. Errors: ErrUnavailable, when etcd was set back since.
+// saw notes the revision of an answer. Errors: ErrUnavailable if etcd was set back since newest.
 func (b *Backend) saw(rev, newest int64, era lifetime.Era) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,7 +180,7 @@ func (b *Backend) saw(rev, newest int64, era lifetime.Era) error {
 	return fmt.Errorf("%w: it was set back from revision %d to %d", lockmgr.ErrUnavailable, newest, rev)
 }
 
-// forRenewals returns the connection of the renewals. Errors: ErrUnavailable.
+// forRenewals returns the connection for renewals. Errors: ErrUnavailable.
 func (b *Backend) forRenewals(ctx context.Context) (*clientv3.Client, error) {
 	if b.dial == nil {
 		return b.client, nil
@@ -207,7 +197,7 @@ func (b *Backend) forRenewals(ctx context.Context) (*clientv3.Client, error) {
 	return b.renewals, nil
 }
 
-// Close ends the connection of the renewals. The sessions are closed before.
+// Close closes the connection for renewals. The caller closes all sessions first.
 func (b *Backend) Close() {
 	b.connecting.Lock()
 	defer b.connecting.Unlock()
@@ -217,8 +207,7 @@ func (b *Backend) Close() {
 	}
 }
 
-// connected reports whether the client has a connection to a member that works, as far as
-// it knows: an idle one may not.
+// connected reports whether the client knows of a working connection; an idle one might be dead.
 func (b *Backend) connected() bool {
 	switch b.client.ActiveConnection().GetState() {
 	case connectivity.Ready, connectivity.Idle:

@@ -21,21 +21,20 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// breakKept is how long the record of a broken lock can be read.
+// breakKept is how long the record of a broken lock lives.
 const breakKept = 24 * time.Hour
 
-// PutBreak is lockmgr.Breaker's: one Put, on a lease of its own. It tries until
-// ctx ends, unless etcd has no space left.
+// PutBreak implements lockmgr.Breaker. It tries until ctx ends, or etcd has no space left.
 func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 	value, err := json.Marshal(br)
 	if err != nil {
 		return fmt.Errorf("etcdlock: break: %w", err)
 	}
 	var r retry.Retrier
-	lease := clientv3.LeaseID(1 + rand.Int64N(math.MaxInt64)) // our choice: a second attempt asks for the same one
+	lease := clientv3.LeaseID(1 + rand.Int64N(math.MaxInt64)) // our choice, so that a second attempt asks for the same one
 	err = r.Do(ctx, func() (err error) {
 		defer func() {
-			if errors.Is(err, rpctypes.ErrNoSpace) { // the operator is told, and has to make some
+			if errors.Is(err, rpctypes.ErrNoSpace) { // the operator is told, and has to make space
 				err = fmt.Errorf("%w: %w", err, retry.ErrRefused)
 			}
 		}()
@@ -52,7 +51,6 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 	return nil
 }
 
-// keepBreak grants the lease of a break, unless it is there.
 func (b *Backend) keepBreak(ctx context.Context, id clientv3.LeaseID) error {
 	return b.patiently(ctx, func(ctx context.Context) error {
 		_, err := pb.NewLeaseClient(b.client.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: int64(breakKept / time.Second)})
@@ -63,7 +61,7 @@ func (b *Backend) keepBreak(ctx context.Context, id clientv3.LeaseID) error {
 	})
 }
 
-// DropBreak is lockmgr.Breaker's. It tries until ctx ends.
+// DropBreak implements lockmgr.Breaker. It tries until ctx ends.
 func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
 	var r retry.Retrier
 	return r.Do(ctx, func() error {
@@ -72,7 +70,7 @@ func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
 	})
 }
 
-// WatchBreaks is lockmgr.Breaker's.
+// WatchBreaks implements lockmgr.Breaker.
 func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 	defer b.told.listen(&listener{prefix: b.keys.broken(""), found: func(kv *mvccpb.KeyValue) { b.foundBreak(kv, found) }})()
 	<-ctx.Done()
@@ -87,7 +85,7 @@ func (b *Backend) foundBreak(kv *mvccpb.KeyValue, found func(lockmgr.Break)) {
 	found(br)
 }
 
-// SessionTTL is lockmgr.Breaker's.
+// SessionTTL implements lockmgr.Breaker.
 func (b *Backend) SessionTTL(ctx context.Context, id string) (time.Duration, error) {
 	lease, err := leaseOf(id)
 	if err != nil {
@@ -111,7 +109,6 @@ func (b *Backend) timeToLive(ctx context.Context, lease clientv3.LeaseID, opts .
 	return resp, err
 }
 
-// leaseOf takes the ID of a Session apart.
 func leaseOf(id string) (clientv3.LeaseID, error) {
 	n, err := strconv.ParseInt(id, 16, 64)
 	if err != nil || n == 0 {

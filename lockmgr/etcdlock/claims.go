@@ -5,19 +5,17 @@ import (
 	"sync"
 )
 
-// claims are the entries of a session that an acquisition, or a lock, answers for: from
-// before the Put is sent until the entry is known to be gone, or is given up. An entry that
-// is in etcd and not claimed is an orphan: its key was made for one acquisition, which is
-// over.
+// claims are the entries of a session that an acquisition or a lock answers for, from before the
+// Put is sent until the entry is known to be gone or is given up. An unclaimed entry in etcd is an
+// orphan: its acquisition is over, and its key is used once.
 type claims struct {
 	mu      sync.Mutex
 	checks  int               // GUARDED_BY(mu); how many checks have begun
 	entries map[string]*claim // GUARDED_BY(mu)
-	dirs    []string          // GUARDED_BY(mu); those of entries that are delegations, sorted; never changed, but replaced
+	dirs    []string          // GUARDED_BY(mu); the entries of delegations, sorted; replaced, never changed
 }
 
-// claim knows the last look that saw its entry; at first, the last that began
-// before the claim was made.
+// claim has the number of the last check that saw its entry, or that began before the claim.
 type claim struct{ seen int }
 
 func (c *claims) add(entries ...string) {
@@ -42,7 +40,6 @@ func (c *claims) drop(entries ...string) {
 	}
 }
 
-// addDelegation adds the entry of a delegation.
 func (c *claims) addDelegation(entry string) {
 	c.add(entry)
 	c.mu.Lock()
@@ -51,22 +48,21 @@ func (c *claims) addDelegation(entry string) {
 	slices.Sort(c.dirs)
 }
 
-// delegations returns the entries of the session's delegations, sorted. They are in no way of
-// the session's requests.
+// delegations returns the sorted entries of delegations: they do not block the session's requests.
 func (c *claims) delegations() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.dirs
 }
 
-// beginCheck begins a check of what is in etcd. Only one is under way at a time.
+// beginCheck begins a check. Only one is under way at a time.
 func (c *claims) beginCheck() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.checks++
 }
 
-// saw notes that the look saw an entry, and reports whether it is claimed.
+// saw notes that the check saw an entry, and reports whether the entry is claimed.
 func (c *claims) saw(entry []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,8 +73,7 @@ func (c *claims) saw(entry []byte) bool {
 	return claim != nil
 }
 
-// seen reports whether the look saw an entry that is claimed still, or that was
-// claimed after the look began.
+// seen reports whether the check saw a claimed entry, or the claim is newer than the check.
 func (c *claims) seen(entry []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

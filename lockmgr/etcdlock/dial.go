@@ -21,50 +21,43 @@ import (
 	"github.com/lockfs/lockfs/internal/retry"
 )
 
-// DialConfig says where etcd is and who we are.
+// DialConfig configures Dial.
 type DialConfig struct {
-	// Endpoints are URLs, such as https://10.0.0.1:2379 or unix:///run/etcd.sock.
-	// Required; all of one cluster.
+	// Endpoints are the cluster's URLs, such as https://10.0.0.1:2379 or unix:///run/etcd.sock.
 	Endpoints []string
 
-	// CAFile verifies the servers; CertFile and KeyFile are shown to them. They
-	// are read again for each connection. All are PEM. Without any of them, https
-	// endpoints are verified by the system's roots.
+	// CAFile verifies the servers, CertFile and KeyFile authenticate the client. All are PEM, and
+	// are read again for each connection. Without CAFile, the system's roots verify the servers.
 	CAFile, CertFile, KeyFile string
 
-	// Username and Password log in, if etcd has authentication on.
+	// Username and Password log in, if etcd has authentication enabled.
 	Username, Password string
 
-	// PasswordFile has the password in place of Password. It is read again for
-	// each login: etcd asks for one whenever it has forgotten the last.
+	// PasswordFile replaces Password. It is read again for each login: etcd's tokens expire.
 	PasswordFile string
 
-	// DialTimeout bounds the first answer. The zero value means 5 s.
+	// DialTimeout bounds the wait for the first answer. Zero: 5 s.
 	DialTimeout time.Duration
 
-	// Logger is told of the connection. The zero value discards.
+	// Logger gets messages about the connection. Zero: discarded.
 	Logger *slog.Logger
 }
 
-// The client pings a silent connection, and drops it when no answer comes. gRPC pings no
-// more often than every 10 s. The connection is dropped too if data is not acknowledged
-// within the same timeout (TCP_USER_TIMEOUT): a renewal meets that first. members deals with
-// requests that are acknowledged and not answered.
+// gRPC pings a silent connection at most every 10 s, and drops it after keepAliveTimeout without
+// an answer. Unacknowledged data has the same timeout (TCP_USER_TIMEOUT), and a renewal notices
+// that first. members handles acknowledged requests without an answer.
 const (
 	keepAliveTime    = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
 )
 
-// reconnect is how soon a server that was away is found again. gRPC's default
-// waits a second at first and up to two minutes later on: leases would end that
-// a server which is back could have renewed.
+// reconnect replaces gRPC's backoff of 1 s to 2 min, which is longer than a lease.
 var reconnect = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 	MinConnectTimeout: keepAliveTimeout,
 }
 
-// Dial connects to etcd and returns when a majority of it has answered. Its
-// errors are one line that names the endpoints.
+// Dial returns when a majority of etcd has answered. Its errors are one line, with the endpoints.
 func Dial(ctx context.Context, cfg DialConfig) (*clientv3.Client, error) {
 	if cfg.DialTimeout == 0 {
 		cfg.DialTimeout = 5 * time.Second
@@ -106,8 +99,8 @@ func dial(ctx context.Context, cfg DialConfig) (*clientv3.Client, error) {
 	if cfg.Username == "" {
 		return client, err
 	}
-	// Logging in is part of clientv3.New, which on a dead connection says no more
-	// than that it timed out. The first connection knew better.
+	// clientv3.New logs in, and on a dead connection fails with a bare timeout. So the first
+	// connection, without a login, finds the real error.
 	switch {
 	case err == nil:
 		if err := client.Close(); err != nil {
@@ -130,8 +123,7 @@ func dial(ctx context.Context, cfg DialConfig) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// plain reports whether there is no TLS on the way to the endpoints: the first
-// says so for all, as in clientv3.
+// plain reports whether the endpoints use no TLS: the first decides for all, as in clientv3.
 func plain(endpoints []string) bool {
 	return len(endpoints) == 0 || strings.HasPrefix(endpoints[0], "http:") || strings.HasPrefix(endpoints[0], "unix:")
 }
@@ -142,15 +134,14 @@ func connect(ctx context.Context, conf clientv3.Config) (*clientv3.Client, error
 		return nil, err
 	}
 	if err := probe(ctx, client); err != nil {
-		_ = client.Close() // nothing of it was used
+		_ = client.Close() // unused so far
 		return nil, err
 	}
 	return client, nil
 }
 
-// probe asks for a linearizable read until it is answered. 'Permission denied' is an answer
-// too. It asks below clientv3, which would wait for a connection for as long as ctx allows
-// and then not say why there was none.
+// probe repeats a linearizable read until it is answered. 'Permission denied' is an answer too.
+// probe bypasses clientv3, which waits for a connection and hides why there is none.
 func probe(ctx context.Context, client *clientv3.Client) error {
 	kv := pb.NewKVClient(client.ActiveConnection())
 	var r retry.Retrier
@@ -171,8 +162,7 @@ func probe(ctx context.Context, client *clientv3.Client) error {
 	}
 }
 
-// reason is etcd's own error, or the first line of gRPC's: a server that is no
-// etcd is quoted in several.
+// reason is etcd's own error, or the first line of gRPC's, which can have several.
 func reason(err error) error {
 	if err := rpctypes.Error(err); errors.As(err, new(rpctypes.EtcdError)) {
 		return err

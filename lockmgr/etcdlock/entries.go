@@ -12,8 +12,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Entries is lockmgr.Backend's: one linearizable read. Errors: ErrInvalidKey,
-// ErrUnavailable, wrapping ctx's if that ended the call.
+// Entries is one linearizable read. Errors: ErrInvalidKey; ErrUnavailable, wrapping ctx's.
 func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, error) {
 	if prefix != "" {
 		if _, err := lockmgr.FileKey(prefix); err != nil {
@@ -22,7 +21,7 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 	}
 	resp, err := b.txn(ctx, nil, []clientv3.Op{
 		clientv3.OpGet(b.keys.filesFrom(prefix), clientv3.WithPrefix()),
-		clientv3.OpGet(b.keys.trees(), clientv3.WithPrefix()), // directories above too
+		clientv3.OpGet(b.keys.trees(), clientv3.WithPrefix()), // and directories above
 		clientv3.OpGet(b.keys.inodes(), clientv3.WithPrefix()),
 	}, nil)
 	if err != nil {
@@ -40,8 +39,7 @@ func (b *Backend) Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, 
 	return lockmgr.Listing(entries, prefix), nil
 }
 
-// Rivals is lockmgr.Backend's: one linearizable read of the key and of the
-// directories above it. Errors: ErrUnavailable, wrapping ctx's if that ended the call.
+// Rivals is one linearizable read. Errors: ErrUnavailable, wrapping ctx's.
 func (b *Backend) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, error) {
 	gets := []clientv3.Op{clientv3.OpGet(b.keys.rivals(k, lockmgr.Exclusive), clientv3.WithPrefix())}
 	around, ok := b.keys.around(k)
@@ -68,14 +66,13 @@ func (b *Backend) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, e
 	return lockmgr.Rivals(entries, k), nil
 }
 
-// value is the value of an entry.
+// value is the JSON value of an entry.
 type value struct {
 	lockmgr.Holder
-	Upgrades []lockmgr.AcquisitionID `json:"upgrades,omitempty"` // entries of its path that it does not wait for
+	Upgrades []lockmgr.AcquisitionID `json:"upgrades,omitempty"` // entries of its path that do not block it
 	Keep     bool                    `json:"keep,omitempty"`     // its mount may keep it
 }
 
-// listed is an entry as it was read.
 type listed struct {
 	lockmgr.Entry
 	upgrades []lockmgr.AcquisitionID
@@ -93,7 +90,7 @@ func (b *Backend) listed(kvs []*mvccpb.KeyValue) []listed {
 		if err := json.Unmarshal(kv.Value, &v); err != nil {
 			b.log.Warn("entry without a readable holder", "entry", string(kv.Key), "error", err)
 		}
-		v.AcquisitionID = g.AcquisitionID // the key is what counts
+		v.AcquisitionID = g.AcquisitionID // the key decides
 		list = append(list, listed{
 			Entry:    lockmgr.Entry{Key: g.Key, Mode: g.Mode, Holder: v.Holder, Token: kv.CreateRevision},
 			upgrades: v.Upgrades,
@@ -102,7 +99,7 @@ func (b *Backend) listed(kvs []*mvccpb.KeyValue) []listed {
 	return list
 }
 
-// markHeld marks the entries that no conflicting older one keeps waiting.
+// markHeld marks the entries that no older conflicting entry keeps waiting.
 func markHeld(files, trees []listed) {
 	paths := make(map[lockmgr.Key][]listed, len(files))
 	for _, f := range files {
@@ -118,7 +115,7 @@ func markHeld(files, trees []listed) {
 	}
 }
 
-// waitsFor leaves out delegations: what was put below one since is of the same mount.
+// waitsFor ignores delegations: entries put below a delegation are of the same mount.
 func (l *listed) waitsFor(others []listed) bool {
 	return slices.ContainsFunc(others, func(o listed) bool {
 		return o.Token < l.Token && o.Mode != lockmgr.Delegated && o.Grant().Blocks(l.Grant(), l.upgrades)

@@ -9,27 +9,25 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// never is a revision no key has: comparing with it fails.
+// never is a revision that no key has.
 const never = -1
 
-// treeCache is the copy of the volume's directory entries. It holds all that
-// live as long as the epoch stands, and maybe some that are gone: a delete does
-// not move the epoch. The zero value is the copy of a volume that never had such an entry.
+// treeCache is a copy of the volume's directory entries, complete while the epoch is unchanged. It
+// may have deleted entries: a delete does not move the epoch. The zero value is a volume that
+// never had a directory entry.
 type treeCache struct {
 	mu    sync.Mutex
-	rev   int64       // what the copy was read at
-	epoch int64       // mod revision of the epoch key, 0 before there is one
+	rev   int64       // when the copy was read
+	epoch int64       // mod revision of the epoch key; 0: no such key
 	dirs  []treeEntry // as of rev
 }
 
-// treeEntry is a directory entry.
 type treeEntry struct {
 	key   lockmgr.Key
 	entry string
 }
 
-// expect returns the epoch to compare with when acquiring keys: never, if the
-// copy has an entry that conflicts with one of them, apart from those of own.
+// expect returns the epoch to compare with: never, if a directory entry outside own conflicts.
 func (c *treeCache) expect(keys []lockmgr.Key, own []string) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,11 +39,10 @@ func (c *treeCache) expect(keys []lockmgr.Key, own []string) int64 {
 	return c.epoch
 }
 
-// maxAround bounds the length of what around returns, in bytes.
+// maxAround limits the total length of what around returns, in bytes.
 const maxAround = 16 << 10
 
-// around returns the prefixes of the entries of directories that conflict with
-// one for k: a prefix for each directory above. Not ok if they take too much room.
+// around returns the prefixes of directory entries that conflict with k. Not ok: too long.
 func (l layout) around(k lockmgr.Key) (prefixes []string, ok bool) {
 	if k.Kind == lockmgr.Inode {
 		return nil, true
@@ -62,12 +59,11 @@ func (l layout) around(k lockmgr.Key) (prefixes []string, ok bool) {
 	}
 	own := l.trees() + k.Path + "//"
 	if k.Kind == lockmgr.Tree {
-		own = l.trees() + k.Path + "/" // those below, too
+		own = l.trees() + k.Path + "/" // and those below
 	}
 	return append(prefixes, own), true
 }
 
-// aroundAll is around for several keys.
 func (l layout) aroundAll(keys []lockmgr.Key) (prefixes []string, ok bool) {
 	seen := make(map[string]bool)
 	for _, k := range keys {
@@ -85,8 +81,7 @@ func (l layout) aroundAll(keys []lockmgr.Key) (prefixes []string, ok bool) {
 	return prefixes, true
 }
 
-// untouched holds while no entry of a directory is at one of prefixes, apart from those of own.
-// Not ok if that takes too many comparisons.
+// untouched holds while the prefixes have no entries outside own. Not ok: too many comparisons.
 func untouched(prefixes, own []string) (cmps []clientv3.Cmp, ok bool) {
 	for _, p := range prefixes {
 		cmps = append(cmps, noneBut(p, clientv3.GetPrefixRangeEnd(p), own)...)
@@ -94,15 +89,14 @@ func untouched(prefixes, own []string) (cmps []clientv3.Cmp, ok bool) {
 	return cmps, len(cmps) <= maxKeys
 }
 
-// undisturbed reports whether no directory entry was put from one grant of the mount to another. The
-// copy is not older than either: the answer that granted it has refreshed the copy.
+// undisturbed needs no read: the answer that granted from and to has refreshed the copy.
 func (c *treeCache) undisturbed(from, to int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.epoch < from && from <= to
 }
 
-// read replaces the copy by one that was read in one Txn at rev.
+// read replaces the copy by one that was read at rev.
 func (c *treeCache) read(rev, epoch int64, dirs []treeEntry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,8 +105,7 @@ func (c *treeCache) read(rev, epoch int64, dirs []treeEntry) {
 	}
 }
 
-// placed adds our own directory entries, which were put at rev by a Txn that
-// found the epoch as the copy has it.
+// placed adds our own directory entries, put at rev by a Txn that confirmed the copy's epoch.
 func (c *treeCache) placed(rev, epoch int64, dirs []treeEntry) {
 	if len(dirs) == 0 {
 		return

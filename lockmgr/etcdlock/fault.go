@@ -13,8 +13,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// fault returns the lockmgr error of a failed request that was sent under ctx:
-// ErrSessionLost or ErrUnavailable, see retry.Failed.
+// fault maps a request's error to ErrSessionLost or ErrUnavailable, see retry.Failed.
 func (b *Backend) fault(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
@@ -26,8 +25,7 @@ func (b *Backend) fault(ctx context.Context, err error) error {
 	}
 }
 
-// refused reports whether err is an answer that the same request would get again,
-// such as permission denied.
+// refused reports whether a repeated request would get the same answer, such as permission denied.
 func refused(err error) bool {
 	code := status.Code(err)
 	var answer rpctypes.EtcdError

@@ -13,34 +13,29 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// errUnsent marks the failure of a request that was never sent: nothing of it was or
-// will be carried out.
+// errUnsent marks a request that was never sent, and so never carried out.
 var errUnsent = errors.New("not carried out")
 
-// errFull marks etcd's answer that it has no space left. The request that reaches the quota
-// is carried out, and gets the same answer as those that are refused from then on. A refused
-// one will not be carried out later.
+// errFull marks etcd's answer NOSPACE. The request that reaches the quota gets it too, and is
+// carried out. A refused request is not carried out later.
 var errFull = errors.New("etcd has no space left, until it is compacted and defragmented and the alarm disarmed")
 
 const (
-	// maxOps is how many operations etcd takes in a Txn by default: those of the
-	// Txn itself and of the largest one nested in it, at each level.
+	// maxOps is etcd's default limit for a Txn, with the largest nested Txn at each level.
 	maxOps = 128
-	// maxBytes keeps a group well below the 1.5 MiB that etcd takes by default.
+	// maxBytes keeps a group well below etcd's default limit of 1.5 MiB.
 	maxBytes = 1 << 20
 )
 
-// group sends the Txns of a session, one at a time. Requests that arrive while one is under
-// way go into the next, each as a Txn nested in it. A request that arrives while none is
-// under way goes at once, and by itself.
+// group sends the Txns of a session, one at a time. A request goes at once while none is under
+// way. Requests that arrive meanwhile go together in the next Txn, each as a nested Txn.
 //
-// The comparisons of nested Txns see the state before all of them, and what they
-// put gets one create revision. So no two of a group must be in each other's way, see
-// request.apart.
+// The comparisons of nested Txns see the state before all of them, and all their puts get one
+// create revision. So no two requests of a group may conflict, see request.apart.
 type group struct {
 	b      *Backend
 	fence  *fence
-	ctx    context.Context // of the requests, which have several callers
+	ctx    context.Context // of the requests, because one Txn has several callers
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
@@ -56,14 +51,14 @@ func newGroup(b *Backend, f *fence) *group {
 	return g
 }
 
-// request is one Txn, an acquisition's or a release's.
+// request is one Txn of an acquisition or a release.
 type request struct {
 	keys    []lockmgr.Key
 	mode    lockmgr.Mode
 	release bool
-	again   bool  // it may have been carried out before
-	fence   int64 // what cmps compare the session record with
-	voids   int64 // raise the fence in the same Txn, unless it has moved on from this; 0: do not
+	again   bool  // an earlier attempt may have been carried out
+	fence   int64 // the mod revision of the session record in cmps
+	voids   int64 // raise the fence in the same Txn, if it is not above this; 0: do not
 
 	cmps      []clientv3.Cmp
 	then, els []clientv3.Op
@@ -78,8 +73,7 @@ func (r *request) answer(resp *clientv3.TxnResponse, err error) {
 	close(r.done)
 }
 
-// put reports whether the answer says that an acquisition's entries were put: by
-// the one branch, or by a Txn that ends the other.
+// put reports whether the entries were put: by the first branch, or by the other's last Txn.
 func (r *request) put() bool {
 	if r.resp.Succeeded {
 		return true
@@ -88,8 +82,8 @@ func (r *request) put() bool {
 	return last != nil && last.Succeeded
 }
 
-// txn sends r and returns the answer. Errors: those of fault. If ctx ends before r was sent,
-// r is taken out: errUnsent. If ctx ends later, r's outcome is known when r.done is closed.
+// txn sends r and returns the answer. Errors: those of fault; errUnsent if ctx ends before r is
+// sent. If ctx ends later, the outcome is known when r.done is closed.
 func (g *group) txn(ctx context.Context, r *request) (*clientv3.TxnResponse, error) {
 	r.done = make(chan struct{})
 	g.mu.Lock()
@@ -113,7 +107,7 @@ func (g *group) txn(ctx context.Context, r *request) (*clientv3.TxnResponse, err
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
-	case <-r.done: // just in time
+	case <-r.done: // answered just in time
 		return r.resp, r.err
 	default:
 	}
@@ -125,7 +119,7 @@ func (g *group) txn(ctx context.Context, r *request) (*clientv3.TxnResponse, err
 	return nil, err
 }
 
-// close ends the request that is under way. Later requests go each by itself.
+// close ends the request under way. Later requests are sent one by one.
 func (g *group) close() {
 	g.mu.Lock()
 	g.closed = true
@@ -134,7 +128,6 @@ func (g *group) close() {
 	g.running.Wait()
 }
 
-// send sends groups until no request waits.
 func (g *group) send() {
 	for {
 		g.mu.Lock()
@@ -150,8 +143,8 @@ func (g *group) send() {
 	}
 }
 
-// pick takes the first of the requests that wait, and all that may go with it. None passes
-// an earlier request that it has to be kept apart from.
+// pick takes the first waiting request and all that can go with it. No request overtakes an
+// earlier one from which it must be apart.
 func pick(waiting []*request) (next, left []*request) {
 	if len(waiting) == 1 {
 		return waiting, nil
@@ -174,9 +167,8 @@ func pick(waiting []*request) (next, left []*request) {
 	return next, left
 }
 
-// commit sends requests together. A group that etcd refuses was not carried out in part.
-// Then each of its requests is sent by itself: one of them may have been the reason. If etcd
-// has no space left, only the releases are sent again: they take none.
+// commit sends requests together. etcd refuses a group as a whole, perhaps for one bad request, so
+// commit then sends each alone. Without space left, only releases are sent again: they need none.
 func (g *group) commit(ctx context.Context, requests []*request) {
 	var ops []clientv3.Op
 	if at := g.fence.at(); slices.ContainsFunc(requests, func(r *request) bool { return r.voids >= at }) {
@@ -217,14 +209,13 @@ func (g *group) commit(ctx context.Context, requests []*request) {
 	}
 }
 
-// unanswered reports whether a request that failed with err may have been
-// carried out, or may yet be.
+// unanswered reports whether a request that failed with err might be carried out.
 func unanswered(err error) bool {
 	return errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, retry.ErrRefused) && !errors.Is(err, errUnsent) && !errors.Is(err, errFull)
 }
 
-// apart reports whether r and o must not be in one Txn: one could be in the other's way, or
-// releases what the other waits for, or both put the epoch.
+// apart reports whether r and o must not share a Txn: they conflict, one releases what the other
+// waits for, or both put the epoch.
 func (r *request) apart(o *request) bool {
 	if r.release && o.release {
 		return false
@@ -255,7 +246,7 @@ func countOps(cmps []clientv3.Cmp, then, els []clientv3.Op) int {
 	return max(len(cmps), len(then), len(els)) + nested
 }
 
-// bytes estimates what r takes in a request.
+// bytes estimates the size of r in a request.
 func (r *request) bytes() int { return countBytes(r.cmps, r.then, r.els) }
 
 func countBytes(cmps []clientv3.Cmp, then, els []clientv3.Op) int {

@@ -8,15 +8,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// janitor sweeps now and then. It should find nothing: no entry is put without a lease.
+// janitor should find nothing: every entry is put with a lease.
 func (s *Session) janitor() {
 	s.life.Every(s.b.janitor, s.sweep, func(err error) {
 		s.b.log.Warn("cannot look for entries that nobody needs", "session", s.ID(), "error", err)
 	})
 }
 
-// sweep deletes the volume's entries and session records without a lease, which
-// would never end. Of all mounts the one with the oldest session does it.
+// Entries and records without a lease would never end. Only the oldest session sweeps them.
 func (s *Session) sweep(ctx context.Context) error {
 	sessions := s.b.keys.session("")
 	resp, err := s.b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(sessions, clientv3.WithPrefix(),
@@ -37,11 +36,9 @@ func (s *Session) sweep(ctx context.Context) error {
 	return nil
 }
 
-// sweepPage is how many keys a sweep reads at a time.
 const sweepPage = 1000
 
-// sweep costs one request, and an answer without keys, if all below root have
-// leases. Reads of keys only would not do: etcd leaves the lease out.
+// sweep is one comparison if all keys have leases. etcd's reads of keys alone omit the lease.
 func (b *Backend) sweep(ctx context.Context, root string) error {
 	leased := clientv3.Compare(clientv3.LeaseValue(root).WithPrefix(), ">", 0)
 	for from := root; from != ""; {

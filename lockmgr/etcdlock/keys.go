@@ -7,16 +7,14 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// The modes of an entry as its key has them.
+// The modes of an entry in its key.
 const (
 	write     = "w/" // lockmgr.Exclusive
 	read      = "r/" // lockmgr.Shared
 	delegated = "k/" // lockmgr.Delegated
 )
 
-// layout makes and takes apart the keys of one volume. A component of a path is
-// never empty, so "//" ends a path unambiguously and <path>// is a prefix of
-// no other path's entries.
+// layout makes and parses the keys of a volume. "//" ends a path: its components are not empty.
 type layout struct {
 	files string // /locks/<ns>/<name>/
 	admin string // /lockfs/<ns>/<name>/
@@ -36,10 +34,8 @@ func (l layout) session(sid string) string { return l.admin + "session/" + sid }
 func (l layout) broken(id string) string   { return l.admin + "break/" + id }
 func (l layout) recalls() string           { return l.admin + "recall/" }
 
-// recall is the key of a recall for a mount, see mountOf.
 func (l layout) recall(mount, id string) string { return l.recalls() + mount + "/" + id }
 
-// entry is the key of one acquisition's entry.
 func (l layout) entry(k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) string {
 	return string(l.appendEntry(nil, k, mode, id))
 }
@@ -72,8 +68,7 @@ func (l layout) root(k lockmgr.Key) string {
 	}
 }
 
-// rivals is the prefix of the entries that conflict with one for k, but for
-// those of directories.
+// rivals is the prefix of the entries that conflict with k, without those of directories.
 func (l layout) rivals(k lockmgr.Key, mode lockmgr.Mode) string {
 	switch {
 	case k.Kind == lockmgr.Tree:
@@ -84,8 +79,7 @@ func (l layout) rivals(k lockmgr.Key, mode lockmgr.Mode) string {
 	return l.at(k)
 }
 
-// filesFrom is the prefix of the file entries at path and below it; the empty
-// path is the root.
+// filesFrom is the prefix of the file entries at and below path; "" is the root.
 func (l layout) filesFrom(path string) string {
 	if path == "" {
 		return l.files
@@ -93,14 +87,12 @@ func (l layout) filesFrom(path string) string {
 	return l.files + path + "/"
 }
 
-// lockOf returns what the entry at key locks; false when key is no entry.
 func (l layout) lockOf(key string) (lockmgr.Key, bool) {
 	k, _, ok := l.split(key)
 	return k, ok
 }
 
-// parse takes an entry's key apart into all of a Grant but its token; false
-// unless entry would make the same key.
+// parse returns an entry's Grant without the token; false unless entry would make this key.
 func (l layout) parse(key string) (lockmgr.Grant, bool) {
 	k, rest, ok := l.split(key)
 	if !ok {
@@ -121,7 +113,7 @@ func (l layout) parse(key string) (lockmgr.Grant, bool) {
 		return lockmgr.Grant{}, false
 	}
 	id, err := lockmgr.ParseAcquisitionID(text)
-	if err != nil || id.String() != text { // it takes several spellings
+	if err != nil || id.String() != text { // Parse accepts several spellings
 		return lockmgr.Grant{}, false
 	}
 	return lockmgr.Grant{Key: k, Mode: mode, AcquisitionID: id}, true
@@ -146,7 +138,6 @@ func (l layout) split(key string) (k lockmgr.Key, rest string, ok bool) {
 	return lockmgr.Key{}, "", false
 }
 
-// inodeKey takes the path of an Inode key apart.
 func inodeKey(path string) (lockmgr.Key, error) {
 	dir, number := "", path
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
@@ -157,7 +148,7 @@ func inodeKey(path string) (lockmgr.Key, error) {
 		return lockmgr.Key{}, err
 	}
 	k, err := lockmgr.InodeKey(dir, ino)
-	if err == nil && k.Path != path { // ParseUint takes several spellings
+	if err == nil && k.Path != path { // ParseUint accepts several spellings
 		err = lockmgr.ErrInvalidKey
 	}
 	return k, err

@@ -14,34 +14,32 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// A request without an answer is lost, or the service is slow and will carry it out in its
-// turn. To repeat it makes a slow service slower, for it carries out both. So a request is
-// given up only when one that was sent well after it was answered: the service takes requests
-// in turn, or the member of the first one hangs. If no other request is sent, a probe is,
-// one at a time in a mount.
+// A request without an answer is lost, or the service is slow and still carries it out. Repeating
+// it makes a slow service slower. So a request is given up only when a much later one was
+// answered: the service answers in order, unless the first one's member hangs. If no other request
+// is under way, one probe is.
 
-// Why a request is given up.
+// The reasons for giving up a request.
 var (
 	errOvertaken   = errors.New("a later request was answered first")
 	errUnconnected = errors.New("no connection")
 )
 
-// maxInFlight is how many Txns of a mount are under way at most, and how many reads of Held
-// beside them. The others wait for their turn here.
+// maxInFlight limits a mount's concurrent Txns, and separately its concurrent reads of Held.
 const maxInFlight = 32
 
 // liveness knows which requests the service has answered last.
 type liveness struct {
-	turns   chan struct{} // a token for each Txn under way, but those of checks
+	turns   chan struct{} // a token for each Txn under way, except Held's
 	checks  chan struct{} // a token for each read of Held under way
-	probing chan struct{} // a token while a probe is
-	limit   time.Duration // GUARDED_BY(probing); how long the next probe may take, 0: as long as the first
+	probing chan struct{} // a token while a probe is under way
+	limit   time.Duration // GUARDED_BY(probing); the next probe's time limit; 0: the initial one
 	retrier retry.Retrier // GUARDED_BY(probing)
 
 	mu     sync.Mutex
-	slow   time.Duration // GUARDED_BY(mu); how long answers take of late
+	slow   time.Duration // GUARDED_BY(mu); how long recent answers took
 	heard  time.Time     // GUARDED_BY(mu); when the newest answered request was sent
-	failed time.Time     // GUARDED_BY(mu); when the newest request that the service gave up was sent
+	failed time.Time     // GUARDED_BY(mu); when the newest request was sent that the service gave up
 	news   chan struct{} // GUARDED_BY(mu); closed when heard moves
 }
 
@@ -49,7 +47,7 @@ func newLiveness() *liveness {
 	return &liveness{turns: make(chan struct{}, maxInFlight), checks: make(chan struct{}, maxInFlight), probing: make(chan struct{}, 1), news: make(chan struct{})}
 }
 
-// answered notes that a request was answered.
+// answered notes an answer to a request of that time.
 func (p *liveness) answered(sent time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +59,7 @@ func (p *liveness) answered(sent time.Time) {
 	}
 }
 
-// dropped notes that the service gave a request up.
+// dropped notes that the service itself gave a request up.
 func (p *liveness) dropped(sent time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,25 +68,22 @@ func (p *liveness) dropped(sent time.Time) {
 	}
 }
 
-// patience is after what time a request that is sent now is doubted: least, or longer while
-// all answers take long.
+// patience is the age at which a request is doubted: least, or longer while answers are slow.
 func (p *liveness) patience(least time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return max(least, p.slow*3/2)
 }
 
-// trouble returns when the request was sent that was given up, if none was answered that was
-// sent later.
+// trouble returns when the service's last dropped request was sent, if no later one was answered.
 func (p *liveness) trouble() (since time.Time, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failed, p.failed.After(p.heard)
 }
 
-// patiently sends a request, and gives it up when it is overtaken or ctx ends. Its errors
-// are those of fault. After the service itself gave a request up, because it took too long,
-// nothing is sent before a probe is answered.
+// patiently sends a request, and gives it up when it is overtaken or ctx ends. If the service
+// itself has dropped a request, a probe must be answered first. Errors: those of fault.
 func (b *Backend) patiently(ctx context.Context, request func(context.Context) error) error {
 	if since, ok := b.liveness.trouble(); ok && b.awaitLater(ctx, since) == nil {
 		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errUnsent, ctx.Err())
@@ -128,10 +123,9 @@ func (b *Backend) patiently(ctx context.Context, request func(context.Context) e
 	return nil
 }
 
-// awaitLater waits until a request is answered that was sent after then: errOvertaken. It
-// sends probes if no other request of this mount does. If a probe takes too long, another
-// goes to another member, and may take longer. awaitLater returns errUnconnected if the
-// client has lost all members, for then nothing is under way; nil if ctx ends.
+// awaitLater returns errOvertaken once a request sent after then is answered. It sends probes if
+// nothing else is sent; a slow probe is replaced by one to another member, with more time. Errors:
+// errUnconnected if the client has lost all members; nil if ctx ends.
 func (b *Backend) awaitLater(ctx context.Context, then time.Time) error {
 	p := b.liveness
 	for {
@@ -156,7 +150,7 @@ func (b *Backend) awaitLater(ctx context.Context, then time.Time) error {
 	}
 }
 
-// probe sends a linearizable read of almost no cost.
+// probe sends a cheap linearizable read.
 func (b *Backend) probe(ctx context.Context) {
 	p := b.liveness
 	if p.limit == 0 {
@@ -174,6 +168,6 @@ func (b *Backend) probe(ctx context.Context) {
 	case bounded.Err() != nil:
 		p.limit = min(4*p.limit, 5*b.timeout)
 	default:
-		_ = p.retrier.Pause(ctx) // the caller sees whether it has ended
+		_ = p.retrier.Pause(ctx) // the caller checks ctx
 	}
 }

@@ -16,26 +16,23 @@ import (
 )
 
 const (
-	// tooLate is how long a member may take to answer on a stream. It is longer than an
-	// election usually takes, which is no member's fault.
-	tooLate = 2 * time.Second
-	// avoidFor is how long a member is not asked again, nor seen to be well.
+	// tooLate is the age of an unanswered stream message; most elections, no member's fault, are
+	// shorter.
+	tooLate  = 2 * time.Second
 	avoidFor = 30 * time.Second
 )
 
 var errAvoided = errors.New("did not answer in time a moment ago")
 
-// members knows the client's connections to the members of the cluster. The client takes them in
-// turns, and goes on asking one that hangs, is frozen or waits for its disk. Each third
-// request would run into its timeout, and a watch through that member would be told
-// nothing. So a request that waits in vain ends the connection, and its member is avoided
-// for a while.
+// members knows the connections to the cluster's members. clientv3 uses them in turn, even one
+// that hangs: then each third request times out, and a watch there shows nothing. So members
+// breaks a connection that leaves a request unanswered, and avoids its member for avoidFor.
 type members struct {
 	log     *slog.Logger
-	allowed int // how many may be avoided at a time: a minority
+	allowed int // at most this many are avoided: a minority
 
 	mu      sync.Mutex
-	conns   map[string]net.Conn  // GUARDED_BY(mu); the last one, by address
+	conns   map[string]net.Conn  // GUARDED_BY(mu); the newest, by address
 	avoided map[string]time.Time // GUARDED_BY(mu); until when, by address
 }
 
@@ -54,7 +51,6 @@ func (m *members) options() []grpc.DialOption {
 	}
 }
 
-// dial connects to addr, as the client names it.
 func (m *members) dial(ctx context.Context, addr string) (net.Conn, error) {
 	m.mu.Lock()
 	avoided := time.Now().Before(m.avoided[addr])
@@ -70,14 +66,14 @@ func (m *members) dial(ctx context.Context, addr string) (net.Conn, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil {
-		clear(m.avoided) // one that is away is worse than one that is slow
+		clear(m.avoided) // a slow member is better than an absent one
 		return nil, err
 	}
 	m.conns[addr] = conn
 	return conn, nil
 }
 
-// observe avoids the member that kept a request until others had answered later ones.
+// observe avoids a member that kept a request while later ones were answered.
 func (m *members) observe(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	var p peer.Peer
 	err := invoke(ctx, method, req, reply, cc, append(opts[:len(opts):len(opts)], grpc.Peer(&p))...)
@@ -87,7 +83,7 @@ func (m *members) observe(ctx context.Context, method string, req, reply any, cc
 	return err
 }
 
-// observeStream avoids a member that keeps a message of a watch or a renewal: etcd answers each.
+// observeStream avoids a member that leaves a message of a watch or a renewal unanswered.
 func (m *members) observeStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := open(ctx, desc, cc, method, opts...)
 	if err != nil {
@@ -101,7 +97,7 @@ type observedStream struct {
 	m *members
 
 	mu   sync.Mutex
-	late *time.Timer // GUARDED_BY(mu); nil unless an answer is due
+	late *time.Timer // GUARDED_BY(mu); nil: no answer is due
 }
 
 func (s *observedStream) SendMsg(msg any) error {
@@ -130,9 +126,8 @@ func (s *observedStream) RecvMsg(msg any) error {
 	return err
 }
 
-// avoid breaks the connection to a member, and makes no other for a while. If too many are
-// avoided, the first of them is asked again: a member that passes requests on to a leader
-// that hangs is slow without a fault of its own.
+// avoid breaks the connection to a member, and refuses new ones for a while. If too many are
+// avoided, the first is allowed again: a member that forwards to a hanging leader is not at fault.
 func (m *members) avoid(remote net.Addr) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -152,7 +147,7 @@ func (m *members) avoid(remote net.Addr) {
 	}
 }
 
-// first returns the member that was avoided first, perhaps long ago. It needs mu.
+// first returns the member avoided first. It needs mu.
 func (m *members) first() (addr string) {
 	for a, until := range m.avoided {
 		if addr == "" || until.Before(m.avoided[addr]) {

@@ -12,19 +12,16 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// checkRate is how many entries a mount checks in a second at most, at 0.7 µs each. The
-// sessions of 50,000 open files check less often, and take no more time than that of 10,000.
+// checkRate limits a mount's checks, at 0.7 µs an entry: 50,000 files cost as much as 10,000.
 const checkRate = 2500
 
-// checkPause is how long a session waits before it checks.
 func (b *Backend) checkPause() time.Duration {
 	every := max(b.check, time.Duration(b.attached.Load())*time.Second/checkRate)
 	return every*3/4 + rand.N(every/2)
 }
 
-// Watch is lockmgr.Session's: one request every few seconds, for the keys that are attached
-// to the lease. A watch of each entry, or of the volume, would see a delete at once, but
-// cost something for each lock, or for each lock of all mounts (docs/adr/0018).
+// Watch implements lockmgr.Session with one request every few seconds, for the keys on the lease.
+// Watches would show a delete at once, but cost something for each lock (docs/adr/0018).
 func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone func(lockmgr.Grant)) {
 	counted, checked := 0, time.Now()
 	defer func() { s.b.attached.Add(-int64(counted)) }()
@@ -38,7 +35,7 @@ func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone f
 		}
 		grants := held()
 		if len(grants) == 0 && time.Since(checked) < s.b.janitor {
-			continue // there can only be orphans
+			continue // only orphans are possible
 		}
 		checked = time.Now()
 		s.claims.beginCheck()
@@ -55,12 +52,11 @@ func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone f
 	}
 }
 
-// miss calls gone for those of grants that etcd does not have. The leader says what is
-// attached to the lease from its memory, without asking a majority. So the entries that the
-// check did not see are read.
+// miss calls gone for those of grants that etcd does not have. The leader lists a lease's keys
+// from memory, without asking a majority, so miss reads entries that the list lacks.
 func (s *Session) miss(ctx context.Context, grants []lockmgr.Grant, gone func(lockmgr.Grant)) error {
 	var doubtful []lockmgr.Grant
-	var entry []byte // one for all: there are thousands
+	var entry []byte // reused: there are thousands
 	for _, g := range grants {
 		entry = s.b.keys.appendEntry(entry[:0], g.Key, g.Mode, g.AcquisitionID)
 		if !s.claims.seen(entry) {
@@ -83,8 +79,7 @@ func (s *Session) miss(ctx context.Context, grants []lockmgr.Grant, gone func(lo
 	return nil
 }
 
-// removeOrphans deletes those of the unclaimed keys that are entries. The fence and discard
-// should leave none.
+// removeOrphans deletes unclaimed entries. The fence and discard should leave none.
 func (s *Session) removeOrphans(ctx context.Context, unclaimed [][]byte) error {
 	for _, k := range unclaimed {
 		key := string(k)
@@ -96,14 +91,13 @@ func (s *Session) removeOrphans(ctx context.Context, unclaimed [][]byte) error {
 		if err != nil {
 			return err
 		}
-		if resp.Succeeded { // else it was released since
+		if resp.Succeeded { // else it was released meanwhile
 			s.b.log.Error("deleted an entry of this session that nobody claims", "session", s.ID(), "entry", key)
 		}
 	}
 	return nil
 }
 
-// attached returns the keys on the session's lease.
 func (s *Session) attached(ctx context.Context) ([][]byte, error) {
 	lease, err := s.b.timeToLive(ctx, s.lease, clientv3.WithAttachedKeys())
 	if err != nil {

@@ -16,31 +16,29 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// mountWatch hears of what concerns a mount, and not one of its locks: breaks, the
-// recalls for it, and the end of its sessions. It is one goroutine, three watches and one stream, however many
-// locks and sessions the mount has. It runs while somebody listens.
+// mountWatch hears of breaks, recalls for this mount, and the end of its sessions. It is one
+// goroutine and three watches for any number of locks, and runs while there are listeners.
 type mountWatch struct {
 	b    *Backend
 	come chan struct{} // receives when a listener has come; capacity 1
 
-	mu        sync.Mutex             // held while a listener is told
+	mu        sync.Mutex             // held while listeners are called
 	listeners map[*listener]struct{} // GUARDED_BY(mu)
-	end       func()                 // GUARDED_BY(mu); nil: it does not run
+	end       func()                 // GUARDED_BY(mu); nil: not running
 }
 
-// listener is told of the keys that begin with prefix. Its functions return soon.
+// listener hears of the keys below prefix. Its functions return soon.
 type listener struct {
 	prefix string
-	found  func(*mvccpb.KeyValue) // a key stands or is put, maybe told more than once; nil: no matter
-	gone   func()                 // no key is prefix; nil: no matter
+	found  func(*mvccpb.KeyValue) // a key stands or is put, perhaps repeated; may be nil
+	gone   func()                 // the key prefix itself is gone; may be nil
 }
 
 func newMountWatch(b *Backend) *mountWatch {
 	return &mountWatch{b: b, come: make(chan struct{}, 1), listeners: make(map[*listener]struct{})}
 }
 
-// listen tells l of what stands by now, and of what changes, until leave was called. If the
-// watch ends, it is begun again, and tells again what stands.
+// listen tells l what stands and what changes, until leave. A restarted watch repeats what stands.
 func (w *mountWatch) listen(l *listener) (leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,9 +81,8 @@ func (w *mountWatch) run(ctx context.Context) {
 	})
 }
 
-// follow tells the listeners of what the watches show, until one ends. It reads what stands
-// when the watches are begun, when a listener has come, and now and then: a watch that hangs
-// shows nothing. Errors: ErrUnavailable, or worse.
+// follow tells the listeners what the watches show, until one ends. A hanging watch shows nothing,
+// so follow also reads now and then. Errors: ErrUnavailable, or worse.
 func (w *mountWatch) follow(ctx context.Context, r *retry.Retrier) error {
 	following, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -96,7 +93,7 @@ func (w *mountWatch) follow(ctx context.Context, r *retry.Retrier) error {
 		return w.b.fault(ctx, err)
 	}
 	select {
-	case <-w.come: // by now
+	case <-w.come: // the first read covers it
 	default:
 	}
 	unread := true
@@ -142,7 +139,6 @@ func (w *mountWatch) follow(ctx context.Context, r *retry.Retrier) error {
 	}
 }
 
-// begin begins the watches of kinds.
 func (w *mountWatch) begin(ctx context.Context, cancel context.CancelFunc) (feeds [3]clientv3.WatchChan, err error) {
 	for i, k := range w.kinds() {
 		// RequireLeader: a member cut off from the others ends the watch.
@@ -153,14 +149,12 @@ func (w *mountWatch) begin(ctx context.Context, cancel context.CancelFunc) (feed
 	return feeds, nil
 }
 
-// newMount draws the first half of the leases of a mount's sessions. So one prefix has the
-// records of all its sessions, and of those alone. In hex it has 8 digits.
+// newMount draws the first half of a mount's leases, so the session records have one prefix.
 func newMount() clientv3.LeaseID { return clientv3.LeaseID(0x1000_0000+rand.Int64N(0x7000_0000)) << 32 }
 
-// mountOf names the mount whose session has the lease.
 func mountOf(lease clientv3.LeaseID) string { return fmt.Sprintf("%08x", lease>>32) }
 
-// kind is what one of the watches is for.
+// kind describes one of the watches.
 type kind struct {
 	prefix string
 	filter clientv3.OpOption   // of the watch
@@ -195,8 +189,7 @@ func (l *listener) find(kv *mvccpb.KeyValue) {
 	}
 }
 
-// read tells of what stands. Only for those who listened before it was sent, a key that it
-// does not show is gone.
+// A key that read misses is gone only for listeners that came before the read was sent.
 func (w *mountWatch) read(ctx context.Context) error {
 	w.mu.Lock()
 	since := make([]*listener, 0, len(w.listeners))

@@ -17,8 +17,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// recall asks the mounts of the entries ahead that may be kept to give them back. An entry is
-// named once, in a record for its mount. The record ends with the request, or with the session.
+// recall asks the mounts that may keep the entries ahead to give them back. It names each entry
+// once, in one record for each mount. The records end with the request or the session.
 func (a *acquisition) recall(ctx context.Context) error {
 	news := make(map[string][]lockmgr.AcquisitionID) // by mount
 	for _, b := range a.known.ahead {
@@ -42,7 +42,7 @@ func (a *acquisition) recall(ctx context.Context) error {
 		puts = append(puts, clientv3.OpPut(a.s.b.keys.recall(mount, a.recallID), string(value), clientv3.WithLease(a.s.lease)))
 		news[mount] = named
 		if _, known := a.recalled[mount]; !known {
-			a.recalled[mount] = nil // there may be a record from now on
+			a.recalled[mount] = nil // a record may exist from now on
 		}
 	}
 	fence := a.s.fence.at()
@@ -60,14 +60,12 @@ func (a *acquisition) recall(ctx context.Context) error {
 	return nil
 }
 
-// hasRecalled reports whether the entry was named. Below a directory one answer has a part of
-// the entries, and the next has others.
+// hasRecalled: below a directory, each answer shows other entries.
 func (a *acquisition) hasRecalled(b *blocker) bool {
 	g, ok := a.s.b.keys.parse(b.entry)
 	return ok && slices.Contains(a.recalled[mountOf(b.lease)], g.AcquisitionID)
 }
 
-// records returns the keys of the request's recalls.
 func (a *acquisition) records() (keys []string) {
 	for mount := range a.recalled {
 		keys = append(keys, a.s.b.keys.recall(mount, a.recallID))
@@ -75,15 +73,13 @@ func (a *acquisition) records() (keys []string) {
 	return keys
 }
 
-// keep reports whether the entry's mount may keep it.
 func (b *blocker) keep() bool {
 	var v value
 	return json.Unmarshal(b.value, &v) == nil && v.Keep
 }
 
-// tryRecall is for a request that does not wait. It recalls what is ahead, if that is kept, and
-// waits until it is given back, or one mount says that it is in use. An error means that no
-// mount has answered.
+// tryRecall is for NoWait: it recalls what is ahead if all of it is kept, and waits until all is
+// given back or one mount says that it is in use. An error means that no mount has answered.
 func (a *acquisition) tryRecall(ctx context.Context) (given bool, err error) {
 	if len(a.known.ahead) == 0 || slices.ContainsFunc(a.known.ahead, func(b blocker) bool { return !b.keep() || a.hasRecalled(&b) }) {
 		return false, nil
@@ -107,7 +103,7 @@ func (a *acquisition) tryRecall(ctx context.Context) (given bool, err error) {
 		keys, err := w.next(ctx, a.s.b.timeout)
 		if err != nil || slices.ContainsFunc(a.records(), func(r string) bool { return slices.Contains(keys, r) }) {
 			if errors.Is(err, lockmgr.ErrUnavailable) && ctx.Err() != nil {
-				err = nil // the holder does not answer: it has the lock
+				err = nil // no answer from the holder: it still has the lock
 			}
 			return false, err
 		}
@@ -116,7 +112,7 @@ func (a *acquisition) tryRecall(ctx context.Context) (given bool, err error) {
 	return true, nil
 }
 
-// endRecall deletes the records, in the background, and makes void what would put one later.
+// endRecall deletes the records in the background, and voids a Put of one that may still arrive.
 func (a *acquisition) endRecall() {
 	if a.recalled == nil {
 		return
@@ -135,7 +131,7 @@ func (a *acquisition) endRecall() {
 	})
 }
 
-// WatchRecalls is lockmgr.Recaller's.
+// WatchRecalls implements lockmgr.Recaller.
 func (b *Backend) WatchRecalls(ctx context.Context, found func(lockmgr.Recall)) {
 	defer b.told.listen(&listener{prefix: b.keys.recall(mountOf(b.leases), ""), found: func(kv *mvccpb.KeyValue) {
 		if recall, ok := b.parseRecall(kv); ok {
@@ -145,7 +141,7 @@ func (b *Backend) WatchRecalls(ctx context.Context, found func(lockmgr.Recall)) 
 	<-ctx.Done()
 }
 
-// Recalls is lockmgr.Recaller's: one read.
+// Recalls implements lockmgr.Recaller with one read.
 func (b *Backend) Recalls(ctx context.Context) ([]lockmgr.Recall, error) {
 	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(b.keys.recall(mountOf(b.leases), ""), clientv3.WithPrefix())}, nil)
 	if err != nil {
@@ -171,20 +167,19 @@ func (b *Backend) parseRecall(kv *mvccpb.KeyValue) (r lockmgr.Recall, ok bool) {
 	return r, err == nil
 }
 
-// InUse is lockmgr.Recaller's: it deletes the record.
+// InUse implements lockmgr.Recaller: it deletes the record.
 func (b *Backend) InUse(ctx context.Context, id uuid.UUID) error {
 	_, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(b.keys.recall(mountOf(b.leases), id.String()))}, nil)
 	return err
 }
 
-// DescribesAfter is lockmgr.Recaller's.
+// DescribesAfter implements lockmgr.Recaller.
 func (b *Backend) DescribesAfter() time.Duration { return time.Second }
 
-// maxDescribed is how many entries one Txn describes.
+// maxDescribed limits the entries that one Txn describes.
 const maxDescribed = 100
 
-// Describe is lockmgr.Recaller's. It is carried out for the entries that stand with their
-// tokens then, however late it is.
+// Describe implements lockmgr.Recaller. A late one changes only entries with the same token.
 func (b *Backend) Describe(ctx context.Context, entries []lockmgr.Entry) error {
 	for part := range slices.Chunk(entries, maxDescribed) {
 		ops := make([]clientv3.Op, len(part))

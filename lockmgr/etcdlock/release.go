@@ -12,12 +12,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Release deletes the grant's entry if its create revision is the token, in one
-// Txn, sent once. Errors: ErrNotHeld, ErrNotOwner, ErrUnavailable, wrapping ctx's
-// if that ended the call.
-//
-// After ErrUnavailable the entry may be gone or not. The caller releases again,
-// and takes ErrNotHeld for success then: the first Txn may have been carried out.
+// Release is one Txn, sent once. Errors: ErrNotHeld, ErrNotOwner, ErrUnavailable (wrapping ctx's):
+// the entry may be gone, so the caller releases again, and treats ErrNotHeld as success.
 func (s *Session) Release(ctx context.Context, g lockmgr.Grant) error {
 	err := s.release(ctx, g)
 	if err == nil || errors.Is(err, lockmgr.ErrNotHeld) {
@@ -39,7 +35,7 @@ func (s *Session) release(ctx context.Context, g lockmgr.Grant) error {
 		return fmt.Errorf("releasing %s: %w", g.Key, err)
 	case resp.Succeeded && resp.Responses[0].GetResponseDeleteRange().Deleted == 1:
 		return nil
-	case resp.Succeeded: // a zero token equals the create revision of no entry
+	case resp.Succeeded: // a zero token equals the create revision of an absent entry
 		return fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
 	}
 	kvs := resp.Responses[0].GetResponseRange().Kvs
@@ -52,17 +48,12 @@ func (s *Session) release(ctx context.Context, g lockmgr.Grant) error {
 	return fmt.Errorf("%w: %s has token %d, not %d", lockmgr.ErrNotOwner, g.Key, kvs[0].CreateRevision, g.Token)
 }
 
-// maxGets keeps a Txn within etcd's default limit of 128 operations.
+// maxGets is etcd's default limit of operations in a Txn.
 const maxGets = 128
 
-// Held reads the entries of grants and compares their tokens. Errors:
-// ErrUnavailable, wrapping ctx's if that ended the call.
-//
-// It reads the entries and not the keys attached to the lease: etcd answers
-// LeaseTimeToLive from the leader's memory, without asking a majority. More than
-// 128 grants take several reads; as a token never returns, each is as good as
-// one read of all. They are sent together, in turns of their own: a renewal waits for
-// the last of them, and thousands of waiters may be in line for the other turns.
+// Held compares tokens with entries. Errors: ErrUnavailable, wrapping ctx's. LeaseTimeToLive would
+// not do: the leader answers from memory, without a majority. A token never returns, so several
+// reads are as good as one. A renewal waits for them, so they have their own turns.
 func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, error) {
 	held := make([]bool, len(grants))
 	errs := make([]error, (len(grants)+maxGets-1)/maxGets)
@@ -80,7 +71,6 @@ func (s *Session) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, err
 	return held, nil
 }
 
-// held is Held for as many grants as one read takes.
 func (s *Session) held(ctx context.Context, grants []lockmgr.Grant, held []bool) error {
 	gets := make([]clientv3.Op, len(grants))
 	for i, g := range grants {
@@ -100,9 +90,8 @@ func (s *Session) held(ctx context.Context, grants []lockmgr.Grant, held []bool)
 	return nil
 }
 
-// discard removes, in the background, the entries that a failed acquisition put or may have
-// put. A Txn that is under way is not repeated: its answer says whether there is anything
-// to remove. discard returns err, as a LeftoverError if there may be.
+// discard removes in the background what a failed acquisition may have put, and returns err, then
+// as a LeftoverError. The answer of a Txn under way says whether anything stands.
 func (a *acquisition) discard(err error) error {
 	if a.last != nil {
 		select {

@@ -12,12 +12,11 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// A client lives for months, and its certificates and passwords are replaced meanwhile.
+// A client lives for months. Its certificates and passwords change meanwhile.
 
-// rotatingTLS makes each connection with the CA that there is then. The client
-// certificate is read for each by etcd's own package.
+// rotatingTLS reads the CA for each connection, as etcd's package does the client certificate.
 type rotatingTLS struct {
-	credentials.TransportCredentials // as they were at first
+	credentials.TransportCredentials // as first loaded
 	load                             func() (*tls.Config, error)
 }
 
@@ -29,7 +28,7 @@ func newRotatingTLS(load func() (*tls.Config, error)) (*rotatingTLS, error) {
 	return &rotatingTLS{credentials.NewTLS(cfg), load}, nil
 }
 
-// ClientHandshake is credentials.TransportCredentials'.
+// ClientHandshake implements credentials.TransportCredentials.
 func (r *rotatingTLS) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	cfg, err := r.load()
 	if err != nil {
@@ -38,18 +37,18 @@ func (r *rotatingTLS) ClientHandshake(ctx context.Context, authority string, con
 	return credentials.NewTLS(cfg).ClientHandshake(ctx, authority, conn)
 }
 
-// Clone is credentials.TransportCredentials'.
+// Clone implements credentials.TransportCredentials.
 func (r *rotatingTLS) Clone() credentials.TransportCredentials {
 	return &rotatingTLS{r.TransportCredentials.Clone(), r.load}
 }
 
-// rotatingLogin logs in with the password that a file has then.
+// rotatingLogin reads the password file again for each login.
 type rotatingLogin struct {
 	clientv3.Auth
 	file string
 }
 
-// Authenticate is clientv3.Auth's.
+// Authenticate implements clientv3.Auth.
 func (r rotatingLogin) Authenticate(ctx context.Context, name, _ string) (*clientv3.AuthenticateResponse, error) {
 	password, err := readPassword(r.file)
 	if err != nil {

@@ -18,12 +18,9 @@ type serviceSeen struct {
 	cluster uint64
 }
 
-// Service says which etcd this is, by an id that the first mount puts into it. The cluster's
-// id would not do: it is made of the members' names. All clusters that were set up by one
-// recipe have the same, and one that is restored elsewhere has another. A snapshot has our
-// id, as it has the locks.
-//
-// It tries until ctx ends. Errors are VolumeRecord's.
+// Service identifies this etcd by an id that the first mount puts. It tries until ctx ends. The
+// cluster's id would not do: clusters of one recipe share it, and a restored cluster gets a new
+// one. Errors are VolumeRecord's.
 func (b *Backend) Service(ctx context.Context) (lockmgr.Service, error) {
 	stored, cluster, err := b.putOnce(ctx, b.keys.service(), []byte(uuid.NewString()))
 	if err != nil {
@@ -37,10 +34,8 @@ func (b *Backend) Service(ctx context.Context) (lockmgr.Service, error) {
 	return b.named(id), nil
 }
 
-// FindService is Service without a write: the ID is uuid.Nil if no mount of the volume has
-// asked yet.
-// It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's; etcd's own, when the
-// user has not the right to read.
+// FindService is Service without a write: uuid.Nil before the first Service. It tries until ctx
+// ends. Errors: ErrUnavailable, wrapping ctx's; etcd's own if the user must not read.
 func (b *Backend) FindService(ctx context.Context) (lockmgr.Service, error) {
 	var id uuid.UUID
 	var r retry.Retrier
@@ -60,7 +55,6 @@ func (b *Backend) FindService(ctx context.Context) (lockmgr.Service, error) {
 	return b.named(id), nil
 }
 
-// named describes this etcd to people.
 func (b *Backend) named(id uuid.UUID) lockmgr.Service {
 	if b.machine != "" {
 		return lockmgr.Service{Kind: lockmgr.KindEmbedded, ID: id, At: b.machine}
@@ -68,10 +62,8 @@ func (b *Backend) named(id uuid.UUID) lockmgr.Service {
 	return lockmgr.Service{Kind: lockmgr.KindEtcd, ID: id, At: strings.Join(b.client.Endpoints(), ",")}
 }
 
-// serviceStands returns nil if this is the etcd that Service saw. If that has forgotten
-// everything, its id is put again: it still has its members, and all its mounts find the
-// same. If the endpoints lead to another etcd, other mounts may go on using the former one:
-// ErrVolumeChanged.
+// serviceStands returns nil if this is the etcd that Service saw; if that etcd has lost its id, it
+// is put again. Errors: ErrVolumeChanged for another etcd: other mounts may use the former one.
 func (b *Backend) serviceStands(ctx context.Context) error {
 	seen := b.service.Load()
 	if seen == nil {

@@ -17,14 +17,14 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
 
-// Session is one lease, with a record that describes the mount.
+// Session is one lease and the record that describes its mount.
 type Session struct {
 	b      *Backend
 	renew  *clientv3.Client // see Config.Renewals
 	lease  clientv3.LeaseID
 	ttl    time.Duration
 	record string     // key of the session record
-	trees  *treeCache // of its era: what was asked before etcd was set back is put into no later one
+	trees  *treeCache // of its era, so that nothing of an earlier era enters a later copy
 	fence  *fence
 	claims claims
 	group  *group
@@ -33,9 +33,8 @@ type Session struct {
 
 var _ lockmgr.Session = (*Session)(nil)
 
-// OpenSession grants a lease of ttl, in whole seconds and never less, and puts
-// the session record on it. The caller counts its deadline from before the call.
-// Errors: ErrUnavailable, wrapping ctx's if that ended the call; ErrVolumeChanged.
+// OpenSession counts ttl in whole seconds, rounded up. The caller's deadline starts before the
+// call. Errors: ErrUnavailable, wrapping ctx's; ErrVolumeChanged.
 func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
 	value, err := json.Marshal(info)
 	if err != nil {
@@ -63,7 +62,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		err = b.volumeFell(ctx)
 	}
 	if err != nil {
-		// One try is enough: the lease has the record alone, and expires.
+		// One try is enough: the lease has only the record, and expires.
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.timeout)
 		defer cancel()
 		if rerr := b.revoke(cleanup, lease); rerr != nil {
@@ -96,7 +95,6 @@ func (b *Backend) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseI
 	return id, time.Duration(resp.TTL) * time.Second, nil
 }
 
-// revoke is done when the lease is gone, by whatever means.
 func (b *Backend) revoke(ctx context.Context, lease clientv3.LeaseID) error {
 	return b.patiently(ctx, func(ctx context.Context) error {
 		_, err := b.client.Revoke(ctx, lease)
@@ -110,16 +108,13 @@ func (b *Backend) revoke(ctx context.Context, lease clientv3.LeaseID) error {
 // ID is the lease's id in hex, as etcdctl shows it.
 func (s *Session) ID() string { return strconv.FormatInt(int64(s.lease), 16) }
 
-// TTL is the smaller of the one asked for and the one granted: etcd raises short ones.
+// TTL is the smaller of the requested TTL and the granted one: etcd raises short TTLs.
 func (s *Session) TTL() time.Duration { return s.ttl }
 
-// Done is closed when the session record is seen to be gone, when an answer says that the
-// lease is gone or that etcd was set back, and by Close.
+// Done is closed by Close, and when the lease or its record is seen gone or etcd set back.
 func (s *Session) Done() <-chan struct{} { return s.life.Over.Done() }
 
-// Renew extends the lease by its TTL. Errors: ErrSessionLost, ErrUnavailable,
-// the latter wrapping ctx's if that ended the call. It tries until ctx ends, so
-// ctx has a deadline.
+// Renew tries until ctx ends, so ctx needs a deadline. Errors: ErrSessionLost; ErrUnavailable.
 func (s *Session) Renew(ctx context.Context) error {
 	if _, err := s.renew.KeepAliveOnce(ctx, s.lease); err != nil {
 		return s.life.Noted(s.b.fault(ctx, err))
@@ -127,12 +122,11 @@ func (s *Session) Renew(ctx context.Context) error {
 	return nil
 }
 
-// Undisturbed is lockmgr.Session's, by the epoch.
+// Undisturbed implements lockmgr.Session by the epoch.
 func (s *Session) Undisturbed(from, to int64) bool { return s.trees.undisturbed(from, to) }
 
-// Close revokes the lease, trying until ctx ends, and waits for what the
-// session still has running. Errors: ErrUnavailable, wrapping ctx's, when the
-// lease is left to expire.
+// Close revokes the lease, trying until ctx ends, and waits for the session's goroutines. Errors:
+// ErrUnavailable, wrapping ctx's: the lease is left to expire.
 func (s *Session) Close(ctx context.Context) error {
 	defer s.group.close()
 	return s.life.Close(ctx, func(ctx context.Context) error { return s.b.revoke(ctx, s.lease) })

@@ -10,8 +10,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Sessions returns the records of the sessions that live, by their ids.
-// Errors: ErrUnavailable, wrapping ctx's if that ended the call.
+// Sessions returns the live sessions' records by id. Errors: ErrUnavailable, wrapping ctx's.
 func (b *Backend) Sessions(ctx context.Context) (map[string]lockmgr.SessionInfo, error) {
 	prefix := b.keys.session("")
 	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(prefix, clientv3.WithPrefix())}, nil)
@@ -29,7 +28,7 @@ func (b *Backend) Sessions(ctx context.Context) (map[string]lockmgr.SessionInfo,
 	return sessions, nil
 }
 
-// Revoke is lockmgr.Breaker's. It sends one request.
+// Revoke implements lockmgr.Breaker with one request.
 func (b *Backend) Revoke(ctx context.Context, id string) error {
 	lease, err := leaseOf(id)
 	if err == nil {

@@ -13,48 +13,44 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// maxBelow is how many entries below a directory one answer names. A request for the
-// directory waits for these, and then asks again.
+// maxBelow limits the entries below a directory that one answer names and a request waits for.
 const maxBelow = 64
 
 // standing is where an acquisition stands at a revision.
 type standing struct {
 	rev   int64
 	token int64     // of our entries; 0: none stands
-	ahead []blocker // oldest first; in line the last of them
-	line  int64     // how many entries the first key has
-	cut   bool      // others may be ahead of these
+	ahead []blocker // oldest first; in line, only the last ones
+	line  int64     // the number of entries of the first key
+	cut   bool      // ahead may be incomplete
 }
 
 // blocker is an entry in our way.
 type blocker struct {
 	entry string
 	rev   int64       // its create revision
-	wants lockmgr.Key // which of our keys it conflicts with
+	wants lockmgr.Key // the key of ours that it conflicts with
 	value []byte
 	lease clientv3.LeaseID
 }
 
 func (s *standing) held() bool { return s.token != 0 && s.clear() }
 
-// clear reports that nothing is ahead. unclear reports that only a refresh can tell: of a
-// long line, all entries have gone that were known.
+// unclear reports that only a refresh can tell: all known entries of a long line are gone.
 func (s *standing) clear() bool   { return len(s.ahead) == 0 && !s.cut }
 func (s *standing) unclear() bool { return len(s.ahead) == 0 && s.cut }
 
-// waitsFor reports whether an entry is ahead: any, if entry is empty.
+// waitsFor reports whether entry is ahead; for "", whether any is.
 func (s *standing) waitsFor(entry string) bool {
 	return slices.ContainsFunc(s.ahead, func(b blocker) bool { return entry == "" || b.entry == entry })
 }
 
-// gone removes deleted entries from those ahead.
 func (s *standing) gone(keys []string) {
 	s.ahead = slices.DeleteFunc(s.ahead, func(b blocker) bool { return slices.Contains(keys, b.entry) })
 }
 
-// note takes in the answers to gets, read at rev. placed says that our entries were put
-// right after, unless they stood already: a repeated Put leaves the create revision as it
-// is. Errors: ErrSessionLost, ErrLockLost.
+// note takes in the answers to gets, read at rev. placed: our entries were put right after; a
+// repeated Put keeps the create revision. Errors: ErrSessionLost, ErrLockLost.
 func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) error {
 	n := len(a.req.Keys)
 	kvs := func(i int) []*mvccpb.KeyValue { return answers[i].GetResponseRange().Kvs }
@@ -105,7 +101,7 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 	}
 	st := standing{rev: rev, token: token, line: answers[0].GetResponseRange().Count, cut: a.inLine() && len(kvs(0)) == atTheEnd}
 	for _, b := range blockers {
-		if token == 0 || b.rev < token && a.req.Mode != lockmgr.Delegated { // which passes our own
+		if token == 0 || b.rev < token && a.req.Mode != lockmgr.Delegated { // a delegation passes our own entries
 			st.ahead = append(st.ahead, b)
 		}
 	}
@@ -139,8 +135,7 @@ func (a *acquisition) noteTrees(rev int64, trees, epoch []*mvccpb.KeyValue, plac
 	a.s.trees.read(rev, mod, dirs)
 }
 
-// token returns the create revision of our entries, 0 if none stands. They were
-// put together: if they do not stand together, somebody removed one.
+// Our entries were put together, so if some are missing, somebody removed them.
 func (a *acquisition) token(seen map[string]*mvccpb.KeyValue) (int64, error) {
 	if len(seen) == 0 && a.known.token == 0 {
 		return 0, nil
@@ -163,26 +158,26 @@ func (a *acquisition) deadlocked() bool {
 	})
 }
 
-// contended is the error of a wait that err ended. nil is no wait.
+// contended is the error of a wait that ended with err; nil: there was no wait.
 func (a *acquisition) contended(err error) error {
 	if len(a.known.ahead) == 0 {
 		return &lockmgr.ContendedError{Key: a.req.Keys[0], Err: err} // the epoch moved each time
 	}
 	first := a.known.ahead[0]
 	if l := a.landmark(); l != nil {
-		first = *l // entries before it may have gone unseen
+		first = *l // earlier entries may be unknown
 	}
 	e := &lockmgr.ContendedError{Key: first.wants, Err: err}
 	if jerr := json.Unmarshal(first.value, &e.Holder); jerr != nil {
 		a.s.b.log.Warn("entry without a readable holder", "entry", first.entry, "error", jerr)
 	}
 	if g, ok := a.s.b.keys.parse(first.entry); ok {
-		e.Holder.AcquisitionID = g.AcquisitionID // the key is what counts
+		e.Holder.AcquisitionID = g.AcquisitionID // the key decides
 	}
 	return e
 }
 
-// metHolder is contended if the service answers and a holder is known; otherwise nil.
+// metHolder is contended if the service answers and a holder is known, else nil.
 func (a *acquisition) metHolder(cause error) error {
 	if len(a.known.ahead) > 0 && a.retrier.Failures() == 0 && a.s.b.connected() {
 		return a.contended(cause)

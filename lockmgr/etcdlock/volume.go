@@ -12,11 +12,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// VolumeRecord puts want as the record of the volume if there is none, and
-// returns the one that stands: want's bytes, or those that another mount put first.
-// From then on the backend opens sessions only while that record stands.
-// It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's; etcd's own,
-// when the user has not the rights that a mount needs.
+// VolumeRecord returns the volume's record, want if there was none. Sessions are opened only under
+// that record. It tries until ctx ends. Errors: ErrUnavailable; etcd's own if a right is missing.
 func (b *Backend) VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error) {
 	if stored, err = b.putVolumeRecord(ctx, want); err == nil {
 		b.volume.Store(&stored)
@@ -32,8 +29,7 @@ func (b *Backend) putVolumeRecord(ctx context.Context, want []byte) (stored []by
 	return stored, nil
 }
 
-// putOnce puts value at key if nothing is there, and returns what is, with the id
-// of the cluster that answered.
+// putOnce puts value at key if key is absent. It returns what stands, and the id of the cluster.
 func (b *Backend) putOnce(ctx context.Context, key string, value []byte) (stored []byte, cluster uint64, err error) {
 	var r retry.Retrier
 	err = r.Do(ctx, func() error {
@@ -48,7 +44,7 @@ func (b *Backend) putOnce(ctx context.Context, key string, value []byte) (stored
 			return err
 		case resp.Succeeded:
 			stored = value
-		default: // ours too, if an earlier answer was lost
+		default: // also our own value, if an earlier answer was lost
 			stored = resp.Responses[0].GetResponseRange().Kvs[0].Value
 		}
 		cluster = resp.Header.ClusterId
@@ -57,8 +53,7 @@ func (b *Backend) putOnce(ctx context.Context, key string, value []byte) (stored
 	return stored, cluster, err
 }
 
-// rights does nothing. etcd refuses it to users without the rights to take a lock: it checks
-// operations that are not carried out as well.
+// rights changes nothing: etcd checks rights even of operations that it does not carry out.
 func (b *Backend) rights() clientv3.Op {
 	never := clientv3.Compare(clientv3.Version(b.keys.volume()), "<", 0)
 	return clientv3.OpTxn([]clientv3.Cmp{never}, []clientv3.Op{
@@ -66,10 +61,9 @@ func (b *Backend) rights() clientv3.Op {
 	}, nil)
 }
 
-// ReplaceVolumeRecord puts want in the place of old, while no session of the
-// volume lives, and opens sessions only while want stands. It tries until ctx
-// ends. Errors: *lockmgr.VolumeInUseError; lockmgr.ErrVolumeChanged when old is not the record
-// any more; ErrUnavailable, wrapping ctx's.
+// ReplaceVolumeRecord replaces old while the volume has no session. It tries until ctx ends.
+// Errors: *lockmgr.VolumeInUseError; lockmgr.ErrVolumeChanged if old is not the record;
+// ErrUnavailable.
 func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) error {
 	key, sessions := b.keys.volume(), b.keys.session("")
 	var r retry.Retrier
@@ -108,19 +102,16 @@ func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) err
 	return nil
 }
 
-// volumeStands must hold for a session to be opened, in the same Txn. A session opened
-// beside a changed record would be a mount of another policy.
+// A session opened under a changed record would have another policy.
 func (b *Backend) volumeStands() []clientv3.Cmp {
 	seen := b.volume.Load()
 	if seen == nil {
-		return nil // it is not a mount of the volume
+		return nil // not a mount of the volume
 	}
 	return []clientv3.Cmp{clientv3.Compare(clientv3.Value(b.keys.volume()), "=", string(*seen))}
 }
 
-// volumeFell says why a Txn under volumeStands was refused. If the record is gone, because
-// etcd has forgotten everything, it is put again, and the session is worth another try. It
-// is not put into another etcd.
+// volumeFell says why volumeStands failed. If this etcd lost the record, it is put again: retry.
 func (b *Backend) volumeFell(ctx context.Context) error {
 	if err := b.serviceStands(ctx); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// wait returns nil when nothing that is known is ahead any more. A queued request has the
-// keys then; others try again. Errors: those of lost and ended waits.
+// wait returns nil when nothing known is ahead. A queued request then has the keys; another
+// request tries again. Errors: those of lost and ended waits.
 func (a *acquisition) wait(ctx context.Context) error {
 	for {
 		err := a.retrier.Do(ctx, func() error { return a.follow(ctx) })
@@ -23,17 +23,15 @@ func (a *acquisition) wait(ctx context.Context) error {
 	}
 }
 
-// near is how many entries ahead a waiter watches. A waiter further back watches one entry,
-// near places ahead, and refreshes when that is gone. So a deleted entry wakes a few waiters,
-// however many there are, and the next in line needs no refresh.
+// near is how many entries ahead a waiter watches; one further back watches only the entry near
+// places ahead. So a delete wakes few waiters, and the next in line needs no refresh.
 const near = 4
 
-// atTheEnd is how many entries at the end of a line are read: the landmark, the entries
-// behind it, and our own.
+// atTheEnd is how many entries are read of a line's end: the landmark, those behind it, and ours.
 const atTheEnd = near + 2
 
-// landmark returns the entry that we watch if we stand far back, otherwise nil. In line
-// entries go in order. One that goes early makes us refresh early.
+// landmark returns the entry to watch from far back, else nil. If it leaves early, we refresh
+// early.
 func (a *acquisition) landmark() *blocker {
 	if a.known.token == 0 || !a.inLine() || len(a.known.ahead) <= near {
 		return nil
@@ -41,8 +39,7 @@ func (a *acquisition) landmark() *blocker {
 	return &a.known.ahead[len(a.known.ahead)-1-near]
 }
 
-// follow is wait for the life of one watch: until nothing is ahead or, far back,
-// the landmark is gone.
+// follow is wait for the life of one watch: until nothing is ahead, or the landmark is gone.
 func (a *acquisition) follow(ctx context.Context) error {
 	prefixes, until := a.watched(), ""
 	if l := a.landmark(); l != nil {
@@ -62,10 +59,10 @@ func (a *acquisition) follow(ctx context.Context) error {
 	}
 	a.retrier.Answered()
 	for a.known.waitsFor(until) {
-		if err := a.recall(ctx); err != nil && !errors.Is(err, errFull) { // who is in line waits without
+		if err := a.recall(ctx); err != nil && !errors.Is(err, errFull) { // a queued request can wait without a recall
 			return err
 		}
-		// A refresh costs etcd a pass along the line: in a long line each does so less often.
+		// A refresh costs etcd a pass along the line, so long lines refresh less often.
 		keys, err := w.next(ctx, refreshInterval*time.Duration(1+a.known.line/16))
 		if err != nil {
 			return err
@@ -73,7 +70,7 @@ func (a *acquisition) follow(ctx context.Context) error {
 		a.known.gone(keys)
 		ours := a.known.token != 0 && slices.ContainsFunc(a.own, func(own string) bool { return slices.Contains(keys, own) })
 		if ours || len(keys) == 0 || a.known.unclear() {
-			if err := a.refresh(ctx); err != nil { // it says whether the session is gone too
+			if err := a.refresh(ctx); err != nil { // it also shows a lost session
 				return err
 			}
 		}
@@ -81,8 +78,7 @@ func (a *acquisition) follow(ctx context.Context) error {
 	return nil
 }
 
-// watched returns the prefixes below which our entries are and all that can be
-// ahead: once we are queued, no directory entry is put before us any more.
+// watched: no directory entry is put before ours once we are queued.
 func (a *acquisition) watched() []string {
 	keys := a.s.b.keys
 	var prefixes []string
@@ -99,7 +95,7 @@ func (a *acquisition) watched() []string {
 	return prefixes
 }
 
-// refresh reads where we stand, and nothing of the entries behind us in line.
+// refresh reads where we stand, without the entries behind us in line.
 func (a *acquisition) refresh(ctx context.Context) error {
 	gets := a.gets
 	if a.known.token != 0 {

@@ -18,8 +18,8 @@ import (
 // deletes tells which keys below some prefixes are deleted after rev.
 type deletes struct {
 	rev     int64
-	only    clientv3.WatchChan // of the one prefix; nil: there are several
-	ch      chan deleted       // of several
+	only    clientv3.WatchChan // of a single prefix; nil: several
+	ch      chan deleted       // of several prefixes
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
@@ -29,8 +29,7 @@ type deleted struct {
 	err  error // the watch ended
 }
 
-// watchDeletes watches each of prefixes from now on. Errors: ErrUnavailable.
-// The caller stops what it gets.
+// watchDeletes watches prefixes from now on, until the caller calls stop. Errors: ErrUnavailable.
 func (b *Backend) watchDeletes(ctx context.Context, prefixes ...string) (*deletes, error) {
 	// RequireLeader: a member cut off from the others ends the watch.
 	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
@@ -42,7 +41,7 @@ func (b *Backend) watchDeletes(ctx context.Context, prefixes ...string) (*delete
 			return nil, b.fault(ctx, err)
 		}
 		d.rev = max(d.rev, rev)
-		if len(prefixes) == 1 { // as most have that wait: they need no goroutine
+		if len(prefixes) == 1 { // the usual case, which needs no goroutine
 			d.only = feed
 			break
 		}
@@ -51,16 +50,12 @@ func (b *Backend) watchDeletes(ctx context.Context, prefixes ...string) (*delete
 	return d, nil
 }
 
-// watch returns once the watch stands, with the store's revision at that time:
-// whatever happens later arrives. Watch itself has no deadline for this, so
-// cancel is called when it takes too long.
-//
-// Watches share a stream, and with it the login that the stream was opened with.
-// That ends before the stream does; after it etcd takes no new watch on it. So
-// one that was refused is asked for on another stream next.
+// watch returns once the watch stands, with the store's revision; Watch has no timeout for this.
+// Watches share a stream and its login. After the login expires, etcd refuses new watches on that
+// stream, so after a refusal the next watch uses another.
 func (b *Backend) watch(ctx context.Context, cancel context.CancelFunc, prefix string, opts ...clientv3.OpOption) (clientv3.WatchChan, int64, error) {
 	stream := b.watchStream.Load()
-	ctx = metadata.AppendToOutgoingContext(ctx, "lockfs-stream", strconv.FormatInt(stream, 10)) // metadata that differs takes another stream
+	ctx = metadata.AppendToOutgoingContext(ctx, "lockfs-stream", strconv.FormatInt(stream, 10)) // other metadata, other stream
 	late := time.AfterFunc(b.timeout, cancel)
 	feed := b.client.Watch(ctx, prefix, append(opts, clientv3.WithPrefix(), clientv3.WithCreatedNotify())...)
 	first, ok := <-feed
@@ -89,7 +84,6 @@ func (d *deletes) forward(ctx context.Context, feed clientv3.WatchChan) {
 	}
 }
 
-// shown is what a watch has shown.
 func shown(resp clientv3.WatchResponse, ok bool) (m deleted) {
 	if !ok {
 		m.err = errors.New("watch closed")
@@ -102,13 +96,11 @@ func shown(resp clientv3.WatchResponse, ok bool) (m deleted) {
 	return m
 }
 
-// refreshInterval is how often a waiter reads, although its watch shows nothing. A member
-// that hangs, or waits for its disk, tells a watch nothing. It is avoided once it leaves
-// such a read without an answer.
+// refreshInterval is how often a waiter reads beside its watch: a member that hangs or waits for
+// its disk shows a watch nothing. members then avoids one that leaves the read unanswered.
 const refreshInterval = 5 * time.Second
 
-// next returns the keys deleted next, or none after a while. Errors:
-// ErrUnavailable, when the watch ended or ctx did.
+// next returns the keys deleted next, or none after while. Errors: ErrUnavailable.
 func (d *deletes) next(ctx context.Context, while time.Duration) ([]string, error) {
 	quiet := time.NewTimer(while)
 	defer quiet.Stop()
