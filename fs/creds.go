@@ -2,12 +2,14 @@ package fs
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -104,98 +106,112 @@ func (f *FS) openToRun(in *fuse.InHeader, fd, flags int) (int, error) {
 	return reopen(fd, flags)
 }
 
-// onThread runs act with a umask, and with the rights r unless they are nil, on a thread that
-// runs nothing else meanwhile. A thread that does not get its own rights back is ended.
+// onThread runs act with a umask, and with the rights r unless they are nil. Its thread runs
+// nothing else until it has its own rights back.
 func onThread(umask uint32, r *rights, act func() error) error {
 	if umask == 0 && r == nil {
 		return act()
 	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		err, restored := actWith(umask, r, act)
-		if restored {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	return <-done
-}
-
-func actWith(umask uint32, r *rights, act func() error) (err error, restored bool) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if umask != 0 {
 		// A new thread shares the umask of the thread that made it.
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
-			return err, true
+			return err
 		}
 		unix.Umask(int(umask))
 		defer unix.Umask(0)
 	}
 	if r == nil {
-		return act(), true
+		return act()
 	}
 	own, err := ownRights()
 	if err != nil {
-		return err, true
+		return err
 	}
 	narrowed := *r
 	narrowed.caps &= own.caps
-	if err = change(own, &narrowed); err == nil {
+	if err = cmp.Or(setIDs(&own.rights, &narrowed), own.setCaps(narrowed.caps)); err == nil {
 		err = act()
 	}
-	// All capabilities first: without some, the rest cannot be changed.
-	return err, setCaps(own.caps) == nil && change(&narrowed, own) == nil
+	for own.takeBack(&narrowed) != nil { // for want of memory
+		time.Sleep(takeBackPause)
+	}
+	return err
 }
 
-func change(from, to *rights) error {
+const takeBackPause = 10 * time.Millisecond
+
+// daemonRights are the daemon's, which each thread has but for the length of a call.
+type daemonRights struct {
+	rights
+	sets [2]unix.CapUserData
+}
+
+var ownRights = sync.OnceValues(func() (*daemonRights, error) {
+	groups, err := os.Getgroups()
+	if err != nil {
+		return nil, err
+	}
+	own := &daemonRights{rights: rights{uid: os.Geteuid(), gid: os.Getegid()}}
+	for _, g := range groups {
+		own.groups = append(own.groups, uint32(g))
+	}
+	if own.sets, err = capabilities(); err != nil {
+		return nil, err
+	}
+	own.caps = uint64(own.sets[1].Effective)<<32 | uint64(own.sets[0].Effective)
+	return own, nil
+})
+
+// takeBack gives a thread the daemon's rights back: all capabilities first, because without some
+// the rest cannot be changed.
+func (own *daemonRights) takeBack(from *rights) error {
+	if err := cmp.Or(own.setCaps(own.caps), setIDs(from, &own.rights)); err != nil || from.uid == own.uid {
+		return err
+	}
+	return own.setCaps(own.caps) // the change of the user has changed them
+}
+
+// setCaps sets the effective capabilities of this thread.
+func (own *daemonRights) setCaps(caps uint64) error {
+	sets := own.sets
+	sets[0].Effective, sets[1].Effective = uint32(caps), uint32(caps>>32)
+	if has, err := capabilities(); err != nil || has == sets {
+		return err
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	return unix.Capset(&header, &sets[0])
+}
+
+// setIDs sets the ids by which file systems decide, and the groups.
+func setIDs(from, to *rights) error {
 	if !slices.Equal(from.groups, to.groups) {
 		if err := setGroups(to.groups); err != nil {
 			return err
 		}
 	}
 	for _, set := range [...]struct {
-		call uintptr
-		id   int
-	}{{unix.SYS_SETFSGID, to.gid}, {unix.SYS_SETFSUID, to.uid}} {
+		call     uintptr
+		from, to int
+	}{{unix.SYS_SETFSGID, from.gid, to.gid}, {unix.SYS_SETFSUID, from.uid, to.uid}} {
+		if set.from == set.to {
+			continue
+		}
 		// The system calls report the former id, and no error.
-		unix.RawSyscall(set.call, uintptr(set.id), 0, 0)
-		if is, _, _ := unix.RawSyscall(set.call, ^uintptr(0), 0, 0); uint32(is) != uint32(set.id) {
+		unix.RawSyscall(set.call, uintptr(set.to), 0, 0)
+		if is, _, _ := unix.RawSyscall(set.call, ^uintptr(0), 0, 0); uint32(is) != uint32(set.to) {
 			return unix.EPERM
 		}
 	}
-	return setCaps(to.caps) // the change of the user has changed them
+	return nil
 }
 
-// ownRights are the daemon's.
-var ownRights = sync.OnceValues(func() (*rights, error) {
-	groups, err := os.Getgroups()
-	if err != nil {
-		return nil, err
-	}
-	own := &rights{uid: os.Geteuid(), gid: os.Getegid()}
-	for _, g := range groups {
-		own.groups = append(own.groups, uint32(g))
-	}
-	var sets [2]unix.CapUserData
-	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &sets[0]); err != nil {
-		return nil, err
-	}
-	own.caps = uint64(sets[1].Effective)<<32 | uint64(sets[0].Effective)
-	return own, nil
-})
-
-func setCaps(caps uint64) error {
+// capabilities returns those of this thread.
+func capabilities() (sets [2]unix.CapUserData, err error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	if err := unix.Capget(&header, &sets[0]); err != nil {
-		return err
-	}
-	low, high := uint32(caps), uint32(caps>>32)
-	if sets[0].Effective == low && sets[1].Effective == high {
-		return nil
-	}
-	sets[0].Effective, sets[1].Effective = low, high
-	return unix.Capset(&header, &sets[0])
+	err = unix.Capget(&header, &sets[0])
+	return sets, err
 }
 
 // setGroups sets the groups of this thread. syscall.Setgroups sets those of all threads.
