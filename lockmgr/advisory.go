@@ -52,20 +52,23 @@ type AdvisoryTable struct {
 	losses   int
 	stale    bool          // the table may have changed since it was read
 	doubted  bool          // so may the mount's row, which nobody else should change
+	broken   []Break       // that may be of what the mount has
+	vacates  bool          // the mount's row goes before anything else is put
 	asks     int           // how often somebody wanted something
 	done     int           // of these, those that were looked at
 	settled  chan struct{} // closed, and replaced, when done has grown
 
 	// The worker's own: there is one at a time.
-	sess  *session
-	row   string           // the name of the mount's row
-	rows  map[string]int64 // those of this mount that stand, and the revisions of their last puts
-	value []byte           // of the mount's row; nil: it does not stand
-	held  []advisory.Lock  // of other mounts
-	line  []advisory.Waiter
-	rev   int64        // at which that was so
-	sent  *AdvisoryPut // which was not answered
-	retry retry.Retrier
+	sess    *session
+	row     string           // the name of the mount's row
+	rows    map[string]int64 // those of this mount that stand, and the revisions of their last puts
+	value   []byte           // of the mount's row; nil: it does not stand
+	created int64            // the revision of the mount's row
+	held    []advisory.Lock  // of other mounts
+	line    []advisory.Waiter
+	rev     int64        // at which that was so
+	sent    *AdvisoryPut // which was not answered
+	retry   retry.Retrier
 }
 
 // advisoryRequest is a lock that is asked for.

@@ -28,6 +28,11 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 	if t.sent != nil {
 		return p, false
 	}
+	if t.vacates = t.vacates && t.value != nil; t.vacates {
+		p.put = AdvisoryPut{Table: t.key, Since: AnyRevision, Delete: []string{t.row}}
+		p.commit = true
+		return p, false
+	}
 	slices.SortStableFunc(t.requests, func(x, y *advisoryRequest) int { return cmp.Compare(x.order(), y.order()) })
 	p.next = t.mine.Clone()
 	v := advisory.View{Held: t.held, Mine: p.next, Line: t.line}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -18,6 +17,7 @@ func (t *AdvisoryTable) work() {
 	a := t.a
 	for {
 		t.noticeLoss()
+		t.noticeBreak()
 		a.mu.Lock()
 		asked := t.asks
 		if a.refused {
@@ -145,7 +145,7 @@ func (t *AdvisoryTable) landed(p AdvisoryPut, rows AdvisoryRows) {
 		r, _ := rows.find(name)
 		t.rows[name] = r.Changed
 		if name == t.row {
-			t.value = value
+			t.value, t.created = value, r.Created
 		}
 	}
 	for _, name := range p.Delete {
@@ -225,20 +225,10 @@ func (t *AdvisoryTable) noticeLoss() {
 
 // lost takes from the mount what it had in the table. Those who wait begin anew.
 func (t *AdvisoryTable) lost(cause error) {
-	a := t.a
-	a.mu.Lock()
-	n := len(t.mine.All())
-	a.mu.Unlock()
-	if n > 0 && a.m.ctx.Err() == nil {
-		a.onLost(t)
-		a.m.log.Error("flock and fcntl locks lost; the files that are open return EIO", slog.String("file", t.key.String()), slog.Int("locks", n), slog.Any("error", cause))
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	t.losses++
-	for _, l := range t.mine.All() {
-		t.change(func() { t.mine.Clear(l.Owner, 0, advisory.EOF) }, l.Owner)
-	}
+	t.bereave(cause)
+	t.a.mu.Lock()
+	defer t.a.mu.Unlock()
+	t.forget()
 	delete(t.rows, t.row)
 	t.value, t.stale = nil, true
 }

@@ -19,9 +19,12 @@ type Break struct {
 	AcquisitionID AcquisitionID `json:"owner"`          // so that no later holder is meant
 	Token         int64         `json:"token"`          // the entry's, see FencingToken
 	Turn          int           `json:"turn,omitempty"` // which of the owners of a kept lock is meant
-	By            string        `json:"by"`
-	Reason        string        `json:"reason"`
-	At            time.Time     `json:"at"`
+	// Session is of the mount whose flock and fcntl locks on the file Path are meant, all of
+	// them: those of the row of Token. Empty: Path's lock of AcquisitionID is.
+	Session string    `json:"session,omitempty"`
+	By      string    `json:"by"`
+	Reason  string    `json:"reason"`
+	At      time.Time `json:"at"`
 }
 
 // ParseBreak reads a Break, which a backend has stored as JSON under its id.
@@ -65,6 +68,15 @@ type Breaker interface {
 // obey gives up the lock that b is aimed at, if it is this mount's, and all other locks of
 // its files: nobody else can use a file while one of its keys is not free.
 func (m *Manager) obey(b Break) {
+	m.mu.Lock()
+	advisory := m.advisory
+	m.mu.Unlock()
+	if b.Session != "" {
+		if advisory != nil {
+			advisory.obey(b)
+		}
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if o := m.early[b.AcquisitionID]; o != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/advisory"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -32,6 +33,112 @@ func (f *fixture) breakLock(k lockmgr.Key) lockmgr.Break {
 	}
 	f.t.Fatalf("nobody holds %v", k)
 	panic("unreachable")
+}
+
+// Breaking what a mount has by flock and fcntl takes all of it, and nothing that was granted later.
+// Others get it when the writes that were checked before have landed.
+func TestAdvisoryBreak(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		t := f.t
+		ms := f.advisory(2)
+		a, b := ms[0], ms[1]
+		defer b.close()
+		held := a.lock(a.flock(1, true))
+		if err := a.try(a.posix(1, 5, 9, true)); err != nil {
+			t.Fatal(err)
+		}
+		elsewhere := a.table(tableOf(8))
+		bystander := a.flock(2, true)
+		if err := elsewhere.Lock(t.Context(), bystander, false); err != nil {
+			t.Fatal(err)
+		}
+		next := make(chan time.Time, 1)
+		go func() {
+			b.lock(b.flock(1, true))
+			next <- time.Now()
+		}()
+		synctest.Wait()
+		local := a.waits(t.Context(), table, a.flock(3, true))
+
+		began := time.Now()
+		broken := f.breakAdvisory(table)
+		if lost := <-a.lost; lost != held {
+			t.Errorf("lost: %v", lost.Key())
+		}
+		if at := <-next; at.Sub(began) < renew.CheckToIssue+renew.WriteInFlight {
+			t.Errorf("granted after %v, while writes were under way", at.Sub(began))
+		}
+		if held.Has(a.a.Owner(advisory.Flock, 1)) || held.Has(a.a.Owner(advisory.Posix, 1)) {
+			t.Error("the mount still has what was broken")
+		}
+		if !elsewhere.Has(bystander.Owner) {
+			t.Error("a lock of another file is gone")
+		}
+		b.unlock(b.flock(1, true))
+		if err := <-local; err != nil {
+			t.Fatalf("who waited on the mount of the broken lock: %v", err)
+		}
+		for _, told := range []lockmgr.Break{broken, {ID: uuid.New(), Path: broken.Path, Session: broken.Session, Token: broken.Token + 1}} {
+			told.ID = uuid.New() // a watch tells it once more
+			if err := f.svc.PutBreak(t.Context(), told); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		if len(a.lost) > 0 || !held.Has(a.a.Owner(advisory.Flock, 3)) {
+			t.Error("a break has taken what was granted later")
+		}
+		if err := a.try(a.flock(4, true)); !errors.Is(err, lockmgr.ErrContended) {
+			t.Errorf("the lock that was granted later does not exclude: %v", err)
+		}
+	})
+}
+
+// The mount that breaks gets no lock by the row that is broken: it goes first.
+func TestAdvisoryBreakOfSeveralOnOneMount(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		t := f.t
+		ms := f.advisory(2)
+		a, b := ms[0], ms[1]
+		defer b.close()
+		a.lock(a.flock(1, true))
+		local := a.waits(t.Context(), table, a.flock(2, true))
+		broken := f.breakAdvisory(table)
+		if err := <-local; err != nil {
+			t.Fatal(err)
+		}
+		rows, err := f.svc.AdvisoryRows(t.Context(), table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rows.Rows {
+			if r.Created == broken.Token {
+				t.Errorf("the row that was broken still stands: %+v", r)
+			}
+		}
+		if err := b.try(b.flock(1, false)); !errors.Is(err, lockmgr.ErrContended) {
+			t.Errorf("beside the one who waited: %v", err)
+		}
+	})
+}
+
+// breakAdvisory asks for what the first mount has in a table to be broken.
+func (f *fixture) breakAdvisory(table lockmgr.Key) lockmgr.Break {
+	f.t.Helper()
+	rows, err := f.svc.AdvisoryRows(f.t.Context(), table)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	entries, err := rows.Entries()
+	if err != nil || len(entries) == 0 || !entries[0].Held {
+		f.t.Fatalf("nobody has a lock: %v, %v", entries, err)
+	}
+	e := entries[0]
+	b := lockmgr.Break{ID: uuid.New(), Path: table.String(), Session: e.Holder.Session, Token: e.Token, By: "alice", Reason: "it hangs"}
+	if err := f.svc.PutBreak(f.t.Context(), b); err != nil {
+		f.t.Fatal(err)
+	}
+	return b
 }
 
 // A broken lock is void at once, and somebody else's when the writes that were

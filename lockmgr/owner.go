@@ -49,5 +49,8 @@ func (h Holder) String() string {
 	if h.Pod != "" {
 		s += ", pod " + h.PodLabel()
 	}
+	if h.AcquisitionID.IsZero() { // of a flock or fcntl lock
+		return s
+	}
 	return s + ", lock " + h.AcquisitionID.String()
 }

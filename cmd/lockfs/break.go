@@ -33,8 +33,10 @@ func newBreak() *cobra.Command {
 		Long: `Take the lock of the file PATH away from its holder, whichever of its names the holder
 used. If PATH is a directory, take the lock of a program that renames or removes it, or a
 directory above it. PATH is as for 'lockfs ls', but does not stand for the files below it.
-Programs that wait for the lock keep their places in line. Locks of flock(2) and fcntl(2)
-cannot be broken: end the program that has them.
+Programs that wait for the lock keep their places in line.
+
+Where mounts share the locks of flock(2) and fcntl(2), those of the file are taken too: all that
+each mount has on it. Every program that has the file open on such a mount gets EIO.
 
 lockfs asks the holder's mount to give the lock up. The mount stops the holder's writes for
 good (they fail with EIO), lets writes that are under way finish, and only then lets the
@@ -98,10 +100,11 @@ func (o *breakOptions) run(cmd *cobra.Command, path string) error {
 	if err != nil {
 		return err
 	}
-	if len(holders) == 0 {
-		if locks, err := at.advisory(ctx, backend); err == nil && len(locks) > 0 {
-			return fmt.Errorf("%s: nobody holds it for write, and its flock and fcntl locks cannot be broken: end the program that 'lockfs ls' names", path)
-		}
+	flocks, err := b.advisoryHolders(ctx)
+	if err != nil {
+		return err
+	}
+	if holders = append(holders, flocks...); len(holders) == 0 {
 		return fmt.Errorf("%s: nobody holds it", path)
 	}
 	var errs []error
@@ -171,7 +174,7 @@ func (b *breaking) holders(ctx context.Context) (holders [][]lockmgr.Entry, err 
 	return holders, nil
 }
 
-// take takes away all keys of one acquisition.
+// take takes away all keys of one acquisition, or all flock and fcntl locks of one mount.
 func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 	holder, path := held[0].Holder, printable(b.at.path)
 	if key := held[0].Key.String(); key != b.at.path {
@@ -188,6 +191,9 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 	request := lockmgr.Break{
 		ID: uuid.New(), Path: held[0].Key.String(), AcquisitionID: holder.AcquisitionID, Token: held[0].Token, Turn: holder.Turn,
 		By: whoami(), Reason: b.reason, At: time.Now().UTC(),
+	}
+	if held[0].Range != nil {
+		request.Session = holder.Session
 	}
 	asked, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -231,6 +237,9 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 
 // gone waits until held is no longer in the lock service.
 func (b *breaking) gone(ctx context.Context, held []lockmgr.Entry) error {
+	if held[0].Range != nil {
+		return b.rowGone(ctx, held[0])
+	}
 	for _, e := range held {
 		g := lockmgr.Grant{Key: e.Key, Mode: e.Mode, AcquisitionID: e.Holder.AcquisitionID, Token: e.Token}
 		if err := b.service.AwaitGone(ctx, g); err != nil {
@@ -253,7 +262,11 @@ func (b *breaking) withdraw(ctx context.Context, id uuid.UUID) error {
 // locksOf counts the locks that end with a session.
 func (b *breaking) locksOf(ctx context.Context, session string) (n int, err error) {
 	entries, err := b.service.Entries(ctx, "")
-	for _, e := range entries {
+	if err != nil {
+		return 0, err
+	}
+	flocks, err := place{}.advisory(ctx, b.service)
+	for _, e := range append(entries, flocks...) {
 		if e.Holder.Session == session && e.Held {
 			n++
 		}
@@ -264,6 +277,9 @@ func (b *breaking) locksOf(ctx context.Context, session string) (n int, err erro
 // whoHolds says what became of the lock.
 func (b *breaking) whoHolds(ctx context.Context) string {
 	holders, err := b.holders(ctx)
+	if err == nil && len(holders) == 0 {
+		holders, err = b.advisoryHolders(ctx)
+	}
 	switch {
 	case err != nil:
 		return fmt.Sprintf("who holds it now is not known (%v)", err)

@@ -79,6 +79,68 @@ func TestBreak(t *testing.T) {
 	lab.Eventually(t, "the lock is free", func() bool { return len(v.LS()) == 1 })
 }
 
+// The flock and fcntl locks that a mount has on a file are broken together: its programs get EIO from
+// the file, and who waits for one gets it. Other files, and mounts, are not concerned.
+func TestBreakOfFlocks(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t, "--flock", "cluster", "--rule", "** nolock")
+	v.InMemory()
+	a, b := v.Mount("a"), v.Mount("b")
+	v.Write("f", "0123456789")
+	v.Write("g", "")
+	holder, other, next := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+	fd, g := holder.Open(a.Path("f"), unix.O_RDWR), other.Open(a.Path("g"), unix.O_RDWR)
+	beside := other.Open(a.Path("f"), unix.O_RDWR)
+	holder.Must(lab.Call{Op: "flock", FD: fd, Flags: unix.LOCK_EX})
+	holder.Must(lab.Call{Op: "setlk", FD: fd, Flags: unix.F_WRLCK, N: 5})
+	other.Must(lab.Call{Op: "flock", FD: g, Flags: unix.LOCK_EX})
+	nextFD := next.Open(b.Path("f"), unix.O_RDWR)
+	waits := next.Start(lab.Call{Op: "flock", FD: nextFD, Flags: unix.LOCK_EX})
+	lab.Eventually(t, "the next waits", func() bool {
+		return slices.ContainsFunc(v.LS(), func(e lab.Entry) bool { return e.State == "waiting" })
+	})
+	status, stdout, stderr := lab.Outcome(t, v.Command("break", b.Path("f"), "--reason", "ticket 4711"))
+	if status != 0 || !strings.HasPrefix(stdout, "broken: f (inode ") || !strings.Contains(stdout, "on a; ") || !strings.Contains(stderr, "to give it up") {
+		t.Errorf("exit status %d, %q, %q", status, stdout, stderr)
+	}
+	if r := lab.Await(t, "the next's flock", waits); r.Errno != 0 {
+		t.Fatalf("the next's flock: %v", r.Err())
+	}
+	next.Must(lab.Call{Op: "setlk", FD: nextFD, Flags: unix.F_WRLCK, N: 5})
+	holder.Fails(lab.Call{Op: "pwrite", FD: fd, Data: "late"}, unix.EIO)
+	holder.Fails(lab.Call{Op: "pread", FD: fd, N: 1}, unix.EIO)
+	other.Fails(lab.Call{Op: "pwrite", FD: beside, Data: "late"}, unix.EIO) // who writes for whom cannot be told
+	other.Must(lab.Call{Op: "pwrite", FD: g, Data: "not concerned"})
+	next.Must(lab.Call{Op: "pwrite", FD: nextFD, Data: "next"})
+	if got := v.Read("f"); got != "next456789" {
+		t.Errorf("the file holds %q", got)
+	}
+	for _, want := range []string{"flock and fcntl locks lost", `reason="ticket 4711"`} {
+		if !strings.Contains(a.Log.String(), want) {
+			t.Errorf("the holder's log lacks %q:\n%s", want, a.Log)
+		}
+	}
+	if n := breaks(v); n != 1 {
+		t.Errorf("%d breaks on record", n)
+	}
+	next.Must(lab.Call{Op: "close", FD: nextFD})
+	again := holder.Open(a.Path("f"), unix.O_RDWR)
+	holder.Must(lab.Call{Op: "flock", FD: again, Flags: unix.LOCK_EX})
+	holder.Must(lab.Call{Op: "pwrite", FD: again, Data: "again"})
+
+	t.Log("a mount that does not answer loses them with its session")
+	t.Cleanup(func() { _ = a.Cmd.Process.Signal(unix.SIGCONT) })
+	lab.Freeze(t, a.Cmd.Process.Pid)
+	status, stdout, stderr = lab.Outcome(t, v.Command("break", v.InSource("f"), "--reason", "x", "--timeout", "100ms"))
+	if status != 1 || !strings.Contains(stderr, "with all its locks (2)") {
+		t.Errorf("exit status %d, %q, %q", status, stdout, stderr)
+	}
+	status, stdout, _ = lab.Outcome(t, v.Command("break", v.InSource("f"), "--reason", "x", "--timeout", "100ms", "--force"))
+	if status != 0 || !strings.HasPrefix(stdout, "broken by force: f (inode ") || !strings.HasSuffix(stdout, "now free\n") {
+		t.Errorf("exit status %d, %q", status, stdout)
+	}
+}
+
 // What cannot be broken, with what the command says of it.
 func TestBreakRefusals(t *testing.T) {
 	t.Parallel()

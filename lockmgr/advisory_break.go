@@ -1,0 +1,85 @@
+package lockmgr
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/lockfs/lockfs/lockmgr/advisory"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// An operator breaks all that a mount has in a table: its row, which is what excludes others, and
+// the handles that rely on it. The row goes when the writes that were checked before have landed.
+
+// obey is Manager.obey for a table.
+func (a *Advisory) obey(b Break) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, t := range a.tables {
+		if t.key.String() == b.Path && t.sess != nil && t.sess.backend.ID() == b.Session {
+			t.broken = append(t.broken, b)
+			t.ask()
+		}
+	}
+}
+
+// noticeBreak takes from the mount what it has, if that was broken, and makes the next put delete
+// its row.
+func (t *AdvisoryTable) noticeBreak() {
+	a := t.a
+	a.mu.Lock()
+	if t.sent != nil { // what that has made of the row is not known yet
+		a.mu.Unlock()
+		return
+	}
+	i := slices.IndexFunc(t.broken, func(b Break) bool { return t.value != nil && b.Token == t.created })
+	if i < 0 {
+		t.broken = nil // by then others had the locks
+		a.mu.Unlock()
+		return
+	}
+	b := t.broken[i]
+	t.broken = nil
+	a.mu.Unlock()
+	t.bereave(b.loss(), slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
+	select {
+	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):
+	case <-a.m.ctx.Done():
+		return // Close ends the session
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t.forget()
+	t.vacates = true
+}
+
+// bereave tells of the loss of all that the mount has in the table.
+func (t *AdvisoryTable) bereave(cause error, attrs ...any) {
+	a := t.a
+	a.mu.Lock()
+	locks := t.mine.All()
+	a.mu.Unlock()
+	if len(locks) == 0 || a.m.ctx.Err() != nil {
+		return
+	}
+	a.onLost(t)
+	a.m.log.Error("flock and fcntl locks lost; the files that are open return EIO",
+		append([]any{slog.String("path", t.key.String()), slog.Int("locks", len(locks)), slog.Any("error", cause)}, attrs...)...)
+	for _, l := range locks {
+		a.m.observe(LockLost{Key: t.key, Holder: t.holder(l), Cause: cause})
+	}
+}
+
+// forget takes from the mount's owners what they have. mu is held.
+func (t *AdvisoryTable) forget() {
+	t.losses++
+	for _, l := range t.mine.All() {
+		t.change(func() { t.mine.Clear(l.Owner, 0, advisory.EOF) }, l.Owner)
+	}
+}
+
+// holder describes an owner of this mount.
+func (t *AdvisoryTable) holder(l advisory.Lock) Holder {
+	return Holder{Node: t.a.m.cfg.Session.Node, PID: l.PID, Comm: l.Comm, Since: l.Since}
+}
