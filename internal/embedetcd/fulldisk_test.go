@@ -29,6 +29,7 @@ func mountTmpfs(t *testing.T, dir, mib string) {
 }
 
 func TestNoRoomAtAll(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	mountTmpfs(t, dir, "1")
 	s, err := Start(t.Context(), Config{Dir: dir, Source: dir})
@@ -42,6 +43,7 @@ func TestNoRoomAtAll(t *testing.T) {
 // etcd ends when its disk is full; what it has acknowledged is there again as
 // soon as there is room.
 func TestDiskFillsUp(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	mountTmpfs(t, dir, "48")
 	s := start(t, dir)

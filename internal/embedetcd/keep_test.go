@@ -67,6 +67,7 @@ func size(t *testing.T, dir string) (n int64) {
 // the files stay below a bound, all the while and at the end. They grew from 17 MB
 // to 2.4 GB in 90 s.
 func TestFloodIsBounded(t *testing.T) {
+	t.Parallel()
 	c, dir := kept(t, bounds{tidy: 8 << 20, quota: 256 << 20, wals: 1, every: 50 * time.Millisecond})
 	ctx := t.Context() // a disk may be slow
 	value := strings.Repeat("x", 200<<10)
@@ -95,6 +96,7 @@ func TestFloodIsBounded(t *testing.T) {
 // At its quota etcd takes nothing new. The embedded one has no operator, and takes
 // it again by itself when what lived is gone.
 func TestQuotaEndsByItself(t *testing.T) {
+	// Not beside TestFloodIsBounded: the size of log files is a global variable of etcd.
 	c, _ := kept(t, bounds{tidy: 4 << 20, quota: 12 << 20, wals: 1, every: 50 * time.Millisecond})
 	ctx := t.Context() // a disk may be slow
 	value := strings.Repeat("x", 1<<20)

@@ -19,6 +19,7 @@ import (
 )
 
 func TestModes(t *testing.T) {
+	t.Parallel()
 	dir := stateDir(t)
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -39,6 +40,7 @@ func TestModes(t *testing.T) {
 // The only way in is the socket: nothing listens on TCP, or on a unix socket
 // in the abstract namespace, which has no mode.
 func TestListensOnItsSocketOnly(t *testing.T) {
+	t.Parallel()
 	dir := stateDir(t)
 	start(t, dir)
 	ours := map[string]bool{} // inodes of the process's sockets
@@ -99,6 +101,7 @@ func descriptors(t *testing.T, pid int) (targets []string) {
 
 // go-fuse leaves /dev/fuse open across exec.
 func TestInheritsNoDescriptors(t *testing.T) {
+	t.Parallel()
 	leaked := filepath.Join(t.TempDir(), "leaked")
 	fd, err := unix.Open(leaked, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
@@ -113,6 +116,7 @@ func TestInheritsNoDescriptors(t *testing.T) {
 }
 
 func TestStartGivesUpWithItsContext(t *testing.T) {
+	t.Parallel()
 	dir := stateDir(t)
 	launch(t, dir).waitReady(t)
 	pid := etcdPID(t, dir)
@@ -138,8 +142,10 @@ func TestStartGivesUpWithItsContext(t *testing.T) {
 
 // etcd calls os.Exit when its data is damaged. It must not be our exit.
 func TestDamagedData(t *testing.T) {
+	t.Parallel()
 	for _, file := range []string{"member/snap/db", "member/wal/*.wal"} {
 		t.Run(strings.ReplaceAll(file, "/", "_"), func(t *testing.T) {
+			t.Parallel()
 			dir := stateDir(t)
 			start(t, dir).Close()
 			found, err := filepath.Glob(filepath.Join(dataPath(dir), file))
@@ -187,6 +193,7 @@ func TestQuietWhenAllIsWell(t *testing.T) {
 }
 
 func TestChildByHand(t *testing.T) {
+	t.Parallel()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{childName, t.TempDir()}
 	out, err := cmd.CombinedOutput()

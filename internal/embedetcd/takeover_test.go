@@ -80,6 +80,7 @@ func timeTakeover(t *testing.T, s *Server, old int, cause func()) {
 }
 
 func TestTakeoverAfterKill(t *testing.T) {
+	t.Parallel()
 	dir := stateDir(t)
 	serving := launch(t, dir)
 	serving.waitReady(t)
@@ -92,6 +93,7 @@ func TestTakeoverAfterKill(t *testing.T) {
 }
 
 func TestTakeoverByAnotherProcess(t *testing.T) {
+	t.Parallel()
 	dir := stateDir(t)
 	first := start(t, dir)
 	other := launch(t, dir)
@@ -104,6 +106,7 @@ func TestTakeoverByAnotherProcess(t *testing.T) {
 }
 
 func TestRestartAfterEtcdIsKilled(t *testing.T) {
+	t.Parallel()
 	dir := stateDir(t)
 	s := start(t, dir)
 	c := connect(t, s)
@@ -122,6 +125,7 @@ func TestRestartAfterEtcdIsKilled(t *testing.T) {
 // frozen with it. Signals that a terminal or systemd sends to a whole group
 // must not end it before the mount has released its locks.
 func TestEtcdIsNotItsMount(t *testing.T) {
+	t.Parallel()
 	dir := stateDir(t)
 	serving := launch(t, dir)
 	serving.waitReady(t)
@@ -146,6 +150,7 @@ func TestEtcdIsNotItsMount(t *testing.T) {
 }
 
 func TestConcurrentStarts(t *testing.T) {
+	t.Parallel()
 	dir := stateDir(t)
 	var mounts []*mount
 	for range 4 {
@@ -161,6 +166,7 @@ func TestConcurrentStarts(t *testing.T) {
 
 // A takeover that fails is tried again until it works.
 func TestTakeoverIsRetried(t *testing.T) {
+	t.Parallel()
 	dir := stateDir(t)
 	s := start(t, dir)
 	c := connect(t, s)
