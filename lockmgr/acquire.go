@@ -13,34 +13,30 @@ import (
 
 // Request asks for locks.
 type Request struct {
-	// Owner shares with, and only with, itself.
+	// Owner shares its locks with itself, and with no other owner.
 	Owner Owner
-	// SelfWait reports whether the caller, or one of its ancestors, itself holds the
-	// keys, so that it would wait for ever. It is called at most once, for a request
-	// that queues and finds the keys held on this mount. It returns soon after ctx has
+	// SelfWait reports whether the caller or one of its ancestors holds the keys. It is called at
+	// most once, if the request queues for keys held on this mount, and returns soon after ctx has
+	// ended. Nil means false.
 	// ended. nil means no.
 	SelfWait func(ctx context.Context) bool
-	// Holder is what people will see; AcquisitionID, Session, Node and Since are
-	// filled in.
+	// Holder is for people. AcquisitionID, Session, Node and Since are filled in.
 	Holder Holder
 	// Keys are taken together or not at all. At least one, none twice.
 	Keys []Key
-	// Mode is the same for all Keys; the zero value is Exclusive. An owner that asks
-	// for Shared where it has Exclusive shares its Exclusive lock. An owner that asks
-	// for Exclusive where it has Shared upgrades: it waits for the other owners who
-	// share. It gets ErrDeadlock if it queues behind a request for Exclusive, which
-	// waits for the owner's Shared lock. That lock stays as it is, with its holds.
+	// Mode is the mode of all Keys. Shared where the owner has Exclusive shares that lock.
+	// Exclusive where the owner has Shared waits for the other readers, and keeps the Shared lock;
+	// behind a waiting Exclusive request it gets ErrDeadlock.
 	Mode Mode
-	// Queue stands in line for the locks. A request that arrives under a lock of the
-	// kernel's must not: the holder might need that very lock to close its file.
-	// Without Queue, a holder on this mount means ErrContended at once.
+	// Queue stands in line. A request under a kernel lock must not, because the holder may need
+	// that lock to close its file. Without Queue, a holder on this mount means ErrContended at
+	// once.
 	Queue bool
-	// Wait bounds the wait for other owners and, if the request queues, for a lock
-	// service that does not answer. 0 refuses at once, less than 0 waits for ever.
-	// A request that does not queue waits for an answer until an outage of the service
-	// is 5 s old, or Wait if that is longer.
+	// Wait bounds the wait for other owners; 0: none, negative: unlimited. If the request queues,
+	// Wait also bounds the wait for an answer. Otherwise an answer is awaited until an outage of
+	// the service is 5 s old, or Wait if that is longer.
 	Wait time.Duration
-	// Keep replaces Config.Keep for the locks of this request. nil: it does not.
+	// Keep replaces Config.Keep for these locks, unless nil.
 	Keep *time.Duration
 }
 
@@ -48,13 +44,13 @@ type Request struct {
 type request struct {
 	Request
 	tracker *tracker
-	trying  *trying // nil if it queues, or does not wait
+	trying  *trying // nil if it queues or does not wait
 	hold    *Hold
 	places  []*place      // one a key, in the order of Keys
-	waits   seat          // among those who wait for the same
+	waits   seat          // in the crowd that wakes it
 	woken   chan struct{} // buffered, 1
 	since   time.Time     // when it first had to wait; zero before
-	asked   bool          // SelfWait was
+	asked   bool          // SelfWait was called
 	inTurn  bool          // see turn
 }
 
@@ -65,11 +61,9 @@ func (r *request) wake() {
 	}
 }
 
-// Acquire takes the locks of req, or shares those that its owner holds already.
-// The caller releases the returned Hold.
-//
-// Errors: ErrContended, ErrUnavailable, ErrDeadlock, ErrClosed, ErrInvalidKey. The error
-// wraps context.Canceled as well if ctx was cancelled.
+// Acquire takes or shares the locks of req. The caller releases the Hold. Errors: ErrContended,
+// ErrUnavailable, ErrDeadlock, ErrClosed, ErrInvalidKey; also context.Canceled if ctx was
+// cancelled.
 func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	for i, k := range req.Keys {
 		if slices.Contains(req.Keys[:i], k) {
@@ -95,7 +89,7 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	v := m.follow(&req)
 	for {
 		h, err := m.attempt(ctx, req, v, t)
-		// A session that was lost since the grant is replaced by another.
+		// A session lost since the grant is replaced.
 		lost := errors.Is(err, ErrSessionLost) || errors.Is(err, ErrLockLost)
 		if !lost || req.Wait == 0 || ctx.Err() != nil {
 			if err != nil {
@@ -107,8 +101,7 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	}
 }
 
-// attempt stands in line on this mount until it has all locks, and they are good, or it is
-// refused, or the session is lost.
+// attempt returns good locks, a refusal, or the loss of the session.
 func (m *Manager) attempt(ctx context.Context, req Request, v *tracker, t *trying) (*Hold, error) {
 	r := &request{
 		Request: req,
@@ -126,7 +119,7 @@ func (m *Manager) attempt(ctx context.Context, req Request, v *tracker, t *tryin
 	m.leave(r)
 	m.mu.Unlock()
 	if err == nil {
-		// The session may have been suspended, or lost, since the grant.
+		// The session may have been suspended or lost since the grant.
 		err = r.hold.Check()
 		if errors.Is(err, ErrSuspended) && r.Wait != 0 {
 			err = r.hold.Await(ctx)
@@ -142,8 +135,8 @@ func (m *Manager) attempt(ctx context.Context, req Request, v *tracker, t *tryin
 	return r.hold, nil
 }
 
-// collect returns when r.hold has all its locks, or with the reason why it cannot have
-// them. m.mu is held, but not while it waits.
+// collect returns when r.hold has all its locks, or the reason for a refusal. m.mu is held except
+// while it waits.
 func (m *Manager) collect(ctx context.Context, r *request) error {
 	for {
 		if m.refusing {
@@ -193,8 +186,7 @@ func (m *Manager) collect(ctx context.Context, r *request) error {
 	}
 }
 
-// pause waits, without m.mu, until something has changed for r, or its patience, if
-// limited, is over.
+// pause waits, without m.mu, until something has changed for r or its patience is over.
 func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left time.Duration, limited bool) error {
 	var over <-chan time.Time
 	if limited {
@@ -202,8 +194,7 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 		defer timer.Stop()
 		over = timer.C
 	}
-	// A request whose patience depends on the holder is woken by the holder, all others
-	// by the request ahead.
+	// The holder wakes a request with limited patience; the request ahead wakes all others.
 	if wait.ahead == nil || wait.lock != nil && limited {
 		wait.lock.waiting.join(&r.waits)
 	} else {
@@ -219,7 +210,7 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 	if another {
 		r.tracker.contended()
 	}
-	if !releasing { // else r waits for the service, and not for a holder
+	if !releasing { // else r waits for the service, not for a holder
 		r.trying.contended()
 	}
 	var err error
@@ -236,10 +227,9 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 	return nil
 }
 
-// checkLocal shares the locks of this mount that r can share. It returns the places where
-// r lacks a lock, and the first obstacle on this mount: nil if r may ask the service now.
-// With an obstacle r has no locks: the obstacle's owner may be waiting for them. m.mu is
-// held.
+// checkLocal shares what r can share. It returns the places without a lock, and the first obstacle
+// on this mount; nil: r may ask the service. With an obstacle r has no locks, because the
+// obstacle's owner may wait for them. m.mu is held.
 func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 	var shared []*lock
 	for _, p := range r.places {
@@ -279,8 +269,7 @@ func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 	return missing, wait
 }
 
-// shareable finds a lock of r's owner that r can share. It prefers one of r's own mode: an
-// Exclusive lock would keep others out for longer than necessary.
+// shareable prefers a lock of r's own mode: an Exclusive one would keep others out longer.
 func (s *slot) shareable(r *request) (found *lock) {
 	for _, l := range s.of(r.Owner) {
 		if l.owner != r.Owner || l.idle != nil || l.releasing || l.grant.Mode == Shared && r.Mode == Exclusive {
@@ -293,10 +282,9 @@ func (s *slot) shareable(r *request) (found *lock) {
 	return found
 }
 
-// turn returns those of missing that r asks the service for next, and how. A request
-// that queues takes all keys if they are free. Otherwise it waits for the inode's key first
-// and enters the line of the name when it has that. So it is not in the way of the inode's
-// owner, which may open the file by that name as well (docs/adr/0025).
+// turn returns the keys to ask for next, and how. A queueing request takes all keys if they are
+// free. Otherwise it gets the inode's key before it enters the name's line: the inode's owner may
+// open the file by that name too (docs/adr/0025).
 func (r *request) turn(missing []*place) ([]*place, Wait) {
 	switch {
 	case r.Wait == 0:
@@ -319,9 +307,8 @@ func (r *request) turn(missing []*place) ([]*place, Wait) {
 	return inodes, Queue
 }
 
-// ask takes from the service the keys whose turn it is. m.mu is held, but not while the
-// service is asked. r stays in the queues, so that no other request of this mount asks for
-// what conflicts.
+// ask takes the keys whose turn it is from the service, without m.mu meanwhile. r stays in the
+// queues, so that no other request of this mount asks for what conflicts.
 func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	contended := false // set by obtain
 	missing, wait := r.turn(missing)
@@ -329,9 +316,8 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	if len(r.hold.locks) > 0 {        // a hold's locks are best lost together
 		prefer = r.hold.locks[0].sess
 	}
-	// The inode's owner may wait for the name. So r must not have the name while it waits
-	// for the inode, and must not share it: it would keep it when its owner's other holds
-	// let go.
+	// The inode's owner may wait for the name. So r neither has nor shares the name while it waits
+	// for the inode.
 	if wait == Queue && missing[0].slot.key.Kind == Inode && m.dropAll(r) {
 		return nil
 	}
@@ -387,8 +373,8 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	return nil
 }
 
-// dropAll takes r out of its locks, and reports whether one of them is being given back:
-// it had the inode before, and that was lost. m.mu is held.
+// dropAll takes r out of its locks, and reports whether one of them is being given back. m.mu is
+// held.
 func (m *Manager) dropAll(r *request) (givenBack bool) {
 	had := r.hold.locks
 	r.hold.locks = nil
@@ -399,14 +385,13 @@ func (m *Manager) dropAll(r *request) (givenBack bool) {
 	return givenBack
 }
 
-// contended notes that another owner is in the way, in the service.
 func (r *request) contended() {
 	r.tracker.contended()
 	r.trying.contended()
 }
 
-// obtain asks the service for req on a session that lives, and fills in req.Holder. With
-// an error, it returns the session that the error comes from, if any.
+// obtain asks the service on a live session, and fills in req.Holder. It returns the session that
+// an error comes from, if any.
 func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *AcquireRequest) (*session, []Grant, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -414,7 +399,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 	case req.Wait == NoWait:
 		ctx, cancel = context.WithTimeout(ctx, m.answerTime())
 		defer cancel()
-	case r.Queue && req.Wait == Retry: // it waits for an answer, but for no other owner
+	case r.Queue && req.Wait == Retry: // waits for an answer, but for no other owner
 		req.Waits = func() {
 			r.contended()
 			cancel()
@@ -428,7 +413,7 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		}
 		id := r.tracker.fresh(r.inTurn)
 		m.mu.Lock()
-		delete(m.early, req.Holder.AcquisitionID) // of the last attempt
+		delete(m.early, req.Holder.AcquisitionID) // of the previous attempt
 		m.early[id] = new(overtaken)
 		m.mu.Unlock()
 		req.Holder.AcquisitionID = id
@@ -439,9 +424,9 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		grants, err := sess.backend.Acquire(ctx, *req)
 		if err == nil {
 			m.outage.answered()
-			return sess, grants, nil // which ask is done with
+			return sess, grants, nil // ask calls done for it
 		}
-		if !r.Queue { // one that queues may have been answered long ago
+		if !r.Queue { // a queueing request may have been answered long ago
 			m.outage.note(sent, r.trying.outcome(err))
 		}
 		m.done(sess)
@@ -451,22 +436,20 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		case ctx.Err() != nil:
 			return sess, nil, err
 		case errors.Is(err, ErrSessionLost):
-			// The next attempt needs a new session, and gets one once the
-			// end of this one is settled.
+			// The next attempt gets a new session once the end of this one is settled.
 			select {
 			case <-sess.renewal.Lost():
 			case <-ctx.Done():
 				return nil, nil, retry.Ended(ctx)
 			}
 		case errors.Is(err, ErrLockLost):
-			// Somebody deleted the entry while it waited: stand in line anew.
+			// Somebody deleted the entry while it waited: stand in line again.
 		default:
 			return sess, nil, err
 		}
 	}
 }
 
-// join makes h share l. m.mu is held.
 func (h *Hold) join(l *lock) {
 	if _, ok := l.holds[h]; !ok {
 		l.holds[h] = struct{}{}
@@ -474,7 +457,7 @@ func (h *Hold) join(l *lock) {
 	}
 }
 
-// closing reports whether each of the lock's holders is about to let it go.
+// closing reports whether each holder's close() was seen.
 func (l *lock) closing() bool {
 	for h := range l.holds {
 		if !h.closing {

@@ -6,12 +6,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// AcquisitionID names one acquisition: the entries that one AcquireRequest puts, and what
-// becomes of them. An owner that acquires again has another one. People know a lock by it:
-// 'lockfs ls' prints it as LOCK, and the log has it as lock=. It is the owner's UUID in an entry.
+// AcquisitionID names one acquisition and its entries, which have it as the owner's UUID. 'lockfs
+// ls' prints it as LOCK, and the log as lock=.
 type AcquisitionID uuid.UUID
 
-// NewAcquisitionID returns one that was never used.
+// NewAcquisitionID returns a fresh id.
 func NewAcquisitionID() AcquisitionID { return AcquisitionID(uuid.New()) }
 
 // ParseAcquisitionID reads what String writes, and other spellings of a UUID.
@@ -22,20 +21,19 @@ func ParseAcquisitionID(text string) (AcquisitionID, error) {
 
 func (id AcquisitionID) String() string { return uuid.UUID(id).String() }
 
-// Short is its beginning, which is enough for people.
+// Short is the beginning of the id, which is enough for people.
 func (id AcquisitionID) Short() string { return id.String()[:8] }
 
-// IsZero reports whether it names nothing.
+// IsZero reports whether id is the zero value.
 func (id AcquisitionID) IsZero() bool { return id == AcquisitionID{} }
 
-// MarshalText is encoding.TextMarshaler's.
+// MarshalText implements encoding.TextMarshaler.
 func (id AcquisitionID) MarshalText() ([]byte, error) { return uuid.UUID(id).MarshalText() }
 
-// UnmarshalText is encoding.TextUnmarshaler's.
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (id *AcquisitionID) UnmarshalText(text []byte) error {
 	return (*uuid.UUID)(id).UnmarshalText(text)
 }
 
-// LogID names a lock in every line of the log that is about it, from the request
-// to the release.
+// LogID is the attribute of every log line about a lock, from the request to the release.
 func LogID(id AcquisitionID) slog.Attr { return slog.String("lock", id.Short()) }

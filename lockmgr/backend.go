@@ -11,30 +11,28 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
-// Backend keeps the locks of one volume in a lock service. Implementations
-// are safe for concurrent use and pass lockmgrtest.Conformance.
+// Backend keeps the locks of one volume in a lock service. Implementations are safe for concurrent
+// use, and pass lockmgrtest.Conformance.
 type Backend interface {
-	// OpenSession starts a session that the service ends by itself ttl after
-	// it last heard of it. Errors: ErrUnavailable, ctx's.
+	// OpenSession starts a session that the service ends ttl after its last renewal. Errors:
+	// ErrUnavailable, ctx's.
 	OpenSession(ctx context.Context, info SessionInfo, ttl time.Duration) (Session, error)
 
-	// Entries returns the entries at prefix and below it, and those of the directories
-	// above, in order of path and then of token. The empty prefix is the whole volume.
-	// Entries of inodes come last: all of the volume's, or those that were taken
-	// together with a name that is listed.
+	// Entries returns the entries at and below prefix and of directories above, by path and token;
+	// "" is the whole volume. Inode entries come last: all of them, or those taken with a listed
+	// name.
 	Entries(ctx context.Context, prefix string) ([]Entry, error)
 
-	// Rivals returns the entries that conflict with k: those of k itself, of directories
-	// above it, and of what is below it if it is a directory. They are in order of path
-	// and then of token. The cost depends on k, not on the size of the volume. If it is
-	// called often, the answer may be a moment old.
+	// Rivals returns the entries that conflict with k, by path and token, also in directories
+	// above and below. The cost does not depend on the size of the volume. The answer may be a
+	// moment old.
 	Rivals(ctx context.Context, k Key) ([]Entry, error)
 
 	Breaker
 	Recaller
 }
 
-// SessionInfo describes a mount to people who look at the lock service.
+// SessionInfo describes a mount to people.
 type SessionInfo struct {
 	Node       string    `json:"node"`
 	BootID     string    `json:"boot_id"`
@@ -42,11 +40,11 @@ type SessionInfo struct {
 	Pod        string    `json:"pod,omitempty"`
 	Version    string    `json:"version"`
 	Started    time.Time `json:"started"`
-	// Lifeline names, on its machine, the proof that the mount lives or has died.
+	// Lifeline names the proof, on the mount's machine, that the mount lives or is dead.
 	Lifeline string `json:"lifeline,omitempty"`
 }
 
-// ParseSessionInfo reads what a backend has stored as JSON under name.
+// ParseSessionInfo reads the JSON that a backend has stored under name.
 func ParseSessionInfo(name string, record []byte) (info SessionInfo, err error) {
 	if err := json.Unmarshal(record, &info); err != nil {
 		return info, fmt.Errorf("session record %s: %w", name, err)
@@ -54,74 +52,64 @@ func ParseSessionInfo(name string, record []byte) (info SessionInfo, err error) 
 	return info, nil
 }
 
-// Session is one mount's life in the lock service. Everything acquired on it
-// ends with it.
+// Session is one mount's session in the lock service. All its locks end with it.
 type Session interface {
 	// ID names the session in the lock service.
 	ID() string
 
-	// TTL is the session's time to live: the smaller of the one asked for
-	// and the one granted.
+	// TTL is the smaller of the requested and the granted time to live.
 	TTL() time.Duration
 
-	// Renew asks the service once to extend the session by its TTL. nil means
-	// that the service did, at some time after Renew was called. ErrSessionLost
-	// means that the session is no more; any other error says nothing.
+	// Renew asks once to extend the session. nil: the service did, after Renew was called.
+	// ErrSessionLost: the session is gone. Any other error proves nothing.
 	Renew(ctx context.Context) error
 
-	// Done is closed when the service reports the end of the session by
-	// itself, ahead of the next renewal, and by Close.
+	// Done is closed by Close, and when the service reports the end of the session.
 	Done() <-chan struct{}
 
-	// Acquire takes all keys of req at once, or none.
-	//
-	// It returns one Grant a key, in the order of req.Keys. Errors:
+	// Acquire takes all keys or none, and returns the Grants in the order of req.Keys. Errors:
 	//
 	//   - ErrContended, as a *ContendedError: the wait is over;
 	//   - ErrUnavailable: the wait ended without an answer from the service;
 	//   - ErrSessionLost;
 	//   - ErrDeadlock: it would wait for a request that waits for what it upgrades.
 	//
-	// The first two wrap ctx's error if ctx ended the wait. After an error nothing stays
-	// in the service: entries that may have been put are removed in the background, by
-	// the time Close returns at the latest, or with the session. If they are in the way
-	// of this mount's requests until then, the error is a *LeftoverError.
+	// The first two wrap ctx's error if ctx ended the wait. After an error, entries that may have
+	// been put are removed in the background, by Close at the latest. If they block this mount
+	// until then, the error is a *LeftoverError.
 	Acquire(ctx context.Context, req AcquireRequest) ([]Grant, error)
 
-	// Release gives a grant up, after comparing its token. Errors: ErrNotHeld,
-	// ErrNotOwner, ErrUnavailable (the caller tries again), ctx's.
+	// Release gives a grant up after comparing its token. Errors: ErrNotHeld, ErrNotOwner,
+	// ErrUnavailable (release again), ctx's.
 	Release(ctx context.Context, g Grant) error
 
-	// Undisturbed reports whether the service is known to have let nobody lock a directory
-	// between two grants of the mount, from the one with the token from to the one with to. It
-	// sends no request.
+	// Undisturbed reports whether nobody can have locked a directory between two grants of the
+	// mount, with the tokens from and to. It sends no request.
 	Undisturbed(from, to int64) bool
 
-	// Held returns which of grants the service still has. It is one read that
-	// sees every write answered before it began.
+	// Held returns which grants the service still has, in a linearizable read.
 	Held(ctx context.Context, grants []Grant) ([]bool, error)
 
-	// Watch calls gone, within seconds, for each grant that held returns and the service
-	// does not have any more, whoever removed it. It returns when ctx ends, or the
-	// session. held is called often. The number of requests to the service does not grow
-	// with the number of grants.
+	// Watch calls gone, within seconds, for each grant of held that the service no longer has. It
+	// returns when ctx or the session ends. It calls held often. The number of requests does not
+	// grow with the number of grants.
 	Watch(ctx context.Context, held func() []Grant, gone func(Grant))
 
-	// Close ends the session and with it every grant and every wait on it,
-	// now if the service can be reached before ctx ends, else by its TTL.
+	// Close ends the session with its grants and waits, at once or, if the service cannot be
+	// reached before ctx ends, by its TTL.
 	Close(ctx context.Context) error
 }
 
-// Wait says how an Acquire meets contention.
+// Wait says what an Acquire does under contention.
 type Wait uint8
 
 const (
-	// NoWait is answered ErrContended, or ErrUnavailable, at once.
+	// NoWait fails at once with ErrContended or ErrUnavailable.
 	NoWait Wait = iota
-	// Retry puts nothing into the service while contended, so that no request queues
-	// behind it. It tries again whenever the holder changes, until ctx ends.
+	// Retry puts no entry while contended, so no request queues behind it. It retries whenever the
+	// holder changes.
 	Retry
-	// Queue stands in line, in order of arrival, until ctx ends. File keys only.
+	// Queue stands in line, in order of arrival. File keys only.
 	Queue
 )
 
@@ -131,14 +119,12 @@ type AcquireRequest struct {
 	Mode   Mode
 	Holder Holder // its AcquisitionID must be fresh
 	Wait   Wait
-	// Waits, if not nil, is called when the request has found that it has to
-	// wait for another owner, before it does: once, and not for NoWait.
+	// Waits, if not nil, is called once before the request waits for another owner.
 	Waits func()
-	// Upgrades are Shared grants of some of Keys that the same owner has. They are not
-	// in its way, and stay as they are.
+	// Upgrades are the owner's Shared grants of some Keys. They do not block the request, and
+	// stay.
 	Upgrades []Grant
-	// Keep: the mount may keep the entry while nobody uses it. A request that waits for such
-	// an entry puts a Recall.
+	// Keep: the mount may keep the entry while unused. Requests that wait for it put a Recall.
 	Keep bool
 }
 
@@ -158,7 +144,7 @@ func (r AcquireRequest) Validate() error {
 	return nil
 }
 
-// Waiting calls Waits, the first time.
+// Waiting calls Waits the first time.
 func (r *AcquireRequest) Waiting() {
 	if r.Waits != nil {
 		r.Waits()
@@ -171,8 +157,8 @@ func (r *AcquireRequest) Grant(k Key, token int64) Grant {
 	return Grant{Key: k, Mode: r.Mode, AcquisitionID: r.Holder.AcquisitionID, Token: token}
 }
 
-// Deadlocks reports whether the request would wait for ever for an earlier entry: one that
-// wants for itself alone what the request upgrades, and so waits for the owner's grant.
+// Deadlocks reports whether an earlier Exclusive entry waits for a grant that the request
+// upgrades.
 func (r *AcquireRequest) Deadlocks(earlier Grant) bool {
 	return earlier.Mode == Exclusive && slices.ContainsFunc(r.Upgrades, func(had Grant) bool { return had.Key == earlier.Key })
 }
@@ -192,13 +178,13 @@ type Grant struct {
 	Key           Key
 	Mode          Mode
 	AcquisitionID AcquisitionID
-	// Token is the fencing token: of two grants of conflicting keys, the
-	// later one has the larger token, over the life of the volume.
+	// Token is the fencing token. Of two grants of conflicting keys, the later one has the larger
+	// token, over the life of the volume.
 	Token int64
 }
 
-// Blocks reports whether g's entry, which came before later's, keeps that from being
-// granted. upgrades are the acquisitions whose entries of the same key later upgrades.
+// Blocks reports whether g's entry, put before later's, keeps later waiting. upgrades are the
+// acquisitions that later upgrades.
 func (g Grant) Blocks(later Grant, upgrades []AcquisitionID) bool {
 	return g.Mode.Conflicts(later.Mode) && g.Key.Conflicts(later.Key) &&
 		!(g.Key == later.Key && slices.Contains(upgrades, g.AcquisitionID))
@@ -209,7 +195,7 @@ func (e Entry) FencingToken() int64 {
 	return cmp.Or(e.Holder.Fencing, FencingToken(e.Token, e.Holder.Turn))
 }
 
-// Entry is an acquisition of one key as the service has it.
+// Entry is an acquisition of one key in the service.
 type Entry struct {
 	Key    Key
 	Mode   Mode
@@ -217,37 +203,35 @@ type Entry struct {
 	Token  int64
 	Held   bool // else it waits
 
-	// Range is set of an advisory lock, whose Key is that of its file's inode.
+	// Range is set for an advisory lock, whose Key is its file's inode.
 	Range *Range
 }
 
 // Range is what a flock or fcntl lock covers.
 type Range struct {
 	Kind       advisory.Kind
-	Start, End uint64 // the first and the last byte; advisory.EOF: however long the file gets
+	Start, End uint64 // the first and the last byte; advisory.EOF: the end of the file
 }
 
-// Grant returns the grant that the entry stands for, or waits for.
+// Grant returns the grant that the entry is, or waits for.
 func (e Entry) Grant() Grant {
 	return Grant{Key: e.Key, Mode: e.Mode, AcquisitionID: e.Holder.AcquisitionID, Token: e.Token}
 }
 
-// LeftoverError is the error of an Acquire whose entries still stand, or may, and are in the
-// way of others.
+// LeftoverError is the error of an Acquire whose entries may still block others.
 type LeftoverError struct {
 	Err  error
-	Gone <-chan struct{} // closed when none stands any more
+	Gone <-chan struct{} // closed when no entry stands
 }
 
 func (e *LeftoverError) Error() string { return e.Err.Error() }
 func (e *LeftoverError) Unwrap() error { return e.Err }
 
-// ContendedError is ErrContended with the holder that stands in the way, as
-// far as it is known.
+// ContendedError is ErrContended with the holder, if it is known.
 type ContendedError struct {
 	Key    Key
 	Holder Holder
-	Err    error // why the wait ended; nil when there was none
+	Err    error // why the wait ended; nil: no wait
 }
 
 func (e *ContendedError) Error() string {

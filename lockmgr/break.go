@@ -12,13 +12,13 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// Break asks the holder of a lock to give it up, for somebody who wants it.
+// Break asks the holder of a lock to give it up.
 type Break struct {
 	ID            uuid.UUID     `json:"-"`
-	Path          string        `json:"path"`           // what is locked, as Key.String; for people
+	Path          string        `json:"path"`           // the Key.String, for people
 	AcquisitionID AcquisitionID `json:"owner"`          // so that no later holder is meant
 	Token         int64         `json:"token"`          // the entry's, see FencingToken
-	Turn          int           `json:"turn,omitempty"` // which of the owners of a kept lock is meant
+	Turn          int           `json:"turn,omitempty"` // the owner of a kept lock that is meant
 	// Session is of the mount whose flock and fcntl locks on the file Path are meant, all of
 	// them: those of the row of Token. Empty: Path's lock of AcquisitionID is.
 	Session string    `json:"session,omitempty"`
@@ -27,7 +27,7 @@ type Break struct {
 	At      time.Time `json:"at"`
 }
 
-// ParseBreak reads a Break, which a backend has stored as JSON under its id.
+// ParseBreak reads the JSON that a backend has stored under id.
 func ParseBreak(id string, record []byte) (b Break, err error) {
 	if err = json.Unmarshal(record, &b); err == nil {
 		b.ID, err = uuid.Parse(id)
@@ -35,38 +35,34 @@ func ParseBreak(id string, record []byte) (b Break, err error) {
 	return b, err
 }
 
-// Breaker is the part of a Backend that breaks locks. Only the holder deletes its entry: it
-// alone can tell when its writes have landed.
+// Breaker breaks locks. Only the holder deletes its entry: only it knows when its writes have
+// landed.
 type Breaker interface {
-	// PutBreak tells all mounts of the volume, those that do not listen now included.
-	// The record is kept for a day, so that people can see what happened.
-	// Errors: ErrUnavailable.
+	// PutBreak tells all mounts, also those that come later. The record is kept for a day. Errors:
+	// ErrUnavailable.
 	PutBreak(ctx context.Context, b Break) error
 
-	// DropBreak withdraws a Break that was not answered. Errors: ErrUnavailable.
+	// DropBreak withdraws an unanswered Break. Errors: ErrUnavailable.
 	DropBreak(ctx context.Context, id uuid.UUID) error
 
-	// WatchBreaks calls found for each Break that stands and each that is put
-	// later, maybe more than once, until ctx ends.
+	// WatchBreaks calls found for each present and later Break, perhaps repeatedly, until ctx
+	// ends.
 	WatchBreaks(ctx context.Context, found func(Break))
 
-	// AwaitGone returns nil when the service does not have g any more, whoever
-	// removed it, or ctx's error. It waits out a service that does not answer.
+	// AwaitGone waits until the service does not have g, also through an outage. Errors: ctx's.
 	AwaitGone(ctx context.Context, g Grant) error
 
-	// SessionTTL returns how long the service waits to hear of a session before
-	// it ends it. Errors: ErrSessionLost when there is none of that id,
+	// SessionTTL returns the TTL of a session. Errors: ErrSessionLost if it does not exist;
 	// ErrUnavailable.
 	SessionTTL(ctx context.Context, id string) (time.Duration, error)
 
-	// Revoke ends a session without its mount's consent. The mount may write under its
-	// locks until it notices. It is no error if the session is gone. Errors:
+	// Revoke ends a session, if it exists. Its mount may write until it notices. Errors:
 	// ErrUnavailable.
 	Revoke(ctx context.Context, id string) error
 }
 
-// obey gives up the lock that b is aimed at, if it is this mount's, and all other locks of
-// its files: nobody else can use a file while one of its keys is not free.
+// obey gives up b's lock if it is this mount's, and all other locks of its files: a file is free
+// only when all its keys are.
 func (m *Manager) obey(b Break) {
 	m.mu.Lock()
 	advisory := m.advisory
@@ -86,7 +82,7 @@ func (m *Manager) obey(b Break) {
 	m.giveUpFor(b)
 }
 
-// giveUpFor is obey for locks that are known. m.mu is held.
+// giveUpFor is obey for known locks. m.mu is held.
 func (m *Manager) giveUpFor(b Break) {
 	var meant, idle []*lock
 	for _, s := range m.slots {
@@ -114,8 +110,8 @@ func (m *Manager) giveUpFor(b Break) {
 		slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
 }
 
-// Abandon makes holds lost for ever, for cause, with all locks of their files. The locks are
-// given back as broken ones are, when what was written has landed.
+// Abandon loses holds for ever, for cause, with all locks of their files. The locks are released
+// when what was written has landed.
 func (m *Manager) Abandon(holds []*Hold, cause error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,8 +143,8 @@ func (m *Manager) renounce(meant []*lock, cause error, msg string, attrs ...any)
 	})
 }
 
-// entangled returns the living locks among meant, the locks that share a hold with one of
-// these, and so on; and all holds of these locks. m.mu is held.
+// entangled returns the live locks of meant, and transitively all locks that share a hold with
+// one, and their holds. m.mu is held.
 func entangled(meant []*lock) (locks []*lock, holds []*Hold) {
 	found, seen := make(map[*lock]bool), make(map[*Hold]bool)
 	add := func(l *lock) {
@@ -175,8 +171,8 @@ func entangled(meant []*lock) (locks []*lock, holds []*Hold) {
 	return locks, holds
 }
 
-// surrender deletes the entries of broken locks, once the writes that were
-// checked just before have landed and their holds have done what they must.
+// surrender deletes the entries of broken locks, once the last checked writes have landed and
+// OnLost has returned.
 func (m *Manager) surrender(locks []*lock, holds []*Hold) {
 	select {
 	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):

@@ -9,18 +9,17 @@ import (
 	"github.com/lockfs/lockfs/internal/boottime"
 )
 
-// Hold is one reference to the locks of one owner: an open file's, or a
-// system call's for its length. It may be used by many goroutines.
+// Hold is one reference to the locks of one owner: an open file's, or a system call's. It is safe
+// for concurrent use.
 type Hold struct {
 	m        *Manager
 	owner    Owner
 	unlocked bool // constant; see Unlocked
 
-	// sessions are those of its locks, now or once: one, but for files that were
-	// renamed or linked. nil of a hold that is Unlocked, and before it is granted.
+	// sessions are those of its present and former locks. nil if Unlocked, and before the grant.
 	sessions atomic.Pointer[[]*session]
 
-	lost atomic.Pointer[error] // why this hold is void, for ever; nil while it is not
+	lost atomic.Pointer[error] // why this hold is lost for ever; nil: it is not
 
 	locks    []*lock // GUARDED_BY(m.mu)
 	closing  bool    // GUARDED_BY(m.mu); a close() of the file was seen
@@ -28,9 +27,8 @@ type Hold struct {
 	onLost   func()  // GUARDED_BY(m.mu); see OnLost
 }
 
-// Check returns nil if the file may be written at this instant. Errors: ErrSuspended (the
-// service has not answered for too long, see Await); ErrSessionLost and ErrLockLost, which
-// are final. It costs one reading of the clock.
+// Check returns nil if the file may be written now. It only reads the clock. Errors: ErrSuspended
+// (see Await); ErrSessionLost and ErrLockLost, which are final.
 func (h *Hold) Check() error {
 	sessions := h.relied()
 	good := h.lost.Load() == nil && len(sessions) > 0
@@ -43,7 +41,6 @@ func (h *Hold) Check() error {
 	return cmp.Or(h.why(), ErrSuspended)
 }
 
-// relied returns the sessions that the hold depends on.
 func (h *Hold) relied() []*session {
 	if p := h.sessions.Load(); p != nil {
 		return *p
@@ -51,8 +48,7 @@ func (h *Hold) relied() []*session {
 	return nil
 }
 
-// rely makes the hold depend on s, for ever: if s is lost, so is the hold, even if it gave
-// up its lock of s before. m.mu is held.
+// rely makes the hold depend on s for ever, even if it gives up its lock of s. m.mu is held.
 func (h *Hold) rely(s *session) {
 	sessions := h.relied()
 	if !slices.Contains(sessions, s) {
@@ -62,8 +58,7 @@ func (h *Hold) rely(s *session) {
 	}
 }
 
-// Await waits while the session is suspended. It returns nil when the hold
-// may be written again, ErrSessionLost or ErrLockLost, or ctx's error.
+// Await waits while the session is suspended. Errors: ErrSessionLost, ErrLockLost, ctx's.
 func (h *Hold) Await(ctx context.Context) error {
 	for _, s := range h.relied() {
 		if err := s.renewal.Await(ctx); err != nil {
@@ -73,18 +68,17 @@ func (h *Hold) Await(ctx context.Context) error {
 	return h.Check()
 }
 
-// Troubled reports whether the hold may soon be suspended: what is written
-// under it has to reach the volume now, while it may.
+// Troubled reports whether the hold may soon be suspended: writes must reach the volume now.
 func (h *Hold) Troubled() bool {
 	return slices.ContainsFunc(h.relied(), func(s *session) bool { return s.renewal.Troubled() })
 }
 
-// Owner tells whose hold this is.
+// Owner returns the hold's owner.
 func (h *Hold) Owner() Owner { return h.owner }
 
-// Deadline returns until when Check answers nil if the lock service does not answer again:
-// an instant long past when a session is lost. No other owner gets the lock before
-// renew.Config's Margin has passed as well. The hold must not be Unlocked.
+// Deadline returns until when Check answers nil if the service stays silent; long past if a
+// session is lost. No other owner gets the lock before Margin has passed too. The hold must not be
+// Unlocked.
 func (h *Hold) Deadline() boottime.Instant {
 	sessions := h.relied()
 	deadline := sessions[0].renewal.Deadline()
@@ -94,7 +88,7 @@ func (h *Hold) Deadline() boottime.Instant {
 	return deadline
 }
 
-// Token returns the fencing token of k, 0 if the hold does not have it.
+// Token returns the fencing token of k; 0: the hold does not have k.
 func (h *Hold) Token(k Key) int64 {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -104,7 +98,7 @@ func (h *Hold) Token(k Key) int64 {
 	return 0
 }
 
-// Grant returns the grant of k, the zero Grant if the hold does not have it.
+// Grant returns the grant of k; zero: the hold does not have k.
 func (h *Hold) Grant(k Key) Grant {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -114,8 +108,7 @@ func (h *Hold) Grant(k Key) Grant {
 	return Grant{}
 }
 
-// Undisturbed reports whether nobody is known to have locked a directory between the grant with
-// the token from and that of k.
+// Undisturbed reports whether nobody can have locked a directory between token from and k's grant.
 func (h *Hold) Undisturbed(from int64, k Key) bool {
 	h.m.mu.Lock()
 	i := h.find(k)
@@ -128,25 +121,23 @@ func (h *Hold) Undisturbed(from int64, k Key) bool {
 	return l.sess.backend.Undisturbed(from, l.grant.Token)
 }
 
-// OnLost sets the function that is called, once a lock, when a lock of the hold is lost. If
-// the lock was broken, no other owner gets it before f has returned.
+// OnLost sets the function that is called for each lost lock. A broken lock is not released before
+// f has returned.
 func (h *Hold) OnLost(f func()) {
 	h.m.mu.Lock()
 	h.onLost = f
 	h.m.mu.Unlock()
 }
 
-// Closing notes that a close() of the file was seen: a request that does not wait gives
-// this hold CloseGrace to be released.
+// Closing notes a close() of the file: requests that do not wait give this hold CloseGrace.
 func (h *Hold) Closing() {
 	h.m.mu.Lock()
 	h.closing = true
 	h.m.mu.Unlock()
 }
 
-// Release gives the hold up, and returns at once. A lock without other holds is deleted from
-// the service in the background, after its token was compared. Release may be called more
-// than once.
+// Release gives the hold up and returns at once. Locks without other holds are released in the
+// background. Repeated calls do nothing.
 func (h *Hold) Release() {
 	m := h.m
 	m.mu.Lock()
@@ -163,8 +154,8 @@ func (h *Hold) Release() {
 	h.released = true
 }
 
-// Share gives h the lock of k that via has: the file has got one more name, or is about to.
-// It reports whether h has got it. h must be of via's owner, and neither lost nor released.
+// Share gives h the lock of k that via has, for a new name of the file, and reports success. h
+// must be of via's owner, and neither lost nor released.
 func (h *Hold) Share(k Key, via *Hold) bool {
 	m := h.m
 	m.mu.Lock()
@@ -178,8 +169,7 @@ func (h *Hold) Share(k Key, via *Hold) bool {
 	return true
 }
 
-// Drop makes h give up k: the file has lost that name. A hold without keys is still lost
-// with its session.
+// Drop gives up k, because the file has lost that name. The hold is still lost with its session.
 func (h *Hold) Drop(k Key) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -190,7 +180,7 @@ func (h *Hold) Drop(k Key) {
 	}
 }
 
-// Keep makes h give up all keys but those.
+// Keep gives up all keys except keys.
 func (h *Hold) Keep(keys []Key) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()

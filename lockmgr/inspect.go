@@ -2,9 +2,8 @@ package lockmgr
 
 import "context"
 
-// Exclusive returns the entry of the owner that holds k exclusively, on this mount or on
-// another; ok is false if there is none. A lock of this mount's is known
-// without asking the service. Errors: ErrUnavailable.
+// Exclusive returns the entry of k's exclusive owner on any mount. It asks the service unless this
+// mount has the lock. Errors: ErrUnavailable.
 func (m *Manager) Exclusive(ctx context.Context, k Key) (e Entry, ok bool, err error) {
 	if e, ok = m.ours(k); ok {
 		return e, true, nil
@@ -23,7 +22,7 @@ func (m *Manager) Exclusive(ctx context.Context, k Key) (e Entry, ok bool, err e
 	return Entry{}, false, nil
 }
 
-// keeps reports whether a lock of this mount's is idle. The service may not have been told yet.
+// keeps reports whether this mount has the lock idle, which the service may not know yet.
 func (m *Manager) keeps(id AcquisitionID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

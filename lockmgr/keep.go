@@ -10,81 +10,76 @@ import (
 	"github.com/google/uuid"
 )
 
-// A mount keeps the lock of a file that its programs open again and again. At the last close
-// the owner's lock ends, and the entry stays in the service as the mount's: idle. The next
-// owner on this mount takes it over without asking the service. Another mount that wants it
-// recalls it.
+// A mount keeps the lock of a file that its programs open again and again. After the last close
+// the entry stays, idle, and the next owner on this mount takes it over without asking the
+// service. Another mount recalls it.
 //
-// Whether a lock may be kept is decided when it is asked for, and its entry says so: only
-// those who meet such an entry put a recall. A recall names entries, so it cannot mean a
-// later one. Keeping decides nothing about exclusion: the entry stands until it is released
-// as any other. If a recall is late or lost, others wait until the lock was idle for
-// Config.Keep. A mount that does not hear of recalls, since the service does not answer it or it
+// Whether a lock may be kept is decided before it is asked for, and its entry says so. A recall
+// names entries, so it cannot mean a later one. If a recall is lost, others wait until the lock
+// was idle for Config.Keep. A mount that hears no recalls takes no lock over (docs/adr/0033).
 // was frozen, takes no lock over (docs/adr/0033). See delegation for directories.
 
-// Recall asks mounts to give back entries that they may keep, for a request that waits for
-// them.
+// Recall asks mounts to give back entries that they may keep.
 type Recall struct {
 	ID      uuid.UUID       `json:"-"`
 	Entries []AcquisitionID `json:"entries"`
-	// Try: the request does not wait for an owner. It wants to be told if one of the entries
-	// is in use.
+	// Try: the request does not wait. It is told if one of the entries is in use.
 	Try bool `json:"try,omitempty"`
 }
 
 // Recaller is what a Backend does for mounts that keep locks.
 type Recaller interface {
-	// WatchRecalls calls found for each Recall that stands and each that is put later, maybe
-	// more than once, until ctx ends.
+	// WatchRecalls calls found for each present and later Recall, perhaps repeatedly, until ctx
+	// ends.
 	WatchRecalls(ctx context.Context, found func(Recall))
 
-	// Recalls returns those that stand. Errors: ErrUnavailable.
+	// Recalls returns the present Recalls. Errors: ErrUnavailable.
 	Recalls(ctx context.Context) ([]Recall, error)
 
-	// InUse answers a Recall that has Try. Errors: ErrUnavailable.
+	// InUse answers a Recall with Try. Errors: ErrUnavailable.
 	InUse(ctx context.Context, id uuid.UUID) error
 
-	// Describe replaces the holders of entries that may be kept, as people see them. An entry
-	// that does not stand any more is left out. Errors: ErrUnavailable.
+	// Describe updates the holders of keepable entries, for people, if the entries still stand.
+	// Errors: ErrUnavailable.
 	Describe(ctx context.Context, entries []Entry) error
 
-	// DescribesAfter is how long an entry has had the same holder when it is described:
-	// longer where each costs a request.
+	// DescribesAfter is how long an entry has had one holder when it is described; longer where
+	// each costs a request.
 	DescribesAfter() time.Duration
 }
 
 const (
-	hearsFor    = 2 * time.Second        // a lock is not taken over later than this after a mount has asked for recalls
+	hearsFor    = 2 * time.Second        // a lock is taken over at most this long after a read of all recalls was sent
 	maxIdle     = 512                    // bounds the idle locks of a mount
-	evidenceFor = 2 * time.Second        // a file that is opened again within this time has its lock kept
-	minCoolOff  = 10 * time.Second       // how long a lock is not kept after a recall
-	maxCoolOff  = 5 * time.Minute        // it doubles up to this while the recalls go on
-	keeperTick  = 250 * time.Millisecond // how often idle locks are looked at
+	evidenceFor = 2 * time.Second        // a file opened again within this time has its lock kept
+	minCoolOff  = 10 * time.Second       // a recalled lock is not kept for this long
+	maxCoolOff  = 5 * time.Minute        // minCoolOff doubles up to this while recalls go on
+	keeperTick  = 250 * time.Millisecond // how often idle locks are checked
 	maxTurn     = 1<<turnBits - 1        // the last owner of a kept lock
 	turnBits    = 12
 )
 
-// FencingToken is the token of the turn-th owner of an entry. Of two owners of conflicting
-// keys the later one has the larger one, over the life of the volume.
+// FencingToken is the token of an entry's turn-th owner. A later owner of a conflicting key has a
+// larger token, over the life of the volume.
 func FencingToken(entry int64, turn int) int64 { return entry<<turnBits | int64(turn) }
 
-// keeper has what a Manager keeps. All of it is GUARDED_BY(Manager.mu), but the constant.
+// keeper is what a Manager keeps. All of it except constants is GUARDED_BY(Manager.mu).
 type keeper struct {
-	begun    chan struct{} // constant; receives when there may be a first keepable lock; capacity 1
-	idle     list.List     // of *lock, those that are idle for longest come first
+	begun    chan struct{} // constant; receives when there may be a keepable lock; capacity 1
+	idle     list.List     // of *lock; the longest idle first
 	keepable map[AcquisitionID]*lock
 	pasts    map[Key]*past
-	tidied   time.Time // when the old ones of pasts were last deleted
-	heard    time.Time // when the last read of all recalls that was answered was sent
+	tidied   time.Time // when old pasts were last deleted
+	heard    time.Time // when the last answered read of all recalls was sent
 }
 
-// past is what is known of a key that may have no lock now.
+// past is what is known of a key without a lock.
 type past struct {
-	used    time.Time // when its lock was last given up, uncontended
-	cool    time.Time // nothing is kept before
+	used    time.Time // when its lock was last given up uncontended
+	cool    time.Time // nothing is kept before this time
 	coolFor time.Duration
 
-	// Of a directory: how many locks below it were granted since then, uncontended.
+	// Of a directory: how many locks below it were granted uncontended since then.
 	granted int
 	since   time.Time
 }
@@ -93,7 +88,7 @@ func (p *past) over(now time.Time) bool {
 	return now.Sub(p.used) > evidenceFor && now.Sub(p.cool) > max(p.coolFor, minCoolOff)
 }
 
-// keepsFor returns how long a lock of r may be kept; 0: not at all.
+// keepsFor returns how long a lock of r may be kept; 0: it may not.
 func (m *Manager) keepsFor(r *request) time.Duration {
 	if r.Keep != nil {
 		return *r.Keep
@@ -101,7 +96,7 @@ func (m *Manager) keepsFor(r *request) time.Duration {
 	return m.cfg.Keep
 }
 
-// mayKeep reports whether the lock that r is about to ask for may be kept. m.mu is held.
+// mayKeep reports whether the lock that r will ask for may be kept. m.mu is held.
 func (m *Manager) mayKeep(r *request, keys []Key) bool {
 	if m.keepsFor(r) == 0 || len(r.Keys) != 1 || len(keys) != 1 || keys[0].Kind != File || r.Mode != Exclusive {
 		return false
@@ -111,7 +106,6 @@ func (m *Manager) mayKeep(r *request, keys []Key) bool {
 	return p != nil && m.delegationAbove(keys[0]) == nil && now.Sub(p.used) <= evidenceFor && now.After(p.cool)
 }
 
-// noteUse remembers that a lock was used. m.mu is held.
 func (m *Manager) noteUse(l *lock) {
 	if l.keep == 0 || l.grant.Key.Kind != File || l.grant.Mode != Exclusive || l.contended {
 		return
@@ -138,7 +132,7 @@ func (m *Manager) pastOf(key Key, now time.Time) *past {
 	return p
 }
 
-// keep makes a lock without holds idle, and reports whether it has. m.mu is held.
+// keep makes a lock without holds idle, and reports success. m.mu is held.
 func (m *Manager) keep(l *lock) bool {
 	if l.below != nil {
 		return false
@@ -157,7 +151,7 @@ func (m *Manager) keep(l *lock) bool {
 	return true
 }
 
-// takeOver gives an idle lock to r, if r may have it without asking the service. m.mu is held.
+// takeOver gives an idle lock to r, if r needs no answer of the service. m.mu is held.
 func (m *Manager) takeOver(l *lock, p *place) bool {
 	if p.Mode != Exclusive || len(p.places) != 1 || time.Since(m.keeper.heard) > hearsFor && time.Since(l.asked) > hearsFor {
 		return false
@@ -178,7 +172,6 @@ func (m *Manager) notIdle(l *lock) {
 	}
 }
 
-// giveIdleBack releases an idle lock. m.mu is held.
 func (m *Manager) giveIdleBack(l *lock) {
 	m.notIdle(l)
 	l.told = true
@@ -186,23 +179,20 @@ func (m *Manager) giveIdleBack(l *lock) {
 	m.giveBack(l)
 }
 
-// keepFor notes that a lock that was granted may be kept. m.mu is held.
 func (m *Manager) keepFor(l *lock) {
 	l.keepable, l.described = true, l.holder
 	m.keeper.keepable[l.grant.AcquisitionID] = l
 	m.keeper.begin()
 }
 
-// begin wakes runKeeper.
 func (k *keeper) begin() {
 	select {
 	case k.begun <- struct{}{}:
-	default: // it is known
+	default: // one is pending
 	}
 }
 
-// recall gives back the locks that another mount wants: those that are idle now, the others
-// at their close.
+// recall gives back the locks that another mount wants: idle ones now, others at their close.
 func (m *Manager) recall(r Recall) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -241,14 +231,13 @@ func (m *Manager) recall(r Recall) {
 	}
 }
 
-// recalled notes that another mount wants a lock. m.mu is held.
 func (m *Manager) recalled(l *lock) {
 	l.recalled = true
 	m.coolOff(l.grant.Key)
 	m.observe(LockRecalled{Idle: l.idle != nil})
 }
 
-// coolOff keeps the lock of a key from being kept for a while. m.mu is held.
+// coolOff prevents the lock of a key from being kept for a while. m.mu is held.
 func (m *Manager) coolOff(key Key) {
 	now := time.Now()
 	p := m.pastOf(key, now)
@@ -260,8 +249,8 @@ func (m *Manager) coolOff(key Key) {
 	p.cool = now.Add(p.coolFor)
 }
 
-// runKeeper releases what is idle for too long, and asks for recalls that the watch has not
-// told, for as long as there are locks that may be kept.
+// runKeeper releases locks idle for too long, and reads the recalls that the watch might have
+// missed.
 func (m *Manager) runKeeper() {
 	tick := time.NewTicker(keeperTick)
 	defer tick.Stop()
@@ -304,7 +293,6 @@ func (m *Manager) runKeeper() {
 	}
 }
 
-// releaseIdle gives back the idle locks that are due.
 func (m *Manager) releaseIdle(due func(*lock) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -323,7 +311,7 @@ func (m *Manager) askForRecalls() {
 	sent := time.Now()
 	recalls, err := m.backend.Recalls(ctx)
 	if err != nil {
-		return // the session tells of a service that does not answer
+		return // the session reports an unanswering service
 	}
 	for _, r := range recalls {
 		m.recall(r)
@@ -333,7 +321,7 @@ func (m *Manager) askForRecalls() {
 	m.mu.Unlock()
 }
 
-// describe tells the service who has the locks that may be kept: they have had several owners.
+// describe tells the service the present owners of keepable locks.
 func (m *Manager) describe() {
 	var news []Entry
 	var locks []*lock
@@ -362,18 +350,17 @@ func (m *Manager) describe() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for _, l := range locks {
-			l.described = Holder{} // it is told again
+			l.described = Holder{} // describe again
 		}
 	}
 }
 
-// overtaken is what was told of an entry before the service's answer to its request.
+// overtaken is what was heard of an entry before the answer to its request.
 type overtaken struct {
 	breaks   []Break
 	recalled bool
 }
 
-// idleLock returns the lock of a slot that is idle, or nil.
 func (s *slot) idleLock() *lock {
 	if len(s.locks) == 1 && s.locks[0].idle != nil {
 		return s.locks[0]

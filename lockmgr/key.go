@@ -10,13 +10,13 @@ import (
 type Kind uint8
 
 const (
-	// File locks one path: a file, or a name about to be one.
+	// File locks one path: a file, or a future name.
 	File Kind = iota
-	// Tree locks a directory and everything below it, as a whole: it conflicts
-	// with every File and Tree key at or below its path, and with every Tree key above.
+	// Tree locks a directory with all below it. It conflicts with File and Tree keys at or below
+	// its path, and with Tree keys above.
 	Tree
-	// Inode locks a file whatever its names. An owner that locks one of several names of
-	// a file takes the Inode key too. It conflicts with itself only.
+	// Inode locks a file with several names, in addition to one of them. It conflicts only with
+	// itself.
 	Inode
 )
 
@@ -24,38 +24,36 @@ const (
 type Mode uint8
 
 const (
-	// Exclusive: no other owner has it.
+	// Exclusive: no other owner has the lock.
 	Exclusive Mode = iota
 	// Shared with other readers. Directories cannot be.
 	Shared
-	// Delegated to a mount: a directory, with all files below it. The mount locks these without
-	// the service. See Delegator.
+	// Delegated to a mount: a directory, whose files the mount locks without the service. See
+	// Delegator.
 	Delegated
 )
 
 // Conflicts reports whether locks of both modes exclude each other.
 func (m Mode) Conflicts(other Mode) bool { return m != Shared || other != Shared }
 
-// Key names what is locked, within one volume. Keys are comparable.
+// Key names what is locked in one volume. Keys are comparable.
 type Key struct {
 	Kind Kind
-	// Path is relative to the volume's root, clean, its bytes as they are on
-	// the backing file system (no encoding is assumed). Of an inode, it is the
-	// number below the path of the file system that numbered it.
+	// Path is clean, relative to the volume's root, and in the bytes of the backing file system.
+	// Of an inode: its number below the path where its file system is mounted.
 	Path string
 }
 
-// FileKey returns the key of the file at path, which is relative to the
-// volume's root. It fails with ErrInvalidKey unless path is clean: no empty,
-// "." or ".." component, no NUL byte, not the root itself; and with ErrTooLong.
+// FileKey returns the key of the file at path, relative to the volume's root. Errors:
+// ErrInvalidKey unless path is clean (no empty, "." or ".." component, no NUL byte, not the root);
+// ErrTooLong.
 func FileKey(path string) (Key, error) { return newKey(File, path) }
 
-// TreeKey returns the key of the directory at path and of all that is below
-// it. It fails as FileKey does.
+// TreeKey returns the key of the directory at path and all below. Errors: FileKey's.
 func TreeKey(path string) (Key, error) { return newKey(Tree, path) }
 
-// InodeKey returns the key of inode ino of the file system that is mounted at
-// path, "" for the volume's own. It fails as FileKey does.
+// InodeKey returns the key of inode ino of the file system mounted at path, "" for the volume's
+// own. Errors: FileKey's.
 func InodeKey(path string, ino uint64) (Key, error) {
 	number := strconv.FormatUint(ino, 10)
 	if path == "" {
@@ -64,8 +62,7 @@ func InodeKey(path string, ino uint64) (Key, error) {
 	return newKey(Inode, path+"/"+number)
 }
 
-// MaxPath is how many bytes the path of a key may have: the lock service keeps it
-// in memory, and its history on disk, for each lock that is taken.
+// MaxPath limits the bytes of a key's path: the lock service keeps it in memory for each lock.
 const MaxPath = 16 << 10
 
 func newKey(kind Kind, path string) (Key, error) {
@@ -83,8 +80,7 @@ func newKey(kind Kind, path string) (Key, error) {
 	return Key{Kind: kind, Path: path}, nil
 }
 
-// Conflicts reports whether k and other cannot both be held, by two owners of
-// which one has its key Exclusive.
+// Conflicts reports whether two owners cannot hold k and other, one of them Exclusive.
 func (k Key) Conflicts(other Key) bool {
 	if k.Kind == Inode || other.Kind == Inode {
 		return k == other
@@ -96,7 +92,6 @@ func (k Key) Conflicts(other Key) bool {
 		other.Kind == Tree && below(k.Path, other.Path)
 }
 
-// below reports whether path lies strictly below dir.
 func below(path, dir string) bool {
 	return len(path) > len(dir) && path[len(dir)] == '/' && strings.HasPrefix(path, dir)
 }

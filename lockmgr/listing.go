@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// Listing returns those of entries that Backend.Entries has for prefix, in its
-// order.
+// Listing filters and sorts entries as Backend.Entries does.
 func Listing(entries []Entry, prefix string) []Entry {
 	var names, inodes []Entry
 	root := Key{Kind: Tree, Path: prefix}
@@ -28,7 +27,7 @@ func Listing(entries []Entry, prefix string) []Entry {
 	return append(names, inodes...)
 }
 
-// Rivals returns those of entries that Backend.Rivals has for k, in its order.
+// Rivals filters and sorts entries as Backend.Rivals does.
 func Rivals(entries []Entry, k Key) []Entry {
 	entries = slices.DeleteFunc(entries, func(e Entry) bool { return !e.Key.Conflicts(k) })
 	sorted(entries)

@@ -11,7 +11,7 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// What is lost is told once, in an error that says what went and why:
+// A loss is told once, in an error that says what went and why:
 //
 //	lock session lost: lease gone: …                              the service ended the session
 //	lock session lost: no renewal was answered in time: …         we gave it up
@@ -19,8 +19,7 @@ import (
 //	lock lost: broken by alice: …                                 by 'lockfs break'
 //	lock lost: the volume's client is gone                        see Abandon
 //
-// A backend reports the first as ErrSessionLost as well. renew gets the cause, and the loss
-// then has that cause.
+// A backend reports the first as ErrSessionLost too. renew gets the cause, and so does the loss.
 
 // SessionLost returns the ErrSessionLost that has a cause.
 func SessionLost(cause error) error { return &sessionLost{cause} }
@@ -31,7 +30,7 @@ func (e *sessionLost) Error() string        { return ErrSessionLost.Error() + ":
 func (e *sessionLost) Is(target error) bool { return target == ErrSessionLost }
 func (e *sessionLost) Unwrap() error        { return e.cause }
 
-// gone translates the service's 'no such session' into renew's word for it.
+// gone translates the service's 'no such session' for renew.
 func gone(err error) error {
 	var lost *sessionLost
 	switch {
@@ -43,10 +42,9 @@ func gone(err error) error {
 	return renew.ErrGone
 }
 
-// loss says what becomes of the locks of a session that is lost.
+// loss is the error of locks lost with s.
 func (s *session) loss() error { return SessionLost(s.renewal.Cause()) }
 
-// lockLoss is the loss of one lock, for cause.
 func lockLoss(cause error) error { return fmt.Errorf("%w: %w", ErrLockLost, cause) }
 
 var (
@@ -54,13 +52,11 @@ var (
 	errVoided  = lockLoss(errors.New("another lock of the same file was"))
 )
 
-// loss is the error of a lock that an operator breaks.
 func (b Break) loss() error {
 	return lockLoss(fmt.Errorf("%w by %s: %s", ErrBroken, b.By, b.Reason))
 }
 
-// loseSession takes a lost session's locks out of the way of later requests: they have no holds
-// any more, and none can join them.
+// loseSession voids a lost session's locks, so that no request joins them.
 func (m *Manager) loseSession(s *session) {
 	m.mu.Lock()
 	if !m.closed { // else Close ends it
@@ -80,14 +76,14 @@ func (m *Manager) loseSession(s *session) {
 	m.wg.Go(m.reopen)
 	m.log.Error("lock session lost; its locks are void and their files return EIO",
 		slog.String("session", s.backend.ID()), slog.Int("locks", n), slog.Any("error", s.renewal.Cause()))
-	// If the session was given up early, its lease may live. The revoke lets others in, so
-	// it comes after the writes that were checked just before the loss.
+	// The lease of a session given up early may live. Its revoke lets others in, so it comes after
+	// the writes checked just before the loss.
 	select {
 	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):
 	case <-m.ctx.Done():
 	}
-	// Entries of a dead session end by themselves. This stops the backend's goroutines
-	// and, if the service answers, ends the entries sooner.
+	// The entries of a dead session end by themselves. This stops the backend's goroutines and may
+	// end the entries sooner.
 	ctx, cancel := context.WithTimeout(m.ctx, s.backend.TTL())
 	defer cancel()
 	s.renewal.Close()
@@ -96,7 +92,6 @@ func (m *Manager) loseSession(s *session) {
 	}
 }
 
-// loseAll voids the locks of a lost session. m.mu is held.
 func (m *Manager) loseAll(s *session) {
 	for _, d := range m.dels {
 		if d.lock.sess == s {
@@ -109,13 +104,13 @@ func (m *Manager) loseAll(s *session) {
 			m.lose(l, s.loss())
 			s.voided++
 		case l.below != nil:
-			m.void(l) // it was closed while its entry was being put
+			m.void(l) // closed while its entry was being put
 		}
 	}
 }
 
-// loseLost voids the lost locks of s, if the sessions' own goroutines have not done so yet.
-// There are few sessions, but one file may be shared by any number of locks. m.mu is held.
+// loseLost voids the lost locks of s now: the sessions' own goroutines might do so later. m.mu is
+// held.
 func (m *Manager) loseLost(s *slot) {
 	if len(s.locks) == 1 {
 		if l := s.locks[0]; l.lost() && !l.releasing {
@@ -148,7 +143,7 @@ func (m *Manager) lose(l *lock, cause error) {
 	})
 }
 
-// lockLost voids one lock, whose session lives: its holds fail for ever and none joins it.
+// lockLost voids one lock whose session lives: its holds fail for ever.
 func (m *Manager) lockLost(l *lock, cause error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -168,16 +163,15 @@ func (m *Manager) lockLost(l *lock, cause error) {
 // lost reports whether the lock went with its session.
 func (l *lock) lost() bool { return l.sess.renewal.State() == renew.Lost }
 
-// Lost reports whether the hold is void for ever.
+// Lost reports whether the hold is lost for ever.
 func (h *Hold) Lost() bool { return !h.Unlocked() && h.why() != nil }
 
-// Void makes the hold lost for ever, as if its locks were: ErrLockLost.
+// Void makes the hold lost for ever: ErrLockLost.
 func (h *Hold) Void() { h.fail(errVoided) }
 
-// fail voids the hold.
 func (h *Hold) fail(cause error) { h.lost.CompareAndSwap(nil, &cause) }
 
-// why returns the loss of the hold, nil while it is not lost.
+// why returns the loss of the hold; nil: it is not lost.
 func (h *Hold) why() error {
 	if p := h.lost.Load(); p != nil {
 		return *p

@@ -14,9 +14,8 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// DefaultCloseGrace is how long a request without patience waits for a lock
-// whose holder has closed its file already: the kernel reports the last close
-// 6 µs to 5 ms after close() returned (measured on Linux 6.18).
+// DefaultCloseGrace is how long a request without patience waits for a lock whose file is closed:
+// RELEASE follows close() by 6 µs to 5 ms (measured on Linux 6.18).
 const DefaultCloseGrace = 20 * time.Millisecond
 
 // Config configures a Manager.
@@ -25,71 +24,66 @@ type Config struct {
 	Backend Backend
 	// Session describes this mount in the lock service.
 	Session SessionInfo
-	// Renew holds the timings of the session; its TTL is required.
+	// Renew has the timings of the session. Its TTL is required.
 	Renew renew.Config
-	// AnswerTimeout is how long a request without patience waits for the lock
-	// service to answer; 0 means an eighth of the TTL, as for a renewal.
+	// AnswerTimeout is how long a request without patience waits for an answer. Zero: TTL/8, as
+	// for a renewal.
 	AnswerTimeout time.Duration
-	// KeysPerSession is about how many locks a session gets before another one is opened.
-	// Ending a session with 5,000 locks stalls every writer of the lock service for 0.03 to
-	// 0.15 s. Renewing a session costs 0.05 % of a core. 0 means 5,000.
+	// KeysPerSession is about how many locks a session has before another is opened. Zero: 5,000,
+	// whose end stalls the service's writers for 0.03 to 0.15 s.
 	KeysPerSession int
-	// Keep is how long a lock stays with the mount after its last close, if its file is opened
-	// again and again. 0 gives every lock back at its last close. A Request can say otherwise.
+	// Keep is how long the mount keeps the idle lock of a file that is opened again and again.
+	// Zero: not at all. A Request can override it.
 	Keep time.Duration
-	// Delegate has directories delegated to the mount that nobody else uses, if the Backend can,
-	// for as long as Keep says.
+	// Delegate has unshared directories delegated to the mount for Keep, if the Backend can.
 	Delegate bool
-	// CloseGrace; 0 means DefaultCloseGrace.
+	// CloseGrace; zero: DefaultCloseGrace.
 	CloseGrace time.Duration
-	// SlowWait is how long a request waits for another owner before the log and
-	// Observe are told; 0 means that they are not.
+	// SlowWait is how long a request waits before the log and Observe are told. Zero: never.
 	SlowWait time.Duration
-	// Observe, if not nil, is told what happens. It is called in the path of
-	// requests and at any time by several, and has to return at once.
+	// Observe, if not nil, is told each Event. It is called concurrently and in requests, and must
+	// return at once.
 	Observe func(Event)
-	// Logger; nil means slog.Default().
+	// Logger; nil: slog.Default().
 	Logger *slog.Logger
 }
 
-// Manager is one mount's door to the locks of its volume.
+// Manager acquires the locks of one mount.
 type Manager struct {
 	// Dependencies and constants.
 	backend Backend
 	cfg     Config
 	log     *slog.Logger
 
-	// accepting ends with Refuse, ctx with Close; wg counts the goroutines that
-	// Close waits for.
+	// accepting ends with Refuse, ctx with Close. Close waits for wg.
 	accepting context.Context
 	refuse    context.CancelFunc
 	ctx       context.Context
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
 
-	// trouble has a capacity of 1.
 	trouble chan struct{}
 
 	waits      waits        // requests that wait for another owner
-	unreleased atomic.Int64 // how many releases have failed since one succeeded
+	unreleased atomic.Int64 // releases failed since one succeeded
 	seen       listing
 	outage     outage
 
-	// opening is held while a session is opened, so that a hundred waiting opens ask for
-	// one session and not for a hundred.
+	// opening is held while a session is opened, so that a hundred waiting opens ask for one
+	// session.
 	opening chan struct{}
 
 	// LOCK ORDERING: opening, then mu. Nothing blocks under mu.
 	mu       sync.Mutex
 	slots    map[Key]*slot                // GUARDED_BY(mu)
-	trees    int                          // GUARDED_BY(mu); how many of slots are of Tree keys
+	trees    int                          // GUARDED_BY(mu); the number of Tree keys in slots
 	dirs     map[string]*dir              // GUARDED_BY(mu)
-	steps    int                          // GUARDED_BY(mu); how many requests were woken, and how much was looked at for them
-	early    map[AcquisitionID]*overtaken // GUARDED_BY(mu); what overtook the service's answer, by the acquisition under way
+	steps    int                          // GUARDED_BY(mu); counts wakes and what they examined, for tests
+	early    map[AcquisitionID]*overtaken // GUARDED_BY(mu); what was heard before the service's answer
 	keeper   keeper
 	dels     map[string]*delegation // GUARDED_BY(mu); by path; none is below another
-	advisory *Advisory              // GUARDED_BY(mu); nil: programs keep their advisory locks to themselves
-	sessions []*session             // GUARDED_BY(mu); in order of opening, until they are lost
+	advisory *Advisory              // GUARDED_BY(mu); nil: advisory locks are not shared between mounts
+	sessions []*session             // GUARDED_BY(mu); in order of opening; no lost ones
 	refusing bool                   // GUARDED_BY(mu); no more requests
 	closed   bool                   // GUARDED_BY(mu)
 }
@@ -103,33 +97,32 @@ type lock struct {
 	sess      *session
 	holds     map[*Hold]struct{}
 	contended bool // another mount was in the way
-	releasing bool // it is being given back to the service
+	releasing bool // it is being deleted from the service
 
 	// See keeper.
-	keep      time.Duration // how long it is kept when it is idle, if it may be
+	keep      time.Duration // how long it may be kept idle
 	keepable  bool
-	asked     time.Time     // before it was granted
-	recalled  bool          // it is given back at its last close
+	asked     time.Time     // when it was asked for
+	recalled  bool          // it is released at its last close
 	turn      int           // how many owners had it before
 	idle      *list.Element // in keeper.idle; nil: it has an owner
-	told      bool          // Config.Observe knows that its owner has released it
+	told      bool          // Config.Observe was told of its release
 	described Holder        // what describe has told the service
 
 	// See delegation.
-	below   *delegation // it has no entry of its own
-	putting bool        // but one is being put
-	tried   bool        // one was put, or may have been
-	left    bool        // it is given back when that is known
+	below   *delegation // the delegation that covers it; it has no entry of its own
+	putting bool        // an entry for it is being put
+	tried   bool        // an entry was put, or may have been
+	left    bool        // to be released once putting is over
 	fencing int64       // its token; 0: that of its entry
 
 	slot    *slot
-	at      int   // its place in slot.locks, while it stands there
+	at      int   // its index in slot.locks, while in there
 	waiting crowd // requests that wait for this lock
 }
 
-// New returns a Manager that has an open session. It fails with ErrUnavailable
-// when the lock service does not answer before ctx ends, and with the
-// inequality in the message when the timings of cfg.Renew do not add up.
+// New returns a Manager with an open session. Errors: ErrUnavailable if the service does not
+// answer before ctx ends; the violated inequality of cfg.Renew's timings.
 func New(ctx context.Context, cfg Config) (*Manager, error) {
 	if cfg.Backend == nil {
 		return nil, errors.New("lockmgr: Config.Backend is required")
@@ -176,8 +169,8 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// Refuse fails new requests, and those that wait, with ErrClosed. What is held
-// stays held: its holders can finish what they write.
+// Refuse fails new and waiting requests with ErrClosed. Locks stay held, so that writes can
+// finish.
 func (m *Manager) Refuse() {
 	m.mu.Lock()
 	m.refusing = true
@@ -192,10 +185,9 @@ func (m *Manager) Refuse() {
 	m.refuse()
 }
 
-// Close refuses requests, marks every lock as lost and ends the sessions in the lock
-// service, and with them every lock. The caller has let its writes finish before. If the
-// service cannot be told before ctx ends, the locks end with the session's TTL, and the
-// error says so.
+// Close refuses requests, and ends the sessions with all locks. The caller has finished its
+// writes. If the service does not answer before ctx ends, Close fails, and the locks end with the
+// TTL.
 func (m *Manager) Close(ctx context.Context) error {
 	m.Refuse()
 	m.mu.Lock()
@@ -209,7 +201,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	m.mu.Unlock()
 
 	m.cancel()
-	// No write is issued any more before the service hears of the end.
+	// No write is issued any more when the service hears of the end.
 	for _, s := range sessions {
 		s.renewal.Close()
 	}
@@ -231,7 +223,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// State tells what the worst of the sessions is worth, for status reports.
+// State returns the worst state of the sessions, for status reports.
 func (m *Manager) State() renew.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -245,8 +237,8 @@ func (m *Manager) State() renew.State {
 	return worst
 }
 
-// Trouble receives when a session's renewal fails for the first time: what
-// was written under its locks should reach the volume before it is suspended.
+// Trouble receives when a session's renewal first fails: what was written should reach the volume
+// now.
 func (m *Manager) Trouble() <-chan struct{} { return m.trouble }
 
 func (m *Manager) sessionChanged(state renew.State, cause error) {
@@ -256,6 +248,6 @@ func (m *Manager) sessionChanged(state renew.State, cause error) {
 	}
 	select {
 	case m.trouble <- struct{}{}:
-	default: // whoever receives it will find this session as well
+	default: // one is pending: its receiver finds this session too
 	}
 }

@@ -11,44 +11,43 @@ import (
 // Event is what Config.Observe is told: one of the types below.
 type Event interface{ event() }
 
-// RequestEnded: an Acquire has its locks, or was refused.
+// RequestEnded: an Acquire was granted or refused.
 type RequestEnded struct {
 	Mode      Mode
-	Joined    bool          // it shares what its owner had, and the service was not asked
-	Kept      bool          // it has got a lock that the mount had kept, and the service was not asked
+	Joined    bool          // it shares the owner's lock; the service was not asked
+	Kept      bool          // it took a kept lock over; the service was not asked
 	Contended bool          // another owner was in the way
-	Took      time.Duration // from beginning to end
-	Waited    time.Duration // of that, since another owner was found in the way
+	Took      time.Duration // in all
+	Waited    time.Duration // of that, for another owner
 	Err       error         // nil when granted
 }
 
 // RequestWaits: an Acquire has waited for Config.SlowWait, and still does.
 type RequestWaits struct {
 	Key    Key
-	Holder Holder        // the one that waits
-	For    Holder        // the one in its way; zero if that is not known
+	Holder Holder        // that waits
+	For    Holder        // the holder in its way; zero: unknown
 	Waited time.Duration // so far
 }
 
-// LockReleased: a lock was given up, and had been held for so long.
+// LockReleased: a lock was given up after Held.
 type LockReleased struct{ Held time.Duration }
 
-// LockRecalled: another mount wants a lock that may be kept. Idle tells whether nobody had it
-// open.
+// LockRecalled: another mount wants a keepable lock. Idle: it was not in use.
 type LockRecalled struct{ Idle bool }
 
 // DirectoryDelegated: a directory is delegated to this mount.
 type DirectoryDelegated struct{ Key Key }
 
-// DirectoryRecalled: another mount wants something in a directory that is delegated to this one,
-// and where so many files are open without an entry of their own.
+// DirectoryRecalled: another mount wants a delegated directory. Open counts its open files without
+// entries.
 type DirectoryRecalled struct {
 	Key  Key
 	Open int
 }
 
-// LockLost: a lock is void while files are open under it. Cause is one of
-// ErrSessionLost (with renew's cause), ErrBroken, or else ErrLockLost alone.
+// LockLost: a lock of open files is lost. Cause is ErrSessionLost (with renew's cause), ErrBroken,
+// or else ErrLockLost alone.
 type LockLost struct {
 	Key    Key
 	Holder Holder
@@ -83,16 +82,16 @@ func (m *Manager) observe(e Event) {
 	}
 }
 
-// Stats is what a Manager has at one moment.
+// Stats is the state of a Manager at one moment.
 type Stats struct {
-	Held     int                 // locks of owners, those that are being given back included
+	Held     int                 // locks of owners, also while they are released
 	Kept     int                 // locks without an owner
 	Dirs     int                 // directories that are delegated to the mount
 	Waiting  int                 // requests that wait for another owner
-	Sessions map[renew.State]int // how many are Held, and Suspended
+	Sessions map[renew.State]int // how many are Held and Suspended
 }
 
-// Stats counts.
+// Stats returns the present state.
 func (m *Manager) Stats() Stats {
 	s := Stats{Waiting: m.waits.len(), Sessions: map[renew.State]int{renew.Held: 0, renew.Suspended: 0}}
 	m.mu.Lock()
@@ -116,7 +115,6 @@ func (l *lock) token() int64 {
 	return FencingToken(l.grant.Token, l.turn)
 }
 
-// logAttrs say whose request or lock it is.
 func logAttrs(k Key, h Holder) []slog.Attr {
 	attrs := []slog.Attr{LogID(h.AcquisitionID), slog.String("path", k.String()), slog.Int("pid", h.PID), slog.String("command", h.Comm)}
 	if h.Pod != "" {
@@ -132,12 +130,11 @@ func (l *lock) logAttrs() []slog.Attr {
 	return append(logAttrs(l.grant.Key, l.holder), slog.Int64("token", l.token()))
 }
 
-// lockLog logs lines about l.
 func (m *Manager) lockLog(l *lock) *slog.Logger {
 	return slog.New(m.log.Handler().WithAttrs(l.logAttrs()))
 }
 
-// debug logs what is ordinary, at no cost unless it is asked for.
+// debug costs nothing unless the level is enabled.
 func (m *Manager) debug(msg string, l *lock, attrs ...slog.Attr) {
 	if m.log.Enabled(context.Background(), slog.LevelDebug) {
 		m.log.LogAttrs(context.Background(), slog.LevelDebug, msg, append(l.logAttrs(), attrs...)...)

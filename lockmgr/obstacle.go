@@ -6,14 +6,12 @@ import (
 	"time"
 )
 
-// obstacle is what a request has to wait for on this mount: a lock that is held or being
-// given back, an earlier request for the key, or both.
+// obstacle is what a request waits for on this mount: a lock, an earlier request, or both.
 type obstacle struct {
 	lock  *lock
 	ahead *place // the nearest
 }
 
-// key is the one that is in the way, or that the request ahead waits for.
 func (o *obstacle) key() Key {
 	if o.lock != nil {
 		return o.lock.grant.Key
@@ -21,8 +19,8 @@ func (o *obstacle) key() Key {
 	return o.ahead.slot.key
 }
 
-// obstacle finds what keeps p's request from its slot. nil means that the request may ask
-// the service. The owner has no lock there that the request can share. m.mu is held.
+// obstacle finds what blocks p; nil: p may ask the service. p can share no lock there. m.mu is
+// held.
 func (m *Manager) obstacle(p *place) *obstacle {
 	var in *lock
 	if p.Mode == Exclusive || p.slot.exclusive > 0 {
@@ -31,7 +29,7 @@ func (m *Manager) obstacle(p *place) *obstacle {
 			if l.grant.Mode.Conflicts(p.Mode) && (l.owner != p.Owner || l.releasing) {
 				in = worse(in, l)
 			}
-			if in.rank() == worst || in != nil && l.releasing { // all that follow are releasing
+			if in.rank() == worst || in != nil && l.releasing { // the rest is releasing
 				break
 			}
 		}
@@ -64,14 +62,13 @@ func worse(a, b *lock) *lock {
 	return a
 }
 
-// rival finds a lock of another key that conflicts with key. The service would find its
-// entry too, but would refuse a request that does not wait for an entry that is being
-// deleted.
+// rival finds a conflicting lock of another key. The service would find its entry too, but would
+// refuse a request that does not wait, even while the entry is being deleted.
 func (m *Manager) rival(key Key) *obstacle {
 	if d := m.endingFor(key); d != nil {
 		return &obstacle{lock: d.lock}
 	}
-	if m.trees > 0 && key.Kind != Inode { // a directory at or above the path whose lock is being given back
+	if m.trees > 0 && key.Kind != Inode { // a directory at or above the path whose lock is being released
 		for path := key.Path; path != ""; path = parent(path) {
 			if s := m.slots[Key{Tree, path}]; s != nil {
 				if i := slices.IndexFunc(s.locks, func(l *lock) bool { return l.releasing }); i >= 0 {
@@ -122,11 +119,11 @@ func (o *obstacle) another(r *request) bool {
 	return o.ahead != nil && o.ahead.Owner != r.Owner
 }
 
-// releasing reports whether a request waits for the service alone, to release a lock.
+// releasing reports whether the request waits only for the service to release a lock.
 func (o *obstacle) releasing() bool { return o.ahead == nil && o.lock != nil && o.lock.releasing }
 
-// patience says how long r may wait for o, counted from when it first had to
-// wait, and whether that is limited by more than its context.
+// patience says how long r may wait for o, from its first wait, and whether more than ctx limits
+// that.
 func (m *Manager) patience(r *request, o *obstacle) (time.Duration, bool) {
 	switch {
 	case o.releasing():
@@ -140,8 +137,7 @@ func (m *Manager) patience(r *request, o *obstacle) (time.Duration, bool) {
 	return m.cfg.CloseGrace, r.Wait == 0
 }
 
-// deadlocked reports whether r upgrades a key that an earlier request of another owner
-// wants for itself alone: each would wait for the other.
+// deadlocked reports whether r upgrades a key that an earlier Exclusive request waits for.
 func (r *request) deadlocked() bool {
 	return slices.ContainsFunc(r.places, func(p *place) bool {
 		if !r.upgrades(p.slot) {
@@ -155,14 +151,13 @@ func (r *request) deadlocked() bool {
 	})
 }
 
-// upgrades reports whether r's owner shares what r wants for its owner alone.
+// upgrades reports whether r wants Exclusive what its owner has Shared.
 func (r *request) upgrades(s *slot) bool {
 	return r.Mode == Exclusive && s.shareable(r) == nil &&
 		slices.ContainsFunc(s.of(r.Owner), func(l *lock) bool { return l.owner == r.Owner && !l.releasing })
 }
 
-// mayWaitForItself reports whether r.SelfWait has to be asked: another owner of this mount
-// has one of the keys, whatever else is in the way.
+// mayWaitForItself reports whether to call r.SelfWait: another owner of this mount has a key.
 func (r *request) mayWaitForItself() bool {
 	return r.Queue && r.SelfWait != nil && !r.asked && slices.ContainsFunc(r.places, func(p *place) bool {
 		return slices.ContainsFunc(p.slot.locks[:p.slot.alive], func(l *lock) bool {
@@ -171,7 +166,6 @@ func (r *request) mayWaitForItself() bool {
 	})
 }
 
-// refusal says why a wait for o is over. m.mu is held.
 func (o *obstacle) refusal(why error) error {
 	if o.releasing() {
 		err := fmt.Errorf("%w: the release of %s was not answered", ErrUnavailable, o.key())

@@ -9,9 +9,8 @@ import (
 )
 
 const (
-	// outageWait is the age of an outage until which requests that do not queue wait for
-	// an answer: two elections of etcd, and a request that was under way. They wait under
-	// locks of the kernel's, which others want.
+	// outageWait is the age of an outage up to which requests that do not queue wait: two
+	// elections of etcd and a request under way. They wait under kernel locks that others want.
 	outageWait = 5 * time.Second
 	// outageTry is how long each waits after that.
 	outageTry = 200 * time.Millisecond
@@ -20,8 +19,8 @@ const (
 // outage knows since when the service has not answered this mount.
 type outage struct {
 	mu    sync.Mutex
-	since time.Time // GUARDED_BY(mu); when the first unanswered request was sent; zero while it answers
-	heard time.Time // GUARDED_BY(mu); when it answered last
+	since time.Time // GUARDED_BY(mu); when the first unanswered request was sent; zero: no outage
+	heard time.Time // GUARDED_BY(mu); the last answer
 }
 
 func (o *outage) answered() {
@@ -30,8 +29,7 @@ func (o *outage) answered() {
 	o.mu.Unlock()
 }
 
-// unanswered notes that a request was not answered. If others were answered since it was
-// sent, the outage is no older than the last of these.
+// unanswered notes a request without an answer. An outage is no older than the last answer.
 func (o *outage) unanswered(sent time.Time) {
 	o.mu.Lock()
 	if sent.Before(o.heard) {
@@ -43,18 +41,16 @@ func (o *outage) unanswered(sent time.Time) {
 	o.mu.Unlock()
 }
 
-// note takes in the outcome of a request.
 func (o *outage) note(sent time.Time, err error) {
 	switch {
 	case !errors.Is(err, ErrUnavailable):
 		o.answered()
-	case !errors.Is(err, context.Canceled): // else its caller did not wait
+	case !errors.Is(err, context.Canceled): // else the caller did not wait
 		o.unanswered(sent)
 	}
 }
 
-// patience is how long a request that is made now waits for an answer, if it waits until an
-// outage has that age.
+// patience is how long a new request waits for an answer, until an outage has that age.
 func (o *outage) patience(age time.Duration) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,8 +65,8 @@ func (m *Manager) answerTime() time.Duration {
 	return min(m.cfg.AnswerTimeout, m.outage.patience(outageWait))
 }
 
-// trying is the patience of a request that does not queue: with the service and, once
-// another owner is known to have the lock, with that owner.
+// trying is the patience of a request that does not queue: with the service, then with a known
+// holder.
 type trying struct {
 	wait   time.Duration // for a holder
 	cancel context.CancelFunc
@@ -81,7 +77,6 @@ type trying struct {
 	over  bool // GUARDED_BY(mu)
 }
 
-// try returns a context for such a request, which ends with its patience.
 func (m *Manager) try(ctx context.Context, wait time.Duration) (context.Context, *trying) {
 	t := &trying{wait: wait}
 	ctx, t.cancel = context.WithCancel(ctx)
@@ -96,7 +91,6 @@ func (t *trying) end() {
 	t.cancel()
 }
 
-// contended notes that another owner has the lock.
 func (t *trying) contended() {
 	if t == nil {
 		return
@@ -114,7 +108,7 @@ func (t *trying) stop() {
 	t.cancel()
 }
 
-// ended returns the error of a wait that has lasted too long, and any other err as it is.
+// ended returns the error of a wait that has lasted too long; else err.
 func (t *trying) ended(err error) error {
 	if t == nil {
 		return err
@@ -127,14 +121,14 @@ func (t *trying) ended(err error) error {
 	if c := (*ContendedError)(nil); errors.As(err, &c) {
 		return &ContendedError{Key: c.Key, Holder: c.Holder, Err: context.DeadlineExceeded}
 	}
-	if t.held { // the service has answered; it was asked again when the wait was over
+	if t.held { // the service has answered
 		return fmt.Errorf("%w: %w", ErrContended, context.DeadlineExceeded)
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, context.DeadlineExceeded)
 }
 
-// outcome returns err for Manager.outage. If the patience with a holder ends while the
-// service is asked, that is neither an outage nor an answer.
+// outcome returns err for Manager.outage. A wait for a holder that ends during a request is
+// neither an outage nor an answer.
 func (t *trying) outcome(err error) error {
 	if t == nil {
 		return err

@@ -2,18 +2,18 @@ package lockmgr
 
 import "slices"
 
-// place is where a request stands in the line for one slot. A request waits for one thing,
-// the nearest in its way. So a change wakes the requests for which it makes a difference,
-// and no others in a long line. All of it is GUARDED_BY(Manager.mu).
+// place is a request's place in the line for one slot. A request waits only for the nearest thing
+// in its way, so a change wakes only the requests that it concerns. All of it is
+// GUARDED_BY(Manager.mu).
 type place struct {
 	*request
 	slot           *slot
 	prev, next     *place // in order of arrival
-	older, younger *place // of the same owner, likewise
+	older, younger *place // of the same owner, in order of arrival
 	wall           *place // see exclusive
-	gone           bool   // not in line any more
+	gone           bool   // left the line
 	behind         crowd  // requests that wait for this one
-	doubts         seat   // among the requests whose SelfWait was not asked yet
+	doubts         seat   // among requests whose SelfWait was not called yet
 }
 
 // enter puts a request at the end of the line for k. m.mu is held.
@@ -41,7 +41,7 @@ func (m *Manager) enter(r *request, k Key) {
 	if p.wall = p.prev; p.prev.Mode != Exclusive {
 		p.wall = p.prev.exclusive()
 	}
-	if s.youngest == nil { // most slots have one request, and no use for this
+	if s.youngest == nil { // most slots have only one request
 		s.youngest = map[Owner]*place{p.prev.Owner: p.prev}
 	}
 	if p.older = s.youngest[r.Owner]; p.older != nil {
@@ -50,7 +50,6 @@ func (m *Manager) enter(r *request, k Key) {
 	s.youngest[r.Owner] = p
 }
 
-// leave takes a request out of its lines. m.mu is held.
 func (m *Manager) leave(r *request) {
 	r.waits.leave()
 	for _, p := range r.places {
@@ -86,8 +85,7 @@ func (m *Manager) leave(r *request) {
 	}
 }
 
-// exclusive returns the nearest request before p that wants the slot for its owner
-// alone.
+// exclusive returns the nearest Exclusive request before p.
 func (p *place) exclusive() *place {
 	for p.wall != nil && p.wall.gone {
 		p.wall = p.wall.wall
@@ -95,7 +93,7 @@ func (p *place) exclusive() *place {
 	return p.wall
 }
 
-// before returns the nearest request that p has to let pass, nil if there is none.
+// before returns the nearest request that p must let pass, or nil.
 func (p *place) before() *place {
 	if p.Mode == Shared {
 		for q := p.exclusive(); q != nil; q = q.exclusive() {
@@ -113,14 +111,14 @@ func (p *place) before() *place {
 	return nil
 }
 
-// passes reports whether p goes before another owner's request, which came first.
+// passes reports whether p goes before another owner's earlier request.
 func (p *place) passes(q *place) bool {
 	if q.Owner == p.Owner {
 		return false
 	}
 	p.hold.m.steps++
-	// A request to share with p's owner may stand in line on another mount, behind one
-	// that waits for p's owner.
+	// A request to share with p's owner may queue on another mount, behind one that waits for p's
+	// owner.
 	return q.Mode == Shared && p.upgradesFor(q.request) || q.waitsFor(p)
 }
 
@@ -131,8 +129,7 @@ func (r *request) upgradesFor(q *request) bool {
 	})
 }
 
-// waitsFor reports whether q cannot go on before p's owner does: it also wants
-// another key, of which that owner has a lock.
+// waitsFor reports whether q also wants another key, which p's owner has.
 func (q *place) waitsFor(p *place) bool {
 	return slices.ContainsFunc(q.places, func(at *place) bool {
 		return at.slot != p.slot && slices.ContainsFunc(at.slot.of(p.Owner), func(l *lock) bool {
@@ -141,9 +138,8 @@ func (q *place) waitsFor(p *place) bool {
 	})
 }
 
-// granted wakes the requests for which a new lock of p's slot makes a difference. Requests
-// of the same owner can share it, or find that others wait for it. Requests that may wait
-// for themselves have a holder to ask about. m.mu is held.
+// granted wakes the requests that a new lock of p's slot concerns: those of the same owner may
+// share it, and others may have to ask SelfWait. m.mu is held.
 func (m *Manager) granted(p *place) {
 	for q := p.older; q != nil; q = q.older {
 		m.steps++
@@ -159,7 +155,6 @@ func (m *Manager) granted(p *place) {
 	}
 }
 
-// wakeAll wakes all requests. m.mu is held.
 func (m *Manager) wakeAll() {
 	for _, s := range m.slots {
 		for p := s.first; p != nil; p = p.next {
@@ -168,15 +163,14 @@ func (m *Manager) wakeAll() {
 	}
 }
 
-// seat is a request's place in a crowd, in one at most.
+// seat is a request's place in a crowd, one at most.
 type seat struct {
 	r  *request
 	in *crowd
 	at int
 }
 
-// crowd is the requests that one event wakes. Each checks again, and waits for what is in
-// its way then.
+// crowd is the requests that one event wakes. Each checks again what is in its way.
 type crowd []*seat
 
 func (c *crowd) join(s *seat) {
@@ -196,7 +190,6 @@ func (s *seat) leave() {
 	*s.in, s.in = c[:len(c)-1], nil
 }
 
-// wake empties a crowd. m.mu is held.
 func (m *Manager) wake(c *crowd) {
 	for _, s := range *c {
 		m.steps++

@@ -9,22 +9,20 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// drop takes h off l, and gives l back to the service when h was the last.
-// m.mu is held.
+// drop takes h off l, and gives l back after its last hold. m.mu is held.
 func (m *Manager) drop(l *lock, h *Hold) {
 	delete(l.holds, h)
 	if len(l.holds) > 0 {
 		return
 	}
 	if l.releasing || !l.stands() || m.keep(l) {
-		return // lost meanwhile: there is nothing to give back
+		return // lost meanwhile: nothing to give back
 	}
 	m.giveUp(l)
 	m.giveBack(l)
 }
 
-// giveBack deletes a lock from the service in the background, and voids it when it is
-// gone. m.mu is held.
+// giveBack releases a lock in the background, and then voids it. m.mu is held.
 func (m *Manager) giveBack(l *lock) {
 	if m.closed {
 		m.void(l) // the whole session is being ended
@@ -51,9 +49,8 @@ func (m *Manager) giveBack(l *lock) {
 	})
 }
 
-// leftover keeps the entries that a failed request has left in the service as locks that are
-// being given back, until they are gone. Otherwise this mount's next request for the key
-// would take them for another owner's. m.mu is held.
+// leftover treats the entries that a failed request has left as locks being released. Otherwise
+// this mount's next request would take them for another owner's. m.mu is held.
 func (m *Manager) leftover(err error, req AcquireRequest, owner Owner, places []*place, sess *session) {
 	var left *LeftoverError
 	if !errors.As(err, &left) || m.closed {
@@ -79,10 +76,10 @@ func (m *Manager) leftover(err error, req AcquireRequest, owner Owner, places []
 	})
 }
 
-// release tries until the entry is gone: by our hand, or with its session.
+// release tries until the entry is gone: by our delete, or with its session.
 func (m *Manager) release(l *lock) {
 	sess, g := l.sess, l.grant
-	unsure := false // an attempt without an answer may have deleted the entry
+	unsure := false // an unanswered attempt may have deleted the entry
 	for r := (retry.Retrier{}); ; {
 		sent := time.Now()
 		err := sess.backend.Release(m.ctx, g)
@@ -96,7 +93,7 @@ func (m *Manager) release(l *lock) {
 		case errors.Is(err, ErrNotHeld) && unsure:
 			return
 		case errors.Is(err, ErrNotHeld), errors.Is(err, ErrNotOwner):
-			if sess.renewal.State() != renew.Lost { // else it was reported
+			if sess.renewal.State() != renew.Lost { // else the loss was reported
 				m.lockLog(l).Error("released a lock that was not ours any more", slog.Any("error", err))
 			}
 			return
@@ -107,7 +104,7 @@ func (m *Manager) release(l *lock) {
 		}
 		level := slog.LevelWarn
 		failures := m.unreleased.Add(1)
-		if failures&(failures-1) != 0 { // else the log of an outage has little else
+		if failures&(failures-1) != 0 { // log less and less often during an outage
 			level = slog.LevelDebug
 		}
 		m.lockLog(l).Log(m.ctx, level, "cannot release a lock; trying again", slog.Any("error", err), slog.Int64("failures", failures))

@@ -10,7 +10,7 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// done says that a request does not acquire on s any more; s may be nil.
+// done notes that a request has finished acquiring on s, which may be nil.
 func (m *Manager) done(s *session) {
 	if s == nil {
 		return
@@ -36,8 +36,7 @@ func (m *Manager) retire() {
 	}
 }
 
-// useless takes the sessions from the list that were not needed for a TTL, as long as
-// another has room.
+// useless takes sessions unused for a TTL off the list, while another has room.
 func (m *Manager) useless() (found []*session) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,7 +56,7 @@ func (m *Manager) useless() (found []*session) {
 	return found
 }
 
-// spares reports whether a session can be done without. m.mu is held.
+// spares reports whether another session has room. m.mu is held.
 func (m *Manager) spares(s *session) bool {
 	return !m.closed && slices.ContainsFunc(m.sessions, func(o *session) bool {
 		return o != s && o.renewal.State() == renew.Held && len(o.locks)+o.asking < m.cfg.KeysPerSession
@@ -70,7 +69,6 @@ func (m *Manager) isRetired(s *session) bool {
 	return s.retired
 }
 
-// dismiss ends a session without locks in the service.
 func (m *Manager) dismiss(s *session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), m.cfg.AnswerTimeout)
 	defer cancel()

@@ -12,16 +12,15 @@ import (
 // The kinds of lock services.
 const (
 	KindEtcd       = "etcd"
-	KindEmbedded   = "embedded" // an etcd that lockfs runs by itself, for one machine
+	KindEmbedded   = "embedded" // an etcd that lockfs runs for one machine
 	KindKubernetes = "kubernetes"
 )
 
-// Service is a lock service that keeps the locks of a volume. Two mounts exclude
-// each other only if they use the same one.
+// Service is a lock service. Two mounts exclude each other only if they use the same one.
 type Service struct {
 	Kind string    `json:"kind"`
-	ID   uuid.UUID `json:"id"`           // kept in the service itself
-	At   string    `json:"at,omitempty"` // where it was reached, for people
+	ID   uuid.UUID `json:"id"`           // stored in the service itself
+	At   string    `json:"at,omitempty"` // how it was reached, for people
 }
 
 // Is reports whether two services are one, however they were reached.

@@ -12,20 +12,19 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// session is one session in the lock service and the goroutines that keep it.
-// Each has its own deadline and state, and what is lost with it is its locks.
+// session is one session with its own deadline and state. Its locks are lost with it.
 type session struct {
 	backend Session
 	renewal *renew.Session
 	locks   map[*lock]struct{} // GUARDED_BY(Manager.mu); those in slots
 	asking  int                // GUARDED_BY(Manager.mu); requests that acquire on it
-	holds   int                // GUARDED_BY(Manager.mu); those that rely on it, and were not released
-	idle    time.Time          // GUARDED_BY(Manager.mu); since when nobody was seen to need it
-	retired bool               // GUARDED_BY(Manager.mu); not in Manager.sessions any more, though not lost
-	voided  int                // GUARDED_BY(Manager.mu); how many were lost with it
+	holds   int                // GUARDED_BY(Manager.mu); unreleased holds that rely on it
+	idle    time.Time          // GUARDED_BY(Manager.mu); since when it was seen unused
+	retired bool               // GUARDED_BY(Manager.mu); removed from Manager.sessions, though not lost
+	voided  int                // GUARDED_BY(Manager.mu); how many locks were lost with it
 }
 
-// lease is what renew knows of a session.
+// lease adapts a session for renew.
 type lease struct {
 	m *Manager
 	s *session
@@ -37,8 +36,7 @@ func (l lease) Renew(ctx context.Context) error {
 
 func (l lease) Done() <-chan struct{} { return l.s.backend.Done() }
 
-// Verify finds, after a suspension, the locks whose entries are gone although
-// the session lived, and marks them as lost. The others go on.
+// Verify marks the locks as lost whose entries went during a suspension.
 func (l lease) Verify(ctx context.Context) error {
 	locks := l.m.locksOf(l.s)
 	grants := make([]Grant, len(locks))
@@ -57,10 +55,8 @@ func (l lease) Verify(ctx context.Context) error {
 	return nil
 }
 
-// session returns a session to acquire locks on: prefer, if that is not nil and
-// lives; or the first with room, one that is Suspended only if no other has; or
-// a new one. It is not retired before the caller has called done. It tries until
-// ctx ends, then fails with ErrUnavailable.
+// session returns prefer if that lives; else the first with room, Held before Suspended; else a
+// new one. It is not retired until the caller calls done. Errors: ErrUnavailable when ctx ends.
 func (m *Manager) session(ctx context.Context, prefer *session) (*session, error) {
 	select {
 	case m.opening <- struct{}{}:
@@ -167,12 +163,10 @@ func (m *Manager) now() boottime.Instant {
 	return boottime.System{}.Now()
 }
 
-// reopen opens a session if none is left, ahead of the next request: until then
-// a mount that nobody uses could not tell whether it can lock anything.
+// reopen opens a session if none is left: an unused mount shows whether it can lock anything.
 func (m *Manager) reopen() {
 	for {
-		// Not all the time in one go: a request that waits for its turn to try
-		// may be a short one.
+		// Several short tries: a request with little time may wait for its turn to try.
 		ctx, cancel := context.WithTimeout(m.accepting, m.cfg.Renew.TTL)
 		s, err := m.session(ctx, nil)
 		cancel()
@@ -187,7 +181,6 @@ func (m *Manager) reopen() {
 	}
 }
 
-// locksOf lists the locks held on s.
 func (m *Manager) locksOf(s *session) []*lock {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -7,22 +7,21 @@ import (
 
 // slot is one key on this mount. All of it is GUARDED_BY(Manager.mu).
 //
-// INVARIANT: of two locks of different owners, or of the same mode, one is
-// being given back or both are Shared.
+// INVARIANT: of two locks of different owners or of one mode, one is releasing or both are Shared.
 // INVARIANT: it is in Manager.slots exactly while it has a lock or is queued for.
 type slot struct {
 	key         Key
-	locks       []*lock           // those that are being given back come last
-	alive       int               // how many of locks are not being given back
-	exclusive   int               // how many of locks are Exclusive, given back or not
-	owned       map[Owner][]*lock // locks by owner; nil while there is at most one
+	locks       []*lock           // releasing ones come last
+	alive       int               // the number of locks that are not releasing
+	exclusive   int               // the number of Exclusive locks
+	owned       map[Owner][]*lock // locks by owner; nil for at most one lock
 	first, last *place            // the requests for the key, in order of arrival
-	youngest    map[Owner]*place  // the last request of each owner; nil until it is needed
-	doubtful    [2]crowd          // by mode: requests that ask SelfWait once there is a holder
+	youngest    map[Owner]*place  // the last request of each owner; nil until needed
+	doubtful    [2]crowd          // by mode: requests that call SelfWait once there is a holder
 	dir         *dir              // nil for an Inode key
 }
 
-// tidy forgets a slot without locks and requests.
+// tidy deletes an empty slot.
 func (m *Manager) tidy(s *slot) {
 	if len(s.locks) > 0 || s.first != nil || m.slots[s.key] != s {
 		return
@@ -37,7 +36,6 @@ func (m *Manager) tidy(s *slot) {
 	}
 }
 
-// add puts a lock into the slot of its key.
 func (m *Manager) add(s *slot, l *lock) {
 	l.slot, l.at = s, len(s.locks)
 	s.locks = append(s.locks, l)
@@ -56,7 +54,7 @@ func (m *Manager) add(s *slot, l *lock) {
 	l.sess.locks[l] = struct{}{}
 }
 
-// of returns the locks that an owner may have among others.
+// of returns locks, among them all of o's.
 func (s *slot) of(o Owner) []*lock {
 	if s.owned == nil {
 		return s.locks
@@ -64,13 +62,12 @@ func (s *slot) of(o Owner) []*lock {
 	return s.owned[o]
 }
 
-// stands reports whether l is in its slot.
 func (l *lock) stands() bool {
 	s := l.slot
 	return l.at < len(s.locks) && s.locks[l.at] == l
 }
 
-// void takes a lock out of its slot: it is given back, or lost.
+// void takes a lock out of its slot.
 func (m *Manager) void(l *lock) {
 	if !l.stands() {
 		return
@@ -102,7 +99,6 @@ func (m *Manager) void(l *lock) {
 	m.tidy(s)
 }
 
-// giveUp says that a lock is being given back to the service.
 func (m *Manager) giveUp(l *lock) {
 	l.releasing = true
 	l.slot.putLast(l)
@@ -114,7 +110,6 @@ func (s *slot) swap(i, j int) {
 	s.locks[i].at, s.locks[j].at = i, j
 }
 
-// putLast takes l out of those that are alive.
 func (s *slot) putLast(l *lock) {
 	if l.at < s.alive {
 		s.alive--
@@ -122,19 +117,17 @@ func (s *slot) putLast(l *lock) {
 	}
 }
 
-// dir is a directory in or below which there are slots. A request for the whole directory
-// finds them without a look at all others.
+// dir is a directory with slots in or below it, so that a request for the directory finds them.
 type dir struct {
 	path  string
 	up    *dir
-	slots map[*slot]struct{} // of what is in it
+	slots map[*slot]struct{} // of names in it
 	dirs  map[*dir]struct{}  // those in it
 }
 
-// parent splits off the last component; the directory of what is in the root is "".
+// parent splits off the last component; "" is the root.
 func parent(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }
 
-// dirOf returns the directory that path is in.
 func (m *Manager) dirOf(path string) *dir {
 	path = parent(path)
 	d := m.dirs[path]
@@ -149,7 +142,7 @@ func (m *Manager) dirOf(path string) *dir {
 	return d
 }
 
-// leaveDir forgets directories that nothing is in any more.
+// leaveDir deletes empty directories.
 func (m *Manager) leaveDir(d *dir) {
 	for d != nil && len(d.slots) == 0 && len(d.dirs) == 0 {
 		delete(m.dirs, d.path)

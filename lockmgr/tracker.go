@@ -14,25 +14,24 @@ type tracker struct {
 	m     *Manager
 	req   *Request
 	began time.Time
-	kept  bool // it has taken over what the mount had kept; Acquire's own
+	kept  bool // it took a kept lock over; used by Acquire alone
 
 	// LOCK ORDERING: after Manager.mu.
 	mu    sync.Mutex
-	id    AcquisitionID // GUARDED_BY(mu); names the request, and the entry that is put for it, or that it shares
-	was   AcquisitionID // GUARDED_BY(mu); what named it before it got a lock that stood; zero: nothing did, or it has got none
-	found bool          // GUARDED_BY(mu); id is of a lock that stood
+	id    AcquisitionID // GUARDED_BY(mu); of the request, and of the entry that it puts or shares
+	was   AcquisitionID // GUARDED_BY(mu); its id before it got an existing lock; zero: none, or no such lock
+	found bool          // GUARDED_BY(mu); id is an existing lock's
 	asked int           // GUARDED_BY(mu); how often the service was asked
-	since time.Time     // GUARDED_BY(mu); when another owner was found in the way; zero if none was
-	slow  *time.Timer   // GUARDED_BY(mu); nil once the request has ended
-	told  bool          // GUARDED_BY(mu); that it waits long
+	since time.Time     // GUARDED_BY(mu); when another owner was found in the way; zero: none was
+	slow  *time.Timer   // GUARDED_BY(mu); nil after the request
+	told  bool          // GUARDED_BY(mu); its long wait was told
 }
 
 func (m *Manager) follow(req *Request) *tracker {
 	return &tracker{m: m, req: req, began: time.Now()}
 }
 
-// fresh returns a new id for each time that the service is asked: it may still have the
-// entries of the last one. A request whose keys are taken in turn asks anew for each.
+// fresh returns a new id for each time the service is asked: it may still have the last entries.
 func (t *tracker) fresh(inTurn bool) AcquisitionID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +63,6 @@ func (t *tracker) byItself(s *session) Holder {
 	return h
 }
 
-// tookOver returns the holder of a kept lock that the request has got.
 func (t *tracker) tookOver(l *lock) Holder {
 	t.kept = true
 	h := t.req.Holder
@@ -72,8 +70,7 @@ func (t *tracker) tookOver(l *lock) Holder {
 	return h
 }
 
-// got notes the locks that the request has. If the service was not asked, they stood before, and
-// the first gives the request its id.
+// got notes the request's locks. If the service was not asked, the first gives the request its id.
 func (t *tracker) got(locks []*lock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +79,6 @@ func (t *tracker) got(locks []*lock) {
 	}
 }
 
-// contended notes that another owner is in the way.
 func (t *tracker) contended() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,7 +93,6 @@ func (t *tracker) contended() {
 	}
 }
 
-// end notes what became of the request.
 func (t *tracker) end(err error) {
 	t.mu.Lock()
 	now := time.Now()
@@ -130,12 +125,12 @@ func (t *tracker) end(err error) {
 	}
 	t.mu.Unlock()
 	if errors.Is(err, ErrContended) {
-		e.Contended = true // by one for whom it did not wait
+		e.Contended = true // by an owner for which it did not wait
 	}
 	t.m.observe(e)
 }
 
-// waitsLong tells of a wait that has lasted for SlowWait, and of the owner it waits for.
+// waitsLong reports a wait that has lasted for SlowWait, and the owner it waits for.
 func (t *tracker) waitsLong() {
 	m := t.m
 	m.mu.Lock()
@@ -181,7 +176,7 @@ func (m *Manager) inTheWay(k Key, wants AcquisitionID) Holder {
 	return Holder{}
 }
 
-// listing is the entries that conflict with a key, as the service had them last.
+// listing is the service's last answer to listed.
 type listing struct {
 	sync.Mutex // LOCK ORDERING: before Manager.mu
 	key        Key
@@ -189,8 +184,8 @@ type listing struct {
 	entries    []Entry
 }
 
-// listed asks the service for the entries that conflict with k, but not twice within a
-// second: in a line of thousands, many requests have waited long at the same time.
+// listed asks for the entries that conflict with k, at most once a second: thousands of requests
+// in a line wait long at the same time.
 func (m *Manager) listed(k Key) []Entry {
 	l := &m.seen
 	l.Lock()
@@ -208,7 +203,6 @@ func (m *Manager) listed(k Key) []Entry {
 	return entries
 }
 
-// holder describes who asks. t.mu is held.
 func (t *tracker) holder() Holder {
 	if t.id.IsZero() {
 		t.id = NewAcquisitionID()
@@ -218,7 +212,6 @@ func (t *tracker) holder() Holder {
 	return h
 }
 
-// log writes a line about the request. t.mu is held.
 func (t *tracker) log(level slog.Level, msg string, attrs ...slog.Attr) {
 	if t.m.log.Enabled(context.Background(), level) {
 		t.m.log.LogAttrs(context.Background(), level, msg, append(logAttrs(t.req.Keys[0], t.holder()), attrs...)...)

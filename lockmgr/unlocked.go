@@ -1,7 +1,6 @@
 package lockmgr
 
-// Unlocked returns a hold without any lock, for a file that needs none: it may
-// be written whatever becomes of the session.
+// Unlocked returns a hold without locks: its file may be written whatever becomes of the session.
 func (m *Manager) Unlocked(owner Owner) *Hold { return &Hold{m: m, owner: owner, unlocked: true} }
 
 // Unlocked reports whether the hold is one of Manager.Unlocked.

@@ -6,12 +6,11 @@ import (
 	"strings"
 )
 
-// ErrVolumeChanged: the volume's record in the lock service is not the one this
-// mount has seen. Somebody changed what all mounts have to agree on while this one
-// was not there.
+// ErrVolumeChanged: the volume's record in the service is not the one this mount has seen. What
+// all mounts agree on has changed.
 var ErrVolumeChanged = errors.New("the volume's record has changed since it was mounted: mount it again")
 
-// VolumeInUseError reports the mounts that keep a volume's record as it is.
+// VolumeInUseError lists the mounts that prevent a change of the volume's record.
 type VolumeInUseError struct {
 	Sessions []SessionInfo
 }

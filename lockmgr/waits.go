@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Waits returns up to n requests that wait, those that wait longest first.
+// Waits returns up to n waiting requests, the longest first.
 func (m *Manager) Waits(n int) []RequestWaits {
 	var all []RequestWaits
 	for _, v := range m.waits.list() {
@@ -19,7 +19,7 @@ func (m *Manager) Waits(n int) []RequestWaits {
 	return all[:min(n, len(all))]
 }
 
-// wait says for how long the request has waited, unless it does not.
+// wait returns how long the request has waited, if it waits.
 func (v *tracker) wait() (RequestWaits, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// watchEntries watches that the entries of a session's locks stand in the service, until
-// ctx ends. An operator may delete one by mistake. The next owner is granted the key at
-// once.
+// watchEntries watches, until ctx ends, that the entries of a session's locks stand: after a
+// mistaken delete, the next owner is granted the key at once.
 func (m *Manager) watchEntries(ctx context.Context, s *session) {
 	s.backend.Watch(ctx, func() []Grant { return m.grantsOf(s) }, func(g Grant) {
 		m.mu.Lock()
@@ -19,7 +18,6 @@ func (m *Manager) watchEntries(ctx context.Context, s *session) {
 	})
 }
 
-// grantsOf lists the grants that the service should have of s.
 func (m *Manager) grantsOf(s *session) []Grant {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -37,7 +35,7 @@ func (m *Manager) grantsOf(s *session) []Grant {
 	return grants
 }
 
-// lockOf finds the lock that g became, nil if it is being given back. m.mu is held.
+// lockOf finds the lock of g; nil while it is being released. m.mu is held.
 func (m *Manager) lockOf(s *session, g Grant) *lock {
 	if g.Mode == Delegated {
 		if d := m.dels[g.Key.Path]; d != nil && d.lock.grant == g {

@@ -1,5 +1,5 @@
-// Package lifetime is what sessions of all backends have in common. A session ends once, by
-// the first that learns of its end. Its goroutines, and all waits on it, end with it.
+// Package lifetime is what sessions of all backends have in common. A session ends once. Its
+// goroutines and waits end with it.
 package lifetime
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Life is a session's. Make it with Begin.
+// Life is the life of a session. Make it with Begin.
 type Life struct {
 	id  string
 	log *slog.Logger
@@ -29,22 +29,21 @@ type Life struct {
 	running sync.WaitGroup
 }
 
-// Begin begins the life of the session id, which ends with the store's era, at the latest.
+// Begin begins the life of session id, which ends with era at the latest.
 func Begin(era Era, id string, log *slog.Logger) *Life {
 	l := &Life{id: id, log: log}
 	l.Over, l.end = context.WithCancel(era)
 	return l
 }
 
-// End ends the session for its mount, and every wait on it. What enters later is refused.
+// End ends the session for its mount, with every wait on it. Enter then fails.
 func (l *Life) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.end()
 }
 
-// Lost ends the session because the service has. It says so in the log, unless the session
-// had ended before.
+// Lost ends the session because the service has, and logs that unless it had ended before.
 func (l *Life) Lost() {
 	if !l.Ended() {
 		l.log.Warn("session ended by the lock service", "session", l.id)
@@ -52,8 +51,8 @@ func (l *Life) Lost() {
 	l.End()
 }
 
-// Close ends the session, for its mount and then, by revoke, in the service. It calls
-// revoke until it succeeds or ctx ends, and waits for what still runs.
+// Close ends the session, and calls revoke until it succeeds or ctx ends. It waits for what still
+// runs.
 func (l *Life) Close(ctx context.Context, revoke func(context.Context) error) error {
 	l.End() // and every wait: the revoke removes their entries
 	defer l.running.Wait()
@@ -70,8 +69,8 @@ func (l *Life) Ended() bool { return l.Over.Err() != nil }
 // Go runs f, which Close waits for. The caller has entered, or nobody waits yet.
 func (l *Life) Go(f func()) { l.running.Go(f) }
 
-// Enter begins something that Close waits for. Its context ends with the session, too; the
-// caller calls leave at its end. Errors: ErrSessionLost.
+// Enter begins something that Close waits for, until leave is called. Its context also ends with
+// the session. Errors: ErrSessionLost.
 func (l *Life) Enter(ctx context.Context) (_ context.Context, leave func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,8 +95,7 @@ func (l *Life) Noted(err error) error {
 	return err
 }
 
-// Every calls do about once in an interval until the session ends. failed is told of its
-// errors.
+// Every calls do about once in an interval until the session ends, and failed for its errors.
 func (l *Life) Every(interval time.Duration, do func(context.Context) error, failed func(error)) {
 	for {
 		select {
@@ -111,9 +109,9 @@ func (l *Life) Every(interval time.Duration, do func(context.Context) error, fai
 	}
 }
 
-// Discard removes, in the background and for as long as the session lives, the entries that a
-// failed acquisition has left in the service. It calls done at its end, also if it fails:
-// the check for entries that nobody claims finds the rest. The caller has entered.
+// Discard removes a failed acquisition's entries in the background while the session lives, and
+// then calls done, also after a failure: the check for orphans finds the rest. The caller has
+// entered.
 func (l *Life) Discard(id lockmgr.AcquisitionID, withdraw func(context.Context) error, done func()) {
 	l.Go(func() {
 		defer done()
@@ -123,9 +121,8 @@ func (l *Life) Discard(id lockmgr.AcquisitionID, withdraw func(context.Context) 
 	})
 }
 
-// Outcome is the error of an acquisition that failed with err, under a context of Enter's.
-// If the wait ended before an answer, contended is asked: it returns the ContendedError with
-// that cause if the service answers and a holder is known, otherwise nil.
+// Outcome is the error of an acquisition that failed with err under Enter's context. If the wait
+// ended without an answer, it is contended's error unless that is nil.
 func (l *Life) Outcome(ctx context.Context, err error, contended func(cause error) error) error {
 	cause := ctx.Err()
 	switch {
@@ -137,19 +134,18 @@ func (l *Life) Outcome(ctx context.Context, err error, contended func(cause erro
 	return cmp.Or(contended(cause), err)
 }
 
-// Era is a time in which the store's revisions only grow. It ends when the store is set
-// back: restored from a snapshot, or replaced by an empty one. The store does not know
-// what it has granted since, so every session of the era ends with it.
+// Era is a time in which the store's revisions only grow. It ends when the store is set back:
+// restored or emptied. The store has forgotten grants, so every session of the era ends too.
 type Era context.Context
 
-// Store is the store behind a lock service, as its answers show it. Make it with NewStore.
-// Its owner's mutex guards it.
+// Store is a lock service's store as its answers show it, guarded by its owner's mutex. Make it
+// with NewStore.
 //
-// A request notes Era and Newest before it is sent. An answer with an older revision than
-// Newest was then is one of a store that was set back.
+// A request notes Era and Newest before it is sent. An answer with an older revision shows that
+// the store was set back.
 type Store struct {
 	Era    Era
-	Newest int64 // the largest revision that was seen in the era
+	Newest int64 // the newest revision seen in the era
 	end    context.CancelFunc
 }
 
@@ -160,15 +156,14 @@ func NewStore() Store {
 	return s
 }
 
-// Saw notes that something of the era of has a revision.
+// Saw notes a revision seen in the era of.
 func (s *Store) Saw(rev int64, of Era) {
 	if s.Era == of {
 		s.Newest = max(s.Newest, rev)
 	}
 }
 
-// SetBack ends an era, unless it has ended: several answers may show that it has. It
-// reports whether this one did.
+// SetBack ends an era, and reports whether it had not ended before.
 func (s *Store) SetBack(of Era) (ended bool) {
 	if s.Era != of {
 		return false
