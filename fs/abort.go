@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openAbort opens the file by which root ends a view's connection, in all mount namespaces that
-// have the view: any user can make one, and keep it. dev is the view's, as major:minor. The
-// descriptor stays that of this connection, even if its number is used again.
+// openAbort opens the file by which root ends a view's connection in all mount namespaces: any
+// user can make and keep one. The descriptor stays valid if dev, major:minor, is used again.
 func openAbort(dev string) (fd int, err error) {
 	_, minor, _ := strings.Cut(dev, ":")
 	control, err := unix.Fsopen("fusectl", unix.FSOPEN_CLOEXEC)
@@ -32,7 +31,7 @@ func openAbort(dev string) (fd int, err error) {
 	return fd, nil
 }
 
-// cutOff ends the connection. It reports whether it could.
+// cutOff ends the connection, and reports success.
 func (f *FS) cutOff() bool {
 	if f.abort < 0 {
 		return false

@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cacheTimeout is how long the kernel may use an attribute or a name without
-// asking: a chmod on another node is enforced within it.
+// cacheTimeout is how long the kernel may use an attribute or a name without asking again.
 const cacheTimeout = time.Second
 
 func setAttr(out *fuse.Attr, st *unix.Stat_t) {
@@ -39,7 +38,7 @@ func (f *FS) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) f
 	return f.replyAttr(n, out)
 }
 
-// Statx answers statx for the time of birth; for all else the kernel asks GetAttr.
+// Statx answers only statx for the time of birth; for all else the kernel sends GetAttr.
 func (f *FS) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) fuse.Status {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
@@ -58,9 +57,8 @@ func (f *FS) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) fuse
 	return fuse.OK
 }
 
-// askedAnew has the volume asked for a directory's attributes that may be old. By what the
-// kernel is told of them it lets callers walk through the directory; who opens a file is
-// checked by the volume. It reports whether there may be others now.
+// askedAnew has the volume asked for a directory's old attributes, by which the kernel lets
+// callers walk through it. It reports whether they may have changed.
 func (f *files) askedAnew(n *node) bool {
 	return n.dir && !f.backing.isLocal(n.inode.dev) && n.askIfOld() == nil
 }

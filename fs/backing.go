@@ -15,28 +15,27 @@ import (
 type backing struct {
 	root   int            // O_PATH
 	inode  inode          // when it was opened
-	device *atomic.Uint64 // of the root now: see remount.go
+	device *atomic.Uint64 // of the present root: see remount.go
 	kind
 }
 
-// kind is what is known of a file system and of its client.
+// kind is what is known of a file system and its client.
 type kind struct {
-	local          bool // no other machine can write to it
+	local          bool // only this machine can write to it
 	overlaid       bool // an overlay: the first write to a file changes its handle
-	renamesRemoved bool // the client renames a file that is removed while it is open: letgo.go
+	renamesRemoved bool // the client renames a file that is removed while open: letgo.go
 	revalidates    bool // an open gets the file's attributes from the server
-	learnsSize     bool // an open for write may show the client a new size, and leave it the old bytes
+	learnsSize     bool // an open for write may show the client a new size while it keeps the old bytes
 	believesBytes  bool // after an open the client may use cached bytes
-	believesNames  bool // the client may take a name for absent while it believes the directory
+	believesNames  bool // while the client believes a directory, it may take a name for absent
 }
 
 var (
 	nfsKind = kind{renamesRemoved: true, revalidates: true, learnsSize: true, believesBytes: true, believesNames: true}
-	// A FUSE client's kernel does not conclude from a directory's attributes that a name is
-	// not there.
+	// A FUSE client's kernel does not infer from a directory's attributes that a name is absent.
 	fuseKind  = kind{believesBytes: true}
 	otherKind = kind{believesNames: true}
-	// What is mounted below SOURCE can be of any kind, and tomorrow of another.
+	// What is mounted below SOURCE can be of any kind, which can change.
 	nestedKind = kind{renamesRemoved: true, learnsSize: true, believesBytes: true, believesNames: true}
 )
 
@@ -54,9 +53,8 @@ func kindOfType(fsType int64) kind {
 	return otherKind
 }
 
-// on returns the kind of the file system that has a device number.
 func (b backing) on(dev uint64) kind {
-	if b.overlaid || dev == b.device.Load() { // the files of an overlay have several
+	if b.overlaid || dev == b.device.Load() { // an overlay's files have several device numbers
 		return b.kind
 	}
 	return nestedKind
@@ -85,8 +83,8 @@ func openBacking(source string) (backing, error) {
 	return b, nil
 }
 
-// isLocal reports whether this machine alone changes what is on dev. Other file systems may be
-// mounted below the root.
+// isLocal reports whether only this machine changes dev: other file systems may be mounted below
+// the root.
 func (b backing) isLocal(dev uint64) bool { return b.local && dev == b.device.Load() }
 
 // pathFlags open an inode without doing anything to it.
@@ -95,7 +93,7 @@ const pathFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 // procPath is a path of a descriptor's inode, whatever its names are.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// ownDescriptors is /proc/self/fd. An open relative to it takes less time.
+// ownDescriptors is /proc/self/fd: an open relative to it is faster.
 func ownDescriptors() (int, error) {
 	if fd := ownDescriptorsFD.Load(); fd != 0 {
 		return int(fd), nil
@@ -105,13 +103,12 @@ func ownDescriptors() (int, error) {
 		unix.Close(fd)
 		return ownDescriptors()
 	}
-	return fd, err // next time there may be a free descriptor
+	return fd, err // a later call may get a descriptor
 }
 
 var ownDescriptorsFD atomic.Int64 // 0: not opened yet
 
-// reopen opens the inode of an O_PATH descriptor for I/O. On a network volume this revalidates
-// what the machine has cached of the file.
+// reopen opens an O_PATH descriptor's inode for I/O. A network volume then revalidates its cache.
 func reopen(fd int, flags int) (int, error) {
 	dir, err := ownDescriptors()
 	if err != nil {
@@ -123,23 +120,22 @@ func reopen(fd int, flags int) (int, error) {
 	return file, byDescriptor(err)
 }
 
-// opened returns the present attributes of a file on dev that was just opened. It also makes the
-// volume's client drop the file's cached bytes. A FUSE client may keep them otherwise. So
-// does NFS while a handle on this machine is open for write, even one that has lost its lock:
-// the client takes every change for its own.
+// opened returns the present attributes of a file just opened, and makes the volume's client drop
+// cached bytes. A FUSE client might keep them. So does NFS while this machine has the file open
+// for write, even with a lost lock: the client takes every change for its own.
 func (b backing) opened(fd int, dev uint64) (st stat, err error) {
 	on, how := b.on(dev), anew
 	if on.local || on.revalidates {
 		how = asUsual
 	}
 	if st, err = b.stat(fd, how); err == nil && on.believesBytes {
-		_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // what is dirty stays
+		_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // dirty pages stay
 	}
 	return st, err
 }
 
-// pathOf opens the inode of fd, i, as an O_PATH descriptor. Most likely it still has the name,
-// by which a local file is opened in less time.
+// pathOf opens the inode of fd as an O_PATH descriptor; by its name if it is local, which is
+// faster.
 func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {
 	if !b.isLocal(i.dev) {
 		return reopen(fd, unix.O_PATH)
@@ -154,8 +150,8 @@ func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {
 	return reopen(fd, unix.O_PATH)
 }
 
-// look is lookAt for a program that uses the name. It goes by no name that the volume's client
-// has cached for longer than cacheTimeout, and never by a cached absence.
+// look is lookAt for a program that uses the name: it uses no name cached for longer than
+// cacheTimeout, and no cached absence.
 func (b backing) look(d dirName) (fd int, st stat, err error) {
 	local := b.isLocal(d.dir.inode.dev)
 	if !local {
@@ -164,16 +160,16 @@ func (b backing) look(d dirName) (fd int, st stat, err error) {
 		}
 	}
 	fd, st, err = b.lookAt(d.dir.fd, d.name, asUsual)
-	// Even if the directory was asked for just now: a client that renames an open file
-	// before it replaces it takes the name away for a moment.
+	// Even after a recent ask: a client that renames an open file before replacing it removes the
+	// name for a moment.
 	if err == unix.ENOENT && !local && (!b.on(d.dir.inode.dev).believesNames || ask(d.dir.fd) == nil) {
 		fd, st, err = b.lookAt(d.dir.fd, d.name, asUsual)
 	}
 	return fd, st, err
 }
 
-// askIfOld asks the volume for the names in a directory, if the last time was more than
-// cacheTimeout ago. Requests that come meanwhile ask, too: they must not use older names.
+// askIfOld asks the volume for a directory's names once in cacheTimeout. Concurrent requests ask
+// too: they must not use older names.
 func (n *node) askIfOld() error {
 	now := time.Now().UnixNano()
 	last := n.asked.Load()
@@ -187,13 +183,12 @@ func (n *node) askIfOld() error {
 	return nil
 }
 
-// lookTries is how often a look is repeated when others replace the name meanwhile.
+// lookTries limits repeated looks while others replace the name.
 const lookTries = 10
 
-// lookAt opens name in a directory, and says what it is.
 func (b backing) lookAt(dirFD int, name string, how asking) (fd int, st stat, err error) {
 	fd, st, err = b.lookOnce(dirFD, name, how)
-	// It was removed, or replaced, by another node.
+	// Another node has removed or replaced it.
 	for tries := 1; err == unix.ESTALE && tries < lookTries && ask(dirFD) == nil; tries++ {
 		fd, st, err = b.lookOnce(dirFD, name, how)
 	}
@@ -220,22 +215,21 @@ func (b backing) lookOnce(dirFD int, name string, how asking) (fd int, st stat, 
 	return fd, st, nil
 }
 
-// isUnmounted reports whether NFS mounts a file system on a directory when that is used: one
-// that the server has in the exported one. O_PATH is no use of it, and until then the
-// directory has no names.
+// isUnmounted reports whether NFS will mount a file system on a directory when it is used. Until
+// then it has no names, and O_PATH does not count as use.
 func isUnmounted(fd int) bool {
 	var stx unix.Statx_t
 	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &stx)
 	return err == nil && stx.Attributes&unix.STATX_ATTR_AUTOMOUNT != 0
 }
 
-// mount has NFS mount it, and opens its root.
+// mount has NFS mount the file system, and opens its root.
 func mount(dirFD int, name string) (int, error) {
 	return ignoringEINTR(func() (int, error) { return unix.Openat(dirFD, name, pathFlags|unix.O_DIRECTORY, 0) })
 }
 
-// resolve opens the inode that path names now, below the root and through no symbolic link,
-// and returns its attributes. The empty path is the root.
+// resolve opens the inode that path names now, below the root and through no symbolic link; "" is
+// the root.
 func (b backing) resolve(path string, how asking) (fd int, st stat, err error) {
 	if fd, err = b.open(path); err != nil {
 		return -1, st, err
@@ -247,21 +241,19 @@ func (b backing) resolve(path string, how asking) (fd int, st stat, err error) {
 	return fd, st, nil
 }
 
-// open is resolve without the attributes.
 func (b backing) open(path string) (fd int, err error) {
 	err = unix.EXDEV
 	if b.local {
 		fd, err = beneath(b.root, cmp.Or(path, "."), unix.RESOLVE_NO_XDEV)
 	}
-	if err == unix.EXDEV || err == unix.ENAMETOOLONG { // a mount, or longer than one call takes
+	if err == unix.EXDEV || err == unix.ENAMETOOLONG { // a mount, or too long for one call
 		return b.openAsking(path)
 	}
 	return fd, err
 }
 
-// openAsking opens path name by name, and asks the volume for each directory. A network
-// volume's client believes names for as long as the attributes of their directory, which can
-// be a minute.
+// openAsking opens path name by name, and asks the volume for each directory: a network client may
+// believe names for a minute.
 func (b backing) openAsking(path string) (fd int, err error) {
 	if path == "" {
 		return beneath(b.root, ".", 0)
@@ -280,7 +272,7 @@ func (b backing) openAsking(path string) (fd int, err error) {
 	return fd, nil
 }
 
-// step opens name in a directory, for which it asks the volume.
+// step asks for a directory, and opens name in it.
 func (b backing) step(dir int, name string) (fd int, err error) {
 	if err = ask(dir); err != nil {
 		return -1, err
@@ -292,7 +284,7 @@ func (b backing) step(dir int, name string) (fd int, err error) {
 	return fd, err
 }
 
-// statNow returns the attributes of name in a directory as the volume has them.
+// statNow returns the attributes of a name as the volume has them.
 func (b backing) statNow(d dirName) (st stat, err error) {
 	if !d.dir.enter() {
 		return st, unix.ESTALE
@@ -301,13 +293,13 @@ func (b backing) statNow(d dirName) (st stat, err error) {
 	return b.statAt(d.dir.fd, d.name, anew)
 }
 
-// bears reports whether d is a name of the file i now; with an error it is not known.
+// bears reports whether d is a name of file i now; with an error that is unknown.
 func (b backing) bears(i inode, d dirName) (bool, error) {
 	if !d.dir.enter() {
 		return false, unix.ESTALE
 	}
 	defer d.dir.leave()
-	if !b.isLocal(d.dir.inode.dev) { // it may believe the name otherwise
+	if !b.isLocal(d.dir.inode.dev) { // else it may believe an old name
 		if err := ask(d.dir.fd); err != nil {
 			return false, err
 		}
@@ -319,30 +311,28 @@ func (b backing) bears(i inode, d dirName) (bool, error) {
 	case err != nil:
 		return false, err
 	case st.Dev == i.dev && st.Ino == i.ino && inodeOf(&st) != i:
-		return false, unix.ESTALE // its number was used again, or its server tells it by its name
+		return false, unix.ESTALE // its number was used again, or its server identifies it by name
 	}
 	return inodeOf(&st) == i, nil
 }
 
-// asking says whom a stat asks for the attributes. What a file is (its type and number) is
-// right in any case.
+// asking says whom a stat asks for attributes. Type and number are right in any case.
 type asking int
 
 const (
 	unasked asking = unix.AT_STATX_DONT_SYNC    // nobody: they may be old
-	asUsual asking = unix.AT_STATX_SYNC_AS_STAT // the volume, if the client's are too old for it
+	asUsual asking = unix.AT_STATX_SYNC_AS_STAT // the volume, if the client's are too old
 	anew    asking = unix.AT_STATX_FORCE_SYNC   // the volume
 )
 
-// ask makes a network volume's client ask the server for the attributes of a descriptor. If
-// those of a directory have changed, the client drops the names that it has cached.
+// ask makes a network client ask the server for a descriptor's attributes. If a directory's have
+// changed, the client drops its cached names.
 func ask(fd int) error {
 	_, err := attributes(fd, "", anew)
 	return err
 }
 
-// attributes returns those of name in a directory, of the descriptor itself if name is
-// empty.
+// attributes returns those of name in a directory; "": of the descriptor itself.
 func attributes(dirFD int, name string, how asking) (st unix.Stat_t, err error) {
 	var stx unix.Statx_t
 	err = unix.Statx(dirFD, name, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|int(how), unix.STATX_BASIC_STATS, &stx)
@@ -365,7 +355,7 @@ func attributes(dirFD int, name string, how asking) (st unix.Stat_t, err error) 
 	return st, err
 }
 
-// set converts a field of statx to that of stat, whose type depends on the machine.
+// set converts a field of statx to stat's, whose type depends on the machine.
 func set[T uint64 | int64 | uint32 | int32](field *T, value uint64) { *field = T(value) }
 
 func beneath(dirFD int, path string, resolve uint64) (int, error) {

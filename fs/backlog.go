@@ -8,35 +8,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backlog bounds the memory of requests that wait at the gates of a process. Each keeps its
-// data, and the buffer for its answer. A payer may have as much as is left for all others: one
-// alone gets half.
+// backlog bounds the memory of requests that wait at a process's gates: their data, and the
+// buffers for their answers. A payer may have as much as is left for all others, so one alone gets
+// half.
 type backlog struct {
 	mu   sync.Mutex
 	free int64           // bytes. GUARDED_BY(mu)
-	held map[payer]int64 // bytes; without those that hold none. GUARDED_BY(mu)
+	held map[payer]int64 // bytes; only payers that hold some. GUARDED_BY(mu)
 }
 
 const (
-	// backlogSize is for a process without a limit of memory ($GOMEMLIMIT): 32,000 small
-	// requests of one payer, or 500 large ones.
+	// backlogSize is used without $GOMEMLIMIT: 32,000 small requests of one payer, or 500 large
+	// ones.
 	backlogSize = 1 << 30
-	// waiterSize is what a request takes in any case: 13.5 KiB were measured.
+	// waiterSize is what each waiting request takes: 13.5 KiB were measured.
 	waiterSize = 16 << 10
-	// smallRequest is the maximum length, in bytes, of a request that go-fuse copies. A
-	// larger one keeps the buffer that it was read into, which has room for the largest
-	// WRITE. All of that is resident from its second use on.
+	// smallRequest is the longest request, in bytes, that go-fuse copies. A longer one keeps its
+	// read buffer, which has room for the largest WRITE and is resident from its second use on.
 	smallRequest = 127
 	maxWrite     = 1 << 20
 )
 
-// errBacklog says that a request is not inside a gate, and cannot wait for it.
+// errBacklog says that a request was refused at a gate, for lack of memory.
 var errBacklog = fmt.Errorf("the requests that wait for the volume hold too much memory: %w", unix.ENOMEM)
 
 func newBacklog(size int64) *backlog { return &backlog{free: size, held: make(map[payer]int64)} }
 
-// backlogOf is the size of the backlog of a process whose memory has a limit. math.MaxInt64 is
-// Go's word for none.
+// backlogOf is a process's backlog; math.MaxInt64 is Go's unlimited memory.
 func backlogOf(limit int64) int64 {
 	if limit == math.MaxInt64 {
 		return backlogSize
@@ -44,8 +42,7 @@ func backlogOf(limit int64) int64 {
 	return limit / 2
 }
 
-// waiterBytes is what a request of length bytes holds while it waits, with a buffer of
-// answer bytes for its reply.
+// waiterBytes is what a waiting request of length bytes holds, with answer bytes for its reply.
 func waiterBytes(length uint32, answer int) int64 {
 	n := int64(waiterSize + answer)
 	if length > smallRequest {
@@ -54,7 +51,7 @@ func waiterBytes(length uint32, answer int) int64 {
 	return n
 }
 
-// take reports whether a payer may hold n bytes more, and does now.
+// take reserves n bytes for a payer, and reports success.
 func (b *backlog) take(p payer, n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -23,15 +23,15 @@ type callers struct {
 	podName   func(procid.Caller) (name, container string) // may be nil
 	dev       string                                       // of the mount, as /proc names it; "" if unknown
 	readLocks bool
-	// families is for the question whether an open waits for itself.
+	// families bounds the searches for opens that would wait for themselves.
 	families *gate
 }
 
-// openOwner is the owner of an open in scope handle: each open is its own.
+// openOwner is the owner of an open in scope handle: each open is its own owner.
 func openOwner(procid.Process) lockmgr.Owner { return lockmgr.Owner("handle " + uuid.NewString()) }
 
-// callOwner is the owner of a call without a handle in scope handle: the process, if there is
-// one.
+// callOwner is the owner, in scope handle, of a call without a handle: its process, if it is
+// alive.
 func (cs *callers) callOwner(p procid.Process) lockmgr.Owner {
 	if p == (procid.Process{}) {
 		return openOwner(p)
@@ -43,10 +43,9 @@ func processOwner(p procid.Process) lockmgr.Owner {
 	return lockmgr.Owner(fmt.Sprintf("process %d %d", p.PID, p.Start))
 }
 
-// caller finds out who made a request, and returns the request for locks that says so, still
-// without keys. A caller without a living process (the kernel, or a process that has died) is an
-// owner by itself. It fails for want of descriptors or memory. files are those that the caller may
-// have to wait for. single is the owner in scope handle.
+// caller returns the request for locks of in's caller, without keys. The kernel or a dead process
+// is an owner by itself. files may be waited for; single is the owner in scope handle. It fails
+// for lack of descriptors or memory.
 func (cs *callers) caller(in *fuse.InHeader, files []inode, scope policy.Scope, single func(procid.Process) lockmgr.Owner) (lockmgr.Request, error) {
 	c := lockmgr.Request{Holder: lockmgr.Holder{UID: in.Uid}}
 	p, err := cs.cache.Lookup(int(in.Pid))
@@ -75,9 +74,8 @@ func (cs *callers) caller(in *fuse.InHeader, files []inode, scope policy.Scope, 
 	return c, nil
 }
 
-// familyHasOpen reports whether a process, or an ancestor of it, has one of files open for
-// write: it would wait for itself. It does not matter who has opened the file: descriptors are
-// handed on.
+// familyHasOpen reports whether a process or an ancestor has one of files open for write, and so
+// would wait for itself. Descriptors are inherited, so it does not matter who opened the file.
 func (cs *callers) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int, files []inode) bool {
 	if cs.families.reenter(ctx, in) != nil {
 		return false
@@ -88,24 +86,24 @@ func (cs *callers) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int
 	})
 }
 
-// killable is a context that ends when the request's caller is being killed. Other signals do
-// not end it: programs expect EINTR from open alone.
+// killable is a context that ends when the caller is being killed. Other signals do not end it:
+// programs expect EINTR only from open.
 func (cs *callers) killable(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
 	return cs.interrupted(cancel, tid, 0)
 }
 
 const (
-	// signalGrace is after what time a caught signal ends an open. By then the open waits for
-	// somebody. Before, it must look like one of a local file, which is not interrupted.
+	// signalGrace is after what time a caught signal ends an open. A local file's open, which is
+	// as short, is not interrupted.
 	signalGrace = time.Second
 
 	killPoll = 20 * time.Millisecond
-	// killPollEach slows the polls of many: together they look a thousand times a second.
+	// killPollEach slows down the polls of many: together they look 1,000 times a second.
 	killPollEach = time.Millisecond
 )
 
-// interrupted begins to look for signals after killPoll: most requests are over by then, and
-// have cost no goroutine. Any signal counts after anyAfter, unless that is 0.
+// interrupted looks for signals after killPoll: most requests end sooner, and need no goroutine.
+// Any signal counts after anyAfter, unless that is 0.
 func (cs *callers) interrupted(cancel <-chan struct{}, tid uint32, anyAfter time.Duration) (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(context.Background())
 	watch := time.AfterFunc(killPoll, func() {

@@ -13,13 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Close refuses opens that wait, unmounts the view, and lets what programs have written reach the
-// backing. A view that is in use is unmounted all the same, in other mount namespaces too:
-// programs get errors from what they have open, at once if root runs the daemon, else when it
-// exits.
+// Close refuses waiting opens, unmounts the view, and flushes what programs have written. It also
+// unmounts a view in use, in all mount namespaces: programs get errors from their open files, at
+// once if the daemon is root's, else when it exits.
 //
-// After Close the view writes no more, unless Close fails with ctx's error. Then a write is
-// still under way, and its lock must not be released. Call Close again to wait for it.
+// After Close the view writes no more, unless Close fails with ctx's error: a write is still under
+// way, and its lock must not be released. Call Close again.
 func (f *FS) Close(ctx context.Context) error {
 	f.locks.Refuse()
 	defer f.callers.cache.Close()
@@ -37,8 +36,8 @@ func (f *FS) Close(ctx context.Context) error {
 		}
 		f.cut = f.root
 	}
-	// The view may be in another mount namespace, or somebody else may have unmounted it
-	// while it was in use. What takes no lock would go on there, by an old policy.
+	// The view may be in another mount namespace, or was unmounted in use by somebody else.
+	// Requests without locks would go on there under an old policy.
 	f.cut = f.cut || f.cutOff()
 	f.unmounted = true
 	if f.cut {
@@ -47,7 +46,7 @@ func (f *FS) Close(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !f.cut { // programs keep what they have, and read
+	if !f.cut { // programs keep their open files, for reading
 		go func() { <-f.ended; f.release() }()
 		return nil
 	}
@@ -60,11 +59,11 @@ func (f *FS) Close(ctx context.Context) error {
 	return nil
 }
 
-// elsewhere is how long an unmounted view may take to end. If it does not end, it is in another
-// mount namespace as well.
+// elsewhere is how long an unmounted view may take to end. If it does not, another mount namespace
+// has it.
 const elsewhere = time.Second
 
-// unmount takes a view that is not in use out of the tree.
+// unmount removes an unused view from the tree.
 func (f *FS) unmount() error {
 	done := make(chan error, 1)
 	go func() { done <- f.server.Unmount() }()
@@ -84,20 +83,18 @@ func (f *FS) unmount() error {
 	}
 }
 
-// gone reports whether the view is not at its mountpoint any more. What is mounted there may be
-// another's.
+// gone reports whether the view has left its mountpoint, where another may be by now.
 func (f *FS) gone() bool {
 	select {
 	case <-f.ended: // by somebody else
 		return true
-	default: // so that nobody else's view has our device number
+	default: // until then no other view has our device number
 	}
 	dev, err := f.procs.MountDev(os.Getpid(), f.mount)
 	return f.unmounted || f.dev != "" && (err != nil || dev != f.dev)
 }
 
-// settle ends what runs in the background, flushes among it, and closes what
-// programs have open.
+// settle ends the background work, which includes flushes, and closes what programs have open.
 func (f *FS) settle(ctx context.Context) error {
 	f.settling.Do(func() {
 		go func() {
@@ -121,8 +118,7 @@ func (f *FS) settle(ctx context.Context) error {
 	}
 }
 
-// detach takes a view that is in use out of the tree. Root also ends its connection. Without
-// root programs keep what they have open.
+// detach removes a view in use from the tree. Only root can also end its connection.
 func (f *FS) detach() error {
 	if f.root {
 		return unix.Unmount(f.mount, unix.MNT_DETACH|unix.MNT_FORCE)
@@ -134,7 +130,7 @@ func (f *FS) detach() error {
 	return nil
 }
 
-// release closes all that is left: at an unmount the kernel sends no FORGET and no RELEASEDIR.
+// release closes what is left: at an unmount the kernel sends no FORGET and no RELEASEDIR.
 func (f *FS) release() {
 	for _, d := range f.dirs.drain() {
 		unix.Close(d.fd)

@@ -6,14 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// closers bounds the threads of a closer.
 const closers = 4
 
-// closer closes descriptors for those who do not wait for it: the last descriptor
-// of a file that was removed frees its blocks, and hangs where the volume does. The
-// kernel's FORGETs arrive in between other requests, INTERRUPTs among them.
+// closer closes descriptors in the background. A removed file's last close frees its blocks and
+// can hang with the volume, while FORGETs precede other requests, such as INTERRUPTs.
 type closer struct {
-	pool *Pool // counts what it is still to close
+	pool *Pool // counts what is still to close
 
 	mu      sync.Mutex
 	fds     []int // GUARDED_BY(mu)

@@ -2,12 +2,10 @@ package fs
 
 import "github.com/hanwen/go-fuse/v2/fuse"
 
-// counting is what the kernel's requests go to: an FS that lets them into the volume
-// and counts them.
+// counting receives the kernel's requests, lets them into the volume, and counts them.
 type counting struct{ *FS }
 
-// admit answers a request by do, which works in the volume. The request has a buffer of size bytes
-// for its answer.
+// admit answers a request by do, inside the volume's gate, with a buffer of size bytes.
 func (c counting) admit(r request, cancel <-chan struct{}, in *fuse.InHeader, size int, do func() fuse.Status) fuse.Status {
 	if err := c.volume.enter(in, waiterBytes(in.Length, size), cancel, nil); err != nil {
 		return c.count(r, errno(err))

@@ -9,9 +9,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Create makes a new file and opens it. It arrives under the kernel's lock on the directory, and
-// so does not open a file that is there: by ESTALE the kernel looks again, checks the caller's
-// permission on what it finds, and sends OPEN.
+// Create makes and opens a new file. It arrives under the directory's kernel lock, so it opens no
+// existing file: after ESTALE the kernel looks again, checks permissions, and sends OPEN.
 func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	dir := f.nodes.get(in.NodeId)
 	if dir == nil {
@@ -26,11 +25,9 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 	return s
 }
 
-// createTries is how often a creation is tried while others create and remove the name, or move
-// the directory.
+// createTries limits the tries while others create and remove the name, or move the directory.
 const createTries = 4
 
-// creation is one CREATE.
 type creation struct {
 	fs    *FS
 	in    *fuse.CreateIn
@@ -54,9 +51,9 @@ func (c *creation) run(cancel <-chan struct{}, out *fuse.CreateOut) fuse.Status 
 			if c.visit.maySend() {
 				return stale
 			}
-			// The kernel has looked, and did not find what is here now.
+			// The kernel did not find what is here now.
 		case s == stale && c.fs.mendSince(c.dir, at):
-			// Its directory had moved.
+			// The directory had moved.
 		default:
 			return s
 		}
@@ -64,8 +61,8 @@ func (c *creation) run(cancel <-chan struct{}, out *fuse.CreateOut) fuse.Status 
 	return fuse.EBUSY
 }
 
-// create makes the file if its directory is at the path at. Else it answers ESTALE, and EEXIST
-// if there is a file.
+// create makes the file if its directory is at the path at, else answers ESTALE; EEXIST if a file
+// exists.
 func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut) fuse.Status {
 	f, in, dir, name := c.fs, c.in, c.dir, c.name
 	key, err := lockmgr.FileKey(join(at, name))
@@ -101,7 +98,7 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 		return err
 	})
 	if err == unix.EEXIST && in.Flags&unix.O_EXCL == 0 && writes(in.Flags) {
-		c.visit.hold, c.visit.mode, kept = hold, lockmgr.Exclusive, true // for the OPEN of what is there
+		c.visit.hold, c.visit.mode, kept = hold, lockmgr.Exclusive, true // for the OPEN of the existing file
 	}
 	if err != nil {
 		return errno(err)
@@ -127,7 +124,6 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	return f.reply(h, f.cacheFlags(h, in.Flags, &st.Stat_t), &out.OpenOut)
 }
 
-// mayMake refuses a file whose path is too long or read-only.
 func mayMake(path string, r rule) fuse.Status {
 	if len(path) > maxPath {
 		return fuse.Status(unix.ENAMETOOLONG)
@@ -138,9 +134,9 @@ func mayMake(path string, r rule) fuse.Status {
 	return fuse.OK
 }
 
-// lock tries to lock a name that is free. It waits for a holder on another mount, even if that
-// has made the file by now: with ESTALE at once the kernel would spend its one retry on a file
-// that may be removed before the OPEN has the lock.
+// lock tries to lock a free name. It waits for a holder on another mount, even if that has made
+// the file: an early ESTALE spends the kernel's only retry, and the file may be removed before the
+// OPEN.
 func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockmgr.Hold, fuse.Status) {
 	f := c.fs
 	var keys []lockmgr.Key
@@ -177,8 +173,8 @@ func isThere(dir *node, name string) bool {
 	return unix.Fstatat(dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
-// Mknod makes a file without opening it. Like Mkdir and Symlink it takes no lock, for it changes
-// no file that was there.
+// Mknod makes a file without opening it. Like Mkdir and Symlink it takes no lock: it changes no
+// existing file.
 func (f *FS) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
 	return f.makeName(&in.InHeader, in.Mode&unix.S_IFMT, in.Mode, in.Umask, name, out, func(dirFD int) error {
 		return unix.Mknodat(dirFD, name, in.Mode, int(in.Rdev))
@@ -216,9 +212,8 @@ func (f *FS) makeName(in *fuse.InHeader, kind, mode, umask uint32, name string, 
 	return f.enterMade(dir, name, kind, out)
 }
 
-// enterMade replies with the node of what was just made, of a kind (S_IFMT). If another mount
-// has put something of another kind in its place, it answers ESTALE, so that the kernel looks
-// again: for another kind the kernel would answer EIO.
+// enterMade replies with the node of a new file of a kind (S_IFMT). If another mount has replaced
+// it by another kind, the kernel would answer EIO, so enterMade answers ESTALE.
 func (f *files) enterMade(dir *node, name string, kind uint32, out *fuse.EntryOut) fuse.Status {
 	s := f.enter(dir, name, out)
 	if s.Ok() && out.Attr.Mode&unix.S_IFMT != kind {

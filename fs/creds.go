@@ -16,23 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rights are what file systems decide by: who may do what.
+// rights are what file systems check.
 type rights struct {
 	uid, gid int
 	groups   []uint32
 	caps     uint64 // effective capabilities
 }
 
-// as runs act, one system call, with the rights of a request's caller. So the backing decides,
-// at the instant of the call. The kernel of the view has decided by attributes that may be a
-// second old. What act makes is the caller's from the first moment on.
+// as runs act, one system call, with the rights of a request's caller: the kernel of the view has
+// checked attributes that may be a second old. What act makes is the caller's from the start.
 //
-// act is tried with the caller's user and group alone, which suffice for most calls. If they
-// do not, it is repeated with all that the caller has: to find that out takes longer than most
-// calls. A call that succeeds and does less for a caller with fewer rights takes asExactly.
+// act is tried with the caller's user and group alone. That is usually enough, and reading the
+// caller's other rights takes longer than most calls. If it fails, it is repeated with all rights.
+// A call that succeeds but does less with fewer rights needs asExactly.
 //
-// The backing applies the umask: it knows whether the directory has a default ACL, which
-// replaces the umask.
+// The backing applies the umask, because only it knows a directory's default ACL.
 func (f *FS) as(in *fuse.InHeader, umask uint32, act func() error) error {
 	if !f.root {
 		return onThread(umask, nil, act)
@@ -53,8 +51,8 @@ func (f *FS) as(in *fuse.InHeader, umask uint32, act func() error) error {
 	return onThread(umask, &r, act)
 }
 
-// asExactly is as for calls that clear set-id bits if the caller is not in the file's group, or
-// lacks CAP_FSETID.
+// asExactly is as for calls that clear set-id bits, depending on the caller's groups and
+// CAP_FSETID.
 func (f *FS) asExactly(in *fuse.InHeader, umask uint32, act func() error) error {
 	if !f.root {
 		return onThread(umask, nil, act)
@@ -66,7 +64,7 @@ func (f *FS) asExactly(in *fuse.InHeader, umask uint32, act func() error) error 
 	return onThread(umask, &r, act)
 }
 
-// asForMode returns as or asExactly, for a call that gives a file a mode.
+// asForMode returns as or asExactly for a call that gives a file a mode.
 func (f *FS) asForMode(mode uint32) func(in *fuse.InHeader, umask uint32, act func() error) error {
 	if mode&unix.S_ISGID != 0 {
 		return f.asExactly
@@ -74,8 +72,7 @@ func (f *FS) asForMode(mode uint32) func(in *fuse.InHeader, umask uint32, act fu
 	return f.as
 }
 
-// openAs opens the inode of an O_PATH descriptor for I/O with the rights of a
-// request's caller.
+// openAs opens an O_PATH descriptor's inode for I/O with the caller's rights.
 func (f *FS) openAs(in *fuse.InHeader, fd int, flags int) (int, error) {
 	if flags&fmodeExec != 0 {
 		return f.openToRun(in, fd, flags)
@@ -86,15 +83,14 @@ func (f *FS) openAs(in *fuse.InHeader, fd int, flags int) (int, error) {
 		return err
 	})
 	if err == unix.EACCES && flags == unix.O_RDONLY {
-		// The kernel opens the file by itself for an ioctl. A program's open has O_LARGEFILE,
-		// or cannot read from this descriptor.
+		// The kernel opens the file itself for an ioctl: a program's open has O_LARGEFILE, or
+		// cannot read.
 		return reopen(fd, unix.O_PATH)
 	}
 	return file, err
 }
 
-// fmodeExec is the flag (FMODE_EXEC of linux/fs.h) by which the kernel opens a
-// program to run it. No other open has it.
+// fmodeExec is FMODE_EXEC of linux/fs.h: the kernel opens a program to run it.
 const fmodeExec = 0x20
 
 // openToRun opens a program that the caller may run, but perhaps not read.
@@ -198,7 +194,7 @@ func setIDs(from, to *rights) error {
 		if set.from == set.to {
 			continue
 		}
-		// The system calls report the former id, and no error.
+		// These system calls return the former id, and no error.
 		unix.RawSyscall(set.call, uintptr(set.to), 0, 0)
 		if is, _, _ := unix.RawSyscall(set.call, ^uintptr(0), 0, 0); uint32(is) != uint32(set.to) {
 			return unix.EPERM
@@ -214,7 +210,7 @@ func capabilities() (sets [2]unix.CapUserData, err error) {
 	return sets, err
 }
 
-// setGroups sets the groups of this thread. syscall.Setgroups sets those of all threads.
+// setGroups sets only this thread's groups; syscall.Setgroups sets all threads'.
 func setGroups(groups []uint32) error {
 	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0); e != 0 {
 		return e
@@ -222,10 +218,9 @@ func setGroups(groups []uint32) error {
 	return nil
 }
 
-// callerRights returns the rights of a request's thread. They are its user and group alone if
-// the thread cannot be seen, has ended, or has its capabilities in a user namespace of its
-// own. It fails for want of descriptors or memory: the caller's further rights must not be
-// ignored then.
+// callerRights returns a request's rights: only its user and group if its thread is invisible,
+// dead, or has its capabilities in another user namespace. It fails for lack of descriptors or
+// memory: further rights must not be ignored then.
 func callerRights(in *fuse.InHeader) (rights, error) {
 	r := rights{uid: int(in.Uid), gid: int(in.Gid)}
 	status, err := readStatus(in.Pid)
@@ -243,8 +238,8 @@ func callerRights(in *fuse.InHeader) (rights, error) {
 	return r, nil
 }
 
-// readStatus reads a thread's /proc status, faster than os.ReadFile unless the thread is in
-// hundreds of groups.
+// readStatus reads a thread's /proc status, faster than os.ReadFile for fewer than hundreds of
+// groups.
 func readStatus(tid uint32) ([]byte, error) {
 	path := "/proc/" + strconv.FormatUint(uint64(tid), 10) + "/status"
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dirBuffer is how much of a directory one getdents reads.
 const dirBuffer = 64 << 10
 
 // dirHandle is one open directory.
@@ -18,18 +17,16 @@ type dirHandle struct {
 	fd   int
 	node *node
 	buf  *[dirBuffer]byte
-	rest []byte // of buf: read and not yet replied
+	rest []byte // of buf: read, not yet sent
 	next uint64 // the backing's offset of the first entry of rest
 }
 
-// dirBuffers are free buffers. Most directories are open for less time than it takes to clear a
-// new one.
+// dirBuffers are free buffers: clearing a new one takes longer than most directories are open.
 var dirBuffers = sync.Pool{New: func() any { return new([dirBuffer]byte) }}
 
-// dirEntry is one entry as getdents tells it.
 type dirEntry struct {
 	ino  uint64
-	next uint64 // offset of the entry behind it
+	next uint64 // offset of the next entry
 	typ  uint8
 	name string
 	size int // in the buffer
@@ -47,9 +44,8 @@ func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	return s
 }
 
-// openDir opens what has the name, as opening.read does. A program that has the directory as its
-// working directory, or a descriptor of it, does not look: it lists the directory wherever it
-// is.
+// openDir opens what has the name, as opening.read does. A program with a descriptor or working
+// directory does not look, and lists the directory wherever it is.
 func (f *FS) openDir(n *node, v *visit, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	if f.lostName(n) && v.maySend() {
 		return stale
@@ -58,7 +54,7 @@ func (f *FS) openDir(n *node, v *visit, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if err != nil {
 		return f.failed(n, err)
 	}
-	out.Fh, _ = f.dirs.add(&dirHandle{fd: fd, node: n, buf: dirBuffers.Get().(*[dirBuffer]byte)}) // drained when nobody asks any more
+	out.Fh, _ = f.dirs.add(&dirHandle{fd: fd, node: n, buf: dirBuffers.Get().(*[dirBuffer]byte)}) // the table is drained when no program waits any more
 	return fuse.OK
 }
 
@@ -90,20 +86,18 @@ func (f *FS) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList)
 	return f.readDir(in, func(_ *node, e *dirEntry) bool { return out.AddDirEntry(e.fuse()) })
 }
 
-// ReadDirPlus answers getdents with the attributes of each entry, so that the
-// kernel need not look each one up.
+// ReadDirPlus answers getdents with attributes, which saves the kernel's lookups.
 func (f *FS) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return f.readDir(in, func(dir *node, e *dirEntry) bool {
 		entry := out.AddDirLookupEntry(e.fuse())
 		if entry == nil {
 			return false
 		}
-		// The rest of a directory that is larger than the room for nodes is listed without
-		// attributes.
+		// Once the node limit is reached, the rest is listed without attributes.
 		if e.name == "." || e.name == ".." || f.nodes.pool.crowded() {
 			return true
 		}
-		// An entry that is gone by now is listed without attributes.
+		// An entry that has gone is listed without attributes.
 		_ = f.enter(dir, e.name, entry)
 		return true
 	})
@@ -116,7 +110,7 @@ func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Stat
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.buf == nil { // RELEASEDIR was faster
+	if d.buf == nil { // RELEASEDIR overtook
 		return fuse.EBADF
 	}
 	if in.Offset != d.next {
@@ -129,8 +123,8 @@ func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Stat
 		if len(d.rest) == 0 {
 			n, err := ignoringEINTR(func() (int, error) { return unix.Getdents(d.fd, d.buf[:]) })
 			if err != nil && added {
-				// The kernel has to hear of the added ones: their lookups are
-				// counted. It asks for more, and gets the error then.
+				// The lookups of the added entries are counted, so the kernel must hear of them.
+				// It asks for more, and gets the error then.
 				return fuse.OK
 			}
 			if err != nil {
@@ -167,8 +161,8 @@ func hasEntries(dir *node, name string) bool {
 	return false
 }
 
-// notEmpty is the error of the backing for the removal of a directory with entries: EPERM if one
-// of names must not be changed at all, else ENOTEMPTY.
+// notEmpty is the backing's error for a directory with entries: EPERM if one of names is
+// immutable, else ENOTEMPTY.
 func notEmpty(names ...dirName) fuse.Status {
 	for _, n := range names {
 		for _, name := range []string{"", n.name} { // the directory, what is in it
@@ -182,7 +176,6 @@ func notEmpty(names ...dirName) fuse.Status {
 	return fuse.Status(unix.ENOTEMPTY)
 }
 
-// parseEntry reads the first struct linux_dirent64 of buf.
 func parseEntry(buf []byte) dirEntry {
 	size := int(binary.NativeEndian.Uint16(buf[16:]))
 	name := buf[19:size]

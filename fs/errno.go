@@ -18,7 +18,7 @@ const (
 	exists = fuse.Status(unix.EEXIST)
 )
 
-// errno is the only place where an error becomes what a program sees.
+// errno is the only place where an error becomes an errno of a program.
 func errno(err error) fuse.Status {
 	var e unix.Errno
 	switch {
@@ -26,8 +26,8 @@ func errno(err error) fuse.Status {
 		return fuse.OK
 	case errors.Is(err, lockmgr.ErrSessionLost), errors.Is(err, lockmgr.ErrLockLost),
 		errors.Is(err, lockmgr.ErrSuspended), errors.Is(err, lockmgr.ErrClosed):
-		// The write must fail. This comes first, for the cause may be any of the errors
-		// below. But a lock that was never granted is unavailable.
+		// The write must fail. This comes first, because the cause may be any error below. But a
+		// lock that was never granted is unavailable.
 		if errors.Is(err, lockmgr.ErrUnavailable) && errors.Is(err, lockmgr.ErrSuspended) {
 			return fuse.Status(unix.ENOLCK)
 		}
@@ -50,11 +50,9 @@ func errno(err error) fuse.Status {
 	return fuse.EIO
 }
 
-// ofPrograms makes an errno one that a program may see.
-//   - The NFS client lets out some errnos that are internal to the kernel. FUSE refuses a reply
-//     with one, and the program would wait for ever.
-//   - After ENOSYS the kernel never sends such a request again: each later open of the view, or
-//     fsync, would succeed without one.
+// ofPrograms replaces errnos that programs must not see. FUSE refuses replies with the
+// kernel-internal errnos that NFS lets out, and programs would hang. After ENOSYS the kernel never
+// sends that request again: each later open or fsync would succeed without one.
 func ofPrograms(e unix.Errno) fuse.Status {
 	const (
 		internal   = unix.Errno(512) // the first of include/linux/errno.h
@@ -75,8 +73,8 @@ func ofPrograms(e unix.Errno) fuse.Status {
 	return fuse.EIO
 }
 
-// isRefusal reports whether an error says that the volume has not made the call, and never will.
-// Any other may come from a client that gave up, while the call is still made.
+// isRefusal reports whether the volume has not made the call, and never will. After any other
+// error the client may still make it.
 func isRefusal(err error) bool {
 	switch err {
 	case unix.EPERM, unix.EACCES, unix.EROFS, unix.ENOENT, unix.ESTALE, unix.EEXIST, unix.ENOTEMPTY, unix.ENOTDIR, unix.EISDIR,
@@ -87,8 +85,8 @@ func isRefusal(err error) bool {
 	return false
 }
 
-// refused returns the errno for a lock that was not taken, and logs why. contended is the errno
-// of contention: EBUSY, or EAGAIN if the caller does not want to wait.
+// refused logs and returns the errno for a lock that was not taken. contended is EBUSY, or EAGAIN
+// if the caller does not want to wait.
 func (f *FS) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fuse.Status) fuse.Status {
 	s := errno(err)
 	if s == fuse.EBUSY {
@@ -109,8 +107,7 @@ func (f *FS) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fu
 	return s
 }
 
-// sparse lets one line per second and errno into the log: a program that polls is refused
-// thousands of times.
+// sparse limits the log to one line per second and errno: a program that polls is refused often.
 type sparse struct {
 	mu    sync.Mutex
 	lines map[fuse.Status]*spate

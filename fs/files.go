@@ -1,7 +1,6 @@
 package fs
 
-// files relates the kernel's nodes to the files of the backing: which name leads to which
-// file now. It takes no locks.
+// files maps the kernel's nodes to the files of the backing. It takes no locks.
 type files struct {
 	backing  backing
 	nodes    *nodes

@@ -7,16 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel caches a file's attributes and pages, and other mounts change the file. After an
-// open a program sees what the last writer left, by fstat, read and lseek. So each open
-// compares the backing with what the kernel may have cached.
+// After an open a program must see the last writer's changes, made on another mount, by fstat,
+// read and lseek. So each open compares the backing with what the kernel may have cached.
 
-// told is what replies have let the kernel believe of a file.
+// told is what replies have told the kernel of a file.
 type told struct {
 	known   bool
 	size    int64
 	mtime   unix.Timespec
-	changed time.Time // when it was last told something else than before
+	changed time.Time // when it was last told a change
 }
 
 // belief says whether the kernel has a file's attributes right.
@@ -24,17 +23,15 @@ type belief uint8
 
 const (
 	outdated belief = iota // it was told another size
-	doubtful               // it was told another time, or the size only lately: see doubtFor
+	doubtful               // it was told another time, or the size only recently: see doubtFor
 	current
 )
 
-// doubtFor is how long the kernel may go on with old attributes after it was told new ones.
-// Of two replies that overlap, the kernel keeps the one that arrives first, which may be the
-// older one, and believes it for cacheTimeout. The other half allows for a reply that is still
-// under way.
+// doubtFor is how long the kernel may use old attributes after a reply with new ones. Of two
+// concurrent replies it keeps the first to arrive, perhaps the older, for cacheTimeout; the other
+// half is for a reply under way.
 const doubtFor = 2 * cacheTimeout
 
-// tell notes the attributes in a reply.
 func (n *node) tell(st *unix.Stat_t) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -48,16 +45,15 @@ func (t *told) agrees(st *unix.Stat_t) bool {
 	return t.known && t.size == st.Size && t.mtime == st.Mtim
 }
 
-// wrote notes what the kernel concludes from a WRITE: the size is at least end.
+// wrote notes what the kernel infers from a WRITE: the size is at least end.
 func (n *node) wrote(end int64) {
 	n.mu.Lock()
 	n.told.size = max(n.told.size, end)
 	n.mu.Unlock()
 }
 
-// settled notes a file's times after our own writes. The kernel has dropped its own, so that
-// the next reader need not drop them again. Another size than the kernel's is not of our
-// writes: the next open finds it.
+// settled notes a file's times after our own writes, so that the next reader need not drop the
+// kernel's. A size that is not of our writes is left for the next open to find.
 func (n *node) settled(st *unix.Stat_t) {
 	n.mu.Lock()
 	if n.told.known && n.told.size == st.Size {
@@ -78,32 +74,28 @@ func (n *node) belief(st *unix.Stat_t) belief {
 	return current
 }
 
-// version tells a file's contents apart. The zero version differs from all.
+// version distinguishes a file's contents. The zero version differs from all.
 type version struct {
 	size         int64
 	mtime, ctime unix.Timespec
 }
 
-// coarsest is the largest time step of a file system in use. Two changes within one step leave
-// the same times.
+// coarsest is the largest time step of a file system: two changes in one step have equal times.
 const coarsest = 2 * time.Second
 
-// cacheFlags decides whether a new handle uses the kernel's page cache, when the file is st. An
-// append goes to the file's own end, which the cache does not know. A handle that only
-// writes gains nothing from it.
+// cacheFlags decides whether a new handle uses the page cache. An append goes to the file's end,
+// which the cache does not know. A handle that only writes gains nothing.
 func (f *FS) cacheFlags(h *handle, flags uint32, st *unix.Stat_t) uint32 {
 	switch {
 	case writes(flags) && flags&unix.O_APPEND != 0:
 		return fuse.FOPEN_DIRECT_IO
 	case flags&unix.O_ACCMODE == unix.O_WRONLY:
-		// The kernel sends the writes of several threads at once, unless somebody has the
-		// file cached, or one goes beyond the end of file.
+		// The kernel sends concurrent writes unless the file is cached or one goes beyond its end.
 		return fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
 	}
 	n := h.node
 	if n.stalled.Load() > 0 {
-		// An open that caches waits in the kernel for all writes that go past the cache, and
-		// so for the session.
+		// An open that caches waits in the kernel for all direct writes, and so for the session.
 		return fuse.FOPEN_DIRECT_IO
 	}
 	now := version{size: st.Size, mtime: st.Mtim, ctime: st.Ctim}
@@ -114,7 +106,7 @@ func (f *FS) cacheFlags(h *handle, flags uint32, st *unix.Stat_t) uint32 {
 	}
 	n.cached = version{}
 	since := time.Unix(st.Ctim.Unix())
-	if !f.backing.isLocal(n.inode.dev) { // that is by the clock of a server, which may be late
+	if !f.backing.isLocal(n.inode.dev) { // their times are by a server's clock, which may be late
 		if n.seen != now {
 			n.seen, n.seenAt = now, time.Now()
 		}
@@ -126,9 +118,8 @@ func (f *FS) cacheFlags(h *handle, flags uint32, st *unix.Stat_t) uint32 {
 	return 0
 }
 
-// filling notes, at h's first READ, that the kernel fills its cache with the version that h was
-// opened on. Before the answer to OPEN it still has the old pages, which another open would
-// keep.
+// filling notes, at h's first READ, the version that the kernel caches. Before the answer to OPEN
+// it still has the old pages, which another open would keep.
 func (h *handle) filling() {
 	if h.fills.Load() == nil {
 		return
@@ -140,8 +131,7 @@ func (h *handle) filling() {
 	}
 }
 
-// misfilled notes that the kernel has cached what the file does not hold. The next open drops
-// it.
+// misfilled notes that the cache has what the file has not. The next open drops it.
 func (h *handle) misfilled() {
 	h.fills.Store(nil)
 	h.node.mu.Lock()

@@ -25,66 +25,60 @@ const Subtype = "lockfs"
 type Config struct {
 	// Source is the shared directory. Required.
 	Source string
-	// Locks takes the locks. Required; it is closed by whoever made it, after
-	// the view.
+	// Locks takes the locks. Required. The caller closes it after the view.
 	Locks *lockmgr.Manager
-	// Scope; "" means policy.ScopeAuto.
+	// Scope; "": policy.ScopeAuto.
 	Scope policy.Scope
-	// Wait is how long an open waits for a lock: 0 refuses at once, less than
-	// 0 waits for ever.
+	// Wait is how long an open waits for a lock; 0: not at all, negative: for ever.
 	Wait time.Duration
-	// NameWait is how long every other request tries, as far as the holder is
-	// on another mount; 0 refuses at once.
+	// NameWait is how long other requests try while the holder is on another mount; 0: not at all.
 	NameWait time.Duration
-	// ReadLocks makes readers take shared locks: nobody writes to a file that
-	// is open for read.
+	// ReadLocks makes readers take shared locks: nobody writes a file that is open for read.
 	ReadLocks bool
-	// Flock; "" means policy.FlockLocal. policy.FlockCluster needs a lock service that keeps advisory locks.
+	// Flock; "": policy.FlockLocal. policy.FlockCluster needs a service that keeps advisory locks.
 	Flock policy.Flock
-	// Sync; "" means SyncNever.
+	// Sync; "": SyncNever.
 	Sync Sync
-	// Policy says which files are locked, and how; nil means all, as above.
+	// Policy says which files are locked, and how; nil: all, as above.
 	Policy *policy.Policy
 	// AllowOther lets other users than the daemon's see the view.
 	AllowOther bool
-	// PodName, if not nil, tells what Kubernetes calls a caller's pod and container,
-	// as far as is known: for people, who see it with the lock. It returns at once.
+	// PodName, if not nil, returns at once what Kubernetes calls a caller's pod and container, for
+	// people.
 	PodName func(procid.Caller) (name, container string)
-	// Pool; nil means one of the view's own: right if it is the only one of the process.
+	// Pool; nil: its own, right for a process with one view.
 	Pool *Pool
-	// Logger; nil means slog.Default().
+	// Logger; nil: slog.Default().
 	Logger *slog.Logger
 }
 
-// FS is a mounted view. Its methods, but for Wait, Close and Stats, are the requests
-// of the kernel.
+// FS is a mounted view. Its methods, except Wait, Close and Stats, are the kernel's requests.
 type FS struct {
-	fuse.RawFileSystem // ENOSYS for what is not here
+	fuse.RawFileSystem // ENOSYS for all others
 
 	// Dependencies and constants.
 	locks *lockmgr.Manager
 	callers
-	scope    policy.Scope
-	policy   *policy.Policy
-	wait     time.Duration
-	nameWait time.Duration
-	sync     Sync
-	advisory *lockmgr.Advisory // nil: advisory locks are the kernel's
-	root     bool              // the daemon may act for any user
-	log      *slog.Logger
-	server   *fuse.Server
-	// invalidate is the server's InodeNotify.
+	scope      policy.Scope
+	policy     *policy.Policy
+	wait       time.Duration
+	nameWait   time.Duration
+	sync       Sync
+	advisory   *lockmgr.Advisory // nil: advisory locks are the kernel's
+	root       bool              // the daemon may act for any user
+	log        *slog.Logger
+	server     *fuse.Server
 	invalidate func(node uint64, off, length int64) fuse.Status
 	mount      string
 	source     string
 	doubts     chan struct{} // see Doubts
-	abort      int           // ends the connection; -1 if this daemon cannot
+	abort      int           // ends the connection; -1: this daemon cannot
 
-	// volume is for requests that work in the volume, closing for those by which
-	// programs let go of files: a lock must not wait for what others read. notices
-	// is for what makes the kernel send such requests, and waits for them.
+	// volume is for requests that work in the volume. closing is for closes, which release locks
+	// and must not wait for reads. notices is for what makes the kernel send such requests, and
+	// waits for them.
 	volume, closing, notices *gate
-	bereaved                 chan struct{} // full while as many handles are bereaved as may be at once
+	bereaved                 chan struct{} // full while the maximum number of handles is being bereaved
 
 	files
 	handles table[handle]
@@ -92,21 +86,20 @@ type FS struct {
 	visits  visits
 	counts  counters
 
-	refusals sparse // the log's lines about locks that were refused
+	refusals sparse // the log's lines about refused locks
 
-	cancel  context.CancelFunc // ends what runs in the background
-	stopped chan struct{}      // closed when it has ended
+	cancel  context.CancelFunc // ends the background work
+	stopped chan struct{}      // closed when that has ended
 
 	// See Close.
-	ended     chan struct{} // closed when no request is under way, nor will be
+	ended     chan struct{} // closed when there is no request, nor will be
 	settling  sync.Once
-	settled   chan struct{} // closed when no program has anything open
+	settled   chan struct{} // closed when programs have nothing open
 	unmounted bool          // by Close
-	cut       bool          // by Close: no program can ask anything any more
+	cut       bool          // by Close: programs can ask nothing more
 }
 
-// Mount puts a view of cfg.Source at mountpoint, an empty directory, and
-// serves it until it is unmounted.
+// Mount mounts and serves a view of cfg.Source at mountpoint, an empty directory.
 func Mount(mountpoint string, cfg Config) (*FS, error) {
 	if cfg.Locks == nil {
 		return nil, errors.New("fs: Config.Locks is required")
@@ -125,7 +118,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 			return nil, err
 		}
 	}
-	// Files are made with the caller's umask, and ours is not to be added.
+	// Files get only the caller's umask.
 	unix.Umask(0)
 	server, err := fuse.NewServer(counting{f}, mountpoint, f.options(cfg))
 	if err != nil {
@@ -136,7 +129,6 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	return f, nil
 }
 
-// newFS returns a view that is not mounted yet.
 func newFS(source backing, mountpoint string, cfg Config) *FS {
 	f := &FS{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
@@ -161,11 +153,10 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 	return f
 }
 
-// start serves a view that was mounted, and begins what runs in the background.
+// start serves a mounted view, and begins the background work.
 func (f *FS) start(server *fuse.Server) {
-	// Not WaitMount: it polls a file of the mount. The view serves from here on,
-	// and the daemon never touches it: a killed daemon with a thread that waits
-	// for its own answer would never end, and nor would its programs.
+	// Not WaitMount, which polls a file of the mount. A killed daemon with a thread that waits for
+	// its own answer would never end, and nor would its programs.
 	var err error
 	if f.dev, err = f.procs.MountDev(os.Getpid(), f.mount); err != nil {
 		f.log.Warn("programs that wait for themselves will not be noticed", slog.Any("error", err))
@@ -201,11 +192,10 @@ func (f *FS) options(cfg Config) *fuse.MountOptions {
 		MaxWrite:          maxWrite,
 		MaxBackground:     background,
 		Logger:            slog.NewLogLogger(f.log.Handler(), slog.LevelWarn),
-		// ATOMIC_O_TRUNC: the truncation comes with the OPEN, under its lock.
-		// HANDLE_KILLPRIV_V2: else the kernel asks for security.capability
-		// before each write. DIRECT_IO_ALLOW_MMAP: O_RDWR|O_APPEND handles are
-		// direct, and may be mapped. DONT_MASK: see FS.as. SETXATTR_EXT: setfacl
-		// says when it has to clear the set-group-id bit.
+		// ATOMIC_O_TRUNC: truncate with the OPEN, under its lock. HANDLE_KILLPRIV_V2: no request
+		// for security.capability before each write. DIRECT_IO_ALLOW_MMAP: map O_RDWR|O_APPEND
+		// handles, which are direct. DONT_MASK: see FS.as. SETXATTR_EXT: setfacl says when to
+		// clear the set-group-id bit.
 		ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_DIRECT_IO_ALLOW_MMAP |
 			fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT,
 		EnableAcl:   true, // the kernel checks ACLs
@@ -213,17 +203,15 @@ func (f *FS) options(cfg Config) *fuse.MountOptions {
 	}
 }
 
-// Init receives the door back to the kernel.
+// Init receives the server.
 func (f *FS) Init(server *fuse.Server) {
 	f.server, f.invalidate = server, server.InodeNotify
 }
 
-// dropAttrs makes the kernel forget a file's attributes, and replies with them that are
-// under way.
+// dropAttrs makes the kernel forget a file's attributes, and replies under way with them.
 func (f *FS) dropAttrs(n *node) { f.invalidate(n.id, -1, 0) }
 
-// dropPages makes the kernel write back what a file's mappings have dirtied, and forget
-// all that it has of the file.
+// dropPages makes the kernel write back a file's mappings, and forget all it has of the file.
 func (f *FS) dropPages(n *node) { f.invalidate(n.id, 0, 0) }
 
 // String names the file system in the library's messages.

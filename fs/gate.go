@@ -11,44 +11,43 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// A gate bounds how many requests are in the volume at once. Each blocks an OS thread for as long
-// as the volume does not answer, and Go ends a process of 10,000 threads. A request that finds
-// no place waits, as a goroutine, until another one leaves or its caller is killed. It is
-// refused if those that wait hold too much memory.
+// A gate bounds the requests in the volume. Each blocks an OS thread while the volume does not
+// answer, and Go ends a process with 10,000 threads. Others wait, as goroutines, for a place or
+// until the caller is killed; they are refused if waiters hold too much memory.
 //
-// While less than half of the places are taken, anybody enters. After that a payer may have as
-// many requests inside as there are free places: one alone gets half of the second half, two
-// get a third each, and a payer who comes later finds a place too. Payers that wait take turns.
+// While less than half of the places are taken, anybody enters. Then a payer may have as many
+// requests inside as there are free places: one alone gets half of the second half, two a third
+// each. Waiting payers take turns.
 type gate struct {
 	log   *slog.Logger
 	size  int
 	payer func(*fuse.InHeader) payer
 	gone  func(*fuse.InHeader) bool // whether the caller needs no answer any more
-	held  *backlog                  // of those that wait, at other gates as well
+	held  *backlog                  // of waiters, also at other gates
 
 	mu     sync.Mutex
 	free   int               // GUARDED_BY(mu)
-	inside map[uint64]*share // GUARDED_BY(mu); by request; nil for one that is not counted
-	shares map[payer]*share  // GUARDED_BY(mu); of those who are inside or wait
-	turns  list.List         // GUARDED_BY(mu); the shares that have waiters, the next one first
+	inside map[uint64]*share // GUARDED_BY(mu); by request; nil: not counted
+	shares map[payer]*share  // GUARDED_BY(mu); of payers inside or waiting
+	turns  list.List         // GUARDED_BY(mu); shares with waiters, the next one first
 
 	waiting int         // GUARDED_BY(mu)
-	polling int         // GUARDED_BY(mu); waiters that look whether their callers are being killed
-	full    *time.Timer // GUARDED_BY(mu); says so in the log; nil while nobody waits
+	polling int         // GUARDED_BY(mu); waiters that check whether their callers are being killed
+	full    *time.Timer // GUARDED_BY(mu); logs a full gate; nil while nobody waits
 	since   time.Time   // GUARDED_BY(mu); when full was set
-	most    int         // GUARDED_BY(mu); of waiting, since then
+	most    int         // GUARDED_BY(mu); maximum of waiting since then
 	refused int         // GUARDED_BY(mu); since then
 
 	shutting sync.Once
-	shut     chan struct{} // closed when nobody waits any more
+	shut     chan struct{} // closed when nobody may wait any more
 }
 
-// payer is whose share a request takes: a user's; in Kubernetes, a user's in one pod, as most
-// pods run as root.
+// payer is whose share a request takes: a user's, or in Kubernetes a user's in one pod, because
+// most pods run as root.
 type payer struct {
 	uid    uint32
 	pod    string
-	kernel bool // no program: pages that are written back, files that are closed
+	kernel bool // no program: written-back pages, closed files
 }
 
 // share is a payer's part of a gate.
@@ -71,8 +70,8 @@ type waiter struct {
 // fullFor is how long requests wait at a gate before the log says so.
 const fullFor = 5 * time.Second
 
-// errGivenUp says that a request is not inside a gate: its caller is being killed,
-// or the view is gone.
+// errGivenUp says that a request was given up at a gate: its caller is being killed, or the view
+// is gone.
 var errGivenUp = fmt.Errorf("given up at the gate: %w", context.Canceled)
 
 func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader) bool, held *backlog, log *slog.Logger) *gate {
@@ -81,9 +80,8 @@ func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader
 	return g
 }
 
-// enter lets a request in, which holds so many bytes while it waits. Once cancel is closed, a
-// request that waits looks whether its caller is gone. cancel may be nil. gone is another word
-// for that than the gate's, unless it is nil. Errors: errGivenUp, errBacklog.
+// enter lets a request in, which holds bytes while it waits. Once cancel, if any, is closed, it
+// checks gone, or g.gone if nil. Errors: errGivenUp, errBacklog.
 func (g *gate) enter(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
 	g.mu.Lock()
 	if g.free > g.size/2 {
@@ -124,9 +122,8 @@ func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
 	return g.enter(in, 0, ctx.Done(), func(*fuse.InHeader) bool { return true })
 }
 
-// outside runs wait, which may take long and does not touch the volume, outside of the gate.
-// After errGivenUp the request stays outside: it must not touch the volume, which might block
-// its thread.
+// outside runs wait outside of the gate. After errGivenUp the request stays outside, and must not
+// touch the volume, which might block its thread.
 func (f *FS) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
 	if !f.volume.leave(in.Unique) {
 		wait()
@@ -177,7 +174,7 @@ func (g *gate) unqueue(w *waiter) {
 	g.full = nil
 }
 
-// drop forgets a share that is not used. It needs mu.
+// drop forgets an unused share. It needs mu.
 func (g *gate) drop(s *share) {
 	if s.inside == 0 && s.turn == nil {
 		delete(g.shares, s.payer)
@@ -237,7 +234,7 @@ func (g *gate) giveUp(w *waiter) error {
 	return errGivenUp
 }
 
-// leave takes a request out. It reports whether the request was inside.
+// leave takes a request out, and reports whether it was inside.
 func (g *gate) leave(request uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -267,7 +264,7 @@ func (g *gate) leave(request uint64) bool {
 	return true
 }
 
-// close gives up all requests that wait, and from now on all that would have to.
+// close gives up all waiting requests, and all later ones that would have to wait.
 func (g *gate) close() { g.shutting.Do(func() { close(g.shut) }) }
 
 func (g *gate) load() (inside, waiting int) {

@@ -6,21 +6,20 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// The sizes of a view's gates. A hung volume costs the process about as many OS threads as their
-// sum, and 16 each for flushOnTrouble and for bereave.
+// The sizes of a view's gates. A hung volume costs the process about their sum in OS threads, and
+// 16 each for flushOnTrouble and bereave.
 const (
-	volumeSize  = 256 // 192 for a single caller: a NFSv4.1 session of Linux has 64 slots
+	volumeSize  = 256 // a single caller gets 192: a NFSv4.1 session of Linux has 64 slots
 	closingSize = 64
 	noticesSize = 32
 	bereaving   = 16
-	// familiesSize is for reading /proc, which takes nothing but CPU time.
+	// familiesSize is for reading /proc, which takes only CPU time.
 	familiesSize = 8
 )
 
-// background is how many background requests the kernel sends at once: reads ahead and all other
-// reads that fill its cache, pages that are written back, RELEASEs. They go in order: if so
-// many reads hang in the volume, no RELEASE comes, and no closed file's lock is released. Each
-// read that waits has a buffer of 128 KiB.
+// background limits the kernel's concurrent background requests: cache fills, write-back,
+// RELEASEs, in order. If that many reads hang, no RELEASE comes, and closed files stay locked.
+// Each waiting read has a buffer of 128 KiB.
 const background = 1024
 
 func (f *FS) openGates(held *backlog) {
@@ -37,12 +36,11 @@ func (f *FS) shutGates() {
 	}
 }
 
-// payer returns whose share of a gate a request takes.
 func (cs *callers) payer(in *fuse.InHeader) payer {
 	if in.Pid == 0 {
 		return payer{uid: in.Uid, kernel: true}
 	}
-	p, _ := cs.cache.Lookup(int(in.Pid)) // no pod, if that cannot be told
+	p, _ := cs.cache.Lookup(int(in.Pid)) // no pod if that is unknown
 	return payer{uid: in.Uid, pod: p.Pod}
 }
 
@@ -52,7 +50,7 @@ func (f *FS) closes(in *fuse.InHeader) func() {
 	return func() { f.closing.leave(in.Unique) }
 }
 
-// atOnce makes a request look at once whether its caller is gone.
+// atOnce makes a request check at once whether its caller is gone.
 var atOnce = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -61,7 +59,8 @@ var atOnce = func() chan struct{} {
 
 func (cs *callers) killed(in *fuse.InHeader) bool { return cs.procs.KillPending(int(in.Pid)) }
 
-// exiting reports whether a FLUSH is part of a program's exit: nobody waits for its result.
+// exiting reports whether a FLUSH is part of a program's exit, so that nobody waits for its
+// result.
 func (cs *callers) exiting(in *fuse.InHeader) bool {
 	return in.Pid != 0 && (cs.procs.Exiting(int(in.Pid)) || cs.killed(in))
 }

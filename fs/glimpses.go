@@ -6,9 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// glimpses are what names were when they were last seen. The locks of a call are guessed by
-// them, which spares requests to the volume. They may be wrong: the call looks again under the
-// locks.
+// glimpses are what names were when last seen. A call guesses its locks by them, without asking
+// the volume, and looks again under the locks.
 type glimpses struct {
 	mu sync.Mutex
 	at map[dirName]stat // GUARDED_BY(mu)
@@ -50,7 +49,7 @@ func (f *files) seen(d dirName, st *stat, err error) {
 	}
 }
 
-// glance returns what a name was when it was last seen, or is now. An error is of now.
+// glance returns what a name was when last seen, or else is now. An error is of now.
 func (f *files) glance(d dirName) (st stat, err error) {
 	if st, ok := f.glimpses.get(d); ok {
 		return st, nil
@@ -64,13 +63,12 @@ func (f *files) glance(d dirName) (st stat, err error) {
 	return st, err
 }
 
-// glanceAt is glance.
 func (f *files) glanceAt(d dirName) finding {
 	st, err := f.glance(d)
 	return finding{fd: -1, st: st, err: err}
 }
 
-// lookNow returns what a name is, with attributes that the volume has now.
+// lookNow returns what a name is, with the volume's present attributes.
 func (f *files) lookNow(d dirName) (st stat, err error) {
 	st, err = f.backing.statNow(d)
 	f.seen(d, &st, err)

@@ -15,24 +15,24 @@ import (
 type handle struct {
 	node *node
 	fd   int           // of the backing
-	hold *lockmgr.Hold // nil if it is for reading, without a lock
-	mode lockmgr.Mode  // of hold; with a Shared one it cannot write
+	hold *lockmgr.Hold // nil for reading without a lock
+	mode lockmgr.Mode  // of hold; a Shared one forbids writes
 	maps bool          // it allows a writable mapping
-	// caches says that the kernel reads it from its cache, and writes through that.
+	// caches: the kernel reads and writes it through its cache.
 	caches bool
 	sync   int // O_DSYNC and O_SYNC, as RWF_ flags
 
-	// fills is the version of the file when this open emptied the kernel's cache. It is nil if
-	// it did not, or after the first READ.
+	// fills is the file's version when this open emptied the kernel's cache; nil: it did not, or a
+	// READ came.
 	fills atomic.Pointer[version]
 
 	lockers lockers
-	locks   atomic.Bool // flock or fcntl locks were asked for by it
+	locks   atomic.Bool // it was asked for flock or fcntl locks
 	lost    atomic.Bool // the mount has lost its advisory locks on the file
 
 	unflushed unflushed
-	// uses counts the requests that use fd, and one until RELEASE, which can overtake them. At
-	// 0 fd is closed.
+	// uses counts the requests that use fd, and one until RELEASE, which can overtake them. At 0
+	// fd is closed.
 	uses uses
 	gone chan struct{} // closed when fd is closed and the hold released
 }
@@ -49,7 +49,6 @@ func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold) *handle {
 	return h
 }
 
-// syncing returns O_DSYNC and O_SYNC as RWF_ flags.
 func syncing(flags uint32) (how int) {
 	if flags&unix.O_DSYNC != 0 {
 		how |= unix.RWF_DSYNC
@@ -60,7 +59,7 @@ func syncing(flags uint32) (how int) {
 	return how
 }
 
-// enter begins a use of the handle; false means that it is closed.
+// enter begins a use of the handle; false: it is closed.
 func (h *handle) enter() bool { return h.uses.enter() }
 
 // leave ends a use. The last one flushes and closes the file, and then releases the lock.
@@ -84,7 +83,7 @@ func (h *handle) leave() {
 	close(h.gone)
 }
 
-// table hands out ids and finds what they stand for.
+// table assigns ids to values.
 type table[T any] struct {
 	mu      sync.RWMutex
 	m       map[uint64]*T
@@ -133,7 +132,7 @@ func (t *table[T]) remove(id uint64) *T {
 	return v
 }
 
-// drain removes and returns all, and refuses those that come later.
+// drain removes and returns all values, and refuses later ones.
 func (t *table[T]) drain() []*T {
 	t.mu.Lock()
 	defer t.mu.Unlock()

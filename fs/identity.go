@@ -8,27 +8,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A local file system does not reuse a file's inode number while we have a descriptor of it. The
-// server of a network volume knows of no descriptor: after another machine has removed a file,
-// the next file or directory may have its number (ADR 0026).
+// A local file system does not reuse the inode number of a file with a descriptor. A network
+// volume's server knows of no descriptors: after a removal elsewhere, the next file may get the
+// number (ADR 0026).
 
 // inode identifies a file of the backing.
 type inode struct {
 	dev, ino   uint64
-	generation uint64 // differs between files that have one number after the other
+	generation uint64 // differs between successive files of one number
 }
 
 // stat is what is known of a file.
 type stat struct {
 	unix.Stat_t
 	generation uint64
-	certain    bool // no other file will ever have the number and the generation
+	certain    bool // no other file will ever have this number and generation
 }
 
 func inodeOf(st *stat) inode { return inode{st.Dev, st.Ino, st.generation} }
 
 func (b backing) stat(fd int, how asking) (st stat, err error) {
-	if b.local || how == asUsual { // which takes less time
+	if b.local || how == asUsual { // which is faster
 		err = byDescriptor(settled(func() error { return unix.Fstat(fd, &st.Stat_t) }))
 	}
 	if err == nil && how != asUsual && !b.isLocal(st.Dev) {
@@ -42,8 +42,8 @@ func (b backing) stat(fd int, how asking) (st stat, err error) {
 	return st, err
 }
 
-// byDescriptor is the error of a request by descriptor. It has no name that could be missing: a
-// FUSE client's ENOENT means ESTALE, as NFS says it. Another client has removed the file.
+// byDescriptor maps a FUSE client's ENOENT for a descriptor to ESTALE, as NFS says it: another
+// client has removed the file.
 func byDescriptor(err error) error {
 	if err == unix.ENOENT {
 		return unix.ESTALE
@@ -51,9 +51,8 @@ func byDescriptor(err error) error {
 	return err
 }
 
-// settled asks for what a descriptor is, and asks again if the volume's client answers EBADFD.
-// GlusterFS does so for a file that another program of its machine is opening or closing. A
-// millisecond later it had the answer each time.
+// settled repeats ask after EBADFD. GlusterFS answers that while another program of the machine
+// opens or closes the file; a millisecond later it had the answer each time.
 func settled(ask func() error) (err error) {
 	for range 50 {
 		if err = ask(); err != unix.EBADFD {
@@ -78,8 +77,8 @@ func (b backing) statAt(dirFD int, name string, how asking) (st stat, err error)
 	return st, err
 }
 
-// tellApart sets the generation, without a request to the server: from the file handle, by which
-// a server knows the file, or else from the time of birth. The file's type counts as well.
+// tellApart sets the generation from the type, and the file handle or else the time of birth,
+// without asking the server.
 func (st *stat) tellApart(fd int) {
 	h := fnv.New64a()
 	h.Write([]byte{byte(st.Mode & unix.S_IFMT >> 8)})
@@ -95,8 +94,8 @@ func (st *stat) tellApart(fd int) {
 	st.generation = h.Sum64()
 }
 
-// fileHandle returns the handle by which this kernel would export the file. A file system that
-// cannot be exported may have a handle for comparisons (Linux 6.5).
+// fileHandle returns the handle by which this kernel would export the file, or, since Linux 6.5, a
+// handle for comparisons.
 func fileHandle(fd int) ([]byte, error) {
 	handle, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH)
 	if err == unix.EOPNOTSUPP {
@@ -108,5 +107,4 @@ func fileHandle(fd int) ([]byte, error) {
 	return handle.Bytes(), nil
 }
 
-// handleForID asks for a handle for comparisons.
 const handleForID = 0x200 // AT_HANDLE_FID

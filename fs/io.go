@@ -30,8 +30,8 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	return fuse.ReadResultVector([][]byte{buf[:n]}), fuse.OK
 }
 
-// reading runs a read of an open file. A shared lock must be good before the read and after it:
-// once it is lost somebody may be writing.
+// reading runs a read of an open file. A shared lock must be good before and after it: once it is
+// lost, somebody may be writing.
 func (f *FS) reading(cancel <-chan struct{}, in *fuse.InHeader, h *handle, read func() error) fuse.Status {
 	if h.readable() != nil {
 		if err := f.await(cancel, in, h); err != nil {
@@ -47,8 +47,7 @@ func (f *FS) reading(cancel <-chan struct{}, in *fuse.InHeader, h *handle, read 
 	return errno(f.await(cancel, in, h))
 }
 
-// readable returns nil unless the handle has a shared lock, or has taken advisory locks, and
-// these are not good now.
+// readable returns an error if the handle's shared or advisory locks are not good now.
 func (h *handle) readable() error {
 	if h.locks.Load() {
 		return h.check()
@@ -59,8 +58,8 @@ func (h *handle) readable() error {
 	return h.hold.Check()
 }
 
-// Write answers write, and the kernel's writing back of a mapping's dirty pages. Those have no
-// caller: the handle counts.
+// Write answers write, and the kernel's write-back of dirty pages. Those have no caller: the
+// handle counts.
 func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
 	h := f.handles.get(in.Fh)
 	if h == nil {
@@ -73,7 +72,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 			written, err = h.write(in, data, how)
 			return err
 		}
-		// Not every FUSE client heeds O_DSYNC in a WRITE that goes past its kernel's cache.
+		// Some FUSE clients ignore O_DSYNC in a WRITE that bypasses the page cache.
 		const through = unix.RWF_DSYNC | unix.RWF_SYNC
 		if written, err = h.write(in, data, how&^through); err == nil {
 			err = h.send(how & through)
@@ -86,7 +85,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 		}
 		return write()
 	})
-	// The pages of a mapping come from the cache, and may come by any handle.
+	// The pages of a mapping come from the cache, by any handle.
 	if !h.caches && in.WriteFlags&fuse.WRITE_CACHE == 0 && h.node.cachers.Load() > 0 {
 		f.uncache(cancel, in, h.node)
 	}
@@ -97,27 +96,26 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	return uint32(written), fuse.OK
 }
 
-// uncache makes the kernel drop the cached pages of a write that has gone past its cache.
-// Since 6.6 Linux drops them itself, but before the write: a reader can bring the old bytes
-// back. Otherwise Linux compares the time of change, which two writes within one tick of the
-// volume's clock share.
+// uncache makes the kernel drop the cached pages of a direct write. Linux 6.6 drops them itself,
+// but before the write: a reader can bring the old bytes back. Older ones compare times of change,
+// and two writes in one clock tick have equal times.
 func (f *FS) uncache(cancel <-chan struct{}, in *fuse.WriteIn, n *node) {
 	off, size := int64(in.Offset), int64(in.Size)
 	if in.Flags&unix.O_APPEND != 0 {
-		size = 0 // to the end, which may be behind the one that the kernel knows
+		size = 0 // to the end, perhaps behind the kernel's
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	_ = f.outside(ctx, &in.InHeader, func() { // a caller that is killed does not read
+	_ = f.outside(ctx, &in.InHeader, func() { // a killed caller does not read
 		_ = f.notify(ctx, &in.InHeader, func() { f.invalidate(n.id, off, size) })
 	})
 }
 
-// wanted returns what O_ or RWF_ flags a program has for a write, as RWF_ flags. After a write
-// that goes past its cache the kernel sends no FSYNC.
+// wanted returns a write's O_ or RWF_ flags as RWF_ flags: after a direct write the kernel sends
+// no FSYNC.
 func wanted(in *fuse.WriteIn) (how int) {
 	if in.WriteFlags&fuse.WRITE_CACHE != 0 {
-		return 0 // by nobody in particular
+		return 0 // no particular program's
 	}
 	if in.Flags&unix.O_APPEND != 0 {
 		how |= unix.RWF_APPEND
@@ -125,8 +123,8 @@ func wanted(in *fuse.WriteIn) (how int) {
 	return how | syncing(in.Flags)
 }
 
-// write writes data where the program means it. An append goes to the file's own end: the
-// request's offset is what the kernel takes for the end.
+// write writes data where the program means it: an append goes to the file's own end, not the
+// kernel's.
 func (h *handle) write(in *fuse.WriteIn, data []byte, how int) (int, error) {
 	if in.WriteFlags&fuse.WRITE_CACHE != 0 {
 		return len(data), h.store(data, int64(in.Offset))
@@ -139,7 +137,7 @@ func (h *handle) write(in *fuse.WriteIn, data []byte, how int) (int, error) {
 	})
 }
 
-// send brings what was written to the volume, as RWF_ flags say.
+// send syncs what was written, as RWF_ flags say.
 func (h *handle) send(how int) error {
 	switch {
 	case how&unix.RWF_SYNC != 0:
@@ -150,11 +148,10 @@ func (h *handle) send(how int) error {
 	return nil
 }
 
-// store writes all of a mapping's pages, or fails. Only an error is reported to msync, fsync and
-// close: the kernel ignores how much was written.
+// store writes all of a mapping's pages, or fails: the kernel ignores how much was written, and
+// reports only errors.
 func (h *handle) store(data []byte, off int64) error {
-	// In an append-only file pwrite would put the pages at the end. A local kernel refuses
-	// the mapping.
+	// In an append-only file pwrite would append the pages. A local kernel refuses the mapping.
 	if flags, err := unix.FcntlInt(uintptr(h.fd), unix.F_GETFL, 0); err != nil || flags&unix.O_APPEND != 0 {
 		h.misfilled()
 		return unix.EPERM
@@ -223,9 +220,8 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	})
 }
 
-// maxCopy bounds one copy, in bytes: renew.Config's Margin allows for a write that takes
-// renew.WriteInFlight after its check, and a copy of a gigabyte takes seconds.
-// The program, or the kernel's, asks again for the rest.
+// maxCopy bounds one copy, in bytes: the Margin allows renew.WriteInFlight for a write, and
+// copying a gigabyte takes seconds. The kernel or the program asks for the rest.
 const maxCopy = 4 << 20
 
 // CopyFileRange copies between two open files of the view.
@@ -279,8 +275,8 @@ func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut)
 	})
 }
 
-// Flush answers each close() of each duplicate of a descriptor. It reports a lost lock, and
-// errors of earlier writes. It ignores an interrupt: a killed program's FLUSH comes interrupted.
+// Flush answers each close() of a descriptor. It reports a lost lock, and errors of earlier
+// writes. It ignores an interrupt, with which a killed program's FLUSH comes.
 func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
@@ -305,15 +301,15 @@ func (f *FS) flushHandle(in *fuse.FlushIn, h *handle) fuse.Status {
 		return fuse.OK
 	}
 	if f.closing.enter(&in.InHeader, 0, atOnce, nil) != nil {
-		return fuse.OK // the program has ended; RELEASE flushes before the lock goes
+		return fuse.OK // the program has ended; RELEASE flushes before the lock is released
 	}
 	defer f.closing.leave(in.Unique)
 	err := h.flush()
 	if !f.backing.isLocal(h.node.inode.dev) {
 		err = errors.Join(err, h.closeDuplicate())
 	}
-	// The next fsync reports the same error again: this close may be the exit of a child,
-	// which tells nobody.
+	// The next fsync reports the same error again: this close may be a child's exit, which tells
+	// nobody.
 	err = errors.Join(h.unflushed.owed(), err)
 	if f.backing.isLocal(h.node.inode.dev) {
 		var st unix.Stat_t
@@ -327,8 +323,7 @@ func (f *FS) flushHandle(in *fuse.FlushIn, h *handle) fuse.Status {
 	return errno(err)
 }
 
-// closeDuplicate makes a network volume's client write back what it has of an open file, and
-// report errors.
+// closeDuplicate makes a network client write back an open file, and report errors.
 func (h *handle) closeDuplicate() error {
 	dup, err := unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil { // out of descriptors
@@ -357,8 +352,8 @@ func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 
 const fsyncDataOnly = 1 // FUSE_FSYNC_FDATASYNC
 
-// Release tells that the last reference to an open file is gone, mappings included. The lock
-// goes with the last request that uses the handle.
+// Release ends an open file after its last reference, mappings included. The lock is released
+// after the last request.
 func (f *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h := f.handles.remove(in.Fh); h != nil {
 		f.unlockClosed(&in.InHeader, h)

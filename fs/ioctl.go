@@ -21,15 +21,14 @@ const (
 	flagDirSync   = 0x10000
 	flagTopDir    = 0x20000
 
-	// ownersFlags are those that a file's owner may set and that change
-	// neither its bytes nor how they are stored.
+	// ownersFlags may be set by a file's owner, and change neither its bytes nor how they are
+	// stored.
 	ownersFlags = flagSync | flagNoDump | flagNoAtime | flagDirSync | flagTopDir
-	adminsFlags = flagImmutable | flagAppend // those that take CAP_LINUX_IMMUTABLE
+	adminsFlags = flagImmutable | flagAppend // those that need CAP_LINUX_IMMUTABLE
 )
 
-// Ioctl answers what lsattr and chattr ask. All else is refused, whatever the
-// backing knows: FS_IOC_GETVERSION too, whose answer is of 4 bytes to programs
-// and of 8 to the kernel.
+// Ioctl answers lsattr and chattr. It refuses all else, also FS_IOC_GETVERSION, whose answer has 4
+// bytes for programs and 8 for the kernel.
 func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fuse.IoctlOut, outbuf []byte) fuse.Status {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
@@ -55,7 +54,7 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fu
 			return err
 		}
 		if t := st.Mode & unix.S_IFMT; t != unix.S_IFREG && t != unix.S_IFDIR {
-			return unix.ENOTTY // unopened: a device does things when it is
+			return unix.ENOTTY // unopened: opening a device does things
 		}
 		fd, err = reopen(path, unix.O_RDONLY)
 		return err
@@ -72,19 +71,19 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fu
 		if err != nil {
 			return errno(err)
 		}
-		if changed&adminsFlags != 0 { // else what a mapping has dirtied could not be written any more
+		if changed&adminsFlags != 0 { // else the dirty pages of mappings could not be written any more
 			if s := f.writeBack(cancel, &in.InHeader, n); !s.Ok() {
 				return s
 			}
 		}
-		defer f.dropAttrs(n) // of the time of change
+		defer f.dropAttrs(n) // because of the time of change
 		return errno(f.as(&in.InHeader, 0, func() error { return ioctl(fd, in.Cmd, arg) }))
 	}
 	return errno(ioctl(fd, in.Cmd, arg))
 }
 
-// changedFlags returns the flags of a file that differ from those wanted, or an
-// error if they are not for programs to change here.
+// changedFlags returns the flags that differ from those wanted, or an error if programs must not
+// change them.
 func changedFlags(fd int, wanted []byte) (changed uint32, err error) {
 	flags := make([]byte, 4)
 	if err := ioctl(fd, unix.FS_IOC_GETFLAGS, flags); err != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// InodeKey returns the key of the advisory locks of path in the views of the directory source.
-// ok is false if there is no such file.
+// InodeKey returns the key of path's advisory locks in the views of source. Not ok: no such file.
 func InodeKey(source, path string) (key lockmgr.Key, ok bool, err error) {
 	b, err := openBacking(source)
 	if err != nil {
@@ -28,9 +27,9 @@ func InodeKey(source, path string) (key lockmgr.Key, ok bool, err error) {
 	return key, err == nil, err
 }
 
-// Keys returns what an open for write of path locks in the views of the directory
-// source: the path, which need not exist, and the inode, if the file there has
-// several names. Errors: lockmgr.ErrInvalidKey, the file system's.
+// Keys returns what an open of path for write locks in the views of source: the path, which need
+// not exist, and the inode if it has several names. Errors: lockmgr.ErrInvalidKey, the file
+// system's.
 func Keys(source, path string) ([]lockmgr.Key, error) {
 	key, err := lockmgr.FileKey(path)
 	if err != nil {

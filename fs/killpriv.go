@@ -5,8 +5,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clearing runs a change of an open file's bytes with the rights of in's caller, so that the
-// backing clears set-id bits. For root it would leave them.
+// clearing changes an open file's bytes with the caller's rights, so that the backing clears
+// set-id bits: for root it would keep them.
 func (f *FS) clearing(n *node, fd int, in *fuse.InHeader, change func() error) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -15,6 +15,6 @@ func (f *FS) clearing(n *node, fd int, in *fuse.InHeader, change func() error) e
 	if st.Mode&(unix.S_ISUID|unix.S_ISGID) == 0 {
 		return change()
 	}
-	defer f.dropAttrs(n) // the kernel does not expect another mode
+	defer f.dropAttrs(n) // the kernel expects the old mode
 	return f.asExactly(in, 0, change)
 }

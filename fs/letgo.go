@@ -7,20 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An NFS server knows of no open files. So its client renames a file that is removed while
-// somebody has a descriptor of it: to .nfsXXXX, until the descriptor is closed. Our
-// descriptors, of all that the kernel remembers, would make that the rule: a save by rename
-// would take the name away first, so that readers find none, and rm -r would meet a directory
-// that is not empty.
+// An NFS server does not know open files, so its client renames a file that is removed while open
+// to .nfsXXXX. Our descriptors would make that the rule: a save by rename would first remove the
+// name, and rm -r would find the directory not empty.
 //
-// So a node lets go of its descriptor before its file loses a name, unless a program has the
-// file open, or is between its second look and its open. The next use of the node opens the
-// file by its name, if it is still the same file (ADR 0029).
+// So a node closes its descriptor before its file loses a name, unless a program has the file open
+// or is about to. The next use opens the file by its name, if it is the same file (ADR 0029).
 
 // letsGo reports whether a node's descriptor is closed before its file loses a name.
 func (f *files) letsGo(n *node) bool { return !n.dir && f.backing.on(n.inode.dev).renamesRemoved }
 
-// letGo closes the descriptors of a file's nodes that nobody uses.
+// letGo closes the descriptors of a file's unused nodes.
 func (f *files) letGo(file *node) {
 	if !f.letsGo(file) {
 		return
@@ -46,15 +43,14 @@ func (f *files) letGo(file *node) {
 	}
 }
 
-// ofFile returns the nodes of a node's file.
 func (t *nodes) ofFile(n *node) []*node {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Clone(n.nodes)
 }
 
-// with runs do, which must not call with, on a node's descriptor. ESTALE: the file is gone, or
-// its descriptor was let go and no name leads to it.
+// with runs do, which must not call with, on a node's descriptor. ESTALE: the file is gone, or no
+// name leads to it.
 func (f *files) with(n *node, do func(fd int) error) error {
 	if !f.letsGo(n) {
 		return byDescriptor(do(n.fd))
@@ -71,8 +67,8 @@ func (f *files) with(n *node, do func(fd int) error) error {
 	return byDescriptor(do(n.fd))
 }
 
-// keepForOpen keeps the descriptor of a node that a second try has found, and is about to
-// open. It reports whether the node has one.
+// keepForOpen keeps the descriptor of a node that a second try is about to open, and reports
+// whether the node has one.
 func (f *files) keepForOpen(n *node) bool {
 	if n == nil {
 		return false
@@ -81,8 +77,8 @@ func (f *files) keepForOpen(n *node) bool {
 	return f.with(n, func(int) error { return nil }) == nil
 }
 
-// hasOpen gives a node its descriptor back, if that was let go while the file was opened as fd:
-// the file may have no name by now.
+// hasOpen gives a node its descriptor back that was closed during its open as fd: the file may
+// have no name by now.
 func (n *node) hasOpen(fd int) {
 	n.awaited.Store(0)
 	n.descriptor.RLock()
@@ -100,7 +96,6 @@ func (n *node) hasOpen(fd int) {
 	}
 }
 
-// findAgain opens a node's file by one of its names.
 func (f *files) findAgain(n *node) error {
 	n.descriptor.Lock()
 	defer n.descriptor.Unlock()

@@ -9,18 +9,17 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// A file with several names is one file. An open by any of them takes the lock of the inode
-// together with that of the name. A file with one name is locked by its name alone, which
-// costs the lock service half as much (ADR 0032).
+// A file with several names is one file: an open locks its name and its inode. A file with one
+// name is locked by its name alone, at half the cost (ADR 0032).
 //
-// INVARIANT: a hold on an open file has the lock of the inode, or that of the only name.
-// So LINK gives the inode's lock to the existing holds. Unlink and rename, when they remove
-// the last name but one, give them the lock of the remaining name: the heir.
+// INVARIANT: a hold on an open file has the lock of the inode, or of the only name. So LINK adds
+// the inode's lock to the existing holds. Unlink and rename, when they leave one name, add the
+// lock of that name: the heir.
 
 func hasMoreNames(st *unix.Stat_t) bool { return st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR }
 
-// inodeKey returns the key of the inode at path: its number, and the path at which its file
-// system is mounted. The device number differs between machines.
+// inodeKey returns the key of the inode at path: its number, and where its file system is mounted.
+// Device numbers differ between machines.
 func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 	if st.Dev != b.device.Load() {
 		for i := range len(path) {
@@ -49,9 +48,8 @@ func covers(hold *lockmgr.Hold, keys []lockmgr.Key) bool {
 	return true
 }
 
-// linkKeys returns the inode keys of the files that names lead to, as far as they have
-// several names. look says what a name leads to. linked, unless nil, is about to get the
-// first name, and counts as well.
+// linkKeys returns the inode keys of the files with several names among names, by look. linked,
+// unless nil, is about to get the first name, and counts too.
 func (f *files) linkKeys(names []lockedName, linked *node, look func(dirName) (stat, error)) ([]lockmgr.Key, error) {
 	var links []lockmgr.Key
 	add := func(path string, st *unix.Stat_t) error {
@@ -83,8 +81,7 @@ func (f *files) linkKeys(names []lockedName, linked *node, look func(dirName) (s
 	return links, add(names[0].key.Path, &st)
 }
 
-// replaced reports whether the kernel may mean n, which has no name left, by a name that is
-// another file's.
+// replaced reports whether the kernel may mean n, which has no name left, by another file's name.
 func (f *files) replaced(n *node) bool {
 	return slices.ContainsFunc(f.nodes.mayBeMeant(n), func(d dirName) bool {
 		_, err := f.backing.statNow(d)
@@ -92,9 +89,8 @@ func (f *files) replaced(n *node) bool {
 	})
 }
 
-// heirs returns the remaining name of a file that is open here for write and is about to
-// lose one of two names. It returns none in all other cases, and EBUSY if the remaining name
-// is not known.
+// heirs returns the remaining name of a file that is open here for write and is about to lose one
+// of two names. EBUSY: that name is unknown.
 func (f *files) heirs(gone dirName, file *stat) ([]dirName, error) {
 	n := f.nodes.find(inodeOf(file))
 	if n == nil || len(n.allHolds()) == 0 {
@@ -109,20 +105,19 @@ func (f *files) heirs(gone dirName, file *stat) ([]dirName, error) {
 			return []dirName{d}, nil
 		}
 	}
-	if !f.hasTwoNames(n, gone) { // it has lost the other since
+	if !f.hasTwoNames(n, gone) { // it has lost the other meanwhile
 		return nil, nil
 	}
 	return nil, unix.EBUSY
 }
 
-// hasTwoNames reports whether a file has the name d, and one more.
 func (f *files) hasTwoNames(n *node, d dirName) bool {
 	st, err := f.backing.statNow(d)
 	return err == nil && inodeOf(&st) == n.inode && st.Nlink == 2 && hasMoreNames(&st.Stat_t)
 }
 
-// inherit gives the holds of a file the lock of its heir. ESTALE: the file has been opened,
-// or its names have changed, since the locks were taken, and the heir is another.
+// inherit gives a file's holds the lock of its heir. ESTALE: the file was opened or its names
+// changed since the locks were taken, and the heir is another.
 func (f *files) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, locked []lockedName) fuse.Status {
 	now, err := f.heirs(gone, file)
 	if err != nil {
@@ -140,8 +135,7 @@ func (f *files) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, 
 	return fuse.OK
 }
 
-// share gives the holds of a file a lock that via has. It returns the holds that are new
-// to the lock.
+// share gives a file's holds a lock that via has, and returns the holds that did not have it.
 func (n *node) share(via *lockmgr.Hold, k lockmgr.Key) (widened []*lockmgr.Hold) {
 	for _, h := range n.allHolds() {
 		if h.Share(k, via) {

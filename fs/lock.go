@@ -14,7 +14,7 @@ import (
 type nodeLock struct {
 	node *node
 	hold *lockmgr.Hold // registered with the node
-	fd   int           // O_PATH: the inode that the locked path was proved to name
+	fd   int           // O_PATH: the inode proved to have the locked path
 }
 
 func (l *nodeLock) release() {
@@ -33,15 +33,15 @@ func (l *nodeLock) close() {
 	}
 }
 
-// lastKnown returns what this machine knows of a file. The locks to take are guessed by it.
+// lastKnown returns what this machine knows of a file, to guess its locks.
 func (f *files) lastKnown(n *node) (st stat, err error) {
 	err = f.with(n, func(fd int) (err error) {
 		st, err = f.backing.stat(fd, unasked)
 		return err
 	})
 	if err == unix.ESTALE {
-		// The volume does not have the file, or no name of it is known. Its path is locked
-		// all the same: the proof fails, and the kernel looks up what has the name.
+		// The file is gone, or its name unknown. Its path is locked all the same: the proof fails,
+		// and the kernel looks up what has the name.
 		f.nodes.doubtNames(n)
 		err = nil
 	}
@@ -49,8 +49,8 @@ func (f *files) lastKnown(n *node) (st stat, err error) {
 }
 
 // lockFile takes the locks of the file at path, by take, and proves that the file is n. file is
-// what is known of it, and then what the proof has found. l.hold is nil if the locks were not
-// granted. With err l.fd is void.
+// what is known of it, and then what the proof has found. A nil l.hold means not granted. With err
+// l.fd is void.
 func (f *FS) lockFile(n *node, path string, r rule, file *stat, how asking, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
 	for {
 		keys, err := f.fileKeys(path, r, &file.Stat_t)
@@ -80,8 +80,8 @@ func (f *FS) lockFile(n *node, path string, r rule, file *stat, how asking, take
 	}
 }
 
-// fileKeys returns the keys that lock a file: its path's, and its inode's if it has several
-// names. There are none if the rule is not to lock it.
+// fileKeys returns the keys that lock a file: its path's, and its inode's if it has several names.
+// None: the rule says so.
 func (f *files) fileKeys(path string, r rule, st *unix.Stat_t) ([]lockmgr.Key, error) {
 	key, err := lockmgr.FileKey(path)
 	if err != nil || !r.locked() {
@@ -95,8 +95,8 @@ func (f *files) fileKeys(path string, r rule, st *unix.Stat_t) ([]lockmgr.Key, e
 	return append(keys, inode), err
 }
 
-// locksInode reports whether a hold on the file at path has the lock of the inode, if it needs
-// that. The key of the path is not compared: it changes when the owner renames the file.
+// locksInode reports whether a hold has the inode's lock if it needs that. The path's key is not
+// compared: it changes when the owner renames the file.
 func (f *files) locksInode(hold *lockmgr.Hold, path string, r rule, file *stat) (bool, error) {
 	if !r.locked() || !hasMoreNames(&file.Stat_t) {
 		return true, nil
@@ -105,8 +105,8 @@ func (f *files) locksInode(hold *lockmgr.Hold, path string, r rule, file *stat) 
 	return err == nil && hold.Token(key) != 0, err
 }
 
-// lockNode locks a file for a call that is not an OPEN. It tries, and does not queue: the
-// caller has the kernel's lock on the inode.
+// lockNode locks a file for a call other than OPEN. It does not queue: the caller has the inode's
+// kernel lock.
 func (f *FS) lockNode(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*nodeLock, fuse.Status) {
 	for range mendTries {
 		l, s := f.lockNodeOnce(cancel, in, n)
@@ -146,7 +146,7 @@ func (f *FS) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*
 	return &l, fuse.OK
 }
 
-// try takes keys for one call, without a place in the line.
+// try takes keys for one call, without queueing.
 func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, r rule, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	req, err := f.caller(in, nil, r.scope, f.callOwner)
 	if err != nil {
@@ -162,8 +162,8 @@ func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, r rule, keys ...lock
 	return hold, fuse.OK
 }
 
-// acquire takes locks, or none if there are no keys. It waits outside of the gate. After
-// errGivenUp the request stays outside.
+// acquire takes locks, if there are keys, and waits outside of the gate. After errGivenUp the
+// request stays outside.
 func (f *FS) acquire(ctx context.Context, in *fuse.InHeader, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
 	if len(req.Keys) == 0 {
 		return f.locks.Unlocked(req.Owner), nil
@@ -178,18 +178,16 @@ func (f *FS) acquire(ctx context.Context, in *fuse.InHeader, req lockmgr.Request
 	return nil, givenUp
 }
 
-// whileHeldAs is whileHeld for a change that the caller has to be allowed, too.
 func (f *FS) whileHeldAs(in *fuse.InHeader, hold *lockmgr.Hold, change func() error) fuse.Status {
 	return whileHeld(hold, func() error { return f.as(in, 0, change) })
 }
 
-// whileHeld makes a change that a hold allows: not unless the hold is good before, and
-// with EIO if it may not have been good until the end.
+// whileHeld makes a change if the hold is good before it. EIO: the hold may not have been good
+// until the end.
 func whileHeld(hold *lockmgr.Hold, change func() error) fuse.Status {
 	return whileGood(hold.Check, change)
 }
 
-// whileGood is whileHeld for whatever check says is good.
 func whileGood(check func() error, change func() error) fuse.Status {
 	if err := check(); err != nil {
 		return errno(err)

@@ -11,9 +11,9 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Programs can read who has a file open for write, by any view, and the fencing token of the
-// lock, for a service that refuses older tokens. The attributes are not stored and not listed,
-// so that copies do not have them.
+// Programs can read the owner and fencing token of a file open for write in any view, for services
+// that refuse older tokens. The attributes are neither stored nor listed, so copies do not have
+// them.
 const (
 	lockAttrs = "user.lockfs."
 	tokenAttr = lockAttrs + "token" // decimal
@@ -22,8 +22,7 @@ const (
 
 func isLockAttr(attr string) bool { return strings.HasPrefix(attr, lockAttrs) }
 
-// lockAttr returns the value of a lock attribute; ENODATA if nobody has the
-// file open for write.
+// lockAttr returns the value of a lock attribute. ENODATA: nobody has the file open for write.
 func (f *FS) lockAttr(ctx context.Context, n *node, attr string) ([]byte, error) {
 	if attr != tokenAttr && attr != ownerAttr {
 		return nil, unix.ENODATA
@@ -54,7 +53,7 @@ func (f *FS) lockKey(n *node) (lockmgr.Key, error) {
 	named := f.nodes.nameOf(n)
 	if !hasMoreNames(&st) {
 		if d, ok := f.trueName(n); ok {
-			named = d // the other may have been removed by another mount
+			named = d // another mount may have removed the other
 		}
 	}
 	if named.dir == nil {
@@ -75,7 +74,7 @@ func (f *FS) lockKey(n *node) (lockmgr.Key, error) {
 }
 
 func attrReply(value, dest []byte) (uint32, error) {
-	if len(dest) > 0 && len(dest) < len(value) { // without room the size is asked for
+	if len(dest) > 0 && len(dest) < len(value) { // without room, the size is asked for
 		return 0, unix.ERANGE
 	}
 	copy(dest, value)

@@ -16,7 +16,7 @@ type lockedName struct {
 	rule rule
 }
 
-// at returns d, whose path is path, as a name to be locked.
+// at returns d, whose path is path, as a name to lock.
 func (f *FS) at(d dirName, path string, kind lockmgr.Kind) (n lockedName, err error) {
 	n = lockedName{dirName: d, rule: f.rule(path)}
 	if kind == lockmgr.Tree {
@@ -27,8 +27,8 @@ func (f *FS) at(d dirName, path string, kind lockmgr.Kind) (n lockedName, err er
 	return n, err
 }
 
-// toLock returns the keys of names and the others, each once. It leaves out files that have
-// a rule not to be locked, but no directory: the rule for what is below may be another.
+// toLock returns each key once. It leaves out files with a rule against locks, but no directory:
+// other rules may hold below.
 func toLock(names []lockedName, others []lockmgr.Key) (keys []lockmgr.Key) {
 	for _, n := range names {
 		if (n.rule.locked() || n.key.Kind == lockmgr.Tree) && !slices.Contains(keys, n.key) {
@@ -47,13 +47,13 @@ func toLock(names []lockedName, others []lockmgr.Key) (keys []lockmgr.Key) {
 type nameLock struct {
 	hold  *lockmgr.Hold
 	names []lockedName
-	links []lockmgr.Key // of the inodes that have, or get, one of the names and others
+	links []lockmgr.Key // of the inodes with one of the names and others
 	found []finding     // what the names are, under the locks
 }
 
 // finding is what a name was found to be.
 type finding struct {
-	fd  int // O_PATH; -1 if there is none
+	fd  int // O_PATH; -1: none
 	st  stat
 	err error
 }
@@ -72,8 +72,8 @@ func (l *nameLock) close() {
 	}
 }
 
-// look finds out what the names lead to now. It keeps the files open, so that their inode
-// numbers cannot become other files'.
+// look finds what the names lead to now. It keeps the files open, so that their inode numbers stay
+// theirs.
 func (f *files) look(l *nameLock) {
 	l.close()
 	l.found = l.found[:0]
@@ -99,8 +99,8 @@ func (l *nameLock) as(d dirName) (stat, error) {
 	return l.found[i].st, l.found[i].err
 }
 
-// lockNames locks names, of files or of directories with all that is below, and proves the
-// directories that have the names.
+// lockNames locks names, of files or of whole directories, and proves the directories that have
+// them.
 func (f *FS) lockNames(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, names ...dirName) (*nameLock, fuse.Status) {
 	return f.lockNamesAnd(cancel, in, kind, nil, names)
 }
@@ -135,8 +135,8 @@ func (f *FS) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmg
 	return nil, stale
 }
 
-// dirPaths returns the known path of each directory of names. It is asked for once: the path
-// that is locked must be the path that is proved. With ESTALE some are missing.
+// dirPaths returns each directory's known path, asked once: the locked path must be the proved
+// one. ESTALE: some are missing.
 func (f *files) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
 	paths := make(map[*node]string, len(names))
 	s := fuse.OK
@@ -154,8 +154,8 @@ func (f *files) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
 	return paths, s
 }
 
-// lockNamesOnce is lockNamesAnd for directories that are taken to be at dirs. overtaken: the
-// names need other locks by now.
+// lockNamesOnce is lockNamesAnd for directories believed to be at dirs. overtaken: other locks are
+// needed by now.
 func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName, dirs map[*node]string) (l *nameLock, s fuse.Status, overtaken bool) {
 	l = &nameLock{}
 	for _, d := range names {
@@ -186,7 +186,7 @@ func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 			return nil, errno(err), false
 		}
 	}
-	// As they are now: what a holder before us linked is another's too.
+	// As they are now: an earlier holder may have linked more.
 	f.look(l)
 	if links, err = f.linkKeys(l.names, linked, l.as); err != nil || !covers(l.hold, links) {
 		l.release()

@@ -9,13 +9,12 @@ import (
 	"github.com/lockfs/lockfs/internal/volume"
 )
 
-// hidden reports whether a name is not for programs: the volume's marker.
+// hidden reports whether a name is the volume's marker.
 func (f *files) hidden(dir *node, name string) bool {
 	return dir.id == rootID && volume.IsMarker(name)
 }
 
-// Lookup finds a name in a directory. What is not there is not remembered:
-// another node may create it at any time.
+// Lookup finds a name. An absence is not cached: another node may create the name at any time.
 func (f *FS) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	dir := f.nodes.get(in.NodeId)
 	if dir == nil {
@@ -37,7 +36,7 @@ func (f *FS) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, out 
 		if !s.Ok() || !sent || n != nil && !f.letsGo(n) || f.keepForOpen(n) {
 			return s
 		}
-		f.nodes.forget(found, 1) // it was replaced since
+		f.nodes.forget(found, 1) // it was replaced meanwhile
 	}
 	return stale
 }
@@ -49,7 +48,6 @@ func (f *files) replyEntry(dir *node, name string, fd int, st *stat, out *fuse.E
 	return n
 }
 
-// reply tells the kernel of a node.
 func (n *node) reply(st *unix.Stat_t, out *fuse.EntryOut) {
 	n.tell(st)
 	out.NodeId = n.id
@@ -58,7 +56,7 @@ func (n *node) reply(st *unix.Stat_t, out *fuse.EntryOut) {
 	setAttr(&out.Attr, st)
 }
 
-// Forget tells that the kernel has dropped a node.
+// Forget says that the kernel has dropped a node.
 func (f *FS) Forget(id, lookups uint64) { f.nodes.forget(id, lookups) }
 
 // Readlink answers readlink.
@@ -79,7 +77,7 @@ func (f *FS) Readlink(_ <-chan struct{}, in *fuse.InHeader) ([]byte, fuse.Status
 	return buf[:size], fuse.OK
 }
 
-// StatFs answers statfs with the backing's.
+// StatFs answers statfs.
 func (f *FS) StatFs(_ <-chan struct{}, in *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {

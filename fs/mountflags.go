@@ -2,9 +2,9 @@ package fs
 
 import "golang.org/x/sys/unix"
 
-// mountOptions are default_permissions, and nosuid, nodev and noexec as the mount of the
-// volume's root has them, so that programs and devices have the same rules in the view. Only
-// root may choose: fusermount3 forbids set-user-ID programs and devices.
+// mountOptions are default_permissions, and the volume's nosuid, nodev and noexec, so that
+// programs and devices follow the same rules. fusermount3 forbids set-user-ID programs and devices
+// to all but root.
 func (f *FS) mountOptions() []string {
 	options := []string{"default_permissions"} // the kernel checks modes
 	var st unix.Statfs_t

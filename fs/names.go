@@ -42,9 +42,8 @@ func (f *FS) unlink(cancel <-chan struct{}, in *fuse.InHeader, gone dirName) (s 
 	return f.changeNames(in, l, unlink, change), false
 }
 
-// whileOvertaken repeats a call that took locks which are not those that it needs any
-// more, by what another has done meanwhile. The kernel would do so for ESTALE, but once,
-// and not if that was spent on something else.
+// whileOvertaken repeats a call whose locks are the wrong ones by now. After ESTALE the kernel
+// would repeat it, but only once in a system call.
 func whileOvertaken(call func() (s fuse.Status, overtaken bool)) fuse.Status {
 	for range mendTries {
 		if s, overtaken := call(); !overtaken {
@@ -61,7 +60,7 @@ func (f *FS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.
 		return stale
 	}
 	if hasEntries(dir, name) {
-		return notEmpty(dirName{dir, name}) // whoever holds a file below
+		return notEmpty(dirName{dir, name}) // also if somebody has a lock below
 	}
 	l, s := f.lockNames(cancel, in, lockmgr.Tree, dirName{dir, name})
 	if !s.Ok() {
@@ -83,8 +82,8 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	return s
 }
 
-// link gives n the name to. If n has lost a name that the kernel may mean, the kernel is sent
-// to look, once. A call by descriptor does not look: its file is linked wherever it is.
+// link gives n the name to. If n has lost a name that the kernel may mean, the kernel is sent to
+// look, once. A call by descriptor does not look, and links its file wherever it is.
 func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName, n *node, out *fuse.EntryOut) fuse.Status {
 	var st unix.Stat_t
 	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
@@ -97,12 +96,12 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	if err := f.fits(to); err != nil {
 		return errno(err)
 	}
-	named := st.Nlink > 0 // else it is from O_TMPFILE, or removed
+	named := st.Nlink > 0 // else it was removed, or made by O_TMPFILE
 	names := []dirName{to}
 	if named {
 		old, ok := f.trueName(f.nodes.newest(n))
 		if !ok && v.stage == nameless {
-			return fuse.EBUSY // its name is not known, and cannot be locked
+			return fuse.EBUSY // its name is unknown, so it cannot be locked
 		}
 		if !ok {
 			return stale
@@ -122,7 +121,7 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 			return errno(err)
 		}
 		if !f.isNamed(n, old.dirName) {
-			return stale // whoever holds its present name may write to it
+			return stale // the holder of its present name may write to it
 		}
 	}
 	change := fate{file: f.nodes.find(n.inode), gets: &l.names[0]} // not n, if a lock was lost on that
@@ -142,7 +141,7 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 		return errno(err)
 	}
 	if s == fuse.ENOENT && f.isGone(n) {
-		return stale // it was n that was missing
+		return stale // n itself was missing
 	}
 	if !s.Ok() {
 		return s
@@ -150,8 +149,8 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	return f.enter(to.dir, to.name, out)
 }
 
-// meansAnother reports whether the kernel may name n, which is st, by a name that is not n's
-// any more. It forgets the names that n has lost.
+// meansAnother reports whether the kernel may name n, which is st, by a name that n has lost. It
+// forgets such names.
 func (f *files) meansAnother(v *visit, n *node, st *unix.Stat_t) bool {
 	lost := f.nodes.isFormer(n) || st.Nlink > 0 && f.lostName(n) || st.Nlink == 0 && f.replaced(n)
 	foundAs := v.as.dir != nil && f.isNamed(n, v.as) // then it may have lost others

@@ -9,20 +9,19 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// A rename that fails with EIO may have been made: the deadline has passed during the call,
-// or the volume's client gave up. So before the call the holds of the files get the locks of
-// all names that the files may have after it. After the call the volume says which names they
-// have, and the other locks are given up. Too many locks are safe.
+// A rename that fails with EIO may have been made: a deadline passed, or the volume's client gave
+// up. So holds first get the locks of all names that their files may have. After the call the
+// volume says which names they have, and the other locks are given up. Too many locks are safe.
 
 // fate is what a call may do to a file's names.
 type fate struct {
-	file        *node // nil if the kernel does not know it: then it is not open here
+	file        *node // nil: the kernel does not know it, so it is not open here
 	gets, loses *lockedName
-	unsure      bool // success does not say whether the names have changed
+	unsure      bool // even success does not say whether the names have changed
 }
 
-// changeNames runs a call that changes names of files, with the caller's rights. l has the
-// locks of the names, and the names are frozen.
+// changeNames runs a call that changes names, with the caller's rights. l has their locks, and
+// they are frozen.
 func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fates ...fate) fuse.Status {
 	widened := make([][]*lockmgr.Hold, len(fates))
 	for i, t := range fates {
@@ -35,7 +34,7 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 			f.letGo(t.file)
 		}
 	}
-	over := true // a change that is not made by now is never made
+	over := true // a change not made by now is never made
 	s := whileHeld(l.hold, func() error {
 		err := f.as(in, 0, call)
 		over = err == nil || isRefusal(err) || f.backing.isLocal(l.names[0].dir.inode.dev)
@@ -52,9 +51,8 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 	return s
 }
 
-// follow updates the node of a file, and its holds, after a call. widened are the holds that
-// were given the lock of the new name. done: the call has succeeded. over: what it has not
-// done by now it never does.
+// follow updates a file's node and holds after a call. widened are the holds given the new name's
+// lock. done: the call has succeeded. over: a change not made by now is never made.
 func (f *files) follow(t fate, widened []*lockmgr.Hold, done, over bool) {
 	n := t.file
 	got, lost := done && t.gets != nil, done && t.loses != nil

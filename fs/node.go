@@ -10,44 +10,43 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// node is one inode the kernel knows, under the id it knows it by.
+// node is one inode that the kernel knows by id.
 type node struct {
 	id    uint64
 	inode inode
-	fd    int // O_PATH; see enter, and of files FS.with
+	fd    int // O_PATH; see enter, and for files FS.with
 	dir   bool
 	// certain: no other file can ever have its inode.
 	certain bool
-	// descriptor is held during a use of fd, where fd may be let go: see letgo.go.
+	// descriptor is held while fd is used, if it may be let go: see letgo.go.
 	descriptor sync.RWMutex
 	// awaited is until when fd is not let go, in nanoseconds.
 	awaited atomic.Int64
 
 	// GUARDED_BY(nodes.mu)
 	lookups uint64
-	parent  *node     // the directory it was last looked up in; nil for the root
-	name    string    // the name there; the whole path, if the node was relocated
-	alias   dirName   // another name of a file that has several
-	shown   []shown   // the last maxShown names that the kernel was told
-	moved   time.Time // when its name was last seen to have changed
+	parent  *node     // where it was last looked up; nil for the root
+	name    string    // the name there; the whole path of a relocated node
+	alias   dirName   // another name of a file with several
+	shown   []shown   // the last maxShown names told to the kernel
+	moved   time.Time // when its name was last seen to change
 	retired bool      // a lock was lost on it: it opens no more
 	former  bool      // the kernel has another node of the file: see renamed.go
 
-	gone atomic.Bool // it belongs to a former client of the volume: see remount.go
-	past *node       // constant; the same directory with the former client
+	gone atomic.Bool // of a former client of the volume: see remount.go
+	past *node       // constant; the directory with the former client
 
 	// uses counts the uses of fd, and one for the kernel. At 0 fd is closed.
 	uses   uses
 	closer *closer
 
-	// asked is when the volume was last asked for the names in the directory, in
-	// nanoseconds.
+	// asked is when the volume was last asked for the directory's names, in nanoseconds.
 	asked atomic.Int64
 
-	place atomic.Pointer[place] // of a directory; nil: not known
+	place atomic.Pointer[place] // of a directory; nil: unknown
 
 	mappable atomic.Int64 // handles that allow a writable mapping
-	cachers  atomic.Int64 // handles that the kernel reads from its cache
+	cachers  atomic.Int64 // handles that read through the kernel's cache
 	stalled  atomic.Int64 // writes that wait for the session
 	handles  atomic.Int64
 
@@ -57,16 +56,16 @@ type node struct {
 	// told and cached are what the kernel has of the file. GUARDED_BY(mu)
 	told   told
 	cached version
-	// seen is what the file was at the last open on a network volume, and seenAt when an open
-	// first found it so. GUARDED_BY(mu)
+	// seen is the file at the last open on a network volume, and seenAt when that was first seen.
+	// GUARDED_BY(mu)
 	seen   version
 	seenAt time.Time
 }
 
 // held is a file's holds, which follow its names.
 type held struct {
-	// naming is held for write while the file gets or loses a name: from when the holds get
-	// the lock of the new name until they have followed. A new hold comes before or after.
+	// naming is held for write while the file gets or loses a name, until the holds have followed.
+	// A new hold comes before or after.
 	naming sync.RWMutex
 
 	mu sync.Mutex
@@ -75,8 +74,8 @@ type held struct {
 
 	nodes []*node // of the file, the newest last. GUARDED_BY(nodes.mu)
 
-	advisory atomic.Pointer[lockmgr.AdvisoryTable] // of its flock and fcntl locks; nil: none was asked for
-	bereft   atomic.Bool                           // these were lost while a handle was open
+	advisory atomic.Pointer[lockmgr.AdvisoryTable] // of its flock and fcntl locks; nil: none
+	bereft   atomic.Bool                           // advisory locks were lost while a handle was open
 
 	lockersMu sync.Mutex // guards lockers.owners of the file's handles
 }
@@ -92,18 +91,17 @@ func (d dirName) is(other dirName) bool {
 	return d == other || d.name == other.name && d.dir != nil && other.dir != nil && d.dir.inode == other.dir.inode
 }
 
-// enter begins a use of the node's descriptor; false means that it is closed. A request need
-// not enter its own node: the kernel does not forget that meanwhile. Any other node, such as
-// the directory of a name, may be forgotten.
+// enter begins a use of the node's descriptor; false: it is closed. The kernel does not forget a
+// request's own node meanwhile, but it may forget any other, such as a name's directory.
 func (n *node) enter() bool { return n.uses.enter() }
 
 func (n *node) leave() {
 	if n.uses.leave() {
-		n.closer.close(n.fd) // or nothing, if it was let go
+		n.closer.close(n.fd) // does nothing if it was let go
 	}
 }
 
-// lost reports whether one of the file's holds is lost, or its advisory locks are.
+// lost reports whether one of the file's holds or its advisory locks are lost.
 func (f *held) lost() bool {
 	if f.bereft.Load() {
 		return true
@@ -118,9 +116,8 @@ func (f *held) lost() bool {
 	return false
 }
 
-// addHold registers a hold on the file: its locks follow the file's names from now on. It
-// comes before the proof of the file's path. A rename is then seen by the proof, or takes the
-// hold along.
+// addHold registers a hold whose locks follow the file's names. It comes before the proof of the
+// path: the proof sees a rename, or the rename moves the hold.
 func (f *held) addHold(h *lockmgr.Hold) {
 	if h.Unlocked() {
 		return

@@ -15,7 +15,7 @@ import (
 type nodes struct {
 	mu      sync.RWMutex
 	byID    map[uint64]*node
-	byInode map[inode]*node // but for those that are retired, or former
+	byInode map[inode]*node // except retired and former ones
 	nextID  uint64
 
 	resolve func(path string, how asking) (fd int, st stat, err error) // constant: backing's
@@ -23,7 +23,7 @@ type nodes struct {
 	count  atomic.Int64 // len(byID)
 	pool   *Pool        // which has joined it
 	closer closer
-	crowd  chan struct{} // receives when some of them are to be shed
+	crowd  chan struct{} // receives when some nodes must be shed
 }
 
 const rootID = 1
@@ -31,8 +31,8 @@ const rootID = 1
 func newNodes(rootFD int, i inode, pool *Pool) *nodes {
 	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1, held: new(held)}
 	root.uses.begin()
-	// A file handle (name_to_handle_at) is an id, and those of an earlier mount are to
-	// lead to no file of this one.
+	// A file handle (name_to_handle_at) is an id: one of an earlier mount must lead to no file of
+	// this mount.
 	t := &nodes{
 		byID:    map[uint64]*node{rootID: root},
 		byInode: map[inode]*node{root.inode: root},
@@ -49,7 +49,7 @@ func newNodes(rootFD int, i inode, pool *Pool) *nodes {
 
 func (t *nodes) len() int { return int(t.count.Load()) }
 
-// get returns the node of an id that the kernel used, nil if it has none.
+// get returns the node of a kernel's id, or nil.
 func (t *nodes) get(id uint64) *node {
 	t.mu.RLock()
 	n := t.byID[id]
@@ -60,7 +60,7 @@ func (t *nodes) get(id uint64) *node {
 	return n
 }
 
-// find returns the node of an inode, nil if the kernel knows none.
+// find returns the node of an inode, or nil.
 func (t *nodes) find(i inode) *node {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -75,8 +75,7 @@ func (t *nodes) newest(n *node) *node {
 	return n
 }
 
-// learn returns the node for the file that fd was opened on as name in parent,
-// counting one lookup. It takes fd over.
+// learn returns the node of fd, opened as name in parent, and counts one lookup. It takes fd over.
 func (t *nodes) learn(parent *node, name string, fd int, st *stat) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,7 +168,7 @@ func (t *nodes) close() {
 func (t *nodes) renamed(n *node, from, to dirName) {
 	t.mu.Lock()
 	if last := (dirName{n.parent, n.name}); !last.is(from) && last.dir != nil {
-		n.alias = last // the file has several names, and lost another
+		n.alias = last // a file with several names has lost another
 	}
 	n.parent, n.name, n.moved = to.dir, to.name, time.Now()
 	t.mu.Unlock()
@@ -184,12 +183,12 @@ func (t *nodes) named(n *node, d dirName) {
 	t.mu.Unlock()
 }
 
-// oldName is how long after a rename the kernel may use the old name. It learns of a rename
-// on this mount by the answer, and of one elsewhere by the next lookup.
+// oldName is how long after a rename the kernel may use the old name: it learns of another mount's
+// rename by the next lookup.
 const oldName = cacheTimeout
 
-// mayMeanAnother reports whether an open of n, which is file as far as is known, may mean
-// another file, or another path.
+// mayMeanAnother reports whether an open of n may mean another file or path. file is what is known
+// of n.
 func (t *nodes) mayMeanAnother(n *node, file *stat) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -238,23 +237,22 @@ func (t *nodes) relocated(n *node, path string) {
 	t.mu.Unlock()
 }
 
-// names returns the names that a node is known by. It may have lost them.
+// names returns a node's known names. It may have lost them.
 func (t *nodes) names(n *node) []dirName {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.DeleteFunc([]dirName{{n.parent, n.name}, n.alias}, func(d dirName) bool { return d.dir == nil })
 }
 
-// nameOf returns the name a node was last looked up by; none for the root.
+// nameOf returns the name of a node's last lookup; zero for the root.
 func (t *nodes) nameOf(n *node) dirName {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return dirName{n.parent, n.name}
 }
 
-// usable reports whether n may be opened. A node on which a lock was lost must never be opened
-// again: the kernel would send the dirty pages of the lost handle by the new one. The next
-// lookup makes another node of the file.
+// usable reports whether n may be opened. A node on which a lock was lost must not be: the kernel
+// would write the lost handle's dirty pages by the new handle. The next lookup makes another node.
 func (t *nodes) usable(n *node) bool {
 	t.mu.RLock()
 	retired := n.retired
@@ -275,8 +273,8 @@ func (t *nodes) supplant(n *node) {
 	t.mu.Unlock()
 }
 
-// retire takes a node out of use. All its holds are lost: the locks of a node that cannot be
-// found do not follow its names. It needs nodes.mu.
+// retire takes a node out of use. All its holds are lost: the locks of a node that is not found do
+// not follow its names. It needs nodes.mu.
 func (t *nodes) retire(n *node) {
 	n.retired = true
 	for _, h := range n.allHolds() {
@@ -287,17 +285,16 @@ func (t *nodes) retire(n *node) {
 	}
 }
 
-// maxPath is the maximum length of a new path, in bytes from the volume's root. A file may
-// have a longer one if a directory above was moved, or if it was not made through a view. It
-// can be used and removed, as long as its path can be locked.
+// maxPath is the longest new path in bytes. A moved or foreign file may have a longer one. It can
+// be used and removed, as long as its path can be locked.
 const maxPath = 8191
 
-// maxDepth is more than any path has components. Names are learned one by one, and renames
-// elsewhere can make them a circle.
+// maxDepth is more components than any path has: renames elsewhere can make the known names a
+// circle.
 const maxDepth = 1 << 15
 
-// path returns a node's path from the volume's root, "" for the root. It fails with ESTALE if
-// the known names do not lead to the root.
+// path returns a node's path from the volume's root, "" for the root. ESTALE: the known names do
+// not lead to the root.
 func (t *nodes) path(n *node) (string, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

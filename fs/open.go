@@ -9,29 +9,27 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// dropped are the flags of a program's open that the backing does not get:
-// what the kernel has done already, what is ours to do (O_TRUNC under the
-// lock, O_APPEND and O_SYNC, O_DSYNC included, at each write), and what would
-// bind our own I/O (O_DIRECT wants aligned buffers).
+// dropped are a program's open flags that the backing does not get: what the kernel has done, what
+// we do (O_TRUNC under the lock; O_APPEND, O_SYNC and O_DSYNC at each write), and O_DIRECT, for
+// which our buffers are not aligned.
 const dropped = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_NOCTTY | unix.O_APPEND |
 	unix.O_SYNC | unix.O_DIRECT | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 
 func writes(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 
-// opening is one OPEN.
 type opening struct {
 	fs    *FS
 	in    *fuse.OpenIn
 	node  *node
 	visit visit
 	mode  lockmgr.Mode
-	rule  rule    // for the path that is tried
-	at    dirName // the name of the file when the try began
-	file  stat    // what the file is, as far as is known; the locks to take are guessed by it
+	rule  rule    // of the path being tried
+	at    dirName // the file's name when the try began
+	file  stat    // what is known of the file, to guess the locks
 }
 
-// Open takes the lock of a file that is opened for write, or truncated. It is the only
-// request that may queue: it arrives without a lock of the kernel's.
+// Open locks a file that is opened for write, or truncated. Only this request and SETLKW may
+// queue: it arrives without a kernel lock.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s fuse.Status) {
 	n := f.nodes.get(in.NodeId)
 	o := &opening{fs: f, in: in, node: n, visit: f.visits.come(in.Pid, in.NodeId)}
@@ -74,8 +72,7 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s
 	return fuse.EBUSY
 }
 
-// mendAbove is mend for the directory from which the caller has looked the file up, else for
-// that of the file.
+// mendAbove mends the directory from which the caller has looked the file up, or the file's own.
 func (o *opening) mendAbove() bool {
 	if from := o.visit.from; from != nil {
 		return o.fs.mend(from)
@@ -83,8 +80,8 @@ func (o *opening) mendAbove() bool {
 	return o.fs.mendAbove(o.node)
 }
 
-// read opens the file to read it, without a lock. If a name that the kernel may mean is not the
-// file's any more, the kernel is sent to look, once: it finds what has the name now.
+// read opens the file without a lock. If it has lost a name that the kernel may mean, the kernel
+// is sent to look, once.
 func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 	f, n := o.fs, o.node
 	if f.lostName(n) && o.visit.maySend() {
@@ -94,8 +91,8 @@ func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 	return f.openToRead(n, o.in, out)
 }
 
-// openAt opens the file at path. again: another try is worth it, as the node is known by
-// another path now, or the file has more names than were known.
+// openAt opens the file at path. again: try again, because the node's path has changed or the file
+// has more names than known.
 func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut) (s fuse.Status, again bool) {
 	f, n := o.fs, o.node
 	o.rule = f.rule(path)
@@ -104,7 +101,7 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 	}
 	how := unasked // the open asks
 	if f.backing.on(n.inode.dev).learnsSize {
-		how = anew // NFS would show the new size, and not drop the old bytes (ADR 0031)
+		how = anew // NFS would show the new size, and keep the old bytes (ADR 0031)
 	}
 	l, s, err := f.lockFile(n, path, o.rule, &o.file, how, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 		return o.lock(cancel, lockmgr.Key{Kind: lockmgr.File, Path: path}, []inode{n.inode}, o.rule.wait, keys)
@@ -145,7 +142,7 @@ func (o *opening) unopened(err error, hold *lockmgr.Hold) (s fuse.Status, kept b
 	if err != unix.ESTALE {
 		return errno(err), false
 	}
-	// The volume's server has lost the file that its client still names.
+	// The server has lost the file that its client still names.
 	if o.visit.maySend() {
 		o.park(hold)
 		return stale, true
@@ -153,8 +150,8 @@ func (o *opening) unopened(err error, hold *lockmgr.Hold) (s fuse.Status, kept b
 	return fuse.EIO, false
 }
 
-// misled goes on with an open whose file is not at the path that was locked. OK: the node is
-// known by another path now, which is worth a try.
+// misled handles an open whose file is not at the locked path. OK: the node's path is another now,
+// so try again.
 func (o *opening) misled(cancel <-chan struct{}, hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 	f, n := o.fs, o.node
 	switch {
@@ -172,8 +169,8 @@ func (o *opening) misled(cancel <-chan struct{}, hold *lockmgr.Hold) (s fuse.Sta
 	return fuse.EBUSY, false
 }
 
-// lock finds out who opens the file of name, and takes the locks of keys, or fetches them where
-// they were parked. files are those that the open may wait for.
+// lock finds out who opens the file, and takes the locks of keys, or fetches parked ones. The open
+// may wait for files.
 func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, wait time.Duration, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	f := o.fs
 	req, err := f.caller(&o.in.InHeader, files, o.rule.scope, openOwner)
@@ -198,15 +195,14 @@ func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, 
 	return hold, fuse.OK
 }
 
-// park keeps the lock for the thread's next visit, so that the name cannot change while the
-// kernel looks. The open is answered ESTALE.
+// park keeps the lock for the thread's next visit, so that the name cannot change while the kernel
+// looks.
 func (o *opening) park(hold *lockmgr.Hold) {
 	o.node.removeHold(hold)
 	o.visit.hold, o.visit.mode = hold, o.mode
 }
 
-// open makes a handle of file, which was opened under the lock. It takes file over. kept: the
-// hold has a handle, or is parked.
+// open makes a handle of file, which it takes over. kept: the hold has a handle, or is parked.
 func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.Status, kept bool) {
 	f, n, st, flags := o.fs, o.node, &o.file, o.in.Flags
 	defer func() {
@@ -217,7 +213,7 @@ func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.
 	if inodeOf(st) != n.inode {
 		return fuse.EBUSY, false
 	}
-	if !f.nodes.usable(n) { // a lock was lost on it since we came, be it this one
+	if !f.nodes.usable(n) { // a lock was lost on it since we came, perhaps this one
 		return stale, false
 	}
 	if flags&unix.O_TRUNC != 0 {
@@ -225,20 +221,19 @@ func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.
 		if s := whileHeld(hold, func() error { return f.truncateFile(n, file, 0, kill, &o.in.InHeader) }); !s.Ok() {
 			return s, false
 		}
-		// The kernel sets the size to 0 by itself and drops the times.
+		// The kernel itself sets the size to 0 and drops the times.
 		if err := unix.Fstat(file, &st.Stat_t); err == nil {
 			n.tell(&st.Stat_t)
 		}
 	} else {
-		// While we waited the last holder may have written. A mapping goes by
-		// the size that the kernel looked up before.
+		// While we waited, the last holder may have written. A mapping uses the size of the
+		// kernel's lookup.
 		if n.belief(&st.Stat_t) == outdated && o.visit.stage == fresh {
 			o.park(hold)
 			return stale, true
 		}
-		// Even if it was told of the size: of two replies that overlap the
-		// kernel may have kept the older. This drops what it has, and makes it
-		// drop replies that are under way.
+		// Even if it was told the size: of two concurrent replies the kernel may have kept the
+		// older. This also drops replies under way.
 		f.dropAttrs(n)
 	}
 	if !writes(flags) && !f.readLocks { // opened for its truncation
@@ -295,8 +290,8 @@ func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status
 	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t)|f.noFlush(), out)
 }
 
-// noFlush spares a handle that does not write its FLUSHes, unless those tell that a process has
-// lost its advisory locks.
+// noFlush spares read-only handles their FLUSHes, unless those tell that a process has lost its
+// advisory locks.
 func (f *FS) noFlush() uint32 {
 	if f.advisory != nil {
 		return 0
@@ -323,8 +318,8 @@ func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
 	return fuse.OK
 }
 
-// bereave follows the loss of a handle's lock: what the program wrote before is sent to the
-// volume, and the kernel answers no more reads from its cache.
+// bereave handles the loss of a handle's lock: what was written before goes to the volume, and the
+// kernel's cache is dropped.
 func (f *FS) bereave(h *handle) {
 	f.bereaved <- struct{}{}
 	defer func() { <-f.bereaved }()

@@ -10,13 +10,11 @@ import (
 	"github.com/lockfs/lockfs/policy"
 )
 
-// A file that needs no lock is opened, made and removed like any other, with a hold without
-// locks. A file must not get from a path that is locked to one that is not, nor back: by
-// rename, by link, or with a directory above it. Else somebody could write to a locked file
-// without the lock.
+// A file without a rule to lock it has a hold without locks. A file must not move between locked
+// and unlocked paths, by rename, link or with a directory: else somebody could write to a locked
+// file without the lock.
 
-// rule is what holds for one path: the policy's word, or the mount's where the policy
-// has none.
+// rule is what holds for one path: the policy's word, else the mount's.
 type rule struct {
 	action policy.Action
 	scope  policy.Scope
@@ -52,7 +50,6 @@ func (f *FS) mayName(dir *node, name string) error {
 	return err
 }
 
-// fits refuses a new name that is too long.
 func (f *files) fits(d dirName) error {
 	if path, err := f.nodes.pathIn(d.dir, d.name); err == nil && len(path) > maxPath {
 		return unix.ENAMETOOLONG
@@ -72,7 +69,7 @@ func (f *FS) mayAlter(n *node) error {
 	return nil
 }
 
-// mayMove refuses to move what would be locked in another way afterwards.
+// mayMove refuses a move that changes how something is locked.
 func (f *FS) mayMove(kind lockmgr.Kind, flags uint32, from, to lockedName) error {
 	if f.policy.Empty() {
 		return nil
@@ -81,7 +78,7 @@ func (f *FS) mayMove(kind lockmgr.Kind, flags uint32, from, to lockedName) error
 	if kind == lockmgr.Tree {
 		same = f.policy.SameBelow(from.key.Path, to.key.Path)
 	}
-	if kind == lockmgr.File || flags&unix.RENAME_EXCHANGE != 0 { // a file, or one for a directory
+	if kind == lockmgr.File || flags&unix.RENAME_EXCHANGE != 0 { // a file, or a file for a directory
 		same = same && from.rule.locked() == to.rule.locked()
 	}
 	if !same {
@@ -90,7 +87,7 @@ func (f *FS) mayMove(kind lockmgr.Kind, flags uint32, from, to lockedName) error
 	return nil
 }
 
-// noteRead shows the policy a file that is only read, so that its rules count as used.
+// noteRead counts the policy's rules for a file that is only read as used.
 func (f *FS) noteRead(n *node) {
 	if f.policy.Empty() {
 		return

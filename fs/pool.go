@@ -10,30 +10,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pool is what the views of one process share: the memory of waiting requests, and the
-// descriptors. Each inode that the kernel knows costs a descriptor. When all views together
-// have too many, those with more than their share make the kernel forget some.
+// Pool is what the views of a process share: the memory of waiting requests, and descriptors, one
+// for each inode that the kernel knows. When there are too many, views above their share make the
+// kernel forget some.
 type Pool struct {
-	limit   int          // half of the descriptors; the others are for open files, and for new nodes
+	limit   int          // half of the descriptors; the rest is for open files and new nodes
 	used    atomic.Int64 // nodes of all views
-	closing atomic.Int64 // descriptors that closers are still to close
+	closing atomic.Int64 // descriptors that closers will close
 	held    *backlog
 
 	mu    sync.Mutex
 	views []*nodes      // GUARDED_BY(mu)
 	room  chan struct{} // closed when there is room; nil: nobody waits. GUARDED_BY(mu)
-	inUse bool          // nothing was forgotten while somebody waited for room. GUARDED_BY(mu)
+	inUse bool          // nothing was forgotten while somebody waited. GUARDED_BY(mu)
 }
 
-// roomWait bounds how long a LOOKUP waits for room: it holds the lock of its directory, for which
-// the shedder may have to wait (Linux before 6.18).
+// roomWait bounds a LOOKUP's wait for room: it has its directory's lock, for which the shedder may
+// have to wait (Linux before 6.18).
 const roomWait = 100 * time.Millisecond
 
-// NewPool returns one for all views of the process.
+// NewPool returns a pool for all views of the process.
 func NewPool() *Pool {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
-		l.Cur = 1024 // what is usual
+		l.Cur = 1024 // the usual limit
 	}
 	return &Pool{limit: int(l.Cur / 2), held: newBacklog(backlogOf(debug.SetMemoryLimit(-1)))}
 }
@@ -62,9 +62,8 @@ func (p *Pool) leave(t *nodes) {
 // full reports whether few descriptors are left for open files.
 func (p *Pool) full() bool { return p.used.Load()+p.closing.Load() >= int64(p.limit+p.limit/2) }
 
-// awaitRoom waits while the pool is full, so that no program makes nodes faster than the kernel
-// forgets them. It gives up after roomWait, when cancel is closed, and at once if all nodes seem to
-// be in use: the last wait was in vain, and nothing was forgotten since.
+// awaitRoom waits while the pool is full, until roomWait or cancel. It does not wait if all nodes
+// seem to be in use: the last wait was in vain, and nothing was forgotten since.
 func (p *Pool) awaitRoom(cancel <-chan struct{}) {
 	if !p.full() {
 		return
@@ -95,7 +94,7 @@ func (p *Pool) awaitRoom(cancel <-chan struct{}) {
 	}
 }
 
-// freed notes that there is one of used or of closing less.
+// freed notes that used or closing has decreased.
 func (p *Pool) freed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,10 +105,10 @@ func (p *Pool) freed() {
 	}
 }
 
-// crowded reports whether there are as many nodes as there may be.
+// crowded reports whether the number of nodes is at its limit.
 func (p *Pool) crowded() bool { return p.used.Load() >= int64(p.limit) }
 
-// relieve wakes the shedders of views with too many nodes, if there are too many.
+// relieve wakes the shedders of views with too many nodes, if the pool has too many.
 func (p *Pool) relieve() {
 	if p.used.Load() <= int64(p.limit) {
 		return
@@ -122,7 +121,7 @@ func (p *Pool) relieve() {
 		}
 		select {
 		case t.crowd <- struct{}{}:
-		default: // it is known
+		default: // one is pending
 		}
 	}
 }
@@ -130,8 +129,8 @@ func (p *Pool) relieve() {
 // share needs mu.
 func (p *Pool) share() int { return p.limit / max(1, len(p.views)) }
 
-// excess is how many nodes a view has to shed: those that are too many and a quarter more, but
-// none of its share.
+// excess is how many nodes a view has to shed: its excess and a quarter more, but none of its
+// share.
 func (p *Pool) excess(t *nodes) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,14 +13,14 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// under is a lock that has been granted, and that says that a path stays what it is.
+// under is a granted lock that keeps a path what it is.
 type under struct {
-	hold *lockmgr.Hold // nil: there is none
+	hold *lockmgr.Hold // nil: no lock
 	key  lockmgr.Key
 }
 
-// prove opens path, which is locked now, and fails with ESTALE unless it names n. During
-// the wait the holder may have replaced the file, or another mount renamed a parent.
+// prove opens the locked path. ESTALE: it is not n's, because the holder has replaced the file or
+// a directory was renamed.
 func (f *files) prove(n *node, path string, how asking, lock under) (fd int, st stat, err error) {
 	fd, err = f.resolve(n, path, lock)
 	if err == nil {
@@ -59,17 +59,16 @@ func (f *files) resolve(n *node, path string, lock under) (fd int, err error) {
 	return f.backing.step(dir, path[i+1:])
 }
 
-// place is where a directory was found to be, under a lock of something in it.
+// place is where a directory was found, under a lock of something in it.
 type place struct {
 	path  string
 	token int64 // of the lock
 	asked time.Time
 }
 
-// reach opens the directory that path names. It should be dir, which may be nil. The volume is
-// not asked where dir is, if it was a moment ago, and no directory has been locked since: then
-// no view has renamed one. The moment bounds for how long a change that a volume's client has
-// given up, and that comes late, is not seen (ADR 0031).
+// reach opens the directory that path names. It should be dir, which may be nil. The volume is not
+// asked if it answered a moment ago and no directory was locked since: no view has renamed one.
+// The moment bounds how long a late change of a client that gave up is missed (ADR 0031).
 func (f *files) reach(dir *node, path string, lock under) (fd int, err error) {
 	if dir != nil && !dir.gone.Load() && lock.hold != nil {
 		p := dir.place.Load()
@@ -94,8 +93,8 @@ func (f *files) reach(dir *node, path string, lock under) (fd int, err error) {
 	return fd, nil
 }
 
-// proveDir is prove for a directory. path is the one in the key of the lock: the node may be
-// known by another path since. Before its names are looked at, how is anew.
+// proveDir is prove for a directory at path, the one in the lock's key. Before its names are
+// looked at, how is anew.
 func (f *files) proveDir(dir *node, path string, how asking, lock under) error {
 	if dir.id == rootID && f.backing.local {
 		return nil
@@ -110,8 +109,8 @@ func (f *files) proveDir(dir *node, path string, how asking, lock under) error {
 // mendTries is how often a request follows what moves while it is being locked.
 const mendTries = 3
 
-// mend finds out where a directory is, and reports whether it has moved. A program with
-// that working directory may never look up anything above it.
+// mend finds a directory's path, and reports whether it has moved. A program that has it as
+// working directory may never look up anything above it.
 func (f *files) mend(dir *node) bool {
 	if dir.id == rootID {
 		return false
@@ -123,20 +122,17 @@ func (f *files) mend(dir *node) bool {
 	return err == unix.ESTALE && f.relocate(dir) == nil
 }
 
-// mendSince is mend for a directory that was at path. It also reports true if another
-// request has found the directory somewhere else.
+// mendSince also reports true if another request has found the directory elsewhere than at path.
 func (f *files) mendSince(dir *node, path string) bool {
 	now, err := f.nodes.path(dir)
 	return err == nil && now != path || f.mend(dir)
 }
 
-// mendAbove is mend for a file's directory.
 func (f *files) mendAbove(n *node) bool {
 	dir := f.nodes.nameOf(n).dir
 	return dir != nil && f.mend(dir)
 }
 
-// relocate makes a node known by its present path.
 func (f *files) relocate(n *node) error {
 	path, err := f.currentPath(n)
 	if err != nil {
@@ -146,8 +142,7 @@ func (f *files) relocate(n *node) error {
 	return nil
 }
 
-// currentPath asks the kernel for the path of a node's descriptor. The path is a hint: it
-// has to be proved.
+// currentPath asks the kernel for the path of a node's descriptor: a hint, which must be proved.
 func (f *files) currentPath(n *node) (string, error) {
 	if !n.enter() {
 		return "", unix.ESTALE
@@ -165,7 +160,7 @@ func (f *files) currentPath(n *node) (string, error) {
 		return "", err
 	}
 	if st.Nlink == 0 {
-		return "", unix.ESTALE // the kernel adds " (deleted)", which may be another file's name
+		return "", unix.ESTALE // the kernel adds " (deleted)", which another file's name may end with
 	}
 	root, err := os.Readlink(procPath(f.backing.root))
 	if err != nil {
@@ -202,7 +197,7 @@ func (f *files) trueName(n *node) (dirName, bool) {
 func (f *files) lostName(n *node) bool {
 	lost := false
 	names := f.nodes.names(n)
-	for _, d := range f.nodes.believed(n) { // n may be known by where it is now
+	for _, d := range f.nodes.believed(n) { // names may have only the present name
 		if !slices.ContainsFunc(names, d.is) {
 			names = append(names, d)
 		}
@@ -216,8 +211,8 @@ func (f *files) lostName(n *node) bool {
 	return lost
 }
 
-// failed is errno for a request on a node. After ESTALE the kernel looks the file up again,
-// and the volume's client must not answer that from its cache.
+// failed is errno for a request on a node. After ESTALE the kernel looks the file up again, and
+// the volume's client must not use its cache.
 func (f *files) failed(n *node, err error) fuse.Status {
 	if err == unix.ESTALE {
 		f.nodes.doubtNames(n)

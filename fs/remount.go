@@ -10,11 +10,9 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// When a network volume's client dies or is replaced, what the view has open answers ENOTCONN
-// for ever, even if the volume is mounted again at SOURCE.
-//
-// So the view opens SOURCE anew, and puts it under the descriptor of its root. All nodes are
-// those of the former client then:
+// When a network volume's client dies or is replaced, open files answer ENOTCONN for ever. So the
+// view opens SOURCE anew, and puts it under its root's descriptor. The nodes are the former
+// client's:
 //   - a request on a file is answered ESTALE, and the kernel looks it up from the root;
 //   - a directory is opened again by its path, for a program may have it as its working
 //     directory and never look it up;
@@ -24,24 +22,22 @@ import (
 // ErrOutOfReach: the view does not reach its volume.
 var ErrOutOfReach = errors.New("the volume is out of reach")
 
-// Doubts receives when a request was answered that the volume's client is gone.
+// Doubts receives after an answer that the volume's client is gone.
 func (f *FS) Doubts() <-chan struct{} { return f.doubts }
 
-// doubt notices an answer that says so.
 func (f *FS) doubt(s fuse.Status) {
 	switch unix.Errno(s) {
 	case unix.ENOTCONN, unix.ECONNABORTED, unix.ESHUTDOWN:
 		select {
 		case f.doubts <- struct{}{}:
-		default: // it is known
+		default: // one is pending
 		}
 	}
 }
 
-// Reach makes sure that the view reaches its volume. If it does not, or if SOURCE leads to
-// another directory than before, the view goes on with what is at SOURCE now. verify says
-// whether a directory is the volume's root. again: the volume has another client from now on.
-// Reach fails with ErrOutOfReach, and hangs while the volume does.
+// Reach makes sure that the view reaches its volume. Otherwise, or if SOURCE leads elsewhere, the
+// view goes on with what is at SOURCE, if verify says that it is the volume's root. again: the
+// client is another. Errors: ErrOutOfReach. Reach hangs with the volume.
 func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 	alive := ask(f.backing.root)
 	now, err := openBacking(f.source)
@@ -50,7 +46,7 @@ func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 	}
 	if now.inode == f.nodes.rootInode() {
 		unix.Close(now.root)
-		if alive != nil { // it is the same client, which has failed
+		if alive != nil { // the same client, which has failed
 			return false, fmt.Errorf("%w: %w", ErrOutOfReach, alive)
 		}
 		return false, nil
@@ -75,8 +71,8 @@ func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 	return true, nil
 }
 
-// addHold is node.addHold for a file that was made in dir. If the client has been replaced
-// since, the hold is given up like those before it: it would not follow the file's names.
+// addHold is node.addHold for a file made in dir. If the client was replaced since, the hold is
+// given up: it would not follow the file's names.
 func (f *FS) addHold(n, dir *node, hold *lockmgr.Hold) {
 	n.addHold(hold)
 	if dir.gone.Load() {
@@ -84,7 +80,7 @@ func (f *FS) addHold(n, dir *node, hold *lockmgr.Hold) {
 	}
 }
 
-// rootInode is the root's; the zero inode when all nodes are forgotten.
+// rootInode is the root's; zero when all nodes are forgotten.
 func (t *nodes) rootInode() inode {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -94,8 +90,8 @@ func (t *nodes) rootInode() inode {
 	return inode{}
 }
 
-// renew makes the directory fd, which is i, the root, and marks all nodes as those of a former
-// client. It takes fd over, and returns the holds of the nodes.
+// renew makes the directory fd, which is i, the root, marks all nodes as of a former client, and
+// returns their holds. It takes fd over.
 func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
 	defer unix.Close(fd)
 	t.mu.Lock()
@@ -113,8 +109,8 @@ func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
 	if err := unix.Dup3(fd, old.fd, unix.O_CLOEXEC); err != nil {
 		return nil, err
 	}
-	// First all nodes are marked, then the holds are collected: a hold that is registered
-	// later fails at the proof of its path.
+	// All nodes are marked before holds are collected: a hold registered later fails at the proof
+	// of its path.
 	for _, n := range t.byID {
 		n.gone.Store(true)
 	}
@@ -135,8 +131,8 @@ func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
 	return list, nil
 }
 
-// returned opens a directory of a former client again by its path, under the same id. It
-// returns nil for files, and for a directory that is not there.
+// returned reopens a former client's directory by its path, under the same id; nil: a file, or
+// gone.
 func (t *nodes) returned(n *node) *node {
 	if !n.dir {
 		return nil
@@ -152,7 +148,7 @@ func (t *nodes) returned(n *node) *node {
 	i := inodeOf(&st)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// The number is all that tells it from another directory of its name.
+	// Only the number tells it from another directory of its name.
 	if now := t.byID[n.id]; now != n || i.ino != n.inode.ino || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		unix.Close(fd)
 		if now != nil && now != n && !now.gone.Load() {
@@ -173,7 +169,7 @@ func (t *nodes) returned(n *node) *node {
 	return again
 }
 
-// leavePast lets go of the directories of former clients.
+// leavePast closes the directories of former clients.
 func (n *node) leavePast() {
 	for p := n.past; p != nil; p = p.past {
 		p.leave()

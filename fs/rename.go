@@ -9,8 +9,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Rename moves a name, under the locks of the old and of the new one. A
-// directory moves while nobody has a file below it open for write.
+// Rename moves a name, under the locks of both names. A directory moves while nobody has a file
+// below it open for write.
 func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
 	oldDir, newDir := f.nodes.get(in.NodeId), f.nodes.get(in.Newdir)
 	if oldDir == nil || newDir == nil {
@@ -35,8 +35,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	})
 }
 
-// renameFile renames a file, over another file if there is one. overtaken: it took other
-// locks than it needs.
+// renameFile renames a file. overtaken: it took other locks than it needs.
 func (f *FS) renameFile(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName) (s fuse.Status, overtaken bool) {
 	var heirs []dirName
 	if st, err := f.glance(to); err == nil {
@@ -60,11 +59,10 @@ func (f *FS) renameFile(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirN
 	return f.moveNames(in, l, fates), false
 }
 
-// renameDirectory renames a directory, over an empty one if there is one. overtaken: it
-// took other locks than it needs.
+// renameDirectory renames a directory. overtaken: it took other locks than it needs.
 func (f *FS) renameDirectory(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName) (s fuse.Status, overtaken bool) {
 	if in.Flags&unix.RENAME_NOREPLACE == 0 && hasEntries(to.dir, to.name) {
-		// Whoever holds a file below. A file, though, would get another error.
+		// Even if somebody has a lock below. A file gets another error.
 		st, err := f.lookNow(from)
 		if err != nil {
 			return errno(err), false
@@ -98,8 +96,8 @@ func (f *FS) exchange(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.Ki
 	return f.moveNames(in, l, fates), false
 }
 
-// lockRename locks the names of a rename, and more, and looks at them again. overtaken:
-// they are not of the kind by which they were locked.
+// lockRename locks the names of a rename, and more. overtaken: they are not of the kind by which
+// they were locked.
 func (f *FS) lockRename(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.Kind, from, to dirName, more ...dirName) (l *nameLock, s fuse.Status, overtaken bool) {
 	l, s = f.lockNames(cancel, &in.InHeader, kind, append([]dirName{from, to}, more...)...)
 	if !s.Ok() {
@@ -123,8 +121,8 @@ func (f *FS) lockRename(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.
 	return l, fuse.OK, false
 }
 
-// renameFates returns what a rename makes of the file that moves, and of the one that it
-// replaces, if there is one. There is none if both names are one file's: nothing changes.
+// renameFates returns the fates of the moved file and of a replaced one; none if both names are
+// one file's.
 func (f *FS) renameFates(l *nameLock) []fate {
 	src, dst := &l.found[0].st, &l.found[1].st
 	moved := fate{file: f.nodes.find(inodeOf(src)), loses: &l.names[0], gets: &l.names[1]}
@@ -135,13 +133,12 @@ func (f *FS) renameFates(l *nameLock) []fate {
 		return nil
 	}
 	replaced := fate{file: f.nodes.find(inodeOf(dst)), loses: &l.names[1]}
-	// Of one number, but not of one handle: it may have changed nothing all the same.
+	// Equal numbers, other handles: perhaps one file, and nothing changed.
 	moved.unsure = src.Dev == dst.Dev && src.Ino == dst.Ino
 	replaced.unsure = moved.unsure
 	return []fate{moved, replaced}
 }
 
-// moveNames renames. The files' names are frozen.
 func (f *FS) moveNames(in *fuse.RenameIn, l *nameLock, fates []fate) fuse.Status {
 	from, to := l.names[0].dirName, l.names[1].dirName
 	return f.changeNames(&in.InHeader, l, func() error {
@@ -155,8 +152,7 @@ func (f *FS) moveNames(in *fuse.RenameIn, l *nameLock, fates []fate) fuse.Status
 	}, fates...)
 }
 
-// kindOf says how two names are locked for a rename: as trees if either is a
-// directory.
+// kindOf says how two names are locked for a rename: as trees if either is a directory.
 func kindOf(names ...finding) lockmgr.Kind {
 	for _, n := range names {
 		if n.err == nil && isDir(&n.st) {

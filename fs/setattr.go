@@ -9,7 +9,7 @@ import (
 )
 
 // SetAttr answers chmod, chown, utimes and truncate. Only truncate changes bytes, and takes the
-// lock. in.Uid and in.Gid are the new owner: the caller is in.InHeader's.
+// lock. in.Uid and in.Gid are the new owner, in.InHeader's the caller.
 func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
@@ -26,7 +26,7 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	if err := f.setOwner(n, in); err != nil {
 		return f.failed(n, err)
 	}
-	// After chown, which clears the set-id bits that a chmod in the same request sets.
+	// After chown, which clears set-id bits that a chmod in this request sets.
 	if mode, ok := in.GetMode(); ok {
 		if err := f.setMode(n, &in.InHeader, mode); err != nil {
 			return f.failed(n, err)
@@ -38,7 +38,6 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	return f.replyAttr(n, out)
 }
 
-// setOwner changes a file's owner and group, as far as the request asks for it.
 func (f *FS) setOwner(n *node, in *fuse.SetAttrIn) error {
 	uid, gid := -1, -1
 	if id, ok := in.GetUID(); ok {
@@ -51,13 +50,13 @@ func (f *FS) setOwner(n *node, in *fuse.SetAttrIn) error {
 	if nothing && in.Valid&asked != 0 {
 		return nil
 	}
-	// It clears set-id bits.
+	// This clears set-id bits.
 	err := f.with(n, func(fd int) error {
 		return f.asExactly(&in.InHeader, 0, func() error { return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH) })
 	})
 	if nothing && err == unix.EPERM {
-		// A request for nothing clears set-id bits. It is a chown of nothing, which only
-		// the owner may make, or comes before a write, which clears them itself.
+		// A request for nothing clears set-id bits: a chown of nothing, which only the owner may
+		// make, or before a write, which clears them itself.
 		return nil
 	}
 	return err
@@ -78,7 +77,7 @@ func (f *FS) setTimes(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node) fuse.
 	if in.Valid&anyTime == 0 {
 		return fuse.OK
 	}
-	if in.Valid&fuse.FATTR_SIZE == 0 { // else the kernel writes back nothing before our answer
+	if in.Valid&fuse.FATTR_SIZE == 0 { // else the kernel writes nothing back before our answer
 		if s := f.writeBack(cancel, &in.InHeader, n); !s.Ok() {
 			return s
 		}
@@ -102,10 +101,9 @@ func timeArg(valid, set, now uint32, sec uint64, nsec uint32) unix.Timespec {
 	return unix.Timespec{Nsec: unix.UTIME_OMIT}
 }
 
-// writeBack makes the kernel write what mappings of a file have dirtied: a later write would undo
-// a time that is set. The WRITEs do not need the kernel's lock on the inode, which the caller
-// has. They wait while the session is suspended: writeBack does not begin then, and ends if
-// the caller is killed.
+// writeBack makes the kernel write back a file's mappings: a later write would undo a time that is
+// set. The WRITEs do not need the inode's kernel lock, which the caller has. They wait for a
+// suspended session, so writeBack does not begin then, and ends if the caller is killed.
 func (f *FS) writeBack(cancel <-chan struct{}, in *fuse.InHeader, n *node) fuse.Status {
 	if n.mappable.Load() == 0 {
 		return fuse.OK
@@ -122,8 +120,8 @@ func (f *FS) writeBack(cancel <-chan struct{}, in *fuse.InHeader, n *node) fuse.
 	return errno(errors.Join(givenUp, err))
 }
 
-// notify sends a notice of which the kernel may make WRITEs, and waits for it as long as
-// the caller waits.
+// notify sends a notice after which the kernel may WRITE, and waits for it as long as the caller
+// waits.
 func (f *FS) notify(ctx context.Context, in *fuse.InHeader, notice func()) error {
 	if err := f.notices.reenter(ctx, in); err != nil {
 		return err
@@ -143,8 +141,7 @@ func (f *FS) notify(ctx context.Context, in *fuse.InHeader, notice func()) error
 	}
 }
 
-// truncate sets a file's size under the lock of the request's handle, or else under one for the
-// call.
+// truncate sets a file's size under the lock of the request's handle, or else under its own.
 func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size int64) fuse.Status {
 	kill := in.Valid&fuse.FATTR_KILL_SUIDGID != 0
 	if fh, ok := in.GetFh(); ok {
@@ -158,11 +155,10 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 	return s
 }
 
-// truncateNamed sets the size of n without a handle. If n has lost a name that the kernel may
-// mean, the kernel is sent to look, once. A call by descriptor does not look. If only one name
-// can be meant, lockNode proves that one.
+// truncateNamed sets n's size without a handle. If n has lost a name that the kernel may mean, the
+// kernel is sent to look, once; a call by descriptor does not look.
 func (f *FS) truncateNamed(cancel <-chan struct{}, in *fuse.SetAttrIn, v *visit, n *node, size int64, kill bool) fuse.Status {
-	v.drop() // it was parked for an OPEN
+	v.drop() // parked for an OPEN
 	if v.stage != nameless {
 		st, err := f.lastKnown(n)
 		if err != nil {
@@ -185,8 +181,7 @@ func (f *FS) truncateNamed(cancel <-chan struct{}, in *fuse.SetAttrIn, v *visit,
 	return whileHeld(l.hold, func() error { return f.truncateFile(n, fd, size, kill, &in.InHeader) })
 }
 
-// truncateFile sets a file's size. kill: set-id bits are cleared unless in's caller may keep
-// them.
+// truncateFile sets a file's size. kill: clear set-id bits unless in's caller may keep them.
 func (f *FS) truncateFile(n *node, fd int, size int64, kill bool, in *fuse.InHeader) error {
 	truncate := func() error { return unix.Ftruncate(fd, size) }
 	if kill {

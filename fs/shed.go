@@ -8,24 +8,24 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Each inode that the kernel knows costs a descriptor. The kernel forgets inodes when it is short
-// of memory. When the process is short of descriptors, the kernel has to be asked.
+// Each inode that the kernel knows costs a descriptor. The kernel forgets inodes only for lack of
+// memory, so it is asked when descriptors run out.
 
 // shedder makes the kernel forget nodes.
 type shedder struct {
 	nodes *nodes
-	// prune asks the kernel to forget nodes that nobody uses (Linux 6.18).
+	// prune asks the kernel to forget unused nodes (Linux 6.18).
 	prune func(ids []uint64) fuse.Status
 	// drop makes the kernel forget a name, used or not. It waits for the directory.
 	drop func(parent uint64, name string) fuse.Status
 
-	// local, unless nil, reports whether a device is this machine's alone. Removed files are
-	// looked for there.
+	// local, unless nil, reports whether a device is only this machine's, where removed files are
+	// looked for.
 	local func(dev uint64) bool
 
 	cannotPrune bool
-	last        uint64   // the node that was tried last
-	round       []uint64 // the nodes that the sweep has not come to
+	last        uint64   // the last node tried
+	round       []uint64 // the nodes that the sweep has still to visit
 }
 
 func (f *FS) shedder() *shedder {
@@ -36,8 +36,8 @@ func (f *FS) shedder() *shedder {
 	return s
 }
 
-// run serves until ctx ends. It needs a goroutine of its own: a request may have arrived under
-// the lock for which drop waits.
+// run serves until ctx ends. It has its own goroutine: a request may arrive under the lock for
+// which drop waits.
 func (s *shedder) run(ctx context.Context) {
 	var due <-chan time.Time
 	if s.local != nil {
@@ -57,8 +57,8 @@ func (s *shedder) run(ctx context.Context) {
 	}
 }
 
-// shed tries to free as many nodes as there are too many, and a quarter more. Nodes in use stay.
-// The next call tries others.
+// shed tries to free the excess nodes and a quarter more. Nodes in use stay. The next call tries
+// others.
 func (s *shedder) shed() {
 	ids := s.candidates()
 	if len(ids) == 0 {
@@ -74,7 +74,7 @@ func (s *shedder) shed() {
 	s.last = ids[len(ids)-1]
 }
 
-// pruned asks the kernel to forget nodes. It is false if this kernel cannot be asked.
+// pruned asks the kernel to forget nodes; false: this kernel cannot be asked.
 func (s *shedder) pruned(ids []uint64) bool {
 	if !s.cannotPrune && s.prune(ids) == fuse.ENOSYS {
 		s.cannotPrune = true
@@ -82,7 +82,7 @@ func (s *shedder) pruned(ids []uint64) bool {
 	return !s.cannotPrune
 }
 
-// candidates are the oldest nodes that were not tried yet in this round.
+// candidates are the oldest nodes not tried in this round.
 func (s *shedder) candidates() []uint64 {
 	t := s.nodes
 	excess := t.pool.excess(t)
@@ -104,7 +104,7 @@ func (s *shedder) candidates() []uint64 {
 }
 
 // droppable returns the name of a node that the kernel may forget. An open file would be shown as
-// deleted, and a directory might be a program's working directory.
+// deleted, and a directory might be a working directory.
 func (t *nodes) droppable(id uint64) (dirName, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -89,19 +89,19 @@ var requestNames = [requestKinds]string{
 	requestReleaseDir:    "releasedir",
 }
 
-// result is what a request was answered, by what an operator would do about it.
+// result groups answers by what an operator would do.
 type result uint8
 
 const (
 	resultOK          result = iota
 	resultContended          // another owner has the lock
-	resultStale              // the kernel looks again, and programs see nothing of it
+	resultStale              // the kernel looks again, unseen by programs
 	resultInterrupted        // by a signal
 	resultUnavailable        // the lock service does not answer
 	resultIO                 // the lock was lost, or the volume fails
 	resultFull               // the volume is full, or the user's quota
 	resultExhausted          // out of memory or descriptors
-	resultRefused            // all others: the program's own affair
+	resultRefused            // all others: the program's own problem
 	resultKinds
 )
 
@@ -139,7 +139,7 @@ func resultOf(s fuse.Status) result {
 	return resultRefused
 }
 
-// counters count requests. They cost a request one atomic addition.
+// counters cost each request one atomic addition.
 type counters [requestKinds][resultKinds]atomic.Uint64
 
 func (f *FS) count(r request, s fuse.Status) fuse.Status {
@@ -150,23 +150,23 @@ func (f *FS) count(r request, s fuse.Status) fuse.Status {
 	return s
 }
 
-// RequestCount is how many requests of one kind were answered one way.
+// RequestCount is how many requests of one kind had one result.
 type RequestCount struct {
 	Request, Result string
 	Count           uint64
 }
 
-// Stats is what a view has done, and has at one moment.
+// Stats is a view's counts and present state.
 type Stats struct {
-	Requests []RequestCount // those that there were
-	Inodes   int            // which the kernel knows; each takes a descriptor
-	Limit    int            // of Inodes, from when on the kernel is asked to forget some: what other views leave, and at least a share
+	Requests []RequestCount // except zeros
+	Inodes   int            // known to the kernel; each takes a descriptor
+	Limit    int            // of Inodes, from which the kernel is asked to forget some: what other views leave, and at least a share
 	Open     int            // files
-	UnderWay int            // requests, in the volume
-	Waiting  int            // requests, for those
+	UnderWay int            // requests in the volume
+	Waiting  int            // requests for the volume
 }
 
-// Stats counts.
+// Stats returns the present state.
 func (f *FS) Stats() Stats {
 	s := Stats{Limit: f.nodes.pool.limitOf(f.nodes), Inodes: f.nodes.len(), Open: f.handles.len()}
 	s.UnderWay, s.Waiting = f.volume.load()

@@ -6,18 +6,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel remembers a file that another view of this machine, or a program beside the views,
-// has removed, until it looks the name up again or is short of memory. Our descriptor keeps the
-// file's blocks meanwhile.
+// The kernel remembers a file that another view or program of this machine has removed, until it
+// looks the name up or lacks memory. Our descriptor keeps the file's blocks meanwhile.
 
-// A sweep looks at sweepAtOnce nodes every sweepEvery. A node takes about a microsecond: at most
-// 0.2 % of a processor.
+// A sweep looks at sweepAtOnce nodes every sweepEvery: at a microsecond each, 0.2 % of a
+// processor.
 const (
 	sweepEvery  = 5 * time.Second
 	sweepAtOnce = 10000
 )
 
-// sweep makes the kernel forget some of the removed files that nobody uses.
+// sweep makes the kernel forget some of the removed, unused files.
 func (s *shedder) sweep() {
 	if len(s.round) == 0 {
 		s.round = s.nodes.files()
@@ -52,7 +51,7 @@ func (t *nodes) files() []uint64 {
 	return ids
 }
 
-// removed reports whether a file has no name any more, and is not open.
+// removed reports whether a file has no name and is not open.
 func (s *shedder) removed(id uint64) bool {
 	n := s.nodes.get(id)
 	if n == nil || n.handles.Load() > 0 || !s.local(n.inode.dev) || !n.enter() {
@@ -69,7 +68,7 @@ func (s *shedder) reused(d dirName) bool {
 		return true
 	}
 	defer d.dir.leave()
-	var st stat // of a local file system: the number says all
+	var st stat // of a local file system: its number identifies it
 	switch unix.Fstatat(d.dir.fd, d.name, &st.Stat_t, unix.AT_SYMLINK_NOFOLLOW) {
 	case nil:
 		return s.nodes.find(inodeOf(&st)) != nil

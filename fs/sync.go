@@ -9,17 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sync says when bytes that were written under a lock have to be on the volume.
+// Sync says when bytes written under a lock must be on the volume.
 //
-// A network volume's client accepts a write and sends it later. If it sends it after the lease
-// has ended, another owner may have the file. All mounts of a local disk share one cache, so
-// that nothing comes late.
+// A network client accepts a write and sends it later. After the lease, another owner may have the
+// file. All mounts of a local disk share one cache, so nothing comes late.
 type Sync string
 
 // The policies, and what each leaves to the volume's client.
 const (
-	SyncNever  Sync = "never"  // everything: right for a local disk only
-	SyncClose  Sync = "close"  // until the file is closed, or the lock service does not answer
+	SyncNever  Sync = "never"  // all; only right for a local disk
+	SyncClose  Sync = "close"  // until a close, or an unanswering lock service
 	SyncAlways Sync = "always" // nothing: each write is on the volume before it returns
 )
 
@@ -28,12 +27,12 @@ type unflushed struct {
 	landing  sync.RWMutex // read-locked by writes under way
 	dirty    atomic.Bool  // there may be something to flush
 	flushing sync.Mutex   // held during a flush
-	// failed is the error of a flush that no fsync has returned yet. The kernel reports an
-	// error once for each open file, and has reported it to the flush.
+	// failed is a flush's error that no fsync has returned yet. The kernel reports an error once
+	// for each open file, and did so to the flush.
 	failed atomic.Pointer[error]
 }
 
-// owed returns the error that the next fsync has to return.
+// owed returns the error that the next fsync must return.
 func (u *unflushed) owed() error {
 	if err := u.failed.Load(); err != nil {
 		return *err
@@ -41,8 +40,7 @@ func (u *unflushed) owed() error {
 	return nil
 }
 
-// settle returns that error once, after an fsync has synced: a flush at the same time may have
-// taken the report.
+// settle returns that error once, after an fsync: a concurrent flush may have taken the report.
 func (u *unflushed) settle() error {
 	u.flushing.Lock()
 	defer u.flushing.Unlock()
@@ -52,7 +50,7 @@ func (u *unflushed) settle() error {
 	return nil
 }
 
-// tracked runs a change of a handle's bytes. A flush that begins later waits for it.
+// tracked runs a change of a handle's bytes. A later flush waits for it.
 func (f *FS) tracked(h *handle, change func() error) error {
 	if f.sync != SyncClose {
 		return change()
@@ -63,7 +61,6 @@ func (f *FS) tracked(h *handle, change func() error) error {
 	return change()
 }
 
-// written flushes a write if it must not wait.
 func (f *FS) written(h *handle) error {
 	if f.sync == SyncAlways || f.sync == SyncClose && h.troubled() {
 		return h.fdatasync()
@@ -71,8 +68,8 @@ func (f *FS) written(h *handle) error {
 	return nil
 }
 
-// flush sends to the volume what was written. When it returns, nothing is left of writes that
-// began before the call, though others write and flush at the same time.
+// flush sends to the volume all writes that began before the call, though others write and flush
+// meanwhile.
 func (h *handle) flush() error {
 	u := &h.unflushed
 	u.flushing.Lock()
@@ -86,8 +83,8 @@ func (h *handle) flush() error {
 	return h.fdatasync()
 }
 
-// fdatasync keeps an error for the next fsync: the program whose request this is may not be
-// the one that wrote, or may have ended.
+// fdatasync keeps an error for the next fsync: this request's program may not be the writer, or
+// has ended.
 func (h *handle) fdatasync() error {
 	err := byDescriptor(unix.Fdatasync(h.fd))
 	if err != nil {
@@ -96,13 +93,11 @@ func (h *handle) fdatasync() error {
 	return err
 }
 
-// flushers is the maximum number of files that are flushed at once. Each may block a thread for
-// as long as the volume does not answer.
+// flushers limits concurrent flushes. Each may block a thread while the volume does not answer.
 const flushers = 16
 
-// flushOnTrouble flushes all files when a renewal of the session has failed, so that nothing is
-// left in the client's cache when the session is suspended. Writes under a troubled session
-// are flushed one by one.
+// flushOnTrouble flushes all files when a renewal has failed, so that the client's cache is clean
+// when the session is suspended. Later writes are flushed one by one.
 func (f *FS) flushOnTrouble(ctx context.Context) {
 	for {
 		select {
@@ -128,7 +123,7 @@ func (f *FS) flushOnTrouble(ctx context.Context) {
 
 func (f *FS) flushOpen(h *handle) {
 	if !h.enter() {
-		<-h.gone // flushed by its close
+		<-h.gone // its close flushes
 		return
 	}
 	defer h.leave()

@@ -7,8 +7,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Tmpfile makes a file without a name. Its handle has the lock of the inode, of which nobody
-// knows. When LINK gives the file a name, the handle gets that name's lock as well.
+// Tmpfile makes a file without a name, under the lock of its inode. LINK adds the name's lock.
 func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
 	dir := f.nodes.get(in.NodeId)
 	if dir == nil {
@@ -41,7 +40,6 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 	return f.reply(h, f.cacheFlags(h, in.Flags, &st.Stat_t), &out.OpenOut)
 }
 
-// lockInode tries to lock an inode that was made in dir.
 func (f *FS) lockInode(cancel <-chan struct{}, in *fuse.InHeader, dir *node, st *unix.Stat_t) (*lockmgr.Hold, error) {
 	path, err := f.nodes.pathIn(dir, ".")
 	if err != nil {

@@ -2,12 +2,12 @@ package fs
 
 import "sync/atomic"
 
-// uses counts the uses of a descriptor. The zero value has none: begin starts the first.
+// uses counts the uses of a descriptor. begin starts the first.
 type uses struct{ n atomic.Int64 }
 
 func (u *uses) begin() { u.n.Store(1) }
 
-// enter begins one more use; false means that all have ended, for ever.
+// enter begins one more use; false: all have ended, for ever.
 func (u *uses) enter() bool {
 	for {
 		n := u.n.Load()

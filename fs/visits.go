@@ -12,53 +12,49 @@ import (
 	"github.com/lockfs/lockfs/policy"
 )
 
-// An OPEN is of an inode. It does not say whether the program has opened a name, which the
-// kernel looked up just now or up to cacheTimeout ago, or a descriptor, by /proc/self/fd.
-// ESTALE brings it out: the kernel repeats the system call, and looks up each of its names.
-// The second ESTALE of a system call reaches the program. A thread has one system call at a
-// time, so that its requests tell at which stage an OPEN or CREATE is (ADR 0009).
+// An OPEN does not say whether the program has opened a name, looked up within cacheTimeout, or a
+// descriptor, by /proc/self/fd. ESTALE shows which: the kernel repeats the system call, and looks
+// its names up. The second ESTALE reaches the program. A thread has one system call at a time, so
+// its requests show an OPEN's or CREATE's stage (ADR 0009).
 type stage uint8
 
 const (
 	// fresh: for a call by name, an ESTALE now would be its first.
 	fresh stage = iota
-	// unsure: most likely fresh, but possibly the second try, by name, of a call that took
-	// long.
+	// unsure: most likely fresh, but perhaps the second try, by name, of a slow call.
 	unsure
 	// retried: the second try of a call by name. The kernel has looked the name up.
 	retried
-	// nameless: the second try of a call by descriptor: the kernel has looked nothing up.
+	// nameless: the second try of a call by descriptor. The kernel has looked nothing up.
 	nameless
 )
 
-// parkFor is how long a lock is kept for a thread that was sent to look, and how long after
-// an answer the thread's next request counts as part of the same system call. It takes
-// microseconds, unless the call has failed.
+// parkFor is how long a lock is kept for a thread sent to look, and how long its requests count as
+// one system call. Unless the call has failed, microseconds are enough.
 const parkFor = time.Second
 
-// createFor is how long it is kept for a thread that has looked and found nothing. Its CREATE
-// comes at once, or never: O_CREAT does not come with OPEN.
+// createFor is parkFor for a thread that has found nothing. Its CREATE comes at once or never:
+// O_CREAT does not come with OPEN.
 const createFor = parkFor / 20
 
-// maxSteps is more than paths have components.
 const maxSteps = 64
 
-// visits remembers the threads whose last OPEN, CREATE, LINK or truncation was answered ESTALE,
-// and keeps their locks until they come again.
+// visits remembers threads whose last OPEN, CREATE, LINK or truncation was answered ESTALE, and
+// keeps their locks until they come again.
 type visits struct {
 	mu      sync.Mutex
 	threads map[uint32]*sent // GUARDED_BY(mu)
-	sweepAt int              // len(threads) at which the dead are forgotten. GUARDED_BY(mu)
+	sweepAt int              // len(threads) at which dead ones are forgotten. GUARDED_BY(mu)
 }
 
 // sent is one ESTALE, and what its thread has done since.
 type sent struct {
-	stage  stage     // of the visit that was answered ESTALE
-	node   uint64    // that it was for; 0 for a CREATE
+	stage  stage     // of the visit answered ESTALE
+	node   uint64    // of that visit; 0 for a CREATE
 	when   time.Time // of the thread's last answer
 	looked bool      // it has looked something up since
-	over   bool      // it has looked names up for more than one system call since
-	found  uint64    // the node that it found last; 0 for none
+	over   bool      // its lookups since are of more than one system call
+	found  uint64    // the node that it found last; 0: none
 	as     dirName   // the name that it looked up last
 	meant  []dirName // the names by which a LINK may have meant the file
 	asked  []answer  // those of meant that it has looked up since
@@ -68,14 +64,14 @@ type sent struct {
 	mode  lockmgr.Mode
 }
 
-// answer is a name that was looked up, and the node that it led to; 0 for none.
+// answer is a name that was looked up, and its node; 0: none.
 type answer struct {
 	dirName
 	node uint64
 }
 
-// way is how a file was looked up: by the names in path, from a directory that was not looked
-// up: the root, or the program's working directory.
+// way is how a file was looked up: by the names in path, from the root or the program's working
+// directory.
 type way struct {
 	from *node
 	path string
@@ -87,14 +83,14 @@ type visit struct {
 	node  uint64 // 0 for a CREATE
 	stage stage
 	way                 // of a second try; else from is nil
-	hold  *lockmgr.Hold // was parked for the visit, or is to be; may be nil
+	hold  *lockmgr.Hold // parked for the visit, or to be parked; may be nil
 	mode  lockmgr.Mode
 	meant []dirName // see sent
 	as    dirName   // the name by which a second try has found the node; else as.dir is nil
 }
 
-// comeToLink begins a thread's LINK of a node to a name. A second try always looks up the new
-// name; a second try by descriptor looks up no other.
+// comeToLink begins a thread's LINK. A second try always looks up the new name; by descriptor, no
+// other name.
 func (vs *visits) comeToLink(tid uint32, node uint64, to dirName) visit {
 	v := visit{tid: tid, node: node, stage: fresh}
 	if tid == 0 {
@@ -108,7 +104,7 @@ func (vs *visits) comeToLink(tid uint32, node uint64, to dirName) visit {
 		return v
 	}
 	v.hold, s.hold = s.hold, nil
-	v.drop() // it was parked for an OPEN
+	v.drop() // parked for an OPEN
 	if s.meant == nil || s.stage != fresh || time.Since(s.when) >= parkFor {
 		return v
 	}
@@ -132,7 +128,7 @@ func (vs *visits) comeToLink(tid uint32, node uint64, to dirName) visit {
 func (vs *visits) come(tid uint32, node uint64) visit {
 	v := visit{tid: tid, node: node, stage: fresh}
 	if tid == 0 {
-		v.stage = retried // a thread of another PID namespace: all of them look alike
+		v.stage = retried // another PID namespace's threads are indistinguishable
 		return v
 	}
 	vs.mu.Lock()
@@ -162,12 +158,12 @@ func (s *sent) next(node uint64) stage {
 	return retried
 }
 
-// maySend reports whether an ESTALE now is most likely the first of its system call, so that
-// the thread comes again.
+// maySend reports whether an ESTALE now is most likely the first of its system call, so that the
+// thread returns.
 func (v *visit) maySend() bool { return v.stage == fresh || v.stage == unsure }
 
-// fetch returns the lock that was parked for the visit, if it has what is wanted now. It
-// gives up all other keys: a handle must not keep others from another name.
+// fetch returns the visit's parked lock if it is wanted now. It gives up all other keys: a handle
+// must not keep others from another name.
 func (v *visit) fetch(owner lockmgr.Owner, scope policy.Scope, mode lockmgr.Mode, keys []lockmgr.Key) *lockmgr.Hold {
 	hold := v.hold
 	switch {
@@ -183,7 +179,7 @@ func (v *visit) fetch(owner lockmgr.Owner, scope policy.Scope, mode lockmgr.Mode
 	return hold
 }
 
-// drop releases a parked lock that is of no use. The visit would wait for itself.
+// drop releases a useless parked lock, for which the visit would wait.
 func (v *visit) drop() {
 	if v.hold != nil {
 		v.hold.Release()
@@ -191,8 +187,8 @@ func (v *visit) drop() {
 	}
 }
 
-// leave ends a visit that is about to be answered with s. Its lock is parked if the thread
-// will come again, else released.
+// leave ends a visit answered with s. Its lock is parked if the thread will come again, else
+// released.
 func (vs *visits) leave(v visit, s fuse.Status) {
 	if s != stale || !v.maySend() {
 		v.drop()
@@ -217,8 +213,8 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 	vs.sweep()
 }
 
-// looked notes what a thread has found by a name for which it asked at that time: a node, or
-// 0. It reports whether the thread is in the second try of a call.
+// looked notes what a thread has found by a name asked for at that time: a node, or 0. It reports
+// whether the thread is in a second try.
 func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64) (sent bool) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -227,10 +223,9 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 		return false
 	}
 	sent = asked.Sub(s.when) < parkFor
-	// A system call that does not find a name ends there, or creates the file. What is looked
-	// up next is another call's. There are two exceptions: the kernel asks twice for a name
-	// that it remembered and that is gone; and the next call by the same way from the root
-	// means the same.
+	// A system call that does not find a name ends or creates the file, so the next lookup is
+	// another call's. Two exceptions: the kernel repeats a lookup of a remembered name that is
+	// gone; and the next call by the same way from the root means the same.
 	again := s.as == name && s.from.id == rootID
 	if asked.Sub(s.when) >= parkFor || s.looked && s.found == 0 && node != 0 && !again {
 		s.over = true

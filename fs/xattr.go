@@ -14,9 +14,9 @@ const (
 	aclAccess = aclPrefix + "access"
 )
 
-// passes reports whether an attribute is the backing's business and the kernel
-// has checked that the caller may touch it. It has not for those that a network
-// file system invents: as root we would set system.nfs4_acl for anybody.
+// passes reports whether an attribute is the backing's and the kernel has checked the caller's
+// right. It has not for a network file system's own: as root we would set system.nfs4_acl for
+// anybody.
 func passes(attr string) bool {
 	space, _, _ := strings.Cut(attr, ".")
 	switch space {
@@ -26,8 +26,7 @@ func passes(attr string) bool {
 	return strings.HasPrefix(attr, aclPrefix)
 }
 
-// GetXAttr answers getxattr, and the kernel's own questions for the ACLs that
-// it enforces.
+// GetXAttr answers getxattr, and the kernel's requests for the ACLs that it enforces.
 func (f *FS) GetXAttr(cancel <-chan struct{}, in *fuse.InHeader, attr string, dest []byte) (uint32, fuse.Status) {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
@@ -54,7 +53,7 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, in *fuse.InHeader, attr string, de
 			size, err = unix.Getxattr(procPath(fd), attr, dest)
 			return err
 		}
-		if strings.HasPrefix(attr, "user.") { // the others go by the caller, not by the file's attributes
+		if strings.HasPrefix(attr, "user.") { // the others depend on the caller, not on the file's attributes
 			return f.as(in, 0, get)
 		}
 		return get()
@@ -87,7 +86,6 @@ func (f *FS) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint3
 	return size, errno(err)
 }
 
-// listXAttr returns the names of a file's attributes, each ended by NUL.
 func listXAttr(path string) ([]byte, error) {
 	for {
 		size, err := unix.Listxattr(path, nil)
@@ -102,8 +100,8 @@ func listXAttr(path string) ([]byte, error) {
 	}
 }
 
-// visible leaves out the names that getxattr would not show, those of
-// trusted attributes to all but administrators.
+// visible leaves out names that getxattr would not show: trusted attributes, except to
+// administrators.
 func visible(names []byte, admin func() bool) []byte {
 	var seen []byte
 	for name := range bytes.SplitAfterSeq(names, []byte{0}) {
@@ -115,7 +113,6 @@ func visible(names []byte, admin func() bool) []byte {
 	return seen
 }
 
-// mayAlterAttr returns the node, if its attribute may be set or removed.
 func (f *FS) mayAlterAttr(id uint64, attr string) (*node, fuse.Status) {
 	n := f.nodes.get(id)
 	if n == nil {
