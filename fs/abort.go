@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openAbort opens the file by which root ends a view's connection in all mount namespaces: any
-// user can make and keep one. The descriptor stays valid if dev, major:minor, is used again.
+// openAbort opens the file by which root ends a view's connection. It survives a reuse of dev.
 func openAbort(dev string) (fd int, err error) {
 	_, minor, _ := strings.Cut(dev, ":")
 	control, err := unix.Fsopen("fusectl", unix.FSOPEN_CLOEXEC)
@@ -31,7 +30,6 @@ func openAbort(dev string) (fd int, err error) {
 	return fd, nil
 }
 
-// cutOff ends the connection, and reports success.
 func (f *FS) cutOff() bool {
 	if f.abort < 0 {
 		return false

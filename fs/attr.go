@@ -57,8 +57,7 @@ func (f *FS) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) fuse
 	return fuse.OK
 }
 
-// askedAnew has the volume asked for a directory's old attributes, by which the kernel lets
-// callers walk through it. It reports whether they may have changed.
+// askedAnew asks for a directory's old attributes, and reports whether they may have changed.
 func (f *files) askedAnew(n *node) bool {
 	return n.dir && !f.backing.isLocal(n.inode.dev) && n.askIfOld() == nil
 }

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backing is the shared directory.
 type backing struct {
 	root   int            // O_PATH
 	inode  inode          // when it was opened
@@ -83,8 +82,7 @@ func openBacking(source string) (backing, error) {
 	return b, nil
 }
 
-// isLocal reports whether only this machine changes dev: other file systems may be mounted below
-// the root.
+// isLocal: other file systems may be mounted below the root.
 func (b backing) isLocal(dev uint64) bool { return b.local && dev == b.device.Load() }
 
 // pathFlags open an inode without doing anything to it.
@@ -134,8 +132,7 @@ func (b backing) opened(fd int, dev uint64) (st stat, err error) {
 	return st, err
 }
 
-// pathOf opens the inode of fd as an O_PATH descriptor; by its name if it is local, which is
-// faster.
+// pathOf opens the inode of fd as an O_PATH descriptor; a local one by name, which is faster.
 func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {
 	if !b.isLocal(i.dev) {
 		return reopen(fd, unix.O_PATH)
@@ -150,8 +147,7 @@ func (b backing) pathOf(fd int, i inode, dirFD int, name string) (int, error) {
 	return reopen(fd, unix.O_PATH)
 }
 
-// look is lookAt for a program that uses the name: it uses no name cached for longer than
-// cacheTimeout, and no cached absence.
+// look is lookAt without names cached for longer than cacheTimeout, and without cached absences.
 func (b backing) look(d dirName) (fd int, st stat, err error) {
 	local := b.isLocal(d.dir.inode.dev)
 	if !local {
@@ -160,16 +156,14 @@ func (b backing) look(d dirName) (fd int, st stat, err error) {
 		}
 	}
 	fd, st, err = b.lookAt(d.dir.fd, d.name, asUsual)
-	// Even after a recent ask: a client that renames an open file before replacing it removes the
-	// name for a moment.
+	// A client that renames an open file before replacing it removes the name for a moment.
 	if err == unix.ENOENT && !local && (!b.on(d.dir.inode.dev).believesNames || ask(d.dir.fd) == nil) {
 		fd, st, err = b.lookAt(d.dir.fd, d.name, asUsual)
 	}
 	return fd, st, err
 }
 
-// askIfOld asks the volume for a directory's names once in cacheTimeout. Concurrent requests ask
-// too: they must not use older names.
+// Concurrent requests ask too: they must not use older names.
 func (n *node) askIfOld() error {
 	now := time.Now().UnixNano()
 	last := n.asked.Load()
@@ -215,21 +209,18 @@ func (b backing) lookOnce(dirFD int, name string, how asking) (fd int, st stat, 
 	return fd, st, nil
 }
 
-// isUnmounted reports whether NFS will mount a file system on a directory when it is used. Until
-// then it has no names, and O_PATH does not count as use.
+// isUnmounted reports whether NFS mounts a file system here at the first use, which O_PATH is not.
 func isUnmounted(fd int) bool {
 	var stx unix.Statx_t
 	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &stx)
 	return err == nil && stx.Attributes&unix.STATX_ATTR_AUTOMOUNT != 0
 }
 
-// mount has NFS mount the file system, and opens its root.
 func mount(dirFD int, name string) (int, error) {
 	return ignoringEINTR(func() (int, error) { return unix.Openat(dirFD, name, pathFlags|unix.O_DIRECTORY, 0) })
 }
 
-// resolve opens the inode that path names now, below the root and through no symbolic link; "" is
-// the root.
+// resolve opens the inode of path, below the root and through no symbolic link; "" is the root.
 func (b backing) resolve(path string, how asking) (fd int, st stat, err error) {
 	if fd, err = b.open(path); err != nil {
 		return -1, st, err
@@ -252,8 +243,7 @@ func (b backing) open(path string) (fd int, err error) {
 	return fd, err
 }
 
-// openAsking opens path name by name, and asks the volume for each directory: a network client may
-// believe names for a minute.
+// openAsking asks for each directory of path: a network client may believe names for a minute.
 func (b backing) openAsking(path string) (fd int, err error) {
 	if path == "" {
 		return beneath(b.root, ".", 0)
@@ -272,7 +262,6 @@ func (b backing) openAsking(path string) (fd int, err error) {
 	return fd, nil
 }
 
-// step asks for a directory, and opens name in it.
 func (b backing) step(dir int, name string) (fd int, err error) {
 	if err = ask(dir); err != nil {
 		return -1, err
@@ -325,8 +314,7 @@ const (
 	anew    asking = unix.AT_STATX_FORCE_SYNC   // the volume
 )
 
-// ask makes a network client ask the server for a descriptor's attributes. If a directory's have
-// changed, the client drops its cached names.
+// ask: if a directory has changed on the server, a network client drops its cached names.
 func ask(fd int) error {
 	_, err := attributes(fd, "", anew)
 	return err

@@ -18,13 +18,11 @@ type backlog struct {
 }
 
 const (
-	// backlogSize is used without $GOMEMLIMIT: 32,000 small requests of one payer, or 500 large
-	// ones.
+	// Without $GOMEMLIMIT: 32,000 small requests of one payer, or 500 large ones.
 	backlogSize = 1 << 30
 	// waiterSize is what each waiting request takes: 13.5 KiB were measured.
 	waiterSize = 16 << 10
-	// smallRequest is the longest request, in bytes, that go-fuse copies. A longer one keeps its
-	// read buffer, which has room for the largest WRITE and is resident from its second use on.
+	// smallRequest is the longest request, in bytes, that go-fuse copies out of its read buffer.
 	smallRequest = 127
 	maxWrite     = 1 << 20
 )

@@ -16,7 +16,6 @@ import (
 	"github.com/lockfs/lockfs/policy"
 )
 
-// callers finds out who makes requests, and whether they still wait for the answer.
 type callers struct {
 	procs     procid.Proc // the machine's
 	cache     procid.Cache
@@ -30,8 +29,7 @@ type callers struct {
 // openOwner is the owner of an open in scope handle: each open is its own owner.
 func openOwner(procid.Process) lockmgr.Owner { return lockmgr.Owner("handle " + uuid.NewString()) }
 
-// callOwner is the owner, in scope handle, of a call without a handle: its process, if it is
-// alive.
+// callOwner is the owner in scope handle of a call without a handle: its process, if it lives.
 func (cs *callers) callOwner(p procid.Process) lockmgr.Owner {
 	if p == (procid.Process{}) {
 		return openOwner(p)
@@ -74,8 +72,8 @@ func (cs *callers) caller(in *fuse.InHeader, files []inode, scope policy.Scope, 
 	return c, nil
 }
 
-// familyHasOpen reports whether a process or an ancestor has one of files open for write, and so
-// would wait for itself. Descriptors are inherited, so it does not matter who opened the file.
+// familyHasOpen reports whether the open would wait for its own process or an ancestor.
+// Descriptors are inherited, so it does not matter who opened the file.
 func (cs *callers) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int, files []inode) bool {
 	if cs.families.reenter(ctx, in) != nil {
 		return false
@@ -86,15 +84,13 @@ func (cs *callers) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int
 	})
 }
 
-// killable is a context that ends when the caller is being killed. Other signals do not end it:
-// programs expect EINTR only from open.
+// killable ends only when the caller is being killed: programs expect EINTR only from open.
 func (cs *callers) killable(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
 	return cs.interrupted(cancel, tid, 0)
 }
 
 const (
-	// signalGrace is after what time a caught signal ends an open. A local file's open, which is
-	// as short, is not interrupted.
+	// signalGrace: before it, an open must look like a local file's, which is not interrupted.
 	signalGrace = time.Second
 
 	killPoll = 20 * time.Millisecond
@@ -102,8 +98,8 @@ const (
 	killPollEach = time.Millisecond
 )
 
-// interrupted looks for signals after killPoll: most requests end sooner, and need no goroutine.
-// Any signal counts after anyAfter, unless that is 0.
+// interrupted polls after killPoll: most requests end sooner, and need no goroutine. Any signal
+// counts after anyAfter, unless that is 0.
 func (cs *callers) interrupted(cancel <-chan struct{}, tid uint32, anyAfter time.Duration) (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(context.Background())
 	watch := time.AfterFunc(killPoll, func() {

@@ -36,8 +36,7 @@ func (f *FS) Close(ctx context.Context) error {
 		}
 		f.cut = f.root
 	}
-	// The view may be in another mount namespace, or was unmounted in use by somebody else.
-	// Requests without locks would go on there under an old policy.
+	// In another mount namespace, requests without locks would go on under an old policy.
 	f.cut = f.cut || f.cutOff()
 	f.unmounted = true
 	if f.cut {
@@ -59,11 +58,9 @@ func (f *FS) Close(ctx context.Context) error {
 	return nil
 }
 
-// elsewhere is how long an unmounted view may take to end. If it does not, another mount namespace
-// has it.
+// An unmounted view that does not end within elsewhere is in another mount namespace too.
 const elsewhere = time.Second
 
-// unmount removes an unused view from the tree.
 func (f *FS) unmount() error {
 	done := make(chan error, 1)
 	go func() { done <- f.server.Unmount() }()

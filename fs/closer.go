@@ -8,8 +8,8 @@ import (
 
 const closers = 4
 
-// closer closes descriptors in the background. A removed file's last close frees its blocks and
-// can hang with the volume, while FORGETs precede other requests, such as INTERRUPTs.
+// closer closes descriptors in the background: a removed file's last close may hang with the
+// volume.
 type closer struct {
 	pool *Pool // counts what is still to close
 

@@ -9,8 +9,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Create makes and opens a new file. It arrives under the directory's kernel lock, so it opens no
-// existing file: after ESTALE the kernel looks again, checks permissions, and sends OPEN.
+// Create opens no existing file: it arrives under the directory's kernel lock. After ESTALE the
+// kernel looks again, and sends OPEN.
 func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	dir := f.nodes.get(in.NodeId)
 	if dir == nil {
@@ -25,7 +25,6 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 	return s
 }
 
-// createTries limits the tries while others create and remove the name, or move the directory.
 const createTries = 4
 
 type creation struct {
@@ -61,8 +60,7 @@ func (c *creation) run(cancel <-chan struct{}, out *fuse.CreateOut) fuse.Status 
 	return fuse.EBUSY
 }
 
-// create makes the file if its directory is at the path at, else answers ESTALE; EEXIST if a file
-// exists.
+// create makes the file if its directory is at the path at. ESTALE: it is not; EEXIST.
 func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut) fuse.Status {
 	f, in, dir, name := c.fs, c.in, c.dir, c.name
 	key, err := lockmgr.FileKey(join(at, name))
@@ -173,8 +171,7 @@ func isThere(dir *node, name string) bool {
 	return unix.Fstatat(dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
-// Mknod makes a file without opening it. Like Mkdir and Symlink it takes no lock: it changes no
-// existing file.
+// Mknod takes no lock, nor do Mkdir and Symlink: they change no existing file.
 func (f *FS) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
 	return f.makeName(&in.InHeader, in.Mode&unix.S_IFMT, in.Mode, in.Umask, name, out, func(dirFD int) error {
 		return unix.Mknodat(dirFD, name, in.Mode, int(in.Rdev))
@@ -212,8 +209,8 @@ func (f *FS) makeName(in *fuse.InHeader, kind, mode, umask uint32, name string, 
 	return f.enterMade(dir, name, kind, out)
 }
 
-// enterMade replies with the node of a new file of a kind (S_IFMT). If another mount has replaced
-// it by another kind, the kernel would answer EIO, so enterMade answers ESTALE.
+// enterMade replies with the node of a new name. If another mount has put another kind there, the
+// kernel would answer EIO, so enterMade answers ESTALE.
 func (f *files) enterMade(dir *node, name string, kind uint32, out *fuse.EntryOut) fuse.Status {
 	s := f.enter(dir, name, out)
 	if s.Ok() && out.Attr.Mode&unix.S_IFMT != kind {

@@ -51,8 +51,7 @@ func (f *FS) as(in *fuse.InHeader, umask uint32, act func() error) error {
 	return onThread(umask, &r, act)
 }
 
-// asExactly is as for calls that clear set-id bits, depending on the caller's groups and
-// CAP_FSETID.
+// asExactly is as for calls that may clear set-id bits, by the caller's groups and CAP_FSETID.
 func (f *FS) asExactly(in *fuse.InHeader, umask uint32, act func() error) error {
 	if !f.root {
 		return onThread(umask, nil, act)
@@ -83,8 +82,8 @@ func (f *FS) openAs(in *fuse.InHeader, fd int, flags int) (int, error) {
 		return err
 	})
 	if err == unix.EACCES && flags == unix.O_RDONLY {
-		// The kernel opens the file itself for an ioctl: a program's open has O_LARGEFILE, or
-		// cannot read.
+		// The kernel itself opens it for an ioctl: a program's open has O_LARGEFILE, or cannot
+		// read.
 		return reopen(fd, unix.O_PATH)
 	}
 	return file, err
@@ -238,8 +237,7 @@ func callerRights(in *fuse.InHeader) (rights, error) {
 	return r, nil
 }
 
-// readStatus reads a thread's /proc status, faster than os.ReadFile for fewer than hundreds of
-// groups.
+// readStatus is faster than os.ReadFile for threads in fewer than hundreds of groups.
 func readStatus(tid uint32) ([]byte, error) {
 	path := "/proc/" + strconv.FormatUint(uint64(tid), 10) + "/status"
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)

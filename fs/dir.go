@@ -11,7 +11,6 @@ import (
 
 const dirBuffer = 64 << 10
 
-// dirHandle is one open directory.
 type dirHandle struct {
 	mu   sync.Mutex
 	fd   int
@@ -44,8 +43,7 @@ func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	return s
 }
 
-// openDir opens what has the name, as opening.read does. A program with a descriptor or working
-// directory does not look, and lists the directory wherever it is.
+// openDir opens a directory. A program with a descriptor of it lists it wherever it is.
 func (f *FS) openDir(n *node, v *visit, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	if f.lostName(n) && v.maySend() {
 		return stale
@@ -123,8 +121,8 @@ func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Stat
 		if len(d.rest) == 0 {
 			n, err := ignoringEINTR(func() (int, error) { return unix.Getdents(d.fd, d.buf[:]) })
 			if err != nil && added {
-				// The lookups of the added entries are counted, so the kernel must hear of them.
-				// It asks for more, and gets the error then.
+				// The kernel must hear of the counted lookups. It asks for more, and gets the
+				// error then.
 				return fuse.OK
 			}
 			if err != nil {
@@ -161,8 +159,7 @@ func hasEntries(dir *node, name string) bool {
 	return false
 }
 
-// notEmpty is the backing's error for a directory with entries: EPERM if one of names is
-// immutable, else ENOTEMPTY.
+// notEmpty is EPERM if one of names is immutable, as on the backing, else ENOTEMPTY.
 func notEmpty(names ...dirName) fuse.Status {
 	for _, n := range names {
 		for _, name := range []string{"", n.name} { // the directory, what is in it

@@ -26,8 +26,7 @@ func errno(err error) fuse.Status {
 		return fuse.OK
 	case errors.Is(err, lockmgr.ErrSessionLost), errors.Is(err, lockmgr.ErrLockLost),
 		errors.Is(err, lockmgr.ErrSuspended), errors.Is(err, lockmgr.ErrClosed):
-		// The write must fail. This comes first, because the cause may be any error below. But a
-		// lock that was never granted is unavailable.
+		// The cause may be any error below. But a lock that was never granted is unavailable.
 		if errors.Is(err, lockmgr.ErrUnavailable) && errors.Is(err, lockmgr.ErrSuspended) {
 			return fuse.Status(unix.ENOLCK)
 		}
@@ -73,8 +72,7 @@ func ofPrograms(e unix.Errno) fuse.Status {
 	return fuse.EIO
 }
 
-// isRefusal reports whether the volume has not made the call, and never will. After any other
-// error the client may still make it.
+// isRefusal: after any other error the volume's client may still make the call.
 func isRefusal(err error) bool {
 	switch err {
 	case unix.EPERM, unix.EACCES, unix.EROFS, unix.ENOENT, unix.ESTALE, unix.EEXIST, unix.ENOTEMPTY, unix.ENOTDIR, unix.EISDIR,
@@ -85,8 +83,7 @@ func isRefusal(err error) bool {
 	return false
 }
 
-// refused logs and returns the errno for a lock that was not taken. contended is EBUSY, or EAGAIN
-// if the caller does not want to wait.
+// refused logs and maps err. contended is EBUSY, or EAGAIN if the caller does not want to wait.
 func (f *FS) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fuse.Status) fuse.Status {
 	s := errno(err)
 	if s == fuse.EBUSY {

@@ -52,8 +52,7 @@ func (n *node) wrote(end int64) {
 	n.mu.Unlock()
 }
 
-// settled notes a file's times after our own writes, so that the next reader need not drop the
-// kernel's. A size that is not of our writes is left for the next open to find.
+// settled notes a file's times after our own writes. The next open finds a size that is not ours.
 func (n *node) settled(st *unix.Stat_t) {
 	n.mu.Lock()
 	if n.told.known && n.told.size == st.Size {
@@ -83,8 +82,8 @@ type version struct {
 // coarsest is the largest time step of a file system: two changes in one step have equal times.
 const coarsest = 2 * time.Second
 
-// cacheFlags decides whether a new handle uses the page cache. An append goes to the file's end,
-// which the cache does not know. A handle that only writes gains nothing.
+// An append goes to the file's end, which the cache does not know; write-only handles gain
+// nothing.
 func (f *FS) cacheFlags(h *handle, flags uint32, st *unix.Stat_t) uint32 {
 	switch {
 	case writes(flags) && flags&unix.O_APPEND != 0:
@@ -118,8 +117,8 @@ func (f *FS) cacheFlags(h *handle, flags uint32, st *unix.Stat_t) uint32 {
 	return 0
 }
 
-// filling notes, at h's first READ, the version that the kernel caches. Before the answer to OPEN
-// it still has the old pages, which another open would keep.
+// filling notes, at h's first READ, the version that the kernel caches: before the answer to OPEN
+// it still has the old pages.
 func (h *handle) filling() {
 	if h.fills.Load() == nil {
 		return

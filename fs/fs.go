@@ -43,8 +43,7 @@ type Config struct {
 	Policy *policy.Policy
 	// AllowOther lets other users than the daemon's see the view.
 	AllowOther bool
-	// PodName, if not nil, returns at once what Kubernetes calls a caller's pod and container, for
-	// people.
+	// PodName, if not nil, returns at once a caller's pod and container, for people.
 	PodName func(procid.Caller) (name, container string)
 	// Pool; nil: its own, right for a process with one view.
 	Pool *Pool
@@ -155,8 +154,8 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 
 // start serves a mounted view, and begins the background work.
 func (f *FS) start(server *fuse.Server) {
-	// Not WaitMount, which polls a file of the mount. A killed daemon with a thread that waits for
-	// its own answer would never end, and nor would its programs.
+	// Not WaitMount: it polls the mount, and a killed daemon that waits for its own answer never
+	// ends.
 	var err error
 	if f.dev, err = f.procs.MountDev(os.Getpid(), f.mount); err != nil {
 		f.log.Warn("programs that wait for themselves will not be noticed", slog.Any("error", err))

@@ -42,8 +42,8 @@ type gate struct {
 	shut     chan struct{} // closed when nobody may wait any more
 }
 
-// payer is whose share a request takes: a user's, or in Kubernetes a user's in one pod, because
-// most pods run as root.
+// payer is whose share a request takes: in Kubernetes a user's in one pod, as most pods run as
+// root.
 type payer struct {
 	uid    uint32
 	pod    string
@@ -70,8 +70,7 @@ type waiter struct {
 // fullFor is how long requests wait at a gate before the log says so.
 const fullFor = 5 * time.Second
 
-// errGivenUp says that a request was given up at a gate: its caller is being killed, or the view
-// is gone.
+// errGivenUp: a request's caller is being killed at a gate, or the view is gone.
 var errGivenUp = fmt.Errorf("given up at the gate: %w", context.Canceled)
 
 func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader) bool, held *backlog, log *slog.Logger) *gate {
@@ -122,8 +121,7 @@ func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
 	return g.enter(in, 0, ctx.Done(), func(*fuse.InHeader) bool { return true })
 }
 
-// outside runs wait outside of the gate. After errGivenUp the request stays outside, and must not
-// touch the volume, which might block its thread.
+// outside runs wait outside of the gate. After errGivenUp the request must not touch the volume.
 func (f *FS) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
 	if !f.volume.leave(in.Unique) {
 		wait()

@@ -6,8 +6,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// The sizes of a view's gates. A hung volume costs the process about their sum in OS threads, and
-// 16 each for flushOnTrouble and bereave.
+// The sizes of a view's gates: a hung volume costs about their sum in OS threads, and 32 more.
 const (
 	volumeSize  = 256 // a single caller gets 192: a NFSv4.1 session of Linux has 64 slots
 	closingSize = 64
@@ -59,8 +58,7 @@ var atOnce = func() chan struct{} {
 
 func (cs *callers) killed(in *fuse.InHeader) bool { return cs.procs.KillPending(int(in.Pid)) }
 
-// exiting reports whether a FLUSH is part of a program's exit, so that nobody waits for its
-// result.
+// exiting reports whether a FLUSH is of a program's exit: nobody waits for its result.
 func (cs *callers) exiting(in *fuse.InHeader) bool {
 	return in.Pid != 0 && (cs.procs.Exiting(int(in.Pid)) || cs.killed(in))
 }

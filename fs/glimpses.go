@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// glimpses are what names were when last seen. A call guesses its locks by them, without asking
-// the volume, and looks again under the locks.
+// glimpses guess a call's locks without asking the volume. The call looks again under the locks.
 type glimpses struct {
 	mu sync.Mutex
 	at map[dirName]stat // GUARDED_BY(mu)

@@ -11,7 +11,6 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// handle is one open file of the kernel's.
 type handle struct {
 	node *node
 	fd   int           // of the backing
@@ -22,8 +21,7 @@ type handle struct {
 	caches bool
 	sync   int // O_DSYNC and O_SYNC, as RWF_ flags
 
-	// fills is the file's version when this open emptied the kernel's cache; nil: it did not, or a
-	// READ came.
+	// fills is the file's version when this open emptied the kernel's cache; nil after a READ.
 	fills atomic.Pointer[version]
 
 	lockers lockers
@@ -31,8 +29,7 @@ type handle struct {
 	lost    atomic.Bool // the mount has lost its advisory locks on the file
 
 	unflushed unflushed
-	// uses counts the requests that use fd, and one until RELEASE, which can overtake them. At 0
-	// fd is closed.
+	// uses counts requests that use fd, and one until RELEASE, which can overtake them.
 	uses uses
 	gone chan struct{} // closed when fd is closed and the hold released
 }
@@ -83,7 +80,6 @@ func (h *handle) leave() {
 	close(h.gone)
 }
 
-// table assigns ids to values.
 type table[T any] struct {
 	mu      sync.RWMutex
 	m       map[uint64]*T
@@ -91,7 +87,6 @@ type table[T any] struct {
 	drained bool // no more are added
 }
 
-// add returns v's id, or false if the table was drained.
 func (t *table[T]) add(v *T) (uint64, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

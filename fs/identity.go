@@ -12,13 +12,11 @@ import (
 // volume's server knows of no descriptors: after a removal elsewhere, the next file may get the
 // number (ADR 0026).
 
-// inode identifies a file of the backing.
 type inode struct {
 	dev, ino   uint64
 	generation uint64 // differs between successive files of one number
 }
 
-// stat is what is known of a file.
 type stat struct {
 	unix.Stat_t
 	generation uint64
@@ -42,8 +40,7 @@ func (b backing) stat(fd int, how asking) (st stat, err error) {
 	return st, err
 }
 
-// byDescriptor maps a FUSE client's ENOENT for a descriptor to ESTALE, as NFS says it: another
-// client has removed the file.
+// byDescriptor maps a FUSE client's ENOENT of a descriptor, removed elsewhere, to NFS's ESTALE.
 func byDescriptor(err error) error {
 	if err == unix.ENOENT {
 		return unix.ESTALE
@@ -51,8 +48,7 @@ func byDescriptor(err error) error {
 	return err
 }
 
-// settled repeats ask after EBADFD. GlusterFS answers that while another program of the machine
-// opens or closes the file; a millisecond later it had the answer each time.
+// GlusterFS answers EBADFD for about a millisecond while another program opens or closes the file.
 func settled(ask func() error) (err error) {
 	for range 50 {
 		if err = ask(); err != unix.EBADFD {
@@ -77,8 +73,7 @@ func (b backing) statAt(dirFD int, name string, how asking) (st stat, err error)
 	return st, err
 }
 
-// tellApart sets the generation from the type, and the file handle or else the time of birth,
-// without asking the server.
+// tellApart asks no server: it takes the file handle, or else the time of birth, and the type.
 func (st *stat) tellApart(fd int) {
 	h := fnv.New64a()
 	h.Write([]byte{byte(st.Mode & unix.S_IFMT >> 8)})
@@ -94,8 +89,7 @@ func (st *stat) tellApart(fd int) {
 	st.generation = h.Sum64()
 }
 
-// fileHandle returns the handle by which this kernel would export the file, or, since Linux 6.5, a
-// handle for comparisons.
+// fileHandle returns the handle for NFS export, or since Linux 6.5 one for comparisons.
 func fileHandle(fd int) ([]byte, error) {
 	handle, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH)
 	if err == unix.EOPNOTSUPP {

@@ -30,8 +30,7 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	return fuse.ReadResultVector([][]byte{buf[:n]}), fuse.OK
 }
 
-// reading runs a read of an open file. A shared lock must be good before and after it: once it is
-// lost, somebody may be writing.
+// A shared lock must be good before and after the read: once it is lost, somebody may write.
 func (f *FS) reading(cancel <-chan struct{}, in *fuse.InHeader, h *handle, read func() error) fuse.Status {
 	if h.readable() != nil {
 		if err := f.await(cancel, in, h); err != nil {
@@ -58,8 +57,7 @@ func (h *handle) readable() error {
 	return h.hold.Check()
 }
 
-// Write answers write, and the kernel's write-back of dirty pages. Those have no caller: the
-// handle counts.
+// Write answers write and the write-back of mappings, which has no caller: the handle counts.
 func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
 	h := f.handles.get(in.Fh)
 	if h == nil {
@@ -111,8 +109,7 @@ func (f *FS) uncache(cancel <-chan struct{}, in *fuse.WriteIn, n *node) {
 	})
 }
 
-// wanted returns a write's O_ or RWF_ flags as RWF_ flags: after a direct write the kernel sends
-// no FSYNC.
+// After a direct write the kernel sends no FSYNC for O_SYNC and RWF_SYNC.
 func wanted(in *fuse.WriteIn) (how int) {
 	if in.WriteFlags&fuse.WRITE_CACHE != 0 {
 		return 0 // no particular program's
@@ -123,8 +120,7 @@ func wanted(in *fuse.WriteIn) (how int) {
 	return how | syncing(in.Flags)
 }
 
-// write writes data where the program means it: an append goes to the file's own end, not the
-// kernel's.
+// write appends at the file's own end, not at the kernel's.
 func (h *handle) write(in *fuse.WriteIn, data []byte, how int) (int, error) {
 	if in.WriteFlags&fuse.WRITE_CACHE != 0 {
 		return len(data), h.store(data, int64(in.Offset))
@@ -148,8 +144,7 @@ func (h *handle) send(how int) error {
 	return nil
 }
 
-// store writes all of a mapping's pages, or fails: the kernel ignores how much was written, and
-// reports only errors.
+// The kernel ignores how much was written, so store writes all or fails.
 func (h *handle) store(data []byte, off int64) error {
 	// In an append-only file pwrite would append the pages. A local kernel refuses the mapping.
 	if flags, err := unix.FcntlInt(uintptr(h.fd), unix.F_GETFL, 0); err != nil || flags&unix.O_APPEND != 0 {
@@ -169,8 +164,7 @@ func (h *handle) store(data []byte, off int64) error {
 	return nil
 }
 
-// change runs a change of an open file's bytes. It waits while the session is suspended, unless
-// the caller is killed.
+// change waits while the session is suspended, unless the caller is killed.
 func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do func() error) fuse.Status {
 	if h.hold == nil || h.mode == lockmgr.Shared || !h.enter() {
 		return fuse.EBADF
@@ -187,7 +181,6 @@ func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do fun
 	})
 }
 
-// await waits outside until the handle's hold is not suspended.
 func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
 	err := h.check()
 	if !errors.Is(err, lockmgr.ErrSuspended) {
@@ -220,8 +213,7 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	})
 }
 
-// maxCopy bounds one copy, in bytes: the Margin allows renew.WriteInFlight for a write, and
-// copying a gigabyte takes seconds. The kernel or the program asks for the rest.
+// maxCopy bounds one copy, in bytes, so that it fits renew.WriteInFlight. The kernel asks again.
 const maxCopy = 4 << 20
 
 // CopyFileRange copies between two open files of the view.
@@ -275,8 +267,8 @@ func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut)
 	})
 }
 
-// Flush answers each close() of a descriptor. It reports a lost lock, and errors of earlier
-// writes. It ignores an interrupt, with which a killed program's FLUSH comes.
+// Flush answers each close(), with lost locks and earlier write errors. It ignores an interrupt,
+// with which a killed program's FLUSH comes.
 func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
@@ -308,8 +300,7 @@ func (f *FS) flushHandle(in *fuse.FlushIn, h *handle) fuse.Status {
 	if !f.backing.isLocal(h.node.inode.dev) {
 		err = errors.Join(err, h.closeDuplicate())
 	}
-	// The next fsync reports the same error again: this close may be a child's exit, which tells
-	// nobody.
+	// The next fsync repeats the error: this close may be a child's exit, which tells nobody.
 	err = errors.Join(h.unflushed.owed(), err)
 	if f.backing.isLocal(h.node.inode.dev) {
 		var st unix.Stat_t
@@ -352,8 +343,7 @@ func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 
 const fsyncDataOnly = 1 // FUSE_FSYNC_FDATASYNC
 
-// Release ends an open file after its last reference, mappings included. The lock is released
-// after the last request.
+// Release ends an open file. The lock is released after the last request that uses the handle.
 func (f *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h := f.handles.remove(in.Fh); h != nil {
 		f.unlockClosed(&in.InHeader, h)

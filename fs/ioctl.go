@@ -21,14 +21,13 @@ const (
 	flagDirSync   = 0x10000
 	flagTopDir    = 0x20000
 
-	// ownersFlags may be set by a file's owner, and change neither its bytes nor how they are
-	// stored.
+	// ownersFlags are for a file's owner, and change neither its bytes nor their storage.
 	ownersFlags = flagSync | flagNoDump | flagNoAtime | flagDirSync | flagTopDir
 	adminsFlags = flagImmutable | flagAppend // those that need CAP_LINUX_IMMUTABLE
 )
 
-// Ioctl answers lsattr and chattr. It refuses all else, also FS_IOC_GETVERSION, whose answer has 4
-// bytes for programs and 8 for the kernel.
+// Ioctl answers lsattr and chattr. FS_IOC_GETVERSION would need 4 bytes for programs, 8 for the
+// kernel.
 func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fuse.IoctlOut, outbuf []byte) fuse.Status {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
@@ -82,8 +81,7 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fu
 	return errno(ioctl(fd, in.Cmd, arg))
 }
 
-// changedFlags returns the flags that differ from those wanted, or an error if programs must not
-// change them.
+// changedFlags returns the flags to change. Errors: programs must not change them.
 func changedFlags(fd int, wanted []byte) (changed uint32, err error) {
 	flags := make([]byte, 4)
 	if err := ioctl(fd, unix.FS_IOC_GETFLAGS, flags); err != nil {

@@ -5,8 +5,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clearing changes an open file's bytes with the caller's rights, so that the backing clears
-// set-id bits: for root it would keep them.
+// clearing has the backing clear set-id bits, by the caller's rights: for root it keeps them.
 func (f *FS) clearing(n *node, fd int, in *fuse.InHeader, change func() error) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

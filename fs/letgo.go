@@ -14,10 +14,8 @@ import (
 // So a node closes its descriptor before its file loses a name, unless a program has the file open
 // or is about to. The next use opens the file by its name, if it is the same file (ADR 0029).
 
-// letsGo reports whether a node's descriptor is closed before its file loses a name.
 func (f *files) letsGo(n *node) bool { return !n.dir && f.backing.on(n.inode.dev).renamesRemoved }
 
-// letGo closes the descriptors of a file's unused nodes.
 func (f *files) letGo(file *node) {
 	if !f.letsGo(file) {
 		return
@@ -49,8 +47,7 @@ func (t *nodes) ofFile(n *node) []*node {
 	return slices.Clone(n.nodes)
 }
 
-// with runs do, which must not call with, on a node's descriptor. ESTALE: the file is gone, or no
-// name leads to it.
+// with runs do on a node's descriptor. do must not call with. ESTALE: no name leads to the file.
 func (f *files) with(n *node, do func(fd int) error) error {
 	if !f.letsGo(n) {
 		return byDescriptor(do(n.fd))
@@ -67,8 +64,7 @@ func (f *files) with(n *node, do func(fd int) error) error {
 	return byDescriptor(do(n.fd))
 }
 
-// keepForOpen keeps the descriptor of a node that a second try is about to open, and reports
-// whether the node has one.
+// keepForOpen keeps the descriptor of a node that a second try is about to open, if it has one.
 func (f *files) keepForOpen(n *node) bool {
 	if n == nil {
 		return false
@@ -77,8 +73,7 @@ func (f *files) keepForOpen(n *node) bool {
 	return f.with(n, func(int) error { return nil }) == nil
 }
 
-// hasOpen gives a node its descriptor back that was closed during its open as fd: the file may
-// have no name by now.
+// hasOpen gives a node its descriptor back: the file, open as fd, may have no name by now.
 func (n *node) hasOpen(fd int) {
 	n.awaited.Store(0)
 	n.descriptor.RLock()

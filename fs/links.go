@@ -18,8 +18,7 @@ import (
 
 func hasMoreNames(st *unix.Stat_t) bool { return st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR }
 
-// inodeKey returns the key of the inode at path: its number, and where its file system is mounted.
-// Device numbers differ between machines.
+// inodeKey is the inode's number below its mount's path: device numbers differ between machines.
 func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 	if st.Dev != b.device.Load() {
 		for i := range len(path) {
@@ -89,8 +88,7 @@ func (f *files) replaced(n *node) bool {
 	})
 }
 
-// heirs returns the remaining name of a file that is open here for write and is about to lose one
-// of two names. EBUSY: that name is unknown.
+// heirs returns the remaining name of a file open for write that loses one of two. EBUSY: unknown.
 func (f *files) heirs(gone dirName, file *stat) ([]dirName, error) {
 	n := f.nodes.find(inodeOf(file))
 	if n == nil || len(n.allHolds()) == 0 {
@@ -116,8 +114,7 @@ func (f *files) hasTwoNames(n *node, d dirName) bool {
 	return err == nil && inodeOf(&st) == n.inode && st.Nlink == 2 && hasMoreNames(&st.Stat_t)
 }
 
-// inherit gives a file's holds the lock of its heir. ESTALE: the file was opened or its names
-// changed since the locks were taken, and the heir is another.
+// inherit gives a file's holds the lock of its heir. ESTALE: the heir is another by now.
 func (f *files) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, locked []lockedName) fuse.Status {
 	now, err := f.heirs(gone, file)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// nodeLock is the lock of one file.
 type nodeLock struct {
 	node *node
 	hold *lockmgr.Hold // registered with the node
@@ -40,8 +39,8 @@ func (f *files) lastKnown(n *node) (st stat, err error) {
 		return err
 	})
 	if err == unix.ESTALE {
-		// The file is gone, or its name unknown. Its path is locked all the same: the proof fails,
-		// and the kernel looks up what has the name.
+		// The path is locked all the same: the proof fails, and the kernel looks up what has the
+		// name.
 		f.nodes.doubtNames(n)
 		err = nil
 	}
@@ -80,8 +79,7 @@ func (f *FS) lockFile(n *node, path string, r rule, file *stat, how asking, take
 	}
 }
 
-// fileKeys returns the keys that lock a file: its path's, and its inode's if it has several names.
-// None: the rule says so.
+// fileKeys returns the keys of path and, for a file with several names, its inode. None: no lock.
 func (f *files) fileKeys(path string, r rule, st *unix.Stat_t) ([]lockmgr.Key, error) {
 	key, err := lockmgr.FileKey(path)
 	if err != nil || !r.locked() {
@@ -95,8 +93,7 @@ func (f *files) fileKeys(path string, r rule, st *unix.Stat_t) ([]lockmgr.Key, e
 	return append(keys, inode), err
 }
 
-// locksInode reports whether a hold has the inode's lock if it needs that. The path's key is not
-// compared: it changes when the owner renames the file.
+// locksInode does not compare the path's key, which changes when the owner renames the file.
 func (f *files) locksInode(hold *lockmgr.Hold, path string, r rule, file *stat) (bool, error) {
 	if !r.locked() || !hasMoreNames(&file.Stat_t) {
 		return true, nil
@@ -105,8 +102,7 @@ func (f *files) locksInode(hold *lockmgr.Hold, path string, r rule, file *stat) 
 	return err == nil && hold.Token(key) != 0, err
 }
 
-// lockNode locks a file for a call other than OPEN. It does not queue: the caller has the inode's
-// kernel lock.
+// lockNode does not queue: the caller has the inode's kernel lock.
 func (f *FS) lockNode(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*nodeLock, fuse.Status) {
 	for range mendTries {
 		l, s := f.lockNodeOnce(cancel, in, n)
@@ -162,8 +158,7 @@ func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, r rule, keys ...lock
 	return hold, fuse.OK
 }
 
-// acquire takes locks, if there are keys, and waits outside of the gate. After errGivenUp the
-// request stays outside.
+// acquire waits outside of the gate. After errGivenUp the request stays outside.
 func (f *FS) acquire(ctx context.Context, in *fuse.InHeader, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
 	if len(req.Keys) == 0 {
 		return f.locks.Unlocked(req.Owner), nil
@@ -182,8 +177,7 @@ func (f *FS) whileHeldAs(in *fuse.InHeader, hold *lockmgr.Hold, change func() er
 	return whileHeld(hold, func() error { return f.as(in, 0, change) })
 }
 
-// whileHeld makes a change if the hold is good before it. EIO: the hold may not have been good
-// until the end.
+// whileHeld makes a change if hold is good before it. EIO: hold may not have been good to the end.
 func whileHeld(hold *lockmgr.Hold, change func() error) fuse.Status {
 	return whileGood(hold.Check, change)
 }

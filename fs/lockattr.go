@@ -43,8 +43,7 @@ func (f *FS) lockAttr(ctx context.Context, n *node, attr string) ([]byte, error)
 	return json.Marshal(e.Holder)
 }
 
-// lockKey returns the key that a program has which has the file open for write, by whichever of its
-// names: that of the inode, or of the only name. ENODATA: it has no name, and so no lock.
+// lockKey returns what a writer of the file locks: the inode, or the only name. ENODATA: no name.
 func (f *FS) lockKey(n *node) (lockmgr.Key, error) {
 	var st unix.Stat_t
 	if err := f.with(n, func(fd int) error { return byDescriptor(unix.Fstat(fd, &st)) }); err != nil {

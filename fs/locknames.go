@@ -9,14 +9,12 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// lockedName is a name, its lock, and the rule of its path.
 type lockedName struct {
 	dirName
 	key  lockmgr.Key
 	rule rule
 }
 
-// at returns d, whose path is path, as a name to lock.
 func (f *FS) at(d dirName, path string, kind lockmgr.Kind) (n lockedName, err error) {
 	n = lockedName{dirName: d, rule: f.rule(path)}
 	if kind == lockmgr.Tree {
@@ -27,8 +25,7 @@ func (f *FS) at(d dirName, path string, kind lockmgr.Kind) (n lockedName, err er
 	return n, err
 }
 
-// toLock returns each key once. It leaves out files with a rule against locks, but no directory:
-// other rules may hold below.
+// toLock leaves out files with a rule against locks, but no directory: other rules may hold below.
 func toLock(names []lockedName, others []lockmgr.Key) (keys []lockmgr.Key) {
 	for _, n := range names {
 		if (n.rule.locked() || n.key.Kind == lockmgr.Tree) && !slices.Contains(keys, n.key) {
@@ -51,7 +48,6 @@ type nameLock struct {
 	found []finding     // what the names are, under the locks
 }
 
-// finding is what a name was found to be.
 type finding struct {
 	fd  int // O_PATH; -1: none
 	st  stat
@@ -72,8 +68,7 @@ func (l *nameLock) close() {
 	}
 }
 
-// look finds what the names lead to now. It keeps the files open, so that their inode numbers stay
-// theirs.
+// look keeps the files that the names lead to open, so that their inode numbers stay theirs.
 func (f *files) look(l *nameLock) {
 	l.close()
 	l.found = l.found[:0]
@@ -99,8 +94,7 @@ func (l *nameLock) as(d dirName) (stat, error) {
 	return l.found[i].st, l.found[i].err
 }
 
-// lockNames locks names, of files or of whole directories, and proves the directories that have
-// them.
+// lockNames locks names, and proves the directories that have them.
 func (f *FS) lockNames(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, names ...dirName) (*nameLock, fuse.Status) {
 	return f.lockNamesAnd(cancel, in, kind, nil, names)
 }
@@ -135,8 +129,7 @@ func (f *FS) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmg
 	return nil, stale
 }
 
-// dirPaths returns each directory's known path, asked once: the locked path must be the proved
-// one. ESTALE: some are missing.
+// dirPaths asks each path once: the locked path must be the proved one. ESTALE: some are missing.
 func (f *files) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
 	paths := make(map[*node]string, len(names))
 	s := fuse.OK
@@ -154,8 +147,7 @@ func (f *files) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
 	return paths, s
 }
 
-// lockNamesOnce is lockNamesAnd for directories believed to be at dirs. overtaken: other locks are
-// needed by now.
+// lockNamesOnce takes dirs for the paths. overtaken: other locks are needed by now.
 func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName, dirs map[*node]string) (l *nameLock, s fuse.Status, overtaken bool) {
 	l = &nameLock{}
 	for _, d := range names {

@@ -42,8 +42,7 @@ func (f *FS) unlink(cancel <-chan struct{}, in *fuse.InHeader, gone dirName) (s 
 	return f.changeNames(in, l, unlink, change), false
 }
 
-// whileOvertaken repeats a call whose locks are the wrong ones by now. After ESTALE the kernel
-// would repeat it, but only once in a system call.
+// After ESTALE the kernel would repeat a call too, but only once in a system call.
 func whileOvertaken(call func() (s fuse.Status, overtaken bool)) fuse.Status {
 	for range mendTries {
 		if s, overtaken := call(); !overtaken {
@@ -82,8 +81,8 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	return s
 }
 
-// link gives n the name to. If n has lost a name that the kernel may mean, the kernel is sent to
-// look, once. A call by descriptor does not look, and links its file wherever it is.
+// link: if n has lost a name that the kernel may mean, the kernel is sent to look, once. A call by
+// descriptor does not look, and links its file wherever it is.
 func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName, n *node, out *fuse.EntryOut) fuse.Status {
 	var st unix.Stat_t
 	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
@@ -149,8 +148,7 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	return f.enter(to.dir, to.name, out)
 }
 
-// meansAnother reports whether the kernel may name n, which is st, by a name that n has lost. It
-// forgets such names.
+// meansAnother reports whether the kernel may name n by a name that n has lost, and forgets those.
 func (f *files) meansAnother(v *visit, n *node, st *unix.Stat_t) bool {
 	lost := f.nodes.isFormer(n) || st.Nlink > 0 && f.lostName(n) || st.Nlink == 0 && f.replaced(n)
 	foundAs := v.as.dir != nil && f.isNamed(n, v.as) // then it may have lost others

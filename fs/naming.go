@@ -20,8 +20,7 @@ type fate struct {
 	unsure      bool // even success does not say whether the names have changed
 }
 
-// changeNames runs a call that changes names, with the caller's rights. l has their locks, and
-// they are frozen.
+// changeNames runs call with the caller's rights. l has the locks of the frozen names.
 func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fates ...fate) fuse.Status {
 	widened := make([][]*lockmgr.Hold, len(fates))
 	for i, t := range fates {

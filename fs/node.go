@@ -56,8 +56,7 @@ type node struct {
 	// told and cached are what the kernel has of the file. GUARDED_BY(mu)
 	told   told
 	cached version
-	// seen is the file at the last open on a network volume, and seenAt when that was first seen.
-	// GUARDED_BY(mu)
+	// seen is the file at the last open on a network volume, first seen at seenAt. GUARDED_BY(mu)
 	seen   version
 	seenAt time.Time
 }
@@ -65,7 +64,6 @@ type node struct {
 // held is a file's holds, which follow its names.
 type held struct {
 	// naming is held for write while the file gets or loses a name, until the holds have followed.
-	// A new hold comes before or after.
 	naming sync.RWMutex
 
 	mu sync.Mutex
@@ -91,8 +89,8 @@ func (d dirName) is(other dirName) bool {
 	return d == other || d.name == other.name && d.dir != nil && other.dir != nil && d.dir.inode == other.dir.inode
 }
 
-// enter begins a use of the node's descriptor; false: it is closed. The kernel does not forget a
-// request's own node meanwhile, but it may forget any other, such as a name's directory.
+// enter begins a use of fd; false: it is closed. The kernel keeps a request's own node meanwhile,
+// but may forget any other.
 func (n *node) enter() bool { return n.uses.enter() }
 
 func (n *node) leave() {
@@ -116,8 +114,8 @@ func (f *held) lost() bool {
 	return false
 }
 
-// addHold registers a hold whose locks follow the file's names. It comes before the proof of the
-// path: the proof sees a rename, or the rename moves the hold.
+// addHold comes before the proof of the path: the proof sees a rename, or the rename moves the
+// hold.
 func (f *held) addHold(h *lockmgr.Hold) {
 	if h.Unlocked() {
 		return

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nodes is the table of what the kernel knows. Ids are never used twice.
 type nodes struct {
 	mu      sync.RWMutex
 	byID    map[uint64]*node
@@ -31,8 +30,7 @@ const rootID = 1
 func newNodes(rootFD int, i inode, pool *Pool) *nodes {
 	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1, held: new(held)}
 	root.uses.begin()
-	// A file handle (name_to_handle_at) is an id: one of an earlier mount must lead to no file of
-	// this mount.
+	// A file handle (name_to_handle_at) is an id: earlier mounts' must lead to no file here.
 	t := &nodes{
 		byID:    map[uint64]*node{rootID: root},
 		byInode: map[inode]*node{root.inode: root},
@@ -49,7 +47,6 @@ func newNodes(rootFD int, i inode, pool *Pool) *nodes {
 
 func (t *nodes) len() int { return int(t.count.Load()) }
 
-// get returns the node of a kernel's id, or nil.
 func (t *nodes) get(id uint64) *node {
 	t.mu.RLock()
 	n := t.byID[id]
@@ -60,7 +57,6 @@ func (t *nodes) get(id uint64) *node {
 	return n
 }
 
-// find returns the node of an inode, or nil.
 func (t *nodes) find(i inode) *node {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -183,12 +179,10 @@ func (t *nodes) named(n *node, d dirName) {
 	t.mu.Unlock()
 }
 
-// oldName is how long after a rename the kernel may use the old name: it learns of another mount's
-// rename by the next lookup.
+// oldName: the kernel learns of a rename by another mount at the next lookup.
 const oldName = cacheTimeout
 
-// mayMeanAnother reports whether an open of n may mean another file or path. file is what is known
-// of n.
+// mayMeanAnother reports whether an open of n, known as file, may mean another file or path.
 func (t *nodes) mayMeanAnother(n *node, file *stat) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -217,7 +211,6 @@ func (t *nodes) dirJustMoved(n *node) bool {
 	return n.parent.justMoved()
 }
 
-// unname forgets a name that a node has lost, if another is known.
 func (t *nodes) unname(n *node, gone dirName) {
 	t.mu.Lock()
 	switch {
@@ -251,8 +244,8 @@ func (t *nodes) nameOf(n *node) dirName {
 	return dirName{n.parent, n.name}
 }
 
-// usable reports whether n may be opened. A node on which a lock was lost must not be: the kernel
-// would write the lost handle's dirty pages by the new handle. The next lookup makes another node.
+// usable: after a lost lock, the kernel would write the lost handle's dirty pages by a new handle.
+// The next lookup makes another node.
 func (t *nodes) usable(n *node) bool {
 	t.mu.RLock()
 	retired := n.retired
@@ -273,8 +266,7 @@ func (t *nodes) supplant(n *node) {
 	t.mu.Unlock()
 }
 
-// retire takes a node out of use. All its holds are lost: the locks of a node that is not found do
-// not follow its names. It needs nodes.mu.
+// retire loses all holds: a node that is not found cannot follow its names. It needs nodes.mu.
 func (t *nodes) retire(n *node) {
 	n.retired = true
 	for _, h := range n.allHolds() {
@@ -285,16 +277,13 @@ func (t *nodes) retire(n *node) {
 	}
 }
 
-// maxPath is the longest new path in bytes. A moved or foreign file may have a longer one. It can
-// be used and removed, as long as its path can be locked.
+// maxPath bounds new paths, in bytes. Longer ones, moved or foreign, can be used and removed.
 const maxPath = 8191
 
-// maxDepth is more components than any path has: renames elsewhere can make the known names a
-// circle.
+// maxDepth ends walks: renames elsewhere can make the known names a circle.
 const maxDepth = 1 << 15
 
-// path returns a node's path from the volume's root, "" for the root. ESTALE: the known names do
-// not lead to the root.
+// path is from the volume's root, "" for the root. ESTALE: the names do not lead to the root.
 func (t *nodes) path(n *node) (string, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -28,8 +28,7 @@ type opening struct {
 	file  stat    // what is known of the file, to guess the locks
 }
 
-// Open locks a file that is opened for write, or truncated. Only this request and SETLKW may
-// queue: it arrives without a kernel lock.
+// Of all requests only Open and SetLkw may queue: they arrive without a kernel lock.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s fuse.Status) {
 	n := f.nodes.get(in.NodeId)
 	o := &opening{fs: f, in: in, node: n, visit: f.visits.come(in.Pid, in.NodeId)}
@@ -80,8 +79,7 @@ func (o *opening) mendAbove() bool {
 	return o.fs.mendAbove(o.node)
 }
 
-// read opens the file without a lock. If it has lost a name that the kernel may mean, the kernel
-// is sent to look, once.
+// read takes no lock. If n has lost a name that the kernel may mean, the kernel looks, once.
 func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 	f, n := o.fs, o.node
 	if f.lostName(n) && o.visit.maySend() {
@@ -91,8 +89,7 @@ func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 	return f.openToRead(n, o.in, out)
 }
 
-// openAt opens the file at path. again: try again, because the node's path has changed or the file
-// has more names than known.
+// openAt opens the file at path. again: its path has changed, or it has more names than known.
 func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut) (s fuse.Status, again bool) {
 	f, n := o.fs, o.node
 	o.rule = f.rule(path)
@@ -150,8 +147,7 @@ func (o *opening) unopened(err error, hold *lockmgr.Hold) (s fuse.Status, kept b
 	return fuse.EIO, false
 }
 
-// misled handles an open whose file is not at the locked path. OK: the node's path is another now,
-// so try again.
+// misled handles an open whose file is not at the locked path. OK: try its present path.
 func (o *opening) misled(cancel <-chan struct{}, hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 	f, n := o.fs, o.node
 	switch {
@@ -169,8 +165,7 @@ func (o *opening) misled(cancel <-chan struct{}, hold *lockmgr.Hold) (s fuse.Sta
 	return fuse.EBUSY, false
 }
 
-// lock finds out who opens the file, and takes the locks of keys, or fetches parked ones. The open
-// may wait for files.
+// lock takes the locks of keys, or fetches parked ones. The open may wait for files.
 func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, wait time.Duration, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	f := o.fs
 	req, err := f.caller(&o.in.InHeader, files, o.rule.scope, openOwner)
@@ -195,8 +190,7 @@ func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, 
 	return hold, fuse.OK
 }
 
-// park keeps the lock for the thread's next visit, so that the name cannot change while the kernel
-// looks.
+// park keeps the lock while the kernel looks, so that the name cannot change.
 func (o *opening) park(hold *lockmgr.Hold) {
 	o.node.removeHold(hold)
 	o.visit.hold, o.visit.mode = hold, o.mode
@@ -226,14 +220,13 @@ func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.
 			n.tell(&st.Stat_t)
 		}
 	} else {
-		// While we waited, the last holder may have written. A mapping uses the size of the
-		// kernel's lookup.
+		// The last holder may have written while we waited. A mapping uses the size of the lookup.
 		if n.belief(&st.Stat_t) == outdated && o.visit.stage == fresh {
 			o.park(hold)
 			return stale, true
 		}
-		// Even if it was told the size: of two concurrent replies the kernel may have kept the
-		// older. This also drops replies under way.
+		// Of two concurrent replies the kernel may have kept the older. This also drops replies
+		// under way.
 		f.dropAttrs(n)
 	}
 	if !writes(flags) && !f.readLocks { // opened for its truncation
@@ -290,8 +283,7 @@ func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status
 	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t)|f.noFlush(), out)
 }
 
-// noFlush spares read-only handles their FLUSHes, unless those tell that a process has lost its
-// advisory locks.
+// noFlush: with cluster advisory locks, a read-only handle's FLUSH ends its process's locks.
 func (f *FS) noFlush() uint32 {
 	if f.advisory != nil {
 		return 0
@@ -318,8 +310,7 @@ func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
 	return fuse.OK
 }
 
-// bereave handles the loss of a handle's lock: what was written before goes to the volume, and the
-// kernel's cache is dropped.
+// bereave sends what was written before the loss to the volume, and drops the kernel's cache.
 func (f *FS) bereave(h *handle) {
 	f.bereaved <- struct{}{}
 	defer func() { <-f.bereaved }()

@@ -25,8 +25,7 @@ type Pool struct {
 	inUse bool          // nothing was forgotten while somebody waited. GUARDED_BY(mu)
 }
 
-// roomWait bounds a LOOKUP's wait for room: it has its directory's lock, for which the shedder may
-// have to wait (Linux before 6.18).
+// roomWait is short: before Linux 6.18 the shedder may wait for the LOOKUP's directory lock.
 const roomWait = 100 * time.Millisecond
 
 // NewPool returns a pool for all views of the process.
@@ -62,8 +61,7 @@ func (p *Pool) leave(t *nodes) {
 // full reports whether few descriptors are left for open files.
 func (p *Pool) full() bool { return p.used.Load()+p.closing.Load() >= int64(p.limit+p.limit/2) }
 
-// awaitRoom waits while the pool is full, until roomWait or cancel. It does not wait if all nodes
-// seem to be in use: the last wait was in vain, and nothing was forgotten since.
+// awaitRoom waits while the pool is full, at most roomWait; not at all if all nodes seem in use.
 func (p *Pool) awaitRoom(cancel <-chan struct{}) {
 	if !p.full() {
 		return
@@ -94,7 +92,6 @@ func (p *Pool) awaitRoom(cancel <-chan struct{}) {
 	}
 }
 
-// freed notes that used or closing has decreased.
 func (p *Pool) freed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +102,6 @@ func (p *Pool) freed() {
 	}
 }
 
-// crowded reports whether the number of nodes is at its limit.
 func (p *Pool) crowded() bool { return p.used.Load() >= int64(p.limit) }
 
 // relieve wakes the shedders of views with too many nodes, if the pool has too many.
@@ -129,8 +125,7 @@ func (p *Pool) relieve() {
 // share needs mu.
 func (p *Pool) share() int { return p.limit / max(1, len(p.views)) }
 
-// excess is how many nodes a view has to shed: its excess and a quarter more, but none of its
-// share.
+// excess is how many nodes a view sheds: its excess and a quarter more, but none of its share.
 func (p *Pool) excess(t *nodes) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

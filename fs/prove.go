@@ -19,8 +19,7 @@ type under struct {
 	key  lockmgr.Key
 }
 
-// prove opens the locked path. ESTALE: it is not n's, because the holder has replaced the file or
-// a directory was renamed.
+// prove opens the locked path. ESTALE: the file was replaced, or a directory was renamed.
 func (f *files) prove(n *node, path string, how asking, lock under) (fd int, st stat, err error) {
 	fd, err = f.resolve(n, path, lock)
 	if err == nil {
@@ -93,8 +92,7 @@ func (f *files) reach(dir *node, path string, lock under) (fd int, err error) {
 	return fd, nil
 }
 
-// proveDir is prove for a directory at path, the one in the lock's key. Before its names are
-// looked at, how is anew.
+// proveDir proves path, the one in the lock's key. Before its names are looked at, how is anew.
 func (f *files) proveDir(dir *node, path string, how asking, lock under) error {
 	if dir.id == rootID && f.backing.local {
 		return nil
@@ -109,8 +107,7 @@ func (f *files) proveDir(dir *node, path string, how asking, lock under) error {
 // mendTries is how often a request follows what moves while it is being locked.
 const mendTries = 3
 
-// mend finds a directory's path, and reports whether it has moved. A program that has it as
-// working directory may never look up anything above it.
+// mend reports whether a directory has moved. A program in it may never look up what is above.
 func (f *files) mend(dir *node) bool {
 	if dir.id == rootID {
 		return false
@@ -173,7 +170,6 @@ func (f *files) currentPath(n *node) (string, error) {
 	return filepath.Clean(rel), nil
 }
 
-// isNamed reports whether the volume confirms that d is a name of the file.
 func (f *files) isNamed(n *node, d dirName) bool {
 	is, err := f.backing.bears(n.inode, d)
 	return is && err == nil
@@ -211,8 +207,7 @@ func (f *files) lostName(n *node) bool {
 	return lost
 }
 
-// failed is errno for a request on a node. After ESTALE the kernel looks the file up again, and
-// the volume's client must not use its cache.
+// failed: after ESTALE the kernel's lookup must not use the volume client's cache.
 func (f *files) failed(n *node, err error) fuse.Status {
 	if err == unix.ESTALE {
 		f.nodes.doubtNames(n)

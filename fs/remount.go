@@ -71,8 +71,7 @@ func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 	return true, nil
 }
 
-// addHold is node.addHold for a file made in dir. If the client was replaced since, the hold is
-// given up: it would not follow the file's names.
+// addHold gives a hold up if dir's client was replaced: it would not follow the file's names.
 func (f *FS) addHold(n, dir *node, hold *lockmgr.Hold) {
 	n.addHold(hold)
 	if dir.gone.Load() {
@@ -90,8 +89,7 @@ func (t *nodes) rootInode() inode {
 	return inode{}
 }
 
-// renew makes the directory fd, which is i, the root, marks all nodes as of a former client, and
-// returns their holds. It takes fd over.
+// renew takes over fd, which is i, as the root, and returns the holds of all former nodes.
 func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
 	defer unix.Close(fd)
 	t.mu.Lock()
@@ -109,8 +107,7 @@ func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
 	if err := unix.Dup3(fd, old.fd, unix.O_CLOEXEC); err != nil {
 		return nil, err
 	}
-	// All nodes are marked before holds are collected: a hold registered later fails at the proof
-	// of its path.
+	// Marked before holds are collected: a hold registered later fails at the proof of its path.
 	for _, n := range t.byID {
 		n.gone.Store(true)
 	}
@@ -131,8 +128,7 @@ func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
 	return list, nil
 }
 
-// returned reopens a former client's directory by its path, under the same id; nil: a file, or
-// gone.
+// returned reopens a former client's directory by its path, with its id; nil: a file, or gone.
 func (t *nodes) returned(n *node) *node {
 	if !n.dir {
 		return nil

@@ -9,8 +9,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Rename moves a name, under the locks of both names. A directory moves while nobody has a file
-// below it open for write.
+// Rename locks both names. A directory moves while nobody has a file below it open for write.
 func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
 	oldDir, newDir := f.nodes.get(in.NodeId), f.nodes.get(in.Newdir)
 	if oldDir == nil || newDir == nil {
@@ -81,7 +80,6 @@ func (f *FS) renameDirectory(cancel <-chan struct{}, in *fuse.RenameIn, from, to
 	return f.moveNames(in, l, fates), false
 }
 
-// exchange has two names change places. overtaken: it took other locks than it needs.
 func (f *FS) exchange(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.Kind, from, to dirName) (s fuse.Status, overtaken bool) {
 	l, s, overtaken := f.lockRename(cancel, in, kind, from, to)
 	if !s.Ok() {
@@ -96,8 +94,7 @@ func (f *FS) exchange(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.Ki
 	return f.moveNames(in, l, fates), false
 }
 
-// lockRename locks the names of a rename, and more. overtaken: they are not of the kind by which
-// they were locked.
+// lockRename locks the names of a rename, and more. overtaken: they are of another kind.
 func (f *FS) lockRename(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.Kind, from, to dirName, more ...dirName) (l *nameLock, s fuse.Status, overtaken bool) {
 	l, s = f.lockNames(cancel, &in.InHeader, kind, append([]dirName{from, to}, more...)...)
 	if !s.Ok() {
@@ -121,8 +118,7 @@ func (f *FS) lockRename(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.
 	return l, fuse.OK, false
 }
 
-// renameFates returns the fates of the moved file and of a replaced one; none if both names are
-// one file's.
+// renameFates: none if both names are one file's, because nothing changes.
 func (f *FS) renameFates(l *nameLock) []fate {
 	src, dst := &l.found[0].st, &l.found[1].st
 	moved := fate{file: f.nodes.find(inodeOf(src)), loses: &l.names[0], gets: &l.names[1]}

@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetAttr answers chmod, chown, utimes and truncate. Only truncate changes bytes, and takes the
-// lock. in.Uid and in.Gid are the new owner, in.InHeader's the caller.
+// SetAttr: only truncate changes bytes, and takes the lock. in.Uid and in.Gid are the new owner.
 func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
@@ -55,8 +54,8 @@ func (f *FS) setOwner(n *node, in *fuse.SetAttrIn) error {
 		return f.asExactly(&in.InHeader, 0, func() error { return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH) })
 	})
 	if nothing && err == unix.EPERM {
-		// A request for nothing clears set-id bits: a chown of nothing, which only the owner may
-		// make, or before a write, which clears them itself.
+		// A request for nothing is an owner's chown of nothing, or comes before a write: both
+		// clear the bits.
 		return nil
 	}
 	return err
@@ -120,8 +119,7 @@ func (f *FS) writeBack(cancel <-chan struct{}, in *fuse.InHeader, n *node) fuse.
 	return errno(errors.Join(givenUp, err))
 }
 
-// notify sends a notice after which the kernel may WRITE, and waits for it as long as the caller
-// waits.
+// notify sends a notice that may cause WRITEs, and waits for it while the caller waits.
 func (f *FS) notify(ctx context.Context, in *fuse.InHeader, notice func()) error {
 	if err := f.notices.reenter(ctx, in); err != nil {
 		return err
@@ -155,8 +153,7 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 	return s
 }
 
-// truncateNamed sets n's size without a handle. If n has lost a name that the kernel may mean, the
-// kernel is sent to look, once; a call by descriptor does not look.
+// truncateNamed sends the kernel to look, once, if n has lost a name that may be meant.
 func (f *FS) truncateNamed(cancel <-chan struct{}, in *fuse.SetAttrIn, v *visit, n *node, size int64, kill bool) fuse.Status {
 	v.drop() // parked for an OPEN
 	if v.stage != nameless {

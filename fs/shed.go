@@ -8,10 +8,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Each inode that the kernel knows costs a descriptor. The kernel forgets inodes only for lack of
-// memory, so it is asked when descriptors run out.
+// Each inode that the kernel knows costs a descriptor, so it is asked to forget when they run out.
 
-// shedder makes the kernel forget nodes.
 type shedder struct {
 	nodes *nodes
 	// prune asks the kernel to forget unused nodes (Linux 6.18).
@@ -19,8 +17,8 @@ type shedder struct {
 	// drop makes the kernel forget a name, used or not. It waits for the directory.
 	drop func(parent uint64, name string) fuse.Status
 
-	// local, unless nil, reports whether a device is only this machine's, where removed files are
-	// looked for.
+	// local, unless nil, reports whether to look for removed files on a device: only this
+	// machine's.
 	local func(dev uint64) bool
 
 	cannotPrune bool
@@ -36,8 +34,7 @@ func (f *FS) shedder() *shedder {
 	return s
 }
 
-// run serves until ctx ends. It has its own goroutine: a request may arrive under the lock for
-// which drop waits.
+// run needs its own goroutine: a request may arrive under the lock for which drop waits.
 func (s *shedder) run(ctx context.Context) {
 	var due <-chan time.Time
 	if s.local != nil {
@@ -57,8 +54,7 @@ func (s *shedder) run(ctx context.Context) {
 	}
 }
 
-// shed tries to free the excess nodes and a quarter more. Nodes in use stay. The next call tries
-// others.
+// shed frees the excess nodes and a quarter more, except those in use. The next call tries others.
 func (s *shedder) shed() {
 	ids := s.candidates()
 	if len(ids) == 0 {
@@ -103,8 +99,7 @@ func (s *shedder) candidates() []uint64 {
 	return ids[:max(0, min(excess, len(ids)))]
 }
 
-// droppable returns the name of a node that the kernel may forget. An open file would be shown as
-// deleted, and a directory might be a working directory.
+// droppable: an open file would be shown as deleted; a directory might be a working directory.
 func (t *nodes) droppable(id uint64) (dirName, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// request is a kind of request from the kernel.
 type request uint8
 
 const (

@@ -6,11 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel remembers a file that another view or program of this machine has removed, until it
-// looks the name up or lacks memory. Our descriptor keeps the file's blocks meanwhile.
+// Until it looks again, the kernel keeps a file removed beside the view, and so our descriptor.
 
-// A sweep looks at sweepAtOnce nodes every sweepEvery: at a microsecond each, 0.2 % of a
-// processor.
+// A sweep takes a microsecond for each node: 0.2 % of a processor.
 const (
 	sweepEvery  = 5 * time.Second
 	sweepAtOnce = 10000
@@ -51,7 +49,6 @@ func (t *nodes) files() []uint64 {
 	return ids
 }
 
-// removed reports whether a file has no name and is not open.
 func (s *shedder) removed(id uint64) bool {
 	n := s.nodes.get(id)
 	if n == nil || n.handles.Load() > 0 || !s.local(n.inode.dev) || !n.enter() {

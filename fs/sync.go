@@ -27,8 +27,7 @@ type unflushed struct {
 	landing  sync.RWMutex // read-locked by writes under way
 	dirty    atomic.Bool  // there may be something to flush
 	flushing sync.Mutex   // held during a flush
-	// failed is a flush's error that no fsync has returned yet. The kernel reports an error once
-	// for each open file, and did so to the flush.
+	// failed is a flush's error for the next fsync: the kernel reports an error once.
 	failed atomic.Pointer[error]
 }
 
@@ -68,8 +67,7 @@ func (f *FS) written(h *handle) error {
 	return nil
 }
 
-// flush sends to the volume all writes that began before the call, though others write and flush
-// meanwhile.
+// flush sends all writes that began before the call, whatever others write meanwhile.
 func (h *handle) flush() error {
 	u := &h.unflushed
 	u.flushing.Lock()
@@ -83,8 +81,7 @@ func (h *handle) flush() error {
 	return h.fdatasync()
 }
 
-// fdatasync keeps an error for the next fsync: this request's program may not be the writer, or
-// has ended.
+// fdatasync keeps an error for the next fsync: this request's program may not be the writer.
 func (h *handle) fdatasync() error {
 	err := byDescriptor(unix.Fdatasync(h.fd))
 	if err != nil {
@@ -96,8 +93,8 @@ func (h *handle) fdatasync() error {
 // flushers limits concurrent flushes. Each may block a thread while the volume does not answer.
 const flushers = 16
 
-// flushOnTrouble flushes all files when a renewal has failed, so that the client's cache is clean
-// when the session is suspended. Later writes are flushed one by one.
+// flushOnTrouble flushes all files after a failed renewal, before the session is suspended. Later
+// writes are flushed one by one.
 func (f *FS) flushOnTrouble(ctx context.Context) {
 	for {
 		select {

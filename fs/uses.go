@@ -20,5 +20,4 @@ func (u *uses) enter() bool {
 	}
 }
 
-// leave ends a use, and reports whether it was the last.
 func (u *uses) leave() (last bool) { return u.n.Add(-1) == 0 }

@@ -29,18 +29,16 @@ const (
 	nameless
 )
 
-// parkFor is how long a lock is kept for a thread sent to look, and how long its requests count as
-// one system call. Unless the call has failed, microseconds are enough.
+// parkFor is how long a lock is kept for a thread sent to look. A repeated call takes
+// microseconds.
 const parkFor = time.Second
 
-// createFor is parkFor for a thread that has found nothing. Its CREATE comes at once or never:
-// O_CREAT does not come with OPEN.
+// createFor is parkFor after a failed lookup: a CREATE comes at once or never.
 const createFor = parkFor / 20
 
 const maxSteps = 64
 
-// visits remembers threads whose last OPEN, CREATE, LINK or truncation was answered ESTALE, and
-// keeps their locks until they come again.
+// visits remembers threads answered ESTALE, and keeps their locks until they come again.
 type visits struct {
 	mu      sync.Mutex
 	threads map[uint32]*sent // GUARDED_BY(mu)
@@ -70,14 +68,12 @@ type answer struct {
 	node uint64
 }
 
-// way is how a file was looked up: by the names in path, from the root or the program's working
-// directory.
+// way is how a file was looked up: by path, from the root or the program's working directory.
 type way struct {
 	from *node
 	path string
 }
 
-// visit is one OPEN, CREATE, LINK or truncation.
 type visit struct {
 	tid   uint32
 	node  uint64 // 0 for a CREATE
@@ -89,8 +85,7 @@ type visit struct {
 	as    dirName   // the name by which a second try has found the node; else as.dir is nil
 }
 
-// comeToLink begins a thread's LINK. A second try always looks up the new name; by descriptor, no
-// other name.
+// comeToLink: a second try always looks up the new name; by descriptor, no other name.
 func (vs *visits) comeToLink(tid uint32, node uint64, to dirName) visit {
 	v := visit{tid: tid, node: node, stage: fresh}
 	if tid == 0 {
@@ -158,12 +153,10 @@ func (s *sent) next(node uint64) stage {
 	return retried
 }
 
-// maySend reports whether an ESTALE now is most likely the first of its system call, so that the
-// thread returns.
+// maySend reports whether an ESTALE now is most likely its system call's first.
 func (v *visit) maySend() bool { return v.stage == fresh || v.stage == unsure }
 
-// fetch returns the visit's parked lock if it is wanted now. It gives up all other keys: a handle
-// must not keep others from another name.
+// fetch returns the parked lock if it is wanted, without other keys: they would keep others out.
 func (v *visit) fetch(owner lockmgr.Owner, scope policy.Scope, mode lockmgr.Mode, keys []lockmgr.Key) *lockmgr.Hold {
 	hold := v.hold
 	switch {
@@ -187,8 +180,7 @@ func (v *visit) drop() {
 	}
 }
 
-// leave ends a visit answered with s. Its lock is parked if the thread will come again, else
-// released.
+// leave ends a visit answered with s. Its lock is parked if the thread will come again.
 func (vs *visits) leave(v visit, s fuse.Status) {
 	if s != stale || !v.maySend() {
 		v.drop()
@@ -213,8 +205,7 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 	vs.sweep()
 }
 
-// looked notes what a thread has found by a name asked for at that time: a node, or 0. It reports
-// whether the thread is in a second try.
+// looked notes a lookup: a node, or 0. It reports whether the thread is in a second try.
 func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64) (sent bool) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -251,7 +242,6 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	return sent
 }
 
-// expire releases a parked lock whose thread has not come again.
 func (vs *visits) expire(s *sent) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()

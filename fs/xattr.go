@@ -100,8 +100,7 @@ func listXAttr(path string) ([]byte, error) {
 	}
 }
 
-// visible leaves out names that getxattr would not show: trusted attributes, except to
-// administrators.
+// visible leaves out what getxattr would not show: trusted attributes, except to administrators.
 func visible(names []byte, admin func() bool) []byte {
 	var seen []byte
 	for name := range bytes.SplitAfterSeq(names, []byte{0}) {

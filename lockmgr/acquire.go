@@ -18,7 +18,6 @@ type Request struct {
 	// SelfWait reports whether the caller or one of its ancestors holds the keys. It is called at
 	// most once, if the request queues for keys held on this mount, and returns soon after ctx has
 	// ended. Nil means false.
-	// ended. nil means no.
 	SelfWait func(ctx context.Context) bool
 	// Holder is for people. AcquisitionID, Session, Node and Since are filled in.
 	Holder Holder
@@ -40,7 +39,6 @@ type Request struct {
 	Keep *time.Duration
 }
 
-// request is a Request under way on this mount.
 type request struct {
 	Request
 	tracker *tracker

@@ -23,9 +23,8 @@ type Backend interface {
 	// name.
 	Entries(ctx context.Context, prefix string) ([]Entry, error)
 
-	// Rivals returns the entries that conflict with k, by path and token, also in directories
-	// above and below. The cost does not depend on the size of the volume. The answer may be a
-	// moment old.
+	// Rivals returns the entries that conflict with k, also of directories above, and of all below
+	// a directory, by path and token. The volume's size does not matter. It may be a moment old.
 	Rivals(ctx context.Context, k Key) ([]Entry, error)
 
 	Breaker

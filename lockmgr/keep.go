@@ -17,7 +17,7 @@ import (
 // Whether a lock may be kept is decided before it is asked for, and its entry says so. A recall
 // names entries, so it cannot mean a later one. If a recall is lost, others wait until the lock
 // was idle for Config.Keep. A mount that hears no recalls takes no lock over (docs/adr/0033).
-// was frozen, takes no lock over (docs/adr/0033). See delegation for directories.
+// See delegation for directories.
 
 // Recall asks mounts to give back entries that they may keep.
 type Recall struct {

@@ -160,7 +160,6 @@ func (m *Manager) lockLost(l *lock, cause error) {
 	m.lose(l, cause)
 }
 
-// lost reports whether the lock went with its session.
 func (l *lock) lost() bool { return l.sess.renewal.State() == renew.Lost }
 
 // Lost reports whether the hold is lost for ever.

@@ -40,7 +40,6 @@ func (m *Manager) obstacle(p *place) *obstacle {
 	return m.rival(p.slot.key)
 }
 
-// rank orders locks by how much longer they may be held.
 func (l *lock) rank() int {
 	switch {
 	case l == nil:

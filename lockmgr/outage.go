@@ -16,7 +16,6 @@ const (
 	outageTry = 200 * time.Millisecond
 )
 
-// outage knows since when the service has not answered this mount.
 type outage struct {
 	mu    sync.Mutex
 	since time.Time // GUARDED_BY(mu); when the first unanswered request was sent; zero: no outage

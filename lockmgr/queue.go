@@ -16,7 +16,6 @@ type place struct {
 	doubts         seat   // among requests whose SelfWait was not called yet
 }
 
-// enter puts a request at the end of the line for k. m.mu is held.
 func (m *Manager) enter(r *request, k Key) {
 	s := m.slots[k]
 	if s == nil {

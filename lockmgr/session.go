@@ -24,7 +24,6 @@ type session struct {
 	voided  int                // GUARDED_BY(Manager.mu); how many locks were lost with it
 }
 
-// lease adapts a session for renew.
 type lease struct {
 	m *Manager
 	s *session

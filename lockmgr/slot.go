@@ -21,7 +21,6 @@ type slot struct {
 	dir         *dir              // nil for an Inode key
 }
 
-// tidy deletes an empty slot.
 func (m *Manager) tidy(s *slot) {
 	if len(s.locks) > 0 || s.first != nil || m.slots[s.key] != s {
 		return
@@ -67,7 +66,6 @@ func (l *lock) stands() bool {
 	return l.at < len(s.locks) && s.locks[l.at] == l
 }
 
-// void takes a lock out of its slot.
 func (m *Manager) void(l *lock) {
 	if !l.stands() {
 		return
@@ -142,7 +140,6 @@ func (m *Manager) dirOf(path string) *dir {
 	return d
 }
 
-// leaveDir deletes empty directories.
 func (m *Manager) leaveDir(d *dir) {
 	for d != nil && len(d.slots) == 0 && len(d.dirs) == 0 {
 		delete(m.dirs, d.path)

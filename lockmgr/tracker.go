@@ -163,7 +163,6 @@ func (t *tracker) waitsLong() {
 	m.observe(RequestWaits{Key: key, Holder: h, For: other, Waited: waited})
 }
 
-// inTheWay finds an owner that keeps another from k.
 func (m *Manager) inTheWay(k Key, wants AcquisitionID) Holder {
 	if e, ok := m.ours(k); ok {
 		return e.Holder
@@ -176,7 +175,6 @@ func (m *Manager) inTheWay(k Key, wants AcquisitionID) Holder {
 	return Holder{}
 }
 
-// listing is the service's last answer to listed.
 type listing struct {
 	sync.Mutex // LOCK ORDERING: before Manager.mu
 	key        Key

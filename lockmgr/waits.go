@@ -29,7 +29,6 @@ func (v *tracker) wait() (RequestWaits, bool) {
 	return RequestWaits{Key: v.req.Keys[0], Holder: v.holder(), Waited: time.Since(v.since)}, true
 }
 
-// waits are the requests that wait for another owner.
 type waits struct {
 	mu  sync.Mutex            // LOCK ORDERING: last
 	all map[*tracker]struct{} // GUARDED_BY(mu)
