@@ -124,6 +124,21 @@ var models = []model{
 		},
 	},
 	{
+		name:     "dirleases",
+		question: "and if a directory is delegated there?",
+		worlds:   dirLeasesWorlds,
+		mutations: []mutation{
+			{"norecall", "a request recalls the delegation above its file"},
+			{"heed", "a file's entry counts only if no delegation is seen once the watch has shown the entry"},
+			{"afterwards", "it looks only once the watch has shown the entry"},
+			{"missed", "nor counts an entry if a delegation has gone since it was put"},
+			{"corpse", "a delegation of a dead mount counts unless it was known to be dead before"},
+			{"giveway", "a delegation gives way to another mount's entry of a file"},
+			{"looksatonce", "its mount looks only once the watch has shown it"},
+			{"deletesfirst", "it is deleted when what is open has entries"},
+		},
+	},
+	{
 		name:     "pulses",
 		question: "does a session end if, and only if, its mount does not believe in it?",
 		worlds:   pulsesWorlds,
@@ -329,6 +344,16 @@ func leasesWorlds(full bool, mut string) []func() result {
 		return []func() result{mk(1, 1, 1, 0, 0), mk(1, 0, 1, 1, 1), mk(1, 1, 0, 1, 1)}
 	}
 	return []func() result{mk(1, 1, 1, 1, 1), mk(2, 0, 2, 1, 0), mk(2, 0, 1, 0, 2)}
+}
+
+func dirLeasesWorlds(full bool, mut string) []func() result {
+	mk := func(delegate, file, other, delegations, deaths int8) func() result {
+		return exploring(&dirLeasesWorld{ops: [leaseThreads]int8{delegate, file, other}, delegations: delegations, deaths: deaths, mut: mut})
+	}
+	if !full {
+		return []func() result{mk(2, 1, 0, 1, 0), mk(1, 1, 0, 1, 1)}
+	}
+	return []func() result{mk(2, 1, 0, 1, 1), mk(1, 1, 0, 2, 1)}
 }
 
 func keptWorlds(full bool, mut string) []func() result {
