@@ -9,30 +9,25 @@ import (
 	"github.com/lockfs/lockfs/internal/boottime"
 )
 
-// What a write may take after its check. Margin must cover the sum, and the
-// clocks' rate error over one TTL:
+// What a write may take after its check. Margin must cover the sum, and the clocks' rate error
+// over one TTL, so with Margin = TTL/3 a TTL must be 3 s or more:
 //
 //	Margin ≥ WriteInFlight + CheckToIssue + TTL/ClockRate
-//
-// With Margin = TTL/3 that is a TTL of 3 s or more.
 const (
-	// WriteInFlight (W) is how long an issued write may take to reach the
-	// volume. A local disk's page cache takes microseconds; the rest is for a
-	// network volume's retransmission. Raise Margin for a volume that needs more.
+	// WriteInFlight (W) is how long an issued write may take to reach the volume: microseconds on
+	// a local disk, retransmissions included on a network. Raise Margin for slower volumes.
 	WriteInFlight = 750 * time.Millisecond
 
-	// CheckToIssue (D) is how long a thread may stand between the check and
-	// the system call: preempted, in a garbage collection, or out of CPU quota
-	// for two of the kernel's 100 ms periods.
+	// CheckToIssue (D) is how long a thread may stand between check and system call: preempted, in
+	// a garbage collection, or out of CPU quota for two of the kernel's 100 ms periods.
 	CheckToIssue = 200 * time.Millisecond
 
-	// ClockRate: over a time t, our clock and the service's drift apart by at
-	// most t/ClockRate. NTP slews either by at most 500 ppm.
+	// ClockRate: in a time t, two clocks drift apart by at most t/ClockRate. NTP slews each by 500
+	// ppm.
 	ClockRate = 1000
 
-	// MinAttempt is the shortest Attempt: a lock service that writes to a slow
-	// disk needs as long to answer, and attempts must not flood one that is
-	// coming up (failed ones are a quarter of this apart).
+	// MinAttempt is the shortest Attempt: a service on a slow disk needs as long to answer, and
+	// retries, a quarter of it apart, must not flood a starting one.
 	MinAttempt = 100 * time.Millisecond
 
 	// MinTTL is the shortest TTL that the defaults of the other fields allow.
@@ -41,54 +36,44 @@ const (
 
 // Config says how a Session keeps its lease.
 type Config struct {
-	// TTL is how long the lease lives after the service last extended it: what
-	// the service granted, if that is less than what was asked. Whole seconds,
-	// because lock services round: a lease that is shorter than we believe is
-	// one that others get while we write. Required.
+	// TTL is how long the lease lives after the service last extended it: the granted TTL, if that
+	// is shorter. Whole seconds, because lock services round. Required.
 	TTL time.Duration
 
-	// Margin is how long before the lease may end the last write is issued, see
-	// WriteInFlight. Zero: TTL/3.
+	// Margin is how long before the end of the lease the last write is issued. Zero: TTL/3.
 	Margin time.Duration
 
-	// Interval is the time from one renewal to the next, while they succeed.
-	// Zero: TTL/5, which with the other defaults leaves room for three full
-	// attempts before the deadline.
+	// Interval is the time between renewals that succeed. Zero: TTL/5, which with the other
+	// defaults leaves three full attempts before the deadline.
 	Interval time.Duration
 
-	// Attempt bounds one renewal, and one Verify. A failed renewal is repeated
-	// after a quarter of it, counted from when it was sent. Zero: TTL/8.
+	// Attempt bounds one renewal, and one Verify. A failed renewal is repeated a quarter of it
+	// after it was sent. Zero: TTL/8.
 	Attempt time.Duration
 
-	// SuspendWait is how long a session stays Suspended, and so how long
-	// writers wait, before it is Lost. Zero: TTL, time enough for a lock
-	// service to elect a leader or to restart.
+	// SuspendWait is how long a session, with its writers, waits as Suspended before it is Lost.
+	// Zero: TTL, enough for a lock service to elect a leader or restart.
 	SuspendWait time.Duration
 
-	// Clock is what deadlines are judged by. nil: boottime.System.
+	// Clock judges deadlines. nil: boottime.System.
 	Clock boottime.Clock
 
 	// Logger gets each change of state. nil: slog.Default().
 	Logger *slog.Logger
 
-	// OnChange, if not nil, is called for each change of state, and for the
-	// first renewal that fails or is overdue while Held: then state is Held
-	// and cause is not nil, and dirty data should go to the volume while it
-	// may. Held with a nil cause is the end of a suspension.
-	//
-	// Calls come one at a time, in order, from their own goroutine. They may lag behind
-	// State. A slow call delays only the calls after it. No call may use Close, which waits
-	// for the last of them.
+	// OnChange, if not nil, is called for each change of state, and with state Held and a cause
+	// for the first failed or overdue renewal: dirty data should go to the volume now. Held
+	// without a cause ends a suspension. Calls come in order, from their own goroutine, and may
+	// lag behind State. They must not call Close, which waits for them.
 	OnChange func(state State, cause error)
 
-	// OnRenewal, if not nil, is called after each attempt to renew, with its duration and its
-	// error. The next attempt waits for it, so it must return at once.
+	// OnRenewal, if not nil, is called after each attempt to renew. The next attempt waits for it,
+	// so it must return at once.
 	OnRenewal func(took time.Duration, err error)
 }
 
-// Validate refuses timings that do not add up, with an error that wraps
-// ErrTimings and gives the inequality, its numbers and what to change. Zero
-// values stand for their defaults.
+// Validate refuses unsafe timings with the violated inequality and what to change. Errors:
+// ErrTimings.
 func (c Config) Validate() error {
 	return c.withDefaults().validate()
 }

@@ -5,26 +5,22 @@ import (
 	"errors"
 )
 
-// Lease is what the lock service grants and Session keeps alive. Its methods
-// return soon after ctx ends; Session.Close waits for them.
+// Lease is what the lock service grants. Its methods return soon after ctx ends.
 type Lease interface {
-	// Renew asks the service once to extend the lease by its TTL. nil means
-	// that the service did, at some time after Renew was called. ErrGone means
-	// that the lease is no more; any other error says nothing.
+	// Renew asks once to extend the lease by its TTL. nil: the service did, after Renew was
+	// called. ErrGone: the lease is gone. Any other error proves nothing.
 	Renew(ctx context.Context) error
 
-	// Verify asks whether what was acquired under the lease still stands. It
-	// is called after a suspension, when the lease itself was just renewed.
-	// ErrGone means that something was lost; any other error says nothing.
+	// Verify asks, after a suspension and a renewal, whether what was acquired still stands.
+	// ErrGone: something was lost. Any other error proves nothing.
 	Verify(ctx context.Context) error
 
-	// Done is closed when the service reports the end of the lease by itself.
-	// A nil channel is one that never does.
+	// Done is closed when the service reports the end of the lease. It may be nil.
 	Done() <-chan struct{}
 }
 
 var (
-	// ErrGone: the lock service says that the lease, or what it held, is no more.
+	// ErrGone: the lock service says that the lease, or what it held, is gone.
 	ErrGone = errors.New("lease gone")
 
 	// ErrUnanswered: no renewal was answered in time.

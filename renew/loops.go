@@ -9,8 +9,7 @@ import (
 	"github.com/lockfs/lockfs/internal/boottime"
 )
 
-// keepWatching moves the state on when the clock says so, whatever the renewer
-// is stuck in, and listens for the service's own word.
+// keepWatching moves the state by the clock, even while the renewer hangs.
 func (s *Session) keepWatching() {
 	for {
 		seen := s.current()
@@ -26,7 +25,6 @@ func (s *Session) keepWatching() {
 	}
 }
 
-// keepRenewing sends renewals, one at a time.
 func (s *Session) keepRenewing() {
 	s.mu.Lock()
 	next := s.renewed.Add(s.cfg.Interval)
@@ -44,8 +42,8 @@ func (s *Session) keepRenewing() {
 			}
 			continue
 		}
-		// Sent at an instant that the state was judged by: if the deadline has
-		// passed by then, the suspension began before.
+		// Sent when the state was judged: if the deadline has passed by then, the suspension came
+		// first.
 		if s.attempt(seen.now) {
 			next = seen.now.Add(s.cfg.Interval)
 		} else {
@@ -54,8 +52,7 @@ func (s *Session) keepRenewing() {
 	}
 }
 
-// attempt sends one renewal and draws the consequences. It reports whether the
-// session is Held by it.
+// attempt sends one renewal, and reports whether the session is Held by it.
 func (s *Session) attempt(sent boottime.Instant) bool {
 	err := s.bounded(s.lease.Renew)
 	if s.cfg.OnRenewal != nil {
@@ -84,8 +81,7 @@ func (s *Session) answered(sent boottime.Instant) error {
 	if err != nil || !resuming {
 		return err
 	}
-	// The lease lives, so nobody was granted what we hold; but an operator may
-	// have broken a lock while we did not listen.
+	// An operator may have broken a lock while we did not listen.
 	if err := s.bounded(s.lease.Verify); err != nil {
 		return fmt.Errorf("verifying after a suspension: %w", err)
 	}
@@ -93,8 +89,8 @@ func (s *Session) answered(sent boottime.Instant) error {
 	return err
 }
 
-// count extends the deadline by an answered renewal. After a suspension that
-// takes a Verify: without one it reports resuming and changes nothing.
+// count extends the deadline by an answered renewal. A suspended session needs a Verify first:
+// count reports resuming, and changes nothing.
 func (s *Session) count(sent boottime.Instant, verified bool) (resuming bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +113,6 @@ func (s *Session) count(sent boottime.Instant, verified bool) (resuming bool, er
 	return false, nil
 }
 
-// bounded runs one call to the service with its own deadline.
 func (s *Session) bounded(call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Attempt)
 	defer cancel()

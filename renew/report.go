@@ -25,7 +25,7 @@ func (s *Session) report(e event) {
 	}
 }
 
-// keepReporting tells events until it has told that the session is Lost.
+// keepReporting reports events until the session is Lost.
 func (s *Session) keepReporting() {
 	for range s.wake {
 		s.mu.Lock()

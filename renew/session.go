@@ -17,8 +17,8 @@ type State uint8
 const (
 	// Held: writes may be issued.
 	Held State = iota
-	// Suspended: the deadline passed without an answer. No write may be
-	// issued; the lease may still live, and the session become Held again.
+	// Suspended: the deadline passed. No write may be issued, but the session may become Held
+	// again.
 	Suspended
 	// Lost: no write may be issued, ever again.
 	Lost
@@ -48,13 +48,9 @@ type Session struct {
 	wake   chan struct{}      // capacity 1: events is not empty
 	wg     sync.WaitGroup
 
-	// deadline, a boottime.Instant, is all that Valid looks at. Suspended needs
-	// no mark of its own: it is a deadline that has passed.
-	//
-	// It is stored with mu held and only read without. A renewal extends it
-	// after it saw, under mu, that state is not Lost; losing stores never and
-	// sets state under the same mu. So no extension follows a loss, in
-	// whatever order the two goroutines run.
+	// deadline, a boottime.Instant, is all that Valid reads. A deadline that has passed is
+	// Suspended. It is stored with mu held. A renewal extends it only if state is not Lost, and a
+	// loss stores never and Lost under the same mu, so no extension follows a loss.
 	deadline atomic.Int64
 
 	// troubled: a renewal failed, or is overdue, since renewed. Stored with mu held.
@@ -75,9 +71,8 @@ type mutable struct {
 	events  []event          // not reported yet
 }
 
-// Start keeps lease alive until Close. sentAt is the instant before the
-// request that the lease was granted to was sent: the first deadline counts
-// from it. Errors: ErrTimings.
+// Start keeps lease alive until Close. sentAt is the instant before the lease was requested, from
+// which the first deadline counts. Errors: ErrTimings.
 func Start(cfg Config, lease Lease, sentAt boottime.Instant) (*Session, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -111,28 +106,22 @@ func Start(cfg Config, lease Lease, sentAt boottime.Instant) (*Session, error) {
 	return s, nil
 }
 
-// Valid reports whether a write may be issued now. It costs one atomic load
-// and one reading of the clock, and is right by itself: no goroutine has to
-// have noticed anything.
-//
-// The clock is read last, so that a thread stopped in between compares the
-// deadline with the time it woke up at.
+// Valid reports whether a write may be issued now: one atomic load and one clock reading, without
+// any goroutine. The clock is read last, so that a thread stopped in between uses the time at
+// which it woke up.
 func (s *Session) Valid() bool {
 	deadline := boottime.Instant(s.deadline.Load())
 	return s.cfg.Clock.Now() < deadline
 }
 
-// Deadline returns until when Valid is true if no renewal succeeds: an instant
-// long past when the session is Lost.
+// Deadline returns until when Valid is true without a renewal; long past when Lost.
 func (s *Session) Deadline() boottime.Instant { return boottime.Instant(s.deadline.Load()) }
 
-// Troubled reports whether the last renewal failed or is overdue, so that what
-// is written now has to reach the volume now. It costs one atomic load.
+// Troubled reports whether the last renewal failed or is overdue, so that writes must reach the
+// volume at once. It costs one atomic load.
 func (s *Session) Troubled() bool { return s.troubled.Load() }
 
-// Await returns nil once a write may be issued: at once when Valid, else when
-// the session is Held again. It fails with Cause when the session is Lost, and
-// with ctx's error when ctx ends first.
+// Await returns nil once a write may be issued. Errors: Cause when the session is Lost, or ctx's.
 func (s *Session) Await(ctx context.Context) error {
 	for !s.Valid() {
 		seen := s.current()
@@ -161,17 +150,15 @@ func (s *Session) State() State {
 // Lost is closed when the session is Lost.
 func (s *Session) Lost() <-chan struct{} { return s.lost }
 
-// Cause says why the session is Lost: ErrGone, ErrUnanswered or ErrClosed, or what wraps
-// one of them. It is nil before.
+// Cause says why the session is Lost: ErrGone, ErrUnanswered or ErrClosed, wrapped; nil before.
 func (s *Session) Cause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cause
 }
 
-// Close stops renewing and waits for the session's goroutines, and so for a
-// Renew under way, whose context it cancels. The session is Lost, with cause
-// ErrClosed unless it was already. The lease itself is left as it is.
+// Close cancels a Renew under way, and waits for the session's goroutines. The session is Lost,
+// with ErrClosed unless it was already. The lease is left as it is.
 func (s *Session) Close() {
 	s.lose(ErrClosed)
 	s.wg.Wait()

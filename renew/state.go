@@ -10,7 +10,6 @@ import (
 // never is a deadline that has passed at every instant.
 const never = boottime.Instant(math.MinInt64)
 
-// view is the state at one instant.
 type view struct {
 	now     boottime.Instant
 	state   State
@@ -18,7 +17,6 @@ type view struct {
 	due     boottime.Instant // when the clock may have moved the state on; none when Lost
 }
 
-// current reads the clock, moves the state on and returns it.
 func (s *Session) current() view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -26,7 +24,6 @@ func (s *Session) current() view {
 	return view{now: now, state: s.state, changed: s.changed, due: s.due()}
 }
 
-// lose ends the session for ever, unless it has ended.
 func (s *Session) lose(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,9 +32,8 @@ func (s *Session) lose(cause error) {
 
 // The functions below are called with mu held.
 
-// tick moves the state on by the clock alone and returns the instant it read.
-// Every decision starts with it: a thawed process must not take an answer
-// that arrived meanwhile for one that came in time.
+// tick moves the state by the clock, and returns the instant read. Every decision starts with it:
+// after a thaw, an answer that arrived meanwhile must not count as in time.
 func (s *Session) tick() boottime.Instant {
 	now := s.cfg.Clock.Now()
 	switch {
@@ -52,7 +48,7 @@ func (s *Session) tick() boottime.Instant {
 	return now
 }
 
-// due returns when tick has something to do next.
+// due returns when tick will change something.
 func (s *Session) due() boottime.Instant {
 	switch {
 	case s.state == Suspended:
@@ -63,15 +59,13 @@ func (s *Session) due() boottime.Instant {
 	return boottime.Instant(s.deadline.Load())
 }
 
-// overdue returns when the renewal after the last one should have been
-// answered. It catches a Renew that does not return.
+// overdue catches a Renew that does not return.
 func (s *Session) overdue() boottime.Instant {
 	return s.renewed.Add(s.cfg.Interval + s.cfg.Attempt)
 }
 
-// giveUp returns when the suspension turns into a loss. It counts from when the
-// suspension was noticed, not from the deadline: a process that slept through
-// both asks the service once more, and so knows what to say.
+// giveUp counts from when the suspension was noticed, not from the deadline: a process that slept
+// through both still asks the service once more.
 func (s *Session) giveUp() boottime.Instant {
 	return s.since.Add(s.cfg.SuspendWait)
 }
@@ -99,7 +93,6 @@ func (s *Session) trouble(now boottime.Instant) {
 	s.report(event{state: Held, cause: s.lastFailure(), lasted: now.Sub(s.renewed), trouble: true})
 }
 
-// end makes the session Lost, unless it is.
 func (s *Session) end(now boottime.Instant, cause error) {
 	if s.state == Lost {
 		return
@@ -118,7 +111,6 @@ func (s *Session) enter(to State, now boottime.Instant, cause error) {
 	s.changed = make(chan struct{})
 }
 
-// lastFailure says why there was no renewal since the last one that counted.
 func (s *Session) lastFailure() error {
 	if s.failure == nil {
 		return ErrUnanswered

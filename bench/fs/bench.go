@@ -16,7 +16,6 @@ import (
 	"github.com/lockfs/lockfs/bench/internal/report"
 )
 
-// bench is one run of the program.
 type bench struct {
 	opts    options
 	self    string // this program
@@ -98,7 +97,6 @@ func (b *bench) close() error {
 	return errors.Join(append(errs, os.RemoveAll(b.top))...)
 }
 
-// measure takes all figures.
 func (b *bench) measure(ctx context.Context) (*results, error) {
 	res := &results{of: b.opts.of, systems: b.systems, notes: b.notes}
 	for _, r := range b.opts.rows {
@@ -140,7 +138,6 @@ func (b *bench) settle() {
 // workTimeout bounds one figure, so that a system that hangs does not stop the bench.
 const workTimeout = 2 * time.Minute
 
-// work measures one figure in its own process.
 func (b *bench) work(ctx context.Context, r row, s *system, j job) (*outcome, error) {
 	j.Row, j.Dir, j.Shared, j.Sizes = r.name, s.dir, b.tmp, b.sizes
 	arg, err := json.Marshal(j)

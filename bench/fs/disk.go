@@ -10,14 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The machine's own file system may not be ext4. Or it has no journal, and looks for a free
-// inode past all that were freed in the last minutes; then a row measures what the rows
-// before it removed. So the bench makes its own, in a file.
+// The machine's file system may not be ext4, or without a journal avoid recently freed inodes, so
+// that rows influence later ones. So the bench makes its own, in a file.
 
 // diskSize is the size of the file. Only used blocks take space.
 const diskSize = 8 << 30
 
-// newDisk makes an ext4 in dir and returns where it is mounted.
 func newDisk(dir string) (string, error) {
 	image, disk := filepath.Join(dir, "disk.img"), filepath.Join(dir, "disk")
 	f, err := os.Create(image)
@@ -39,8 +37,8 @@ func newDisk(dir string) (string, error) {
 	return disk, nil
 }
 
-// removeDisk unmounts what newDisk has mounted. If another program, such as df, uses the
-// disk at this moment, it keeps the disk for that long.
+// removeDisk unmounts what newDisk has mounted. A program such as df may keep the disk for a
+// moment.
 func removeDisk(dir string) error {
 	err := unix.Unmount(filepath.Join(dir, "disk"), unix.MNT_DETACH)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // not mounted

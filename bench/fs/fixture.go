@@ -72,8 +72,7 @@ func noiseBytes(size int64) []byte {
 	return b
 }
 
-// plant makes a tree like that of sources: many small files and a few large ones, three
-// levels deep.
+// plant makes a tree like sources: many small files and a few large ones, three levels deep.
 func (z sizes) plant(dir string) error {
 	r := rand.New(rand.NewPCG(1, 2))
 	data := noiseBytes(1 << 20)

@@ -23,7 +23,6 @@ import (
 // loopbackArgs make the view usable like lockfs'.
 var loopbackArgs = []string{"-q", "-allow-other"}
 
-// buildLoopback builds the daemon, once.
 func (b *bench) buildLoopback(ctx context.Context) (string, error) {
 	bin := filepath.Join(b.tmp, "loopback.bin")
 	if _, err := os.Stat(bin); err == nil {
@@ -37,7 +36,6 @@ func (b *bench) buildLoopback(ctx context.Context) (string, error) {
 	return bin, nil
 }
 
-// passthrough is the daemon as root runs it.
 func (s *system) passthrough(bin string) *exec.Cmd {
 	return exec.Command(bin, append(loopbackArgs, "-directmountstrict", s.dir, s.backing)...)
 }

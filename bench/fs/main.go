@@ -61,7 +61,6 @@ func parse(args []string) (o options, err error) {
 	return o, nil
 }
 
-// run measures, prints, and leaves nothing behind.
 func run(ctx context.Context, o options) (_ *results, err error) {
 	b, err := newBench(o)
 	if err != nil {
@@ -82,8 +81,7 @@ func run(ctx context.Context, o options) (_ *results, err error) {
 	return res, nil
 }
 
-// environ is the environment of children: a mode, and no signals with which Go's runtime
-// preempts, because they would interrupt requests.
+// environ disables Go's preemption signals, which would interrupt requests.
 func environ(mode string) []string {
 	return append(command.Environ(mode), "GODEBUG=asyncpreemptoff=1")
 }

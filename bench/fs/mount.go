@@ -8,8 +8,7 @@ import (
 	"path/filepath"
 )
 
-// mountFlags are those of the systems that are 'lockfs mount' with its embedded etcd, whose
-// files are on the bench's disk.
+// mountFlags are those of the systems that are 'lockfs mount' with its embedded etcd.
 var mountFlags = map[string][]string{
 	"nolock":    {"--rule", "** nolock"},
 	"etcd":      {"--keep", "0"},
@@ -17,7 +16,6 @@ var mountFlags = map[string][]string{
 	"delegated": {"--delegate"},
 }
 
-// buildLockfs builds the program, once.
 func (b *bench) buildLockfs(ctx context.Context) (string, error) {
 	bin := filepath.Join(b.tmp, "lockfs.bin")
 	if _, err := os.Stat(bin); err == nil {
@@ -31,7 +29,6 @@ func (b *bench) buildLockfs(ctx context.Context) (string, error) {
 	return bin, nil
 }
 
-// mount is 'lockfs mount' as users run it.
 func (s *system) mount(ctx context.Context, b *bench) (*exec.Cmd, error) {
 	bin, err := b.buildLockfs(ctx)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/lockfs/lockfs/bench/internal/report"
 )
 
-// results is what was measured.
 type results struct {
 	of      string // the system whose ratios are shown
 	systems []*system
@@ -24,8 +23,7 @@ type figures struct {
 	of  map[string][]float64
 }
 
-// ratio is the median of lockfs' figures over another's of the same round; NaN
-// if one of both was not measured.
+// ratio is the median of lockfs' figures over another's of the same round; NaN: not measured.
 func (f figures) ratio(over string) float64 {
 	return report.Ratio(f.of["lockfs"], f.of[over])
 }
@@ -47,8 +45,7 @@ func (res *results) print(out io.Writer) {
 	}
 }
 
-// printTargets prints whether each target is met. Targets that only say 'not below
-// loopback' are listed if they are missed.
+// printTargets prints whether targets are met. 'Not below loopback' is listed only if missed.
 func (res *results) printTargets(out io.Writer) {
 	var lines []string
 	below := 0

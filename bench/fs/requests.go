@@ -17,15 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A view costs round trips to the daemon, so fewer of them make it faster. A tracepoint of
-// the kernel shows them (Linux 6.12 and newer), in a tracefs instance of the bench's own:
-// others may trace at the same time.
+// A tracepoint of the kernel shows the round trips to the daemon (Linux 6.12), in a tracefs
+// instance of the bench's own, because others may trace too.
 
 // traced is how long the requests of a rate are counted: the buffer is bounded.
 const traced = 50 * time.Millisecond
 
-// countRequests prints, for each row and daemon, the requests of one system call; for a row
-// in seconds, those of the whole program.
+// countRequests prints each row's requests of one system call, or of the whole program.
 func (b *bench) countRequests(ctx context.Context) error {
 	trace, stop, err := startTrace(b.tmp)
 	if err != nil {
@@ -54,8 +52,7 @@ func (b *bench) countRequests(ctx context.Context) error {
 	return nil
 }
 
-// startTrace mounts a tracefs below tmp, and returns the directory of an
-// instance in it that records requests.
+// startTrace mounts a tracefs below tmp, and returns its instance's directory.
 func startTrace(tmp string) (dir string, stop func(), err error) {
 	root := filepath.Join(tmp, "tracefs")
 	if err := os.Mkdir(root, 0o700); err != nil {
@@ -82,7 +79,6 @@ func startTrace(tmp string) (dir string, stop func(), err error) {
 	return dir, stop, nil
 }
 
-// clearTrace empties the buffer.
 func clearTrace(trace string) error { return os.WriteFile(filepath.Join(trace, "trace"), nil, 0) }
 
 var requestLine = regexp.MustCompile(`connection (\d+) req \d+ opcode \d+ \(FUSE_(\w+)\)`)

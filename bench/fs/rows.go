@@ -9,7 +9,6 @@ const (
 	seconds   = "s"
 )
 
-// row is one line of the table.
 type row struct {
 	name    string
 	unit    string

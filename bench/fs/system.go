@@ -143,13 +143,11 @@ func (s *system) stop() error {
 
 func (s *system) logName() string { return s.backing + ".log" }
 
-// log returns the daemon's log.
 func (s *system) log() []byte {
 	b, _ := os.ReadFile(s.logName())
 	return b
 }
 
-// clear unmounts what a daemon left mounted.
 func (s *system) clear() error {
 	if s.dir == s.backing || !mounted(s.dir) {
 		return nil
@@ -160,7 +158,7 @@ func (s *system) clear() error {
 	return nil
 }
 
-// mounted reports whether a FUSE file system is at dir, alive or not.
+// mounted reports whether a FUSE file system, perhaps a dead one, is at dir.
 func mounted(dir string) bool {
 	var st unix.Statfs_t
 	err := unix.Statfs(dir, &st)

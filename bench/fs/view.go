@@ -17,9 +17,8 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// serveView is the hidden mode that is the lockfs daemon. Its arguments are the source, the
-// mountpoint, and a file for a CPU profile or "". It is 'lockfs mount' with its defaults,
-// except for the lock service.
+// serveView is the lockfs daemon for a source, a mountpoint, and a file for a CPU profile or "":
+// 'lockfs mount' by default, except for the lock service.
 func serveView(args []string) (err error) {
 	if len(args) != 3 {
 		return errors.New("want source, mountpoint and profile")

@@ -10,7 +10,6 @@ import (
 // batch is how many quick calls are made between two readings of the clock.
 const batch = 16
 
-// createWriteClose makes files, as a compiler does.
 func createWriteClose(w *work) error {
 	buf := noiseBytes(page)
 	return w.scratch(func(dir string) error {
@@ -25,7 +24,6 @@ func createWriteClose(w *work) error {
 	})
 }
 
-// openWriteClose writes to files that are there.
 func openWriteClose(w *work) error {
 	buf := noiseBytes(page)
 	w.begin()

@@ -17,7 +17,6 @@ const (
 	readWrite = unix.O_RDWR
 )
 
-// seqRead reads a file through, which the view has not cached.
 func seqRead(block int64) func(*work) error {
 	return func(w *work) error {
 		buf := make([]byte, block)
@@ -44,8 +43,7 @@ func seqRead(block int64) func(*work) error {
 	}
 }
 
-// seqWrite writes a file through, over what is there: new blocks would measure
-// the backing's allocation.
+// seqWrite overwrites a file: new blocks would measure the backing's allocation.
 func seqWrite(block int64) func(*work) error {
 	return func(w *work) error {
 		fd, err := w.open(writeFile, writeOnly)
@@ -136,7 +134,6 @@ func randWrite(threads, mode int) func(*work) error {
 	}
 }
 
-// appends writes a log line by line.
 func appends(w *work) error {
 	return w.scratch(func(dir string) error {
 		fd, err := unix.Open(dir+"/log", writeOnly|unix.O_APPEND|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
@@ -175,9 +172,8 @@ func syncedWrites(w *work) error {
 	return unix.Close(fd)
 }
 
-// hotRead reads what the kernel has cached, by a file that stays open. Large
-// reads show the size of the page cache's folios, which FUSE has smaller than
-// ext4: no request is sent.
+// hotRead reads cached pages of an open file. FUSE's folios are smaller than ext4's; no request is
+// sent.
 func hotRead(block int64) func(*work) error {
 	return func(w *work) error {
 		fd, err := w.open(hotFile, readOnly)
@@ -209,7 +205,6 @@ func hotRead(block int64) func(*work) error {
 	}
 }
 
-// parallel runs f on n threads.
 func parallel(threads int, f func(i int) error) error {
 	errs := make([]error, threads)
 	var wg sync.WaitGroup

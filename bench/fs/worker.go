@@ -49,8 +49,8 @@ type work struct {
 // serveWork is the hidden mode that makes the load for one figure.
 func serveWork(args []string) error {
 	debug.SetGCPercent(-1) // the process ends before it needs to collect
-	// Run on the first thread, as a program with one thread does. For other threads lockfs
-	// takes longer to find the process.
+	// Run on the first thread, like a program with one thread: others take lockfs longer to look
+	// up.
 	runtime.LockOSThread()
 	w := &work{}
 	if len(args) != 1 {
@@ -115,7 +115,6 @@ func (w *work) enough() bool { return w.spent >= w.Each }
 
 func (w *work) path(name string) string { return filepath.Join(w.Dir, name) }
 
-// open opens a file of the system.
 func (w *work) open(name string, flags int) (int, error) {
 	fd, err := unix.Open(w.path(name), flags|unix.O_CLOEXEC, 0o644)
 	if err != nil {
@@ -124,8 +123,7 @@ func (w *work) open(name string, flags int) (int, error) {
 	return fd, nil
 }
 
-// drop empties the view's page cache for a file. The backing keeps its own: it
-// is the view that is measured, not the disk.
+// drop empties the view's page cache, not the backing's: the view is measured, not the disk.
 func (w *work) drop(fd int) error {
 	if !w.fuse {
 		return nil
@@ -133,7 +131,6 @@ func (w *work) drop(fd int) error {
 	return unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED)
 }
 
-// scratch makes an empty directory for f to work in.
 func (w *work) scratch(f func(dir string) error) error {
 	dir, err := os.MkdirTemp(w.Dir, "scratch")
 	if err != nil {

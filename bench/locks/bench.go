@@ -12,14 +12,12 @@ import (
 	"github.com/lockfs/lockfs/bench/internal/report"
 )
 
-// bench is one run of the program.
 type bench struct {
 	opts  options
 	notes []string
 	kube  *apiServer // nil if no row needs one
 }
 
-// measure measures all figures, one cluster after another.
 func (b *bench) measure(ctx context.Context) (*results, error) {
 	if b.asksFor(kubernetes) {
 		var err error
@@ -47,7 +45,6 @@ func (b *bench) measure(ctx context.Context) (*results, error) {
 	return res, nil
 }
 
-// asksFor reports whether a system is to be measured.
 func (b *bench) asksFor(system string) bool {
 	return slices.Contains(b.opts.systems, system) &&
 		slices.ContainsFunc(b.opts.rows, func(r row) bool { return slices.Contains(r.systems, system) })
@@ -106,7 +103,6 @@ func (b *bench) row(ctx context.Context, c *cluster, r row) ([]figures, error) {
 	return figs, nil
 }
 
-// profileTo profiles this process until stop is called, if file is not empty.
 func profileTo(name string) (stop func() error, err error) {
 	if name == "" {
 		return func() error { return nil }, nil

@@ -15,8 +15,7 @@ import (
 	"github.com/lockfs/lockfs/bench/internal/command"
 )
 
-// child is this program in a hidden mode. It ends at the end of its stdin, so it does not
-// outlive us.
+// child is this program in a hidden mode. It ends with its stdin, so it does not outlive us.
 type child struct {
 	cmd     *exec.Cmd
 	life    io.Closer

@@ -116,7 +116,6 @@ func (c *cluster) compact(ctx context.Context) error {
 	return err
 }
 
-// awaitKeys returns when there are n keys below prefix.
 func (c *cluster) awaitKeys(ctx context.Context, prefix string, n int64) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -133,7 +132,6 @@ func (c *cluster) awaitKeys(ctx context.Context, prefix string, n int64) error {
 	}
 }
 
-// log returns the members' logs.
 func (c *cluster) log() string {
 	var all strings.Builder
 	for _, m := range c.members {
@@ -142,7 +140,6 @@ func (c *cluster) log() string {
 	return all.String()
 }
 
-// close ends the members and removes their files.
 func (c *cluster) close() error {
 	for _, client := range c.clients {
 		_ = client.Close() // nothing is under way

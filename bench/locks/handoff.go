@@ -9,12 +9,10 @@ import (
 	"time"
 )
 
-// holdFor is how long each holder keeps the lock: long enough for the former holder to be
-// in line again, so that the number of waiters is constant.
+// holdFor lets the former holder get in line again, so that the number of waiters is constant.
 const holdFor = 10 * time.Millisecond
 
-// handoffs measures from a release to the next grant, with a number of
-// waiters that each have a connection and a session.
+// handoffs measures from a release to the next grant. Each waiter has a connection and a session.
 func handoffs(waiters int) func(context.Context, *bench, *cluster, string) ([]float64, error) {
 	return func(ctx context.Context, b *bench, c *cluster, system string) (_ []float64, err error) {
 		q := queue{laps: make([]int, waiters+1), want: b.opts.handoffs}
@@ -87,7 +85,6 @@ func (q *queue) stand(ctx context.Context, l locker, mount int) error {
 	return nil
 }
 
-// quantile returns a quantile of sorted values.
 func quantile(v []time.Duration, q float64) time.Duration { return v[int(q*float64(len(v)-1)+0.5)] }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// settleFor is how long locks are held before their cost is measured: by then, work that is
-// done once for a long-held lock is done.
+// settleFor ends before the cost is measured, so that work done once for a long-held lock is over.
 const settleFor = 10 * time.Second
 
 // openers is how many locks are taken at once.
@@ -89,7 +88,6 @@ const oneMore = 200
 // spread is in microseconds.
 type spread struct{ p50, p99 float64 }
 
-// openAndClose takes locks and releases them.
 func openAndClose(ctx context.Context, l locker) (spread, error) {
 	took := make([]time.Duration, oneMore)
 	for i := range took {
@@ -127,7 +125,6 @@ func (b *bench) idle(ctx context.Context, c *cluster) (u usage, err error) {
 	return u, nil
 }
 
-// watch measures the CPU time that is used during d.
 func (c *cluster) watch(ctx context.Context, d time.Duration) (usage, error) {
 	before, err := c.usage()
 	if err != nil {

@@ -32,7 +32,7 @@ func startAPIServer() (*apiServer, error) {
 	return &apiServer{s, space}, nil
 }
 
-// manager returns the Manager of a mount with its own connection and watch.
+// manager returns a mount's Manager, with its own connection and watch.
 func (a *apiServer) manager(ctx context.Context, volume string, ttl time.Duration) (*manager, error) {
 	client, err := kubelease.NewClient(a.Config)
 	if err != nil {

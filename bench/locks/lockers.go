@@ -72,7 +72,6 @@ func newLocker(ctx context.Context, system string, client *clientv3.Client, volu
 	return nil, fmt.Errorf("no system %q", system)
 }
 
-// prefixOf returns the prefix of a volume's locks.
 func prefixOf(system, volume string) string {
 	if system == "lockfs" || system == "session" {
 		return "/locks/" + namespace + "/" + volume + "/"
@@ -80,7 +79,6 @@ func prefixOf(system, volume string) string {
 	return "/others/" + namespace + "/" + volume + "/"
 }
 
-// holder is the holder in an entry.
 func holder() lockmgr.Holder {
 	return lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID(), Node: "bench", PID: os.Getpid(), Comm: "locks", Since: time.Now()}
 }
@@ -230,8 +228,7 @@ func manage(ctx context.Context, b lockmgr.Backend, ttl time.Duration, info lock
 	return &manager{Manager: m}, err
 }
 
-// The release returns at once, as the view's does. The next lock of the same key waits for
-// it.
+// The release returns at once, as the view's. The next lock of the same key waits for it.
 func (m *manager) lock(ctx context.Context, key string) (func(context.Context) error, error) {
 	k, err := lockmgr.FileKey(key)
 	if err != nil {

@@ -58,7 +58,6 @@ func memoryDir() string {
 	return os.TempDir()
 }
 
-// run measures, prints, and leaves nothing behind.
 func run(ctx context.Context, o options) (*results, error) {
 	stop, err := profileTo(o.profile)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/lockfs/lockfs/bench/internal/report"
 )
 
-// results is what was measured.
 type results struct {
 	systems []string
 	figures []figures
@@ -31,7 +30,6 @@ func (f figures) name() string {
 	return f.row + ": " + f.line.name
 }
 
-// judged is what a target compares.
 func (f figures) judged(t report.Target) float64 {
 	if t.Over == "" {
 		return report.Median(f.of["lockfs"])

@@ -64,9 +64,8 @@ func (h holderConfig) open(ctx context.Context, client *clientv3.Client) (locker
 	return newManager(ctx, client, h.Volume, takeoverTTL, lockmgr.SessionInfo{Node: "bench", Lifeline: line.ID})
 }
 
-// takeover measures from kill -9 of a holder to the next grant: by the end of
-// the lease, in TTLs, or by a successor's proof and revoke, in seconds. What a
-// successor has to flush first is the volume's business.
+// takeover measures from kill -9 to the next grant: by the end of the lease, in TTLs, or by a
+// successor's proof and revoke, in seconds.
 func takeover(succeed bool) func(context.Context, *bench, *cluster, string) ([]float64, error) {
 	return func(ctx context.Context, b *bench, c *cluster, system string) (_ []float64, err error) {
 		volume := c.volume()
@@ -110,7 +109,6 @@ func takeover(succeed bool) func(context.Context, *bench, *cluster, string) ([]f
 	}
 }
 
-// holder starts a process, and returns when that holds the lock.
 func (c *cluster) holder(ctx context.Context, h holderConfig) (*child, error) {
 	arg, err := json.Marshal(h)
 	if err != nil {

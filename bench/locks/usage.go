@@ -33,8 +33,7 @@ func (u usage) since(before usage) usage {
 	return usage{client: u.client - before.client, etcd: u.etcd - before.etcd}
 }
 
-// cpuTime reads a process's CPU clock, see clock_getcpuclockid(3): /proc/PID/stat
-// counts the same in steps of 10 ms.
+// cpuTime reads a CPU clock, see clock_getcpuclockid(3): /proc/PID/stat has steps of 10 ms.
 func cpuTime(pid int) (time.Duration, error) {
 	const schedClock = 2
 	var ts unix.Timespec
@@ -44,8 +43,7 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// memory returns, in bytes, what this process uses, and the resident memory of all members,
-// garbage included.
+// memory returns the bytes that this process uses, and the members' resident bytes.
 func (c *cluster) memory() (client, etcd float64, err error) {
 	runtime.GC()
 	runtime.GC() // free what pools kept

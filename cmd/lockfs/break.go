@@ -123,8 +123,8 @@ type breaking struct {
 	out, progress io.Writer
 }
 
-// endDelegations ends the delegations of directories above the file. Then its holder has an
-// entry, if there is one. It returns the holders.
+// endDelegations ends the delegations of directories above the file, so that its holder has an
+// entry.
 func (b *breaking) endDelegations(ctx context.Context) ([][]lockmgr.Entry, error) {
 	for {
 		holders, err := b.holders(ctx)
@@ -138,13 +138,11 @@ func (b *breaking) endDelegations(ctx context.Context) ([][]lockmgr.Entry, error
 	}
 }
 
-// above reports whether e is the delegation of a directory that the file is below.
 func (b *breaking) above(e lockmgr.Entry) bool {
 	return e.Mode == lockmgr.Delegated && !slices.ContainsFunc(b.keys, func(k lockmgr.Key) bool { return k.Path == e.Key.Path })
 }
 
-// holders returns the locks that exclude others from the file, by acquisition: a shared
-// lock has several holders.
+// holders returns the locks that exclude others from the file, by acquisition.
 func (b *breaking) holders(ctx context.Context) (holders [][]lockmgr.Entry, err error) {
 	entries, err := b.service.Entries(ctx, "") // the file's other names, and directories above
 	if err != nil {
@@ -174,7 +172,6 @@ func (b *breaking) holders(ctx context.Context) (holders [][]lockmgr.Entry, err 
 	return holders, nil
 }
 
-// take takes away all keys of one acquisition, or all flock and fcntl locks of one mount.
 func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 	holder, path := held[0].Holder, printable(b.at.path)
 	if key := held[0].Key.String(); key != b.at.path {
@@ -235,7 +232,6 @@ func (b *breaking) take(ctx context.Context, held []lockmgr.Entry) error {
 	return nil
 }
 
-// gone waits until held is no longer in the lock service.
 func (b *breaking) gone(ctx context.Context, held []lockmgr.Entry) error {
 	if held[0].Range != nil {
 		return b.rowGone(ctx, held[0])

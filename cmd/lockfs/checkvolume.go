@@ -126,7 +126,6 @@ func (o *checkVolumeOptions) run(cmd *cobra.Command, dirs []string) error {
 	return sites[0].Serve(ctx, listener, strings.TrimPrefix(etcd.Endpoint(), "unix://"))
 }
 
-// ended says why a check stopped early.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
@@ -134,7 +133,6 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// describe tells what is known of the two clients.
 func describe(cmd *cobra.Command, dirs []string) error {
 	out := cmd.OutOrStdout()
 	for _, dir := range dirs {

@@ -11,8 +11,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
-// connect connects to the lock service of the volume with the root source: the one that the
-// flags name, or the embedded etcd, which it starts or joins.
+// connect connects to the flags' lock service, or to source's embedded etcd, which it starts or
+// joins.
 func (v *volumeFlags) connect(ctx context.Context, source string, log *slog.Logger) (b serve.Backend, closeAll func(), err error) {
 	if v.inKubernetes() {
 		return v.dialLeases(v.namespace, v.name, v.leaseNamespace, log)

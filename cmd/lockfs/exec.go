@@ -33,8 +33,7 @@ const (
 	exitSignal      = 128 // plus the signal's number
 )
 
-// releaseTimeout bounds the release at the end of a command. A lock that is not released
-// ends with its lease.
+// releaseTimeout bounds the release at the end of a command: the lease ends it otherwise.
 const releaseTimeout = 3 * time.Second
 
 type execOptions struct {
@@ -182,8 +181,7 @@ func (o *execOptions) checkFlags() (*policy.Policy, error) {
 	return rules, nil
 }
 
-// checkPolicy fails unless the policy is that of the mounts, and locks o.at. With --config
-// the policy is that of the file, else rules.
+// checkPolicy fails unless the policy, of the file with --config, is the mounts' and locks o.at.
 func (o *execOptions) checkPolicy(ctx context.Context, record volume.RecordStore, rules *policy.Policy, path string) error {
 	from := "--policy and --rule"
 	if o.inConfig() {
@@ -217,8 +215,7 @@ func closeInTime(locks *lockmgr.Manager) {
 	}
 }
 
-// outcome is what 'lockfs exec' says and exits with, when program has ended with status or
-// failed with err.
+// outcome is what 'lockfs exec' says and exits with: status, or the status for err.
 func outcome(path, program string, status int, err error) error {
 	switch {
 	case errors.Is(err, lockmgr.ErrLockLost), errors.Is(err, lockmgr.ErrSessionLost), errors.Is(err, lockmgr.ErrSuspended):
@@ -271,7 +268,6 @@ func (o *execOptions) acquire(ctx context.Context, locks *lockmgr.Manager, argv 
 	}
 }
 
-// session describes this process to other mounts.
 func (o *execOptions) session(argv []string) (lockmgr.SessionInfo, error) {
 	if o.node == "" {
 		var err error

@@ -38,12 +38,11 @@ type command struct {
 	ending atomic.Bool   // everything has to end; set before the first signal
 }
 
-// lookEvery is how often the lock is checked, and so how late its loss is noticed. A check
-// costs two loads and a clock reading.
+// lookEvery is how often the lock is checked: two loads and a clock reading.
 const lookEvery = 50 * time.Millisecond
 
-// run returns the exit status when the command has ended. It returns the hold's error if
-// the lock was lost before that, or the error of starting the command.
+// run returns the command's exit status, the hold's error if the lock was lost before that, or the
+// error of starting the command.
 func (c *command) run(signals <-chan os.Signal) (status int, err error) {
 	// The death signal of the command is bound to this thread.
 	runtime.LockOSThread()
@@ -84,8 +83,7 @@ func (c *command) run(signals <-chan os.Signal) (status int, err error) {
 	return status, <-watched
 }
 
-// reap waits until the process pid has ended. If everything has to end by then, it waits
-// for that.
+// reap waits until process pid has ended, and all others if they have to end by then.
 func (c *command) reap(pid int) (status int) {
 	for over := false; ; {
 		var ws unix.WaitStatus
@@ -105,8 +103,7 @@ func (c *command) reap(pid int) (status int) {
 	}
 }
 
-// watch ends the command when its lock is lost, or may soon be. It returns nil if the
-// command ended under the lock, else the reason.
+// watch ends the command when its lock is or may soon be lost; nil: it ended under the lock.
 func (c *command) watch(timer *deadman) (lost error) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -140,7 +137,6 @@ func (c *command) watch(timer *deadman) (lost error) {
 	}
 }
 
-// look returns the reason for which the command has to end, or nil.
 func (c *command) look(now boottime.Instant) error {
 	if err := c.hold.Check(); err != nil {
 		return err
@@ -151,7 +147,6 @@ func (c *command) look(now boottime.Instant) error {
 	return nil
 }
 
-// signalAll signals the command and all its descendants.
 func signalAll(sig unix.Signal) {
 	pids, err := procid.Proc{}.Descendants(os.Getpid())
 	if err != nil {
@@ -173,8 +168,7 @@ func passedOn() []os.Signal {
 	return signals
 }
 
-// forward passes signals on to the command, except those of a terminal: the kernel sends
-// these to the whole foreground group.
+// forward passes signals on, except a terminal's, which the whole foreground group gets.
 func (c *command) forward(signals <-chan os.Signal, pidfd int) {
 	for {
 		select {

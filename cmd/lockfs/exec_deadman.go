@@ -9,8 +9,7 @@ import (
 	"github.com/lockfs/lockfs/internal/boottime"
 )
 
-// deadman is a kernel timer that kills this process unless it is set again in time, also if
-// the process is stopped or frozen, or the machine has just woken up.
+// deadman is a kernel timer that kills this process, even a stopped one, unless it is set again.
 type deadman struct{ id int32 }
 
 func newDeadman() (*deadman, error) {
@@ -26,8 +25,7 @@ func newDeadman() (*deadman, error) {
 	return d, nil
 }
 
-// set makes the timer expire at the instant, and at no other. It cannot fail for an
-// existing timer.
+// set replaces the instant of expiry. It cannot fail for an existing timer.
 func (d *deadman) set(at boottime.Instant) { d.settime(unix.NsecToTimespec(int64(max(at, 1)))) }
 
 func (d *deadman) stop() { d.settime(unix.Timespec{}) }

@@ -108,10 +108,8 @@ func (c *choiceFlag[T]) words() []string {
 	return words
 }
 
-// list names the choices, for help and errors.
 func (c *choiceFlag[T]) list() string { return strings.Join(c.words(), "|") }
 
-// complete lets a shell complete a flag's value.
 func complete(cmd *cobra.Command, flag string, words []string) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // no such flag

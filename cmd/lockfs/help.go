@@ -78,7 +78,6 @@ func flagsUnder(cmd *cobra.Command) (titles []string, flags map[string]*pflag.Fl
 	return titles, flags
 }
 
-// writeUsage prints how to call a command, with its flags in groups.
 func writeUsage(cmd *cobra.Command) error {
 	w, width := cmd.OutOrStderr(), terminalWidth()
 	line := cmd.UseLine()

@@ -62,8 +62,7 @@ func (b *backendFlags) register(fs *pflag.FlagSet) {
 
 func (b *backendFlags) inKubernetes() bool { return b.backend.value == config.BackendKubernetes }
 
-// remote reports whether the flags name a lock service, so that it is not this machine's
-// embedded etcd.
+// remote reports whether the flags name a lock service other than the embedded etcd.
 func (v *volumeFlags) remote() bool { return v.inKubernetes() || len(v.dial.Endpoints) > 0 }
 
 // checkBackend refuses flags that belong to the other kind of lock service.
@@ -80,8 +79,7 @@ func (v *volumeFlags) checkBackend() error {
 	return v.kubeFlags.check()
 }
 
-// checkCredentials refuses credentials that would not be used, or of which a part is
-// missing.
+// checkCredentials refuses unused or incomplete credentials.
 func (v *volumeFlags) checkCredentials() error {
 	d := &v.dial
 	given := func(value string) bool { return value != "" }
@@ -104,7 +102,6 @@ func (v *volumeFlags) checkCredentials() error {
 	return nil
 }
 
-// completeBackend lets a shell complete the value of --backend.
 func (b *backendFlags) completeBackend(cmd *cobra.Command) {
 	complete(cmd, "backend", b.backend.words())
 }

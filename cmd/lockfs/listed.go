@@ -44,7 +44,6 @@ func (c *configFlags) listed(namespace, name string) (config.Volume, error) {
 	return file.Volumes[i], nil
 }
 
-// connect connects to the lock service of a volume of the file.
 func (c *configFlags) connect(ctx context.Context, kube *kubeFlags, v config.Volume, log *slog.Logger) (serve.Backend, func(), error) {
 	if v.Backend == config.BackendKubernetes {
 		return kube.dialLeases(v.Namespace, v.Name, v.LeaseNamespace, log)
@@ -57,7 +56,6 @@ func (c *configFlags) connect(ctx context.Context, kube *kubeFlags, v config.Vol
 	return (&volumeFlags{namespace: v.Namespace, name: v.Name}).dialBackend(ctx, dial, false)
 }
 
-// credentialsOf reads a volume's directory of credentials.
 func (c *configFlags) credentialsOf(v config.Volume) (dial etcdlock.DialConfig, err error) {
 	if v.Credentials == "" {
 		return dial, nil

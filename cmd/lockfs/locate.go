@@ -31,8 +31,7 @@ type place struct {
 	path   string // below it; "" is the root
 }
 
-// reach finds the volume of path, from the path itself or from cmd's flags, and connects to
-// its lock service. It does not start an embedded etcd.
+// reach finds path's volume, and connects to its lock service. It starts no embedded etcd.
 func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string) (serve.Backend, place, func(), error) {
 	if err := v.checkBackend(); err != nil {
 		return nil, place{}, nil, err
@@ -78,8 +77,7 @@ func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string
 	return backend, at, closeBackend, err
 }
 
-// lockedIn makes sure that backend has the locks of the place, if the volume is on this
-// machine.
+// lockedIn makes sure that backend has the place's locks, if the volume is on this machine.
 func (at place) lockedIn(ctx context.Context, backend serve.Backend) error {
 	if at.source == "" {
 		return nil
@@ -91,8 +89,7 @@ func (at place) lockedIn(ctx context.Context, backend serve.Backend) error {
 	return err
 }
 
-// keys returns the keys that an open for write of the place locks. Without the volume on
-// this machine, it assumes that a file has one name.
+// keys returns what an open for write locks. A volume not on this machine: a file has one name.
 func (at place) keys() (keys []lockmgr.Key, err error) {
 	if at.source != "" {
 		keys, err = fs.Keys(at.source, at.path)
@@ -110,8 +107,7 @@ func (at place) keys() (keys []lockmgr.Key, err error) {
 	return keys, err
 }
 
-// entries returns the entries of the place, of all below it and of the directories above,
-// by any name of the file. keys are the place's keys, none for the root.
+// entries returns the entries of the place, also by the file's other names, below and above it.
 func (at place) entries(ctx context.Context, backend lockmgr.Backend, keys []lockmgr.Key) ([]lockmgr.Entry, error) {
 	entries, err := backend.Entries(ctx, at.path)
 	if err != nil || len(keys) < 2 {
@@ -131,8 +127,7 @@ func (at place) entries(ctx context.Context, backend lockmgr.Backend, keys []loc
 	return slices.DeleteFunc(all, func(e lockmgr.Entry) bool { return !wanted[e.Holder.AcquisitionID] }), err
 }
 
-// advisory returns the flock and fcntl locks of the file at the place, or of the whole volume.
-// Their inodes have no path: those below a directory cannot be told.
+// advisory returns the place's flock and fcntl locks: inodes have no path below a directory.
 func (at place) advisory(ctx context.Context, backend lockmgr.Backend) ([]lockmgr.Entry, error) {
 	service, ok := backend.(lockmgr.AdvisoryBackend)
 	if !ok {
@@ -156,7 +151,6 @@ func (at place) advisory(ctx context.Context, backend lockmgr.Backend) ([]lockmg
 	return rows.Entries()
 }
 
-// locate finds the volume of path, the path's place in it, and where its locks are.
 func (v *volumeFlags) locate(path string) (at place, dial etcdlock.DialConfig, err error) {
 	at.source, at.path, err = findVolume(path)
 	if errors.Is(err, errNoVolume) && (v.remote() || v.inConfig()) && v.name != "" {
@@ -191,8 +185,7 @@ func (v *volumeFlags) inConfig() bool { return v.config != "" && !v.remote() }
 // errNoVolume: the path is in no volume on this machine.
 var errNoVolume = errors.New("neither in a lockfs view nor in a directory that one shows")
 
-// findVolume finds the root of the volume that path is in, through a view or in the volume
-// itself, and path's place below. It follows symbolic links, as an open does.
+// findVolume finds path's volume and place in it. It follows symbolic links, as an open does.
 func findVolume(path string) (source, below string, err error) {
 	asked, err := filepath.Abs(path)
 	if err != nil {
@@ -225,8 +218,7 @@ func findVolume(path string) (source, below string, err error) {
 	}
 }
 
-// follow resolves the last name of a path if it is a symbolic link, also one to nothing.
-// mounts.Containing resolves the others.
+// follow resolves a path's last name, even if that links to nothing.
 func follow(abs string) string {
 	for range maxLinks {
 		dir, err := filepath.EvalSymlinks(filepath.Dir(abs))

@@ -119,7 +119,6 @@ func (o *listOptions) run(cmd *cobra.Command, args []string) error {
 	return o.print(cmd.OutOrStdout(), entries, time.Now())
 }
 
-// follow lists again and again until ctx ends.
 func (o *listOptions) follow(cmd *cobra.Command, at place, list func(context.Context) ([]lockmgr.Entry, error)) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -230,7 +229,6 @@ func mode(e lockmgr.Entry) string {
 	return s
 }
 
-// covers is the bytes of an fcntl lock.
 func covers(r *lockmgr.Range) string {
 	switch {
 	case r == nil || r.Kind == advisory.Flock:

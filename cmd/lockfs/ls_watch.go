@@ -22,7 +22,7 @@ const (
 	watchTimeout = 5 * time.Second
 )
 
-// watcher prints a list again and again: in place on a terminal, elsewhere after a change.
+// watcher prints a list repeatedly: in place on a terminal, elsewhere after a change.
 type watcher struct {
 	list  func(context.Context) ([]lockmgr.Entry, error)
 	print func(w io.Writer, entries []lockmgr.Entry, now time.Time) error
@@ -32,8 +32,7 @@ type watcher struct {
 	what  string // the headline on a terminal
 }
 
-// run prints until ctx ends. It fails if it cannot get the first list; later it reports
-// failures and goes on.
+// run fails if it cannot get the first list. It reports later failures and goes on.
 func (w *watcher) run(ctx context.Context, tick <-chan time.Time) error {
 	var shown []lockmgr.Entry
 	var failing error
@@ -80,7 +79,6 @@ func (w *watcher) ask(ctx context.Context) ([]lockmgr.Entry, error) {
 	return w.list(bounded)
 }
 
-// redraw prints over the former list, as much as fits.
 func (w *watcher) redraw(entries []lockmgr.Entry, failed error, rows int) error {
 	held := 0
 	for _, e := range entries {

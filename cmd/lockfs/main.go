@@ -30,7 +30,6 @@ type statusError struct {
 
 func (e statusError) Unwrap() error { return e.error }
 
-// usageError is a mistake in the command, a flag or the daemon's file.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -109,8 +108,8 @@ func envName(flag string) string {
 	return "LOCKFS_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// bindEnv gives each flag of cmd an environment variable, which the flag overrides. An
-// empty variable counts as not set.
+// bindEnv gives each flag an environment variable, which the flag overrides. An empty one is
+// unset.
 func bindEnv(cmd *cobra.Command) {
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		var err error

@@ -16,8 +16,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// moveTimeout bounds 'lockfs move'. With Leases, a dead mount counts as alive until it was
-// watched for its TTL.
+// moveTimeout: with Leases, a dead mount counts as alive until it was watched for its TTL.
 const moveTimeout = time.Minute
 
 // moveOptions are the flags of 'lockfs move'.
@@ -115,7 +114,6 @@ func (o *moveOptions) run(cmd *cobra.Command, path string) error {
 	return nil
 }
 
-// former connects to the volume's present lock service.
 func (o *moveOptions) former(ctx context.Context, source string) (serve.Backend, func(), error) {
 	quiet := slog.New(slog.DiscardHandler)
 	if !o.inConfig() {
@@ -128,7 +126,6 @@ func (o *moveOptions) former(ctx context.Context, source string) (serve.Backend,
 	return o.configFlags.connect(ctx, &o.kubeFlags, listed, quiet)
 }
 
-// isGone checks that --gone names the service that the volume has.
 func (o *moveOptions) isGone(has lockmgr.Service) error {
 	if o.remote() {
 		return usage(errors.New("--gone, and --endpoints or --backend kubernetes, exclude each other: a service that can be asked is asked"))

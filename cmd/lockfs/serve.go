@@ -104,7 +104,6 @@ func (o *serveOptions) run(ctx context.Context) error {
 	return daemon.Close()
 }
 
-// follow applies the file, and its changes, until ctx ends.
 func (o *serveOptions) follow(ctx context.Context, reader *config.Reader, daemon *serve.Daemon) {
 	look := time.NewTicker(reloadEvery)
 	defer look.Stop()

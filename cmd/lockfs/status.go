@@ -119,7 +119,6 @@ func (o *statusOptions) run(ctx context.Context, chosen []string, out io.Writer)
 	return nil
 }
 
-// stateDirs are the directories in which daemons of this user listen.
 func (o *statusOptions) stateDirs() ([]string, error) {
 	if o.stateDir != "" {
 		if !filepath.IsAbs(o.stateDir) {
@@ -169,8 +168,7 @@ func deadViews(daemons []status.Daemon) ([]status.View, error) {
 	return dead, nil
 }
 
-// choose returns the views at the paths, with their daemons, and the daemons that do not
-// say what they serve.
+// choose returns the views at the paths, and the daemons that do not say what they serve.
 func choose(chosen []string, daemons []status.Daemon, dead []status.View) ([]status.Daemon, []status.View, error) {
 	missing := make(map[string]bool)
 	paths := make([]string, len(chosen))
@@ -286,7 +284,6 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 func oneLine(s string) string { return printable(strings.ReplaceAll(s, "\n", "; ")) }
 
-// answerStatus makes the daemon answer 'lockfs status' until stop is called.
 func answerStatus(stateDir string, log *slog.Logger, checks func() []serve.Check) (stop func()) {
 	began := time.Now()
 	stop, err := status.Listen(stateDir, func(ctx context.Context) status.Daemon {

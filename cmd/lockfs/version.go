@@ -31,7 +31,6 @@ func buildVersion() string {
 	return "devel"
 }
 
-// versionLine is what both 'lockfs version' and --version print.
 func versionLine() string {
 	return fmt.Sprintf("lockfs %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An agent is an ordinary program under remote control: a process of its own,
-// and so an owner of its own, that makes plain system calls when told to.
+// An agent is an ordinary program under remote control: a process and owner that makes system
+// calls.
 
 // agentEnv makes the test binary an agent.
 const agentEnv = "LOCKFS_TEST_AGENT"
@@ -47,8 +47,7 @@ func NewAgentBy(t *testing.T, command ...string) *Agent {
 	return a
 }
 
-// StartProgram starts a command that plays the role of an environment variable. It is
-// killed at the end of the test.
+// StartProgram starts a command in the role of env. It is killed at the end of the test.
 func StartProgram(t *testing.T, env string, command ...string) (*exec.Cmd, io.WriteCloser, io.Reader) {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
@@ -81,8 +80,7 @@ func (a *Agent) Kill() {
 	_ = a.Cmd.Wait()
 }
 
-// Start begins a call and returns at once; the channel gets its result, and is
-// closed without one if the agent dies.
+// Start begins a call. The channel gets its result, or is closed if the agent dies.
 func (a *Agent) Start(c Call) <-chan Result {
 	a.T.Helper()
 	if err := json.NewEncoder(a.in).Encode(c); err != nil {
@@ -121,8 +119,7 @@ func (a *Agent) Do(c Call) Result {
 	return Await(a.T, c.Op+" "+c.Path, a.Start(c))
 }
 
-// Repeat makes calls, one after the other, n times. It returns what failed, as the call
-// "repeat" does. It asks for a few rounds at a time: CallTimeout bounds those, and not all.
+// Repeat makes calls n times, a few rounds within each CallTimeout, and returns what failed.
 func (a *Agent) Repeat(n int, calls ...Call) (failed map[string]int) {
 	a.T.Helper()
 	const most = 10
@@ -159,8 +156,7 @@ func (a *Agent) Open(path string, flags int) int {
 	return a.Must(Call{Op: "open", Path: path, Flags: flags})
 }
 
-// Interrupt sends the agent a signal that it catches until its pending call
-// returns: one that arrives before the call does not count.
+// Interrupt signals until the pending call returns: a signal before the call does not count.
 func (a *Agent) Interrupt(pending <-chan Result) Result {
 	a.T.Helper()
 	for deadline := time.Now().Add(CallTimeout); time.Now().Before(deadline); {

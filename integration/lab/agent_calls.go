@@ -34,8 +34,8 @@ type Call struct {
 	Calls []Call // of those that make others
 }
 
-// Opened is, in a call that repeat makes, the descriptor that its round has
-// opened last and not closed; opened-1 is the one before.
+// Opened is, in a call of repeat, the descriptor last opened in its round; opened-1 the one
+// before.
 const Opened = -1
 
 // Result is what it answered.
@@ -54,7 +54,6 @@ func (r Result) Err() error {
 	return r.Errno
 }
 
-// serveAgent is the agent's main loop.
 func serveAgent() {
 	runtime.LockOSThread()                               // lockfs knows callers by their threads
 	signal.Notify(make(chan os.Signal, 1), unix.SIGUSR1) // a caught signal
@@ -90,7 +89,6 @@ func answer(c Call, maps map[int][]byte) (r Result) {
 	return r
 }
 
-// listed opens and reads a directory.
 func listed(path string) (names string, err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -367,7 +365,6 @@ func incore(fd, size int) (int, error) {
 // ProcFD is a path of an agent's own descriptor.
 func ProcFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// sendFD sends a descriptor to the socket of the name path.
 func sendFD(path string, fd int) error {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -377,7 +374,6 @@ func sendFD(path string, fd int) error {
 	return unix.Sendmsg(s, []byte("x"), unix.UnixRights(fd), &unix.SockaddrUnix{Name: path}, 0)
 }
 
-// receiveFD returns a descriptor that was sent to the socket s.
 func receiveFD(s int) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(s, make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// churn creates, writes, renames, removes and links a few names of a directory. It
-// returns how often it opened one, and how often what failed.
+// churn creates, writes, renames, removes and links names in a directory, and counts opens and
+// failures.
 func churn(dir string, lasts time.Duration) (opens int, failed map[string]int) {
 	rnd := rand.New(rand.NewPCG(uint64(os.Getpid()), 0))
 	name := func() string { return filepath.Join(dir, fmt.Sprint("f", rnd.IntN(20))) }
@@ -47,9 +47,8 @@ func churn(dir string, lasts time.Duration) (opens int, failed map[string]int) {
 	return opens, failed
 }
 
-// saves has threads of one process save a file by rename, give it another name and
-// remove that, and append to it, all at once. It returns how often they called, and how
-// often what failed.
+// saves has threads save a file by rename, link and unlink it, and append to it, all at once. It
+// returns the numbers of calls and failures.
 func saves(path string, lasts time.Duration) (calls int, failed map[string]int) {
 	var mu sync.Mutex
 	failed = make(map[string]int)
@@ -97,8 +96,8 @@ func saves(path string, lasts time.Duration) (calls int, failed map[string]int) 
 	return calls, failed
 }
 
-// lockFiles takes and gives back a lock by a file that it makes and removes, as Python's
-// filelock does. It returns how often it opened the file, and how often what failed.
+// lockFiles locks by a file that it makes and removes, as Python's filelock does. It returns the
+// numbers of opens and failures.
 func lockFiles(path string, lasts time.Duration) (opens int, failed map[string]int) {
 	failed = make(map[string]int)
 	note := func(what string, err error) bool {

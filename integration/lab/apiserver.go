@@ -47,14 +47,12 @@ func sharedServer(t *testing.T, alone bool) *apiServer {
 	return s
 }
 
-// stopServer ends it, if a test has started it.
 func stopServer() {
 	if s := serverStarted.Load(); s != nil {
 		s.Stop()
 	}
 }
 
-// namespace makes one, for the test.
 func (s *apiServer) namespace(t *testing.T) string {
 	t.Helper()
 	name, err := s.NewNamespace()

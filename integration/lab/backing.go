@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Volumes of a test's own making: what lockfs lays its views over is another
-// FUSE file system then, of this process, that can be slow or fail. They need
-// --embedded, for they count as network volumes.
+// Views here lie over another FUSE file system, of this process, that can be slow or fail. It
+// counts as a network volume, so it needs --embedded.
 
 // Below is a node of such a file system, to be embedded by what is wrong with it.
 type Below struct {
@@ -103,8 +102,7 @@ func (s *Turnstile) Next() (let func()) {
 
 func Writable(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 
-// HeldReads is a volume on which the file "slow" is not opened for read while the
-// turnstile is shut.
+// HeldReads is a volume on which "slow" is not opened for read while the turnstile is shut.
 type HeldReads struct {
 	Below
 	At *Turnstile

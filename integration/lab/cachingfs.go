@@ -181,7 +181,6 @@ func (c *cachingFS) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 	return fuse.ToStatus(err)
 }
 
-// make replies with a name that was just made for the caller.
 func (c *cachingFS) make(in *fuse.InHeader, name string, out *fuse.EntryOut, do func(dirFD int) error) fuse.Status {
 	dir := c.node(in.NodeId)
 	if err := do(dir.fd); err != nil {

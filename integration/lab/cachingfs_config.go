@@ -14,16 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A caching backing is a client of a network volume, as NFS is one: each mount
-// has its own, and all are of one directory. It believes names and
-// attributes for a minute. It asks again
+// A caching backing is a client of a network volume, as of NFS: each mount has its own, of one
+// directory. It believes names and attributes for a minute. It asks again for a file's attributes,
+// dropping its pages, at an open; and for a directory's names, when its attributes are asked for
+// with AT_STATX_FORCE_SYNC.
 //
-//   - for a file's attributes, dropping its pages, when the file is opened;
-//   - for the names in a directory, when that directory's attributes are asked
-//     for with AT_STATX_FORCE_SYNC.
-//
-// A file is opened by what it is, not by its name. One that another client has
-// removed is gone: ESTALE. One that this client removes goes on while it is open.
+// A file is opened by what it is. One removed by another client is gone: ESTALE. One removed by
+// this client goes on while it is open.
 
 // clientEnv makes the test binary a caching backing, until standard input ends.
 const clientEnv = "LOCKFS_TEST_CLIENT"
@@ -50,7 +47,6 @@ func (c *ClientConfig) grace() {
 	}
 }
 
-// requestLog is where requests are noted; nil if they are not.
 func (c *ClientConfig) requestLog() (*log.Logger, error) {
 	if c.Requests == "" {
 		return nil, nil
@@ -59,7 +55,6 @@ func (c *ClientConfig) requestLog() (*log.Logger, error) {
 	return log.New(file, "", 0), err
 }
 
-// believes is for how long the kernel does not ask again.
 func (c *ClientConfig) believes() time.Duration {
 	if c.Doubts {
 		return 0
@@ -67,7 +62,6 @@ func (c *ClientConfig) believes() time.Duration {
 	return time.Minute
 }
 
-// handleFlags are those of each open file.
 func (c *ClientConfig) handleFlags() (flags uint32) {
 	if c.PastCache {
 		flags = fuse.FOPEN_DIRECT_IO
@@ -96,7 +90,6 @@ func serveClient() {
 	server.Serve()
 }
 
-// serve mounts it.
 func (c *ClientConfig) serve() (*fuse.Server, error) {
 	requests, err := c.requestLog()
 	if err != nil {
@@ -117,7 +110,6 @@ func (c *ClientConfig) serve() (*fuse.Server, error) {
 	})
 }
 
-// newCachingFS returns one that is not mounted yet.
 func newCachingFS(config ClientConfig) (*cachingFS, error) {
 	fd, err := unix.Open(config.Source, unix.O_PATH|unix.O_CLOEXEC, 0)
 	return &cachingFS{

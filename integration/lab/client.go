@@ -13,8 +13,7 @@ import (
 	"github.com/lockfs/lockfs/internal/volume"
 )
 
-// Caching is a mount's own caching backing, which starts with the first
-// mount of that name.
+// Caching is a mount's own caching backing, which starts with its first mount.
 func (v *Volume) Caching(name string) (dir string) {
 	v.T.Helper()
 	dir = filepath.Join(v.Dir, "caching-"+name)
@@ -31,9 +30,8 @@ func (v *Volume) Caching(name string) (dir string) {
 	return dir
 }
 
-// MountBelow mounts a view of a local directory in which a client of the volume's is mounted,
-// as "below". There is one such directory for each mount, as each machine has its own: they
-// have the same marker.
+// MountBelow mounts a view of a local directory in which one of the volume's clients is mounted,
+// as "below". Each mount has its own such directory, with the same marker.
 func (v *Volume) MountBelow(name string) *Mount {
 	v.T.Helper()
 	local := v.local(name)
@@ -107,8 +105,7 @@ func (c *Client) Kill() {
 	_ = c.cmd.Wait()
 }
 
-// Endpoint is the etcd of a volume with caching backings: the embedded one of
-// a mount that has none, and that nobody uses.
+// Endpoint is the etcd of a volume with caching backings: embedded in an unused mount without one.
 func (v *Volume) Endpoint() string {
 	v.T.Helper()
 	if found, _ := filepath.Glob(filepath.Join(v.State, "embedded", "*", "client.sock")); found == nil {

@@ -71,7 +71,6 @@ func serveMember() {
 	os.Exit(0)
 }
 
-// Cluster is an etcd of three members, each a process.
 type Cluster struct {
 	T       *testing.T
 	Members []*member
@@ -84,9 +83,8 @@ type member struct {
 	cmd    *exec.Cmd // nil while it is down
 }
 
-// NewCluster starts one and returns when it serves. Each has loopback addresses
-// of its own, so that no other program's connection can be on a member's port
-// when it comes back.
+// NewCluster returns a cluster that serves, on loopback addresses of its own: no other program can
+// take a member's port.
 func NewCluster(t *testing.T, change ...func(*MemberConfig)) *Cluster {
 	t.Helper()
 	notOnNetworkVolume(t)
@@ -185,8 +183,7 @@ func (m *member) Kill() {
 	}
 }
 
-// freeze stops the member as SIGSTOP does: its connections stay, and nothing
-// answers on them.
+// freeze stops the member as SIGSTOP does: its connections stay.
 func (m *member) freeze() { m.t.Helper(); Freeze(m.t, m.cmd.Process.Pid) }
 
 func (m *member) thaw() { _ = m.cmd.Process.Signal(unix.SIGCONT) }

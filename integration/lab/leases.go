@@ -143,8 +143,8 @@ func (l *Leases) Flag(addresses []string) string {
 
 func (l *Leases) Store() *clientv3.Client { return l.client }
 
-// Reader notes the entries that come into Leases, and those that go: with the
-// Lease, or with that of their session, for then they count for nothing.
+// Reader notes the entries that come into Leases, and those that end, with the Lease or their
+// session.
 func (l *Leases) Reader(v *Volume, p *Past) func(*clientv3.Event) error {
 	prefix := "/registry/leases/" + l.setup.Space + "/"
 	volume := v.Namespace() + "/"

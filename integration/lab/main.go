@@ -29,15 +29,13 @@ var Program string
 // programEnv names one that is built already.
 const programEnv = "LOCKFS_TEST_PROGRAM"
 
-// Role is what a test binary is in place of the tests, if an environment variable is set:
-// a program of theirs.
+// Role is what a test binary is instead of the tests, if an environment variable is set.
 type Role struct {
 	Env   string
 	Serve func()
 }
 
-// Main is the main function of a test binary, which may have roles of its own. It returns
-// the exit status.
+// Main is the main function of a test binary, which may have roles, and returns the exit status.
 func Main(m *testing.M, roles ...Role) int {
 	for _, r := range append(roles, Role{agentEnv, serveAgent}, Role{clientEnv, serveClient}, Role{memberEnv, serveMember}, Role{stagedEnv, serveStaged}) {
 		if os.Getenv(r.Env) != "" {
@@ -50,8 +48,8 @@ func Main(m *testing.M, roles ...Role) int {
 }
 
 func runTests(m *testing.M) int {
-	// Who has the tests ignore a signal, as nohup does, does not mean their programs:
-	// those begin with the default for what the tests catch.
+	// A caller may have the tests ignore a signal, as nohup does. Their programs begin with the
+	// default.
 	for _, sig := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT} {
 		if signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)

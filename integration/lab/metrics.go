@@ -55,8 +55,8 @@ func (w *Watched) Metrics() map[string]float64 {
 	return all
 }
 
-// Metric returns one of the volume's. by is its other labels, with a comma behind
-// those that sort before name, and one before those that sort after namespace.
+// Metric returns one of the volume's. by is its other labels, with a comma behind those that sort
+// before name, and before those after namespace.
 func (w *Watched) Metric(name string, by ...string) float64 {
 	w.T.Helper()
 	labels := `name="source",namespace="default"`

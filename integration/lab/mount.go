@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ShortTTL is for the tests that wait for a lease to end. The others keep the
-// default: a machine under load may stand still for longer than this allows.
+// ShortTTL is for tests that wait for a lease to end. A machine under load may stand still for
+// longer.
 const ShortTTL = 3 * time.Second
 
 // Mount is one lockfs process and its view.
@@ -62,7 +62,6 @@ func (v *Volume) Start(name string, args ...string) *Mount {
 	return v.startOver(v.Client(name), name, append(own, args...)...)
 }
 
-// startOver starts one over a directory.
 func (v *Volume) startOver(source, name string, args ...string) *Mount {
 	v.T.Helper()
 	m := &Mount{T: v.T, Vol: v, Name: name, Dir: filepath.Join(v.Dir, name), Log: &LogBuffer{}, Done: make(chan struct{})}
@@ -82,8 +81,7 @@ func (v *Volume) startOver(source, name string, args ...string) *Mount {
 	return m
 }
 
-// Cleanup leaves nothing behind, whatever the test did, and looks for what no
-// test allows.
+// Cleanup leaves nothing behind, and looks for what no test allows.
 func (m *Mount) Cleanup() {
 	_ = m.Cmd.Process.Signal(unix.SIGCONT)
 	_ = m.Cmd.Process.Signal(unix.SIGTERM)

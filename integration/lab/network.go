@@ -13,9 +13,8 @@ import (
 	"time"
 )
 
-// volumeEnv names directories that are one network volume as two or more clients of
-// it have it mounted, with commas between them. Tests then use it as their volume,
-// each mount over the next of them.
+// volumeEnv names directories, separated by commas, where clients of one network volume are
+// mounted. The tests' mounts are over the next of them in turn.
 const volumeEnv = "LOCKFS_TEST_VOLUME"
 
 // NetworkClients are those directories.
@@ -55,8 +54,7 @@ func (v *Volume) Client(mount string) string {
 // labEnv names the socket of a lab that makes faults: see integration/volumes.
 const labEnv = "LOCKFS_TEST_LAB"
 
-// Fault has the lab make a fault, or answer. The test is skipped if the volume is
-// not a lab's, or has no such fault.
+// Fault has the lab make a fault, or answer. It skips the test without a lab, or such a fault.
 func Fault(t *testing.T, name string) (answer string) {
 	t.Helper()
 	if os.Getenv(labEnv) == "" {
@@ -95,6 +93,6 @@ var traits = func() (is struct {
 	return is
 }()
 
-// MayHaveNoWinner reports whether the volume itself lets, now and then, nobody win who claims a
-// job in this way.
+// MayHaveNoWinner reports whether the volume lets, now and then, nobody win a job claimed in this
+// way.
 func MayHaveNoWinner(how string) bool { return slices.Contains(traits.NoWinner, how) }

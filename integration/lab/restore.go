@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// unpack makes a member's data of a snapshot, as 'etcdutl snapshot restore' does.
-// With bump, it is as docs/how-to/restore.md has it.
+// unpack restores a member's data as 'etcdutl snapshot restore' does; bump: as
+// docs/how-to/restore.md.
 func unpack(t *testing.T, file string, bump bool, m snapshot.RestoreConfig) {
 	t.Helper()
 	m.SnapshotPath = file

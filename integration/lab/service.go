@@ -15,8 +15,8 @@ type Service interface {
 	Healthy()
 	// stop makes it serve nobody, until back.
 	Stop() (back func())
-	// outages are faults of it that no session dies of: each is over, or the
-	// rest of it serves again, well within a time to live. They call goesOn when work has to.
+	// outages are faults that no session dies of: each ends, or the rest serves again, well within
+	// a TTL. They call goesOn when work has to.
 	Outages() map[string]func(goesOn func(what string))
 	// restore sets its etcd back to a snapshot, or empties it if file is "".
 	Restore(file string, bump bool)
@@ -34,8 +34,7 @@ type Service interface {
 	Reader(v *Volume, p *Past) func(*clientv3.Event) error
 }
 
-// Past is what entries there were, by file and token, and the revision at which
-// each was gone.
+// Past is the entries there were, by file and token, and the revision at which each was gone.
 type Past struct {
 	Entries map[string]map[int64]Entry
 	Ends    map[string]map[int64]int64
@@ -96,7 +95,6 @@ func (c *Cluster) Reader(v *Volume, p *Past) func(*clientv3.Event) error {
 	}
 }
 
-// noteDirectory takes in an entry of a directory.
 func (p *Past) noteDirectory(key string, e *clientv3.Event) error {
 	path, id, _ := strings.Cut(key, "//")
 	if !strings.HasPrefix(id, "k/") {

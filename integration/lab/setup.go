@@ -10,8 +10,8 @@ import (
 	"github.com/lockfs/lockfs/internal/longtest"
 )
 
-// Setup is what the volumes of a test are made of: which lock service has their locks, and
-// what their mounts are over. The zero setup is a local directory, with an etcd of its own.
+// Setup is a test's lock service and what its mounts are over. Zero: a local directory, with its
+// etcd.
 type Setup struct {
 	name    string        // of the subtest
 	client  *ClientConfig // each mount is over a caching client of its own; nil: over the directory
@@ -36,8 +36,8 @@ var (
 	// Directories are delegated to mounts.
 	Delegating = Setup{name: "delegating", Flags: []string{"--delegate"}}
 
-	// Two mounts over one local directory hide how stale a network volume is: a caching
-	// client of its own for each mount does not.
+	// Two mounts over one local directory hide how stale a network volume is; caching clients do
+	// not.
 	OverClients = Setup{name: "clients", client: &ClientConfig{}}
 	// The same, and directories are delegated to mounts.
 	OverClientsThatDelegate = Setup{name: "delegating-clients", client: &ClientConfig{}, Flags: []string{"--delegate"}}
@@ -69,8 +69,8 @@ func (s Setup) That(config ClientConfig) Setup {
 	return s
 }
 
-// Over runs a test on each of the setups, as a subtest, beside other tests. With
-// $LOCKFS_TEST_VOLUME it runs on that volume, alone, or not at all.
+// Over runs a test on each setup, as a subtest beside other tests. With $LOCKFS_TEST_VOLUME it
+// runs on that volume, alone, or not at all.
 func Over(t *testing.T, test func(*testing.T, Setup), setups ...Setup) {
 	t.Helper()
 	there := NetworkClients() != nil

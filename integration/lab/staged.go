@@ -25,15 +25,13 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// A staged mount is what 'lockfs mount' serves, in a process of its own, with a
-// boot-time clock that the test sets forward, while the process is frozen too,
-// and a client of etcd that stops where the test says.
+// A staged mount is 'lockfs mount' in its own process, with a boot-time clock that the test sets
+// forward, even while the process is frozen, and a client of etcd that stops where the test says.
 
 // stagedEnv makes the test binary a staged mount.
 const stagedEnv = "LOCKFS_TEST_STAGED"
 
-// Stage is a step of the acquisition of a lock of a file, as the mount's client
-// of etcd sees it.
+// Stage is a step of a lock's acquisition, as the mount's etcd client sees it.
 type Stage string
 
 const (
@@ -306,7 +304,6 @@ func (s *staged) Sleeps(meanwhile func()) {
 	}
 }
 
-// do gives a command, and returns when it is obeyed.
 func (s *staged) do(o command) {
 	s.T.Helper()
 	if err := s.in.Encode(o); err != nil {

@@ -72,8 +72,7 @@ func NewPKI(t *testing.T) PKI {
 	}
 }
 
-// NewSecureEtcd serves etcd on loopback with TLS both ways and authentication
-// on, and returns its URL.
+// NewSecureEtcd serves etcd on loopback with mutual TLS and authentication, and returns its URL.
 func NewSecureEtcd(t *testing.T, p PKI) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

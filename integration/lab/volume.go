@@ -19,16 +19,15 @@ type Volume struct {
 	Env    []string
 	Args   []string      // of each mount
 	Caches *ClientConfig // each mount has a caching client of its own; nil: it has not
-	// clients are directories of one network volume, each in a mount of a client of its
-	// own, and by is which of them a mount is over.
+	// Clients are directories of one network volume, each of its own client; by is which a mount
+	// is over.
 	Clients []string
 	by      map[string]string
 	Own     map[string]*Client // the caching backings, by the mount's name
 	Via     []string           // the command that runs lockfs; none if empty
 }
 
-// InMemory keeps the state of the embedded etcd where fsync costs nothing, for
-// tests that take thousands of locks.
+// InMemory keeps the embedded etcd's state where fsync costs nothing.
 func (v *Volume) InMemory() {
 	v.T.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "lfs")
@@ -116,8 +115,8 @@ func (v *Volume) Write(name, data string) {
 	}
 }
 
-// NewUser starts a program of an unprivileged user, a member of group as well
-// unless that is 0, in a volume that all users may enter.
+// NewUser starts an unprivileged user's program, also in group unless that is 0, in a volume open
+// to all.
 func (v *Volume) NewUser(uid, group int) *Agent {
 	v.T.Helper()
 	if err := os.Chmod(v.Dir, 0o755); err != nil {

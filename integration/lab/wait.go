@@ -30,8 +30,7 @@ func Freeze(t *testing.T, pid int) {
 	})
 }
 
-// Eventually waits for a condition that has to come true, for as long as a machine
-// may take that has ten times as much to do as it has cores.
+// Eventually waits for a condition for as long as an overloaded machine may take.
 func Eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)

@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// Wire is what connects one mount to the lock service. It can be cut, so that
-// connections break and new ones are refused; or go silent, in one direction or
-// in both: what is sent arrives late then.
+// Wire connects one mount to the lock service. It can be cut, which breaks and refuses
+// connections, or go silent in one or both directions, which delays what is sent.
 type Wire struct {
 	t                 *testing.T
 	Requests, Replies gate
@@ -18,7 +17,6 @@ type Wire struct {
 	ends              []*wireEnd // one for each address of the service
 }
 
-// wireEnd stands for one address.
 type wireEnd struct {
 	wire   *Wire
 	listen string
@@ -119,7 +117,6 @@ func (e *wireEnd) serve(l net.Listener) {
 	}
 }
 
-// pump carries bytes through a gate until one end closes.
 func pump(to io.WriteCloser, from io.ReadCloser, g *gate) {
 	defer to.Close()
 	defer from.Close()

@@ -22,8 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Instant is a point in time on CLOCK_BOOTTIME: nanoseconds since this
-// machine booted. It means nothing on another machine or after a reboot.
+// Instant is CLOCK_BOOTTIME in nanoseconds: meaningless on another machine or after a reboot.
 type Instant int64
 
 // Add returns the instant d after t.
@@ -32,8 +31,7 @@ func (t Instant) Add(d time.Duration) Instant { return t + Instant(d) }
 // Sub returns the time from u to t.
 func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t - u) }
 
-// Clock tells the time. Implementations are safe for concurrent use, never go
-// back and do not allocate.
+// Clock tells the time, never back, for concurrent use and without allocating.
 type Clock interface {
 	Now() Instant
 }
@@ -41,8 +39,7 @@ type Clock interface {
 // System is the kernel's CLOCK_BOOTTIME.
 type System struct{}
 
-// Now reads the clock with one system call, and panics if the kernel has none
-// (before Linux 2.6.39): without it no write can be fenced.
+// Now panics if the kernel has no such clock (before Linux 2.6.39): no write could be fenced.
 func (System) Now() Instant {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -51,8 +48,7 @@ func (System) Now() Instant {
 	return Instant(ts.Nano())
 }
 
-// BootID returns the kernel's random name of this boot: two processes that
-// read the same one share a clock and a /run.
+// BootID returns the kernel's random name of this boot. Equal ones share a clock and a /run.
 func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

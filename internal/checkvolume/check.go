@@ -28,14 +28,12 @@ type party interface {
 	do(ctx context.Context, c call) reply
 }
 
-// check is one run over two clients.
 type check struct {
 	ctx  context.Context
 	a, b party
 	n    int // names given out
 }
 
-// name returns a name that was not used yet.
 func (c *check) name() string {
 	c.n++
 	return fmt.Sprint("f", c.n)
@@ -102,7 +100,6 @@ func (c *check) rounds(r rule) (tried, bad int, why error) {
 	return tried, bad, why
 }
 
-// must makes calls that must succeed.
 func (c *check) must(by party, calls ...call) error {
 	for _, call := range calls {
 		if r := by.do(c.ctx, call); r.failed() {
@@ -126,7 +123,6 @@ func (c *check) holds(by party, path, want string) error {
 	return nil
 }
 
-// both makes a call on each party at once.
 func (c *check) both(one, two call) (a, b reply) {
 	done := make(chan reply, 1)
 	go func() { done <- c.a.do(c.ctx, one) }()
@@ -152,7 +148,6 @@ type call struct {
 	N     int    `json:",omitempty"`
 }
 
-// reply is the result of a call.
 type reply struct {
 	Errno syscall.Errno `json:",omitempty"`
 	Error string        `json:",omitempty"` // an error that is not a system call's

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// perform makes the system calls of a call below a view.
 func perform(view string, c call) (r reply) {
 	for _, p := range []string{c.Path, c.Path2} {
 		if p != "" && !filepath.IsLocal(p) {
@@ -102,7 +101,6 @@ func write(fd int, data string) error {
 	return nil
 }
 
-// put opens a file, writes to it and closes it.
 func put(path, data string, flags int) error {
 	fd, err := open(path, flags)
 	if err != nil {

@@ -101,7 +101,6 @@ func records(c *check, _ int) error {
 	return nil
 }
 
-// record is the i-th record of a writer. All have the same length.
 func record(who string, i int) string {
 	var s strings.Builder
 	for line := range recordLines {

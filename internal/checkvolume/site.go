@@ -74,7 +74,7 @@ func (s *Site) do(ctx context.Context, c call) reply {
 	}
 }
 
-// mount mounts the view of the check's directory: name, or the last one.
+// mount mounts the view of directory name, or of the last one.
 func (s *Site) mount(ctx context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,8 +86,7 @@ func (s *Site) mount(ctx context.Context, name string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, mountWait)
 	defer cancel()
-	// The other client has made it; for a while, this one may believe that it does not
-	// exist.
+	// The other client has made it, but this one may have cached its absence.
 	if err := poll(ctx, func() bool { _, err := os.Stat(s.source()); return err == nil }); err != nil {
 		return fmt.Errorf("%s does not appear in %s: is that the same volume?", s.name, s.Dir)
 	}
@@ -124,7 +123,6 @@ func (s *Site) mount(ctx context.Context, name string) error {
 	return err
 }
 
-// end ends the view, if there is one.
 func (s *Site) end(how syscall.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +145,6 @@ func isView(dir string) bool {
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC
 }
 
-// poll waits for a condition until ctx ends.
 func poll(ctx context.Context, cond func() bool) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

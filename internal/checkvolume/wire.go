@@ -15,9 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Site on another machine listens on one port for two kinds of connections: HTTP, with
-// calls for it, and the etcd connections of the other Site's view, which it passes on to
-// its own etcd. etcd's client begins with "PRI".
+// A Site on another machine has one port for HTTP calls, and for the other view's etcd
+// connections, which begin with "PRI".
 
 // maxCall is the largest call, in bytes.
 const maxCall = 1 << 20
@@ -67,7 +66,6 @@ func (s *Site) Serve(ctx context.Context, listener net.Listener, etcd string) er
 	}
 }
 
-// peeked is a connection whose first bytes were read already.
 type peeked struct {
 	net.Conn
 	r *bufio.Reader
@@ -75,7 +73,6 @@ type peeked struct {
 
 func (p peeked) Read(b []byte) (int, error) { return p.r.Read(b) }
 
-// handOn connects a client to the unix socket.
 func handOn(client net.Conn, socket string) {
 	defer client.Close()
 	server, err := net.Dial("unix", socket)
@@ -90,7 +87,6 @@ func handOn(client net.Conn, socket string) {
 	_, _ = io.Copy(client, server)
 }
 
-// handed is a listener of connections that another listener accepted.
 type handed struct {
 	addr  net.Addr
 	conns chan net.Conn
@@ -122,7 +118,6 @@ func (h *handed) Close() error {
 
 func (h *handed) Addr() net.Addr { return h.addr }
 
-// peer is a Site on another machine.
 type peer string // HOST:PORT
 
 func (p peer) do(ctx context.Context, c call) (r reply) {

@@ -80,8 +80,8 @@ func Run(dirs []string, report func(line string)) error {
 	return nil
 }
 
-// views returns the mountpoints of dead views at dir and below. It fails with an
-// *InUseError when anything else is mounted below dir.
+// views returns the mountpoints of dead views at dir and below. Errors: *InUseError for other
+// mounts.
 func views(dir string) (dead []string, err error) {
 	table, err := mounts.List()
 	if err != nil {
@@ -112,8 +112,7 @@ func views(dir string) (dead []string, err error) {
 	return dead, nil
 }
 
-// noneLives fails if a daemon is alive whose views are in another mount namespace: dir has
-// a directory for each volume, and in it the lifelines.
+// noneLives fails if a daemon is alive whose views are in another mount namespace.
 func noneLives(dir string) error {
 	return eachVolume(dir, func(dir string) error {
 		lines, err := os.ReadDir(dir)
@@ -132,7 +131,6 @@ func noneLives(dir string) error {
 	})
 }
 
-// sweep removes the lifelines of dead mounts.
 func sweep(dir string) {
 	_ = eachVolume(dir, func(dir string) error {
 		return lifeline.Sweep(dir, func(string) bool { return false })
@@ -152,7 +150,6 @@ func eachVolume(dir string, do func(dir string) error) error {
 	return err
 }
 
-// walk removes empty directories.
 type walk struct {
 	root   string
 	report func(line string)

@@ -6,8 +6,7 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// complete checks the fields of a volume with each other, and sets defaults that depend on
-// other fields.
+// complete checks the fields of a volume together, and sets defaults that depend on others.
 func (p *parser) complete(v *parsed) {
 	switch v.Backend {
 	case BackendEtcd:
@@ -36,8 +35,8 @@ func (p *parser) complete(v *parsed) {
 	}
 }
 
-// together checks the volumes with each other. If one of the daemon's directories were in
-// one of its views, the daemon would wait for itself.
+// together compares the volumes: a daemon's directory in one of its views would make it wait for
+// itself.
 func (p *parser) together(all []parsed) {
 	for i := range all {
 		for j := range all {
@@ -49,7 +48,6 @@ func (p *parser) together(all []parsed) {
 	}
 }
 
-// apart refuses directories of v that are in those of u.
 func (p *parser) apart(v, u *parsed, same bool) {
 	switch source, mountpoint := v.Source, v.Mountpoint; {
 	case source == "" || mountpoint == "" || u.Source == "" || u.Mountpoint == "": // reported already
@@ -62,7 +60,6 @@ func (p *parser) apart(v, u *parsed, same bool) {
 	}
 }
 
-// distinct refuses what v has in common with u.
 func (p *parser) distinct(v, u *parsed) {
 	if v.Name != "" && v.ID() == u.ID() {
 		p.refuse(v.at("name"), "name: volume %s is in line %d already: drop one, or rename it", v.ID(), u.line)
@@ -72,7 +69,6 @@ func (p *parser) distinct(v, u *parsed) {
 	}
 }
 
-// within reports whether path is dir, or below it. Both are clean.
 func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, dir+"/")
 }

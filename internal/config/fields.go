@@ -15,7 +15,6 @@ import (
 	"github.com/lockfs/lockfs/policy"
 )
 
-// field is one field of a volume.
 type field struct {
 	name     string
 	required bool
@@ -83,7 +82,7 @@ func flag(at func(*Volume) *bool) func(*Volume, *yaml.Node) error {
 	}
 }
 
-// list is a field of several words. Its errors have the words' lines.
+// list is a field of several words, with errors by line.
 func list(at func(*Volume) *[]string, check func(*string) error) func(*Volume, *yaml.Node) error {
 	return func(v *Volume, n *yaml.Node) error {
 		if n.Kind != yaml.SequenceNode {
@@ -118,7 +117,6 @@ func scalar(n *yaml.Node, tags ...string) (string, error) {
 	return n.Value, nil
 }
 
-// target resolves an alias (*name).
 func target(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias

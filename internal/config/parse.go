@@ -41,7 +41,6 @@ func (e *InvalidError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// lineError is an error with its own line.
 type lineError struct {
 	line int
 	err  error
@@ -142,7 +141,6 @@ func (p *parser) mapping(n *yaml.Node, what string, set func(key, value *yaml.No
 	}
 }
 
-// parsed is a volume and its lines in the file.
 type parsed struct {
 	Volume
 	line  int

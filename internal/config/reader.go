@@ -28,9 +28,8 @@ func (r *Reader) Load() (*File, error) {
 	return f, err
 }
 
-// Reload reads the file again if it has changed since the last Load or Reload. A file that
-// is being written may be incomplete: a change counts only when two calls in a row have
-// found the same.
+// Reload reads the file again if it has changed. A file being written may be incomplete, so a
+// change counts when two calls in a row found the same.
 func (r *Reader) Reload() (f *File, changed bool, err error) {
 	f, c, err := r.read()
 	changed = c == r.seen && c != r.taken

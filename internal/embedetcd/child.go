@@ -27,17 +27,16 @@ const (
 	stopByte = 's'
 )
 
-// init turns a process that spawn started into the etcd server. It is an init function,
-// because test binaries are such processes too, and main does not call it there.
+// init turns a spawned process into the etcd server. main does not: test binaries are such
+// processes too.
 func init() {
 	if len(os.Args) == 2 && os.Args[0] == childName {
 		os.Exit(runChild(os.Args[1]))
 	}
 }
 
-// lockFD is the descriptor of the locked lock file, after that of the locked SOURCE. The
-// kernel closes them in this order, and so releases the flocks, when everything else of the
-// process is gone.
+// lockFD follows the descriptor of the locked SOURCE. The kernel closes them in this order, and so
+// releases the flocks, after all else of the process is gone.
 const lockFD = 4
 
 // runChild serves etcd on dir until the parent asks it to stop or ends.
@@ -114,36 +113,32 @@ func (b bounds) etcdConfig(dir string, lg *zap.Logger) *embed.Config {
 	cfg.InitialCluster = childName + "=" + peer.String()
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(lg)
 
-	// A single member has nobody to wait for. It elects itself one election timeout after
-	// its start, which is part of every takeover. The timeout also sets the smallest TTL:
-	// 1.5 times, rounded up to a second.
+	// A single member waits one election timeout after its start, at every takeover. The timeout
+	// also sets the smallest TTL: 1.5 times, rounded up to a second.
 	cfg.TickMs, cfg.ElectionMs = 20, 100
 
-	// Nobody reads old revisions (a watch that falls behind reads anew) and
-	// no follower has to catch up, but a takeover reads all that is kept: about
-	// a second for 300,000 revisions.
+	// Nobody reads old revisions, but a takeover reads all that is kept: about a second for
+	// 300,000.
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModePeriodic, "15s"
 	// The log is kept from the last snapshot but one: its requests may be large.
 	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = 500, 100
 	cfg.QuotaBackendBytes = b.quota
 	cfg.MaxWalFiles = 0 // etcd ends when it finds one removed: see bounds.purge
 
-	// cfg.UnsafeNoFsync stays off: a lock acknowledged and then forgotten by a
-	// power cut is harmless, but an etcd whose files are torn does not start.
+	// cfg.UnsafeNoFsync stays off: after a power cut, an etcd with torn files does not start.
 	return cfg
 }
 
-// holdsLock guards against a start by hand, without the flock. It makes no
-// os.File of the descriptor: the garbage collector would close it.
+// holdsLock guards against a start without the flock. It makes no os.File, which the garbage
+// collector would close.
 func holdsLock(dir string) bool {
 	var have, want unix.Stat_t
 	return unix.Fstat(lockFD, &have) == nil && unix.Stat(lockPath(dir), &want) == nil &&
 		have.Dev == want.Dev && have.Ino == want.Ino
 }
 
-// closeInherited closes descriptors that the mount did not mark close-on-exec. go-fuse
-// opens /dev/fuse so; with a copy of it here, the programs of a killed mount would wait
-// instead of failing.
+// closeInherited closes go-fuse's /dev/fuse, which is not close-on-exec: with a copy here, the
+// programs of a killed mount would wait instead of failing.
 func closeInherited() {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 // envStateDir overrides StateDir.
 const envStateDir = "LOCKFS_STATE_DIR"
 
-// maxSocketPath is the longest path of a unix socket: sun_path has 108 bytes,
-// the last of them NUL.
+// maxSocketPath is the longest path of a unix socket: sun_path has 108 bytes with the NUL.
 const maxSocketPath = 107
 
 // Files of a state directory. The socket's name is short for maxSocketPath.
@@ -23,10 +22,8 @@ func lockPath(dir string) string   { return filepath.Join(dir, "lock") }
 func dataPath(dir string) string   { return filepath.Join(dir, "etcd") }
 func socketPath(dir string) string { return filepath.Join(dir, "client.sock") }
 
-// StateDir returns the directory that lockfs keeps state of this machine in:
-// $LOCKFS_STATE_DIR if set, else /var/lib/lockfs for root and
-// $XDG_STATE_HOME/lockfs or ~/.local/state/lockfs for others. It fails with
-// ErrStateDir when the variable is not an absolute path, or when there is no home.
+// StateDir returns $LOCKFS_STATE_DIR, else /var/lib/lockfs for root and $XDG_STATE_HOME/lockfs or
+// ~/.local/state/lockfs for others. Errors: ErrStateDir without a home, or for a relative path.
 func StateDir() (string, error) {
 	if dir := os.Getenv(envStateDir); dir != "" {
 		if !filepath.IsAbs(dir) {
@@ -48,21 +45,15 @@ func StateDir() (string, error) {
 	return filepath.Join(home, ".local", "state", "lockfs"), nil
 }
 
-// DirFor returns the state directory of the directory source, below stateDir:
-// it is named by source's device and inode, not by its path, so that bind
-// mounts and symbolic links of one directory meet.
+// DirFor returns the state directory of source, below stateDir. Its name has source's device and
+// inode, so that bind mounts and symbolic links of one directory meet.
 //
-// Inode numbers are used again: where the file system gives out a file handle
-// that is good for the inode's whole life, a digest of it is part of the
-// name, so that a new directory does not find the locks of a removed one.
-// Elsewhere (overlay, for one) it may, and the mount is then refused because
-// the volume's record and marker disagree.
+// Inode numbers are reused: a digest of the file handle, where that lasts as long as the inode,
+// tells a new directory from a removed one. Elsewhere (such as overlay) the mount is refused,
+// because the volume's record and marker disagree.
 //
-// Device numbers may change at a reboot. The SOURCE then starts with an empty
-// lock service, which no mount of this boot can disagree with; the volume's
-// record comes back from its marker; fencing tokens count from one again, so
-// they order the grants of one boot only. What is left of the old one is a few
-// megabytes that nobody opens.
+// Device numbers may change at a reboot. Then the lock service is empty, the volume's record comes
+// back from its marker, and fencing tokens count from one again.
 func DirFor(stateDir, source string) (string, error) {
 	fi, err := os.Stat(source)
 	if err != nil {
@@ -77,10 +68,9 @@ func DirFor(stateDir, source string) (string, error) {
 	return filepath.Join(stateDir, "embedded", name), nil
 }
 
-// lifelongHandle returns source's file handle if it is known to be the same on
-// every look and never to be used again, nil otherwise. fuse, for one, makes it
-// of a node id that changes whenever the kernel forgets the inode: two mounts
-// that derive two names from it would not exclude each other.
+// lifelongHandle returns source's file handle if it is always the same and never reused, else nil.
+// fuse makes it of a node id that changes when the kernel forgets the inode: two mounts would not
+// exclude each other.
 func lifelongHandle(source string) []byte {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(source, &fs); err != nil {
@@ -122,7 +112,7 @@ func prepareDir(dir string) error {
 	if uid := fi.Sys().(*syscall.Stat_t).Uid; !fi.IsDir() || int(uid) != os.Geteuid() {
 		return fmt.Errorf("%w: %s is not a directory of user %d; remove it or set %s", ErrStateDir, dir, os.Geteuid(), envStateDir)
 	}
-	// Others must not get at the socket, not even before its mode is set.
+	// Others must not reach the socket, even before its mode is set.
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return fmt.Errorf("%w: %w", ErrStateDir, err)
 	}

@@ -9,8 +9,8 @@ import (
 // what to set.
 var ErrStateDir = errors.New("unusable state directory")
 
-// ErrServedElsewhere: another user's lock service, or one with another state
-// directory, serves this SOURCE. Two of them would not exclude each other's mounts.
+// ErrServedElsewhere: another user, or another state directory, serves this SOURCE. Two services
+// would not exclude each other's mounts.
 var ErrServedElsewhere = errors.New("another lock service of this machine serves the directory")
 
 var (

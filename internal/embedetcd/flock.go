@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryLock returns the lock file, locked, or errHeld. The lock file is never
-// removed: two processes could then each hold a lock on a different inode.
+// tryLock returns the locked lock file, or errHeld. It is never removed: two processes could then
+// each lock a different inode.
 func tryLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -47,9 +47,8 @@ func lockSource(source string) (*os.File, error) {
 	return f, nil
 }
 
-// writeHolder notes who serves, for people. Nothing depends on it, so an error (such as a
-// full disk, which etcd will report) does not matter. The width is fixed, so that no reader
-// finds the file truncated.
+// writeHolder notes the server's PID for people, so errors do not matter. The width is fixed, so
+// that no reader finds the file truncated.
 func writeHolder(lock *os.File, pid int) {
 	_, _ = lock.WriteAt(fmt.Appendf(nil, "%-10d\n", pid), 0)
 }

@@ -15,11 +15,9 @@ import (
 
 // bounds limit the files of an etcd without an operator, whatever is written.
 type bounds struct {
-	// tidy is the size of the database from which on history is dropped at once, and unused
-	// space is freed.
+	// tidy is the size of the database at which history is dropped and unused space freed.
 	tidy int64
-	// quota is the size at which etcd accepts nothing new. The current locks are far
-	// smaller, so only history can reach it, and dropping history ends it.
+	// quota is the size at which etcd accepts nothing new. Only history can reach it.
 	quota int64
 	// wals is how many log files are kept that etcd no longer needs.
 	wals int
@@ -57,8 +55,7 @@ func (b bounds) shrink(e *embed.Etcd) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if rev := s.KV().Rev(); rev > s.KV().FirstRev() {
-		// Physical: the space is free when it returns. It fails if somebody else has
-		// compacted already.
+		// Physical: the space is free when it returns. It fails if somebody else has compacted.
 		_, err := s.Compact(ctx, &pb.CompactionRequest{Revision: rev, Physical: true})
 		if err != nil && !full {
 			return err
@@ -77,8 +74,7 @@ func (b bounds) shrink(e *embed.Etcd) error {
 	return err
 }
 
-// purge removes the log files that etcd no longer needs after a snapshot. etcd does so
-// itself, but only every 30 s.
+// purge removes log files older than needed. etcd does so itself, but only every 30 s.
 func (b bounds) purge(dir string, lg *zap.Logger) {
 	names, err := fileutil.ReadDir(dir, fileutil.WithExt(".wal")) // in order of age
 	if err != nil {

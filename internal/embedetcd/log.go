@@ -32,11 +32,10 @@ var routine = map[string]bool{
 	"failed to update storage version": true,
 }
 
-// newChildLogger returns etcd's logger: warnings and errors, at most three a minute of one
-// kind, because with a slow disk etcd warns at every request.
+// newChildLogger logs warnings and errors, at most three a minute of one kind: with a slow disk
+// etcd warns at every request.
 func newChildLogger() (*zap.Logger, zap.AtomicLevel) {
-	// If the mount is frozen nobody reads the pipe. Losing log lines is better than an etcd
-	// that waits.
+	// If the mount is frozen nobody reads the pipe. Losing log lines is better than blocking etcd.
 	_ = unix.SetNonblock(2, true)
 	level := zap.NewAtomicLevelAt(zap.WarnLevel)
 	enc := zapcore.NewJSONEncoder(zapcore.EncoderConfig{
@@ -59,8 +58,7 @@ func (stderr) Write(b []byte) (int, error) {
 
 func (stderr) Sync() error { return nil }
 
-// relay logs what the etcd process writes to r until that ends, and returns the last error
-// in it.
+// relay logs what the etcd process writes, and returns the last error in it.
 func relay(r io.Reader, logger *slog.Logger) (lastError string) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
@@ -82,14 +80,12 @@ func relay(r io.Reader, logger *slog.Logger) (lastError string) {
 		}
 		logger.Log(context.Background(), level, "etcd", slog.Group("etcd", args...))
 	}
-	// A line that is too long ends the scan. Drain the pipe, so that the process does not
-	// block.
+	// A line that is too long ends the scan. Drain the pipe, so that the process does not block.
 	_, _ = io.Copy(io.Discard, r)
 	return lastError
 }
 
-// parseLine parses a line of newChildLogger. Any other line comes from the Go runtime: a
-// panic and its stack.
+// parseLine parses a line of newChildLogger. Other lines are a panic of the Go runtime.
 func parseLine(line []byte) (slog.Level, string, map[string]any) {
 	var attrs map[string]any
 	if err := json.Unmarshal(line, &attrs); err != nil {

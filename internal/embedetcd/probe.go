@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// probeTimeout bounds one question: the process that had the socket may have
-// been killed after it accepted.
+// probeTimeout: the server may have been killed after it accepted.
 const probeTimeout = time.Second
 
 // probe asks etcd whether it serves a linearizable read now. A full quota does

@@ -10,11 +10,10 @@ import (
 	"time"
 )
 
-// stopGrace is how long etcd may take to close its files. It needs about ten milliseconds,
-// unless its disk hangs. A kill only makes the next start longer.
+// stopGrace is how long etcd may take to close its files: 10 ms unless its disk hangs. A kill only
+// makes the next start longer.
 const stopGrace = 5 * time.Second
 
-// process is an etcd process this one has started.
 type process struct {
 	cmd  *exec.Cmd
 	life io.WriteCloser // its stdin: a byte asks it to stop; end of file means that we are gone
@@ -75,7 +74,6 @@ func (p *process) stop() {
 	}
 }
 
-// exitError says why the process ended by itself. done must be closed.
 func (p *process) exitError(dir string) error {
 	if p.err == nil {
 		return &ExitError{Dir: dir, Reason: p.reason, Err: errStopped}

@@ -9,15 +9,13 @@ import (
 )
 
 const (
-	// pollInterval is how often a joined mount tries the flock. A blocking flock(2) would
-	// wake sooner, but Close could not interrupt it.
+	// pollInterval is how often a joined mount tries the flock: Close could not interrupt a
+	// blocking one.
 	pollInterval = 100 * time.Millisecond
 
-	// probeInterval is how often Start asks whether the endpoint answers.
 	probeInterval = 10 * time.Millisecond
 
-	// maxBackoff bounds the pause between two attempts to start etcd that
-	// failed; the first is pollInterval.
+	// maxBackoff bounds the pause after failed attempts; the first is pollInterval.
 	maxBackoff = 10 * time.Second
 )
 
@@ -27,17 +25,16 @@ type Config struct {
 	// It is created. Required.
 	Dir string
 
-	// Source is the SOURCE directory itself. Whoever serves has a flock on it, so that
-	// another user, or another state directory of this machine, cannot serve a second lock
-	// service for it. Required.
+	// Source is the SOURCE directory. The server has a flock on it, so that no other user or state
+	// directory serves a second lock service. Required.
 	Source string
 
 	// Logger gets takeovers, failures and etcd's own warnings. nil discards them.
 	Logger *slog.Logger
 }
 
-// Server is this process's part in the lock service of one SOURCE: it serves, or is ready
-// to take over. It is safe for concurrent use.
+// Server serves the lock service of one SOURCE, or stands by to take over. It is safe for
+// concurrent use.
 type Server struct {
 	// Constant.
 	dir    string
@@ -48,13 +45,11 @@ type Server struct {
 	failed chan error    // run's first failure, for Start
 }
 
-// Start joins the lock service in cfg.Dir, or serves it when nobody does. It
-// returns when the endpoint answers; from then on the Server takes over
-// whenever the serving process ends, until Close.
+// Start joins the lock service in cfg.Dir, or serves it. It returns when the endpoint answers;
+// from then on the Server takes over whenever the serving process ends, until Close.
 //
-// Errors: ErrStateDir when Dir cannot be used; ErrServedElsewhere when a service
-// with another Dir serves Source; *ExitError when the etcd that
-// this process started ended before it answered; ctx's, when nobody answers.
+// Errors: ErrStateDir; ErrServedElsewhere; *ExitError when this process's etcd ended before it
+// answered; ctx's when nobody answers.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err := prepareDir(cfg.Dir); err != nil {
 		return nil, err
@@ -80,19 +75,16 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Endpoint is where etcd clients connect, the same for every mount of the
-// SOURCE and over every takeover.
+// Endpoint is the same for every mount of the SOURCE, over every takeover.
 func (s *Server) Endpoint() string { return EndpointOf(s.dir) }
 
-// Close stops standing by, and stops the etcd if this process runs it: clients
-// still connected see it end, and another mount takes over. It returns when
-// that is done. Close may be called more than once.
+// Close stops standing by, and stops this process's etcd, so that another mount takes over. It
+// returns when that is done. Close may be repeated.
 func (s *Server) Close() {
 	s.cancel()
 	<-s.done
 }
 
-// waitAnswer returns nil when the endpoint answers.
 func (s *Server) waitAnswer(ctx context.Context) error {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
@@ -138,8 +130,8 @@ func (s *Server) run(ctx context.Context) {
 	}
 }
 
-// tryServe serves until ctx ends, which is no error, or etcd does. It returns
-// errHeld when another process serves.
+// tryServe serves until ctx ends, which is no error, or etcd does. errHeld: another process
+// serves.
 func (s *Server) tryServe(ctx context.Context) error {
 	lock, err := tryLock(lockPath(s.dir))
 	if err != nil {
@@ -164,7 +156,6 @@ func (s *Server) tryServe(ctx context.Context) error {
 	}
 }
 
-// report tells Start, if it still waits, and the log.
 func (s *Server) report(err error, pause time.Duration) {
 	select {
 	case s.failed <- err:

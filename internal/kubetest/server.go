@@ -43,7 +43,6 @@ type Server struct {
 	api  *program
 }
 
-// program is one that runs.
 type program struct {
 	*exec.Cmd
 	ended chan struct{} // closed when it has ended
@@ -131,7 +130,6 @@ func (s *Server) StoreDir() string { return filepath.Join(s.dir, "etcd") }
 // KillStore ends the etcd as a crash does.
 func (s *Server) KillStore() { end(&s.etcd) }
 
-// end kills a program that may run.
 func end(p **program) {
 	if *p != nil {
 		_ = (*p).Process.Kill()

@@ -48,8 +48,7 @@ func Hold(dir string, dev uint64) (*Line, error) {
 	}
 	l := &Line{ID: uuid.NewString(), Dev: dev}
 	l.path = filepath.Join(dir, l.ID)
-	// It gets its name only when it is held, so that a file without a holder belongs to a
-	// dead daemon.
+	// It gets its name when it is held: a file without a holder belongs to a dead daemon.
 	f, err := os.CreateTemp(dir, ".new-")
 	if err != nil {
 		return nil, err
@@ -69,8 +68,7 @@ func Hold(dir string, dev uint64) (*Line, error) {
 	return l, nil
 }
 
-// Claim takes over the lifeline id in dir. Success is the proof that the
-// daemon is dead. Errors: ErrAlive, ErrUnknown.
+// Claim takes over lifeline id in dir, which proves the daemon dead. Errors: ErrAlive, ErrUnknown.
 func Claim(dir, id string) (*Line, error) {
 	if _, err := uuid.Parse(id); err != nil { // it comes from the lock service, and becomes a path
 		return nil, ErrUnknown

@@ -9,7 +9,6 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// gauges describes the values that are read when a volume is scraped.
 type gauges struct {
 	isMounted, available, rulesBroken, locksHeld, locksKept, dirs, waiting, sessions, fsRequests, inodes, inodesLimit, openFiles, fsUnderWay, fsWaiting *prometheus.Desc
 }

@@ -18,7 +18,6 @@ func modeName(m lockmgr.Mode) string {
 // requestUnavailable: the lock service did not answer.
 const requestUnavailable = "unavailable"
 
-// requestResult returns the result label of a request.
 func requestResult(e lockmgr.RequestEnded) string {
 	switch err := e.Err; {
 	case err == nil && e.Joined:

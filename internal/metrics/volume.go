@@ -90,7 +90,6 @@ func newVolume(namespace, name string) *Volume {
 	return v
 }
 
-// add registers a collector for the volume.
 func add[C prometheus.Collector](v *Volume, c C) C {
 	v.told = append(v.told, c)
 	return c
@@ -143,7 +142,7 @@ func (v *Volume) Mounted(locks func() lockmgr.Stats, view func() fs.Stats, below
 	v.locks, v.view, v.below = locks, view, below
 }
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (v *Volume) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range v.told {
 		c.Describe(ch)
@@ -151,7 +150,7 @@ func (v *Volume) Describe(ch chan<- *prometheus.Desc) {
 	v.gauges.describe(ch)
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (v *Volume) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range v.told {
 		c.Collect(ch)

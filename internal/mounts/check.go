@@ -23,9 +23,8 @@ func CheckSource(path string) (string, error) {
 	return l.path, nil
 }
 
-// CheckMountpoint checks MOUNTPOINT, the directory where a view of source will be mounted.
-// It returns the absolute path without symbolic links. Call ClearStale first: a dead mount
-// cannot be checked.
+// CheckMountpoint checks where a view of source will be mounted, and returns the absolute path
+// without symbolic links. Call ClearStale first: a dead mount cannot be checked.
 func CheckMountpoint(source, mountpoint string) (string, error) {
 	l, err := open(mountpoint)
 	if err != nil {
@@ -46,9 +45,8 @@ func CheckMountpoint(source, mountpoint string) (string, error) {
 	return l.path, nil
 }
 
-// checkApart fails if one directory is in the other. A lookup from inside the view would
-// make the daemon wait for itself. Each level is compared by identity, so that a bind mount
-// hides nothing.
+// checkApart fails if one directory is in the other: the daemon would wait for itself. Levels are
+// compared by identity, because of bind mounts.
 func checkApart(source, mountpoint string) error {
 	src, err := os.Stat(source)
 	if err != nil {
@@ -105,7 +103,6 @@ func checkEmpty(dir string) error {
 	}
 }
 
-// firstName returns one name in dir, or io.EOF if there is none.
 func firstName(dir string) (string, error) {
 	f, err := os.Open(dir)
 	if err != nil {

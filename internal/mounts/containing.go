@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Containing returns the mount that holds the absolute path, and the path's place below the
-// mount point, "" for the mount point itself. The last parts of path need not exist.
+// Containing returns the mount of the absolute path, and the path below its mount point. The last
+// parts of path need not exist.
 func Containing(path string) (m Mount, below string, err error) {
 	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
 		l, err := open(dir)
@@ -36,8 +36,7 @@ func Containing(path string) (m Mount, below string, err error) {
 	}
 }
 
-// Below returns the mounts below the directory path, an absolute path without symbolic
-// links. It leaves out mounts that another mount covers.
+// Below returns the mounts below path, without those that another mount covers.
 func Below(path string) ([]Mount, error) {
 	table, err := List()
 	if err != nil {

@@ -8,16 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PathError reports a SOURCE or MOUNTPOINT that cannot be used. Its message
-// is one line that says what to do.
+// PathError reports an unusable SOURCE or MOUNTPOINT, in one line that says what to do.
 type PathError struct {
 	What string // "SOURCE" or "MOUNTPOINT"
 	Path string // as given
 	Err  error  // of the operating system
 }
 
-// pathError puts err in the user's words. It removes the operation and path of an
-// *os.PathError, which would be repeated.
+// pathError removes the operation and path of an *os.PathError, which would be repeated.
 func pathError(what, path string, err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {

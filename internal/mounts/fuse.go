@@ -12,8 +12,7 @@ import (
 
 const devFuse = "/dev/fuse"
 
-// CheckFuse checks that this user can mount FUSE file systems here. The message says what
-// to install, load or pass.
+// CheckFuse checks that this user can mount FUSE here. The message says what to do.
 func CheckFuse() error {
 	// fusermount3 is setuid root, but opens the device as its caller.
 	f, err := os.OpenFile(devFuse, os.O_RDWR, 0)
@@ -30,8 +29,7 @@ func CheckFuse() error {
 	return checkCapability()
 }
 
-// checkCapability checks that root has the capability to mount: in a container it often has
-// not.
+// checkCapability: root in a container often lacks the capability to mount.
 func checkCapability() error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -44,7 +42,6 @@ func checkCapability() error {
 	return nil
 }
 
-// fuseError says what to do if the device cannot be used.
 func fuseError(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w; let the user open it (chmod 666 %s, as udev does), in a container pass --device %s --cap-add SYS_ADMIN", err, devFuse, devFuse)
@@ -52,7 +49,6 @@ func fuseError(err error) error {
 	return fmt.Errorf("%w; load the module (modprobe fuse), in a container pass --device %s --cap-add SYS_ADMIN", err, devFuse)
 }
 
-// fusermount finds the setuid helper that lets users mount.
 func fusermount() (string, error) {
 	for _, name := range []string{"fusermount3", "fusermount"} {
 		if path, err := exec.LookPath(name); err == nil {

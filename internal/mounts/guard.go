@@ -11,11 +11,9 @@ import (
 // immutable is FS_IMMUTABLE_FL, what chattr +i sets.
 const immutable = 0x10
 
-// Guard closes the bare directory below a mount, so that no program uses it while there is
-// no view. Mode 0 keeps users from reading it, which would show an empty volume. The
-// immutable flag (chattr +i) keeps root from writing to it. Call Guard before the mount.
-// Only 'lockfs cleanup', or chattr -i and chmod, undo it. set reports that the directory
-// was not guarded before.
+// Guard closes the bare directory below a future mount, so that no program uses it without a view.
+// Mode 0 hides it from users, the immutable flag (chattr +i) keeps root from writing. Only 'lockfs
+// cleanup', or chattr -i and chmod, undo it. set: it was not guarded before.
 func Guard(mountpoint string) (set bool, err error) {
 	fd, err := unix.Open(mountpoint, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -54,8 +52,7 @@ func guard(fd int, mountpoint string) (set bool, err error) {
 	return true, nil
 }
 
-// Unguard removes the flag of a guarded directory, so that it can be removed, and reports
-// whether the directory was guarded. It leaves other immutable directories alone.
+// Unguard makes a guarded directory removable, and leaves other immutable ones alone.
 func Unguard(dir *os.File) (was bool, err error) {
 	fd := int(dir.Fd())
 	was, flags, _, err := look(fd, dir.Name())
@@ -68,7 +65,6 @@ func Unguard(dir *os.File) (was bool, err error) {
 	return true, nil
 }
 
-// look reports whether a directory is guarded, and its flags if the file system has any.
 func look(fd int, name string) (guarded bool, flags uint32, flagsErr, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -82,8 +78,7 @@ func setFlags(fd int, flags uint32) error {
 	return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags))
 }
 
-// checkUnguarded refuses a guarded mountpoint to users other than root: fusermount3 mounts
-// only on what they may write to.
+// checkUnguarded refuses a guarded mountpoint to users: fusermount3 needs write permission on it.
 func checkUnguarded(mountpoint string) error {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, mountpoint, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_TYPE, &st)

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// location is a directory that a path leads to. Close its file.
 type location struct {
 	file *os.File // opened with O_PATH
 	path string   // absolute, without symbolic links
@@ -57,7 +56,7 @@ func OpenBare(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// This is the directory that was looked at, whatever the path means by now.
+	// This directory was checked, whatever the path means by now.
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", l.file.Fd()), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
@@ -98,8 +97,8 @@ func (l *location) mountID() (int, error) {
 	return 0, errNoMountID
 }
 
-// Find returns the topmost mount exactly at path, and whether there is one. It follows
-// symbolic links in path. It fails if path is not a directory that can be reached.
+// Find returns the topmost mount exactly at path, and whether there is one. path may be a symbolic
+// link, and must be a reachable directory.
 func Find(path string) (Mount, bool, error) {
 	l, err := open(path)
 	if err != nil {
@@ -109,7 +108,6 @@ func Find(path string) (Mount, bool, error) {
 	return l.mountedAt()
 }
 
-// mountedAt returns the mount whose root the location is.
 func (l *location) mountedAt() (Mount, bool, error) {
 	m, err := l.mount()
 	if err != nil || m.Point != l.path {

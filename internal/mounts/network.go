@@ -2,8 +2,8 @@ package mounts
 
 import "strings"
 
-// networkTypes are the file systems to which other machines may write at the same time:
-// over a network, from the host of a virtual machine, or on a shared disk.
+// networkTypes are file systems that other machines may write to: over a network, from a virtual
+// machine's host, or on a shared disk.
 var networkTypes = map[string]bool{
 	"9p": true, "acfs": true, "afs": true, "beegfs": true, "ceph": true,
 	"cifs": true, "coda": true, "gfs": true, "gfs2": true, "glusterfs": true,
@@ -13,13 +13,9 @@ var networkTypes = map[string]bool{
 	"vmhgfs": true, "wekafs": true,
 }
 
-// NetworkFS returns the type of the file system of the directory path, and whether other
-// machines may write to it. Locks that are kept on this machine exclude nobody there. FUSE
-// counts as network, except fuseblk, which is a local disk.
-//
-// A bind mount has the type of what it shows. An overlay is local even over a network file
-// system: what is written through it goes to its own upper directory, to which no other
-// machine writes through its own overlay.
+// NetworkFS returns the file system type of path, and whether other machines may write to it. FUSE
+// counts as network, except fuseblk, a local disk. A bind mount has the type of what it shows. An
+// overlay is local: writes go to its own upper directory.
 func NetworkFS(path string) (fstype string, network bool, err error) {
 	l, err := open(path)
 	if err != nil {

@@ -13,10 +13,8 @@ import (
 // FSType is the type of lockfs's mounts in the mount table.
 const FSType = "fuse.lockfs"
 
-// ClearStale lazily unmounts what killed daemons left at mountpoint, as long as the topmost
-// mount there is a lockfs mount that nobody serves. nil means that nothing is mounted there
-// now. It fails with a *MountedError if something else is, or a lockfs mount that is
-// served. It waits for a frozen daemon until that thaws or dies.
+// ClearStale lazily unmounts what killed daemons left at mountpoint. It waits for a frozen daemon
+// until that thaws or dies. Errors: *MountedError for another mount, or a served one.
 func ClearStale(mountpoint string) error {
 	cleared := map[int]bool{}
 	for {
@@ -34,14 +32,12 @@ func ClearStale(mountpoint string) error {
 	}
 }
 
-// Served reports whether somebody serves the lockfs mount at mountpoint. It asks the view,
-// which may ask its SOURCE, and so may hang.
+// Served reports whether the lockfs mount at mountpoint is served. It may hang with its SOURCE.
 func Served(mountpoint string) bool {
 	_, ok, err := stale(mountpoint)
 	return !ok || err != nil
 }
 
-// stale returns the dead lockfs mount at path, and whether there is one.
 func stale(path string) (Mount, bool, error) {
 	l, err := open(path)
 	if err != nil {
@@ -58,8 +54,8 @@ func stale(path string) (Mount, bool, error) {
 	return m, true, nil
 }
 
-// dead reports whether the daemon of a FUSE mount is gone. Without FORCE_SYNC the kernel
-// would answer from its attribute cache for a second after a kill.
+// dead asks with FORCE_SYNC: for a second after a kill the kernel answers from its attribute
+// cache.
 func (l *location) dead() bool {
 	var st unix.Statx_t
 	err := unix.Statx(int(l.file.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_TYPE, &st)

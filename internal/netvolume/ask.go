@@ -15,8 +15,8 @@ import (
 // believesAbsence stands for several options of NFS.
 const believesAbsence = "lookupcache=all"
 
-// askNFS reads the options by which the client remembers missing names. The kernel prints
-// those that differ from its default.
+// askNFS reads the options for missing names. The kernel prints those that differ from its
+// default.
 func askNFS(f *facts) {
 	cache := f.options["lookupcache"]
 	if cache == "" && f.options["noac"] == "" && f.options["acdirmax"] != "0" {
@@ -33,9 +33,8 @@ func ask9p(f *facts) {
 	}
 }
 
-// askGluster reads two virtual files of the client: its command line, and its graph, which
-// has the translators of the volume's options. They are at the root of the mount, which a
-// bind mount need not show.
+// askGluster reads the client's command line and graph, virtual files at the root of the mount,
+// which a bind mount need not show.
 func askGluster(f *facts) {
 	if line, err := readSome(filepath.Join(f.m.Point, ".meta", "cmdline")); err == nil {
 		var said struct{ Cmdlinestr string }
@@ -61,8 +60,7 @@ func askGluster(f *facts) {
 	}
 }
 
-// askJuice reads the client's own configuration, a virtual file, in which
-// times are nanoseconds.
+// askJuice reads the client's configuration, a virtual file with times in nanoseconds.
 func askJuice(f *facts) {
 	for _, name := range []string{".config", ".jfs.config"} {
 		text, err := readSome(filepath.Join(f.m.Point, name))
@@ -100,8 +98,8 @@ func askCeph(f *facts) {
 	}
 }
 
-// mayMap reports whether a new file in dir can be mapped as shared: only files in the page
-// cache can. The view hides the file's name.
+// mayMap reports whether a new file in dir can be mapped as shared, which only the page cache can.
+// The view hides the file's name.
 func mayMap(dir string) (bool, error) {
 	file, err := os.CreateTemp(dir, ".lockfs-volume.probe-")
 	if err != nil {
@@ -119,7 +117,7 @@ func mayMap(dir string) (bool, error) {
 	return false, err
 }
 
-// askNumbers finds out from a file's inode number whether the client makes up numbers.
+// askNumbers finds out whether the client makes up inode numbers.
 func (f *facts) askNumbers() {
 	dir, err := os.Open(f.dir)
 	if err != nil {
@@ -143,8 +141,7 @@ func (f *facts) askNumbers() {
 	}
 }
 
-// process returns the options of the client's process: one of these programs, with the
-// mount point among its arguments. nil: none can be seen.
+// process returns the options of the client: one of programs with the mount point as argument.
 func (f *facts) process(programs ...string) map[string]string {
 	lines, _ := filepath.Glob(filepath.Join(f.proc, "[0-9]*", "cmdline"))
 	for _, line := range lines {

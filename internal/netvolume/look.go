@@ -8,9 +8,8 @@ import (
 	"github.com/lockfs/lockfs/internal/mounts"
 )
 
-// Look returns what is wrong with the volume of the directory source, and with those
-// mounted below it. flocks: the embedded lock service takes a flock in source. Look asks
-// the volume, which may hang.
+// Look returns what is wrong with source's volume and those mounted below. flocks: the embedded
+// lock service takes a flock in source. Look asks the volume, which may hang.
 func Look(source string, flocks bool) ([]Finding, error) {
 	at, _, err := mounts.Containing(source)
 	if err != nil {
@@ -32,7 +31,6 @@ func Look(source string, flocks bool) ([]Finding, error) {
 	return found, nil
 }
 
-// lookAt is Look for one mount; a directory of it is dir.
 func lookAt(m mounts.Mount, dir string, flocks bool, proc string) (found []Finding) {
 	v := volumeOf(m.FSType)
 	if v == nil {
@@ -78,8 +76,7 @@ type facts struct {
 	proc string // the proc file system
 }
 
-// value returns the value of an option, "" if it is not given. seen is false if that cannot
-// be known.
+// value returns an option, "" if it is not given. seen is false if that cannot be known.
 func (f *facts) value(r requirement) (value string, seen bool) {
 	from := map[origin]map[string]string{ofMount: f.options, ofClient: f.client, ofVolume: f.volume}[r.from]
 	return from[r.option], from != nil || r.from == always

@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// volume is a kind of volume, and the options that it needs.
 type volume struct {
 	name         string
 	types        []string // in the table of mounts
@@ -14,7 +13,6 @@ type volume struct {
 	requirements []requirement
 }
 
-// origin says where an option can be seen.
 type origin uint8
 
 const (
@@ -62,7 +60,7 @@ func isOn(v string) bool {
 	return slices.Contains([]string{bare, "on", "yes", "true", "enable"}, strings.ToLower(v))
 }
 
-// isZero accepts a number with or without a unit. A value that is not given is not zero.
+// isZero accepts a number with or without a unit; "" is not zero.
 func isZero(v string) bool {
 	if d, err := time.ParseDuration(v); err == nil {
 		return d == 0
@@ -70,8 +68,7 @@ func isZero(v string) bool {
 	return v != "" && strings.Trim(v, "0.") == ""
 }
 
-// volumes lists the network volumes that were tested, each with two clients, and those that no
-// option makes safe.
+// volumes lists the network volumes tested with two clients, and those that no option makes safe.
 var volumes = []volume{
 	{
 		name: "NFS", types: []string{"nfs", "nfs4"}, ask: askNFS,

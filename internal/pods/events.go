@@ -21,8 +21,7 @@ const (
 	reasonNotServed = "LockfsVolumeNotServed"
 )
 
-// NotServed puts an event on this node: its daemon cannot serve a volume because of cause,
-// and tries again.
+// NotServed puts an event on this node: its daemon cannot serve a volume, and tries again.
 func (p *Pods) NotServed(volume string, cause error) {
 	// Events of a node are found by the UID that the kubelet uses, its name.
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: p.node, UID: types.UID(p.node)}
@@ -51,7 +50,6 @@ func (p *Pods) Observer(namespace, name string) func(lockmgr.Event) {
 	}
 }
 
-// process names one of a pod's processes.
 func process(h lockmgr.Holder) string {
 	s := fmt.Sprintf("%s (pid %d on node %s", h.Comm, h.PID, h.Node)
 	if h.Container != "" {
@@ -60,7 +58,6 @@ func process(h lockmgr.Holder) string {
 	return s + ")"
 }
 
-// somebody names a holder on any node.
 func somebody(h lockmgr.Holder) string {
 	switch {
 	case h.Node == "":
@@ -71,7 +68,6 @@ func somebody(h lockmgr.Holder) string {
 	return "pod " + h.PodLabel() + ", " + process(h)
 }
 
-// tell puts an event on a holder's pod, if it has a name.
 func (p *Pods) tell(h lockmgr.Holder, kind, reason, message string) {
 	if ref := p.reference(h); ref != nil {
 		p.recorder.Event(ref, kind, reason, presentable(message))
@@ -89,7 +85,7 @@ func presentable(message string) string {
 	return strings.ToValidUTF8(message, "?")
 }
 
-// reference returns the pod of a holder on any node, as its entry names it, or nil.
+// reference returns the pod of a holder, or nil.
 func (p *Pods) reference(h lockmgr.Holder) *corev1.ObjectReference {
 	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod"}
 	if pod := p.find(h.Pod); pod != nil {

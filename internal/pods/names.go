@@ -16,7 +16,6 @@ const byUID = "uid"
 // as its UID.
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
-// uids returns the UIDs that a pod may have in cgroups.
 func uids(obj any) ([]string, error) {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -29,7 +28,6 @@ func uids(obj any) ([]string, error) {
 	return list, nil
 }
 
-// strip keeps only what is used here.
 func strip(obj any) (any, error) {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -49,9 +47,8 @@ func strip(obj any) (any, error) {
 	return s, nil
 }
 
-// Name returns the namespace/name of a caller's pod and the name of its container, both ""
-// if not known. For a pod inside a pod it is the one that this cluster knows. A nil Pods
-// knows none.
+// Name returns a caller's pod as namespace/name, and its container; "" if unknown, and for a nil
+// Pods. Of a pod in a pod it is the one that this cluster knows.
 func (p *Pods) Name(caller procid.Caller) (name, container string) {
 	if p == nil || caller.Pod == "" {
 		return "", ""

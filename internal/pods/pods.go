@@ -78,7 +78,6 @@ func (p *Pods) Close() {
 	p.wg.Wait()
 }
 
-// onNode lists and watches the pods of a node.
 func onNode(client corev1client.CoreV1Interface, node string) cache.ListerWatcher {
 	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{

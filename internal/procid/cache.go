@@ -15,10 +15,9 @@ const (
 	cacheSize = 64
 )
 
-// Cache remembers the answers of Lookup for threads that ask again soon, because Lookup is
-// a large part of the cost of an open. A thread's owner is never out of date: the pidfd
-// that is kept with an answer stands for that thread, whoever gets its number later. The
-// zero Cache is empty, and Close ends it.
+// Cache remembers answers of Lookup, a large part of the cost of an open. An owner is never out of
+// date: the answer's pidfd stands for that thread, whoever gets its number later. The zero Cache
+// is empty. Close ends it.
 type Cache struct {
 	// Proc is where it looks.
 	Proc Proc
@@ -93,7 +92,6 @@ func (c *Cache) clear() {
 	clear(c.callers)
 }
 
-// lives reports whether a pidfd's thread has not been reaped.
 func lives(pidfd int) bool {
 	return unix.PidfdSendSignal(pidfd, 0, nil, 0) != unix.ESRCH
 }

@@ -5,10 +5,9 @@ import (
 	"os"
 )
 
-// ContainerName returns the name, in its pod, of the container in which a process runs; ""
-// if it cannot be seen. The container mounts a file of the kubelet's for its termination
-// message, below pods/<uid>/containers/<name>, from the beginning. The API learns the
-// container's id only after it has started.
+// ContainerName returns the name of a process's container in its pod; "" if unseen. The container
+// mounts the kubelet's file pods/<uid>/containers/<name> for its termination message. The API
+// learns its id only later.
 func (p Proc) ContainerName(pid int) string {
 	b, err := os.ReadFile(p.path(pid, "mountinfo"))
 	if err != nil {

@@ -5,8 +5,7 @@ import (
 	"strconv"
 )
 
-// Descendants returns the descendants of process pid, including zombies, in no order.
-// Processes that are being started may be missing.
+// Descendants returns the descendants of pid, zombies included. Starting ones may be missing.
 func (p Proc) Descendants(pid int) ([]int, error) {
 	dir, err := os.Open(p.root())
 	if err != nil {

@@ -18,15 +18,14 @@ type File struct {
 	Ino uint64
 }
 
-// maxDescriptors bounds how many descriptors FamilyHasOpen looks at. Each takes about 5 µs
-// of a core. Only an attack has larger families.
+// maxDescriptors bounds what FamilyHasOpen looks at, at 5 µs of a core each: only an attack has
+// more.
 const maxDescriptors = 10000
 
-// FamilyHasOpen reports whether process pid, or an ancestor of it, has a descriptor that
-// may write to the file or, with readers, read it. It reports false for processes that have
-// ended or that we may not look at, after ctx has ended, and for what comes after the first
-// maxDescriptors. It asks no file system but /proc: the file's own may be waiting for the
-// answer.
+// FamilyHasOpen reports whether pid or an ancestor can write to the file by a descriptor, or with
+// readers read it. Processes that have ended or that we must not see, the end of ctx, and
+// descriptors after maxDescriptors count as no. It asks only /proc: the file's own file system may
+// be waiting for the answer.
 func (p Proc) FamilyHasOpen(ctx context.Context, pid int, file File, readers bool) bool {
 	left := maxDescriptors
 	if p.hasOpen(ctx, pid, file, readers, &left) {
@@ -79,9 +78,8 @@ func (p Proc) hasOpen(ctx context.Context, pid int, file File, readers bool, lef
 	return false
 }
 
-// isOf reports whether a descriptor, of which only the file system is known, refers to the
-// file. A FUSE file system is not asked: the kernel has known the inode's number since the
-// file was opened. Other file systems could be asked, and must not be: see FamilyHasOpen.
+// isOf asks a FUSE file system only for what the kernel knows without it. Others must not be
+// asked: see FamilyHasOpen.
 func (p Proc) isOf(pid int, fd string, file File) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, p.path(pid, "fd/"+fd), unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st)
@@ -93,7 +91,6 @@ func counts(flags uint64, readers bool) bool {
 	return flags&unix.O_ACCMODE != unix.O_RDONLY || readers && flags&unix.O_PATH == 0
 }
 
-// fdinfo returns the value of a line of a file in /proc/PID/fdinfo.
 func fdinfo(b []byte, name string) string {
 	for line := range bytes.Lines(b) {
 		if v, ok := bytes.CutPrefix(line, []byte(name)); ok {
@@ -103,7 +100,6 @@ func fdinfo(b []byte, name string) string {
 	return ""
 }
 
-// mountDevs maps the ids of a process's mounts to their devices.
 func (p Proc) mountDevs(pid int) (map[string]string, error) {
 	b, err := os.ReadFile(p.path(pid, "mountinfo"))
 	if err != nil {
@@ -118,8 +114,8 @@ func (p Proc) mountDevs(pid int) (map[string]string, error) {
 	return devs, nil
 }
 
-// MountDev returns the device, major:minor, of the topmost mount at point in the
-// mount table of process pid. It fails with fs.ErrNotExist when there is none.
+// MountDev returns the device, major:minor, of pid's topmost mount at point. Errors:
+// fs.ErrNotExist.
 func (p Proc) MountDev(pid int, point string) (string, error) {
 	b, err := os.ReadFile(p.path(pid, "mountinfo"))
 	if err != nil {

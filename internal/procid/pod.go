@@ -76,9 +76,8 @@ func podInName(name []byte) []byte {
 	return uid
 }
 
-// containerInName returns the container id in the name of a cgroup, alone or after the
-// runtime's prefix (cri-containerd-, crio-, docker-). It returns nil if there is none, as
-// for the process with which CRI-O watches a container.
+// containerInName returns the container id in a cgroup's name, alone or after the runtime's prefix
+// (cri-containerd-, crio-, docker-), or nil, as for CRI-O's monitor process.
 func containerInName(name []byte) []byte {
 	name = bytes.TrimSuffix(name, []byte(".scope"))
 	id := name[bytes.LastIndexAny(name, "-:")+1:]
@@ -88,8 +87,7 @@ func containerInName(name []byte) []byte {
 	return id
 }
 
-// isUID reports whether b is a UUID or, as static pods have, a hash of 32 hex
-// digits.
+// isUID: static pods have a hash of 32 hex digits.
 func isUID(b []byte) bool {
 	if len(b) != 36 && len(b) != 32 {
 		return false

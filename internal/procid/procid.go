@@ -38,8 +38,7 @@ type Caller struct {
 	Container string
 }
 
-// Lookup returns the process of thread tid, in two or four small reads. Its error wraps
-// fs.ErrNotExist if there is no such thread, as for tid 0, or no longer.
+// Lookup returns the process of thread tid. Errors: fs.ErrNotExist if there is none, as for tid 0.
 func (p Proc) Lookup(tid int) (Caller, error) {
 	var array [bufSize]byte
 	buf := array[:]
@@ -75,8 +74,7 @@ func (p Proc) Lookup(tid int) (Caller, error) {
 		Process: Process{PID: pid, Start: st.start},
 		Comm:    st.comm,
 	}
-	// Read the thread's: a main thread that has exited while others run is shown in the
-	// root cgroup (v1).
+	// Read the thread's: an exited main thread is shown in the root cgroup (v1).
 	if b, err = p.read(buf, tid, "cgroup"); err != nil {
 		return Caller{}, err
 	}
@@ -87,9 +85,8 @@ func (p Proc) Lookup(tid int) (Caller, error) {
 // maxAncestors bounds Ancestors. Only an attack has deeper trees.
 const maxAncestors = 256
 
-// Ancestors returns the parent of process pid, its parent and so on up to process 1. If one
-// of them exits meanwhile, the list ends early; it is then correct but incomplete. It is
-// empty if pid itself has ended.
+// Ancestors returns the parent of pid, its parent and so on to process 1. If one exits meanwhile
+// the list is shorter or empty, but correct.
 func (p Proc) Ancestors(pid int) []Process {
 	var array [bufSize]byte
 	var ancestors []Process
@@ -119,8 +116,7 @@ func (p Proc) Ancestors(pid int) []Process {
 	return ancestors
 }
 
-// hostPIDNamespace is the inode number of the first PID namespace, fixed in
-// the kernel (PROC_PID_INIT_INO).
+// hostPIDNamespace is the first PID namespace's inode number (PROC_PID_INIT_INO of the kernel).
 const hostPIDNamespace = "pid:[4026531836]"
 
 // InHostPIDNamespace reports whether this process is in the PID namespace of
@@ -167,8 +163,7 @@ func parseTgid(status []byte) (int, error) {
 	return int(tgid), nil
 }
 
-// statusLine returns the rest of the line that begins with key, which includes
-// the newline before it.
+// statusLine returns the rest of the line after key, which begins with a newline.
 func statusLine(status []byte, key string) ([]byte, bool) {
 	_, rest, ok := bytes.Cut(status, []byte(key))
 	if !ok {

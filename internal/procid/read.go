@@ -10,17 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bufSize is enough for a stat (about 350 bytes), a cgroup file, and any status except
-// those with hundreds of supplementary groups, for which read makes room.
+// bufSize is enough for stat, cgroup, and any status without hundreds of groups.
 const bufSize = 4096
 
 func (p Proc) path(pid int, file string) string {
 	return p.root() + "/" + strconv.Itoa(pid) + "/" + file
 }
 
-// read reads a file of process pid into buf, or into a larger one. It makes
-// the three system calls itself: os.File would add an epoll registration and a
-// finalizer to each.
+// read makes the system calls itself: os.File would add an epoll registration and a finalizer.
 func (p Proc) read(buf []byte, pid int, file string) ([]byte, error) {
 	path := p.path(pid, file)
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -35,13 +32,11 @@ func (p Proc) read(buf []byte, pid int, file string) ([]byte, error) {
 	return b, nil
 }
 
-// readStat reads the stat of a thread. The stat of a process sums up over all its threads,
-// which takes 4 ms with 20,000, for numbers that are not used here.
+// readStat reads a thread's stat: a process's sums up over its threads, 4 ms for 20,000.
 func (p Proc) readStat(buf []byte, tid int) ([]byte, error) {
 	return p.read(buf, tid, "task/"+strconv.Itoa(tid)+"/stat")
 }
 
-// readAll reads a proc file into buf, or into a larger one.
 func readAll(fd int, buf []byte) ([]byte, error) {
 	n := 0
 	for {
@@ -62,10 +57,8 @@ func readAll(fd int, buf []byte) ([]byte, error) {
 	}
 }
 
-// gone reports whether err says that there is no such process.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// stat is what is used of a /proc/<pid>/stat.
 type stat struct {
 	comm    string
 	ppid    int
@@ -74,8 +67,7 @@ type stat struct {
 	start   uint64 // clock ticks after boot
 }
 
-// The fields of stat, counted from 0 after the comm; proc_pid_stat(5) counts
-// from 1 with two before.
+// The fields of stat after the comm, from 0; proc_pid_stat(5) counts from 1 with two before.
 const (
 	fieldPPID    = 4 - 3
 	fieldFlags   = 9 - 3
@@ -83,8 +75,8 @@ const (
 	fieldStart   = 22 - 3
 )
 
-// parseStat parses "pid (comm) state ppid …". A comm may contain anything,
-// parentheses, spaces and newlines too, but only numbers follow it.
+// parseStat parses "pid (comm) state ppid …". Only numbers follow a comm, which may contain
+// anything.
 func parseStat(b []byte) (stat, error) {
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
 	if open < 0 || end < open {

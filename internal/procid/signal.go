@@ -2,13 +2,11 @@ package procid
 
 import "strconv"
 
-// sigkill is SIGKILL in a signal mask of /proc/<tid>/status.
 const sigkill = 1 << (9 - 1)
 
-// KillPending reports whether thread tid has a pending SIGKILL, or has ended: nobody will
-// use the answer to its request. Other deadly signals show as SIGKILL too, as soon as the
-// kernel has decided to end the process, except those that dump core. If the status cannot
-// be read for want of descriptors or memory, it reports false.
+// KillPending reports whether thread tid has a pending SIGKILL or has ended, so that nobody uses
+// its answer. Other deadly signals become SIGKILL, except those that dump core. False if the
+// status cannot be read for lack of descriptors or memory.
 func (p Proc) KillPending(tid int) bool {
 	var array [bufSize]byte
 	status, err := p.read(array[:], tid, "status")
@@ -24,8 +22,7 @@ func (p Proc) KillPending(tid int) bool {
 // exiting is PF_EXITING in the flags of a /proc/<tid>/stat.
 const exiting = 4
 
-// Exiting reports whether thread tid is exiting or has ended: it no longer runs its
-// program.
+// Exiting reports whether thread tid is exiting or has ended.
 func (p Proc) Exiting(tid int) bool {
 	var array [bufSize]byte
 	b, err := p.readStat(array[:], tid)

@@ -13,13 +13,11 @@ import (
 // ErrUnavailable: the lock service gave no answer. lockmgr exports it.
 var ErrUnavailable = errors.New("lock service unavailable")
 
-// ErrRefused marks an ErrUnavailable that would come again for the same request. Each
-// backend knows which errors of its service are such.
+// ErrRefused marks an ErrUnavailable that a repeated request would get again.
 var ErrRefused = errors.New("refused")
 
-// Failed returns the ErrUnavailable of a request that was sent under ctx and failed with
-// err; with ErrRefused, if the service did refuse it. It wraps ctx's error if ctx is over,
-// and only then: a deadline of the backend's own is none of the caller's.
+// Failed returns the ErrUnavailable of a request that failed with err, with ErrRefused if refused.
+// It wraps ctx's error only if ctx is over: a backend's own deadline is not the caller's.
 func Failed(ctx context.Context, err error, refused bool) error {
 	switch {
 	case ctx.Err() != nil:
@@ -37,7 +35,6 @@ func Ended(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrUnavailab
 // Refused returns the ErrUnavailable of a request that is not worth repeating because of err.
 func Refused(err error) error { return fmt.Errorf("%w: %w: %w", ErrUnavailable, ErrRefused, err) }
 
-// passing reports whether a request that failed with err is worth repeating.
 func passing(err error) bool {
 	return errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrRefused)
 }
@@ -55,16 +52,14 @@ type Retrier struct {
 // Failures returns the number of failures in a row.
 func (r *Retrier) Failures() int { return r.failures }
 
-// Notable reports whether one more failure is worth a line in the log: the first,
-// second, third, fifth, ninth … in a row. The log of an outage would have little else.
+// Notable reports whether to log one more failure in a row: the 1st, 2nd, 3rd, 5th, 9th …
 func (r *Retrier) Notable() bool { return r.failures&(r.failures-1) == 0 }
 
 // Answered notes an answer of the service.
 func (r *Retrier) Answered() { r.failures = 0 }
 
-// Do calls op until it succeeds, ctx is over, or op fails for good: with other
-// than ErrUnavailable, or with ErrRefused. It returns op's last error, wrapping
-// ctx's if that is what ended it, or nil.
+// Do calls op until it succeeds, ctx is over, or op fails for good: not with ErrUnavailable, or
+// with ErrRefused. It returns op's last error, wrapping ctx's if that ended it.
 func (r *Retrier) Do(ctx context.Context, op func() error) error {
 	for {
 		err := op()
@@ -82,15 +77,14 @@ func (r *Retrier) Do(ctx context.Context, op func() error) error {
 	}
 }
 
-// Always calls op until it succeeds or ctx is over, whatever the error: a watch must not
-// stop because of a mistake that an operator can correct.
+// Always calls op until it succeeds or ctx is over: a watch must survive an operator's mistake.
 func (r *Retrier) Always(ctx context.Context, op func() error) {
 	for op() != nil && r.Pause(ctx) == nil {
 	}
 }
 
-// Delay counts a failure, and returns how long to wait: longer after each failure in a row,
-// with jitter so that mounts do not come back together.
+// Delay counts a failure, and returns a pause that grows, with jitter so that mounts do not return
+// together.
 func (r *Retrier) Delay() time.Duration {
 	d := min(firstPause<<min(r.failures, 10), lastPause)
 	r.failures++

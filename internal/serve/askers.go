@@ -8,18 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// askers are threads without the process's descriptors, which may ask the process's own
-// views. If a thread with descriptors waited for such an answer when the daemon is killed,
-// the process would never end: the kernel ends a FUSE connection only when the last thread
-// that has its descriptor is gone.
+// askers are threads without the process's descriptors, which may ask the process's own views. A
+// thread with descriptors that waits for such an answer would keep a killed daemon, because a FUSE
+// connection ends with its last descriptor.
 //
-// The threads are made before anything is opened, and stay. To drop descriptors later would
-// close them; that flushes files, and hangs on a network volume that hangs. The threads
-// keep the descriptors from before, above all those of Go's poller: any thread may have to
-// wake it, and the process ends silently if it cannot.
+// The threads are made before anything is opened: dropping descriptors later would close them, and
+// so flush files and hang on a hung volume. The threads keep the earlier descriptors, such as Go's
+// poller, which any thread may have to wake.
 type askers chan func(parted error)
 
-// newAskers starts n threads, for the life of the process.
 func newAskers(n int) askers {
 	time.Sleep(time.Nanosecond) // a timer makes Go open its poller
 	a := make(askers)
@@ -31,7 +28,6 @@ func newAskers(n int) askers {
 	return a
 }
 
-// do calls ask in one of the threads. It waits while all are busy.
 func (a askers) do(ask func() error) error {
 	answer := make(chan error)
 	a <- func(err error) {

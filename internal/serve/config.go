@@ -21,7 +21,6 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// Backend is all that a mount needs of a lock service.
 type Backend interface {
 	lockmgr.Backend
 	volume.RecordStore
@@ -66,9 +65,8 @@ type Config struct {
 	Guard bool
 	// ForPods logs a warning if other mount namespaces will not see the view.
 	ForPods bool
-	// WaitForWrites makes Run wait at its end until all writes that are under way have
-	// ended; they keep their locks. Without it Run fails after a TTL, and the locks end
-	// with the lease, which the process must not outlive.
+	// WaitForWrites makes Run wait at its end for writes under way, which keep their locks.
+	// Without it Run fails after a TTL, and the process must not outlive the leases.
 	WaitForWrites bool
 	// Pool is that of fs.Config.
 	Pool *fs.Pool
@@ -76,8 +74,8 @@ type Config struct {
 	Node string
 	// Version is the program's, for people.
 	Version string
-	// StateDir keeps the proofs of which mounts are alive. It must last as long as the
-	// machine is up. Required.
+	// StateDir keeps the proofs of which mounts are alive, for as long as the machine is up.
+	// Required.
 	StateDir string
 	// SlowWait is that of lockmgr.Config.
 	SlowWait time.Duration
@@ -100,9 +98,8 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 
 func refused(err error) error { return &RefusedError{err} }
 
-// syncFor returns the default for a file system. On NFS a frozen daemon may have left dirty
-// pages to the kernel's client. After the thaw the client sends them over what the next
-// holder wrote, and the server cannot refuse: it knows of no lock.
+// syncFor: on NFS a frozen daemon may leave dirty pages to the kernel's client, which sends them
+// after the thaw over the next holder's writes.
 func syncFor(fstype string, network bool) fs.Sync {
 	switch {
 	case fstype == "nfs" || fstype == "nfs4":
@@ -113,8 +110,7 @@ func syncFor(fstype string, network bool) fs.Sync {
 	return fs.SyncNever
 }
 
-// strictest is the default where sync is that of SOURCE's file system, and others are mounted
-// below it: one of them may need more.
+// strictest considers file systems mounted below SOURCE: one may need more than sync.
 func strictest(sync fs.Sync, below []mounts.Mount) fs.Sync {
 	order := []fs.Sync{fs.SyncNever, fs.SyncClose, fs.SyncAlways}
 	for _, m := range below {
@@ -125,8 +121,7 @@ func strictest(sync fs.Sync, below []mounts.Mount) fs.Sync {
 	return sync
 }
 
-// prepare refuses what cannot work, before anything is started. It clears what a killed
-// daemon left at the mountpoint, and makes the paths absolute.
+// prepare refuses what cannot work, clears what a killed daemon left, and makes paths absolute.
 func (c *Config) prepare() error {
 	err := mounts.CheckKernel()
 	if err != nil {
@@ -178,8 +173,7 @@ func (c *Config) prepare() error {
 	return nil
 }
 
-// needsHostPIDs returns the first scope, of the mount or of a rule, that tells callers
-// apart by process; "" if there is none.
+// needsHostPIDs returns the first scope that tells callers apart by process, or "".
 func (c *Config) needsHostPIDs() policy.Scope {
 	if c.Scope.NeedsHostPIDs() {
 		return c.Scope

@@ -40,7 +40,6 @@ type Spec struct {
 
 func (s *Spec) id() string { return s.Namespace + "/" + s.Name }
 
-// server is a Volume, except in tests.
 type server interface {
 	Run(ctx context.Context) error
 	Ready(ctx context.Context) error
@@ -48,8 +47,8 @@ type server interface {
 	describe() status.View
 }
 
-// Daemon serves a changing set of volumes. None waits for another, except for the one that
-// was at its mountpoint before.
+// Daemon serves a changing set of volumes. A volume waits only for the one that was at its
+// mountpoint before.
 type Daemon struct {
 	log    *slog.Logger
 	new    func(Config) server
@@ -66,7 +65,6 @@ type Daemon struct {
 	rejected error                    // GUARDED_BY(mu); see Reject
 }
 
-// member is a volume that is served, is tried, or is being ended.
 type member struct {
 	id string
 
@@ -85,8 +83,7 @@ type member struct {
 // fails.
 const settleFor = 10 * time.Second
 
-// settled reports whether the member has answered or was tried: whatever is wrong now is
-// the volume's own trouble. It needs Daemon.mu.
+// settled reports whether the member has answered or was tried. It needs Daemon.mu.
 func (m *member) settled() bool { return m.good || m.err != nil || time.Since(m.began) >= settleFor }
 
 // NewDaemon returns a Daemon that serves nothing yet. Its volumes share the descriptors
@@ -164,7 +161,6 @@ func (d *Daemon) Close() error {
 	}
 }
 
-// keep serves a member until it is no longer wanted.
 func (d *Daemon) keep(m *member) {
 	pause := minRetry
 	said, same := "", 0 // the last error, and how often it came in a row
@@ -204,8 +200,7 @@ func (d *Daemon) keep(m *member) {
 	}
 }
 
-// begin returns the Spec that a member serves until ctx ends, or nil; then it is no longer
-// a member.
+// begin returns the Spec that a member serves until ctx ends; nil: it is no longer a member.
 func (d *Daemon) begin(m *member) (ctx context.Context, stop context.CancelFunc, spec *Spec) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -221,7 +216,7 @@ func (d *Daemon) begin(m *member) (ctx context.Context, stop context.CancelFunc,
 	return ctx, m.stop, m.want
 }
 
-// serve makes one attempt to serve a member. It returns nil only if ctx has ended.
+// serve makes one attempt, and returns nil only if ctx has ended.
 func (d *Daemon) serve(ctx context.Context, m *member, spec *Spec) (err error) {
 	vol := d.new(spec.Config)
 	d.mu.Lock()
@@ -252,9 +247,8 @@ func (d *Daemon) serve(ctx context.Context, m *member, spec *Spec) (err error) {
 	return err
 }
 
-// Checks returns the checks of /readyz. A daemon is ready when each volume answers or was
-// tried, and at least one has answered. Trouble that a volume has later is shown, and has a
-// metric. If it made the whole daemon not ready, Kubernetes would replace this daemon
+// Checks returns the checks of /readyz: ready when each volume answers or was tried, and at least
+// one has answered. Later trouble is only shown: otherwise Kubernetes would replace this daemon
 // first, on all nodes at once.
 func (d *Daemon) Checks() []Check {
 	d.mu.Lock()

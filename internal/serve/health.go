@@ -19,7 +19,6 @@ type health struct {
 	gone     error               // GUARDED_BY(mu); why the view does not reach the volume; nil while it does
 }
 
-// found notes what is wrong with the volume now, and logs what is new.
 func (h *health) found(findings []netvolume.Finding) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -45,7 +44,6 @@ func (h *health) found(findings []netvolume.Finding) {
 	h.findings = findings
 }
 
-// notes returns the rules that do not hold, for people.
 func (h *health) notes() (notes []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,7 +57,6 @@ func (h *health) notes() (notes []string) {
 	return notes
 }
 
-// state returns the values of the metrics.
 func (h *health) state() metrics.Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,7 +69,6 @@ func (h *health) state() metrics.Health {
 	return metrics.Health{Available: h.gone == nil, RulesBroken: len(rules), Accepted: h.accepted}
 }
 
-// reached notes whether the view reaches the volume, and logs what is new.
 func (h *health) reached(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

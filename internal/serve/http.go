@@ -47,7 +47,6 @@ func NewMux(checks func() []Check) *http.ServeMux {
 	return mux
 }
 
-// makeChecks runs all checks at once.
 func makeChecks(ctx context.Context, checks []Check) []error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -60,7 +59,6 @@ func makeChecks(ctx context.Context, checks []Check) []error {
 	return errs
 }
 
-// examine runs all checks at once, and lists them as the components of Kubernetes do.
 func examine(ctx context.Context, checks []Check) (body string, ready bool) {
 	errs := makeChecks(ctx, checks)
 	var b strings.Builder

@@ -16,8 +16,8 @@ var (
 	errNotAnswered = errors.New("the view does not answer")
 )
 
-// Ready returns nil if the view answers and its sessions are held, else what is wrong. It
-// returns when ctx ends, even if the view does not answer.
+// Ready returns what is wrong, or nil if the view answers and its sessions are held. It returns
+// when ctx ends, even if the view hangs.
 func (v *Volume) Ready(ctx context.Context) error {
 	state, mounted := v.State()
 	if !mounted {
@@ -35,8 +35,8 @@ func (v *Volume) Ready(ctx context.Context) error {
 // Notes returns the rules that do not hold on the volume, accepted or not.
 func (v *Volume) Notes() []string { return v.health.notes() }
 
-// probe asks a view whether it answers. At most one question is under way, so that a view
-// that hangs keeps only one thread.
+// probe asks a view whether it answers, one question at a time, so that a hung view keeps only one
+// thread.
 type probe struct {
 	mu      sync.Mutex
 	pending *reply // GUARDED_BY(mu); nil if there is none
@@ -70,7 +70,6 @@ func (p *probe) ask(ctx context.Context, by askers, mountpoint string) error {
 	}
 }
 
-// statfs asks the view, which asks the volume.
 func statfs(mountpoint string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(mountpoint, &st); err != nil {

@@ -12,14 +12,12 @@ import (
 // longestWaits is how many waits of each volume 'lockfs status' lists.
 const longestWaits = 3
 
-// renewals has the result of the last renewal of a volume's session.
 type renewals struct {
 	answered time.Time     // when a renewal was last answered
 	took     time.Duration // how long that renewal took
 	err      error         // of the last renewal, if it failed
 }
 
-// noteRenewal observes events of the locks.
 func (v *Volume) noteRenewal(e lockmgr.Event) {
 	r, ok := e.(lockmgr.SessionRenewed)
 	if !ok {
@@ -32,7 +30,6 @@ func (v *Volume) noteRenewal(e lockmgr.Event) {
 	}
 }
 
-// describe returns the state of the volume, from memory.
 func (v *Volume) describe() status.View {
 	v.mu.Lock()
 	locks, view, service, last := v.locks, v.view, v.service, v.renewals
@@ -82,7 +79,6 @@ func Report(ctx context.Context, checks []Check) []status.View {
 	return views
 }
 
-// serviceSeen remembers the lock service that a volume was checked with.
 type serviceSeen struct {
 	volume.RecordStore
 	service lockmgr.Service

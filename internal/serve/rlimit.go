@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RaiseFileLimit raises the limit of open files: the process needs one descriptor for each
-// inode of its views that the kernel knows. Call it before Run.
+// RaiseFileLimit raises the limit of open files: each inode that the kernel knows needs one. Call
+// it before Run.
 func RaiseFileLimit(log *slog.Logger) {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {

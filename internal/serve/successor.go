@@ -14,7 +14,6 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// sessions is what a successor needs of a lock service.
 type sessions interface {
 	Sessions(ctx context.Context) (map[string]lockmgr.SessionInfo, error)
 	Revoke(ctx context.Context, id string) error
@@ -31,7 +30,7 @@ type successor struct {
 	log     *slog.Logger
 }
 
-// newSuccessor goes by the volume's id, because a name can mean another directory later.
+// newSuccessor takes the volume's id: a name can mean another directory later.
 func newSuccessor(service sessions, stateDir string, volume uuid.UUID, source, bootID string, log *slog.Logger) (*successor, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(source, &st); err != nil {
@@ -43,8 +42,7 @@ func newSuccessor(service sessions, stateDir string, volume uuid.UUID, source, b
 	}, nil
 }
 
-// succeed revokes the sessions that are proved dead. Others end with their leases. No
-// failure here stops the mount.
+// succeed revokes the sessions that are proved dead. No failure here stops the mount.
 func (s *successor) succeed(ctx context.Context) {
 	found, err := s.service.Sessions(ctx)
 	lines := make(map[string]*lifeline.Line)
@@ -74,8 +72,7 @@ func (s *successor) succeed(ctx context.Context) {
 	_ = lifeline.Sweep(s.dir, func(id string) bool { return needed[id] })
 }
 
-// claim returns the lifelines of sessions whose mounts have died here. It leaves those of
-// living mounts and of other machines.
+// claim returns the lifelines of sessions whose mounts have died on this machine.
 func (s *successor) claim(found map[string]lockmgr.SessionInfo) map[string]*lifeline.Line {
 	dead := make(map[string]*lifeline.Line)
 	for _, info := range found {
@@ -89,8 +86,7 @@ func (s *successor) claim(found map[string]lockmgr.SessionInfo) map[string]*life
 	return dead
 }
 
-// end ends all sessions of a dead mount, after its writes are on the volume: what is still
-// in this machine's cache would come late. It reports whether none is left.
+// end ends all sessions of a dead mount after a sync: cached writes would come late.
 func (s *successor) end(ctx context.Context, line *lifeline.Line, found map[string]lockmgr.SessionInfo) bool {
 	synced := s.sync(ctx, line)
 	all := true
@@ -113,7 +109,6 @@ func (s *successor) end(ctx context.Context, line *lifeline.Line, found map[stri
 	return all
 }
 
-// sync writes what a dead mount has left in this machine's cache to the volume.
 func (s *successor) sync(ctx context.Context, line *lifeline.Line) error {
 	if line.Dev != s.dev {
 		return fmt.Errorf("it wrote to %s by another mount, whose cache cannot be flushed from here", s.source)

@@ -77,14 +77,12 @@ func (v *Volume) State() (state renew.State, ok bool) {
 	return v.locks.State(), true
 }
 
-// setMounted publishes the mount's state.
 func (v *Volume) setMounted(mountpoint string, locks *lockmgr.Manager, view *fs.FS) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.mountpoint, v.locks, v.view = mountpoint, locks, view
 }
 
-// observer passes events of the locks to metrics, status and pods.
 func (v *Volume) observer() func(lockmgr.Event) {
 	tellPods := func(lockmgr.Event) {}
 	if v.cfg.Pods != nil {
@@ -97,8 +95,8 @@ func (v *Volume) observer() func(lockmgr.Event) {
 	}
 }
 
-// Run mounts the view and serves it until ctx ends or somebody unmounts it. A mistake in
-// the configuration is a *RefusedError, before anything was started.
+// Run mounts the view, and serves it until ctx ends or it is unmounted. Errors: *RefusedError for
+// a mistake in the configuration, before anything was started.
 func (v *Volume) Run(ctx context.Context) error {
 	c := v.cfg
 	if err := v.prepare(ctx, &c); err != nil {
@@ -166,7 +164,6 @@ func (v *Volume) prepare(ctx context.Context, c *Config) error {
 	return v.await(ctx, c.Source)
 }
 
-// checkVolume compares the volume's marker with its record, and returns the volume's id.
 func (c *Config) checkVolume(ctx context.Context, record volume.RecordStore) (id uuid.UUID, err error) {
 	flock := cmp.Or(c.Flock, policy.FlockLocal)
 	id, err = volume.Check(ctx, volume.Config{
@@ -179,8 +176,7 @@ func (c *Config) checkVolume(ctx context.Context, record volume.RecordStore) (id
 	return id, err
 }
 
-// replaceDead ends the sessions of this machine's dead mounts of the volume, and marks this
-// mount as alive.
+// replaceDead ends this machine's dead mounts' sessions, and marks this mount as alive.
 func (v *Volume) replaceDead(ctx context.Context, c *Config, backend Backend, id uuid.UUID) (lockmgr.SessionInfo, *lifeline.Line, error) {
 	info, err := c.session()
 	if err != nil {
@@ -226,7 +222,6 @@ func (v *Volume) mount(c *Config, locks *lockmgr.Manager) (*fs.FS, error) {
 	return view, nil
 }
 
-// serve returns when ctx ends or the view was unmounted.
 func (v *Volume) serve(ctx context.Context, c *Config, view *fs.FS, id uuid.UUID) {
 	watching, watched := context.WithCancel(ctx)
 	defer watched()
@@ -243,8 +238,8 @@ func (v *Volume) serve(ctx context.Context, c *Config, view *fs.FS, id uuid.UUID
 	v.setMounted(c.Mountpoint, nil, nil)
 }
 
-// unmount lets writes finish and unmounts the view. If writes are still under way after the
-// TTL it fails with context.DeadlineExceeded, or waits for them if c.WaitForWrites.
+// unmount lets writes finish. If some are under way after the TTL, it fails with
+// context.DeadlineExceeded, or waits if c.WaitForWrites.
 func (v *Volume) unmount(c *Config, view *fs.FS) error {
 	err := c.closeView(view)
 	if !c.WaitForWrites || !errors.Is(err, context.DeadlineExceeded) {
@@ -281,7 +276,6 @@ func (c *Config) closeLocks(locks *lockmgr.Manager) error {
 	return locks.Close(ctx)
 }
 
-// session describes this mount to people who look at its locks.
 func (c *Config) session() (lockmgr.SessionInfo, error) {
 	node := c.Node
 	if node == "" {
@@ -299,8 +293,7 @@ func (c *Config) session() (lockmgr.SessionInfo, error) {
 	}, nil
 }
 
-// guard keeps programs from using the bare directory while the view is not mounted. It is
-// not undone when the mount ends.
+// guard closes the bare directory to programs. The end of the mount does not undo it.
 func guard(log *slog.Logger, mountpoint string) {
 	switch set, err := mounts.Guard(mountpoint); {
 	case err != nil:
@@ -310,7 +303,6 @@ func guard(log *slog.Logger, mountpoint string) {
 	}
 }
 
-// noteUnshared warns if a view at mountpoint will not show in other mount namespaces.
 func noteUnshared(log *slog.Logger, mountpoint string) {
 	m, _, err := mounts.Containing(mountpoint)
 	if err == nil && !m.Shared {

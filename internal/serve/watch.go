@@ -22,7 +22,6 @@ const (
 	reachPause = 200 * time.Millisecond
 )
 
-// watcher follows what becomes of the volume below a view.
 type watcher struct {
 	*Volume
 	cfg  *Config
@@ -30,7 +29,7 @@ type watcher struct {
 	id   uuid.UUID // the volume's
 }
 
-// run follows it until ctx ends. A volume that hangs keeps it waiting.
+// run ends with ctx. A volume that hangs keeps it waiting.
 func (w *watcher) run(ctx context.Context) {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()

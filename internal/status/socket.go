@@ -21,8 +21,7 @@ import (
 // answerTimeout bounds a daemon's answer; it asks its views for 2 s.
 const answerTimeout = 5 * time.Second
 
-// hidden is the prefix of a socket's name until it answers. A socket that refuses a
-// connection belongs to a dead daemon, or is being made.
+// hidden is the prefix of a socket's name until it answers: one that refuses may be in the making.
 const hidden = ".new-"
 
 func socketsIn(stateDir string) string { return filepath.Join(stateDir, "status") }
@@ -62,7 +61,6 @@ func Listen(stateDir string, report func(context.Context) Daemon) (stop func(), 
 	}, nil
 }
 
-// own makes a directory that only this user can enter.
 func own(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -77,7 +75,6 @@ func own(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// sweep removes the sockets of dead daemons.
 func sweep(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -173,7 +170,6 @@ func get(ctx context.Context, client *http.Client) (*Daemon, error) {
 	return d, json.NewDecoder(resp.Body).Decode(d)
 }
 
-// pidOf returns the PID of the listener; 0: not known.
 func pidOf(c *net.UnixConn) (pid int) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -45,8 +45,7 @@ type Config struct {
 	Alone bool
 }
 
-// markerAttempts bounds how often Check looks for a marker that other mounts create, and
-// remove again when they are refused.
+// markerAttempts bounds the tries while other, refused mounts create and remove the marker.
 const markerAttempts = 5
 
 // Check makes sure that SOURCE, its marker, the lock service, its record and cfg
@@ -99,8 +98,7 @@ func Check(ctx context.Context, cfg Config) (uuid.UUID, error) {
 	return marker.ID, settlePolicy(ctx, cfg, marker, record, stored)
 }
 
-// openRecord returns the record of the marker's volume, parsed and as stored. If there is
-// none, it stores the marker's.
+// openRecord returns the record, parsed and as stored. It stores the marker's if there is none.
 func openRecord(ctx context.Context, store RecordStore, marker identity) (record identity, stored []byte, err error) {
 	if stored, err = store.VolumeRecord(ctx, marker.encode()); err != nil {
 		return identity{}, nil, fmt.Errorf("the volume's record: %w", err)
@@ -109,8 +107,7 @@ func openRecord(ctx context.Context, store RecordStore, marker identity) (record
 	return record, stored, err
 }
 
-// openMarker returns SOURCE's marker, which agrees with cfg, and whether it
-// was created for it.
+// openMarker returns SOURCE's marker, which agrees with cfg, and whether it was created.
 func openMarker(cfg Config, service lockmgr.Service) (marker identity, created bool, err error) {
 	for range markerAttempts {
 		marker, err = readMarker(cfg.Source)
@@ -132,7 +129,6 @@ func openMarker(cfg Config, service lockmgr.Service) (marker identity, created b
 	return identity{}, false, err
 }
 
-// asked compares the marker with what the mount asks for.
 func asked(cfg Config, marker identity) error {
 	e := &MismatchError{Source: cfg.Source, Volume: cfg.Namespace + "/" + cfg.Name}
 	switch {

@@ -61,7 +61,6 @@ func (e *PolicyError) Error() string {
 		e.Volume, describe(e.Record), describe(e.Asked))
 }
 
-// describe shortens a digest for people.
 func describe(digest string) string {
 	switch digest {
 	case (*policy.Policy)(nil).Digest(policy.FlockLocal):

@@ -33,8 +33,7 @@ type identity struct {
 	Moves   int             `json:"moves"` // how often it has moved from one service to another
 }
 
-// sameVolume reports whether two identities are of one volume. Its policy and its
-// lock service can change.
+// sameVolume: a volume's policy and lock service can change.
 func (id identity) sameVolume(other identity) bool {
 	return id.ID == other.ID && id.Namespace == other.Namespace && id.Name == other.Name
 }

@@ -29,8 +29,7 @@ func IsMarker(name string) bool {
 // *InvalidError, or the file system's.
 func readMarker(source string) (identity, error) { return readNamed(source, MarkerName) }
 
-// Verify makes sure that dir is the root of the volume id, as its marker has it.
-// Nobody looks for a marker below a mount that is missing: there is none.
+// Verify makes sure that dir's marker is of volume id, and so that no mount is missing.
 func Verify(dir string, id uuid.UUID) error {
 	marker, err := readMarker(dir)
 	switch {
@@ -44,7 +43,6 @@ func Verify(dir string, id uuid.UUID) error {
 	return nil
 }
 
-// readNamed reads it by another name.
 func readNamed(source, name string) (identity, error) {
 	path := filepath.Join(source, name)
 	// Not through a symbolic link, and without waiting for the other end of a FIFO.
@@ -70,8 +68,8 @@ func readNamed(source, name string) (identity, error) {
 	return decode(path, b)
 }
 
-// createMarker writes id's marker. It appears complete and on disk, or not at
-// all. It fails with fs.ErrExist when there is one that is not id's.
+// createMarker writes id's marker, complete and on disk or not at all. Errors: fs.ErrExist for
+// another.
 func createMarker(source string, id identity) error {
 	tmp, err := writeMarker(source, id)
 	if err != nil {
@@ -107,7 +105,7 @@ func replaceMarker(source string, id identity) error {
 	return syncDir(source)
 }
 
-// writeMarker writes id's marker, not yet under its name.
+// writeMarker writes id's marker under a temporary name.
 func writeMarker(source string, id identity) (tmp string, err error) {
 	tmp = filepath.Join(source, MarkerName+"."+uuid.NewString())
 	if err = writeSynced(tmp, id.encode()); err != nil {
@@ -116,7 +114,6 @@ func writeMarker(source string, id identity) (tmp string, err error) {
 	return tmp, err
 }
 
-// advice says what to do about an error of the first write to SOURCE.
 func advice(err error) string {
 	switch {
 	case errors.Is(err, unix.EROFS):
@@ -153,8 +150,7 @@ func renameNoReplace(from, to string) error {
 	}
 }
 
-// linkNoReplace is for NFS and others that know no flags of rename: link never
-// replaces.
+// linkNoReplace is for file systems without flags of rename, such as NFS.
 func linkNoReplace(from, to string) error {
 	if err := os.Link(from, to); err != nil {
 		return err

@@ -16,10 +16,9 @@ const (
 	decomposed = "e\u0301"
 )
 
-// checkNames refuses a directory in which one file has several spellings, as on file
-// systems that do not distinguish upper and lower case: locks are of names, byte by byte.
-// For case it looks for the marker, without a write. For the rest it creates and removes a
-// file, if it can. Errors: *NamesError.
+// checkNames refuses a file system that takes several spellings for one file: locks are of bytes.
+// For case it looks for the marker; for the rest it creates a file, if it can. Errors:
+// *NamesError.
 func checkNames(source string, marker identity) error {
 	if other, err := readNamed(source, strings.ToUpper(MarkerName)); err == nil && other.ID == marker.ID {
 		return &NamesError{Source: source, One: "file", Other: "FILE"}

@@ -5,9 +5,8 @@ import (
 	"fmt"
 )
 
-// settlePolicy compares the mount's policy with that of the record, which is the volume's,
-// or replaces it. The marker has a copy for a new lock service. If a mount was killed in
-// between, the next one finishes the work.
+// settlePolicy compares the mount's policy with the record's, or replaces it. The marker has a
+// copy for a new lock service. The next mount finishes an interrupted replacement.
 func settlePolicy(ctx context.Context, cfg Config, marker, record identity, stored []byte) error {
 	if cfg.Flock == "" && record.Policy == cfg.OtherFlock {
 		cfg.Policy = cfg.OtherFlock

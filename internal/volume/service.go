@@ -23,8 +23,8 @@ func settleService(cfg Config, marker identity, service lockmgr.Service) (identi
 	return marker, replaceMarker(cfg.Source, marker)
 }
 
-// settleMove compares the record with the marker, which names the volume's service. If the
-// volume has moved away and back since the record was stored, the record is replaced.
+// settleMove compares the record with the marker. If the volume has moved away and back, the
+// record is replaced.
 func settleMove(ctx context.Context, cfg Config, marker, record identity, stored []byte) (identity, []byte, error) {
 	if record.Service.Is(marker.Service) && record.Moves == marker.Moves {
 		return record, stored, nil
@@ -75,7 +75,7 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 	return replaceMarker(cfg.Source, next)
 }
 
-// leave makes the record in the present service name the next one, and returns the record.
+// leave makes the present service's record name the next service.
 func leave(ctx context.Context, cfg MoveConfig, marker identity) (next identity, err error) {
 	service, err := cfg.Record.Service(ctx)
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package command is what the benchmarks' commands have in common: how they start
-// and end, the processes of their own, and the flags that choose what is measured.
+// Package command is how benchmarks start and end, their own processes, and their flags.
 package command
 
 import (
@@ -11,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Program is a benchmark. In its modes, which are hidden, it is a process that
-// the benchmark starts; they get the arguments.
+// Program is a benchmark. In its hidden modes it is a process that the benchmark starts.
 type Program struct {
 	Name  string
 	Modes map[string]func(args []string) error
@@ -24,16 +22,14 @@ const modeEnv = "LOCKFS_BENCH_CHILD"
 // Environ is the environment of this program in a mode.
 func Environ(mode string) []string { return append(os.Environ(), modeEnv+"="+mode) }
 
-// RunMode runs the mode that the environment chooses, and ends the process; it
-// returns if there is none. A test's TestMain calls it too.
+// RunMode runs the mode of the environment, if any, and exits. A test's TestMain calls it too.
 func (p Program) RunMode() {
 	if mode := p.Modes[os.Getenv(modeEnv)]; mode != nil {
 		p.exit(mode(os.Args[1:]))
 	}
 }
 
-// Main runs a mode or the benchmark, and ends the process. Its exit status is 2
-// after a mistake in the arguments.
+// Main runs a mode or the benchmark, and exits: with 2 after a mistake in the arguments.
 func Main[O, R any](p Program, parse func(args []string) (O, error), run func(context.Context, O) (R, error)) {
 	p.RunMode()
 	o, err := parse(os.Args[1:])
@@ -41,8 +37,7 @@ func Main[O, R any](p Program, parse func(args []string) (O, error), run func(co
 		p.report(err)
 		os.Exit(2)
 	}
-	// Mounts and processes must be cleaned up. So neither a second signal nor a reader that
-	// closes our output ends the program.
+	// After a second signal or a closed output, mounts and processes must still be cleaned up.
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
 	defer stop()
 	_, err = run(ctx, o)

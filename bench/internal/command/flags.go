@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// Flags are the flags of a benchmark. All benchmarks have -rows, -systems, -rounds, -time
-// and -short.
+// Flags are a benchmark's flags. All have -rows, -systems, -rounds, -time and -short.
 type Flags struct {
 	*flag.FlagSet
 	Rounds int           // of each figure
@@ -22,8 +21,7 @@ type Flags struct {
 	known         []string // systems
 }
 
-// NewFlags returns the flags of a program that can measure the known systems, and measures
-// the usual ones by default.
+// NewFlags returns flags for known systems, of which the usual ones are the default.
 func NewFlags(program string, known, usual []string, each time.Duration) *Flags {
 	f := &Flags{FlagSet: flag.NewFlagSet(program, flag.ExitOnError), known: known}
 	f.StringVar(&f.rows, "rows", "", "measure the rows that match this regular `expression` only")
@@ -34,8 +32,7 @@ func NewFlags(program string, known, usual []string, each time.Duration) *Flags 
 	return f
 }
 
-// Parse parses args. short has the values of a -short run, by flag, for those
-// that are not among args.
+// Parse parses args. short has a -short run's values of flags that are not among args.
 func (f *Flags) Parse(args []string, short map[string]string) error {
 	if err := f.FlagSet.Parse(args); err != nil {
 		return err

@@ -1,5 +1,4 @@
-// Package report is what the benchmarks' results have in common: medians of rounds,
-// ratios of figures that were taken moments apart, their table, and targets.
+// Package report has the benchmarks' results: medians, ratios, their table, and targets.
 package report
 
 import (
@@ -24,8 +23,7 @@ func Median(v []float64) float64 {
 	return (v[m-1] + v[m]) / 2
 }
 
-// Ratio is the median of one system's figures over another's of the same round; NaN if one
-// was not measured.
+// Ratio is the median of figures over another system's of the same round; NaN: not measured.
 func Ratio(of, over []float64) float64 {
 	var r []float64
 	for i := range min(len(of), len(over)) {

@@ -13,8 +13,7 @@ type Line struct {
 	Of         map[string][]float64
 }
 
-// Table prints the medians of the systems, and the ratios of one of them over the
-// others. Flags are tabwriter's.
+// Table prints the systems' medians, and the ratios of one of them. Flags are tabwriter's.
 func Table(out io.Writer, flags uint, of string, systems []string, lines []Line) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', flags)
 	defer t.Flush()
