@@ -37,7 +37,7 @@ func TestNamesInACircle(t *testing.T) {
 		if r.Errno != 0 {
 			t.Errorf("creation in the working directory: %v", r.Err())
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(lab.CallTimeout):
 		a.Kill()
 		t.Fatal("creation in the working directory hangs")
 	}

@@ -52,10 +52,10 @@ type program struct {
 var errEnded = errors.New("it has ended")
 
 // patience is how long what must happen may take.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // starting is how long the API server may take to begin: on a loaded machine it takes minutes.
-const starting = 10 * patience
+const starting = 5 * patience
 
 // programs is where the binaries are that integration/kubelab/build.sh builds.
 func programs() string {

@@ -75,7 +75,7 @@ func pod(namespace, name, uid string) *corev1.Pod {
 
 func (c *cluster) eventually(what string, cond func() bool) {
 	c.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			c.t.Fatalf("never: %s", what)
 		}
