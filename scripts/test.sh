@@ -65,7 +65,7 @@ case $extent in
 short)
 	stage 'linters'
 	run make --no-print-directory lint
-	timeout=20m
+	timeout=15m # of a package: it ends with a trace of all goroutines
 	;;
 long)
 	export LOCKFS_TEST_LONG=${LOCKFS_TEST_LONG:-2m}
@@ -89,12 +89,15 @@ fi
 # list prints the packages whose names match, or with -v those whose names do not.
 list() { grep -E "$@" <<<"$packages" || true; }
 of_integration='/integration/(commands|daemon|faults|programs|semantics)$'
-one_goroutine='/(policy|lockmodel|internal/(arch|boottime|config|kubeconf|netvolume))$' # nothing to race
+# Nothing to race.
+one_goroutine='/(policy|lockmodel|cmd/lockfs|deploy/mkimage|bench/internal/.*|integration/(cluster|volumes)|internal/(arch|boottime|config|kubeconf|longtest|netvolume))$'
 mapfile -t integration < <(list "$of_integration")
 mapfile -t plain < <(list "$one_goroutine")
 mapfile -t others < <(list -v "$of_integration|$one_goroutine")
 raced='^Test(History|FaultsAtRandom|Differential|RandomInterrupts|InterruptAtEveryStep|CreateChurn|ReplaceChurn|FewESTALE|SavesBesideLinksAndOpens|LockFilesThatAreRemoved|ManyWritersOnTwoMounts)$'
-# Most tests of integration wait: more of them than there are cores run side by side.
+mapfile -t with_raced < <(list '/integration/(faults|programs|semantics)$') # which have those
+# Most tests wait: more packages than there are cores run side by side.
+beside_units=(-p 3 -parallel 8)
 beside=(-p 5 -parallel 4)
 beside_raced=(-p 3 -parallel 4) # lockfs takes 2.7 times as long
 
@@ -129,14 +132,15 @@ fi
 
 stage 'every package but integration'
 run go test -timeout $timeout "${plain[@]}"
-# Those of the lock services wait as well.
-run go test -race -parallel 8 -timeout $timeout "${others[@]}"
+run go test -race "${beside_units[@]}" -timeout $timeout "${others[@]}"
 stage 'integration: real mounts, real programs and real faults'
 CGO_ENABLED=0 go build -o "$work/lockfs" ./cmd/lockfs
 LOCKFS_TEST_PROGRAM=$work/lockfs run go test "${beside[@]}" -timeout $timeout -skip "$skip" "${integration[@]}"
+go build -race -o "$work/lockfs" ./cmd/lockfs
+export LOCKFS_TEST_PROGRAM=$work/lockfs
 if [ $extent = short ]; then
 	stage 'integration, what is random, with the race detector'
-	run go test -race "${beside_raced[@]}" -timeout $timeout -run "$raced" -skip '/^(leases|clients|keeping)$' "${integration[@]}"
+	run go test -race "${beside_raced[@]}" -timeout $timeout -run "$raced" -skip '/^(leases|clients|keeping)$' "${with_raced[@]}"
 	stage 'waits for the cluster and the network volume'
 	if ! await "$elsewhere"; then
 		show_elsewhere cat
