@@ -33,6 +33,7 @@ type Advisory struct {
 	tables  map[Key]*AdvisoryTable // GUARDED_BY(mu); those that have anything
 	ranges  map[advisory.Owner]int // GUARDED_BY(mu); in how many tables an owner has ranges
 	refused bool                   // GUARDED_BY(mu); no more requests
+	listed  time.Time              // GUARDED_BY(mu); when the service was last asked who is in the way, for the log
 	began   sync.Once              // watching
 	working sync.WaitGroup         // Add is GUARDED_BY(mu)
 }
@@ -80,11 +81,14 @@ type advisoryRequest struct {
 	expires time.Time  // when a request that does not wait gives the service up
 
 	// GUARDED_BY(Advisory.mu)
-	losses  int   // of the table, when it was granted
-	had     bool  // its owner had some of it when it was granted
-	ticket  int64 // of its row; 0: none stands
-	dropped bool  // the flock that its owner had in another mode was given up for it
-	over    bool  // it has its answer, or wants none any more
+	losses  int         // of the table, when it was granted
+	had     bool        // its owner had some of it when it was granted
+	ticket  int64       // of its row; 0: none stands
+	dropped bool        // the flock that its owner had in another mode was given up for it
+	met     time.Time   // when another owner was found in the way; zero: none was
+	slow    *time.Timer // nil once it has ended, or if it does not wait
+	told    bool        // that it waits long
+	over    bool        // it has its answer, or wants none any more
 }
 
 const (
@@ -149,9 +153,10 @@ func (t *AdvisoryTable) Close() {
 // flock that is refused, or waits, is lost in its former mode, as on Linux.
 //
 // Errors: ErrContended, ErrDeadlock, ErrTooMany, ErrUnavailable, ErrClosed, ErrSessionLost, ctx's.
-func (t *AdvisoryTable) Lock(ctx context.Context, l advisory.Lock, wait bool) error {
+func (t *AdvisoryTable) Lock(ctx context.Context, l advisory.Lock, wait bool) (err error) {
 	a := t.a
 	r := &advisoryRequest{lock: l, waits: wait, given: make(chan error, 1), id: "w-" + uuid.NewString(), expires: time.Now().Add(a.m.answerTime())}
+	defer func() { t.ended(r, err) }()
 	a.mu.Lock()
 	if a.refused {
 		a.mu.Unlock()
@@ -182,7 +187,7 @@ func (t *AdvisoryTable) Lock(ctx context.Context, l advisory.Lock, wait bool) er
 		t.await(nil, asked)
 		return ctx.Err()
 	}
-	err := t.Await(ctx)
+	err = t.Await(ctx)
 	a.mu.Lock()
 	if err == nil && t.losses != r.losses {
 		err = ErrSessionLost

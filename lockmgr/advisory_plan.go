@@ -58,6 +58,7 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 		case elsewhere && t.stale:
 			look = true
 		default:
+			t.meets(r)
 			if o := r.lock.Owner; o.Kind == advisory.Flock && len(t.mine.Of(o)) > 0 {
 				t.change(func() { t.mine.Clear(o, 0, advisory.EOF) }, o)
 				r.dropped = true

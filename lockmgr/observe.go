@@ -22,12 +22,20 @@ type RequestEnded struct {
 	Err       error         // nil when granted
 }
 
-// RequestWaits: an Acquire has waited for Config.SlowWait, and still does.
+// RequestWaits: an Acquire, or a request for a flock or fcntl lock, has waited for Config.SlowWait,
+// and still does.
 type RequestWaits struct {
 	Key    Key
 	Holder Holder        // that waits
 	For    Holder        // the holder in its way; zero: unknown
 	Waited time.Duration // so far
+}
+
+// AdvisoryEnded: a request for a flock or fcntl lock has been granted, or was refused.
+type AdvisoryEnded struct {
+	Contended bool          // another owner was in the way
+	Waited    time.Duration // since that was found
+	Err       error         // nil when granted
 }
 
 // LockReleased: a lock was given up after Held.
@@ -46,8 +54,8 @@ type DirectoryRecalled struct {
 	Open int
 }
 
-// LockLost: a lock of open files is lost. Cause is ErrSessionLost (with renew's cause), ErrBroken,
-// or else ErrLockLost alone.
+// LockLost: a lock of open files, or a flock or fcntl lock, is lost. Cause is ErrSessionLost (with
+// renew's cause), ErrBroken, or else ErrLockLost alone.
 type LockLost struct {
 	Key    Key
 	Holder Holder
@@ -68,6 +76,7 @@ type SessionChanged struct {
 
 func (RequestEnded) event()       {}
 func (RequestWaits) event()       {}
+func (AdvisoryEnded) event()      {}
 func (LockReleased) event()       {}
 func (LockLost) event()           {}
 func (LockRecalled) event()       {}
@@ -89,11 +98,20 @@ type Stats struct {
 	Dirs     int                 // directories that are delegated to the mount
 	Waiting  int                 // requests that wait for another owner
 	Sessions map[renew.State]int // how many are Held and Suspended
+
+	AdvisoryHeld    int // flock and fcntl locks
+	AdvisoryWaiting int // requests that wait for another's flock or fcntl lock
 }
 
 // Stats returns the present state.
 func (m *Manager) Stats() Stats {
 	s := Stats{Waiting: m.waits.len(), Sessions: map[renew.State]int{renew.Held: 0, renew.Suspended: 0}}
+	m.mu.Lock()
+	advisory := m.advisory
+	m.mu.Unlock()
+	if advisory != nil {
+		s.AdvisoryHeld, s.AdvisoryWaiting = advisory.count()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.Kept = m.keeper.idle.Len()

@@ -10,7 +10,7 @@ import (
 )
 
 type gauges struct {
-	isMounted, available, rulesBroken, locksHeld, locksKept, dirs, waiting, sessions, fsRequests, inodes, inodesLimit, openFiles, fsUnderWay, fsWaiting *prometheus.Desc
+	isMounted, available, rulesBroken, locksHeld, locksKept, dirs, waiting, advisoryHeld, advisoryWaiting, sessions, fsRequests, inodes, inodesLimit, openFiles, fsUnderWay, fsWaiting *prometheus.Desc
 }
 
 func newGauges(labels prometheus.Labels) gauges {
@@ -18,25 +18,27 @@ func newGauges(labels prometheus.Labels) gauges {
 		return prometheus.NewDesc(name, help, by, labels)
 	}
 	return gauges{
-		isMounted:   desc("lockfs_volume_mounted", "1 while the volume's view is mounted, else 0."),
-		available:   desc("lockfs_volume_available", "1 while the view reaches the volume, else 0."),
-		rulesBroken: desc("lockfs_volume_rules_broken", "Rules of docs/SEMANTICS.md that the volume's mount options break.", "accepted"),
-		locksHeld:   desc("lockfs_locks_held", "Locks that this mount has."),
-		locksKept:   desc("lockfs_locks_kept", "Locks that this mount keeps though nobody has their files open."),
-		dirs:        desc("lockfs_directories_delegated", "Directories that are delegated to this mount."),
-		waiting:     desc("lockfs_lock_requests_waiting", "Requests that wait for another owner's lock."),
-		sessions:    desc("lockfs_sessions", "Sessions of the lock service.", "state"),
-		fsRequests:  desc("lockfs_fs_requests_total", "Requests of the kernel that were answered.", "request", "result"),
-		inodes:      desc("lockfs_fs_inodes", "Inodes that the kernel knows. Each takes a file descriptor."),
-		inodesLimit: desc("lockfs_fs_inodes_limit", "Number of inodes above which the kernel is asked to forget some."),
-		openFiles:   desc("lockfs_fs_open_files", "Files that are open through the view."),
-		fsUnderWay:  desc("lockfs_fs_requests_under_way", "Requests of the kernel that are under way in the volume."),
-		fsWaiting:   desc("lockfs_fs_requests_waiting", "Requests of the kernel that wait because too many others are under way in the volume."),
+		isMounted:       desc("lockfs_volume_mounted", "1 while the volume's view is mounted, else 0."),
+		available:       desc("lockfs_volume_available", "1 while the view reaches the volume, else 0."),
+		rulesBroken:     desc("lockfs_volume_rules_broken", "Rules of docs/SEMANTICS.md that the volume's mount options break.", "accepted"),
+		locksHeld:       desc("lockfs_locks_held", "Locks that this mount has."),
+		locksKept:       desc("lockfs_locks_kept", "Locks that this mount keeps though nobody has their files open."),
+		dirs:            desc("lockfs_directories_delegated", "Directories that are delegated to this mount."),
+		waiting:         desc("lockfs_lock_requests_waiting", "Requests that wait for another owner's lock."),
+		advisoryHeld:    desc("lockfs_advisory_locks_held", "Locks of flock and fcntl that programs of this mount have."),
+		advisoryWaiting: desc("lockfs_advisory_requests_waiting", "Requests of flock and fcntl that wait for another owner's lock."),
+		sessions:        desc("lockfs_sessions", "Sessions of the lock service.", "state"),
+		fsRequests:      desc("lockfs_fs_requests_total", "Requests of the kernel that were answered.", "request", "result"),
+		inodes:          desc("lockfs_fs_inodes", "Inodes that the kernel knows. Each takes a file descriptor."),
+		inodesLimit:     desc("lockfs_fs_inodes_limit", "Number of inodes above which the kernel is asked to forget some."),
+		openFiles:       desc("lockfs_fs_open_files", "Files that are open through the view."),
+		fsUnderWay:      desc("lockfs_fs_requests_under_way", "Requests of the kernel that are under way in the volume."),
+		fsWaiting:       desc("lockfs_fs_requests_waiting", "Requests of the kernel that wait because too many others are under way in the volume."),
 	}
 }
 
 func (g *gauges) describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.isMounted, g.available, g.rulesBroken, g.locksHeld, g.locksKept, g.dirs, g.waiting, g.sessions, g.fsRequests, g.inodes, g.inodesLimit, g.openFiles, g.fsUnderWay, g.fsWaiting} {
+	for _, d := range []*prometheus.Desc{g.isMounted, g.available, g.rulesBroken, g.locksHeld, g.locksKept, g.dirs, g.waiting, g.advisoryHeld, g.advisoryWaiting, g.sessions, g.fsRequests, g.inodes, g.inodesLimit, g.openFiles, g.fsUnderWay, g.fsWaiting} {
 		ch <- d
 	}
 }
@@ -60,6 +62,8 @@ func (g *gauges) mounted(ch chan<- prometheus.Metric, locks lockmgr.Stats, view 
 	gauge(g.locksKept, locks.Kept)
 	gauge(g.dirs, locks.Dirs)
 	gauge(g.waiting, locks.Waiting)
+	gauge(g.advisoryHeld, locks.AdvisoryHeld)
+	gauge(g.advisoryWaiting, locks.AdvisoryWaiting)
 	for state, n := range locks.Sessions {
 		gauge(g.sessions, n, state.String())
 	}

@@ -38,6 +38,10 @@ func busy(t *testing.T) *Registry {
 		lockmgr.RequestEnded{Err: lockmgr.ErrUnavailable},
 		lockmgr.RequestEnded{Err: lockmgr.ErrClosed},
 		lockmgr.RequestWaits{},
+		lockmgr.AdvisoryEnded{},
+		lockmgr.AdvisoryEnded{Contended: true, Waited: 3 * time.Second},
+		lockmgr.AdvisoryEnded{Contended: true, Err: lockmgr.ErrContended},
+		lockmgr.AdvisoryEnded{Contended: true, Waited: time.Second, Err: lockmgr.ErrDeadlock},
 		lockmgr.RequestEnded{Kept: true, Took: time.Microsecond},
 		lockmgr.LockRecalled{Idle: true},
 		lockmgr.DirectoryDelegated{},
@@ -61,7 +65,7 @@ func busy(t *testing.T) *Registry {
 	r.Configuration(func() error { return errors.New("a mistake") })
 	v.Mounted(
 		func() lockmgr.Stats {
-			return lockmgr.Stats{Held: 3, Kept: 5, Dirs: 6, Waiting: 2, Sessions: map[renew.State]int{renew.Held: 1, renew.Suspended: 0}}
+			return lockmgr.Stats{Held: 3, Kept: 5, Dirs: 6, Waiting: 2, AdvisoryHeld: 8, AdvisoryWaiting: 9, Sessions: map[renew.State]int{renew.Held: 1, renew.Suspended: 0}}
 		},
 		func() fs.Stats {
 			requests := []fs.RequestCount{{Request: "write", Result: "ok", Count: 7}}

@@ -23,6 +23,8 @@ type Volume struct {
 	recalls      *prometheus.CounterVec // idle
 	delegations  prometheus.Counter
 	dirRecalls   *prometheus.CounterVec // open
+	advisory     *prometheus.CounterVec // result
+	advisoryWait prometheus.Histogram
 	losses       *prometheus.CounterVec // cause
 	renewals     *prometheus.CounterVec // result
 	renewal      prometheus.Histogram
@@ -67,6 +69,8 @@ func newVolume(namespace, name string) *Volume {
 	v.recalls = counters("lockfs_lock_recalls_total", "Locks that may be kept and that another mount wanted.", "idle")
 	v.delegations = counter("lockfs_directory_delegations_total", "Directories that were delegated to this mount.")
 	v.dirRecalls = counters("lockfs_directory_recalls_total", "Delegated directories that another mount wanted something in.", "open")
+	v.advisory = counters("lockfs_advisory_requests_total", "Requests for locks of flock and fcntl that have ended, by result.", "result")
+	v.advisoryWait = histogram("lockfs_advisory_wait_seconds", "How long requests of flock and fcntl that met another owner waited, whatever their result.", waitBuckets)
 	v.losses = counters("lockfs_lock_losses_total", "Locks that were lost while files were open under them.", "cause")
 	v.renewals = counters("lockfs_session_renewals_total", "Attempts to renew a session of the lock service.", "result")
 	v.renewal = histogram("lockfs_session_renewal_seconds", "Duration of the attempts to renew a session.", answerBuckets)
@@ -81,6 +85,7 @@ func newVolume(namespace, name string) *Volume {
 	v.losses.WithLabelValues(causeBroken)
 	v.losses.WithLabelValues(causeDeleted)
 	v.losses.WithLabelValues(causeVolume)
+	v.advisory.WithLabelValues(requestUnavailable)
 	for _, result := range []string{"ok", "failed"} {
 		v.renewals.WithLabelValues(result)
 	}
@@ -108,6 +113,11 @@ func (v *Volume) Observe(e lockmgr.Event) {
 		}
 		if e.Contended {
 			v.wait.Observe(e.Waited.Seconds())
+		}
+	case lockmgr.AdvisoryEnded:
+		v.advisory.WithLabelValues(requestResult(lockmgr.RequestEnded{Err: e.Err})).Inc()
+		if e.Contended {
+			v.advisoryWait.Observe(e.Waited.Seconds())
 		}
 	case lockmgr.LockReleased:
 		v.held.Observe(e.Held.Seconds())
