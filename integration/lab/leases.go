@@ -188,7 +188,9 @@ func (l *Leases) Reader(v *Volume, p *Past) func(*clientv3.Event) error {
 					e.Token = at
 				}
 				stands[e.Token] = true
-				p.Entries[name][e.Token] = e
+				if _, known := p.Entries[name][e.Token]; !known { // a kept entry tells of later owners as well
+					p.Entries[name][e.Token] = e
+				}
 			}
 		}
 		gone(name, func(token int64, _ Entry) bool { return stands[token] }, at)
