@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/advisory"
+	"github.com/lockfs/lockfs/policy"
 )
 
 // A file's advisory locks are kept by inode, under the key that its hard links share. While the
@@ -98,13 +99,15 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 		if !t.Has(l.Owner) {
 			return fuse.OK
 		}
-		if h.node.mappable.Load() > 0 { // what mappings have dirtied is written under the lock
+		if h.node.mappable.Load() > 0 && !t.Local() { // what mappings have dirtied is written under the lock
 			if givenUp := f.outside(ctx, &in.InHeader, func() { err = f.notify(ctx, &in.InHeader, func() { f.dropPages(h.node) }) }); givenUp != nil {
 				t.Unlock(ctx.Done(), l.Owner, l.Start, l.End)
 				return fuse.OK // its caller is being killed
 			}
 		}
-		err = errors.Join(err, f.flushFile(h))
+		if !t.Local() {
+			err = errors.Join(err, f.flushFile(h))
+		}
 		if givenUp := f.outside(ctx, &in.InHeader, func() { t.Unlock(ctx.Done(), l.Owner, l.Start, l.End) }); givenUp != nil {
 			return fuse.OK // it is unlocked
 		}
@@ -163,9 +166,25 @@ func (f *FS) advisoryTable(h *handle) (*lockmgr.AdvisoryTable, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.lockers.table = f.advisory.Open(key)
+	open := f.advisory.Open
+	if f.flockOf(h.node) == policy.FlockLocal {
+		open = f.advisory.OpenLocal
+	}
+	h.lockers.table = open(key)
 	h.node.advisory.Store(h.lockers.table)
 	return h.lockers.table, nil
+}
+
+// flockOf returns whom the locks of a file exclude. A file that has no name any more may have had any.
+func (f *FS) flockOf(n *node) policy.Flock {
+	if f.policy.Empty() {
+		return f.flock
+	}
+	path, err := f.nodes.path(n)
+	if err != nil {
+		return policy.FlockCluster
+	}
+	return f.rule(path).flock
 }
 
 // advisoryKey returns the key of a handle's inode. Only that of a file system below the volume's
@@ -203,6 +222,9 @@ func (h *handle) removeLocker(o advisory.Owner) {
 // catchUp makes the program see what the last holder has left: the volume is asked by force, as
 // when the file is opened, and the kernel forgets what it has of the file.
 func (f *FS) catchUp(ctx context.Context, in *fuse.LkIn, h *handle) error {
+	if h.node.advisory.Load().Local() {
+		return nil // nobody else leaves anything
+	}
 	if dev := h.node.inode.dev; !f.backing.isLocal(dev) {
 		file, err := reopen(h.fd, unix.O_RDONLY)
 		if err == unix.EACCES { // a network volume's server may not let root read
@@ -248,7 +270,9 @@ func (f *FS) unlockAll(in *fuse.InHeader, h *handle, o advisory.Owner) (err erro
 	if t == nil || !t.Has(o) {
 		return nil
 	}
-	err = f.flushToUnlock(in, h)
+	if !t.Local() {
+		err = f.flushToUnlock(in, h)
+	}
 	t.Unlock(nil, o, 0, advisory.EOF)
 	return err
 }
@@ -271,7 +295,7 @@ func (f *FS) unlockClosed(in *fuse.InHeader, h *handle) {
 	h.node.lockersMu.Lock()
 	has := slices.ContainsFunc(h.lockers.owners, t.Has)
 	h.node.lockersMu.Unlock()
-	if has {
+	if has && !t.Local() {
 		if err := f.flushToUnlock(in, h); err != nil {
 			f.log.Warn("cannot flush a file before it is unlocked", "error", err)
 		}

@@ -59,6 +59,7 @@ type FS struct {
 	locks *lockmgr.Manager
 	callers
 	scope      policy.Scope
+	flock      policy.Flock
 	policy     *policy.Policy
 	wait       time.Duration
 	nameWait   time.Duration
@@ -111,7 +112,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		return nil, err
 	}
 	f := newFS(source, mountpoint, cfg)
-	if cfg.Flock == policy.FlockCluster {
+	if cfg.Flock == policy.FlockCluster || cfg.Policy.SharesFlocks() {
 		if f.advisory, err = cfg.Locks.NewAdvisory(f.advisoryLost); err != nil {
 			f.nodes.close()
 			return nil, err
@@ -133,6 +134,7 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		locks:         cfg.Locks,
 		scope:         cmp.Or(cfg.Scope, policy.ScopeAuto),
+		flock:         cmp.Or(cfg.Flock, policy.FlockLocal),
 		policy:        cfg.Policy,
 		wait:          cfg.Wait,
 		nameWait:      cfg.NameWait,

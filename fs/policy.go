@@ -12,7 +12,7 @@ import (
 
 // A file without a rule to lock it has a hold without locks. A file must not move between locked
 // and unlocked paths, by rename, link or with a directory: else somebody could write to a locked
-// file without the lock.
+// file without the lock. The same holds for paths whose flocks exclude other programs.
 
 // rule is what holds for one path: the policy's word, else the mount's.
 type rule struct {
@@ -20,12 +20,13 @@ type rule struct {
 	scope  policy.Scope
 	wait   time.Duration // how long an open waits
 	keep   *time.Duration
+	flock  policy.Flock // whom flock and fcntl exclude
 }
 
 // rule asks the policy, once for a path that a request locks.
 func (f *FS) rule(path string) rule {
 	d := f.policy.Match(path)
-	r := rule{action: d.Action, scope: cmp.Or(d.Scope, f.scope), wait: f.wait, keep: d.Keep}
+	r := rule{action: d.Action, scope: cmp.Or(d.Scope, f.scope), wait: f.wait, keep: d.Keep, flock: cmp.Or(d.Flock, f.flock)}
 	if d.Wait != nil {
 		r.wait = *d.Wait
 	}
@@ -79,7 +80,7 @@ func (f *FS) mayMove(kind lockmgr.Kind, flags uint32, from, to lockedName) error
 		same = f.policy.SameBelow(from.key.Path, to.key.Path)
 	}
 	if kind == lockmgr.File || flags&unix.RENAME_EXCHANGE != 0 { // a file, or a file for a directory
-		same = same && from.rule.locked() == to.rule.locked()
+		same = same && from.rule.locked() == to.rule.locked() && from.rule.flock == to.rule.flock
 	}
 	if !same {
 		return unix.EXDEV // so that mv copies

@@ -33,6 +33,7 @@ type Advisory struct {
 	tables  map[Key]*AdvisoryTable // GUARDED_BY(mu); those that have anything
 	ranges  map[advisory.Owner]int // GUARDED_BY(mu); in how many tables an owner has ranges
 	refused bool                   // GUARDED_BY(mu); no more requests
+	tickets int64                  // GUARDED_BY(mu); of requests that waited in local tables
 	listed  time.Time              // GUARDED_BY(mu); when the service was last asked who is in the way, for the log
 	began   sync.Once              // watching
 	working sync.WaitGroup         // Add is GUARDED_BY(mu)
@@ -43,6 +44,7 @@ type Advisory struct {
 type AdvisoryTable struct {
 	a      *Advisory
 	key    Key
+	local  bool                    // the service has nothing of it
 	relied atomic.Pointer[session] // of the locks that this mount has; nil: it has none
 
 	// GUARDED_BY(Advisory.mu)
@@ -125,7 +127,9 @@ func (a *Advisory) Owner(kind advisory.Kind, id uint64) advisory.Owner {
 }
 
 // Open returns the table of a file, which is the same until all that was opened is closed.
-func (a *Advisory) Open(key Key) *AdvisoryTable {
+func (a *Advisory) Open(key Key) *AdvisoryTable { return a.open(key, false) }
+
+func (a *Advisory) open(key Key, local bool) *AdvisoryTable {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.refused {
@@ -133,7 +137,7 @@ func (a *Advisory) Open(key Key) *AdvisoryTable {
 	}
 	t := a.tables[key]
 	if t == nil {
-		t = &AdvisoryTable{a: a, key: key, settled: make(chan struct{}), rows: make(map[string]int64)}
+		t = &AdvisoryTable{a: a, key: key, local: local, settled: make(chan struct{}), rows: make(map[string]int64)}
 		a.tables[key] = t
 	}
 	t.users++
@@ -221,8 +225,8 @@ func (t *AdvisoryTable) Test(ctx context.Context, l advisory.Lock) (by advisory.
 	a.mu.Lock()
 	by, ok = t.mine.Conflict(l)
 	a.mu.Unlock()
-	if ok {
-		return by, true, nil
+	if ok || t.local {
+		return by, ok, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.m.answerTime())
 	defer cancel()

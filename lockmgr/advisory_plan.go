@@ -28,6 +28,9 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 	if t.sent != nil {
 		return p, false
 	}
+	if t.local { // there is nothing to read
+		t.stale, t.doubted = false, false
+	}
 	if t.vacates = t.vacates && t.value != nil; t.vacates {
 		p.put = AdvisoryPut{Table: t.key, Since: AnyRevision, Delete: []string{t.row}}
 		p.commit = true
@@ -80,6 +83,10 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 	}
 	if look {
 		return p, true
+	}
+	if t.local {
+		t.planLocal(waiting)
+		return p, false
 	}
 	t.planLine(&p, waiting)
 	t.planRows(&p)

@@ -3,7 +3,7 @@
 //
 // A policy is a list of rules, one a line:
 //
-//	GLOB ACTION [wait=DURATION] [scope=SCOPE] [keep=DURATION]
+//	GLOB ACTION [wait=DURATION] [scope=SCOPE] [keep=DURATION] [flock=local|cluster]
 //
 //	# logs that several programs append to, and sockets
 //	*.log          nolock
@@ -12,7 +12,7 @@
 //	/db/**         lock wait=5m scope=pod
 //
 // The first rule whose glob matches a path decides. A path that no rule matches
-// is locked, with the mount's wait, scope and keep. Blank lines are ignored, and so is
+// is locked, with the mount's wait, scope, keep and flock. Blank lines are ignored, and so is
 // a comment: from a # that begins a word to the end of the line.
 //
 // # Globs

@@ -106,11 +106,11 @@ func parseRule(words []word) (r *Rule, at int, err error) {
 func (r *Rule) option(text string) error {
 	name, value, _ := strings.Cut(text, "=")
 	switch {
-	case name != "wait" && name != "scope" && name != "keep":
-		return fmt.Errorf("unknown option %q: want wait=DURATION, scope=SCOPE or keep=DURATION", text)
-	case r.Action != Lock:
+	case name != "wait" && name != "scope" && name != "keep" && name != "flock":
+		return fmt.Errorf("unknown option %q: want wait=DURATION, scope=SCOPE, keep=DURATION or flock=local|cluster", text)
+	case r.Action != Lock && name != "flock":
 		return fmt.Errorf("%s= is for rules that lock: drop it", name)
-	case name == "wait" && r.Wait != nil, name == "scope" && r.Scope != "", name == "keep" && r.Keep != nil:
+	case name == "wait" && r.Wait != nil, name == "scope" && r.Scope != "", name == "keep" && r.Keep != nil, name == "flock" && r.Flock != "":
 		return fmt.Errorf("%s= is given twice: drop one", name)
 	case name == "wait":
 		d, err := ParseWait(value)
@@ -120,6 +120,11 @@ func (r *Rule) option(text string) error {
 		d, err := ParseKeep(value)
 		r.Keep = &d
 		return err
+	case name == "flock" && !slices.Contains(Flocks, Flock(value)):
+		return fmt.Errorf("unknown flock %q: want %s", value, list(Flocks))
+	case name == "flock":
+		r.Flock = Flock(value)
+		return nil
 	case !slices.Contains(Scopes, Scope(value)):
 		return fmt.Errorf("unknown scope %q: want %s", value, list(Scopes))
 	}

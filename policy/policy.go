@@ -24,7 +24,7 @@ var actions = []string{Lock: "lock", NoLock: "nolock", ReadOnly: "readonly"}
 func (a Action) String() string { return actions[a] }
 
 // Form is how a rule is written, for messages.
-var Form = "GLOB " + strings.Join(actions, "|") + " [wait=DURATION] [scope=SCOPE] [keep=DURATION]"
+var Form = "GLOB " + strings.Join(actions, "|") + " [wait=DURATION] [scope=SCOPE] [keep=DURATION] [flock=local|cluster]"
 
 // Decision is what holds for one path. The zero value is that of a path which
 // no rule matches: it is locked by the terms of the mount.
@@ -33,6 +33,7 @@ type Decision struct {
 	Wait   *time.Duration // how long an open waits, negative for ever; nil: as the mount says
 	Scope  Scope          // who shares the lock; empty: as the mount says
 	Keep   *time.Duration // how long the mount keeps the lock, 0 not at all; nil: as the mount says
+	Flock  Flock          // whom flock and fcntl exclude; empty: as the mount says
 }
 
 // Rule is one line of a policy.
@@ -53,6 +54,9 @@ func (r *Rule) String() string {
 	}
 	if r.Keep != nil {
 		words = append(words, "keep="+r.Keep.String())
+	}
+	if r.Flock != "" {
+		words = append(words, "flock="+string(r.Flock))
 	}
 	return strings.Join(words, " ")
 }
@@ -89,10 +93,16 @@ func (p *Policy) Match(path string) Decision {
 	return Decision{}
 }
 
-// SameBelow reports whether every file below a directory certainly keeps its Action when the
-// directory moves: each rule matches the same names below both paths.
+// SharesFlocks reports whether the policy has a rule by which flock and fcntl exclude programs on all
+// mounts.
+func (p *Policy) SharesFlocks() bool {
+	return slices.ContainsFunc(p.Rules(), func(r *Rule) bool { return r.Flock == FlockCluster })
+}
+
+// SameBelow reports whether every file below a directory certainly keeps its Action and its Flock when
+// the directory moves: each rule matches the same names below both paths.
 func (p *Policy) SameBelow(from, to string) bool {
-	if p == nil || !slices.ContainsFunc(p.rules, func(r *Rule) bool { return r.Action != Lock }) {
+	if p == nil || !slices.ContainsFunc(p.rules, func(r *Rule) bool { return r.Action != Lock || r.Flock != "" }) {
 		return true
 	}
 	return !slices.ContainsFunc(p.rules, func(r *Rule) bool {

@@ -267,6 +267,61 @@ func count(p *lab.Agent, fd int, kind string, rounds int) error {
 	return nil
 }
 
+// A rule of the policy says whom the flocks of its files exclude, whatever --flock says of the others.
+func TestFlockOfRules(t *testing.T) { lab.Over(t, testFlockOfRules, lab.Local) }
+
+func testFlockOfRules(t *testing.T, on lab.Setup) {
+	for _, c := range []struct {
+		flock, rule   string
+		apart, shared string // files whose flocks are each mount's, and all mounts'
+		name          string // as that of shared
+	}{
+		{"local", "*.lock nolock flock=cluster", "f", "f.lock", "g.lock"},
+		{"cluster", "*.tmp nolock flock=local", "f.tmp", "f", "g"},
+	} {
+		v := on.NewVolume(t, "--flock", c.flock, "--rule", c.rule, "--rule", "** nolock")
+		v.InMemory()
+		a, b := v.Mount("a-"+c.flock), v.Mount("b-"+c.flock)
+		one, two := lab.NewAgent(t), lab.NewAgent(t)
+		for _, name := range []string{c.apart, c.shared} {
+			v.Write(name, "0123456789")
+			fd, other := one.Open(a.Path(name), unix.O_RDWR), two.Open(b.Path(name), unix.O_RDWR)
+			beside := two.Open(a.Path(name), unix.O_RDWR)
+			var want unix.Errno
+			if name == c.shared {
+				want = unix.EAGAIN
+			}
+			fails := func(p *lab.Agent, call lab.Call, want unix.Errno) {
+				t.Helper()
+				if r := p.Do(call); r.Errno != want {
+					t.Errorf("--flock %s, %s: %s: %v, want %v", c.flock, name, call.Op, r.Err(), want)
+				}
+			}
+			one.Must(lab.Call{Op: "flock", FD: fd, Flags: lockEx})
+			fails(two, lab.Call{Op: "flock", FD: other, Flags: lockSh | atOnce}, want)
+			fails(two, lab.Call{Op: "flock", FD: beside, Flags: lockSh | atOnce}, unix.EAGAIN)
+			one.Must(lab.Call{Op: "setlk", FD: fd, Flags: toWrite, Off: 3, N: 2})
+			fails(two, lab.Call{Op: "setlk", FD: other, Flags: toWrite, Off: 4, N: 9}, want)
+			fails(two, lab.Call{Op: "setlk", FD: beside, Flags: toWrite, Off: 4, N: 9}, unix.EAGAIN)
+			if r := two.Do(lab.Call{Op: "getlk", FD: beside, Flags: toWrite, Off: 4, N: 1}); r.Data != "w 3 2" || r.N != one.PID() {
+				t.Errorf("the lock in the way is %q of %d, want that of %d from 3 to 4", r.Data, r.N, one.PID())
+			}
+			one.Must(lab.Call{Op: "close", FD: fd})
+			lab.Eventually(t, "the flock ends with the descriptor", func() bool {
+				return two.Do(lab.Call{Op: "flock", FD: beside, Flags: lockSh | atOnce}).Errno == 0
+			})
+			two.Must(lab.Call{Op: "setlk", FD: beside, Flags: toWrite, Off: 4, N: 9})
+			if listed := len(v.LS()) > 0; listed != (name == c.shared) {
+				t.Errorf("--flock %s, %s: listed: %v", c.flock, name, v.LS())
+			}
+			two.Must(lab.Call{Op: "close", FD: beside})
+		}
+		for _, op := range []string{"rename", "link"} {
+			one.Fails(lab.Call{Op: op, Path: a.Path(c.apart), Path2: a.Path(c.name)}, unix.EXDEV)
+		}
+	}
+}
+
 // A mount that is frozen, or whose session was ended, loses its locks: another gets them, and
 // what has the file open on the first writes no more, not even by the pages of a mapping.
 func TestFlockIsFenced(t *testing.T) { lab.Over(t, testFlockIsFenced, lab.Local) }

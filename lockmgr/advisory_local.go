@@ -1,0 +1,55 @@
+package lockmgr
+
+import (
+	"strconv"
+
+	"github.com/lockfs/lockfs/lockmgr/advisory"
+)
+
+// The policy can leave a file's locks to each mount. The kernel sends them all the same: it asks for
+// all files of a view, or for none. Such a table is never in the service.
+
+// OpenLocal is Open for a file whose locks exclude programs on this mount only. A table that is
+// open stays what it is.
+func (a *Advisory) OpenLocal(key Key) *AdvisoryTable { return a.open(key, true) }
+
+// Local reports whether the table is of this mount only.
+func (t *AdvisoryTable) Local() bool { return t.local }
+
+// planLocal refuses the requests that close a cycle of waits: one of this mount, in such tables.
+// mu is held.
+func (t *AdvisoryTable) planLocal(waiting []*advisoryRequest) {
+	a := t.a
+	for _, r := range waiting {
+		if r.ticket != 0 {
+			continue
+		}
+		a.tickets++
+		r.ticket = a.tickets
+		if a.ranges[r.lock.Owner] > 0 && advisory.Cycle(a.localFiles(), r.name()) {
+			t.answer(r, ErrDeadlock)
+			t.asks++
+		}
+	}
+}
+
+// localFiles are what owners of this mount have and wait for in the tables of this mount only. mu is
+// held.
+func (a *Advisory) localFiles() (files []advisory.File) {
+	for _, t := range a.tables {
+		if !t.local {
+			continue
+		}
+		f := advisory.File{Held: t.mine.All()}
+		for _, r := range t.requests {
+			if r.ticket != 0 && !r.over {
+				f.Line = append(f.Line, advisory.Waiter{ID: r.name(), Lock: r.lock, Ticket: r.ticket})
+			}
+		}
+		files = append(files, f)
+	}
+	return files
+}
+
+// name is what a request in a table of this mount only is called by.
+func (r *advisoryRequest) name() string { return strconv.FormatInt(r.ticket, 10) }
