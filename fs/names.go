@@ -145,7 +145,11 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	if !s.Ok() {
 		return s
 	}
-	return f.enter(to.dir, to.name, out)
+	s = f.enter(to.dir, to.name, out)
+	if linked := f.nodes.get(out.NodeId); s.Ok() && linked != nil {
+		linked.overruled()
+	}
+	return s
 }
 
 // meansAnother reports whether the kernel may name n by a name that n has lost, and forgets those.

@@ -45,7 +45,7 @@ func serveView(args []string) (err error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	locks, err := lockmgr.New(ctx, lockmgr.Config{
 		Backend: lockmgrtest.NewMemory(), Session: lockmgr.SessionInfo{Node: "bench", Mountpoint: mountpoint},
-		Renew: renew.Config{TTL: config.DefaultTTL}, Logger: log,
+		Renew: renew.Config{TTL: config.DefaultTTL}, Keep: config.DefaultKeep, Logger: log,
 	})
 	if err != nil {
 		return err
