@@ -28,7 +28,8 @@ type opening struct {
 	file  stat    // what is known of the file, to guess the locks
 }
 
-// Of all requests only Open and SetLkw may queue: they arrive without a kernel lock.
+// Open locks a file that is opened for write, or truncated. Of all requests only Open and SetLkw
+// may queue: they arrive without a kernel lock.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s fuse.Status) {
 	n := f.nodes.get(in.NodeId)
 	o := &opening{fs: f, in: in, node: n, visit: f.visits.come(in.Pid, in.NodeId)}

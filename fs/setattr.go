@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetAttr: only truncate changes bytes, and takes the lock. in.Uid and in.Gid are the new owner.
+// SetAttr takes the lock only to truncate, which changes bytes. in.Uid and in.Gid are the new owner.
 func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
 	n := f.nodes.get(in.NodeId)
 	if n == nil {

@@ -71,6 +71,7 @@ func serveMember() {
 	os.Exit(0)
 }
 
+// Cluster is an etcd of three members, each a process.
 type Cluster struct {
 	T       *testing.T
 	Members []*member

@@ -21,6 +21,7 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
+// Backend is what a mount needs of a lock service.
 type Backend interface {
 	lockmgr.Backend
 	volume.RecordStore
