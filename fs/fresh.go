@@ -12,15 +12,10 @@ import (
 
 // told is what replies have told the kernel of a file.
 type told struct {
-	known bool
-	size  int64
-	mtime unix.Timespec
-	// changes counts how often it was told something else than before, and changed is when it
-	// was last. It has dropped what it had, and all replies under way, when changes was dropped.
-	changes, dropped uint64
-	changed          time.Time
-	// forced is when a reply was made that the kernel goes by even if it has a newer one.
-	forced time.Time
+	known   bool
+	size    int64
+	mtime   unix.Timespec
+	changed time.Time // when it was last told a change
 }
 
 // belief says whether the kernel has a file's attributes right.
@@ -30,7 +25,6 @@ const (
 	outdated belief = iota // it was told another size
 	doubtful               // it was told another time, or the size only recently: see doubtFor
 	current
-	certain // and no reply may tell it otherwise
 )
 
 // doubtFor is how long the kernel may use old attributes after a reply with new ones. Of two
@@ -42,21 +36,9 @@ func (n *node) tell(st *unix.Stat_t) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.told.known && !n.told.agrees(st) {
-		n.told.change()
+		n.told.changed = time.Now()
 	}
 	n.told.known, n.told.size, n.told.mtime = true, st.Size, st.Mtim
-}
-
-// overruled notes that the kernel goes by the next reply in any case.
-func (n *node) overruled() {
-	n.mu.Lock()
-	n.told.forced = time.Now()
-	n.mu.Unlock()
-}
-
-func (t *told) change() {
-	t.changes++
-	t.changed = time.Now()
 }
 
 func (t *told) agrees(st *unix.Stat_t) bool {
@@ -67,15 +49,6 @@ func (t *told) agrees(st *unix.Stat_t) bool {
 func (n *node) wrote(end int64) {
 	n.mu.Lock()
 	n.told.size = max(n.told.size, end)
-	n.mu.Unlock()
-}
-
-// readTo notes the end of file that a READ has found: the kernel then believes no larger size.
-func (n *node) readTo(end int64) {
-	n.mu.Lock()
-	if end < n.told.size {
-		n.told.change()
-	}
 	n.mu.Unlock()
 }
 
@@ -94,31 +67,10 @@ func (n *node) belief(st *unix.Stat_t) belief {
 	switch {
 	case !n.told.known || n.told.size != st.Size:
 		return outdated
-	case n.told.mtime != st.Mtim || n.told.changes != n.told.dropped && time.Since(n.told.changed) < doubtFor:
+	case n.told.mtime != st.Mtim || !n.told.changed.IsZero() && time.Since(n.told.changed) < doubtFor:
 		return doubtful
-	case n.told.changes != n.told.dropped || time.Since(n.told.forced) < doubtFor:
-		return current
 	}
-	return certain
-}
-
-// refresh makes the kernel forget what it believes of a file, which is st now.
-func (f *FS) refresh(n *node, st *unix.Stat_t) {
-	n.mu.Lock()
-	changes := n.told.changes
-	n.mu.Unlock()
-	if !f.dropAttrs(n).Ok() {
-		return
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.told.changes != changes {
-		return
-	}
-	n.told.dropped = changes
-	if n.told.size == st.Size {
-		n.told.mtime = st.Mtim
-	}
+	return current
 }
 
 // version distinguishes a file's contents. The zero version differs from all.

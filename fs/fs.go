@@ -210,7 +210,7 @@ func (f *FS) Init(server *fuse.Server) {
 }
 
 // dropAttrs makes the kernel forget a file's attributes, and replies under way with them.
-func (f *FS) dropAttrs(n *node) fuse.Status { return f.invalidate(n.id, -1, 0) }
+func (f *FS) dropAttrs(n *node) { f.invalidate(n.id, -1, 0) }
 
 // dropPages makes the kernel write back a file's mappings, and forget all it has of the file.
 func (f *FS) dropPages(n *node) { f.invalidate(n.id, 0, 0) }

@@ -26,9 +26,6 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	if !s.Ok() {
 		return nil, s
 	}
-	if n < int(in.Size) {
-		h.node.readTo(int64(in.Offset) + int64(n))
-	}
 	// go-fuse writes a vector at once. For other results it sets up a pipe first.
 	return fuse.ReadResultVector([][]byte{buf[:n]}), fuse.OK
 }

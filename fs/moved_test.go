@@ -24,7 +24,6 @@ type movedView struct {
 	fs     *FS
 	source string
 	svc    *lockmgrtest.Memory
-	drops  int // how often the kernel was told to drop a file's attributes; for the test's use
 }
 
 // inMovedView runs test with a view of a directory that has the file f.

@@ -145,11 +145,7 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	if !s.Ok() {
 		return s
 	}
-	s = f.enter(to.dir, to.name, out)
-	if linked := f.nodes.get(out.NodeId); s.Ok() && linked != nil {
-		linked.overruled()
-	}
-	return s
+	return f.enter(to.dir, to.name, out)
 }
 
 // meansAnother reports whether the kernel may name n by a name that n has lost, and forgets those.

@@ -222,16 +222,13 @@ func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.
 		}
 	} else {
 		// The last holder may have written while we waited. A mapping uses the size of the lookup.
-		believed := n.belief(&st.Stat_t)
-		if believed == outdated && o.visit.stage == fresh {
+		if n.belief(&st.Stat_t) == outdated && o.visit.stage == fresh {
 			o.park(hold)
 			return stale, true
 		}
 		// Of two concurrent replies the kernel may have kept the older. This also drops replies
-		// under way. It costs a GETATTR at the next open.
-		if believed != certain {
-			f.refresh(n, &st.Stat_t)
-		}
+		// under way.
+		f.dropAttrs(n)
 	}
 	if !writes(flags) && !f.readLocks { // opened for its truncation
 		return f.openToRead(n, o.in, out), false
@@ -280,8 +277,8 @@ func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status
 		unix.Close(fd)
 		return errno(err)
 	}
-	if n.belief(&st.Stat_t) < current {
-		f.refresh(n, &st.Stat_t)
+	if n.belief(&st.Stat_t) != current {
+		f.dropAttrs(n)
 	}
 	h := newHandle(n, fd, flags, nil)
 	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t)|f.noFlush(), out)

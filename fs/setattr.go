@@ -34,7 +34,6 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	if s := f.setTimes(cancel, in, n); !s.Ok() {
 		return s
 	}
-	defer n.overruled()
 	return f.replyAttr(n, out)
 }
 

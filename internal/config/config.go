@@ -47,8 +47,6 @@ const (
 	BackendKubernetes = "kubernetes"
 )
 
-// Flocks are the words for whom flock and fcntl locks exclude.
-
 // SyncAuto is fs.SyncAlways on NFS, fs.SyncClose on another network file system, else
 // fs.SyncNever.
 const SyncAuto fs.Sync = "auto"
