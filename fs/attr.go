@@ -46,7 +46,7 @@ func (f *FS) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) fuse
 	}
 	var stx unix.Statx_t
 	err := f.with(n, func(fd int) error {
-		return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &stx)
+		return statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &stx)
 	})
 	if err != nil {
 		return f.failed(n, err)
@@ -65,7 +65,7 @@ func (f *files) askedAnew(n *node) bool {
 func (f *FS) replyAttr(n *node, out *fuse.AttrOut) fuse.Status {
 	f.askedAnew(n)
 	var st unix.Stat_t
-	if err := f.with(n, func(fd int) error { return settled(func() error { return unix.Fstat(fd, &st) }) }); err != nil {
+	if err := f.with(n, func(fd int) error { return fstat(fd, &st) }); err != nil {
 		return f.failed(n, err)
 	}
 	n.tell(&st)

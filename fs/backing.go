@@ -323,7 +323,7 @@ func ask(fd int) error {
 // attributes returns those of name in a directory; "": of the descriptor itself.
 func attributes(dirFD int, name string, how asking) (st unix.Stat_t, err error) {
 	var stx unix.Statx_t
-	err = unix.Statx(dirFD, name, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|int(how), unix.STATX_BASIC_STATS, &stx)
+	err = statx(dirFD, name, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|int(how), unix.STATX_BASIC_STATS, &stx)
 	if name == "" {
 		err = byDescriptor(err)
 	}

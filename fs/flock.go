@@ -191,7 +191,7 @@ func (f *FS) flockOf(n *node) policy.Flock {
 // depends on the path.
 func (f *FS) advisoryKey(h *handle) (lockmgr.Key, error) {
 	var st unix.Stat_t
-	if err := byDescriptor(unix.Fstat(h.fd, &st)); err != nil {
+	if err := byDescriptor(fstat(h.fd, &st)); err != nil {
 		return lockmgr.Key{}, err
 	}
 	path := ""

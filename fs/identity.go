@@ -27,7 +27,7 @@ func inodeOf(st *stat) inode { return inode{st.Dev, st.Ino, st.generation} }
 
 func (b backing) stat(fd int, how asking) (st stat, err error) {
 	if b.local || how == asUsual { // which is faster
-		err = byDescriptor(settled(func() error { return unix.Fstat(fd, &st.Stat_t) }))
+		err = byDescriptor(fstat(fd, &st.Stat_t))
 	}
 	if err == nil && how != asUsual && !b.isLocal(st.Dev) {
 		st.Stat_t, err = attributes(fd, "", how)
@@ -48,15 +48,25 @@ func byDescriptor(err error) error {
 	return err
 }
 
-// GlusterFS answers EBADFD for about a millisecond while another program opens or closes the file.
+// fstat and statx ask what a file of the volume is.
+func fstat(fd int, st *unix.Stat_t) error {
+	return settled(func() error { return unix.Fstat(fd, st) })
+}
+
+func statx(dirFD int, name string, flags, mask int, stx *unix.Statx_t) error {
+	return settled(func() error { return unix.Statx(dirFD, name, flags, mask, stx) })
+}
+
+// GlusterFS asks its server by any open descriptor of the file. It answers EBADFD while another
+// program opens or closes that one: for about a millisecond, on a busy machine for longer.
 func settled(ask func() error) (err error) {
-	for range 50 {
+	for wait := time.Millisecond; wait < time.Second/2; wait *= 2 {
 		if err = ask(); err != unix.EBADFD {
 			return err
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(wait)
 	}
-	return err
+	return ask()
 }
 
 func (b backing) statAt(dirFD int, name string, how asking) (st stat, err error) {

@@ -49,7 +49,7 @@ func (f *FS) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, inbuf []byte, _ *fu
 	fd := -1
 	err := f.with(n, func(path int) (err error) {
 		var st unix.Stat_t
-		if err = unix.Fstat(path, &st); err != nil {
+		if err = fstat(path, &st); err != nil {
 			return err
 		}
 		if t := st.Mode & unix.S_IFMT; t != unix.S_IFREG && t != unix.S_IFDIR {

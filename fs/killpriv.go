@@ -8,7 +8,7 @@ import (
 // clearing has the backing clear set-id bits, by the caller's rights: for root it keeps them.
 func (f *FS) clearing(n *node, fd int, in *fuse.InHeader, change func() error) error {
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	if err := fstat(fd, &st); err != nil {
 		return err
 	}
 	if st.Mode&(unix.S_ISUID|unix.S_ISGID) == 0 {

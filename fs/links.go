@@ -74,7 +74,7 @@ func (f *files) linkKeys(names []lockedName, linked *node, look func(dirName) (s
 		return links, nil
 	}
 	var st unix.Stat_t
-	if err := f.with(linked, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
+	if err := f.with(linked, func(fd int) error { return fstat(fd, &st) }); err != nil {
 		return nil, err
 	}
 	return links, add(names[0].key.Path, &st)

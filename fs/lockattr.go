@@ -46,7 +46,7 @@ func (f *FS) lockAttr(ctx context.Context, n *node, attr string) ([]byte, error)
 // lockKey returns what a writer of the file locks: the inode, or the only name. ENODATA: no name.
 func (f *FS) lockKey(n *node) (lockmgr.Key, error) {
 	var st unix.Stat_t
-	if err := f.with(n, func(fd int) error { return byDescriptor(unix.Fstat(fd, &st)) }); err != nil {
+	if err := f.with(n, func(fd int) error { return byDescriptor(fstat(fd, &st)) }); err != nil {
 		return lockmgr.Key{}, err
 	}
 	named := f.nodes.nameOf(n)

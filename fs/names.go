@@ -85,7 +85,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 // descriptor does not look, and links its file wherever it is.
 func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName, n *node, out *fuse.EntryOut) fuse.Status {
 	var st unix.Stat_t
-	if err := f.with(n, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
+	if err := f.with(n, func(fd int) error { return fstat(fd, &st) }); err != nil {
 		return f.failed(n, err)
 	}
 	if f.meansAnother(v, n, &st) && v.stage != nameless {

@@ -217,7 +217,7 @@ func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.
 			return s, false
 		}
 		// The kernel itself sets the size to 0 and drops the times.
-		if err := unix.Fstat(file, &st.Stat_t); err == nil {
+		if err := fstat(file, &st.Stat_t); err == nil {
 			n.tell(&st.Stat_t)
 		}
 	} else {

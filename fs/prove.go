@@ -148,7 +148,7 @@ func (f *files) currentPath(n *node) (string, error) {
 	var st unix.Stat_t
 	var path string
 	err := f.with(n, func(fd int) (err error) {
-		if err = unix.Fstat(fd, &st); err == nil {
+		if err = fstat(fd, &st); err == nil {
 			path, err = os.Readlink(procPath(fd))
 		}
 		return err

@@ -42,7 +42,7 @@ func (f *files) enter(dir *node, name string, out *fuse.EntryOut) fuse.Status {
 		}
 		if n := f.nodes.learnAfter(was, renamed, d, fd, &st); n != nil {
 			if f.askedAnew(n) {
-				_ = unix.Fstat(n.fd, &st.Stat_t)
+				_ = fstat(n.fd, &st.Stat_t)
 			}
 			n.reply(&st.Stat_t, out)
 			return fuse.OK

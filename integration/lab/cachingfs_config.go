@@ -35,6 +35,7 @@ type ClientConfig struct {
 	PastCache bool   // has files opened past the kernel's cache, as FUSE clients may
 	Absent    bool   // answers ENOENT in place of ESTALE, as JuiceFS does
 	Doubts    bool   // believes nothing: the kernel asks it for each name and attribute at each use, as it does of GlusterFS and JuiceFS with the options that lockfs wants
+	Unsure    bool   // does not know every other time what a file is: EBADFD, as GlusterFS says while another program opens it
 	Reuse     bool   // gives the number of the file that was removed last to the one that is made next, as an NFS server does
 	Grace     string // a file: as long as it is there nothing is opened or made, as by an NFS server that has just started
 	Requests  string // a directory in which it notes each request before it answers it

@@ -45,6 +45,43 @@ func TestReplacedElsewhere(t *testing.T) {
 	}
 }
 
+// A client that does not know for a moment what a file is, is asked again: no program hears of it.
+func TestClientThatIsUnsure(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolumeOverClients(t, lab.ClientConfig{Unsure: true, Doubts: true, PastCache: true}, "--flock", "cluster")
+	v.InMemory()
+	a, b := v.Mount("a"), v.Mount("b")
+	here, there := lab.NewAgent(t), lab.NewAgent(t)
+	for i := range 5 {
+		name, other := fmt.Sprint("f", i), fmt.Sprint("g", i)
+		fd := here.Open(a.Path(name), unix.O_RDWR|unix.O_CREAT)
+		here.Must(lab.Call{Op: "write", FD: fd, Data: "text"})
+		here.Must(lab.Call{Op: "getxattr", Path: a.Path(name), Path2: "user.lockfs.token"})
+		here.Must(lab.Call{Op: "close", FD: fd})
+		there.Sees(b.Path(name), "text")
+		fd = there.Open(b.Path(name), unix.O_WRONLY|unix.O_APPEND)
+		there.Must(lab.Call{Op: "flock", FD: fd, Flags: lockEx})
+		there.Must(lab.Call{Op: "write", FD: fd, Data: " and more"})
+		there.Must(lab.Call{Op: "close", FD: fd})
+		here.Sees(a.Path(name), "text and more")
+		for _, c := range []lab.Call{
+			{Op: "ask", Path: a.Path(name)},
+			{Op: "birth", Path: a.Path(name)},
+			{Op: "chmod", Path: a.Path(name), N: 0o6755},
+			{Op: "truncate", Path: a.Path(name), Off: 2},
+			{Op: "link", Path: a.Path(name), Path2: a.Path(other)},
+			{Op: "rename", Path: a.Path(other), Path2: a.Path("h")},
+			{Op: "unlink", Path: a.Path("h")},
+		} {
+			here.Must(c)
+		}
+		fd = there.Open(b.Path(name), unix.O_WRONLY|unix.O_TRUNC)
+		there.Must(lab.Call{Op: "write", FD: fd, Data: "anew"})
+		there.Must(lab.Call{Op: "close", FD: fd})
+		here.Sees(a.Path(name), "anew")
+	}
+}
+
 // A name that the client believes, of a file that another mount has moved and
 // writes to, leads no writer to it.
 func TestNamesThatAClientBelieves(t *testing.T) {
