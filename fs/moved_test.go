@@ -2,9 +2,11 @@ package fs
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,6 +141,32 @@ func TestOpenBehindRename(t *testing.T) {
 		one.open("right behind the rename", node, stale)
 		one.look("old")
 		one.open("by the new name", node, fuse.OK)
+	})
+}
+
+// An open beside a rename either has the file first, so that the rename is refused, or is sent to
+// look. It does not find the file by the name that it has got just then.
+func TestOpenBesideRename(t *testing.T) {
+	inMovedView(t, func(v *movedView) {
+		one, two := thread{v, 1}, thread{v, 2}
+		for i := range 2000 {
+			name, to := fmt.Sprint("n", i), fmt.Sprint("to", i)
+			v.make(name)
+			node := one.look(name)
+			renamed := make(chan fuse.Status)
+			go func() {
+				runtime.Gosched()
+				renamed <- v.fs.Rename(nil, &fuse.RenameIn{InHeader: two.header(rootID), Newdir: rootID}, name, to)
+			}()
+			in, out := fuse.OpenIn{InHeader: one.header(node), Flags: unix.O_WRONLY}, fuse.OpenOut{}
+			opened := v.fs.Open(nil, &in, &out)
+			if s := <-renamed; s.Ok() == opened.Ok() {
+				t.Fatalf("round %d: the rename got %v, the open %v", i, s, opened)
+			}
+			if opened.Ok() {
+				v.fs.Release(nil, &fuse.ReleaseIn{InHeader: in.InHeader, Fh: out.Fh})
+			}
+		}
 	})
 }
 

@@ -182,10 +182,24 @@ func (t *nodes) named(n *node, d dirName) {
 // oldName: the kernel learns of a rename by another mount at the next lookup.
 const oldName = cacheTimeout
 
-// mayMeanAnother reports whether an open of n, known as file, may mean another file or path.
+// meaning returns a node's name and path, and whether an open of it, known as file, may mean
+// another file or path. All are as of one instant: a rename after it changes what is proved.
+func (t *nodes) meaning(n *node, file *stat) (at dirName, path string, doubtful bool, err error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	path, err = n.path()
+	return dirName{n.parent, n.name}, path, n.mayMeanAnother(file), err
+}
+
+// mayMeanAnother reports whether a request for n, known as file, may mean another file or path.
 func (t *nodes) mayMeanAnother(n *node, file *stat) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	return n.mayMeanAnother(file)
+}
+
+// mayMeanAnother needs nodes.mu.
+func (n *node) mayMeanAnother(file *stat) bool {
 	if n.former || n.alias.dir != nil || hasMoreNames(&file.Stat_t) || n.justMoved() {
 		return true
 	}
@@ -287,6 +301,11 @@ const maxDepth = 1 << 15
 func (t *nodes) path(n *node) (string, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	return n.path()
+}
+
+// path needs nodes.mu.
+func (n *node) path() (string, error) {
 	var names []string
 	for ; n.parent != nil; n = n.parent {
 		if names = append(names, n.name); len(names) > maxDepth {

@@ -48,11 +48,11 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s
 		return errno(err)
 	}
 	for range mendTries {
-		if o.visit.maySend() && f.nodes.mayMeanAnother(n, &o.file) {
+		at, path, doubtful, err := f.nodes.meaning(n, &o.file)
+		if doubtful && o.visit.maySend() {
 			return o.sendToLook(cancel)
 		}
-		o.at = f.nodes.nameOf(n)
-		path, err := f.nodes.path(n)
+		o.at = at
 		if way := o.visit.way; way.from != nil { // by which the caller has just found the file
 			path, err = f.nodes.pathIn(way.from, way.path)
 		}
