@@ -92,7 +92,7 @@ func withoutDescriptors(t *testing.T, do func()) {
 	}
 }
 
-// Who is the same owner as whom, in each scope.
+// Which callers are one owner, in each scope.
 func TestScopes(t *testing.T) {
 	const (
 		podA = "0::/kubepods/burstable/pod11111111-2222-3333-4444-555555555555/c1\n"

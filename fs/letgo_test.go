@@ -149,8 +149,8 @@ func TestLetGoBesideRequests(t *testing.T) {
 	})
 }
 
-// Who was sent to look and is back has the file that he has found, though it is replaced
-// once more: a second ESTALE would reach the program, whose name is fine.
+// A caller that was sent to look, and is back, gets the file that it has found, though that is
+// replaced once more: a second ESTALE would reach the program, whose name is fine.
 func TestOpenBetweenReplacements(t *testing.T) {
 	inLetGoView(t, func(t *testing.T, v *movedView, one thread) {
 		v.make("g")
@@ -177,8 +177,8 @@ func TestOpenBetweenReplacements(t *testing.T) {
 	})
 }
 
-// Who opens for write what was replaced is sent to look with the lock of the name, so
-// that nobody replaces it before he is back.
+// An open for write of a file that was replaced is sent to look with the lock of the name, so that
+// nobody replaces it before the caller is back.
 func TestOpenToWriteBetweenReplacements(t *testing.T) {
 	inLetGoView(t, func(t *testing.T, v *movedView, one thread) {
 		v.make("g")

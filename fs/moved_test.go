@@ -170,8 +170,8 @@ func TestOpenBesideRename(t *testing.T) {
 	})
 }
 
-// Who opens a name, as it was looked up up to a second ago, does not get the file
-// that another mount has put away since, whoever else has seen where that is now.
+// An open by a name that was looked up to a second ago does not get the file that another mount has
+// put away since, even if another program has seen where that file is now.
 func TestOpenOfWhatWasPutAway(t *testing.T) {
 	// one opens f, which names node, and has to be sent until it gets what f is now.
 	followsTheName := func(one thread, node uint64) {

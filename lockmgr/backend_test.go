@@ -34,7 +34,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// Who upgrades a key waits for ever for one who wants it alone, and for nobody else.
+// An upgrade of a key waits for ever for an owner that wants the key exclusively, and for nobody else.
 func TestDeadlocks(t *testing.T) {
 	req := lockmgr.AcquireRequest{
 		Keys:     []lockmgr.Key{file("f"), file("g")},

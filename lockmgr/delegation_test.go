@@ -230,8 +230,8 @@ func TestDelegationIsRecalled(t *testing.T) {
 	}
 }
 
-// One who waits for a file that is open below a delegated directory gets it after its close, and
-// before owners of the delegate that ask later.
+// A waiter for a file that is open below a delegated directory gets it after its close, and before
+// owners of the delegate that ask later.
 func TestWaitForAFileBelowADelegation(t *testing.T) {
 	keeping(t, func(f, other *fixture) {
 		f.delegated("d")

@@ -252,8 +252,8 @@ func (c *counting) Rivals(ctx context.Context, k lockmgr.Key) ([]lockmgr.Entry, 
 	return c.tap.Rivals(ctx, k)
 }
 
-// Who waits on its own mount for one of several keys does not keep the others from
-// being free on another: those who are in its way may be waiting for them.
+// A request that waits on its own mount for one of several keys leaves the others free on other
+// mounts: the owners in its way may be waiting for them.
 func TestNothingKeptInLine(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		other, _ := f.manager()

@@ -295,7 +295,7 @@ func TestDeadlockIsRefused(t *testing.T) {
 		if asked != 2 {
 			t.Errorf("asked %d times, want once a request", asked)
 		}
-		// Who does not wait does not wait for itself.
+		// A request that does not wait does not wait for itself either.
 		r = try("child", file("f"))
 		r.SelfWait = func(context.Context) bool { t.Error("asked"); return true }
 		f.fails(r, lockmgr.ErrContended, 0)

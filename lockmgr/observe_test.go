@@ -104,8 +104,8 @@ func TestRequestsAreObserved(t *testing.T) {
 	})
 }
 
-// Who lets go and takes again at once finds its own entry on its way out: that is
-// no contention.
+// An owner that releases a lock and takes it again at once finds its own entry, which is being
+// deleted. That is no contention.
 func TestOwnEntryIsNoContention(t *testing.T) {
 	inObservedBubble(t, func(f *fixture, o *observer) {
 		f.svc.SlowReleases(time.Second)

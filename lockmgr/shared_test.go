@@ -116,8 +116,8 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// Who upgrades and would wait for one who waits for what it shares is refused,
-// when that one is on its own mount and when it is on another.
+// An upgrade is refused if it would wait for an owner that waits for what the upgrader shares,
+// be that owner on its own mount or on another.
 func TestUpgradeDeadlock(t *testing.T) {
 	for _, where := range []string{"here", "elsewhere"} {
 		for _, earlier := range []string{"upgrades", "writes"} {
@@ -149,7 +149,7 @@ func TestUpgradeDeadlock(t *testing.T) {
 					}()
 					synctest.Wait()
 					if where == "elsewhere" && earlier == "writes" {
-						b.Release() // whom the writer waits for on its mount
+						b.Release() // the writer waits for it on its mount
 						synctest.Wait()
 					}
 					f.fails(open("a", time.Minute, "f"), lockmgr.ErrDeadlock, 0)
@@ -168,8 +168,8 @@ func TestUpgradeDeadlock(t *testing.T) {
 	}
 }
 
-// A reader of the own mount that stands, elsewhere, behind one who waits for the
-// upgrader is not waited for.
+// An upgrade does not wait for a reader of its own mount that stands, elsewhere, behind an owner
+// that waits for the upgrader.
 func TestUpgradeBehindReaders(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		other, _ := f.manager()

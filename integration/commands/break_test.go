@@ -182,8 +182,8 @@ func TestBreakRefusals(t *testing.T) {
 	}
 }
 
-// Who is renaming or removing a directory keeps others from all that is below, and
-// is found by any of it.
+// A rename or removal of a directory keeps others from all that is below it, and is found by any of
+// its paths.
 func TestBreakOfDirectory(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)

@@ -21,7 +21,7 @@ import (
 
 // A volume hangs under a thousand requests of one user. The daemon has threads for
 // some of them, and the others wait; another user works on in that volume, and all
-// on others. Who waits can be killed; when the volume answers again, everything
+// on others. What waits can be killed. When the volume answers again, everything
 // goes on. (docs/SEMANTICS.md, rule 28.)
 func TestHungVolume(t *testing.T) {
 	t.Parallel()

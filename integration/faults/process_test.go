@@ -195,7 +195,7 @@ func TestThawedDaemonChangesNothing(t *testing.T) {
 		if got := v.Read(name); got != theirs {
 			t.Errorf("%s: the file holds %.20q…, %d bytes", name, got, len(got))
 		}
-		// Who opens it on the thawed mount sees, and has, what is there.
+		// An open on the thawed mount sees, and gets, what is there.
 		fd := other.Open(a.Path(name), unix.O_RDWR)
 		if r := other.Do(lab.Call{Op: "pread", FD: fd, N: 6}); r.Data != "theirs" {
 			t.Errorf("%s: read on the thawed mount: %q, %v", name, r.Data, r.Err())

@@ -51,7 +51,7 @@ func TestMappingBeyondTheVolume(t *testing.T) {
 			})
 		}
 	}
-	// Who writes is told how much is written.
+	// The writer is told how much is written.
 	p := lab.NewAgent(t)
 	fd := p.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)
 	n := p.Must(lab.Call{Op: "write", FD: fd, Data: strings.Repeat("z", size)})

@@ -400,7 +400,7 @@ func TestDirectorySupplanted(t *testing.T) {
 	}
 }
 
-// Who stands in a directory that another mount has moved lists it, whatever has its
+// A program whose working directory another mount has moved lists that directory, whatever has its
 // former name.
 func TestMovedDirectoryIsListed(t *testing.T) {
 	t.Parallel()

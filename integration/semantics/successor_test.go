@@ -12,9 +12,8 @@ import (
 	"github.com/lockfs/lockfs/integration/lab"
 )
 
-// Who mounts a volume on a machine where a mount of it has died ends the dead
-// one's session at once, long before its lease would; not that of one which
-// only does not answer.
+// A mount of a volume ends at once the session of a mount that died on the same machine, long before
+// the lease would end. It does not end that of a mount that only does not answer.
 func TestSuccessor(t *testing.T) { lab.Over(t, testSuccessor, lab.Local, lab.InLeases) }
 
 func testSuccessor(t *testing.T, on lab.Setup) {

@@ -48,7 +48,7 @@ func TestAnotherPolicyIsRefused(t *testing.T) {
 	}
 }
 
-// Mounts that differ in --flock alone are told so. Who has no flocks is accepted beside both.
+// Mounts that differ in --flock alone are told so. A mount without flocks is accepted beside both.
 func TestAnotherFlockIsRefused(t *testing.T) {
 	for _, has := range policy.Flocks {
 		store := &memStore{}

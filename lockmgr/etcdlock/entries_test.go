@@ -10,8 +10,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Who has one file is read without what else is locked in the volume: programs ask
-// for it in loops.
+// Rivals reads the entries of one file, and no others of the volume: programs ask for them in
+// loops.
 func TestRivalsReadLittle(t *testing.T) {
 	client := dial(t)
 	var read atomic.Int64

@@ -42,9 +42,9 @@ func (w *laggingWatcher) Watch(ctx context.Context, key string, opts ...clientv3
 	return out
 }
 
-// Who stands far back in line knows of the last ones before it only. When these
-// have left, the holder is still there. So it is also when the watch is behind: the
-// member that told of them may have died, and the next one not have seen it yet.
+// A waiter far back in line knows only the last ones before it. When these have left, the holder is
+// still there. The same holds when the watch is behind: the member that told of them may have died,
+// and the next member might not have seen it yet.
 func TestAllThatIsKnownOfALongLineLeaves(t *testing.T) {
 	for _, name := range []string{"one member", "a member lags", "a member lags, and a refresh fails"} {
 		t.Run(name, func(t *testing.T) {
@@ -108,8 +108,8 @@ func TestAllThatIsKnownOfALongLineLeaves(t *testing.T) {
 	}
 }
 
-// Who is in line, and was not told, asks again. Its entry is put once more where it
-// stands; of the line only the end is read then, and all there are behind it.
+// A request that is in line, and was not told so, asks again. Its entry is put once more where it
+// stands. Only the end of the line is read then, and all entries there are behind its own.
 func TestAskedAgainWithALineBehind(t *testing.T) {
 	for name, ask := range map[string]func(lockmgr.Wait, ...lockmgr.Key) lockmgr.AcquireRequest{"exclusive": request, "shared": shared} {
 		t.Run(name, func(t *testing.T) {

@@ -149,8 +149,8 @@ func TestGroup(t *testing.T) {
 	release(t, s, append(grants, read, last.Grants[0])...)
 }
 
-// Who gives up does not take the others along, whether he was sent or not, and
-// leaves nothing behind.
+// A request that gives up, sent or not, does not take the others of its group along, and leaves
+// nothing behind.
 func TestGroupWithoutOne(t *testing.T) {
 	client, g := gated(t)
 	b, etcd := newVolume(t, client)

@@ -237,8 +237,7 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// A member that hangs tells a watch of nothing. Who waits looks for himself, now
-// and then.
+// A member that hangs tells a watch of nothing. So a waiter looks by itself now and then.
 func TestDeafWatch(t *testing.T) {
 	t.Parallel()
 	client := dial(t)

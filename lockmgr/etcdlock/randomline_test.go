@@ -19,7 +19,7 @@ import (
 
 // Many stand in one line, give up at any time, and are not told what became of what
 // they asked. No two have at one time what conflicts, and tokens rise: nobody is
-// passed by one who came later.
+// passed by one that came later.
 func TestRandomLine(t *testing.T) {
 	t.Parallel()
 	mounts, rounds := 3, 3

@@ -13,7 +13,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
-// One who tries a directory below which many kept files are idle gets it.
+// A try gets a directory below which many kept files are idle.
 func TestTryOfADirectoryWithManyKeptLocks(t *testing.T) {
 	t.Parallel()
 	b, _ := newVolume(t, dial(t))

@@ -123,7 +123,7 @@ func TestBlindMountEndsNobody(t *testing.T) {
 	if n := l.count("delete"); n > 0 {
 		t.Fatalf("%d requests to end a session that lives", n)
 	}
-	own.obey(func(c *call) fate { // it is the other one who ends it
+	own.obey(func(c *call) fate { // the other backend ends it
 		if c.verb == "delete" {
 			return cut
 		}

@@ -47,8 +47,8 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// Who does not wait is told that there was no answer; what was put all the same
-// goes away.
+// A request that does not wait is told that there was no answer. What it put all the same goes
+// away.
 func TestLostAnswerOfTry(t *testing.T) {
 	t.Parallel()
 	name, l := newName(), &link{}

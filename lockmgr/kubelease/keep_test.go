@@ -69,8 +69,7 @@ func keepsWatch(t *testing.T, b *kubelease.Backend, s lockmgr.Session) {
 	})
 }
 
-// Who deletes a session deletes the pulse first. If that is all that was done, the
-// keepers do the rest.
+// A session's end deletes its pulse first. If that is all that was done, the keepers do the rest.
 func TestHalfOfAnEnd(t *testing.T) {
 	t.Parallel()
 	name := newName()

@@ -53,7 +53,7 @@ func acquire(t *testing.T, s lockmgr.Session, req lockmgr.AcquireRequest) lockmg
 	return g[0]
 }
 
-// What recalls ask of the API server. One who waits in line is the recall, and costs nothing.
+// What recalls ask of the API server. A waiter in line is the recall, and costs nothing.
 func TestRecallRequests(t *testing.T) {
 	name, l := newName(), &link{}
 	mine := open(t, newBackend(t, name))
@@ -133,7 +133,7 @@ func TestRecallEnds(t *testing.T) {
 	release(t, theirs, must(t, theirs, lockmgr.NoWait, file("f"))...)
 }
 
-// One who tries a directory below which many kept files are idle gets it.
+// A try gets a directory below which many kept files are idle.
 func TestTryOfADirectoryWithManyKeptLocks(t *testing.T) {
 	name := newName()
 	b := newBackend(t, name)

@@ -86,7 +86,7 @@ func testRecall(t *bench) {
 	}
 }
 
-// testRecallInUse: one who does not wait is told that the entry is in use, and others wait on.
+// testRecallInUse: a request that does not wait is told that the entry is in use, and others wait on.
 func testRecallInUse(t *bench) {
 	r, found := t.recaller()
 	mine, theirs := t.open(), t.open()
