@@ -1,7 +1,5 @@
 package main
 
-import "slices"
-
 // The delegated model: delegations of directories. A mount has an entry D of a directory, and
 // its programs open files below it without entries of their own. A request of another mount
 // recalls D, and puts nothing while it stands. The mount puts entries for what is open, and then
@@ -153,39 +151,23 @@ func (w *delegWorld) waits(s delegState) bool {
 
 // normalize numbers the revisions anew.
 func (s *delegState) normalize(w *delegWorld) {
-	var revs []*int8
-	add := func(rs ...*int8) {
-		for _, r := range rs {
-			if *r != 0 {
-				revs = append(revs, r)
-			}
-		}
-	}
+	var revs revisions
 	for m := range s.d {
 		for k := range s.d[m] {
 			d := &s.d[m][k]
 			if d.phase == nothing {
 				*d = delegDir{rev: d.rev, taken: d.taken}
 			}
-			add(&d.rev, &d.token, &d.known)
+			revs.add(&d.rev, &d.token, &d.known)
 		}
 	}
 	for p := range w.programs {
-		add(&s.p[p].rev, &s.p[p].saw)
+		revs.add(&s.p[p].rev, &s.p[p].saw)
 	}
 	for x := range s.newest {
-		add(&s.newest[x][0])
+		revs.add(&s.newest[x][0])
 	}
-	slices.SortFunc(revs, func(a, b *int8) int { return int(*a) - int(*b) })
-	rank, before := int8(0), int8(0)
-	for _, r := range revs {
-		if *r != before {
-			before = *r
-			rank++
-		}
-		*r = rank
-	}
-	s.rev = rank
+	s.rev = revs.renumber()
 }
 
 func (w *delegWorld) steps(s delegState, to func(delegState, step)) {

@@ -1,7 +1,5 @@
 package main
 
-import "slices"
-
 func (w *keptWorld) broken(s keptState) string {
 	if s.wrong != 0 {
 		return keptWrongs[s.wrong]
@@ -92,12 +90,7 @@ func (s *keptState) normalize(w *keptWorld) {
 			asked[program.mount] |= 1<<keptKeys - 1
 		}
 	}
-	var revs []*int8
-	use := func(r *int8) {
-		if *r != 0 {
-			revs = append(revs, r)
-		}
-	}
+	var revs revisions
 	for m := range s.m {
 		keeps := false
 		for k := range keptKeys {
@@ -109,9 +102,7 @@ func (s *keptState) normalize(w *keptWorld) {
 				l.recalled, l.n = false, 0
 			}
 			keeps = keeps || l.keeps && l.lock != 0
-			for _, r := range []*int8{&l.rev, &l.deletes, &l.tells, &l.telling, &l.heard, &l.events, &l.read, &e.rev, &e.told, &e.twin} {
-				use(r)
-			}
+			revs.add(&l.rev, &l.deletes, &l.tells, &l.telling, &l.heard, &l.events, &l.read, &e.rev, &e.told, &e.twin)
 		}
 		if !keeps && s.m[m].poll == 0 || !w.clock {
 			s.m[m].fresh = keptFresh + 1
@@ -123,20 +114,11 @@ func (s *keptState) normalize(w *keptWorld) {
 			c.age = 0
 		}
 		for k := range c.recall {
-			use(&c.recall[k])
+			revs.add(&c.recall[k])
 		}
 	}
 	for k := range s.last {
-		use(&s.last[k][0])
+		revs.add(&s.last[k][0])
 	}
-	slices.SortFunc(revs, func(a, b *int8) int { return int(*a) - int(*b) })
-	rank, before := int8(0), int8(0)
-	for _, r := range revs {
-		if *r != before {
-			before = *r
-			rank++
-		}
-		*r = rank
-	}
-	s.rev = rank
+	s.rev = revs.renumber()
 }
