@@ -8,27 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
-	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
-
-func serviceOf(t *testing.T, b *etcdlock.Backend) lockmgr.Service {
-	t.Helper()
-	s, err := b.Service(within(t, patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// found is the service as one finds it who only looks.
-func found(t *testing.T, b *etcdlock.Backend) lockmgr.Service {
-	t.Helper()
-	s, err := b.FindService(within(t, patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
 
 // All mounts of a volume find one id, whoever put it; another volume's are not concerned.
 func TestService(t *testing.T) {
@@ -57,7 +37,7 @@ func TestService(t *testing.T) {
 func TestForgottenServiceIsPutAgain(t *testing.T) {
 	b, etcd := newVolume(t, dial(t))
 	before := serviceOf(t, b)
-	mustRecord(t, b, "record")
+	mustRecord(t, b, "record", "record")
 	if _, err := etcd.Delete(t.Context(), etcd.admin(""), clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
@@ -83,11 +63,11 @@ func TestEndpointsLeadElsewhere(t *testing.T) {
 			volume := newName()
 			b := newBackend(t, client, volume)
 			serviceOf(t, b)
-			mustRecord(t, b, "record")
+			mustRecord(t, b, "record", "record")
 			if used {
 				mounted := newBackend(t, there, volume)
 				serviceOf(t, mounted)
-				mustRecord(t, mounted, "another record")
+				mustRecord(t, mounted, "another record", "another record")
 			}
 			before, err := client.Get(t.Context(), "none")
 			if err != nil {

@@ -7,33 +7,16 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/lockmgr"
-	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
-
-func mustRecord(t *testing.T, b *etcdlock.Backend, want string) {
-	t.Helper()
-	stored, err := b.VolumeRecord(within(t, patience), []byte(want))
-	if err != nil || string(stored) != want {
-		t.Fatalf("VolumeRecord: %q, %v, want %q", stored, err, want)
-	}
-}
-
-func openErr(t *testing.T, b *etcdlock.Backend) error {
-	t.Helper()
-	s, err := b.OpenSession(within(t, patience), lockmgr.SessionInfo{}, time.Minute)
-	if err == nil {
-		_ = s.Close(within(t, patience))
-	}
-	return err
-}
 
 // The record is replaced only while nobody has the volume mounted.
 func TestReplaceVolumeRecord(t *testing.T) {
 	client, kv := flawed(t)
 	b, etcd := newVolume(t, client)
 	other := newBackend(t, dial(t), etcd.name)
-	mustRecord(t, b, "old")
-	mustRecord(t, other, "old")
+	mustRecord(t, b, "old", "old")
+	mustRecord(t, other, "old", "old")
 
 	s, err := other.OpenSession(within(t, patience), lockmgr.SessionInfo{Node: "n1", Mountpoint: "/mnt/n1"}, time.Minute)
 	if err != nil {
@@ -43,7 +26,7 @@ func TestReplaceVolumeRecord(t *testing.T) {
 	if inUse := new(*lockmgr.VolumeInUseError); !errors.As(err, inUse) || !strings.Contains(err.Error(), "/mnt/n1 on n1") {
 		t.Errorf("while it is mounted: %v", err)
 	}
-	mustRecord(t, b, "old")
+	mustRecord(t, b, "old", "old")
 	if err := s.Close(within(t, patience)); err != nil {
 		t.Fatal(err)
 	}
@@ -64,29 +47,21 @@ func TestReplaceVolumeRecord(t *testing.T) {
 // takes no lock by what it used to be.
 func TestNoSessionBesideAnotherRecord(t *testing.T) {
 	b, etcd := newVolume(t, dial(t))
-	away := newBackend(t, dial(t), etcd.name)
-	mustRecord(t, b, "old")
-	mustRecord(t, away, "old")
-	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new")); err != nil {
-		t.Fatal(err)
-	}
-	if err := openErr(t, away); !errors.Is(err, lockmgr.ErrVolumeChanged) {
-		t.Errorf("OpenSession = %v, want ErrVolumeChanged", err)
-	}
+	lockmgrtest.NoSessionBesideAnotherRecord(t, b, newBackend(t, dial(t), etcd.name))
 }
 
 // An etcd that has forgotten everything gets the record back from the mounts
 // that live.
 func TestForgottenRecordIsPutAgain(t *testing.T) {
 	b, etcd := newVolume(t, dial(t))
-	mustRecord(t, b, "old")
+	mustRecord(t, b, "old", "old")
 	if _, err := etcd.Delete(t.Context(), etcd.admin("volume")); err != nil {
 		t.Fatal(err)
 	}
 	if err := openErr(t, b); !errors.Is(err, lockmgr.ErrUnavailable) {
 		t.Errorf("OpenSession = %v, want ErrUnavailable, to be tried again", err)
 	}
-	mustRecord(t, b, "old")
+	mustRecord(t, b, "old", "old")
 	if err := openErr(t, b); err != nil {
 		t.Error(err)
 	}

@@ -35,6 +35,10 @@ var (
 	await      = lockmgrtest.Await
 	file       = lockmgrtest.File
 	tree       = lockmgrtest.Tree
+	serviceOf  = lockmgrtest.ServiceOf
+	found      = lockmgrtest.FoundService
+	mustRecord = lockmgrtest.MustRecord
+	openErr    = lockmgrtest.OpenErr
 )
 
 func open(t *testing.T, b lockmgr.Backend) lockmgr.Session {

@@ -7,27 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockfs/lockfs/lockmgr"
-	"github.com/lockfs/lockfs/lockmgr/kubelease"
 )
-
-func serviceOf(t *testing.T, b *kubelease.Backend) lockmgr.Service {
-	t.Helper()
-	s, err := b.Service(within(t, patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// found is the service as one finds it who only looks.
-func found(t *testing.T, b *kubelease.Backend) lockmgr.Service {
-	t.Helper()
-	s, err := b.FindService(within(t, patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
 
 // All mounts of a volume find one id, that of a Lease which holds nothing. In another
 // namespace of the same API server it is another, and copies of the Leases have another.

@@ -13,23 +13,8 @@ import (
 	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/kubelease"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
-
-func mustRecord(t *testing.T, b *kubelease.Backend, want, stands string) {
-	t.Helper()
-	if got, err := b.VolumeRecord(within(t, patience), []byte(want)); err != nil || string(got) != stands {
-		t.Fatalf("VolumeRecord(%q): %q, %v; want %q", want, got, err, stands)
-	}
-}
-
-func openErr(t *testing.T, b *kubelease.Backend) error {
-	t.Helper()
-	s, err := b.OpenSession(within(t, patience), lockmgr.SessionInfo{}, time.Minute)
-	if err == nil {
-		_ = s.Close(within(t, patience))
-	}
-	return err
-}
 
 // The first record stands; what comes later is told of it.
 func TestVolumeRecord(t *testing.T) {
@@ -125,15 +110,7 @@ func TestReplaceVolumeRecordOfDeadMount(t *testing.T) {
 // takes no lock by what it used to be.
 func TestNoSessionBesideAnotherRecord(t *testing.T) {
 	name := newName()
-	b, away := newBackend(t, name), newBackend(t, name)
-	mustRecord(t, b, "old", "old")
-	mustRecord(t, away, "old", "old")
-	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new")); err != nil {
-		t.Fatal(err)
-	}
-	if err := openErr(t, away); !errors.Is(err, lockmgr.ErrVolumeChanged) {
-		t.Errorf("OpenSession = %v, want ErrVolumeChanged", err)
-	}
+	lockmgrtest.NoSessionBesideAnotherRecord(t, newBackend(t, name), newBackend(t, name))
 }
 
 // While the record is being replaced no session is opened; a mark whose owner has
