@@ -80,7 +80,7 @@ func (w *keptWorld) rivals(s *keptState, m, k int, kind int8) bool {
 }
 
 // recall puts a recall for each key of which an entry stands that may be kept.
-func (w *keptWorld) recall(s *keptState, p int, keys uint8, kind int8) (any bool) {
+func (w *keptWorld) recall(s *keptState, p int, keys uint8, kind int8) (put bool) {
 	m := w.programs[p].mount
 	if kind != tries && w.mut == "norecall" || kind == tries && w.mut == "notry" {
 		return false
@@ -90,11 +90,11 @@ func (w *keptWorld) recall(s *keptState, p int, keys uint8, kind int8) (any bool
 			if l := &s.m[o]; o != m && keys&(1<<k) != 0 && l.entry[k].rev != 0 && l.entry[k].kind == keptEntries {
 				s.p[p].recall[k] = s.rev + 1
 				l.slot[k].events = s.rev + 1
-				any = true
+				put = true
 			}
 		}
 	}
-	return any
+	return put
 }
 
 // ahead reports whether a conflicting entry is ahead of p's.
