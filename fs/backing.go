@@ -25,17 +25,18 @@ type kind struct {
 	renamesRemoved bool // the client renames a file that is removed while open: letgo.go
 	revalidates    bool // an open gets the file's attributes from the server
 	learnsSize     bool // an open for write may show the client a new size while it keeps the old bytes
+	wholePages     bool // the client may write a whole page for a few bytes of it: see ofRanges
 	believesBytes  bool // after an open the client may use cached bytes
 	believesNames  bool // while the client believes a directory, it may take a name for absent
 }
 
 var (
-	nfsKind = kind{renamesRemoved: true, revalidates: true, learnsSize: true, believesBytes: true, believesNames: true}
+	nfsKind = kind{renamesRemoved: true, revalidates: true, learnsSize: true, wholePages: true, believesBytes: true, believesNames: true}
 	// A FUSE client's kernel does not infer from a directory's attributes that a name is absent.
 	fuseKind  = kind{believesBytes: true}
 	otherKind = kind{believesNames: true}
 	// What is mounted below SOURCE can be of any kind, which can change.
-	nestedKind = kind{renamesRemoved: true, learnsSize: true, believesBytes: true, believesNames: true}
+	nestedKind = kind{renamesRemoved: true, learnsSize: true, wholePages: true, believesBytes: true, believesNames: true}
 )
 
 func kindOfType(fsType int64) kind {

@@ -91,8 +91,9 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 		return errno(err)
 	}
 	var fd int
+	flags := int(in.Flags)&^dropped | f.ofRanges(dir.inode.dev, rule)
 	err = f.asForMode(in.Mode)(&in.InHeader, in.Umask, func() (err error) {
-		fd, err = unix.Openat(dir.fd, name, int(in.Flags)&^dropped|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
+		fd, err = unix.Openat(dir.fd, name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
 		return err
 	})
 	if err == unix.EEXIST && in.Flags&unix.O_EXCL == 0 && writes(in.Flags) {

@@ -262,6 +262,16 @@ func (f *FS) flushFile(h *handle) error {
 	return err
 }
 
+// ofRanges returns open flags for a file in which programs of several nodes write, each under a lock
+// of its own range. The client of NFS knows nothing of these locks. So with a few bytes it would write
+// what it knows of their page, over what another node has written there, unless each write is synced.
+func (f *FS) ofRanges(dev uint64, r rule) int {
+	if f.backing.on(dev).wholePages && !r.locked() && r.flock == policy.FlockCluster {
+		return unix.O_DSYNC
+	}
+	return 0
+}
+
 // unlockAll takes from a process what it has of h's file, when it closes a descriptor. The volume
 // has what was written before.
 func (f *FS) unlockAll(in *fuse.InHeader, h *handle, o advisory.Owner) (err error) {

@@ -243,6 +243,9 @@ func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.
 func (o *opening) reopen(fd int) (file int, err error) {
 	f, in, flags := o.fs, &o.in.InHeader, int(o.in.Flags)
 	mode := flags &^ dropped
+	if writes(o.in.Flags) {
+		mode |= f.ofRanges(o.node.inode.dev, o.rule)
+	}
 	if o.mode == lockmgr.Exclusive && !writes(o.in.Flags) { // it truncates
 		mode = mode&^unix.O_ACCMODE | unix.O_RDWR
 	}

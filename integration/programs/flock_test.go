@@ -105,7 +105,9 @@ for (1 .. $ARGV[1]) {
 
 // sqlite of several nodes works on one database at once, by its own locks: readers beside each
 // other, and a writer among them. (docs/how-to/flock.md)
-func TestSqliteByItsOwnLocks(t *testing.T) { lab.Over(t, testSqliteByItsOwnLocks, lab.Local) }
+func TestSqliteByItsOwnLocks(t *testing.T) {
+	lab.Over(t, testSqliteByItsOwnLocks, lab.Local, lab.OnNetworkVolume)
+}
 
 func testSqliteByItsOwnLocks(t *testing.T, on lab.Setup) {
 	needs(t, "sqlite3")

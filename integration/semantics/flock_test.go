@@ -33,7 +33,9 @@ func newFlocks(t *testing.T, on lab.Setup, args ...string) *lab.Volume {
 
 // flock and fcntl locks of all kinds exclude programs on other mounts as they do on one, and end
 // with the descriptor or the process. (docs/SEMANTICS.md, rule 32.)
-func TestFlockOfTwoMounts(t *testing.T) { lab.Over(t, testFlockOfTwoMounts, lab.Local) }
+func TestFlockOfTwoMounts(t *testing.T) {
+	lab.Over(t, testFlockOfTwoMounts, lab.Local, lab.OnNetworkVolume)
+}
 
 func testFlockOfTwoMounts(t *testing.T, on lab.Setup) {
 	v := newFlocks(t, on)
@@ -205,7 +207,7 @@ func waitsFor(v *lab.Volume) (n int) {
 
 // A counter in a file that two nodes keep open loses nothing, whichever lock they count under.
 func TestFlockCounter(t *testing.T) {
-	lab.Over(t, testFlockCounter, lab.Local, lab.OverClients, lab.OverClientsThatKeep.ForLong())
+	lab.Over(t, testFlockCounter, lab.Local, lab.OverClients, lab.OverClientsThatKeep.ForLong(), lab.OnNetworkVolume)
 }
 
 func testFlockCounter(t *testing.T, on lab.Setup) {
@@ -231,9 +233,7 @@ func testFlockCounter(t *testing.T, on lab.Setup) {
 				t.Errorf("%s: %v", kind, err)
 			}
 		}
-		if n, err := strconv.Atoi(v.Read(kind)); n != 2*programs*rounds {
-			t.Errorf("%s: counted to %d, %v; want %d", kind, n, err, 2*programs*rounds)
-		}
+		lab.NewAgent(t).Sees(a.Path(kind), fmt.Sprintf("%010d", 2*programs*rounds))
 	}
 }
 
@@ -265,6 +265,48 @@ func count(p *lab.Agent, fd int, kind string, rounds int) error {
 		}
 	}
 	return nil
+}
+
+// Programs of two nodes change bytes of one page, each under a lock of its own range, while both
+// know the page: neither writes what the other has written back to what it was.
+func TestRangesOfOnePage(t *testing.T) {
+	lab.Over(t, testRangesOfOnePage, lab.Local, lab.OverClients, lab.OnNetworkVolume)
+}
+
+func testRangesOfOnePage(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	a, b := v.Mount("a"), v.Mount("b")
+	one, two := lab.NewAgent(t), lab.NewAgent(t)
+	for _, kind := range []string{"setlk", "ofd setlk"} {
+		v.Write(kind, strings.Repeat("-", 20))
+		ranges := []struct {
+			p   *lab.Agent
+			fd  int
+			off int64
+		}{{one, one.Open(a.Path(kind), unix.O_RDWR), 0}, {two, two.Open(b.Path(kind), unix.O_RDWR), 10}}
+		for i := range 10 {
+			for _, r := range ranges {
+				r.p.Must(lab.Call{Op: kind, FD: r.fd, Flags: toWrite, Off: r.off, N: 10})
+			}
+			for _, r := range ranges {
+				r.p.Must(lab.Call{Op: "pread", FD: r.fd, N: 20})
+			}
+			for _, r := range ranges {
+				r.p.Must(lab.Call{Op: "pwrite", FD: r.fd, Off: r.off, Data: fmt.Sprintf("%010d", i)})
+			}
+			for _, r := range ranges {
+				r.p.Must(lab.Call{Op: kind, FD: r.fd, Flags: unix.F_UNLCK})
+			}
+			want := fmt.Sprintf("%010d%010d", i, i)
+			for _, r := range ranges {
+				r.p.Must(lab.Call{Op: kind, FD: r.fd, Flags: forRead, N: 20})
+				if got := r.p.Do(lab.Call{Op: "pread", FD: r.fd, N: 20}); got.Data != want {
+					t.Errorf("%s, round %d: read %q, want %q", kind, i, got.Data, want)
+				}
+				r.p.Must(lab.Call{Op: kind, FD: r.fd, Flags: unix.F_UNLCK})
+			}
+		}
+	}
 }
 
 // A rule of the policy says whom the flocks of its files exclude, whatever --flock says of the others.
@@ -324,15 +366,21 @@ func testFlockOfRules(t *testing.T, on lab.Setup) {
 
 // A mount that is frozen, or whose session was ended, loses its locks: another gets them, and
 // what has the file open on the first writes no more, not even by the pages of a mapping.
-func TestFlockIsFenced(t *testing.T) { lab.Over(t, testFlockIsFenced, lab.Local) }
+func TestFlockIsFenced(t *testing.T) {
+	lab.Over(t, testFlockIsFenced, lab.Local, lab.OnNetworkVolume)
+}
 
 func testFlockIsFenced(t *testing.T, on lab.Setup) {
-	for name, lose := range map[string]func(v *lab.Volume, a *lab.Mount){
-		"revoked": func(v *lab.Volume, a *lab.Mount) { v.RevokeSession(v.LS()[0].Session) },
-		"frozen":  func(v *lab.Volume, a *lab.Mount) { lab.Freeze(t, a.Cmd.Process.Pid) },
+	const patient = "5m" // what is not to be lost is no question of time
+	for name, c := range map[string]struct {
+		ttl  string
+		lose func(v *lab.Volume, a *lab.Mount)
+	}{
+		"revoked": {patient, func(v *lab.Volume, a *lab.Mount) { v.RevokeSession(v.LS()[0].Session) }},
+		"frozen":  {lab.ShortTTL.String(), func(v *lab.Volume, a *lab.Mount) { lab.Freeze(t, a.Cmd.Process.Pid) }},
 	} {
-		v := newFlocks(t, on, "--ttl", "3s")
-		a, b := v.Mount("a-"+name), v.Mount("b-"+name)
+		v := newFlocks(t, on)
+		a, b := v.Mount("a-"+name, "--ttl", c.ttl), v.Mount("b-"+name, "--ttl", patient)
 		v.Write("f", strings.Repeat("-", 4096))
 		holder, next := lab.NewAgent(t), lab.NewAgent(t)
 		fd := holder.Open(a.Path("f"), unix.O_RDWR)
@@ -343,7 +391,7 @@ func testFlockIsFenced(t *testing.T, on lab.Setup) {
 		other := next.Open(b.Path("f"), unix.O_RDWR)
 		pending := next.Start(lab.Call{Op: "flock", FD: other, Flags: lockEx})
 		lab.Eventually(t, "the next waits", func() bool { return waitsFor(v) == 1 })
-		lose(v, a)
+		c.lose(v, a)
 		if r := lab.Await(t, "the next", pending); r.Errno != 0 {
 			t.Fatalf("%s: the next: %v", name, r.Err())
 		}
@@ -379,7 +427,9 @@ func testFlockIsFenced(t *testing.T, on lab.Setup) {
 }
 
 // A mount that is killed keeps its locks until its TTL is over, or its successor has come.
-func TestFlockOfAKilledMount(t *testing.T) { lab.Over(t, testFlockOfAKilledMount, lab.Local) }
+func TestFlockOfAKilledMount(t *testing.T) {
+	lab.Over(t, testFlockOfAKilledMount, lab.Local, lab.OnNetworkVolume)
+}
 
 func testFlockOfAKilledMount(t *testing.T, on lab.Setup) {
 	v := newFlocks(t, on, "--ttl", "3s")
