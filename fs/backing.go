@@ -27,16 +27,17 @@ type kind struct {
 	learnsSize     bool // an open for write may show the client a new size while it keeps the old bytes
 	wholePages     bool // the client may write a whole page for a few bytes of it: see ofRanges
 	believesBytes  bool // after an open the client may use cached bytes
+	readsAhead     bool // the client may give what it has read ahead by a descriptor to later reads of it
 	believesNames  bool // while the client believes a directory, it may take a name for absent
 }
 
 var (
 	nfsKind = kind{renamesRemoved: true, revalidates: true, learnsSize: true, wholePages: true, believesBytes: true, believesNames: true}
 	// A FUSE client's kernel does not infer from a directory's attributes that a name is absent.
-	fuseKind  = kind{believesBytes: true}
+	fuseKind  = kind{believesBytes: true, readsAhead: true}
 	otherKind = kind{believesNames: true}
 	// What is mounted below SOURCE can be of any kind, which can change.
-	nestedKind = kind{renamesRemoved: true, learnsSize: true, wholePages: true, believesBytes: true, believesNames: true}
+	nestedKind = kind{renamesRemoved: true, learnsSize: true, wholePages: true, believesBytes: true, readsAhead: true, believesNames: true}
 )
 
 func kindOfType(fsType int64) kind {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -225,6 +226,7 @@ func (f *FS) catchUp(ctx context.Context, in *fuse.LkIn, h *handle) error {
 	if h.node.advisory.Load().Local() {
 		return nil // nobody else leaves anything
 	}
+	h.node.grants.Add(1) // before the pages are dropped: a later read brings no old ones back
 	if dev := h.node.inode.dev; !f.backing.isLocal(dev) {
 		file, err := reopen(h.fd, unix.O_RDONLY)
 		if err == unix.EACCES { // a network volume's server may not let root read
@@ -242,6 +244,44 @@ func (f *FS) catchUp(ctx context.Context, in *fuse.LkIn, h *handle) error {
 	var err error
 	givenUp := f.outside(ctx, &in.InHeader, func() { err = f.notify(ctx, &in.InHeader, func() { f.dropPages(h.node) }) })
 	return errors.Join(givenUp, err)
+}
+
+// renewed is which of the file's advisory locks the handle's descriptor is younger than.
+type renewed struct {
+	mu     sync.Mutex // held while the descriptor is replaced
+	grants atomic.Uint64
+}
+
+// renew opens the handle's file anew, in place of its descriptor, if an advisory lock on the file was
+// granted since. JuiceFS gives what it has read by a descriptor to later reads of it, whatever another
+// client has written meanwhile.
+func (f *FS) renew(h *handle) error {
+	grants := h.node.grants.Load()
+	if h.renewed.grants.Load() == grants || !f.backing.on(h.node.inode.dev).readsAhead {
+		return nil
+	}
+	h.renewed.mu.Lock()
+	defer h.renewed.mu.Unlock()
+	if h.renewed.grants.Load() >= grants {
+		return nil
+	}
+	if err := h.flush(); err != nil { // dup3 tells nobody of it
+		return err
+	}
+	flags, err := unix.FcntlInt(uintptr(h.fd), unix.F_GETFL, 0)
+	if err != nil {
+		return err
+	}
+	file, err := reopen(h.fd, flags&(unix.O_ACCMODE|unix.O_APPEND|unix.O_SYNC))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(file)
+	if err := unix.Dup3(file, h.fd, unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	h.renewed.grants.Store(grants)
+	return nil
 }
 
 // flushFile brings to the volume what was written by any handle of h's file.

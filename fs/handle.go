@@ -25,6 +25,7 @@ type handle struct {
 	fills atomic.Pointer[version]
 
 	lockers lockers
+	renewed renewed
 	locks   atomic.Bool // it was asked for flock or fcntl locks
 	lost    atomic.Bool // the mount has lost its advisory locks on the file
 
@@ -37,6 +38,7 @@ type handle struct {
 // newHandle takes fd and hold over; flags are the program's.
 func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold) *handle {
 	h := &handle{node: n, fd: fd, hold: hold, sync: syncing(flags), gone: make(chan struct{})}
+	h.renewed.grants.Store(n.grants.Load())
 	h.uses.begin()
 	n.handles.Add(1)
 	n.hasOpen(fd)

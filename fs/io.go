@@ -20,6 +20,9 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	n := 0
 	s := f.reading(cancel, &in.InHeader, h, func() (err error) {
 		h.filling()
+		if err := f.renew(h); err != nil {
+			return err
+		}
 		n, err = ignoringEINTR(func() (int, error) { return unix.Pread(h.fd, buf[:min(len(buf), int(in.Size))], int64(in.Offset)) })
 		return err
 	})
@@ -226,6 +229,9 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	var n int
 	copying := func() (err error) {
 		if err := from.readable(); err != nil { // we may have waited for the other's lock
+			return err
+		}
+		if err := f.renew(from); err != nil {
 			return err
 		}
 		offIn, offOut := int64(in.OffIn), int64(in.OffOut)

@@ -74,6 +74,7 @@ type held struct {
 
 	advisory atomic.Pointer[lockmgr.AdvisoryTable] // of its flock and fcntl locks; nil: none
 	bereft   atomic.Bool                           // advisory locks were lost while a handle was open
+	grants   atomic.Uint64                         // of advisory locks that other mounts can have: see renew
 
 	lockersMu sync.Mutex // guards lockers.owners of the file's handles
 }

@@ -30,6 +30,7 @@ type cachingFS struct {
 	nodes  map[uint64]*cachedNode
 	dirs   map[uint64][]fuse.DirEntry // open directories
 	opened uint64                     // how many directories ever were
+	ahead  map[uint64][]byte          // what was read by a descriptor
 }
 
 func (c *cachingFS) Init(s *fuse.Server) { c.server = s }
@@ -315,11 +316,40 @@ func (c *cachingFS) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 }
 
 func (c *cachingFS) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+	if c.config.Ahead {
+		data, err := c.readAhead(in)
+		return fuse.ReadResultData(data), fuse.ToStatus(err)
+	}
 	n, err := unix.Pread(int(in.Fh), buf[:in.Size], int64(in.Offset))
 	return fuse.ReadResultData(buf[:max(n, 0)]), fuse.ToStatus(err)
 }
 
+// readAhead reads the beginning of a file once for each descriptor.
+func (c *cachingFS) readAhead(in *fuse.ReadIn) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	data, ok := c.ahead[in.Fh]
+	if !ok {
+		data = make([]byte, 1<<16)
+		n, err := unix.Pread(int(in.Fh), data, 0)
+		if err != nil {
+			return nil, err
+		}
+		data = data[:n]
+		c.ahead[in.Fh] = data
+	}
+	from, to := min(int(in.Offset), len(data)), min(int(in.Offset)+int(in.Size), len(data))
+	return data[from:to], nil
+}
+
+func (c *cachingFS) forgetAhead() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.ahead)
+}
+
 func (c *cachingFS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	defer c.forgetAhead()
 	n, err := unix.Pwrite(int(in.Fh), data, int64(in.Offset))
 	return uint32(max(n, 0)), fuse.ToStatus(err)
 }
@@ -340,7 +370,12 @@ func (c *cachingFS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	return fuse.ToStatus(unix.Fsync(int(in.Fh)))
 }
 
-func (c *cachingFS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) { unix.Close(int(in.Fh)) }
+func (c *cachingFS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
+	c.mu.Lock()
+	delete(c.ahead, in.Fh)
+	c.mu.Unlock()
+	unix.Close(int(in.Fh))
+}
 
 func (c *cachingFS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	n := c.node(in.NodeId)

@@ -36,6 +36,7 @@ type ClientConfig struct {
 	Absent    bool   // answers ENOENT in place of ESTALE, as JuiceFS does
 	Doubts    bool   // believes nothing: the kernel asks it for each name and attribute at each use, as it does of GlusterFS and JuiceFS with the options that lockfs wants
 	Unsure    bool   // does not know every other time what a file is: EBADFD, as GlusterFS says while another program opens it
+	Ahead     bool   // gives what it has read by a descriptor to later reads of it, until it writes the file itself, as JuiceFS does
 	Reuse     bool   // gives the number of the file that was removed last to the one that is made next, as an NFS server does
 	Grace     string // a file: as long as it is there nothing is opened or made, as by an NFS server that has just started
 	Requests  string // a directory in which it notes each request before it answers it
@@ -116,5 +117,6 @@ func newCachingFS(config ClientConfig) (*cachingFS, error) {
 	return &cachingFS{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), config: config,
 		nodes: map[uint64]*cachedNode{fuse.FUSE_ROOT_ID: {fd: fd}}, dirs: make(map[uint64][]fuse.DirEntry),
+		ahead: make(map[uint64][]byte),
 	}, err
 }

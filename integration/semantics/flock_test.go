@@ -267,6 +267,40 @@ func count(p *lab.Agent, fd int, kind string, rounds int) error {
 	return nil
 }
 
+// A program that keeps a file open reads under its lock what another node has written, by whichever
+// descriptor it reads, however often it has read the file before.
+func TestReadUnderAFlock(t *testing.T) {
+	lab.Over(t, testReadUnderAFlock, lab.Local, lab.OverClients,
+		lab.OverClients.That(lab.ClientConfig{Ahead: true, Doubts: true, PastCache: true}), lab.OnNetworkVolume)
+}
+
+func testReadUnderAFlock(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	a, b := v.Mount("a"), v.Mount("b")
+	reader, writer := lab.NewAgent(t), lab.NewAgent(t)
+	for _, flags := range []int{unix.O_RDONLY, unix.O_RDWR, unix.O_RDWR | unix.O_APPEND} {
+		name := fmt.Sprint("f", flags)
+		v.Write(name, strings.Repeat("-", 100))
+		other := writer.Open(b.Path(name), unix.O_RDWR)
+		fds := []int{reader.Open(a.Path(name), flags), reader.Open(a.Path(name), flags)}
+		for i := range 10 {
+			writer.Must(lab.Call{Op: "flock", FD: other, Flags: lockEx})
+			want := fmt.Sprintf("%0100d", i)
+			writer.Must(lab.Call{Op: "pwrite", FD: other, Data: want})
+			writer.Must(lab.Call{Op: "flock", FD: other, Flags: unlock})
+			reader.Must(lab.Call{Op: "flock", FD: fds[0], Flags: lockSh})
+			for _, fd := range fds {
+				for range 3 {
+					if got := reader.Do(lab.Call{Op: "pread", FD: fd, N: 100}); got.Data != want {
+						t.Fatalf("flags %#x, round %d: read %q, %v, want %q", flags, i, got.Data, got.Err(), want)
+					}
+				}
+			}
+			reader.Must(lab.Call{Op: "flock", FD: fds[0], Flags: unlock})
+		}
+	}
+}
+
 // Programs of two nodes change bytes of one page, each under a lock of its own range, while both
 // know the page: neither writes what the other has written back to what it was.
 func TestRangesOfOnePage(t *testing.T) {
