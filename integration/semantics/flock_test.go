@@ -311,7 +311,7 @@ func testRangesOfOnePage(t *testing.T, on lab.Setup) {
 	v := newFlocks(t, on)
 	a, b := v.Mount("a"), v.Mount("b")
 	one, two := lab.NewAgent(t), lab.NewAgent(t)
-	for _, kind := range []string{"setlk", "ofd setlk"} {
+	for _, kind := range []string{"setlkw", "ofd setlkw"} {
 		v.Write(kind, strings.Repeat("-", 20))
 		ranges := []struct {
 			p   *lab.Agent
