@@ -151,7 +151,7 @@ func unpacked(cache string, packages []string) (dir string, err error) {
 		if len(packages) == 0 {
 			return nil
 		}
-		return download(tmp, append([]string{"apt-get", "install", "-q", "-y", "--download-only", "--no-install-recommends"}, packages...))
+		return download(tmp, append([]string{"apt-get", aptWaits, "install", "-q", "-y", "--download-only", "--no-install-recommends"}, packages...))
 	})
 }
 

@@ -147,8 +147,19 @@ func main() {
 	os.Exit(status)
 }
 
-// runKinds runs one kind after the other, and returns the status for all: 1 if one failed.
+// runKinds runs one kind after the other, and returns the status for all: 1 if one failed. It ends
+// with what became of each.
 func runKinds(c config, names []string) (status int) {
+	var results []string
+	tell := func(name, result string) {
+		results = append(results, fmt.Sprintf("=== %s (%s): %s", name, c.Options, result))
+		fmt.Println(results[len(results)-1])
+	}
+	defer func() {
+		if len(results) > 1 {
+			fmt.Println("\n" + strings.Join(results, "\n"))
+		}
+	}()
 	for _, name := range names {
 		k, ok := kinds[name]
 		if !ok {
@@ -156,18 +167,20 @@ func runKinds(c config, names []string) (status int) {
 			return 2
 		}
 		c.Kind = name
+		begin := time.Now()
 		err := outside(c, k)
+		took := time.Since(begin).Round(time.Second)
 		switch {
 		case errors.Is(err, errSkip):
-			fmt.Printf("=== %s (%s): %v\n", name, c.Options, err)
+			tell(name, err.Error())
 		case errors.Is(err, errSignal):
 			fmt.Println(err)
 			return 1
 		case err != nil:
-			fmt.Printf("=== %s (%s): FAIL: %v\n", name, c.Options, err)
+			tell(name, fmt.Sprintf("FAIL after %v: %v", took, err))
 			status = 1
 		default:
-			fmt.Printf("=== %s (%s): ok\n", name, c.Options)
+			tell(name, fmt.Sprintf("ok in %v", took))
 		}
 	}
 	return status

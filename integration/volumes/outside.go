@@ -71,6 +71,9 @@ func outside(c config, k kind) error {
 	}
 }
 
+// aptWaits has apt-get wait while another holds its lock: else a kind is left out.
+const aptWaits = "-oDPkg::Lock::Timeout=600"
+
 // install has programs installed that packages of Debian's have.
 func install(programs, packages []string) error {
 	missing := func() (names []string) {
@@ -89,7 +92,7 @@ func install(programs, packages []string) error {
 		return fmt.Errorf("%w: no %s, and no apt-get to install it", errSkip, strings.Join(names, ", "))
 	}
 	// No daemon of a package's may start: the lab has its own.
-	args := append([]string{"apt-get", "install", "-q", "-y", "--no-install-recommends"}, packages...)
+	args := append([]string{"apt-get", aptWaits, "install", "-q", "-y", "--no-install-recommends"}, packages...)
 	script := `export DEBIAN_FRONTEND=noninteractive; "$@" >/dev/null || { apt-get update -q >/dev/null; "$@" >/dev/null; }`
 	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, args...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
