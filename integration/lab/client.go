@@ -52,9 +52,7 @@ func (v *Volume) MountBelow(name string) *Mount {
 			v.T.Fatal(err)
 		}
 	}
-	m := v.startOver(local, name, "--name", "local", "--endpoints", v.Endpoint())
-	m.appears()
-	return m
+	return v.mounted(func() *Mount { return v.startOver(local, name, "--name", "local", "--endpoints", v.Endpoint()) })
 }
 
 // LSBelow returns what 'lockfs ls' says of the volume that a MountBelow is of.
@@ -109,7 +107,7 @@ func (c *Client) Kill() {
 func (v *Volume) Endpoint() string {
 	v.T.Helper()
 	if found, _ := filepath.Glob(filepath.Join(v.State, "embedded", "*", "client.sock")); found == nil {
-		v.startOver(v.Source, "etcd", "--embedded").appears()
+		v.mounted(func() *Mount { return v.startOver(v.Source, "etcd", "--embedded") })
 	}
 	return "unix://" + v.StateFile("client.sock")
 }

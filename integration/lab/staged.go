@@ -48,7 +48,11 @@ type command struct {
 }
 
 // stagedConfig is the value of stagedEnv.
-type stagedConfig struct{ Source, Mountpoint, State, Endpoint, Clock string }
+type stagedConfig struct {
+	Source, Mountpoint, State, Endpoint, Clock string
+
+	Doubts time.Duration // the age at which a request that is stopped is asked again; 0: the default
+}
 
 // serveStaged serves a view until SIGTERM.
 func serveStaged() {
@@ -74,7 +78,9 @@ func serveStaged() {
 				return nil, nil, err
 			}
 			client.KV, client.Watcher, client.Lease = stoppingKV{client.KV, s}, stoppingWatcher{client.Watcher, s}, stoppingLease{client.Lease, s}
-			b, err := etcdlock.New(etcdlock.Config{Client: client, Namespace: "default", Name: filepath.Base(cfg.Source), Logger: log})
+			b, err := etcdlock.New(etcdlock.Config{
+				Client: client, Namespace: "default", Name: filepath.Base(cfg.Source), RequestTimeout: cfg.Doubts, Logger: log,
+			})
 			return b, func() { client.Close() }, err
 		},
 		Renew: renew.Config{TTL: 15 * time.Second, Clock: s}, Wait: -1,
@@ -253,8 +259,9 @@ type staged struct {
 	Ahead *atomic.Int64
 }
 
-// Staged starts a staged mount, next to one that serves the volume's etcd.
-func (v *Volume) Staged(name string) *staged {
+// Staged starts a staged mount, next to one that serves the volume's etcd. It asks again for what is
+// stopped for longer than doubts; 0: the default of etcdlock.
+func (v *Volume) Staged(name string, doubts time.Duration) *staged {
 	v.T.Helper()
 	m := &Mount{T: v.T, Vol: v, Name: name, Dir: filepath.Join(v.Dir, name), Log: &LogBuffer{}, Done: make(chan struct{})}
 	clock := filepath.Join(v.Dir, "clock-"+name)
@@ -262,7 +269,7 @@ func (v *Volume) Staged(name string) *staged {
 	if err != nil {
 		v.T.Fatal(err)
 	}
-	config, err := json.Marshal(stagedConfig{v.Source, m.Dir, v.State, v.Endpoint(), clock})
+	config, err := json.Marshal(stagedConfig{v.Source, m.Dir, v.State, v.Endpoint(), clock, doubts})
 	if err != nil {
 		v.T.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func Freeze(t *testing.T, pid int) {
 // Eventually waits for a condition for as long as an overloaded machine may take.
 func Eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
+	deadline := time.Now().Add(CallTimeout)
 	for !cond() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)

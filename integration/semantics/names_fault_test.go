@@ -250,7 +250,7 @@ func TestDeadlineDuringChangeOfNames(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
 	fault := withNameFaults(v)
-	b, s := v.Mount("b"), v.Staged("s")
+	b, s := v.Mount("b"), v.Staged("s", 0)
 	t.Cleanup(fault.done.End)
 	var runs []*namesRun
 	for _, c := range namesCases {

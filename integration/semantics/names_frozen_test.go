@@ -56,7 +56,7 @@ func TestDeadlineOnAFrozenVolume(t *testing.T) {
 	}
 	v := lab.NewVolume(t)
 	stop, goOn := onExt4(v)
-	b, s := v.Mount("b"), v.Staged("s")
+	b, s := v.Mount("b"), v.Staged("s", 0)
 	r := newNamesRun(v, t, namesCases[0], s.Mount, b)
 	stop()
 	pending := r.caller.Start(r.call())

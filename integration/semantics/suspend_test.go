@@ -16,7 +16,7 @@ import (
 func TestSystemSuspend(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
-	b, s := v.Mount("b"), v.Staged("s")
+	b, s := v.Mount("b"), v.Staged("s", 0)
 	other := lab.NewAgent(t)
 	// theirs is what the others do while s sleeps.
 	theirs := func() {
@@ -112,7 +112,7 @@ func TestSystemSuspendDuringAWrite(t *testing.T) {
 	v := lab.NewVolume(t, "--embedded")
 	at := lab.NewTurnstile(t)
 	v.Under(func(b lab.Below) gofs.InodeEmbedder { return &heldWrites{b, at} })
-	s := v.Staged("s")
+	s := v.Staged("s", 0)
 	t.Cleanup(at.End)
 	v.Write("f", "")
 	writer := lab.NewAgent(t)
