@@ -51,7 +51,7 @@ bench-locks:
 	CGO_ENABLED=0 go run ./bench/locks $(BENCH)
 
 lint:
-	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'run gofmt -w on these files' >&2; exit 1; }
+	@files=$$(gofmt -l .); [ -z "$$files" ] || { echo "run gofmt -w on these files:" $$files >&2; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
 
