@@ -34,7 +34,9 @@ func (s *system) mount(ctx context.Context, b *bench) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(bin, append([]string{"mount", "--name", s.name, s.backing, s.dir}, mountFlags[s.name]...)...)
+	// A machine that stands still for some seconds is slow, and fails no row.
+	args := []string{"mount", "--name", s.name, "--wait", "-1", "--name-wait", "2m", s.backing, s.dir}
+	cmd := exec.Command(bin, append(args, mountFlags[s.name]...)...)
 	cmd.Env = append(os.Environ(), "LOCKFS_STATE_DIR="+s.backing+".state")
 	return cmd, nil
 }
