@@ -4,11 +4,16 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 IMAGE       ?= ghcr.io/lockfs/lockfs:latest
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
+# All that is built has the same flags, so that a package is compiled once. Without the paths of this clone in it, it is
+# in the cache for another clone as well.
+export CGO_ENABLED := 0
+export GOFLAGS     := $(filter-out -trimpath,$(shell go env GOFLAGS 2>/dev/null)) -trimpath
+
 .PHONY: build image demo test test-long cluster-test volume-test bench bench-fs bench-locks deps apiserver lint
 
 # The program is one static binary.
 build:
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/lockfs ./cmd/lockfs
+	go build -ldflags "-s -w -X main.version=$(VERSION)" -o bin/lockfs ./cmd/lockfs
 
 # The container image, without Docker: bin/lockfs-image.tar is for 'docker load', 'ctr images import',
 # 'kind load image-archive' or 'skopeo copy docker-archive:bin/lockfs-image.tar docker://…'.
@@ -43,12 +48,12 @@ bench: bench-fs bench-locks
 
 # The view, beside ext4, go-fuse's loopback and bindfs: as root, some ten minutes.
 bench-fs:
-	CGO_ENABLED=0 go run ./bench/fs $(BENCH)
+	go run ./bench/fs $(BENCH)
 
 # Locks in etcd, beside bare Txns, etcd's Mutex, a lease for each lock, and Leases of Kubernetes if 'make apiserver'
 # was run: some thirteen minutes.
 bench-locks:
-	CGO_ENABLED=0 go run ./bench/locks $(BENCH)
+	go run ./bench/locks $(BENCH)
 
 lint:
 	@files=$$(gofmt -l .); [ -z "$$files" ] || { echo "run gofmt -w on these files:" $$files >&2; exit 1; }

@@ -65,12 +65,14 @@ case $extent in
 short)
 	stage 'linters'
 	run make --no-print-directory lint
-	timeout=15m # of a package: it ends with a trace of all goroutines
+	timeout=15m   # of a package: it ends with a trace of all goroutines
+	vet=(-vet=off) # the linters did
 	;;
 long)
 	export LOCKFS_TEST_LONG=${LOCKFS_TEST_LONG:-2m}
 	stage "each test that repeats something goes on for $LOCKFS_TEST_LONG"
 	timeout=6h
+	vet=()
 	;;
 *)
 	echo "usage: test.sh short|long" >&2
@@ -90,67 +92,77 @@ fi
 list() { grep -E "$@" <<<"$packages" || true; }
 of_integration='/integration/(commands|daemon|faults|programs|semantics)$'
 # Nothing to race.
-one_goroutine='/(policy|lockmodel|cmd/lockfs|deploy/mkimage|bench/internal/.*|integration/(cluster|volumes)|internal/(arch|boottime|config|kubeconf|longtest|netvolume))$'
-mapfile -t integration < <(list "$of_integration")
+one_goroutine='/(policy|lockmodel|cmd/lockfs|deploy/mkimage|bench/.*|integration/(cluster|volumes)|internal/(arch|boottime|config|kubeconf|longtest|netvolume))$'
+# These wait for long, so they begin first.
+slow='/(faults|semantics|lockmgr/etcdlock|lockmgr/kubelease|internal/embedetcd)$'
+mapfile -t integration < <(list "$of_integration" | grep -E "$slow"; list "$of_integration" | grep -vE "$slow")
 mapfile -t plain < <(list "$one_goroutine")
-mapfile -t others < <(list -v "$of_integration|$one_goroutine")
+[ $extent = short ] || one_goroutine=${one_goroutine/'bench/.*|'/} # a long run races the benches too
+mapfile -t others < <(list -v "$of_integration|$one_goroutine" | grep -E "$slow"; list -v "$of_integration|$one_goroutine|$slow")
 raced='^Test(History|FaultsAtRandom|Differential|RandomInterrupts|InterruptAtEveryStep|CreateChurn|ReplaceChurn|FewESTALE|SavesBesideLinksAndOpens|LockFilesThatAreRemoved|ManyWritersOnTwoMounts)$'
 mapfile -t with_raced < <(list '/integration/(faults|programs|semantics)$') # which have those
-# Most tests wait: more packages than there are cores run side by side.
-beside_units=(-p 3 -parallel 8)
-beside=(-p 5 -parallel 4)
-beside_raced=(-p 3 -parallel 4) # lockfs takes 2.7 times as long
 
-# The cluster and the network volume wait more than they work. They have machines of their own, in namespaces.
-elsewhere() {
-	trap 'exit 130' INT # else the next one begins when one was ended
-	export TMPDIR=$work
-	local failed=0
-	if [ -n "$kubernetes" ]; then
-		part cluster scripts/cluster-test.sh smoke || failed=1
+# With the race detector, as 'go test -race' by hand: it shares the cache.
+with_race() { # with_race build|test ARG...
+	CGO_ENABLED=1 go "$1" -race -trimpath=false "${@:2}"
+}
+
+# Most tests wait, and those that do not take a core. So what follows runs side by side.
+released() {
+	stage 'without the race detector: all where nothing can race, and integration: real mounts, programs and faults'
+	go test "${vet[@]}" -p 3 -timeout $timeout "${plain[@]}"
+	go build -o "$work/lockfs" ./cmd/lockfs
+	LOCKFS_TEST_PROGRAM=$work/lockfs go test "${vet[@]}" -p 4 -parallel 4 -timeout $timeout -skip "$skip" "${integration[@]}"
+}
+with_detector() {
+	stage 'with the race detector: every package but integration'
+	with_race test "${vet[@]}" -p 3 -parallel 8 -timeout $timeout "${others[@]}"
+	with_race build -o "$work/lockfs-race" ./cmd/lockfs # it takes 2.7 times as long
+	export LOCKFS_TEST_PROGRAM=$work/lockfs-race
+	if [ $extent = short ]; then
+		stage 'with the race detector: of integration what is random'
+		with_race test "${vet[@]}" -p 3 -parallel 4 -timeout $timeout -run "$raced" -skip '/^(leases|clients|keeping)$' "${with_raced[@]}"
+	else
+		stage 'with the race detector: integration'
+		with_race test "${vet[@]}" -p 3 -parallel 4 -timeout $timeout -skip "$skip" "${integration[@]}"
 	fi
-	part volume scripts/volume-test.sh short || failed=1
-	return $failed
+}
+# The cluster and the network volume have machines of their own, in namespaces.
+elsewhere() {
+	export TMPDIR=$work
+	if [ -n "$kubernetes" ]; then
+		part cluster scripts/cluster-test.sh smoke
+	fi
+	part volume scripts/volume-test.sh short
 }
 part() { # part NAME CMD...
-	local name=$1 outcome=passed
-	shift
-	"$@" >"$work/$name.log" 2>&1 || outcome=FAILED
-	stage "the $name has $outcome"
-	[ $outcome = passed ]
-}
-show_elsewhere() { # show_elsewhere CMD...: prints the logs through CMD
-	for log in "$work"/cluster.log "$work"/volume.log; do
-		[ ! -e "$log" ] || { echo "-- $(basename "$log" .log)"; "$@" "$log"; }
-	done
-}
-if [ $extent = short ]; then
-	stage "a ${kubernetes:+cluster of Kubernetes, then a }network volume, beside what follows"
-	begin elsewhere
-	elsewhere=$job
-fi
-
-stage 'every package but integration'
-run go test -timeout $timeout "${plain[@]}"
-run go test -race "${beside_units[@]}" -timeout $timeout "${others[@]}"
-stage 'integration: real mounts, real programs and real faults'
-CGO_ENABLED=0 go build -o "$work/lockfs" ./cmd/lockfs
-LOCKFS_TEST_PROGRAM=$work/lockfs run go test "${beside[@]}" -timeout $timeout -skip "$skip" "${integration[@]}"
-go build -race -o "$work/lockfs" ./cmd/lockfs
-export LOCKFS_TEST_PROGRAM=$work/lockfs
-if [ $extent = short ]; then
-	stage 'integration, what is random, with the race detector'
-	run go test -race "${beside_raced[@]}" -timeout $timeout -run "$raced" -skip '/^(leases|clients|keeping)$' "${with_raced[@]}"
-	stage 'waits for the cluster and the network volume'
-	if ! await "$elsewhere"; then
-		show_elsewhere cat
-		stage 'FAILED: the cluster or the network volume'
-		exit 1
+	stage "the $1: see the end"
+	if ! "${@:2}" >"$work/$1.log" 2>&1; then
+		cat "$work/$1.log"
+		return 1
 	fi
-	show_elsewhere tail -n 20
+	stage "the $1 has passed"
+}
+
+if [ $extent = short ]; then
+	begin elsewhere
+	begin released
+	begin with_detector
+	while [ ${#jobs[@]} -gt 0 ]; do
+		failed=
+		wait -n -p job "${!jobs[@]}" || failed=yes
+		if [ -n "$failed" ]; then
+			stage "FAILED: ${jobs[$job]}"
+			exit 1
+		fi
+		unset "jobs[$job]"
+	done
+	for log in "$work"/{cluster,volume}.log; do
+		[ ! -e "$log" ] || { echo "-- the $(basename "$log" .log)"; tail -n 20 "$log"; }
+	done
 else
-	stage 'integration, with the race detector'
-	run go test -race "${beside_raced[@]}" -timeout $timeout -skip "$skip" "${integration[@]}"
+	run released
+	run with_detector
 fi
 stage 'all of it has passed'
 for what in "${left_out[@]}"; do
