@@ -85,7 +85,7 @@ func testRestoreUnderMounts(t *testing.T, on lab.Setup) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := on.NewService(t)
-			tr := history.New(t, c, "--wait", "-1", "--name-wait", "10s")
+			tr := history.New(t, c, "--wait", "-1", "--name-wait", "2m")
 			a, b := tr.Mount("a"), tr.Mount("b")
 			file := ""
 			if !of.empty {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
@@ -27,6 +28,7 @@ type successor struct {
 	source  string
 	dev     uint64 // of source
 	bootID  string
+	flush   func(source string) error // mounts.Sync
 	log     *slog.Logger
 }
 
@@ -38,7 +40,7 @@ func newSuccessor(service sessions, stateDir string, volume uuid.UUID, source, b
 	}
 	return &successor{
 		service: service, dir: filepath.Join(stateDir, "alive", volume.String()),
-		source: source, dev: st.Dev, bootID: bootID, log: log,
+		source: source, dev: st.Dev, bootID: bootID, flush: mounts.Sync, log: log,
 	}, nil
 }
 
@@ -55,8 +57,10 @@ func (s *successor) succeed(ctx context.Context) {
 	if err != nil {
 		s.log.Warn("cannot look for mounts that have died here", slog.Any("error", err))
 	}
+	flushing, cancel := halfOf(ctx) // a busy volume leaves time to mount
+	defer cancel()
 	for _, line := range lines {
-		if err == nil && s.end(ctx, line, found) {
+		if err == nil && s.end(ctx, flushing, line, found) {
 			line.Close()
 			continue
 		}
@@ -70,6 +74,13 @@ func (s *successor) succeed(ctx context.Context) {
 		needed[info.Lifeline] = true
 	}
 	_ = lifeline.Sweep(s.dir, func(id string) bool { return needed[id] })
+}
+
+func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, ok := ctx.Deadline(); ok {
+		return context.WithTimeout(ctx, time.Until(end)/2)
+	}
+	return context.WithCancel(ctx)
 }
 
 // claim returns the lifelines of sessions whose mounts have died on this machine.
@@ -86,9 +97,10 @@ func (s *successor) claim(found map[string]lockmgr.SessionInfo) map[string]*life
 	return dead
 }
 
-// end ends all sessions of a dead mount after a sync: cached writes would come late.
-func (s *successor) end(ctx context.Context, line *lifeline.Line, found map[string]lockmgr.SessionInfo) bool {
-	synced := s.sync(ctx, line)
+// end ends all sessions of a dead mount after a sync: cached writes would come late. The sync may
+// take until flushing ends.
+func (s *successor) end(ctx, flushing context.Context, line *lifeline.Line, found map[string]lockmgr.SessionInfo) bool {
+	synced := s.sync(flushing, line)
 	all := true
 	for id, info := range found {
 		if info.Lifeline != line.ID || info.BootID != s.bootID {
@@ -114,7 +126,7 @@ func (s *successor) sync(ctx context.Context, line *lifeline.Line) error {
 		return fmt.Errorf("it wrote to %s by another mount, whose cache cannot be flushed from here", s.source)
 	}
 	synced := make(chan error, 1)
-	go func() { synced <- mounts.Sync(s.source) }() // a volume that does not answer blocks it for ever
+	go func() { synced <- s.flush(s.source) }() // a volume that does not answer blocks it for ever
 	select {
 	case err := <-synced:
 		return err

@@ -7,11 +7,14 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/internal/lifeline"
+	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -63,7 +66,7 @@ func TestSuccessorEndsAllSessions(t *testing.T) {
 	const boot = "this boot"
 	info := lockmgr.SessionInfo{BootID: boot, Lifeline: line.ID}
 	service := &lateSessions{fakeSessions{"1": info, "2": info, "3": info, "another's": {BootID: boot}}, map[string]lockmgr.SessionInfo{"late": info}, "2"}
-	s := &successor{service: service, dir: dir, source: source, dev: st.Dev, bootID: boot, log: slog.New(slog.DiscardHandler)}
+	s := &successor{service: service, dir: dir, source: source, dev: st.Dev, bootID: boot, flush: mounts.Sync, log: slog.New(slog.DiscardHandler)}
 	s.succeed(t.Context())
 	if got := slices.Sorted(maps.Keys(service.fakeSessions)); !slices.Equal(got, []string{"2", "another's"}) {
 		t.Errorf("sessions left: %q", got)
@@ -76,6 +79,35 @@ func TestSuccessorEndsAllSessions(t *testing.T) {
 	if _, err := lifeline.Claim(dir, line.ID); !errors.Is(err, lifeline.ErrUnknown) {
 		t.Errorf("the proof is still there: %v", err)
 	}
+}
+
+// A volume that takes long to sync leaves the sessions of the dead, and leaves the mount half of its
+// time: the lock service must still be asked for a session.
+func TestSuccessorOnABusyVolume(t *testing.T) {
+	dir, source := t.TempDir(), t.TempDir()
+	var st unix.Stat_t
+	if err := unix.Stat(source, &st); err != nil {
+		t.Fatal(err)
+	}
+	line, err := lifeline.Hold(dir, st.Dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line.Leave()
+	const boot = "this boot"
+	synctest.Test(t, func(t *testing.T) {
+		service, over := fakeSessions{"dead": {BootID: boot, Lifeline: line.ID}}, make(chan struct{})
+		busy := func(string) error { <-over; return nil }
+		s := &successor{service: service, dir: dir, source: source, dev: st.Dev, bootID: boot, flush: busy, log: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithTimeout(t.Context(), StartTimeout)
+		defer cancel()
+		begin := time.Now()
+		s.succeed(ctx)
+		if took := time.Since(begin); took != StartTimeout/2 || len(service) != 1 {
+			t.Errorf("%v of %v, sessions left: %v", took, StartTimeout, service)
+		}
+		close(over)
+	})
 }
 
 // A successor ends the sessions that it can prove dead, and no other.
@@ -107,7 +139,7 @@ func TestSuccessorNeedsProof(t *testing.T) {
 		"of another state directory": {BootID: boot, Lifeline: uuid.NewString()},
 		"that names no proof":        {BootID: boot},
 	}
-	s := &successor{service: service, dir: dir, source: source, dev: st.Dev, bootID: boot, log: slog.New(slog.DiscardHandler)}
+	s := &successor{service: service, dir: dir, source: source, dev: st.Dev, bootID: boot, flush: mounts.Sync, log: slog.New(slog.DiscardHandler)}
 	s.succeed(t.Context())
 	s.succeed(t.Context()) // the proofs that it needs not yet are there for the next
 	got := slices.Sorted(maps.Keys(service))
