@@ -65,7 +65,7 @@ type Backend struct {
 	follow  sync.Once // starts the watch, and keep
 	sweep   sync.Once // starts the janitor
 
-	refreshing sync.Mutex
+	refreshing chan struct{} // holds a token while all Leases are read; capacity 1
 	peeks      flowcontrol.RateLimiter
 }
 
@@ -109,6 +109,8 @@ func New(cfg Config) (*Backend, error) {
 		mirror:  newMirror(names, cfg.Clock),
 		peeks:   flowcontrol.NewTokenBucketRateLimiter(peeksPerSecond, peeksPerSecond),
 		present: present{came: make(chan struct{}, 1)},
+
+		refreshing: make(chan struct{}, 1),
 	}
 	b.locks = &feed{b: b, m: b.mirror, selector: names.selector(), from: cfg.Client.sessions}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
@@ -170,8 +172,12 @@ const watchLate = 250 * time.Millisecond
 
 // refresh reads all Leases, unless another request has just done so.
 func (b *Backend) refresh(ctx context.Context, rev int64) error {
-	b.refreshing.Lock()
-	defer b.refreshing.Unlock()
+	select {
+	case b.refreshing <- struct{}{}:
+		defer func() { <-b.refreshing }()
+	case <-ctx.Done():
+		return retry.Ended(ctx)
+	}
 	b.mirror.mu.Lock()
 	there := b.mirror.asOf >= rev
 	b.mirror.mu.Unlock()
