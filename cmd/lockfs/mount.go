@@ -92,7 +92,7 @@ Nothing is locked against other machines then.`,
 	f.DurationVar(&o.suspendWait, "suspend-wait", 0, "how long writes wait for a lock service that does not answer before they fail with EIO (default: the TTL)")
 	f.Var(&o.keep, "keep", "how long the mount keeps the lock of a file that is opened again and again, so that the next open here does not ask the lock service. At least 500ms. 0: not at all")
 	f.Var(&o.scope, "scope", "`who` shares a lock: "+o.scope.list()+". auto: the pod of the caller, or its process outside of pods")
-	f.BoolVar(&o.delegate, "delegate", false, "have directories delegated to this mount in which its programs lock many files and nobody else does, for as long as --keep says: files in them cost the lock service nothing. New, so off by default. Not with Lease objects")
+	f.BoolVar(&o.delegate, "delegate", false, "have directories delegated to this mount in which its programs lock many files and nobody else does, for as long as --keep says: files in them cost the lock service nothing. New, so off by default")
 	f.BoolVar(&o.readLocks, "read-locks", false, "an open for read takes the lock too, shared with other readers")
 	f.Var(&o.flock, "flock", "`which` programs exclude each other by flock(2) and fcntl(2): "+o.flock.list()+". local: those on this mount. cluster: on all mounts of the volume, which need the same. Not with Lease objects")
 	f.Var(&o.sync, "sync", "`when` written bytes must be on the volume: "+o.sync.list()+". auto: always on NFS, close on another network file system, else never")
@@ -142,9 +142,6 @@ func (o *mountOptions) check() error {
 	}
 	if err := config.CheckFlock(o.flock.value, o.backend.value); err != nil {
 		return usage(fmt.Errorf("--flock %s: %w", o.flock.value, err))
-	}
-	if err := config.CheckDelegate(o.delegate, o.backend.value); err != nil {
-		return usage(fmt.Errorf("--delegate: %w", err))
 	}
 	if o.embedded && o.remote() {
 		return usage(errors.New("--embedded, --endpoints and --backend kubernetes exclude each other: keep one"))

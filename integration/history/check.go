@@ -36,6 +36,7 @@ type history struct {
 	ends     map[string]map[int64]int64     // revision at which an entry was deleted
 
 	delegations map[int64]lab.Delegation // by create revision
+	putLate     bool                     // see lab.Past
 }
 
 // hold is one successful open and what was done under it.
@@ -63,7 +64,7 @@ func (h *hold) known() bool { return h.proven && h.token != nil && h.token.ok() 
 //   - each token is of an entry of that program, or of one that its mount keeps, or of a time when
 //     a directory above was delegated to its mount, and no entry was overtaken: those created
 //     earlier were gone before a later one was let go, and none was put below a directory that
-//     was delegated to another mount.
+//     was delegated to another mount. With Leases one may be put there, and is not granted.
 func (h *history) check() error {
 	holds := h.holds()
 	var errs []error
@@ -224,9 +225,14 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 		tokens = append(tokens, token)
 	}
 	slices.Sort(tokens)
+	late := make(map[int64]bool)
 	for _, token := range tokens {
 		for rev, d := range h.delegations {
-			if d.Over(file, token) && d.Node != entries[token].Node {
+			if !d.Over(file, token) || d.Node == entries[token].Node {
+				continue
+			}
+			late[token] = h.putLate
+			if !h.putLate || granted[token] {
 				wrong("entry %d of %s was put while %s was delegated to %s (%d)", token, entries[token].Node, d.Path, d.Node, rev)
 			}
 		}
@@ -240,7 +246,7 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 		if granted[token] && end <= lastEnd {
 			wrong("entry %d was granted and let go (revision %d) while %d, which came earlier, stood (until %d)", token, end, of, lastEnd)
 		}
-		if end > lastEnd {
+		if end > lastEnd && !late[token] {
 			lastEnd, of = end, token
 		}
 	}

@@ -339,7 +339,7 @@ func (tr *Trial) readEntries(h *history) {
 			}
 		}
 	}
-	h.entries, h.ends, h.delegations = p.Entries, p.Ends, p.Delegations
+	h.entries, h.ends, h.delegations, h.putLate = p.Entries, p.Ends, p.Delegations, p.PutLate
 }
 
 // Each fault meets programs at work on several mounts. None of them writes in

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/url"
 	"path/filepath"
@@ -172,6 +173,10 @@ func (l *Leases) Reader(v *Volume, p *Past) func(*clientv3.Event) error {
 			for name := range p.Entries {
 				gone(name, func(_ int64, e Entry) bool { return e.Session != session }, at)
 			}
+			p.undelegated(func(_ int64, d Delegation) bool { return d.session != session }, at)
+		}
+		if lease.Labels["lockfs.io/kind"] == "tree" {
+			return p.noteDirectories(lease, deleted, at)
 		}
 		name := lease.Annotations["lockfs.io/key"]
 		if p.Entries[name] == nil || lease.Labels["lockfs.io/kind"] != "file" {
@@ -195,6 +200,44 @@ func (l *Leases) Reader(v *Volume, p *Past) func(*clientv3.Event) error {
 		}
 		gone(name, func(token int64, _ Entry) bool { return stands[token] }, at)
 		return nil
+	}
+}
+
+// noteDirectories takes in the Lease of the directories.
+func (p *Past) noteDirectories(lease *coordinationv1.Lease, deleted bool, at int64) error {
+	p.PutLate = true
+	var entries []struct {
+		Entry
+		Dir  string `json:"dir"`
+		Mode string `json:"mode"`
+	}
+	if !deleted {
+		if err := json.Unmarshal([]byte(lease.Annotations["lockfs.io/entries"]), &entries); err != nil {
+			return err
+		}
+	}
+	stands := make(map[int64]bool)
+	for _, e := range entries {
+		if e.Mode != "k" {
+			continue
+		}
+		token := cmp.Or(e.Token, at)
+		stands[token] = true
+		if _, known := p.Delegations[token]; !known {
+			p.Delegations[token] = Delegation{Path: e.Dir, Node: e.Node, begin: token, session: e.Session}
+		}
+	}
+	p.undelegated(func(token int64, _ Delegation) bool { return stands[token] }, at)
+	return nil
+}
+
+// undelegated notes the end of the delegations that do not stay.
+func (p *Past) undelegated(stays func(int64, Delegation) bool, at int64) {
+	for token, d := range p.Delegations {
+		if d.end == 0 && !stays(token, d) {
+			d.end = at
+			p.Delegations[token] = d
+		}
 	}
 }
 

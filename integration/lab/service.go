@@ -40,12 +40,14 @@ type Past struct {
 	Ends    map[string]map[int64]int64
 
 	Delegations map[int64]Delegation // by token
+	PutLate     bool                 // an entry may be put below a directory that is delegated, and is put anew
 }
 
 // Delegation is a directory that was delegated to a mount, and until which revision.
 type Delegation struct {
 	Path, Node string
 	begin, end int64
+	session    string // with Leases
 }
 
 // Over reports whether a file was below the directory at a revision at which it was delegated.

@@ -36,6 +36,9 @@ var (
 	// Directories are delegated to mounts.
 	Delegating = Setup{name: "delegating", Flags: []string{"--delegate"}}
 
+	// Both.
+	DelegatingInLeases = Setup{name: "delegating-leases", Leases: true, Flags: []string{"--delegate"}}
+
 	// Two mounts over one local directory hide how stale a network volume is; caching clients do
 	// not.
 	OverClients = Setup{name: "clients", client: &ClientConfig{}}

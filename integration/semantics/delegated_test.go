@@ -42,8 +42,11 @@ func delegated(v *lab.Volume, dir string) bool {
 // once, but what is open; and that in its turn. Nothing is left when the mount ends.
 // (docs/SEMANTICS.md, rule 33.)
 func TestDelegatedDirectory(t *testing.T) {
-	t.Parallel()
-	v := lab.NewVolume(t, "--delegate")
+	lab.Over(t, testDelegatedDirectory, lab.Local, lab.InLeases)
+}
+
+func testDelegatedDirectory(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--delegate")
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--keep", "1m")
 	p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
 	last := delegate(v, p, a, "t")
@@ -115,8 +118,11 @@ func TestDelegatedDirectory(t *testing.T) {
 // Names are changed in a delegated directory, and from it to others and back. Whatever is there
 // then is one owner's at a time, on both mounts.
 func TestNamesInADelegatedDirectory(t *testing.T) {
-	t.Parallel()
-	v := lab.NewVolume(t, "--delegate", "--keep", "1m")
+	lab.Over(t, testNamesInADelegatedDirectory, lab.Local, lab.InLeases)
+}
+
+func testNamesInADelegatedDirectory(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--delegate", "--keep", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
 	for i, c := range []struct {
@@ -191,8 +197,11 @@ func linkTmpfile(dir, name string) error {
 // A mount to which a directory is delegated is killed, while a program has a file open there: the
 // others get it, and all else, when the lease has ended.
 func TestDelegatedDirectoryOfADeadMount(t *testing.T) {
-	t.Parallel()
-	v := lab.NewVolume(t, "--delegate", "--ttl", "3s", "--wait", "-1")
+	lab.Over(t, testDelegatedDirectoryOfADeadMount, lab.Local, lab.InLeases)
+}
+
+func testDelegatedDirectoryOfADeadMount(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--delegate", "--ttl", "3s", "--wait", "-1")
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	delegate(v, p, a, "t")
@@ -211,8 +220,11 @@ func TestDelegatedDirectoryOfADeadMount(t *testing.T) {
 // A mount to which a directory is delegated is frozen while a program has a file open there, until
 // another mount has had the file. When it goes on, the program cannot write any more.
 func TestDelegatedDirectoryOfAFrozenMount(t *testing.T) {
-	t.Parallel()
-	v := lab.NewVolume(t, "--delegate", "--ttl", "3s", "--wait", "-1", "--keep", "1m")
+	lab.Over(t, testDelegatedDirectoryOfAFrozenMount, lab.Local, lab.InLeases)
+}
+
+func testDelegatedDirectoryOfAFrozenMount(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--delegate", "--ttl", "3s", "--wait", "-1", "--keep", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	delegate(v, p, a, "t")
@@ -241,8 +253,11 @@ func TestDelegatedDirectoryOfAFrozenMount(t *testing.T) {
 // A file that was just opened in a delegated directory has no entry yet. A break of it is of its
 // holder all the same, and not of the delegation. (docs/SEMANTICS.md, rule 25.)
 func TestBreakInADelegatedDirectory(t *testing.T) {
-	t.Parallel()
-	v := lab.NewVolume(t, "--delegate", "--keep", "1m")
+	lab.Over(t, testBreakInADelegatedDirectory, lab.Local, lab.InLeases)
+}
+
+func testBreakInADelegatedDirectory(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--delegate", "--keep", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	p := lab.NewAgent(t)
 	delegate(v, p, a, "t")

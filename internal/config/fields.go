@@ -177,14 +177,6 @@ func positive(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// CheckDelegate refuses delegated directories where there are none.
-func CheckDelegate(delegate bool, backend string) error {
-	if delegate && backend == BackendKubernetes {
-		return errors.New("directories are not delegated with Lease objects: leave it off, or use etcd")
-	}
-	return nil
-}
-
 // CheckFlock refuses to keep flock and fcntl locks where they cannot be kept.
 func CheckFlock(flock policy.Flock, backend string) error {
 	if flock == policy.FlockCluster && backend == BackendKubernetes {

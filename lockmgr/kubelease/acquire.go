@@ -20,6 +20,10 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
+	return s.acquire(ctx, req)
+}
+
+func (s *Session) acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return nil, err
@@ -56,10 +60,18 @@ type place struct {
 	token  int64         // of our entries there; 0: none is known to stand
 	unsure bool          // a write that puts them may have been carried out, or may yet be
 	base   int64         // then: the revision it replaces; 0: it creates
+	passed []string      // the sessions whose delegations were known to be over before that was sent
+	inTime bool          // our entries are behind no delegation
 }
 
-// sent notes that a write in the place of o is about to be sent.
-func (p *place) sent(o *object) { p.unsure, p.base = true, o.revision() }
+// sent notes that a write in the place of o is about to be sent, and over what delegations. Of two
+// that may both arrive, the first counts.
+func (p *place) sent(o *object, passed []string) {
+	if !p.unsure {
+		p.passed = passed
+	}
+	p.unsure, p.base = true, o.revision()
+}
 
 // met notes that the Lease was found to be o, without our entries: a write that
 // wanted to replace another version is void.
@@ -104,13 +116,17 @@ func (a *acquisition) run(ctx context.Context) error {
 	}
 	for {
 		err := a.try(ctx)
+		late := errors.Is(err, errLate)
 		noWait := a.req.Wait == lockmgr.NoWait
-		if !errors.Is(err, lockmgr.ErrContended) || a.deadlocked() || noWait && !a.mayTryRecall() {
+		if !late && (!errors.Is(err, lockmgr.ErrContended) || a.req.Mode == lockmgr.Delegated || a.deadlocked() || noWait && !a.mayTryRecall()) {
 			return err
 		}
 		// No other request must queue behind one that does not queue itself.
 		if err := a.withdraw(ctx); err != nil {
 			return err
+		}
+		if late {
+			continue
 		}
 		if noWait {
 			if !a.tryRecall(ctx) {
@@ -118,29 +134,48 @@ func (a *acquisition) run(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := a.awaitFree(ctx); err != nil {
+		if err := a.awaitGone(ctx, a.inTheWay); err != nil {
 			return err
 		}
 	}
 }
 
-// queue stands in the lines of the keys, one after the other.
+// queue stands in line. It begins anew when it got there too late.
 func (a *acquisition) queue(ctx context.Context) error {
+	for {
+		if err := a.awaitGone(ctx, a.delegations); err != nil {
+			return err
+		}
+		err := a.standInLine(ctx)
+		if !errors.Is(err, errLate) {
+			return err
+		}
+		if err := a.withdraw(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// standInLine stands in the lines of the keys, one after the other. Errors: errLate.
+func (a *acquisition) standInLine(ctx context.Context) error {
 	for _, p := range a.places {
 		if err := a.retrier.Do(ctx, func() error { return a.put(ctx, p) }); err != nil {
+			return err
+		}
+		if err := a.settle(ctx); err != nil {
+			return err
+		}
+		if err := a.look(); err != nil {
 			return err
 		}
 		if err := a.await(ctx, func() ([]obstacle, error) { return a.standing(p) }); err != nil {
 			return err
 		}
 	}
-	if err := a.settle(ctx); err != nil {
-		return err
-	}
 	return a.await(ctx, a.across)
 }
 
-// try puts the entries only where nothing is in their way. Errors: ErrContended.
+// try puts the entries only where nothing is in their way. Errors: ErrContended, errLate.
 func (a *acquisition) try(ctx context.Context) error {
 	if err := a.checkFree(ctx); err != nil {
 		return err
@@ -160,9 +195,19 @@ func (a *acquisition) try(ctx context.Context) error {
 	if err := a.settle(ctx); err != nil {
 		return err
 	}
+	if err := a.look(); err != nil {
+		return err
+	}
 	a.s.b.mirror.mu.Lock()
 	defer a.s.b.mirror.mu.Unlock()
 	found, err := a.across()
+	for _, p := range a.places {
+		if err == nil {
+			var ahead []obstacle
+			ahead, err = a.standing(p) // what came after a delegation of ours was passed
+			found = append(found, ahead...)
+		}
+	}
 	if err != nil || len(found) == 0 {
 		return err
 	}
@@ -185,22 +230,26 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 		p.met(o)
 		b.mirror.mu.Lock()
 		defer b.mirror.mu.Unlock()
+		stand, over := a.delegated(p.keys)
+		if len(stand) > 0 && a.req.Wait == lockmgr.Queue {
+			return nil, errLate
+		}
 		var entries []entry
 		if o != nil {
 			entries = slices.DeleteFunc(slices.Clone(o.entries), func(e entry) bool { return !b.mirror.lives(&e) || b.hasGivenUp(&e) })
 		}
-		a.ahead = nil
+		a.ahead = stand
 		for _, k := range p.keys {
 			e := a.entry(k)
 			if o != nil {
-				a.ahead = a.heeded(append(a.ahead, b.mirror.inLine(o, len(o.entries), &e)...))
+				a.ahead = append(a.ahead, a.heeded(b.mirror.inLine(o, len(o.entries), &e))...)
 			}
 			entries = append(entries, e)
 		}
 		if len(a.ahead) > 0 && (a.req.Wait != lockmgr.Queue || a.deadlocked()) {
 			return nil, a.contended(nil)
 		}
-		p.sent(o)
+		p.sent(o, over)
 		return b.names.lockLease(o, p.keys[0], entries, true)
 	})
 	if err != nil {

@@ -46,6 +46,15 @@
 // request that does not wait. A Lease that shows recalls has a label. So one list, a second,
 // tells a mount whose watch hangs what it has to give back.
 //
+// # Delegated directories
+//
+// A delegated directory is an entry of mode k in the Lease of the directories. The delegation and a
+// file's entry below it are in two Leases. Each is put first, and then looks at the other's Lease. A
+// delegation gives way to an entry of another session. An entry of a file that stands behind a
+// delegation, or has since one went, was put too late, and is put anew. So that the latter can be
+// seen, the Lease of the directories has the revision at which a delegation went last, and is not
+// deleted any more (docs/adr/0039).
+//
 // # One watch
 //
 // A mount has one watch of all the volume's Leases but the pulses. Events come in order of

@@ -103,7 +103,7 @@ func (b *Backend) useless() (found []*object) {
 				found = append(found, o)
 			}
 		case kindFile, kindInode, kindTree:
-			if o.broken == nil && !slices.ContainsFunc(o.entries, func(e entry) bool { return m.lives(&e) }) {
+			if o.broken == nil && o.undelegated == 0 && !slices.ContainsFunc(o.entries, func(e entry) bool { return m.lives(&e) }) {
 				free = append(free, o)
 			}
 		}

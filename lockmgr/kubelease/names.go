@@ -25,10 +25,12 @@ const (
 	noteEntries = domain + "entries"     // of a lock: JSON, in order of arrival
 	noteRecalls = domain + "recalls"     // of a lock: JSON, the recalls of those who are not in line
 	noteFence   = domain + "fence"       // of a lock: see acquisition.discard
-	noteInfo    = domain + "info"        // of a session: JSON, lockmgr.SessionInfo
-	noteRecord  = domain + "record"      // of the volume
-	notePending = domain + "pending"     // of the volume: see Backend.ReplaceVolumeRecord
-	noteBreak   = domain + "break"       // of a break: JSON, lockmgr.Break
+
+	noteUndelegated = domain + "undelegated" // of the directories' Lease: see object.undelegates
+	noteInfo        = domain + "info"        // of a session: JSON, lockmgr.SessionInfo
+	noteRecord      = domain + "record"      // of the volume
+	notePending     = domain + "pending"     // of the volume: see Backend.ReplaceVolumeRecord
+	noteBreak       = domain + "break"       // of a break: JSON, lockmgr.Break
 )
 
 // The kinds of Leases.

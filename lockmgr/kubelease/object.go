@@ -1,6 +1,7 @@
 package kubelease
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -24,10 +25,11 @@ type object struct {
 	kind  string
 	rev   int64 // the resourceVersion
 
-	entries []entry          // of a lock
-	notes   []note           // of a lock
-	recalls []lockmgr.Recall // see recallsOf
-	broken  error            // why the entries cannot be read: the lock is not granted then
+	entries     []entry          // of a lock
+	notes       []note           // of a lock
+	recalls     []lockmgr.Recall // see recallsOf
+	undelegated int64            // of the directories' Lease: when a delegation went last; 0: none has
+	broken      error            // why the entries cannot be read: the lock is not granted then
 
 	seen boottime.Instant // when this process saw rev for the first time
 }
@@ -35,7 +37,7 @@ type object struct {
 // entry is one acquisition of one key: holder or waiter.
 type entry struct {
 	lockmgr.Holder
-	Mode string `json:"mode"` // modeWrite or modeRead
+	Mode string `json:"mode"` // modeWrite, modeRead or modeDelegated
 	// Token is the resourceVersion of the write that put the entry. That write cannot
 	// know it: the next one fills it in.
 	Token int64 `json:"token,omitempty"`
@@ -50,20 +52,27 @@ type entry struct {
 }
 
 const (
-	modeWrite = "w" // lockmgr.Exclusive
-	modeRead  = "r" // lockmgr.Shared
+	modeWrite     = "w" // lockmgr.Exclusive
+	modeRead      = "r" // lockmgr.Shared
+	modeDelegated = "k" // lockmgr.Delegated
 )
 
 func modeName(m lockmgr.Mode) string {
-	if m == lockmgr.Shared {
+	switch m {
+	case lockmgr.Shared:
 		return modeRead
+	case lockmgr.Delegated:
+		return modeDelegated
 	}
 	return modeWrite
 }
 
 func (e *entry) mode() lockmgr.Mode {
-	if e.Mode == modeRead {
+	switch e.Mode {
+	case modeRead:
 		return lockmgr.Shared
+	case modeDelegated:
+		return lockmgr.Delegated
 	}
 	return lockmgr.Exclusive
 }
@@ -78,8 +87,13 @@ func (e *entry) of(g lockmgr.Grant) bool {
 	return e.AcquisitionID == g.AcquisitionID && e.key == g.Key && e.mode() == g.Mode
 }
 
-// inWayOf reports whether e, which came before, keeps other from being granted.
+// inWayOf reports whether e, which came before, keeps other from being granted. A delegation is in
+// no way of its own session's requests, nor are files of its own session in its way.
 func (e *entry) inWayOf(other *entry) bool {
+	if e.Session == other.Session && e.Mode != other.Mode &&
+		(e.Mode == modeDelegated || other.Mode == modeDelegated && e.key.Kind != lockmgr.Tree) {
+		return false
+	}
 	return e.AcquisitionID != other.AcquisitionID && e.grant().Blocks(other.grant(), other.Upgrades)
 }
 
@@ -125,7 +139,28 @@ func (o *object) readEntries() error {
 		}
 	}
 	o.recalls = recallsOf(o.entries, o.notes)
+	if text, ok := notes[noteUndelegated]; ok {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return fmt.Errorf("%s of %s: %w", noteUndelegated, o.name, err)
+		}
+		o.undelegated = cmp.Or(n, o.rev)
+	}
 	return nil
+}
+
+// undelegates returns the noteUndelegated of o with other entries. A write cannot know its own
+// revision: 0 stands for that, until the next write fills it in.
+func (o *object) undelegates(entries []entry) (n int64, ok bool) {
+	if o == nil {
+		return 0, false
+	}
+	for _, e := range o.entries {
+		if e.Mode == modeDelegated && !slices.ContainsFunc(entries, func(kept entry) bool { return kept.of(e.grant()) }) {
+			return 0, true
+		}
+	}
+	return o.undelegated, o.undelegated != 0
 }
 
 // revision is 0 if there is no Lease.
@@ -220,6 +255,9 @@ func (l layout) lockLease(o *object, k lockmgr.Key, entries []entry, joined bool
 	}
 	lease.Labels, lease.Annotations = maps.Clone(lease.Labels), maps.Clone(lease.Annotations)
 	lease.Annotations[noteEntries] = string(text)
+	if n, ok := o.undelegates(entries); ok {
+		lease.Annotations[noteUndelegated] = strconv.FormatInt(n, 10)
+	}
 	delete(lease.Annotations, noteFence)
 	delete(lease.Labels, labelSession)
 	var recalls []note

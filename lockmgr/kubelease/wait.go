@@ -44,9 +44,16 @@ func (a *acquisition) inTheWay() (found []obstacle) {
 	return a.heeded(found)
 }
 
-// heeded leaves out the entries that this mount has given up.
+// heeded leaves out the entries that this mount has given up, and those that were put too late
+// behind a delegation of this session. mirror.mu is held.
 func (a *acquisition) heeded(found []obstacle) []obstacle {
-	return slices.DeleteFunc(found, func(o obstacle) bool { return a.s.b.hasGivenUp(&o.entry) })
+	return slices.DeleteFunc(found, func(o obstacle) bool {
+		if a.s.b.hasGivenUp(&o.entry) {
+			return true
+		}
+		d := a.own(o.entry.key)
+		return d != nil && o.entry.Session != a.s.id && o.entry.Token > d.Token
+	})
 }
 
 // verify updates the mirror with what the server has of an obstacle.
@@ -81,17 +88,17 @@ func (a *acquisition) await(ctx context.Context, obstacles func() ([]obstacle, e
 	}
 }
 
-// awaitFree returns when nothing is in the way of new entries.
-func (a *acquisition) awaitFree(ctx context.Context) error {
+// awaitGone returns when obstacles returns none. It recalls what may be kept of them.
+func (a *acquisition) awaitGone(ctx context.Context, obstacles func() []obstacle) error {
 	for {
-		if a.ahead = a.inTheWay(); len(a.ahead) == 0 {
+		if a.ahead = obstacles(); len(a.ahead) == 0 {
 			return nil
 		}
 		a.req.Waiting()
 		if err := a.retrier.Do(ctx, func() error { return a.recall(ctx) }); err != nil {
 			return err
 		}
-		if err := a.awaitChange(ctx, a.ahead[0].object); err != nil {
+		if err := a.awaitChange(ctx, a.ahead[0].object, obstacles); err != nil {
 			return err
 		}
 	}
@@ -99,11 +106,11 @@ func (a *acquisition) awaitFree(ctx context.Context) error {
 
 // awaitChange returns when the Lease of that name has changed since it was found
 // in the way.
-func (a *acquisition) awaitChange(ctx context.Context, name string) error {
+func (a *acquisition) awaitChange(ctx context.Context, name string, obstacles func() []obstacle) error {
 	m := a.s.b.mirror
 	e := m.listen(name)
 	defer m.unlisten(e)
-	if !slices.ContainsFunc(a.inTheWay(), func(o obstacle) bool { return o.object == name }) {
+	if !slices.ContainsFunc(obstacles(), func(o obstacle) bool { return o.object == name }) {
 		return nil
 	}
 	select {
@@ -164,7 +171,7 @@ func (a *acquisition) leave(ctx context.Context, p *place) error {
 		return lease, err
 	})
 	if err == nil {
-		p.unsure, p.token = false, 0
+		p.unsure, p.token, p.inTime = false, 0, false
 	}
 	return err
 }
