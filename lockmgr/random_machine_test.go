@@ -19,6 +19,8 @@ import (
 // last renewed.
 type leases struct{ *lockmgrtest.Memory }
 
+func (l leases) mount(m *machine) lockmgr.Backend { return remote{l, m} }
+
 type leased struct {
 	lockmgr.Session
 	svc leases

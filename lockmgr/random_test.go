@@ -32,7 +32,7 @@ func TestRandomFaults(t *testing.T) {
 	seeds, sum := 0, make(map[string]int)
 	for seed := range longtest.Seeds(t, 25, 500) {
 		seeds++
-		synctest.Test(t, func(t *testing.T) { newChaos(t, seed, sum).run() })
+		synctest.Test(t, func(t *testing.T) { newChaos(t, seed, sum, leases{lockmgrtest.NewMemory()}).run() })
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
@@ -45,10 +45,20 @@ func TestRandomFaults(t *testing.T) {
 	}
 }
 
+// service is the lock service of a chaos, as those see it who are beside it.
+type service interface {
+	mount(*machine) lockmgr.Backend // as a mount there reaches it
+	Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, error)
+	PutBreak(context.Context, lockmgr.Break) error
+	Count() int
+	Disconnect() // nobody reaches it, until Connect
+	Connect()
+}
+
 // chaos is one run of TestRandomFaults.
 type chaos struct {
 	*testing.T
-	svc  leases
+	svc  service
 	stop chan struct{} // of the faults
 	end  chan struct{} // of the programs
 
@@ -60,10 +70,10 @@ type chaos struct {
 	goesOn map[string]bool // programs that had a lock since stop
 }
 
-func newChaos(t *testing.T, seed uint64, sum map[string]int) *chaos {
+func newChaos(t *testing.T, seed uint64, sum map[string]int, svc service) *chaos {
 	return &chaos{
 		files: 3 + int(seed%2)*27, // locks are kept if they are not fought for
-		T:     t, svc: leases{lockmgrtest.NewMemory()}, stop: make(chan struct{}), end: make(chan struct{}),
+		T:     t, svc: svc, stop: make(chan struct{}), end: make(chan struct{}),
 		rand: rand.New(rand.NewPCG(seed, 0)), tokens: make(map[lockmgr.Key]int64), sum: sum, goesOn: make(map[string]bool),
 	}
 }
@@ -113,9 +123,10 @@ func (c *chaos) run() {
 		m := &machine{rand: rand.New(rand.NewPCG(uint64(c.IntN(1<<30)), 0))}
 		var mgr *lockmgr.Manager
 		var err error
+		backend := c.svc.mount(m)
 		for mgr == nil || err != nil { // a message may be lost here, too
 			mgr, err = lockmgr.New(c.Context(), lockmgr.Config{
-				Backend: remote{c.svc, m}, Session: lockmgr.SessionInfo{Node: fmt.Sprint(i)}, Logger: slog.New(slog.DiscardHandler),
+				Backend: backend, Session: lockmgr.SessionInfo{Node: fmt.Sprint(i)}, Logger: slog.New(slog.DiscardHandler),
 				Renew: renew.Config{
 					TTL: ttl, Clock: m, Margin: renew.WriteInFlight + renew.CheckToIssue + ttl/renew.ClockRate,
 					SuspendWait: []time.Duration{1, ttl, 3 * ttl}[c.IntN(3)],
