@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	ttl         = "5s"
+	ttl         = "15s"            // a busy machine that loses a lock meanwhile does not speak against the volume
 	mountWait   = 30 * time.Second // for a view, and for the volume to show the check's directory
 	endWait     = 10 * time.Second // for a view's daemon after SIGTERM
 	callTimeout = time.Minute      // after this, a call counts as hung
