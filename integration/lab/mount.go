@@ -37,8 +37,8 @@ func (v *Volume) Mount(name string, args ...string) *Mount {
 	return v.mounted(func() *Mount { return v.Start(name, args...) })
 }
 
-// mounted starts a mount, and again if its embedded etcd takes longer to start than lockfs waits
-// (serve.StartTimeout), as systemd would: the machine may be that slow.
+// mounted starts a mount, and again if starting takes longer than lockfs waits (serve.StartTimeout),
+// as systemd would: the machine may be that slow.
 func (v *Volume) mounted(start func() *Mount) *Mount {
 	v.T.Helper()
 	for range 5 {
@@ -48,18 +48,18 @@ func (v *Volume) mounted(start func() *Mount) *Mount {
 		}
 		v.T.Logf("%s is started again", m.Name)
 	}
-	v.T.Fatal("no embedded etcd starts")
+	v.T.Fatal("no mount starts in time")
 	return nil
 }
 
-// appears returns true when the view is there, or false if the embedded etcd was too slow.
+// appears returns true when the view is there, or false if the mount did not start in time.
 func (m *Mount) appears() bool {
 	m.T.Helper()
 	slow := false
 	Eventually(m.T, m.Name+" is mounted", func() bool {
 		select {
 		case <-m.Done:
-			if slow = strings.Contains(m.Log.String(), "embedded lock service") && strings.Contains(m.Log.String(), "does not answer"); !slow {
+			if slow = strings.Contains(m.Log.String(), "context deadline exceeded"); !slow {
 				m.T.Fatalf("lockfs mount %s ended: %v\n%s", m.Name, m.Err, m.Log)
 			}
 		default:

@@ -75,7 +75,7 @@ func TestRandomInterrupts(t *testing.T) {
 	p := lab.NewAgent(t)
 	for _, m := range mounts {
 		for i := range 2 {
-			p.Must(lab.Call{Op: "close", FD: p.Open(m.Path(fmt.Sprint("f", i)), unix.O_WRONLY|unix.O_NONBLOCK)})
+			p.Must(lab.Call{Op: "close", FD: p.Open(m.Path(fmt.Sprint("f", i)), unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK)})
 			lab.Eventually(t, "it is let go", func() bool { return len(v.LS()) == 0 })
 		}
 	}
