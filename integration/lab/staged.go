@@ -51,7 +51,9 @@ type command struct {
 type stagedConfig struct {
 	Source, Mountpoint, State, Endpoint, Clock string
 
-	Doubts time.Duration // the age at which a request that is stopped is asked again; 0: the default
+	// Doubts is the age at which a request that is stopped is asked again, and for how long a call
+	// that cannot queue bears that; 0: the defaults.
+	Doubts time.Duration
 }
 
 // serveStaged serves a view until SIGTERM.
@@ -83,7 +85,7 @@ func serveStaged() {
 			})
 			return b, func() { client.Close() }, err
 		},
-		Renew: renew.Config{TTL: 15 * time.Second, Clock: s}, Wait: -1,
+		Renew: renew.Config{TTL: 15 * time.Second, Clock: s}, Wait: -1, NameWait: cfg.Doubts,
 		Node: filepath.Base(cfg.Mountpoint), StateDir: cfg.State, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}).Run(ctx)
 	if err != nil {
