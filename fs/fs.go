@@ -120,7 +120,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	}
 	// Files get only the caller's umask.
 	unix.Umask(0)
-	server, err := fuse.NewServer(counting{f}, mountpoint, f.options(cfg))
+	server, err := f.newServer(cfg)
 	if err != nil {
 		f.nodes.close()
 		return nil, fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err)
