@@ -150,14 +150,12 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockm
 		return hold, fuse.OK
 	}
 	c.visit.drop()
-	ctx, stop := f.killable(cancel, c.in.Pid)
-	defer stop()
 	contended := fuse.EBUSY
 	req.Keys, req.Wait, req.Keep = keys, f.nameWait, r.keep
 	if c.in.Flags&unix.O_NONBLOCK != 0 {
 		req.Wait, contended = 0, fuse.EAGAIN
 	}
-	hold, err := f.acquire(ctx, &c.in.InHeader, req)
+	hold, err := f.acquire(cancel, &c.in.InHeader, 0, req)
 	switch {
 	case err == nil:
 		return hold, fuse.OK

@@ -1,8 +1,8 @@
 package fs
 
 import (
-	"context"
 	"slices"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -148,21 +148,25 @@ func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, r rule, keys ...lock
 	if err != nil {
 		return nil, f.refused(in, slices.Concat(keys, []lockmgr.Key{{}})[0], err, fuse.EBUSY)
 	}
-	ctx, stop := f.killable(cancel, in.Pid)
-	defer stop()
 	req.Keys, req.Wait, req.Keep = keys, f.nameWait, r.keep
-	hold, err := f.acquire(ctx, in, req)
+	hold, err := f.acquire(cancel, in, 0, req)
 	if err != nil {
 		return nil, f.refused(in, keys[0], err, fuse.EBUSY)
 	}
 	return hold, fuse.OK
 }
 
-// acquire waits outside of the gate. After errGivenUp the request stays outside.
-func (f *FS) acquire(ctx context.Context, in *fuse.InHeader, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
+// acquire waits outside of the gate, until the caller is being killed, or after anyAfter for any
+// signal, unless that is 0. After errGivenUp the request stays outside.
+func (f *FS) acquire(cancel <-chan struct{}, in *fuse.InHeader, anyAfter time.Duration, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
 	if len(req.Keys) == 0 {
 		return f.locks.Unlocked(req.Owner), nil
 	}
+	if hold = f.locks.AcquireHere(req); hold != nil { // without timers, and inside
+		return hold, nil
+	}
+	ctx, stop := f.interrupted(cancel, in.Pid, anyAfter)
+	defer stop()
 	givenUp := f.outside(ctx, in, func() { hold, err = f.locks.Acquire(ctx, req) })
 	if givenUp == nil {
 		return hold, err

@@ -180,11 +180,9 @@ func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, 
 	if o.in.Flags&unix.O_NONBLOCK != 0 {
 		wait, contended = 0, fuse.EAGAIN
 	}
-	ctx, stop := f.interrupted(cancel, o.in.Pid, signalGrace)
-	defer stop()
 	o.visit.drop()
 	req.Keys, req.Mode, req.Queue, req.Wait, req.Keep = keys, o.mode, true, wait, o.rule.keep
-	hold, err := f.acquire(ctx, &o.in.InHeader, req)
+	hold, err := f.acquire(cancel, &o.in.InHeader, signalGrace, req)
 	if err != nil {
 		return nil, f.refused(&o.in.InHeader, name, err, contended)
 	}

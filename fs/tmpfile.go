@@ -49,12 +49,10 @@ func (f *FS) lockInode(cancel <-chan struct{}, in *fuse.InHeader, dir *node, st 
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := f.killable(cancel, in.Pid)
-	defer stop()
 	req, err := f.caller(in, nil, f.scope, openOwner)
 	if err != nil {
 		return nil, err
 	}
 	req.Keys, req.Wait = []lockmgr.Key{key}, f.nameWait
-	return f.acquire(ctx, in, req)
+	return f.acquire(cancel, in, 0, req)
 }

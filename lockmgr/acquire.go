@@ -63,16 +63,8 @@ func (r *request) wake() {
 // ErrUnavailable, ErrDeadlock, ErrClosed, ErrInvalidKey; also context.Canceled if ctx was
 // cancelled.
 func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
-	for i, k := range req.Keys {
-		if slices.Contains(req.Keys[:i], k) {
-			return nil, fmt.Errorf("%w: %s is asked for twice", ErrInvalidKey, k)
-		}
-	}
-	if len(req.Keys) == 0 {
-		return nil, fmt.Errorf("%w: none is asked for", ErrInvalidKey)
-	}
-	if req.Mode == Shared && slices.ContainsFunc(req.Keys, func(k Key) bool { return k.Kind == Tree }) {
-		return nil, fmt.Errorf("%w: a directory is not shared", ErrInvalidKey)
+	if err := req.validate(); err != nil {
+		return nil, err
 	}
 	var t *trying
 	switch {
@@ -99,12 +91,45 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	}
 }
 
-// attempt returns good locks, a refusal, or the loss of the session.
-func (m *Manager) attempt(ctx context.Context, req Request, v *tracker, t *trying) (*Hold, error) {
+// AcquireHere takes or shares the locks of req if this mount can grant them all at once, by
+// itself. Otherwise it returns nil, and nothing has happened.
+func (m *Manager) AcquireHere(req Request) *Hold {
+	if req.validate() != nil {
+		return nil
+	}
+	v := m.follow(&req)
+	r := m.begin(req, v)
+	granted := !m.refusing && m.grantHere(r)
+	m.leave(r)
+	m.mu.Unlock()
+	if !granted || r.hold.Check() != nil {
+		r.hold.Release()
+		return nil
+	}
+	v.end(nil)
+	return r.hold
+}
+
+func (req *Request) validate() error {
+	for i, k := range req.Keys {
+		if slices.Contains(req.Keys[:i], k) {
+			return fmt.Errorf("%w: %s is asked for twice", ErrInvalidKey, k)
+		}
+	}
+	if len(req.Keys) == 0 {
+		return fmt.Errorf("%w: none is asked for", ErrInvalidKey)
+	}
+	if req.Mode == Shared && slices.ContainsFunc(req.Keys, func(k Key) bool { return k.Kind == Tree }) {
+		return fmt.Errorf("%w: a directory is not shared", ErrInvalidKey)
+	}
+	return nil
+}
+
+// begin queues for the keys of req, and locks m.mu.
+func (m *Manager) begin(req Request, v *tracker) *request {
 	r := &request{
 		Request: req,
 		tracker: v,
-		trying:  t,
 		hold:    &Hold{m: m, owner: req.Owner},
 		woken:   make(chan struct{}, 1),
 	}
@@ -113,6 +138,13 @@ func (m *Manager) attempt(ctx context.Context, req Request, v *tracker, t *tryin
 	for _, k := range req.Keys {
 		m.enter(r, k)
 	}
+	return r
+}
+
+// attempt returns good locks, a refusal, or the loss of the session.
+func (m *Manager) attempt(ctx context.Context, req Request, v *tracker, t *trying) (*Hold, error) {
+	r := m.begin(req, v)
+	r.trying = t
 	err := m.collect(ctx, r)
 	m.leave(r)
 	m.mu.Unlock()
@@ -142,10 +174,7 @@ func (m *Manager) collect(ctx context.Context, r *request) error {
 		}
 		missing, wait := m.checkLocal(r)
 		if len(missing) == 0 {
-			for _, l := range r.hold.locks {
-				r.hold.rely(l.sess)
-			}
-			r.tracker.got(r.hold.locks)
+			m.complete(r)
 			return nil
 		}
 		if wait == nil {
@@ -182,6 +211,23 @@ func (m *Manager) collect(ctx context.Context, r *request) error {
 			return err
 		}
 	}
+}
+
+// grantHere reports whether r got all its locks. m.mu is held.
+func (m *Manager) grantHere(r *request) bool {
+	if missing, _ := m.checkLocal(r); len(missing) > 0 {
+		return false
+	}
+	m.complete(r)
+	return true
+}
+
+// complete makes a hold of r's locks. m.mu is held.
+func (m *Manager) complete(r *request) {
+	for _, l := range r.hold.locks {
+		r.hold.rely(l.sess)
+	}
+	r.tracker.got(r.hold.locks)
 }
 
 // pause waits, without m.mu, until something has changed for r or its patience is over.

@@ -103,7 +103,7 @@ func story(t *testing.T, seed uint64, keep bool) string {
 			waiting[i] = ch
 			ctx := f.t.Context()
 			go func() {
-				h, err := m.Acquire(ctx, req)
+				h, err := acquire(ctx, m, req)
 				ch <- answer{h, err}
 			}()
 			poll(i)

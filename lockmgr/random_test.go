@@ -203,7 +203,7 @@ func (c *chaos) program(m *machine, mgr *lockmgr.Manager, name string) {
 			time.AfterFunc(c.upTo(5*time.Second), func() { m.runs(); cancel() })
 		}
 		held := over(c.stop)
-		hold, err := mgr.Acquire(ctx, req)
+		hold, err := acquire(ctx, mgr, req)
 		m.runs()
 		if err == nil {
 			c.work(m, hold, req, []int{50, 3}[c.IntN(2)])
@@ -231,7 +231,7 @@ func (c *chaos) burst(m *machine, mgr *lockmgr.Manager, name string) {
 	for i := range 30 {
 		m.runs()
 		req := open(name, time.Second, fmt.Sprint("d/", name, "/", i))
-		hold, err := mgr.Acquire(c.Context(), req)
+		hold, err := acquire(c.Context(), mgr, req)
 		m.runs()
 		if err != nil {
 			return
