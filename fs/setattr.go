@@ -86,7 +86,7 @@ func (f *FS) setTimes(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node) fuse.
 		timeArg(in.Valid, fuse.FATTR_MTIME, fuse.FATTR_MTIME_NOW, in.Mtime, in.Mtimensec),
 	}
 	return f.failed(n, f.with(n, func(fd int) error {
-		return f.as(&in.InHeader, 0, func() error { return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(fd), times, 0) })
+		return f.as(&in.InHeader, 0, func() error { return unix.UtimesNanoAt(fd, "", times, unix.AT_EMPTY_PATH) })
 	}))
 }
 
