@@ -21,6 +21,14 @@ func save(t *testing.T, etcd *clientv3.Client) (file string) {
 	defer cancel()
 	file = filepath.Join(t.TempDir(), "snapshot")
 	one := clientv3.Config{Endpoints: etcd.Endpoints()[:1], Logger: zap.NewNop()}
+	member, err := clientv3.New(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer member.Close()
+	if _, err := member.Get(ctx, "none"); err != nil { // the member has caught up with its leader
+		t.Fatal(err)
+	}
 	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, one, file); err != nil {
 		t.Fatal(err)
 	}
