@@ -232,6 +232,30 @@ var models = []model{
 			{"leaveclosed", "its entry is deleted"},
 		},
 	},
+	{
+		name:     "private",
+		question: "may a mount keep the table of a file's flocks to itself?",
+		worlds:   privateWorlds,
+		mutations: []mutation{
+			{"uncompared", "a table becomes private only if nobody has put a row since it was read"},
+			{"heed", "a private row is in everybody's way"},
+			{"notry", "a request that only tries stands in line too, which recalls it"},
+			{"unlisted", "the Txn that publishes has the list of what is held"},
+			{"meanwhile", "nothing is granted here while the list is published"},
+			{"takes", "nor after another mount's row was seen"},
+			{"stale", "nor if the table was not read for long"},
+			{"unflushed", "what was written under the table is on the volume before it is published"},
+			{"flushesfirst", "an unlock while it is published flushes by itself"},
+			{"skips", "the first lock under a private table looks at the volume"},
+			{"nofence", "an unanswered put is made void"},
+			{"forever", "a table that is idle is published as well"},
+			{"keepsidle", "an idle private table is given back in the end"},
+			{"outlives", "a private table ends with its session"},
+		},
+		redundant: []mutation{
+			{"foreign", "a table becomes private only if no other mount has a row there"},
+		},
+	},
 }
 
 // newSession has two mounts. The second one never has trouble unless both may.
