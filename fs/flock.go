@@ -106,7 +106,7 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 				return fuse.OK // its caller is being killed
 			}
 		}
-		if !t.Local() {
+		if !t.Local() && t.Private() == 0 {
 			err = errors.Join(err, f.flushFile(h))
 		}
 		if givenUp := f.outside(ctx, &in.InHeader, func() { t.Unlock(ctx.Done(), l.Owner, l.Start, l.End) }); givenUp != nil {
@@ -167,25 +167,25 @@ func (f *FS) advisoryTable(h *handle) (*lockmgr.AdvisoryTable, error) {
 	if err != nil {
 		return nil, err
 	}
-	open := f.advisory.Open
-	if f.flockOf(h.node) == policy.FlockLocal {
-		open = f.advisory.OpenLocal
+	if r := f.flockRule(h.node); r.flock == policy.FlockLocal {
+		h.lockers.table = f.advisory.OpenLocal(key)
+	} else {
+		h.lockers.table = f.advisory.Open(key, r.keep)
 	}
-	h.lockers.table = open(key)
 	h.node.advisory.Store(h.lockers.table)
 	return h.lockers.table, nil
 }
 
-// flockOf returns whom the locks of a file exclude. A file that has no name any more may have had any.
-func (f *FS) flockOf(n *node) policy.Flock {
+// flockRule says whom the locks of a file exclude. A file that has no name any more may have had any.
+func (f *FS) flockRule(n *node) rule {
 	if f.policy.Empty() {
-		return f.flock
+		return rule{flock: f.flock}
 	}
 	path, err := f.nodes.path(n)
 	if err != nil {
-		return policy.FlockCluster
+		return rule{flock: policy.FlockCluster}
 	}
-	return f.rule(path).flock
+	return f.rule(path)
 }
 
 // advisoryKey returns the key of a handle's inode. Only that of a file system below the volume's
@@ -223,8 +223,10 @@ func (h *handle) removeLocker(o advisory.Owner) {
 // catchUp makes the program see what the last holder has left: the volume is asked by force, as
 // when the file is opened, and the kernel forgets what it has of the file.
 func (f *FS) catchUp(ctx context.Context, in *fuse.LkIn, h *handle) error {
-	if h.node.advisory.Load().Local() {
-		return nil // nobody else leaves anything
+	t := h.node.advisory.Load()
+	private := t.Private()
+	if t.Local() || private != 0 && private == h.node.caughtUp.Load() {
+		return nil // nobody else has left anything
 	}
 	h.node.grants.Add(1) // before the pages are dropped: a later read brings no old ones back
 	if dev := h.node.inode.dev; !f.backing.isLocal(dev) {
@@ -243,7 +245,29 @@ func (f *FS) catchUp(ctx context.Context, in *fuse.LkIn, h *handle) error {
 	}
 	var err error
 	givenUp := f.outside(ctx, &in.InHeader, func() { err = f.notify(ctx, &in.InHeader, func() { f.dropPages(h.node) }) })
-	return errors.Join(givenUp, err)
+	if err = errors.Join(givenUp, err); err == nil {
+		h.node.caughtUp.Store(private)
+	}
+	return err
+}
+
+// flushTable brings to the volume what was written under a table that was private.
+func (f *FS) flushTable(t *lockmgr.AdvisoryTable) {
+	if f.sync != SyncClose {
+		return
+	}
+	handles := f.handles.all()
+	files := make(map[*held]bool)
+	for _, h := range handles {
+		if h.node.advisory.Load() == t {
+			files[h.node.held] = true
+		}
+	}
+	for _, h := range handles {
+		if files[h.node.held] && h.unflushed.dirty.Load() {
+			f.flushOpen(h)
+		}
+	}
 }
 
 // renewed is which of the file's advisory locks the handle's descriptor is younger than.
@@ -320,7 +344,7 @@ func (f *FS) unlockAll(in *fuse.InHeader, h *handle, o advisory.Owner) (err erro
 	if t == nil || !t.Has(o) {
 		return nil
 	}
-	if !t.Local() {
+	if !t.Local() && t.Private() == 0 {
 		err = f.flushToUnlock(in, h)
 	}
 	t.Unlock(nil, o, 0, advisory.EOF)
@@ -330,6 +354,12 @@ func (f *FS) unlockAll(in *fuse.InHeader, h *handle, o advisory.Owner) (err erro
 func (f *FS) flushToUnlock(in *fuse.InHeader, h *handle) error {
 	defer f.closes(in)()
 	return f.flushFile(h)
+}
+
+// flushClosed is before a handle is forgotten: a table that is published flushes only what is known.
+func (f *FS) flushClosed(in *fuse.InHeader, h *handle) {
+	defer f.closes(in)()
+	_ = h.flush() // nobody waits for an error
 }
 
 // unlockClosed ends the locks that were taken by a handle that is closed. An owner that has locked
@@ -345,7 +375,7 @@ func (f *FS) unlockClosed(in *fuse.InHeader, h *handle) {
 	h.node.lockersMu.Lock()
 	has := slices.ContainsFunc(h.lockers.owners, t.Has)
 	h.node.lockersMu.Unlock()
-	if has && !t.Local() {
+	if has && !t.Local() { // a table that is published now does not know the handle
 		if err := f.flushToUnlock(in, h); err != nil {
 			f.log.Warn("cannot flush a file before it is unlocked", "error", err)
 		}

@@ -113,7 +113,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	}
 	f := newFS(source, mountpoint, cfg)
 	if cfg.Flock == policy.FlockCluster || cfg.Policy.SharesFlocks() {
-		if f.advisory, err = cfg.Locks.NewAdvisory(f.advisoryLost); err != nil {
+		if f.advisory, err = cfg.Locks.NewAdvisory(lockmgr.AdvisoryConfig{OnLost: f.advisoryLost, OnShared: f.flushTable}); err != nil {
 			f.nodes.close()
 			return nil, err
 		}

@@ -351,6 +351,9 @@ const fsyncDataOnly = 1 // FUSE_FSYNC_FDATASYNC
 
 // Release ends an open file. The lock is released after the last request that uses the handle.
 func (f *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
+	if h := f.handles.get(in.Fh); h != nil && h.node.advisory.Load() != nil {
+		f.flushClosed(&in.InHeader, h)
+	}
 	if h := f.handles.remove(in.Fh); h != nil {
 		f.unlockClosed(&in.InHeader, h)
 		defer f.closes(&in.InHeader)()

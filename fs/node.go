@@ -73,6 +73,7 @@ type held struct {
 	nodes []*node // of the file, the newest last. GUARDED_BY(nodes.mu)
 
 	advisory atomic.Pointer[lockmgr.AdvisoryTable] // of its flock and fcntl locks; nil: none
+	caughtUp atomic.Uint64                         // which time the table was private when the kernel's copy was last made fresh
 	bereft   atomic.Bool                           // advisory locks were lost while a handle was open
 	grants   atomic.Uint64                         // of advisory locks that other mounts can have: see renew
 

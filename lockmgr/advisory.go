@@ -26,7 +26,7 @@ type Advisory struct {
 	m       *Manager
 	service AdvisoryBackend
 	mount   string // of all owners here
-	onLost  func(*AdvisoryTable)
+	AdvisoryConfig
 
 	// LOCK ORDERING: mu, then Manager.mu. Nothing blocks under mu.
 	mu      sync.Mutex
@@ -35,7 +35,9 @@ type Advisory struct {
 	refused bool                   // GUARDED_BY(mu); no more requests
 	tickets int64                  // GUARDED_BY(mu); of requests that waited in local tables
 	listed  time.Time              // GUARDED_BY(mu); when the service was last asked who is in the way, for the log
+	gens    uint64                 // GUARDED_BY(mu); of private tables
 	began   sync.Once              // watching
+	tended  chan struct{}          // receives when a table has become private; capacity 1
 	working sync.WaitGroup         // Add is GUARDED_BY(mu)
 }
 
@@ -53,6 +55,8 @@ type AdvisoryTable struct {
 	working  bool
 	users    int
 	losses   int
+	private  advisoryPrivate
+	closed   bool          // another mount has the table to itself
 	stale    bool          // the table may have changed since it was read
 	doubted  bool          // so may the mount's row, which nobody else should change
 	broken   []Break       // that may be of what the mount has
@@ -69,8 +73,8 @@ type AdvisoryTable struct {
 	created int64            // the revision of the mount's row
 	held    []advisory.Lock  // of other mounts
 	line    []advisory.Waiter
-	rev     int64        // at which that was so
-	sent    *AdvisoryPut // which was not answered
+	rev     int64         // at which that was so
+	sent    *advisoryPlan // whose put was not answered
 	retry   retry.Retrier
 }
 
@@ -78,19 +82,22 @@ type AdvisoryTable struct {
 type advisoryRequest struct {
 	lock    advisory.Lock
 	waits   bool
+	probes  bool       // it asks what is in the way, and gets nothing
 	given   chan error // receives the answer; capacity 1
 	id      string     // of its row
 	expires time.Time  // when a request that does not wait gives the service up
 
 	// GUARDED_BY(Advisory.mu)
-	losses  int         // of the table, when it was granted
-	had     bool        // its owner had some of it when it was granted
-	ticket  int64       // of its row; 0: none stands
-	dropped bool        // the flock that its owner had in another mode was given up for it
-	met     time.Time   // when another owner was found in the way; zero: none was
-	slow    *time.Timer // nil once it has ended, or if it does not wait
-	told    bool        // that it waits long
-	over    bool        // it has its answer, or wants none any more
+	losses  int            // of the table, when it was granted
+	had     bool           // its owner had some of it when it was granted
+	ticket  int64          // of its row; 0: none stands
+	dropped bool           // the flock that its owner had in another mode was given up for it
+	met     time.Time      // when another owner was found in the way; zero: none was
+	found   *advisory.Lock // what a probe has found
+	late    *time.Timer    // of a try that another mount has to answer
+	slow    *time.Timer    // nil once it has ended, or if it does not wait
+	told    bool           // that it waits long
+	over    bool           // it has its answer, or wants none any more
 }
 
 const (
@@ -103,16 +110,26 @@ const (
 // ErrTooMany: one mount has as many advisory locks on one file as there can be.
 var ErrTooMany = errors.New("too many advisory locks on one file")
 
-// NewAdvisory makes the Manager keep advisory locks. onLost is called for a table whose locks
-// were lost, before any other lock there is granted to this mount. It is called before requests
-// are made. Errors: the lock service cannot keep them.
-func (m *Manager) NewAdvisory(onLost func(*AdvisoryTable)) (*Advisory, error) {
+// AdvisoryConfig is what a view does for its advisory locks.
+type AdvisoryConfig struct {
+	// OnLost is called for a table whose locks were lost, before any other lock there is granted
+	// to this mount.
+	OnLost func(*AdvisoryTable)
+	// OnShared is called before others can know what this mount has in a table that was private
+	// so far. What was written under its locks is on the volume when it returns. nil: nothing is
+	// to be done.
+	OnShared func(*AdvisoryTable)
+}
+
+// NewAdvisory makes the Manager keep advisory locks. It is called before requests are made.
+// Errors: the lock service cannot keep them.
+func (m *Manager) NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	service, ok := m.backend.(AdvisoryBackend)
 	if !ok {
 		return nil, errors.New("lockmgr: this lock service does not keep flock and fcntl locks")
 	}
 	a := &Advisory{
-		m: m, service: service, mount: uuid.NewString(), onLost: onLost,
+		m: m, service: service, mount: uuid.NewString(), AdvisoryConfig: cfg, tended: make(chan struct{}, 1),
 		tables: make(map[Key]*AdvisoryTable), ranges: make(map[advisory.Owner]int),
 	}
 	m.mu.Lock()
@@ -126,10 +143,16 @@ func (a *Advisory) Owner(kind advisory.Kind, id uint64) advisory.Owner {
 	return advisory.Owner{Mount: a.mount, Kind: kind, ID: id}
 }
 
-// Open returns the table of a file, which is the same until all that was opened is closed.
-func (a *Advisory) Open(key Key) *AdvisoryTable { return a.open(key, false) }
+// Open returns the table of a file, which is the same until all that was opened is closed. keep is
+// how long it stays private without locks, 0: it is never private; nil: as Config.Keep says.
+func (a *Advisory) Open(key Key, keep *time.Duration) *AdvisoryTable {
+	if keep == nil {
+		keep = &a.m.cfg.Keep
+	}
+	return a.open(key, false, *keep)
+}
 
-func (a *Advisory) open(key Key, local bool) *AdvisoryTable {
+func (a *Advisory) open(key Key, local bool, keep time.Duration) *AdvisoryTable {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.refused {
@@ -140,6 +163,7 @@ func (a *Advisory) open(key Key, local bool) *AdvisoryTable {
 		t = &AdvisoryTable{a: a, key: key, local: local, settled: make(chan struct{}), rows: make(map[string]int64)}
 		a.tables[key] = t
 	}
+	t.private.keep = keep
 	t.users++
 	return t
 }
@@ -159,37 +183,10 @@ func (t *AdvisoryTable) Close() {
 // Errors: ErrContended, ErrDeadlock, ErrTooMany, ErrUnavailable, ErrClosed, ErrSessionLost, ctx's.
 func (t *AdvisoryTable) Lock(ctx context.Context, l advisory.Lock, wait bool) (err error) {
 	a := t.a
-	r := &advisoryRequest{lock: l, waits: wait, given: make(chan error, 1), id: "w-" + uuid.NewString(), expires: time.Now().Add(a.m.answerTime())}
+	r := &advisoryRequest{lock: l, waits: wait, id: "w-" + uuid.NewString()}
 	defer func() { t.ended(r, err) }()
-	a.mu.Lock()
-	if a.refused {
-		a.mu.Unlock()
-		return ErrClosed
-	}
-	t.requests = append(t.requests, r)
-	t.stale = true
-	t.ask()
-	a.mu.Unlock()
-	select {
-	case err := <-r.given:
-		if err != nil {
-			return err
-		}
-	case <-ctx.Done():
-		a.mu.Lock()
-		granted := r.over
-		r.over = true
-		asked := t.ask()
-		a.mu.Unlock()
-		if granted {
-			if err := <-r.given; err != nil {
-				return err
-			}
-			break // just in time
-		}
-		// Nobody must find it in line once the caller goes on.
-		t.await(nil, asked)
-		return ctx.Err()
+	if err := t.answered(ctx, r); err != nil {
+		return err
 	}
 	err = t.Await(ctx)
 	a.mu.Lock()
@@ -204,6 +201,38 @@ func (t *AdvisoryTable) Lock(ctx context.Context, l advisory.Lock, wait bool) (e
 	return err
 }
 
+// answered makes a request, and returns its answer.
+func (t *AdvisoryTable) answered(ctx context.Context, r *advisoryRequest) error {
+	a := t.a
+	r.given, r.expires = make(chan error, 1), time.Now().Add(a.m.answerTime())
+	a.mu.Lock()
+	if a.refused {
+		a.mu.Unlock()
+		return ErrClosed
+	}
+	t.requests = append(t.requests, r)
+	t.private.used = time.Now()
+	t.stale = true
+	t.ask()
+	a.mu.Unlock()
+	select {
+	case err := <-r.given:
+		return err
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
+	granted := r.over
+	r.over = true
+	asked := t.ask()
+	a.mu.Unlock()
+	if granted {
+		return <-r.given // just in time
+	}
+	// Nobody must find it in line once the caller goes on.
+	t.await(nil, asked)
+	return ctx.Err()
+}
+
 // Unlock takes from an owner what it has of a range. It returns when others can have it: the
 // service knows, or has not answered for a while, or cancel is closed.
 func (t *AdvisoryTable) Unlock(cancel <-chan struct{}, o advisory.Owner, start, end uint64) {
@@ -213,37 +242,22 @@ func (t *AdvisoryTable) Unlock(cancel <-chan struct{}, o advisory.Owner, start, 
 		a.mu.Unlock()
 		return
 	}
+	t.private.used = time.Now()
 	t.change(func() { t.mine.Clear(o, start, end) }, o)
 	asked := t.ask()
 	a.mu.Unlock()
 	t.await(cancel, asked)
 }
 
-// Test returns a lock that another owner has and that conflicts with l. Errors: ErrUnavailable.
+// Test returns a lock that another owner has and that conflicts with l. If another mount has the
+// table to itself and does not say what it has, that is all of the file. Errors: ErrUnavailable,
+// ErrClosed, ctx's.
 func (t *AdvisoryTable) Test(ctx context.Context, l advisory.Lock) (by advisory.Lock, ok bool, err error) {
-	a := t.a
-	a.mu.Lock()
-	by, ok = t.mine.Conflict(l)
-	a.mu.Unlock()
-	if ok || t.local {
-		return by, ok, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, a.m.answerTime())
-	defer cancel()
-	rows, err := a.service.AdvisoryRows(ctx, t.key)
-	if err != nil {
+	r := &advisoryRequest{lock: l, probes: true, id: "p-" + uuid.NewString()}
+	if err := t.answered(ctx, r); err != nil || r.found == nil {
 		return by, false, err
 	}
-	files, err := rows.files()
-	if err != nil {
-		return by, false, err
-	}
-	for _, h := range files[t.key].Held {
-		if h.Owner.Mount != a.mount && h.Conflicts(l) {
-			return h, true, nil
-		}
-	}
-	return by, false, nil
+	return *r.found, true, nil
 }
 
 // Key returns the key of the file's inode.
@@ -338,7 +352,7 @@ func (a *Advisory) lose(s *session) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, t := range a.tables {
-		if t.relied.Load() == s {
+		if t.relied.Load() == s || t.private.row && t.sess == s {
 			t.ask()
 		}
 	}
@@ -349,7 +363,11 @@ func (a *Advisory) lose(s *session) {
 // ask makes the worker look at the table, and returns what t.done is afterwards at least.
 func (t *AdvisoryTable) ask() int {
 	t.asks++
-	if !t.working && t.a.m.ctx.Err() == nil {
+	switch {
+	case t.working || t.a.m.ctx.Err() != nil:
+	case t.decides():
+		t.done = t.asks
+	default:
 		t.working = true
 		t.a.working.Go(t.work)
 	}
@@ -360,6 +378,7 @@ func (t *AdvisoryTable) ask() int {
 func (t *AdvisoryTable) change(do func(), o advisory.Owner) {
 	had := len(t.mine.Of(o)) > 0
 	do()
+	t.private.changed = true
 	if has := len(t.mine.Of(o)) > 0; has != had && o.Kind == advisory.Posix {
 		n := t.a.ranges[o] - 1
 		if has {
@@ -377,6 +396,9 @@ func (t *AdvisoryTable) change(do func(), o advisory.Owner) {
 // answer ends a request.
 func (t *AdvisoryTable) answer(r *advisoryRequest, err error) {
 	t.requests = slices.DeleteFunc(t.requests, func(o *advisoryRequest) bool { return o == r })
+	if r.late != nil {
+		r.late.Stop()
+	}
 	if !r.over {
 		r.over = true
 		r.given <- err

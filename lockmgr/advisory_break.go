@@ -63,7 +63,7 @@ func (t *AdvisoryTable) bereave(cause error, attrs ...any) {
 	if len(locks) == 0 || a.m.ctx.Err() != nil {
 		return
 	}
-	a.onLost(t)
+	a.OnLost(t)
 	a.m.log.Error("flock and fcntl locks lost; the files that are open return EIO",
 		append([]any{slog.String("path", t.key.String()), slog.Int("locks", len(locks)), slog.Any("error", cause)}, attrs...)...)
 	for _, l := range locks {

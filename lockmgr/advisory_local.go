@@ -11,13 +11,13 @@ import (
 
 // OpenLocal is Open for a file whose locks exclude programs on this mount only. A table that is
 // open stays what it is.
-func (a *Advisory) OpenLocal(key Key) *AdvisoryTable { return a.open(key, true) }
+func (a *Advisory) OpenLocal(key Key) *AdvisoryTable { return a.open(key, true, 0) }
 
 // Local reports whether the table is of this mount only.
 func (t *AdvisoryTable) Local() bool { return t.local }
 
-// planLocal refuses the requests that close a cycle of waits: one of this mount, in such tables.
-// mu is held.
+// planLocal refuses the requests that close a cycle of waits: one of this mount, in such tables
+// and private ones. mu is held.
 func (t *AdvisoryTable) planLocal(waiting []*advisoryRequest) {
 	a := t.a
 	for _, r := range waiting {
@@ -33,11 +33,11 @@ func (t *AdvisoryTable) planLocal(waiting []*advisoryRequest) {
 	}
 }
 
-// localFiles are what owners of this mount have and wait for in the tables of this mount only. mu is
-// held.
+// localFiles are what owners of this mount have and wait for in the tables of this mount only, and in
+// private ones. mu is held.
 func (a *Advisory) localFiles() (files []advisory.File) {
 	for _, t := range a.tables {
-		if !t.local {
+		if !t.local && !t.private.row {
 			continue
 		}
 		f := advisory.File{Held: t.mine.All()}

@@ -19,6 +19,7 @@ type advisoryPlan struct {
 	line    []*advisoryRequest // that stand in line by it
 	put     AdvisoryPut
 	value   []byte // of the mount's row afterwards
+	private bool   // it says that the table is private
 	commit  bool   // put changes something
 }
 
@@ -36,25 +37,39 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 		p.commit = true
 		return p, false
 	}
-	slices.SortStableFunc(t.requests, func(x, y *advisoryRequest) int { return cmp.Compare(x.order(), y.order()) })
-	p.next = t.mine.Clone()
-	v := advisory.View{Held: t.held, Mine: p.next, Line: t.line}
-	var waiting, free []*advisoryRequest
 	for _, r := range slices.Clone(t.requests) {
 		if r.over {
 			t.answer(r, nil)
+		}
+	}
+	slices.SortStableFunc(t.requests, func(x, y *advisoryRequest) int { return cmp.Compare(x.order(), y.order()) })
+	p.next = t.mine.Clone()
+	if t.publishes() { // nothing is granted meanwhile
+		t.planRows(&p)
+		return p, false
+	}
+	v := advisory.View{Held: t.held, Mine: p.next, Line: t.line}
+	var waiting, free []*advisoryRequest
+	for _, r := range slices.Clone(t.requests) {
+		if r.probes {
+			if t.probe(&p, &v, r) {
+				look = true
+			}
 			continue
 		}
 		by, blocked := v.Blocker(r.lock)
 		elsewhere := blocked && !t.a.Mine(by.Owner)
 		if !blocked {
-			_, blocked = v.Ahead(r.lock, r.order())
+			_, ahead := v.Ahead(r.lock, r.order())
+			blocked = ahead || t.closed
 			elsewhere = blocked
 		}
 		blocked = blocked || slices.ContainsFunc(free, func(w *advisoryRequest) bool { return w.lock.Conflicts(r.lock) })
 		switch {
 		case !blocked && !p.next.Has(r.lock) && p.next.Len() >= maxAdvisory:
 			t.answer(r, ErrTooMany)
+		case !blocked && t.deaf():
+			look = true
 		case !blocked:
 			p.next.Set(r.lock)
 			p.grants = append(p.grants, r)
@@ -67,7 +82,9 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 				r.dropped = true
 				return t.plan()
 			}
+			_, held := v.Blocker(r.lock)
 			switch {
+			case !r.waits && !held && t.closed && t.patient(r): // it may be free
 			case !r.waits && r.dropped: // others must find it gone when the caller goes on
 				p.refused = append(p.refused, r)
 				continue
@@ -76,21 +93,54 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 				continue
 			}
 			waiting = append(waiting, r)
-			if _, held := v.Blocker(r.lock); !held {
+			if !held {
 				free = append(free, r)
 			}
 		}
 	}
-	if look {
+	switch {
+	case look:
 		return p, true
-	}
-	if t.local {
+	case t.private.row && t.tangled(waiting):
+		t.private.ending = true
+		return t.plan()
+	case t.local || t.private.row:
 		t.planLocal(waiting)
-		return p, false
+	default:
+		t.planLine(&p, waiting)
 	}
-	t.planLine(&p, waiting)
-	t.planRows(&p)
+	if !t.local {
+		t.planRows(&p)
+	}
 	return p, false
+}
+
+// probe answers a request that only asks, if that can be decided. look: the table must be read
+// before. mu is held.
+func (t *AdvisoryTable) probe(p *advisoryPlan, v *advisory.View, r *advisoryRequest) (look bool) {
+	if by, ok := t.mine.Conflict(r.lock); ok {
+		r.found = &by
+		t.answer(r, nil)
+		return false
+	}
+	if t.stale && !t.private.row || t.deaf() {
+		return true
+	}
+	i := slices.IndexFunc(v.Held, r.lock.Conflicts)
+	switch {
+	case i >= 0:
+		by := v.Held[i]
+		r.found = &by
+	case t.closed && t.patient(r):
+		if r.ticket == 0 {
+			p.line = append(p.line, r)
+		}
+		return false
+	case t.closed:
+		r.found = &advisory.Lock{End: advisory.EOF, Exclusive: true}
+	}
+	t.answer(r, nil)
+	return false
 }
 
 // planLine decides which of the requests that wait stand in line in the service: those that
@@ -108,8 +158,9 @@ func (t *AdvisoryTable) planLine(p *advisoryPlan, waiting []*advisoryRequest) {
 		_, local := p.next.Conflict(r.lock)
 		switch {
 		case r.ticket != 0:
-		case o.Kind == advisory.Posix && !cyclic && (t.a.ranges[o] > 0 || len(p.next.Of(o)) > 0):
+		case o.Kind == advisory.Posix && !cyclic && r.waits && (t.a.ranges[o] > 0 || len(p.next.Of(o)) > 0):
 			cyclic = true
+			t.a.publishTangled()
 			stand, p.line = append(stand, r), append(p.line, r)
 		case !local && len(stand) < maxStanding && !slices.ContainsFunc(stand, func(s *advisoryRequest) bool { return s.lock.Conflicts(r.lock) }):
 			stand, p.line = append(stand, r), append(p.line, r)
@@ -123,14 +174,6 @@ func (t *AdvisoryTable) planRows(p *advisoryPlan) {
 	if len(p.grants)+len(p.line) > 0 {
 		p.put.Since = t.rev
 	}
-	p.value = t.encode(shown(p.next), false)
-	if !bytes.Equal(p.value, t.value) {
-		if p.value == nil {
-			p.put.Delete = append(p.put.Delete, t.row)
-		} else {
-			p.put.Put[t.row] = p.value // by put
-		}
-	}
 	for name := range t.rows {
 		if len(p.put.Delete) == maxDeleted {
 			break // the next plan has the others
@@ -140,7 +183,32 @@ func (t *AdvisoryTable) planRows(p *advisoryPlan) {
 		}
 	}
 	for _, r := range p.line {
-		p.put.Put[r.id] = t.encode([]advisory.Lock{r.lock}, true)
+		var locks []advisory.Lock
+		if !r.probes { // which is in nobody's way
+			locks = append(locks, r.lock)
+		}
+		p.put.Put[r.id] = t.encode(advisoryValue{Waits: true, Tries: !r.waits}, locks)
+	}
+	p.private = t.private.row && !t.private.ending || t.becomesPrivate(p)
+	switch {
+	case p.private && t.private.row && !t.private.describes:
+		p.value = t.value
+	case p.private && !t.private.row:
+		p.value = t.encode(advisoryValue{Private: true, Since: t.private.since}, nil)
+		t.private.listed = false
+	case p.private:
+		p.value = t.encode(advisoryValue{Private: true, Since: t.private.since}, shown(p.next))
+		t.private.listed = !p.next.Empty()
+	case !p.next.Empty():
+		p.value = t.encode(advisoryValue{}, shown(p.next))
+	}
+	t.private.describes = false
+	if !bytes.Equal(p.value, t.value) {
+		if p.value == nil {
+			p.put.Delete = append(p.put.Delete, t.row)
+		} else {
+			p.put.Put[t.row] = p.value // by put
+		}
 	}
 	p.commit = len(p.put.Put)+len(p.put.Delete) > 0
 }
@@ -167,12 +235,9 @@ func shown(locks advisory.Locks) (list []advisory.Lock) {
 	return list
 }
 
-// encode returns the value of a row, nil if it has nothing to say.
-func (t *AdvisoryTable) encode(locks []advisory.Lock, waits bool) []byte {
-	if len(locks) == 0 {
-		return nil
-	}
-	v := advisoryValue{Mount: t.a.mount, Node: t.a.m.cfg.Session.Node, Waits: waits}
+// encode returns the value of a row.
+func (t *AdvisoryTable) encode(v advisoryValue, locks []advisory.Lock) []byte {
+	v.Mount, v.Node = t.a.mount, t.a.m.cfg.Session.Node
 	if t.sess != nil {
 		v.Session = t.sess.backend.ID()
 	}

@@ -23,9 +23,9 @@ type AdvisoryBackend interface {
 	// are at one moment. Errors: ErrUnavailable.
 	AdvisoryRows(ctx context.Context, table Key) (AdvisoryRows, error)
 
-	// WatchAdvisory calls changed for each table that has changed, and with the zero Key if
-	// any may have, until ctx ends.
-	WatchAdvisory(ctx context.Context, changed func(table Key))
+	// WatchAdvisory calls changed for each table that has changed, with the revision of the
+	// change, until ctx ends. With the zero Key any may have changed, whenever.
+	WatchAdvisory(ctx context.Context, changed func(table Key, rev int64))
 }
 
 // AdvisorySession is a Session of an AdvisoryBackend. Its rows end with it.
@@ -77,7 +77,10 @@ type advisoryValue struct {
 	Node    string          `json:"node"`
 	Session string          `json:"session"`
 	Waits   bool            `json:"waits,omitempty"`
-	Owners  []advisoryOwner `json:"owners"`
+	Tries   bool            `json:"tries,omitempty"`   // it waits for what another mount has to itself
+	Private bool            `json:"private,omitempty"` // the mount has the table to itself, see advisoryPrivate
+	Since   time.Time       `json:"since,omitzero"`    // of a private row
+	Owners  []advisoryOwner `json:"owners"`            // if it is private, those of some time ago
 }
 
 // advisoryOwner are ranges of one owner, by who asked for them.
@@ -162,6 +165,13 @@ func (rs AdvisoryRows) Entries() (entries []Entry, err error) {
 			}
 			entries = append(entries, e)
 		}
+		if v.Private && len(locks) == 0 {
+			entries = append(entries, Entry{
+				Key: r.Table, Mode: Exclusive, Token: r.Created, Held: true,
+				Holder: Holder{Session: v.Session, Node: v.Node, Since: v.Since, Kept: true},
+				Range:  &Range{End: advisory.EOF},
+			})
+		}
 	}
 	slices.SortStableFunc(entries, func(a, b Entry) int {
 		if c := cmp.Compare(a.Key.Path, b.Key.Path); c != 0 || a.Held == b.Held {
@@ -175,19 +185,31 @@ func (rs AdvisoryRows) Entries() (entries []Entry, err error) {
 	return entries, nil
 }
 
-// files are the tables, by what advisory makes of them.
-func (rs AdvisoryRows) files() (map[Key]advisory.File, error) {
-	files := make(map[Key]advisory.File)
+// advisoryFile is a table, as a mount finds it.
+type advisoryFile struct {
+	advisory.File
+	// Of other mounts:
+	private bool // one has the table to itself
+	rows    bool // there are any
+}
+
+// files are the tables, as mount finds them. What others have in a private table is not known.
+func (rs AdvisoryRows) files(mount string) (map[Key]advisoryFile, error) {
+	files := make(map[Key]advisoryFile)
 	for _, r := range rs.Rows {
 		v, locks, err := r.parse()
 		if err != nil {
 			return nil, err
 		}
 		f := files[r.Table]
+		if v.Mount != mount {
+			f.rows = true
+			f.private = f.private || v.Private
+		}
 		for _, l := range locks {
 			if v.Waits {
-				f.Line = append(f.Line, advisory.Waiter{ID: r.Name, Lock: l, Ticket: r.Created})
-			} else {
+				f.Line = append(f.Line, advisory.Waiter{ID: r.Name, Lock: l, Ticket: r.Created, Tries: v.Tries})
+			} else if !v.Private {
 				f.Held = append(f.Held, l)
 			}
 		}

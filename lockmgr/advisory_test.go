@@ -23,7 +23,7 @@ type advisoryMount struct {
 	a    *lockmgr.Advisory
 	lost chan *lockmgr.AdvisoryTable
 
-	onLost func(*lockmgr.AdvisoryTable)
+	onLost, onShared func(*lockmgr.AdvisoryTable)
 }
 
 var table = tableOf(7)
@@ -45,7 +45,11 @@ func (f *fixture) advisory(n int) (mounts []*advisoryMount) {
 		}
 		am := &advisoryMount{f: f, m: m, lost: make(chan *lockmgr.AdvisoryTable, 100)}
 		am.onLost = func(t *lockmgr.AdvisoryTable) { am.lost <- t }
-		a, err := m.NewAdvisory(func(t *lockmgr.AdvisoryTable) { am.onLost(t) })
+		am.onShared = func(*lockmgr.AdvisoryTable) {}
+		a, err := m.NewAdvisory(lockmgr.AdvisoryConfig{
+			OnLost:   func(t *lockmgr.AdvisoryTable) { am.onLost(t) },
+			OnShared: func(t *lockmgr.AdvisoryTable) { am.onShared(t) },
+		})
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -53,6 +57,21 @@ func (f *fixture) advisory(n int) (mounts []*advisoryMount) {
 		mounts = append(mounts, am)
 	}
 	return mounts
+}
+
+// privateFor is how long idle tables are private in these tests.
+const privateFor = 2 * time.Second
+
+// inBothTables runs a test with tables that are never private, and with such as may be.
+func inBothTables(t *testing.T, test func(f *fixture)) {
+	for name, keep := range map[string]time.Duration{"shared": 0, "private": privateFor} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(f *fixture) {
+				f.private = keep
+				test(f)
+			})
+		})
+	}
 }
 
 func (am *advisoryMount) close() {
@@ -85,7 +104,9 @@ func (am *advisoryMount) try(l advisory.Lock) error {
 	return t.Lock(am.f.t.Context(), l, false)
 }
 
-func (am *advisoryMount) table(key lockmgr.Key) *lockmgr.AdvisoryTable { return am.a.Open(key) }
+func (am *advisoryMount) table(key lockmgr.Key) *lockmgr.AdvisoryTable {
+	return am.a.Open(key, &am.f.private)
+}
 
 func (am *advisoryMount) unlock(l advisory.Lock) {
 	t := am.table(table)
@@ -110,7 +131,7 @@ func (am *advisoryMount) waits(ctx context.Context, key lockmgr.Key, l advisory.
 }
 
 func TestAdvisoryExclusion(t *testing.T) {
-	inBubble(t, func(f *fixture) {
+	inBothTables(t, func(f *fixture) {
 		t := f.t
 		ms := f.advisory(2)
 		a, b := ms[0], ms[1]
@@ -154,7 +175,7 @@ func TestAdvisoryExclusion(t *testing.T) {
 
 // A flock that is refused is lost in its former mode; a range is not. So it is on Linux.
 func TestAdvisoryRefusedUpgrade(t *testing.T) {
-	inBubble(t, func(f *fixture) {
+	inBothTables(t, func(f *fixture) {
 		t := f.t
 		ms := f.advisory(2)
 		a, b := ms[0], ms[1]
@@ -180,7 +201,7 @@ func TestAdvisoryRefusedUpgrade(t *testing.T) {
 
 // Those on one mount who want the same get it in order of arrival, and the mounts take turns.
 func TestAdvisoryOrder(t *testing.T) {
-	inBubble(t, func(f *fixture) {
+	inBothTables(t, func(f *fixture) {
 		t := f.t
 		ms := f.advisory(3)
 		defer ms[1].close()
@@ -261,7 +282,7 @@ func (f *fixture) advisoryRows() int {
 
 // Of a cycle of waits the last request is refused, and no other.
 func TestAdvisoryDeadlock(t *testing.T) {
-	inBubble(t, func(f *fixture) {
+	inBothTables(t, func(f *fixture) {
 		t := f.t
 		ms := f.advisory(3)
 		for _, am := range ms[1:] {
@@ -298,7 +319,7 @@ func TestAdvisoryDeadlock(t *testing.T) {
 
 // Two owners on one mount who have each what the other wants.
 func TestAdvisoryLocalDeadlock(t *testing.T) {
-	inBubble(t, func(f *fixture) {
+	inBothTables(t, func(f *fixture) {
 		t := f.t
 		a := f.advisory(1)[0]
 		a.lock(a.posix(1, 1, 1, false))
@@ -315,7 +336,7 @@ func TestAdvisoryLocalDeadlock(t *testing.T) {
 
 // With the session go the locks: Check says so, the view is told, and others get them.
 func TestAdvisoryLoss(t *testing.T) {
-	inBubble(t, func(f *fixture) {
+	inBothTables(t, func(f *fixture) {
 		t := f.t
 		ms := f.advisory(2)
 		a, b := ms[0], ms[1]
@@ -345,7 +366,7 @@ func TestAdvisoryLoss(t *testing.T) {
 
 // A mount that hears nothing from the service says so as soon as the deadline has passed.
 func TestAdvisorySuspended(t *testing.T) {
-	inBubble(t, func(f *fixture) {
+	inBothTables(t, func(f *fixture) {
 		t := f.t
 		a := f.advisory(1)[0]
 		tab := a.lock(a.flock(1, true))
@@ -411,7 +432,7 @@ func TestAdvisoryDeletedRow(t *testing.T) {
 
 // An answer that is lost grants nothing that nobody has, and keeps nobody out.
 func TestAdvisoryLostAnswers(t *testing.T) {
-	inBubble(t, func(f *fixture) {
+	inBothTables(t, func(f *fixture) {
 		t := f.t
 		ms := f.advisory(2)
 		a, b := ms[0], ms[1]
@@ -494,7 +515,7 @@ func TestAdvisoryCrowd(t *testing.T) {
 func TestAdvisoryAtRandom(t *testing.T) {
 	for seed := range longtest.Seeds(t, 2, 100) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inBubble(t, func(f *fixture) { advisoryAtRandom(f.t, f, rand.New(rand.NewPCG(seed, 3))) })
+			inBothTables(t, func(f *fixture) { advisoryAtRandom(f.t, f, rand.New(rand.NewPCG(seed, 3))) })
 		})
 	}
 }
@@ -593,6 +614,7 @@ func advisoryAtRandom(t *testing.T, f *fixture, random *rand.Rand) {
 	if granted == 0 {
 		t.Error("nothing was granted")
 	}
+	time.Sleep(privateFor)
 	if n := f.advisoryRows(); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
@@ -604,7 +626,7 @@ func TestAdvisoryDeadlocksAtRandom(t *testing.T) {
 	for seed := range longtest.Seeds(t, 2, 100) {
 		for _, ordered := range []bool{true, false} {
 			t.Run(fmt.Sprint(seed, ordered), func(t *testing.T) {
-				inBubble(t, func(f *fixture) { advisoryDeadlocks(f, rand.New(rand.NewPCG(seed, 7)), ordered) })
+				inBothTables(t, func(f *fixture) { advisoryDeadlocks(f, rand.New(rand.NewPCG(seed, 7)), ordered) })
 			})
 		}
 	}
@@ -653,6 +675,7 @@ func advisoryDeadlocks(f *fixture, random *rand.Rand, ordered bool) {
 	if !ordered && len(circles) == 0 {
 		t.Error("no circle was found: the test tries nothing")
 	}
+	time.Sleep(privateFor)
 	if n := f.advisoryRows(); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}

@@ -12,56 +12,57 @@ import (
 // begin watches the tables from the first request on.
 func (a *Advisory) begin() {
 	a.m.wg.Go(func() { a.service.WatchAdvisory(a.m.ctx, a.changed) })
-	a.m.wg.Go(a.look)
+	a.m.wg.Go(a.tend)
 }
 
-// changed makes those who wait look again.
-func (a *Advisory) changed(key Key) {
+// changed makes those look again who wait, or have the table to themselves.
+func (a *Advisory) changed(key Key, rev int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, t := range a.tables {
-		if (key == Key{} || t.key == key) && len(t.requests) > 0 {
+		if key != (Key{}) && t.key != key || t.local || !t.working && rev > 0 && rev <= t.rev {
+			continue // it is known
+		}
+		t.doubted = t.doubted || t.private.row
+		if t.private.row || len(t.requests) > 0 {
 			t.stale = true
 			t.ask()
 		}
 	}
 }
 
-// look reads all tables now and then, in case that the watch hangs, or that somebody deletes a
-// row: one read for all.
+// look reads all tables, in case that the watch hangs, or that somebody has deleted a row: one read
+// for all.
 func (a *Advisory) look() {
-	tick := time.NewTicker(advisoryLook)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-a.m.ctx.Done():
-			return
-		}
-		a.mu.Lock()
-		standing := make(map[*AdvisoryTable]bool)
-		for _, t := range a.tables {
-			standing[t] = !t.working && !t.mine.Empty()
-		}
-		a.mu.Unlock()
-		if len(standing) == 0 {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(a.m.ctx, a.m.cfg.AnswerTimeout)
-		rows, err := a.service.AdvisoryRows(ctx, Key{})
-		cancel()
-		if err != nil {
-			continue // the session tells of a service that does not answer
-		}
-		a.compare(standing, rows)
+	a.mu.Lock()
+	standing := make(map[*AdvisoryTable]bool)
+	for _, t := range a.tables {
+		standing[t] = !t.working && t.value != nil
 	}
+	a.mu.Unlock()
+	if len(standing) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(a.m.ctx, a.m.cfg.AnswerTimeout)
+	defer cancel()
+	sent := time.Now()
+	rows, err := a.service.AdvisoryRows(ctx, Key{})
+	if err != nil {
+		return // the session tells of a service that does not answer
+	}
+	a.compare(standing, rows, sent)
 }
 
 // compare makes the workers look at the tables that are not as they are known. standing are those
 // that had rows before the read.
-func (a *Advisory) compare(standing map[*AdvisoryTable]bool, rows AdvisoryRows) {
+func (a *Advisory) compare(standing map[*AdvisoryTable]bool, rows AdvisoryRows, sent time.Time) {
+	files, err := rows.files(a.mount)
+	if err != nil {
+		return // the tables' workers tell
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.endCycles(files)
 	for t, stood := range standing {
 		if t.working || a.tables[t.key] != t {
 			continue
@@ -73,37 +74,55 @@ func (a *Advisory) compare(standing map[*AdvisoryTable]bool, rows AdvisoryRows) 
 		if r, ok := rows.find(t.row); stood && (!ok || r.Changed != t.rows[t.row]) {
 			t.doubted = true
 			t.ask()
+		} else if t.private.row && files[t.key].rows {
+			t.doubted = true
+			t.ask()
+		} else if stood && sent.After(t.private.heard) {
+			t.private.heard = sent
 		}
 	}
 }
 
-// lookForCycle refuses the request of line that closes a cycle of waits.
+// lookForCycle refuses the request that closes a cycle of waits, if it is one of line, or of any
+// table's if line is nil. Who has what another waits for is known only once that is published, so
+// there are two occasions to look: when a request stands in line, and when a table that another
+// mount had to itself is published.
 func (t *AdvisoryTable) lookForCycle(ctx context.Context, line []*advisoryRequest) error {
 	t.a.mu.Lock() // nobody waits for an owner that has nothing
-	line = slices.DeleteFunc(slices.Clone(line), func(r *advisoryRequest) bool { return t.a.ranges[r.lock.Owner] == 0 })
+	any := slices.ContainsFunc(line, t.a.cyclic) || line == nil && slices.ContainsFunc(t.requests, t.a.cyclic)
 	t.a.mu.Unlock()
-	if len(line) == 0 {
+	if !any {
 		return nil
 	}
 	rows, err := t.a.service.AdvisoryRows(ctx, Key{})
 	if err != nil {
-		return nil // a cycle without an answer is one of waits that end with a signal
+		return nil // look does it later
 	}
-	tables, err := rows.files()
+	tables, err := rows.files(t.a.mount)
 	if err != nil {
 		return retry.Refused(err)
 	}
-	files := make([]advisory.File, 0, len(tables))
-	for _, f := range tables {
-		files = append(files, f)
-	}
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
-	for _, r := range line {
-		if !r.over && advisory.Cycle(files, r.id) {
-			t.answer(r, ErrDeadlock)
-			t.asks++
+	t.a.endCycles(tables)
+	return nil
+}
+
+// endCycles refuses the requests of this mount that close a cycle of waits. mu is held.
+func (a *Advisory) endCycles(tables map[Key]advisoryFile) {
+	files := make([]advisory.File, 0, len(tables))
+	for _, f := range tables {
+		files = append(files, f.File)
+	}
+	for _, t := range a.tables {
+		if t.local || t.private.row {
+			continue
+		}
+		for _, r := range slices.Clone(t.requests) {
+			if a.cyclic(r) && advisory.Cycle(files, r.id) {
+				t.answer(r, ErrDeadlock)
+				t.ask()
+			}
 		}
 	}
-	return nil
 }

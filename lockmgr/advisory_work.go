@@ -97,21 +97,28 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 		}
 		m.outage.note(sent, nil)
 		// What it granted is not told to anybody: the next plan grants it, or takes it back.
-		if p := *t.sent; rows.landed(p) {
+		if p := *t.sent; rows.landed(p.put) {
 			t.landed(p, rows)
 		}
 		t.sent = nil
-		return t.learn(rows)
+		return t.learn(rows, sent)
 	case look:
 		rows, err := t.a.service.AdvisoryRows(ctx, t.key)
 		m.outage.note(sent, err)
 		if err != nil {
 			return err
 		}
-		return t.learn(rows)
+		closed := t.closed
+		if err := t.learn(rows, sent); err != nil || !closed || t.closed {
+			return err
+		}
+		return t.lookForCycle(ctx, nil)
 	}
 	if t.value != nil {
 		p.put.Stand = map[string]int64{t.row: t.rows[t.row]}
+	}
+	if t.private.row && !p.private && t.a.OnShared != nil {
+		t.a.OnShared(t)
 	}
 	rows, done, err := t.putter().PutAdvisory(ctx, p.put)
 	m.outage.note(sent, err)
@@ -119,19 +126,19 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 	case errors.Is(err, ErrSessionLost), errors.Is(err, retry.ErrRefused):
 		return err
 	case err != nil:
-		t.sent = &p.put
+		t.sent = &p
 		return err
 	case !done:
-		return t.learn(rows)
+		return t.learn(rows, sent)
 	}
-	t.landed(p.put, rows)
+	t.landed(p, rows)
 	t.a.mu.Lock()
 	t.grant(p)
 	if len(p.line) > 0 {
 		t.stale = true // what it waits for may have gone before anybody watched
 	}
 	t.a.mu.Unlock()
-	if err := t.learn(rows); err != nil {
+	if err := t.learn(rows, sent); err != nil {
 		return err
 	}
 	return t.lookForCycle(ctx, p.line)
@@ -140,20 +147,23 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 func (t *AdvisoryTable) putter() AdvisorySession { return t.sess.backend.(AdvisorySession) }
 
 // landed notes the rows that p has made.
-func (t *AdvisoryTable) landed(p AdvisoryPut, rows AdvisoryRows) {
-	for name, value := range p.Put {
+func (t *AdvisoryTable) landed(p advisoryPlan, rows AdvisoryRows) {
+	for name, value := range p.put.Put {
 		r, _ := rows.find(name)
 		t.rows[name] = r.Changed
 		if name == t.row {
 			t.value, t.created = value, r.Created
 		}
 	}
-	for _, name := range p.Delete {
+	for _, name := range p.put.Delete {
 		delete(t.rows, name)
 		if name == t.row {
 			t.value = nil
 		}
 	}
+	t.a.mu.Lock()
+	defer t.a.mu.Unlock()
+	t.isPrivate(p.private)
 }
 
 // grant gives the plan's requests their locks: the mount's row has them. Meanwhile owners may
@@ -172,11 +182,11 @@ func (t *AdvisoryTable) grant(p advisoryPlan) {
 	}
 }
 
-// learn takes in the rows of the table as they are. If a row of this mount is not as it was
-// put, somebody has removed it, and what it stood for is lost.
-func (t *AdvisoryTable) learn(rows AdvisoryRows) error {
+// learn takes in the rows of the table as they are, which were asked for at sent. If a row of
+// this mount is not as it was put, somebody has removed it, and what it stood for is lost.
+func (t *AdvisoryTable) learn(rows AdvisoryRows, sent time.Time) error {
 	rows.Rows = slices.DeleteFunc(rows.Rows, func(r AdvisoryRow) bool { return r.Table != t.key })
-	files, err := rows.files()
+	files, err := rows.files(t.a.mount)
 	if err != nil {
 		return retry.Refused(err)
 	}
@@ -197,6 +207,7 @@ func (t *AdvisoryTable) learn(rows AdvisoryRows) error {
 	}
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
+	t.closed, t.private.others, t.private.heard = f.private, f.rows, sent
 	for _, r := range t.requests {
 		row, ok := rows.find(r.id)
 		if r.ticket = 0; ok {
@@ -231,6 +242,7 @@ func (t *AdvisoryTable) lost(cause error) {
 	t.forget()
 	delete(t.rows, t.row)
 	t.value, t.stale = nil, true
+	t.isPrivate(false)
 }
 
 // use makes the table have its rows on s. mu is held.

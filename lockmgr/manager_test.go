@@ -30,6 +30,16 @@ type tap struct {
 	*lockmgrtest.Memory
 	mu       sync.Mutex
 	sessions []lockmgr.Session
+
+	deaf bool // watches of advisory locks tell nothing
+}
+
+func (b *tap) WatchAdvisory(ctx context.Context, changed func(lockmgr.Key, int64)) {
+	if b.deaf {
+		<-ctx.Done()
+		return
+	}
+	b.Memory.WatchAdvisory(ctx, changed)
 }
 
 func (b *tap) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
@@ -55,6 +65,8 @@ type fixture struct {
 	svc *tap
 	m   *lockmgr.Manager
 	log *bytes.Buffer
+
+	private time.Duration // how long idle tables of advisory locks are private
 }
 
 // inBubble runs a test on a fixture whose time is the bubble's.

@@ -38,7 +38,7 @@ func (b *breaking) rowGone(ctx context.Context, held lockmgr.Entry) error {
 	defer func() { stop(); <-watched }()
 	go func() {
 		defer close(watched)
-		service.WatchAdvisory(watching, func(table lockmgr.Key) {
+		service.WatchAdvisory(watching, func(table lockmgr.Key, _ int64) {
 			if table != held.Key && table != (lockmgr.Key{}) {
 				return
 			}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/integration/lab"
@@ -536,4 +537,64 @@ func threads(t *testing.T, pid int) int {
 		t.Fatal(err)
 	}
 	return len(found)
+}
+
+// What a mount has written under a table that it had to itself, and unlocked, is read under the next
+// lock of another mount. The other way round as well, once the table is private again.
+func TestFlockOfAPrivateTable(t *testing.T) {
+	lab.Over(t, testFlockOfAPrivateTable, lab.Local, lab.OverClients, lab.OverClientsThatKeep.ForLong())
+}
+
+func testFlockOfAPrivateTable(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	a, b := v.Mount("a"), v.Mount("b")
+	for _, kind := range []string{"flock", "setlkw"} {
+		for i := range 4 {
+			name := fmt.Sprintf("%s-%d", kind, i)
+			v.Write(name, strings.Repeat("0", 10))
+			one, other := lab.NewAgent(t), lab.NewAgent(t)
+			mine, its := one.Open(a.Path(name), unix.O_RDWR), other.Open(b.Path(name), unix.O_RDWR)
+			for _, turn := range []struct {
+				of     *lab.Agent
+				fd     int
+				rounds int
+			}{{one, mine, 20}, {other, its, 1 + i}, {one, mine, 3}, {other, its, 20}} {
+				if err := count(turn.of, turn.fd, kind, turn.rounds); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n, err := strconv.Atoi(v.Read(name)); n != 44+i {
+				t.Errorf("%s: counted to %d, %v; want %d", name, n, err, 44+i)
+			}
+		}
+	}
+}
+
+// Locking a file that nobody else locks costs the lock service two commits, however often it is done.
+func TestFlockCostsNoCommit(t *testing.T) { lab.Over(t, testFlockCostsNoCommit, lab.Local) }
+
+func testFlockCostsNoCommit(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	a := v.Mount("a")
+	v.Write("f", "0123456789")
+	p := lab.NewAgent(t)
+	fd := p.Open(a.Path("f"), unix.O_RDWR)
+	rows := v.Etcd().Watch(t.Context(), "/lockfs", clientv3.WithPrefix())
+	if err := count(p, fd, "setlkw", 300); err != nil {
+		t.Fatal(err)
+	}
+	p.Must(lab.Call{Op: "close", FD: fd})
+	changes := 0
+	for gone := false; !gone; {
+		for _, ev := range (<-rows).Events {
+			if strings.Contains(string(ev.Kv.Key), "advisory/") {
+				changes++
+				gone = gone || ev.Type == clientv3.EventTypeDelete
+			}
+		}
+	}
+	// A slow machine may tell, for people, what has been locked for a second.
+	if changes > 30 {
+		t.Errorf("%d changes of the table for 300 times locked, want 2", changes)
+	}
 }

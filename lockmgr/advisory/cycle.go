@@ -25,7 +25,7 @@ func Cycle(files []File, id string) bool {
 	var last *wait
 	for i := range files {
 		for _, w := range files[i].Line {
-			if w.Lock.Owner.Kind != Posix {
+			if w.Lock.Owner.Kind != Posix || w.Tries {
 				continue
 			}
 			waits[w.Lock.Owner] = append(waits[w.Lock.Owner], wait{&files[i], w})

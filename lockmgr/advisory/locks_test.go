@@ -57,9 +57,9 @@ func TestWhoseTurn(t *testing.T) {
 func TestCycle(t *testing.T) {
 	a, b, c := posix("a", 1, 0, 0, true), posix("b", 1, 0, 0, true), posix("c", 1, 0, 0, true)
 	files := []File{
-		{Held: []Lock{a}, Line: []Waiter{{"b waits for a", b, 3}}},
-		{Held: []Lock{b}, Line: []Waiter{{"c waits for b", c, 2}}},
-		{Held: []Lock{c}, Line: []Waiter{{"a waits for c", a, 5}}},
+		{Held: []Lock{a}, Line: []Waiter{{ID: "b waits for a", Lock: b, Ticket: 3}}},
+		{Held: []Lock{b}, Line: []Waiter{{ID: "c waits for b", Lock: c, Ticket: 2}}},
+		{Held: []Lock{c}, Line: []Waiter{{ID: "a waits for c", Lock: a, Ticket: 5}}},
 	}
 	for id, want := range map[string]bool{"b waits for a": false, "c waits for b": false, "a waits for c": true, "nobody": false} {
 		if got := Cycle(files, id); got != want {
@@ -77,15 +77,22 @@ func TestCycle(t *testing.T) {
 	}
 	// A loop that the request has no part in.
 	files = []File{
-		{Held: []Lock{a}, Line: []Waiter{{"b waits for a", b, 1}, {"c waits for a", c, 3}}},
-		{Held: []Lock{b}, Line: []Waiter{{"a waits for b", a, 2}}},
+		{Held: []Lock{a}, Line: []Waiter{{ID: "b waits for a", Lock: b, Ticket: 1}, {ID: "c waits for a", Lock: c, Ticket: 3}}},
+		{Held: []Lock{b}, Line: []Waiter{{ID: "a waits for b", Lock: a, Ticket: 2}}},
 	}
 	if Cycle(files, "c waits for a") {
 		t.Error("a request that waits for a cycle closes none")
 	}
+	files = []File{
+		{Held: []Lock{a}, Line: []Waiter{{ID: "b waits for a", Lock: b, Ticket: 2}}},
+		{Held: []Lock{b}, Line: []Waiter{{ID: "a tries", Lock: a, Ticket: 1, Tries: true}}},
+	}
+	if Cycle(files, "b waits for a") {
+		t.Error("a cycle by a request that does not wait")
+	}
 	flocks := []File{
-		{Held: []Lock{whole("a", 1, true)}, Line: []Waiter{{"1", whole("b", 1, true), 1}}},
-		{Held: []Lock{whole("b", 1, true)}, Line: []Waiter{{"2", whole("a", 1, true), 2}}},
+		{Held: []Lock{whole("a", 1, true)}, Line: []Waiter{{ID: "1", Lock: whole("b", 1, true), Ticket: 1}}},
+		{Held: []Lock{whole("b", 1, true)}, Line: []Waiter{{ID: "2", Lock: whole("a", 1, true), Ticket: 2}}},
 	}
 	if Cycle(flocks, "2") {
 		t.Error("a cycle of flocks: Linux finds none")

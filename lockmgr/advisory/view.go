@@ -7,6 +7,7 @@ type Waiter struct {
 	ID     string
 	Lock   Lock
 	Ticket int64 // requests with smaller ones came before
+	Tries  bool  // it stands in line until it is known whether it can have its lock
 }
 
 // View is what stands for one file at a moment.

@@ -63,7 +63,7 @@ func (b *Backend) AdvisoryRows(ctx context.Context, table lockmgr.Key) (lockmgr.
 }
 
 // WatchAdvisory is lockmgr.AdvisoryBackend's: one watch.
-func (b *Backend) WatchAdvisory(ctx context.Context, changed func(lockmgr.Key)) {
+func (b *Backend) WatchAdvisory(ctx context.Context, changed func(lockmgr.Key, int64)) {
 	var r retry.Retrier
 	r.Always(ctx, func() error {
 		err := b.followAdvisory(ctx, &r, changed)
@@ -74,7 +74,7 @@ func (b *Backend) WatchAdvisory(ctx context.Context, changed func(lockmgr.Key)) 
 	})
 }
 
-func (b *Backend) followAdvisory(ctx context.Context, r *retry.Retrier, changed func(lockmgr.Key)) error {
+func (b *Backend) followAdvisory(ctx context.Context, r *retry.Retrier, changed func(lockmgr.Key, int64)) error {
 	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	feed, _, err := b.watch(watching, cancel, b.keys.advisory(lockmgr.Key{}))
@@ -82,19 +82,19 @@ func (b *Backend) followAdvisory(ctx context.Context, r *retry.Retrier, changed 
 		return b.fault(ctx, err)
 	}
 	r.Answered()
-	changed(lockmgr.Key{})
+	changed(lockmgr.Key{}, 0)
 	for resp := range feed {
 		if err := resp.Err(); err != nil {
 			return b.fault(ctx, err)
 		}
-		tables := make(map[lockmgr.Key]bool)
+		tables := make(map[lockmgr.Key]int64)
 		for _, ev := range resp.Events {
 			if table, _, ok := b.keys.parseAdvisory(string(ev.Kv.Key)); ok {
-				tables[table] = true
+				tables[table] = ev.Kv.ModRevision // that of a delete, too
 			}
 		}
-		for table := range tables {
-			changed(table)
+		for table, rev := range tables {
+			changed(table, rev)
 		}
 	}
 	return fmt.Errorf("%w: watch closed", lockmgr.ErrUnavailable)

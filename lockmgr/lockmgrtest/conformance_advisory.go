@@ -93,7 +93,7 @@ func testAdvisoryEnd(b *bench) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		service.WatchAdvisory(ctx, func(lockmgr.Key) {
+		service.WatchAdvisory(ctx, func(lockmgr.Key, int64) {
 			select {
 			case changed <- struct{}{}:
 			default:

@@ -30,12 +30,12 @@ func (m *Memory) AdvisoryRows(ctx context.Context, table lockmgr.Key) (lockmgr.A
 }
 
 // WatchAdvisory tells of any change.
-func (m *Memory) WatchAdvisory(ctx context.Context, changed func(lockmgr.Key)) {
+func (m *Memory) WatchAdvisory(ctx context.Context, changed func(lockmgr.Key, int64)) {
 	for {
 		m.mu.Lock()
 		c := m.changed
 		m.mu.Unlock()
-		changed(lockmgr.Key{})
+		changed(lockmgr.Key{}, 0)
 		select {
 		case <-c:
 		case <-ctx.Done():
