@@ -9,10 +9,13 @@ for dir in /usr/lib/postgresql/*/bin; do
 done
 
 # program:package
-need=(fusermount3:fuse3 sqlite3:sqlite3 perl:perl gcc:gcc git:git rsync:rsync initdb:postgresql)
+need=(fusermount3:fuse3 sqlite3:sqlite3 perl:perl gcc:gcc git:git rsync:rsync initdb:postgresql lockfile:procmail)
 missing=()
 for n in "${need[@]}"; do
 	command -v "${n%%:*}" >/dev/null || missing+=("${n##*:}")
+done
+for module in filelock portalocker; do
+	/usr/bin/python3 -c "import $module" 2>/dev/null || missing+=("python3-$module")
 done
 if ! command -v go >/dev/null; then
 	echo "Go is missing: install Go $(sed -n 's/^go //p' go.mod) or newer from https://go.dev/dl" >&2
