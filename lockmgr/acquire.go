@@ -37,6 +37,13 @@ type Request struct {
 	Wait time.Duration
 	// Keep replaces Config.Keep for these locks, unless nil.
 	Keep *time.Duration
+	// HandedOn: HandOn ends the request with a *HandedOnError.
+	HandedOn bool
+	// Resume, if not nil, is where the request waited before it was handed on. Its Until replaces
+	// Wait.
+	Resume *Resume
+	// Entered, if not nil, is called when the request stands in the mount's lines.
+	Entered func()
 }
 
 type request struct {
@@ -69,8 +76,12 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	var t *trying
 	switch {
 	case req.Wait > 0 && req.Queue:
+		until := time.Now().Add(req.Wait)
+		if req.Resume != nil && !req.Resume.Until.IsZero() {
+			until = req.Resume.Until
+		}
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, req.Wait)
+		ctx, cancel = context.WithDeadline(ctx, until)
 		defer cancel()
 	case req.Wait > 0:
 		ctx, t = m.try(ctx, req.Wait)
@@ -94,7 +105,7 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 // AcquireHere takes or shares the locks of req if this mount can grant them all at once, by
 // itself. Otherwise it returns nil, and nothing has happened.
 func (m *Manager) AcquireHere(req Request) *Hold {
-	if req.validate() != nil {
+	if req.validate() != nil || req.Resume != nil { // its place is in the service's line
 		return nil
 	}
 	v := m.follow(&req)
@@ -137,6 +148,9 @@ func (m *Manager) begin(req Request, v *tracker) *request {
 	m.mu.Lock()
 	for _, k := range req.Keys {
 		m.enter(r, k)
+	}
+	if r.Entered != nil {
+		r.Entered()
 	}
 	return r
 }
@@ -250,6 +264,10 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 		}
 	}
 	another, releasing := wait.another(r), wait.releasing()
+	var handing <-chan struct{}
+	if r.HandedOn {
+		handing = m.waitsEnd.Done()
+	}
 	m.mu.Unlock()
 	if another {
 		r.tracker.contended()
@@ -263,6 +281,9 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 	case <-over:
 	case <-ctx.Done():
 		err = ctx.Err()
+	case <-handing:
+		m.mu.Lock()
+		return r.handedOn(ctx, AcquisitionID{})
 	}
 	m.mu.Lock()
 	if err != nil {
@@ -375,7 +396,13 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 		}
 	}
 	req.Keep = m.mayKeep(r, req.Keys)
+	handing := m.waitsEnd
 	m.mu.Unlock()
+	if r.HandedOn {
+		var over func()
+		ctx, over = r.untilHandedOn(ctx, handing, &req)
+		defer over()
+	}
 	sess, grants, err := m.obtain(ctx, r, prefer, &req)
 	now := time.Now()
 	m.mu.Lock()
@@ -383,6 +410,13 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	delete(m.early, req.Holder.AcquisitionID)
 	if err != nil {
 		m.leftover(err, req, r.Owner, missing, sess)
+		if r.HandedOn && handing.Err() != nil {
+			id := AcquisitionID{}
+			if errors.Is(err, ErrStands) {
+				id = req.Holder.AcquisitionID
+			}
+			return r.handedOn(ctx, id)
+		}
 		if r.Queue && wait == Retry && ctx.Err() == nil {
 			r.inTurn = true
 			return nil
@@ -451,11 +485,19 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 	}
 	defer context.AfterFunc(m.accepting, cancel)()
 	for {
-		sess, err := m.session(ctx, prefer)
-		if err != nil {
-			return nil, nil, err
+		was := m.claim(r, req)
+		var sess *session
+		var id AcquisitionID
+		if was != nil {
+			sess, id = was.sess, was.holder.AcquisitionID
+			r.tracker.resumes(id)
+		} else {
+			var err error
+			if sess, err = m.session(ctx, prefer); err != nil {
+				return nil, nil, err
+			}
+			id = r.tracker.fresh(r.inTurn)
 		}
-		id := r.tracker.fresh(r.inTurn)
 		m.mu.Lock()
 		delete(m.early, req.Holder.AcquisitionID) // of the previous attempt
 		m.early[id] = new(overtaken)
@@ -464,16 +506,23 @@ func (m *Manager) obtain(ctx context.Context, r *request, prefer *session, req *
 		req.Holder.Session = sess.backend.ID()
 		req.Holder.Node = m.cfg.Session.Node
 		req.Holder.Since = time.Now()
+		if req.Again = was != nil; req.Again {
+			req.Holder.Since = was.holder.Since
+		}
 		sent := time.Now()
 		grants, err := sess.backend.Acquire(ctx, *req)
 		if err == nil {
 			m.outage.answered()
 			return sess, grants, nil // ask calls done for it
 		}
-		if !r.Queue { // a queueing request may have been answered long ago
+		if !r.Queue && !(r.HandedOn && ctx.Err() != nil) { // a queueing request may have been answered long ago
 			m.outage.note(sent, r.trying.outcome(err))
 		}
 		m.done(sess)
+		if errors.Is(err, ErrStands) {
+			m.stands(req, sess)
+			return sess, nil, err
+		}
 		switch {
 		case m.accepting.Err() != nil:
 			return nil, nil, ErrClosed

@@ -125,6 +125,8 @@ type AcquireRequest struct {
 	Upgrades []Grant
 	// Keep: the mount may keep the entry while unused. Requests that wait for it put a Recall.
 	Keep bool
+	// Again: the Holder's entry may stand already, and then keeps its place. See HandsOn.
+	Again bool
 }
 
 // Validate returns ErrInvalidKey for a request that no backend grants.

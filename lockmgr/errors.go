@@ -40,6 +40,9 @@ var (
 	// ErrNotOwner: a release found another acquisition's entry.
 	ErrNotOwner = errors.New("lock held by another owner")
 
+	// ErrStands: the request was handed on, and its entry stands. See HandsOn.
+	ErrStands = errors.New("handed on with its entry")
+
 	// ErrClosed: the Manager is shutting down.
 	ErrClosed = errors.New("lock manager closed")
 

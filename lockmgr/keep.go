@@ -138,7 +138,7 @@ func (m *Manager) keep(l *lock) bool {
 		return false
 	}
 	m.noteUse(l)
-	if !l.keepable || l.recalled || l.contended || l.turn == maxTurn || m.refusing ||
+	if !l.keepable || l.recalled || l.contended || l.turn == maxTurn || m.refusing || m.settling ||
 		len(l.slot.locks) != 1 || m.keeper.idle.Len() >= maxIdle || l.lost() {
 		return false
 	}

@@ -81,11 +81,15 @@ type Manager struct {
 	steps    int                          // GUARDED_BY(mu); counts wakes and what they examined, for tests
 	early    map[AcquisitionID]*overtaken // GUARDED_BY(mu); what was heard before the service's answer
 	keeper   keeper
-	dels     map[string]*delegation // GUARDED_BY(mu); by path; none is below another
-	advisory *Advisory              // GUARDED_BY(mu); nil: advisory locks are not shared between mounts
-	sessions []*session             // GUARDED_BY(mu); in order of opening; no lost ones
-	refusing bool                   // GUARDED_BY(mu); no more requests
-	closed   bool                   // GUARDED_BY(mu)
+	dels     map[string]*delegation  // GUARDED_BY(mu); by path; none is below another
+	advisory *Advisory               // GUARDED_BY(mu); nil: advisory locks are not shared between mounts
+	sessions []*session              // GUARDED_BY(mu); in order of opening; no lost ones
+	left     map[AcquisitionID]*left // GUARDED_BY(mu); by id; see HandOn
+	waitsEnd context.Context         // GUARDED_BY(mu); ended by HandOn
+	endWaits context.CancelFunc      // GUARDED_BY(mu)
+	settling bool                    // GUARDED_BY(mu); nothing is kept or delegated any more
+	refusing bool                    // GUARDED_BY(mu); no more requests
+	closed   bool                    // GUARDED_BY(mu)
 }
 
 // lock is one key granted to one owner of this mount, shared by its holds.
@@ -124,6 +128,28 @@ type lock struct {
 // New returns a Manager with an open session. Errors: ErrUnavailable if the service does not
 // answer before ctx ends; the violated inequality of cfg.Renew's timings.
 func New(ctx context.Context, cfg Config) (*Manager, error) {
+	m, err := newManager(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s, err := m.session(ctx, nil)
+	if err != nil {
+		m.cancel()
+		return nil, fmt.Errorf("open a lock session: %w", err)
+	}
+	m.done(s)
+	m.beginWork()
+	return m, nil
+}
+
+// beginWork begins the background work.
+func (m *Manager) beginWork() {
+	m.wg.Go(m.retire)
+	m.wg.Go(func() { m.backend.WatchBreaks(m.ctx, m.obey) })
+	m.wg.Go(m.runKeeper)
+}
+
+func newManager(cfg Config) (*Manager, error) {
 	if cfg.Backend == nil {
 		return nil, errors.New("lockmgr: Config.Backend is required")
 	}
@@ -153,19 +179,12 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		dirs:    make(map[string]*dir),
 		early:   make(map[AcquisitionID]*overtaken),
 		dels:    make(map[string]*delegation),
+		left:    make(map[AcquisitionID]*left),
 		keeper:  keeper{begun: make(chan struct{}, 1), keepable: make(map[AcquisitionID]*lock), pasts: make(map[Key]*past)},
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.accepting, m.refuse = context.WithCancel(m.ctx)
-	s, err := m.session(ctx, nil)
-	if err != nil {
-		m.cancel()
-		return nil, fmt.Errorf("open a lock session: %w", err)
-	}
-	m.done(s)
-	m.wg.Go(m.retire)
-	m.wg.Go(func() { m.backend.WatchBreaks(m.ctx, m.obey) })
-	m.wg.Go(m.runKeeper)
+	m.waitsEnd, m.endWaits = context.WithCancel(context.Background())
 	return m, nil
 }
 

@@ -16,7 +16,8 @@ type place struct {
 	doubts         seat   // among requests whose SelfWait was not called yet
 }
 
-func (m *Manager) enter(r *request, k Key) {
+// slotOf returns the slot of k, which must get a lock or a request at once. m.mu is held.
+func (m *Manager) slotOf(k Key) *slot {
 	s := m.slots[k]
 	if s == nil {
 		s = &slot{key: k}
@@ -29,6 +30,11 @@ func (m *Manager) enter(r *request, k Key) {
 			s.dir.slots[s] = struct{}{}
 		}
 	}
+	return s
+}
+
+func (m *Manager) enter(r *request, k Key) {
+	s := m.slotOf(k)
 	p := &place{request: r, slot: s, prev: s.last, doubts: seat{r: r}}
 	r.places = append(r.places, p)
 	s.last = p

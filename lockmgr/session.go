@@ -22,6 +22,7 @@ type session struct {
 	idle    time.Time          // GUARDED_BY(Manager.mu); since when it was seen unused
 	retired bool               // GUARDED_BY(Manager.mu); removed from Manager.sessions, though not lost
 	voided  int                // GUARDED_BY(Manager.mu); how many locks were lost with it
+	tended  bool               // GUARDED_BY(Manager.mu); see tend
 }
 
 type lease struct {
@@ -111,32 +112,46 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	s := &session{backend: bs, locks: make(map[*lock]struct{}), asking: 1}
+	if err := m.renewSession(s, sent); err != nil {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bs.TTL())
+		defer cancel()
+		return nil, errors.Join(err, bs.Close(cctx))
+	}
+	m.tend(s)
+	return s, nil
+}
+
+// renewSession keeps s alive from now on. Two goroutines of tend are expected.
+func (m *Manager) renewSession(s *session, sent boottime.Instant) (err error) {
 	rcfg := m.cfg.Renew
-	rcfg.TTL = bs.TTL()
+	rcfg.TTL = s.backend.TTL()
 	rcfg.OnChange = m.sessionChanged
 	rcfg.OnRenewal = func(took time.Duration, err error) {
 		m.outage.note(time.Now().Add(-took), err)
 		m.observe(SessionRenewed{Took: took, Err: err})
 	}
-	s.renewal, err = renew.Start(rcfg, lease{m, s}, sent)
-	if err == nil {
-		m.mu.Lock()
-		if m.refusing {
-			err = ErrClosed
-		} else {
-			m.sessions = append(m.sessions, s)
-			m.wg.Add(2)
-		}
-		m.mu.Unlock()
-		if err != nil {
-			s.renewal.Close()
-		}
+	if s.renewal, err = renew.Start(rcfg, lease{m, s}, sent); err != nil {
+		return err
 	}
+	m.mu.Lock()
+	if m.refusing {
+		err = ErrClosed
+	} else {
+		m.sessions = append(m.sessions, s)
+		m.wg.Add(2)
+	}
+	m.mu.Unlock()
 	if err != nil {
-		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bs.TTL())
-		defer cancel()
-		return nil, errors.Join(err, bs.Close(cctx))
+		s.renewal.Close()
 	}
+	return err
+}
+
+// tend watches a session of Manager.sessions.
+func (m *Manager) tend(s *session) {
+	m.mu.Lock()
+	s.tended = true
+	m.mu.Unlock()
 	watching, over := context.WithCancel(m.ctx)
 	go func() {
 		defer m.wg.Done()
@@ -152,7 +167,6 @@ func (m *Manager) openSession(ctx context.Context) (*session, error) {
 			m.loseSession(s)
 		}
 	}()
-	return s, nil
 }
 
 func (m *Manager) now() boottime.Instant {

@@ -50,6 +50,15 @@ func (t *tracker) fresh(inTurn bool) AcquisitionID {
 	return t.id
 }
 
+// resumes gives the request the id of the entry by which it has waited before.
+func (t *tracker) resumes(id AcquisitionID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.id, t.was, t.found, t.kept = id, AcquisitionID{}, false, false
+	t.asked++
+	t.log(slog.LevelDebug, "lock waited for again")
+}
+
 // byItself returns the holder of locks that the mount grants without the service.
 func (t *tracker) byItself(s *session) Holder {
 	t.mu.Lock()
@@ -124,6 +133,9 @@ func (t *tracker) end(err error) {
 		t.log(level, "lock granted", slog.Duration("took", e.Took), slog.Duration("waited", e.Waited))
 	}
 	t.mu.Unlock()
+	if errors.As(err, new(*HandedOnError)) {
+		return // it goes on elsewhere
+	}
 	if errors.Is(err, ErrContended) {
 		e.Contended = true // by an owner for which it did not wait
 	}

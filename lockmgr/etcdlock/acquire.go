@@ -56,6 +56,9 @@ func (s *Session) acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	}
 	defer a.endRecall()
 	if err := a.run(ctx); err != nil {
+		if lockmgr.HandsOn(ctx) && a.standsInLine() {
+			return nil, lockmgr.ErrStands
+		}
 		return nil, a.discard(s.life.Outcome(ctx, err, a.metHolder))
 	}
 	grants := make([]lockmgr.Grant, len(req.Keys))
@@ -92,7 +95,7 @@ type acquisition struct {
 
 func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, error) {
 	keys := s.b.keys
-	a := &acquisition{s: s, req: req}
+	a := &acquisition{s: s, req: req, mayStand: req.Again}
 	v := value{Holder: req.Holder, Keep: req.Keep}
 	for _, g := range req.Upgrades {
 		a.had = append(a.had, keys.granted(g))

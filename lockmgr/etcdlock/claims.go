@@ -73,6 +73,13 @@ func (c *claims) saw(entry []byte) bool {
 	return claim != nil
 }
 
+// has reports whether an entry is claimed.
+func (c *claims) has(entry []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.entries[string(entry)] != nil
+}
+
 // seen reports whether the check saw a claimed entry, or the claim is newer than the check.
 func (c *claims) seen(entry []byte) bool {
 	c.mu.Lock()

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -44,7 +45,7 @@ func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone f
 			s.b.attached.Add(int64(len(attached) - counted))
 			counted = len(attached)
 			attached = slices.DeleteFunc(attached, s.claims.saw)
-			err = errors.Join(s.miss(ctx, grants, gone), s.removeOrphans(ctx, attached))
+			err = errors.Join(s.miss(ctx, grants, gone), s.removeOrphans(ctx, attached, slog.LevelError))
 		}
 		if err != nil && ctx.Err() == nil && !s.life.Ended() {
 			s.b.log.Debug("cannot look for this session's entries", "session", s.ID(), "error", err)
@@ -79,8 +80,9 @@ func (s *Session) miss(ctx context.Context, grants []lockmgr.Grant, gone func(lo
 	return nil
 }
 
-// removeOrphans deletes unclaimed entries. The fence and discard should leave none.
-func (s *Session) removeOrphans(ctx context.Context, unclaimed [][]byte) error {
+// removeOrphans deletes unclaimed entries. The fence and discard should leave none. A process that
+// hands its session on may.
+func (s *Session) removeOrphans(ctx context.Context, unclaimed [][]byte, level slog.Level) error {
 	for _, k := range unclaimed {
 		key := string(k)
 		if _, ok := s.b.keys.parse(key); !ok {
@@ -92,7 +94,7 @@ func (s *Session) removeOrphans(ctx context.Context, unclaimed [][]byte) error {
 			return err
 		}
 		if resp.Succeeded { // else it was released meanwhile
-			s.b.log.Error("deleted an entry of this session that nobody claims", "session", s.ID(), "entry", key)
+			s.b.log.Log(ctx, level, "deleted an entry of this session that nobody claims", "session", s.ID(), "entry", key)
 		}
 	}
 	return nil

@@ -72,16 +72,15 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	}
 	s.fence = newFence(s, string(value), resp.Header.Revision)
 	s.group = newGroup(b, s.fence)
-	s.life = lifetime.Begin(era, s.ID(), b.log)
-	leave := b.told.listen(&listener{prefix: s.record, gone: s.life.Lost})
-	s.life.Go(func() {
-		defer leave()
-		s.janitor()
-	})
+	s.begin(era)
 	return s, nil
 }
 
 func (b *Backend) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, time.Duration, error) {
+	if err := b.outgoing.enter(ctx); err != nil {
+		return 0, 0, err
+	}
+	defer b.outgoing.leave()
 	id := b.leases | clientv3.LeaseID(rand.Uint32())
 	seconds := int64((ttl + time.Second - 1) / time.Second)
 	var resp *pb.LeaseGrantResponse
@@ -96,6 +95,10 @@ func (b *Backend) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseI
 }
 
 func (b *Backend) revoke(ctx context.Context, lease clientv3.LeaseID) error {
+	if err := b.outgoing.enter(ctx); err != nil {
+		return err
+	}
+	defer b.outgoing.leave()
 	return b.patiently(ctx, func(ctx context.Context) error {
 		_, err := b.client.Revoke(ctx, lease)
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) {

@@ -59,7 +59,11 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 	if err := a.noteSession(kvs(last + 2)); err != nil {
 		return err
 	}
-	a.noteTrees(rev, trees, kvs(last+1), placed)
+	mod, dirs := a.s.treesOf(trees, kvs(last+1))
+	if placed && len(a.dirs) > 0 {
+		mod, dirs = rev, append(dirs, a.dirs...)
+	}
+	a.s.trees.read(rev, mod, dirs)
 
 	delegations := a.s.claims.delegations()
 	seen := make(map[string]*mvccpb.KeyValue, n)
@@ -118,21 +122,17 @@ func (a *acquisition) noteSession(record []*mvccpb.KeyValue) error {
 	return nil
 }
 
-func (a *acquisition) noteTrees(rev int64, trees, epoch []*mvccpb.KeyValue, placed bool) {
-	var dirs []treeEntry
+// treesOf reads the directory entries, and the epoch.
+func (s *Session) treesOf(trees, epoch []*mvccpb.KeyValue) (mod int64, dirs []treeEntry) {
 	for _, kv := range trees {
-		if d, ok := a.s.b.keys.lockOf(string(kv.Key)); ok {
+		if d, ok := s.b.keys.lockOf(string(kv.Key)); ok {
 			dirs = append(dirs, treeEntry{d, string(kv.Key)})
 		}
 	}
-	var mod int64
 	if len(epoch) > 0 {
 		mod = epoch[0].ModRevision
 	}
-	if placed && len(a.dirs) > 0 {
-		mod, dirs = rev, append(dirs, a.dirs...)
-	}
-	a.s.trees.read(rev, mod, dirs)
+	return mod, dirs
 }
 
 // Our entries were put together, so if some are missing, somebody removed them.

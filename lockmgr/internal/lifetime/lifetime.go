@@ -63,6 +63,9 @@ func (l *Life) Close(ctx context.Context, revoke func(context.Context) error) er
 	return nil
 }
 
+// Wait returns when nothing of the session runs any more, after End.
+func (l *Life) Wait() { l.running.Wait() }
+
 // Ended reports whether the session is over.
 func (l *Life) Ended() bool { return l.Over.Err() != nil }
 

@@ -1,0 +1,194 @@
+package etcdlock
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockfs/lockfs/internal/retry"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
+)
+
+var (
+	_ lockmgr.Adopter  = (*Backend)(nil)
+	_ lockmgr.HandedOn = (*Session)(nil)
+)
+
+// outgoing counts the requests under way that can change something, and can stop them.
+type outgoing struct {
+	mu       sync.Mutex
+	underWay int           // GUARDED_BY(mu)
+	thawed   chan struct{} // GUARDED_BY(mu); closed when requests go on; nil: they do
+	none     chan struct{} // GUARDED_BY(mu); closed when underWay becomes 0; nil: nobody waits
+}
+
+func (o *outgoing) enter(ctx context.Context) error {
+	for {
+		o.mu.Lock()
+		thawed := o.thawed
+		if thawed == nil {
+			o.underWay++
+			o.mu.Unlock()
+			return nil
+		}
+		o.mu.Unlock()
+		select {
+		case <-thawed:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errUnsent, ctx.Err())
+		}
+	}
+}
+
+func (o *outgoing) leave() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.underWay--; o.underWay == 0 && o.none != nil {
+		close(o.none)
+		o.none = nil
+	}
+}
+
+// Freeze implements lockmgr.Adopter. A request that was given up without an answer may still be
+// carried out: RemoveUnclaimed voids it.
+func (b *Backend) Freeze(ctx context.Context) (thaw func(), err error) {
+	o := &b.outgoing
+	o.mu.Lock()
+	thawed, none := make(chan struct{}), make(chan struct{})
+	o.thawed = thawed
+	if o.underWay == 0 {
+		close(none)
+	} else {
+		o.none = none
+	}
+	o.mu.Unlock()
+	thaw = sync.OnceFunc(func() {
+		o.mu.Lock()
+		o.thawed, o.none = nil, nil
+		o.mu.Unlock()
+		close(thawed)
+	})
+	select {
+	case <-none:
+		return thaw, nil
+	case <-ctx.Done():
+		thaw()
+		return nil, fmt.Errorf("requests to etcd are under way: %w", ctx.Err())
+	}
+}
+
+// Connect implements lockmgr.Adopter.
+func (b *Backend) Connect(ctx context.Context) error {
+	_, err := b.forRenewals(ctx)
+	return err
+}
+
+// AdoptSession implements lockmgr.Adopter. The sessions of a Backend are all of one mount, and all
+// adopted before another one is opened.
+func (b *Backend) AdoptSession(ctx context.Context, info lockmgr.SessionInfo, id string, ttl time.Duration, claims []lockmgr.Grant) (lockmgr.Session, error) {
+	lease, err := leaseOf(id)
+	if err != nil {
+		return nil, err
+	}
+	value, err := json.Marshal(info)
+	if err != nil {
+		return nil, fmt.Errorf("etcdlock: session record: %w", err)
+	}
+	b.leases = lease &^ (1<<32 - 1)
+	era, trees := b.era()
+	renew, err := b.forRenewals(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("adopting a session: %w", err)
+	}
+	s := &Session{b: b, renew: renew, lease: lease, ttl: ttl, record: b.keys.session(id), trees: trees}
+	gets := []clientv3.Op{clientv3.OpGet(s.record), clientv3.OpGet(b.keys.trees(), clientv3.WithPrefix()), clientv3.OpGet(b.keys.epoch())}
+	var resp *clientv3.TxnResponse
+	var r retry.Retrier
+	if err := r.Do(ctx, func() error { resp, err = b.txn(ctx, nil, gets, nil); return err }); err != nil {
+		return nil, fmt.Errorf("adopting a session: %w", err)
+	}
+	record := resp.Responses[0].GetResponseRange().Kvs
+	if len(record) == 0 || clientv3.LeaseID(record[0].Lease) != lease {
+		return nil, fmt.Errorf("%w: its record is gone", lockmgr.ErrSessionLost)
+	}
+	s.fence = newFence(s, string(value), record[0].CreateRevision)
+	s.fence.seen(record[0].ModRevision)
+	s.group = newGroup(b, s.fence)
+	epoch, dirs := s.treesOf(resp.Responses[1].GetResponseRange().Kvs, resp.Responses[2].GetResponseRange().Kvs)
+	trees.read(resp.Header.Revision, epoch, dirs)
+	for _, g := range claims {
+		s.claims.add(b.keys.granted(g))
+	}
+	s.begin(era)
+	return s, nil
+}
+
+// begin begins the session's background work.
+func (s *Session) begin(era lifetime.Era) {
+	s.life = lifetime.Begin(era, s.ID(), s.b.log)
+	leave := s.b.told.listen(&listener{prefix: s.record, gone: s.life.Lost})
+	s.life.Go(func() {
+		defer leave()
+		s.janitor()
+	})
+}
+
+// RemoveUnclaimed implements lockmgr.HandedOn. What was found before the fence was raised may
+// lack what a late Put brings, so it is looked for afterwards.
+func (s *Session) RemoveUnclaimed(ctx context.Context) error {
+	ctx, leave, err := s.life.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	var r retry.Retrier
+	return r.Do(ctx, func() error {
+		resp, err := s.b.txn(ctx, nil, []clientv3.Op{s.fence.raise()}, nil)
+		if err != nil {
+			return err
+		}
+		if err := s.fence.raised(resp.Header.Revision, resp.Responses[0]); err != nil {
+			return s.life.Noted(err)
+		}
+		attached, err := s.attached(ctx)
+		if err != nil {
+			return err
+		}
+		return s.removeOrphans(ctx, slices.DeleteFunc(attached, s.claims.has), slog.LevelInfo)
+	})
+}
+
+// Disclaim implements lockmgr.HandedOn.
+func (s *Session) Disclaim(keys []lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) {
+	for _, k := range keys {
+		s.claims.drop(s.b.keys.entry(k, mode, id))
+	}
+}
+
+// Abandon implements lockmgr.HandedOn.
+func (s *Session) Abandon() {
+	s.life.End()
+	s.group.close()
+	s.life.Wait()
+}
+
+// standsInLine reports whether the entries stand for certain, so that a request that is handed on
+// keeps its place by them.
+func (a *acquisition) standsInLine() bool {
+	if a.last != nil {
+		select {
+		case <-a.last.done:
+			a.settle()
+		default:
+			return false
+		}
+	}
+	return a.known.token != 0 && a.unanswered == 0 && !a.s.life.Ended()
+}

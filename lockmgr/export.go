@@ -1,0 +1,296 @@
+package lockmgr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/lockfs/lockfs/renew"
+)
+
+// HandedOn is a Session that can be handed on to another process.
+type HandedOn interface {
+	// RemoveUnclaimed deletes the session's entries that no acquisition and no grant answers for,
+	// and voids what the former process has sent and had no answer to. Errors: ErrUnavailable,
+	// ErrSessionLost.
+	RemoveUnclaimed(ctx context.Context) error
+
+	// Disclaim makes the entries of an acquisition unclaimed.
+	Disclaim(keys []Key, mode Mode, id AcquisitionID)
+
+	// Abandon ends the session for this process alone: another one has it.
+	Abandon()
+}
+
+// Adopter is a Backend whose sessions are HandedOn.
+type Adopter interface {
+	// Connect prepares for AdoptSession, while the other process still has the sessions. Errors:
+	// ErrUnavailable.
+	Connect(ctx context.Context) error
+
+	// Freeze waits until no request of this process can change anything in the service any more,
+	// except that renewals go on. Requests wait until thaw. Errors: ctx's.
+	Freeze(ctx context.Context) (thaw func(), err error)
+
+	// AdoptSession continues a session of another process of this machine. The session claims the
+	// grants, of which those that wait have no token. It changes nothing in the service before
+	// RemoveUnclaimed or an Acquire. Errors: ErrUnavailable, ErrSessionLost.
+	AdoptSession(ctx context.Context, info SessionInfo, id string, ttl time.Duration, claims []Grant) (Session, error)
+}
+
+// State is what a Manager hands on. It is of the mount's processes alone, and changes with
+// handover.Format.
+type State struct {
+	Sessions []SessionState
+	Locks    []LockState
+	Holds    []HoldState // in the order of Export's
+	Left     []LeftState
+}
+
+// SessionState is one session.
+type SessionState struct {
+	ID  string
+	TTL time.Duration
+}
+
+// LockState is one lock with an entry in the service. Numbers are indexes in State.
+type LockState struct {
+	Grant     Grant
+	Since     time.Time
+	Holder    Holder
+	Owner     Owner
+	Session   int
+	Contended bool
+	Keep      time.Duration
+	Keepable  bool
+	Asked     time.Time
+	Recalled  bool
+	Turn      int
+	Fencing   int64
+	Described Holder
+}
+
+// HoldState is one hold.
+type HoldState struct {
+	Owner    Owner
+	Unlocked bool
+	Locks    []int
+	Sessions []int  // those it relies on
+	Lost     string // why it is lost; "": it is not
+	Session  bool   // it is lost with a session
+	Closing  bool
+}
+
+// LeftState is the entry of a request that was handed on.
+type LeftState struct {
+	Keys    []Key
+	Mode    Mode
+	Holder  Holder
+	Session int
+}
+
+// Export returns the locks of holds, and the sessions. HandOn was called, no request is under way,
+// and the Backend is frozen. An error says what cannot be handed on.
+func (m *Manager) Export(holds []*Hold) (*State, error) {
+	m.mu.Lock()
+	advisory := m.advisory
+	m.mu.Unlock()
+	if advisory != nil && advisory.inUse() {
+		return nil, errors.New("flock and fcntl locks are held, or are being given back")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.backend.(Adopter); !ok {
+		return nil, errors.New("the lock service's sessions cannot be handed on")
+	}
+	if len(m.dels) > 0 {
+		return nil, errors.New("a directory is delegated")
+	}
+	st := &State{}
+	sessions := make(map[*session]int)
+	for _, s := range m.sessions {
+		if state := s.renewal.State(); state != renew.Held || s.renewal.Troubled() {
+			return nil, fmt.Errorf("session %s is %v, or its renewal is late", s.backend.ID(), state)
+		}
+		sessions[s] = len(st.Sessions)
+		st.Sessions = append(st.Sessions, SessionState{s.backend.ID(), s.backend.TTL()})
+	}
+	locks := make(map[*lock]int)
+	for _, h := range holds {
+		hs := HoldState{Owner: h.owner, Unlocked: h.unlocked, Closing: h.closing}
+		if why := h.why(); why != nil && !h.unlocked {
+			hs.Lost, hs.Session = why.Error(), errors.Is(why, ErrSessionLost)
+			st.Holds = append(st.Holds, hs)
+			continue
+		}
+		for _, s := range h.relied() {
+			i, ok := sessions[s]
+			if !ok {
+				return nil, fmt.Errorf("session %s is being given up", s.backend.ID())
+			}
+			hs.Sessions = append(hs.Sessions, i)
+		}
+		for _, l := range h.locks {
+			i, ok := locks[l]
+			if !ok {
+				if l.releasing || l.below != nil || l.putting || l.idle != nil {
+					return nil, fmt.Errorf("the lock of %s is being given up, or has no entry", l.grant.Key)
+				}
+				i = len(st.Locks)
+				locks[l] = i
+				st.Locks = append(st.Locks, LockState{
+					Grant: l.grant, Since: l.since, Holder: l.holder, Owner: l.owner, Session: sessions[l.sess], Contended: l.contended,
+					Keep: l.keep, Keepable: l.keepable, Asked: l.asked, Recalled: l.recalled, Turn: l.turn, Fencing: l.fencing, Described: l.described,
+				})
+			}
+			hs.Locks = append(hs.Locks, i)
+		}
+		st.Holds = append(st.Holds, hs)
+	}
+	for _, l := range m.left {
+		if i, ok := sessions[l.sess]; ok {
+			st.Left = append(st.Left, LeftState{l.keys, l.mode, l.holder, i})
+		}
+	}
+	return st, nil
+}
+
+// inUse reports whether the mount has a table.
+func (a *Advisory) inUse() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.tables) > 0
+}
+
+// LetGo ends the Manager after its state was adopted: its sessions and locks are another
+// process's, and nothing is sent to the service.
+func (m *Manager) LetGo() {
+	m.mu.Lock()
+	m.refusing, m.closed = true, true
+	sessions := m.sessions
+	for _, s := range sessions {
+		if !s.tended {
+			m.wg.Add(-2)
+		}
+	}
+	m.mu.Unlock()
+	m.cancel()
+	for _, s := range sessions {
+		s.renewal.Close()
+		s.backend.(HandedOn).Abandon()
+	}
+	m.wg.Wait()
+}
+
+// Adopt returns a Manager with the sessions and locks of another one, and its holds, in their
+// order. It has renewed the sessions, and changes nothing in the service before Begin. Errors: the
+// state cannot be taken over; nothing is left behind.
+func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, err error) {
+	m, err := newManager(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			m.LetGo()
+		}
+	}()
+	a, ok := m.backend.(Adopter)
+	if !ok {
+		return nil, nil, errors.New("the lock service's sessions cannot be handed on")
+	}
+	claims := make([][]Grant, len(st.Sessions))
+	for _, l := range st.Locks {
+		claims[l.Session] = append(claims[l.Session], l.Grant)
+	}
+	for _, l := range st.Left {
+		for _, k := range l.Keys {
+			claims[l.Session] = append(claims[l.Session], Grant{Key: k, Mode: l.Mode, AcquisitionID: l.Holder.AcquisitionID})
+		}
+	}
+	for i, s := range st.Sessions {
+		if err := m.adoptSession(ctx, a, s, claims[i]); err != nil {
+			return nil, nil, fmt.Errorf("session %s: %w", s.ID, err)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	locks := make([]*lock, len(st.Locks))
+	for i, s := range st.Locks {
+		locks[i] = &lock{
+			grant: s.Grant, since: s.Since, holder: s.Holder, owner: s.Owner, sess: m.sessions[s.Session], holds: make(map[*Hold]struct{}),
+			contended: s.Contended, keep: s.Keep, asked: s.Asked, recalled: s.Recalled, turn: s.Turn, fencing: s.Fencing,
+		}
+		m.add(m.slotOf(s.Grant.Key), locks[i])
+		if s.Keepable {
+			m.keepFor(locks[i])
+			locks[i].described = s.Described
+		}
+	}
+	holds := make([]*Hold, len(st.Holds))
+	for i, s := range st.Holds {
+		h := &Hold{m: m, owner: s.Owner, unlocked: s.Unlocked, closing: s.Closing}
+		if s.Lost != "" {
+			h.fail(handedLoss(s.Lost, s.Session))
+		}
+		for _, j := range s.Locks {
+			h.join(locks[j])
+		}
+		for _, j := range s.Sessions {
+			h.rely(m.sessions[j])
+		}
+		holds[i] = h
+	}
+	for _, s := range st.Left {
+		m.keepLeft(s.Holder.AcquisitionID, &left{s.Keys, s.Mode, s.Holder, m.sessions[s.Session]})
+	}
+	return m, holds, nil
+}
+
+// handedLoss is the loss of a hold that the former process has seen.
+func handedLoss(text string, session bool) error {
+	if session {
+		return SessionLost(errors.New(text))
+	}
+	return lockLoss(errors.New(text))
+}
+
+func (m *Manager) adoptSession(ctx context.Context, a Adopter, st SessionState, claims []Grant) error {
+	bs, err := a.AdoptSession(ctx, m.cfg.Session, st.ID, st.TTL, claims)
+	if err != nil {
+		return err
+	}
+	sent := m.now() // the former process's renewals are not ours to count
+	if err := bs.Renew(ctx); err != nil {
+		bs.(HandedOn).Abandon()
+		return err
+	}
+	s := &session{backend: bs, locks: make(map[*lock]struct{})}
+	if err := m.renewSession(s, sent); err != nil {
+		bs.(HandedOn).Abandon()
+		return err
+	}
+	return nil
+}
+
+// Begin makes an adopted Manager the owner of its sessions. The former process sends nothing more.
+func (m *Manager) Begin() {
+	m.mu.Lock()
+	sessions := m.sessions
+	m.mu.Unlock()
+	for _, s := range sessions {
+		m.tend(s)
+		m.wg.Go(func() { m.removeUnclaimed(s) })
+	}
+	m.beginWork()
+}
+
+func (m *Manager) removeUnclaimed(s *session) {
+	ctx, cancel := context.WithTimeout(m.ctx, s.backend.TTL())
+	defer cancel()
+	if err := s.backend.(HandedOn).RemoveUnclaimed(ctx); err != nil {
+		m.log.Warn("entries of the former daemon that nobody claims remain for now", slog.String("session", s.backend.ID()), slog.Any("error", err))
+	}
+}
