@@ -63,7 +63,7 @@ const elsewhere = time.Second
 
 func (f *FS) unmount() error {
 	done := make(chan error, 1)
-	go func() { done <- f.server.Unmount() }()
+	go func() { done <- f.disconnect() }()
 	tick := time.NewTicker(elsewhere)
 	defer tick.Stop()
 	for {
@@ -133,6 +133,7 @@ func (f *FS) release() {
 		unix.Close(d.fd)
 	}
 	f.nodes.close()
+	f.closeDevice()
 	if f.abort >= 0 {
 		unix.Close(f.abort)
 	}

@@ -19,7 +19,9 @@ func (c counting) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.
 }
 
 func (c counting) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
-	return c.admit(requestSetAttr, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.SetAttr(cancel, in, out) })
+	return c.trying(cancel, &in.InHeader, func() []byte { return message(in) }, func() fuse.Status {
+		return c.admit(requestSetAttr, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.SetAttr(cancel, in, out) })
+	})
 }
 
 func (c counting) Statx(cancel <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) fuse.Status {
@@ -52,23 +54,33 @@ func (c counting) Symlink(cancel <-chan struct{}, in *fuse.InHeader, target, nam
 }
 
 func (c counting) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
-	return c.admit(requestLink, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.Link(cancel, in, name, out) })
+	return c.trying(cancel, &in.InHeader, func() []byte { return message(in, name) }, func() fuse.Status {
+		return c.admit(requestLink, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.Link(cancel, in, name, out) })
+	})
 }
 
 func (c counting) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
-	return c.admit(requestUnlink, cancel, in, 0, func() fuse.Status { return c.FS.Unlink(cancel, in, name) })
+	return c.trying(cancel, in, func() []byte { return message(in, name) }, func() fuse.Status {
+		return c.admit(requestUnlink, cancel, in, 0, func() fuse.Status { return c.FS.Unlink(cancel, in, name) })
+	})
 }
 
 func (c counting) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
-	return c.admit(requestRmdir, cancel, in, 0, func() fuse.Status { return c.FS.Rmdir(cancel, in, name) })
+	return c.trying(cancel, in, func() []byte { return message(in, name) }, func() fuse.Status {
+		return c.admit(requestRmdir, cancel, in, 0, func() fuse.Status { return c.FS.Rmdir(cancel, in, name) })
+	})
 }
 
 func (c counting) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
-	return c.admit(requestRename, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.Rename(cancel, in, oldName, newName) })
+	return c.trying(cancel, &in.InHeader, func() []byte { return renaming(in, oldName, newName) }, func() fuse.Status {
+		return c.admit(requestRename, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.Rename(cancel, in, oldName, newName) })
+	})
 }
 
 func (c counting) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
-	return c.admit(requestCreate, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.Create(cancel, in, name, out) })
+	return c.trying(cancel, &in.InHeader, func() []byte { return message(in, name) }, func() fuse.Status {
+		return c.admit(requestCreate, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.Create(cancel, in, name, out) })
+	})
 }
 
 func (c counting) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {

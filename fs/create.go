@@ -151,7 +151,7 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockm
 	}
 	c.visit.drop()
 	contended := fuse.EBUSY
-	req.Keys, req.Wait, req.Keep = keys, f.nameWait, r.keep
+	req.Keys, req.Wait, req.Keep, req.HandedOn = keys, f.nameWait, r.keep, true
 	if c.in.Flags&unix.O_NONBLOCK != 0 {
 		req.Wait, contended = 0, fuse.EAGAIN
 	}
@@ -159,7 +159,7 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockm
 	switch {
 	case err == nil:
 		return hold, fuse.OK
-	case !errors.Is(err, errGivenUp) && isThere(c.dir, c.name):
+	case !errors.Is(err, errGivenUp) && errno(err) != handedOn && isThere(c.dir, c.name):
 		return nil, exists
 	}
 	return nil, f.refused(&c.in.InHeader, key, err, contended)

@@ -24,6 +24,8 @@ func errno(err error) fuse.Status {
 	switch {
 	case err == nil:
 		return fuse.OK
+	case errors.As(err, new(*lockmgr.HandedOnError)):
+		return handedOn
 	case errors.Is(err, lockmgr.ErrSessionLost), errors.Is(err, lockmgr.ErrLockLost),
 		errors.Is(err, lockmgr.ErrSuspended), errors.Is(err, lockmgr.ErrClosed):
 		// The cause may be any error below. But a lock that was never granted is unavailable.
@@ -91,7 +93,7 @@ func (f *FS) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fu
 	}
 	level := slog.LevelInfo
 	switch {
-	case s == fuse.EINTR:
+	case s == fuse.EINTR, s == handedOn:
 		return s
 	case errors.Is(err, lockmgr.ErrDeadlock), !errors.Is(err, lockmgr.ErrContended):
 		level = slog.LevelWarn

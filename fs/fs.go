@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -67,8 +68,10 @@ type FS struct {
 	advisory   *lockmgr.Advisory // nil: advisory locks are the kernel's
 	root       bool              // the daemon may act for any user
 	log        *slog.Logger
-	server     *fuse.Server
 	invalidate func(node uint64, off, length int64) fuse.Status
+	options    *fuse.MountOptions
+	init       *fuse.InitIn // what the kernel has begun with
+	device     int          // the connection to the kernel; -1: the library has mounted the view
 	mount      string
 	source     string
 	doubts     chan struct{} // see Doubts
@@ -91,6 +94,14 @@ type FS struct {
 	cancel  context.CancelFunc // ends the background work
 	stopped chan struct{}      // closed when that has ended
 
+	serving atomic.Pointer[serving]
+	pausing atomic.Bool // see Pause
+	former  []*serving  // servers that may still have requests; used by Pause alone
+
+	answering sync.Mutex
+	answer    []byte // GUARDED_BY(answering); see initAnswer
+	handing   handing
+
 	// See Close.
 	ended     chan struct{} // closed when there is no request, nor will be
 	settling  sync.Once
@@ -112,21 +123,53 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		return nil, err
 	}
 	f := newFS(source, mountpoint, cfg)
-	if cfg.Flock == policy.FlockCluster || cfg.Policy.SharesFlocks() {
-		if f.advisory, err = cfg.Locks.NewAdvisory(lockmgr.AdvisoryConfig{OnLost: f.advisoryLost, OnShared: f.flushTable}); err != nil {
-			f.nodes.close()
-			return nil, err
-		}
+	if err := f.equip(cfg); err != nil {
+		f.nodes.close()
+		return nil, err
 	}
-	// Files get only the caller's umask.
-	unix.Umask(0)
-	server, err := f.newServer(cfg)
+	first, err := f.mounted()
 	if err != nil {
 		f.nodes.close()
 		return nil, fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err)
 	}
-	f.start(server)
+	f.init = first.server.KernelSettings()
+	f.start()
+	f.serve(first)
+	f.work()
 	return f, nil
+}
+
+// equip prepares for the kernel's requests.
+func (f *FS) equip(cfg Config) (err error) {
+	if cfg.Flock == policy.FlockCluster || cfg.Policy.SharesFlocks() {
+		if f.advisory, err = cfg.Locks.NewAdvisory(lockmgr.AdvisoryConfig{OnLost: f.advisoryLost, OnShared: f.flushTable}); err != nil {
+			return err
+		}
+	}
+	f.options = f.mountOptions(cfg)
+	// Files get only the caller's umask.
+	unix.Umask(0)
+	return nil
+}
+
+// mounted mounts the view, and returns its first server.
+func (f *FS) mounted() (*serving, error) {
+	if !f.root { // by fusermount3
+		server, err := newLibraryServer(counting{f}, f.mount, f.options)
+		return &serving{server, -1, make(chan struct{})}, err
+	}
+	device, err := f.connect(f.options)
+	if err != nil {
+		return nil, err
+	}
+	first, err := f.firstServer(device)
+	if err != nil {
+		_ = unix.Unmount(f.mount, unix.MNT_DETACH)
+		unix.Close(device)
+		return nil, err
+	}
+	f.device = device
+	return first, nil
 }
 
 func newFS(source backing, mountpoint string, cfg Config) *FS {
@@ -148,34 +191,37 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 		files:         files{backing: source, nodes: newNodes(source.root, source.inode, cfg.Pool)},
 		ended:         make(chan struct{}),
 		settled:       make(chan struct{}),
+		device:        -1,
+		abort:         -1,
 	}
+	f.invalidate = f.inodeNotify
 	f.nodes.resolve = source.resolve
 	f.openGates(cfg.Pool.held)
 	return f
 }
 
-// start serves a mounted view, and begins the background work.
-func (f *FS) start(server *fuse.Server) {
+// start begins the background work of a mounted view.
+func (f *FS) start() {
 	// Not WaitMount: it polls the mount, and a killed daemon that waits for its own answer never
 	// ends.
 	var err error
 	if f.dev, err = f.procs.MountDev(os.Getpid(), f.mount); err != nil {
 		f.log.Warn("programs that wait for themselves will not be noticed", slog.Any("error", err))
 	}
-	f.abort = -1
 	if f.root && f.dev != "" {
 		if f.abort, err = openAbort(f.dev); err != nil {
 			f.log.Warn("the view cannot be cut off from other mount namespaces", slog.Any("error", err))
 		}
 	}
-	go func() {
-		server.Serve()
-		close(f.ended)
-	}()
+}
+
+// work begins the background work, which cancel ends.
+func (f *FS) work() {
 	ctx, cancel := context.WithCancel(context.Background())
-	f.cancel, f.stopped = cancel, make(chan struct{})
+	stopped := make(chan struct{})
+	f.cancel, f.stopped = cancel, stopped
 	go func() {
-		defer close(f.stopped)
+		defer close(stopped)
 		var shedding sync.WaitGroup
 		shedding.Go(func() { f.shedder().run(ctx) })
 		f.flushOnTrouble(ctx)
@@ -183,16 +229,15 @@ func (f *FS) start(server *fuse.Server) {
 	}()
 }
 
-func (f *FS) options(cfg Config) *fuse.MountOptions {
+func (f *FS) mountOptions(cfg Config) *fuse.MountOptions {
 	return &fuse.MountOptions{
-		Name:              Subtype,
-		FsName:            cfg.Source,
-		AllowOther:        cfg.AllowOther,
-		Options:           f.mountOptions(),
-		DirectMountStrict: f.root, // root needs no fusermount3
-		MaxWrite:          maxWrite,
-		MaxBackground:     background,
-		Logger:            slog.NewLogLogger(f.log.Handler(), slog.LevelWarn),
+		Name:          Subtype,
+		FsName:        cfg.Source,
+		AllowOther:    cfg.AllowOther,
+		Options:       f.inherited(),
+		MaxWrite:      maxWrite,
+		MaxBackground: background,
+		Logger:        f.libraryLogger(),
 		// ATOMIC_O_TRUNC: truncate with the OPEN, under its lock. HANDLE_KILLPRIV_V2: no request
 		// for security.capability before each write. DIRECT_IO_ALLOW_MMAP: map O_RDWR|O_APPEND
 		// handles, which are direct. DONT_MASK: see FS.as. SETXATTR_EXT: setfacl says when to
@@ -202,11 +247,6 @@ func (f *FS) options(cfg Config) *fuse.MountOptions {
 		EnableAcl:   true, // the kernel checks ACLs
 		EnableLocks: f.advisory != nil,
 	}
-}
-
-// Init receives the server.
-func (f *FS) Init(server *fuse.Server) {
-	f.server, f.invalidate = server, server.InodeNotify
 }
 
 // dropAttrs makes the kernel forget a file's attributes, and replies under way with them.

@@ -148,7 +148,7 @@ func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, r rule, keys ...lock
 	if err != nil {
 		return nil, f.refused(in, slices.Concat(keys, []lockmgr.Key{{}})[0], err, fuse.EBUSY)
 	}
-	req.Keys, req.Wait, req.Keep = keys, f.nameWait, r.keep
+	req.Keys, req.Wait, req.Keep, req.HandedOn = keys, f.nameWait, r.keep, true
 	hold, err := f.acquire(cancel, in, 0, req)
 	if err != nil {
 		return nil, f.refused(in, keys[0], err, fuse.EBUSY)

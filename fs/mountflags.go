@@ -2,10 +2,10 @@ package fs
 
 import "golang.org/x/sys/unix"
 
-// mountOptions are default_permissions, and the volume's nosuid, nodev and noexec, so that
+// inherited are default_permissions, and the volume's nosuid, nodev and noexec, so that
 // programs and devices follow the same rules. fusermount3 forbids set-user-ID programs and devices
 // to all but root.
-func (f *FS) mountOptions() []string {
+func (f *FS) inherited() []string {
 	options := []string{"default_permissions"} // the kernel checks modes
 	var st unix.Statfs_t
 	if !f.root || unix.Fstatfs(f.backing.root, &st) != nil {

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"errors"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -26,14 +27,18 @@ type opening struct {
 	rule  rule    // of the path being tried
 	at    dirName // the file's name when the try began
 	file  stat    // what is known of the file, to guess the locks
+
+	again  *waiting // what was handed on with it; nil: nothing
+	handed bool     // it is not to be answered: see handOn
 }
 
 // Open locks a file that is opened for write, or truncated. Of all requests only Open and SetLkw
 // may queue: they arrive without a kernel lock.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s fuse.Status) {
 	n := f.nodes.get(in.NodeId)
-	o := &opening{fs: f, in: in, node: n, visit: f.visits.come(in.Pid, in.NodeId)}
-	defer func() { f.visits.leave(o.visit, s) }()
+	o := &opening{fs: f, in: in, node: n, again: f.resumed(in.Unique)}
+	o.come()
+	defer func() { o.leave(s) }()
 	if n == nil || !f.nodes.usable(n) {
 		return stale
 	}
@@ -47,13 +52,18 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s
 	if o.file, err = f.lastKnown(n); err != nil {
 		return errno(err)
 	}
-	for range mendTries {
+	for try := range mendTries {
 		at, path, doubtful, err := f.nodes.meaning(n, &o.file)
+		way := o.visit.way
+		if try == 0 && o.again != nil { // it goes on to wait for what it has waited for
+			at, path, doubtful, err = o.again.at, o.again.path, false, nil
+			way.from = nil
+		}
 		if doubtful && o.visit.maySend() {
 			return o.sendToLook(cancel)
 		}
 		o.at = at
-		if way := o.visit.way; way.from != nil { // by which the caller has just found the file
+		if way.from != nil { // by which the caller has just found the file
 			path, err = f.nodes.pathIn(way.from, way.path)
 		}
 		if err != nil {
@@ -70,6 +80,27 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s
 		}
 	}
 	return fuse.EBUSY
+}
+
+func (o *opening) come() {
+	if o.again != nil {
+		o.visit = o.again.visit
+		return
+	}
+	o.visit = o.fs.visits.come(o.in.Pid, o.in.NodeId)
+}
+
+func (o *opening) leave(s fuse.Status) {
+	if o.again != nil {
+		o.again.arrive()
+	}
+	if o.handed { // once more: with the same entry
+		return
+	}
+	if o.again != nil {
+		o.fs.locks.Forsake(o.again.resume)
+	}
+	o.fs.visits.leave(o.visit, s)
 }
 
 // mendAbove mends the directory from which the caller has looked the file up, or the file's own.
@@ -181,8 +212,18 @@ func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, 
 		wait, contended = 0, fuse.EAGAIN
 	}
 	o.visit.drop()
-	req.Keys, req.Mode, req.Queue, req.Wait, req.Keep = keys, o.mode, true, wait, o.rule.keep
+	req.Keys, req.Mode, req.Queue, req.Wait, req.Keep, req.HandedOn = keys, o.mode, true, wait, o.rule.keep, true
+	if o.again != nil {
+		req.Resume, req.Entered = &o.again.resume, o.again.arrive
+	}
 	hold, err := f.acquire(cancel, &o.in.InHeader, signalGrace, req)
+	for on := new(lockmgr.HandedOnError); errors.As(err, &on); {
+		if o.handed = f.handOn(&o.in.InHeader, &waiting{request: raw(o.in), visit: o.visit, at: o.at, path: name.Path, resume: on.Resume}, cancel); o.handed {
+			return nil, handedOn
+		}
+		req.Resume = &on.Resume
+		hold, err = f.acquire(cancel, &o.in.InHeader, signalGrace, req)
+	}
 	if err != nil {
 		return nil, f.refused(&o.in.InHeader, name, err, contended)
 	}

@@ -18,8 +18,8 @@ var processors struct {
 // maxReaders is go-fuse's limit.
 const maxReaders = 16
 
-// newServer mounts the view. Then there is a processor for each that waits, and one more.
-func (f *FS) newServer(cfg Config) (*fuse.Server, error) {
+// newLibraryServer is fuse.NewServer. Then there is a processor for each that waits, and one more.
+func newLibraryServer(raw fuse.RawFileSystem, mountpoint string, o *fuse.MountOptions) (*fuse.Server, error) {
 	p := &processors
 	p.Lock()
 	defer p.Unlock()
@@ -28,5 +28,5 @@ func (f *FS) newServer(cfg Config) (*fuse.Server, error) {
 	}
 	runtime.GOMAXPROCS(p.given)
 	defer runtime.GOMAXPROCS(p.given + min(max(p.given, 2), maxReaders) + 2)
-	return fuse.NewServer(counting{f}, f.mount, f.options(cfg))
+	return fuse.NewServer(raw, mountpoint, o)
 }

@@ -27,7 +27,8 @@ type shedder struct {
 }
 
 func (f *FS) shedder() *shedder {
-	s := &shedder{nodes: f.nodes, prune: f.server.PruneNotify, drop: f.server.EntryNotify}
+	server := f.serving.Load().server
+	s := &shedder{nodes: f.nodes, prune: server.PruneNotify, drop: server.EntryNotify}
 	if f.backing.local { // it does not hang
 		s.local = f.backing.isLocal
 	}

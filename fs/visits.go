@@ -43,6 +43,7 @@ type visits struct {
 	mu      sync.Mutex
 	threads map[uint32]*sent // GUARDED_BY(mu)
 	sweepAt int              // len(threads) at which dead ones are forgotten. GUARDED_BY(mu)
+	paused  time.Time        // since when threads cannot come again; zero: they can. GUARDED_BY(mu)
 }
 
 // sent is one ESTALE, and what its thread has done since.
@@ -182,6 +183,10 @@ func (v *visit) drop() {
 
 // leave ends a visit answered with s. Its lock is parked if the thread will come again.
 func (vs *visits) leave(v visit, s fuse.Status) {
+	if s == handedOn {
+		v.drop()
+		return // the thread's request comes again
+	}
 	if s != stale || !v.maySend() {
 		v.drop()
 	}
@@ -245,10 +250,32 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 func (vs *visits) expire(s *sent) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
+	if s.hold != nil && !vs.paused.IsZero() {
+		time.AfterFunc(parkFor, func() { vs.expire(s) })
+		return
+	}
 	if s.hold != nil {
 		s.hold.Release()
 		s.hold = nil
 	}
+}
+
+// pause stops the time of the threads that were answered ESTALE.
+func (vs *visits) pause() {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	vs.paused = time.Now()
+}
+
+// goOn ends pause.
+func (vs *visits) goOn() {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	lasted := time.Since(vs.paused)
+	for _, s := range vs.threads {
+		s.when = s.when.Add(lasted)
+	}
+	vs.paused = time.Time{}
 }
 
 // sweep forgets threads that have ended. It needs mu.

@@ -1,0 +1,329 @@
+package fs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// nothing is a file system for a server that only answers the INIT.
+func nothing() fuse.RawFileSystem { return fuse.NewDefaultRawFileSystem() }
+
+// Adopted is a view that was taken over, and is not served yet.
+type Adopted struct {
+	f       *FS
+	server  *serving
+	relay   *relay
+	waiting []*waiting
+}
+
+// Adopt returns the view of a state, with its descriptors, which it takes over, and its holds,
+// which are cfg.Locks'. It changes nothing and answers nothing before Begin. Errors: the view
+// cannot be taken over by this process.
+func Adopt(mountpoint string, cfg Config, st *State, fds []int, holds []*lockmgr.Hold) (_ *Adopted, err error) {
+	i := &importer{st: st, fds: fds, holds: holds, now: time.Now()}
+	defer func() {
+		if err != nil {
+			i.closeAll()
+		}
+	}()
+	if cfg.Pool == nil {
+		cfg.Pool = NewPool()
+	}
+	source, err := openBacking(cfg.Source)
+	if err != nil {
+		return nil, err
+	}
+	i.f = newFS(source, mountpoint, cfg)
+	if err := i.all(); err != nil {
+		i.f.nodes.pool.leave(i.f.nodes)
+		unix.Close(source.root)
+		return nil, err
+	}
+	a := &Adopted{f: i.f, waiting: i.waiting}
+	if err = i.f.equip(cfg); err == nil {
+		err = a.connect(st)
+	}
+	if err != nil {
+		i.f.nodes.pool.leave(i.f.nodes)
+		unix.Close(source.root)
+		return nil, err
+	}
+	return a, nil
+}
+
+// connect begins a server, and makes sure that it serves as the first one did.
+func (a *Adopted) connect(st *State) (err error) {
+	if len(st.Init) != int(unsafe.Sizeof(fuse.InitIn{})) {
+		return fmt.Errorf("an INIT of %d bytes", len(st.Init))
+	}
+	a.f.init = (*fuse.InitIn)(unsafe.Pointer(&st.Init[0]))
+	var answer []byte
+	if a.server, a.relay, answer, err = a.f.replay(counting{a.f}, a.f.init, a.f.options); err != nil {
+		return err
+	}
+	if !bytes.Equal(answer, st.Answer) {
+		a.relay.discard(a.server)
+		return errors.New("the new daemon wants other features of the kernel than the former one")
+	}
+	return nil
+}
+
+// Discard ends an adoption that is not begun, and closes its descriptors.
+func (a *Adopted) Discard() {
+	a.relay.discard(a.server)
+	a.f.LetGo()
+}
+
+// Begin serves the view. The former process reads and answers nothing any more.
+func (a *Adopted) Begin() (*FS, error) {
+	a.f.start()
+	a.f.visits.expireParked()
+	return a.f, a.f.begin(a.server, a.relay, a.waiting)
+}
+
+// importer makes a view of a State.
+type importer struct {
+	f       *FS
+	st      *State
+	fds     []int // those that were used are -1
+	holds   []*lockmgr.Hold
+	now     time.Time
+	nodes   []*node
+	waiting []*waiting
+}
+
+var errState = errors.New("the state contradicts itself")
+
+func (i *importer) closeAll() {
+	for _, fd := range i.fds {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// fd takes a descriptor; -1: it has none.
+func (i *importer) fd(at int) (int, error) {
+	if at == -1 {
+		return -1, nil
+	}
+	if at < 0 || at >= len(i.fds) {
+		return -1, errState
+	}
+	return i.fds[at], nil
+}
+
+func (i *importer) hold(at int) (*lockmgr.Hold, error) {
+	if at == -1 {
+		return nil, nil
+	}
+	if at < 0 || at >= len(i.holds) {
+		return nil, errState
+	}
+	return i.holds[at], nil
+}
+
+func (i *importer) node(at int) *node {
+	if at < 0 || at >= len(i.nodes) {
+		return nil
+	}
+	return i.nodes[at]
+}
+
+func (i *importer) name(n Name) dirName { return dirName{i.node(n.Dir), n.Name} }
+func (i *importer) way(w Way) way       { return way{i.node(w.From), w.Path} }
+
+func (i *importer) time(age time.Duration) time.Time {
+	if age < 0 {
+		return time.Time{}
+	}
+	return i.now.Add(-age)
+}
+
+func (i *importer) all() (err error) {
+	for _, step := range []func() error{i.allNodes, i.allHandles, i.allDirs, i.allVisits} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	i.f.device, err = i.fd(i.st.Device)
+	return err
+}
+
+func (i *importer) allNodes() error {
+	f, t := i.f, i.f.nodes
+	root := t.byID[rootID]
+	if len(i.st.Nodes) == 0 || i.st.Nodes[0].ID != rootID {
+		return errState
+	}
+	if r := i.st.Nodes[0].Inode; root.inode != (inode{r.Dev, r.Ino, r.Generation}) {
+		return fmt.Errorf("%s is not the directory that the view shows", f.source)
+	}
+	t.pool.leave(t)
+	for at := range i.st.Nodes {
+		s := &i.st.Nodes[at]
+		n := root // its descriptor is our own
+		if at > 0 {
+			n = &node{id: s.ID, inode: inode{s.Inode.Dev, s.Inode.Ino, s.Inode.Generation}, fd: -1, dir: s.Dir, certain: s.Certain, held: new(held), closer: &t.closer}
+		}
+		i.nodes = append(i.nodes, n)
+		if s.Lookups == 0 {
+			continue // others name it
+		}
+		if at > 0 {
+			fd, err := i.fd(s.FD)
+			if err != nil || fd < 0 && s.Dir {
+				return errState
+			}
+			n.fd = fd
+			n.uses.begin()
+			t.byID[n.id] = n
+		}
+		n.lookups, n.retired, n.former = s.Lookups, s.Retired, s.Former
+		if !n.retired && !n.former {
+			t.byInode[n.inode] = n
+		}
+	}
+	for at := range i.st.Nodes {
+		n, s := i.nodes[at], &i.st.Nodes[at]
+		if at > 0 {
+			n.parent, n.name, n.alias = i.node(s.In.Dir), s.In.Name, i.name(s.Alias)
+		}
+		for _, d := range s.Shown {
+			n.shown = append(n.shown, shown{i.name(d.Name), i.time(d.Age)})
+		}
+		n.moved = i.time(s.Moved)
+		n.told = told{s.Told, s.ToldSize, s.ToldMtime, i.time(s.ToldChanged)}
+		if s.AwaitedFor > 0 {
+			n.awaited.Store(i.now.Add(s.AwaitedFor).UnixNano())
+		}
+	}
+	for _, group := range i.st.Groups {
+		file := new(held)
+		for _, at := range group {
+			n := i.node(at)
+			if n == nil {
+				return errState
+			}
+			n.held = file
+			file.nodes = append(file.nodes, n)
+		}
+	}
+	for at, n := range i.nodes {
+		if i.st.Nodes[at].Lookups > 0 && len(n.held.nodes) == 0 {
+			n.held.nodes = []*node{n}
+		}
+	}
+	t.nextID = i.st.NextNode
+	t.count.Store(int64(len(t.byID)))
+	t.pool.join(t)
+	return nil
+}
+
+func (i *importer) allHandles() error {
+	f := i.f
+	f.handles.m = make(map[uint64]*handle)
+	f.handles.next = i.st.NextHandle
+	for _, s := range i.st.Handles {
+		n := i.node(s.Node)
+		fd, err := i.fd(s.FD)
+		hold, holdErr := i.hold(s.Hold)
+		if n == nil || fd < 0 || err != nil || holdErr != nil {
+			return errState
+		}
+		h := &handle{node: n, fd: fd, hold: hold, mode: s.Mode, maps: s.Maps, caches: s.Caches, sync: s.Sync, gone: make(chan struct{})}
+		h.uses.begin()
+		n.handles.Add(1)
+		if s.Maps {
+			n.mappable.Add(1)
+		}
+		if s.Caches {
+			n.cachers.Add(1)
+		}
+		h.unflushed.dirty.Store(s.Dirty)
+		if s.Failed != 0 {
+			err := error(s.Failed)
+			h.unflushed.failed.Store(&err)
+		}
+		if hold != nil {
+			n.addHold(hold)
+			hold.OnLost(func() { f.bereave(h) })
+		}
+		f.handles.m[s.Fh] = h
+	}
+	return nil
+}
+
+func (i *importer) allDirs() error {
+	f := i.f
+	f.dirs.m = make(map[uint64]*dirHandle)
+	f.dirs.next = i.st.NextDir
+	for _, s := range i.st.Dirs {
+		n := i.node(s.Node)
+		fd, err := i.fd(s.FD)
+		if n == nil || fd < 0 || err != nil || len(s.Rest) > dirBuffer {
+			return errState
+		}
+		d := &dirHandle{fd: fd, node: n, buf: dirBuffers.Get().(*[dirBuffer]byte), next: s.Next}
+		d.rest = d.buf[:copy(d.buf[:], s.Rest)]
+		f.dirs.m[s.Fh] = d
+	}
+	return nil
+}
+
+func (i *importer) allVisits() error {
+	vs := &i.f.visits
+	vs.threads, vs.paused = make(map[uint32]*sent), i.now
+	for _, s := range i.st.Visits {
+		hold, err := i.hold(s.Hold)
+		if err != nil {
+			return err
+		}
+		v := &sent{
+			stage: stage(s.Stage), node: s.Node, when: i.now.Add(-s.Age), looked: s.Looked, over: s.Over, found: s.Found,
+			as: i.name(s.As), way: i.way(s.Way), steps: s.Steps, hold: hold, mode: s.Mode,
+		}
+		for _, d := range s.Meant {
+			v.meant = append(v.meant, i.name(d))
+		}
+		for _, a := range s.Asked {
+			v.asked = append(v.asked, answer{i.name(a.Name), a.Node})
+		}
+		if v.steps == nil && v.from != nil {
+			v.steps = make(map[uint64]string)
+		}
+		vs.threads[s.TID] = v
+	}
+	for _, s := range i.st.Waiting {
+		if len(s.Request) < int(unsafe.Sizeof(fuse.InHeader{})) {
+			return errState
+		}
+		w := &waiting{request: slices.Clone(s.Request), resume: s.Resume, interrupted: s.Interrupted}
+		if in := w.header(); w.opens() {
+			w.visit = visit{tid: in.Pid, node: in.NodeId, stage: stage(s.Stage), way: i.way(s.Way), as: i.name(s.As)}
+			w.at, w.path = i.name(s.At), s.Path
+		}
+		i.waiting = append(i.waiting, w)
+	}
+	return nil
+}
+
+// expireParked lets go of the locks that the former process has parked.
+func (vs *visits) expireParked() {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	for _, s := range vs.threads {
+		if s.hold != nil {
+			time.AfterFunc(parkFor, func() { vs.expire(s) })
+		}
+	}
+}
