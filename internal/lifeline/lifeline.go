@@ -89,6 +89,19 @@ func Claim(dir, id string) (*Line, error) {
 	return l, nil
 }
 
+// File is the open file whose flock is the lifeline.
+func (l *Line) File() *os.File { return l.file }
+
+// Adopt returns lifeline id in dir, which another process of the same mount has held and passed as
+// file.
+func Adopt(dir, id string, file *os.File) (*Line, error) {
+	if _, err := uuid.Parse(id); err != nil {
+		return nil, err
+	}
+	l := &Line{ID: id, path: filepath.Join(dir, id), file: file}
+	return l, l.take() // it has the flock already
+}
+
 func (l *Line) take() error {
 	err := unix.Flock(int(l.file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == unix.EWOULDBLOCK {

@@ -1,0 +1,41 @@
+// Package handover hands a served mount on to another process of the same machine and user, so
+// that an upgrade of the daemon closes no open file (docs/adr/0050).
+//
+//	new daemon                                            old daemon
+//	Dial       ── connects to its socket ──────────────►  Listen
+//	Peer.Ask   ── hello: format, settings ─────────────►  compares; Offer.Pause
+//	           ◄────────── refused: why, or the state ──
+//	adopts     ◄────────── descriptors ─────────────────
+//	Peer.Take  ── taken ───────────────────────────────►  the commit point
+//	           ◄────────── yours, or withdrawn ─────────  Offer.Gone, or Offer.Resume
+//	serves
+//
+// # Who owns the mount
+//
+// The old daemon, until it has read 'taken' and sent 'yours'; the new one from then on. Neither
+// closes the connection before, unless it dies or gives up:
+//
+//   - The new daemon ends before 'taken': the old one goes on.
+//   - It ends after 'taken', and 'yours' cannot be sent: the old one goes on.
+//   - It ends later: the mount is dead, as after any crash of a daemon.
+//   - The old daemon takes longer than PauseTime, or waits longer than TakeTime for 'taken': it
+//     goes on. The new one never reads 'yours', and gives up.
+//   - The old daemon ends before the new one has read 'yours': the new one gives up, and the mount
+//     is dead, as after any crash. An end of the connection does not prove a death: the old daemon
+//     might have gone on.
+package handover
+
+import "time"
+
+// Format is the version of the messages and of the state. A daemon takes over from one of the same
+// Format only.
+const Format = 1
+
+const (
+	// PauseTime bounds the time until requests under way have ended.
+	PauseTime = 2 * time.Second
+	// TakeTime bounds the time from then until the new daemon has the state.
+	TakeTime = 3 * time.Second
+	// helloTime bounds the wait for a hello, and for an answer to it.
+	helloTime = 10 * time.Second
+)

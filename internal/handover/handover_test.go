@@ -1,0 +1,265 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const mountpoint = "/mnt/shared"
+
+// mount is what an Offer of the tests offers.
+type mount struct {
+	dir           string
+	paused, going atomic.Int64
+	gone          chan struct{}
+	err           error
+	fds           []int
+}
+
+func offer(t *testing.T, settings map[string]string) *mount {
+	t.Helper()
+	m := &mount{dir: t.TempDir(), gone: make(chan struct{})}
+	stop, err := Listen(m.dir, mountpoint, Offer{
+		Settings: func() map[string]string { return settings },
+		Pause: func() ([]byte, []int, error) {
+			m.paused.Add(1)
+			return []byte("state"), m.fds, m.err
+		},
+		Resume: func() { m.going.Add(1) },
+		Gone:   func() { close(m.gone) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return m
+}
+
+func (m *mount) dial(t *testing.T) *Peer {
+	t.Helper()
+	p, err := Dial(t.Context(), m.dir, mountpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// eventually fails the test if done does not become true.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what)
+		}
+	}
+}
+
+// More descriptors than one message has arrive in order.
+func TestHandedOn(t *testing.T) {
+	m := offer(t, map[string]string{"name": "a"})
+	const n = 3*maxFDs + 7
+	file := filepath.Join(t.TempDir(), "f")
+	for range n {
+		fd, err := unix.Open(file, unix.O_CREAT|unix.O_RDWR, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.fds = append(m.fds, fd)
+	}
+	defer CloseAll(m.fds)
+	if _, err := unix.Seek(m.fds[n-1], 42, unix.SEEK_SET); err != nil {
+		t.Fatal(err)
+	}
+	p := m.dial(t)
+	state, fds, err := p.Ask("1", map[string]string{"name": "a"})
+	if err != nil || string(state) != "state" || len(fds) != n {
+		t.Fatalf("Ask: %q, %d descriptors, %v", state, len(fds), err)
+	}
+	defer CloseAll(fds)
+	if at, err := unix.Seek(fds[n-1], 0, unix.SEEK_CUR); at != 42 || err != nil {
+		t.Errorf("the last descriptor is at %d, %v", at, err)
+	}
+	if flags, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GETFD, 0); flags&unix.FD_CLOEXEC == 0 || err != nil {
+		t.Errorf("programs that are started inherit it: %v", err)
+	}
+	if err := p.Take(); err != nil {
+		t.Fatal(err)
+	}
+	<-m.gone
+	if m.going.Load() != 0 {
+		t.Error("the old daemon goes on too")
+	}
+	if _, _, err := m.dial(t).Ask("1", map[string]string{"name": "a"}); !errors.As(err, new(*RefusedError)) {
+		t.Errorf("handed on twice: %v", err)
+	}
+}
+
+// Who refuses says why, and is not paused.
+func TestRefused(t *testing.T) {
+	own := map[string]string{"name": "a", "policy": "x"}
+	for want, settings := range map[string]map[string]string{
+		`another policy: "y" instead of "x"`: {"name": "a", "policy": "y"},
+		`another policy: "" instead of "x"`:  {"name": "a"},
+		"a colour, which this one does not":  {"name": "a", "policy": "x", "colour": "red"},
+	} {
+		m := offer(t, own)
+		_, _, err := m.dial(t).Ask("1", settings)
+		if refusal := new(RefusedError); !errors.As(err, &refusal) || !strings.Contains(refusal.Why, want) || refusal.PID != os.Getpid() {
+			t.Errorf("%v: %v, want %q", settings, err, want)
+		}
+		if m.paused.Load() != 0 {
+			t.Errorf("%v: it was paused", settings)
+		}
+	}
+	m := offer(t, own)
+	p := m.dial(t)
+	if err := send(p.c, hello{Format: Format + 1, Version: "2", Settings: own}); err != nil {
+		t.Fatal(err)
+	}
+	var a answer
+	if err := receive(p.c, &a); err != nil || !strings.Contains(a.Refused, "state of format 2") || m.paused.Load() != 0 {
+		t.Errorf("another format: %+v, %v", a, err)
+	}
+	m = offer(t, own)
+	m.err = errors.New("busy")
+	if _, _, err := m.dial(t).Ask("1", own); err == nil || !strings.Contains(err.Error(), "busy") {
+		t.Errorf("a mount that cannot be paused: %v", err)
+	}
+}
+
+// A new daemon that ends, or says nothing, leaves the mount to the old one.
+func TestGoesOn(t *testing.T) {
+	for name, end := range map[string]func(p *Peer){
+		"before it has the state": func(p *Peer) {
+			_ = send(p.c, hello{Format: Format})
+			p.Close()
+		},
+		"with the state": func(p *Peer) {
+			_, _, _ = p.Ask("1", nil)
+			p.Close()
+		},
+		"with another word": func(p *Peer) {
+			_, _, _ = p.Ask("1", nil)
+			_ = send(p.c, word{"later"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := offer(t, nil)
+			end(m.dial(t))
+			eventually(t, "the old daemon does not go on", func() bool { return m.going.Load() == m.paused.Load() && m.going.Load() > 0 })
+			var p *Peer
+			eventually(t, "it cannot be tried again", func() bool {
+				p = m.dial(t)
+				_, _, err := p.Ask("1", nil)
+				return err == nil
+			})
+			if err := p.Take(); err != nil {
+				t.Fatal(err)
+			}
+			<-m.gone
+		})
+	}
+}
+
+// Who takes too late, does not take.
+func TestWithdrawn(t *testing.T) {
+	m := offer(t, nil)
+	p := m.dial(t)
+	if _, _, err := p.Ask("1", nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the old daemon waits for ever", func() bool { return m.going.Load() == 1 })
+	if err := p.Take(); err == nil {
+		t.Error("both have the mount")
+	}
+	select {
+	case <-m.gone:
+		t.Error("nobody has the mount")
+	default:
+	}
+}
+
+func TestNone(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Dial(t.Context(), dir, mountpoint); !errors.Is(err, ErrNone) {
+		t.Errorf("no socket: %v", err)
+	}
+	stop, err := Listen(dir, mountpoint, Offer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if _, err := Dial(t.Context(), dir, mountpoint); !errors.Is(err, ErrNone) {
+		t.Errorf("after stop: %v", err)
+	}
+	// A daemon that was killed has left its socket.
+	if err := os.MkdirAll(filepath.Dir(socketOf(dir, mountpoint)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketOf(dir, mountpoint), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	if _, err := Dial(t.Context(), dir, mountpoint); !errors.Is(err, ErrNone) {
+		t.Errorf("a dead daemon: %v", err)
+	}
+}
+
+const askEnv = "LOCKFS_TEST_ASK"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(askEnv); dir != "" {
+		p, err := Dial(context.Background(), dir, mountpoint)
+		if err == nil {
+			_, _, err = p.Ask("1", nil)
+		}
+		if err != nil {
+			os.Stdout.WriteString(err.Error())
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// Another user who can reach the socket is refused.
+func TestOtherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	m := offer(t, nil)
+	socket := socketOf(m.dir, mountpoint)
+	for _, path := range []string{filepath.Dir(filepath.Dir(m.dir)), filepath.Dir(m.dir), m.dir, filepath.Dir(socket), socket} {
+		if err := os.Chmod(path, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(m.dir, "ask")
+	if err := os.WriteFile(program, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program)
+	cmd.Env = []string{askEnv + "=" + m.dir}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "user 65534 is not the daemon's") || m.paused.Load() != 0 {
+		t.Errorf("another user: %s, %v", out, err)
+	}
+}

@@ -1,0 +1,89 @@
+package handover
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNone: no daemon offers the mount.
+var ErrNone = errors.New("no running daemon offers the mount")
+
+// RefusedError is the running daemon's reason not to hand its mount on.
+type RefusedError struct {
+	PID int
+	Why string
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("the running daemon (pid %d) does not hand its mount on: %s", e.PID, e.Why)
+}
+
+// Peer is a running daemon.
+type Peer struct {
+	PID int // after Ask
+
+	c    *net.UnixConn
+	stop func() bool
+}
+
+// Dial connects to the daemon of a mountpoint, an absolute path without symbolic links. The
+// connection ends with ctx. Errors: ErrNone.
+func Dial(ctx context.Context, stateDir, mountpoint string) (*Peer, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", socketOf(stateDir, mountpoint))
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
+		return nil, ErrNone
+	case err != nil:
+		return nil, err
+	}
+	return &Peer{c: c.(*net.UnixConn), stop: context.AfterFunc(ctx, func() { c.Close() })}, nil
+}
+
+// Close gives up what was not taken.
+func (p *Peer) Close() {
+	p.stop()
+	p.c.Close()
+}
+
+// Ask asks for the mount, and returns its state with its descriptors. Programs that use the mount
+// wait from now on. Errors: *RefusedError.
+func (p *Peer) Ask(version string, settings map[string]string) (state []byte, fds []int, err error) {
+	_ = p.c.SetDeadline(time.Now().Add(helloTime))
+	sendErr := send(p.c, hello{Format, version, settings}) // it may have refused before
+	var a answer
+	if err := receive(p.c, &a); err != nil {
+		return nil, nil, fmt.Errorf("the running daemon does not answer: %w", cmp.Or(sendErr, err))
+	}
+	if p.PID = a.PID; a.Refused != "" {
+		return nil, nil, &RefusedError{a.PID, a.Refused}
+	}
+	if fds, err = receiveFDs(p.c, a.FDs); err != nil {
+		return nil, nil, fmt.Errorf("the descriptors of the running daemon: %w", err)
+	}
+	return a.State, fds, nil
+}
+
+// Take makes the mount this process's. After an error it is not: the running daemon goes on, or it
+// has died.
+func (p *Peer) Take() error {
+	_ = p.c.SetDeadline(time.Time{}) // the running daemon decides until when
+	var w word
+	err := send(p.c, word{taken})
+	if err == nil {
+		err = receive(p.c, &w)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("the running daemon does not answer: %w", err)
+	case w.Say != yours:
+		return errors.New("the running daemon has waited for too long, and goes on")
+	}
+	return nil
+}
