@@ -32,7 +32,7 @@ var flagGroups = []struct {
 	{"Volume", []string{"name", "namespace", "policy", "rule", "set-policy", "scope", "read-locks", "flock", "allow-other"}},
 	{"Lock service", []string{"backend", "endpoints", "cacert", "cert", "key", "user", "password-file", "password", "config", "credentials-dir", "embedded", "ttl", "keep", "delegate"}},
 	{"Waiting", []string{"wait", "name-wait", "suspend-wait"}},
-	{"Safety", []string{"sync", "guard", "accept-volume"}},
+	{"Safety", []string{"sync", "guard", "accept-volume", "take-over", "take-over"}},
 	{"Kubernetes", []string{"lease-namespace", "kubeconfig", "kube-qps", "kube-burst", "pod-names"}},
 	{"Logging and monitoring", []string{"log-level", "log-format", "slow-wait", "http", "node"}},
 }

@@ -38,6 +38,7 @@ type mountOptions struct {
 	allowOther                 bool
 	embedded                   bool
 	acceptVolume               bool
+	takeOver                   bool
 
 	source, mountpoint string
 	policy             *policy.Policy
@@ -99,6 +100,7 @@ Nothing is locked against other machines then.`,
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "other users may use the view")
 	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd although SOURCE is on a network file system. Nothing is locked against other machines")
 	f.BoolVar(&o.acceptVolume, "accept-volume", false, "mount although the volume's mount options break rules. The log and 'lockfs status' name the rules")
+	f.BoolVar(&o.takeOver, "take-over", false, "if another lockfs mount serves MOUNTPOINT, take the view over from it, with its open files and locks, and let it end. It must have the same settings, and be of the same user, root. Else mount as ever")
 	bindEnv(cmd)
 	complete(cmd, "scope", o.scope.words())
 	complete(cmd, "sync", o.sync.words())
@@ -189,7 +191,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 		Embedded: !o.remote(),
 		Policy:   o.policy, SetPolicy: o.setPolicy,
 		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Keep: time.Duration(o.keep), Delegate: o.delegate, Scope: o.scope.value, ReadLocks: o.readLocks, Flock: o.flock.value,
-		Sync: o.sync.value, AllowOther: o.allowOther, AcceptVolume: o.acceptVolume, Guard: o.guard,
+		Sync: o.sync.value, AllowOther: o.allowOther, AcceptVolume: o.acceptVolume, TakeOver: o.takeOver, Guard: o.guard,
 		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,
 		SlowWait: o.slowWait, Metrics: o.metrics(), Pods: names,
 	})
@@ -203,6 +205,9 @@ func (o *mountOptions) run(ctx context.Context) error {
 	err = vol.Run(ctx)
 	if errors.As(err, new(*serve.RefusedError)) {
 		return usage(err)
+	}
+	if errors.Is(err, serve.ErrHandedOn) {
+		return nil
 	}
 	return err
 }

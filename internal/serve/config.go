@@ -66,6 +66,8 @@ type Config struct {
 	Guard bool
 	// ForPods logs a warning if other mount namespaces will not see the view.
 	ForPods bool
+	// TakeOver takes the mount over from a running daemon that serves it with the same settings.
+	TakeOver bool
 	// WaitForWrites makes Run wait at its end for writes under way, which keep their locks.
 	// Without it Run fails after a TTL, and the process must not outlive the leases.
 	WaitForWrites bool
@@ -87,6 +89,7 @@ type Config struct {
 	// Logger is used for everything; nil: slog.Default().
 	Logger *slog.Logger
 
+	taking   bool                // another daemon serves the mount, and will hand it on
 	network  bool                // other machines may write to Source
 	findings []netvolume.Finding // what is wrong with Source, when it was first looked at
 }
@@ -157,6 +160,9 @@ func (c *Config) prepare() error {
 	}
 	if err := mounts.CheckFuse(); err != nil {
 		return err
+	}
+	if c.taking {
+		return nil
 	}
 	if _, err := os.Lstat(c.Mountpoint); c.MakeMountpoint && errors.Is(err, os.ErrNotExist) {
 		if err := os.MkdirAll(c.Mountpoint, 0o755); err != nil {

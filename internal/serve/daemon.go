@@ -171,6 +171,9 @@ func (d *Daemon) keep(m *member) {
 		}
 		began := time.Now()
 		err := d.serve(ctx, m, spec)
+		if errors.Is(err, ErrHandedOn) {
+			<-ctx.Done() // until this daemon ends, or is to serve it anew
+		}
 		if ctx.Err() != nil { // another Spec is wanted, or none
 			pause = minRetry
 			stop()

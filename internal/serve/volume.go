@@ -96,9 +96,16 @@ func (v *Volume) observer() func(lockmgr.Event) {
 }
 
 // Run mounts the view, and serves it until ctx ends or it is unmounted. Errors: *RefusedError for
-// a mistake in the configuration, before anything was started.
+// a mistake in the configuration, before anything was started; ErrHandedOn.
 func (v *Volume) Run(ctx context.Context) error {
 	c := v.cfg
+	peer, err := c.running(ctx)
+	if err != nil {
+		return err
+	}
+	if c.taking = peer != nil; c.taking {
+		defer peer.Close()
+	}
 	if err := v.prepare(ctx, &c); err != nil {
 		return err
 	}
@@ -118,38 +125,73 @@ func (v *Volume) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	info, life, err := v.replaceDead(start, &c, backend, id)
+	var m *mounted
+	if c.taking {
+		m, err = v.takeOver(start, &c, peer, backend, id, record.service)
+	} else {
+		m, err = v.begin(start, &c, backend, id)
+	}
 	if err != nil {
 		return err
 	}
 	// Unless life.Close was called, the lifeline stays, and the next mount proves us dead.
-	defer life.Leave()
-	locks, err := lockmgr.New(start, lockmgr.Config{
-		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Keep: c.Keep, Delegate: c.Delegate, Observe: v.observer(),
-	})
-	if err != nil {
-		return err
-	}
+	defer m.life.Leave()
 	v.sessionOpened(record.service)
-	view, err := v.mount(&c, locks)
-	if err != nil {
-		return errors.Join(err, c.closeLocks(locks))
-	}
-	v.metrics.Mounted(locks.Stats, view.Stats, v.health.state)
+	v.metrics.Mounted(m.locks.Stats, m.view.Stats, v.health.state)
 	defer v.metrics.Mounted(nil, nil, nil)
 	defer v.reportUnmatched()
 
-	v.serve(ctx, &c, view, id)
-
+	gone, stop := v.offer(&c, m, backend, id, record.service)
+	v.serve(ctx, &c, m.view, id, gone)
+	stop()
+	select {
+	case <-gone:
+		return ErrHandedOn
+	default:
+	}
 	// Writes reach the volume before their locks are released.
-	if err = v.unmount(&c, view); errors.Is(err, context.DeadlineExceeded) {
+	if err = v.unmount(&c, m.view); errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", c.Renew.TTL, err)
 	}
-	if closeErr := c.closeLocks(locks); closeErr != nil {
+	if closeErr := c.closeLocks(m.locks); closeErr != nil {
 		return errors.Join(err, closeErr)
 	}
-	life.Close()
+	m.life.Close()
 	return err
+}
+
+// begin opens a session and mounts the view.
+func (v *Volume) begin(ctx context.Context, c *Config, backend Backend, id uuid.UUID) (*mounted, error) {
+	info, life, err := v.replaceDead(ctx, c, backend, id)
+	if err != nil {
+		return nil, err
+	}
+	locks, err := lockmgr.New(ctx, v.manager(c, backend, info))
+	if err != nil {
+		life.Leave()
+		return nil, err
+	}
+	view, err := v.mount(c, locks)
+	if err != nil {
+		err = errors.Join(err, c.closeLocks(locks))
+		life.Leave()
+		return nil, err
+	}
+	return &mounted{view, locks, life}, nil
+}
+
+func (v *Volume) manager(c *Config, backend Backend, info lockmgr.SessionInfo) lockmgr.Config {
+	return lockmgr.Config{
+		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Keep: c.Keep, Delegate: c.Delegate, Observe: v.observer(),
+	}
+}
+
+func (v *Volume) viewConfig(c *Config, locks *lockmgr.Manager) fs.Config {
+	return fs.Config{
+		Source: c.Source, Locks: locks, Scope: c.Scope, Policy: c.Policy, Wait: c.Wait, NameWait: c.NameWait, Sync: c.Sync,
+		ReadLocks: c.ReadLocks, Flock: c.Flock, PodName: c.Pods.Name,
+		AllowOther: c.AllowOther, Pool: c.Pool, Logger: v.log,
+	}
 }
 
 // prepare completes c and waits until the volume opens files.
@@ -208,11 +250,7 @@ func (v *Volume) mount(c *Config, locks *lockmgr.Manager) (*fs.FS, error) {
 	if c.ForPods {
 		noteUnshared(v.log, c.Mountpoint)
 	}
-	view, err := fs.Mount(c.Mountpoint, fs.Config{
-		Source: c.Source, Locks: locks, Scope: c.Scope, Policy: c.Policy, Wait: c.Wait, NameWait: c.NameWait, Sync: c.Sync,
-		ReadLocks: c.ReadLocks, Flock: c.Flock, PodName: c.Pods.Name,
-		AllowOther: c.AllowOther, Pool: c.Pool, Logger: v.log,
-	})
+	view, err := fs.Mount(c.Mountpoint, v.viewConfig(c, locks))
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +260,7 @@ func (v *Volume) mount(c *Config, locks *lockmgr.Manager) (*fs.FS, error) {
 	return view, nil
 }
 
-func (v *Volume) serve(ctx context.Context, c *Config, view *fs.FS, id uuid.UUID) {
+func (v *Volume) serve(ctx context.Context, c *Config, view *fs.FS, id uuid.UUID, gone <-chan struct{}) {
 	watching, watched := context.WithCancel(ctx)
 	defer watched()
 	go (&watcher{v, c, view, id}).run(watching)
@@ -232,8 +270,13 @@ func (v *Volume) serve(ctx context.Context, c *Config, view *fs.FS, id uuid.UUID
 	select {
 	case <-ctx.Done():
 		v.log.Info("unmounting")
+	case <-gone:
 	case <-unmounted:
-		v.log.Info("unmounted by somebody else")
+		select {
+		case <-gone: // the view has ended for us only
+		default:
+			v.log.Info("unmounted by somebody else")
+		}
 	}
 	v.setMounted(c.Mountpoint, nil, nil)
 }

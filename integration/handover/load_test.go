@@ -1,0 +1,80 @@
+package handover
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/history"
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// upgrade replaces the daemon of a mount by another one, which it returns.
+func upgrade(t *testing.T, m *lab.Mount) *lab.Mount {
+	t.Helper()
+	next := m.Vol.Start(m.Name, "--take-over")
+	lab.Eventually(t, "the old daemon of "+m.Name+" ends", func() bool {
+		select {
+		case <-m.Done:
+			return true
+		case <-next.Done:
+			t.Fatalf("the new daemon ended: %v\n%s\nthe old one:\n%s", next.Err, next.Log, m.Log)
+		default:
+		}
+		return false
+	})
+	if m.Err != nil {
+		t.Fatalf("the old daemon of %s: %v\n%s", m.Name, m.Err, m.Log)
+	}
+	lab.Eventually(t, "the new daemon serves "+m.Name, func() bool { return next.Said("took the mount over") })
+	return next
+}
+
+// Programs that write, wait, try, rotate and hold on two mounts notice no upgrade but a pause.
+// (docs/SEMANTICS.md, rule 27.)
+func TestUpgradesUnderLoad(t *testing.T) { lab.Over(t, testUpgradesUnderLoad, lab.Local) }
+
+const upgrades = 6
+
+func testUpgradesUnderLoad(t *testing.T, on lab.Setup) {
+	tr := history.New(t, on.NewService(t), "--wait", "-1")
+	a, b := tr.Mount("a"), tr.Mount("b")
+	tr.Load(a)
+	tr.Load(b)
+	tr.WorkAlone(a, b)
+	tr.GoesOn("before the upgrades")
+	began := history.Monotonic()
+	for i := range upgrades {
+		if i%2 == 0 {
+			a = upgrade(t, a)
+		} else {
+			b = upgrade(t, b)
+		}
+		tr.GoesOn("after an upgrade")
+	}
+	tr.Finish()
+	tr.Spared()
+	var writes []time.Duration
+	for _, w := range tr.Writers {
+		for _, o := range w.History() {
+			if o.Return < began {
+				continue
+			}
+			// Opens and renames of names that others use and replace are refused now and then, as ever.
+			asEver := o.Kind != history.Wrote && o.Kind != history.Closed && slices.Contains([]syscall.Errno{unix.EAGAIN, unix.EBUSY, unix.ESTALE}, o.Errno)
+			if o.Errno != 0 && !asEver {
+				t.Errorf("%s of %s: %v", o.Kind, o.Hold, o.Errno)
+			}
+			if o.Kind == history.Wrote {
+				writes = append(writes, time.Duration(o.Return-o.Call))
+			}
+		}
+	}
+	slices.Sort(writes)
+	if len(writes) > 0 {
+		t.Logf("%d writes in %d upgrades: median %v, longest %v", len(writes), upgrades, writes[len(writes)/2], writes[len(writes)-1])
+	}
+}

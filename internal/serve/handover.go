@@ -1,0 +1,277 @@
+package serve
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/handover"
+	"github.com/lockfs/lockfs/internal/lifeline"
+	"github.com/lockfs/lockfs/internal/mounts"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/policy"
+)
+
+// ErrHandedOn: another daemon serves the mount now.
+var ErrHandedOn = errors.New("the mount is handed on to another daemon")
+
+// snapshot is what one daemon tells the next. Its descriptors are the view's, then the lifeline.
+type snapshot struct {
+	View     *fs.State
+	Locks    *lockmgr.State
+	Lifeline string
+}
+
+// mounted is what a mount consists of.
+type mounted struct {
+	view  *fs.FS
+	locks *lockmgr.Manager
+	life  *lifeline.Line
+}
+
+// settings are what must be equal in two daemons of which one takes over from the other.
+func (c *Config) settings(id uuid.UUID, service lockmgr.Service) map[string]string {
+	flock := cmp.Or(c.Flock, policy.FlockLocal)
+	s := map[string]string{
+		"namespace": c.Namespace, "name": c.Name, "volume": id.String(), "source": c.Source, "mountpoint": c.Mountpoint,
+		"lock service": service.ID.String(), "policy": c.Policy.Digest(flock), "flock": string(flock),
+		"scope": string(c.Scope), "sync": string(c.Sync),
+		"read-locks": strconv.FormatBool(c.ReadLocks), "allow-other": strconv.FormatBool(c.AllowOther),
+	}
+	// The former daemon's directories show what is mounted below SOURCE only while its mount
+	// namespace exists.
+	if below, err := mounts.Below(c.Source); err != nil || len(below) > 0 {
+		s["mount namespace"] = mountNamespace()
+	}
+	return s
+}
+
+// running connects to a daemon that serves the mountpoint. nil: there is none.
+func (c *Config) running(ctx context.Context) (*handover.Peer, error) {
+	if !c.TakeOver {
+		return nil, nil
+	}
+	at, err := mounts.Resolve(c.Mountpoint)
+	if err != nil {
+		return nil, nil // there is no such directory yet
+	}
+	peer, err := handover.Dial(ctx, c.StateDir, at)
+	if errors.Is(err, handover.ErrNone) {
+		return nil, nil
+	}
+	c.Mountpoint = at
+	return peer, err
+}
+
+// offer lets another daemon take the mount over until stop. gone is closed when one has.
+func (v *Volume) offer(c *Config, m *mounted, thing lockmgr.Backend, id uuid.UUID, service lockmgr.Service) (gone <-chan struct{}, stop func()) {
+	over := make(chan struct{})
+	o := &offering{v: v, m: m, backend: thing, gone: over}
+	stop, err := handover.Listen(c.StateDir, c.Mountpoint, handover.Offer{
+		Settings: func() map[string]string { return c.settings(id, service) },
+		Pause:    o.pause, Resume: o.resume, Gone: o.letGo, Logger: v.log,
+	})
+	if err != nil {
+		v.log.Warn("an upgrade will not be able to take this mount over", slog.Any("error", err))
+		return over, func() {}
+	}
+	return over, stop
+}
+
+// offering hands one mount on. Its methods are called one at a time.
+type offering struct {
+	v       *Volume
+	m       *mounted
+	backend lockmgr.Backend
+	gone    chan struct{}
+	thaw    func()
+}
+
+// settleTime bounds the time until delegated directories are given back, while programs go on.
+const settleTime = 5 * time.Second
+
+// pauseTries is how often a view is paused whose requests under way do not end at once: one may
+// wait for another, which the pause keeps out.
+const pauseTries = 5
+
+var errNotAdopted = errors.New("its locks are in Lease objects, whose sessions cannot be handed on")
+
+func (o *offering) pause() ([]byte, []int, error) {
+	a, ok := o.backend.(lockmgr.Adopter)
+	if !ok {
+		return nil, nil, errNotAdopted
+	}
+	if err := o.m.view.CanPause(); err != nil {
+		return nil, nil, err
+	}
+	if err := o.settle(); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), handover.PauseTime)
+	defer cancel()
+	if err := o.pauseView(ctx); err != nil {
+		o.m.locks.GoOn()
+		return nil, nil, err
+	}
+	var err error
+	if o.thaw, err = a.Freeze(ctx); err == nil {
+		var state []byte
+		var fds []int
+		if state, fds, err = o.export(); err == nil {
+			return state, fds, nil
+		}
+	}
+	o.resume()
+	return nil, nil, err
+}
+
+func (o *offering) settle() error {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+	defer cancel()
+	if err := o.m.locks.Settle(ctx); err != nil {
+		o.m.locks.GoOn()
+		return fmt.Errorf("directories are delegated: %w", err)
+	}
+	return nil
+}
+
+func (o *offering) pauseView(ctx context.Context) (err error) {
+	for range pauseTries {
+		try, cancel := context.WithTimeout(ctx, handover.PauseTime/pauseTries)
+		err = o.m.view.Pause(try)
+		cancel()
+		if !errors.Is(err, fs.ErrBusy) {
+			return err
+		}
+	}
+	return err
+}
+
+func (o *offering) export() ([]byte, []int, error) {
+	view, fds, holds, err := o.m.view.Export()
+	if err != nil {
+		return nil, nil, err
+	}
+	locks, err := o.m.locks.Export(holds)
+	if err != nil {
+		return nil, nil, err
+	}
+	var b bytes.Buffer
+	if err := gob.NewEncoder(&b).Encode(snapshot{view, locks, o.m.life.ID}); err != nil {
+		return nil, nil, err
+	}
+	return b.Bytes(), append(fds, int(o.m.life.File().Fd())), nil
+}
+
+func (o *offering) resume() {
+	if o.thaw != nil {
+		o.thaw()
+		o.thaw = nil
+	}
+	if err := o.m.view.Resume(); err != nil {
+		o.v.log.Error("the view cannot go on after a pause; its programs get errors", slog.Any("error", err))
+		_ = o.m.view.Cut()
+	}
+}
+
+func (o *offering) letGo() {
+	close(o.gone)
+	o.m.locks.LetGo()
+	o.m.view.LetGo()
+}
+
+// takeOver takes the mount over from the daemon that serves it.
+func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, backend Backend, id uuid.UUID, service lockmgr.Service) (_ *mounted, err error) {
+	info, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := backend.(lockmgr.Adopter); !ok {
+		return nil, errNotAdopted
+	}
+	next, err := newSuccessor(backend, c.StateDir, id, c.Source, info.BootID, v.log)
+	if err != nil {
+		return nil, err
+	}
+	if err := backend.(lockmgr.Adopter).Connect(ctx); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	state, fds, err := peer.Ask(c.Version, c.settings(id, service))
+	if err != nil {
+		return nil, err
+	}
+	left := fds // not taken over yet
+	defer func() { handover.CloseAll(left) }()
+	var s snapshot
+	if err := gob.NewDecoder(bytes.NewReader(state)).Decode(&s); err != nil {
+		return nil, fmt.Errorf("the state of the running daemon: %w", err)
+	}
+	if len(fds) == 0 || s.View == nil || s.Locks == nil {
+		return nil, errors.New("the state of the running daemon is incomplete")
+	}
+	last := len(fds) - 1
+	life, err := lifeline.Adopt(next.dir, s.Lifeline, os.NewFile(uintptr(fds[last]), "lifeline"))
+	left = fds[:last]
+	if err != nil {
+		return nil, fmt.Errorf("lifeline: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			life.Leave()
+		}
+	}()
+	info.Lifeline = life.ID
+	locks, holds, err := lockmgr.Adopt(ctx, v.manager(c, backend, info), s.Locks)
+	if err != nil {
+		return nil, err
+	}
+	left = nil
+	adopted, err := fs.Adopt(c.Mountpoint, v.viewConfig(c, locks), s.View, fds[:last], holds)
+	if err != nil {
+		locks.LetGo()
+		return nil, err
+	}
+	if err := peer.Take(); err != nil {
+		adopted.Discard()
+		locks.LetGo()
+		return nil, err
+	}
+	locks.Begin()
+	view, err := adopted.Begin()
+	if err != nil {
+		v.log.Error("the view cannot be served; its programs get errors", slog.Any("error", err))
+		_ = view.Cut()
+	}
+	v.log.Info("took the mount over from the daemon that served it", slog.Int("pid", peer.PID), slog.Duration("took", time.Since(began)),
+		slog.Int("nodes", len(s.View.Nodes)), slog.Int("open_files", len(s.View.Handles)), slog.Int("locks", len(s.Locks.Locks)),
+		slog.Int("waiting", len(s.View.Waiting)), slog.String("mountpoint", c.Mountpoint), slog.String("version", c.Version))
+	v.setMounted(c.Mountpoint, locks, view)
+	go func() {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), StartTimeout)
+		defer cancel()
+		next.succeed(clean)
+	}()
+	return &mounted{view, locks, life}, nil
+}
+
+// mountNamespace identifies the process's mount namespace.
+var mountNamespace = sync.OnceValue(func() string {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/mnt", &st); err != nil {
+		return ""
+	}
+	return strconv.FormatUint(st.Ino, 10)
+})
