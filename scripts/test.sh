@@ -90,7 +90,7 @@ fi
 
 # list prints the packages whose names match, or with -v those whose names do not.
 list() { grep -E "$@" <<<"$packages" || true; }
-of_integration='/integration/(commands|daemon|faults|programs|semantics)$'
+of_integration='/integration/(commands|daemon|faults|handover|programs|semantics)$'
 # Nothing to race.
 one_goroutine='/(policy|lockmodel|cmd/lockfs|deploy/mkimage|bench/.*|integration/(cluster|volumes)|internal/(arch|boottime|config|kubeconf|longtest|netvolume))$'
 # These wait for long, so they begin first.
@@ -107,7 +107,7 @@ with_race() { # with_race build|test ARG...
 	CGO_ENABLED=1 go "$1" -race -trimpath=false "${@:2}"
 }
 
-# Most tests wait, and those that do not take a core. So what follows runs side by side.
+# Most tests wait: more packages than there are cores run side by side.
 released() {
 	stage 'without the race detector: all where nothing can race, and integration: real mounts, programs and faults'
 	go test "${vet[@]}" -p 3 -timeout $timeout "${plain[@]}"
@@ -127,7 +127,7 @@ with_detector() {
 		with_race test "${vet[@]}" -p 3 -parallel 4 -timeout $timeout -skip "$skip" "${integration[@]}"
 	fi
 }
-# The cluster and the network volume have machines of their own, in namespaces.
+# The cluster and the network volume wait more than they work. They have machines of their own, in namespaces.
 elsewhere() {
 	export TMPDIR=$work
 	if [ -n "$kubernetes" ]; then
@@ -146,23 +146,16 @@ part() { # part NAME CMD...
 
 if [ $extent = short ]; then
 	begin elsewhere
-	begin released
-	begin with_detector
-	while [ ${#jobs[@]} -gt 0 ]; do
-		failed=
-		wait -n -p job "${!jobs[@]}" || failed=yes
-		if [ -n "$failed" ]; then
-			stage "FAILED: ${jobs[$job]}"
-			exit 1
-		fi
-		unset "jobs[$job]"
-	done
+	elsewhere=$job
+fi
+run released
+run with_detector
+if [ $extent = short ]; then
+	stage "waits for the ${kubernetes:+cluster and the }network volume"
+	await "$elsewhere"
 	for log in "$work"/{cluster,volume}.log; do
 		[ ! -e "$log" ] || { echo "-- the $(basename "$log" .log)"; tail -n 20 "$log"; }
 	done
-else
-	run released
-	run with_detector
 fi
 stage 'all of it has passed'
 for what in "${left_out[@]}"; do
