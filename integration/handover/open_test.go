@@ -166,6 +166,6 @@ func testUpgradeIsRefused(t *testing.T, on lab.Setup) {
 	if got := v.Read("log"); got != strings.Repeat("line\n", 3) {
 		t.Errorf("the log is %q", got)
 	}
-	a = upgrade(t, a)
+	upgrade(t, a)
 	p.Must(lab.Call{Op: "close", FD: log})
 }
