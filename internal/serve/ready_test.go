@@ -131,15 +131,23 @@ func TestKilledWhileItAsksItself(t *testing.T) {
 func TestAskersHaveNoDescriptors(t *testing.T) {
 	for range 50 {
 		by := newAskers(1)
-		f, err := os.Open("/")
+		f, err := os.CreateTemp(t.TempDir(), "")
 		if err != nil {
+			t.Fatal(err)
+		}
+		var own unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &own); err != nil {
 			t.Fatal(err)
 		}
 		err = by.do(func() error {
 			if unix.Gettid() == unix.Getpid() {
 				return errors.New("on the main thread")
 			}
-			_, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
+			var st unix.Stat_t
+			err := unix.Fstat(int(f.Fd()), &st)
+			if err == nil && (st.Dev != own.Dev || st.Ino != own.Ino) {
+				return unix.EBADF // the number is that of a file that was closed meanwhile
+			}
 			return err
 		})
 		if err != unix.EBADF {
