@@ -161,7 +161,7 @@ func (m *Manager) movesAbove(k Key) bool {
 // directory that is worth it. m.mu is held.
 func (m *Manager) noteBelow(l *lock) {
 	_, able := l.sess.backend.(Delegator)
-	if !able || !m.cfg.Delegate {
+	if !able {
 		return
 	}
 	for _, d := range m.dels {

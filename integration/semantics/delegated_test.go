@@ -43,7 +43,7 @@ func delegated(v *lab.Volume, dir string) bool {
 // (docs/SEMANTICS.md, rule 33.)
 func TestDelegatedDirectory(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--delegate")
+	v := lab.NewVolume(t)
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--keep", "1m")
 	p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
 	last := delegate(v, p, a, "t")
@@ -116,7 +116,7 @@ func TestDelegatedDirectory(t *testing.T) {
 // then is one owner's at a time, on both mounts.
 func TestNamesInADelegatedDirectory(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--delegate", "--keep", "1m")
+	v := lab.NewVolume(t, "--keep", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
 	for i, c := range []struct {
@@ -192,7 +192,7 @@ func linkTmpfile(dir, name string) error {
 // others get it, and all else, when the lease has ended.
 func TestDelegatedDirectoryOfADeadMount(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--delegate", "--ttl", "3s", "--wait", "-1")
+	v := lab.NewVolume(t, "--ttl", "3s", "--wait", "-1")
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	delegate(v, p, a, "t")
@@ -212,7 +212,7 @@ func TestDelegatedDirectoryOfADeadMount(t *testing.T) {
 // another mount has had the file. When it goes on, the program cannot write any more.
 func TestDelegatedDirectoryOfAFrozenMount(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--delegate", "--ttl", "3s", "--wait", "-1", "--keep", "1m")
+	v := lab.NewVolume(t, "--ttl", "3s", "--wait", "-1", "--keep", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	delegate(v, p, a, "t")
@@ -242,7 +242,7 @@ func TestDelegatedDirectoryOfAFrozenMount(t *testing.T) {
 // holder all the same, and not of the delegation. (docs/SEMANTICS.md, rule 25.)
 func TestBreakInADelegatedDirectory(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--delegate", "--keep", "1m")
+	v := lab.NewVolume(t, "--keep", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	p := lab.NewAgent(t)
 	delegate(v, p, a, "t")

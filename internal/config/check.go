@@ -27,9 +27,6 @@ func (p *parser) complete(v *parsed) {
 	if err := CheckFlock(v.Flock, v.Backend); err != nil {
 		p.refuse(v.at("flock"), "flock: %v: %v", v.Flock, err)
 	}
-	if err := CheckDelegate(v.Delegate, v.Backend); err != nil {
-		p.refuse(v.at("delegate"), "delegate: %v", err)
-	}
 	if err := (renew.Config{TTL: v.TTL}).Validate(); err != nil {
 		p.refuse(v.at("ttl"), "ttl: %v: want whole seconds, at least %v", v.TTL, renew.MinTTL)
 	}

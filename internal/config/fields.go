@@ -36,7 +36,6 @@ var fields = []field{
 	{"nameWait", false, duration(func(v *Volume) *time.Duration { return &v.NameWait }, positive)},
 	{"suspendWait", false, duration(func(v *Volume) *time.Duration { return &v.SuspendWait }, positive)},
 	{"keep", false, duration(func(v *Volume) *time.Duration { return &v.Keep }, policy.ParseKeep)},
-	{"delegate", false, flag(func(v *Volume) *bool { return &v.Delegate })},
 	{"scope", false, text(func(v *Volume) *string { return (*string)(&v.Scope) }, oneOf(policy.Scopes...))},
 	{"sync", false, text(func(v *Volume) *string { return (*string)(&v.Sync) }, oneOf(Syncs...))},
 	{"flock", false, text(func(v *Volume) *string { return (*string)(&v.Flock) }, oneOf(policy.Flocks...))},
@@ -175,14 +174,6 @@ func positive(s string) (time.Duration, error) {
 		return 0, errors.New("want a duration such as 15s or 1m")
 	}
 	return d, nil
-}
-
-// CheckDelegate refuses delegated directories where there are none.
-func CheckDelegate(delegate bool, backend string) error {
-	if delegate && backend == BackendKubernetes {
-		return errors.New("directories are not delegated with Lease objects: leave it off, or use etcd")
-	}
-	return nil
 }
 
 // CheckFlock refuses to keep flock and fcntl locks where they cannot be kept.

@@ -51,7 +51,6 @@ type Config struct {
 	Wait, NameWait time.Duration
 	// Keep and Delegate are those of lockmgr.Config.
 	Keep      time.Duration
-	Delegate  bool
 	Scope     policy.Scope
 	ReadLocks bool
 	Flock     policy.Flock

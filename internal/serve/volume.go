@@ -125,7 +125,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	// Unless life.Close was called, the lifeline stays, and the next mount proves us dead.
 	defer life.Leave()
 	locks, err := lockmgr.New(start, lockmgr.Config{
-		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Keep: c.Keep, Delegate: c.Delegate, Observe: v.observer(),
+		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Keep: c.Keep, Observe: v.observer(),
 	})
 	if err != nil {
 		return err
