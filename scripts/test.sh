@@ -163,6 +163,13 @@ if [ $extent = short ]; then
 else
 	run released
 	run with_detector
+	stage 'a release, built twice'
+	for name in once twice; do
+		git clone -q . "$work/$name/lockfs"
+		run env -C "$work/$name/lockfs" scripts/release.sh v0 "$work/$name/lockfs/dist"
+	done
+	cmp "$work"/{once,twice}/lockfs/dist/SHA256SUMS
+	rm -rf "$work"/{once,twice}
 fi
 stage 'all of it has passed'
 for what in "${left_out[@]}"; do
