@@ -172,6 +172,8 @@ else
 	rm -rf "$work"/{once,twice}
 	stage 'csi-sanity'
 	run env -C integration/csi go test -count=1 -timeout $timeout .
+	stage 'the Helm chart'
+	run env -C integration/helm go test -count=1 -timeout $timeout .
 fi
 stage 'all of it has passed'
 for what in "${left_out[@]}"; do

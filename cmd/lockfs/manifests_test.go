@@ -274,7 +274,7 @@ func TestCSIManifests(t *testing.T) {
 	}
 }
 
-// The manifests and 'make image' name one version of the image, and every other image has a tag
+// The manifests, the chart and 'make image' name one version of the image, and every other image has a tag
 // that stays what it is.
 func TestVersions(t *testing.T) {
 	var files []string
@@ -290,6 +290,9 @@ func TestVersions(t *testing.T) {
 	version := regexp.MustCompile(`ghcr.io/lockfs/lockfs:(\S+)\n`).FindStringSubmatch(read(t, "Makefile"))
 	if version == nil {
 		t.Fatal("the Makefile names no version")
+	}
+	if !strings.Contains(read(t, "deploy/helm/lockfs/Chart.yaml"), "\nappVersion: "+version[1]+"\n") {
+		t.Errorf("the chart has another version than %s", version[1])
 	}
 	image := regexp.MustCompile(`(?m)^ *(?:- )?image: (\S+)$`)
 	n := 0
