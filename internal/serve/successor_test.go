@@ -50,11 +50,10 @@ func (f *lateSessions) Revoke(ctx context.Context, id string) error {
 	return f.fakeSessions.Revoke(ctx, id)
 }
 
-// A mount of many locks has many sessions, and dies with all of them: also with those
-// that it opened while somebody looked. Its proof is kept until the last one is ended.
-func TestSuccessorEndsAllSessions(t *testing.T) {
-	dir, source := t.TempDir(), t.TempDir()
-	var st unix.Stat_t
+// deadMount returns a state directory with the proof that a mount of source has ended.
+func deadMount(t *testing.T) (dir, source string, st unix.Stat_t, line *lifeline.Line) {
+	t.Helper()
+	dir, source = t.TempDir(), t.TempDir()
 	if err := unix.Stat(source, &st); err != nil {
 		t.Fatal(err)
 	}
@@ -63,6 +62,13 @@ func TestSuccessorEndsAllSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	line.Leave()
+	return dir, source, st, line
+}
+
+// A mount of many locks has many sessions, and dies with all of them: also with those
+// that it opened while somebody looked. Its proof is kept until the last one is ended.
+func TestSuccessorEndsAllSessions(t *testing.T) {
+	dir, source, st, line := deadMount(t)
 	const boot = "this boot"
 	info := lockmgr.SessionInfo{BootID: boot, Lifeline: line.ID}
 	service := &lateSessions{fakeSessions{"1": info, "2": info, "3": info, "another's": {BootID: boot}}, map[string]lockmgr.SessionInfo{"late": info}, "2"}
@@ -84,16 +90,7 @@ func TestSuccessorEndsAllSessions(t *testing.T) {
 // A volume that takes long to sync leaves the sessions of the dead, and leaves the mount half of its
 // time: the lock service must still be asked for a session.
 func TestSuccessorOnABusyVolume(t *testing.T) {
-	dir, source := t.TempDir(), t.TempDir()
-	var st unix.Stat_t
-	if err := unix.Stat(source, &st); err != nil {
-		t.Fatal(err)
-	}
-	line, err := lifeline.Hold(dir, st.Dev)
-	if err != nil {
-		t.Fatal(err)
-	}
-	line.Leave()
+	dir, source, st, line := deadMount(t)
 	const boot = "this boot"
 	synctest.Test(t, func(t *testing.T) {
 		service, over := fakeSessions{"dead": {BootID: boot, Lifeline: line.ID}}, make(chan struct{})
