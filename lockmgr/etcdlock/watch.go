@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/lockfs/lockfs/internal/retry"
-	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // deletes tells which keys below some prefixes are deleted after rev.
@@ -114,8 +113,8 @@ func (d *deletes) next(ctx context.Context, while time.Duration) ([]string, erro
 	case <-ctx.Done():
 		return nil, retry.Ended(ctx)
 	}
-	if m.err != nil {
-		return nil, fmt.Errorf("%w: watch: %v", lockmgr.ErrUnavailable, m.err)
+	if m.err != nil { // ctx may have ended it
+		return nil, retry.Failed(ctx, fmt.Errorf("watch: %w", m.err), false)
 	}
 	return m.keys, nil
 }
