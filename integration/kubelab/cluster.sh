@@ -64,7 +64,7 @@ down)
   ! alive || kill -9 $(cat $R/init.pid) || true   # and all in its pid namespace
   rm -f $R/init.pid
   for i in $(seq 50); do
-    left=$(find /sys/fs/cgroup -depth -type d -path "*/$ID-node*" 2>/dev/null || true)
+    left=$(find /sys/fs/cgroup -depth -type d -path "*/$ID-*" 2>/dev/null || true)
     [ -n "$left" ] || break
     rmdir $left 2>/dev/null || sleep 0.2
   done

@@ -3,6 +3,9 @@ set -e; . $HERE/lib.sh
 umount -R -l /sys; mount -t sysfs sysfs /sys
 mount --make-rshared /
 fresh_cgroups
+# As machines of their own would, control plane and nodes (below) get processor time before what else runs here: an API
+# server that stands still for seconds is an outage, and programs are told so.
+mkdir /sys/fs/cgroup/cpu/$ID-ctl; echo 8192 > /sys/fs/cgroup/cpu/$ID-ctl/cpu.shares; echo $$ > /sys/fs/cgroup/cpu/$ID-ctl/cgroup.procs
 mount -t tmpfs -o mode=755 tmpfs /run; mkdir -p /run/netns /run/lock
 hostname ctl
 ip link set lo up
@@ -29,6 +32,7 @@ run apiserver $B/kube-apiserver --etcd-servers=http://127.0.0.1:2379 \
 for i in $(seq $N); do
   for c in $CGROUPS systemd; do
     d=/sys/fs/cgroup/$c/$ID-node$i; mkdir $d
+    [ $c != cpu ] || echo 4096 > $d/cpu.shares
     [ $c = cpuset ] && { cat /sys/fs/cgroup/cpuset/cpuset.mems > $d/cpuset.mems; cat /sys/fs/cgroup/cpuset/cpuset.cpus > $d/cpuset.cpus; }
   done
   ( for c in $CGROUPS systemd; do echo $BASHPID > /sys/fs/cgroup/$c/$ID-node$i/cgroup.procs; done
