@@ -378,20 +378,33 @@ func (tr *Trial) SparedBy(lasted time.Duration) {
 	tr.Spared()
 }
 
-// WaitedOut fails the test if a call that waits, a creation or a rename, was told
-// that the lock service does not answer before the outage can have been 5 s old.
-func (tr *Trial) WaitedOut(began int64) {
+// WaitedOut fails the test if a call that waits, a creation or a rename, was told that the lock service does not answer
+// before the outage was 5 s old. An outage is no older than the service's last answer to the mount, and whoever got a
+// lock had one.
+func (tr *Trial) WaitedOut() {
 	tr.T.Helper()
-	// An outage counts from the sending of the first request without an answer. That may have been
-	// under way when the fault began.
-	const underWay = time.Second
 	for _, w := range tr.Writers {
 		for _, o := range w.History() {
-			if after := time.Duration(o.Return - began); !o.Try && o.Errno == unix.ENOLCK && after > 0 && after < 5*time.Second-underWay {
-				tr.T.Errorf("%s of %s got %v, %v after the fault", o.Kind, o.Hold, o.Errno, after)
+			if o.Try || o.Errno != unix.ENOLCK {
+				continue
+			}
+			if age := time.Duration(o.Return - tr.answered(w.Mount, o.Return)); age < 5*time.Second {
+				tr.T.Errorf("%s of %s got %v when the outage was at most %v old", o.Kind, o.Hold, o.Errno, age)
 			}
 		}
 	}
+}
+
+// answered is a time before the mount's last answer that its programs know of at a time.
+func (tr *Trial) answered(mount string, by int64) (since int64) {
+	for _, w := range tr.Writers {
+		for _, o := range w.History() {
+			if w.Mount == mount && o.Kind == Acquired && o.ok() && o.Return <= by {
+				since = max(since, o.Call)
+			}
+		}
+	}
+	return since
 }
 
 // Saw returns when some program had a call return since that matches.
