@@ -115,3 +115,24 @@ func (l *location) mountedAt() (Mount, bool, error) {
 	}
 	return m, true, nil
 }
+
+// OpenView opens, with O_PATH, the root of the live view at mountpoint. It may hang with the
+// view.
+func OpenView(mountpoint string) (*os.File, Mount, error) {
+	l, err := open(mountpoint)
+	if err != nil {
+		return nil, Mount{}, err
+	}
+	m, ok, err := l.mountedAt()
+	if err == nil && (!ok || m.FSType != FSType) {
+		err = fmt.Errorf("%s: no view is mounted there", mountpoint)
+	}
+	if err == nil && l.dead() {
+		err = fmt.Errorf("%s: the daemon of the view has ended", mountpoint)
+	}
+	if err != nil {
+		l.close()
+		return nil, Mount{}, err
+	}
+	return l.file, m, nil
+}

@@ -14,17 +14,36 @@ import (
 // Mount is one line of /proc/self/mountinfo.
 type Mount struct {
 	ID     int    // unique among the mounts there are
+	Parent int    // the ID of the mount that it is mounted on
+	Device string // major:minor of the file system, its own while a mount of it stands
 	Point  string // where it is mounted, an absolute path
 	Root   string // the directory of the file system that is shown
 	FSType string // with the subtype, as in "fuse.lockfs"
 	Source string // the device, the server, or a name the file system chose
 	Shared bool   // mounts in it show in other mount namespaces
+	Flags  string // the options of this mount
 	Super  string // the options of the file system itself
 }
 
+// ReadOnly reports whether nothing can be written through the mount.
+func (m Mount) ReadOnly() bool { return m.Attrs()&ReadOnly != 0 }
+
+// Attrs returns the attributes of the mount.
+func (m Mount) Attrs() (attrs Attrs) {
+	for flag := range strings.SplitSeq(m.Flags, ",") {
+		attrs |= attrWords[flag]
+	}
+	return attrs
+}
+
 // List returns the mounts of this process's mount namespace.
-func List() ([]Mount, error) {
-	f, err := os.Open("/proc/self/mountinfo")
+func List() ([]Mount, error) { return list("/proc/self/mountinfo") }
+
+// ListOf returns the mounts that another process sees, with the paths that it sees.
+func ListOf(pid int) ([]Mount, error) { return list(fmt.Sprintf("/proc/%d/mountinfo", pid)) }
+
+func list(file string) ([]Mount, error) {
+	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("read the mount table: %w", err)
 	}
@@ -67,12 +86,19 @@ func parseLine(line string) (Mount, error) {
 	if err != nil {
 		return Mount{}, err
 	}
+	parent, err := strconv.Atoi(left[1])
+	if err != nil {
+		return Mount{}, err
+	}
 	return Mount{
 		ID:     id,
+		Parent: parent,
+		Device: left[2],
 		Root:   unescape(left[3]),
 		Point:  unescape(left[4]),
 		FSType: unescape(right[0]),
 		Source: unescape(right[1]),
+		Flags:  left[5],
 		Shared: slices.ContainsFunc(left[6:], func(s string) bool { return strings.HasPrefix(s, "shared:") }),
 		Super:  unescape(strings.Join(right[2:], " ")),
 	}, nil

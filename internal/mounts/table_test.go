@@ -24,14 +24,14 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Mount{
-		{22, "/proc", "/", "proc", "proc", false, "rw"},
-		{27, "/", "/", "ext4", "/dev/vda", false, "rw,discard,resv_strict"},
-		{36, "/mnt2", "/mnt1", "ext3", "/dev/root", false, "rw,errors=continue"},
-		{612, "/", "/", "overlay", "overlay", false, "rw,lowerdir=/l/AB:/l/CD,upperdir=/d/diff,workdir=/d/work"},
-		{71, "/mnt/nfs", "/export", "nfs4", "10.0.0.7:/export", true, "rw,vers=4.2"},
-		{80, "/mnt/a b\tc\nd\\e", "/", "fuse.lockfs", "/srv/my data", false, "rw,user_id=0"},
-		{81, "/mnt/ntfs", "/", "fuseblk", "/dev/sdb1", false, "rw"},
-		{82, "/mnt/none", "/", "", "tmpfs", false, "rw"},
+		{22, 27, "0:21", "/proc", "/", "proc", "proc", false, "rw,relatime", "rw"},
+		{27, 1, "254:0", "/", "/", "ext4", "/dev/vda", false, "rw,relatime", "rw,discard,resv_strict"},
+		{36, 35, "98:0", "/mnt2", "/mnt1", "ext3", "/dev/root", false, "rw,noatime", "rw,errors=continue"},
+		{612, 540, "0:52", "/", "/", "overlay", "overlay", false, "rw,relatime", "rw,lowerdir=/l/AB:/l/CD,upperdir=/d/diff,workdir=/d/work"},
+		{71, 27, "0:45", "/mnt/nfs", "/export", "nfs4", "10.0.0.7:/export", true, "rw,relatime", "rw,vers=4.2"},
+		{80, 27, "0:60", "/mnt/a b\tc\nd\\e", "/", "fuse.lockfs", "/srv/my data", false, "rw", "rw,user_id=0"},
+		{81, 27, "0:61", "/mnt/ntfs", "/", "fuseblk", "/dev/sdb1", false, "rw", "rw"},
+		{82, 27, "0:62", "/mnt/none", "/", "", "tmpfs", false, "rw", "rw"},
 	}
 	if len(table) != len(want) {
 		t.Fatalf("%d mounts, want %d", len(table), len(want))
@@ -52,6 +52,9 @@ func TestParseRefuses(t *testing.T) {
 		if m, err := parse(strings.NewReader(line)); !errors.Is(err, errFields) {
 			t.Errorf("%q: %v, %v, want errFields", line, m, err)
 		}
+	}
+	if m, err := parse(strings.NewReader("22 x 0:21 / /proc rw - proc proc rw")); err == nil {
+		t.Errorf("a parent that is no number: %v", m)
 	}
 	if m, err := parse(strings.NewReader("x 27 0:21 / /proc rw - proc proc rw")); err == nil {
 		t.Errorf("an id that is no number: %v", m)
