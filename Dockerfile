@@ -1,11 +1,12 @@
 # The same image without Docker: make image.
-FROM golang:1.26 AS build
+FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 ARG VERSION=
-RUN make build VERSION=$VERSION
+ARG TARGETARCH=
+RUN GOARCH=$TARGETARCH make build VERSION=$VERSION
 
 # One static binary. Mounting as root needs no fusermount3, only /dev/fuse, which a privileged container has.
 FROM scratch

@@ -1,7 +1,7 @@
 # lockfs: the two commands are 'make demo' and 'make test'.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-IMAGE       ?= ghcr.io/lockfs/lockfs:latest
+IMAGE       ?= ghcr.io/lockfs/lockfs:v0.1.0
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
 # All that is built has the same flags, so that a package is compiled once. Without the paths of this clone in it, it is

@@ -156,6 +156,14 @@ if [ $extent = short ]; then
 	for log in "$work"/{cluster,volume}.log; do
 		[ ! -e "$log" ] || { echo "-- the $(basename "$log" .log)"; tail -n 20 "$log"; }
 	done
+else
+	stage 'a release, built twice'
+	for name in once twice; do
+		git clone -q . "$work/$name/lockfs"
+		run env -C "$work/$name/lockfs" scripts/release.sh v0 "$work/$name/lockfs/dist"
+	done
+	cmp "$work"/{once,twice}/lockfs/dist/SHA256SUMS
+	rm -rf "$work"/{once,twice}
 fi
 stage 'all of it has passed'
 for what in "${left_out[@]}"; do

@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,10 +42,12 @@ type hostPath struct{ Path, Type string }
 type podSpec struct {
 	TerminationGracePeriodSeconds int
 	InitContainers, Containers    []container
-	Volumes                       []struct {
-		Name     string
-		HostPath hostPath
-	}
+	Volumes                       []podVolume
+}
+
+type podVolume struct {
+	Name     string
+	HostPath hostPath
 }
 
 type container struct {
@@ -206,16 +211,40 @@ func TestExamplesMountTheDirectoryAbove(t *testing.T) {
 	}
 }
 
-// The image is the same with Docker and without.
-func TestImage(t *testing.T) {
-	for file, want := range map[string]string{
-		"Dockerfile": `ENTRYPOINT ["/usr/local/bin/lockfs"]`,
-		"Makefile":   "/usr/local/bin/lockfs bin/lockfs=/usr/local/bin/lockfs",
-		daemonSet:    "image: ghcr.io/lockfs/lockfs:latest",
-	} {
-		if !strings.Contains(read(t, file), want) {
-			t.Errorf("%s does not have %q", file, want)
+// The manifests and 'make image' name one version of the image, and every other image has a tag
+// that stays what it is.
+func TestVersions(t *testing.T) {
+	var files []string
+	err := filepath.WalkDir(filepath.Join(root, "deploy"), func(file string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && strings.HasSuffix(file, ".yaml") && !strings.Contains(file, "/templates/") {
+			files = append(files, file)
 		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`ghcr.io/lockfs/lockfs:(\S+)\n`).FindStringSubmatch(read(t, "Makefile"))
+	if version == nil {
+		t.Fatal("the Makefile names no version")
+	}
+	image := regexp.MustCompile(`(?m)^ *(?:- )?image: (\S+)$`)
+	n := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range image.FindAllSubmatch(text, -1) {
+			n++
+			name, tag, _ := strings.Cut(string(m[1]), ":")
+			if tag == "" || tag == "latest" || name == "ghcr.io/lockfs/lockfs" && tag != version[1] {
+				t.Errorf("%s has the image %s", file, m[1])
+			}
+		}
+	}
+	if n < 5 {
+		t.Errorf("found %d images", n)
 	}
 }
 

@@ -1,9 +1,11 @@
 // Command mkimage makes a container image FROM scratch without Docker, of files and directories that stand ready:
 //
 //	mkimage [-arch ARCH] OUT.tar NAME:TAG ENTRYPOINT FILE=DEST...
+//	mkimage -oci [-arch ARCH,ARCH...] OUT.tar NAME:TAG ENTRYPOINT FILE=DEST...
 //
 // OUT.tar is for 'docker load', 'ctr images import', 'kind load image-archive' and 'skopeo copy docker-archive:OUT.tar'.
-// The same files make the same bytes.
+// With -oci it is an OCI layout with one index of an image for each architecture, for 'skopeo copy --all
+// oci-archive:OUT.tar': ARCH in FILE stands for the architecture. The same files make the same bytes.
 package main
 
 import (
@@ -24,13 +26,20 @@ import (
 )
 
 func main() {
-	arch := flag.String("arch", runtime.GOARCH, "architecture of the image")
+	arch := flag.String("arch", runtime.GOARCH, "architecture of the image, or several with -oci")
+	oci := flag.Bool("oci", false, "write an OCI layout")
 	flag.Parse()
 	if flag.NArg() < 4 {
-		fmt.Fprintln(os.Stderr, "mkimage [-arch ARCH] OUT.tar NAME:TAG ENTRYPOINT FILE=DEST...")
+		fmt.Fprintln(os.Stderr, "mkimage [-oci] [-arch ARCH] OUT.tar NAME:TAG ENTRYPOINT FILE=DEST...")
 		os.Exit(2)
 	}
-	if err := run(flag.Arg(0), flag.Arg(1), flag.Arg(2), *arch, flag.Args()[3:]); err != nil {
+	make := func() error { return run(flag.Arg(0), flag.Arg(1), flag.Arg(2), *arch, flag.Args()[3:]) }
+	if *oci {
+		make = func() error {
+			return runOCI(flag.Arg(0), flag.Arg(1), flag.Arg(2), strings.Split(*arch, ","), flag.Args()[3:])
+		}
+	}
+	if err := make(); err != nil {
 		fmt.Fprintln(os.Stderr, "mkimage:", err)
 		os.Exit(1)
 	}
@@ -55,12 +64,7 @@ func write(w io.Writer, name, entrypoint, arch string, files []string) error {
 		return err
 	}
 	layerID := fmt.Sprintf("%x", sha256.Sum256(layer))
-	config, err := json.Marshal(map[string]any{
-		"architecture": arch, "os": "linux",
-		"config":  map[string]any{"Entrypoint": []string{entrypoint}, "Env": []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}},
-		"rootfs":  map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + layerID}},
-		"history": []any{map[string]any{"created_by": "mkimage"}},
-	})
+	config, err := json.Marshal(imageConfig(entrypoint, arch, layerID))
 	if err != nil {
 		return err
 	}
@@ -73,6 +77,16 @@ func write(w io.Writer, name, entrypoint, arch string, files []string) error {
 	return errors.Join(
 		add(t, configFile, 0o644, config), add(t, layerID+".tar", 0o644, layer), add(t, "manifest.json", 0o644, manifest),
 		t.Close())
+}
+
+// imageConfig is the configuration of an image with one layer.
+func imageConfig(entrypoint, arch, layerID string) map[string]any {
+	return map[string]any{
+		"architecture": arch, "os": "linux",
+		"config":  map[string]any{"Entrypoint": []string{entrypoint}, "Env": []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}},
+		"rootfs":  map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + layerID}},
+		"history": []any{map[string]any{"created_by": "mkimage"}},
+	}
 }
 
 func add(t *tar.Writer, name string, mode fs.FileMode, b []byte) error {

@@ -19,7 +19,7 @@ const (
 )
 
 // defaultImage is what the manifests name.
-const defaultImage = "ghcr.io/lockfs/lockfs:latest"
+const defaultImage = "ghcr.io/lockfs/lockfs:v0.1.0"
 
 var repository = func() string {
 	dir, err := filepath.Abs("../..")
