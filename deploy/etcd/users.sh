@@ -1,9 +1,9 @@
 #!/bin/sh
 # users.sh NAMESPACE...: makes an etcd user and a role for each lockfs namespace, without access to other namespaces, and
-# turns on authentication.
+# turns on authentication. $KUBECTL is the kubectl to use, such as 'integration/kubelab/cluster.sh k'.
 set -eu
 [ $# -gt 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 2; }
-ctl() { kubectl -n lockfs-etcd exec etcd-0 -- etcdctl "$@"; }
+ctl() { ${KUBECTL:-kubectl} -n lockfs-etcd exec etcd-0 -- etcdctl "$@"; }
 # have KIND NAME COMMAND...: what exists already stays
 have() {
 	kind=$1 name=$2

@@ -7,6 +7,7 @@
 #   cluster.sh cut|heal NODE        take a node off the network, and back
 #   cluster.sh kill NODE            kill -9 all of a node: it does not come back
 #   cluster.sh image NAME:TAG ENTRYPOINT FILE=DEST...   make an image of static files; nodes load it at 'up'
+#   cluster.sh lockfs               build lockfs, and give its image to the nodes
 #   cluster.sh load                 load images made since 'up' into the running nodes
 set -e
 . "$(dirname "$0")/lib.sh"
@@ -79,6 +80,12 @@ heal) $self in ctl ip link set v${2#node} up; exec $self in ctl ip route replace
 kill) kill -9 $(pid_of $2) ;;
 k) shift; exec $self in ctl $B/kubectl --kubeconfig=$P/admin.kubeconfig "$@" ;;
 image) shift; mkdir -p $IMG; exec $B/mkimage $IMG/$(echo $1 | tr '/:' '__').tar "$@" ;;
+lockfs)
+  make -s -C $HERE/../.. build
+  name=$(sed -n 's/^ *image: \(.*lockfs:.*\)/\1/p' $HERE/../../deploy/daemonset/base/daemonset.yaml)
+  $self image $name /usr/local/bin/lockfs $HERE/../../bin/lockfs=/usr/local/bin/lockfs
+  ! alive || $self load
+  ;;
 load) for i in $(seq $(cat $R/nodes)); do $self in node$i bash -c '. $0/lib.sh; load_images' $HERE; done ;;
 *) sed -n '2,11s/^# \{0,1\}//p' $0; exit 2 ;;
 esac
