@@ -164,6 +164,8 @@ else
 	done
 	cmp "$work"/{once,twice}/lockfs/dist/SHA256SUMS
 	rm -rf "$work"/{once,twice}
+	stage 'csi-sanity'
+	run env -C integration/csi go test -count=1 -timeout $timeout .
 fi
 stage 'all of it has passed'
 for what in "${left_out[@]}"; do

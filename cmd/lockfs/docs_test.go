@@ -136,6 +136,7 @@ func TestClusterCommands(t *testing.T) {
 	for document, names := range map[string][]string{
 		"docs/tutorial/kubernetes.md": {"kubernetes", "etcd", "programs"},
 		"docs/OPERATIONS.md":          {"cleanup"},
+		"docs/CSI.md":                 {"csi", "csi-programs"},
 	} {
 		for _, name := range names {
 			if text := read(t, document); strings.Count(text, "<!-- cluster test: "+name+" -->\n```\n") != 1 {

@@ -17,7 +17,7 @@ var commandGroups = []struct {
 	title    string
 	commands []string
 }{
-	{"Serve volumes", []string{"mount", "serve"}},
+	{"Serve volumes", []string{"mount", "serve", "csi"}},
 	{"Look", []string{"ls", "status"}},
 	{"Locks", []string{"exec", "break"}},
 	{"Volumes and machines", []string{"check-volume", "move", "cleanup"}},
@@ -32,8 +32,8 @@ var flagGroups = []struct {
 	{"Volume", []string{"name", "namespace", "policy", "rule", "set-policy", "scope", "read-locks", "flock", "allow-other"}},
 	{"Lock service", []string{"backend", "endpoints", "cacert", "cert", "key", "user", "password-file", "password", "config", "credentials-dir", "embedded", "ttl", "keep", "delegate"}},
 	{"Waiting", []string{"wait", "name-wait", "suspend-wait"}},
-	{"Safety", []string{"sync", "guard", "accept-volume", "take-over", "take-over"}},
-	{"Kubernetes", []string{"lease-namespace", "kubeconfig", "kube-qps", "kube-burst", "pod-names"}},
+	{"Safety", []string{"sync", "guard", "accept-volume", "take-over"}},
+	{"Kubernetes", []string{"kubelet-dir", "inline-volumes", "lease-namespace", "kubeconfig", "kube-qps", "kube-burst", "pod-names"}},
 	{"Logging and monitoring", []string{"log-level", "log-format", "slow-wait", "http", "node"}},
 }
 
@@ -41,6 +41,7 @@ var flagGroups = []struct {
 var firstFlags = map[string][]string{
 	"mount":        {"endpoints", "backend", "name", "policy", "rule", "scope", "wait", "ttl", "sync", "read-locks"},
 	"serve":        {"config", "credentials-dir", "state-dir", "http"},
+	"csi":          {"config", "endpoint", "controller"},
 	"ls":           {"output", "watch"},
 	"exec":         {"wait", "conflict-exit-code", "shared", "ttl"},
 	"break":        {"reason", "timeout", "force"},

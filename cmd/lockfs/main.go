@@ -91,7 +91,7 @@ takes a lock in the whole cluster. Closing the file releases it. Programs need n
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
 	})
-	root.AddCommand(newMount(), newServe(), newList(), newBreak(), newExec(), newMove(), newCleanup(), newStatus(), newCheckVolume(), newVersion())
+	root.AddCommand(newMount(), newServe(), newCSI(), newList(), newBreak(), newExec(), newMove(), newCleanup(), newStatus(), newCheckVolume(), newVersion())
 	for _, cmd := range append(root.Commands(), root) {
 		args := cmd.Args
 		cmd.Args = func(cmd *cobra.Command, given []string) error {

@@ -211,6 +211,69 @@ func TestExamplesMountTheDirectoryAbove(t *testing.T) {
 	}
 }
 
+// What the CSI driver's manifests ask of the program is there.
+func TestCSIManifests(t *testing.T) {
+	daemon, _ := daemon(t)
+	node := manifests(t, "deploy/csi/node.yaml")[0].Spec.Template.Spec
+	var controller podSpec
+	for _, o := range manifests(t, "deploy/csi/controller.yaml") {
+		if o.Kind == "Deployment" {
+			controller = o.Spec.Template.Spec
+		}
+	}
+	for _, pod := range []podSpec{node, controller} {
+		c := pod.Containers[0]
+		cmd, rest, err := newRoot().Find(c.Args)
+		if err != nil || cmd.Name() != "csi" {
+			t.Fatalf("it runs %q: %v", c.Args, err)
+		}
+		if err := cmd.ParseFlags(rest); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range c.Env {
+			if e.Name == "LOCKFS_CONFIG" {
+				t.Setenv(e.Name, e.Value)
+			}
+		}
+		if err := cmd.PreRunE(cmd, nil); err != nil {
+			t.Fatal(err)
+		}
+		mounted := func(dir, propagation string) bool {
+			return slices.ContainsFunc(c.VolumeMounts, func(m volumeMount) bool {
+				return (dir == m.MountPath || strings.HasPrefix(dir, m.MountPath+"/")) && m.MountPropagation == propagation
+			})
+		}
+		socket := strings.TrimPrefix(flagOf(cmd, "endpoint"), "unix://")
+		if !mounted(path.Dir(socket), "") || !mounted(path.Dir(flagOf(cmd, "config")), "") {
+			t.Errorf("%s or %s is no volume", socket, flagOf(cmd, "config"))
+		}
+		for _, v := range volumes(t, "etcd") {
+			if !mounted(v.Mountpoint, "HostToContainer") {
+				t.Errorf("%s is not where the pod's volumes are", v.Mountpoint)
+			}
+		}
+		if flagOf(cmd, "controller") == "false" && !mounted(flagOf(cmd, "kubelet-dir"), "Bidirectional") {
+			t.Errorf("%s is no volume that others see", flagOf(cmd, "kubelet-dir"))
+		}
+		for _, side := range pod.Containers[1:] {
+			if !slices.Contains(side.Args, "--csi-address="+socket) {
+				t.Errorf("a sidecar has %q, the socket is %s", side.Args, socket)
+			}
+		}
+	}
+	for _, v := range node.Volumes { // where the kubelet is told that the socket is
+		if v.Name == "csi" && !slices.Contains(node.Containers[1].Args, "--kubelet-registration-path="+v.HostPath.Path+"/csi.sock") {
+			t.Errorf("the registrar has %q, the socket is in %s", node.Containers[1].Args, v.HostPath.Path)
+		}
+	}
+	for _, m := range node.Containers[0].VolumeMounts { // those of the daemon's pod, and its own
+		own := slices.ContainsFunc(append(node.Volumes, daemon.Volumes...), func(v podVolume) bool { return v.Name == m.Name })
+		if !own {
+			t.Errorf("there is no volume %s", m.Name)
+		}
+	}
+}
+
 // The manifests and 'make image' name one version of the image, and every other image has a tag
 // that stays what it is.
 func TestVersions(t *testing.T) {
@@ -243,7 +306,7 @@ func TestVersions(t *testing.T) {
 			}
 		}
 	}
-	if n < 5 {
+	if n < 10 {
 		t.Errorf("found %d images", n)
 	}
 }

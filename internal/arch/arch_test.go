@@ -77,21 +77,22 @@ func hasDoc(f *ast.File) bool {
 // Each technology has one door.
 func TestDoors(t *testing.T) {
 	doors := map[string][]string{
-		"github.com/hanwen/go-fuse/":   {"fs", "integration/lab"},
-		"go.etcd.io/":                  {"lockmgr/etcdlock", "internal/embedetcd", "bench/locks", "integration/lab", "integration/history"},
-		"google.golang.org/grpc":       {"lockmgr/etcdlock", "internal/embedetcd", "integration/lab"},
-		"go.uber.org/zap":              {"lockmgr/etcdlock", "internal/embedetcd", "integration/lab"},
-		"github.com/spf13/":            {"cmd/lockfs"},
-		"github.com/prometheus/":       {"internal/metrics"},
-		"k8s.io/":                      {"internal/kubeconf", "internal/pods", "lockmgr/kubelease", "internal/kubetest", "integration/lab"},
-		"github.com/go-logr/":          {"internal/pods", "lockmgr/kubelease"},
-		"go.yaml.in/":                  {"internal/config"},
-		module + "renew":               {"lockmgr", "cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs", "bench/locks", "integration/lab"},
-		module + "lockmgr/etcdlock":    {"cmd/lockfs", "bench/locks", "integration/lab"},
-		module + "lockmgr/kubelease":   {"cmd/lockfs", "bench/locks"},
-		module + "internal/embedetcd":  {"cmd/lockfs"},
-		module + "fs":                  {"cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs"},
-		module + "lockmgr/lockmgrtest": {"bench/fs"},
+		"github.com/hanwen/go-fuse/":              {"fs", "integration/lab"},
+		"go.etcd.io/":                             {"lockmgr/etcdlock", "internal/embedetcd", "bench/locks", "integration/lab", "integration/history"},
+		"google.golang.org/grpc":                  {"internal/csi", "lockmgr/etcdlock", "internal/embedetcd", "integration/lab"},
+		"github.com/container-storage-interface/": {"internal/csi"},
+		"go.uber.org/zap":                         {"lockmgr/etcdlock", "internal/embedetcd", "integration/lab"},
+		"github.com/spf13/":                       {"cmd/lockfs"},
+		"github.com/prometheus/":                  {"internal/metrics"},
+		"k8s.io/":                                 {"internal/kubeconf", "internal/pods", "lockmgr/kubelease", "internal/kubetest", "integration/lab"},
+		"github.com/go-logr/":                     {"internal/pods", "lockmgr/kubelease"},
+		"go.yaml.in/":                             {"internal/config"},
+		module + "renew":                          {"lockmgr", "cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs", "bench/locks", "integration/lab"},
+		module + "lockmgr/etcdlock":               {"cmd/lockfs", "bench/locks", "integration/lab"},
+		module + "lockmgr/kubelease":              {"cmd/lockfs", "bench/locks"},
+		module + "internal/embedetcd":             {"cmd/lockfs"},
+		module + "fs":                             {"cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs"},
+		module + "lockmgr/lockmgrtest":            {"bench/fs"},
 	}
 	for dir, p := range load(t) {
 		for name, file := range p.imports {

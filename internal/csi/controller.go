@@ -1,0 +1,288 @@
+package csi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// records is the directory beside the claims' directories that has a file for each of them. What has
+// no record was not made here, and is never removed.
+const records = ".lockfs-claims"
+
+// record is what was asked for when a claim's directory was made.
+type record struct {
+	Name     string `json:"name"`
+	Capacity int64  `json:"capacity"`
+}
+
+// ControllerGetCapabilities says that volumes are made and removed.
+func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
+	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{{
+		Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}},
+	}}}, nil
+}
+
+// claim is a directory to make.
+type claim struct {
+	share
+	record
+	mode os.FileMode
+}
+
+// CreateVolume makes a directory for a claim, through the view. The size of the claim is noted, and
+// nothing holds programs to it.
+func (d *Driver) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	c, err := claimOf(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.in(ctx, c.share, func(root *os.Root) error { return create(root, c) }); err != nil {
+		return nil, err
+	}
+	d.log.Info("made a claim's directory", slog.String("volume", c.volume), slog.String("directory", c.dir))
+	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
+		VolumeId:      c.id(),
+		CapacityBytes: c.Capacity,
+		VolumeContext: map[string]string{keyVolume: c.volume, keyDirectory: c.dir},
+	}}, nil
+}
+
+func claimOf(r *csi.CreateVolumeRequest) (claim, error) {
+	c := claim{record: record{Name: r.Name, Capacity: r.CapacityRange.GetRequiredBytes()}, mode: 0o777}
+	switch {
+	case r.Name == "":
+		return c, status.Error(codes.InvalidArgument, "the volume's name is missing")
+	case len(r.VolumeCapabilities) == 0:
+		return c, status.Error(codes.InvalidArgument, "the volume's capabilities are missing")
+	case r.VolumeContentSource != nil:
+		return c, status.Error(codes.InvalidArgument, "a directory is not made of a snapshot or of another volume")
+	case r.CapacityRange.GetLimitBytes() != 0 && r.CapacityRange.GetLimitBytes() < c.Capacity:
+		return c, status.Error(codes.OutOfRange, "the limit of the capacity is less than what is required")
+	}
+	for _, capability := range r.VolumeCapabilities {
+		if err := mountable(capability); err != nil {
+			return c, err
+		}
+	}
+	volume, base := "", ""
+	for key, value := range r.Parameters {
+		switch {
+		case key == keyVolume:
+			volume = value
+		case key == keyDirectory:
+			base = value
+		case key == keyMode:
+			mode, err := strconv.ParseUint(value, 8, 16)
+			if err != nil || mode > 0o1777 {
+				return c, status.Errorf(codes.InvalidArgument, "the parameter mode %q is not a mode such as 0770", value)
+			}
+			c.mode = os.FileMode(mode & 0o777)
+			if mode&unix.S_ISVTX != 0 {
+				c.mode |= os.ModeSticky
+			}
+		case strings.HasPrefix(key, "csi.storage.k8s.io/"): // the names of the claim
+		default:
+			return c, status.Errorf(codes.InvalidArgument, "no such parameter: %s", key)
+		}
+	}
+	if volume == "" {
+		return c, status.Errorf(codes.InvalidArgument, "the parameter %s is missing: NAMESPACE/NAME of the lockfs volume", keyVolume)
+	}
+	s, err := newShare(volume, path.Join(base, leaf(r.Name)))
+	c.share = s
+	if err == nil && len(c.id()) > maxID {
+		err = status.Errorf(codes.InvalidArgument, "the handle %s has more than %d bytes: shorten the parameter %s", c.id(), maxID, keyDirectory)
+	}
+	return c, err
+}
+
+// maxID is the most that a volume's id may have by the specification.
+const maxID = 128
+
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+// leaf is the name of a claim's directory.
+func leaf(name string) string {
+	if plainName.MatchString(name) {
+		return name
+	}
+	return fmt.Sprintf("claim-%x", sha256.Sum256([]byte(name)))[:38]
+}
+
+// in runs an operation in the view of a volume.
+func (d *Driver) in(ctx context.Context, s share, op func(*os.Root) error) error {
+	v, err := d.find(s.volume)
+	if err != nil {
+		return err
+	}
+	return d.do(ctx, s.id(), s.volume, func() error {
+		view, err := openView(v)
+		if err != nil {
+			return err
+		}
+		defer view.close()
+		root, err := view.asRoot()
+		if err != nil {
+			return status.Errorf(codes.Unavailable, "%v", err)
+		}
+		defer root.Close()
+		return asStatus(op(root))
+	})
+}
+
+// asStatus: what another holds open can be had later.
+func asStatus(err error) error {
+	switch _, is := status.FromError(err); {
+	case is:
+		return err
+	case errors.Is(err, unix.EBUSY):
+		return status.Errorf(codes.FailedPrecondition, "programs use it: %v", err)
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return status.Errorf(codes.ResourceExhausted, "%v", err)
+	}
+	return status.Errorf(codes.Internal, "%v", err)
+}
+
+func (s share) recordFile() string { return path.Join(path.Dir(s.dir), records, path.Base(s.dir)) }
+
+// create makes the record first: a directory without one would never be removed. While the record is
+// open for write the view's own lock keeps other controllers out.
+func create(root *os.Root, c claim) error {
+	if err := root.MkdirAll(path.Dir(c.recordFile()), 0o755); err != nil {
+		return err
+	}
+	f, err := root.OpenFile(c.recordFile(), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	var was record
+	if json.Unmarshal(text, &was) == nil { // else its writer has died, and the claim is not made yet
+		if was != c.record {
+			return status.Errorf(codes.AlreadyExists, "%s was made for %q with a capacity of %d bytes", c.id(), was.Name, was.Capacity)
+		}
+	} else if err := write(f, c.record); err != nil {
+		return err
+	}
+	if err := root.Mkdir(c.dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return root.Chmod(c.dir, c.mode)
+}
+
+func write(f *os.File, r record) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(text, 0); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// DeleteVolume removes a directory that CreateVolume has made, with all that is in it. It does
+// nothing while a program has a file open there for write.
+func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	if r.VolumeId == "" {
+		return nil, status.Error(codes.InvalidArgument, "the volume's id is missing")
+	}
+	s, err := shareOf(r.VolumeId, nil)
+	if err != nil || s.dir == "." { // CreateVolume has made none such
+		return &csi.DeleteVolumeResponse{}, nil
+	}
+	removed := false
+	err = d.in(ctx, s, func(root *os.Root) (err error) {
+		removed, err = remove(root, s)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if removed {
+		d.log.Info("removed a claim's directory", slog.String("volume", s.volume), slog.String("directory", s.dir))
+	}
+	return &csi.DeleteVolumeResponse{}, nil
+}
+
+// remove renames the directory first: that fails while programs write in it, and what is removed in
+// part is not seen under its name. The record is removed last.
+func remove(root *os.Root, s share) (bool, error) {
+	_, dirErr := root.Lstat(s.dir)
+	_, recordErr := root.Lstat(s.recordFile())
+	switch {
+	case errors.Is(recordErr, os.ErrNotExist) && errors.Is(dirErr, os.ErrNotExist):
+		return false, nil
+	case errors.Is(recordErr, os.ErrNotExist):
+		return false, status.Errorf(codes.FailedPrecondition, "%s has no record in %s: it was not made for a claim, and is not removed", s.id(), records)
+	case recordErr != nil:
+		return false, recordErr
+	}
+	trash := s.recordFile() + ".removed"
+	if dirErr == nil {
+		if err := root.RemoveAll(trash); err != nil { // of a removal that was interrupted
+			return false, err
+		}
+	}
+	if err := root.Rename(s.dir, trash); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, err
+	}
+	if err := root.RemoveAll(trash); err != nil {
+		return false, err
+	}
+	return true, root.Remove(s.recordFile())
+}
+
+// ValidateVolumeCapabilities confirms what every volume can.
+func (d *Driver) ValidateVolumeCapabilities(ctx context.Context, r *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	switch {
+	case r.VolumeId == "":
+		return nil, status.Error(codes.InvalidArgument, "the volume's id is missing")
+	case len(r.VolumeCapabilities) == 0:
+		return nil, status.Error(codes.InvalidArgument, "the volume's capabilities are missing")
+	}
+	s, err := shareOf(r.VolumeId, r.VolumeContext)
+	if err != nil {
+		return nil, status.Errorf(codes.NotFound, "%v", err)
+	}
+	err = d.in(ctx, s, func(root *os.Root) error {
+		_, err := root.Stat(s.dir)
+		if errors.Is(err, os.ErrNotExist) {
+			return status.Errorf(codes.NotFound, "%v", err)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range r.VolumeCapabilities {
+		if err := mountable(c); err != nil {
+			return &csi.ValidateVolumeCapabilitiesResponse{Message: err.Error()}, nil
+		}
+	}
+	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
+		VolumeContext: r.VolumeContext, VolumeCapabilities: r.VolumeCapabilities, Parameters: r.Parameters,
+	}}, nil
+}

@@ -1,0 +1,142 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockfs/lockfs/internal/config"
+)
+
+// Name is the driver's, as StorageClasses and PersistentVolumes have it.
+const Name = "lockfs.io"
+
+// Config says what a Driver serves.
+type Config struct {
+	// Controller serves the controller instead of the node service.
+	Controller bool
+	// Node is the name of this node. Required without Controller.
+	Node string
+	// KubeletDir is the directory below which the kubelet has volumes published. Required without
+	// Controller.
+	KubeletDir string
+	// Volumes returns the volumes whose views this node has. Required.
+	Volumes func() []config.Volume
+	// Inline lets pods name a volume of their own namespace themselves.
+	Inline bool
+	// Version is the program's, for people.
+	Version string
+	// Logger is used for everything. Required.
+	Logger *slog.Logger
+}
+
+// Driver answers the calls of Kubernetes.
+type Driver struct {
+	csi.UnimplementedIdentityServer
+	csi.UnimplementedNodeServer
+	csi.UnimplementedControllerServer
+
+	cfg Config
+	log *slog.Logger
+
+	reported map[string]string // by volume; of keepRepairing alone
+
+	mu      sync.Mutex
+	busy    map[string]bool // GUARDED_BY(mu); what an operation is under way for
+	working map[string]int  // GUARDED_BY(mu); operations in each volume
+}
+
+// New returns a Driver.
+func New(cfg Config) *Driver {
+	return &Driver{cfg: cfg, log: cfg.Logger, reported: make(map[string]string), busy: make(map[string]bool), working: make(map[string]int)}
+}
+
+// Run serves at a unix socket until ctx ends, and repairs published mounts.
+func (d *Driver) Run(ctx context.Context, endpoint string) error {
+	path, ok := strings.CutPrefix(endpoint, "unix://")
+	if !ok || path == "" {
+		return fmt.Errorf("endpoint %q: want unix:///path/of/a/socket", endpoint)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // a former driver's
+		return err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer(grpc.UnaryInterceptor(d.logged))
+	csi.RegisterIdentityServer(server, d)
+	var repairs sync.WaitGroup
+	if d.cfg.Controller {
+		csi.RegisterControllerServer(server, d)
+	} else {
+		csi.RegisterNodeServer(server, d)
+		repairs.Go(func() { d.keepRepairing(ctx) })
+	}
+	stop := context.AfterFunc(ctx, server.Stop)
+	defer stop()
+	d.log.Info("serving CSI", slog.String("endpoint", endpoint), slog.Bool("controller", d.cfg.Controller))
+	err = server.Serve(l)
+	repairs.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// logged logs calls that fail. Requests may have secrets, so they are not logged.
+func (d *Driver) logged(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	answer, err := handle(ctx, req)
+	if err != nil {
+		d.log.Warn("a call of Kubernetes has failed", slog.String("call", info.FullMethod), slog.Any("error", err))
+	}
+	return answer, err
+}
+
+// maxWorking is how many operations in one volume may be under way. More would only hang with a
+// volume that does.
+const maxWorking = 8
+
+// do runs an operation that may hang with its volume; it then goes on after ctx. Until it has ended,
+// another for the same subject is refused with Aborted. volume may be "": it touches none.
+func (d *Driver) do(ctx context.Context, subject, volume string, op func() error) error {
+	d.mu.Lock()
+	switch {
+	case d.busy[subject]:
+		d.mu.Unlock()
+		return status.Errorf(codes.Aborted, "%s: an operation is still under way", subject)
+	case volume != "" && d.working[volume] >= maxWorking:
+		d.mu.Unlock()
+		return status.Errorf(codes.Unavailable, "the volume %s does not answer: %d operations wait for it", volume, maxWorking)
+	}
+	d.busy[subject] = true
+	d.working[volume]++
+	d.mu.Unlock()
+	done := make(chan error, 1)
+	go func() {
+		err := op()
+		d.mu.Lock()
+		delete(d.busy, subject)
+		if d.working[volume]--; d.working[volume] == 0 {
+			delete(d.working, volume)
+		}
+		d.mu.Unlock()
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return status.Errorf(codes.DeadlineExceeded, "%s: %v", subject, ctx.Err())
+	}
+}

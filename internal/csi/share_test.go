@@ -1,0 +1,102 @@
+package csi
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockfs/lockfs/internal/config"
+	"github.com/lockfs/lockfs/internal/mounts"
+)
+
+func TestShareOf(t *testing.T) {
+	for _, c := range []struct {
+		id, volume, dir string
+		want            share
+		code            codes.Code
+	}{
+		{id: "a/v", want: share{"a/v", "."}},
+		{id: "a/v/x/y", want: share{"a/v", "x/y"}},
+		{id: "a/v//x/./y/", want: share{"a/v", "x/y"}},
+		{id: "any", volume: "a/v", want: share{"a/v", "."}},
+		{id: "any", volume: "v", dir: "/x", want: share{"default/v", "x"}},
+		{id: "b/w", volume: "a/v", want: share{"a/v", "."}},
+		{id: "v", code: codes.InvalidArgument},
+		{id: "a/v/../x", code: codes.InvalidArgument},
+		{id: "any", volume: "a/v", dir: "x/..", code: codes.InvalidArgument},
+		{id: "a/v", dir: "x", code: codes.InvalidArgument},
+	} {
+		got, err := shareOf(c.id, map[string]string{keyVolume: c.volume, keyDirectory: c.dir})
+		if status.Code(err) != c.code || err == nil && got != c.want {
+			t.Errorf("%q %q %q: %+v, %v", c.id, c.volume, c.dir, got, err)
+		}
+		if err != nil {
+			continue
+		}
+		if again, err := shareOf(got.id(), nil); again != got || err != nil {
+			t.Errorf("the handle %s is %+v, %v", got.id(), again, err)
+		}
+	}
+}
+
+// A claim's name is one name in the volume, and another name another.
+func TestLeaf(t *testing.T) {
+	names := []string{"pvc-1", ".", "..", "", ".lockfs-claims", "a/b", "a\nb", strings.Repeat("x", 64), strings.Repeat("x", 65), "A", "a"}
+	seen := make(map[string]string)
+	for _, name := range names {
+		l := leaf(name)
+		if other, ok := seen[l]; ok {
+			t.Errorf("%q and %q are both %s", name, other, l)
+		}
+		seen[l] = name
+		if l == "" || strings.ContainsAny(l, "/\n") || strings.HasPrefix(l, ".") || len(l) > 63 {
+			t.Errorf("%q is %q", name, l)
+		}
+	}
+	if leaf("pvc-1") != "pvc-1" {
+		t.Error(leaf("pvc-1"))
+	}
+}
+
+func TestOptions(t *testing.T) {
+	f, err := config.Parse("f", []byte("volumes:\n- {name: v, source: /s, mountpoint: /m, endpoints: ['http://e'], wait: 2m, flock: cluster, readLocks: true}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := f.Volumes[0]
+	for flag, code := range map[string]codes.Code{
+		"ro": codes.OK, "noexec": codes.OK, "wait=2m": codes.OK, "wait=120s": codes.OK, "flock=cluster": codes.OK, "readLocks=true": codes.OK,
+		"ttl=15s": codes.OK, "suspendWait=15s": codes.OK,
+		"wait=30s": codes.FailedPrecondition, "flock=local": codes.FailedPrecondition, "wait=-1": codes.FailedPrecondition,
+		"rw,ro": codes.InvalidArgument, "suid": codes.InvalidArgument, "wait=soon": codes.InvalidArgument, "flock=": codes.InvalidArgument,
+		"source=/s": codes.InvalidArgument, "policy=[]": codes.InvalidArgument, "what=1": codes.InvalidArgument, "wait=[": codes.InvalidArgument,
+	} {
+		if _, err := options(v, []string{flag}); status.Code(err) != code {
+			t.Errorf("%s: %v, want %v", flag, err, code)
+		}
+	}
+	if a, err := options(v, []string{"ro", "nosuid"}); a != mounts.ReadOnly|mounts.NoSUID || err != nil {
+		t.Errorf("%v, %v", a, err)
+	}
+}
+
+func TestTopmost(t *testing.T) {
+	table := []mounts.Mount{
+		{ID: 1, Point: "/"},
+		{ID: 2, Parent: 1, Point: "/data"},
+		{ID: 3, Parent: 2, Point: "/data"}, // covers it
+		{ID: 4, Parent: 3, Point: "/data/conf"},
+	}
+	found := topmost(table, func(m mounts.Mount) bool { return m.Point == "/data" })
+	if len(found) != 1 || found[0].ID != 3 {
+		t.Errorf("%+v", found)
+	}
+	if n, ok := nested(table, found[0]); !ok || n.ID != 4 {
+		t.Errorf("%+v, %v", n, ok)
+	}
+	if n, ok := nested(table, table[3]); ok {
+		t.Errorf("%+v", n)
+	}
+}

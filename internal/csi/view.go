@@ -1,0 +1,54 @@
+package csi
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockfs/lockfs/internal/config"
+	"github.com/lockfs/lockfs/internal/mounts"
+)
+
+// view is the live view of a volume.
+type view struct {
+	root  *os.File // opened with O_PATH
+	mount mounts.Mount
+}
+
+// openView fails with Unavailable while there is no view that answers. It hangs with the volume.
+func openView(v config.Volume) (*view, error) {
+	root, m, err := mounts.OpenView(v.Mountpoint)
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "no view of %s: %v", v.ID(), err)
+	}
+	return &view{root, m}, nil
+}
+
+func (v *view) close() { v.root.Close() }
+
+// open opens a directory of the view with O_PATH. Programs can write to the view, so it follows no
+// symbolic link.
+func (v *view) open(dir string) (*os.File, error) {
+	fd, err := unix.Openat2(int(v.root.Fd()), dir, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return nil, status.Errorf(codes.NotFound, "the volume has no directory %s: %v", dir, err)
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
+		return nil, status.Errorf(codes.InvalidArgument, "the directory %s is reached by a symbolic link, which is not followed: %v", dir, err)
+	case err != nil:
+		return nil, status.Errorf(codes.Unavailable, "the directory %s of the volume: %v", dir, err)
+	}
+	return os.NewFile(uintptr(fd), dir), nil
+}
+
+// asRoot is the view for package os. What it opens is in this view, whatever is mounted meanwhile.
+func (v *view) asRoot() (*os.Root, error) {
+	return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", v.root.Fd()))
+}
