@@ -2,6 +2,8 @@
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 IMAGE       ?= ghcr.io/lockfs/lockfs:v0.1.0
+# Tests that need much that lockfs does not: their modules are their own.
+MODULES     := $(dir $(wildcard integration/*/go.mod))
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
 # All that is built has the same flags, so that a package is compiled once. Without the paths of this clone in it, it is
@@ -59,6 +61,7 @@ lint:
 	@files=$$(gofmt -l .); [ -z "$$files" ] || { echo "run gofmt -w on these files:" $$files >&2; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
+	@set -e; for module in $(MODULES); do echo "in $$module"; go -C $$module vet ./...; (cd $$module && go run $(STATICCHECK) ./...); done
 
 # Installs what the demo and the tests need, or says what to install.
 deps:
