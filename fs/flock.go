@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -220,122 +219,6 @@ func (h *handle) removeLocker(o advisory.Owner) {
 	h.lockers.owners = slices.DeleteFunc(h.lockers.owners, func(other advisory.Owner) bool { return other == o })
 }
 
-// catchUp makes the program see what the last holder has left: the volume is asked by force, as
-// when the file is opened, and the kernel forgets what it has of the file.
-func (f *FS) catchUp(ctx context.Context, in *fuse.LkIn, h *handle) error {
-	t := h.node.advisory.Load()
-	private := t.Private()
-	if t.Local() || private != 0 && private == h.node.caughtUp.Load() {
-		return nil // nobody else has left anything
-	}
-	h.node.grants.Add(1) // before the pages are dropped: a later read brings no old ones back
-	if dev := h.node.inode.dev; !f.backing.isLocal(dev) {
-		file, err := reopen(h.fd, unix.O_RDONLY)
-		if err == unix.EACCES { // a network volume's server may not let root read
-			file, err = unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
-		}
-		if err != nil {
-			return err
-		}
-		_, err = f.backing.opened(file, dev)
-		unix.Close(file)
-		if err != nil {
-			return err
-		}
-	}
-	var err error
-	givenUp := f.outside(ctx, &in.InHeader, func() { err = f.notify(ctx, &in.InHeader, func() { f.dropPages(h.node) }) })
-	if err = errors.Join(givenUp, err); err == nil {
-		h.node.caughtUp.Store(private)
-	}
-	return err
-}
-
-// flushTable brings to the volume what was written under a table that was private.
-func (f *FS) flushTable(t *lockmgr.AdvisoryTable) {
-	if f.sync != SyncClose {
-		return
-	}
-	handles := f.handles.all()
-	files := make(map[*held]bool)
-	for _, h := range handles {
-		if h.node.advisory.Load() == t {
-			files[h.node.held] = true
-		}
-	}
-	for _, h := range handles {
-		if files[h.node.held] && h.unflushed.dirty.Load() {
-			f.flushOpen(h)
-		}
-	}
-}
-
-// renewed is which of the file's advisory locks the handle's descriptor is younger than.
-type renewed struct {
-	mu     sync.Mutex // held while the descriptor is replaced
-	grants atomic.Uint64
-}
-
-// renew opens the handle's file anew, in place of its descriptor, if an advisory lock on the file was
-// granted since. JuiceFS gives what it has read by a descriptor to later reads of it, whatever another
-// client has written meanwhile.
-func (f *FS) renew(h *handle) error {
-	grants := h.node.grants.Load()
-	if h.renewed.grants.Load() == grants || !f.backing.on(h.node.inode.dev).readsAhead {
-		return nil
-	}
-	h.renewed.mu.Lock()
-	defer h.renewed.mu.Unlock()
-	if h.renewed.grants.Load() >= grants {
-		return nil
-	}
-	if err := h.flush(); err != nil { // dup3 tells nobody of it
-		return err
-	}
-	flags, err := unix.FcntlInt(uintptr(h.fd), unix.F_GETFL, 0)
-	if err != nil {
-		return err
-	}
-	file, err := reopen(h.fd, flags&(unix.O_ACCMODE|unix.O_APPEND|unix.O_SYNC))
-	if err != nil {
-		return err
-	}
-	defer unix.Close(file)
-	if err := unix.Dup3(file, h.fd, unix.O_CLOEXEC); err != nil {
-		return err
-	}
-	h.renewed.grants.Store(grants)
-	return nil
-}
-
-// flushFile brings to the volume what was written by any handle of h's file.
-func (f *FS) flushFile(h *handle) error {
-	if f.sync != SyncClose {
-		return nil
-	}
-	err := h.flush()
-	if h.node.handles.Load() == 1 {
-		return err
-	}
-	for _, o := range f.handles.all() {
-		if o != h && o.node.held == h.node.held && o.unflushed.dirty.Load() && o.enter() {
-			err = errors.Join(err, o.flush())
-			o.leave()
-		}
-	}
-	return err
-}
-
-// ofRanges returns open flags for a file in which programs of several nodes write, each under a lock
-// of its own range. The client of NFS knows nothing of these locks. So with a few bytes it would write
-// what it knows of their page, over what another node has written there, unless each write is synced.
-func (f *FS) ofRanges(dev uint64, r rule) int {
-	if f.backing.on(dev).wholePages && !r.locked() && r.flock == policy.FlockCluster {
-		return unix.O_DSYNC
-	}
-	return 0
-}
-
 // unlockAll takes from a process what it has of h's file, when it closes a descriptor. The volume
 // has what was written before.
 func (f *FS) unlockAll(in *fuse.InHeader, h *handle, o advisory.Owner) (err error) {
@@ -349,17 +232,6 @@ func (f *FS) unlockAll(in *fuse.InHeader, h *handle, o advisory.Owner) (err erro
 	}
 	t.Unlock(nil, o, 0, advisory.EOF)
 	return err
-}
-
-func (f *FS) flushToUnlock(in *fuse.InHeader, h *handle) error {
-	defer f.closes(in)()
-	return f.flushFile(h)
-}
-
-// flushClosed is before a handle is forgotten: a table that is published flushes only what is known.
-func (f *FS) flushClosed(in *fuse.InHeader, h *handle) {
-	defer f.closes(in)()
-	_ = h.flush() // nobody waits for an error
 }
 
 // unlockClosed ends the locks that were taken by a handle that is closed. An owner that has locked
@@ -390,63 +262,4 @@ func (f *FS) unlockClosed(in *fuse.InHeader, h *handle) {
 	}
 	h.node.lockersMu.Unlock()
 	t.Close()
-}
-
-// advisoryLost follows the loss of all locks of a table.
-func (f *FS) advisoryLost(t *lockmgr.AdvisoryTable) {
-	var bereft []*handle
-	for _, h := range f.handles.all() {
-		if h.node.advisory.Load() == t {
-			h.node.bereft.Store(true) // first, see reply
-		}
-	}
-	for _, h := range f.handles.all() {
-		if h.node.advisory.Load() == t && h.enter() {
-			h.lost.Store(true)
-			bereft = append(bereft, h)
-		}
-	}
-	for i, h := range bereft {
-		if first := slices.IndexFunc(bereft, func(o *handle) bool { return o.node == h.node }); first == i {
-			f.bereave(h)
-		}
-		h.leave()
-	}
-}
-
-// check returns nil if the handle may be written at this instant, as Hold.Check does.
-func (h *handle) check() error {
-	if h.lost.Load() {
-		return lockmgr.ErrLockLost
-	}
-	if t := h.node.advisory.Load(); t != nil {
-		if err := t.Check(); err != nil {
-			return err
-		}
-	}
-	if h.hold == nil {
-		return nil
-	}
-	return h.hold.Check()
-}
-
-// awaitLocks waits while check says ErrSuspended.
-func (h *handle) awaitLocks(ctx context.Context) error {
-	if t := h.node.advisory.Load(); t != nil {
-		if err := t.Await(ctx); err != nil {
-			return err
-		}
-	}
-	if h.hold != nil {
-		if err := h.hold.Await(ctx); err != nil {
-			return err
-		}
-	}
-	return h.check()
-}
-
-// troubled is Hold.Troubled for all that the handle depends on.
-func (h *handle) troubled() bool {
-	t := h.node.advisory.Load()
-	return h.hold.Troubled() || t != nil && t.Troubled()
 }

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -136,4 +137,41 @@ func (t *table[T]) drain() []*T {
 	vs := slices.Collect(maps.Values(t.m))
 	t.m, t.drained = nil, true
 	return vs
+}
+
+// check returns nil if the handle may be written at this instant, as Hold.Check does.
+func (h *handle) check() error {
+	if h.lost.Load() {
+		return lockmgr.ErrLockLost
+	}
+	if t := h.node.advisory.Load(); t != nil {
+		if err := t.Check(); err != nil {
+			return err
+		}
+	}
+	if h.hold == nil {
+		return nil
+	}
+	return h.hold.Check()
+}
+
+// awaitLocks waits while check says ErrSuspended.
+func (h *handle) awaitLocks(ctx context.Context) error {
+	if t := h.node.advisory.Load(); t != nil {
+		if err := t.Await(ctx); err != nil {
+			return err
+		}
+	}
+	if h.hold != nil {
+		if err := h.hold.Await(ctx); err != nil {
+			return err
+		}
+	}
+	return h.check()
+}
+
+// troubled is Hold.Troubled for all that the handle depends on.
+func (h *handle) troubled() bool {
+	t := h.node.advisory.Load()
+	return h.hold.Troubled() || t != nil && t.Troubled()
 }

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
-	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
 // Read answers read and the filling of the page cache.
@@ -271,92 +270,4 @@ func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut)
 		out.Offset = uint64(off)
 		return err
 	})
-}
-
-// Flush answers each close(), with lost locks and earlier write errors. It ignores an interrupt,
-// with which a killed program's FLUSH comes.
-func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
-	h := f.handles.get(in.Fh)
-	if h == nil || !h.enter() {
-		return fuse.EBADF
-	}
-	defer h.leave()
-	s := f.flushHandle(in, h)
-	if f.advisory != nil {
-		if err := f.unlockAll(&in.InHeader, h, f.advisory.Owner(advisory.Posix, in.LockOwner)); err != nil && s.Ok() {
-			s = errno(err)
-		}
-	}
-	return s
-}
-
-func (f *FS) flushHandle(in *fuse.FlushIn, h *handle) fuse.Status {
-	if h.hold == nil {
-		return fuse.OK
-	}
-	h.hold.Closing()
-	if h.mode == lockmgr.Shared {
-		return fuse.OK
-	}
-	if f.closing.enter(&in.InHeader, 0, atOnce, nil) != nil {
-		return fuse.OK // the program has ended; RELEASE flushes before the lock is released
-	}
-	defer f.closing.leave(in.Unique)
-	err := h.flush()
-	if !f.backing.isLocal(h.node.inode.dev) {
-		err = errors.Join(err, h.closeDuplicate())
-	}
-	// The next fsync repeats the error: this close may be a child's exit, which tells nobody.
-	err = errors.Join(h.unflushed.owed(), err)
-	if f.backing.isLocal(h.node.inode.dev) {
-		var st unix.Stat_t
-		if unix.Fstat(h.fd, &st) == nil {
-			h.node.settled(&st)
-		}
-	}
-	if h.hold.Lost() || h.lost.Load() {
-		return fuse.EIO
-	}
-	return errno(err)
-}
-
-// closeDuplicate makes a network client write back an open file, and report errors.
-func (h *handle) closeDuplicate() error {
-	dup, err := unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil { // out of descriptors
-		return h.fdatasync()
-	}
-	return byDescriptor(unix.Close(dup))
-}
-
-// Fsync answers fsync and fdatasync.
-func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	h := f.handles.get(in.Fh)
-	if h == nil || !h.enter() {
-		return fuse.EBADF
-	}
-	defer h.leave()
-	if h.hold != nil && (h.hold.Lost() || h.lost.Load()) {
-		return fuse.EIO
-	}
-	sync := unix.Fsync
-	if in.FsyncFlags&fsyncDataOnly != 0 {
-		sync = unix.Fdatasync
-	}
-	err := byDescriptor(sync(h.fd))
-	return errno(errors.Join(h.unflushed.settle(), err))
-}
-
-const fsyncDataOnly = 1 // FUSE_FSYNC_FDATASYNC
-
-// Release ends an open file. The lock is released after the last request that uses the handle.
-func (f *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
-	if h := f.handles.get(in.Fh); h != nil && h.node.advisory.Load() != nil {
-		f.flushClosed(&in.InHeader, h)
-	}
-	if h := f.handles.remove(in.Fh); h != nil {
-		f.unlockClosed(&in.InHeader, h)
-		defer f.closes(&in.InHeader)()
-		h.leave()
-	}
 }

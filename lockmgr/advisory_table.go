@@ -1,0 +1,285 @@
+package lockmgr
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/internal/retry"
+	"github.com/lockfs/lockfs/lockmgr/advisory"
+)
+
+// AdvisoryTable has the advisory locks of one file. It tells whether what this mount has there
+// is good.
+type AdvisoryTable struct {
+	a      *Advisory
+	key    Key
+	local  bool                    // the service has nothing of it
+	relied atomic.Pointer[session] // of the locks that this mount has; nil: it has none
+
+	// GUARDED_BY(Advisory.mu)
+	mine     advisory.Locks
+	requests []*advisoryRequest
+	working  bool
+	users    int
+	losses   int
+	private  advisoryPrivate
+	closed   bool          // another mount has the table to itself
+	stale    bool          // the table may have changed since it was read
+	doubted  bool          // so may the mount's row, which nobody else should change
+	broken   []Break       // that may be of what the mount has
+	vacates  bool          // the mount's row goes before anything else is put
+	asks     int           // how often somebody wanted something
+	done     int           // of these, those that were looked at
+	settled  chan struct{} // closed, and replaced, when done has grown
+
+	// The worker's own: there is one at a time.
+	sess    *session
+	row     string           // the name of the mount's row
+	rows    map[string]int64 // those of this mount that stand, and the revisions of their last puts
+	value   []byte           // of the mount's row; nil: it does not stand
+	created int64            // the revision of the mount's row
+	held    []advisory.Lock  // of other mounts
+	line    []advisory.Waiter
+	rev     int64         // at which that was so
+	sent    *advisoryPlan // whose put was not answered
+	retry   retry.Retrier
+}
+
+// Close ends the use of what Open has returned. Locks that were not given up stay.
+func (t *AdvisoryTable) Close() {
+	t.a.mu.Lock()
+	defer t.a.mu.Unlock()
+	t.users--
+	t.ask()
+}
+
+// Lock gives an owner of this mount a lock, in place of what it has there. Unless it waits, it
+// fails with ErrContended if another has a lock that conflicts, or is first in line for one. A
+// flock that is refused, or waits, is lost in its former mode, as on Linux.
+//
+// Errors: ErrContended, ErrDeadlock, ErrTooMany, ErrUnavailable, ErrClosed, ErrSessionLost, ctx's.
+func (t *AdvisoryTable) Lock(ctx context.Context, l advisory.Lock, wait bool) (err error) {
+	a := t.a
+	r := &advisoryRequest{lock: l, waits: wait, id: "w-" + uuid.NewString()}
+	defer func() { t.ended(r, err) }()
+	if err := t.answered(ctx, r); err != nil {
+		return err
+	}
+	err = t.Await(ctx)
+	a.mu.Lock()
+	if err == nil && t.losses != r.losses {
+		err = ErrSessionLost
+	}
+	a.mu.Unlock()
+	// Its owner does not know that it has it. But what it had before it believes that it has.
+	if err != nil && (!r.had || errors.Is(err, ErrSessionLost)) {
+		t.Unlock(nil, l.Owner, l.Start, l.End)
+	}
+	return err
+}
+
+// answered makes a request, and returns its answer.
+func (t *AdvisoryTable) answered(ctx context.Context, r *advisoryRequest) error {
+	a := t.a
+	r.given, r.expires = make(chan error, 1), time.Now().Add(a.m.answerTime())
+	a.mu.Lock()
+	if a.refused {
+		a.mu.Unlock()
+		return ErrClosed
+	}
+	t.requests = append(t.requests, r)
+	t.private.used = time.Now()
+	t.stale = true
+	t.ask()
+	a.mu.Unlock()
+	select {
+	case err := <-r.given:
+		return err
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
+	granted := r.over
+	r.over = true
+	asked := t.ask()
+	a.mu.Unlock()
+	if granted {
+		return <-r.given // just in time
+	}
+	// Nobody must find it in line once the caller goes on.
+	t.await(nil, asked)
+	return ctx.Err()
+}
+
+// advisoryRequest is a lock that is asked for.
+type advisoryRequest struct {
+	lock    advisory.Lock
+	waits   bool
+	probes  bool       // it asks what is in the way, and gets nothing
+	given   chan error // receives the answer; capacity 1
+	id      string     // of its row
+	expires time.Time  // when a request that does not wait gives the service up
+
+	// GUARDED_BY(Advisory.mu)
+	losses  int            // of the table, when it was granted
+	had     bool           // its owner had some of it when it was granted
+	ticket  int64          // of its row; 0: none stands
+	dropped bool           // the flock that its owner had in another mode was given up for it
+	met     time.Time      // when another owner was found in the way; zero: none was
+	found   *advisory.Lock // what a probe has found
+	late    *time.Timer    // of a try that another mount has to answer
+	slow    *time.Timer    // nil once it has ended, or if it does not wait
+	told    bool           // that it waits long
+	over    bool           // it has its answer, or wants none any more
+}
+
+// order is where a request stands among those of this mount.
+func (r *advisoryRequest) order() int64 {
+	if r.ticket == 0 {
+		return math.MaxInt64
+	}
+	return r.ticket
+}
+
+// Unlock takes from an owner what it has of a range. It returns when others can have it: the
+// service knows, or has not answered for a while, or cancel is closed.
+func (t *AdvisoryTable) Unlock(cancel <-chan struct{}, o advisory.Owner, start, end uint64) {
+	a := t.a
+	a.mu.Lock()
+	if len(t.mine.Of(o)) == 0 {
+		a.mu.Unlock()
+		return
+	}
+	t.private.used = time.Now()
+	t.change(func() { t.mine.Clear(o, start, end) }, o)
+	asked := t.ask()
+	a.mu.Unlock()
+	t.await(cancel, asked)
+}
+
+// Test returns a lock that another owner has and that conflicts with l. If another mount has the
+// table to itself and does not say what it has, that is all of the file. Errors: ErrUnavailable,
+// ErrClosed, ctx's.
+func (t *AdvisoryTable) Test(ctx context.Context, l advisory.Lock) (by advisory.Lock, ok bool, err error) {
+	r := &advisoryRequest{lock: l, probes: true, id: "p-" + uuid.NewString()}
+	if err := t.answered(ctx, r); err != nil || r.found == nil {
+		return by, false, err
+	}
+	return *r.found, true, nil
+}
+
+// Key returns the key of the file's inode.
+func (t *AdvisoryTable) Key() Key { return t.key }
+
+// Check returns nil if what this mount has in the table is good at this instant, or it has
+// nothing. Errors: ErrSuspended, ErrSessionLost.
+func (t *AdvisoryTable) Check() error {
+	s := t.relied.Load()
+	if s == nil || s.renewal.Valid() {
+		return nil
+	}
+	select {
+	case <-s.renewal.Lost():
+		return s.loss()
+	default:
+		return ErrSuspended
+	}
+}
+
+// Await waits while Check says ErrSuspended.
+func (t *AdvisoryTable) Await(ctx context.Context) error {
+	if s := t.relied.Load(); s != nil {
+		if err := s.renewal.Await(ctx); err != nil {
+			return errors.Join(t.Check(), err)
+		}
+	}
+	return t.Check()
+}
+
+// Has reports whether an owner of this mount has any lock in the table.
+func (t *AdvisoryTable) Has(o advisory.Owner) bool {
+	t.a.mu.Lock()
+	defer t.a.mu.Unlock()
+	return len(t.mine.Of(o)) > 0
+}
+
+// Troubled is Hold.Troubled for the locks of this mount.
+func (t *AdvisoryTable) Troubled() bool {
+	s := t.relied.Load()
+	return s != nil && s.renewal.Troubled()
+}
+
+// await returns when the worker has done what was asked, or after the answer time-out.
+func (t *AdvisoryTable) await(cancel <-chan struct{}, asked int) {
+	late := time.NewTimer(t.a.m.answerTime())
+	defer late.Stop()
+	for {
+		t.a.mu.Lock()
+		done, settled := t.done >= asked, t.settled
+		t.a.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-settled:
+		case <-cancel:
+			return
+		case <-late.C:
+			return
+		case <-t.a.m.ctx.Done():
+			return
+		}
+	}
+}
+
+// The methods below need a.mu.
+
+// ask makes the worker look at the table, and returns what t.done is afterwards at least.
+func (t *AdvisoryTable) ask() int {
+	t.asks++
+	switch {
+	case t.working || t.a.m.ctx.Err() != nil:
+	case t.decides():
+		t.done = t.asks
+	default:
+		t.working = true
+		t.a.working.Go(t.work)
+	}
+	return t.asks
+}
+
+// change changes what an owner has.
+func (t *AdvisoryTable) change(do func(), o advisory.Owner) {
+	had := len(t.mine.Of(o)) > 0
+	do()
+	t.private.changed = true
+	if has := len(t.mine.Of(o)) > 0; has != had && o.Kind == advisory.Posix {
+		n := t.a.ranges[o] - 1
+		if has {
+			n += 2
+		}
+		if t.a.ranges[o] = n; n == 0 {
+			delete(t.a.ranges, o)
+		}
+	}
+	if t.mine.Empty() {
+		t.relied.Store(nil)
+	}
+}
+
+// answer ends a request.
+func (t *AdvisoryTable) answer(r *advisoryRequest, err error) {
+	t.requests = slices.DeleteFunc(t.requests, func(o *advisoryRequest) bool { return o == r })
+	if r.late != nil {
+		r.late.Stop()
+	}
+	if !r.over {
+		r.over = true
+		r.given <- err
+	}
+}
