@@ -3,10 +3,12 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -431,5 +433,53 @@ func TestCSIClaims(t *testing.T) {
 	}
 	if _, err := os.Lstat(filepath.Join(n.source("v"), "own")); err != nil {
 		t.Error(err)
+	}
+}
+
+// The kernel refuses to map the owners of a view's files. docs/adr/0058 says what has to be done before
+// it may.
+func TestNoViewInAUserNamespace(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.makeSources("v")
+	n.list("v")
+	n.start()
+	lab.Eventually(t, "the view is there", func() bool { return lab.FSType(n.view("v")) == unix.FUSE_SUPER_MAGIC })
+	users := exec.Command("sleep", "1000")
+	users.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{HostID: 100000, Size: 65536}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: 100000, Size: 65536}},
+	}
+	if err := users.Start(); err != nil {
+		t.Skip("no user namespaces here: ", err)
+	}
+	t.Cleanup(func() {
+		_ = users.Process.Kill()
+		_ = users.Wait()
+	})
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", users.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	idmap := func(dir string) error {
+		d, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		tree, err := mounts.Clone(d, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tree.Close()
+		return unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())})
+	}
+	if err := idmap(n.source("v")); err != nil {
+		t.Skip("the volume itself cannot be mapped: ", err)
+	}
+	if err := idmap(n.view("v")); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("a view: %v, want EINVAL", err)
 	}
 }
