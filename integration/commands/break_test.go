@@ -295,7 +295,7 @@ func TestBreakFlushes(t *testing.T) {
 // force; when it thaws it does not write. (docs/SEMANTICS.md, rule 25.)
 func TestBreakByForce(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--wait", "-1")
+	v := lab.NewVolume(t, "--wait", "-1", "--ttl", "1m") // its session must not end by itself
 	v.InMemory()
 	server, a := v.Mount("server"), v.Mount("a") // the etcd is not frozen with a
 	writer, other := lab.NewAgent(t), lab.NewAgent(t)
@@ -335,7 +335,7 @@ func TestBreakByForce(t *testing.T) {
 // A holder that could not hear when it was asked answers when it can.
 func TestBreakIsAnsweredLate(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t)
+	v := lab.NewVolume(t, "--ttl", "1m")
 	v.InMemory()
 	v.Mount("server")
 	a := v.Mount("a")
