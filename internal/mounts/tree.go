@@ -88,6 +88,13 @@ func Inside(namespace *os.File, do func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // for ever: the thread ends with the goroutine
+		if unix.Gettid() == unix.Getpid() {
+			// The first thread of a process does not end, and /proc/self is what it sees. While this
+			// goroutine has it, another gets another one.
+			done <- Inside(namespace, do)
+			runtime.UnlockOSThread()
+			return
+		}
 		err := unix.Unshare(unix.CLONE_FS)
 		if err == nil {
 			err = unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS)
