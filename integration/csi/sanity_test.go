@@ -3,6 +3,7 @@
 package csi
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,6 +34,11 @@ func TestSanity(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// As the kubelet's directory: others see mounts in it.
+	if err := errors.Join(unix.Mount(in("kubelet"), in("kubelet"), "", unix.MS_BIND, ""), unix.Mount("", in("kubelet"), "", unix.MS_SHARED, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(in("kubelet"), unix.MNT_DETACH) })
 	config := "volumes:\n- {namespace: team, name: v, source: " + in("source") + ", mountpoint: " + in("view") + ", endpoints: [unix:///not/used]}\n"
 	if err := os.WriteFile(in("lockfs.yaml"), []byte(config), 0o644); err != nil {
 		t.Fatal(err)

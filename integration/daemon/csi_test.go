@@ -38,6 +38,7 @@ func (n *node) driver(args ...string) *driver {
 	if err := os.MkdirAll(d.kubelet, 0o755); err != nil {
 		n.T.Fatal(err)
 	}
+	shareDir(n.T, d.kubelet)
 	socket := filepath.Join(n.T.TempDir(), "s")
 	cmd := exec.Command(lab.Program, append([]string{"csi", "--config", n.config, "--endpoint", "unix://" + socket, "--kubelet-dir", d.kubelet, "--node", "n"}, args...)...)
 	cmd.Stderr = d.log
@@ -57,6 +58,18 @@ func (n *node) driver(args ...string) *driver {
 		}
 	})
 	return d
+}
+
+// shareDir makes the directory a mount that others see mounts in, as the kubelet's is.
+func shareDir(t *testing.T, dir string) {
+	t.Helper()
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = mounts.Detach(dir) })
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func capability(options ...string) *csi.VolumeCapability {
@@ -146,7 +159,10 @@ func TestCSIPublishes(t *testing.T) {
 	holder.Close()
 
 	// The same again is nothing new; another is a mistake.
-	d.mustPublish("part", &csi.NodePublishVolumeRequest{VolumeId: "team/v/a/b"})
+	d.mustPublish("part", &csi.NodePublishVolumeRequest{VolumeId: "team/v/a/b", VolumeCapability: capability("noexec")})
+	if _, err := d.publish("part", &csi.NodePublishVolumeRequest{VolumeId: "team/v/a/b"}); status.Code(err) != codes.AlreadyExists {
+		t.Errorf("the same without noexec: %v", err)
+	}
 	if _, err := d.publish("part", &csi.NodePublishVolumeRequest{VolumeId: "team/v/a"}); status.Code(err) != codes.AlreadyExists {
 		t.Errorf("another directory at the same path: %v", err)
 	}
@@ -163,6 +179,7 @@ func TestCSIPublishes(t *testing.T) {
 	}
 	for id, code := range map[string]codes.Code{
 		"team/v/out": codes.InvalidArgument, "team/v/in": codes.InvalidArgument, "team/v/../etc": codes.InvalidArgument,
+		"team/v/a/\x00": codes.InvalidArgument, "team/../../etc": codes.InvalidArgument, "../..": codes.Unavailable,
 		"team/v/none": codes.NotFound, "team/v/a/b/f": codes.NotFound, "team": codes.InvalidArgument, "team/other": codes.Unavailable,
 	} {
 		d.refused(code, &csi.NodePublishVolumeRequest{VolumeId: id})
@@ -393,6 +410,25 @@ func TestCSIClaims(t *testing.T) {
 		if _, err := create("pvc-2", parameters); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%v: %v", parameters, err)
 		}
+	}
+	// A program that may write to the volume does not lead the claims' directories elsewhere.
+	if err := os.Mkdir(filepath.Join(n.view("v"), "secret"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("secret", filepath.Join(n.view("v"), "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, directory := range []string{"link", "link/x"} {
+		if _, err := create("pvc-3", map[string]string{"volume": "v", "directory": directory}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", directory, err)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Join(n.source("v"), "secret")); len(left) != 0 || err != nil {
+		t.Errorf("made behind a symbolic link: %v, %v", left, err)
+	}
+	deep, err := create("pvc-4", map[string]string{"volume": "v", "directory": "x/y/z"})
+	if err != nil || deep.Volume.VolumeId != "default/v/x/y/z/pvc-4" {
+		t.Errorf("%v, %v", deep, err)
 	}
 	// A name that leads elsewhere is no path.
 	odd, err := create("../../x", map[string]string{"volume": "v"})

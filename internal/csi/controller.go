@@ -51,7 +51,14 @@ func (d *Driver) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if err := d.in(ctx, c.share, func(root *os.Root) error { return create(root, c) }); err != nil {
+	err = d.in(ctx, c.share, func(v *view) error {
+		dir, err := v.makeAll(path.Dir(c.dir))
+		if err != nil {
+			return err
+		}
+		return under(dir, func(root *os.Root) error { return create(root, c) })
+	})
+	if err != nil {
 		return nil, err
 	}
 	d.log.Info("made a claim's directory", slog.String("volume", c.volume), slog.String("directory", c.dir))
@@ -125,7 +132,7 @@ func leaf(name string) string {
 }
 
 // in runs an operation in the view of a volume.
-func (d *Driver) in(ctx context.Context, s share, op func(*os.Root) error) error {
+func (d *Driver) in(ctx context.Context, s share, op func(*view) error) error {
 	v, err := d.find(s.volume)
 	if err != nil {
 		return err
@@ -136,13 +143,19 @@ func (d *Driver) in(ctx context.Context, s share, op func(*os.Root) error) error
 			return err
 		}
 		defer view.close()
-		root, err := view.asRoot()
-		if err != nil {
-			return status.Errorf(codes.Unavailable, "%v", err)
-		}
-		defer root.Close()
-		return asStatus(op(root))
+		return asStatus(op(view))
 	})
+}
+
+// under runs an operation in an open directory, which it closes. Nothing leads out of it.
+func under(dir *os.File, op func(*os.Root) error) error {
+	defer dir.Close()
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return op(root)
 }
 
 // asStatus: what another holds open can be had later.
@@ -158,15 +171,20 @@ func asStatus(err error) error {
 	return status.Errorf(codes.Internal, "%v", err)
 }
 
-func (s share) recordFile() string { return path.Join(path.Dir(s.dir), records, path.Base(s.dir)) }
+// leafAndRecord are the names of a claim's directory and of its record in the directory that has both.
+func (s share) leafAndRecord() (leaf, file string) {
+	leaf = path.Base(s.dir)
+	return leaf, path.Join(records, leaf)
+}
 
 // create makes the record first: a directory without one would never be removed. While the record is
 // open for write the view's own lock keeps other controllers out.
 func create(root *os.Root, c claim) error {
-	if err := root.MkdirAll(path.Dir(c.recordFile()), 0o755); err != nil {
+	leaf, file := c.leafAndRecord()
+	if err := root.MkdirAll(records, 0o755); err != nil {
 		return err
 	}
-	f, err := root.OpenFile(c.recordFile(), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := root.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
@@ -183,10 +201,10 @@ func create(root *os.Root, c claim) error {
 	} else if err := write(f, c.record); err != nil {
 		return err
 	}
-	if err := root.Mkdir(c.dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := root.Mkdir(leaf, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return root.Chmod(c.dir, c.mode)
+	return root.Chmod(leaf, c.mode)
 }
 
 func write(f *os.File, r record) error {
@@ -214,9 +232,17 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (
 		return &csi.DeleteVolumeResponse{}, nil
 	}
 	removed := false
-	err = d.in(ctx, s, func(root *os.Root) (err error) {
-		removed, err = remove(root, s)
-		return err
+	err = d.in(ctx, s, func(v *view) error {
+		dir, err := v.open(path.Dir(s.dir))
+		if status.Code(err) == codes.NotFound {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		return under(dir, func(root *os.Root) (err error) {
+			removed, err = remove(root, s)
+			return err
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -230,8 +256,9 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (
 // remove renames the directory first: that fails while programs write in it, and what is removed in
 // part is not seen under its name. The record is removed last.
 func remove(root *os.Root, s share) (bool, error) {
-	_, dirErr := root.Lstat(s.dir)
-	_, recordErr := root.Lstat(s.recordFile())
+	leaf, file := s.leafAndRecord()
+	_, dirErr := root.Lstat(leaf)
+	_, recordErr := root.Lstat(file)
 	switch {
 	case errors.Is(recordErr, os.ErrNotExist) && errors.Is(dirErr, os.ErrNotExist):
 		return false, nil
@@ -240,19 +267,19 @@ func remove(root *os.Root, s share) (bool, error) {
 	case recordErr != nil:
 		return false, recordErr
 	}
-	trash := s.recordFile() + ".removed"
+	trash := file + ".removed"
 	if dirErr == nil {
 		if err := root.RemoveAll(trash); err != nil { // of a removal that was interrupted
 			return false, err
 		}
 	}
-	if err := root.Rename(s.dir, trash); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := root.Rename(leaf, trash); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return false, err
 	}
 	if err := root.RemoveAll(trash); err != nil {
 		return false, err
 	}
-	return true, root.Remove(s.recordFile())
+	return true, root.Remove(file)
 }
 
 // ValidateVolumeCapabilities confirms what every volume can.
@@ -267,12 +294,12 @@ func (d *Driver) ValidateVolumeCapabilities(ctx context.Context, r *csi.Validate
 	if err != nil {
 		return nil, status.Errorf(codes.NotFound, "%v", err)
 	}
-	err = d.in(ctx, s, func(root *os.Root) error {
-		_, err := root.Stat(s.dir)
-		if errors.Is(err, os.ErrNotExist) {
-			return status.Errorf(codes.NotFound, "%v", err)
+	err = d.in(ctx, s, func(v *view) error {
+		dir, err := v.open(s.dir)
+		if err != nil {
+			return err
 		}
-		return err
+		return dir.Close()
 	})
 	if err != nil {
 		return nil, err

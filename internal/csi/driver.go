@@ -50,6 +50,7 @@ type Driver struct {
 	log *slog.Logger
 
 	reported map[string]string // by volume; of keepRepairing alone
+	look     chan struct{}     // has room for one: what is mounted may have changed
 
 	mu      sync.Mutex
 	busy    map[string]bool // GUARDED_BY(mu); what an operation is under way for
@@ -58,7 +59,7 @@ type Driver struct {
 
 // New returns a Driver.
 func New(cfg Config) *Driver {
-	return &Driver{cfg: cfg, log: cfg.Logger, reported: make(map[string]string), busy: make(map[string]bool), working: make(map[string]int)}
+	return &Driver{cfg: cfg, log: cfg.Logger, reported: make(map[string]string), look: make(chan struct{}, 1), busy: make(map[string]bool), working: make(map[string]int)}
 }
 
 // Run serves at a unix socket until ctx ends, and repairs published mounts.

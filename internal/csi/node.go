@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -139,6 +140,9 @@ func (d *Driver) publish(v config.Volume, dir, target string, attrs mounts.Attrs
 		return err
 	}
 	defer from.Close()
+	if err := d.reachable(target); err != nil {
+		return err
+	}
 	there, ok, err := mounts.Find(target)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -150,24 +154,40 @@ func (d *Driver) publish(v config.Volume, dir, target string, attrs mounts.Attrs
 	case ok && there.FSType != mounts.FSType:
 		return status.Errorf(codes.AlreadyExists, "%s is mounted at %s", there.Source, target)
 	case ok && there.Device == view.mount.Device:
-		if there.ReadOnly() != (attrs&mounts.ReadOnly != 0) || there.Root != rootOf(view.mount, dir) {
+		if there.Attrs() != view.mount.Attrs()|attrs || there.Root != rootOf(view.mount, dir) {
 			return status.Errorf(codes.AlreadyExists, "another directory of %s, or with other options, is mounted at %s", v.ID(), target)
 		}
 		return nil
+	case ok:
+		// It is the repair that replaces it: containers may have copies, which this mount alone tells of.
+		d.lookNow()
+		return status.Errorf(codes.Aborted, "a former view of %s is mounted at %s, and is being replaced", v.ID(), target)
 	}
 	tree, err := mounts.Clone(from, attrs)
 	if err != nil {
 		return status.Errorf(codes.Internal, "%v", err)
 	}
 	defer tree.Close()
-	mount := mounts.Attach
-	if ok {
-		mount = mounts.Replace // a dead view
-	}
-	if err := mount(tree, target); err != nil {
+	if err := mounts.Attach(tree, target); err != nil {
 		return status.Errorf(codes.Internal, "%v", err)
 	}
 	d.log.Info("published", slog.String("volume", v.ID()), slog.String("directory", dir), slog.String("target", target))
+	return nil
+}
+
+// reachable refuses a target path where a mount would be seen by nobody, or never be repaired. The
+// program in the pod would write to the directory below it, and nobody would know.
+func (d *Driver) reachable(target string) error {
+	if !strings.HasPrefix(target, d.cfg.KubeletDir+"/") {
+		return status.Errorf(codes.FailedPrecondition, "the target path %s is not below %s: set --kubelet-dir", target, d.cfg.KubeletDir)
+	}
+	m, _, err := mounts.Containing(filepath.Dir(target))
+	if err != nil {
+		return status.Errorf(codes.Internal, "the target path: %v", err)
+	}
+	if !m.Shared {
+		return status.Errorf(codes.FailedPrecondition, "the kubelet would not see a mount in %s: the driver's container needs that directory with mountPropagation: Bidirectional", m.Point)
+	}
 	return nil
 }
 

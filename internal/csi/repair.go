@@ -31,16 +31,19 @@ const (
 
 // keepRepairing repairs published mounts until ctx ends.
 func (d *Driver) keepRepairing(ctx context.Context) {
-	changes := make(chan struct{}, 1)
-	go watchMounts(ctx, changes, d.log)
+	go d.watchMounts(ctx)
 	tick := time.NewTicker(repairEvery)
 	defer tick.Stop()
 	for {
-		for _, v := range d.cfg.Volumes() {
-			d.repair(ctx, v)
+		if table, err := mounts.List(); err != nil {
+			d.log.Warn("published mounts are not repaired", slog.Any("error", err))
+		} else {
+			for _, v := range d.cfg.Volumes() {
+				d.repair(ctx, table, v)
+			}
 		}
 		select {
-		case <-changes:
+		case <-d.look:
 		case <-tick.C:
 		case <-ctx.Done():
 			return
@@ -48,11 +51,19 @@ func (d *Driver) keepRepairing(ctx context.Context) {
 	}
 }
 
+// lookNow has keepRepairing look at the mount table.
+func (d *Driver) lookNow() {
+	select {
+	case d.look <- struct{}{}:
+	default:
+	}
+}
+
 // watchMounts tells of changes of the mount table. The kernel wakes poll(2) for them.
-func watchMounts(ctx context.Context, changes chan<- struct{}, log *slog.Logger) {
+func (d *Driver) watchMounts(ctx context.Context) {
 	table, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
-		log.Warn("changes of the mount table are not seen at once", slog.Any("error", err))
+		d.log.Warn("changes of the mount table are not seen at once", slog.Any("error", err))
 		return
 	}
 	defer table.Close()
@@ -60,31 +71,23 @@ func watchMounts(ctx context.Context, changes chan<- struct{}, log *slog.Logger)
 		fds := []unix.PollFd{{Fd: int32(table.Fd()), Events: unix.POLLPRI}}
 		n, err := unix.Poll(fds, int(time.Second.Milliseconds()))
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			log.Warn("changes of the mount table are not seen at once", slog.Any("error", err))
+			d.log.Warn("changes of the mount table are not seen at once", slog.Any("error", err))
 			return
 		}
 		if n > 0 {
-			select {
-			case changes <- struct{}{}:
-			default:
-			}
+			d.lookNow()
 		}
 	}
 }
 
-func (d *Driver) repair(ctx context.Context, v config.Volume) {
-	table, err := mounts.List()
-	if err != nil {
-		d.log.Warn("published mounts are not repaired", slog.Any("error", err))
-		return
-	}
+func (d *Driver) repair(ctx context.Context, table []mounts.Mount, v config.Volume) {
 	if len(d.outdated(table, v)) == 0 {
 		delete(d.reported, v.ID())
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, repairPatient)
 	defer cancel()
-	err = d.do(ctx, "repair of "+v.ID(), v.ID(), func() error { return d.repairVolume(v) })
+	err := d.do(ctx, "repair of "+v.ID(), v.ID(), func() error { return d.repairVolume(v) })
 	if problem := fmt.Sprint(err); err != nil && problem != d.reported[v.ID()] { // each once, for as long as it lasts
 		d.reported[v.ID()] = problem
 		d.log.Warn("published mounts show an old view", slog.String("volume", v.ID()), slog.Any("error", err))

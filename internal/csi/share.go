@@ -51,6 +51,9 @@ func newShare(volume, dir string) (share, error) {
 	if !strings.Contains(volume, "/") {
 		volume = "default/" + volume
 	}
+	if strings.ContainsRune(dir, 0) {
+		return share{}, status.Errorf(codes.InvalidArgument, "the directory %q is no path", dir)
+	}
 	for part := range strings.SplitSeq(dir, "/") {
 		if part == ".." {
 			return share{}, status.Errorf(codes.InvalidArgument, "the directory %q leads out of the volume", dir)

@@ -2,8 +2,9 @@ package csi
 
 import (
 	"errors"
-	"fmt"
 	"os"
+	"path"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -48,7 +49,21 @@ func (v *view) open(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir), nil
 }
 
-// asRoot is the view for package os. What it opens is in this view, whatever is mounted meanwhile.
-func (v *view) asRoot() (*os.Root, error) {
-	return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", v.root.Fd()))
+// makeAll is open, and makes the directories that are missing.
+func (v *view) makeAll(dir string) (*os.File, error) {
+	at, err := v.open(".")
+	made := "."
+	for part := range strings.SplitSeq(dir, "/") {
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Mkdirat(int(at.Fd()), part, 0o755)
+		at.Close()
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, &os.PathError{Op: "mkdir", Path: path.Join(made, part), Err: err}
+		}
+		made = path.Join(made, part)
+		at, err = v.open(made)
+	}
+	return at, err
 }
