@@ -66,7 +66,7 @@ type place struct {
 }
 
 // reach opens the directory that path names. It should be dir, which may be nil. The volume is not
-// asked if it answered a moment ago and no directory was locked since: no view has renamed one.
+// asked if it answered a moment ago and no directory above was locked since: no view has renamed one.
 // The moment bounds how long a late change of a client that gave up is missed (ADR 0031).
 func (f *files) reach(dir *node, path string, lock under) (fd int, err error) {
 	if dir != nil && !dir.gone.Load() && lock.hold != nil {
@@ -85,7 +85,7 @@ func (f *files) reach(dir *node, path string, lock under) (fd int, err error) {
 		unix.Close(fd)
 		return -1, err
 	}
-	token := lock.hold.Grant(lock.key).Token
+	token := lock.hold.Token(lock.key)
 	if found := f.nodes.find(inodeOf(&st)); found != nil && token != 0 {
 		found.place.Store(&place{path: path, token: token, asked: asked})
 	}

@@ -82,9 +82,10 @@ type Session interface {
 	// ErrUnavailable (release again), ctx's.
 	Release(ctx context.Context, g Grant) error
 
-	// Undisturbed reports whether nobody can have locked a directory between two grants of the
-	// mount, with the tokens from and to. It sends no request.
-	Undisturbed(from, to int64) bool
+	// Undisturbed reports whether no entry can have been put for a directory at or above k between
+	// two grants of this mount, with the fencing tokens from and to. The later one is of k, and the
+	// earlier one of something in one of these directories. It sends no request.
+	Undisturbed(k Key, from, to int64) bool
 
 	// Held returns which grants the service still has, in a linearizable read.
 	Held(ctx context.Context, grants []Grant) ([]bool, error)

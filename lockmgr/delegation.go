@@ -15,8 +15,9 @@ import (
 // that is open, then deletes the directory's, and only then others go on. So an entry of a file
 // never has to pass one that came before it (docs/adr/0035).
 //
-// What the mount grants itself is an exclusive lock of a file. All else has an entry as ever:
-// directories, inodes, shared locks. The delegation is not in its way.
+// What the mount grants itself is an exclusive lock of a file or a directory below. All else has an
+// entry as ever: inodes, shared locks, what else is locked with them. The delegation is not in its
+// way.
 
 // Delegator is a Session whose mount may have directories delegated to it.
 type Delegator interface {
@@ -62,9 +63,9 @@ func (d *delegation) stands() bool {
 	return d.phase == delegationStands || d.phase == delegationEnds && len(d.open) > 0
 }
 
-// delegationAbove returns the delegation of a directory that a file is below. m.mu is held.
+// delegationAbove returns the delegation of a directory that k is below. m.mu is held.
 func (m *Manager) delegationAbove(k Key) *delegation {
-	if len(m.dels) == 0 || k.Kind != File {
+	if len(m.dels) == 0 || k.Kind == Inode {
 		return nil
 	}
 	for path := parent(k.Path); path != ""; path = parent(path) {
@@ -115,7 +116,7 @@ func (m *Manager) grantBelow(r *request, missing []*place) bool {
 	var d *delegation
 	for _, p := range missing {
 		above := m.delegationAbove(p.slot.key)
-		if above == nil || d != nil && above != d || len(p.slot.locks) > 0 || m.movesAbove(p.slot.key) {
+		if above == nil || d != nil && above != d || !m.undisputed(p.slot, r) {
 			return false
 		}
 		d = above
@@ -131,9 +132,11 @@ func (m *Manager) grantBelow(r *request, missing []*place) bool {
 	for _, p := range missing {
 		d.last++
 		l := &lock{
-			// The token says when: after d.known, so that Undisturbed knows of our own directories.
-			grant: Grant{Key: p.slot.key, AcquisitionID: h.AcquisitionID, Token: d.known + 1}, since: now, holder: h, owner: r.Owner,
+			grant: Grant{Key: p.slot.key, AcquisitionID: h.AcquisitionID, Token: d.known}, since: now, holder: h, owner: r.Owner,
 			sess: d.lock.sess, holds: make(map[*Hold]struct{}), below: d, fencing: d.last,
+		}
+		if l.grant.Key.Kind == Tree {
+			m.moved[PathHash(l.grant.Key.Path)] = l.fencing
 		}
 		d.open[l] = struct{}{}
 		m.add(p.slot, l)
@@ -143,14 +146,35 @@ func (m *Manager) grantBelow(r *request, missing []*place) bool {
 	return true
 }
 
-// movesAbove reports whether a directory at or above a path is locked on this mount, or is about
-// to be. m.mu is held.
-func (m *Manager) movesAbove(k Key) bool {
-	if m.trees == 0 {
+// undisputed reports whether nothing on this mount that conflicts with a key of r's is locked, or
+// asked for by another request: the service may be granting it now. m.mu is held.
+func (m *Manager) undisputed(own *slot, r *request) bool {
+	others := func(s *slot) bool {
+		return s != nil && (len(s.locks) > 0 || s.first.request != r || s.first != s.last)
+	}
+	if len(own.locks) > 0 {
 		return false
 	}
+	if m.trees > 0 {
+		for path := own.key.Path; path != ""; path = parent(path) {
+			if others(m.slots[Key{Tree, path}]) {
+				return false
+			}
+		}
+	}
+	if own.key.Kind == File {
+		return true
+	}
+	d := m.dirs[own.key.Path]
+	return !others(m.slots[Key{File, own.key.Path}]) &&
+		(d == nil || d.below(func(s *slot) bool { return !others(s) }))
+}
+
+// movedSince reports whether the mount may have locked a directory at or above k by itself since a
+// token. m.mu is held.
+func (m *Manager) movedSince(k Key, token int64) bool {
 	for path := k.Path; path != ""; path = parent(path) {
-		if m.slots[Key{Tree, path}] != nil {
+		if m.moved[PathHash(path)] > token {
 			return true
 		}
 	}

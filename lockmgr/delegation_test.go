@@ -132,7 +132,6 @@ func TestEntriesBelowADelegation(t *testing.T) {
 		"shared":            {shared, []string{"d/e/f shared"}},
 		"of several names":  {both, []string{"d/e/f", "inode 7"}},
 		"moved in":          {try("b", file("d/e/f"), file("x")), []string{"d/e/f", "x"}},
-		"directory":         {try("b", tree("d/e")), []string{"d/e/"}},
 		"directory moved":   {try("b", tree("d/e"), tree("x")), []string{"d/e/", "x/"}},
 		"its own directory": {try("b", tree("d"), tree("x")), []string{"d/", "x/"}},
 	} {
@@ -168,6 +167,91 @@ func TestEntriesBelowADelegation(t *testing.T) {
 				mine.Release()
 				f.haveKeys("in the end", "d/ delegated")
 			})
+		})
+	}
+}
+
+// The mount locks directories below a delegated one by itself too. They exclude each other and what
+// is below them, in both directions.
+func TestDirectoriesBelowADelegation(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		f.delegated("d")
+		f.svc.Disconnect()
+		for _, keys := range [][]lockmgr.Key{{tree("d/e")}, {tree("d/e"), tree("d/x/e")}} {
+			below := f.must(open("a", 0, "d/e/f"))
+			f.fails(try("b", keys...), lockmgr.ErrContended, 0)
+			last := below.Token(file("d/e/f"))
+			below.Release()
+
+			h := f.must(try("b", keys...))
+			if h.Check() != nil || h.Token(keys[0]) <= last {
+				t.Errorf("%v, token %d after %d", h.Check(), h.Token(keys[0]), last)
+			}
+			for _, k := range []lockmgr.Key{tree("d/e"), tree("d/e/g"), tree("d/e/g/h"), file("d/e"), file("d/e/f")} {
+				f.fails(lockmgr.Request{Owner: "c", Keys: []lockmgr.Key{k}}, lockmgr.ErrContended, 0)
+			}
+			f.must(try("c", tree("d/ee"), file("d/f"))).Release()
+			waits := []<-chan *lockmgr.Hold{f.later(open("c", time.Minute, "d/e/f")), f.later(try("e", file("d/e/h")))}
+			synctest.Wait()
+			for _, w := range waits {
+				select {
+				case <-w:
+					t.Fatal("a file below was locked")
+				default:
+				}
+			}
+			last = h.Token(keys[0])
+			h.Release()
+			for i, w := range waits {
+				h := <-w
+				if token := h.Token(file([]string{"d/e/f", "d/e/h"}[i])); token <= last {
+					t.Errorf("token %d after %d", token, last)
+				}
+				h.Release()
+			}
+		}
+		f.svc.Connect()
+		f.haveKeys("all the time", "d/ delegated")
+	})
+}
+
+// A directory that the mount has locked by itself gets an entry when the delegation is recalled.
+func TestRecalledWhileADirectoryBelowIsLocked(t *testing.T) {
+	keeping(t, func(f, other *fixture) {
+		f.delegated("d")
+		h := f.must(try("b", tree("d/e"), tree("d/x")))
+		other.use("a", file("d/g"))
+		f.haveKeys("recalled", "d/e/", "d/x/")
+		for _, k := range []lockmgr.Key{tree("d"), tree("d/e"), file("d/e/f"), file("d/x")} {
+			other.fails(lockmgr.Request{Owner: "a", Keys: []lockmgr.Key{k}}, lockmgr.ErrContended, 0)
+		}
+		token := h.Token(tree("d/e"))
+		h.Release()
+		synctest.Wait()
+		if now := other.use("a", file("d/e/f")); now <= token {
+			t.Errorf("token %d after %d", now, token)
+		}
+		f.haveKeys("in the end")
+	})
+}
+
+// What the service may be granting below a directory keeps the mount from locking the directory by
+// itself.
+func TestDirectoryAboveWhatIsAskedFor(t *testing.T) {
+	for _, way := range []struct {
+		asked, dir lockmgr.Key
+	}{{file("d/e/f"), tree("d/e")}, {file("d/e"), tree("d/e")}, {tree("d/e/g"), tree("d/e")}, {tree("d/e"), tree("d/e/g")}} {
+		keeping(t, func(f, _ *fixture) {
+			f.delegated("d")
+			f.svc.Disconnect()
+			asks := f.later(try("a", way.asked, file("elsewhere")))
+			synctest.Wait()
+			if h, err := f.m.Acquire(f.t.Context(), lockmgr.Request{Owner: "b", Keys: []lockmgr.Key{way.dir}}); err == nil {
+				t.Errorf("%v is locked beside %v", way.dir, way.asked)
+				h.Release()
+			}
+			f.svc.Connect()
+			(<-asks).Release()
 		})
 	}
 }
@@ -416,35 +500,40 @@ func TestDeafMountGrantsNothing(t *testing.T) {
 	})
 }
 
-// Where a directory was found below a delegated one is known until the mount locks a directory, or
-// another mount does after the end.
+// Where a directory was found below a delegated one is known until somebody locks it or one above:
+// this mount, without an entry, or another after the end.
 func TestUndisturbedBelowADelegation(t *testing.T) {
 	keeping(t, func(f, other *fixture) {
-		before := f.must(open("a", 0, "d/f"))
-		found := before.Grant(file("d/f")).Token
+		const name = "d/e/f"
+		before := f.must(open("a", 0, name))
+		found := before.Token(file(name))
 		before.Release()
 		f.delegated("d")
 		check := func(what string, want bool) {
 			t.Helper()
-			h := f.must(open("a", time.Minute, "d/f"))
+			h := f.must(open("a", time.Minute, name))
 			defer h.Release()
-			if got := h.Undisturbed(found, file("d/f")); got != want {
+			if got := h.Undisturbed(found, file(name)); got != want {
 				t.Errorf("%s: undisturbed %v, want %v", what, got, want)
 			}
-			found = h.Grant(file("d/f")).Token
+			found = h.Token(file(name))
 		}
 		check("it was delegated since", false)
 		check("nothing between", true)
 		check("nothing between", true)
 		f.use("a", file("elsewhere"))
 		check("a file elsewhere", true)
+		f.must(try("a", tree("d/g"))).Release()
+		check("a directory beside", true)
 		for range 2 {
 			f.must(try("a", tree("d/e"))).Release()
 			check("a directory was locked", false)
 			check("nothing since", true)
 		}
+		f.must(try("a", tree("d/g"), tree("d/e"))).Release()
 		other.use("b", file("d/g"))
-		check("it has ended", true)
+		check("a directory was locked, and it has ended", false)
+		check("nothing since", true)
 		other.must(try("b", tree("d/e"))).Release()
 		check("another mount has locked a directory", false)
 	})

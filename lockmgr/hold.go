@@ -108,7 +108,8 @@ func (h *Hold) Grant(k Key) Grant {
 	return Grant{}
 }
 
-// Undisturbed reports whether nobody can have locked a directory between token from and k's grant.
+// Undisturbed reports whether nobody can have locked a directory at or above k between token from
+// and k's grant. The token is of something in one of these directories, and of this mount.
 func (h *Hold) Undisturbed(from int64, k Key) bool {
 	h.m.mu.Lock()
 	i := h.find(k)
@@ -117,8 +118,9 @@ func (h *Hold) Undisturbed(from int64, k Key) bool {
 		return false
 	}
 	l := h.locks[i]
+	to, moved := l.token(), h.m.movedSince(k, from)
 	h.m.mu.Unlock()
-	return l.sess.backend.Undisturbed(from, l.grant.Token)
+	return !moved && l.sess.backend.Undisturbed(k, from, to)
 }
 
 // OnLost sets the function that is called for each lost lock. A broken lock is not released before

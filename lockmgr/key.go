@@ -2,6 +2,7 @@ package lockmgr
 
 import (
 	"fmt"
+	"hash/fnv"
 	"strconv"
 	"strings"
 )
@@ -90,6 +91,13 @@ func (k Key) Conflicts(other Key) bool {
 	}
 	return k.Kind == Tree && below(other.Path, k.Path) ||
 		other.Kind == Tree && below(k.Path, other.Path)
+}
+
+// PathHash spreads paths over a bounded number of places that note when a directory was locked.
+func PathHash(path string) uint16 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(path))
+	return uint16(h.Sum32() ^ h.Sum32()>>16)
 }
 
 func below(path, dir string) bool {

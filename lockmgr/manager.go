@@ -82,6 +82,7 @@ type Manager struct {
 	early    map[AcquisitionID]*overtaken // GUARDED_BY(mu); what was heard before the service's answer
 	keeper   keeper
 	dels     map[string]*delegation  // GUARDED_BY(mu); by path; none is below another
+	moved    map[uint16]int64        // GUARDED_BY(mu); by PathHash: the last token of a directory that was locked without an entry
 	advisory *Advisory               // GUARDED_BY(mu); nil: advisory locks are not shared between mounts
 	sessions []*session              // GUARDED_BY(mu); in order of opening; no lost ones
 	left     map[AcquisitionID]*left // GUARDED_BY(mu); by id; see HandOn
@@ -180,6 +181,7 @@ func newManager(cfg Config) (*Manager, error) {
 		early:   make(map[AcquisitionID]*overtaken),
 		dels:    make(map[string]*delegation),
 		left:    make(map[AcquisitionID]*left),
+		moved:   make(map[uint16]int64),
 		keeper:  keeper{begun: make(chan struct{}, 1), keepable: make(map[AcquisitionID]*lock), pasts: make(map[Key]*past)},
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())

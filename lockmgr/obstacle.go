@@ -61,16 +61,16 @@ func worse(a, b *lock) *lock {
 	return a
 }
 
-// rival finds a conflicting lock of another key. The service would find its entry too, but would
-// refuse a request that does not wait, even while the entry is being deleted.
+// rival finds a conflicting lock of another key. The service would find its entry too, if it has
+// one, but would refuse a request that does not wait, even while the entry is being deleted.
 func (m *Manager) rival(key Key) *obstacle {
 	if d := m.endingFor(key); d != nil {
 		return &obstacle{lock: d.lock}
 	}
-	if m.trees > 0 && key.Kind != Inode { // a directory at or above the path whose lock is being released
+	if m.trees > 0 && key.Kind != Inode { // a directory at or above the path whose lock is being released, or has no entry
 		for path := key.Path; path != ""; path = parent(path) {
 			if s := m.slots[Key{Tree, path}]; s != nil {
-				if i := slices.IndexFunc(s.locks, func(l *lock) bool { return l.releasing }); i >= 0 {
+				if i := slices.IndexFunc(s.locks, func(l *lock) bool { return l.releasing || l.below != nil }); i >= 0 {
 					return &obstacle{lock: s.locks[i]}
 				}
 			}
@@ -127,13 +127,19 @@ func (m *Manager) patience(r *request, o *obstacle) (time.Duration, bool) {
 	switch {
 	case o.releasing():
 		return m.answerTime(), r.Wait == 0 // the lock is free once the service answers
-	case o.lock != nil && !o.lock.releasing && (!r.Queue || r.Wait == 0):
+	case o.lock != nil && !o.lock.releasing && (r.Wait == 0 || !r.Queue && !o.briefly(r)):
 		if o.lock.closing() {
 			return m.cfg.CloseGrace, true
 		}
 		return 0, true
 	}
 	return m.cfg.CloseGrace, r.Wait == 0
+}
+
+// briefly reports whether r waits for a system call that changes a directory above: it needs nothing
+// of r's to end.
+func (o *obstacle) briefly(r *request) bool {
+	return o.lock.grant.Key.Kind == Tree && r.places[0].slot.key.Kind != Tree
 }
 
 // deadlocked reports whether r upgrades a key that an earlier Exclusive request waits for.

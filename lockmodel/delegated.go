@@ -4,7 +4,7 @@ package main
 // its programs open files below it without entries of their own. A request of another mount
 // recalls D, and puts nothing while it stands. The mount puts entries for what is open, and then
 // deletes D. There are the directories d and d/e with a file each: d/f and d/e/g. Programs open
-// the files, or try to rename d/e.
+// the files, or try to rename d/e, which the mount with D of d decides by itself too.
 
 const (
 	delegMounts   = 3

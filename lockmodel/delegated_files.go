@@ -75,6 +75,9 @@ func (w *delegWorld) look(s *delegState, p int, do delegDo) {
 	m, x := w.programs[p].mount, w.programs[p].file
 	for q, other := range w.programs {
 		if o := &s.p[q]; q != p && other.mount == m && rivals(other.file, x) && o.phase != idle && o.phase != done && o.phase != lookingHere && (w.mut != "unheeded" || other.file == x) {
+			if asked := o.phase == requesting || o.phase == inLine; asked && x == renames && w.mut == "asked" {
+				continue
+			}
 			if x == renames {
 				do("is refused", false, func(n *delegState) { w.over(n, p) })
 			}
@@ -84,7 +87,7 @@ func (w *delegWorld) look(s *delegState, p int, do delegDo) {
 	for k := range delegDirs {
 		d := &s.d[m][k]
 		switch {
-		case !over(k, x) || d.phase < dirHas || x == renames:
+		case !over(k, x) || d.phase < dirHas:
 		case d.phase == dirHas, w.mut == "opensmeanwhile":
 			do("opens it by the mount's D, without a Txn", false, func(n *delegState) {
 				d, c := &n.d[m][k], &n.p[p]

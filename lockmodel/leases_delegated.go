@@ -5,11 +5,13 @@ import "fmt"
 // The dirleases model: a directory that is delegated to a mount, with Leases of Kubernetes. The
 // delegation is an entry in the Lease of the directories, and each file's line is another Lease:
 // no write compares both. The mounts of the leases model ask for a file. Mount 0 may have the
-// directory above delegated: it then opens the file without an entry. Can two have it open? Are
+// directory above delegated: it then opens the file, or renames a directory between the two,
+// without an entry. Can two have the file open, or one have it open while the directory moves? Are
 // tokens of later owners larger?
 
 type dirLeasesWorld struct {
 	ops         [leaseThreads]int8
+	renames     int8 // of mount 0
 	delegations int8
 	deaths      int8 // of mount 0
 	mut         string
@@ -21,6 +23,7 @@ type dirLeasesMirror struct {
 	line [leaseEntries]int8
 	d    int8 // the delegation; 0: none
 	gone int8 // the revision at which the last one went
+	dir  int8 // the entry of the directory that mount 0 renames
 	dead bool // the session of mount 0 has ended
 }
 
@@ -32,6 +35,15 @@ type dirLeasesCall struct {
 	on       bool // the write that puts the entry is on its way
 	base     int8
 	below    bool // open without an entry
+}
+
+// dirLeasesMove is what mount 0 does with the directory.
+type dirLeasesMove struct {
+	at    int8
+	op    int8
+	rev   int8 // of the entry
+	on    bool // the write that puts the entry is on its way
+	below bool // it is locked without an entry
 }
 
 // What a mount does, beside what a thread of the leases model does.
@@ -51,6 +63,7 @@ const (
 type dirLeasesState struct {
 	rev, ver, gone int8
 	line           [leaseEntries]int8
+	dir            int8 // the entry of the directory that is renamed: its revision; 0: none
 	d              int8 // the id of the delegation that is in the Lease
 	recalled       int8 // which one was
 	phase          int8
@@ -61,6 +74,7 @@ type dirLeasesState struct {
 	shrunk         bool // a later owner had a smaller token
 	late, dead     bool // mount 0
 	deaths         int8
+	move           dirLeasesMove
 	calls          [leaseThreads]dirLeasesCall
 	mirrors        [leaseThreads]dirLeasesMirror
 }
@@ -79,6 +93,8 @@ func (w *dirLeasesWorld) broken(s dirLeasesState) string {
 	switch {
 	case n > 1:
 		return "two writers"
+	case n > 0 && s.move.at == leaseHas && !s.late:
+		return "a file is open in a directory that moves"
 	case s.shrunk:
 		return "smaller token"
 	}
@@ -91,7 +107,7 @@ func (w *dirLeasesWorld) waits(s dirLeasesState) bool {
 			return true
 		}
 	}
-	return false
+	return (s.move.at == leaseSent || s.move.at == leasePut) && !s.late
 }
 
 // over reports whether a mount asks for nothing any more.
@@ -118,11 +134,15 @@ func (w *dirLeasesWorld) steps(s dirLeasesState, to func(dirLeasesState, step)) 
 		if s.calls[t].on {
 			do("server carries out its write", false, func(n *dirLeasesState, c *dirLeasesCall) { n.arrive(t) })
 		}
+		if t == 0 && s.move.on {
+			do("server puts the entry of the directory", false, func(n *dirLeasesState, _ *dirLeasesCall) { n.arriveDir() })
+		}
 		if t == 0 && s.late {
 			continue
 		}
 		w.file(&s, t, do)
 		if t == 0 {
+			w.rename(&s, do)
 			w.delegation(&s, do)
 		}
 	}
@@ -132,11 +152,11 @@ func (w *dirLeasesWorld) steps(s dirLeasesState, to func(dirLeasesState, step)) 
 func (w *dirLeasesWorld) news(s *dirLeasesState, t int, do dirLeasesDo) {
 	if m := s.mirrors[t]; m.asOf != s.rev && !(t == 0 && s.late) {
 		do("watch shows everything", false, func(n *dirLeasesState, _ *dirLeasesCall) {
-			n.mirrors[t] = dirLeasesMirror{asOf: n.rev, line: n.line, d: n.d, gone: n.gone, dead: n.dead}
+			n.mirrors[t] = dirLeasesMirror{asOf: n.rev, line: n.line, d: n.d, gone: n.gone, dir: n.dir, dead: n.dead}
 		})
-		if m.d != s.d || m.gone != s.gone {
+		if m.d != s.d || m.gone != s.gone || m.dir != s.dir {
 			do("an answer shows the directories", true, func(n *dirLeasesState, _ *dirLeasesCall) {
-				n.mirrors[t].d, n.mirrors[t].gone = n.d, n.gone
+				n.mirrors[t].d, n.mirrors[t].gone, n.mirrors[t].dir = n.d, n.gone, n.dir
 			})
 		}
 	}
@@ -187,6 +207,9 @@ func boolBit(b bool) uint8 {
 func (w *dirLeasesWorld) file(s *dirLeasesState, t int, do dirLeasesDo) {
 	c, m := s.calls[t], &s.mirrors[t]
 	foreign := m.d != 0 && t != 0
+	if c.at == leaseIdle && t == 0 && s.move.at != leaseIdle && w.mut != "unheeded" {
+		return
+	}
 	switch {
 	case c.at == leaseIdle && c.op < w.ops[t] && t == 0 && s.phase == dirLeaseStands:
 		do("opens the file by its delegation", true, func(n *dirLeasesState, c *dirLeasesCall) {
@@ -229,6 +252,9 @@ func (w *dirLeasesWorld) file(s *dirLeasesState, t int, do dirLeasesDo) {
 		if foreign && !m.dead && w.mut != "heed" {
 			return
 		}
+		if m.dir != 0 && t != 0 && !m.dead && w.mut != "across" {
+			return
+		}
 		do("is granted", false, func(n *dirLeasesState, c *dirLeasesCall) {
 			c.at = leaseHas
 			n.grant(int16(c.rev) * 8)
@@ -244,6 +270,70 @@ func (w *dirLeasesWorld) file(s *dirLeasesState, t int, do dirLeasesDo) {
 			*c = dirLeasesCall{op: c.op}
 		})
 	}
+}
+
+// rename has mount 0 try for the directory.
+func (w *dirLeasesWorld) rename(s *dirLeasesState, do dirLeasesDo) {
+	c, m, v := s.calls[0], &s.mirrors[0], s.move
+	asked := c.at != leaseIdle && c.at != leaseHas
+	refused := c.at != leaseIdle && !(asked && w.mut == "asked") && !(c.at == leaseHas && w.mut == "unheeded")
+	switch {
+	case v.at == leaseIdle && v.op < w.renames && s.phase != dirLeaseEnds && !refused:
+		if s.phase == dirLeaseStands {
+			do("renames the directory by its delegation", true, func(n *dirLeasesState, _ *dirLeasesCall) {
+				n.turn++
+				n.move = dirLeasesMove{at: leaseHas, op: v.op + 1, below: true}
+				n.grant(int16(n.known)*8 + int16(n.turn))
+			})
+		}
+		if c.at == leaseIdle { // or by an entry, as what goes elsewhere
+			do("asks for the directory", true, func(n *dirLeasesState, _ *dirLeasesCall) {
+				n.move = dirLeasesMove{at: leaseSent, op: v.op + 1, on: true}
+			})
+		}
+	case v.at == leasePut && m.asOf >= v.rev:
+		for _, id := range m.line {
+			if id != 0 && ownerOf(id) != 0 && s.phase != dirLeaseStands {
+				do("is refused the directory", false, func(n *dirLeasesState, _ *dirLeasesCall) { n.moved() })
+				return
+			}
+		}
+		do("is granted the directory", false, func(n *dirLeasesState, _ *dirLeasesCall) {
+			n.move.at = leaseHas
+			n.grant(int16(v.rev) * 8)
+			if v.rev > n.known {
+				n.known, n.turn = v.rev, 0
+			}
+		})
+	case v.at == leaseHas && !v.on:
+		do("has renamed the directory", false, func(n *dirLeasesState, _ *dirLeasesCall) { n.moved() })
+	}
+}
+
+// arriveDir puts the entry of the directory.
+func (s *dirLeasesState) arriveDir() {
+	v := &s.move
+	v.on = false
+	if s.dead {
+		return
+	}
+	s.rev++
+	s.dir, v.rev = s.rev, s.rev
+	if v.below { // its token stays
+		v.below = false
+		s.known, s.turn = s.rev, 0
+		return
+	}
+	v.at = leasePut
+}
+
+// moved ends the lock of the directory.
+func (s *dirLeasesState) moved() {
+	if s.dir != 0 && !s.dead {
+		s.rev++
+		s.dir = 0
+	}
+	s.move = dirLeasesMove{op: s.move.op}
 }
 
 // delegation has mount 0 take the directory, and give it up.
@@ -284,19 +374,23 @@ func (w *dirLeasesWorld) delegation(s *dirLeasesState, do dirLeasesDo) {
 			w.entry(s, false, do)
 		}
 		// What asks by an entry meanwhile believes in the delegation until it has the answer.
-		if c.at == leaseSent || c.at == leasePut || c.at == dirLeaseCleared {
+		v := s.move
+		if c.at == leaseSent || c.at == leasePut || c.at == dirLeaseCleared || v.at == leaseSent || v.at == leasePut {
 			return
 		}
-		if !c.below && !c.on || w.mut == "deletesfirst" {
+		if !c.below && !c.on && !v.below && !v.on || w.mut == "deletesfirst" {
 			do("deletes the delegation", false, func(n *dirLeasesState, _ *dirLeasesCall) { n.undelegate() })
 		}
 	}
 }
 
-// entry has mount 0 ask for an entry for what is open below its delegation.
+// entry has mount 0 ask for an entry for what it has below its delegation.
 func (w *dirLeasesWorld) entry(s *dirLeasesState, maybe bool, do dirLeasesDo) {
 	if c := s.calls[0]; c.below && !c.on {
 		do("asks for an entry for the file that it has open", maybe, func(n *dirLeasesState, c *dirLeasesCall) { c.on, c.base = true, n.ver })
+	}
+	if v := s.move; v.below && !v.on {
+		do("asks for an entry for the directory that it renames", maybe, func(n *dirLeasesState, _ *dirLeasesCall) { n.move.on = true })
 	}
 }
 

@@ -101,12 +101,11 @@ var models = []model{
 		question: "can a directory move away over a file that is open below it?",
 		worlds:   treeWorlds,
 		mutations: []mutation{
-			{"noepoch", "an acquisition compares the epoch"},
-			{"nobump", "a directory entry moves the epoch"},
-			{"nocached", "a directory entry in the mount's copy counts, although the epoch has not moved"},
-			{"noabove", "a request that is put although the epoch has moved compares the directories above and below"},
+			{"noabove", "an acquisition compares the directories above and below"},
 			{"noprove", "a path is resolved again after the grant"},
-			{"found", "where a directory was found under a lock counts only if the epoch is older than the lock"},
+			{"found", "where a directory was found under a lock counts only if its stamp is older than the lock"},
+			{"nostamp", "a directory entry is put with a stamp"},
+			{"unread", "the answer that grants a file shows the stamp of its directory"},
 		},
 	},
 	{
@@ -136,6 +135,9 @@ var models = []model{
 			{"giveway", "a delegation gives way to another mount's entry of a file"},
 			{"looksatonce", "its mount looks only once the watch has shown it"},
 			{"deletesfirst", "it is deleted when what is open has entries"},
+			{"across", "a file's entry waits for those of directories above"},
+			{"unheeded", "its mount renames no directory with a file open below it, and opens none below one that it renames"},
+			{"asked", "nor does it rename one while it asks for an entry of a file below it"},
 		},
 	},
 	{
@@ -225,7 +227,8 @@ var models = []model{
 			{"oldtoken", "an entry that the mount has got since gives tokens their revision"},
 			{"nested", "no D is taken above or below another mount's"},
 			{"renamed", "nor above or below a directory that is renamed"},
-			{"unheeded", "a mount with D renames no directory with a file open below it"},
+			{"unheeded", "a mount with D renames no directory with a file open below it, and opens none below one that it renames"},
+			{"asked", "nor does it rename one while the service may be granting a file below it"},
 			{"deletesfirst", "D is deleted when the entries are there"},
 			{"opensmeanwhile", "nothing is opened by D when it ends"},
 			{"early", "what is closed while its entry is asked for is released after the answer"},
@@ -371,13 +374,13 @@ func leasesWorlds(full bool, mut string) []func() result {
 }
 
 func dirLeasesWorlds(full bool, mut string) []func() result {
-	mk := func(delegate, file, other, delegations, deaths int8) func() result {
-		return exploring(&dirLeasesWorld{ops: [leaseThreads]int8{delegate, file, other}, delegations: delegations, deaths: deaths, mut: mut})
+	mk := func(opens, renames, other, delegations, deaths int8) func() result {
+		return exploring(&dirLeasesWorld{ops: [leaseThreads]int8{opens, other}, renames: renames, delegations: delegations, deaths: deaths, mut: mut})
 	}
 	if !full {
-		return []func() result{mk(2, 1, 0, 1, 0), mk(1, 1, 0, 1, 1)}
+		return []func() result{mk(2, 0, 1, 1, 0), mk(1, 0, 1, 1, 1), mk(1, 1, 1, 1, 0)}
 	}
-	return []func() result{mk(2, 1, 0, 1, 1), mk(1, 1, 0, 2, 1)}
+	return []func() result{mk(2, 0, 1, 1, 1), mk(1, 0, 1, 2, 1), mk(1, 1, 1, 1, 1), mk(0, 2, 1, 1, 1)}
 }
 
 func keptWorlds(full bool, mut string) []func() result {

@@ -7,9 +7,9 @@ import (
 
 // The tree model: can a directory move away while a file below it is open? There are
 // directories with one file each, opens that queue for the path of a file, renames that try
-// for a whole directory, the service's one Txn with the comparison of the epoch, and each
-// mount's copy of the directory entries. A mount may also go by where it has found a directory
-// under an earlier lock.
+// for a whole directory, and the service's one Txn that compares what is there. A mount may also
+// go by where it has found a directory under an earlier lock, if the stamps say that nobody has
+// locked it since.
 
 const (
 	treeDirs    = 2 // directories: 1 and 2, with the files 1 and 2 in them
@@ -35,10 +35,8 @@ type treeCall struct {
 	at     int8
 	dir    int8 // the directory that is meant
 	x, y   int8 // its name as the mount believes it, and the new one
-	epoch  int8 // the epoch that the Txn compares; -1 never matches
-	answer treeCopy
+	stamp  int8 // the stamp of x, as the Txn has read it
 	placed bool
-	beside bool  // placed although the epoch had moved
 	ahead  uint8 // bit t: the entry of thread t
 	tries  int8
 	opens  int8
@@ -52,12 +50,6 @@ type treeEntry struct {
 	rev  int8 // 0: none
 }
 
-// treeCopy is a mount's copy of the directory entries.
-type treeCopy struct {
-	rev, epoch int8
-	dirs       uint8 // bit x: name x has a directory entry
-}
-
 // treeFound is where a mount has found a directory under a lock: fs.place.
 type treeFound struct {
 	dir, x int8
@@ -68,8 +60,8 @@ type treeState struct {
 	names  [treeNames]int8 // the volume: which directory has the name
 	entry  [treeThreads]treeEntry
 	rev    int8
-	epoch  int8
-	copies [2]treeCopy
+	stamps [treeNames]int8       // when a directory entry of the name was last put
+	seen   [2][treeNames]int8    // the stamps that each mount has seen
 	found  [2]treeFound          // what each mount has found last
 	belief [2][treeDirs + 1]int8 // by which name a mount knows a directory
 	call   [treeThreads]treeCall
@@ -84,7 +76,7 @@ func (w *treeWorld) start() treeState {
 			s.belief[m][d+1] = d
 		}
 	}
-	s.rev, s.epoch = 1, 0
+	s.rev = 1
 	return s
 }
 
@@ -118,27 +110,11 @@ func (w *treeWorld) waits(s treeState) bool {
 	return false
 }
 
-func (e treeEntry) dirs() uint8 {
-	if e.rev == 0 || !e.tree {
-		return 0
-	}
-	return 1<<e.x | 1<<e.y
-}
-
 func (e treeEntry) conflicts(o treeEntry) bool {
 	if e.tree || o.tree {
 		return (1<<e.x|1<<e.y)&(1<<o.x|1<<o.y) != 0
 	}
 	return e.x == o.x
-}
-
-// read is a Txn's answer: the directory entries and the epoch as they are.
-func (s *treeState) read() treeCopy {
-	c := treeCopy{rev: s.rev, epoch: s.epoch}
-	for _, e := range s.entry {
-		c.dirs |= e.dirs()
-	}
-	return c
 }
 
 func (w *treeWorld) steps(s treeState, to func(treeState, step)) {
@@ -160,7 +136,7 @@ func (w *treeWorld) steps(s treeState, to func(treeState, step)) {
 			w.begin(&s, t, do)
 		case c.at == 0:
 			do("sends its Txn", false, func(n *treeState, c *treeCall) {
-				c.epoch, c.at = w.expect(n, t), 1
+				c.at = 1
 			})
 		case c.at == 1:
 			do("service carries out the Txn", false, func(n *treeState, _ *treeCall) { w.txn(n, t) })
@@ -209,72 +185,33 @@ func (w *treeWorld) begin(s *treeState, t int, do treeDo) {
 	}
 }
 
-// expect is etcdlock's treeCache.expect.
-func (w *treeWorld) expect(s *treeState, t int) int8 {
-	cp, c := s.copies[w.threads[t].mount], &s.call[t]
-	if cp.dirs&(1<<c.x|1<<c.y) != 0 && w.mut != "nocached" {
-		return -1
-	}
-	return cp.epoch
-}
-
 func (w *treeWorld) txn(s *treeState, t int) {
 	c := &s.call[t]
 	e := treeEntry{tree: c.op == renaming, x: c.x, y: c.y}
-	free := true // the compare: no file entry at the path, or below the directories
-	c.ahead = 0
+	c.ahead, c.at = 0, 2
 	for i, o := range s.entry {
-		if o.rev == 0 || i == t || !e.conflicts(o) {
-			continue
+		if o.rev != 0 && i != t && e.conflicts(o) && (!o.tree || w.mut != "noabove") {
+			c.ahead |= 1 << i
 		}
-		c.ahead |= 1 << i
-		free = free && o.tree
 	}
-	c.at = 2
-	current := c.epoch == s.epoch || w.mut == "noepoch" && c.epoch >= 0
-	if free && current {
-		s.rev++
-		e.rev = s.rev
-		c.answer, c.placed = treeCopy{}, true
-		if e.tree {
-			if w.mut != "nobump" {
-				s.epoch = s.rev
-			}
-			c.answer = treeCopy{rev: s.rev, epoch: s.epoch, dirs: e.dirs()} // treeCache.placed
-		}
-		s.entry[t], c.ahead = e, 0
-		return
-	}
-	c.answer, c.placed = s.read(), !e.tree
-	if !e.tree {
+	if c.placed = c.ahead == 0 || !e.tree; c.placed { // an open stands in line
 		s.rev++
 		e.rev = s.rev
 		s.entry[t] = e
-		return
+		if e.tree && w.mut != "nostamp" {
+			s.stamps[c.x], s.stamps[c.y] = s.rev, s.rev
+		}
 	}
-	if free && (c.ahead == 0 || w.mut == "noabove") { // etcdlock's acquisition.second
-		s.rev++
-		e.rev, s.epoch = s.rev, s.rev
-		s.entry[t], c.ahead = e, 0
-		c.answer = treeCopy{rev: s.rev, epoch: s.epoch, dirs: c.answer.dirs | e.dirs()}
-		c.placed, c.beside = true, true
+	if w.mut != "unread" {
+		c.stamp = s.stamps[c.x]
 	}
 }
 
-// answered refreshes the copy (treeCache.read and placed), and says how to go on.
+// answered notes the stamp, and says how to go on.
 func (w *treeWorld) answered(s *treeState, t int) {
-	c, cp := &s.call[t], &s.copies[w.threads[t].mount]
-	switch {
-	case c.answer.rev == 0:
-	case c.placed && c.op == renaming && !c.beside:
-		if c.answer.rev > cp.rev && c.epoch == cp.epoch {
-			c.answer.dirs |= cp.dirs
-			*cp = c.answer
-		}
-	case c.answer.rev >= cp.rev:
-		*cp = c.answer
-	}
-	c.answer = treeCopy{}
+	c, seen := &s.call[t], &s.seen[w.threads[t].mount]
+	seen[c.x] = max(seen[c.x], c.stamp)
+	c.stamp = 0
 	switch {
 	case c.placed && c.ahead == 0:
 		c.at = 4
@@ -282,14 +219,10 @@ func (w *treeWorld) answered(s *treeState, t int) {
 		c.at = 3
 	case c.tries == 1:
 		s.end(t) // EBUSY
-	case c.ahead == 0:
-		c.at, c.tries = 0, c.tries+1 // only the epoch had moved
 	default:
 		c.at, c.tries = 3, c.tries+1
 	}
-	if s.call[t].op != nothing {
-		s.call[t].placed, s.call[t].beside, s.call[t].epoch = false, false, 0
-	}
+	s.call[t].placed = false
 }
 
 // wait is for those ahead to go. Revisions are not used again, so a thread's
@@ -314,15 +247,15 @@ func (w *treeWorld) wait(s *treeState, t int, do treeDo) {
 	}
 }
 
-// undisturbed is etcdlock's treeCache.undisturbed.
-func (w *treeWorld) undisturbed(c treeCopy, from, to int8) bool {
-	return (c.epoch < from || w.mut == "found") && from <= to
+// undisturbed is etcdlock's Session.Undisturbed.
+func (w *treeWorld) undisturbed(stamp, from, to int8) bool {
+	return (stamp < from || w.mut == "found") && from <= to
 }
 
 // granted proves the path under the lock.
 func (w *treeWorld) granted(s *treeState, t int, do treeDo) {
 	c, m := &s.call[t], w.threads[t].mount
-	if at := s.found[m]; c.op == opening && at.dir == c.dir && at.x == c.x && w.undisturbed(s.copies[m], at.token, s.entry[t].rev) {
+	if at := s.found[m]; c.op == opening && at.dir == c.dir && at.x == c.x && w.undisturbed(s.seen[m][c.x], at.token, s.entry[t].rev) {
 		do("opens where it has found the directory before", true, func(n *treeState, c *treeCall) {
 			n.open[t] = c.dir
 			*c = treeCall{opens: c.opens, moves: c.moves}

@@ -3,10 +3,12 @@ package semantics
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -271,5 +273,59 @@ func testBreakInADelegatedDirectory(t *testing.T, on lab.Setup) {
 	delegate(v, p, a, "u")
 	if status, stdout, stderr := lab.Outcome(t, v.Command("break", b.Path("u/f0"), "--reason", "x")); status != 1 || stdout != "" || !strings.Contains(stderr, "nobody holds it") {
 		t.Errorf("exit status %d, %q, %q", status, stdout, stderr)
+	}
+}
+
+// Trees that nobody else touches are made, copied, renamed and removed for a few commits.
+func TestCommitsOfATree(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t, "--delegate")
+	a := v.Mount("a")
+	p := lab.NewAgent(t)
+	probes := 0
+	revision := func() int64 {
+		fd := p.Open(a.Path(fmt.Sprint("probe", probes)), unix.O_CREAT|unix.O_WRONLY)
+		probes++
+		defer p.Must(lab.Call{Op: "close", FD: fd})
+		return p.Token(fd) / oneEntry
+	}
+	const packages, files = 60, 5
+	delegate(v, p, a, "t")
+	for _, c := range []struct {
+		what string
+		do   func(t string) error
+	}{
+		{"made", func(t string) error {
+			for i := range packages {
+				staged := fmt.Sprintf("%s/tree/staging/p%d", t, i)
+				if err := os.MkdirAll(staged+"/lib", 0o777); err != nil {
+					return err
+				}
+				for j := range files {
+					if err := os.WriteFile(fmt.Sprintf("%s/lib/f%d", staged, j), []byte("x"), 0o666); err != nil {
+						return err
+					}
+				}
+				if err := os.Rename(staged, fmt.Sprintf("%s/tree/p%d", t, i)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		{"copied", func(t string) error { return exec.Command("cp", "-r", t+"/tree", t+"/copy").Run() }},
+		{"renamed", func(t string) error { return os.Rename(t+"/tree", t+"/renamed") }},
+		{"removed", func(t string) error { return exec.Command("rm", "-r", t+"/renamed", t+"/copy").Run() }},
+	} {
+		begin := time.Now()
+		before := revision()
+		if err := c.do(a.Path("t")); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		commits := revision() - before - 2 // of the first probe's close, perhaps, and the other's open
+		t.Logf("%d files in %d directories are %s: %d commits in %v", packages*files, 2*packages, c.what, commits, time.Since(begin))
+		// Where the machine stops for seconds, what is open is shown, and the directory has to be delegated anew.
+		if slow := int64(time.Since(begin) / time.Second); commits > packages*files/100+20*slow {
+			t.Errorf("%s: %d commits", c.what, commits)
+		}
 	}
 }

@@ -17,7 +17,8 @@ import (
 //	1  the first
 //	2  the identity names the lock service
 //	3  a fencing token is an entry's number and the turn of its owner
-const format = 3
+//	4  in etcd, directories are compared and leave stamps; there is no epoch
+const format = 4
 
 // identity is what the marker and the record hold.
 type identity struct {

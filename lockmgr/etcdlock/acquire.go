@@ -13,14 +13,15 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// maxKeys keeps a request within the 128 operations of a Txn: queueing for n keys takes n+3 Gets
+// maxKeys keeps a request within the 128 operations of a Txn: queueing for n keys takes n+4 Gets
 // and a Txn of n Puts in one branch. maxShared: sharing takes n more Gets, upgrading n more Cmps.
 const (
 	maxKeys   = 60
 	maxShared = 40
 )
 
-// outrunTries limits the attempts of a request that does not wait, while the epoch moves.
+// outrunTries limits the attempts of a request that does not wait, while the fence is raised or,
+// if it is not few, directory entries are put.
 const outrunTries = 4
 
 // Acquire implements lockmgr.Session. Errors: ErrInvalidKey also for more than 60 keys (40 to
@@ -76,13 +77,15 @@ type acquisition struct {
 	had  []string      // the keys of req.Upgrades' entries
 	gets []clientv3.Op // read where we stand, see standing
 	puts []clientv3.Op
-	dirs []treeEntry // the Tree keys of the request
+	then []clientv3.Op // puts, and Gets of the stamps
 
-	around []string // see aroundAll
-	few    bool     // around is complete
+	around []string // the prefixes of the directory entries that conflict, and no others
+	few    bool     // they can be compared one by one; else around is all directory entries
+	trees  int      // gets[trees:stamps] read them
+	stamps int      // gets[stamps:], but the last, read the stamps
 
 	retrier    retry.Retrier
-	outrun     retry.Retrier // counts the Txns that the epoch or the fence has outrun
+	outrun     retry.Retrier // counts the Txns that the fence or, if not few, another directory has outrun
 	known      standing      // the last answer
 	last       *request      // the last Txn, until settle
 	mayStand   bool          // an entry of ours was put, or may have been
@@ -110,7 +113,6 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 		a.own = append(a.own, entry)
 		a.puts = append(a.puts, clientv3.OpPut(entry, string(stored), clientv3.WithLease(s.lease)))
 		if k.Kind == lockmgr.Tree {
-			a.dirs = append(a.dirs, treeEntry{k, entry})
 			a.gets = append(a.gets, clientv3.OpGet(keys.rivals(k, req.Mode), clientv3.WithPrefix(), clientv3.WithLimit(maxBelow)))
 			continue
 		}
@@ -121,14 +123,20 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 			a.gets = append(a.gets, clientv3.OpGet(entry))
 		}
 	}
-	a.gets = append(a.gets,
-		clientv3.OpGet(keys.trees(), clientv3.WithPrefix()),
-		clientv3.OpGet(keys.epoch()),
-		clientv3.OpGet(s.record, clientv3.WithKeysOnly()))
-	if len(a.dirs) > 0 {
-		a.puts = append(a.puts, clientv3.OpPut(keys.epoch(), req.Holder.AcquisitionID.String()))
-	}
+	a.puts = append(a.puts, keys.stamp(req.Keys)...)
+	stamps := keys.stampsOf(req.Keys)
 	a.around, a.few = keys.aroundAll(req.Keys)
+	if a.few = a.few && len(a.gets)+2*len(a.around)+len(stamps)+len(a.puts)+4 <= maxOps; !a.few {
+		a.around = []string{keys.trees()}
+		stamps = nil
+	}
+	a.trees = len(a.gets)
+	for _, p := range a.around {
+		a.gets = append(a.gets, clientv3.OpGet(p, clientv3.WithPrefix()))
+	}
+	a.stamps = len(a.gets)
+	a.gets = append(append(a.gets, stamps...), clientv3.OpGet(s.record, clientv3.WithKeysOnly()))
+	a.then = slices.Concat(a.puts, stamps)
 	return a, nil
 }
 
@@ -163,7 +171,7 @@ func (a *acquisition) run(ctx context.Context) error {
 			}
 			continue
 		case !queued && (a.req.Wait == lockmgr.Queue || len(a.known.ahead) == 0):
-			// The epoch or the fence had moved: nothing was put.
+			// It was outrun: nothing was put.
 			if a.req.Wait == lockmgr.NoWait && a.outrun.Failures() >= outrunTries {
 				return a.contended(nil)
 			}
@@ -201,17 +209,16 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	if a.req.Mode == lockmgr.Delegated { // a delegation passes neither others nor, after a lost answer, itself
 		own = nil
 	}
-	epoch, fence := a.s.trees.expect(a.req.Keys, own), a.s.fence.at()
+	fence := a.s.fence.at()
 	unfenced := a.s.fence.unchanged(fence)
-	unmoved := clientv3.Compare(clientv3.ModRevision(a.s.b.keys.epoch()), "=", epoch) // no directory entry was put since
-	free := slices.Clip(append(a.free(), unfenced))
 	a.last = &request{keys: a.req.Keys, mode: a.req.Mode, fence: fence, voids: a.unanswered,
-		cmps: append(free, unmoved), then: a.puts, els: slices.Clip(a.gets)}
-	// A second Put, for when the epoch has moved or something is in the way.
-	if cmps, ok := a.beside(own); ok {
-		a.last.els = append(a.last.els, clientv3.OpTxn(append(cmps, unfenced), a.puts, nil))
-	} else if a.req.Wait == lockmgr.Queue {
-		a.last.els = append(a.last.els, clientv3.OpTxn([]clientv3.Cmp{unmoved, unfenced}, a.puts, nil))
+		cmps: append(append(a.free(), a.clear("", own)...), unfenced), then: a.then, els: slices.Clip(a.gets)}
+	// A second Put, for when something is in the way.
+	switch {
+	case a.req.Wait == lockmgr.Queue: // only a delegation keeps it from the line
+		a.last.els = append(a.last.els, clientv3.OpTxn(append(a.clear(delegated, own), unfenced), a.puts, nil))
+	case a.req.Mode == lockmgr.Delegated: // the session's own entries do not
+		a.last.els = append(a.last.els, clientv3.OpTxn(append(a.clear("", own), a.mine(), unfenced), a.puts, nil))
 	}
 	resp, err := a.s.group.txn(ctx, a.last)
 	if err != nil {
@@ -219,9 +226,7 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	}
 	rev := resp.Header.Revision
 	if resp.Succeeded {
-		if len(a.dirs) > 0 {
-			a.s.trees.placed(rev, epoch, a.dirs)
-		}
+		a.noteStamps(rev, resp.Responses[len(a.puts):], true)
 		a.known = standing{rev: rev, token: rev}
 		return nil
 	}
@@ -233,27 +238,23 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	return err
 }
 
-// beside compares directory by directory, for any epoch: to queue, no directory above is delegated
-// to another mount; else nothing is in the way. Not ok: too many comparisons.
-func (a *acquisition) beside(own []string) (cmps []clientv3.Cmp, ok bool) {
-	around := a.around
-	if a.req.Wait == lockmgr.Queue {
-		around = make([]string, len(a.around))
-		for i, p := range a.around {
-			around[i] = p + delegated
+// clear holds while no directory entry whose key goes on with mode is in the way, but own. If the
+// directories are too many to be compared one by one, none may have been put at all since the last
+// answer, which must have shown none in the way.
+func (a *acquisition) clear(mode string, own []string) (cmps []clientv3.Cmp) {
+	if a.few {
+		for _, p := range a.around {
+			cmps = append(cmps, noneBut(p+mode, clientv3.GetPrefixRangeEnd(p+mode), own)...)
+		}
+		if len(cmps) < maxKeys {
+			return cmps
 		}
 	}
-	cmps, ok = untouched(around, own)
-	switch {
-	case !a.few || !ok:
-		return nil, false
-	case a.req.Wait == lockmgr.Queue:
-		return cmps, true
-	case a.req.Mode == lockmgr.Delegated:
-		return append(cmps, a.mine()), true
+	since := a.known.rev
+	if a.known.behind(a.s.b.keys.trees()) {
+		since = -1
 	}
-	cmps = append(cmps, a.free()...)
-	return cmps, len(cmps) < maxKeys
+	return []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(a.s.b.keys.trees()).WithPrefix(), "<", since+1)}
 }
 
 // settle notes what became of the last Txn, which was answered or given up.
@@ -271,8 +272,8 @@ func (a *acquisition) settle() {
 	}
 }
 
-// free holds when no entry conflicts with ours, except those we upgrade, and ours do not stand
-// yet. The epoch covers directories above.
+// free holds when no entry conflicts with ours, except those we upgrade and those of directories,
+// and ours do not stand yet.
 func (a *acquisition) free() []clientv3.Cmp {
 	cmps := make([]clientv3.Cmp, 0, len(a.req.Keys)+len(a.had)+2)
 	for _, k := range a.req.Keys {

@@ -102,16 +102,15 @@ func (b *Backend) AdoptSession(ctx context.Context, info lockmgr.SessionInfo, id
 		return nil, fmt.Errorf("etcdlock: session record: %w", err)
 	}
 	b.leases = lease &^ (1<<32 - 1)
-	era, trees := b.era()
+	era, stamps := b.era()
 	renew, err := b.forRenewals(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("adopting a session: %w", err)
 	}
-	s := &Session{b: b, renew: renew, lease: lease, ttl: ttl, record: b.keys.session(id), trees: trees}
-	gets := []clientv3.Op{clientv3.OpGet(s.record), clientv3.OpGet(b.keys.trees(), clientv3.WithPrefix()), clientv3.OpGet(b.keys.epoch())}
+	s := &Session{b: b, renew: renew, lease: lease, ttl: ttl, record: b.keys.session(id), stamps: stamps}
 	var resp *clientv3.TxnResponse
 	var r retry.Retrier
-	if err := r.Do(ctx, func() error { resp, err = b.txn(ctx, nil, gets, nil); return err }); err != nil {
+	if err := r.Do(ctx, func() error { resp, err = b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.record)}, nil); return err }); err != nil {
 		return nil, fmt.Errorf("adopting a session: %w", err)
 	}
 	record := resp.Responses[0].GetResponseRange().Kvs
@@ -121,8 +120,7 @@ func (b *Backend) AdoptSession(ctx context.Context, info lockmgr.SessionInfo, id
 	s.fence = newFence(s, string(value), record[0].CreateRevision)
 	s.fence.seen(record[0].ModRevision)
 	s.group = newGroup(b, s.fence)
-	epoch, dirs := s.treesOf(resp.Responses[1].GetResponseRange().Kvs, resp.Responses[2].GetResponseRange().Kvs)
-	trees.read(resp.Header.Revision, epoch, dirs)
+	stamps.begin(resp.Header.Revision)
 	for _, g := range claims {
 		s.claims.add(b.keys.granted(g))
 	}

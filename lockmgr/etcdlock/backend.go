@@ -72,9 +72,9 @@ type Backend struct {
 	connecting sync.Mutex
 	renewals   *clientv3.Client // GUARDED_BY(connecting); nil before the first session
 
-	mu    sync.Mutex
-	store lifetime.Store // GUARDED_BY(mu)
-	trees *treeCache     // GUARDED_BY(mu); of the store's era
+	mu     sync.Mutex
+	store  lifetime.Store // GUARDED_BY(mu)
+	stamps *stamps        // GUARDED_BY(mu); of the store's era
 }
 
 var _ lockmgr.Backend = (*Backend)(nil)
@@ -117,7 +117,7 @@ func New(cfg Config) (*Backend, error) {
 		liveness: newLiveness(),
 		leases:   newMount(),
 		store:    lifetime.NewStore(),
-		trees:    new(treeCache),
+		stamps:   new(stamps),
 	}
 	b.told = newMountWatch(b)
 	return b, nil
@@ -164,10 +164,10 @@ func (b *Backend) newest() (int64, lifetime.Era) {
 	return b.store.Newest, b.store.Era
 }
 
-func (b *Backend) era() (lifetime.Era, *treeCache) {
+func (b *Backend) era() (lifetime.Era, *stamps) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.store.Era, b.trees
+	return b.store.Era, b.stamps
 }
 
 // saw notes the revision of an answer. Errors: ErrUnavailable if etcd was set back since newest.
@@ -180,7 +180,7 @@ func (b *Backend) saw(rev, newest int64, era lifetime.Era) error {
 	}
 	if b.store.SetBack(era) {
 		b.log.Error("etcd was set back while this mount was up: its locks are lost", "from", newest, "to", rev)
-		b.trees = new(treeCache)
+		b.stamps = new(stamps)
 	}
 	return fmt.Errorf("%w: it was set back from revision %d to %d", lockmgr.ErrUnavailable, newest, rev)
 }

@@ -11,8 +11,7 @@ import (
 
 var _ lockmgr.Delegator = (*Session)(nil)
 
-// Delegate is lockmgr.Delegator's, in one Txn. A delegation moves the epoch, as any entry of a
-// directory.
+// Delegate is lockmgr.Delegator's, in one Txn.
 func (s *Session) Delegate(ctx context.Context, k lockmgr.Key, h lockmgr.Holder) (lockmgr.Grant, error) {
 	if _, few := s.b.keys.around(k); k.Kind != lockmgr.Tree || !few {
 		return lockmgr.Grant{}, fmt.Errorf("%w: %s cannot be delegated", lockmgr.ErrInvalidKey, k)

@@ -5,7 +5,7 @@
 //	/lockfs/<ns>/<name>/tree/<dir>//w/<uuid>    entry of a directory and all below it
 //	/lockfs/<ns>/<name>/tree/<dir>//k/<uuid>    the same, delegated to a mount
 //	/lockfs/<ns>/<name>/inode/<ino>//w/<uuid>   entry of a file of several names, or r
-//	/lockfs/<ns>/<name>/epoch                   put with every directory entry
+//	/lockfs/<ns>/<name>/stamp/<hash>            put with every entry of a directory, see stamps
 //	/lockfs/<ns>/<name>/session/<sid>           a mount; sid is its lease in hex, see below
 //	/lockfs/<ns>/<name>/volume                  what the mounts of a volume agree on
 //	/lockfs/<ns>/<name>/service                 the id of this etcd
@@ -14,7 +14,7 @@
 //	/lockfs/<ns>/<name>/advisory/<ino>//<row>   flock and fcntl locks of a mount
 //
 // Entries, session records, recalls and rows of advisory locks are on the session's lease. A
-// break is on a lease of one day. epoch, volume and service are on no lease and are never
+// break is on a lease of one day. Stamps, volume and service are on no lease and are never
 // deleted.
 //
 // The entries of one path are ordered by create revision, which is also the fencing
@@ -31,28 +31,21 @@
 //
 // An acquisition is one Txn:
 //
-//	If    nothing under <path>// (to share: under <path>//w/), epoch and fence unchanged
-//	Then  Put
-//	Else  Get the entries, the directory entries, the epoch; and Put: to queue if no
-//	      directory above is delegated, else if nothing conflicts, compared directory
-//	      by directory
-//
-// The directory entries above a path are many ranges to compare. So the backend keeps a
-// copy of all directory entries, read together with the epoch. While the epoch stands, the
-// copy lacks none. If an entry of the copy conflicts, the Txn is made to take the Else
-// branch: its answer tells whether that entry still lives.
+//	If    nothing under <path>// (to share: under <path>//w/), no entry of each directory
+//	      above, fence unchanged
+//	Then  Put; Get the stamps
+//	Else  Get the entries and the stamps; and, to queue, Put if no directory above is delegated
 //
 // A delegation is put if all entries below the directory are on the session's lease, or none
 // is there. What the session asks for leaves its own delegations out of what it compares and
 // reads. Any other session puts nothing while one stands in its way, not even in line.
 //
-// The epoch also tells whether a directory was locked between two grants: see Undisturbed.
+// The stamps of the directories above tell whether one was locked between two grants: see
+// Undisturbed.
 //
-// An epoch that has moved for another directory costs the comparisons directory by
-// directory, but no second Txn. Otherwise, mounts that remove directories would starve
-// each other, and those that create files. If a request has too many directories above
-// it to compare, it tries again with growing pauses. Of several such requests one wins
-// each time; the others are told of contention in the end.
+// If the directories above are too many for one Txn, it compares instead that no directory entry at
+// all was put since the last answer. Such a request may be outrun by others. It tries again with
+// growing pauses, and is told of contention in the end.
 //
 // Each session sends one such Txn, or release, at a time. What its callers ask for
 // meanwhile goes into the next, as nested Txns, as far as they cannot stand in each

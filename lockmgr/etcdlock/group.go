@@ -215,7 +215,7 @@ func unanswered(err error) bool {
 }
 
 // apart reports whether r and o must not share a Txn: they conflict, one releases what the other
-// waits for, or both put the epoch.
+// waits for, or both put stamps, perhaps the same.
 func (r *request) apart(o *request) bool {
 	if r.release && o.release {
 		return false

@@ -25,7 +25,7 @@ func newLayout(namespace, name string) layout {
 	return layout{files: "/locks/" + volume, admin: "/lockfs/" + volume}
 }
 
-func (l layout) epoch() string             { return l.admin + "epoch" }
+func (l layout) stamps() string            { return l.admin + "stamp/" }
 func (l layout) volume() string            { return l.admin + "volume" }
 func (l layout) service() string           { return l.admin + "service" }
 func (l layout) trees() string             { return l.admin + "tree/" }

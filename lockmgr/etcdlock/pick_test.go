@@ -37,7 +37,7 @@ func TestApart(t *testing.T) {
 		"a directory and a file beside":        {take(tree("d")), take(file("dd")), false},
 		"a directory and the file of its name": {take(tree("d")), take(file("d")), true},
 		"a directory and an inode":             {take(tree("d")), take(inode("d/7")), false},
-		"two directories":                      {take(tree("d")), take(tree("e")), true}, // both put the epoch
+		"two directories":                      {take(tree("d")), take(tree("e")), true}, // they may have one stamp
 		"a release and who wants the key":      {free(file("a")), take(file("a")), true},
 		"a release and who reads the key":      {free(file("a")), share(file("a")), true},
 		"a release below a directory":          {free(file("d/f")), take(tree("d")), true},

@@ -23,8 +23,8 @@ type Session struct {
 	renew  *clientv3.Client // see Config.Renewals
 	lease  clientv3.LeaseID
 	ttl    time.Duration
-	record string     // key of the session record
-	trees  *treeCache // of its era, so that nothing of an earlier era enters a later copy
+	record string  // key of the session record
+	stamps *stamps // of its era
 	fence  *fence
 	claims claims
 	group  *group
@@ -40,7 +40,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	if err != nil {
 		return nil, fmt.Errorf("etcdlock: session record: %w", err)
 	}
-	era, trees := b.era()
+	era, stamps := b.era()
 	renew, err := b.forRenewals(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("opening a session: %w", err)
@@ -55,7 +55,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		lease:  lease,
 		ttl:    min(ttl, granted),
 		record: b.keys.session(strconv.FormatInt(int64(lease), 16)),
-		trees:  trees,
+		stamps: stamps,
 	}
 	resp, err := b.txn(ctx, b.volumeStands(), []clientv3.Op{clientv3.OpPut(s.record, string(value), clientv3.WithLease(lease))}, nil)
 	if err == nil && !resp.Succeeded {
@@ -124,9 +124,6 @@ func (s *Session) Renew(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Undisturbed implements lockmgr.Session by the epoch.
-func (s *Session) Undisturbed(from, to int64) bool { return s.trees.undisturbed(from, to) }
 
 // Close revokes the lease, trying until ctx ends, and waits for the session's goroutines. Errors:
 // ErrUnavailable, wrapping ctx's: the lease is left to expire.

@@ -12,8 +12,8 @@ import (
 // An etcd that is set back ends the sessions that there are, once: answers to what was
 // asked before do not end those that were opened since.
 func TestSetBackOnce(t *testing.T) {
-	b := &Backend{log: slog.New(slog.DiscardHandler), store: lifetime.NewStore(), trees: new(treeCache)}
-	_, trees := b.era()
+	b := &Backend{log: slog.New(slog.DiscardHandler), store: lifetime.NewStore(), stamps: new(stamps)}
+	_, seen := b.era()
 	_, before := b.newest()
 	if err := b.saw(100, 0, before); err != nil {
 		t.Fatal(err)
@@ -21,8 +21,8 @@ func TestSetBackOnce(t *testing.T) {
 	if err := b.saw(50, 100, before); !errors.Is(err, lockmgr.ErrUnavailable) || before.Err() == nil {
 		t.Errorf("set back: %v, sessions go on: %v", err, before.Err() == nil)
 	}
-	trees.read(100, 90, nil) // an answer of before is taken in late
-	if _, trees := b.era(); trees.expect(nil, nil) != 0 {
+	seen.put(90, b.keys.stampOf("d")) // an answer of before is taken in late
+	if _, seen := b.era(); len(seen.rev) != 0 {
 		t.Error("it is taken in after the end of its era")
 	}
 	newest, after := b.newest()

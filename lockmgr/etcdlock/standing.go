@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -45,6 +46,11 @@ func (s *standing) waitsFor(entry string) bool {
 	return slices.ContainsFunc(s.ahead, func(b blocker) bool { return entry == "" || b.entry == entry })
 }
 
+// behind reports whether an entry with the prefix is ahead.
+func (s *standing) behind(prefix string) bool {
+	return slices.ContainsFunc(s.ahead, func(b blocker) bool { return strings.HasPrefix(b.entry, prefix) })
+}
+
 func (s *standing) gone(keys []string) {
 	s.ahead = slices.DeleteFunc(s.ahead, func(b blocker) bool { return slices.Contains(keys, b.entry) })
 }
@@ -54,16 +60,14 @@ func (s *standing) gone(keys []string) {
 func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) error {
 	n := len(a.req.Keys)
 	kvs := func(i int) []*mvccpb.KeyValue { return answers[i].GetResponseRange().Kvs }
-	last := len(a.gets) - 3
-	trees := kvs(last)
-	if err := a.noteSession(kvs(last + 2)); err != nil {
+	if err := a.noteSession(kvs(len(a.gets) - 1)); err != nil {
 		return err
 	}
-	mod, dirs := a.s.treesOf(trees, kvs(last+1))
-	if placed && len(a.dirs) > 0 {
-		mod, dirs = rev, append(dirs, a.dirs...)
+	a.noteStamps(rev, answers[a.stamps:len(a.gets)-1], placed)
+	var trees []*mvccpb.KeyValue
+	for i := a.trees; i < a.stamps; i++ {
+		trees = append(trees, kvs(i)...)
 	}
-	a.s.trees.read(rev, mod, dirs)
 
 	delegations := a.s.claims.delegations()
 	seen := make(map[string]*mvccpb.KeyValue, n)
@@ -90,7 +94,7 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 		}
 	}
 
-	for i := n; i < last; i++ { // see byName
+	for i := n; i < a.trees; i++ { // see byName
 		for _, kv := range kvs(i) {
 			seen[string(kv.Key)] = kv
 		}
@@ -122,17 +126,17 @@ func (a *acquisition) noteSession(record []*mvccpb.KeyValue) error {
 	return nil
 }
 
-// treesOf reads the directory entries, and the epoch.
-func (s *Session) treesOf(trees, epoch []*mvccpb.KeyValue) (mod int64, dirs []treeEntry) {
-	for _, kv := range trees {
-		if d, ok := s.b.keys.lockOf(string(kv.Key)); ok {
-			dirs = append(dirs, treeEntry{d, string(kv.Key)})
+// noteStamps takes in the stamps of an answer. placed: our entries were put after they were read.
+func (a *acquisition) noteStamps(rev int64, answers []*pb.ResponseOp, placed bool) {
+	a.s.stamps.note(answers)
+	for _, k := range a.req.Keys {
+		switch {
+		case !a.few: // too many to be read
+			a.s.stamps.put(rev, a.s.b.keys.stampsAbove(k)...)
+		case placed && k.Kind == lockmgr.Tree:
+			a.s.stamps.put(rev, a.s.b.keys.stampOf(k.Path))
 		}
 	}
-	if len(epoch) > 0 {
-		mod = epoch[0].ModRevision
-	}
-	return mod, dirs
 }
 
 // Our entries were put together, so if some are missing, somebody removed them.
@@ -161,7 +165,7 @@ func (a *acquisition) deadlocked() bool {
 // contended is the error of a wait that ended with err; nil: there was no wait.
 func (a *acquisition) contended(err error) error {
 	if len(a.known.ahead) == 0 {
-		return &lockmgr.ContendedError{Key: a.req.Keys[0], Err: err} // the epoch moved each time
+		return &lockmgr.ContendedError{Key: a.req.Keys[0], Err: err} // it was outrun each time
 	}
 	first := a.known.ahead[0]
 	if l := a.landmark(); l != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -88,9 +87,8 @@ func (a *acquisition) watched() []string {
 	if a.req.Mode == lockmgr.Shared {
 		prefixes = append(prefixes, a.own...)
 	}
-	behindTree := func(b blocker) bool { return strings.HasPrefix(b.entry, keys.trees()) }
-	if a.known.token == 0 || slices.ContainsFunc(a.known.ahead, behindTree) {
-		prefixes = append(prefixes, keys.trees())
+	if a.known.token == 0 || a.known.behind(keys.trees()) {
+		prefixes = append(prefixes, a.around...)
 	}
 	return prefixes
 }

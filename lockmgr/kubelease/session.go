@@ -154,12 +154,12 @@ func (s *Session) stands(ctx context.Context) error {
 
 // Undisturbed is lockmgr.Session's, by the mirror: each change of the Lease of the directories
 // gives it a new revision.
-func (s *Session) Undisturbed(from, to int64) bool {
+func (s *Session) Undisturbed(_ lockmgr.Key, from, to int64) bool {
 	m := s.b.mirror
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	o := m.objects[s.b.names.tree()]
-	return (o == nil || o.rev < from) && from <= to && to <= m.asOf
+	return (o == nil || lockmgr.FencingToken(o.rev, 0) < from) && from <= to && to < lockmgr.FencingToken(m.asOf+1, 0)
 }
 
 // Close deletes the Leases, trying until ctx ends, and waits for the session's goroutines.

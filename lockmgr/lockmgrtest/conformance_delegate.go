@@ -43,7 +43,7 @@ func (t *bench) delegate(d lockmgr.Delegator, k lockmgr.Key) lockmgr.Grant {
 func testDelegate(t *bench) {
 	s, d := t.delegator()
 	other := t.open()
-	before := t.must(other, lockmgr.NoWait, File("x"))
+	before := t.must(other, lockmgr.NoWait, File("d/x"))
 	t.release(other, before...)
 	g := t.delegate(d, Tree("d"))
 	e := t.entries("d/e/f")
@@ -57,12 +57,12 @@ func testDelegate(t *bench) {
 	if err != nil || !held[0] {
 		t.Error(held, err)
 	}
-	after := t.must(other, lockmgr.NoWait, File("x"))
+	t.release(s, g)
+	after := t.must(other, lockmgr.NoWait, File("d/x"))
 	t.release(other, after...)
-	if other.Undisturbed(before[0].Token, after[0].Token) {
+	if other.Undisturbed(File("d/x"), lockmgr.FencingToken(before[0].Token, 0), lockmgr.FencingToken(after[0].Token, 0)) {
 		t.Error("undisturbed")
 	}
-	t.release(s, g)
 	if err := s.Release(t.within(Patience), g); !errors.Is(err, lockmgr.ErrNotHeld) {
 		t.Error(err)
 	}

@@ -218,10 +218,10 @@ func (s *memorySession) Release(ctx context.Context, g lockmgr.Grant) error {
 	return nil
 }
 
-func (s *memorySession) Undisturbed(from, to int64) bool {
+func (s *memorySession) Undisturbed(_ lockmgr.Key, from, to int64) bool {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
-	return s.m.tree < from && from <= to
+	return lockmgr.FencingToken(s.m.tree, 0) < from && from <= to
 }
 
 func (s *memorySession) Held(ctx context.Context, grants []lockmgr.Grant) ([]bool, error) {

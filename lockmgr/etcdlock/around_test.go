@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -19,10 +20,9 @@ import (
 
 // Mounts that ask for unrelated directories at the same instant, and others for
 // files elsewhere, do not stand in each other's way: one Txn for each, however
-// many there are. When each had to find the volume's epoch as it was, one of them
-// won a round and the others asked again, 7.5 times with 10 of them.
+// many there are. Nor do they have to look anew where their directories are.
 func TestUnrelatedDirectoriesAtOnce(t *testing.T) {
-	const mounts = 12
+	const mounts = 20
 	client := dial(t)
 	all := &muster{want: mounts, come: make(chan struct{})}
 	onTxn(client, all.commit)
@@ -31,6 +31,13 @@ func TestUnrelatedDirectoriesAtOnce(t *testing.T) {
 	for range mounts {
 		sessions = append(sessions, open(t, newBackend(t, client, name)))
 	}
+	before := make([]int64, mounts)
+	for i, s := range sessions {
+		g := must(t, s, lockmgr.NoWait, file(fmt.Sprintf("home/user%d/f", i)))
+		before[i] = lockmgr.FencingToken(g[0].Token, 0)
+		release(t, s, g...)
+	}
+	all.begin.Store(true)
 	var answers []<-chan lockmgrtest.Answer
 	for i, s := range sessions {
 		keys := []lockmgr.Key{tree(fmt.Sprintf("home/user%d/d", i))} // rmdir
@@ -43,8 +50,13 @@ func TestUnrelatedDirectoriesAtOnce(t *testing.T) {
 		answers = append(answers, start(within(t, patience), s, request(waits[[]string{"NoWait", "Retry"}[i%2]], keys...)))
 	}
 	for i, ch := range answers {
-		if a := await(t, ch); a.Err != nil {
-			t.Errorf("mount %d: %v", i, a.Err)
+		a := await(t, ch)
+		if a.Err != nil {
+			t.Fatalf("mount %d: %v", i, a.Err)
+		}
+		k := file(fmt.Sprintf("home/user%d/f", i))
+		if after := lockmgr.FencingToken(a.Grants[0].Token, 0); !sessions[i].Undisturbed(k, before[i], after) {
+			t.Errorf("mount %d is disturbed", i)
 		}
 	}
 	if n := all.sent.Load(); n != mounts {
@@ -54,13 +66,14 @@ func TestUnrelatedDirectoriesAtOnce(t *testing.T) {
 
 // muster lets no Txn go before want of them are there.
 type muster struct {
-	want int64
-	sent atomic.Int64
-	come chan struct{}
+	want  int64
+	begin atomic.Bool
+	sent  atomic.Int64
+	come  chan struct{}
 }
 
 func (m *muster) commit(t *txn) (*clientv3.TxnResponse, error) {
-	if !comparesEpoch(t) {
+	if !m.begin.Load() || !acquires(t) {
 		return t.send()
 	}
 	if m.sent.Add(1) == m.want {
@@ -73,10 +86,15 @@ func (m *muster) commit(t *txn) (*clientv3.TxnResponse, error) {
 	return t.send()
 }
 
-// What is put without the epoch excludes what it must: directories above, below
-// and of the same path, and the files in them, though this mount's copy of the
-// directories is old.
-func TestPlacedWithoutEpoch(t *testing.T) {
+// What is put excludes what it must: directories above, below and of the same path, and the files
+// in them. So does what names too many directories to compare them one by one.
+func TestDirectoriesAreCompared(t *testing.T) {
+	for _, many := range []bool{false, true} {
+		testDirectoriesAreCompared(t, many)
+	}
+}
+
+func testDirectoriesAreCompared(t *testing.T, many bool) {
 	b, etcd := newVolume(t, dial(t))
 	s, other := open(t, b), open(t, newBackend(t, dial(t), etcd.name))
 	for _, c := range []struct {
@@ -97,18 +115,21 @@ func TestPlacedWithoutEpoch(t *testing.T) {
 		{file("a/bc"), tree("a/b"), false},
 	} {
 		for name, wait := range map[string]lockmgr.Wait{"NoWait": lockmgr.NoWait, "Retry": lockmgr.Retry} {
-			// The copy is made old, by an unrelated directory, while nothing stands.
-			release(t, other, must(t, other, lockmgr.Retry, tree("unrelated"))...)
+			unrelated := must(t, other, lockmgr.Retry, tree("unrelated"))
 			theirs := must(t, other, lockmgr.Retry, c.theirs)
 			ctx, cancel := context.WithCancel(within(t, patience))
 			req := request(wait, c.ours)
+			for i := range 50 {
+				if many {
+					req.Keys = append(req.Keys, file(fmt.Sprintf("many/%d", i)))
+				}
+			}
 			req.Waits = cancel // it has found that it is in conflict
 			grants, err := s.Acquire(ctx, req)
 			cancel()
 			if granted := err == nil; granted == c.conflict || err != nil && !errors.Is(err, lockmgr.ErrContended) {
 				t.Errorf("%s %v beside %v: %v", name, c.ours, c.theirs, err)
 			}
-			// And what was put so is seen by who has an old copy himself.
 			if err == nil {
 				for _, k := range []lockmgr.Key{c.ours, tree("a")} {
 					if _, err := other.Acquire(t.Context(), request(lockmgr.NoWait, k)); !errors.Is(err, lockmgr.ErrContended) {
@@ -117,7 +138,7 @@ func TestPlacedWithoutEpoch(t *testing.T) {
 				}
 			}
 			release(t, s, grants...)
-			release(t, other, theirs...)
+			release(t, other, append(theirs, unrelated...)...)
 		}
 	}
 	if list := entries(t, b); len(list) != 0 {
@@ -125,8 +146,8 @@ func TestPlacedWithoutEpoch(t *testing.T) {
 	}
 }
 
-// restless moves the volume's epoch ahead of every Txn that depends on it, as many
-// mounts that rename directories do.
+// restless puts a directory entry ahead of every acquisition's Txn, as many mounts that rename
+// directories do.
 type restless struct {
 	etcd raw
 	last func() // called ahead of the seventh
@@ -136,27 +157,28 @@ type restless struct {
 }
 
 func (r *restless) commit(t *txn) (*clientv3.TxnResponse, error) {
-	if comparesEpoch(t) {
+	if acquires(t) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.sent = append(r.sent, time.Now()); len(r.sent) == 7 {
 			r.last()
 		}
-		if _, err := r.etcd.Put(t.ctx, r.etcd.admin("epoch"), ""); err != nil {
+		entry := r.etcd.dir(fmt.Sprint("elsewhere", len(r.sent))) + uuid.NewString()
+		if _, err := r.etcd.Put(t.ctx, entry, "{}"); err != nil {
 			return nil, err
 		}
 	}
 	return t.send()
 }
 
-// comparesEpoch reports whether a Txn is an acquisition's.
-func comparesEpoch(t *txn) bool {
-	return slices.ContainsFunc(t.cmps, func(c clientv3.Cmp) bool { return strings.HasSuffix(string(c.KeyBytes()), "/epoch") })
+// acquires reports whether a Txn is an acquisition's.
+func acquires(t *txn) bool {
+	return slices.ContainsFunc(t.cmps, func(c clientv3.Cmp) bool { return strings.Contains(string(c.KeyBytes()), "/session/") })
 }
 
-// A request too large to be put without the epoch that never finds it as it was
-// tries less and less often, and is then told of contention: the service is there.
-func TestLostAgainstTheEpoch(t *testing.T) {
+// A request with too many directories to compare them one by one, while others are put all the
+// time, tries less and less often, and is then told of contention: the service is there.
+func TestTooManyDirectories(t *testing.T) {
 	for name, test := range map[string]struct {
 		wait  lockmgr.Wait
 		tries int
@@ -189,9 +211,54 @@ func TestLostAgainstTheEpoch(t *testing.T) {
 					t.Errorf("try %d came %v after the one before, want %v at least", i, pause, least)
 				}
 			}
-			if list := entries(t, b); len(list) != 0 {
+			if list := entries(t, b); len(list) != len(r.sent) {
 				t.Errorf("left: %v", list)
 			}
 		})
+	}
+}
+
+// A file far below the root is locked as any other, beside directories elsewhere.
+func TestFarBelow(t *testing.T) {
+	b, etcd := newVolume(t, dial(t))
+	s, other := open(t, b), open(t, newBackend(t, dial(t), etcd.name))
+	deep := strings.Repeat("d/", 200) + "f"
+	must(t, other, lockmgr.Retry, tree("elsewhere"))
+	for _, wait := range waits {
+		release(t, s, must(t, s, wait, file(deep))...)
+	}
+	above := must(t, other, lockmgr.Retry, tree("d/d"))
+	for _, wait := range waits {
+		ctx, cancel := context.WithCancel(within(t, patience))
+		req := request(wait, file(deep))
+		req.Waits = cancel
+		if _, err := s.Acquire(ctx, req); !errors.Is(err, lockmgr.ErrContended) {
+			t.Error(err)
+		}
+		cancel()
+	}
+	release(t, other, above...)
+}
+
+// A directory leaves one stamp, whose number the hash bounds.
+func TestStampsAreBounded(t *testing.T) {
+	b, etcd := newVolume(t, dial(t))
+	s := open(t, b)
+	for range 3 {
+		for i := range 100 {
+			release(t, s, must(t, s, lockmgr.NoWait, tree(fmt.Sprint("d", i)))...)
+		}
+	}
+	resp, err := etcd.Get(t.Context(), etcd.admin("stamp/"), clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(resp.Kvs); n < 90 || n > 100 {
+		t.Errorf("%d stamps", n)
+	}
+	for _, kv := range resp.Kvs {
+		if kv.Lease != 0 {
+			t.Errorf("%s goes with a session", kv.Key)
+		}
 	}
 }
