@@ -31,7 +31,7 @@ func testMajorityLost(t *testing.T, on lab.Setup) {
 		tr.SparedBy(lasted)
 	})
 	t.Run("until writes wait", func(t *testing.T) {
-		tr := history.New(t, c, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "60s")
+		tr := history.New(t, c, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "10m")
 		mounts := []*lab.Mount{tr.Mount("a"), tr.Mount("b")}
 		for _, m := range mounts {
 			tr.Load(m)
