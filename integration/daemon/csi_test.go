@@ -15,6 +15,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
@@ -29,7 +30,9 @@ type driver struct {
 	kubelet string
 	csi.NodeClient
 	csi.ControllerClient
-	log *lab.LogBuffer
+	args []string
+	cmd  *exec.Cmd
+	log  *lab.LogBuffer
 }
 
 func (n *node) driver(args ...string) *driver {
@@ -39,25 +42,40 @@ func (n *node) driver(args ...string) *driver {
 		n.T.Fatal(err)
 	}
 	shareDir(n.T, d.kubelet)
-	socket := filepath.Join(n.T.TempDir(), "s")
-	cmd := exec.Command(lab.Program, append([]string{"csi", "--config", n.config, "--endpoint", "unix://" + socket, "--kubelet-dir", d.kubelet, "--node", "n"}, args...)...)
-	cmd.Stderr = d.log
-	if err := cmd.Start(); err != nil {
-		n.T.Fatal(err)
-	}
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	socket := "unix://" + filepath.Join(n.T.TempDir(), "s")
+	d.args = append([]string{"csi", "--config", n.config, "--endpoint", socket, "--kubelet-dir", d.kubelet, "--node", "n"}, args...)
+	d.start()
+	conn, err := grpc.NewClient(socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: time.Millisecond}, MinConnectTimeout: time.Second}))
 	if err != nil {
 		n.T.Fatal(err)
 	}
 	d.NodeClient, d.ControllerClient = csi.NewNodeClient(conn), csi.NewControllerClient(conn)
 	n.T.Cleanup(func() {
 		conn.Close()
-		_ = cmd.Process.Signal(unix.SIGTERM)
-		if err := cmd.Wait(); err != nil {
+		_ = d.cmd.Process.Signal(unix.SIGTERM)
+		if err := d.cmd.Wait(); err != nil {
 			n.T.Errorf("lockfs csi: %v\n%s", err, d.log)
 		}
 	})
 	return d
+}
+
+func (d *driver) start() {
+	d.t.Helper()
+	d.cmd = exec.Command(lab.Program, d.args...)
+	d.cmd.Stderr = d.log
+	if err := d.cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *driver) kill() {
+	d.t.Helper()
+	if err := d.cmd.Process.Kill(); err != nil {
+		d.t.Error(err)
+	}
+	_ = d.cmd.Wait()
 }
 
 // shareDir makes the directory a mount that others see mounts in, as the kubelet's is.
