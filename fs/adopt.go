@@ -307,7 +307,7 @@ func (i *importer) allVisits() error {
 		if len(s.Request) < int(unsafe.Sizeof(fuse.InHeader{})) {
 			return errState
 		}
-		w := &waiting{request: slices.Clone(s.Request), resume: s.Resume, interrupted: s.Interrupted}
+		w := &waiting{request: slices.Clone(s.Request), resume: s.Resume, signalled: s.Interrupted}
 		if in := w.header(); w.opens() {
 			w.visit = visit{tid: in.Pid, node: in.NodeId, stage: stage(s.Stage), way: i.way(s.Way), as: i.name(s.As)}
 			w.at, w.path = i.name(s.At), s.Path

@@ -96,8 +96,7 @@ func (f *FS) settle(ctx context.Context) error {
 	f.settling.Do(func() {
 		go func() {
 			defer close(f.settled)
-			f.cancel()
-			<-f.stopped
+			_ = f.rest(context.Background())
 			handles := f.handles.drain()
 			for _, h := range handles {
 				h.leave()

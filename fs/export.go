@@ -348,7 +348,7 @@ func (e *exporter) waiting() {
 	defer h.mu.Unlock()
 	for _, w := range h.waiting {
 		e.st.Waiting = append(e.st.Waiting, WaitingState{
-			Request: w.request, Resume: w.resume, Interrupted: w.interrupted,
+			Request: w.request, Resume: w.resume, Interrupted: w.interrupted(),
 			Stage: uint8(w.visit.stage), Way: e.way(w.visit.way), As: e.name(w.visit.as),
 			At: e.name(w.at), Path: w.path,
 		})

@@ -91,6 +91,7 @@ type FS struct {
 
 	refusals sparse // the log's lines about refused locks
 
+	working chan struct{}      // full while the background work goes on
 	cancel  context.CancelFunc // ends the background work
 	stopped chan struct{}      // closed when that has ended
 
@@ -191,6 +192,7 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 		files:         files{backing: source, nodes: newNodes(source.root, source.inode, cfg.Pool)},
 		ended:         make(chan struct{}),
 		settled:       make(chan struct{}),
+		working:       make(chan struct{}, 1),
 		device:        -1,
 		abort:         -1,
 	}
@@ -215,7 +217,28 @@ func (f *FS) start() {
 	}
 }
 
-// work begins the background work, which cancel ends.
+// rest ends the background work, before ctx does: it may be flushing a file of a volume that does
+// not answer. After an error, it begins again when it has ended.
+func (f *FS) rest(ctx context.Context) error {
+	select {
+	case <-f.working:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	f.cancel()
+	select {
+	case <-f.stopped:
+		return nil
+	case <-ctx.Done():
+		go func() {
+			<-f.stopped
+			f.work()
+		}()
+		return ctx.Err()
+	}
+}
+
+// work begins the background work.
 func (f *FS) work() {
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
@@ -227,6 +250,7 @@ func (f *FS) work() {
 		f.flushOnTrouble(ctx)
 		shedding.Wait()
 	}()
+	f.working <- struct{}{}
 }
 
 func (f *FS) mountOptions(cfg Config) *fuse.MountOptions {

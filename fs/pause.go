@@ -30,12 +30,13 @@ type handing struct {
 // waiting is a request that waited for a lock when the view was paused: an OPEN in line, or a try
 // of a call that cannot queue.
 type waiting struct {
-	request     []byte
-	visit       visit   // an OPEN's, as are at and path
-	at          dirName // the file's name
-	path        string  // that it waited for
-	resume      lockmgr.Resume
-	interrupted bool
+	request   []byte
+	visit     visit   // an OPEN's, as are at and path
+	at        dirName // the file's name
+	path      string  // that it waited for
+	resume    lockmgr.Resume
+	signalled bool            // its caller got a signal before; see interrupted
+	cancel    <-chan struct{} // closed when its caller has got a signal; nil: it was another process's
 
 	came    chan struct{} // closed when it stands in line again, or is answered
 	arrived sync.Once
@@ -46,6 +47,17 @@ func (w *waiting) header() *fuse.InHeader { return (*fuse.InHeader)(unsafe.Point
 func (w *waiting) opens() bool {
 	const opcode = 14 // FUSE_OPEN
 	return w.header().Opcode == opcode
+}
+
+// interrupted reports whether the caller got a signal. It is asked when the server that had the
+// request has ended: a signal can come when the request is handed on already.
+func (w *waiting) interrupted() bool {
+	select {
+	case <-w.cancel:
+		return true
+	default:
+		return w.signalled
+	}
 }
 
 func (w *waiting) arrive() { w.arrived.Do(func() { close(w.came) }) }
@@ -68,13 +80,8 @@ func (f *FS) CanPause() error {
 // Pause stops the view, after CanPause. Until Resume, its programs wait. If requests under way do not end before
 // ctx does, the view goes on, and Pause fails with ErrBusy.
 func (f *FS) Pause(ctx context.Context) error {
-	f.cancel()
-	select {
-	case <-f.stopped:
-	case <-ctx.Done():
-		<-f.stopped // it is bounded by the flush of one file
-		f.work()
-		return fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
+	if err := f.rest(ctx); err != nil {
+		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	r, theirs, err := newRelay(f.device)
 	if err == nil {
@@ -131,6 +138,7 @@ func (f *FS) drained(ctx context.Context, r *relay, s *serving) error {
 func (f *FS) Resume() error {
 	s, r, _, err := f.replay(counting{f}, f.init, f.options)
 	if err != nil {
+		f.working <- struct{}{} // nothing works, and nothing is to be ended
 		return err
 	}
 	f.handing.mu.Lock()
@@ -187,7 +195,7 @@ func (f *FS) injectAll(r *relay, all []*waiting) error {
 				over = true // the volume does not answer, or there are thousands
 			}
 		}
-		if w.interrupted {
+		if w.interrupted() {
 			if err := r.send(raw(interrupt(w.header().Unique))); err != nil {
 				return err
 			}
@@ -215,11 +223,7 @@ func (f *FS) handOn(in *fuse.InHeader, w *waiting, cancel <-chan struct{}) bool 
 	if f.handing.relay == nil {
 		return false
 	}
-	select {
-	case <-cancel:
-		w.interrupted = true
-	default:
-	}
+	w.cancel = cancel
 	f.handing.relay.withhold(in.Unique)
 	f.handing.waiting = append(f.handing.waiting, w)
 	return true

@@ -140,6 +140,7 @@ func (m *Manager) begin(req Request, v *tracker) *request {
 		tracker: v,
 		hold:    &Hold{m: m, owner: req.Owner},
 		woken:   make(chan struct{}, 1),
+		asked:   req.Resume != nil && req.Resume.Asked,
 	}
 	r.waits.r = r
 	m.mu.Lock()

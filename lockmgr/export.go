@@ -201,6 +201,9 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 	if !ok {
 		return nil, nil, errors.New("the lock service's sessions cannot be handed on")
 	}
+	if err := st.check(); err != nil {
+		return nil, nil, err
+	}
 	claims := make([][]Grant, len(st.Sessions))
 	for _, l := range st.Locks {
 		claims[l.Session] = append(claims[l.Session], l.Grant)
@@ -248,6 +251,37 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 	}
 	return m, holds, nil
 }
+
+// check returns an error if a number in the state is no index.
+func (st *State) check() error {
+	sessions, locks := len(st.Sessions), len(st.Locks)
+	good := func(n, end int) bool { return n >= 0 && n < end }
+	for _, l := range st.Locks {
+		if !good(l.Session, sessions) {
+			return errState
+		}
+	}
+	for _, l := range st.Left {
+		if !good(l.Session, sessions) {
+			return errState
+		}
+	}
+	for _, h := range st.Holds {
+		for _, n := range h.Locks {
+			if !good(n, locks) {
+				return errState
+			}
+		}
+		for _, n := range h.Sessions {
+			if !good(n, sessions) {
+				return errState
+			}
+		}
+	}
+	return nil
+}
+
+var errState = errors.New("the state of the locks contradicts itself")
 
 // handedLoss is the loss of a hold that the former process has seen.
 func handedLoss(text string, session bool) error {

@@ -19,6 +19,7 @@ type Resume struct {
 	ID    AcquisitionID // of its entry; zero: it has none
 	Since time.Time     // when it began to wait
 	Until time.Time     // when its patience is over; zero: never
+	Asked bool          // SelfWait was called, and it does not wait for itself
 }
 
 // HandedOnError is the error of a request that HandOn has ended.
@@ -92,7 +93,7 @@ func (m *Manager) Settle(ctx context.Context) error {
 
 // handedOn returns the error of a request that HandOn has ended.
 func (r *request) handedOn(ctx context.Context, id AcquisitionID) error {
-	e := &HandedOnError{Resume{ID: id, Since: r.tracker.began}}
+	e := &HandedOnError{Resume{ID: id, Since: r.tracker.began, Asked: r.asked}}
 	if until, ok := ctx.Deadline(); ok {
 		e.Resume.Until = until
 	}

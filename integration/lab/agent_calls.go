@@ -113,6 +113,12 @@ func perform(c Call, r *Result, maps map[int][]byte) (err error) {
 			mode = 0o644
 		}
 		r.N, err = unix.Open(c.Path, c.Flags|unix.O_CLOEXEC, uint32(mode))
+	case "open and close":
+		fd, err := unix.Open(c.Path, c.Flags, uint32(c.Mode))
+		if err != nil {
+			return err
+		}
+		return unix.Close(fd)
 	case "close":
 		err = unix.Close(c.FD)
 	case "dup":

@@ -12,24 +12,27 @@
 //
 // # Who owns the mount
 //
-// The old daemon, until it has read 'taken' and sent 'yours'; the new one from then on. Neither
-// closes the connection before, unless it dies or gives up:
+// The old daemon, until it has sent 'yours'; the new one from then on. Neither closes the
+// connection before, unless it dies or gives up:
 //
 //   - The new daemon ends before 'taken': the old one goes on.
 //   - It ends after 'taken', and 'yours' cannot be sent: the old one goes on.
 //   - It ends later: the mount is dead, as after any crash of a daemon.
 //   - The old daemon takes longer than PauseTime, or waits longer than TakeTime for 'taken': it
 //     goes on. The new one never reads 'yours', and gives up.
-//   - The old daemon ends before the new one has read 'yours': the new one gives up, and the mount
-//     is dead, as after any crash. An end of the connection does not prove a death: the old daemon
-//     might have gone on.
+//   - The old daemon is stopped between 'taken' and 'yours': the new one waits for TakeTime. Then it
+//     shuts its end for reading, and looks once more. Either 'yours' was sent, and the new daemon
+//     has it; or it cannot be sent any more, and the old one goes on.
+//   - The old daemon dies after it has sent its state, and has not gone on: the new one has the
+//     mount. An end of the connection does not prove a death. The end of a pipe does, see life.
+//   - It dies before: the mount is dead, as after any crash.
 package handover
 
 import "time"
 
 // Format is the version of the messages and of the state. A daemon takes over from one of the same
 // Format only.
-const Format = 1
+const Format = 2
 
 const (
 	// PauseTime bounds the time until requests under way have ended.

@@ -1,12 +1,16 @@
 package handover
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -129,7 +133,7 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	var a answer
-	if err := receive(p.c, &a); err != nil || !strings.Contains(a.Refused, "state of format 2") || m.paused.Load() != 0 {
+	if err := receive(p.c, &a, maxState); err != nil || !strings.Contains(a.Refused, "state of format 3") || m.paused.Load() != 0 {
 		t.Errorf("another format: %+v, %v", a, err)
 	}
 	m = offer(t, own)
@@ -219,9 +223,25 @@ func TestNone(t *testing.T) {
 	}
 }
 
-const askEnv = "LOCKFS_TEST_ASK"
+const (
+	askEnv   = "LOCKFS_TEST_ASK"
+	offerEnv = "LOCKFS_TEST_OFFER"
+)
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(offerEnv); dir != "" {
+		_, err := Listen(dir, mountpoint, Offer{
+			Settings: func() map[string]string { return nil },
+			Pause:    func() ([]byte, []int, error) { return []byte("state"), nil, nil },
+			Resume:   func() { os.Stdout.WriteString("goes on\n") },
+			Gone:     func() { os.Stdout.WriteString("handed on\n") },
+		})
+		if err != nil {
+			panic(err)
+		}
+		os.Stdout.WriteString("offers\n")
+		select {}
+	}
 	if dir := os.Getenv(askEnv); dir != "" {
 		p, err := Dial(context.Background(), dir, mountpoint)
 		if err == nil {
@@ -261,5 +281,155 @@ func TestOtherUser(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "user 65534 is not the daemon's") || m.paused.Load() != 0 {
 		t.Errorf("another user: %s, %v", out, err)
+	}
+}
+
+// daemon offers a mount in a process of its own.
+type daemon struct {
+	mount
+	cmd  *exec.Cmd
+	says *bufio.Reader
+}
+
+func startDaemon(t *testing.T) *daemon {
+	t.Helper()
+	d := &daemon{mount: mount{dir: t.TempDir()}, cmd: exec.Command(os.Args[0])}
+	d.cmd.Env = append(os.Environ(), offerEnv+"="+d.dir)
+	out, err := d.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = d.cmd.Process.Kill()
+		_ = d.cmd.Wait()
+	})
+	d.says = bufio.NewReader(out)
+	d.hears(t, "offers")
+	return d
+}
+
+func (d *daemon) hears(t *testing.T, want string) {
+	t.Helper()
+	if line, err := d.says.ReadString('\n'); line != want+"\n" {
+		t.Fatalf("the old daemon says %q, %v, want %q", line, err, want)
+	}
+}
+
+func (d *daemon) asked(t *testing.T) *Peer {
+	t.Helper()
+	var p *Peer
+	eventually(t, "the old daemon does not hand its mount on", func() bool { // it may not have ended the last try
+		p = d.dial(t)
+		_, _, err := p.Ask("1", nil)
+		return err == nil
+	})
+	return p
+}
+
+func (d *daemon) signal(t *testing.T, sig os.Signal) {
+	t.Helper()
+	if err := d.cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stop returns when all threads have stopped.
+func (d *daemon) stop(t *testing.T) {
+	t.Helper()
+	d.signal(t, unix.SIGSTOP)
+	eventually(t, "the old daemon does not stop", func() bool {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", d.cmd.Process.Pid))
+		return err == nil && !slices.ContainsFunc(stats, func(stat string) bool {
+			b, err := os.ReadFile(stat)
+			return err == nil && !strings.Contains(string(b), ") T ")
+		})
+	})
+}
+
+// A daemon that dies with its mount paused has handed it on: the new one has all of it.
+func TestDiesPaused(t *testing.T) {
+	d := startDaemon(t)
+	p := d.asked(t)
+	d.signal(t, unix.SIGKILL)
+	if err := p.Take(); err != nil {
+		t.Errorf("nobody has the mount: %v", err)
+	}
+}
+
+// A daemon that has gone on and dies then has answered requests that the state does not know.
+func TestDiesAfterItHasGoneOn(t *testing.T) {
+	d := startDaemon(t)
+	p := d.asked(t)
+	d.hears(t, "goes on")
+	d.signal(t, unix.SIGKILL)
+	_ = d.cmd.Wait()
+	if p.Take() == nil {
+		t.Error("a mount was taken in an old state")
+	}
+}
+
+// A daemon that is stopped before it says who has the mount goes on when it is thawed, and the new
+// one does not wait for that.
+func TestStoppedBeforeItSaysYours(t *testing.T) {
+	d := startDaemon(t)
+	p := d.asked(t)
+	d.stop(t)
+	if p.Take() == nil {
+		t.Error("the mount was taken from a daemon that is stopped")
+	}
+	d.signal(t, unix.SIGCONT)
+	d.hears(t, "goes on")
+	p = d.asked(t)
+	if err := p.Take(); err != nil {
+		t.Errorf("the next try: %v", err)
+	}
+	d.hears(t, "handed on")
+}
+
+// A new daemon that is told to end while it takes the mount does not lose the answer.
+func TestEndsWhileItTakes(t *testing.T) {
+	d := startDaemon(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	p, err := Dial(ctx, d.dir, mountpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, _, err := p.Ask("1", nil); err != nil {
+		t.Fatal(err)
+	}
+	d.stop(t)
+	took := make(chan error)
+	go func() { took <- p.Take() }()
+	eventually(t, "'taken' is not sent", func() bool {
+		// What was sent and not read.
+		var unread int
+		raw, err := p.c.SyscallConn()
+		if err == nil {
+			_ = raw.Control(func(fd uintptr) { unread, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+		}
+		return err == nil && unread > 0
+	})
+	cancel()
+	d.signal(t, unix.SIGCONT)
+	if err := <-took; err != nil {
+		t.Errorf("nobody has the mount: %v", err)
+	}
+	d.hears(t, "handed on")
+}
+
+// A message that cannot be one is not read.
+func TestHugeMessage(t *testing.T) {
+	m := offer(t, nil)
+	p := m.dial(t)
+	if _, err := p.c.Write([]byte{0x3f, 0xff, 0xff, 0xff, 'x'}); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.c.SetReadDeadline(time.Now().Add(helloTime / 2))
+	if _, err := p.c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("a hello of a gigabyte is awaited: %v", err)
 	}
 }

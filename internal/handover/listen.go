@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -80,12 +81,14 @@ func Listen(stateDir, mountpoint string, offer Offer) (stop func(), err error) {
 	s := &listener{Offer: offer, l: l}
 	s.busy.Go(s.accept)
 	return func() {
-		var now unix.Stat_t
-		if unix.Lstat(path, &now) == nil && now.Ino == own.Ino { // not the next daemon's
-			_ = os.Remove(path)
-		}
 		l.Close()
 		s.busy.Wait()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		var now unix.Stat_t
+		if !s.gone && unix.Lstat(path, &now) == nil && now.Ino == own.Ino { // not the next daemon's
+			_ = os.Remove(path)
+		}
 	}, nil
 }
 
@@ -110,7 +113,7 @@ func (s *listener) serve(c *net.UnixConn) {
 		s.refuse(c, err)
 		return
 	}
-	if err := receive(c, &h); err != nil {
+	if err := receive(c, &h, maxHello); err != nil {
 		return // it has only looked
 	}
 	if err := s.compare(&h); err != nil {
@@ -155,6 +158,12 @@ func (s *listener) compare(h *hello) error {
 
 // hand hands the mount on. s.mu is held.
 func (s *listener) hand(c *net.UnixConn, h *hello) {
+	life, err := newLife()
+	if err != nil {
+		s.refuse(c, err)
+		return
+	}
+	defer life.close()
 	began := time.Now()
 	state, fds, err := s.Pause()
 	if err != nil {
@@ -162,24 +171,25 @@ func (s *listener) hand(c *net.UnixConn, h *hello) {
 		return
 	}
 	_ = c.SetDeadline(time.Now().Add(TakeTime))
-	err = send(c, answer{PID: os.Getpid(), State: state, FDs: len(fds)})
+	err = send(c, answer{PID: os.Getpid(), State: state, FDs: len(fds) + 1})
 	if err == nil {
-		err = sendFDs(c, fds)
+		err = sendFDs(c, append(slices.Clip(fds), life.watched))
 	}
+	life.sent()
 	var w word
 	if err == nil {
-		err = receive(c, &w)
+		err = receive(c, &w, maxWord)
 	}
 	if err == nil && w.Say != taken {
 		err = fmt.Errorf("it says %q", w.Say)
 	}
 	if err == nil {
-		err = send(c, word{yours})
-	} else {
-		_ = c.SetDeadline(time.Now().Add(TakeTime))
-		_ = send(c, word{withdrawn})
+		err = send(c, word{yours}) // EPIPE: it has given up
 	}
 	if err != nil {
+		life.goesOn()
+		_ = c.SetDeadline(time.Now().Add(TakeTime))
+		_ = send(c, word{withdrawn})
 		s.Resume()
 		s.Logger.Warn("the mount was not taken over, and goes on", slog.Any("error", err), slog.Duration("paused", time.Since(began)))
 		return

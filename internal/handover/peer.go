@@ -30,6 +30,7 @@ type Peer struct {
 	PID int // after Ask
 
 	c    *net.UnixConn
+	life int // see died; -1: none yet
 	stop func() bool
 }
 
@@ -43,13 +44,17 @@ func Dial(ctx context.Context, stateDir, mountpoint string) (*Peer, error) {
 	case err != nil:
 		return nil, err
 	}
-	return &Peer{c: c.(*net.UnixConn), stop: context.AfterFunc(ctx, func() { c.Close() })}, nil
+	return &Peer{c: c.(*net.UnixConn), life: -1, stop: context.AfterFunc(ctx, func() { c.Close() })}, nil
 }
 
 // Close gives up what was not taken.
 func (p *Peer) Close() {
 	p.stop()
 	p.c.Close()
+	if p.life >= 0 {
+		unix.Close(p.life)
+		p.life = -1
+	}
 }
 
 // Ask asks for the mount, and returns its state with its descriptors. Programs that use the mount
@@ -58,7 +63,7 @@ func (p *Peer) Ask(version string, settings map[string]string) (state []byte, fd
 	_ = p.c.SetDeadline(time.Now().Add(helloTime))
 	sendErr := send(p.c, hello{Format, version, settings}) // it may have refused before
 	var a answer
-	if err := receive(p.c, &a); err != nil {
+	if err := receive(p.c, &a, maxState); err != nil {
 		return nil, nil, fmt.Errorf("the running daemon does not answer: %w", cmp.Or(sendErr, err))
 	}
 	if p.PID = a.PID; a.Refused != "" {
@@ -67,23 +72,39 @@ func (p *Peer) Ask(version string, settings map[string]string) (state []byte, fd
 	if fds, err = receiveFDs(p.c, a.FDs); err != nil {
 		return nil, nil, fmt.Errorf("the descriptors of the running daemon: %w", err)
 	}
-	return a.State, fds, nil
+	if len(fds) == 0 {
+		return nil, nil, errors.New("the running daemon has sent no descriptors")
+	}
+	last := len(fds) - 1
+	p.life = fds[last]
+	return a.State, fds[:last], nil
 }
 
 // Take makes the mount this process's. After an error it is not: the running daemon goes on, or it
-// has died.
+// has died. Take is bounded, and does not end with the context of Dial: an answer must not be lost.
 func (p *Peer) Take() error {
-	_ = p.c.SetDeadline(time.Time{}) // the running daemon decides until when
+	if !p.stop() {
+		return context.Canceled
+	}
+	_ = p.c.SetDeadline(time.Now().Add(TakeTime))
 	var w word
 	err := send(p.c, word{taken})
 	if err == nil {
-		err = receive(p.c, &w)
+		err = receive(p.c, &w, maxWord)
+	}
+	if err != nil {
+		// From now on 'yours' cannot be sent. It may have been.
+		_ = p.c.CloseRead()
+		_ = p.c.SetDeadline(time.Now().Add(TakeTime))
+		if receive(p.c, &w, maxWord) != nil && died(p.life) {
+			return nil
+		}
 	}
 	switch {
-	case err != nil:
+	case w.Say == yours:
+		return nil
+	case w.Say == "":
 		return fmt.Errorf("the running daemon does not answer: %w", err)
-	case w.Say != yours:
-		return errors.New("the running daemon has waited for too long, and goes on")
 	}
-	return nil
+	return errors.New("the running daemon has waited for too long, and goes on")
 }

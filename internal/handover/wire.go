@@ -36,8 +36,12 @@ const (
 	withdrawn = "withdrawn"
 )
 
-// maxMessage bounds a message, in bytes: a million nodes.
-const maxMessage = 1 << 30
+// Bounds of messages, in bytes.
+const (
+	maxState = 1 << 30 // a million nodes
+	maxHello = 1 << 20
+	maxWord  = 1 << 10
+)
 
 // maxFDs is the kernel's limit for one message.
 const maxFDs = 253
@@ -55,13 +59,13 @@ func send(c *net.UnixConn, message any) error {
 }
 
 // receive reads exactly one message: what follows may carry descriptors.
-func receive(c *net.UnixConn, message any) error {
+func receive(c *net.UnixConn, message any, most uint32) error {
 	var length [4]byte
 	if _, err := io.ReadFull(c, length[:]); err != nil {
 		return err
 	}
 	n := binary.BigEndian.Uint32(length[:])
-	if n > maxMessage {
+	if n > most {
 		return fmt.Errorf("a message of %d bytes", n)
 	}
 	b := make([]byte, n)
