@@ -66,9 +66,6 @@ func (f *files) with(n *node, do func(fd int) error) error {
 
 // keepForOpen keeps the descriptor of a node that a second try is about to open, if it has one.
 func (f *files) keepForOpen(n *node) bool {
-	if n == nil {
-		return false
-	}
 	n.awaited.Store(time.Now().Add(parkFor).UnixNano())
 	return f.with(n, func(int) error { return nil }) == nil
 }

@@ -32,13 +32,36 @@ func (f *FS) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, out 
 			found = out.NodeId
 		}
 		sent := f.visits.looked(in.Pid, asked, dirName{dir, name}, found)
-		n := f.nodes.get(found)
-		if !s.Ok() || !sent || n != nil && !f.letsGo(n) || f.keepForOpen(n) {
+		if !s.Ok() || !sent || f.readyForOpen(in, f.nodes.get(found), out.Mode) {
 			return s
 		}
 		f.nodes.forget(found, 1) // it was replaced meanwhile
 	}
 	return stale
+}
+
+// readyForOpen prepares for the OPEN of what a second try has found. false: it has been replaced
+// since. An ESTALE of that OPEN would be the program's.
+func (f *FS) readyForOpen(in *fuse.InHeader, n *node, mode uint32) bool {
+	if n == nil || f.letsGo(n) && !f.keepForOpen(n) {
+		return false
+	}
+	flags, reads := f.visits.reading(in.Pid)
+	if !reads || mode&unix.S_IFMT != unix.S_IFREG || f.backing.isLocal(n.inode.dev) {
+		return true
+	}
+	// Only a descriptor keeps a server's file from going: no lock keeps its name.
+	fd, err := f.openNode(n, in, flags)
+	if err == nil {
+		if _, err = f.backing.opened(fd, n.inode.dev); err != nil { // GlusterFS opens it only now
+			unix.Close(fd)
+		}
+	}
+	if err != nil {
+		return f.failed(n, err) != stale
+	}
+	f.visits.keep(in.Pid, &fileToRead{node: n.id, flags: flags, uid: in.Uid, gid: in.Gid, fd: fd})
+	return true
 }
 
 // replyEntry takes fd over.

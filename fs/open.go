@@ -48,6 +48,7 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s
 		}
 		o.mode = lockmgr.Shared
 	}
+	o.visit.dropFile()
 	var err error
 	if o.file, err = f.lastKnown(n); err != nil {
 		return errno(err)
@@ -114,10 +115,14 @@ func (o *opening) mendAbove() bool {
 // read takes no lock. If n has lost a name that the kernel may mean, the kernel looks, once.
 func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 	f, n := o.fs, o.node
+	o.visit.reads, o.visit.flags = true, o.in.Flags
 	if f.lostName(n) && o.visit.maySend() {
 		return stale
 	}
 	f.noteRead(n)
+	if fd := o.visit.fetchFile(o.in); fd >= 0 {
+		return f.readBy(n, fd, o.in, out)
+	}
 	return f.openToRead(n, o.in, out)
 }
 
@@ -305,15 +310,25 @@ func (o *opening) reopen(fd int) (file int, err error) {
 }
 
 func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	flags := in.Flags
-	fd := -1
-	err := f.with(n, func(path int) (err error) {
-		fd, err = f.openAs(&in.InHeader, path, int(flags)&^dropped)
-		return err
-	})
+	fd, err := f.openNode(n, &in.InHeader, in.Flags)
 	if err != nil {
 		return f.failed(n, err)
 	}
+	return f.readBy(n, fd, in, out)
+}
+
+// openNode opens a node's file to read, with the caller's rights.
+func (f *FS) openNode(n *node, in *fuse.InHeader, flags uint32) (fd int, err error) {
+	err = f.with(n, func(path int) (err error) {
+		fd, err = f.openAs(in, path, int(flags)&^dropped)
+		return err
+	})
+	return fd, err
+}
+
+// readBy makes a handle of a descriptor, which it takes over.
+func (f *FS) readBy(n *node, fd int, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	flags := in.Flags
 	st, err := f.backing.opened(fd, n.inode.dev)
 	if err != nil {
 		unix.Close(fd)

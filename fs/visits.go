@@ -61,6 +61,24 @@ type sent struct {
 	steps map[uint64]string // node → path on that way, of the first maxSteps
 	hold  *lockmgr.Hold
 	mode  lockmgr.Mode
+	reads bool   // that visit opens to read, and takes no lock
+	flags uint32 // then
+	file  *fileToRead
+}
+
+// fileToRead is opened while its name is looked up for a second try, which would find it gone if
+// another node replaced it before the OPEN came.
+type fileToRead struct {
+	node     uint64
+	flags    uint32
+	uid, gid uint32
+	fd       int
+}
+
+func (r *fileToRead) close() {
+	if r != nil {
+		unix.Close(r.fd)
+	}
 }
 
 // answer is a name that was looked up, and its node; 0: none.
@@ -84,6 +102,9 @@ type visit struct {
 	mode  lockmgr.Mode
 	meant []dirName // see sent
 	as    dirName   // the name by which a second try has found the node; else as.dir is nil
+	reads bool      // see sent
+	flags uint32
+	file  *fileToRead
 }
 
 // comeToLink: a second try always looks up the new name; by descriptor, no other name.
@@ -101,6 +122,7 @@ func (vs *visits) comeToLink(tid uint32, node uint64, to dirName) visit {
 	}
 	v.hold, s.hold = s.hold, nil
 	v.drop() // parked for an OPEN
+	v.file, s.file = s.file, nil
 	if s.meant == nil || s.stage != fresh || time.Since(s.when) >= parkFor {
 		return v
 	}
@@ -137,6 +159,7 @@ func (vs *visits) come(tid uint32, node uint64) visit {
 		v.way, v.as = s.way, s.as
 	}
 	v.hold, v.mode, s.hold = s.hold, s.mode, nil
+	v.file, s.file = s.file, nil
 	return v
 }
 
@@ -181,8 +204,26 @@ func (v *visit) drop() {
 	}
 }
 
+// fetchFile returns the descriptor of what the visit opens to read, or -1. A second try alone gets
+// it: a later call may have other rights.
+func (v *visit) fetchFile(in *fuse.OpenIn) int {
+	r := v.file
+	if r == nil || v.stage != retried || r.node != in.NodeId || r.flags != in.Flags || r.uid != in.Uid || r.gid != in.Gid {
+		return -1
+	}
+	v.file = nil
+	return r.fd
+}
+
+// dropFile closes a descriptor that the visit has no use for.
+func (v *visit) dropFile() {
+	v.file.close()
+	v.file = nil
+}
+
 // leave ends a visit answered with s. Its lock is parked if the thread will come again.
 func (vs *visits) leave(v visit, s fuse.Status) {
+	v.dropFile()
 	if s == handedOn {
 		v.drop()
 		return // the thread's request comes again
@@ -199,7 +240,7 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 		delete(vs.threads, v.tid)
 		return
 	}
-	now := &sent{stage: v.stage, node: v.node, when: time.Now(), hold: v.hold, mode: v.mode, meant: v.meant}
+	now := &sent{stage: v.stage, node: v.node, when: time.Now(), hold: v.hold, mode: v.mode, meant: v.meant, reads: v.reads, flags: v.flags}
 	if vs.threads == nil {
 		vs.threads = make(map[uint32]*sent)
 	}
@@ -247,6 +288,43 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	return sent
 }
 
+// reading returns the flags with which a thread is about to open a file to read, in its second try.
+func (vs *visits) reading(tid uint32) (flags uint32, ok bool) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	s := vs.threads[tid]
+	if s == nil || !s.reads {
+		return 0, false
+	}
+	return s.flags, true
+}
+
+// keep keeps a file for the second try of a thread, in place of what was kept before. It closes
+// nothing under mu: the volume may be slow.
+func (vs *visits) keep(tid uint32, file *fileToRead) {
+	vs.mu.Lock()
+	s, before := vs.threads[tid], file
+	if s != nil {
+		before, s.file = s.file, file
+	}
+	vs.mu.Unlock()
+	before.close()
+	if s == nil {
+		return
+	}
+	time.AfterFunc(parkFor, func() {
+		vs.mu.Lock()
+		late := s.file == file
+		if late {
+			s.file = nil
+		}
+		vs.mu.Unlock()
+		if late {
+			file.close()
+		}
+	})
+}
+
 func (vs *visits) expire(s *sent) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -284,7 +362,7 @@ func (vs *visits) sweep() {
 		return
 	}
 	for tid, s := range vs.threads {
-		if s.hold == nil && unix.Kill(int(tid), 0) == unix.ESRCH {
+		if s.hold == nil && s.file == nil && unix.Kill(int(tid), 0) == unix.ESRCH {
 			delete(vs.threads, tid)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/lockmgr"
@@ -187,4 +188,78 @@ func TestVisitsForgetTheDead(t *testing.T) {
 	if len(vs.threads) > 200 || vs.come(me, someNode).stage != retried {
 		t.Errorf("%d threads are known", len(vs.threads))
 	}
+}
+
+// What a second try reads is kept open for it alone, for a second, and is closed in any case.
+func TestFileForASecondTry(t *testing.T) {
+	const tid, flags = 1, uint32(os.O_RDONLY)
+	open := func() int {
+		fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	isOpen := func(fd int) bool {
+		_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		return err == nil
+	}
+	request := func(node uint64, flags, uid uint32) *fuse.OpenIn {
+		in := &fuse.OpenIn{Flags: flags}
+		in.NodeId, in.Uid = node, uid
+		return in
+	}
+	var vs visits
+	sent := func() (fd int) {
+		v := vs.come(tid, someNode)
+		v.stage, v.reads, v.flags = fresh, true, flags
+		vs.leave(v, stale)
+		vs.looked(tid, time.Now(), someName, someNode)
+		if got, ok := vs.reading(tid); !ok || got != flags {
+			t.Errorf("the thread reads with %d, %v", got, ok)
+		}
+		fd = open()
+		vs.keep(tid, &fileToRead{node: someNode, flags: flags, fd: fd})
+		return fd
+	}
+	fetch := func(node uint64, in *fuse.OpenIn) int {
+		v := vs.come(tid, node)
+		fd := v.fetchFile(in)
+		vs.leave(v, fuse.OK)
+		return fd
+	}
+	synctest.Test(t, func(t *testing.T) {
+		fd := sent()
+		if got := fetch(someNode, request(someNode, flags, 0)); got != fd || !isOpen(fd) {
+			t.Errorf("the second try got %d, want %d", got, fd)
+		}
+		time.Sleep(2 * parkFor)
+		if !isOpen(fd) {
+			t.Error("what was taken over is closed")
+		}
+		unix.Close(fd)
+		for who, in := range map[string]*fuse.OpenIn{
+			"an open of another file": request(otherNode, flags, 0),
+			"an open to run it":       request(someNode, flags|fmodeExec, 0),
+			"another user":            request(someNode, flags, 1),
+		} {
+			fd := sent()
+			if got := fetch(in.NodeId, in); got != -1 || isOpen(fd) {
+				t.Errorf("%s got %d; it is open: %v", who, got, isOpen(fd))
+			}
+		}
+		for what, end := range map[string]func(){
+			"that nobody fetched":        func() { time.Sleep(parkFor + time.Millisecond) },
+			"beside a later one":         func() { vs.keep(tid, &fileToRead{node: someNode, flags: flags, fd: open()}); vs.keep(tid, nil) },
+			"of a thread that links now": func() { vs.leave(vs.comeToLink(tid, someNode, otherName), fuse.OK) },
+			"of a thread that is gone":   func() { vs.leave(vs.come(tid, someNode), fuse.OK); vs.keep(tid, nil) },
+		} {
+			fd := sent()
+			end()
+			synctest.Wait()
+			if isOpen(fd) {
+				t.Errorf("a file %s is still open", what)
+			}
+		}
+	})
 }

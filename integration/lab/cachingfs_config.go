@@ -38,6 +38,7 @@ type ClientConfig struct {
 	Unsure    bool   // does not know every other time what a file is: EBADFD, as GlusterFS says while another program opens it
 	Ahead     bool   // gives what it has read by a descriptor to later reads of it, until it writes the file itself, as JuiceFS does
 	Reuse     bool   // gives the number of the file that was removed last to the one that is made next, as an NFS server does
+	Saves     string // a directory: before "f" in the root is opened to read, another client saves it by rename, as the first file of this one
 	Grace     string // a file: as long as it is there nothing is opened or made, as by an NFS server that has just started
 	Requests  string // a directory in which it notes each request before it answers it
 }

@@ -1,8 +1,14 @@
 package semantics
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/integration/lab"
 	"github.com/lockfs/lockfs/internal/longtest"
@@ -32,6 +38,65 @@ func TestFewESTALE(t *testing.T) {
 	if seen := failed["open ESTALE"]; seen > 3+opens/1000 {
 		t.Errorf("ESTALE in %d of %d opens", seen, opens)
 	}
+}
+
+// A file on a server is gone as soon as another client has saved it by rename: who has looked it up
+// and opens it gets ESTALE. The kernel looks again once. A reader gets the file however often it is
+// saved while it is opened. (docs/SEMANTICS.md, rule 15.)
+func TestReaderBesideManySaves(t *testing.T) {
+	lab.Over(t, testReaderBesideManySaves, lab.OverClients, lab.OverClientsThatDoubt)
+}
+
+func testReaderBesideManySaves(t *testing.T, on lab.Setup) {
+	saves := t.TempDir()
+	const versions = 5
+	for i := range versions {
+		if err := os.WriteFile(filepath.Join(saves, fmt.Sprint(i)), []byte(fmt.Sprint("version ", i)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := on.NewVolume(t)
+	config := *v.Caches
+	config.Saves = saves
+	v.Caches = &config
+	a := v.Mount("a")
+	v.Write("f", "the first")
+	p := lab.NewAgent(t)
+	fd := p.Open(a.Path("f"), unix.O_RDONLY)
+	if got, want := p.Do(lab.Call{Op: "pread", FD: fd, N: 100}), fmt.Sprint("version ", versions-1); got.Data != want {
+		t.Errorf("read %q, %v; want %q", got.Data, got.Err(), want)
+	}
+	if size := p.Must(lab.Call{Op: "size", FD: fd}); size != len("version 0") {
+		t.Errorf("fstat says %d bytes", size)
+	}
+	p.Must(lab.Call{Op: "close", FD: fd})
+	lab.Eventually(t, "no file of the volume stays open", func() bool { return openFiles(t, a, "f") == 0 })
+}
+
+// openFiles counts the descriptors of a mount's process that are open to read or write and lead to a
+// name of its volume, or led there.
+func openFiles(t *testing.T, m *lab.Mount, name string) (n int) {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", m.Cmd.Process.Pid)
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		path, _ := os.Readlink(filepath.Join(dir, fd.Name()))
+		info, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", m.Cmd.Process.Pid, fd.Name()))
+		var pos, flags int
+		if err != nil {
+			continue
+		}
+		if _, err := fmt.Sscanf(string(info), "pos:\t%d\nflags:\t%o\n", &pos, &flags); err != nil {
+			t.Fatal(err)
+		}
+		if path = strings.TrimSuffix(path, " (deleted)"); filepath.Base(path) == name && flags&unix.O_PATH == 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // tally adds up what agents have done, and how often what of it failed.

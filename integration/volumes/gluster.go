@@ -28,7 +28,8 @@ func gluster(l *lab) (clients []string, err error) {
 	if l.recommended() {
 		settings = append(settings,
 			[]string{"volume", "set", "v", "performance.quick-read", "off"},
-			[]string{"volume", "set", "v", "performance.stat-prefetch", "off"})
+			[]string{"volume", "set", "v", "performance.stat-prefetch", "off"},
+			[]string{"volume", "set", "v", "performance.open-behind", "off"})
 	}
 	settings = append(settings, []string{"volume", "start", "v"}, []string{"volume", "profile", "v", "start"})
 	for _, s := range settings {

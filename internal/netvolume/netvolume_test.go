@@ -82,10 +82,11 @@ func TestOptions(t *testing.T) {
 
 		"Gluster": {fstype: "fuse.glusterfs", files: gluster(goodCmdline+"/x", goodVolfile)},
 		"Gluster by its defaults": {
-			fstype: "fuse.glusterfs", files: gluster("/usr/sbin/glusterfs --process-name fuse --volfile-server=s --volfile-id=v /x", translator("quick-read")+translator("md-cache")),
+			fstype: "fuse.glusterfs", files: gluster("/usr/sbin/glusterfs --process-name fuse --volfile-server=s --volfile-id=v /x", translator("quick-read")+translator("md-cache")+translator("open-behind")),
 			want: []want{
 				{"quick-read", "performance.quick-read off", []int{6, 15}},
 				{"stat-prefetch", "performance.stat-prefetch off", []int{6, 7, 15}},
+				{"open-behind", "performance.open-behind off", []int{15}},
 				{"direct-io-mode is the default", "direct-io-mode=enable", []int{6, 15}},
 				{"attribute-timeout is the default", "attribute-timeout=0", []int{6, 15}},
 				{"entry-timeout is the default", "entry-timeout=0", []int{7, 15}},
@@ -102,7 +103,7 @@ func TestOptions(t *testing.T) {
 		},
 		"Gluster, a bind mount": { // its process is seen, the volume's options are not
 			fstype: "fuse.glusterfs", process: goodCmdline + "POINT",
-			want: []want{{"cannot be seen", "performance.quick-read off; gluster volume set VOLUME performance.stat-prefetch off", nil}},
+			want: []want{{"cannot be seen", "performance.quick-read off; gluster volume set VOLUME performance.stat-prefetch off; gluster volume set VOLUME performance.open-behind off", nil}},
 		},
 		"Gluster in a container": {
 			fstype: "fuse.glusterfs", process: goodCmdline + "/elsewhere",

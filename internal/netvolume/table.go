@@ -86,6 +86,7 @@ var volumes = []volume{
 		requirements: []requirement{
 			{from: ofVolume, option: "performance/quick-read", holds: off, what: "quick-read is on: old bytes are read", rules: []int{6, 15}, set: "gluster volume set VOLUME performance.quick-read off"},
 			{from: ofVolume, option: "performance/md-cache", holds: off, what: "stat-prefetch is on: old attributes are believed", rules: []int{6, 7, 15}, set: "gluster volume set VOLUME performance.stat-prefetch off"},
+			{from: ofVolume, option: "performance/open-behind", holds: off, what: "open-behind is on: what is replaced after its open cannot be read", rules: []int{15}, set: "gluster volume set VOLUME performance.open-behind off"},
 			{from: ofVolume, option: "performance/nl-cache", holds: off, what: "nl-cache is on: a name made elsewhere is not seen", rules: []int{7, 15}, set: "gluster volume set VOLUME performance.nl-cache off"},
 			{from: ofClient, option: "direct-io-mode", holds: on, what: "direct-io-mode is %: old bytes are read", rules: []int{6, 15}, set: "mount with direct-io-mode=enable"},
 			{from: ofClient, option: "attribute-timeout", holds: zero, what: "attribute-timeout is %: old attributes are believed", rules: []int{6, 15}, set: "mount with attribute-timeout=0"},
