@@ -45,6 +45,7 @@ type Server struct {
 
 type program struct {
 	*exec.Cmd
+	name  string
 	ended chan struct{} // closed when it has ended
 }
 
@@ -114,7 +115,7 @@ func (s *Server) start() error {
 		Host: "https://127.0.0.1:" + strconv.Itoa(s.port), BearerToken: adminToken,
 		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000, Burst: 1000,
 	}
-	return s.Restart()
+	return s.startAPI()
 }
 
 // StartStore starts the etcd, after KillStore.
@@ -175,8 +176,17 @@ func (s *Server) Kubeconfig() (string, error) {
 // Own reports whether the API server is the test's own, to kill for example.
 func (s *Server) Own() bool { return s.dir != "" }
 
-// Restart starts the API server, after Kill, and returns when it is ready.
+// Restart starts the API server, after Kill, and returns when it is ready. One that meets a machine too slow for what it
+// checks as it starts ends by itself, and is started again.
 func (s *Server) Restart() error {
+	err := s.startAPI()
+	for tries := 1; errors.Is(err, errEnded) && tries < 3; tries++ {
+		err = s.startAPI()
+	}
+	return err
+}
+
+func (s *Server) startAPI() error {
 	var err error
 	key := filepath.Join(s.dir, "sa.key")
 	s.api, err = s.run("kube-apiserver", "--etcd-servers", s.Store, "--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(s.port),
@@ -251,7 +261,7 @@ func (p *program) err(dir string) error {
 	}
 	select {
 	case <-p.ended:
-		return fmt.Errorf("%s: %w: %v\n%s", p.Path, errEnded, p.ProcessState, p.log(dir))
+		return fmt.Errorf("%s: %w: %v\n%s", p.name, errEnded, p.ProcessState, p.log(dir))
 	default:
 		return nil
 	}
@@ -262,7 +272,7 @@ func (p *program) log(dir string) []byte {
 	if p == nil {
 		return nil
 	}
-	text, _ := os.ReadFile(logFile(dir, filepath.Base(p.Path)))
+	text, _ := os.ReadFile(logFile(dir, p.name))
 	return text[max(0, len(text)-4000):]
 }
 
@@ -274,13 +284,18 @@ func (s *Server) run(name string, args ...string) (*program, error) {
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(filepath.Join(programs(), name), args...)
+	path, err := exec.LookPath(filepath.Join(programs(), name))
+	if err != nil {
+		return nil, err
+	}
+	// It would have a machine of its own: tests beside it must not starve it.
+	cmd := exec.Command("nice", append([]string{"-n", "-10", path}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &program{Cmd: cmd, ended: make(chan struct{})}
+	p := &program{Cmd: cmd, name: name, ended: make(chan struct{})}
 	go func() {
 		_ = cmd.Wait()
 		close(p.ended)
@@ -311,7 +326,7 @@ func (s *Server) NewNamespace() (string, error) {
 	defer cancel()
 	ns, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "lockfs-test-"}}, metav1.CreateOptions{})
 	if err != nil {
-		return "", err
+		return "", errors.Join(err, s.etcd.err(s.dir), s.api.err(s.dir))
 	}
 	return ns.Name, nil
 }
