@@ -265,9 +265,15 @@ func (d *Driver) repairContainer(view *view, devices map[string]bool, pid int) e
 		if strings.HasPrefix(m.Point, d.cfg.KubeletDir+"/") {
 			continue // the machine's own namespace and its followers: that mount reaches them
 		}
-		if err := d.replace(view, table, m, ns); err != nil {
+		if err := d.replace(view, table, m, ns); err != nil && stands(pid, m) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// stands reports whether a mount is still there: its container may have unmounted it, or have ended.
+func stands(pid int, m mounts.Mount) bool {
+	table, err := mounts.ListOf(pid)
+	return err == nil && slices.ContainsFunc(table, func(n mounts.Mount) bool { return n.ID == m.ID })
 }
