@@ -21,6 +21,7 @@ begin() { # begin CMD...: sets job
 await() { # await JOB: returns its status
 	local status=0
 	wait "$1" || status=$?
+	[ $status = 0 ] || end "$1" # a test binary that panics leaves its daemons behind
 	unset "jobs[$1]"
 	return $status
 }
