@@ -178,7 +178,7 @@ func (m *Manager) LetGo() {
 	m.mu.Unlock()
 	m.cancel()
 	for _, s := range sessions {
-		s.renewal.Close()
+		s.renewal.HandOn()
 		s.backend.(HandedOn).Abandon()
 	}
 	m.wg.Wait()

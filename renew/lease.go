@@ -28,7 +28,14 @@ var (
 
 	// ErrClosed: the session was closed by its user.
 	ErrClosed = errors.New("session closed")
+	// ErrHandedOn: another process keeps the lease alive. It is an ErrClosed.
+	ErrHandedOn error = handedOn{}
 
 	// ErrTimings: a Config whose timings do not add up.
 	ErrTimings = errors.New("unsafe lease timings")
 )
+
+type handedOn struct{}
+
+func (handedOn) Error() string        { return "another process has the session" }
+func (handedOn) Is(target error) bool { return target == ErrClosed }

@@ -51,6 +51,8 @@ func (s *Session) log(e event) {
 		level, msg = slog.LevelWarn, "lock session not renewed"
 	case e.state == Suspended:
 		level, msg = slog.LevelWarn, "lock session suspended: writes wait"
+	case errors.Is(e.cause, ErrHandedOn):
+		msg = "lock session handed on"
 	case errors.Is(e.cause, ErrClosed):
 		msg = "lock session closed"
 	case e.state == Lost:

@@ -159,7 +159,12 @@ func (s *Session) Cause() error {
 
 // Close cancels a Renew under way, and waits for the session's goroutines. The session is Lost,
 // with ErrClosed unless it was already. The lease is left as it is.
-func (s *Session) Close() {
-	s.lose(ErrClosed)
+func (s *Session) Close() { s.close(ErrClosed) }
+
+// HandOn is Close when another process keeps the lease alive: the cause is ErrHandedOn.
+func (s *Session) HandOn() { s.close(ErrHandedOn) }
+
+func (s *Session) close(cause error) {
+	s.lose(cause)
 	s.wg.Wait()
 }

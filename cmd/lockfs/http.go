@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/internal/metrics"
 	"github.com/lockfs/lockfs/internal/serve"
@@ -32,15 +34,15 @@ func (h *httpFlag) register(fs *pflag.FlagSet) {
 	fs.StringVar(&h.addr, "http", "", "`address` of /healthz, /readyz and /metrics, such as :9808 (default: none)")
 }
 
-func (h *httpFlag) listen(log *slog.Logger, checks func() []serve.Check) (stop func(), err error) {
+// listen answers until stop. A daemon that takes over waits for the port of the one before it.
+func (h *httpFlag) listen(log *slog.Logger, checks func() []serve.Check, takesOver bool) (stop func(), err error) {
 	if h.addr == "" {
 		return func() {}, nil
 	}
-	l, err := net.Listen("tcp", h.addr)
-	if err != nil {
-		return nil, fmt.Errorf("--http: %w", err)
+	l, inUse := net.Listen("tcp", h.addr)
+	if inUse != nil && !(takesOver && errors.Is(inUse, unix.EADDRINUSE)) {
+		return nil, fmt.Errorf("--http: %w", inUse)
 	}
-	log.Info("answering HTTP", slog.String("address", l.Addr().String()))
 	mux := serve.NewMux(checks)
 	mux.Handle("GET /metrics", h.metrics().Handler(log))
 	server := &http.Server{
@@ -49,11 +51,35 @@ func (h *httpFlag) listen(log *slog.Logger, checks func() []serve.Check) (stop f
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	ended := make(chan struct{})
+	waiting, cancel := context.WithCancel(context.Background())
 	go func() {
 		defer close(ended)
+		if l == nil {
+			log.Warn("the address of --http is in use; it is answered when the former daemon has ended", slog.Any("error", inUse))
+			if l = awaitPort(waiting, h.addr); l == nil {
+				return
+			}
+		}
+		log.Info("answering HTTP", slog.String("address", l.Addr().String()))
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			log.Warn("the HTTP server has failed", slog.Any("error", err))
 		}
 	}()
-	return func() { server.Close(); <-ended }, nil
+	return func() { cancel(); server.Close(); <-ended }, nil
+}
+
+// awaitPort returns nil when ctx ends.
+func awaitPort(ctx context.Context, addr string) net.Listener {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if l, err := net.Listen("tcp", addr); err == nil {
+			return l
+		}
+	}
 }

@@ -196,7 +196,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 		SlowWait: o.slowWait, Metrics: o.metrics(), Pods: names,
 	})
 	checks := func() []serve.Check { return []serve.Check{vol.Check()} }
-	stop, err := o.listen(log, checks)
+	stop, err := o.listen(log, checks, o.takeOver)
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func (o *serveOptions) run(ctx context.Context) error {
 	serve.RaiseFileLimit(o.log)
 	daemon := serve.NewDaemon(o.log)
 	o.metrics().Configuration(daemon.Rejected)
-	stop, err := o.listen(o.log, daemon.Checks)
+	stop, err := o.listen(o.log, daemon.Checks, true)
 	if err != nil {
 		return err
 	}

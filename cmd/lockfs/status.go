@@ -278,6 +278,10 @@ func printView(b *strings.Builder, v status.View) {
 	if f := v.Files; f != nil {
 		fmt.Fprintf(b, "    files         %d open; %d requests in the volume, %d wait for those\n", f.Open, f.UnderWay, f.Waiting)
 	}
+	if t := v.Takeovers; t != nil {
+		fmt.Fprintf(b, "    taken over    %d times, the last %s ago within %s: %d open files, %d locks, %d waiting\n",
+			t.Count, age(seconds(t.Ago)), seconds(t.Took).Round(time.Millisecond), t.Files, t.Locks, t.Waiting)
+	}
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

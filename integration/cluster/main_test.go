@@ -46,6 +46,7 @@ var scenarios = []scenario{
 	{name: "KilledDaemon", run: killDaemon, smoke: true},
 	{name: "OpenHandle", run: openHandle},
 	{name: "RollingRestart", run: rollingRestart},
+	{name: "HandOver", run: handOver},
 	{name: "Drain", run: drainNode},
 	{name: "Away", run: daemonAway, smoke: true},
 	{name: "Config", run: changeConfig},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockfs/lockfs/integration/history"
 	"github.com/lockfs/lockfs/integration/lab"
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // upgrade replaces the daemon of a mount by another one, which it returns.
@@ -37,8 +38,6 @@ func upgrade(t *testing.T, m *lab.Mount) *lab.Mount {
 // (docs/SEMANTICS.md, rule 27.)
 func TestUpgradesUnderLoad(t *testing.T) { lab.Over(t, testUpgradesUnderLoad, lab.Local) }
 
-const upgrades = 6
-
 func testUpgradesUnderLoad(t *testing.T, on lab.Setup) {
 	tr := history.New(t, on.NewService(t), "--wait", "-1")
 	a, b := tr.Mount("a"), tr.Mount("b")
@@ -47,7 +46,9 @@ func testUpgradesUnderLoad(t *testing.T, on lab.Setup) {
 	tr.WorkAlone(a, b)
 	tr.GoesOn("before the upgrades")
 	began := history.Monotonic()
-	for i := range upgrades {
+	upgrades := 0
+	for i := range longtest.Seeds(t, 6, 20) {
+		upgrades++
 		if i%2 == 0 {
 			a = upgrade(t, a)
 		} else {

@@ -3,6 +3,7 @@ package metrics
 import (
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -30,6 +31,9 @@ type Volume struct {
 	renewal      prometheus.Histogram
 	suspensions  prometheus.Counter
 	sessionsLost *prometheus.CounterVec // cause
+	takeovers    prometheus.Counter
+	takeover     prometheus.Gauge
+	carried      *prometheus.GaugeVec // what
 
 	mu    sync.Mutex
 	locks func() lockmgr.Stats // GUARDED_BY(mu); nil while it is not mounted
@@ -76,6 +80,11 @@ func newVolume(namespace, name string) *Volume {
 	v.renewal = histogram("lockfs_session_renewal_seconds", "Duration of the attempts to renew a session.", answerBuckets)
 	v.suspensions = counter("lockfs_session_suspensions_total", "How often writes were suspended because no renewal was answered in time.")
 	v.sessionsLost = counters("lockfs_session_losses_total", "Sessions that were lost, with all their locks.", "cause")
+
+	v.takeovers = counter("lockfs_takeovers_total", "How often a daemon has taken the view over from another one since it was mounted.")
+	v.takeover = add(v, prometheus.NewGauge(prometheus.GaugeOpts{Name: "lockfs_takeover_seconds", Help: "How long this daemon took for that, 0 if it has mounted the view.", ConstLabels: labels}))
+	v.carried = add(v, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lockfs_takeover_carried", Help: "What this daemon took over.", ConstLabels: labels}, []string{"what"}))
+	v.carry(Takeover{})
 
 	// A missing series would be unknown to alerts; these start at 0.
 	for _, cause := range []string{causeGone, causeUnanswered} {
@@ -150,6 +159,29 @@ func (v *Volume) Mounted(locks func() lockmgr.Stats, view func() fs.Stats, below
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.locks, v.view, v.below = locks, view, below
+}
+
+// Takeover is a view's from one daemon to another.
+type Takeover struct {
+	Count                 int // with those before
+	Took                  time.Duration
+	Files, Locks, Waiting int
+}
+
+// TakenOver counts a takeover by this daemon.
+func (v *Volume) TakenOver(t Takeover) {
+	if v == nil {
+		return
+	}
+	v.takeovers.Add(float64(t.Count))
+	v.takeover.Set(t.Took.Seconds())
+	v.carry(t)
+}
+
+func (v *Volume) carry(t Takeover) {
+	for what, n := range map[string]int{"open_files": t.Files, "locks": t.Locks, "waiting": t.Waiting} {
+		v.carried.WithLabelValues(what).Set(float64(n))
+	}
 }
 
 // Describe implements prometheus.Collector.

@@ -19,6 +19,7 @@ import (
 	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/handover"
 	"github.com/lockfs/lockfs/internal/lifeline"
+	"github.com/lockfs/lockfs/internal/metrics"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/policy"
@@ -32,6 +33,7 @@ type snapshot struct {
 	View     *fs.State
 	Locks    *lockmgr.State
 	Lifeline string
+	Taken    int // how often the view was taken over before
 }
 
 // mounted is what a mount consists of.
@@ -169,7 +171,7 @@ func (o *offering) export() ([]byte, []int, error) {
 		return nil, nil, err
 	}
 	var b bytes.Buffer
-	if err := gob.NewEncoder(&b).Encode(snapshot{view, locks, o.m.life.ID}); err != nil {
+	if err := gob.NewEncoder(&b).Encode(snapshot{view, locks, o.m.life.ID, o.v.takenOver().Count}); err != nil {
 		return nil, nil, err
 	}
 	return b.Bytes(), append(fds, int(o.m.life.File().Fd())), nil
@@ -255,9 +257,16 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 		v.log.Error("the view cannot be served; its programs get errors", slog.Any("error", err))
 		_ = view.Cut()
 	}
-	v.log.Info("took the mount over from the daemon that served it", slog.Int("pid", peer.PID), slog.Duration("took", time.Since(began)),
-		slog.Int("nodes", len(s.View.Nodes)), slog.Int("open_files", len(s.View.Handles)), slog.Int("locks", len(s.Locks.Locks)),
-		slog.Int("waiting", len(s.View.Waiting)), slog.String("mountpoint", c.Mountpoint), slog.String("version", c.Version))
+	now := takeover{metrics.Takeover{
+		Count: s.Taken + 1, Took: time.Since(began), Files: len(s.View.Handles), Locks: len(s.Locks.Locks), Waiting: len(s.View.Waiting),
+	}, time.Now()}
+	v.mu.Lock()
+	v.taken = now
+	v.mu.Unlock()
+	v.metrics.TakenOver(now.Takeover)
+	v.log.Info("took the mount over from the daemon that served it", slog.Int("pid", peer.PID), slog.Duration("took", now.Took),
+		slog.Int("nodes", len(s.View.Nodes)), slog.Int("open_files", now.Files), slog.Int("locks", now.Locks),
+		slog.Int("waiting", now.Waiting), slog.Int("times", now.Count), slog.String("mountpoint", c.Mountpoint), slog.String("version", c.Version))
 	v.setMounted(c.Mountpoint, locks, view)
 	go func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), StartTimeout)
@@ -265,6 +274,12 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 		next.succeed(clean)
 	}()
 	return &mounted{view, locks, life}, nil
+}
+
+func (v *Volume) takenOver() takeover {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.taken
 }
 
 // mountNamespace identifies the process's mount namespace.

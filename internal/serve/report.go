@@ -46,6 +46,11 @@ func (v *Volume) describe() status.View {
 	if last.err != nil {
 		at.Session.Error = last.err.Error()
 	}
+	if taken := v.takenOver(); taken.Count > 0 {
+		at.Takeovers = &status.Takeovers{
+			Count: taken.Count, Ago: time.Since(taken.at).Seconds(), Took: taken.Took.Seconds(), Files: taken.Files, Locks: taken.Locks, Waiting: taken.Waiting,
+		}
+	}
 	now, files := locks.Stats(), view.Stats()
 	at.Locks = &status.Locks{Held: now.Held, Waiting: now.Waiting}
 	for _, w := range locks.Waits(longestWaits) {

@@ -43,6 +43,13 @@ type Volume struct {
 	view       *fs.FS           // GUARDED_BY(mu); as locks
 	service    lockmgr.Service  // GUARDED_BY(mu); that has the locks
 	renewals   renewals         // GUARDED_BY(mu)
+	taken      takeover         // GUARDED_BY(mu); the last one, if Count > 0
+}
+
+// takeover is the last of a view's takeovers.
+type takeover struct {
+	metrics.Takeover
+	at time.Time
 }
 
 // New returns a Volume that Run serves.

@@ -38,6 +38,18 @@ type View struct {
 	Session     *Session `json:"session,omitempty"` // this and the rest: while it is mounted
 	Locks       *Locks   `json:"locks,omitempty"`
 	Files       *Files   `json:"files,omitempty"`
+
+	Takeovers *Takeovers `json:"takeovers,omitempty"` // unless there were none
+}
+
+// Takeovers are those of a view since it was mounted. All but Count is of the last one.
+type Takeovers struct {
+	Count   int     `json:"count"`
+	Ago     float64 `json:"seconds_ago"`
+	Took    float64 `json:"took_seconds"`
+	Files   int     `json:"open_files"`
+	Locks   int     `json:"locks"`
+	Waiting int     `json:"waiting"`
 }
 
 // Session is the state of a mount's sessions.
