@@ -23,7 +23,7 @@ import (
 func TestCreateChurn(t *testing.T) { lab.Over(t, testCreateChurn, lab.Local, lab.OnNetworkVolume) }
 
 func testCreateChurn(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t)
+	v := on.NewVolume(t, "--name-wait", "30s") // on a slow volume the file is held for long
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)

@@ -118,7 +118,7 @@ var volumes = []volume{
 	{
 		name: "SMB", types: []string{"cifs", "smb3", "smb2", "smbfs"},
 		requirements: []requirement{
-			{from: always, holds: never, what: "readers stay on old versions, and a file gets no second name", rules: []int{6, 8, 15}, set: "use NFS for the same directory"},
+			{from: always, holds: never, what: "readers stay on old versions, and two names of a file can be two files", rules: []int{6, 8, 15}, set: "use NFS for the same directory"},
 		},
 	},
 	{
