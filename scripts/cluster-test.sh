@@ -16,5 +16,6 @@ if [ -n "$reason" ]; then
 	exit
 fi
 integration/kubelab/build.sh
+[ "$1" = smoke ] || integration/kubelab/build.sh csi
 make build # into the cache, before clocks run
 LOCKFS_CLUSTER=$1 exec go test -v -count=1 -parallel 2 -timeout 60m ./integration/cluster

@@ -61,5 +61,5 @@ func (c *cluster) shared(node, name string) string {
 // runs.
 func (c *cluster) daemonPID(node string) string {
 	c.t.Helper()
-	return strings.TrimSpace(c.on(node, "pidof lockfs || true"))
+	return strings.TrimSpace(c.on(node, `for p in $(pidof lockfs); do ! grep -q serve /proc/$p/cmdline || echo $p; done`)) // not the CSI driver
 }

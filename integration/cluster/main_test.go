@@ -50,6 +50,7 @@ var scenarios = []scenario{
 	{name: "Drain", run: drainNode},
 	{name: "Away", run: daemonAway, smoke: true},
 	{name: "Config", run: changeConfig},
+	{name: "CSI", run: useCSI},
 	{name: "Partition", run: cutNode, smoke: true, lab: true},
 	{name: "NodeDeath", run: killNode, lab: true},
 }
