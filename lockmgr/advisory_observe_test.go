@@ -75,3 +75,28 @@ func TestAdvisoryIsTold(t *testing.T) {
 		}
 	})
 }
+
+// What a mount looks at now and then are its own tables, however many others have.
+func TestAdvisoryLooksAtItsOwn(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		ms := f.advisory(2)
+		defer ms[1].close()
+		const many = 100
+		for i := range uint64(many) {
+			own := ms[1].table(tableOf(100 + i))
+			if err := own.Lock(f.t.Context(), ms[1].flock(i, true), true); err != nil {
+				f.t.Fatal(err)
+			}
+			defer own.Close()
+		}
+		one := ms[0].flock(1, true)
+		defer ms[0].lock(one).Close()
+		time.Sleep(time.Second) // they are told of each other's rows
+		before := f.svc.RowsRead()
+		time.Sleep(11 * time.Second) // two looks of each mount, or three
+		read := f.svc.RowsRead() - before
+		if least, most := 2*(many+1), 3*(many+1); read < least || read > most {
+			f.t.Errorf("%d rows were read, want %d to %d: each mount's own", read, least, most)
+		}
+	})
+}

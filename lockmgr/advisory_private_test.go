@@ -25,7 +25,7 @@ func inPrivate(t *testing.T, mounts int, test func(t *testing.T, f *fixture, ms 
 
 func (f *fixture) revision() int64 {
 	f.t.Helper()
-	rows, err := f.svc.AdvisoryRows(f.t.Context(), lockmgr.Key{})
+	rows, err := f.svc.AdvisoryRows(f.t.Context())
 	if err != nil {
 		f.t.Fatal(err)
 	}

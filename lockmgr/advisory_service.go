@@ -19,9 +19,9 @@ import (
 type AdvisoryBackend interface {
 	Backend
 
-	// AdvisoryRows returns the rows of one table, or of all if that is the zero Key, as they
-	// are at one moment. Errors: ErrUnavailable.
-	AdvisoryRows(ctx context.Context, table Key) (AdvisoryRows, error)
+	// AdvisoryRows returns the rows of some tables, or of all if none is named, as they are at
+	// one moment. Errors: ErrUnavailable.
+	AdvisoryRows(ctx context.Context, tables ...Key) (AdvisoryRows, error)
 
 	// WatchAdvisory calls changed for each table that has changed, with the revision of the
 	// change, until ctx ends. With the zero Key any may have changed, whenever.

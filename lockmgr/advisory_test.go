@@ -273,7 +273,7 @@ func TestAdvisoryGivenUp(t *testing.T) {
 
 func (f *fixture) advisoryRows() int {
 	f.t.Helper()
-	rows, err := f.svc.AdvisoryRows(f.t.Context(), lockmgr.Key{})
+	rows, err := f.svc.AdvisoryRows(f.t.Context())
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -402,7 +402,7 @@ func TestAdvisoryRowIsShort(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		rows, err := f.svc.AdvisoryRows(t.Context(), lockmgr.Key{})
+		rows, err := f.svc.AdvisoryRows(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

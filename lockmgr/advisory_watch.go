@@ -31,13 +31,20 @@ func (a *Advisory) changed(key Key, rev int64) {
 	}
 }
 
-// look reads all tables, in case that the watch hangs, or that somebody has deleted a row: one read
-// for all.
+// look reads the mount's tables, in case that the watch hangs, or that somebody has deleted a row:
+// one read for all. It reads all tables of the volume if a wait may close a cycle over them.
 func (a *Advisory) look() {
 	a.mu.Lock()
 	standing := make(map[*AdvisoryTable]bool)
+	var tables []Key
+	cyclic := false
 	for _, t := range a.tables {
+		if t.local {
+			continue
+		}
 		standing[t] = !t.working && t.value != nil
+		tables = append(tables, t.key)
+		cyclic = cyclic || slices.ContainsFunc(t.requests, a.cyclic)
 	}
 	a.mu.Unlock()
 	if len(standing) == 0 {
@@ -46,7 +53,10 @@ func (a *Advisory) look() {
 	ctx, cancel := context.WithTimeout(a.m.ctx, a.m.cfg.AnswerTimeout)
 	defer cancel()
 	sent := time.Now()
-	rows, err := a.service.AdvisoryRows(ctx, Key{})
+	if cyclic {
+		tables = nil
+	}
+	rows, err := a.service.AdvisoryRows(ctx, tables...)
 	if err != nil {
 		return // the session tells of a service that does not answer
 	}
@@ -60,6 +70,14 @@ func (a *Advisory) compare(standing map[*AdvisoryTable]bool, rows AdvisoryRows, 
 	if err != nil {
 		return // the tables' workers tell
 	}
+	type row struct { // a mount's rows have the same name in all tables
+		table Key
+		name  string
+	}
+	changed := make(map[row]int64, len(rows.Rows))
+	for _, r := range rows.Rows {
+		changed[row{r.Table, r.Name}] = r.Changed
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.endCycles(files)
@@ -71,7 +89,7 @@ func (a *Advisory) compare(standing map[*AdvisoryTable]bool, rows AdvisoryRows, 
 			t.stale = true
 			t.ask()
 		}
-		if r, ok := rows.find(t.row); stood && (!ok || r.Changed != t.rows[t.row]) {
+		if rev, ok := changed[row{t.key, t.row}]; stood && (!ok || rev != t.rows[t.row]) {
 			t.doubted = true
 			t.ask()
 		} else if t.private.row && files[t.key].rows {
@@ -94,7 +112,7 @@ func (t *AdvisoryTable) lookForCycle(ctx context.Context, line []*advisoryReques
 	if !any {
 		return nil
 	}
-	rows, err := t.a.service.AdvisoryRows(ctx, Key{})
+	rows, err := t.a.service.AdvisoryRows(ctx)
 	if err != nil {
 		return nil // look does it later
 	}

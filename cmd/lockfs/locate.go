@@ -133,7 +133,7 @@ func (at place) advisory(ctx context.Context, backend lockmgr.Backend) ([]lockmg
 	if !ok {
 		return nil, nil
 	}
-	var table lockmgr.Key
+	var tables []lockmgr.Key // none: all
 	if at.path != "" {
 		if at.source == "" {
 			return nil, nil
@@ -142,9 +142,9 @@ func (at place) advisory(ctx context.Context, backend lockmgr.Backend) ([]lockmg
 		if err != nil || !ok {
 			return nil, nil // as for the keys of the place
 		}
-		table = key
+		tables = append(tables, key)
 	}
-	rows, err := service.AdvisoryRows(ctx, table)
+	rows, err := service.AdvisoryRows(ctx, tables...)
 	if err != nil {
 		return nil, err
 	}

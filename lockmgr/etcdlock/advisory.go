@@ -53,13 +53,27 @@ func (b *Backend) advisoryRows(rev int64, kvs []*mvccpb.KeyValue) lockmgr.Adviso
 	return rows
 }
 
+// maxTables bounds the tables of a read that names them. A Txn of etcd has at most 128 operations.
+const maxTables = 100
+
 // AdvisoryRows is lockmgr.AdvisoryBackend's: one read.
-func (b *Backend) AdvisoryRows(ctx context.Context, table lockmgr.Key) (lockmgr.AdvisoryRows, error) {
-	resp, err := b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(b.keys.advisory(table), clientv3.WithPrefix())}, nil)
+func (b *Backend) AdvisoryRows(ctx context.Context, tables ...lockmgr.Key) (lockmgr.AdvisoryRows, error) {
+	if len(tables) == 0 || len(tables) > maxTables {
+		tables = []lockmgr.Key{{}}
+	}
+	gets := make([]clientv3.Op, len(tables))
+	for i, t := range tables {
+		gets[i] = clientv3.OpGet(b.keys.advisory(t), clientv3.WithPrefix())
+	}
+	resp, err := b.txn(ctx, nil, gets, nil)
 	if err != nil {
 		return lockmgr.AdvisoryRows{}, fmt.Errorf("reading advisory locks: %w", err)
 	}
-	return b.advisoryRows(resp.Header.Revision, resp.Responses[0].GetResponseRange().Kvs), nil
+	var kvs []*mvccpb.KeyValue
+	for _, r := range resp.Responses {
+		kvs = append(kvs, r.GetResponseRange().Kvs...)
+	}
+	return b.advisoryRows(resp.Header.Revision, kvs), nil
 }
 
 // WatchAdvisory is lockmgr.AdvisoryBackend's: one watch.

@@ -72,9 +72,13 @@ func testAdvisoryPut(b *bench) {
 	if _, done := b.putRow(one, lockmgr.AdvisoryPut{Table: table, Since: lockmgr.AnyRevision, Stand: map[string]int64{"a": first.Revision}, Put: row("a")}); done {
 		b.Error("put although its row does not stand as it was put")
 	}
-	all, err := service.AdvisoryRows(b.Context(), lockmgr.Key{})
+	all, err := service.AdvisoryRows(b.Context())
 	if err != nil || len(all.Rows) != 3 {
 		b.Errorf("all rows: %+v, %v; want 3", all, err)
+	}
+	third, _ := lockmgr.InodeKey("some/dir", 78)
+	if some, err := service.AdvisoryRows(b.Context(), other, third); err != nil || len(some.Rows) != 1 || some.Rows[0].Table != other {
+		b.Errorf("rows of two tables, of which one is empty: %+v, %v", some, err)
 	}
 	if _, done := b.putRow(one, lockmgr.AdvisoryPut{Table: table, Since: changed.Revision, Put: row("d"), Delete: []string{"a"}}); !done {
 		b.Error("not deleted")

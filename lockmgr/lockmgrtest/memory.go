@@ -26,6 +26,7 @@ type Memory struct {
 	breaks   []lockmgr.Break
 	recalls  map[uuid.UUID]lockmgr.Recall
 	rows     []*advisoryRow
+	rowsRead int // see RowsRead
 	down     bool
 	slow     time.Duration // of releases
 	losing   time.Duration // how long unanswered entries stand; 0: all requests are answered

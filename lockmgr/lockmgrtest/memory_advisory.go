@@ -20,13 +20,22 @@ type advisoryRow struct {
 }
 
 // AdvisoryRows is lockmgr.AdvisoryBackend's.
-func (m *Memory) AdvisoryRows(ctx context.Context, table lockmgr.Key) (lockmgr.AdvisoryRows, error) {
+func (m *Memory) AdvisoryRows(ctx context.Context, tables ...lockmgr.Key) (lockmgr.AdvisoryRows, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.answers(ctx); err != nil {
 		return lockmgr.AdvisoryRows{}, err
 	}
-	return m.advisoryRows(table), nil
+	rows := m.advisoryRows(tables...)
+	m.rowsRead += len(rows.Rows)
+	return rows, nil
+}
+
+// RowsRead is how many rows AdvisoryRows has returned so far.
+func (m *Memory) RowsRead() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.rowsRead
 }
 
 // WatchAdvisory tells of any change.
@@ -101,10 +110,10 @@ func (s *memorySession) PutAdvisory(ctx context.Context, p lockmgr.AdvisoryPut) 
 }
 
 // advisoryRows is called with m.mu held.
-func (m *Memory) advisoryRows(table lockmgr.Key) lockmgr.AdvisoryRows {
+func (m *Memory) advisoryRows(tables ...lockmgr.Key) lockmgr.AdvisoryRows {
 	rows := lockmgr.AdvisoryRows{Revision: m.rev}
 	for _, r := range m.rows {
-		if table == (lockmgr.Key{}) || r.Table == table {
+		if len(tables) == 0 || slices.Contains(tables, r.Table) {
 			rows.Rows = append(rows.Rows, r.AdvisoryRow)
 		}
 	}
