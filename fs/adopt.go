@@ -43,13 +43,12 @@ func Adopt(mountpoint string, cfg Config, st *State, fds []int, holds []*lockmgr
 		return nil, err
 	}
 	i.f = newFS(source, mountpoint, cfg)
-	if err := i.all(); err != nil {
-		i.f.nodes.pool.leave(i.f.nodes)
-		unix.Close(source.root)
-		return nil, err
-	}
-	a := &Adopted{f: i.f, waiting: i.waiting}
+	a := &Adopted{f: i.f}
 	if err = i.f.equip(cfg); err == nil {
+		err = i.all()
+	}
+	if err == nil {
+		a.waiting = i.waiting
 		err = a.connect(st)
 	}
 	if err != nil {
@@ -130,6 +129,14 @@ func (i *importer) hold(at int) (*lockmgr.Hold, error) {
 		return nil, errState
 	}
 	return i.holds[at], nil
+}
+
+// table returns a table of advisory locks, as Advisory.Open does.
+func (i *importer) table(at int) *lockmgr.AdvisoryTable {
+	if i.f.advisory == nil {
+		return nil
+	}
+	return i.f.advisory.Adopted(at)
 }
 
 func (i *importer) node(at int) *node {
@@ -249,6 +256,14 @@ func (i *importer) allHandles() error {
 		if s.Caches {
 			n.cachers.Add(1)
 		}
+		if s.Table >= 0 {
+			if h.lockers.table = i.table(s.Table); h.lockers.table == nil {
+				return errState
+			}
+			h.lockers.owners = s.Lockers
+			n.advisory.Store(h.lockers.table)
+		}
+		h.locks.Store(s.Locks)
 		h.unflushed.dirty.Store(s.Dirty)
 		if s.Failed != 0 {
 			err := error(s.Failed)

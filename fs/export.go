@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
 // State is what a paused view hands on, besides its descriptors and its holds. Numbers called
@@ -68,16 +69,19 @@ type NodeState struct {
 
 // HandleState is an open file.
 type HandleState struct {
-	Fh     uint64
-	Node   int
-	FD     int
-	Hold   int // -1: none
-	Mode   lockmgr.Mode
-	Maps   bool
-	Caches bool
-	Sync   int
-	Dirty  bool
-	Failed unix.Errno // what the next fsync returns; 0: nothing
+	Fh      uint64
+	Node    int
+	FD      int
+	Hold    int // -1: none
+	Mode    lockmgr.Mode
+	Maps    bool
+	Caches  bool
+	Sync    int
+	Table   int // of advisory locks; -1: none. Index in Export's, as are all
+	Lockers []advisory.Owner
+	Locks   bool // it was asked for advisory locks
+	Dirty   bool
+	Failed  unix.Errno // what the next fsync returns; 0: nothing
 }
 
 // DirState is an open directory.
@@ -134,23 +138,24 @@ type WaitingState struct {
 
 // exporter makes the State of a paused view.
 type exporter struct {
-	f     *FS
-	now   time.Time
-	st    *State
-	fds   []int
-	holds []*lockmgr.Hold
-	nodes map[*node]int
-	queue []*node
+	f      *FS
+	now    time.Time
+	st     *State
+	fds    []int
+	holds  []*lockmgr.Hold
+	tables []*lockmgr.AdvisoryTable
+	nodes  map[*node]int
+	queue  []*node
 }
 
-// Export returns the state of a paused view with its descriptors and holds. The descriptors stay
-// the view's. An error says what cannot be handed on.
-func (f *FS) Export() (*State, []int, []*lockmgr.Hold, error) {
+// Export returns the state of a paused view with its descriptors, holds and tables of advisory locks.
+// The descriptors stay the view's. An error says what cannot be handed on.
+func (f *FS) Export() (*State, []int, []*lockmgr.Hold, []*lockmgr.AdvisoryTable, error) {
 	e := &exporter{f: f, now: time.Now(), st: &State{}, nodes: make(map[*node]int)}
 	if err := e.all(); err != nil {
-		return nil, nil, nil, err
+		return nil, nil, nil, nil, err
 	}
-	return e.st, e.fds, e.holds, nil
+	return e.st, e.fds, e.holds, e.tables, nil
 }
 
 func (e *exporter) all() error {
@@ -215,6 +220,18 @@ func (e *exporter) hold(h *lockmgr.Hold) int {
 	}
 	e.holds = append(e.holds, h)
 	return len(e.holds) - 1
+}
+
+func (e *exporter) table(t *lockmgr.AdvisoryTable) int {
+	if t == nil {
+		return -1
+	}
+	i := slices.Index(e.tables, t)
+	if i < 0 {
+		i = len(e.tables)
+		e.tables = append(e.tables, t)
+	}
+	return i
 }
 
 func (e *exporter) node(n *node) int {
@@ -297,13 +314,15 @@ func (e *exporter) handles() error {
 	defer f.handles.mu.RUnlock()
 	e.st.NextHandle = f.handles.next
 	for fh, h := range f.handles.m {
-		h.lockers.mu.Lock()
-		table := h.lockers.table
-		h.lockers.mu.Unlock()
-		if table != nil || h.lost.Load() || h.node.bereft.Load() {
-			return errors.New("flock and fcntl locks are held or were lost")
+		if h.lost.Load() || h.node.bereft.Load() {
+			return errors.New("flock and fcntl locks were lost, and their files are still open")
 		}
-		s := HandleState{Fh: fh, Node: e.node(h.node), FD: e.fd(h.fd), Hold: e.hold(h.hold), Mode: h.mode, Maps: h.maps, Caches: h.caches, Sync: h.sync}
+		h.lockers.mu.Lock()
+		h.node.lockersMu.Lock()
+		table, lockers := e.table(h.lockers.table), slices.Clone(h.lockers.owners)
+		h.node.lockersMu.Unlock()
+		h.lockers.mu.Unlock()
+		s := HandleState{Fh: fh, Node: e.node(h.node), FD: e.fd(h.fd), Hold: e.hold(h.hold), Mode: h.mode, Maps: h.maps, Caches: h.caches, Sync: h.sync, Table: table, Lockers: lockers, Locks: h.locks.Load()}
 		s.Dirty = h.unflushed.dirty.Load()
 		if err := h.unflushed.owed(); err != nil {
 			s.Failed = unix.EIO

@@ -34,6 +34,7 @@ type Advisory struct {
 	began   sync.Once              // watching
 	tended  chan struct{}          // receives when a table has become private; capacity 1
 	working sync.WaitGroup         // Add is GUARDED_BY(mu)
+	adopted []*AdvisoryTable       // GUARDED_BY(mu); until resume
 }
 
 const (
@@ -70,7 +71,12 @@ func (m *Manager) NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	}
 	m.mu.Lock()
 	m.advisory = a
+	st, sessions := m.handed, m.sessions
+	m.handed = nil
 	m.mu.Unlock()
+	if st != nil {
+		a.adopt(st, sessions)
+	}
 	return a, nil
 }
 
@@ -94,13 +100,19 @@ func (a *Advisory) open(key Key, local bool, keep time.Duration) *AdvisoryTable 
 	if !a.refused {
 		a.began.Do(a.begin)
 	}
+	t := a.table(key, local)
+	t.private.keep = keep
+	t.users++
+	return t
+}
+
+// table needs mu.
+func (a *Advisory) table(key Key, local bool) *AdvisoryTable {
 	t := a.tables[key]
 	if t == nil {
 		t = &AdvisoryTable{a: a, key: key, local: local, settled: make(chan struct{}), rows: make(map[string]int64)}
 		a.tables[key] = t
 	}
-	t.private.keep = keep
-	t.users++
 	return t
 }
 

@@ -47,6 +47,7 @@ type State struct {
 	Locks    []LockState
 	Holds    []HoldState // in the order of Export's
 	Left     []LeftState
+	Advisory *AdvisoryState // nil: there are none
 }
 
 // SessionState is one session.
@@ -91,28 +92,37 @@ type LeftState struct {
 	Session int
 }
 
-// Export returns the locks of holds, and the sessions. HandOn was called, no request is under way,
-// and the Backend is frozen. An error says what cannot be handed on.
-func (m *Manager) Export(holds []*Hold) (*State, error) {
-	m.mu.Lock()
-	advisory := m.advisory
-	m.mu.Unlock()
-	if advisory != nil && advisory.inUse() {
-		return nil, errors.New("flock and fcntl locks are held, or are being given back")
+// Export returns the locks of holds, the tables of advisory locks, and the sessions. HandOn and
+// Quiet were called, no request is under way, and the Backend is frozen. An error says what cannot be
+// handed on.
+func (m *Manager) Export(holds []*Hold, tables []*AdvisoryTable) (*State, error) {
+	st, sessions, err := m.exportHolds(holds)
+	if err != nil {
+		return nil, err
 	}
+	m.mu.Lock()
+	a := m.advisory
+	m.mu.Unlock()
+	if a != nil {
+		st.Advisory, err = a.export(tables, sessions)
+	}
+	return st, err
+}
+
+func (m *Manager) exportHolds(holds []*Hold) (*State, map[*session]int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.backend.(Adopter); !ok {
-		return nil, errors.New("the lock service's sessions cannot be handed on")
+		return nil, nil, errors.New("the lock service's sessions cannot be handed on")
 	}
 	if len(m.dels) > 0 {
-		return nil, errors.New("a directory is delegated")
+		return nil, nil, errors.New("a directory is delegated")
 	}
 	st := &State{}
 	sessions := make(map[*session]int)
 	for _, s := range m.sessions {
 		if state := s.renewal.State(); state != renew.Held || s.renewal.Troubled() {
-			return nil, fmt.Errorf("session %s is %v, or its renewal is late", s.backend.ID(), state)
+			return nil, nil, fmt.Errorf("session %s is %v, or its renewal is late", s.backend.ID(), state)
 		}
 		sessions[s] = len(st.Sessions)
 		st.Sessions = append(st.Sessions, SessionState{s.backend.ID(), s.backend.TTL()})
@@ -128,7 +138,7 @@ func (m *Manager) Export(holds []*Hold) (*State, error) {
 		for _, s := range h.relied() {
 			i, ok := sessions[s]
 			if !ok {
-				return nil, fmt.Errorf("session %s is being given up", s.backend.ID())
+				return nil, nil, fmt.Errorf("session %s is being given up", s.backend.ID())
 			}
 			hs.Sessions = append(hs.Sessions, i)
 		}
@@ -136,7 +146,7 @@ func (m *Manager) Export(holds []*Hold) (*State, error) {
 			i, ok := locks[l]
 			if !ok {
 				if l.releasing || l.below != nil || l.putting || l.idle != nil {
-					return nil, fmt.Errorf("the lock of %s is being given up, or has no entry", l.grant.Key)
+					return nil, nil, fmt.Errorf("the lock of %s is being given up, or has no entry", l.grant.Key)
 				}
 				i = len(st.Locks)
 				locks[l] = i
@@ -154,14 +164,7 @@ func (m *Manager) Export(holds []*Hold) (*State, error) {
 			st.Left = append(st.Left, LeftState{l.keys, l.mode, l.holder, i})
 		}
 	}
-	return st, nil
-}
-
-// inUse reports whether the mount has a table.
-func (a *Advisory) inUse() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.tables) > 0
+	return st, sessions, nil
 }
 
 // LetGo ends the Manager after its state was adopted: its sessions and locks are another
@@ -220,6 +223,7 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.handed = st.Advisory
 	locks := make([]*lock, len(st.Locks))
 	for i, s := range st.Locks {
 		locks[i] = &lock{
@@ -264,6 +268,13 @@ func (st *State) check() error {
 	for _, l := range st.Left {
 		if !good(l.Session, sessions) {
 			return errState
+		}
+	}
+	if st.Advisory != nil {
+		for _, t := range st.Advisory.Tables {
+			if t.Session != -1 && !good(t.Session, sessions) || t.Session == -1 && t.Row.Value != nil {
+				return errState
+			}
 		}
 	}
 	for _, h := range st.Holds {
@@ -312,13 +323,16 @@ func (m *Manager) adoptSession(ctx context.Context, a Adopter, st SessionState, 
 // Begin makes an adopted Manager the owner of its sessions. The former process sends nothing more.
 func (m *Manager) Begin() {
 	m.mu.Lock()
-	sessions := m.sessions
+	sessions, advisory := m.sessions, m.advisory
 	m.mu.Unlock()
 	for _, s := range sessions {
 		m.tend(s)
 		m.wg.Go(func() { m.removeUnclaimed(s) })
 	}
 	m.beginWork()
+	if advisory != nil {
+		advisory.resume()
+	}
 }
 
 func (m *Manager) removeUnclaimed(s *session) {

@@ -3,6 +3,7 @@ package lockmgr
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -64,11 +65,15 @@ func (m *Manager) GoOn() {
 }
 
 // Settle gives back what is not handed on: kept locks that are idle, and delegations. It returns
-// when there are no delegations, and there will be none until GoOn. Errors: ctx's.
+// when there are no delegations, and there will be none until GoOn. An error says why this mount cannot be handed on now.
 func (m *Manager) Settle(ctx context.Context) error {
 	m.mu.Lock()
 	m.settling = true
+	advisory := m.advisory
 	m.mu.Unlock()
+	if advisory != nil && advisory.waits() {
+		return errAdvisoryWaits
+	}
 	m.releaseIdle(func(*lock) bool { return true })
 	m.endDelegations()
 	for {
@@ -86,7 +91,7 @@ func (m *Manager) Settle(ctx context.Context) error {
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
-			return ctx.Err()
+			return fmt.Errorf("directories are delegated: %w", ctx.Err())
 		}
 	}
 }

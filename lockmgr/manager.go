@@ -84,6 +84,7 @@ type Manager struct {
 	dels     map[string]*delegation  // GUARDED_BY(mu); by path; none is below another
 	moved    map[uint16]int64        // GUARDED_BY(mu); by PathHash: the last token of a directory that was locked without an entry
 	advisory *Advisory               // GUARDED_BY(mu); nil: advisory locks are not shared between mounts
+	handed   *AdvisoryState          // GUARDED_BY(mu); for NewAdvisory
 	sessions []*session              // GUARDED_BY(mu); in order of opening; no lost ones
 	left     map[AcquisitionID]*left // GUARDED_BY(mu); by id; see HandOn
 	waitsEnd context.Context         // GUARDED_BY(mu); ended by HandOn

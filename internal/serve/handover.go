@@ -127,8 +127,11 @@ func (o *offering) pause() ([]byte, []int, error) {
 		o.m.locks.GoOn()
 		return nil, nil, err
 	}
-	var err error
-	if o.thaw, err = a.Freeze(ctx); err == nil {
+	err := o.m.locks.Quiet(ctx)
+	if err == nil {
+		o.thaw, err = a.Freeze(ctx)
+	}
+	if err == nil {
 		var state []byte
 		var fds []int
 		if state, fds, err = o.export(); err == nil {
@@ -144,7 +147,7 @@ func (o *offering) settle() error {
 	defer cancel()
 	if err := o.m.locks.Settle(ctx); err != nil {
 		o.m.locks.GoOn()
-		return fmt.Errorf("directories are delegated: %w", err)
+		return err
 	}
 	return nil
 }
@@ -162,11 +165,11 @@ func (o *offering) pauseView(ctx context.Context) (err error) {
 }
 
 func (o *offering) export() ([]byte, []int, error) {
-	view, fds, holds, err := o.m.view.Export()
+	view, fds, holds, tables, err := o.m.view.Export()
 	if err != nil {
 		return nil, nil, err
 	}
-	locks, err := o.m.locks.Export(holds)
+	locks, err := o.m.locks.Export(holds, tables)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,0 +1,87 @@
+package handover
+
+import (
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// Locks of flock and fcntl stay with what has them, whether the table is shared between mounts or
+// one mount's, and exclude programs of all mounts as before. A program that waits for one has the
+// old daemon go on. (docs/SEMANTICS.md, rule 27.)
+func TestUpgradeKeepsFlocks(t *testing.T) { lab.Over(t, testUpgradeKeepsFlocks, lab.Local) }
+
+func testUpgradeKeepsFlocks(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--flock", "cluster", "--rule", "** nolock", "--sync", "close")
+	v.InMemory()
+	for _, name := range []string{"private", "shared", "idle", "waited"} {
+		v.Write(name, "0123456789")
+	}
+	a, b := v.Mount("a"), v.Mount("b")
+	p, other, local := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+	const (
+		ex, no, un = unix.LOCK_EX, unix.LOCK_NB, unix.LOCK_UN
+		wrlck      = unix.F_WRLCK
+		unlck      = unix.F_UNLCK
+	)
+	fds := make(map[string]int)
+	for _, name := range []string{"private", "shared", "idle"} {
+		fds[name] = p.Open(a.Path(name), unix.O_RDWR)
+		p.Must(lab.Call{Op: "flock", FD: fds[name], Flags: ex})
+	}
+	p.Must(lab.Call{Op: "flock", FD: fds["idle"], Flags: un})
+	p.Must(lab.Call{Op: "setlk", FD: fds["shared"], Flags: wrlck, Off: 2, N: 3})
+	theirs := other.Open(b.Path("shared"), unix.O_RDWR)
+	other.Must(lab.Call{Op: "ofd setlk", FD: theirs, Flags: wrlck, Off: 7, N: 1}) // has the table shared
+	mine := make(map[string]int)
+	for _, name := range []string{"private", "shared"} {
+		mine[name] = local.Open(a.Path(name), unix.O_RDWR)
+	}
+	held := func() {
+		t.Helper()
+		for _, name := range []string{"private", "shared"} {
+			local.Fails(lab.Call{Op: "flock", FD: mine[name], Flags: ex | no}, unix.EAGAIN)
+		}
+		other.Fails(lab.Call{Op: "flock", FD: theirs, Flags: ex | no}, unix.EAGAIN)
+		other.Fails(lab.Call{Op: "setlk", FD: theirs, Flags: wrlck, Off: 4, N: 1}, unix.EAGAIN)
+		p.Fails(lab.Call{Op: "setlk", FD: fds["shared"], Flags: wrlck, Off: 7, N: 1}, unix.EAGAIN)
+		p.Must(lab.Call{Op: "pwrite", FD: fds["shared"], Off: 2, Data: "abc"})
+		p.Must(lab.Call{Op: "fsync", FD: fds["private"]})
+	}
+	held()
+	for i := range 3 {
+		a = upgrade(t, a)
+		if i == 1 {
+			b = upgrade(t, b)
+		}
+		held()
+	}
+	if n := len(v.LS()); n < 4 {
+		t.Errorf("%d locks are listed", n)
+	}
+	// Another mount wants what was private: it is published, with the lock.
+	third := other.Open(b.Path("private"), unix.O_RDWR)
+	other.Fails(lab.Call{Op: "flock", FD: third, Flags: ex | no}, unix.EAGAIN)
+
+	waits := other.Start(lab.Call{Op: "flock", FD: theirs, Flags: ex})
+	lab.Eventually(t, "a program waits", func() bool {
+		return slices.ContainsFunc(v.LS(), func(e lab.Entry) bool { return e.State == "waiting" && e.PID == other.PID() })
+	})
+	refused(t, b, "programs wait for flock or fcntl locks")
+	a = upgrade(t, a)
+	p.Must(lab.Call{Op: "flock", FD: fds["shared"], Flags: un})
+	if r := lab.Await(t, "the flock", waits); r.Errno != 0 {
+		t.Error(r.Err())
+	}
+	p.Must(lab.Call{Op: "setlk", FD: fds["shared"], Flags: unlck, Off: 2, N: 3})
+	other.Must(lab.Call{Op: "setlk", FD: theirs, Flags: wrlck, Off: 4, N: 1})
+	p.Must(lab.Call{Op: "close", FD: fds["private"]})
+	other.Must(lab.Call{Op: "flock", FD: third, Flags: ex})
+	for _, agent := range []*lab.Agent{p, other, local} {
+		agent.Kill()
+	}
+	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+}
