@@ -137,6 +137,7 @@ func TestClusterCommands(t *testing.T) {
 		"docs/tutorial/kubernetes.md": {"kubernetes", "etcd", "programs"},
 		"docs/OPERATIONS.md":          {"cleanup"},
 		"docs/CSI.md":                 {"csi", "csi-programs"},
+		"docs/how-to/helm.md":         {"helm", "helm-uninstall"},
 	} {
 		for _, name := range names {
 			if text := read(t, document); strings.Count(text, "<!-- cluster test: "+name+" -->\n```\n") != 1 {

@@ -85,22 +85,24 @@ func (l *lab) cut(t *testing.T, node string)  { l.run(t, "cut", node) }
 func (l *lab) heal(t *testing.T, node string) { l.run(t, "heal", node) }
 func (l *lab) kill(t *testing.T, node string) { l.run(t, "kill", node) }
 
-// kubectl is a directory with a kubectl that talks to the cluster.
+// kubectlDir is a directory with a kubectl and a helm that talk to the cluster.
 func kubectlDir(t *testing.T, l *lab) string {
 	t.Helper()
 	dir := t.TempDir()
-	script := "#!/bin/sh\n"
-	if l != nil {
-		script += "export " + l.env[0] + "\nexec " + l.script() + ` k "$@"` + "\n"
-	} else {
-		kubectl, err := exec.LookPath("kubectl")
-		if err != nil {
+	for name, command := range map[string]string{"kubectl": "k", "helm": "helm"} {
+		script := "#!/bin/sh\n"
+		if l != nil {
+			script += "export " + l.env[0] + "\nexec " + l.script() + " " + command + ` "$@"` + "\n"
+		} else if path, err := exec.LookPath(name); err == nil {
+			script += "exec " + path + " --kubeconfig=" + os.Getenv(envKubeconfig) + ` "$@"` + "\n"
+		} else if name == "kubectl" {
+			t.Fatal(err)
+		} else {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		script += "exec " + kubectl + " --kubeconfig=" + os.Getenv(envKubeconfig) + ` "$@"` + "\n"
-	}
-	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
 	}
 	return dir
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds what cluster.sh runs, once: about 5 minutes on 2 free cores, skipped while its sources stand as they were.
 # It all lands in KUBELAB_BIN (/var/tmp/kubelab/bin): a CI keeps that directory. 'build.sh programs' builds those of Kubernetes and etcd
-# alone, which takes no root: tests of the API server by itself run them. 'build.sh csi' adds the sidecars of the CSI driver.
+# alone, which takes no root: tests of the API server by itself run them. 'build.sh csi' adds the sidecars of the CSI driver, and helm.
 set -e
 . "$(dirname "$0")/lib.sh"
 mkdir -p $B/img
@@ -26,6 +26,7 @@ fi
 if [ "${1:-}" = csi ]; then
   (cd $HERE/kubeall && go build -trimpath -ldflags "-s -w" -o $B/csi-sidecars ./sidecars)
   (cd $HERE/provisioner && go build -trimpath -ldflags "-s -w" -o $B/csi-provisioner github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner)
+  (cd $HERE/../helm && go build -trimpath -ldflags "-s -w" -o $B/helm helm.sh/helm/v3/cmd/helm)
   sidecar() { $B/mkimage $B/img/$1.tar $(grep -rho "registry.k8s.io/sig-storage/$1:[^ ]*" $HERE/../../deploy/csi) /$2 $B/$2=/$2; } # as the manifests name it
   sidecar csi-node-driver-registrar csi-sidecars; sidecar livenessprobe csi-sidecars; sidecar csi-provisioner csi-provisioner
   exit 0

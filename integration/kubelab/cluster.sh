@@ -6,6 +6,7 @@
 #   cluster.sh in NODE|ctl CMD...   run CMD in a node's namespaces
 #   cluster.sh cut|heal NODE        take a node off the network, and back
 #   cluster.sh kill NODE            kill -9 all of a node: it does not come back
+#   cluster.sh helm ARGS...         helm, if 'build.sh csi' was run
 #   cluster.sh image NAME:TAG ENTRYPOINT FILE=DEST...   make an image of static files; nodes load it at 'up'
 #   cluster.sh lockfs               build lockfs, and give its image to the nodes
 #   cluster.sh load                 load images made since 'up' into the running nodes
@@ -79,6 +80,7 @@ cut) exec $self in ctl ip link set v${2#node} down ;;
 heal) $self in ctl ip link set v${2#node} up; exec $self in ctl ip route replace 10.90.${2#node}.0/24 via 10.89.0.1${2#node} ;;
 kill) kill -9 $(pid_of $2) ;;
 k) shift; exec $self in ctl $B/kubectl --kubeconfig=$P/admin.kubeconfig "$@" ;;
+helm) shift; exec $self in ctl $B/helm --kubeconfig=$P/admin.kubeconfig "$@" ;;
 image) shift; mkdir -p $IMG; exec $B/mkimage $IMG/$(echo $1 | tr '/:' '__').tar "$@" ;;
 lockfs)
   make -s -C $HERE/../.. build
@@ -87,5 +89,5 @@ lockfs)
   ! alive || $self load
   ;;
 load) for i in $(seq $(cat $R/nodes)); do $self in node$i bash -c '. $0/lib.sh; load_images' $HERE; done ;;
-*) sed -n '2,11s/^# \{0,1\}//p' $0; exit 2 ;;
+*) sed -n '2,12s/^# \{0,1\}//p' $0; exit 2 ;;
 esac

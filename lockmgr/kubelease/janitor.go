@@ -52,6 +52,7 @@ func (b *Backend) janitor() {
 				LeaseMeta:  metav1.ObjectMeta{Namespace: b.space, Name: b.names.janitor()},
 				Client:     b.client.sessions,
 				LockConfig: resourcelock.ResourceLockConfig{Identity: uuid.NewString()},
+				Labels:     map[string]string{labelKind: kindJanitor},
 			},
 			LeaseDuration: b.clean.Election,
 			RenewDeadline: b.clean.Election * 2 / 3,

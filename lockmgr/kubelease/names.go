@@ -43,6 +43,7 @@ const (
 	kindVolume  = "volume"
 	kindService = "service" // holds nothing: its UID is the service's id
 	kindBreak   = "break"
+	kindJanitor = "janitor" // who cleans up, elected; without labelVolume, so that no mirror has it
 )
 
 // layout names the Leases of one volume.

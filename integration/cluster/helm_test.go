@@ -1,0 +1,73 @@
+package cluster
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestHelm follows docs/how-to/helm.md: the chart is installed, upgraded, rolled back and removed under
+// programs that run, and leaves nothing but the shared files.
+func TestHelm(t *testing.T) {
+	if os.Getenv(envExtent) != extentFull {
+		t.Skipf("set %s=%s, or run make cluster-test", envExtent, extentFull)
+	}
+	if os.Getenv(envKubeconfig) == "" {
+		t.Parallel()
+	}
+	c := newCluster(t, "kubernetes", 2)
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.report(t)
+		}
+	})
+	if _, err := os.Stat(filepath.Join(filepath.SplitList(c.path)[0], "helm")); err != nil {
+		t.Skip("needs helm")
+	}
+	image := ""
+	if name := os.Getenv(envImage); name != "" {
+		colon := strings.LastIndex(name, ":")
+		image = " --set image.repository=" + name[:colon] + ",image.tag=" + name[colon+1:]
+	}
+	c.t.Log(c.sh("cd " + t.TempDir() + "; ln -s " + filepath.Join(repository, "deploy") + ` .
+` + strings.Replace(c.documented("docs/how-to/helm.md", "helm"), "-f lockfs-values.yaml", "-f lockfs-values.yaml"+image, 1)))
+	c.daemonsReady()
+	c.t.Log(c.sh(c.tutorial("programs")))
+	c.turnsGoOn("with what Helm has installed")
+	check := c.undisturbed()
+	args := func() string {
+		return c.kubectl("-n", system, "get", "daemonset", "lockfs", "-o", "jsonpath={.spec.template.spec.containers[0].args}")
+	}
+	c.sh("helm upgrade lockfs deploy/helm/lockfs -n lockfs-system --reuse-values --set daemon.logLevel=debug")
+	c.daemonsReady()
+	if !strings.Contains(args(), "--log-level=debug") {
+		t.Errorf("the upgrade made %s", args())
+	}
+	c.turnsGoOn("after an upgrade")
+	c.sh("helm rollback lockfs -n lockfs-system")
+	c.daemonsReady()
+	if strings.Contains(args(), "--log-level=debug") {
+		t.Errorf("the rollback made %s", args())
+	}
+	c.turnsGoOn("after a rollback")
+	check()
+
+	c.kubectl("delete", "-k", "deploy/daemonset/examples")
+	was := c.shared(c.nodes[0], "log")
+	c.t.Log(c.sh(c.documented("docs/how-to/helm.md", "helm-uninstall")))
+	for _, node := range c.nodes {
+		if left := c.on(node, "grep ' fuse.lockfs ' /proc/1/mountinfo || true"); left != "" {
+			t.Errorf("views are left on %s:\n%s", node, left)
+		}
+	}
+	left := c.kubectl("get", "daemonsets,deployments,services,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,csidrivers,storageclasses,leases", "-A", "-o", "name")
+	for name := range strings.Lines(left) {
+		if strings.Contains(name, "lockfs") {
+			t.Errorf("what is left: %s", name)
+		}
+	}
+	if now := c.shared(c.nodes[0], "log"); now != was || was == "" {
+		t.Errorf("the shared file had %d bytes, and has %d", len(was), len(now))
+	}
+}
