@@ -36,10 +36,12 @@ func upgrade(t *testing.T, m *lab.Mount) *lab.Mount {
 
 // Programs that write, wait, try, rotate and hold on two mounts notice no upgrade but a pause.
 // (docs/SEMANTICS.md, rule 27.)
-func TestUpgradesUnderLoad(t *testing.T) { lab.Over(t, testUpgradesUnderLoad, lab.Local) }
+func TestUpgradesUnderLoad(t *testing.T) {
+	lab.Over(t, testUpgradesUnderLoad, lab.Local, lab.Delegating.ForLong())
+}
 
 func testUpgradesUnderLoad(t *testing.T, on lab.Setup) {
-	tr := history.New(t, on.NewService(t), "--wait", "-1")
+	tr := history.New(t, on.NewService(t), append([]string{"--wait", "-1"}, on.Flags...)...)
 	a, b := tr.Mount("a"), tr.Mount("b")
 	tr.Load(a)
 	tr.Load(b)
