@@ -64,7 +64,8 @@ func (h *hold) known() bool { return h.proven && h.token != nil && h.token.ok() 
 //   - each token is of an entry of that program, or of one that its mount keeps, or of a time when
 //     a directory above was delegated to its mount, and no entry was overtaken: those created
 //     earlier were gone before a later one was let go, and none was put below a directory that
-//     was delegated to another mount. With Leases one may be put there, and is not granted.
+//     was delegated to another mount. With Leases one may be put there, and is not granted;
+//   - no directory moved while a file below it was open.
 func (h *history) check() error {
 	holds := h.holds()
 	var errs []error
@@ -73,6 +74,7 @@ func (h *history) check() error {
 		if entries := h.entries[file]; entries != nil {
 			errs = append(errs, h.checkEntries(file, holds[file], entries))
 		}
+		errs = append(errs, h.checkShifts(file, holds[file]))
 	}
 	return errors.Join(errs...)
 }
@@ -91,6 +93,9 @@ func (h *history) holds() map[string]map[string]*hold {
 	all := make(map[string]map[string]*hold)
 	for i := range h.ops {
 		o := &h.ops[i]
+		if o.Kind == shifted {
+			continue
+		}
 		if all[o.File] == nil {
 			all[o.File] = make(map[string]*hold)
 		}
@@ -214,6 +219,9 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 			continue
 		}
 		e, ok := entries[entry]
+		if there, away := h.entries[shiftedTo(file)][entry]; away { // it was opened where it was
+			e, ok = there, true
+		}
 		// A kept entry tells later of those who have it in turn.
 		if !ok || e.Node != held.acquired.Mount || turn == 0 && e.PID != held.acquired.PID {
 			wrong("%s on %s, pid %d, has turn %d of entry %d, which in etcd is %+v", name, held.acquired.Mount, held.acquired.PID, turn, entry, e)
@@ -253,6 +261,33 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 	return errors.Join(errs...)
 }
 
+// checkShifts looks for a directory that moved while a file below it was open, and later proved
+// to be locked still.
+func (h *history) checkShifts(file string, holds map[string]*hold) error {
+	for i := range h.ops {
+		o := &h.ops[i]
+		if o.Kind != shifted || !o.ok() || !strings.HasPrefix(file, o.File+"/") {
+			continue
+		}
+		for _, name := range sorted(holds) {
+			if held := holds[name]; held.acquired.Return < o.Call && o.Return < held.lastProof() {
+				return fmt.Errorf("%s: %s had it open while %s moved the directory", file, name, o.Hold)
+			}
+		}
+	}
+	return nil
+}
+
+// lastProof is when the last call began that succeeded under the lock.
+func (h *hold) lastProof() (at int64) {
+	for _, o := range append([]*Op{h.cut, h.closed}, h.writes...) {
+		if o != nil && o.ok() {
+			at = max(at, o.Call)
+		}
+	}
+	return at
+}
+
 // delegated reports whether a directory above a file was delegated to a mount at a revision.
 func (h *history) delegated(file, mount string, at int64) bool {
 	for _, d := range h.delegations {
@@ -279,7 +314,7 @@ func (h *history) sight() string {
 		longest[o.Kind] = max(longest[o.Kind], o.Return-o.Call)
 	}
 	var s []string
-	for _, k := range []kind{Acquired, Wrote, cut, moved, Closed} {
+	for _, k := range []kind{Acquired, Wrote, cut, moved, Closed, shifted} {
 		part := fmt.Sprintf("%s: %d ok", k, count[result{k, 0}])
 		var errnos []syscall.Errno
 		for r := range count {

@@ -161,8 +161,10 @@ func (h *history) excused(o *Op) bool {
 			other.Call < o.Return && (other.Return == 0 || other.Return+slack > o.Call) {
 			return true
 		}
-		// A rename by who has lost the file locks its name for a moment.
-		if other.Kind == moved && other.File == o.File && other.Call < o.Return && (other.Return == 0 || other.Return+slack > o.Call) {
+		// A rename by who has lost the file locks its name for a moment, and one of a directory
+		// locks the files below.
+		renamed := other.Kind == moved && other.File == o.File || other.Kind == shifted && strings.HasPrefix(o.File, other.File+"/")
+		if renamed && other.Call < o.Return && (other.Return == 0 || other.Return+slack > o.Call) {
 			return true
 		}
 	}

@@ -148,3 +148,35 @@ func TestHistoryChecker(t *testing.T) {
 		})
 	}
 }
+
+// The checker sees a directory that moves over a file that is open.
+func TestCheckerOfDirectories(t *testing.T) {
+	for name, c := range map[string]struct {
+		call, ret int64
+		wrong     bool
+	}{
+		"before an open":               {1, 9, false},
+		"while it waits":               {16, 19, false},
+		"until it is granted":          {31, 33, false},
+		"while a file is open":         {25, 29, true},
+		"after a write in it":          {38, 40, true},
+		"after a close":                {32, 33, false},
+		"after the lock may be lost":   {58, 59, false},
+		"before the lock may be lost":  {54, 55, true},
+		"it did not come back to tell": {25, 0, false},
+	} {
+		h := sample()
+		for i := range h.ops {
+			h.ops[i].File = "d/f"
+		}
+		h.files = map[string]string{"d/f": h.files["f"]}
+		h.archives, h.entries = map[string]bool{"d/f.b.2": true}, nil
+		h.ops = append(h.ops, Op{Kind: shifted, File: "d", Hold: "m.1", Writer: "m", Call: c.call, Return: c.ret},
+			Op{Kind: shifted, File: "d", Hold: "m.2", Writer: "m", Call: 25, Return: 26, Errno: unix.EBUSY})
+		// A try meets the directory's lock.
+		h.ops = append(h.ops, Op{Kind: Acquired, File: "d/f", Hold: "m.3", Writer: "m", Try: true, Call: c.call, Return: c.call + 1, Errno: unix.EAGAIN})
+		if err := h.check(); (err != nil) != c.wrong || err != nil && !strings.Contains(err.Error(), "moved the directory") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -93,30 +93,47 @@ func (tr *Trial) WorkAlone(m, visitor *lab.Mount) {
 }
 
 // WorkBelow starts two writers on a mount that have files of their own in a directory, which a
-// program on another mount visits now and then.
+// program on another mount visits now and then, unless it is nil.
 func (tr *Trial) WorkBelow(m, visitor *lab.Mount) {
 	tr.T.Helper()
-	dir := "below-" + m.Name
-	if err := os.Mkdir(tr.InSource(dir), 0o777); err != nil {
-		tr.T.Fatal(err)
-	}
+	dir := belowDir(m)
 	var files []string
-	for i := range 3 {
-		files = append(files, fmt.Sprint(dir, "/", i))
+	for i := range 4 {
+		files = append(files, fmt.Sprint(dir, []string{"/", "/in/"}[i%2], i))
+	}
+	if !slices.Contains(tr.owned, files[0]) { // else a Shift may have renamed the directory
+		if err := os.MkdirAll(tr.InSource(dir+"/in"), 0o777); err != nil {
+			tr.T.Fatal(err)
+		}
+		tr.owned = append(tr.owned, files...)
 	}
 	for range 2 {
 		tr.run(m, files, 4, 5*time.Millisecond)
 	}
-	tr.run(visitor, files, 2, 3*time.Second)
-	tr.owned = append(tr.owned, files...)
+	if visitor != nil {
+		tr.run(visitor, files, 2, 3*time.Second)
+	}
 }
+
+// Shift starts a program on a mount that renames a directory away and back, in which another's
+// WorkBelow has files.
+func (tr *Trial) Shift(m, below *lab.Mount, pause time.Duration) {
+	tr.T.Helper()
+	tr.start(m, writerConfig{Moves: belowDir(below) + "/in", Pause: pause})
+}
+
+func belowDir(m *lab.Mount) string { return "below-" + m.Name }
 
 func (tr *Trial) run(m *lab.Mount, files []string, most int, pause time.Duration) {
 	tr.T.Helper()
+	tr.start(m, writerConfig{Files: files, Pause: pause, Most: most})
+}
+
+func (tr *Trial) start(m *lab.Mount, c writerConfig) {
+	tr.T.Helper()
 	id := trials.Add(1)
-	w := &Recorded{Mount: m.Name, done: make(chan struct{}), Config: writerConfig{
-		Name: fmt.Sprintf("%s%d", m.Name, id), Dir: m.Dir, Files: files, Seed: uint64(id), Pause: pause, Most: most,
-	}}
+	c.Name, c.Dir, c.Seed = fmt.Sprintf("%s%d", m.Name, id), m.Dir, uint64(id)
+	w := &Recorded{Mount: m.Name, done: make(chan struct{}), Config: c}
 	config, err := json.Marshal(w.Config)
 	if err != nil {
 		tr.T.Fatal(err)
@@ -190,7 +207,7 @@ func (tr *Trial) GoesOn(what string) {
 	since := Monotonic()
 	deadline := time.Now().Add(lab.CallTimeout)
 	for _, w := range tr.Writers {
-		for !w.Ended && !w.goesOn(since) {
+		for !w.Ended && w.Config.Moves == "" && !w.goesOn(since) {
 			if time.Now().After(deadline) {
 				ops := w.History()
 				tr.T.Fatalf("%s: writer %s does not go on; its last calls: %+v", what, w.Config.Name, ops[max(0, len(ops)-6):])
@@ -200,7 +217,7 @@ func (tr *Trial) GoesOn(what string) {
 		}
 	}
 	for _, w := range tr.Writers {
-		if !w.Ended && w.Config.Most == 0 {
+		if !w.Ended && w.stays() {
 			lab.Eventually(tr.T, w.Config.Name+" has its file open again", func() bool { return w.atWork() != "" })
 		}
 	}
@@ -221,10 +238,13 @@ func (w *Recorded) atWork() (hold string) {
 	return ops[len(ops)-1].Hold
 }
 
+// stays reports whether the writer has its file open all the time.
+func (w *Recorded) stays() bool { return w.Config.Most == 0 && w.Config.Moves == "" }
+
 // letGo tells a writer that stays to let go of what it has, once: a second word
 // would be of what it has next.
 func (w *Recorded) letGo() {
-	if hold := w.atWork(); w.Config.Most == 0 && hold != "" && hold != w.toLeave {
+	if hold := w.atWork(); w.stays() && hold != "" && hold != w.toLeave {
 		w.toLeave = hold
 		_, _ = w.in.Write([]byte("\n"))
 	}
@@ -312,6 +332,7 @@ func (tr *Trial) readEntries(h *history) {
 	p := &lab.Past{Entries: make(map[string]map[int64]lab.Entry), Ends: make(map[string]map[int64]int64), Delegations: make(map[int64]lab.Delegation)}
 	for _, file := range slices.Concat(tr.files, tr.owned) {
 		p.Entries[file], p.Ends[file] = make(map[int64]lab.Entry), make(map[int64]int64)
+		p.Entries[shiftedTo(file)], p.Ends[shiftedTo(file)] = make(map[int64]lab.Entry), make(map[int64]int64)
 	}
 	note := tr.service.Reader(tr.Volume, p)
 	watch := func(rev int64) clientv3.WatchChan {

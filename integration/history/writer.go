@@ -36,6 +36,7 @@ type writerConfig struct {
 	Seed  uint64
 	Pause time.Duration // the longest between two of its calls
 	Most  int           // records under one lock; 0: until it is told to let go
+	Moves string        // instead: it renames this directory away and back
 }
 
 // kind is what a system call is to the files' history.
@@ -49,6 +50,7 @@ const (
 	cut      kind = "cut"   // truncation that takes back the last record
 	moved    kind = "move"  // of the file to an archive; its name is free then
 	Closed   kind = "close"
+	shifted  kind = "shift" // of the directory File, away or back
 )
 
 // Op is one system call of a writer.
@@ -114,6 +116,11 @@ func serveWriter() {
 	}()
 	for n := 1; !w.stop.Load(); n++ {
 		w.hold = fmt.Sprintf("%s.%d", w.Name, n)
+		if w.Moves != "" {
+			w.shift()
+			w.pause()
+			continue
+		}
 		w.file = w.Files[w.rand.IntN(len(w.Files))]
 		w.once()
 		w.pause()
@@ -145,6 +152,33 @@ func (w *writer) call(o Op, do func(o *Op) error) bool {
 func (w *writer) report(o Op) {
 	if err := w.out.Encode(o); err != nil {
 		os.Exit(0) // nobody listens
+	}
+}
+
+// away is what the name of a directory gets that is renamed away.
+const away = "-away"
+
+// shiftedTo is the name of a file while its directory is away.
+func shiftedTo(file string) string {
+	dir, name := filepath.Split(file)
+	return strings.TrimSuffix(dir, "/") + away + "/" + name
+}
+
+// shift renames the directory away for a moment. It does not end before the directory is back.
+func (w *writer) shift() {
+	w.file = w.Moves
+	there, gone := filepath.Join(w.Dir, w.Moves), filepath.Join(w.Dir, w.Moves+away)
+	rename := func(from, to string) bool {
+		return w.call(Op{Kind: shifted}, func(*Op) error { return unix.Rename(from, to) })
+	}
+	if _, err := os.Stat(gone); err != nil && !rename(there, gone) {
+		return
+	}
+	for !rename(gone, there) {
+		if _, err := os.Stat(there); err == nil {
+			return // a call that failed has done it
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 

@@ -261,24 +261,39 @@ func (c *Cluster) moveLeader() {
 // Compact has etcd forget all revisions but the last.
 func (c *Cluster) Compact() {
 	c.T.Helper()
-	ctx, cancel := context.WithTimeout(c.T.Context(), CallTimeout)
-	defer cancel()
-	now, err := c.Client.Get(ctx, "/")
-	if err != nil {
-		c.T.Fatal(err)
-	}
-	if _, err := c.Client.Compact(ctx, now.Header.Revision); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
-		c.T.Fatal(err)
-	}
+	c.answers("etcd is compacted", func(ctx context.Context) error {
+		now, err := c.Client.Get(ctx, "/")
+		if err != nil {
+			return err
+		}
+		_, err = c.Client.Compact(ctx, now.Header.Revision)
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			return nil
+		}
+		return err
+	})
 }
 
 func (c *Cluster) Defragment() {
 	c.T.Helper()
+	for _, url := range c.urls() {
+		c.answers("etcd is defragmented", func(ctx context.Context) error {
+			_, err := c.Client.Defragment(ctx, url)
+			return err
+		})
+	}
+}
+
+// answers asks until a member of a busy cluster answers.
+func (c *Cluster) answers(what string, ask func(context.Context) error) {
+	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), CallTimeout)
 	defer cancel()
-	for _, url := range c.urls() {
-		if _, err := c.Client.Defragment(ctx, url); err != nil {
-			c.T.Fatal(err)
+	Eventually(c.T, what, func() bool {
+		err := ask(ctx)
+		if err != nil {
+			c.T.Logf("%s: %v", what, err)
 		}
-	}
+		return err == nil
+	})
 }
