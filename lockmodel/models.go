@@ -380,7 +380,7 @@ func dirLeasesWorlds(full bool, mut string) []func() result {
 	if !full {
 		return []func() result{mk(2, 0, 1, 1, 0), mk(1, 0, 1, 1, 1), mk(1, 1, 1, 1, 0)}
 	}
-	return []func() result{mk(2, 0, 1, 1, 1), mk(1, 0, 1, 2, 1), mk(1, 1, 1, 1, 1), mk(0, 2, 1, 1, 1)}
+	return []func() result{mk(2, 0, 1, 1, 1), mk(1, 0, 1, 2, 1), mk(1, 1, 1, 1, 1)}
 }
 
 func keptWorlds(full bool, mut string) []func() result {
@@ -425,6 +425,7 @@ func delegWorlds(full bool, mut string) []func() result {
 			mk(delegWorld{takes: top}, delegProgram{0, 0, 2}, delegProgram{1, 0, 1}, delegProgram{2, 0, 1}),
 			mk(delegWorld{takes: [delegMounts][delegDirs]int8{{2, 0}}, ends: 1}, delegProgram{0, 0, 2}, delegProgram{1, 0, 2}),
 			mk(delegWorld{takes: [delegMounts][delegDirs]int8{{2, 0}}, ends: 1}, delegProgram{0, 0, 2}, delegProgram{0, 1, 1}, delegProgram{1, 0, 1}, delegProgram{2, 1, 1}),
+			mk(delegWorld{takes: [delegMounts][delegDirs]int8{{2, 0}}, ends: 1}, delegProgram{0, 1, 2}, delegProgram{0, renames, 2}, delegProgram{1, 1, 1}),
 		}
 	}
 	return []func() result{
