@@ -185,7 +185,7 @@ func (m *Manager) movedSince(k Key, token int64) bool {
 // directory that is worth it. m.mu is held.
 func (m *Manager) noteBelow(l *lock) {
 	_, able := l.sess.backend.(Delegator)
-	if !able || !m.cfg.Delegate {
+	if !able {
 		return
 	}
 	for _, d := range m.dels {

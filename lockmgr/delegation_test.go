@@ -478,7 +478,7 @@ func TestClosedBelowADelegationInAnOutage(t *testing.T) {
 // A mount that does not hear of recalls grants nothing by itself.
 func TestDeafMountGrantsNothing(t *testing.T) {
 	keeping(t, func(f, _ *fixture) {
-		long, _ := f.manager(func(c *lockmgr.Config) { c.Keep, c.Delegate = time.Minute, true })
+		long, _ := f.manager(func(c *lockmgr.Config) { c.Keep = time.Minute })
 		defer func() {
 			if err := long.Close(f.t.Context()); err != nil {
 				t.Error(err)

@@ -29,7 +29,7 @@ func story(t *testing.T, seed uint64, keep bool) string {
 	inBubble(t, func(f *fixture) {
 		m := f.m
 		if keep {
-			m, _ = f.manager(func(c *lockmgr.Config) { c.Keep, c.Delegate = keepFor, true })
+			m, _ = f.manager(func(c *lockmgr.Config) { c.Keep = keepFor })
 			defer func() {
 				if err := m.Close(f.t.Context()); err != nil {
 					t.Error(err)

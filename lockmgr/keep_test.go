@@ -19,7 +19,7 @@ const keepFor = 2 * time.Second
 // keeping runs a test on a mount that keeps locks, with another mount beside it.
 func keeping(t *testing.T, test func(f *fixture, other *fixture)) {
 	inBubble(t, func(f *fixture) {
-		keep := func(c *lockmgr.Config) { c.Keep, c.Delegate = keepFor, true }
+		keep := func(c *lockmgr.Config) { c.Keep = keepFor }
 		other := &fixture{t: f.t, svc: f.svc, m: f.m, log: f.log}
 		f.m, f.log = f.manager(keep)
 		test(f, other)
@@ -83,7 +83,7 @@ func TestKept(t *testing.T) {
 func TestKeptByRequest(t *testing.T) {
 	for _, mount := range []time.Duration{0, keepFor} {
 		inBubble(t, func(f *fixture) {
-			m, _ := f.manager(func(c *lockmgr.Config) { c.Keep, c.Delegate = mount, true })
+			m, _ := f.manager(func(c *lockmgr.Config) { c.Keep = mount })
 			for _, keep := range []time.Duration{0, 2 * keepFor} {
 				for range 2 {
 					req := open("a", time.Minute, "f")
@@ -441,7 +441,7 @@ func TestDescribedAfterAnOutage(t *testing.T) {
 // A mount that does not hear of recalls takes no lock over, for as long as that goes on.
 func TestDeafMountTakesNothingOver(t *testing.T) {
 	keeping(t, func(f, _ *fixture) {
-		long, _ := f.manager(func(c *lockmgr.Config) { c.Keep, c.Delegate = time.Minute, true })
+		long, _ := f.manager(func(c *lockmgr.Config) { c.Keep = time.Minute })
 		defer func() {
 			if err := long.Close(f.t.Context()); err != nil {
 				t.Error(err)
@@ -468,7 +468,7 @@ func TestLogOfAKeptLock(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		log := &bytes.Buffer{}
 		m, _ := f.manager(func(c *lockmgr.Config) {
-			c.Keep, c.Delegate, c.Logger = keepFor, true, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			c.Keep, c.Logger = keepFor, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		})
 		defer func(was *lockmgr.Manager) {
 			if err := m.Close(f.t.Context()); err != nil {

@@ -32,11 +32,10 @@ type Config struct {
 	// KeysPerSession is about how many locks a session has before another is opened. Zero: 5,000,
 	// whose end stalls the service's writers for 0.03 to 0.15 s.
 	KeysPerSession int
-	// Keep is how long the mount keeps the idle lock of a file that is opened again and again.
-	// Zero: not at all. A Request can override it.
+	// Keep is how long the mount keeps the idle lock of a file that is opened again and again, and,
+	// if the Backend can, a directory in which it locks many files. Zero: not at all. A Request can
+	// override it.
 	Keep time.Duration
-	// Delegate has unshared directories delegated to the mount for Keep, if the Backend can.
-	Delegate bool
 	// CloseGrace; zero: DefaultCloseGrace.
 	CloseGrace time.Duration
 	// SlowWait is how long a request waits before the log and Observe are told. Zero: never.

@@ -133,7 +133,6 @@ func (c *chaos) run() {
 				},
 				KeysPerSession: 1 + c.IntN(3),
 				Keep:           []time.Duration{0, keepFor, time.Minute}[c.IntN(3)],
-				Delegate:       true,
 				Observe:        c.observe,
 			})
 		}

@@ -19,10 +19,9 @@
 //	bindfs    Debian's
 //	passthrough  on demand (-systems): loopback as root runs it, whose reads and writes
 //	          go past it to ext4
-//	nolock, etcd, kept, delegated  on demand: 'lockfs mount' as users run it, with an embedded etcd on
-//	          that ext4: a policy without locks, a lock for each open (--keep 0), locks that the
-//	          mount keeps (--keep 2s), and directories (--delegate). To compare: -systems
-//	          delegated,kept,etcd,nolock -of delegated
+//	nolock, etcd, kept  on demand: 'lockfs mount' as users run it, with an embedded etcd on that ext4: a
+//	          policy without locks, a lock for each open (--keep 0), and locks and directories that
+//	          the mount keeps, as by default. To compare: -systems kept,etcd,nolock -of kept
 //	other     on demand (-other): the view of another build, say of the last commit
 //
 // Each has a directory of its own with the same files. Each daemon is a process,

@@ -10,10 +10,9 @@ import (
 
 // mountFlags are those of the systems that are 'lockfs mount' with its embedded etcd.
 var mountFlags = map[string][]string{
-	"nolock":    {"--rule", "** nolock"},
-	"etcd":      {"--keep", "0"},
-	"kept":      {"--keep", "2s"},
-	"delegated": {"--delegate"},
+	"nolock": {"--rule", "** nolock"},
+	"etcd":   {"--keep", "0"},
+	"kept":   nil,
 }
 
 func (b *bench) buildLockfs(ctx context.Context) (string, error) {

@@ -30,7 +30,7 @@ var flagGroups = []struct {
 	flags []string
 }{
 	{"Volume", []string{"name", "namespace", "policy", "rule", "set-policy", "scope", "read-locks", "flock", "allow-other"}},
-	{"Lock service", []string{"backend", "endpoints", "cacert", "cert", "key", "user", "password-file", "password", "config", "credentials-dir", "embedded", "ttl", "keep", "delegate"}},
+	{"Lock service", []string{"backend", "endpoints", "cacert", "cert", "key", "user", "password-file", "password", "config", "credentials-dir", "embedded", "ttl", "keep"}},
 	{"Waiting", []string{"wait", "name-wait", "suspend-wait"}},
 	{"Safety", []string{"sync", "guard", "accept-volume", "take-over"}},
 	{"Kubernetes", []string{"kubelet-dir", "inline-volumes", "lease-namespace", "kubeconfig", "kube-qps", "kube-burst", "pod-names"}},

@@ -34,7 +34,6 @@ type mountOptions struct {
 	flock                      choiceFlag[policy.Flock]
 	setPolicy                  bool
 	readLocks                  bool
-	delegate                   bool
 	allowOther                 bool
 	embedded                   bool
 	acceptVolume               bool
@@ -91,9 +90,8 @@ Nothing is locked against other machines then.`,
 	f.Var(&o.wait, "wait", "how long an open waits for a lock before it fails with EBUSY. 0: not at all. -1: for ever")
 	f.DurationVar(&o.nameWait, "name-wait", config.DefaultNameWait, "how long a call that cannot queue (rename, unlink, truncate, …) tries for a lock that another node holds")
 	f.DurationVar(&o.suspendWait, "suspend-wait", 0, "how long writes wait for a lock service that does not answer before they fail with EIO (default: the TTL)")
-	f.Var(&o.keep, "keep", "how long the mount keeps the lock of a file that is opened again and again, so that the next open here does not ask the lock service. At least 500ms. 0: not at all")
+	f.Var(&o.keep, "keep", "how long the mount keeps the lock of a file that is opened again and again, and of a directory in which many files are, so that the next open here does not ask the lock service. At least 500ms. 0: not at all")
 	f.Var(&o.scope, "scope", "`who` shares a lock: "+o.scope.list()+". auto: the pod of the caller, or its process outside of pods")
-	f.BoolVar(&o.delegate, "delegate", false, "have directories delegated to this mount in which its programs lock many files and nobody else does, for as long as --keep says: files in them cost the lock service nothing. New, so off by default")
 	f.BoolVar(&o.readLocks, "read-locks", false, "an open for read takes the lock too, shared with other readers")
 	f.Var(&o.flock, "flock", "`which` programs exclude each other by flock(2) and fcntl(2): "+o.flock.list()+". local: those on this mount. cluster: on all mounts of the volume, which need the same. Not with Lease objects")
 	f.Var(&o.sync, "sync", "`when` written bytes must be on the volume: "+o.sync.list()+". auto: always on NFS, close on another network file system, else never")
@@ -190,7 +188,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 		},
 		Embedded: !o.remote(),
 		Policy:   o.policy, SetPolicy: o.setPolicy,
-		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Keep: time.Duration(o.keep), Delegate: o.delegate, Scope: o.scope.value, ReadLocks: o.readLocks, Flock: o.flock.value,
+		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Keep: time.Duration(o.keep), Scope: o.scope.value, ReadLocks: o.readLocks, Flock: o.flock.value,
 		Sync: o.sync.value, AllowOther: o.allowOther, AcceptVolume: o.acceptVolume, TakeOver: o.takeOver, Guard: o.guard,
 		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,
 		SlowWait: o.slowWait, Metrics: o.metrics(), Pods: names,

@@ -144,7 +144,7 @@ func (o *serveOptions) specs(file *config.File) []serve.Spec {
 				},
 				Policy: v.Policy(), SetPolicy: v.SetPolicy,
 				Renew: renew.Config{TTL: v.TTL, SuspendWait: v.SuspendWait},
-				Wait:  v.Wait, NameWait: v.NameWait, Keep: v.Keep, Delegate: v.Delegate, Scope: v.Scope, ReadLocks: v.ReadLocks, Flock: v.Flock, Sync: sync,
+				Wait:  v.Wait, NameWait: v.NameWait, Keep: v.Keep, Scope: v.Scope, ReadLocks: v.ReadLocks, Flock: v.Flock, Sync: sync,
 				AcceptVolume: v.AcceptVolume, TakeOver: true,
 				AllowOther: os.Geteuid() == 0, Guard: o.guard, ForPods: true, WaitForWrites: true,
 				Node: o.node, Version: buildVersion(), StateDir: o.stateDir, Logger: o.log,

@@ -16,7 +16,7 @@ import (
 // rename a directory in it, as its own programs do. The delegates are frozen, killed and cut off.
 // (docs/SEMANTICS.md, rule 33.)
 func TestDelegatesUnderFaults(t *testing.T) {
-	lab.Over(t, testDelegatesUnderFaults, lab.Delegating.ForLong(), lab.DelegatingInLeases.Alone().ForLong())
+	lab.Over(t, testDelegatesUnderFaults, lab.Local.ForLong(), lab.InLeases.Alone().ForLong())
 }
 
 func testDelegatesUnderFaults(t *testing.T, on lab.Setup) {

@@ -14,7 +14,7 @@ import (
 
 // Random faults of the lock service, one after the other, in a long run.
 func TestFaultsAtRandom(t *testing.T) {
-	lab.Over(t, testFaultsAtRandom, lab.Local, lab.Delegating, lab.Releasing, lab.InLeases.Alone().ForLong(), lab.DelegatingInLeases.Alone().ForLong())
+	lab.Over(t, testFaultsAtRandom, lab.Local, lab.Releasing, lab.InLeases.Alone().ForLong())
 }
 
 func testFaultsAtRandom(t *testing.T, on lab.Setup) {

@@ -14,7 +14,7 @@ import (
 // they see, what the files hold and what etcd has had are one history, in which
 // the writers exclude each other. (docs/SEMANTICS.md, rules 1, 5, 6 and 20.)
 func TestHistory(t *testing.T) {
-	lab.Over(t, testHistory, lab.Local, lab.Delegating, lab.Releasing, lab.InLeases.Alone(), lab.DelegatingInLeases.Alone().ForLong())
+	lab.Over(t, testHistory, lab.Local, lab.Releasing, lab.InLeases.Alone())
 }
 
 func testHistory(t *testing.T, on lab.Setup) {

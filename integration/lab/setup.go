@@ -33,17 +33,9 @@ var (
 	// The mounts keep no locks: each is released at the last close.
 	Releasing = Setup{name: "releasing", Flags: []string{"--keep", "0"}}
 
-	// Directories are delegated to mounts.
-	Delegating = Setup{name: "delegating", Flags: []string{"--delegate"}}
-
-	// Both.
-	DelegatingInLeases = Setup{name: "delegating-leases", Leases: true, Flags: []string{"--delegate"}}
-
 	// Two mounts over one local directory hide how stale a network volume is; caching clients do
 	// not.
 	OverClients = Setup{name: "clients", client: &ClientConfig{}}
-	// The same, and directories are delegated to mounts.
-	OverClientsThatDelegate = Setup{name: "delegating-clients", client: &ClientConfig{}, Flags: []string{"--delegate"}}
 	// The same where the client goes on with what it knows of a file when the file is
 	// opened, as FUSE clients may: an open asks the volume.
 	OverClientsThatKeep = Setup{name: "keeping", client: &ClientConfig{Keep: true}}

@@ -48,7 +48,7 @@ func TestDelegatedDirectory(t *testing.T) {
 }
 
 func testDelegatedDirectory(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--delegate")
+	v := on.NewVolume(t)
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--keep", "1m")
 	p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
 	last := delegate(v, p, a, "t")
@@ -124,7 +124,7 @@ func TestNamesInADelegatedDirectory(t *testing.T) {
 }
 
 func testNamesInADelegatedDirectory(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--delegate", "--keep", "1m")
+	v := on.NewVolume(t, "--keep", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
 	for i, c := range []struct {
@@ -203,7 +203,7 @@ func TestDelegatedDirectoryOfADeadMount(t *testing.T) {
 }
 
 func testDelegatedDirectoryOfADeadMount(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--delegate", "--ttl", "3s", "--wait", "-1")
+	v := on.NewVolume(t, "--ttl", "3s", "--wait", "-1")
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	delegate(v, p, a, "t")
@@ -226,7 +226,7 @@ func TestDelegatedDirectoryOfAFrozenMount(t *testing.T) {
 }
 
 func testDelegatedDirectoryOfAFrozenMount(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--delegate", "--ttl", "3s", "--wait", "-1", "--keep", "1m")
+	v := on.NewVolume(t, "--ttl", "3s", "--wait", "-1", "--keep", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	delegate(v, p, a, "t")
@@ -259,7 +259,7 @@ func TestBreakInADelegatedDirectory(t *testing.T) {
 }
 
 func testBreakInADelegatedDirectory(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--delegate", "--keep", "1m")
+	v := on.NewVolume(t, "--keep", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	p := lab.NewAgent(t)
 	delegate(v, p, a, "t")
@@ -279,7 +279,7 @@ func testBreakInADelegatedDirectory(t *testing.T, on lab.Setup) {
 // Trees that nobody else touches are made, copied, renamed and removed for a few commits.
 func TestCommitsOfATree(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--delegate")
+	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
 	probes := 0

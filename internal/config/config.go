@@ -32,7 +32,6 @@ type Volume struct {
 	Scope                                  policy.Scope
 	Sync                                   fs.Sync // one of Syncs
 	ReadLocks                              bool
-	Delegate                               bool
 	Flock                                  policy.Flock // one of Flocks
 
 	AcceptVolume bool // although it breaks rules

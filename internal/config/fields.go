@@ -36,7 +36,6 @@ var fields = []field{
 	{"nameWait", false, duration(func(v *Volume) *time.Duration { return &v.NameWait }, positive)},
 	{"suspendWait", false, duration(func(v *Volume) *time.Duration { return &v.SuspendWait }, positive)},
 	{"keep", false, duration(func(v *Volume) *time.Duration { return &v.Keep }, policy.ParseKeep)},
-	{"delegate", false, flag(func(v *Volume) *bool { return &v.Delegate })},
 	{"scope", false, text(func(v *Volume) *string { return (*string)(&v.Scope) }, oneOf(policy.Scopes...))},
 	{"sync", false, text(func(v *Volume) *string { return (*string)(&v.Sync) }, oneOf(Syncs...))},
 	{"flock", false, text(func(v *Volume) *string { return (*string)(&v.Flock) }, oneOf(policy.Flocks...))},

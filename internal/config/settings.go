@@ -11,7 +11,7 @@ import (
 )
 
 // settings are the fields by which the same files behave otherwise.
-var settings = []string{"ttl", "wait", "nameWait", "suspendWait", "keep", "delegate", "scope", "sync", "flock", "readLocks", "acceptVolume"}
+var settings = []string{"ttl", "wait", "nameWait", "suspendWait", "keep", "scope", "sync", "flock", "readLocks", "acceptVolume"}
 
 // HasSetting reports whether a field of the volume has that value, however it is written. Errors: no
 // such field, or no such value.

@@ -49,9 +49,8 @@ type Config struct {
 	Renew renew.Config
 	// Wait, NameWait, Scope, ReadLocks and Flock are those of fs.Config.
 	Wait, NameWait time.Duration
-	// Keep and Delegate are those of lockmgr.Config.
+	// Keep is that of lockmgr.Config.
 	Keep      time.Duration
-	Delegate  bool
 	Scope     policy.Scope
 	ReadLocks bool
 	Flock     policy.Flock

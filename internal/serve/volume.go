@@ -189,7 +189,7 @@ func (v *Volume) begin(ctx context.Context, c *Config, backend Backend, id uuid.
 
 func (v *Volume) manager(c *Config, backend Backend, info lockmgr.SessionInfo) lockmgr.Config {
 	return lockmgr.Config{
-		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Keep: c.Keep, Delegate: c.Delegate, Observe: v.observer(),
+		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Keep: c.Keep, Observe: v.observer(),
 	}
 }
 
