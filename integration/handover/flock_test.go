@@ -71,7 +71,7 @@ func testUpgradeKeepsFlocks(t *testing.T, on lab.Setup) {
 		return slices.ContainsFunc(v.LS(), func(e lab.Entry) bool { return e.State == "waiting" && e.PID == other.PID() })
 	})
 	refused(t, b, "programs wait for flock or fcntl locks")
-	a = upgrade(t, a)
+	upgrade(t, a)
 	p.Must(lab.Call{Op: "flock", FD: fds["shared"], Flags: un})
 	if r := lab.Await(t, "the flock", waits); r.Errno != 0 {
 		t.Error(r.Err())
