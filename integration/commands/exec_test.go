@@ -116,7 +116,7 @@ func testExec(t *testing.T, on lab.Setup) {
 		status int
 	}{
 		{[]string{"--wait", "0", v.InSource("f"), "--", "true"}, 75},
-		{[]string{"--wait", "50ms", "-E", "9", a.Path("f"), "--", "true"}, 9},
+		{[]string{"--wait", "1s", "-E", "9", a.Path("f"), "--", "true"}, 9},
 		{[]string{"--wait", "0", "--shared", a.Path("f"), "--", "true"}, 75},
 		{[]string{"--wait", "0", a.Path("g"), "--", "true"}, 0},
 		{[]string{"--wait", "0", a.Path("not/there"), "--", "true"}, 0},

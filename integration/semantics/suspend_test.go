@@ -121,8 +121,8 @@ func TestSystemSuspendDuringAWrite(t *testing.T) {
 	pending := writer.Start(lab.Call{Op: "write", FD: fd, Data: "x"})
 	let := at.Next()
 	at.Shut.Store(false)
+	v.Revoke() // first: a renewal after the hour must not be answered
 	s.Ahead.Add(int64(time.Hour))
-	v.Revoke()
 	let()
 	if r := lab.Await(t, "the write", pending); r.Errno != unix.EIO {
 		t.Errorf("the write: %v, want EIO", r.Err())
