@@ -236,15 +236,27 @@ func (i *importer) allNodes() error {
 	return nil
 }
 
+// opened returns the node and the descriptor of an open file or directory.
+func (i *importer) opened(at, fd int) (*node, int, error) {
+	n := i.node(at)
+	own, err := i.fd(fd)
+	if n == nil || own < 0 || err != nil {
+		return nil, -1, errState
+	}
+	return n, own, nil
+}
+
 func (i *importer) allHandles() error {
 	f := i.f
 	f.handles.m = make(map[uint64]*handle)
 	f.handles.next = i.st.NextHandle
 	for _, s := range i.st.Handles {
-		n := i.node(s.Node)
-		fd, err := i.fd(s.FD)
-		hold, holdErr := i.hold(s.Hold)
-		if n == nil || fd < 0 || err != nil || holdErr != nil {
+		n, fd, err := i.opened(s.Node, s.FD)
+		if err != nil {
+			return err
+		}
+		hold, err := i.hold(s.Hold)
+		if err != nil {
 			return errState
 		}
 		h := &handle{node: n, fd: fd, hold: hold, mode: s.Mode, maps: s.Maps, caches: s.Caches, sync: s.Sync, gone: make(chan struct{})}
@@ -283,9 +295,8 @@ func (i *importer) allDirs() error {
 	f.dirs.m = make(map[uint64]*dirHandle)
 	f.dirs.next = i.st.NextDir
 	for _, s := range i.st.Dirs {
-		n := i.node(s.Node)
-		fd, err := i.fd(s.FD)
-		if n == nil || fd < 0 || err != nil || len(s.Rest) > dirBuffer {
+		n, fd, err := i.opened(s.Node, s.FD)
+		if err != nil || len(s.Rest) > dirBuffer {
 			return errState
 		}
 		d := &dirHandle{fd: fd, node: n, buf: dirBuffers.Get().(*[dirBuffer]byte), next: s.Next}
