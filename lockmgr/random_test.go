@@ -129,7 +129,8 @@ func (c *chaos) run() {
 				Backend: backend, Session: lockmgr.SessionInfo{Node: fmt.Sprint(i)}, Logger: slog.New(slog.DiscardHandler),
 				Renew: renew.Config{
 					TTL: ttl, Clock: m, Margin: renew.WriteInFlight + renew.CheckToIssue + ttl/renew.ClockRate,
-					SuspendWait: []time.Duration{1, ttl, 3 * ttl}[c.IntN(3)],
+					// Not 1 ns: a frozen machine's clock stands, and its session would look again each ns of it.
+					SuspendWait: []time.Duration{time.Millisecond, ttl, 3 * ttl}[c.IntN(3)],
 				},
 				KeysPerSession: 1 + c.IntN(3),
 				Keep:           []time.Duration{0, keepFor, time.Minute}[c.IntN(3)],
