@@ -7,25 +7,18 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
 
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// childName is argv[0] of the etcd process. ps shows it, and init below recognises the
-	// process by it.
-	childName = "lockfs-etcd"
-
-	// stopByte on its stdin asks it to stop.
-	stopByte = 's'
-)
+// childName is argv[0] of the etcd process. ps shows it, and init below recognises the process by
+// it.
+const childName = "lockfs-etcd"
 
 // init turns a spawned process into the etcd server. main does not: test binaries are such
 // processes too.
@@ -39,29 +32,25 @@ func init() {
 // releases the flocks, after all else of the process is gone.
 const lockFD = 4
 
-// runChild serves etcd on dir until the parent asks it to stop or ends.
+// runChild serves etcd on dir until the parent stops it or ends: end of file on stdin.
 func runChild(dir string) int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	closeInherited()
 	unix.Umask(0o077)
-	lg, level := newChildLogger()
+	lg := newChildLogger()
 	if !holdsLock(dir) {
 		lg.Error(childName + " is started by lockfs mount only")
 		return 2
 	}
-	stop := make(chan struct{})
 	go func() {
-		if n, _ := os.Stdin.Read(make([]byte, 1)); n == 0 {
-			// The parent is gone. What etcd has acknowledged is on disk, and a successor
-			// waits: end at once.
-			os.Exit(0)
-		}
-		close(stop)
+		// The parent stops, or is gone. What etcd has acknowledged is on disk, and a successor
+		// waits. To close the files well would take as long as a slow disk likes.
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		_ = os.Remove(socketPath(dir))
+		os.Exit(0)
 	}()
 
-	rpc := make(chan *grpc.Server, 1)
 	cfg := ordinary.etcdConfig(dir, lg)
-	cfg.ServiceRegister = func(s *grpc.Server) { rpc <- s }
 	e, err := embed.StartEtcd(cfg) // removes a stale socket: we hold the flock
 	if err != nil {
 		lg.Error("cannot start etcd", zap.Error(err))
@@ -71,28 +60,14 @@ func runChild(dir string) int {
 		lg.Error("cannot set the mode of the socket", zap.Error(err))
 		return 1
 	}
-	stopped := make(chan struct{})
-	var keeping sync.WaitGroup
-	keeping.Go(func() { ordinary.keep(e, lg, stopped) })
+	go ordinary.keep(e, lg, nil)
 	select {
 	case err := <-e.Err():
 		lg.Error("etcd failed", zap.Error(err))
-		return 1
 	case <-e.Server.StopNotify():
 		lg.Error("etcd stopped by itself")
-		return 1
-	case <-stop:
 	}
-	close(stopped)
-	keeping.Wait()
-	level.SetLevel(zap.FatalLevel) // errors from here on are expected
-	select {
-	case s := <-rpc:
-		s.Stop() // etcd would wait seconds for watches that never end
-	default:
-	}
-	e.Close()
-	return 0
+	return 1
 }
 
 // etcdConfig is an etcd of one member for one machine.

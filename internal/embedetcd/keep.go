@@ -27,7 +27,7 @@ type bounds struct {
 
 var ordinary = bounds{tidy: 64 << 20, quota: 256 << 20, wals: 1, every: time.Second}
 
-// keep limits the files until stop is closed.
+// keep limits the files until stop is closed, or for ever if it is nil.
 func (b bounds) keep(e *embed.Etcd, lg *zap.Logger, stop <-chan struct{}) {
 	tick := time.NewTicker(b.every)
 	defer tick.Stop()

@@ -34,18 +34,17 @@ var routine = map[string]bool{
 
 // newChildLogger logs warnings and errors, at most three a minute of one kind: with a slow disk
 // etcd warns at every request.
-func newChildLogger() (*zap.Logger, zap.AtomicLevel) {
+func newChildLogger() *zap.Logger {
 	// If the mount is frozen nobody reads the pipe. Losing log lines is better than blocking etcd.
 	_ = unix.SetNonblock(2, true)
-	level := zap.NewAtomicLevelAt(zap.WarnLevel)
 	enc := zapcore.NewJSONEncoder(zapcore.EncoderConfig{
 		LevelKey: "level", MessageKey: "msg",
 		EncodeLevel:    zapcore.LowercaseLevelEncoder,
 		EncodeDuration: zapcore.StringDurationEncoder,
 		EncodeTime:     zapcore.RFC3339NanoTimeEncoder,
 	})
-	core := zapcore.NewCore(enc, stderr{}, level)
-	return zap.New(zapcore.NewSamplerWithOptions(core, time.Minute, 3, 0)), level
+	core := zapcore.NewCore(enc, stderr{}, zap.WarnLevel)
+	return zap.New(zapcore.NewSamplerWithOptions(core, time.Minute, 3, 0))
 }
 
 // stderr writes to descriptor 2 and drops what does not fit into the pipe.

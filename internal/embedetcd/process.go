@@ -7,16 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
-	"time"
 )
-
-// stopGrace is how long etcd may take to close its files: 10 ms unless its disk hangs. A kill only
-// makes the next start longer.
-const stopGrace = 5 * time.Second
 
 type process struct {
 	cmd  *exec.Cmd
-	life io.WriteCloser // its stdin: a byte asks it to stop; end of file means that we are gone
+	life io.Closer // its stdin: end of file ends it
 
 	done   chan struct{} // closed when it is reaped and its log relayed
 	reason string        // the last error it logged; read it after done
@@ -61,17 +56,10 @@ func spawn(dir string, source, lock *os.File, logger *slog.Logger) (*process, er
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// stop ends the process, cleanly if that does not take too long, and returns
-// when it is reaped.
+// stop ends the process and returns when it is reaped.
 func (p *process) stop() {
-	// An error means that it has ended already.
-	_, _ = p.life.Write([]byte{stopByte})
-	select {
-	case <-p.done:
-	case <-time.After(stopGrace):
-		_ = p.cmd.Process.Kill()
-		<-p.done
-	}
+	p.life.Close()
+	<-p.done
 }
 
 func (p *process) exitError(dir string) error {
