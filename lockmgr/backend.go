@@ -135,8 +135,8 @@ func (r AcquireRequest) Validate() error {
 	if len(r.Keys) == 0 {
 		return fmt.Errorf("%w: no keys", ErrInvalidKey)
 	}
-	if r.Mode > Shared {
-		return fmt.Errorf("%w: a directory is delegated by Delegate", ErrInvalidKey)
+	if r.Mode == Delegated && (len(r.Keys) > 1 || r.Keys[0].Kind != Tree || r.Wait != NoWait || !r.Keep) {
+		return fmt.Errorf("%w: %s cannot be delegated so", ErrInvalidKey, r.Keys[0])
 	}
 	for _, k := range r.Keys {
 		if k.Kind == Tree && (r.Wait == Queue || r.Mode == Shared) {

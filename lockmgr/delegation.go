@@ -19,15 +19,25 @@ import (
 // entry as ever: inodes, shared locks, what else is locked with them. The delegation is not in its
 // way.
 
-// Delegator is a Session whose mount may have directories delegated to it.
+// Delegator is a Session that grants the Delegated mode: the entry of a directory for the mount
+// itself.
+//
+// Acquire refuses it with ErrContended unless all entries of what is in the directory or below it
+// are of this session, and there is none of a directory above it, below it or of itself. It does
+// not wait, and recalls nothing. While the entry stands, it is in no way of the session's own
+// requests. No other session puts an entry that conflicts with it, in line or otherwise. Such a
+// request recalls it.
 type Delegator interface {
-	// Delegate puts the entry of a directory for the mount itself, in Delegated mode. It is
-	// refused with ErrContended unless all entries of what is in the directory or below it
-	// are of this session, and there is none of a directory above it, below it or of itself.
-	// It does not wait, and recalls nothing. While the entry stands, it is in no way of the
-	// session's own requests. No other session puts an entry that conflicts with it, in line
-	// or otherwise. Such a request recalls it. Other errors are as Acquire's.
-	Delegate(ctx context.Context, k Key, h Holder) (Grant, error)
+	Session
+
+	// PutBelow puts Exclusive entries for what is locked strictly below d, a delegation of the
+	// session: all of them, if d stands, or none. Nothing else on the mount conflicts with them.
+	// It returns their token. Errors: ErrNotHeld, if d is gone and none stands; and, as Acquire's,
+	// ErrUnavailable, ErrSessionLost, ErrLockLost.
+	PutBelow(ctx context.Context, d Grant, entries []Entry) (int64, error)
+
+	// MostBelow is how many entries PutBelow takes.
+	MostBelow() int
 }
 
 const (
@@ -247,7 +257,7 @@ func (m *Manager) delegate(d *delegation) {
 	d.lock.sess, d.lock.asked, d.lock.holder = sess, h.Since, h
 	d.lock.grant = Grant{Key: d.key, Mode: Delegated, AcquisitionID: h.AcquisitionID}
 	m.mu.Unlock()
-	g, err := sess.backend.(Delegator).Delegate(ctx, d.key, h)
+	grants, err := sess.backend.Acquire(ctx, AcquireRequest{Keys: []Key{d.key}, Mode: Delegated, Holder: h, Keep: true})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil || sess.renewal.State() == renew.Lost {
@@ -256,8 +266,8 @@ func (m *Manager) delegate(d *delegation) {
 		m.debug("directory not delegated", d.lock, slog.Any("error", err))
 		return
 	}
-	d.lock.grant, d.lock.since, d.used = g, time.Now(), time.Now()
-	d.saw(g.Token)
+	d.lock.grant, d.lock.since, d.used = grants[0], time.Now(), time.Now()
+	d.saw(d.lock.grant.Token)
 	d.phase = delegationStands
 	m.observe(DirectoryDelegated{Key: d.key})
 	m.debug("directory delegated", d.lock)

@@ -1,8 +1,8 @@
 package lockmgr
 
 import (
-	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/lockfs/lockfs/internal/retry"
@@ -25,9 +25,7 @@ func (m *Manager) end(d *delegation) {
 	}
 	d.phase = delegationEnds
 	d.lock.releasing = true
-	for l := range d.open {
-		m.putEntry(l)
-	}
+	m.putEntries(d, 0)
 	m.deleteEmpty(d)
 }
 
@@ -53,11 +51,7 @@ func (m *Manager) tendDelegations() {
 			m.end(d)
 			continue
 		}
-		for l := range d.open {
-			if time.Since(l.since) >= m.backend.DescribesAfter() {
-				m.putEntry(l)
-			}
-		}
+		m.putEntries(d, m.backend.DescribesAfter())
 	}
 }
 
@@ -113,87 +107,114 @@ func (m *Manager) loseDelegation(d *delegation, cause error) {
 	}
 }
 
-// putEntry puts an entry for a lock that has none, in the background. m.mu is held.
-func (m *Manager) putEntry(l *lock) {
-	if l.putting || l.releasing || m.closed {
+// putEntries puts entries for locks of d that have none, in the background: for those that have
+// been locked for an age. m.mu is held.
+func (m *Manager) putEntries(d *delegation, age time.Duration) {
+	if m.closed {
 		return
 	}
-	l.putting = true
-	m.wg.Go(func() {
-		for r := (retry.Retrier{}); ; {
-			err := m.tryEntry(l)
-			var left *LeftoverError
-			switch {
-			case err == nil:
-				return
-			case errors.As(err, &left):
-				select {
-				case <-left.Gone:
-				case <-m.ctx.Done():
-					return
-				}
-			}
+	var locks []*lock
+	for l := range d.open {
+		if !l.putting && !l.releasing && time.Since(l.since) >= age {
+			l.putting = true
+			locks = append(locks, l)
+		}
+	}
+	for some := range slices.Chunk(locks, d.lock.sess.backend.(Delegator).MostBelow()) {
+		m.wg.Go(func() { m.putTogether(d, some) })
+	}
+}
+
+// putTogether tries until the locks have entries, or are lost.
+func (m *Manager) putTogether(d *delegation, locks []*lock) {
+	for r := (retry.Retrier{}); ; {
+		err := m.tryEntries(d, locks, r.Failures() > 0)
+		var left *LeftoverError
+		switch {
+		case err == nil:
+			return
+		case errors.As(err, &left):
 			select {
-			case <-time.After(r.Delay()):
-			case <-l.sess.renewal.Lost():
-				return
+			case <-left.Gone:
 			case <-m.ctx.Done():
 				return
 			}
 		}
-	})
+		select {
+		case <-time.After(r.Delay()):
+		case <-d.lock.sess.renewal.Lost():
+			return
+		case <-m.ctx.Done():
+			return
+		}
+	}
 }
 
-// tryEntry asks once for the entry of l. An error means that there is none yet.
-func (m *Manager) tryEntry(l *lock) error {
-	ctx, cancel := context.WithCancel(m.ctx)
-	defer cancel()
+// tryEntries asks once for the entries of locks. An error means that there are none yet.
+func (m *Manager) tryEntries(d *delegation, all []*lock, again bool) error {
+	var locks []*lock
+	var entries []Entry
 	m.mu.Lock()
-	if !l.stands() {
-		m.mu.Unlock()
-		return nil // it is lost
+	for _, l := range all {
+		if !l.stands() {
+			continue // it is lost
+		}
+		h := l.holder
+		h.Fencing = l.fencing
+		if again {
+			h.AcquisitionID = NewAcquisitionID()
+		}
+		if m.early[h.AcquisitionID] == nil { // else another of its request's locks is asked for
+			m.early[h.AcquisitionID] = new(overtaken)
+		}
+		m.early[h.AcquisitionID].asked++
+		locks = append(locks, l)
+		entries = append(entries, Entry{Key: l.grant.Key, Holder: h})
 	}
-	h := l.holder
-	h.Fencing = l.fencing
-	if l.tried {
-		h.AcquisitionID = NewAcquisitionID()
-	}
-	l.tried = true
-	over := new(overtaken)
-	m.early[h.AcquisitionID] = over
-	key := l.grant.Key
+	above := d.lock.grant
 	m.mu.Unlock()
-	lost := false
-	grants, err := l.sess.backend.Acquire(ctx, AcquireRequest{Keys: []Key{key}, Holder: h, Wait: Retry, Waits: func() {
-		lost = true // nobody can have an entry there, unless somebody has deleted ours
-		cancel()
-	}})
+	if len(locks) == 0 {
+		return nil
+	}
+	token, err := d.lock.sess.backend.(Delegator).PutBelow(m.ctx, above, entries)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.early, h.AcquisitionID)
-	switch {
-	case lost:
-		if d := l.below; d.stands() {
-			m.loseDelegation(d, errDeleted)
+	for i, l := range locks {
+		id := entries[i].Holder.AcquisitionID
+		early := m.early[id]
+		if early.asked--; early.asked == 0 {
+			delete(m.early, id)
 		}
+		if err == nil {
+			entries[i].Token = token
+			m.hasEntry(l, entries[i], early.breaks)
+		}
+	}
+	switch {
+	case errors.Is(err, ErrNotHeld): // somebody has deleted it
+		m.loseDelegation(d, errDeleted)
 		return nil
 	case err != nil:
 		return err
-	case !l.stands():
-		m.wg.Go(func() { m.release(&lock{grant: grants[0], holder: h, sess: l.sess}) })
-		return nil
 	}
-	d := l.below
-	d.saw(grants[0].Token)
-	l.grant, l.holder = grants[0], h
+	m.deleteEmpty(d)
+	return nil
+}
+
+// hasEntry notes that l has an entry now, and what breaks were heard of it. m.mu is held.
+func (m *Manager) hasEntry(l *lock, e Entry, breaks []Break) {
+	if !l.stands() {
+		m.wg.Go(func() { m.release(&lock{grant: e.Grant(), holder: e.Holder, sess: l.sess}) })
+		return
+	}
+	l.below.saw(e.Token)
+	delete(l.below.open, l)
+	l.grant, l.holder = e.Grant(), e.Holder
 	l.below, l.putting = nil, false
 	if l.left {
 		m.giveBack(l)
 	}
-	for _, b := range over.breaks {
+	for _, b := range breaks {
 		m.giveUpFor(b)
 	}
-	delete(d.open, l)
-	m.deleteEmpty(d)
-	return nil
 }

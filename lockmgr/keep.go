@@ -359,6 +359,7 @@ func (m *Manager) describe() {
 type overtaken struct {
 	breaks   []Break
 	recalled bool
+	asked    int // how many locks of one id are being put below a delegation
 }
 
 func (s *slot) idleLock() *lock {

@@ -117,7 +117,6 @@ type lock struct {
 	// See delegation.
 	below   *delegation // the delegation that covers it; it has no entry of its own
 	putting bool        // an entry for it is being put
-	tried   bool        // an entry was put, or may have been
 	left    bool        // to be released once putting is over
 	fencing int64       // its token; 0: that of its entry
 

@@ -255,30 +255,37 @@ func (s *remoteSession) Acquire(ctx context.Context, req lockmgr.AcquireRequest)
 	return nil, err
 }
 
-// Delegate is as Acquire: what the caller was not told of is removed some time later.
-func (s *remoteSession) Delegate(ctx context.Context, k lockmgr.Key, h lockmgr.Holder) (lockmgr.Grant, error) {
-	done := make(chan lockmgr.Grant, 1)
+func (s *remoteSession) MostBelow() int { return s.leased.Session.(lockmgr.Delegator).MostBelow() }
+
+// PutBelow is as Acquire: what the caller was not told of is removed some time later.
+func (s *remoteSession) PutBelow(ctx context.Context, d lockmgr.Grant, entries []lockmgr.Entry) (int64, error) {
+	done := make(chan int64, 1)
 	err := s.m.call(ctx, func() error {
 		defer close(done)
-		g, err := s.leased.Session.(lockmgr.Delegator).Delegate(context.Background(), k, h)
+		token, err := s.leased.Session.(lockmgr.Delegator).PutBelow(context.Background(), d, entries)
 		if err == nil {
-			done <- g
+			done <- token
 		}
 		return err
 	})
-	if err == nil {
-		return <-done, nil
+	if err == nil || errors.Is(err, lockmgr.ErrNotHeld) {
+		return <-done, err
 	}
+	gone := make(chan struct{})
 	go func() {
+		defer close(gone)
 		select {
-		case g, ok := <-done:
-			for ok && errors.Is(s.leased.Release(context.Background(), g), lockmgr.ErrUnavailable) {
-				<-time.After(time.Second)
+		case token, ok := <-done:
+			for _, e := range entries {
+				e.Token = token
+				for ok && errors.Is(s.leased.Release(context.Background(), e.Grant()), lockmgr.ErrUnavailable) {
+					<-time.After(time.Second)
+				}
 			}
 		case <-time.After(2 * ttl): // the request was lost
 		}
 	}()
-	return lockmgr.Grant{}, err
+	return 0, &lockmgr.LeftoverError{Err: err, Gone: gone}
 }
 
 func (s *remoteSession) Release(ctx context.Context, g lockmgr.Grant) error {

@@ -37,10 +37,6 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	if n := len(req.Keys); n > most {
 		return nil, fmt.Errorf("%w: %d keys in a request, %d at most", lockmgr.ErrInvalidKey, n, most)
 	}
-	return s.acquire(ctx, req)
-}
-
-func (s *Session) acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return nil, err
@@ -129,6 +125,9 @@ func (s *Session) newAcquisition(req lockmgr.AcquireRequest) (*acquisition, erro
 	if a.few = a.few && len(a.gets)+2*len(a.around)+len(stamps)+len(a.puts)+4 <= maxOps; !a.few {
 		a.around = []string{keys.trees()}
 		stamps = nil
+	}
+	if req.Mode == lockmgr.Delegated && !a.few {
+		return nil, fmt.Errorf("%w: %s cannot be delegated, its name is too long", lockmgr.ErrInvalidKey, req.Keys[0])
 	}
 	a.trees = len(a.gets)
 	for _, p := range a.around {

@@ -79,8 +79,7 @@ func TestLostDelegation(t *testing.T) {
 			open = append(open, must(t, s, lockmgr.NoWait, file(fmt.Sprint("d/", i)))...)
 		}
 		kv.next(lostReply)
-		h := lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID()}
-		_, err := s.(lockmgr.Delegator).Delegate(within(t, patience), tree("d"), h)
+		_, err := s.Acquire(within(t, patience), delegation("d"))
 		left := (*lockmgr.LeftoverError)(nil)
 		if !errors.Is(err, lockmgr.ErrUnavailable) || !errors.As(err, &left) {
 			t.Fatal(err)

@@ -85,26 +85,18 @@ func TestCommitsAtADelegation(t *testing.T) {
 	m := meter{t, etcd, kv}
 	var g []lockmgr.Grant
 	var d lockmgr.Grant
-	delegate := func(s lockmgr.Session) func() {
-		return func() {
-			var err error
-			h := lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID()}
-			if d, err = s.(lockmgr.Delegator).Delegate(t.Context(), tree("d"), h); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	m.costs("a delegation", 1, 1, delegate(s))
+	delegated := func(s lockmgr.Session) func() { return func() { d = delegate(t, s, "d") } }
+	m.costs("a delegation", 1, 1, delegated(s))
 	for name, wait := range waits {
 		m.costs(name+" below", 1, 1, func() { g = must(t, s, wait, file("d/e/f")) })
 		m.costs("its release", 1, 1, func() { release(t, s, g...) })
 	}
 	m.costs("its end", 1, 1, func() { release(t, s, d) })
 	g = must(t, s, lockmgr.NoWait, file("d/f"))
-	m.costs("a delegation with a file open below", 1, 1, delegate(s))
+	m.costs("a delegation with a file open below", 1, 1, delegated(s))
 	release(t, s, append(g, d)...)
 
-	delegate(other)()
+	delegated(other)()
 	waiting := make(chan struct{})
 	req := request(lockmgr.Queue, file("d/f"))
 	req.Waits = func() { close(waiting) }

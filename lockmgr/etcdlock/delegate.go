@@ -2,8 +2,11 @@ package etcdlock
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -11,18 +14,81 @@ import (
 
 var _ lockmgr.Delegator = (*Session)(nil)
 
-// Delegate is lockmgr.Delegator's, in one Txn.
-func (s *Session) Delegate(ctx context.Context, k lockmgr.Key, h lockmgr.Holder) (lockmgr.Grant, error) {
-	if _, few := s.b.keys.around(k); k.Kind != lockmgr.Tree || !few {
-		return lockmgr.Grant{}, fmt.Errorf("%w: %s cannot be delegated", lockmgr.ErrInvalidKey, k)
-	}
-	grants, err := s.acquire(ctx, lockmgr.AcquireRequest{
-		Keys: []lockmgr.Key{k}, Mode: lockmgr.Delegated, Holder: h, Wait: lockmgr.NoWait, Keep: true,
-	})
+// MostBelow leaves room in a Txn for the stamps of as many directories.
+func (s *Session) MostBelow() int { return maxKeys }
+
+// PutBelow implements lockmgr.Delegator in one Txn, which compares that d stands: then nobody else
+// has an entry there, or can put one. The Txns of many calls go together, see group.
+func (s *Session) PutBelow(ctx context.Context, d lockmgr.Grant, entries []lockmgr.Entry) (int64, error) {
+	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
-		return lockmgr.Grant{}, err
+		return 0, err
 	}
-	return grants[0], nil
+	defer leave()
+	a := &acquisition{s: s, req: lockmgr.AcquireRequest{Holder: entries[0].Holder}}
+	for _, e := range entries {
+		stored, err := json.Marshal(value{Holder: e.Holder})
+		if err != nil {
+			return 0, fmt.Errorf("etcdlock: holder: %w", err)
+		}
+		entry := s.b.keys.granted(e.Grant())
+		a.req.Keys, a.own = append(a.req.Keys, e.Key), append(a.own, entry)
+		a.puts = append(a.puts, clientv3.OpPut(entry, string(stored), clientv3.WithLease(s.lease)))
+	}
+	a.puts = append(a.puts, s.b.keys.stamp(a.req.Keys)...)
+	s.claims.add(a.own...)
+	if err := a.retrier.Do(ctx, func() error { return a.putBelow(ctx, d) }); err != nil {
+		return 0, a.discard(s.life.Outcome(ctx, err, a.metHolder))
+	}
+	for _, k := range a.req.Keys {
+		if k.Kind == lockmgr.Tree {
+			s.stamps.put(a.known.token, s.b.keys.stampOf(k.Path))
+		}
+	}
+	return a.known.token, nil
+}
+
+// putBelow sends the Txn of PutBelow once. It is repeated after ErrUnavailable.
+func (a *acquisition) putBelow(ctx context.Context, d lockmgr.Grant) error {
+	a.settle()
+	delegation, fence := a.s.b.keys.granted(d), a.s.fence.at()
+	a.last = &request{keys: a.req.Keys, fence: fence, voids: a.unanswered, then: a.puts,
+		cmps: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(delegation), "=", d.Token), a.s.fence.unchanged(fence)}}
+	for _, entry := range append(slices.Clone(a.own), delegation, a.s.record) {
+		a.last.els = append(a.last.els, clientv3.OpGet(entry, clientv3.WithKeysOnly()))
+	}
+	if a.mayStand {
+		for _, entry := range a.own {
+			a.last.cmps = append(a.last.cmps, clientv3.Compare(clientv3.CreateRevision(entry), "=", 0))
+		}
+	}
+	resp, err := a.s.group.txn(ctx, a.last)
+	if err != nil {
+		return a.s.life.Noted(err)
+	}
+	if resp.Succeeded {
+		a.known.token = resp.Header.Revision
+		return nil
+	}
+	n := len(a.own)
+	kvs := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().GetKvs() }
+	if err := a.noteSession(kvs(n + 1)); err != nil {
+		return err
+	}
+	seen := make(map[string]*mvccpb.KeyValue)
+	for i, entry := range a.own {
+		for _, kv := range kvs(i) {
+			seen[entry] = kv
+		}
+	}
+	if a.known.token, err = a.token(seen); err != nil || a.known.token != 0 {
+		return err
+	}
+	if have := kvs(n); len(have) > 0 && have[0].CreateRevision == d.Token {
+		return fmt.Errorf("%w: another request of the session was repeated", lockmgr.ErrUnavailable)
+	}
+	a.last, a.mayStand = nil, false // what was not answered is void now
+	return fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, d.Key, d.Token)
 }
 
 // mine holds when there are entries below the directory, and all are the session's.

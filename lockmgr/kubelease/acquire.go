@@ -20,10 +20,6 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	return s.acquire(ctx, req)
-}
-
-func (s *Session) acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return nil, err

@@ -18,18 +18,26 @@ var _ lockmgr.Delegator = (*Session)(nil)
 // errLate: an entry was put behind a delegation, and is to be put anew.
 var errLate = errors.New("the directory was delegated meanwhile")
 
-// Delegate is lockmgr.Delegator's: one write, and a look at the files when the mirror shows it.
-func (s *Session) Delegate(ctx context.Context, k lockmgr.Key, h lockmgr.Holder) (lockmgr.Grant, error) {
-	if k.Kind != lockmgr.Tree {
-		return lockmgr.Grant{}, fmt.Errorf("%w: %s cannot be delegated", lockmgr.ErrInvalidKey, k)
+// MostBelow is 1: each file has a Lease of its own.
+func (s *Session) MostBelow() int { return 1 }
+
+// PutBelow implements lockmgr.Delegator. It does not compare that d stands: if that was deleted by
+// hand, Watch tells.
+func (s *Session) PutBelow(ctx context.Context, d lockmgr.Grant, entries []lockmgr.Entry) (int64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	gone, e := false, entries[0]
+	grants, err := s.Acquire(ctx, lockmgr.AcquireRequest{Keys: []lockmgr.Key{e.Key}, Holder: e.Holder, Wait: lockmgr.Retry, Waits: func() {
+		gone = true // nobody can have an entry there, unless somebody has deleted the delegation
+		cancel()
+	}})
+	switch {
+	case gone:
+		return 0, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, d.Key, d.Token)
+	case err != nil:
+		return 0, err
 	}
-	grants, err := s.acquire(ctx, lockmgr.AcquireRequest{
-		Keys: []lockmgr.Key{k}, Mode: lockmgr.Delegated, Holder: h, Wait: lockmgr.NoWait, Keep: true,
-	})
-	if err != nil {
-		return lockmgr.Grant{}, err
-	}
-	return grants[0], nil
+	return grants[0].Token, nil
 }
 
 // delegations returns the delegations of others above what we want.

@@ -78,6 +78,7 @@ func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, op
 		{"AdvisoryVoid", testAdvisoryVoid},
 		{"Delegate", testDelegate},
 		{"DelegateRefused", testDelegateRefused},
+		{"PutBelow", testPutBelow},
 		{"DelegateOwn", testDelegateOwn},
 		{"DelegateRecalled", testDelegateRecalled},
 		{"DelegateExclusion", testDelegateExclusion},

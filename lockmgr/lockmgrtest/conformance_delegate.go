@@ -24,18 +24,82 @@ func holder() lockmgr.Holder {
 	return lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID(), Node: "n", Kept: true}
 }
 
+// tryDelegate asks for a directory.
+func (t *bench) tryDelegate(s lockmgr.Session, k lockmgr.Key, h lockmgr.Holder) (lockmgr.Grant, error) {
+	grants, err := s.Acquire(t.within(Patience), lockmgr.AcquireRequest{
+		Keys: []lockmgr.Key{k}, Mode: lockmgr.Delegated, Holder: h, Keep: true})
+	if err != nil {
+		return lockmgr.Grant{}, err
+	}
+	return grants[0], nil
+}
+
 // delegate has a directory delegated, which nobody is in.
-func (t *bench) delegate(d lockmgr.Delegator, k lockmgr.Key) lockmgr.Grant {
+func (t *bench) delegate(d lockmgr.Session, k lockmgr.Key) lockmgr.Grant {
 	t.Helper()
 	h := holder()
-	g, err := d.Delegate(t.within(Patience), k, h)
+	g, err := t.tryDelegate(d, k, h)
 	if err != nil {
-		t.Fatalf("Delegate(%v): %v", k, err)
+		t.Fatalf("delegating %v: %v", k, err)
 	}
 	if g.Key != k || g.Mode != lockmgr.Delegated || g.AcquisitionID != h.AcquisitionID || g.Token <= 0 {
-		t.Fatalf("Delegate(%v) returned %+v", k, g)
+		t.Fatalf("delegating %v returned %+v", k, g)
 	}
 	return g
+}
+
+// putBelow puts entries below a delegation.
+func (t *bench) putBelow(d lockmgr.Delegator, above lockmgr.Grant, keys ...lockmgr.Key) (grants []lockmgr.Grant) {
+	t.Helper()
+	for some := range slices.Chunk(keys, d.MostBelow()) {
+		var entries []lockmgr.Entry
+		for _, k := range some {
+			entries = append(entries, lockmgr.Entry{Key: k, Holder: lockmgr.Holder{AcquisitionID: lockmgr.NewAcquisitionID(), Fencing: 7}})
+		}
+		token, err := d.PutBelow(t.within(Patience), above, entries)
+		if err != nil || token <= above.Token {
+			t.Fatalf("PutBelow(%v): token %d below %d, %v", some, token, above.Token, err)
+		}
+		for _, e := range entries {
+			e.Token = token
+			grants = append(grants, e.Grant())
+		}
+	}
+	return grants
+}
+
+// testPutBelow: what is put together below a delegation is held, one by one, as any entry. It
+// outlives the delegation, and ends with the session.
+func testPutBelow(t *bench) {
+	s, d := t.delegator()
+	other := t.open()
+	g := t.delegate(d, Tree("d"))
+	keys := []lockmgr.Key{File("d/e/f"), Tree("d/x"), Tree("d/y/z")}
+	for i := range 100 {
+		keys = append(keys, File(fmt.Sprintf("d/%d", i)))
+	}
+	before := t.must(other, lockmgr.NoWait, File("elsewhere"))
+	grants := t.putBelow(d, g, keys...)
+	t.release(s, g)
+	list := t.entries("d")
+	for i, k := range keys {
+		if !slices.ContainsFunc(list, func(e lockmgr.Entry) bool { return e.Grant() == grants[i] && e.Held && e.FencingToken() == 7 }) {
+			t.Fatalf("%v is not held: %+v", k, list)
+		}
+	}
+	for _, k := range []lockmgr.Key{keys[0], File("d/x/f"), Tree("d/y"), File("d/99"), Tree("d")} {
+		if _, err := other.Acquire(t.within(Patience), Request(lockmgr.NoWait, k)); !errors.Is(err, lockmgr.ErrContended) {
+			t.Errorf("%v: %v", k, err)
+		}
+	}
+	t.release(s, grants[1:]...)
+	after := t.must(other, lockmgr.NoWait, File("d/x/f"))
+	if after[0].Token <= grants[1].Token || other.Undisturbed(File("d/x/f"), lockmgr.FencingToken(before[0].Token, 0), lockmgr.FencingToken(after[0].Token, 0)) {
+		t.Errorf("token %d after %d, undisturbed", after[0].Token, grants[1].Token)
+	}
+	t.release(other, append(before, after...)...)
+	t.expire(s)
+	t.eventually("the last ends with its session", func() bool { return len(t.entries("")) == 0 })
 }
 
 // testDelegate: a delegation is an entry as any other. It is listed, held, released once, and
@@ -113,7 +177,7 @@ func testDelegateRefused(t *bench) {
 				req.Mode = test.mode
 				theirs = t.mustHave(by, req)
 			}
-			g, err := d.Delegate(t.within(Patience), dir, holder())
+			g, err := t.tryDelegate(d, dir, holder())
 			if by == s && test.mine {
 				if err != nil {
 					t.Errorf("own %s: %v", name, err)
@@ -195,7 +259,7 @@ func testDelegateRecalled(t *bench) {
 			}
 			var entry []lockmgr.Grant
 			if open && name != "file in place" {
-				entry = t.must(mine, lockmgr.NoWait, File("d/e/f"))
+				entry = t.putBelow(d, g, File("d/e/f"))
 			}
 			t.release(mine, g)
 			if entry != nil {
@@ -268,7 +332,7 @@ func testDelegateExclusion(t *bench) {
 				dir := Tree([]string{"d", "d/e"}[rnd.IntN(2)])
 				file := File(fmt.Sprintf("%s/%d", []string{"d", "d/e"}[rnd.IntN(2)], rnd.IntN(2)))
 				if rnd.IntN(3) > 0 {
-					g, err := d.Delegate(t.within(Patience), dir, holder())
+					g, err := t.tryDelegate(d, dir, holder())
 					if err == nil {
 						delegated[i]++
 						take(s, g)

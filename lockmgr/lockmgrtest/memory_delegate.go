@@ -9,20 +9,48 @@ import (
 
 var _ lockmgr.Delegator = (*memorySession)(nil)
 
-// Delegate is lockmgr.Delegator's.
-func (s *memorySession) Delegate(ctx context.Context, k lockmgr.Key, h lockmgr.Holder) (lockmgr.Grant, error) {
-	req := lockmgr.AcquireRequest{Keys: []lockmgr.Key{k}, Mode: lockmgr.Delegated, Holder: h, Keep: true}
-	a := memoryAcquire{s: s, req: req}
-	if err := a.take(ctx); err != nil {
-		return lockmgr.Grant{}, err
+// MostBelow is small, so that a few files need several PutBelow.
+func (s *memorySession) MostBelow() int { return 3 }
+
+// PutBelow is lockmgr.Delegator's.
+func (s *memorySession) PutBelow(ctx context.Context, d lockmgr.Grant, entries []lockmgr.Entry) (int64, error) {
+	a := memoryAcquire{s: s}
+	if err := a.putBelow(ctx, d, entries); err != nil {
+		return 0, err
 	}
 	grants, err := a.answer()
 	if err != nil {
-		return lockmgr.Grant{}, err
+		return 0, err
 	}
-	return grants[0], nil
+	return grants[0].Token, nil
 }
 
+func (a *memoryAcquire) putBelow(ctx context.Context, d lockmgr.Grant, entries []lockmgr.Entry) error {
+	m := a.s.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a.s.ended() {
+		return lockmgr.ErrSessionLost
+	}
+	if err := m.answers(ctx); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(m.entries, func(e *entry) bool { return e.Grant == d && e.session == a.s }) {
+		return lockmgr.ErrNotHeld
+	}
+	m.rev++
+	for _, e := range entries {
+		e.Token = m.rev
+		a.grants = append(a.grants, e.Grant())
+		m.entries = append(m.entries, &entry{Grant: e.Grant(), holder: e.Holder, session: a.s})
+		if e.Key.Kind == lockmgr.Tree {
+			m.tree = m.rev
+		}
+	}
+	return nil
+}
+
+// take puts a delegation.
 func (a *memoryAcquire) take(ctx context.Context) error {
 	m, k := a.s.m, a.req.Keys[0]
 	m.mu.Lock()

@@ -54,6 +54,12 @@ func (s *memorySession) Acquire(ctx context.Context, req lockmgr.AcquireRequest)
 		return nil, err
 	}
 	a := memoryAcquire{s: s, req: req}
+	if req.Mode == lockmgr.Delegated {
+		if err := a.take(ctx); err != nil {
+			return nil, err
+		}
+		return a.answer()
+	}
 	defer a.endRecall()
 	for {
 		changed, err := a.ask(ctx)
