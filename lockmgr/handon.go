@@ -28,12 +28,12 @@ type HandedOnError struct{ Resume Resume }
 
 func (e *HandedOnError) Error() string { return "the request is handed on" }
 
-// errHandOn is why HandOn ends the context of a request whose entry must stay.
-var errHandOn = errors.New("handed on")
+// ErrHandOn is the cause of the end of a context whose request is handed on: its entry must stay.
+var ErrHandOn = errors.New("handed on")
 
 // HandsOn reports whether ctx was ended by HandOn: the entry of the request is to stay. A Backend
 // then returns ErrStands if the entry stands.
-func HandsOn(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errHandOn) }
+func HandsOn(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrHandOn) }
 
 // left is an entry by which a request waited when it was handed on.
 type left struct {
@@ -111,7 +111,7 @@ func (r *request) handedOn(ctx context.Context, id AcquisitionID) error {
 func (r *request) untilHandedOn(ctx, handing context.Context, req *AcquireRequest) (context.Context, func()) {
 	cause := context.Canceled
 	if req.Wait == Queue && len(r.Keys) == 1 {
-		cause = errHandOn
+		cause = ErrHandOn
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(handing, func() { cancel(cause) })

@@ -11,9 +11,6 @@ import (
 // handOver: daemons that are upgraded beside each other, as the how-to says, hand their views on.
 // Programs that have files open the whole time get no error.
 func handOver(c *cluster) {
-	if c.overlay != "etcd" {
-		return // sessions of Lease objects are not handed on
-	}
 	c.sh(c.documented("docs/how-to/upgrade.md", "hand over"))
 	c.eventually("the DaemonSet is as the how-to wants it", func() bool { return c.ready(system, "lockfs") == len(c.nodes) })
 	check := c.undisturbed()

@@ -12,7 +12,9 @@ import (
 
 // While the lock service does not answer, an upgrade fails. The old daemon goes on as ever, with its
 // locks when the outage is over. (docs/SEMANTICS.md, rule 27.)
-func TestUpgradeInAnOutage(t *testing.T) { lab.Over(t, testUpgradeInAnOutage, lab.Local) }
+func TestUpgradeInAnOutage(t *testing.T) {
+	lab.Over(t, testUpgradeInAnOutage, lab.Local, lab.InLeases.Alone())
+}
 
 func testUpgradeInAnOutage(t *testing.T, on lab.Setup) {
 	service := on.NewService(t)

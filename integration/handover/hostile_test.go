@@ -57,7 +57,7 @@ func refused(t *testing.T, m *lab.Mount, why string, args ...string) {
 
 // A program that waits in line and is killed while its view is paused ends, and so does its place.
 func TestWaiterIsKilledInThePause(t *testing.T) {
-	lab.Over(t, testWaiterIsKilledInThePause, lab.Local)
+	lab.Over(t, testWaiterIsKilledInThePause, lab.Local, lab.InLeases)
 }
 
 func testWaiterIsKilledInThePause(t *testing.T, on lab.Setup) {
@@ -93,7 +93,7 @@ func testWaiterIsKilledInThePause(t *testing.T, on lab.Setup) {
 
 // Who takes a mount, and dies, or says nothing, or nonsense, costs its programs a pause. Two do not
 // get it.
-func TestHostileSuccessors(t *testing.T) { lab.Over(t, testHostileSuccessors, lab.Local) }
+func TestHostileSuccessors(t *testing.T) { lab.Over(t, testHostileSuccessors, lab.Local, lab.InLeases) }
 
 func testHostileSuccessors(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
@@ -147,7 +147,9 @@ func testHostileSuccessors(t *testing.T, on lab.Setup) {
 
 // A successor that has too few descriptors, or no room for its files, leaves the mount to the old
 // daemon, or serves it.
-func TestSuccessorWithoutRoom(t *testing.T) { lab.Over(t, testSuccessorWithoutRoom, lab.Local) }
+func TestSuccessorWithoutRoom(t *testing.T) {
+	lab.Over(t, testSuccessorWithoutRoom, lab.Local, lab.InLeases)
+}
 
 func testSuccessorWithoutRoom(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
@@ -181,7 +183,7 @@ func testSuccessorWithoutRoom(t *testing.T, on lab.Setup) {
 }
 
 // A thousand programs wait, a directory is half read, and the daemon is upgraded.
-func TestUpgradeWithACrowd(t *testing.T) { lab.Over(t, testUpgradeWithACrowd, lab.Local) }
+func TestUpgradeWithACrowd(t *testing.T) { lab.Over(t, testUpgradeWithACrowd, lab.Local, lab.InLeases) }
 
 func testUpgradeWithACrowd(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--wait", "-1", "--scope", "handle")

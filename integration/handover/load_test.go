@@ -37,7 +37,7 @@ func upgrade(t *testing.T, m *lab.Mount) *lab.Mount {
 // Programs that write, wait, try, rotate and hold on two mounts notice no upgrade but a pause.
 // (docs/SEMANTICS.md, rule 27.)
 func TestUpgradesUnderLoad(t *testing.T) {
-	lab.Over(t, testUpgradesUnderLoad, lab.Local)
+	lab.Over(t, testUpgradesUnderLoad, lab.Local, lab.InLeases)
 }
 
 func testUpgradesUnderLoad(t *testing.T, on lab.Setup) {

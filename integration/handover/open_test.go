@@ -12,7 +12,9 @@ import (
 
 // What a program has open, mapped, removed or made its working directory goes on, with its lock.
 // (docs/SEMANTICS.md, rule 27.)
-func TestUpgradeKeepsWhatIsOpen(t *testing.T) { lab.Over(t, testUpgradeKeepsWhatIsOpen, lab.Local) }
+func TestUpgradeKeepsWhatIsOpen(t *testing.T) {
+	lab.Over(t, testUpgradeKeepsWhatIsOpen, lab.Local, lab.InLeases)
+}
 
 func testUpgradeKeepsWhatIsOpen(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
@@ -72,7 +74,9 @@ func testUpgradeKeepsWhatIsOpen(t *testing.T, on lab.Setup) {
 }
 
 // Who waits in line keeps his place among all mounts, by the same entry, and its patience.
-func TestUpgradeKeepsPlacesInLine(t *testing.T) { lab.Over(t, testUpgradeKeepsPlacesInLine, lab.Local) }
+func TestUpgradeKeepsPlacesInLine(t *testing.T) {
+	lab.Over(t, testUpgradeKeepsPlacesInLine, lab.Local, lab.InLeases)
+}
 
 func testUpgradeKeepsPlacesInLine(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--wait", "-1")
@@ -126,7 +130,7 @@ func testUpgradeKeepsPlacesInLine(t *testing.T, on lab.Setup) {
 
 // A program that waits when its daemon is upgraded can still be interrupted.
 func TestWaiterIsInterruptedAfterAnUpgrade(t *testing.T) {
-	lab.Over(t, testWaiterIsInterruptedAfterAnUpgrade, lab.Local)
+	lab.Over(t, testWaiterIsInterruptedAfterAnUpgrade, lab.Local, lab.InLeases)
 }
 
 func testWaiterIsInterruptedAfterAnUpgrade(t *testing.T, on lab.Setup) {
@@ -146,7 +150,7 @@ func testWaiterIsInterruptedAfterAnUpgrade(t *testing.T, on lab.Setup) {
 }
 
 // A daemon of other settings is refused, says why, and changes nothing.
-func TestUpgradeIsRefused(t *testing.T) { lab.Over(t, testUpgradeIsRefused, lab.Local) }
+func TestUpgradeIsRefused(t *testing.T) { lab.Over(t, testUpgradeIsRefused, lab.Local, lab.InLeases) }
 
 func testUpgradeIsRefused(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)

@@ -24,6 +24,7 @@ import (
 // Backend is what a mount needs of a lock service.
 type Backend interface {
 	lockmgr.Backend
+	lockmgr.Adopter
 	volume.RecordStore
 	volume.ServiceFinder
 	sessions

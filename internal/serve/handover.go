@@ -78,7 +78,7 @@ func (c *Config) running(ctx context.Context) (*handover.Peer, error) {
 }
 
 // offer lets another daemon take the mount over until stop. gone is closed when one has.
-func (v *Volume) offer(c *Config, m *mounted, thing lockmgr.Backend, id uuid.UUID, service lockmgr.Service) (gone <-chan struct{}, stop func()) {
+func (v *Volume) offer(c *Config, m *mounted, thing Backend, id uuid.UUID, service lockmgr.Service) (gone <-chan struct{}, stop func()) {
 	over := make(chan struct{})
 	o := &offering{v: v, m: m, backend: thing, gone: over}
 	stop, err := handover.Listen(c.StateDir, c.Mountpoint, handover.Offer{
@@ -96,7 +96,7 @@ func (v *Volume) offer(c *Config, m *mounted, thing lockmgr.Backend, id uuid.UUI
 type offering struct {
 	v       *Volume
 	m       *mounted
-	backend lockmgr.Backend
+	backend Backend
 	gone    chan struct{}
 	thaw    func()
 }
@@ -108,13 +108,7 @@ const settleTime = 5 * time.Second
 // wait for another, which the pause keeps out.
 const pauseTries = 5
 
-var errNotAdopted = errors.New("its locks are in Lease objects, whose sessions cannot be handed on")
-
 func (o *offering) pause() ([]byte, []int, error) {
-	a, ok := o.backend.(lockmgr.Adopter)
-	if !ok {
-		return nil, nil, errNotAdopted
-	}
 	if err := o.m.view.CanPause(); err != nil {
 		return nil, nil, err
 	}
@@ -129,7 +123,7 @@ func (o *offering) pause() ([]byte, []int, error) {
 	}
 	err := o.m.locks.Quiet(ctx)
 	if err == nil {
-		o.thaw, err = a.Freeze(ctx)
+		o.thaw, err = o.backend.Freeze(ctx)
 	}
 	if err == nil {
 		var state []byte
@@ -203,14 +197,11 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 	if err != nil {
 		return nil, err
 	}
-	if _, ok := backend.(lockmgr.Adopter); !ok {
-		return nil, errNotAdopted
-	}
 	next, err := newSuccessor(backend, c.StateDir, id, c.Source, info.BootID, v.log)
 	if err != nil {
 		return nil, err
 	}
-	if err := backend.(lockmgr.Adopter).Connect(ctx); err != nil {
+	if err := backend.Connect(ctx); err != nil {
 		return nil, err
 	}
 	began := time.Now()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -21,67 +20,16 @@ var (
 	_ lockmgr.HandedOn = (*Session)(nil)
 )
 
-// outgoing counts the requests under way that can change something, and can stop them.
-type outgoing struct {
-	mu       sync.Mutex
-	underWay int           // GUARDED_BY(mu)
-	thawed   chan struct{} // GUARDED_BY(mu); closed when requests go on; nil: they do
-	none     chan struct{} // GUARDED_BY(mu); closed when underWay becomes 0; nil: nobody waits
-}
-
-func (o *outgoing) enter(ctx context.Context) error {
-	for {
-		o.mu.Lock()
-		thawed := o.thawed
-		if thawed == nil {
-			o.underWay++
-			o.mu.Unlock()
-			return nil
-		}
-		o.mu.Unlock()
-		select {
-		case <-thawed:
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errUnsent, ctx.Err())
-		}
-	}
-}
-
-func (o *outgoing) leave() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.underWay--; o.underWay == 0 && o.none != nil {
-		close(o.none)
-		o.none = nil
-	}
-}
-
 // Freeze implements lockmgr.Adopter. A request that was given up without an answer may still be
 // carried out: RemoveUnclaimed voids it.
-func (b *Backend) Freeze(ctx context.Context) (thaw func(), err error) {
-	o := &b.outgoing
-	o.mu.Lock()
-	thawed, none := make(chan struct{}), make(chan struct{})
-	o.thawed = thawed
-	if o.underWay == 0 {
-		close(none)
-	} else {
-		o.none = none
+func (b *Backend) Freeze(ctx context.Context) (thaw func(), err error) { return b.outgoing.Freeze(ctx) }
+
+// enter begins a request that can change something.
+func (b *Backend) enter(ctx context.Context) error {
+	if err := b.outgoing.Enter(ctx); err != nil {
+		return fmt.Errorf("%w: %w: %w", lockmgr.ErrUnavailable, errUnsent, err)
 	}
-	o.mu.Unlock()
-	thaw = sync.OnceFunc(func() {
-		o.mu.Lock()
-		o.thawed, o.none = nil, nil
-		o.mu.Unlock()
-		close(thawed)
-	})
-	select {
-	case <-none:
-		return thaw, nil
-	case <-ctx.Done():
-		thaw()
-		return nil, fmt.Errorf("requests to etcd are under way: %w", ctx.Err())
-	}
+	return nil
 }
 
 // Connect implements lockmgr.Adopter.

@@ -63,7 +63,7 @@ type Backend struct {
 	volume   atomic.Pointer[[]byte]      // the volume record in force; nil before VolumeRecord
 	leases   clientv3.LeaseID            // constant once there is a session; the first half of the leases of this mount's sessions
 	told     *mountWatch
-	outgoing outgoing
+	outgoing lifetime.Outgoing
 
 	watchStream atomic.Int64 // the number of the stream for new watches, see watch
 
@@ -130,10 +130,10 @@ func (b *Backend) txn(ctx context.Context, cmps []clientv3.Cmp, then, els []clie
 }
 
 func (b *Backend) txnOf(ctx context.Context, turns chan struct{}, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
-	if err := b.outgoing.enter(ctx); err != nil {
+	if err := b.enter(ctx); err != nil {
 		return nil, err
 	}
-	defer b.outgoing.leave()
+	defer b.outgoing.Leave()
 	select {
 	case turns <- struct{}{}:
 		defer func() { <-turns }()

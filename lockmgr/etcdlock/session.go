@@ -77,10 +77,10 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 }
 
 func (b *Backend) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, time.Duration, error) {
-	if err := b.outgoing.enter(ctx); err != nil {
+	if err := b.enter(ctx); err != nil {
 		return 0, 0, err
 	}
-	defer b.outgoing.leave()
+	defer b.outgoing.Leave()
 	id := b.leases | clientv3.LeaseID(rand.Uint32())
 	seconds := int64((ttl + time.Second - 1) / time.Second)
 	var resp *pb.LeaseGrantResponse
@@ -95,10 +95,10 @@ func (b *Backend) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseI
 }
 
 func (b *Backend) revoke(ctx context.Context, lease clientv3.LeaseID) error {
-	if err := b.outgoing.enter(ctx); err != nil {
+	if err := b.enter(ctx); err != nil {
 		return err
 	}
-	defer b.outgoing.leave()
+	defer b.outgoing.Leave()
 	return b.patiently(ctx, func(ctx context.Context) error {
 		_, err := b.client.Revoke(ctx, lease)
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) {

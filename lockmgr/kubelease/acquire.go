@@ -31,6 +31,9 @@ func (s *Session) Acquire(ctx context.Context, req lockmgr.AcquireRequest) ([]lo
 	defer a.endRecall()
 	s.claims.add(a.claimed()...)
 	if err := a.run(ctx); err != nil {
+		if lockmgr.HandsOn(ctx) && a.standsInLine() {
+			return nil, lockmgr.ErrStands
+		}
 		err = s.life.Outcome(ctx, err, a.metHolder)
 		a.discard()
 		return nil, err
@@ -138,9 +141,16 @@ func (a *acquisition) run(ctx context.Context) error {
 
 // queue stands in line. It begins anew when it got there too late.
 func (a *acquisition) queue(ctx context.Context) error {
-	for {
-		if err := a.awaitGone(ctx, a.delegations); err != nil {
+	if a.req.Again {
+		if err := a.retrier.Do(ctx, func() error { return a.resume(ctx) }); err != nil {
 			return err
+		}
+	}
+	for {
+		if a.places[0].token == 0 {
+			if err := a.awaitGone(ctx, a.delegations); err != nil {
+				return err
+			}
 		}
 		err := a.standInLine(ctx)
 		if !errors.Is(err, errLate) {

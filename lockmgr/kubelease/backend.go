@@ -16,6 +16,7 @@ import (
 	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
 )
 
 // Config is what New needs.
@@ -57,6 +58,9 @@ type Backend struct {
 	present present                // sessions of this mount's own
 	keeping atomic.Pointer[keeper] // nil while this mount is none
 	volume  atomic.Pointer[string] // the record that VolumeRecord saw; nil before
+
+	outgoing   lifetime.Outgoing // all but renewals
+	unanswered unanswered
 
 	// ctx ends with Close, which waits for running.
 	ctx     context.Context

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -91,7 +92,7 @@ func (b *Backend) hasGivenUp(e *entry) bool {
 func (s *Session) removeOrphans() {
 	s.life.Every(s.b.clean.Orphans, func(ctx context.Context) (err error) {
 		for _, orphan := range s.orphans() {
-			err = errors.Join(err, s.removeOrphan(ctx, orphan))
+			err = errors.Join(err, s.removeOrphan(ctx, orphan, slog.LevelError))
 		}
 		return err
 	}, func(err error) {
@@ -113,7 +114,7 @@ func (s *Session) orphans() (found []obstacle) {
 	return found
 }
 
-func (s *Session) removeOrphan(ctx context.Context, orphan obstacle) error {
+func (s *Session) removeOrphan(ctx context.Context, orphan obstacle, level slog.Level) error {
 	g := orphan.entry.grant()
 	found := false
 	_, err := s.b.change(ctx, orphan.object, true, func(o *object) (*coordinationv1.Lease, error) {
@@ -124,7 +125,7 @@ func (s *Session) removeOrphan(ctx context.Context, orphan obstacle) error {
 		return s.b.names.lockLease(o, g.Key, kept, false)
 	})
 	if err == nil && found {
-		s.b.log.Error("removed an entry of this session that nobody claims", "session", s.id, "lease", orphan.object, lockmgr.LogID(g.AcquisitionID))
+		s.b.log.Log(ctx, level, "removed an entry of this session that nobody claims", "session", s.id, "lease", orphan.object, lockmgr.LogID(g.AcquisitionID))
 	}
 	if err != nil {
 		return fmt.Errorf("lease %s: %w", orphan.object, err)

@@ -105,6 +105,13 @@
 // made to go on from a later one. Then all sessions end, and the mirror begins an era:
 // answers to what was asked in another era tell it nothing.
 //
+// # Handed on
+//
+// A session that another process continues keeps its Leases and its entries. The former process
+// stops its writes, all but renewals, and voids those that were not answered, by a write of its own.
+// Then nothing of it can arrive late. The next process removes the session's entries that it does
+// not claim (docs/adr/0050).
+//
 // # What an error means
 //
 // A write that was not answered may have been carried out, or may yet be. Each is

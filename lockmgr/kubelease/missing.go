@@ -22,20 +22,20 @@ func (s *Session) Watch(ctx context.Context, held func() []lockmgr.Grant, gone f
 	e := m.listen(s.id)
 	defer m.unlisten(e)
 	for {
-		select {
-		case <-e.ch:
-		case <-time.After(missAtLeast):
-		case <-s.life.Over.Done():
-			return
-		case <-ctx.Done():
-			return
-		}
-		for _, g := range s.missing(held()) {
+		for _, g := range s.missing(held()) { // at first of a session that was another process's
 			s.claims.drop(claimOf(g))
 			gone(g)
 		}
 		select {
 		case <-time.After(missPause):
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-e.ch:
+		case <-time.After(missAtLeast):
+		case <-s.life.Over.Done():
+			return
 		case <-ctx.Done():
 			return
 		}

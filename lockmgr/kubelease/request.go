@@ -81,10 +81,22 @@ func (b *Backend) getBy(ctx context.Context, from coordinationclient.LeaseInterf
 	return b.mirror.learn(era, lease)
 }
 
-// write puts lease in the place of o, or creates it where o is nil.
+// write puts lease in the place of o, or creates it where o is nil. While the locks are handed on,
+// it waits.
+func (b *Backend) write(ctx context.Context, to coordinationclient.LeaseInterface, o *object, lease *coordinationv1.Lease) (*object, error) {
+	if b.outgoing.Enter(ctx) != nil {
+		return nil, retry.Ended(ctx)
+	}
+	defer b.outgoing.Leave()
+	written, err := b.send(ctx, to, o, lease)
+	b.unanswered.note(o.revision(), lease, err)
+	return written, err
+}
+
+// send is write at any time.
 //
 // The UID keeps the server from creating a Lease that is not there any more.
-func (b *Backend) write(ctx context.Context, to coordinationclient.LeaseInterface, o *object, lease *coordinationv1.Lease) (*object, error) {
+func (b *Backend) send(ctx context.Context, to coordinationclient.LeaseInterface, o *object, lease *coordinationv1.Lease) (*object, error) {
 	bounded, cancel := b.bounded(ctx)
 	defer cancel()
 	_, era := b.mirror.newest()
@@ -115,6 +127,10 @@ func (b *Backend) remove(ctx context.Context, to coordinationclient.LeaseInterfa
 	if o != nil {
 		opts.Preconditions = &metav1.Preconditions{UID: &o.lease.UID, ResourceVersion: &o.lease.ResourceVersion}
 	}
+	if b.outgoing.Enter(ctx) != nil {
+		return false, retry.Ended(ctx)
+	}
+	defer b.outgoing.Leave()
 	bounded, cancel := b.bounded(ctx)
 	defer cancel()
 	if err := to.Delete(bounded, name, opts); err != nil {

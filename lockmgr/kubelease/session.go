@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,7 +26,7 @@ type Session struct {
 	id   string
 	name string
 	ttl  time.Duration
-	born int64 // the revision at which the Lease was created
+	born int64 // the revision at which the Lease was created, or found
 
 	claims claims
 
@@ -33,6 +34,9 @@ type Session struct {
 	pulse    *object       // GUARDED_BY(renewing); as it was written last
 
 	life *lifetime.Life
+
+	adopting sync.Mutex
+	adopted  string // GUARDED_BY(adopting); the record of a session that was another process's, until it is put
 }
 
 var _ lockmgr.Session = (*Session)(nil)
@@ -80,12 +84,18 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		return nil, fmt.Errorf("opening a session: %w", err)
 	}
 	s.born = created.rev
+	s.begin(era)
+	return s, nil
+}
+
+// begin begins the session's background work.
+func (s *Session) begin(era lifetime.Era) {
+	b := s.b
 	s.life = lifetime.Begin(era, s.id, b.log)
 	b.present.add(s)
 	s.life.Go(s.watchLease)
 	s.life.Go(s.removeOrphans)
 	b.sweep.Do(func() { b.running.Go(b.janitor) })
-	return s, nil
 }
 
 // ID names the session's Lease, and labels those of its locks.
@@ -112,7 +122,7 @@ func (s *Session) Renew(ctx context.Context) error {
 	}
 	for {
 		newest, era := s.b.mirror.newest()
-		written, err := s.b.write(ctx, s.b.urgent(), s.pulse, s.pulse.renewed())
+		written, err := s.b.send(ctx, s.b.urgent(), s.pulse, s.pulse.renewed())
 		if err == nil && s.b.saw(written.rev, newest, era) != era {
 			return lockmgr.ErrSessionLost
 		}

@@ -1,0 +1,167 @@
+package kubelease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockfs/lockfs/internal/retry"
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+var (
+	_ lockmgr.Adopter  = (*Backend)(nil)
+	_ lockmgr.HandedOn = (*Session)(nil)
+)
+
+// Freeze implements lockmgr.Adopter. Pulses are renewed all the while. What was sent without an
+// answer is void when it returns: nobody else could tell.
+func (b *Backend) Freeze(ctx context.Context) (thaw func(), err error) {
+	thaw, err = b.outgoing.Freeze(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.voidUnanswered(ctx); err != nil {
+		thaw()
+		return nil, fmt.Errorf("a request to the API server was not answered: %w", err)
+	}
+	return thaw, nil
+}
+
+// Connect implements lockmgr.Adopter.
+func (b *Backend) Connect(ctx context.Context) error { return b.mirrored(ctx) }
+
+// AdoptSession implements lockmgr.Adopter.
+func (b *Backend) AdoptSession(ctx context.Context, info lockmgr.SessionInfo, id string, ttl time.Duration, claims []lockmgr.Grant) (lockmgr.Session, error) {
+	if _, err := uuid.Parse(id); err != nil {
+		return nil, fmt.Errorf("%w: %q is not the id of a session", lockmgr.ErrSessionLost, id)
+	}
+	text, err := json.Marshal(info)
+	if err != nil {
+		return nil, fmt.Errorf("kubelease: session record: %w", err)
+	}
+	s := &Session{b: b, id: id, name: b.names.session(id), ttl: ttl, renewing: make(chan struct{}, 1), adopted: string(text)}
+	var record *object
+	var now reading
+	var r retry.Retrier
+	err = r.Do(ctx, func() (err error) {
+		if err = b.mirrored(ctx); err == nil {
+			now, err = b.locks.list(ctx, 1)
+		}
+		if err == nil {
+			record, err = b.getUrgent(ctx, s.name)
+		}
+		if err == nil {
+			s.pulse, err = b.getUrgent(ctx, b.names.pulse(id))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("adopting a session: %w", err)
+	}
+	if record == nil || s.pulse == nil {
+		return nil, fmt.Errorf("%w: its Lease is gone", lockmgr.ErrSessionLost)
+	}
+	for _, g := range claims {
+		if g.Token > now.rev {
+			return nil, fmt.Errorf("%w: the API server's etcd was set back", lockmgr.ErrSessionLost)
+		}
+		s.claims.add(claimOf(g))
+	}
+	s.born = record.rev
+	s.begin(now.era)
+	return s, nil
+}
+
+// RemoveUnclaimed implements lockmgr.HandedOn. The former process's requests were all answered, or
+// are void: see Freeze.
+func (s *Session) RemoveUnclaimed(ctx context.Context) error {
+	ctx, leave, err := s.life.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	var r retry.Retrier
+	return r.Do(ctx, func() error {
+		s.adopting.Lock()
+		defer s.adopting.Unlock()
+		if s.adopted != "" { // what the former process did last may not have come by the watch yet
+			all, err := s.b.locks.list(ctx, 0)
+			if err == nil {
+				err = s.b.mirror.replace(all)
+			}
+			if err == nil {
+				err = s.describe(ctx, s.adopted)
+			}
+			if err != nil {
+				return err
+			}
+			s.adopted = ""
+		}
+		for _, orphan := range s.orphans() {
+			if err := s.removeOrphan(ctx, orphan, slog.LevelInfo); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// describe has the session's Lease tell of this process.
+func (s *Session) describe(ctx context.Context, info string) error {
+	for {
+		o, err := s.b.getUrgent(ctx, s.name)
+		if err != nil {
+			return err
+		}
+		if o == nil {
+			return s.lost()
+		}
+		lease := o.lease.DeepCopy()
+		lease.Annotations[noteInfo] = info
+		if _, err = s.b.write(ctx, s.b.urgent(), o, lease); !errors.Is(err, errMoved) {
+			return err
+		}
+	}
+}
+
+// Disclaim implements lockmgr.HandedOn.
+func (s *Session) Disclaim(keys []lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) {
+	for _, k := range keys {
+		s.claims.drop(claim{Key: k, Mode: mode, AcquisitionID: id})
+	}
+}
+
+// Abandon implements lockmgr.HandedOn.
+func (s *Session) Abandon() {
+	s.life.End()
+	s.life.Wait()
+}
+
+// standsInLine reports whether our entry stands for certain, in time, so that a request that is
+// handed on keeps its place by it.
+func (a *acquisition) standsInLine() bool {
+	p := a.places[0]
+	return len(a.places) == 1 && p.token != 0 && p.inTime && !p.unsure && !a.s.life.Ended()
+}
+
+// resume finds the entry by which a request has waited before it was handed on. It was in time then.
+func (a *acquisition) resume(ctx context.Context) error {
+	p, g := a.places[0], a.req.Grant(a.req.Keys[0], 0)
+	o := a.s.b.mirror.at(p.name)
+	if o.find(g) < 0 {
+		var err error
+		if o, err = a.s.b.get(ctx, p.name); err != nil {
+			return err
+		}
+	}
+	if i := o.find(g); i >= 0 {
+		p.token, p.inTime = o.entries[i].Token, true
+	}
+	return nil
+}
