@@ -1,8 +1,6 @@
 package fs
 
 import (
-	"time"
-
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
@@ -24,7 +22,7 @@ func (f *FS) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, out 
 		return fuse.ENOENT
 	}
 	f.nodes.pool.awaitRoom(cancel)
-	asked := time.Now()
+	asked := f.visits.looks(in.Pid)
 	var s fuse.Status
 	for range enterTries {
 		found := uint64(0)

@@ -33,7 +33,8 @@ const (
 // microseconds.
 const parkFor = time.Second
 
-// createFor is parkFor after a failed lookup: a CREATE comes at once or never.
+// createFor is parkFor after a failed lookup: a CREATE comes at once or never. The kernel looks a
+// name that it remembered up twice before. What a lookup takes on a slow volume does not count.
 const createFor = parkFor / 20
 
 const maxSteps = 64
@@ -51,7 +52,9 @@ type sent struct {
 	stage  stage     // of the visit answered ESTALE
 	node   uint64    // of that visit; 0 for a CREATE
 	when   time.Time // of the thread's last answer
+	asking bool      // a lookup of it is under way
 	looked bool      // it has looked something up since
+	missed int       // lookups since that have found nothing
 	over   bool      // its lookups since are of more than one system call
 	found  uint64    // the node that it found last; 0: none
 	as     dirName   // the name that it looked up last
@@ -251,6 +254,16 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 	vs.sweep()
 }
 
+// looks begins a lookup, and looked ends it.
+func (vs *visits) looks(tid uint32) (asked time.Time) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if s := vs.threads[tid]; s != nil {
+		s.asking = true
+	}
+	return time.Now()
+}
+
 // looked notes a lookup: a node, or 0. It reports whether the thread is in a second try.
 func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64) (sent bool) {
 	vs.mu.Lock()
@@ -267,7 +280,7 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	if asked.Sub(s.when) >= parkFor || s.looked && s.found == 0 && node != 0 && !again {
 		s.over = true
 	}
-	s.looked, s.when, s.found, s.as = true, time.Now(), node, name
+	s.asking, s.looked, s.when, s.found, s.as = false, true, time.Now(), node, name
 	if slices.ContainsFunc(s.meant, name.is) {
 		s.asked = append(s.asked, answer{name, node})
 	}
@@ -282,10 +295,24 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	if len(s.steps) < maxSteps {
 		s.steps[node] = s.path
 	}
-	if node == 0 && s.hold != nil {
-		time.AfterFunc(createFor, func() { vs.expire(s) })
+	if node == 0 {
+		s.missed++
+		if missed := s.missed; s.hold != nil {
+			time.AfterFunc(createFor, func() { vs.noCreate(s, missed) })
+		}
 	}
 	return sent
+}
+
+// noCreate releases the lock of a thread that looked for a name in vain, and then neither created
+// it nor looked once more.
+func (vs *visits) noCreate(s *sent, missed int) {
+	vs.mu.Lock()
+	again := missed == 1 && (s.asking || s.missed > missed)
+	vs.mu.Unlock()
+	if !again {
+		vs.expire(s)
+	}
 }
 
 // reading returns the flags with which a thread is about to open a file to read, in its second try.

@@ -47,14 +47,14 @@ func TestStages(t *testing.T) {
 	open := func(want stage, s fuse.Status) step { return openNode(someNode, want, s) }
 	takes := func(d time.Duration, node uint64) step {
 		return func(vs *visits) {
-			asked := time.Now()
+			asked := vs.looks(tid)
 			time.Sleep(d)
 			vs.looked(tid, asked, someName, node)
 		}
 	}
 	finds := func(node uint64) step { return takes(0, node) }
 	looksFor := func(name dirName, node uint64) step {
-		return func(vs *visits) { vs.looked(tid, time.Now(), name, node) }
+		return func(vs *visits) { vs.looked(tid, vs.looks(tid), name, node) }
 	}
 	waits := func(d time.Duration) step { return func(*visits) { time.Sleep(d) } }
 	for name, steps := range map[string][]step{
@@ -86,7 +86,7 @@ func TestStages(t *testing.T) {
 				for _, s := range steps {
 					s(&vs)
 				}
-				vs.looked(tid+1, time.Now(), someName, someNode)
+				vs.looked(tid+1, vs.looks(tid+1), someName, someNode)
 				if v := vs.come(tid+1, someNode); v.stage != fresh {
 					t.Errorf("another thread is at stage %d", v.stage)
 				}
@@ -159,11 +159,34 @@ func TestParking(t *testing.T) {
 		hold.Release()
 		synctest.Wait()
 
+		// The kernel looks a name up twice before it creates the file, and the volume is slow.
+		hold = park()
+		for range 2 {
+			asked := vs.looks(tid)
+			time.Sleep(2 * createFor)
+			vs.looked(tid, asked, someName, 0)
+		}
+		time.Sleep(createFor / 2)
+		create := vs.come(tid, 0)
+		if create.fetch("me", policy.ScopeProcess, lockmgr.Exclusive, keys) != hold {
+			t.Error("the lock is not there for the creation")
+		}
+		vs.leave(create, fuse.OK)
+		hold.Release()
+		synctest.Wait()
+
 		for what, end := range map[string]func(){
 			"that nobody fetched":         func() { time.Sleep(parkFor + time.Millisecond) },
-			"whose caller has found none": func() { vs.looked(tid, time.Now(), someName, 0); time.Sleep(createFor + time.Millisecond) },
+			"whose caller has found none": func() { vs.looked(tid, vs.looks(tid), someName, 0); time.Sleep(createFor + time.Millisecond) },
+			"whose caller looks again and again": func() {
+				for range 4 {
+					asked := vs.looks(tid)
+					time.Sleep(createFor * 2 / 3)
+					vs.looked(tid, asked, someName, 0)
+				}
+			},
 			"that was not needed":         func() { vs.leave(vs.come(tid, someNode), fuse.OK) },
-			"whose caller got the ESTALE": func() { vs.looked(tid, time.Now(), someName, someNode); vs.leave(vs.come(tid, someNode), stale) },
+			"whose caller got the ESTALE": func() { vs.looked(tid, vs.looks(tid), someName, someNode); vs.leave(vs.come(tid, someNode), stale) },
 		} {
 			park()
 			end()
@@ -184,7 +207,7 @@ func TestVisitsForgetTheDead(t *testing.T) {
 	for i := range uint32(10_000) {
 		vs.leave(vs.come(noThread+i, someNode), stale)
 	}
-	vs.looked(me, time.Now(), someName, someNode)
+	vs.looked(me, vs.looks(me), someName, someNode)
 	if len(vs.threads) > 200 || vs.come(me, someNode).stage != retried {
 		t.Errorf("%d threads are known", len(vs.threads))
 	}
@@ -214,7 +237,7 @@ func TestFileForASecondTry(t *testing.T) {
 		v := vs.come(tid, someNode)
 		v.stage, v.reads, v.flags = fresh, true, flags
 		vs.leave(v, stale)
-		vs.looked(tid, time.Now(), someName, someNode)
+		vs.looked(tid, vs.looks(tid), someName, someNode)
 		if got, ok := vs.reading(tid); !ok || got != flags {
 			t.Errorf("the thread reads with %d, %v", got, ok)
 		}
