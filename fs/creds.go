@@ -3,7 +3,6 @@ package fs
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"os"
 	"runtime"
 	"slices"
@@ -221,7 +220,7 @@ func callerRights(in *fuse.InHeader) (rights, error) {
 	r := rights{uid: int(in.Uid), gid: int(in.Gid)}
 	status, err := readStatus(in.Pid)
 	switch {
-	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
+	case exhausted(err):
 		return r, err
 	case err != nil, !slices.Equal(fsIDs(status), []uint32{in.Uid, in.Gid}):
 		return r, nil

@@ -137,3 +137,8 @@ func (l *sparse) next(s fuse.Status, now time.Time) (unlogged int, ok bool) {
 	*p = spate{last: now}
 	return unlogged, true
 }
+
+// exhausted reports whether the daemon, or the machine, had no descriptor or memory left.
+func exhausted(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
+}

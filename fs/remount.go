@@ -41,6 +41,12 @@ func (f *FS) doubt(s fuse.Status) {
 func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 	alive := ask(f.backing.root)
 	now, err := openBacking(f.source)
+	if exhausted(err) { // that says nothing of the volume
+		if alive != nil {
+			return false, fmt.Errorf("%w: %w", ErrOutOfReach, alive)
+		}
+		return false, nil
+	}
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", ErrOutOfReach, err)
 	}

@@ -31,6 +31,23 @@ func TestReachOfTheSameClient(t *testing.T) {
 	}
 }
 
+// A daemon without descriptors knows nothing of its volume: it is not out of reach.
+func TestReachWithoutDescriptors(t *testing.T) {
+	f := nodesOf(t, linked(t))
+	f.source = procPath(f.backing.root)
+	withoutDescriptors(t, func() {
+		if again, err := f.Reach(nil); again || err != nil {
+			t.Errorf("Reach() = %v, %v", again, err)
+		}
+		root := f.backing.root
+		f.backing.root = -1 // which no client answers
+		if _, err := f.Reach(nil); !errors.Is(err, ErrOutOfReach) || !errors.Is(err, unix.EBADF) {
+			t.Errorf("Reach() of a client that does not answer = %v", err)
+		}
+		f.backing.root = root
+	})
+}
+
 // A file that is made while the client is replaced has a handle of the former one: its
 // lock does not stay behind where the file's names cannot be followed.
 func TestCreateWhileTheClientIsReplaced(t *testing.T) {
