@@ -180,7 +180,7 @@ func TestAlertsSeeTheFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	counted := regexp.MustCompile(`(?:rate|increase)\((lockfs_(?:lock|session)_\w+_total)(?:\{(\w+)="(\w+)"\})?`)
+	counted := regexp.MustCompile(`(?:rate|increase)\((lockfs_(?:(?:lock|session)_\w+|takeovers)_total)(?:\{(\w+)="(\w+)"\})?`)
 	seen := 0
 	for _, c := range counted.FindAllStringSubmatch(string(read(t, monitoring+"prometheusrule.yaml")), -1) {
 		if c[1] == "lockfs_lock_requests_total" && c[2] == "" {
