@@ -29,6 +29,8 @@
 //	          callers as the row says, on one connection
 //	handoff   from the holder's release to the next one's grant, with a constant number
 //	          of waiters, each a mount with a connection and a session of its own
+//	recall    from the request of another mount for a file in a delegated directory to
+//	          its grant, and the commits meanwhile; the files below stay open
 //	takeover  from kill -9 of the holder's process to the waiter's grant: when the lease
 //	          has ended, and when a successor has proved the holder dead
 //	held      what locks cost that are just held: CPU over that of an idle mount,

@@ -52,6 +52,9 @@ func allRows() []row {
 			rows = append(rows, handoffRow(nodes, waiters))
 		}
 	}
+	for _, n := range []int{0, 1000} {
+		rows = append(rows, recallRow(n))
+	}
 	rows = append(rows, takeoverRows()...)
 	for _, n := range []int{100, 1000, 10000, 50000} {
 		rows = append(rows, heldRow(n))
@@ -97,6 +100,18 @@ func handoffRow(nodes, waiters int) row {
 			{name: "p99", unit: millis, targets: []report.Target{report.Most("", 30)}},
 		},
 		measure: handoffs(waiters),
+	}
+}
+
+// recallRow is of a delegated directory with n files open below.
+func recallRow(n int) row {
+	return row{
+		name: fmt.Sprintf("recall of a directory, %d files open", n), nodes: 1, systems: []string{"lockfs"}, rounds: 5,
+		lines: []line{
+			{unit: millis, targets: []report.Target{report.Most("", 50)}},
+			{name: "commits"},
+		},
+		measure: recalls(n),
 	}
 }
 

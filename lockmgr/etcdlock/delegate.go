@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -54,13 +53,15 @@ func (a *acquisition) putBelow(ctx context.Context, d lockmgr.Grant) error {
 	delegation, fence := a.s.b.keys.granted(d), a.s.fence.at()
 	a.last = &request{keys: a.req.Keys, fence: fence, voids: a.unanswered, then: a.puts,
 		cmps: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(delegation), "=", d.Token), a.s.fence.unchanged(fence)}}
-	for _, entry := range append(slices.Clone(a.own), delegation, a.s.record) {
-		a.last.els = append(a.last.els, clientv3.OpGet(entry, clientv3.WithKeysOnly()))
-	}
+	read := []string{delegation, a.s.record}
 	if a.mayStand {
 		for _, entry := range a.own {
+			read = append(read, entry)
 			a.last.cmps = append(a.last.cmps, clientv3.Compare(clientv3.CreateRevision(entry), "=", 0))
 		}
+	}
+	for _, key := range read {
+		a.last.els = append(a.last.els, clientv3.OpGet(key, clientv3.WithKeysOnly()))
 	}
 	resp, err := a.s.group.txn(ctx, a.last)
 	if err != nil {
@@ -70,21 +71,20 @@ func (a *acquisition) putBelow(ctx context.Context, d lockmgr.Grant) error {
 		a.known.token = resp.Header.Revision
 		return nil
 	}
-	n := len(a.own)
 	kvs := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().GetKvs() }
-	if err := a.noteSession(kvs(n + 1)); err != nil {
+	if err := a.noteSession(kvs(1)); err != nil {
 		return err
 	}
 	seen := make(map[string]*mvccpb.KeyValue)
-	for i, entry := range a.own {
-		for _, kv := range kvs(i) {
-			seen[entry] = kv
+	for i, key := range read[2:] {
+		for _, kv := range kvs(2 + i) {
+			seen[key] = kv
 		}
 	}
 	if a.known.token, err = a.token(seen); err != nil || a.known.token != 0 {
 		return err
 	}
-	if have := kvs(n); len(have) > 0 && have[0].CreateRevision == d.Token {
+	if have := kvs(0); len(have) > 0 && have[0].CreateRevision == d.Token {
 		return fmt.Errorf("%w: another request of the session was repeated", lockmgr.ErrUnavailable)
 	}
 	a.last, a.mayStand = nil, false // what was not answered is void now
