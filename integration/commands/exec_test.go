@@ -461,3 +461,30 @@ func TestExecRefusals(t *testing.T) {
 		t.Errorf("locked: %+v", held)
 	}
 }
+
+// 'lockfs exec' gets a file in a delegated directory on the mount that has it, and on another, which
+// recalls the directory. Each has a larger token, and excludes the other.
+func TestExecInADelegatedDirectory(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t, "--keep", "1m")
+	a, b := v.MountWatched("a"), v.MountWatched("b")
+	p := lab.NewAgent(t)
+	fill(v, p, a, "d")
+	last := int64(0)
+	for _, m := range []*lab.Watched{a, b, a} {
+		e := startExec(v, m.Path("d/1"), "--", "sh", "-c", `echo "token $LOCKFS_TOKEN."; read x`)
+		e.says(".")
+		var token int64
+		if _, err := fmt.Sscanf(e.stdout.String(), "token %d.", &token); err != nil || token <= last {
+			t.Errorf("token %d after %d: %q, %v", token, last, e.stdout, err)
+		}
+		last = token
+		for _, other := range []*lab.Watched{a, b} {
+			p.Fails(lab.Call{Op: "open", Path: other.Path("d/1"), Flags: unix.O_WRONLY | unix.O_NONBLOCK}, unix.EAGAIN)
+		}
+		if err := e.in.Close(); err != nil {
+			t.Fatal(err)
+		}
+		e.ends()
+	}
+}

@@ -1,0 +1,153 @@
+package semantics
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// Whom a lock is shared with does not depend on whether a directory above is delegated. Another
+// mount is excluded until the last owner has closed the file. (docs/SEMANTICS.md, rules 4 and 33.)
+func TestScopesInADelegatedDirectory(t *testing.T) {
+	lab.Over(t, testScopesInADelegatedDirectory, lab.Local, lab.InLeases)
+}
+
+func testScopesInADelegatedDirectory(t *testing.T, on lab.Setup) {
+	for scope, shares := range map[string]bool{"node": true, "process": false, "handle": false} {
+		t.Run(scope, func(t *testing.T) {
+			v := on.NewVolume(t, "--keep", "1m", "--scope", scope)
+			a, b := v.Mount("a"), v.Mount("b")
+			p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+			last := delegate(v, p, a, "t")
+			const name = "t/f0"
+			write := lab.Call{Op: "open", Path: a.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK}
+			fd := p.Open(a.Path(name), unix.O_WRONLY|unix.O_APPEND)
+			got := r.Do(write)
+			if shares != (got.Errno == 0) || !shares && got.Errno != unix.EAGAIN {
+				t.Fatalf("another program: %v", got.Err())
+			}
+			if token := p.Token(fd); token <= last || shares && r.Token(got.N) != token {
+				t.Errorf("tokens %d, after %d", token, last)
+			}
+			waits := q.Start(lab.Call{Op: "open", Path: b.Path(name), Flags: unix.O_WRONLY | unix.O_APPEND})
+			v.WaitFor(name)
+			p.Must(lab.Call{Op: "write", FD: fd, Data: "a"})
+			token := p.Token(fd)
+			p.Must(lab.Call{Op: "close", FD: fd})
+			if shares {
+				if n := v.Waiting(name); n != 1 {
+					t.Errorf("%d wait while one of two has closed it", n)
+				}
+				r.Must(lab.Call{Op: "write", FD: got.N, Data: "a"})
+				r.Must(lab.Call{Op: "close", FD: got.N})
+			}
+			theirs := lab.Await(t, "the open on b", waits)
+			if now := q.Token(theirs.N); now <= token {
+				t.Errorf("token %d after %d", now, token)
+			}
+			q.Must(lab.Call{Op: "write", FD: theirs.N, Data: "b"})
+			q.Must(lab.Call{Op: "close", FD: theirs.N})
+			if got := v.Read(name); got != "ab" { // of two that share, the second wrote over the first
+				t.Errorf("the file holds %q", got)
+			}
+		})
+	}
+}
+
+// With --read-locks readers in a delegated directory exclude those who write, also on the mount
+// that it is delegated to. Readers of another mount share with them.
+func TestReadersInADelegatedDirectory(t *testing.T) {
+	lab.Over(t, testReadersInADelegatedDirectory, lab.Local, lab.InLeases)
+}
+
+func testReadersInADelegatedDirectory(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--keep", "1m", "--read-locks")
+	a, b := v.Mount("a"), v.Mount("b")
+	p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+	delegate(v, p, a, "t")
+	open := func(who *lab.Agent, m *lab.Mount, name string, flags int, want unix.Errno) int {
+		t.Helper()
+		got := who.Do(lab.Call{Op: "open", Path: m.Path(name), Flags: flags | unix.O_NONBLOCK})
+		if got.Errno != want {
+			t.Fatalf("open of %s on %s: %v, want %v", name, m.Name, got.Err(), want)
+		}
+		return got.N
+	}
+	mine := open(r, a, "t/f0", unix.O_RDONLY, 0)
+	open(p, a, "t/f0", unix.O_WRONLY, unix.EAGAIN)
+	writes := open(p, a, "t/f1", unix.O_WRONLY, 0)
+	open(r, a, "t/f1", unix.O_RDONLY, unix.EAGAIN)
+	theirs := open(q, b, "t/f0", unix.O_RDONLY, 0) // and recalls the directory
+	open(q, b, "t/f1", unix.O_RDONLY, unix.EAGAIN)
+	open(q, b, "t/f1", unix.O_WRONLY, unix.EAGAIN)
+	for _, m := range []*lab.Mount{a, b} {
+		open(p, m, "t/f0", unix.O_WRONLY, unix.EAGAIN)
+	}
+	r.Must(lab.Call{Op: "close", FD: mine})
+	q.Must(lab.Call{Op: "close", FD: theirs})
+	p.Must(lab.Call{Op: "close", FD: writes})
+	lab.Eventually(t, "all is released", func() bool {
+		got := q.Do(lab.Call{Op: "open", Path: b.Path("t/f0"), Flags: unix.O_WRONLY | unix.O_NONBLOCK})
+		return got.Errno == 0
+	})
+}
+
+// A file with names in two directories, which are delegated to two mounts, has one owner by
+// whatever name; also one that was made without a name. What is open by one name when the other's
+// directory is recalled stays locked.
+func TestLinksAcrossDelegatedDirectories(t *testing.T) {
+	lab.Over(t, testLinksAcrossDelegatedDirectories, lab.Local, lab.InLeases)
+}
+
+func testLinksAcrossDelegatedDirectories(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--keep", "1m")
+	a, b := v.Mount("a"), v.Mount("b")
+	p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+	for i, how := range []string{"link", "tmpfile"} {
+		ta, tb := fmt.Sprint("ta", i), fmt.Sprint("tb", i)
+		delegate(v, p, a, ta)
+		delegate(v, q, b, tb)
+		names := []string{ta + "/f0", tb + "/link"}
+		if how == "tmpfile" {
+			names[0] = ta + "/tmp"
+			if err := linkTmpfile(a.Path(ta), a.Path(names[0])); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.Must(lab.Call{Op: "link", Path: a.Path(names[0]), Path2: a.Path(names[1])})
+		var last int64
+		for n := range 12 {
+			m, other := a, b
+			if n%2 == 1 {
+				m, other = b, a
+			}
+			fd := r.Open(m.Path(names[n/2%2]), unix.O_WRONLY|unix.O_APPEND)
+			for _, name := range names {
+				for _, by := range []*lab.Mount{a, b} {
+					if got := q.Do(lab.Call{Op: "open", Path: by.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); got.Errno != unix.EAGAIN {
+						t.Fatalf("%s, open of %s on %s beside %s on %s: %v", how, name, by.Name, names[n/2%2], m.Name, got.Err())
+					}
+				}
+			}
+			waits := q.Start(lab.Call{Op: "open", Path: other.Path(names[1-n/2%2]), Flags: unix.O_WRONLY | unix.O_APPEND})
+			lab.Eventually(t, "it waits", func() bool {
+				return slices.ContainsFunc(v.LS(), func(e lab.Entry) bool { return e.State == "waiting" })
+			})
+			token := r.Token(fd)
+			r.Must(lab.Call{Op: "write", FD: fd, Data: "x"})
+			r.Must(lab.Call{Op: "close", FD: fd})
+			got := lab.Await(t, "the open by the other name", waits)
+			if now := q.Token(got.N); now <= token || token <= last {
+				t.Errorf("tokens %d, %d, %d", last, token, now)
+			} else {
+				last = now
+			}
+			q.Must(lab.Call{Op: "write", FD: got.N, Data: "y"})
+			q.Must(lab.Call{Op: "close", FD: got.N})
+		}
+	}
+}
