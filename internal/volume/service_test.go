@@ -233,33 +233,42 @@ func TestMoveFromAServiceThatIsGone(t *testing.T) {
 // A volume of an older format is refused until somebody has stopped its mounts and moved it,
 // maybe to the service that it has. Format 1 names no service.
 func TestFormerFormat(t *testing.T) {
-	for format := 1; format < 3; format++ {
+	for former := 1; former < format; former++ {
 		store := &memStore{}
 		cfg := config(t.TempDir(), store)
 		text := fmt.Sprintf(`{"format":1,"id":%q,"namespace":"default","name":"data"}`, uuid.New())
-		if format > 1 {
+		if former > 1 {
 			service, err := store.Service(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			text = string(identity{Format: format, ID: uuid.New(), Namespace: "default", Name: "data", Service: service}.encode())
+			text = string(identity{Format: former, ID: uuid.New(), Namespace: "default", Name: "data", Service: service}.encode())
 		}
 		store.record = []byte(text)
 		if err := os.WriteFile(filepath.Join(cfg.Source, MarkerName), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		var old *FormatError
-		if _, err := Check(t.Context(), cfg); !errors.As(err, &old) || old.Format != format {
+		if _, err := Check(t.Context(), cfg); !errors.As(err, &old) || old.Format != former {
 			t.Errorf("Check = %v, want a *FormatError", err)
 		}
 		store.inUse = true
 		if err := move(cfg, store); !errors.Is(err, errInUse) {
-			t.Errorf("format %d, while it is mounted: %v", format, err)
+			t.Errorf("format %d, while it is mounted: %v", former, err)
 		}
 		store.inUse = false
 		if err := move(cfg, store); err != nil {
 			t.Fatal(err)
 		}
 		mustCheck(t, cfg)
+		marker, err := os.ReadFile(filepath.Join(cfg.Source, MarkerName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range [][]byte{store.record, marker} {
+			if id, err := decode("it", text); err != nil || id.Format != format {
+				t.Errorf("from format %d: %s, %v", former, text, err)
+			}
+		}
 	}
 }
