@@ -122,6 +122,14 @@ func (t *table[T]) all() []*T {
 	return slices.Collect(maps.Values(t.m))
 }
 
+func (t *table[T]) each(f func(*T)) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, v := range t.m {
+		f(v)
+	}
+}
+
 func (t *table[T]) remove(id uint64) *T {
 	t.mu.Lock()
 	defer t.mu.Unlock()

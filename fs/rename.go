@@ -137,6 +137,9 @@ func (f *FS) renameFates(l *nameLock) []fate {
 
 func (f *FS) moveNames(in *fuse.RenameIn, l *nameLock, fates []fate) fuse.Status {
 	from, to := l.names[0].dirName, l.names[1].dirName
+	if len(fates) > 1 && f.lostBy(l.hold.Owner(), inodeOf(&l.found[1].st)) {
+		return fuse.EIO // it would replace what the next owner has written
+	}
 	return f.changeNames(&in.InHeader, l, func() error {
 		f.glimpses.forget(from)
 		f.glimpses.forget(to)
@@ -146,6 +149,18 @@ func (f *FS) moveNames(in *fuse.RenameIn, l *nameLock, fates []fate) fuse.Status
 		}
 		return err
 	}, fates...)
+}
+
+// lostBy reports whether an owner has a file open for write, and has lost its locks of it. Since the
+// loss the file has another node.
+func (f *FS) lostBy(o lockmgr.Owner, i inode) bool {
+	lost, stands := false, false
+	f.handles.each(func(h *handle) {
+		if h.hold != nil && !h.hold.Unlocked() && h.hold.Owner() == o && h.node.inode == i {
+			lost, stands = lost || h.hold.Lost(), stands || !h.hold.Lost()
+		}
+	})
+	return lost && !stands
 }
 
 // kindOf says how two names are locked for a rename: as trees if either is a directory.

@@ -179,28 +179,41 @@ func TestCopyInPieces(t *testing.T) {
 	}
 }
 
-// A rename takes locks of its own, whatever became of the files that its program has open: who
-// saves a file by rename under its lock asks by fsync whether that is lost.
+// A program that saves a file by rename under its lock does not replace what the next owner has
+// written, when its mount has lost that lock.
 func TestRenameAfterALoss(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
 	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "first")
-	writer, other := lab.NewAgent(t), lab.NewAgent(t)
+	writer, another, other := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
 	fd := writer.Open(a.Path("f"), unix.O_RDWR)
 	v.Revoke()
 	lab.Eventually(t, "the mount knows", func() bool { return strings.Contains(a.Log.String(), "lock session lost") })
-	next := other.Open(b.Path("f"), unix.O_WRONLY)
-	other.Must(lab.Call{Op: "pwrite", FD: next, Data: "other"})
-	other.Must(lab.Call{Op: "close", FD: next})
+	write := func() {
+		next := other.Open(b.Path("f"), unix.O_WRONLY)
+		other.Must(lab.Call{Op: "pwrite", FD: next, Data: "other"})
+		other.Must(lab.Call{Op: "close", FD: next})
+	}
+	write()
 	v.Write("new", "saved")
-	lab.Eventually(t, "the rename has its own lock", func() bool {
-		return writer.Do(lab.Call{Op: "rename", Path: a.Path("new"), Path2: a.Path("f")}).Errno == 0
+	v.Write("old", "moved")
+	save := lab.Call{Op: "rename", Path: a.Path("new"), Path2: a.Path("f")}
+	lab.Eventually(t, "the mount has another session", func() bool {
+		return writer.Do(lab.Call{Op: "rename", Path: a.Path("old"), Path2: a.Path("older")}).Errno == 0
 	})
+	writer.Fails(save, unix.EIO)
+	if got := v.Read("f"); got != "other" {
+		t.Errorf("the file holds %q", got)
+	}
+	another.Must(save) // it has lost nothing
+	write()
+	v.Write("new", "saved again")
 	writer.Fails(lab.Call{Op: "fsync", FD: fd}, unix.EIO)
 	writer.Fails(lab.Call{Op: "close", FD: fd}, unix.EIO)
-	if got := v.Read("f"); got != "saved" {
+	writer.Must(save)
+	if got := v.Read("f"); got != "saved again" {
 		t.Errorf("the file holds %q", got)
 	}
 }
