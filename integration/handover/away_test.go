@@ -13,7 +13,7 @@ import (
 // While the lock service does not answer, an upgrade fails. The old daemon goes on as ever, with its
 // locks when the outage is over. (docs/SEMANTICS.md, rule 27.)
 func TestUpgradeInAnOutage(t *testing.T) {
-	lab.Over(t, testUpgradeInAnOutage, lab.Local, lab.InLeases.Alone())
+	lab.Over(t, testUpgradeInAnOutage, lab.Local, lab.InLeases.Alone().ForLong())
 }
 
 func testUpgradeInAnOutage(t *testing.T, on lab.Setup) {

@@ -57,7 +57,7 @@ func refused(t *testing.T, m *lab.Mount, why string, args ...string) {
 
 // A program that waits in line and is killed while its view is paused ends, and so does its place.
 func TestWaiterIsKilledInThePause(t *testing.T) {
-	lab.Over(t, testWaiterIsKilledInThePause, lab.Local, lab.InLeases)
+	lab.Over(t, testWaiterIsKilledInThePause, lab.Local, lab.InLeases.ForLong())
 }
 
 func testWaiterIsKilledInThePause(t *testing.T, on lab.Setup) {
@@ -93,7 +93,9 @@ func testWaiterIsKilledInThePause(t *testing.T, on lab.Setup) {
 
 // Who takes a mount, and dies, or says nothing, or nonsense, costs its programs a pause. Two do not
 // get it.
-func TestHostileSuccessors(t *testing.T) { lab.Over(t, testHostileSuccessors, lab.Local, lab.InLeases) }
+func TestHostileSuccessors(t *testing.T) {
+	lab.Over(t, testHostileSuccessors, lab.Local, lab.InLeases.ForLong())
+}
 
 func testHostileSuccessors(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
@@ -148,7 +150,7 @@ func testHostileSuccessors(t *testing.T, on lab.Setup) {
 // A successor that has too few descriptors, or no room for its files, leaves the mount to the old
 // daemon, or serves it.
 func TestSuccessorWithoutRoom(t *testing.T) {
-	lab.Over(t, testSuccessorWithoutRoom, lab.Local, lab.InLeases)
+	lab.Over(t, testSuccessorWithoutRoom, lab.Local, lab.InLeases.ForLong())
 }
 
 func testSuccessorWithoutRoom(t *testing.T, on lab.Setup) {
@@ -183,7 +185,9 @@ func testSuccessorWithoutRoom(t *testing.T, on lab.Setup) {
 }
 
 // A thousand programs wait, a directory is half read, and the daemon is upgraded.
-func TestUpgradeWithACrowd(t *testing.T) { lab.Over(t, testUpgradeWithACrowd, lab.Local, lab.InLeases) }
+func TestUpgradeWithACrowd(t *testing.T) {
+	lab.Over(t, testUpgradeWithACrowd, lab.Local, lab.InLeases.ForLong())
+}
 
 func testUpgradeWithACrowd(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--wait", "-1", "--scope", "handle")

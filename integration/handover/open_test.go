@@ -130,7 +130,7 @@ func testUpgradeKeepsPlacesInLine(t *testing.T, on lab.Setup) {
 
 // A program that waits when its daemon is upgraded can still be interrupted.
 func TestWaiterIsInterruptedAfterAnUpgrade(t *testing.T) {
-	lab.Over(t, testWaiterIsInterruptedAfterAnUpgrade, lab.Local, lab.InLeases)
+	lab.Over(t, testWaiterIsInterruptedAfterAnUpgrade, lab.Local, lab.InLeases.ForLong())
 }
 
 func testWaiterIsInterruptedAfterAnUpgrade(t *testing.T, on lab.Setup) {
@@ -150,7 +150,9 @@ func testWaiterIsInterruptedAfterAnUpgrade(t *testing.T, on lab.Setup) {
 }
 
 // A daemon of other settings is refused, says why, and changes nothing.
-func TestUpgradeIsRefused(t *testing.T) { lab.Over(t, testUpgradeIsRefused, lab.Local, lab.InLeases) }
+func TestUpgradeIsRefused(t *testing.T) {
+	lab.Over(t, testUpgradeIsRefused, lab.Local, lab.InLeases.ForLong())
+}
 
 func testUpgradeIsRefused(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
