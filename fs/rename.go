@@ -137,8 +137,12 @@ func (f *FS) renameFates(l *nameLock) []fate {
 
 func (f *FS) moveNames(in *fuse.RenameIn, l *nameLock, fates []fate) fuse.Status {
 	from, to := l.names[0].dirName, l.names[1].dirName
-	if len(fates) > 1 && f.lostBy(l.hold.Owner(), inodeOf(&l.found[1].st)) {
-		return fuse.EIO // it would replace what the next owner has written
+	replaced := l.found[1:2]
+	if in.Flags&unix.RENAME_EXCHANGE != 0 {
+		replaced = l.found[:2]
+	}
+	if len(fates) > 1 && slices.ContainsFunc(replaced, func(was finding) bool { return f.lostBy(l.hold.Owner(), inodeOf(&was.st)) }) {
+		return fuse.EIO // another file would have the name of what the next owner has written
 	}
 	return f.changeNames(&in.InHeader, l, func() error {
 		f.glimpses.forget(from)

@@ -204,6 +204,8 @@ func TestRenameAfterALoss(t *testing.T) {
 		return writer.Do(lab.Call{Op: "rename", Path: a.Path("old"), Path2: a.Path("older")}).Errno == 0
 	})
 	writer.Fails(save, unix.EIO)
+	writer.Fails(lab.Call{Op: "exchange", Path: a.Path("new"), Path2: a.Path("f")}, unix.EIO)
+	writer.Fails(lab.Call{Op: "exchange", Path: a.Path("f"), Path2: a.Path("new")}, unix.EIO)
 	if got := v.Read("f"); got != "other" {
 		t.Errorf("the file holds %q", got)
 	}
