@@ -1,6 +1,7 @@
 package embedetcd
 
 import (
+	"context"
 	"net/url"
 	"os"
 	"os/signal"
@@ -60,7 +61,7 @@ func runChild(dir string) int {
 		lg.Error("cannot set the mode of the socket", zap.Error(err))
 		return 1
 	}
-	go ordinary.keep(e, lg, nil)
+	go ordinary.keep(context.Background(), e, lg)
 	select {
 	case err := <-e.Err():
 		lg.Error("etcd failed", zap.Error(err))

@@ -27,18 +27,18 @@ type bounds struct {
 
 var ordinary = bounds{tidy: 64 << 20, quota: 256 << 20, wals: 1, every: time.Second}
 
-// keep limits the files until stop is closed, or for ever if it is nil.
-func (b bounds) keep(e *embed.Etcd, lg *zap.Logger, stop <-chan struct{}) {
+// keep limits the files until ctx ends.
+func (b bounds) keep(ctx context.Context, e *embed.Etcd, lg *zap.Logger) {
 	tick := time.NewTicker(b.every)
 	defer tick.Stop()
 	for {
 		select {
-		case <-stop:
+		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
 		b.purge(e.Server.Cfg.WALDir(), lg)
-		if err := b.shrink(e); err != nil {
+		if err := b.shrink(ctx, e); err != nil {
 			lg.Warn("cannot make room in the database", zap.Error(err))
 		}
 	}
@@ -46,13 +46,13 @@ func (b bounds) keep(e *embed.Etcd, lg *zap.Logger, stop <-chan struct{}) {
 
 // shrink compacts a database that has grown, frees its unused space if that is the larger
 // part, and ends the alarm if it was at its quota.
-func (b bounds) shrink(e *embed.Etcd) error {
+func (b bounds) shrink(ctx context.Context, e *embed.Etcd) error {
 	s := e.Server
 	full := slices.ContainsFunc(s.Alarms(), func(a *pb.AlarmMember) bool { return a.Alarm == pb.AlarmType_NOSPACE })
 	if !full && s.Backend().Size() < b.tidy {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if rev := s.KV().Rev(); rev > s.KV().FirstRev() {
 		// Physical: the space is free when it returns. It fails if somebody else has compacted.

@@ -1,6 +1,7 @@
 package embedetcd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,15 +27,16 @@ func kept(t *testing.T, b bounds) (*clientv3.Client, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop, done := make(chan struct{}), make(chan struct{})
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
 	t.Cleanup(func() {
-		close(stop)
+		stop()
 		<-done
 		e.Close()
 	})
 	go func() {
 		defer close(done)
-		b.keep(e, zap.NewNop(), stop)
+		b.keep(ctx, e, zap.NewNop())
 	}()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{EndpointOf(dir)}, Logger: zap.NewNop()})
 	if err != nil {
