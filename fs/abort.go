@@ -29,14 +29,3 @@ func openAbort(dev string) (fd int, err error) {
 	}
 	return fd, nil
 }
-
-// Cut ends the connection to the kernel: programs get errors. It reports success.
-func (f *FS) Cut() bool { return f.cutOff() }
-
-func (f *FS) cutOff() bool {
-	if f.abort < 0 {
-		return false
-	}
-	_, err := unix.Write(f.abort, []byte("1"))
-	return err == nil
-}

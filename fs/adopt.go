@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,15 +13,10 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// nothing is a file system for a server that only answers the INIT.
-func nothing() fuse.RawFileSystem { return fuse.NewDefaultRawFileSystem() }
-
 // Adopted is a view that was taken over, and is not served yet.
 type Adopted struct {
-	f       *FS
-	server  *serving
-	relay   *relay
-	waiting []*waiting
+	f    *FS
+	next *successor
 }
 
 // Adopt returns the view of a state, with its descriptors, which it takes over, and its holds,
@@ -48,8 +42,7 @@ func Adopt(mountpoint string, cfg Config, st *State, fds []int, holds []*lockmgr
 		err = i.all()
 	}
 	if err == nil {
-		a.waiting = i.waiting
-		err = a.connect(st)
+		a.next, err = i.f.kernel.adopt(st.Init, st.Answer)
 	}
 	if err != nil {
 		i.f.nodes.pool.leave(i.f.nodes)
@@ -59,45 +52,27 @@ func Adopt(mountpoint string, cfg Config, st *State, fds []int, holds []*lockmgr
 	return a, nil
 }
 
-// connect begins a server, and makes sure that it serves as the first one did.
-func (a *Adopted) connect(st *State) (err error) {
-	if len(st.Init) != int(unsafe.Sizeof(fuse.InitIn{})) {
-		return fmt.Errorf("an INIT of %d bytes", len(st.Init))
-	}
-	a.f.init = (*fuse.InitIn)(unsafe.Pointer(&st.Init[0]))
-	var answer []byte
-	if a.server, a.relay, answer, err = a.f.replay(counting{a.f}, a.f.init, a.f.options); err != nil {
-		return err
-	}
-	if !bytes.Equal(answer, st.Answer) {
-		a.relay.discard(a.server)
-		return errors.New("the new daemon wants other features of the kernel than the former one")
-	}
-	return nil
-}
-
 // Discard ends an adoption that is not begun, and closes its descriptors.
 func (a *Adopted) Discard() {
-	a.relay.discard(a.server)
+	a.next.discard()
 	a.f.LetGo()
 }
 
 // Begin serves the view. The former process reads and answers nothing any more.
 func (a *Adopted) Begin() (*FS, error) {
-	a.f.start()
+	a.f.identify()
 	a.f.visits.expireParked()
-	return a.f, a.f.begin(a.server, a.relay, a.waiting)
+	return a.f, a.f.goOn(a.next)
 }
 
 // importer makes a view of a State.
 type importer struct {
-	f       *FS
-	st      *State
-	fds     []int // those that were used are -1
-	holds   []*lockmgr.Hold
-	now     time.Time
-	nodes   []*node
-	waiting []*waiting
+	f     *FS
+	st    *State
+	fds   []int // those that were used are -1
+	holds []*lockmgr.Hold
+	now   time.Time
+	nodes []*node
 }
 
 var errState = errors.New("the state contradicts itself")
@@ -162,7 +137,7 @@ func (i *importer) all() (err error) {
 			return err
 		}
 	}
-	i.f.device, err = i.fd(i.st.Device)
+	i.f.kernel.device, err = i.fd(i.st.Device)
 	return err
 }
 
@@ -338,7 +313,7 @@ func (i *importer) allVisits() error {
 			w.visit = visit{tid: in.Pid, node: in.NodeId, stage: stage(s.Stage), way: i.way(s.Way), as: i.name(s.As)}
 			w.at, w.path = i.name(s.At), s.Path
 		}
-		i.waiting = append(i.waiting, w)
+		i.f.kernel.handing.waiting = append(i.f.kernel.handing.waiting, w)
 	}
 	return nil
 }

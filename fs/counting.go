@@ -19,7 +19,7 @@ func (c counting) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.
 }
 
 func (c counting) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
-	return c.trying(cancel, &in.InHeader, func() []byte { return message(in) }, func() fuse.Status {
+	return c.kernel.trying(cancel, &in.InHeader, func() []byte { return message(in) }, func() fuse.Status {
 		return c.admit(requestSetAttr, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.SetAttr(cancel, in, out) })
 	})
 }
@@ -54,31 +54,31 @@ func (c counting) Symlink(cancel <-chan struct{}, in *fuse.InHeader, target, nam
 }
 
 func (c counting) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
-	return c.trying(cancel, &in.InHeader, func() []byte { return message(in, name) }, func() fuse.Status {
+	return c.kernel.trying(cancel, &in.InHeader, func() []byte { return message(in, name) }, func() fuse.Status {
 		return c.admit(requestLink, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.Link(cancel, in, name, out) })
 	})
 }
 
 func (c counting) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
-	return c.trying(cancel, in, func() []byte { return message(in, name) }, func() fuse.Status {
+	return c.kernel.trying(cancel, in, func() []byte { return message(in, name) }, func() fuse.Status {
 		return c.admit(requestUnlink, cancel, in, 0, func() fuse.Status { return c.FS.Unlink(cancel, in, name) })
 	})
 }
 
 func (c counting) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
-	return c.trying(cancel, in, func() []byte { return message(in, name) }, func() fuse.Status {
+	return c.kernel.trying(cancel, in, func() []byte { return message(in, name) }, func() fuse.Status {
 		return c.admit(requestRmdir, cancel, in, 0, func() fuse.Status { return c.FS.Rmdir(cancel, in, name) })
 	})
 }
 
 func (c counting) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
-	return c.trying(cancel, &in.InHeader, func() []byte { return renaming(in, oldName, newName) }, func() fuse.Status {
+	return c.kernel.trying(cancel, &in.InHeader, func() []byte { return renaming(in, oldName, newName) }, func() fuse.Status {
 		return c.admit(requestRename, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.Rename(cancel, in, oldName, newName) })
 	})
 }
 
 func (c counting) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
-	return c.trying(cancel, &in.InHeader, func() []byte { return message(in, name) }, func() fuse.Status {
+	return c.kernel.trying(cancel, &in.InHeader, func() []byte { return message(in, name) }, func() fuse.Status {
 		return c.admit(requestCreate, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.Create(cancel, in, name, out) })
 	})
 }

@@ -7,8 +7,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
-	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -24,8 +22,8 @@ type serving struct {
 	done   chan struct{} // closed when it reads no more, and has answered all that it has read
 }
 
-// connect mounts the view and returns the connection.
-func (f *FS) connect(o *fuse.MountOptions) (device int, err error) {
+// mountDevice mounts a view and returns its device.
+func mountDevice(mountpoint string, o *fuse.MountOptions) (device int, err error) {
 	device, err = unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, &os.PathError{Op: "open", Path: "/dev/fuse", Err: err}
@@ -56,7 +54,7 @@ func (f *FS) connect(o *fuse.MountOptions) (device int, err error) {
 	if o.AllowOther {
 		data = append(data, "allow_other")
 	}
-	if err := unix.Mount(o.FsName, f.mount, "fuse."+o.Name, flags, strings.Join(data, ",")); err != nil {
+	if err := unix.Mount(o.FsName, mountpoint, "fuse."+o.Name, flags, strings.Join(data, ",")); err != nil {
 		unix.Close(device)
 		return -1, err
 	}
@@ -64,16 +62,16 @@ func (f *FS) connect(o *fuse.MountOptions) (device int, err error) {
 }
 
 // firstServer begins a server that reads from the kernel.
-func (f *FS) firstServer(device int) (*serving, error) {
+func (c *connection) firstServer(device int) (*serving, error) {
 	number, err := unix.FcntlInt(uintptr(device), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, err
 	}
-	return f.newServer(counting{f}, number, f.options)
+	return newServer(c.requests, number, c.options)
 }
 
 // newServer takes number over, a descriptor from which the library reads the INIT first.
-func (f *FS) newServer(raw fuse.RawFileSystem, number int, o *fuse.MountOptions) (*serving, error) {
+func newServer(raw fuse.RawFileSystem, number int, o *fuse.MountOptions) (*serving, error) {
 	server, err := newLibraryServer(raw, "/dev/fd/"+strconv.Itoa(number), o)
 	if err != nil {
 		return nil, err
@@ -81,80 +79,17 @@ func (f *FS) newServer(raw fuse.RawFileSystem, number int, o *fuse.MountOptions)
 	return &serving{server, number, make(chan struct{})}, nil
 }
 
-// serve begins to answer the kernel. The view has ended when its last server has.
-func (f *FS) serve(s *serving) {
-	f.serving.Store(s)
-	go func() {
-		s.server.Serve()
-		if f.serving.Load() == s && !f.pausing.Load() {
-			close(f.ended)
-		}
-		close(s.done)
-	}()
-}
-
-// unmountTries is how often a view is unmounted that is in use for a moment.
-const unmountTries = 5
-
-// disconnect unmounts the view, and waits for the end of its requests. EBUSY: it is in use.
-func (f *FS) disconnect() (err error) {
-	if f.device < 0 {
-		return f.serving.Load().server.Unmount()
-	}
-	pause := 5 * time.Millisecond
-	for range unmountTries {
-		if err = unix.Unmount(f.mount, 0); err == nil {
-			<-f.ended
-			return nil
-		}
-		time.Sleep(pause)
-		pause = 2*pause + 5*time.Millisecond
-	}
-	return err
-}
-
-// inodeNotify is the library's InodeNotify. It does not depend on the present server.
-func (f *FS) inodeNotify(node uint64, off, length int64) fuse.Status {
-	if f.device < 0 {
-		return f.serving.Load().server.InodeNotify(node, off, length)
-	}
-	notice := struct {
-		fuse.OutHeader
-		fuse.NotifyInvalInodeOut
-	}{
-		fuse.OutHeader{Status: -fuse.NOTIFY_INVAL_INODE},
-		fuse.NotifyInvalInodeOut{Ino: node, Off: off, Length: length},
-	}
-	notice.OutHeader.Length = uint32(unsafe.Sizeof(notice))
-	_, err := ignoringEINTR(func() (int, error) {
-		return unix.Write(f.device, unsafe.Slice((*byte)(unsafe.Pointer(&notice)), unsafe.Sizeof(notice)))
-	})
-	if err == unix.EINVAL {
-		err = unix.ENOSYS
-	}
-	return fuse.ToStatus(err)
-}
-
 // libraryLog is the library's log.
-type libraryLog struct{ f *FS }
+type libraryLog struct{ to *slog.Logger }
 
 // Write leaves out that a server's reads have ended: only a pause makes them.
 func (l libraryLog) Write(line []byte) (int, error) {
 	if text := strings.TrimSuffix(string(line), "\n"); text != pausedRead {
-		l.f.log.Warn(text)
+		l.to.Warn(text)
 	}
 	return len(line), nil
 }
 
 var pausedRead = fmt.Sprintf("Failed to read from fuse conn: %v", fuse.EAGAIN)
 
-func (f *FS) libraryLogger() *log.Logger { return log.New(libraryLog{f}, "", 0) }
-
-func (f *FS) closeDevice() {
-	if f.device < 0 {
-		return
-	}
-	if err := unix.Close(f.device); err != nil {
-		f.log.Debug("cannot close the view's connection", slog.Any("error", err))
-	}
-}
+func newLibraryLogger(to *slog.Logger) *log.Logger { return log.New(libraryLog{to}, "", 0) }

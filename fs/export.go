@@ -160,11 +160,11 @@ func (f *FS) Export() (*State, []int, []*lockmgr.Hold, []*lockmgr.AdvisoryTable,
 
 func (e *exporter) all() error {
 	f := e.f
-	answer, err := f.initAnswer()
+	answer, err := f.kernel.initAnswer()
 	if err != nil {
 		return err
 	}
-	e.st.Init, e.st.Answer, e.st.Device = raw(f.init), answer, e.fd(f.device)
+	e.st.Init, e.st.Answer, e.st.Device = raw(f.kernel.init), answer, e.fd(f.kernel.device)
 	f.nodes.mu.RLock()
 	defer f.nodes.mu.RUnlock()
 	e.st.NextNode = f.nodes.nextID
@@ -188,22 +188,6 @@ func (e *exporter) all() error {
 	}
 	e.groups()
 	return nil
-}
-
-// initAnswer returns what the library answers to the view's INIT: the same as the first time.
-func (f *FS) initAnswer() ([]byte, error) {
-	f.answering.Lock()
-	defer f.answering.Unlock()
-	if f.answer != nil {
-		return f.answer, nil
-	}
-	s, r, answer, err := f.replay(nothing(), f.init, f.options)
-	if err != nil {
-		return nil, err
-	}
-	r.discard(s)
-	f.answer = answer
-	return answer, nil
 }
 
 func (e *exporter) fd(fd int) int {
@@ -362,7 +346,7 @@ func (e *exporter) visits() {
 }
 
 func (e *exporter) waiting() {
-	h := &e.f.handing
+	h := &e.f.kernel.handing
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.waiting {
@@ -382,5 +366,5 @@ func (f *FS) LetGo() {
 	}
 	f.release()
 	f.callers.cache.Close()
-	close(f.ended)
+	close(f.kernel.ended)
 }

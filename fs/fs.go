@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -68,14 +67,11 @@ type FS struct {
 	advisory   *lockmgr.Advisory // nil: advisory locks are the kernel's
 	root       bool              // the daemon may act for any user
 	log        *slog.Logger
-	invalidate func(node uint64, off, length int64) fuse.Status
-	options    *fuse.MountOptions
-	init       *fuse.InitIn // what the kernel has begun with
-	device     int          // the connection to the kernel; -1: the library has mounted the view
-	mount      string
+	invalidate func(node uint64, off, length int64) fuse.Status // kernel's
 	source     string
 	doubts     chan struct{} // see Doubts
-	abort      int           // ends the connection; -1: this daemon cannot
+
+	kernel connection
 
 	// volume is for requests that work in the volume. closing is for closes, which release locks
 	// and must not wait for reads. notices is for what makes the kernel send such requests, and
@@ -95,20 +91,9 @@ type FS struct {
 	cancel  context.CancelFunc // ends the background work
 	stopped chan struct{}      // closed when that has ended
 
-	serving atomic.Pointer[serving]
-	pausing atomic.Bool // see Pause
-	former  []*serving  // servers that may still have requests; used by Pause alone
-
-	answering sync.Mutex
-	answer    []byte // GUARDED_BY(answering); see initAnswer
-	handing   handing
-
 	// See Close.
-	ended     chan struct{} // closed when there is no request, nor will be
-	settling  sync.Once
-	settled   chan struct{} // closed when programs have nothing open
-	unmounted bool          // by Close
-	cut       bool          // by Close: programs can ask nothing more
+	settling sync.Once
+	settled  chan struct{} // closed when programs have nothing open
 }
 
 // Mount mounts and serves a view of cfg.Source at mountpoint, an empty directory.
@@ -128,14 +113,13 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		f.nodes.close()
 		return nil, err
 	}
-	first, err := f.mounted()
+	first, err := f.kernel.mount(f.root)
 	if err != nil {
 		f.nodes.close()
 		return nil, fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err)
 	}
-	f.init = first.server.KernelSettings()
-	f.start()
-	f.serve(first)
+	f.identify()
+	f.kernel.serve(first)
 	f.work()
 	return f, nil
 }
@@ -147,30 +131,10 @@ func (f *FS) equip(cfg Config) (err error) {
 			return err
 		}
 	}
-	f.options = f.mountOptions(cfg)
+	f.kernel.options = f.mountOptions(cfg)
 	// Files get only the caller's umask.
 	unix.Umask(0)
 	return nil
-}
-
-// mounted mounts the view, and returns its first server.
-func (f *FS) mounted() (*serving, error) {
-	if !f.root { // by fusermount3
-		server, err := newLibraryServer(counting{f}, f.mount, f.options)
-		return &serving{server, -1, make(chan struct{})}, err
-	}
-	device, err := f.connect(f.options)
-	if err != nil {
-		return nil, err
-	}
-	first, err := f.firstServer(device)
-	if err != nil {
-		_ = unix.Unmount(f.mount, unix.MNT_DETACH)
-		unix.Close(device)
-		return nil, err
-	}
-	f.device = device
-	return first, nil
 }
 
 func newFS(source backing, mountpoint string, cfg Config) *FS {
@@ -186,35 +150,23 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 		callers:       callers{podName: cfg.PodName, readLocks: cfg.ReadLocks},
 		root:          os.Geteuid() == 0,
 		log:           cmp.Or(cfg.Logger, slog.Default()),
-		mount:         mountpoint,
 		source:        cfg.Source,
 		doubts:        make(chan struct{}, 1),
 		files:         files{backing: source, nodes: newNodes(source.root, source.inode, cfg.Pool)},
-		ended:         make(chan struct{}),
 		settled:       make(chan struct{}),
 		working:       make(chan struct{}, 1),
-		device:        -1,
-		abort:         -1,
 	}
-	f.invalidate = f.inodeNotify
+	f.kernel = connection{requests: counting{f}, mountpoint: mountpoint, log: f.log, device: -1, abort: -1, ended: make(chan struct{})}
+	f.invalidate = f.kernel.invalidate
 	f.nodes.resolve = source.resolve
 	f.openGates(cfg.Pool.held)
 	return f
 }
 
-// start begins the background work of a mounted view.
-func (f *FS) start() {
-	// Not WaitMount: it polls the mount, and a killed daemon that waits for its own answer never
-	// ends.
-	var err error
-	if f.dev, err = f.procs.MountDev(os.Getpid(), f.mount); err != nil {
-		f.log.Warn("programs that wait for themselves will not be noticed", slog.Any("error", err))
-	}
-	if f.root && f.dev != "" {
-		if f.abort, err = openAbort(f.dev); err != nil {
-			f.log.Warn("the view cannot be cut off from other mount namespaces", slog.Any("error", err))
-		}
-	}
+// identify comes before the first request.
+func (f *FS) identify() {
+	f.kernel.identify()
+	f.callers.dev = f.kernel.dev
 }
 
 // rest ends the background work, before ctx does: it may be flushing a file of a volume that does
@@ -261,7 +213,7 @@ func (f *FS) mountOptions(cfg Config) *fuse.MountOptions {
 		Options:       f.inherited(),
 		MaxWrite:      maxWrite,
 		MaxBackground: background,
-		Logger:        f.libraryLogger(),
+		Logger:        newLibraryLogger(f.log),
 		// ATOMIC_O_TRUNC: truncate with the OPEN, under its lock. HANDLE_KILLPRIV_V2: no request
 		// for security.capability before each write. DIRECT_IO_ALLOW_MMAP: map O_RDWR|O_APPEND
 		// handles, which are direct. DONT_MASK: see FS.as. SETXATTR_EXT: setfacl says when to
@@ -283,4 +235,4 @@ func (f *FS) dropPages(n *node) { f.invalidate(n.id, 0, 0) }
 func (f *FS) String() string { return Subtype }
 
 // Wait returns when the view has been unmounted, by Close or by anybody else.
-func (f *FS) Wait() { <-f.ended }
+func (f *FS) Wait() { <-f.kernel.ended }

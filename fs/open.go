@@ -36,7 +36,7 @@ type opening struct {
 // may queue: they arrive without a kernel lock.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s fuse.Status) {
 	n := f.nodes.get(in.NodeId)
-	o := &opening{fs: f, in: in, node: n, again: f.resumed(in.Unique)}
+	o := &opening{fs: f, in: in, node: n, again: f.kernel.resumed(in.Unique)}
 	o.come()
 	defer func() { o.leave(s) }()
 	if n == nil || !f.nodes.usable(n) {
@@ -223,7 +223,7 @@ func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, 
 	}
 	hold, err := f.acquire(cancel, &o.in.InHeader, signalGrace, req)
 	for on := new(lockmgr.HandedOnError); errors.As(err, &on); {
-		if o.handed = f.handOn(&o.in.InHeader, &waiting{request: raw(o.in), visit: o.visit, at: o.at, path: name.Path, resume: on.Resume}, cancel); o.handed {
+		if o.handed = f.kernel.handOn(&o.in.InHeader, &waiting{request: raw(o.in), visit: o.visit, at: o.at, path: name.Path, resume: on.Resume}, cancel); o.handed {
 			return nil, handedOn
 		}
 		req.Resume = &on.Resume

@@ -16,7 +16,6 @@ import (
 func TestRestIsBounded(t *testing.T) {
 	inMovedView(t, func(v *movedView) {
 		f := v.fs
-		f.serving.Store(&serving{server: new(fuse.Server)})
 		f.working = make(chan struct{}, 1)
 		hangs := make(chan struct{})
 		f.cancel, f.stopped = func() {}, hangs
@@ -42,10 +41,10 @@ func TestRestIsBounded(t *testing.T) {
 // A signal that comes when a request is handed on already is not lost.
 func TestLateSignal(t *testing.T) {
 	f := &FS{}
-	f.handing.relay = &relay{withheld: make(map[uint64]bool)}
+	f.kernel.handing.relay = &relay{withheld: make(map[uint64]bool)}
 	cancel := make(chan struct{})
 	in := &fuse.InHeader{Unique: 2}
-	if !f.handOn(in, &waiting{resume: lockmgr.Resume{Since: time.Now()}}, cancel) {
+	if !f.kernel.handOn(in, &waiting{resume: lockmgr.Resume{Since: time.Now()}}, cancel) {
 		t.Fatal("it is not handed on")
 	}
 	close(cancel)

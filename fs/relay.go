@@ -21,6 +21,7 @@ import (
 type relay struct {
 	device int
 	ours   int // our end
+	theirs int // the server's end, until it has it
 
 	mu       sync.Mutex
 	withheld map[uint64]bool // GUARDED_BY(mu); requests whose answers are not sent on
@@ -30,20 +31,20 @@ type relay struct {
 // relayBuffer has room for several of the largest answers.
 const relayBuffer = 4 * maxWrite
 
-// newRelay returns a relay and its other end. It relays nothing until run.
-func newRelay(device int) (r *relay, theirs int, err error) {
+// newRelay returns a relay that relays nothing until run.
+func newRelay(device int) (*relay, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, -1, fmt.Errorf("relay: %w", err)
+		return nil, fmt.Errorf("relay: %w", err)
 	}
 	for _, fd := range pair {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, relayBuffer); err != nil {
 			unix.Close(pair[0])
 			unix.Close(pair[1])
-			return nil, -1, fmt.Errorf("relay: no buffer for the largest answer: %w", err)
+			return nil, fmt.Errorf("relay: no buffer for the largest answer: %w", err)
 		}
 	}
-	return &relay{device: device, ours: pair[0], withheld: make(map[uint64]bool), done: make(chan struct{})}, pair[1], nil
+	return &relay{device: device, ours: pair[0], theirs: pair[1], withheld: make(map[uint64]bool), done: make(chan struct{})}, nil
 }
 
 // withhold keeps the answer to a request from the kernel: somebody else will answer it.
@@ -103,38 +104,6 @@ func answerHeader(answer []byte) *fuse.OutHeader {
 // raw returns the bytes of a message of the kernel's protocol.
 func raw[T any](message *T) []byte {
 	return bytes.Clone(unsafe.Slice((*byte)(unsafe.Pointer(message)), unsafe.Sizeof(*message)))
-}
-
-// replay begins a server with the INIT that the view's first server had. The server reads from
-// the relay, not from the kernel. answer is what it has answered to the INIT.
-func (f *FS) replay(raws fuse.RawFileSystem, init *fuse.InitIn, o *fuse.MountOptions) (s *serving, r *relay, answer []byte, err error) {
-	r, theirs, err := newRelay(f.device)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	first := *init
-	first.Length = uint32(unsafe.Sizeof(first))
-	if err = r.send(raw(&first)); err == nil {
-		s, err = f.newServer(raws, theirs, o)
-	}
-	if err == nil {
-		answer, err = r.receive()
-	}
-	if err == nil && (len(answer) < int(unsafe.Sizeof(fuse.OutHeader{})) || answerHeader(answer).Status != 0) {
-		err = errors.New("the INIT was refused")
-	}
-	if err != nil {
-		unix.Close(r.ours)
-		return nil, nil, nil, fmt.Errorf("relay: %w", err)
-	}
-	return s, r, answer, nil
-}
-
-// discard ends a server that serves nothing, and its relay.
-func (r *relay) discard(s *serving) {
-	_ = unix.SetsockoptTimeval(s.number, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &readTimeout)
-	s.server.Serve() // until the first read ends
-	unix.Close(r.ours)
 }
 
 // handOver makes what reads and writes the descriptor number use the file of fd from now on.

@@ -12,10 +12,8 @@ import (
 
 type shedder struct {
 	nodes *nodes
-	// prune asks the kernel to forget unused nodes (Linux 6.18).
-	prune func(ids []uint64) fuse.Status
-	// drop makes the kernel forget a name, used or not. It waits for the directory.
-	drop func(parent uint64, name string) fuse.Status
+	prune func(ids []uint64) fuse.Status               // connection.prune
+	drop  func(parent uint64, name string) fuse.Status // connection.dropName
 
 	// local, unless nil, reports whether to look for removed files on a device: only this
 	// machine's.
@@ -27,8 +25,7 @@ type shedder struct {
 }
 
 func (f *FS) shedder() *shedder {
-	server := f.serving.Load().server
-	s := &shedder{nodes: f.nodes, prune: server.PruneNotify, drop: server.EntryNotify}
+	s := &shedder{nodes: f.nodes, prune: f.kernel.prune, drop: f.kernel.dropName}
 	if f.backing.local { // it does not hang
 		s.local = f.backing.isLocal
 	}

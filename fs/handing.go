@@ -1,0 +1,306 @@
+package fs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// A connection is paused to be handed on: its server reads no more requests, and answers those that
+// it has read. Requests that wait for a lock are not answered. Whoever serves the view next gets
+// them again, as if from the kernel; OPENs go on where they stood in line (ADR 0050).
+
+// handing is what becomes of requests that wait for a lock.
+type handing struct {
+	mu      sync.Mutex
+	relay   *relay              // GUARDED_BY(mu); nil: the view is not paused
+	waiting []*waiting          // GUARDED_BY(mu); requests to be handed on
+	resumed map[uint64]*waiting // GUARDED_BY(mu); requests handed on to this server, until they come
+}
+
+// waiting is a request that waited for a lock when the view was paused: an OPEN in line, or a try
+// of a call that cannot queue.
+type waiting struct {
+	request   []byte
+	visit     visit   // an OPEN's, as are at and path
+	at        dirName // the file's name
+	path      string  // that it waited for
+	resume    lockmgr.Resume
+	signalled bool            // its caller got a signal before; see interrupted
+	cancel    <-chan struct{} // closed when its caller has got a signal; nil: it was another process's
+
+	came    chan struct{} // closed when it stands in line again, or is answered
+	arrived sync.Once
+}
+
+func (w *waiting) header() *fuse.InHeader { return (*fuse.InHeader)(unsafe.Pointer(&w.request[0])) }
+
+func (w *waiting) opens() bool {
+	const opcode = 14 // FUSE_OPEN
+	return w.header().Opcode == opcode
+}
+
+// interrupted reports whether the caller got a signal. It is asked when the server that had the
+// request has ended: a signal can come when the request is handed on already.
+func (w *waiting) interrupted() bool {
+	select {
+	case <-w.cancel:
+		return true
+	default:
+		return w.signalled
+	}
+}
+
+func (w *waiting) arrive() { w.arrived.Do(func() { close(w.came) }) }
+
+// readTimeout is after how long a paused server's reads end.
+var readTimeout = unix.Timeval{Usec: 1000}
+
+// canPause returns an error if the connection cannot be paused at all.
+func (c *connection) canPause() error {
+	if c.device < 0 {
+		return errors.New("the daemon is not root")
+	}
+	_, err := c.initAnswer()
+	return err
+}
+
+// initAnswer returns what the library answers to the view's INIT: the same as the first time.
+func (c *connection) initAnswer() ([]byte, error) {
+	c.answering.Lock()
+	defer c.answering.Unlock()
+	if c.answer != nil {
+		return c.answer, nil
+	}
+	s, err := c.replay(fuse.NewDefaultRawFileSystem()) // it only answers the INIT
+	if err != nil {
+		return nil, err
+	}
+	s.discard()
+	c.answer = s.answer
+	return c.answer, nil
+}
+
+// successor is a server that has answered the view's INIT. It reads a relay, not the kernel.
+type successor struct {
+	*serving
+	relay  *relay
+	answer []byte // to the INIT
+}
+
+// replay begins a server with the INIT that the view's first server had.
+func (c *connection) replay(requests fuse.RawFileSystem) (*successor, error) {
+	r, err := newRelay(c.device)
+	if err != nil {
+		return nil, err
+	}
+	s := &successor{relay: r}
+	first := *c.init
+	first.Length = uint32(unsafe.Sizeof(first))
+	if err = r.send(raw(&first)); err == nil {
+		s.serving, err = newServer(requests, r.theirs, c.options)
+	}
+	if err == nil {
+		s.answer, err = r.receive()
+	}
+	if err == nil && (len(s.answer) < int(unsafe.Sizeof(fuse.OutHeader{})) || answerHeader(s.answer).Status != 0) {
+		err = errors.New("the INIT was refused")
+	}
+	if err != nil {
+		unix.Close(r.ours)
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	return s, nil
+}
+
+// discard ends a successor that serves nothing.
+func (s *successor) discard() {
+	_ = unix.SetsockoptTimeval(s.number, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &readTimeout)
+	s.server.Serve() // until the first read ends
+	unix.Close(s.relay.ours)
+}
+
+// adopt begins a successor in another process than the first server, whose INIT and answer it takes.
+func (c *connection) adopt(init, answer []byte) (*successor, error) {
+	if len(init) != int(unsafe.Sizeof(fuse.InitIn{})) {
+		return nil, fmt.Errorf("an INIT of %d bytes", len(init))
+	}
+	c.init = (*fuse.InitIn)(unsafe.Pointer(&init[0]))
+	s, err := c.replay(c.requests)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(s.answer, answer) {
+		s.discard()
+		return nil, errors.New("the new daemon wants other features of the kernel than the former one")
+	}
+	return s, nil
+}
+
+// divert begins a pause: from now on handOn keeps requests. drain goes on with it, and begin ends it.
+func (c *connection) divert() error {
+	select {
+	case <-c.ended:
+		return errors.New("it is unmounted")
+	default:
+	}
+	r, err := newRelay(c.device)
+	if err != nil {
+		return err
+	}
+	if err := unix.SetsockoptTimeval(r.theirs, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &readTimeout); err != nil {
+		unix.Close(r.ours)
+		unix.Close(r.theirs)
+		return err
+	}
+	c.pausing.Store(true)
+	c.handing.mu.Lock()
+	c.handing.relay = r
+	c.handing.mu.Unlock()
+	return nil
+}
+
+// drain has the server read the relay, and returns when all that it has read is answered or handed
+// on. Errors: ErrBusy.
+func (c *connection) drain(ctx context.Context) error {
+	c.handing.mu.Lock()
+	r := c.handing.relay
+	c.handing.mu.Unlock()
+	s := c.serving.Load()
+	go r.run()
+	err := handOver(ctx, r.theirs, s.number)
+	unix.Close(r.theirs)
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
+	}
+	if err != nil {
+		return err
+	}
+	c.former = append(c.former, s)
+	for len(c.former) > 0 {
+		select {
+		case <-c.former[0].done:
+			c.former = c.former[1:]
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
+		}
+	}
+	<-r.done // s had the other end
+	return nil
+}
+
+// begin serves with a successor, which gets the requests that were handed on before the kernel's.
+func (c *connection) begin(s *successor) error {
+	all := c.takeWaiting()
+	c.serving.Store(s.serving) // before the former one could be taken for the last
+	c.pausing.Store(false)
+	go s.relay.run()
+	c.serve(s.serving)
+	if err := injectAll(s.relay, all); err != nil {
+		return err
+	}
+	return handOver(context.Background(), c.device, s.number)
+}
+
+// takeWaiting ends handing on, and returns what is handed on to this server, the oldest first.
+func (c *connection) takeWaiting() []*waiting {
+	h := &c.handing
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := h.waiting
+	slices.SortStableFunc(all, func(a, b *waiting) int { return a.resume.Since.Compare(b.resume.Since) })
+	h.relay, h.waiting, h.resumed = nil, nil, make(map[uint64]*waiting)
+	for _, w := range all {
+		w.came = make(chan struct{})
+		if w.opens() {
+			h.resumed[w.header().Unique] = w
+		} else {
+			w.arrive() // nobody waits behind it
+		}
+	}
+	return all
+}
+
+// inLine bounds the wait for requests to stand in line again, in their order.
+const inLine = 2 * time.Second
+
+// injectAll gives the server the requests that have waited.
+func injectAll(r *relay, all []*waiting) error {
+	late := time.NewTimer(inLine)
+	defer late.Stop()
+	over := false
+	for _, w := range all {
+		if err := r.send(w.request); err != nil {
+			return fmt.Errorf("a request that waits cannot be handed on: %w", err)
+		}
+		if !over {
+			select {
+			case <-w.came:
+			case <-late.C:
+				over = true // the volume does not answer, or there are thousands
+			}
+		}
+		if w.interrupted() {
+			if err := r.send(raw(interrupt(w.header().Unique))); err != nil {
+				return err
+			}
+		}
+	}
+	return r.awaitRead()
+}
+
+// interrupt is the kernel's message that a request's caller got a signal.
+func interrupt(unique uint64) *fuse.InterruptIn {
+	const opcode = 36 // FUSE_INTERRUPT
+	in := &fuse.InterruptIn{Unique: unique}
+	in.Opcode, in.InHeader.Unique, in.Length = opcode, unique|1, uint32(unsafe.Sizeof(*in))
+	return in
+}
+
+// handedOn is the status of a request that is not answered, but handed on. The library would send
+// it as ERESTARTSYS.
+const handedOn = fuse.Status(512)
+
+// handOn keeps a request for the next server, and reports whether there will be one.
+func (c *connection) handOn(in *fuse.InHeader, w *waiting, cancel <-chan struct{}) bool {
+	c.handing.mu.Lock()
+	defer c.handing.mu.Unlock()
+	if c.handing.relay == nil {
+		return false
+	}
+	w.cancel = cancel
+	c.handing.relay.withhold(in.Unique)
+	c.handing.waiting = append(c.handing.waiting, w)
+	return true
+}
+
+// trying answers a request that cannot queue, or hands it on while it tries for a lock. It has
+// changed nothing then. request returns its bytes.
+func (c *connection) trying(cancel <-chan struct{}, in *fuse.InHeader, request func() []byte, do func() fuse.Status) fuse.Status {
+	since := time.Now()
+	for {
+		s := do()
+		if s != handedOn || c.handOn(in, &waiting{request: request(), resume: lockmgr.Resume{Since: since}}, cancel) {
+			return s
+		}
+	}
+}
+
+// resumed returns what was handed on with a request; nil: it is new.
+func (c *connection) resumed(unique uint64) *waiting {
+	c.handing.mu.Lock()
+	defer c.handing.mu.Unlock()
+	w := c.handing.resumed[unique]
+	delete(c.handing.resumed, unique)
+	return w
+}
