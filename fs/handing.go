@@ -177,6 +177,7 @@ func (c *connection) drain(ctx context.Context) error {
 	r := c.handing.relay
 	c.handing.mu.Unlock()
 	s := c.serving.Load()
+	c.former = append(c.former, s)
 	go r.run()
 	err := handOver(ctx, r.theirs, s.number)
 	unix.Close(r.theirs)
@@ -186,7 +187,6 @@ func (c *connection) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.former = append(c.former, s)
 	for len(c.former) > 0 {
 		select {
 		case <-c.former[0].done:
