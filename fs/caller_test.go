@@ -60,7 +60,7 @@ func callerOf(t *testing.T, f *FS, in *fuse.InHeader, scope policy.Scope, single
 // for another owner: it would wait for its own lock, or write beside its own pod's.
 func TestCallerWithoutDescriptors(t *testing.T) {
 	f := &FS{scope: policy.ScopeAuto, log: slog.New(slog.DiscardHandler)}
-	f.openGates(newBacklog(backlogSize))
+	f.gates = f.newGates(newBacklog(backlogSize), f.log)
 	in := &fuse.InHeader{Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
 	callerOf(t, f, in, policy.ScopeAuto, openOwner)
 	f.callers.cache.Close() // and with it what it remembers

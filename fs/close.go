@@ -27,7 +27,7 @@ func (f *FS) Close(ctx context.Context) error {
 		return errors.Join(partErr, err)
 	}
 	if f.kernel.cut {
-		f.shutGates()
+		f.gates.shut()
 	}
 	if err != nil {
 		return err
@@ -48,12 +48,12 @@ func (f *FS) Close(ctx context.Context) error {
 // Cut ends the connection to the kernel: programs get errors. It reports success.
 func (f *FS) Cut() bool { return f.kernel.cutOff() }
 
-// settle ends the background work, which includes flushes, and closes what programs have open.
+// settle ends the housekeeping, which includes flushes, and closes what programs have open.
 func (f *FS) settle(ctx context.Context) error {
 	f.settling.Do(func() {
 		go func() {
 			defer close(f.settled)
-			_ = f.rest(context.Background())
+			_ = f.housekeeping.end(context.Background())
 			handles := f.handles.drain()
 			for _, h := range handles {
 				h.leave()

@@ -7,10 +7,10 @@ type counting struct{ *FS }
 
 // admit answers a request by do, inside the volume's gate, with a buffer of size bytes.
 func (c counting) admit(r request, cancel <-chan struct{}, in *fuse.InHeader, size int, do func() fuse.Status) fuse.Status {
-	if err := c.volume.enter(in, waiterBytes(in.Length, size), cancel, nil); err != nil {
+	if err := c.gates.volume.enter(in, waiterBytes(in.Length, size), cancel, nil); err != nil {
 		return c.count(r, errno(err))
 	}
-	defer c.volume.leave(in.Unique)
+	defer c.gates.volume.leave(in.Unique)
 	return c.count(r, do())
 }
 

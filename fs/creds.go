@@ -22,6 +22,11 @@ type rights struct {
 	caps     uint64 // effective capabilities
 }
 
+// actor acts in the volume with the rights of requests' callers.
+type actor struct {
+	root bool // the daemon may act for any user
+}
+
 // as runs act, one system call, with the rights of a request's caller: the kernel of the view has
 // checked attributes that may be a second old. What act makes is the caller's from the start.
 //
@@ -30,8 +35,8 @@ type rights struct {
 // A call that succeeds but does less with fewer rights needs asExactly.
 //
 // The backing applies the umask, because only it knows a directory's default ACL.
-func (f *FS) as(in *fuse.InHeader, umask uint32, act func() error) error {
-	if !f.root {
+func (a actor) as(in *fuse.InHeader, umask uint32, act func() error) error {
+	if !a.root {
 		return onThread(umask, nil, act)
 	}
 	err := onThread(umask, &rights{uid: int(in.Uid), gid: int(in.Gid)}, act)
@@ -51,8 +56,8 @@ func (f *FS) as(in *fuse.InHeader, umask uint32, act func() error) error {
 }
 
 // asExactly is as for calls that may clear set-id bits, by the caller's groups and CAP_FSETID.
-func (f *FS) asExactly(in *fuse.InHeader, umask uint32, act func() error) error {
-	if !f.root {
+func (a actor) asExactly(in *fuse.InHeader, umask uint32, act func() error) error {
+	if !a.root {
 		return onThread(umask, nil, act)
 	}
 	r, err := callerRights(in)
@@ -63,20 +68,20 @@ func (f *FS) asExactly(in *fuse.InHeader, umask uint32, act func() error) error 
 }
 
 // asForMode returns as or asExactly for a call that gives a file a mode.
-func (f *FS) asForMode(mode uint32) func(in *fuse.InHeader, umask uint32, act func() error) error {
+func (a actor) asForMode(mode uint32) func(in *fuse.InHeader, umask uint32, act func() error) error {
 	if mode&unix.S_ISGID != 0 {
-		return f.asExactly
+		return a.asExactly
 	}
-	return f.as
+	return a.as
 }
 
 // openAs opens an O_PATH descriptor's inode for I/O with the caller's rights.
-func (f *FS) openAs(in *fuse.InHeader, fd int, flags int) (int, error) {
+func (a actor) openAs(in *fuse.InHeader, fd int, flags int) (int, error) {
 	if flags&fmodeExec != 0 {
-		return f.openToRun(in, fd, flags)
+		return a.openToRun(in, fd, flags)
 	}
 	file := -1
-	err := f.as(in, 0, func() (err error) {
+	err := a.as(in, 0, func() (err error) {
 		file, err = reopen(fd, flags)
 		return err
 	})
@@ -92,8 +97,8 @@ func (f *FS) openAs(in *fuse.InHeader, fd int, flags int) (int, error) {
 const fmodeExec = 0x20
 
 // openToRun opens a program that the caller may run, but perhaps not read.
-func (f *FS) openToRun(in *fuse.InHeader, fd, flags int) (int, error) {
-	err := byDescriptor(f.as(in, 0, func() error { return unix.Faccessat2(fd, "", unix.X_OK, unix.AT_EACCESS|unix.AT_EMPTY_PATH) }))
+func (a actor) openToRun(in *fuse.InHeader, fd, flags int) (int, error) {
+	err := byDescriptor(a.as(in, 0, func() error { return unix.Faccessat2(fd, "", unix.X_OK, unix.AT_EACCESS|unix.AT_EMPTY_PATH) }))
 	if err != nil {
 		return -1, err
 	}

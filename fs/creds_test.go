@@ -61,7 +61,7 @@ func TestAs(t *testing.T) {
 	root := child(t, 0, syscall.SysProcAttr{})
 	user := child(t, 1000, syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000, Groups: groups}})
 	own := threadHas(t, os.Getpid())
-	f := &FS{root: true}
+	a := actor{root: true}
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -70,7 +70,7 @@ func TestAs(t *testing.T) {
 				seen = append(seen, threadHas(t, unix.Gettid()))
 				return unix.EACCES
 			}
-			if err := f.as(user, 0o22, try); err != unix.EACCES {
+			if err := a.as(user, 0o22, try); err != unix.EACCES {
 				t.Errorf("as: %v", err)
 			}
 			if len(seen) != 2 || seen[0].uid != 1000 || seen[0].gid != 1000 || len(seen[0].groups) != 0 || seen[0].caps != 0 {
@@ -78,7 +78,7 @@ func TestAs(t *testing.T) {
 			} else if seen[1].uid != 1000 || !slices.Equal(seen[1].groups, groups) || seen[1].caps != 0 {
 				t.Errorf("then it has %+v", seen[1])
 			}
-			if err := f.as(root, 0, func() error {
+			if err := a.as(root, 0, func() error {
 				seen = append(seen, threadHas(t, unix.Gettid()))
 				return unix.EPERM
 			}); err != unix.EPERM {
@@ -139,13 +139,13 @@ func TestRightsWithoutDescriptors(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	f := &FS{root: true}
+	a := actor{root: true}
 	in := header(os.Getpid(), 0)
 	withoutDescriptors(t, func() {
-		if err := f.as(in, 0, func() error { return unix.EACCES }); err != unix.EMFILE {
+		if err := a.as(in, 0, func() error { return unix.EACCES }); err != unix.EMFILE {
 			t.Errorf("refused first: %v", err)
 		}
-		if err := f.asExactly(in, 0, func() error { return nil }); err != unix.EMFILE {
+		if err := a.asExactly(in, 0, func() error { return nil }); err != unix.EMFILE {
 			t.Errorf("all rights at once: %v", err)
 		}
 	})

@@ -59,7 +59,7 @@ func (f *FS) openDir(n *node, v *visit, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 // ReleaseDir answers closedir.
 func (f *FS) ReleaseDir(in *fuse.ReleaseIn) {
 	if d := f.dirs.remove(in.Fh); d != nil {
-		defer f.closes(&in.InHeader)()
+		defer f.gates.closing.closes(&in.InHeader)()
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		unix.Close(d.fd)

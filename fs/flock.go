@@ -47,7 +47,7 @@ func (f *FS) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.
 	defer stop()
 	var by advisory.Lock
 	found := false
-	givenUp := f.outside(ctx, &in.InHeader, func() { by, found, err = t.Test(ctx, f.advisoryLock(in)) })
+	givenUp := f.gates.volume.outside(ctx, &in.InHeader, func() { by, found, err = t.Test(ctx, f.advisoryLock(in)) })
 	switch {
 	case givenUp != nil || err != nil:
 		return errno(errors.Join(givenUp, err))
@@ -100,7 +100,7 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 			return fuse.OK
 		}
 		if h.node.mappable.Load() > 0 && !t.Local() { // what mappings have dirtied is written under the lock
-			if givenUp := f.outside(ctx, &in.InHeader, func() { err = f.notify(ctx, &in.InHeader, func() { f.dropPages(h.node) }) }); givenUp != nil {
+			if givenUp := f.gates.volume.outside(ctx, &in.InHeader, func() { err = f.gates.notices.notify(ctx, &in.InHeader, func() { f.dropPages(h.node) }) }); givenUp != nil {
 				t.Unlock(ctx.Done(), l.Owner, l.Start, l.End)
 				return fuse.OK // its caller is being killed
 			}
@@ -108,7 +108,7 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 		if !t.Local() && t.Private() == 0 {
 			err = errors.Join(err, f.flushFile(h))
 		}
-		if givenUp := f.outside(ctx, &in.InHeader, func() { t.Unlock(ctx.Done(), l.Owner, l.Start, l.End) }); givenUp != nil {
+		if givenUp := f.gates.volume.outside(ctx, &in.InHeader, func() { t.Unlock(ctx.Done(), l.Owner, l.Start, l.End) }); givenUp != nil {
 			return fuse.OK // it is unlocked
 		}
 		return errno(err)
@@ -118,7 +118,7 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 	// A signal ends the wait. What is granted is told: after EINTR a program has what it had before.
 	granted, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	givenUp := f.outside(granted, &in.InHeader, func() { err = t.Lock(ctx, l, wait) })
+	givenUp := f.gates.volume.outside(granted, &in.InHeader, func() { err = t.Lock(ctx, l, wait) })
 	switch {
 	case errors.Is(err, lockmgr.ErrContended):
 		return fuse.EAGAIN

@@ -38,7 +38,7 @@ func (f *FS) catchUp(ctx context.Context, in *fuse.LkIn, h *handle) error {
 		}
 	}
 	var err error
-	givenUp := f.outside(ctx, &in.InHeader, func() { err = f.notify(ctx, &in.InHeader, func() { f.dropPages(h.node) }) })
+	givenUp := f.gates.volume.outside(ctx, &in.InHeader, func() { err = f.gates.notices.notify(ctx, &in.InHeader, func() { f.dropPages(h.node) }) })
 	if err = errors.Join(givenUp, err); err == nil {
 		h.node.caughtUp.Store(private)
 	}
@@ -131,13 +131,13 @@ func (f *FS) flushFile(h *handle) error {
 }
 
 func (f *FS) flushToUnlock(in *fuse.InHeader, h *handle) error {
-	defer f.closes(in)()
+	defer f.gates.closing.closes(in)()
 	return f.flushFile(h)
 }
 
 // flushClosed is before a handle is forgotten: a table that is published flushes only what is known.
 func (f *FS) flushClosed(in *fuse.InHeader, h *handle) {
-	defer f.closes(in)()
+	defer f.gates.closing.closes(in)()
 	_ = h.flush() // nobody waits for an error
 }
 

@@ -35,10 +35,10 @@ func (f *FS) flushHandle(in *fuse.FlushIn, h *handle) fuse.Status {
 	if h.mode == lockmgr.Shared {
 		return fuse.OK
 	}
-	if f.closing.enter(&in.InHeader, 0, atOnce, nil) != nil {
+	if f.gates.closing.enter(&in.InHeader, 0, atOnce, nil) != nil {
 		return fuse.OK // the program has ended; RELEASE flushes before the lock is released
 	}
-	defer f.closing.leave(in.Unique)
+	defer f.gates.closing.leave(in.Unique)
 	err := h.flush()
 	if !f.backing.isLocal(h.node.inode.dev) {
 		err = errors.Join(err, h.closeDuplicate())
@@ -93,7 +93,7 @@ func (f *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	}
 	if h := f.handles.remove(in.Fh); h != nil {
 		f.unlockClosed(&in.InHeader, h)
-		defer f.closes(&in.InHeader)()
+		defer f.gates.closing.closes(&in.InHeader)()
 		h.leave()
 	}
 }

@@ -58,6 +58,7 @@ type FS struct {
 	// Dependencies and constants.
 	locks *lockmgr.Manager
 	callers
+	actor
 	scope      policy.Scope
 	flock      policy.Flock
 	policy     *policy.Policy
@@ -65,19 +66,13 @@ type FS struct {
 	nameWait   time.Duration
 	sync       Sync
 	advisory   *lockmgr.Advisory // nil: advisory locks are the kernel's
-	root       bool              // the daemon may act for any user
 	log        *slog.Logger
 	invalidate func(node uint64, off, length int64) fuse.Status // kernel's
 	source     string
 	doubts     chan struct{} // see Doubts
 
 	kernel connection
-
-	// volume is for requests that work in the volume. closing is for closes, which release locks
-	// and must not wait for reads. notices is for what makes the kernel send such requests, and
-	// waits for them.
-	volume, closing, notices *gate
-	bereaved                 chan struct{} // full while the maximum number of handles is being bereaved
+	gates  gates
 
 	files
 	handles table[handle]
@@ -87,9 +82,7 @@ type FS struct {
 
 	refusals sparse // the log's lines about refused locks
 
-	working chan struct{}      // full while the background work goes on
-	cancel  context.CancelFunc // ends the background work
-	stopped chan struct{}      // closed when that has ended
+	housekeeping housekeeping
 
 	// See Close.
 	settling sync.Once
@@ -120,7 +113,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	}
 	f.identify()
 	f.kernel.serve(first)
-	f.work()
+	f.housekeeping.begin()
 	return f, nil
 }
 
@@ -148,18 +141,18 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 		nameWait:      cfg.NameWait,
 		sync:          cmp.Or(cfg.Sync, SyncNever),
 		callers:       callers{podName: cfg.PodName, readLocks: cfg.ReadLocks},
-		root:          os.Geteuid() == 0,
+		actor:         actor{root: os.Geteuid() == 0},
 		log:           cmp.Or(cfg.Logger, slog.Default()),
 		source:        cfg.Source,
 		doubts:        make(chan struct{}, 1),
 		files:         files{backing: source, nodes: newNodes(source.root, source.inode, cfg.Pool)},
 		settled:       make(chan struct{}),
-		working:       make(chan struct{}, 1),
 	}
 	f.kernel = connection{requests: counting{f}, mountpoint: mountpoint, log: f.log, device: -1, abort: -1, ended: make(chan struct{})}
 	f.invalidate = f.kernel.invalidate
+	f.housekeeping = newHousekeeping(f.keepHouse)
 	f.nodes.resolve = source.resolve
-	f.openGates(cfg.Pool.held)
+	f.gates = f.newGates(cfg.Pool.held, f.log)
 	return f
 }
 
@@ -169,40 +162,11 @@ func (f *FS) identify() {
 	f.callers.dev = f.kernel.dev
 }
 
-// rest ends the background work, before ctx does: it may be flushing a file of a volume that does
-// not answer. After an error, it begins again when it has ended.
-func (f *FS) rest(ctx context.Context) error {
-	select {
-	case <-f.working:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	f.cancel()
-	select {
-	case <-f.stopped:
-		return nil
-	case <-ctx.Done():
-		go func() {
-			<-f.stopped
-			f.work()
-		}()
-		return ctx.Err()
-	}
-}
-
-// work begins the background work.
-func (f *FS) work() {
-	ctx, cancel := context.WithCancel(context.Background())
-	stopped := make(chan struct{})
-	f.cancel, f.stopped = cancel, stopped
-	go func() {
-		defer close(stopped)
-		var shedding sync.WaitGroup
-		shedding.Go(func() { f.shedder().run(ctx) })
-		f.flushOnTrouble(ctx)
-		shedding.Wait()
-	}()
-	f.working <- struct{}{}
+func (f *FS) keepHouse(ctx context.Context) {
+	var shedding sync.WaitGroup
+	shedding.Go(func() { f.shedder().run(ctx) })
+	f.flushOnTrouble(ctx)
+	shedding.Wait()
 }
 
 func (f *FS) mountOptions(cfg Config) *fuse.MountOptions {
@@ -216,7 +180,7 @@ func (f *FS) mountOptions(cfg Config) *fuse.MountOptions {
 		Logger:        newLibraryLogger(f.log),
 		// ATOMIC_O_TRUNC: truncate with the OPEN, under its lock. HANDLE_KILLPRIV_V2: no request
 		// for security.capability before each write. DIRECT_IO_ALLOW_MMAP: map O_RDWR|O_APPEND
-		// handles, which are direct. DONT_MASK: see FS.as. SETXATTR_EXT: setfacl says when to
+		// handles, which are direct. DONT_MASK: see actor.as. SETXATTR_EXT: setfacl says when to
 		// clear the set-group-id bit.
 		ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_DIRECT_IO_ALLOW_MMAP |
 			fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT,

@@ -122,13 +122,39 @@ func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
 }
 
 // outside runs wait outside of the gate. After errGivenUp the request must not touch the volume.
-func (f *FS) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
-	if !f.volume.leave(in.Unique) {
+func (g *gate) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
+	if !g.leave(in.Unique) {
 		wait()
 		return nil
 	}
 	wait()
-	return f.volume.reenter(ctx, in)
+	return g.reenter(ctx, in)
+}
+
+// closes begins a close, which is never given up, and returns what ends it.
+func (g *gate) closes(in *fuse.InHeader) func() {
+	_ = g.enter(in, 0, nil, nil)
+	return func() { g.leave(in.Unique) }
+}
+
+// notify sends a notice that may cause WRITEs, and waits for it while the caller waits.
+func (g *gate) notify(ctx context.Context, in *fuse.InHeader, notice func()) error {
+	if err := g.reenter(ctx, in); err != nil {
+		return err
+	}
+	request := in.Unique // in is gone with the caller
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer g.leave(request)
+		notice()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // admit needs mu.

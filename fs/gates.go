@@ -21,17 +21,29 @@ const (
 // Each waiting read has a buffer of 128 KiB.
 const background = 1024
 
-func (f *FS) openGates(held *backlog) {
-	f.volume = newGate(volumeSize, f.payer, f.killed, held, f.log)
-	f.closing = newGate(closingSize, f.payer, f.exiting, held, f.log)
-	f.notices = newGate(noticesSize, f.payer, f.killed, held, f.log)
-	f.families = newGate(familiesSize, f.payer, f.killed, held, slog.New(slog.DiscardHandler))
-	f.bereaved = make(chan struct{}, bereaving)
+// gates bound what a view has under way in the volume.
+type gates struct {
+	volume   *gate         // for requests that work in the volume
+	closing  *gate         // for closes, which release locks and must not wait for reads
+	notices  *gate         // for what makes the kernel send requests, and waits for them
+	families *gate         // see callers
+	bereaved chan struct{} // full while the maximum number of handles is being bereaved
 }
 
-func (f *FS) shutGates() {
-	for _, g := range []*gate{f.volume, f.closing, f.notices, f.families} {
-		g.close()
+func (cs *callers) newGates(held *backlog, log *slog.Logger) gates {
+	cs.families = newGate(familiesSize, cs.payer, cs.killed, held, slog.New(slog.DiscardHandler))
+	return gates{
+		volume:   newGate(volumeSize, cs.payer, cs.killed, held, log),
+		closing:  newGate(closingSize, cs.payer, cs.exiting, held, log),
+		notices:  newGate(noticesSize, cs.payer, cs.killed, held, log),
+		families: cs.families,
+		bereaved: make(chan struct{}, bereaving),
+	}
+}
+
+func (g *gates) shut() {
+	for _, gate := range []*gate{g.volume, g.closing, g.notices, g.families} {
+		gate.close()
 	}
 }
 
@@ -41,12 +53,6 @@ func (cs *callers) payer(in *fuse.InHeader) payer {
 	}
 	p, _ := cs.cache.Lookup(int(in.Pid)) // no pod if that is unknown
 	return payer{uid: in.Uid, pod: p.Pod}
-}
-
-// closes begins a close, which is never given up, and returns what ends it.
-func (f *FS) closes(in *fuse.InHeader) func() {
-	_ = f.closing.enter(in, 0, nil, nil)
-	return func() { f.closing.leave(in.Unique) }
 }
 
 // atOnce makes a request check at once whether its caller is gone.

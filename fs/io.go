@@ -106,8 +106,8 @@ func (f *FS) uncache(cancel <-chan struct{}, in *fuse.WriteIn, n *node) {
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	_ = f.outside(ctx, &in.InHeader, func() { // a killed caller does not read
-		_ = f.notify(ctx, &in.InHeader, func() { f.invalidate(n.id, off, size) })
+	_ = f.gates.volume.outside(ctx, &in.InHeader, func() { // a killed caller does not read
+		_ = f.gates.notices.notify(ctx, &in.InHeader, func() { f.invalidate(n.id, off, size) })
 	})
 }
 
@@ -192,7 +192,7 @@ func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
 	defer stop()
 	h.node.stalled.Add(1)
 	defer h.node.stalled.Add(-1)
-	if givenUp := f.outside(ctx, in, func() { err = h.awaitLocks(ctx) }); givenUp != nil {
+	if givenUp := f.gates.volume.outside(ctx, in, func() { err = h.awaitLocks(ctx) }); givenUp != nil {
 		return givenUp
 	}
 	return err

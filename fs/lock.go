@@ -167,7 +167,7 @@ func (f *FS) acquire(cancel <-chan struct{}, in *fuse.InHeader, anyAfter time.Du
 	}
 	ctx, stop := f.interrupted(cancel, in.Pid, anyAfter)
 	defer stop()
-	givenUp := f.outside(ctx, in, func() { hold, err = f.locks.Acquire(ctx, req) })
+	givenUp := f.gates.volume.outside(ctx, in, func() { hold, err = f.locks.Acquire(ctx, req) })
 	if givenUp == nil {
 		return hold, err
 	}

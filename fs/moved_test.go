@@ -42,7 +42,7 @@ func inMovedView(t *testing.T, test func(v *movedView)) {
 			log: slog.New(slog.DiscardHandler), files: files{backing: b, nodes: newNodes(b.root, b.inode, NewPool())},
 		}
 		v.fs.invalidate = func(uint64, int64, int64) fuse.Status { return fuse.OK }
-		v.fs.openGates(newBacklog(backlogSize))
+		v.fs.gates = v.fs.newGates(newBacklog(backlogSize), v.fs.log)
 		defer v.fs.nodes.close()
 		v.make("f")
 		test(v)

@@ -370,8 +370,8 @@ func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
 
 // bereave sends what was written before the loss to the volume, and drops the kernel's cache.
 func (f *FS) bereave(h *handle) {
-	f.bereaved <- struct{}{}
-	defer func() { <-f.bereaved }()
+	f.gates.bereaved <- struct{}{}
+	defer func() { <-f.gates.bereaved }()
 	if f.sync == SyncClose {
 		f.flushOpen(h)
 	}

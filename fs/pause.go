@@ -15,11 +15,11 @@ func (f *FS) CanPause() error { return f.kernel.canPause() }
 // Pause stops the view, after CanPause. Until Resume, its programs wait. If requests under way do not end before
 // ctx does, the view goes on, and Pause fails with ErrBusy.
 func (f *FS) Pause(ctx context.Context) error {
-	if err := f.rest(ctx); err != nil {
+	if err := f.housekeeping.end(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	if err := f.kernel.divert(); err != nil {
-		f.work()
+		f.housekeeping.begin()
 		return err
 	}
 	f.visits.pause()
@@ -35,7 +35,7 @@ func (f *FS) Pause(ctx context.Context) error {
 func (f *FS) Resume() error {
 	next, err := f.kernel.replay(f.kernel.requests)
 	if err != nil {
-		f.working <- struct{}{} // nothing works, and nothing is to be ended
+		f.housekeeping.beginNothing()
 		return err
 	}
 	f.locks.GoOn()
@@ -46,6 +46,6 @@ func (f *FS) Resume() error {
 func (f *FS) goOn(next *successor) error {
 	f.visits.goOn()
 	err := f.kernel.begin(next)
-	f.work()
+	f.housekeeping.begin()
 	return err
 }

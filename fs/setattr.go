@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"context"
 	"errors"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -115,28 +114,8 @@ func (f *FS) writeBack(cancel <-chan struct{}, in *fuse.InHeader, n *node) fuse.
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
 	var err error
-	givenUp := f.outside(ctx, in, func() { err = f.notify(ctx, in, func() { f.dropPages(n) }) })
+	givenUp := f.gates.volume.outside(ctx, in, func() { err = f.gates.notices.notify(ctx, in, func() { f.dropPages(n) }) })
 	return errno(errors.Join(givenUp, err))
-}
-
-// notify sends a notice that may cause WRITEs, and waits for it while the caller waits.
-func (f *FS) notify(ctx context.Context, in *fuse.InHeader, notice func()) error {
-	if err := f.notices.reenter(ctx, in); err != nil {
-		return err
-	}
-	request := in.Unique // in is gone with the caller
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer f.notices.leave(request)
-		notice()
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // truncate sets a file's size under the lock of the request's handle, or else under its own.

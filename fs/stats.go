@@ -168,7 +168,7 @@ type Stats struct {
 // Stats returns the present state.
 func (f *FS) Stats() Stats {
 	s := Stats{Limit: f.nodes.pool.limitOf(f.nodes), Inodes: f.nodes.len(), Open: f.handles.len()}
-	s.UnderWay, s.Waiting = f.volume.load()
+	s.UnderWay, s.Waiting = f.gates.volume.load()
 	for r := range f.counts {
 		for o := range f.counts[r] {
 			if n := f.counts[r][o].Load(); n > 0 {

@@ -40,7 +40,7 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, in *fuse.InHeader, attr string, de
 		defer stop()
 		var value []byte
 		var err error
-		givenUp := f.outside(ctx, in, func() { value, err = f.lockAttr(ctx, n, attr) })
+		givenUp := f.gates.volume.outside(ctx, in, func() { value, err = f.lockAttr(ctx, n, attr) })
 		if err := errors.Join(givenUp, err); err != nil {
 			return 0, errno(err)
 		}
