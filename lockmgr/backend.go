@@ -215,6 +215,17 @@ type Range struct {
 	Start, End uint64 // the first and the last byte; advisory.EOF: the end of the file
 }
 
+// State is what listings say of the entry: held, waiting, or kept, which nobody has open.
+func (e Entry) State() string {
+	switch {
+	case !e.Held:
+		return "waiting"
+	case e.Holder.Kept:
+		return "kept"
+	}
+	return "held"
+}
+
 // Grant returns the grant that the entry is, or waits for.
 func (e Entry) Grant() Grant {
 	return Grant{Key: e.Key, Mode: e.Mode, AcquisitionID: e.Holder.AcquisitionID, Token: e.Token}

@@ -193,7 +193,7 @@ type line struct {
 
 func newLine(e lockmgr.Entry, now time.Time) line {
 	l := line{
-		Path: e.Key.Path, Mode: mode(e), State: "waiting", Lock: e.Holder.AcquisitionID.String(), Node: e.Holder.Node,
+		Path: e.Key.Path, Mode: mode(e), State: e.State(), Lock: e.Holder.AcquisitionID.String(), Node: e.Holder.Node,
 		Pod: e.Holder.Pod, PodName: e.Holder.PodName, Container: e.Holder.Container, PID: e.Holder.PID, UID: e.Holder.UID, Command: e.Holder.Comm, Session: e.Holder.Session,
 		Since: e.Holder.Since, Token: e.FencingToken(), age: max(0, now.Sub(e.Holder.Since)),
 	}
@@ -203,12 +203,6 @@ func newLine(e lockmgr.Entry, now time.Time) line {
 	l.Age = l.age.Seconds()
 	if !utf8.ValidString(l.Path) {
 		l.PathBytes = []byte(l.Path)
-	}
-	if e.Held {
-		l.State = "held"
-		if e.Holder.Kept {
-			l.State = "kept"
-		}
 	}
 	return l
 }

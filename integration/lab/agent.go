@@ -14,13 +14,23 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab/agent"
 )
 
 // An agent is an ordinary program under remote control: a process and owner that makes system
 // calls.
 
-// agentEnv makes the test binary an agent.
-const agentEnv = "LOCKFS_TEST_AGENT"
+type (
+	Call   = agent.Call
+	Result = agent.Result
+)
+
+// Opened is, in a call of repeat, the descriptor last opened in its round; Opened-1 the one before.
+const Opened = agent.Opened
+
+// ProcFD is a path of an agent's own descriptor.
+func ProcFD(fd int) string { return agent.ProcFD(fd) }
 
 // Agent is the test's end of one.
 type Agent struct {
@@ -39,7 +49,7 @@ func NewAgent(t *testing.T) *Agent {
 // NewAgentBy starts one by a command that becomes it.
 func NewAgentBy(t *testing.T, command ...string) *Agent {
 	t.Helper()
-	cmd, in, out := StartProgram(t, agentEnv, command...)
+	cmd, in, out := StartProgram(t, agent.Env, command...)
 	a := &Agent{T: t, Cmd: cmd, in: in, out: json.NewDecoder(out)}
 	if err := a.out.Decode(new(Result)); err != nil {
 		t.Fatal("agent: ", err)

@@ -106,8 +106,8 @@ func (c *Client) Kill() {
 // Endpoint is the etcd of a volume with caching backings: embedded in an unused mount without one.
 func (v *Volume) Endpoint() string {
 	v.T.Helper()
-	if found, _ := filepath.Glob(filepath.Join(v.State, "embedded", "*", "client.sock")); found == nil {
+	if !v.embedded() {
 		v.mounted(func() *Mount { return v.startOver(v.Source, "etcd", "--embedded") })
 	}
-	return "unix://" + v.StateFile("client.sock")
+	return v.endpoint()
 }

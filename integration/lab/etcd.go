@@ -23,7 +23,7 @@ func (v *Volume) StateFile(name string) string {
 // Etcd is what an operator has in etcdctl.
 func (v *Volume) Etcd() *clientv3.Client {
 	v.T.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + v.StateFile("client.sock")}})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{v.endpoint()}})
 	if err != nil {
 		v.T.Fatal(err)
 	}

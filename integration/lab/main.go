@@ -37,7 +37,7 @@ type Role struct {
 
 // Main is the main function of a test binary, which may have roles, and returns the exit status.
 func Main(m *testing.M, roles ...Role) int {
-	for _, r := range append(roles, Role{agentEnv, serveAgent}, Role{clientEnv, serveClient}, Role{memberEnv, serveMember}, Role{stagedEnv, serveStaged}) {
+	for _, r := range append(roles, Role{clientEnv, serveClient}, Role{memberEnv, serveMember}, Role{stagedEnv, serveStaged}) {
 		if os.Getenv(r.Env) != "" {
 			r.Serve()
 			return 0

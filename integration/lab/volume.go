@@ -1,8 +1,6 @@
 package lab
 
 import (
-	"bytes"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,41 +47,6 @@ func (v *Volume) Command(args ...string) *exec.Cmd {
 
 // HasClients reports whether each mount has a client of the volume of its own.
 func (v *Volume) HasClients() bool { return v.Caches != nil || v.Clients != nil }
-
-// Entry is a line of 'lockfs ls -o json'.
-type Entry struct {
-	Path    string `json:"path"`
-	State   string `json:"state"`
-	Lock    string `json:"lock"`
-	Node    string `json:"node"`
-	PID     int    `json:"pid"`
-	Command string `json:"command"`
-	Session string `json:"session"`
-	Token   int64  `json:"token"`
-}
-
-// LS returns what 'lockfs ls' says of the volume.
-func (v *Volume) LS() []Entry {
-	v.T.Helper()
-	return v.LSOf(v.Source)
-}
-
-// LSOf returns what it says with other arguments.
-func (v *Volume) LSOf(args ...string) []Entry {
-	v.T.Helper()
-	cmd := v.Command(append([]string{"ls", "-o", "json"}, args...)...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		v.T.Fatalf("lockfs ls: %v: %s", err, &stderr)
-	}
-	var es []Entry
-	if err := json.Unmarshal(out, &es); err != nil {
-		v.T.Fatalf("lockfs ls: %v: %s", err, out)
-	}
-	return es
-}
 
 // Waiting counts the waiters for path.
 func (v *Volume) Waiting(path string) int {

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lockfs/lockfs/integration/lab"
+	"github.com/lockfs/lockfs/integration/lab/agent"
 )
 
 // An actor is a program of the differential test: it makes the system calls of
@@ -302,11 +302,11 @@ func (a *actor) syscall(o *order) (n int, data string, err error) {
 	case "listxattr":
 		buf := make([]byte, 4096)
 		n, err = unix.Llistxattr(s.Path, buf)
-		data = lab.Names(buf[:max(n, 0)])
+		data = agent.Names(buf[:max(n, 0)])
 	case "flistxattr":
 		buf := make([]byte, 4096)
 		n, err = unix.Flistxattr(fd, buf)
-		data = lab.Names(buf[:max(n, 0)])
+		data = agent.Names(buf[:max(n, 0)])
 	case "removexattr":
 		err = unix.Lremovexattr(s.Path, s.Path2)
 	case "umask":

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lockfs/lockfs/integration/lab"
+	"github.com/lockfs/lockfs/integration/lab/agent"
 )
 
 // digest tells bytes in runs: '3a 4096\x00 1b'.
@@ -92,7 +92,7 @@ func tree(b *strings.Builder, path string) error {
 	fmt.Fprintf(b, "%q %s", path, describe(&st))
 	buf := make([]byte, 4096)
 	if n, err := unix.Llistxattr(path, buf); err == nil && n > 0 {
-		for _, name := range strings.Split(lab.Names(buf[:n]), " ") {
+		for _, name := range strings.Split(agent.Names(buf[:n]), " ") {
 			value := make([]byte, 4096)
 			n, err := unix.Lgetxattr(path, name, value)
 			fmt.Fprintf(b, " %s=%x %v", name, value[:max(n, 0)], err)

@@ -70,12 +70,21 @@ func testReaderBesideManySaves(t *testing.T, on lab.Setup) {
 		t.Errorf("fstat says %d bytes", size)
 	}
 	p.Must(lab.Call{Op: "close", FD: fd})
-	lab.Eventually(t, "no file of the volume stays open", func() bool { return openFiles(t, a, "f") == 0 })
+	var open []string
+	defer func() {
+		if len(open) > 0 {
+			t.Logf("still open: %q", open)
+		}
+	}()
+	lab.Eventually(t, "no file of the volume stays open", func() bool {
+		open = openFiles(t, a, "f")
+		return len(open) == 0
+	})
 }
 
-// openFiles counts the descriptors of a mount's process that are open to read or write and lead to a
-// name of its volume, or led there.
-func openFiles(t *testing.T, m *lab.Mount, name string) (n int) {
+// openFiles returns the descriptors of a mount's process that are open to read or write and lead to
+// a name of its volume, or led there.
+func openFiles(t *testing.T, m *lab.Mount, name string) (open []string) {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", m.Cmd.Process.Pid)
 	fds, err := os.ReadDir(dir)
@@ -92,11 +101,11 @@ func openFiles(t *testing.T, m *lab.Mount, name string) (n int) {
 		if _, err := fmt.Sscanf(string(info), "pos:\t%d\nflags:\t%o\n", &pos, &flags); err != nil {
 			t.Fatal(err)
 		}
-		if path = strings.TrimSuffix(path, " (deleted)"); filepath.Base(path) == name && flags&unix.O_PATH == 0 {
-			n++
+		if filepath.Base(strings.TrimSuffix(path, " (deleted)")) == name && flags&unix.O_PATH == 0 {
+			open = append(open, fmt.Sprintf("%s %s %#o", fd.Name(), path, flags))
 		}
 	}
-	return n
+	return open
 }
 
 // tally adds up what agents have done, and how often what of it failed.

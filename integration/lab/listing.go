@@ -1,0 +1,112 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"path/filepath"
+
+	"github.com/lockfs/lockfs/internal/volume"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+)
+
+// Entry is a line of 'lockfs ls -o json'.
+type Entry struct {
+	Path    string `json:"path"`
+	State   string `json:"state"`
+	Lock    string `json:"lock"`
+	Node    string `json:"node"`
+	PID     int    `json:"pid"`
+	Command string `json:"command"`
+	Session string `json:"session"`
+	Token   int64  `json:"token"`
+}
+
+// LS returns the locks of the volume. It asks an embedded etcd itself: tests call LS again and
+// again, and starting 'lockfs ls' costs ten times as much as its answer.
+func (v *Volume) LS() []Entry {
+	v.T.Helper()
+	if !v.embedded() {
+		return v.LSOf(v.Source)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), CallTimeout)
+	defer cancel()
+	es, err := v.list(ctx)
+	if err != nil {
+		v.T.Fatal("listing the locks: ", err)
+	}
+	return es
+}
+
+func (v *Volume) list(ctx context.Context) ([]Entry, error) {
+	namespace, name, err := volume.NameOf(v.Source)
+	if err != nil {
+		return nil, err
+	}
+	client, err := etcdlock.Dial(ctx, etcdlock.DialConfig{Endpoints: []string{v.endpoint()}, DialTimeout: CallTimeout})
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	service, err := etcdlock.New(etcdlock.Config{Client: client, Namespace: namespace, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	defer service.Close()
+	entries, err := service.Entries(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	rows, err := service.AdvisoryRows(ctx)
+	if err != nil {
+		return nil, err
+	}
+	advisory, err := rows.Entries()
+	if err != nil {
+		return nil, err
+	}
+	var es []Entry
+	for _, e := range append(entries, advisory...) {
+		es = append(es, newEntry(e))
+	}
+	return es, nil
+}
+
+func newEntry(e lockmgr.Entry) Entry {
+	h := e.Holder
+	id := h.AcquisitionID.String()
+	if e.Range != nil {
+		id = ""
+	}
+	return Entry{Path: e.Key.Path, State: e.State(), Lock: id, Node: h.Node, PID: h.PID, Command: h.Comm, Session: h.Session, Token: e.FencingToken()}
+}
+
+// LSOf returns what 'lockfs ls' says with these arguments.
+func (v *Volume) LSOf(args ...string) []Entry {
+	v.T.Helper()
+	cmd := v.Command(append([]string{"ls", "-o", "json"}, args...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		v.T.Fatalf("lockfs ls: %v: %s", err, &stderr)
+	}
+	var es []Entry
+	if err := json.Unmarshal(out, &es); err != nil {
+		v.T.Fatalf("lockfs ls: %v: %s", err, out)
+	}
+	return es
+}
+
+// embedded reports whether the volume has an embedded etcd.
+func (v *Volume) embedded() bool {
+	found, _ := filepath.Glob(filepath.Join(v.State, "embedded", "*", "lock"))
+	return found != nil
+}
+
+// endpoint is where the embedded etcd serves, or will when another mount has taken it over.
+func (v *Volume) endpoint() string {
+	v.T.Helper()
+	return "unix://" + filepath.Join(filepath.Dir(v.StateFile("lock")), "client.sock")
+}
