@@ -31,7 +31,6 @@ func breaks(v *lab.Volume) int64 {
 func TestBreak(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
-	v.InMemory()
 	v.Env = append(v.Env, "SUDO_USER=alice")
 	a, b := v.Mount("a"), v.Mount("b")
 	writer, bystander, waiter := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
@@ -84,7 +83,6 @@ func TestBreak(t *testing.T) {
 func TestBreakOfFlocks(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--flock", "cluster", "--rule", "** nolock")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "0123456789")
 	v.Write("g", "")
@@ -145,7 +143,6 @@ func TestBreakOfFlocks(t *testing.T) {
 func TestBreakRefusals(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
 	p.Must(lab.Call{Op: "mkdir", Path: a.Path("d")})
@@ -187,7 +184,6 @@ func TestBreakRefusals(t *testing.T) {
 func TestBreakOfDirectory(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	etcd := v.Etcd()
 	lease, err := etcd.Grant(t.Context(), 600) // nobody answers for it
@@ -214,7 +210,6 @@ func TestBrokenWriterIsFenced(t *testing.T) {
 
 func testBrokenWriterIsFenced(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	v.Write("f", strings.Repeat("-", 4096))
 	writer, other := lab.NewAgent(t), lab.NewAgent(t)
@@ -242,7 +237,6 @@ func testBrokenWriterIsFenced(t *testing.T, on lab.Setup) {
 func TestBreakOfHardLinks(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("one", "")
 	for _, name := range []string{"two", "three"} {
@@ -296,8 +290,7 @@ func TestBreakFlushes(t *testing.T) {
 func TestBreakByForce(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1", "--ttl", "1m") // its session must not end by itself
-	v.InMemory()
-	server, a := v.Mount("server"), v.Mount("a") // the etcd is not frozen with a
+	server, a := v.Mount("server"), v.Mount("a")         // the etcd is not frozen with a
 	writer, other := lab.NewAgent(t), lab.NewAgent(t)
 	fd := writer.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)
 	writer.Open(a.Path("g"), unix.O_WRONLY|unix.O_CREAT)
@@ -336,7 +329,6 @@ func TestBreakByForce(t *testing.T) {
 func TestBreakIsAnsweredLate(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--ttl", "1m")
-	v.InMemory()
 	v.Mount("server")
 	a := v.Mount("a")
 	writer := lab.NewAgent(t)

@@ -100,7 +100,6 @@ func TestExec(t *testing.T) { lab.Over(t, testExec, lab.Local, lab.InLeases) }
 
 func testExec(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	e := startExec(v, a.Path("f"), "--", "sh", "-c", `echo "$LOCKFS_TOKEN $LOCKFS_LOCK ready"; read x; exit 7`)
 	e.says("ready")
@@ -160,7 +159,6 @@ func TestExecWaits(t *testing.T) { lab.Over(t, testExecWaits, lab.Local, lab.InL
 
 func testExecWaits(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--wait", "-1")
-	v.InMemory()
 	a := v.Mount("a")
 	writer, second := lab.NewAgent(t), lab.NewAgent(t)
 	fd := writer.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)
@@ -198,7 +196,6 @@ func testExecWaits(t *testing.T, on lab.Setup) {
 func TestExecShared(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	first := startExec(v, "--shared", a.Path("f"), "--", "sh", "-c", "echo ready; read x")
 	first.says("ready")
@@ -220,7 +217,6 @@ func TestExecShared(t *testing.T) {
 func TestExecOfLinks(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	v.Write("one", "")
 	if err := errors.Join(os.Link(v.InSource("one"), v.InSource("two")), os.Symlink("two", v.InSource("link"))); err != nil {
@@ -252,7 +248,6 @@ func TestExecOfLinks(t *testing.T) {
 func TestExecForwardsSignals(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	e := startExec(v, a.Path("f"), "--", "sh", "-c", `
 		for s in INT QUIT TERM HUP USR1 USR2; do trap "echo got $s." $s; done
@@ -284,7 +279,6 @@ func TestExecForwardsSignals(t *testing.T) {
 func TestExecOnTerminal(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -359,7 +353,6 @@ func TestExecOutlivesNoLock(t *testing.T) {
 				t.Skip("needs root, for a namespace of processes")
 			}
 			v := lab.NewVolume(t)
-			v.InMemory()
 			v.Mount("server")
 			p := lab.NewPartition(t, v.StateFile("client.sock"))
 			out := filepath.Join(v.Dir, "out")
@@ -391,7 +384,6 @@ func TestExecOutlivesNoLock(t *testing.T) {
 func TestExecIsRevoked(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	e := startExec(v, a.Path("f"), "--", "sh", "-c", `trap "" TERM; echo ready; while :; do sleep 0.01; done`)
 	e.says("ready")
@@ -405,7 +397,6 @@ func TestExecIsRevoked(t *testing.T) {
 func TestExecByPolicy(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--rule", "*.log nolock", "--rule", "/etc/** readonly")
-	v.InMemory()
 	a := v.Mount("a")
 	rules := v.Args
 	for _, c := range []struct {
@@ -431,7 +422,6 @@ func TestExecByPolicy(t *testing.T) {
 func TestExecRefusals(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	for name, c := range map[string]struct {
 		args   []string

@@ -33,7 +33,6 @@ func listedBy(v *lab.Volume, path string) (lines []string) {
 func TestListFollowsLinks(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	v.Write("one", "")
 	outside := filepath.Join(v.Dir, "outside")

@@ -51,7 +51,6 @@ func testPolicyMismatch(t *testing.T, on lab.Setup) {
 func TestFlockMismatch(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	refused := func(says string, args ...string) {
 		t.Helper()
 		m := v.Start("refused", args...)

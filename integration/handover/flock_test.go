@@ -16,7 +16,6 @@ func TestUpgradeKeepsFlocks(t *testing.T) { lab.Over(t, testUpgradeKeepsFlocks, 
 
 func testUpgradeKeepsFlocks(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--flock", "cluster", "--rule", "** nolock", "--sync", "close")
-	v.InMemory()
 	for _, name := range []string{"private", "shared", "idle", "waited"} {
 		v.Write(name, "0123456789")
 	}

@@ -89,11 +89,7 @@ type member struct {
 func NewCluster(t *testing.T, change ...func(*MemberConfig)) *Cluster {
 	t.Helper()
 	notOnNetworkVolume(t)
-	dir, err := os.MkdirTemp("/dev/shm", "lfs") // where fsync costs nothing
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortDir(t, "/dev/shm") // where fsync costs nothing
 	c := &Cluster{T: t}
 	network := ownNetwork(t)
 	var initial []string

@@ -117,13 +117,8 @@ func NewVolumeOverClients(t *testing.T, config ClientConfig, args ...string) *Vo
 
 func (s Setup) NewVolume(t *testing.T, args ...string) *Volume {
 	t.Helper()
-	// Short, for the unix sockets below it.
-	dir, err := os.MkdirTemp("/tmp", "lfs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	v := &Volume{T: t, Dir: dir, Source: filepath.Join(dir, "source"), State: filepath.Join(dir, "state"), Args: args, Caches: s.client}
+	dir, state := shortDir(t, "/tmp"), shortDir(t, "/dev/shm")
+	v := &Volume{T: t, Dir: dir, Source: filepath.Join(dir, "source"), State: state, Args: args, Caches: s.client}
 	if s.network {
 		v.onVolume(NetworkClients())
 	}
@@ -136,6 +131,17 @@ func (s Setup) NewVolume(t *testing.T, args ...string) *Volume {
 		v.Env = append(append(v.Env, s.env()...), fmt.Sprintf("LOCKFS_NAME=volume-%d", volumesInLeases.Add(1)))
 	}
 	return v
+}
+
+// shortDir makes a directory for unix sockets, whose paths may not be long.
+func shortDir(t *testing.T, in string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(in, "lfs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 // NewService returns the lock service of a trial.

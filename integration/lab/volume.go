@@ -13,7 +13,7 @@ type Volume struct {
 	T      *testing.T
 	Dir    string // of the test
 	Source string
-	State  string // directory of the embedded etcd's
+	State  string // directory of the embedded etcd's, in memory: fsync costs nothing there
 	Env    []string
 	Args   []string      // of each mount
 	Caches *ClientConfig // each mount has a caching client of its own; nil: it has not
@@ -23,18 +23,6 @@ type Volume struct {
 	by      map[string]string
 	Own     map[string]*Client // the caching backings, by the mount's name
 	Via     []string           // the command that runs lockfs; none if empty
-}
-
-// InMemory keeps the embedded etcd's state where fsync costs nothing.
-func (v *Volume) InMemory() {
-	v.T.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "lfs")
-	if err != nil {
-		v.T.Fatal(err)
-	}
-	v.T.Cleanup(func() { os.RemoveAll(dir) })
-	v.State = dir
-	v.Env = append(v.Env, "LOCKFS_STATE_DIR="+dir)
 }
 
 // Command is lockfs with the volume's environment.

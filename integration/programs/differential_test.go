@@ -103,7 +103,6 @@ type diffSide struct {
 func newDiffRig(t *testing.T) *diffRig {
 	t.Helper()
 	v := lab.NewVolume(t, "--scope", "node")
-	v.InMemory()
 	plain := filepath.Join(v.Dir, "plain")
 	if err := os.Mkdir(plain, 0o755); err != nil {
 		t.Fatal(err)

@@ -68,7 +68,6 @@ func TestFlockOfLibraries(t *testing.T) { lab.Over(t, testFlockOfLibraries, lab.
 func testFlockOfLibraries(t *testing.T, on lab.Setup) {
 	cluster := newFlocks(t, on, "*.lock nolock")
 	local := on.NewVolume(t, "--flock", "local", "--rule", "*.lock nolock")
-	local.InMemory()
 	a, b, alone, other := cluster.Mount("a"), cluster.Mount("b"), local.Mount("a"), local.Mount("b")
 	for _, l := range lockLibraries {
 		t.Run(l.name, func(t *testing.T) {

@@ -17,7 +17,6 @@ func newFlocks(t *testing.T, on lab.Setup, rules ...string) *lab.Volume {
 		args = append(args, "--rule", r)
 	}
 	v := on.NewVolume(t, args...)
-	v.InMemory()
 	return v
 }
 

@@ -20,7 +20,6 @@ func TestFileExerciser(t *testing.T) {
 	t.Parallel()
 	lasts := max(longtest.For(t), 3*time.Second)
 	v := lab.NewVolume(t, "--wait", "-1", "--scope", "handle")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	for name, mounts := range map[string][]*lab.Mount{"one mount": {a}, "two mounts": {a, b}} {
 		t.Run(name, func(t *testing.T) {

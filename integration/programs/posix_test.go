@@ -15,7 +15,6 @@ import (
 func TestPosixSuite(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	skipped := map[string]string{
 		"FcntlFlockLocksFile": "wants a process to be refused by its own lock; ext4 fails it as well",

@@ -151,7 +151,6 @@ func TestPostgresMovesToAnotherMount(t *testing.T) {
 	t.Parallel()
 	p := newPostgres(t)
 	v := lab.NewVolume(t, "--scope", "node", "--wait", "-1")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	if err := errors.Join(os.Chmod(v.Dir, 0o755), os.Mkdir(a.Path("pg"), 0o700)); err != nil {
 		t.Fatal(err)

@@ -32,7 +32,6 @@ func TestSqliteJournalModes(t *testing.T) {
 
 func testSqliteJournalModes(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--wait", "-1")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	for _, mode := range []string{"delete", "truncate", "persist", "memory", "wal", "off"} {
 		t.Run(mode, func(t *testing.T) {
@@ -72,7 +71,6 @@ func TestGitOnTwoMounts(t *testing.T) {
 func testGitOnTwoMounts(t *testing.T, on lab.Setup) {
 	needs(t, "git")
 	v := on.NewVolume(t, "--wait", "-1")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	git := func(dir string, args ...string) string {
 		t.Helper()
@@ -113,7 +111,6 @@ func testGitOnTwoMounts(t *testing.T, on lab.Setup) {
 func TestArchives(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	from := filepath.Join(v.Dir, "from")
 	lab.Output(t, "sh", "-ec", `
@@ -154,7 +151,6 @@ func TestSaveByRename(t *testing.T) {
 
 func testSaveByRename(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--wait", "-1")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	version := func(n int) string { return strings.Repeat(fmt.Sprintf("version %d\n", n), 3000) }
 	v.Write("f", version(0))

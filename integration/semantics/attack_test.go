@@ -101,7 +101,6 @@ func TestSwappedDirectory(t *testing.T) {
 func TestCreateMeetsForeignFile(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	if err := os.Chmod(v.Source, 0o777); err != nil {
 		t.Fatal(err)

@@ -78,7 +78,6 @@ func TestMetadataNeedsNoLease(t *testing.T) {
 func TestTimeWaitsForMappings(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
-	v.InMemory()
 	writes := lab.NewTurnstile(t)
 	v.Under(func(b lab.Below) gofs.InodeEmbedder { return &heldWrites{b, writes} })
 	a := v.Mount("a")

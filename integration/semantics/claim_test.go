@@ -52,7 +52,6 @@ func TestOneWinner(t *testing.T) { lab.Over(t, testOneWinner, lab.Local, lab.OnN
 func testOneWinner(t *testing.T, on lab.Setup) {
 	each := longtest.For(t) / time.Duration(len(claims))
 	v := on.NewVolume(t, "--name-wait", "1m") // or the loser may be told EBUSY, by a machine under load
-	v.InMemory()
 	views := []*lab.Mount{v.Mount("a"), v.Mount("b"), v.Mount("c")}
 	for _, how := range slices.Sorted(maps.Keys(claims)) {
 		t.Run(how, func(t *testing.T) {
@@ -84,7 +83,6 @@ func TestLoserIsTold(t *testing.T) { lab.Over(t, testLoserIsTold, lab.Local, lab
 
 func testLoserIsTold(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	winner, loser := lab.NewAgent(t), lab.NewAgent(t)
 	for name, before := range map[string]func(job, claimed string){

@@ -23,7 +23,6 @@ func TestReplacedElsewhere(t *testing.T) {
 	for says, config := range map[string]lab.ClientConfig{"ESTALE": {}, "ENOENT": {Absent: true}} {
 		t.Run(says, func(t *testing.T) {
 			v := lab.NewVolumeOverClients(t, config)
-			v.InMemory()
 			a, b := v.Mount("a"), v.Mount("b")
 			here, there := lab.NewAgent(t), lab.NewAgent(t)
 			for name, c := range map[string]lab.Call{
@@ -49,7 +48,6 @@ func TestReplacedElsewhere(t *testing.T) {
 func TestClientThatIsUnsure(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolumeOverClients(t, lab.ClientConfig{Unsure: true, Doubts: true, PastCache: true}, "--flock", "cluster")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	here, there := lab.NewAgent(t), lab.NewAgent(t)
 	for i := range 5 {
@@ -87,7 +85,6 @@ func TestClientThatIsUnsure(t *testing.T) {
 func TestNamesThatAClientBelieves(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolumeOverClients(t, lab.ClientConfig{})
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "held")
 	holder, other := lab.NewAgent(t), lab.NewAgent(t)

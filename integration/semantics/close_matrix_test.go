@@ -56,7 +56,6 @@ func (r *closeRig) free(path, when, want string) {
 func TestCloseMatrix(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	r := &closeRig{t: t, vol: v, a: v.Mount("a"), b: v.Mount("b"), other: lab.NewAgent(t)}
 	for _, c := range []struct {
 		name string

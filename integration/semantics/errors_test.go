@@ -24,7 +24,6 @@ func TestCreateChurn(t *testing.T) { lab.Over(t, testCreateChurn, lab.Local, lab
 
 func testCreateChurn(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--name-wait", "30s") // on a slow volume the file is held for long
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	q.Start(lab.Call{Op: "repeat", N: -1, Calls: []lab.Call{
@@ -52,7 +51,6 @@ func TestReplaceChurn(t *testing.T) { lab.Over(t, testReplaceChurn, lab.Local, l
 
 func testReplaceChurn(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "x")
 	p := lab.NewAgent(t)
@@ -82,7 +80,6 @@ func testReplaceChurn(t *testing.T, on lab.Setup) {
 func TestDeadlockIsOfWhoHasTheFile(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "200ms")
-	v.InMemory()
 	a := v.Mount("a")
 	for _, c := range []struct {
 		who  string
@@ -111,7 +108,6 @@ func TestDeadlockIsOfWhoHasTheFile(t *testing.T) {
 func TestAppendOnlyFile(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	v.Write("log", "one\n")
 	f, err := os.Open(v.InSource("log"))
 	if err != nil {
@@ -174,7 +170,6 @@ func TestAppendOnlyFile(t *testing.T) {
 func TestBackingAnswersESTALE(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
-	v.InMemory()
 	var forgot atomic.Bool
 	v.Under(func(n lab.Below) gofs.InodeEmbedder { return &staleOpens{n, &forgot} })
 	a := v.Mount("a")
@@ -199,7 +194,6 @@ func TestBackingAnswersESTALE(t *testing.T) {
 func TestNoEINTRWithoutContention(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
 	stop, stopped := make(chan struct{}), make(chan struct{})

@@ -88,7 +88,6 @@ func TestForeignAttributes(t *testing.T) {
 func TestSetIDBits(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	const group = 2000
 	changes := map[string]func(p *lab.Agent, fd int){
@@ -147,7 +146,6 @@ func TestSetIDBits(t *testing.T) {
 func TestSetGroupIDDirectory(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	const group = 2000
 	for who, p := range map[string]*lab.Agent{"a member": v.NewUser(1000, group), "a stranger": v.NewUser(1001, 0), "root": lab.NewAgent(t)} {

@@ -28,7 +28,6 @@ const (
 // lock when they are opened.
 func newFlocks(t *testing.T, on lab.Setup, args ...string) *lab.Volume {
 	v := on.NewVolume(t, append([]string{"--flock", "cluster", "--rule", "** nolock"}, args...)...)
-	v.InMemory()
 	return v
 }
 
@@ -357,7 +356,6 @@ func testFlockOfRules(t *testing.T, on lab.Setup) {
 		{"cluster", "*.tmp nolock flock=local", "f.tmp", "f", "g"},
 	} {
 		v := on.NewVolume(t, "--flock", c.flock, "--rule", c.rule, "--rule", "** nolock")
-		v.InMemory()
 		a, b := v.Mount("a-"+c.flock), v.Mount("b-"+c.flock)
 		one, two := lab.NewAgent(t), lab.NewAgent(t)
 		for _, name := range []string{c.apart, c.shared} {

@@ -17,7 +17,6 @@ import (
 func TestSeekEndAfterOverlappingReplies(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
-	v.InMemory()
 	stats := lab.NewTurnstile(t)
 	v.Under(func(n lab.Below) gofs.InodeEmbedder { return &heldStats{n, stats} })
 	a, b := v.Mount("a"), v.Mount("b")
@@ -62,7 +61,6 @@ func TestSeekEndAfterOverlappingReplies(t *testing.T) {
 func TestOneESTALE(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	q.Must(lab.Call{Op: "mkdir", Path: b.Path("d")})

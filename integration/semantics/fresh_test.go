@@ -21,7 +21,6 @@ func TestReaderSeesTheLastWriter(t *testing.T) {
 
 func testReaderSeesTheLastWriter(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "")
 	writer, reader := lab.NewAgent(t), lab.NewAgent(t)

@@ -19,7 +19,6 @@ import (
 func TestRandomInterrupts(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
-	v.InMemory()
 	mounts := []*lab.Mount{v.Mount("a"), v.Mount("b"), v.Mount("c")}
 	end := time.Now().Add(max(longtest.For(t), 4*time.Second))
 	var killed, signals atomic.Int64

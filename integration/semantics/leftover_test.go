@@ -18,7 +18,6 @@ func TestNothingIsLeftOver(t *testing.T) {
 
 func testNothingIsLeftOver(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	here, there := lab.NewAgent(t), lab.NewAgent(t)
 	here.Must(lab.Call{Op: "mkdir", Path: a.Path("d"), Mode: 0o755})

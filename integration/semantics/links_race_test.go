@@ -34,7 +34,6 @@ func testOpenedWhileItsNamesChange(t *testing.T, on lab.Setup) {
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			v := on.NewVolume(t)
-			v.InMemory()
 			a, b := v.Mount("a"), v.Mount("b")
 			other := lab.NewAgent(t)
 			both := 0

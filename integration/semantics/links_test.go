@@ -43,7 +43,6 @@ func TestHardLinksAreOneFile(t *testing.T) {
 
 func testHardLinksAreOneFile(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--name-wait", "100ms")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "")
 	v.Write("other", "")
@@ -71,7 +70,6 @@ func TestLinkWhileOpen(t *testing.T) { lab.Over(t, testLinkWhileOpen, lab.Local,
 
 func testLinkWhileOpen(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--name-wait", "100ms")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("other", "")
 	holder, p := lab.NewAgent(t), lab.NewAgent(t)
@@ -99,7 +97,6 @@ func TestRemovedNameLeavesTheOtherLocked(t *testing.T) {
 	t.Parallel()
 	for _, replace := range []bool{false, true} {
 		v := lab.NewVolume(t, "--name-wait", "100ms")
-		v.InMemory()
 		a, b := v.Mount("a"), v.Mount("b")
 		v.Write("f", "")
 		v.Write("new", "")
@@ -137,7 +134,6 @@ func TestLinkedDuringWait(t *testing.T) {
 
 func testLinkedDuringWait(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--wait", "-1", "--name-wait", "100ms")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "")
 	v.Write("other", "")
@@ -163,7 +159,6 @@ func TestTruncateByALostName(t *testing.T) {
 
 func testTruncateByALostName(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "data")
 	if err := os.Link(v.InSource("f"), v.InSource("g")); err != nil {
@@ -188,7 +183,6 @@ func testTruncateByALostName(t *testing.T, on lab.Setup) {
 func TestTmpfile(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--name-wait", "100ms")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("other", "")
 	holder, p := lab.NewAgent(t), lab.NewAgent(t)
@@ -216,7 +210,6 @@ func TestTmpfile(t *testing.T) {
 func TestOneLockOfTwoIsLost(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	v.Write("f", "")
 	if err := os.Link(v.InSource("f"), v.InSource("g")); err != nil {

@@ -41,7 +41,6 @@ func testHolderOpensTheNameWaitedFor(t *testing.T, on lab.Setup) {
 	for _, where := range []string{"a", "b"} {
 		t.Run("waiters on "+where, func(t *testing.T) {
 			v := on.NewVolume(t, "--wait", "-1", "--log-level", "debug")
-			v.InMemory()
 			a := v.Mount("a")
 			m := a
 			if where == "b" {
@@ -83,7 +82,6 @@ func testHolderOpensTheNameWaitedFor(t *testing.T, on lab.Setup) {
 func TestChildOpensTheNameWaitedFor(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1", "--log-level", "debug")
-	v.InMemory()
 	a := v.Mount("a")
 	giveTwoNames(v)
 	cmd := exec.Command("sh", "-c", `exec 9>>"$1"; echo; read -r _; perl -e 'open(F, ">>", shift) or print $!+0' "$2"`,

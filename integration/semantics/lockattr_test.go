@@ -23,7 +23,6 @@ func TestLockAttributes(t *testing.T) {
 func TestLockAttributesOfLinks(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "")
 	p := lab.NewAgent(t)
@@ -71,7 +70,6 @@ func TestLockAttributesOfLinks(t *testing.T) {
 
 func testLockAttributes(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	p := lab.NewAgent(t)
 	get := func(path, attr string) string {

@@ -64,7 +64,6 @@ func TestLostMappingsPages(t *testing.T) {
 func TestShutdownDoesNotTruncate(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--embedded", "--wait", "-1")
-	v.InMemory()
 	writes := lab.NewTurnstile(t)
 	v.Under(func(n lab.Below) gofs.InodeEmbedder { return &heldWrites{n, writes} })
 	a := v.Mount("a")
@@ -184,7 +183,6 @@ func TestCopyInPieces(t *testing.T) {
 func TestRenameAfterALoss(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "first")
 	writer, another, other := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)

@@ -168,7 +168,6 @@ func TestMixedOpenings(t *testing.T) { lab.Over(t, testMixedOpenings, lab.Local,
 
 func testMixedOpenings(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	var u unix.Utsname
 	var major, minor int

@@ -305,7 +305,6 @@ func TestDeadlineDuringChangeOfNames(t *testing.T) {
 // namesRunsWithFaults is namesRuns on a volume whose changes of names can fail.
 func namesRunsWithFaults(t *testing.T, run func(*nameFault, *namesRun)) {
 	v := lab.NewVolume(t, "--embedded")
-	v.InMemory()
 	fault := withNameFaults(v)
 	a, b := v.Mount("a"), v.Mount("b")
 	namesRuns(v, a, b, func(r *namesRun) { run(fault, r) })
@@ -360,7 +359,6 @@ func TestRefusedChangeOfNames(t *testing.T) {
 func TestCreationFailsAndIsMade(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")
-	v.InMemory()
 	fault := withNameFaults(v)
 	a, b := v.Mount("a"), v.Mount("b")
 	p, other := lab.NewAgent(t), lab.NewAgent(t)

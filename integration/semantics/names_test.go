@@ -20,7 +20,6 @@ import (
 func TestNamesInACircle(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	if err := os.MkdirAll(v.InSource("x/y"), 0o755); err != nil {
@@ -52,7 +51,6 @@ func TestNamesInACircle(t *testing.T) {
 func TestRenamedWorkingDirectory(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--name-wait", "1m") // the other mount's lock may be given back late
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	dir := func(i int) string { return fmt.Sprintf("d%d", i) }
@@ -109,7 +107,6 @@ func TestRenamedWorkingDirectory(t *testing.T) {
 func TestRenameOfDirectoryAfterClose(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
 	p.Must(lab.Call{Op: "mkdir", Path: a.Path("d")})
@@ -131,7 +128,6 @@ func TestRenameOfDirectoryAfterClose(t *testing.T) {
 func TestRenameToItself(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("p", "")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
@@ -152,7 +148,6 @@ func TestRenameToItself(t *testing.T) {
 func TestRenameDuringOpen(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--embedded", "--scope", "node")
-	v.InMemory()
 	opens := lab.NewTurnstile(t)
 	v.Under(func(n lab.Below) gofs.InodeEmbedder { return &heldOpens{n, opens} })
 	a, b := v.Mount("a"), v.Mount("b")
@@ -187,7 +182,6 @@ func TestOpenDoesNotFollowAFile(t *testing.T) {
 	for _, end := range []unix.Errno{unix.EACCES, unix.ENOENT} {
 		t.Run(unix.ErrnoName(end), func(t *testing.T) {
 			v := lab.NewVolume(t)
-			v.InMemory()
 			a := v.Mount("a")
 			p, other := v.NewUser(1000, 0), v.NewUser(1001, 0)
 			// away takes the name f from a file, behind the view's back.
@@ -246,7 +240,6 @@ func TestStickyDirectoryBehindTheBack(t *testing.T) {
 	for _, op := range []string{"unlink", "rename", "rename over"} {
 		t.Run(op, func(t *testing.T) {
 			v := lab.NewVolume(t)
-			v.InMemory()
 			if err := os.Chmod(v.Source, 0o777|os.ModeSticky); err != nil {
 				t.Fatal(err)
 			}
@@ -277,7 +270,6 @@ func TestStickyDirectoryBehindTheBack(t *testing.T) {
 func TestNotEmpty(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
 	for _, d := range []string{"d", "e"} {

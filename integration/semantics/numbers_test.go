@@ -19,7 +19,6 @@ func TestNumberUsedAgain(t *testing.T) {
 
 func testNumberUsedAgain(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	here, there := lab.NewAgent(t), lab.NewAgent(t)
 	make := func(data string) {

@@ -15,7 +15,6 @@ func TestReadLocks(t *testing.T) { lab.Over(t, testReadLocks, lab.Local, lab.InL
 
 func testReadLocks(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--read-locks", "--wait", "-1")
-	v.InMemory()
 	a, b, c := v.Mount("a"), v.Mount("b"), v.Mount("c")
 	v.Write("f", "old")
 	v.Write("other", "")
@@ -53,7 +52,6 @@ func TestReadLocksOfOneProgram(t *testing.T) {
 
 func testReadLocksOfOneProgram(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--read-locks")
-	v.InMemory()
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
 	failed := p.Repeat(100,
@@ -83,7 +81,6 @@ func testReadLocksOfOneProgram(t *testing.T, on lab.Setup) {
 func TestLostReadLock(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--read-locks")
-	v.InMemory()
 	a := v.Mount("a")
 	v.Write("f", "data")
 	p := lab.NewAgent(t)

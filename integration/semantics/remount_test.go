@@ -20,7 +20,6 @@ type overClient struct {
 func newOverClient(t *testing.T) *overClient {
 	t.Helper()
 	v := lab.NewVolumeOverClients(t, lab.ClientConfig{}, "--wait", "-1")
-	v.InMemory()
 	return &overClient{v, v.MountWatched("a"), v.MountWatched("b")}
 }
 

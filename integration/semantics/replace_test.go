@@ -351,7 +351,6 @@ func TestDirectoryPutAwayUnderAProgram(t *testing.T) {
 func TestDirectorySupplanted(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	rounds := 0
 	for _, c := range []struct {
@@ -405,7 +404,6 @@ func TestDirectorySupplanted(t *testing.T) {
 func TestMovedDirectoryIsListed(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	one, two := lab.NewAgent(t), lab.NewAgent(t)
 	two.Must(lab.Call{Op: "mkdir", Path: b.Path("d")})
@@ -453,7 +451,6 @@ func TestLinkOfWhatWasPutAway(t *testing.T) {
 		for _, seen := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, seen: %v", what, seen), func(t *testing.T) {
 				v := lab.NewVolume(t)
-				v.InMemory()
 				a, b := v.Mount("a"), v.Mount("b")
 				one, two := lab.NewAgent(t), lab.NewAgent(t)
 				v.Write("f", "old")

@@ -69,7 +69,6 @@ func requestsToTheVolume(t *testing.T, config lab.ClientConfig, most map[string]
 	logs := t.TempDir()
 	config.Requests = logs
 	v := lab.NewVolumeOverClients(t, config)
-	v.InMemory()
 	at := map[string]string{"bare": v.Caching("bare"), "a": v.Mount("a").Dir}
 	prog := lab.NewAgent(t)
 	create := func(path string) {

@@ -20,7 +20,6 @@ import (
 func TestFewESTALE(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	lasts := 6 * time.Second
 	if d := longtest.For(t); d > 0 {
 		lasts = d
@@ -126,7 +125,6 @@ func tally(pending []<-chan lab.Result) (done int, failed map[string]int) {
 func TestSavesBesideLinksAndOpens(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	v.Write("f", "")
 	var pending []<-chan lab.Result
 	for _, m := range []*lab.Mount{v.Mount("a"), v.Mount("b")} {
@@ -148,7 +146,6 @@ func TestSavesBesideLinksAndOpens(t *testing.T) {
 func TestLockFilesThatAreRemoved(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
-	v.InMemory()
 	var pending []<-chan lab.Result
 	for _, m := range []*lab.Mount{v.Mount("a"), v.Mount("b")} {
 		for range 2 {

@@ -66,7 +66,6 @@ func testSuccessor(t *testing.T, on lab.Setup) {
 func TestSuccessorOfManyLocks(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--ttl", "5m", "--wait", "-1")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	const files = 2510 // of two names, which take two locks: a session has room for 5,000
 	dying, next := lab.NewAgent(t), lab.NewAgent(t)

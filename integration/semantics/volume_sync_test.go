@@ -51,13 +51,11 @@ func testSyncsOfTheServer(t *testing.T, on lab.Setup) {
 	view := func(t *testing.T, sync string, flags int) (byWrites, byClose int) {
 		t.Helper()
 		v := on.NewVolume(t, "--sync", sync)
-		v.InMemory()
 		return told(t, v, v.Mount("a").Dir, flags)
 	}
 	var bare int
 	t.Run("bare", func(t *testing.T) {
 		v := on.NewVolume(t)
-		v.InMemory()
 		v.Mount("a")
 		byWrites, byClose := told(t, v, v.Client("a"), 0)
 		bare = byWrites + byClose

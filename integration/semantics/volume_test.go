@@ -26,7 +26,6 @@ func TestNamesMadeElsewhere(t *testing.T) {
 
 func testNamesMadeElsewhere(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	here, there := lab.NewAgent(t), lab.NewAgent(t)
 	save := func(path, data string) {
@@ -123,7 +122,6 @@ func TestDirectoriesChangedElsewhere(t *testing.T) {
 
 func testDirectoriesChangedElsewhere(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--name-wait", "1m")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	lab.Output(t, "mkdir", "-p", a.Path("d/e"))
 	allowed := []error{unix.ENOENT, unix.EEXIST, unix.ENOTEMPTY, unix.EBUSY, unix.ENOTDIR, unix.EISDIR}
@@ -179,7 +177,6 @@ func TestBytesWrittenElsewhere(t *testing.T) {
 
 func testBytesWrittenElsewhere(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--wait", "-1")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	t.Run("mapping", func(t *testing.T) {
@@ -252,7 +249,6 @@ func TestVolumeServerFrozen(t *testing.T) { lab.Over(t, testVolumeServerFrozen, 
 func testVolumeServerFrozen(t *testing.T, on lab.Setup) {
 	lab.Fault(t, "thaw server") // or it is not to be had
 	v := on.NewVolume(t, "--wait", "-1")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	appending := func(m *lab.Mount, who string) lab.Call {
@@ -293,7 +289,6 @@ func TestBrokenWhileTheServerHangs(t *testing.T) {
 func testBrokenWhileTheServerHangs(t *testing.T, on lab.Setup) {
 	lab.Fault(t, "thaw server")
 	v := on.NewVolume(t, "--wait", "-1")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "")
 	holder, next := lab.NewAgent(t), lab.NewAgent(t)
@@ -345,7 +340,6 @@ func TestLostWhileTheServerHangs(t *testing.T) {
 func testLostWhileTheServerHangs(t *testing.T, on lab.Setup) {
 	lab.Fault(t, "thaw server")
 	v := on.NewVolume(t, "--wait", "-1")
-	v.InMemory()
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "")
 	holder, next := lab.NewAgent(t), lab.NewAgent(t)
@@ -394,7 +388,6 @@ func TestVolumeClientMountedAgain(t *testing.T) {
 func testVolumeClientMountedAgain(t *testing.T, on lab.Setup) {
 	lab.Fault(t, "thaw server")
 	v := on.NewVolume(t, "--wait", "-1")
-	v.InMemory()
 	b := v.Mount("b") // over the client that lives: the etcd's mount is over it as well
 	a := v.Mount("a")
 	client := 0
