@@ -62,7 +62,7 @@ func (f *files) askedAnew(n *node) bool {
 	return n.dir && !f.backing.isLocal(n.inode.dev) && n.askIfOld() == nil
 }
 
-func (f *FS) replyAttr(n *node, out *fuse.AttrOut) fuse.Status {
+func (f *files) replyAttr(n *node, out *fuse.AttrOut) fuse.Status {
 	f.askedAnew(n)
 	var st unix.Stat_t
 	if err := f.with(n, func(fd int) error { return fstat(fd, &st) }); err != nil {

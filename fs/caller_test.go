@@ -47,9 +47,9 @@ func fakeProc(t *testing.T, threads ...fakeThread) procid.Proc {
 	return procid.Proc{Root: root}
 }
 
-func callerOf(t *testing.T, f *FS, in *fuse.InHeader, scope policy.Scope, single func(procid.Process) lockmgr.Owner) lockmgr.Request {
+func callerOf(t *testing.T, cs *callers, in *fuse.InHeader, scope policy.Scope, single func(procid.Process) lockmgr.Owner) lockmgr.Request {
 	t.Helper()
-	c, err := f.caller(in, nil, scope, single)
+	c, err := cs.caller(in, nil, scope, single)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,10 +59,10 @@ func callerOf(t *testing.T, f *FS, in *fuse.InHeader, scope policy.Scope, single
 // A caller whose process cannot be looked at for want of descriptors is not taken
 // for another owner: it would wait for its own lock, or write beside its own pod's.
 func TestCallerWithoutDescriptors(t *testing.T) {
-	f := &FS{scope: policy.ScopeAuto, log: slog.New(slog.DiscardHandler)}
+	f := &locker{log: slog.New(slog.DiscardHandler)}
 	f.gates = f.newGates(newBacklog(backlogSize), f.log)
 	in := &fuse.InHeader{Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
-	callerOf(t, f, in, policy.ScopeAuto, openOwner)
+	callerOf(t, &f.callers, in, policy.ScopeAuto, openOwner)
 	f.callers.cache.Close() // and with it what it remembers
 	withoutDescriptors(t, func() {
 		c, err := f.caller(in, nil, policy.ScopeAuto, openOwner)
@@ -73,7 +73,7 @@ func TestCallerWithoutDescriptors(t *testing.T) {
 			t.Errorf("a request without a key: %v", s)
 		}
 	})
-	callerOf(t, f, in, policy.ScopeAuto, openOwner)
+	callerOf(t, &f.callers, in, policy.ScopeAuto, openOwner)
 }
 
 // withoutDescriptors runs do while the process can open nothing.
@@ -114,9 +114,9 @@ func TestScopes(t *testing.T) {
 		policy.ScopeAuto:    "yes     yes     no     no     no",
 		policy.ScopeNode:    "yes     yes     yes    yes    yes",
 	} {
-		f := &FS{scope: scope, callers: callers{cache: procid.Cache{Proc: procs}}}
+		cs := &callers{cache: procid.Cache{Proc: procs}}
 		owner := func(tid uint32) lockmgr.Owner {
-			return callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, f.scope, openOwner).Owner
+			return callerOf(t, cs, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, scope, openOwner).Owner
 		}
 		var want [5]string
 		fmt.Sscan(same, &want[0], &want[1], &want[2], &want[3], &want[4])
@@ -128,16 +128,16 @@ func TestScopes(t *testing.T) {
 	}
 
 	// In scope handle a call without a handle is the process's.
-	f := &FS{scope: policy.ScopeHandle, callers: callers{cache: procid.Cache{Proc: procs}}}
+	cs := &callers{cache: procid.Cache{Proc: procs}}
 	call := func(tid uint32) lockmgr.Owner {
-		return callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, f.scope, f.callOwner).Owner
+		return callerOf(t, cs, &fuse.InHeader{Caller: fuse.Caller{Pid: tid}}, policy.ScopeHandle, cs.callOwner).Owner
 	}
 	nobody, again := call(gone), call(gone)
 	if call(10) != call(11) || call(10) == call(20) || nobody == again {
 		t.Error("calls without a handle are not the process's")
 	}
 
-	c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 11, Owner: fuse.Owner{Uid: 7}}}, f.scope, openOwner)
+	c := callerOf(t, cs, &fuse.InHeader{Caller: fuse.Caller{Pid: 11, Owner: fuse.Owner{Uid: 7}}}, policy.ScopeHandle, openOwner)
 	if c.Holder.PID != 10 || c.Holder.UID != 7 || c.Holder.Comm != "prog (x) y" || c.Holder.Pod == "" {
 		t.Errorf("people are told %+v", c.Holder)
 	}
@@ -147,11 +147,11 @@ func TestScopes(t *testing.T) {
 func TestHolderNamesItsPod(t *testing.T) {
 	const uid = "11111111-2222-3333-4444-555555555555"
 	const container = "9b8c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c"
-	f := &FS{callers: callers{cache: procid.Cache{Proc: fakeProc(t,
+	cs := &callers{cache: procid.Cache{Proc: fakeProc(t,
 		fakeThread{10, 10, 100, "0::/kubepods/burstable/pod" + uid + "/" + container + "\n"},
-		fakeThread{20, 20, 200, "0::/user.slice\n"})}}}
+		fakeThread{20, 20, 200, "0::/user.slice\n"})}}
 	for _, known := range []bool{true, false} {
-		f.podName = func(c procid.Caller) (string, string) {
+		cs.podName = func(c procid.Caller) (string, string) {
 			if c.Pod != uid || c.Container != container || c.Process.PID != 10 {
 				t.Errorf("asked for %+v", c)
 			}
@@ -160,12 +160,12 @@ func TestHolderNamesItsPod(t *testing.T) {
 			}
 			return "team-a/web-0", "main"
 		}
-		c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 10}}, policy.ScopeAuto, openOwner)
+		c := callerOf(t, cs, &fuse.InHeader{Caller: fuse.Caller{Pid: 10}}, policy.ScopeAuto, openOwner)
 		if c.Owner != "pod "+uid || c.Holder.Pod != uid || (c.Holder.PodName == "team-a/web-0") != known || (c.Holder.Container == "main") != known {
 			t.Errorf("with names known: %v, the caller is %+v", known, c)
 		}
 	}
-	if c := callerOf(t, f, &fuse.InHeader{Caller: fuse.Caller{Pid: 20}}, policy.ScopeAuto, openOwner); c.Holder.PodName != "" {
+	if c := callerOf(t, cs, &fuse.InHeader{Caller: fuse.Caller{Pid: 20}}, policy.ScopeAuto, openOwner); c.Holder.PodName != "" {
 		t.Errorf("outside of pods: %+v", c.Holder)
 	}
 }

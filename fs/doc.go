@@ -23,13 +23,17 @@
 //
 // # Structure
 //
-//	kernel ─► connection ─► FS (one method a request) ─► lockmgr.Manager ─► lock service
-//	                         │ callers  who asks: process, container, pod, owner
-//	                         │ files    which file has which name: prove.go
-//	                         │  │ nodes    node id → descriptor, name, what the kernel was told
-//	                         │  └ backing  the shared directory
-//	                         │ handles  handle → descriptor, hold
-//	                         └ visits   threads sent to look again, and locks granted to them
+//	kernel ─► connection ─► FS ─► locker ─► lockmgr.Manager ─► lock service
+//	                        │       │ callers  who asks: process, container, pod, owner
+//	                        │       │ rules    what the policy says of a path
+//	                        │       └ files    which file has which name: prove.go
+//	                        │          │ nodes    node id → descriptor, name, what the kernel was told
+//	                        │          └ backing  the shared directory
+//	                        │ actor    acts with a caller's rights
+//	                        │ handles  handle → descriptor, hold
+//	                        └ visits   threads sent to look again, and locks granted to them
+//
+// FS has one method a request. What stands right of another, or below it, does not know it.
 //
 // LOCK ORDERING: held.naming, nodes.mu, node.mu and held.mu. Only the first is held across a
 // system call that may block, and none across a call of the Manager that may wait.

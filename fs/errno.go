@@ -86,7 +86,7 @@ func isRefusal(err error) bool {
 }
 
 // refused logs and maps err. contended is EBUSY, or EAGAIN if the caller does not want to wait.
-func (f *FS) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fuse.Status) fuse.Status {
+func (f *locker) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fuse.Status) fuse.Status {
 	s := errno(err)
 	if s == fuse.EBUSY {
 		s = contended

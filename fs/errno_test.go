@@ -21,7 +21,7 @@ import (
 func TestRefusalsInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		f := &FS{log: slog.New(slog.NewTextHandler(&log, nil))}
+		f := &locker{log: slog.New(slog.NewTextHandler(&log, nil))}
 		refuse := func(err error, contended, want fuse.Status) {
 			if got := f.refused(&fuse.InHeader{}, lockmgr.Key{}, err, contended); got != want {
 				t.Errorf("%v: %v, want %v", err, got, want)

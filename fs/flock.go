@@ -176,7 +176,7 @@ func (f *FS) advisoryTable(h *handle) (*lockmgr.AdvisoryTable, error) {
 }
 
 // flockRule says whom the locks of a file exclude. A file that has no name any more may have had any.
-func (f *FS) flockRule(n *node) rule {
+func (f *locker) flockRule(n *node) rule {
 	if f.policy.Empty() {
 		return rule{flock: f.flock}
 	}
@@ -189,7 +189,7 @@ func (f *FS) flockRule(n *node) rule {
 
 // advisoryKey returns the key of a handle's inode. Only that of a file system below the volume's
 // depends on the path.
-func (f *FS) advisoryKey(h *handle) (lockmgr.Key, error) {
+func (f *files) advisoryKey(h *handle) (lockmgr.Key, error) {
 	var st unix.Stat_t
 	if err := byDescriptor(fstat(h.fd, &st)); err != nil {
 		return lockmgr.Key{}, err

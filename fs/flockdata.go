@@ -54,7 +54,7 @@ type renewed struct {
 // renew opens the handle's file anew, in place of its descriptor, if an advisory lock on the file was
 // granted since. JuiceFS gives what it has read by a descriptor to later reads of it, whatever another
 // client has written meanwhile.
-func (f *FS) renew(h *handle) error {
+func (f *files) renew(h *handle) error {
 	grants := h.node.grants.Load()
 	if h.renewed.grants.Load() == grants || !f.backing.on(h.node.inode.dev).readsAhead {
 		return nil
@@ -86,7 +86,7 @@ func (f *FS) renew(h *handle) error {
 // ofRanges returns open flags for a file in which programs of several nodes write, each under a lock
 // of its own range. The client of NFS knows nothing of these locks. So with a few bytes it would write
 // what it knows of their page, over what another node has written there, unless each write is synced.
-func (f *FS) ofRanges(dev uint64, r rule) int {
+func (f *files) ofRanges(dev uint64, r rule) int {
 	if f.backing.on(dev).wholePages && !r.locked() && r.flock == policy.FlockCluster {
 		return unix.O_DSYNC
 	}

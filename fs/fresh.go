@@ -84,7 +84,7 @@ const coarsest = 2 * time.Second
 
 // An append goes to the file's end, which the cache does not know; write-only handles gain
 // nothing.
-func (f *FS) cacheFlags(h *handle, flags uint32, st *unix.Stat_t) uint32 {
+func (f *files) cacheFlags(h *handle, flags uint32, st *unix.Stat_t) uint32 {
 	switch {
 	case writes(flags) && flags&unix.O_APPEND != 0:
 		return fuse.FOPEN_DIRECT_IO

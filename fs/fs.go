@@ -55,32 +55,19 @@ type Config struct {
 type FS struct {
 	fuse.RawFileSystem // ENOSYS for all others
 
-	// Dependencies and constants.
-	locks *lockmgr.Manager
-	callers
+	locker
 	actor
-	scope      policy.Scope
-	flock      policy.Flock
-	policy     *policy.Policy
-	wait       time.Duration
-	nameWait   time.Duration
 	sync       Sync
-	advisory   *lockmgr.Advisory // nil: advisory locks are the kernel's
-	log        *slog.Logger
+	advisory   *lockmgr.Advisory                                // nil: advisory locks are the kernel's
 	invalidate func(node uint64, off, length int64) fuse.Status // kernel's
 	source     string
 	doubts     chan struct{} // see Doubts
 
-	kernel connection
-	gates  gates
-
-	files
+	kernel  connection
 	handles table[handle]
 	dirs    table[dirHandle]
 	visits  visits
 	counts  counters
-
-	refusals sparse // the log's lines about refused locks
 
 	housekeeping housekeeping
 
@@ -133,20 +120,19 @@ func (f *FS) equip(cfg Config) (err error) {
 func newFS(source backing, mountpoint string, cfg Config) *FS {
 	f := &FS{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
-		locks:         cfg.Locks,
-		scope:         cmp.Or(cfg.Scope, policy.ScopeAuto),
-		flock:         cmp.Or(cfg.Flock, policy.FlockLocal),
-		policy:        cfg.Policy,
-		wait:          cfg.Wait,
-		nameWait:      cfg.NameWait,
-		sync:          cmp.Or(cfg.Sync, SyncNever),
-		callers:       callers{podName: cfg.PodName, readLocks: cfg.ReadLocks},
-		actor:         actor{root: os.Geteuid() == 0},
-		log:           cmp.Or(cfg.Logger, slog.Default()),
-		source:        cfg.Source,
-		doubts:        make(chan struct{}, 1),
-		files:         files{backing: source, nodes: newNodes(source.root, source.inode, cfg.Pool)},
-		settled:       make(chan struct{}),
+		locker: locker{
+			locks:    cfg.Locks,
+			callers:  callers{podName: cfg.PodName, readLocks: cfg.ReadLocks},
+			rules:    rules{policy: cfg.Policy, scope: cmp.Or(cfg.Scope, policy.ScopeAuto), wait: cfg.Wait, flock: cmp.Or(cfg.Flock, policy.FlockLocal)},
+			files:    files{backing: source, nodes: newNodes(source.root, source.inode, cfg.Pool)},
+			nameWait: cfg.NameWait,
+			log:      cmp.Or(cfg.Logger, slog.Default()),
+		},
+		actor:   actor{root: os.Geteuid() == 0},
+		sync:    cmp.Or(cfg.Sync, SyncNever),
+		source:  cfg.Source,
+		doubts:  make(chan struct{}, 1),
+		settled: make(chan struct{}),
 	}
 	f.kernel = connection{requests: counting{f}, mountpoint: mountpoint, log: f.log, device: -1, abort: -1, ended: make(chan struct{})}
 	f.invalidate = f.kernel.invalidate

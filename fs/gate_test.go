@@ -104,7 +104,7 @@ func TestGateIsShared(t *testing.T) {
 
 // The kernel waits for nobody's share but its own.
 func TestGateCountsTheKernelForItself(t *testing.T) {
-	f := &FS{}
+	f := &callers{}
 	root := &fuse.InHeader{}
 	if f.payer(root) != (payer{kernel: true}) || f.payer(root) == f.payer(&fuse.InHeader{Caller: fuse.Caller{Pid: 1}}) {
 		t.Error("root's programs share with the kernel")

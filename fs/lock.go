@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"log/slog"
 	"slices"
 	"time"
 
@@ -9,6 +10,19 @@ import (
 
 	"github.com/lockfs/lockfs/lockmgr"
 )
+
+// locker takes locks for requests, and proves that what it has locked is what they mean. It knows
+// neither open files nor what has become of earlier requests.
+type locker struct {
+	locks *lockmgr.Manager
+	callers
+	rules
+	files
+	gates    gates
+	nameWait time.Duration // see Config.NameWait
+	log      *slog.Logger
+	refusals sparse // the log's lines about refused locks
+}
 
 type nodeLock struct {
 	node *node
@@ -50,7 +64,7 @@ func (f *files) lastKnown(n *node) (st stat, err error) {
 // lockFile takes the locks of the file at path, by take, and proves that the file is n. file is
 // what is known of it, and then what the proof has found. A nil l.hold means not granted. With err
 // l.fd is void.
-func (f *FS) lockFile(n *node, path string, r rule, file *stat, how asking, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
+func (f *locker) lockFile(n *node, path string, r rule, file *stat, how asking, take func(...lockmgr.Key) (*lockmgr.Hold, fuse.Status)) (l nodeLock, s fuse.Status, err error) {
 	for {
 		keys, err := f.fileKeys(path, r, &file.Stat_t)
 		if err != nil {
@@ -103,7 +117,7 @@ func (f *files) locksInode(hold *lockmgr.Hold, path string, r rule, file *stat) 
 }
 
 // lockNode does not queue: the caller has the inode's kernel lock.
-func (f *FS) lockNode(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*nodeLock, fuse.Status) {
+func (f *locker) lockNode(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*nodeLock, fuse.Status) {
 	for range mendTries {
 		l, s := f.lockNodeOnce(cancel, in, n)
 		if s != stale {
@@ -116,7 +130,7 @@ func (f *FS) lockNode(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*node
 	return nil, stale
 }
 
-func (f *FS) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*nodeLock, fuse.Status) {
+func (f *locker) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*nodeLock, fuse.Status) {
 	path, err := f.nodes.path(n)
 	if err != nil {
 		return nil, errno(err)
@@ -143,7 +157,7 @@ func (f *FS) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node) (*
 }
 
 // try takes keys for one call, without queueing.
-func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, r rule, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+func (f *locker) try(cancel <-chan struct{}, in *fuse.InHeader, r rule, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	req, err := f.caller(in, nil, r.scope, f.callOwner)
 	if err != nil {
 		return nil, f.refused(in, slices.Concat(keys, []lockmgr.Key{{}})[0], err, fuse.EBUSY)
@@ -158,7 +172,7 @@ func (f *FS) try(cancel <-chan struct{}, in *fuse.InHeader, r rule, keys ...lock
 
 // acquire waits outside of the gate, until the caller is being killed, or after anyAfter for any
 // signal, unless that is 0. After errGivenUp the request stays outside.
-func (f *FS) acquire(cancel <-chan struct{}, in *fuse.InHeader, anyAfter time.Duration, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
+func (f *locker) acquire(cancel <-chan struct{}, in *fuse.InHeader, anyAfter time.Duration, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
 	if len(req.Keys) == 0 {
 		return f.locks.Unlocked(req.Owner), nil
 	}

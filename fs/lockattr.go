@@ -23,7 +23,7 @@ const (
 func isLockAttr(attr string) bool { return strings.HasPrefix(attr, lockAttrs) }
 
 // lockAttr returns the value of a lock attribute. ENODATA: nobody has the file open for write.
-func (f *FS) lockAttr(ctx context.Context, n *node, attr string) ([]byte, error) {
+func (f *locker) lockAttr(ctx context.Context, n *node, attr string) ([]byte, error) {
 	if attr != tokenAttr && attr != ownerAttr {
 		return nil, unix.ENODATA
 	}
@@ -44,7 +44,7 @@ func (f *FS) lockAttr(ctx context.Context, n *node, attr string) ([]byte, error)
 }
 
 // lockKey returns what a writer of the file locks: the inode, or the only name. ENODATA: no name.
-func (f *FS) lockKey(n *node) (lockmgr.Key, error) {
+func (f *files) lockKey(n *node) (lockmgr.Key, error) {
 	var st unix.Stat_t
 	if err := f.with(n, func(fd int) error { return byDescriptor(fstat(fd, &st)) }); err != nil {
 		return lockmgr.Key{}, err

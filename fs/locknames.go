@@ -15,8 +15,8 @@ type lockedName struct {
 	rule rule
 }
 
-func (f *FS) at(d dirName, path string, kind lockmgr.Kind) (n lockedName, err error) {
-	n = lockedName{dirName: d, rule: f.rule(path)}
+func (r *rules) at(d dirName, path string, kind lockmgr.Kind) (n lockedName, err error) {
+	n = lockedName{dirName: d, rule: r.rule(path)}
 	if kind == lockmgr.Tree {
 		n.key, err = lockmgr.TreeKey(path)
 	} else {
@@ -95,12 +95,12 @@ func (l *nameLock) as(d dirName) (stat, error) {
 }
 
 // lockNames locks names, and proves the directories that have them.
-func (f *FS) lockNames(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, names ...dirName) (*nameLock, fuse.Status) {
+func (f *locker) lockNames(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, names ...dirName) (*nameLock, fuse.Status) {
 	return f.lockNamesAnd(cancel, in, kind, nil, names)
 }
 
 // lockNamesAnd also locks the inode of linked, unless that is nil.
-func (f *FS) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName) (*nameLock, fuse.Status) {
+func (f *locker) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName) (*nameLock, fuse.Status) {
 	for range mendTries {
 		paths, s := f.dirPaths(names)
 		var l *nameLock
@@ -148,7 +148,7 @@ func (f *files) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
 }
 
 // lockNamesOnce takes dirs for the paths. overtaken: other locks are needed by now.
-func (f *FS) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName, dirs map[*node]string) (l *nameLock, s fuse.Status, overtaken bool) {
+func (f *locker) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName, dirs map[*node]string) (l *nameLock, s fuse.Status, overtaken bool) {
 	l = &nameLock{}
 	for _, d := range names {
 		if f.hidden(d.dir, d.name) {

@@ -38,8 +38,11 @@ func inMovedView(t *testing.T, test func(v *movedView)) {
 		}
 		v := &movedView{t: t, source: source, svc: lockmgrtest.NewMemory()}
 		v.fs = &FS{
-			RawFileSystem: fuse.NewDefaultRawFileSystem(), locks: v.another(), scope: policy.ScopeHandle, nameWait: time.Second,
-			log: slog.New(slog.DiscardHandler), files: files{backing: b, nodes: newNodes(b.root, b.inode, NewPool())},
+			RawFileSystem: fuse.NewDefaultRawFileSystem(),
+			locker: locker{
+				locks: v.another(), rules: rules{scope: policy.ScopeHandle}, nameWait: time.Second,
+				log: slog.New(slog.DiscardHandler), files: files{backing: b, nodes: newNodes(b.root, b.inode, NewPool())},
+			},
 		}
 		v.fs.invalidate = func(uint64, int64, int64) fuse.Status { return fuse.OK }
 		v.fs.gates = v.fs.newGates(newBacklog(backlogSize), v.fs.log)

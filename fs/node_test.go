@@ -17,13 +17,13 @@ func nodesOf(t *testing.T, source string) *FS {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &FS{files: files{backing: b, nodes: newNodes(b.root, b.inode, NewPool())}}
+	f := &FS{locker: locker{files: files{backing: b, nodes: newNodes(b.root, b.inode, NewPool())}}}
 	t.Cleanup(f.nodes.close)
 	return f
 }
 
 // learn looks a name up as the kernel does.
-func (f *FS) learn(t *testing.T, dir *node, name string) *node {
+func (f *files) learn(t *testing.T, dir *node, name string) *node {
 	t.Helper()
 	fd, st, err := f.backing.lookAt(dir.fd, name, asUsual)
 	if err != nil {

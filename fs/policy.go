@@ -23,14 +23,24 @@ type rule struct {
 	flock  policy.Flock // whom flock and fcntl exclude
 }
 
+// rules say what holds for a path.
+type rules struct {
+	policy *policy.Policy
+
+	// What the mount says where the policy says nothing.
+	scope policy.Scope
+	wait  time.Duration
+	flock policy.Flock
+}
+
 // rule asks the policy, once for a path that a request locks.
-func (f *FS) rule(path string) rule {
-	d := f.policy.Match(path)
-	r := rule{action: d.Action, scope: cmp.Or(d.Scope, f.scope), wait: f.wait, keep: d.Keep, flock: cmp.Or(d.Flock, f.flock)}
+func (r *rules) rule(path string) rule {
+	d := r.policy.Match(path)
+	one := rule{action: d.Action, scope: cmp.Or(d.Scope, r.scope), wait: r.wait, keep: d.Keep, flock: cmp.Or(d.Flock, r.flock)}
 	if d.Wait != nil {
-		r.wait = *d.Wait
+		one.wait = *d.Wait
 	}
-	return r
+	return one
 }
 
 func (r rule) locked() bool { return r.action != policy.NoLock }
@@ -38,7 +48,7 @@ func (r rule) locked() bool { return r.action != policy.NoLock }
 func (r rule) readOnly() bool { return r.action == policy.ReadOnly }
 
 // mayName refuses a new name that is too long, or at a read-only path.
-func (f *FS) mayName(dir *node, name string) error {
+func (f *locker) mayName(dir *node, name string) error {
 	path, err := f.nodes.pathIn(dir, name)
 	switch {
 	case err == nil && len(path) > maxPath:
@@ -59,7 +69,7 @@ func (f *files) fits(d dirName) error {
 }
 
 // mayAlter refuses a change of the attributes of a read-only file.
-func (f *FS) mayAlter(n *node) error {
+func (f *locker) mayAlter(n *node) error {
 	if f.policy.Empty() {
 		return nil
 	}
@@ -71,13 +81,13 @@ func (f *FS) mayAlter(n *node) error {
 }
 
 // mayMove refuses a move that changes how something is locked.
-func (f *FS) mayMove(kind lockmgr.Kind, flags uint32, from, to lockedName) error {
-	if f.policy.Empty() {
+func (r *rules) mayMove(kind lockmgr.Kind, flags uint32, from, to lockedName) error {
+	if r.policy.Empty() {
 		return nil
 	}
 	same := true
 	if kind == lockmgr.Tree {
-		same = f.policy.SameBelow(from.key.Path, to.key.Path)
+		same = r.policy.SameBelow(from.key.Path, to.key.Path)
 	}
 	if kind == lockmgr.File || flags&unix.RENAME_EXCHANGE != 0 { // a file, or a file for a directory
 		same = same && from.rule.locked() == to.rule.locked() && from.rule.flock == to.rule.flock
@@ -89,7 +99,7 @@ func (f *FS) mayMove(kind lockmgr.Kind, flags uint32, from, to lockedName) error
 }
 
 // noteRead counts the policy's rules for a file that is only read as used.
-func (f *FS) noteRead(n *node) {
+func (f *locker) noteRead(n *node) {
 	if f.policy.Empty() {
 		return
 	}

@@ -78,7 +78,7 @@ func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 }
 
 // addHold gives a hold up if dir's client was replaced: it would not follow the file's names.
-func (f *FS) addHold(n, dir *node, hold *lockmgr.Hold) {
+func (f *locker) addHold(n, dir *node, hold *lockmgr.Hold) {
 	n.addHold(hold)
 	if dir.gone.Load() {
 		f.locks.Abandon([]*lockmgr.Hold{hold}, lockmgr.ErrVolumeGone)

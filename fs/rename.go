@@ -95,7 +95,7 @@ func (f *FS) exchange(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.Ki
 }
 
 // lockRename locks the names of a rename, and more. overtaken: they are of another kind.
-func (f *FS) lockRename(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.Kind, from, to dirName, more ...dirName) (l *nameLock, s fuse.Status, overtaken bool) {
+func (f *locker) lockRename(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.Kind, from, to dirName, more ...dirName) (l *nameLock, s fuse.Status, overtaken bool) {
 	l, s = f.lockNames(cancel, &in.InHeader, kind, append([]dirName{from, to}, more...)...)
 	if !s.Ok() {
 		return nil, s, false
@@ -119,7 +119,7 @@ func (f *FS) lockRename(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.
 }
 
 // renameFates: none if both names are one file's, because nothing changes.
-func (f *FS) renameFates(l *nameLock) []fate {
+func (f *files) renameFates(l *nameLock) []fate {
 	src, dst := &l.found[0].st, &l.found[1].st
 	moved := fate{file: f.nodes.find(inodeOf(src)), loses: &l.names[0], gets: &l.names[1]}
 	if l.found[1].err != nil {

@@ -40,7 +40,7 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 	return f.reply(h, f.cacheFlags(h, in.Flags, &st.Stat_t), &out.OpenOut)
 }
 
-func (f *FS) lockInode(cancel <-chan struct{}, in *fuse.InHeader, dir *node, st *unix.Stat_t) (*lockmgr.Hold, error) {
+func (f *locker) lockInode(cancel <-chan struct{}, in *fuse.InHeader, dir *node, st *unix.Stat_t) (*lockmgr.Hold, error) {
 	path, err := f.nodes.pathIn(dir, ".")
 	if err != nil {
 		return nil, err

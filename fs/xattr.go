@@ -112,7 +112,7 @@ func visible(names []byte, admin func() bool) []byte {
 	return seen
 }
 
-func (f *FS) mayAlterAttr(id uint64, attr string) (*node, fuse.Status) {
+func (f *locker) mayAlterAttr(id uint64, attr string) (*node, fuse.Status) {
 	n := f.nodes.get(id)
 	if n == nil {
 		return nil, stale
