@@ -22,7 +22,6 @@ import (
 	"github.com/lockfs/lockfs/internal/serve"
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/lockmgr"
-	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
 // place is a path in a volume.
@@ -38,12 +37,12 @@ func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string
 	}
 	v.namespaceSet = cmd.Flags().Changed("namespace")
 	var at place
-	var dial etcdlock.DialConfig
+	var embedded string // the state directory; "": the lock service is elsewhere
 	var err error
 	located := make(chan struct{})
 	go func() {
 		defer close(located)
-		at, dial, err = v.locate(path)
+		at, embedded, err = v.locate(path)
 	}()
 	select {
 	case <-located:
@@ -66,15 +65,31 @@ func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string
 		backend, closeBackend, err := v.dialLeases(v.namespace, v.name, v.leaseNamespace, quiet)
 		return backend, at, closeBackend, err
 	}
-	embedded := !v.remote()
-	if embedded {
-		dial.DialTimeout = 2 * time.Second // another mount takes over in less than one
+	if embedded != "" {
+		backend, closeBackend, err := v.dialEmbedded(ctx, embedded)
+		return backend, at, closeBackend, err
 	}
-	backend, closeBackend, err := v.dialBackend(ctx, dial, embedded)
-	if err != nil && embedded {
-		err = fmt.Errorf("nobody serves the locks: is the volume mounted on this machine, by this user? If by 'lockfs serve', give its --config (%w)", err)
-	}
+	backend, closeBackend, err := v.dialBackend(ctx, v.dial, false)
 	return backend, at, closeBackend, err
+}
+
+// dialEmbedded connects to the embedded etcd in dir. When its mount ends, another takes it over
+// within takeOverTime, and may then need long to start it on a slow disk.
+func (v *volumeFlags) dialEmbedded(ctx context.Context, dir string) (serve.Backend, func(), error) {
+	const takeOverTime = 2 * time.Second
+	dial := v.dial
+	dial.Endpoints, dial.DialTimeout = []string{embedetcd.EndpointOf(dir)}, takeOverTime
+	for {
+		backend, closeBackend, err := v.dialBackend(ctx, dial, true)
+		switch {
+		case err == nil:
+			return backend, closeBackend, nil
+		case !errors.Is(err, context.DeadlineExceeded) || !embedetcd.Served(dir):
+			return nil, nil, fmt.Errorf("nobody serves the locks: is the volume mounted on this machine, by this user? If by 'lockfs serve', give its --config (%w)", err)
+		case ctx.Err() != nil:
+			return nil, nil, fmt.Errorf("the embedded lock service does not answer: is its disk, that of %s, slow or full? (%w)", dir, err)
+		}
+	}
 }
 
 // lockedIn makes sure that backend has the place's locks, if the volume is on this machine.
@@ -151,31 +166,26 @@ func (at place) advisory(ctx context.Context, backend lockmgr.Backend) ([]lockmg
 	return rows.Entries()
 }
 
-func (v *volumeFlags) locate(path string) (at place, dial etcdlock.DialConfig, err error) {
+func (v *volumeFlags) locate(path string) (at place, embedded string, err error) {
 	at.source, at.path, err = findVolume(path)
 	if errors.Is(err, errNoVolume) && (v.remote() || v.inConfig()) && v.name != "" {
-		return place{path: pathpkg.Clean("/" + path)[1:]}, v.dial, nil
+		return place{path: pathpkg.Clean("/" + path)[1:]}, "", nil
 	}
 	if err != nil {
-		return at, dial, err
+		return at, "", err
 	}
 	namespace, name, err := volume.NameOf(at.source)
 	if err != nil {
-		return at, dial, err
+		return at, "", err
 	}
 	if v.name != "" && v.name != name || v.namespaceSet && v.namespace != namespace {
-		return at, dial, usage(fmt.Errorf("%s is in volume %s/%s, but --namespace or --name name another: drop them, or PATH", path, namespace, name))
+		return at, "", usage(fmt.Errorf("%s is in volume %s/%s, but --namespace or --name name another: drop them, or PATH", path, namespace, name))
 	}
 	v.namespace, v.name = namespace, name
-	dial = v.dial
 	if !v.remote() && !v.inConfig() {
-		dir, err := embeddedDir(at.source)
-		if err != nil {
-			return at, dial, err
-		}
-		dial.Endpoints = []string{embedetcd.EndpointOf(dir)}
+		embedded, err = embeddedDir(at.source)
 	}
-	return at, dial, nil
+	return at, embedded, err
 }
 
 // inConfig reports whether the file of 'lockfs serve' says where the locks are. Flags that

@@ -2,11 +2,13 @@ package commands
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -59,5 +61,32 @@ func TestListFollowsLinks(t *testing.T) {
 		if got := listedBy(v, path); !slices.Equal(got, want) {
 			t.Errorf("ls %s: %q, want %q", path, got, want)
 		}
+	}
+}
+
+// An embedded etcd that needs long for its start, as on a slow disk, is waited for.
+func TestListAwaitsTheService(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t)
+	v.Mount("a")
+	etcd := v.EtcdPID()
+	lab.Freeze(t, etcd)
+	defer unix.Kill(etcd, unix.SIGCONT)
+	cmd := v.Command("ls", v.Source)
+	ended := make(chan string, 1)
+	go func() {
+		status, _, stderr := lab.Outcome(t, cmd)
+		ended <- fmt.Sprintf("%d %s", status, stderr)
+	}()
+	select {
+	case how := <-ended:
+		t.Fatal("it has not waited: ", how)
+	case <-time.After(3 * time.Second): // longer than a takeover
+	}
+	if err := unix.Kill(etcd, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if how := <-ended; how != "0 " {
+		t.Error("it ended with ", how)
 	}
 }

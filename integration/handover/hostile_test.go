@@ -136,10 +136,7 @@ func testHostileSuccessors(t *testing.T, on lab.Setup) {
 	// Both at once: one is refused, or finds the mount handed on.
 	one, two := v.Start("a", "--take-over"), v.Start("a", "--take-over")
 	lab.Eventually(t, "two of three daemons end", func() bool { return ended(a) && (ended(one) || ended(two) || one.Said("took") && two.Said("took")) })
-	// The lock service was the first daemon's, and may be on the way to another on a slow disk.
-	lab.Eventually(t, "the lock service answers", func() bool {
-		return other.Do(lab.Call{Op: "open", Path: b.Path("log"), Flags: unix.O_WRONLY | unix.O_NONBLOCK}).Errno != unix.ENOLCK
-	})
+	v.AwaitTakeover()
 	works("two successors")
 	if got := v.Read("log"); got != want {
 		t.Errorf("the log is %q, want %q", got, want)

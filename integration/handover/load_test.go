@@ -31,6 +31,7 @@ func upgrade(t *testing.T, m *lab.Mount) *lab.Mount {
 		t.Fatalf("the old daemon of %s: %v\n%s", m.Name, m.Err, m.Log)
 	}
 	lab.Eventually(t, "the new daemon serves "+m.Name, func() bool { return next.Said("took the mount over") })
+	m.Vol.AwaitTakeover()
 	return next
 }
 

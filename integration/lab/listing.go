@@ -39,6 +39,15 @@ func (v *Volume) LS() []Entry {
 	return es
 }
 
+// AwaitTakeover returns when the embedded etcd, if the volume has one, answers. After the end of the
+// daemon that served it, it is on its way to another.
+func (v *Volume) AwaitTakeover() {
+	v.T.Helper()
+	if v.embedded() {
+		v.LS()
+	}
+}
+
 func (v *Volume) list(ctx context.Context) ([]Entry, error) {
 	namespace, name, err := volume.NameOf(v.Source)
 	if err != nil {

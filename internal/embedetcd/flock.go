@@ -29,6 +29,18 @@ func tryLock(path string) (*os.File, error) {
 	return nil, err
 }
 
+// Served reports whether a process has the lock service in dir. It may still be starting.
+func Served(dir string) bool {
+	f, err := os.Open(lockPath(dir))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	// Shared, so that two that ask do not take each other for a server. A mount that wants the lock
+	// meanwhile tries again after pollInterval.
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
 // lockSource returns the directory source, open and locked, or ErrServedElsewhere. Take the
 // lock file first: an etcd process releases it last.
 func lockSource(source string) (*os.File, error) {
