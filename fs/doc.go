@@ -29,9 +29,9 @@
 //	                        │       └ files    which file has which name: prove.go
 //	                        │          │ nodes    node id → descriptor, name, what the kernel was told
 //	                        │          └ backing  the shared directory
-//	                        │ actor    acts with a caller's rights
-//	                        │ handles  handle → descriptor, hold
-//	                        └ visits   threads sent to look again, and locks granted to them
+//	                        │ actor      acts with a caller's rights
+//	                        │ openFiles  handle → descriptor, hold, what is not on the volume yet
+//	                        └ visits     threads sent to look again, and locks granted to them
 //
 // FS has one method a request. What stands right of another, or below it, does not know it.
 //

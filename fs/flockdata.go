@@ -93,43 +93,6 @@ func (f *files) ofRanges(dev uint64, r rule) int {
 	return 0
 }
 
-// flushTable brings to the volume what was written under a table that was private.
-func (f *FS) flushTable(t *lockmgr.AdvisoryTable) {
-	if f.sync != SyncClose {
-		return
-	}
-	handles := f.handles.all()
-	files := make(map[*held]bool)
-	for _, h := range handles {
-		if h.node.advisory.Load() == t {
-			files[h.node.held] = true
-		}
-	}
-	for _, h := range handles {
-		if files[h.node.held] && h.unflushed.dirty.Load() {
-			f.flushOpen(h)
-		}
-	}
-}
-
-// flushFile brings to the volume what was written by any handle of h's file.
-func (f *FS) flushFile(h *handle) error {
-	if f.sync != SyncClose {
-		return nil
-	}
-	err := h.flush()
-	if h.node.handles.Load() == 1 {
-		return err
-	}
-	for _, o := range f.handles.all() {
-		if o != h && o.node.held == h.node.held && o.unflushed.dirty.Load() && o.enter() {
-			err = errors.Join(err, o.flush())
-			o.leave()
-		}
-	}
-	return err
-}
-
 func (f *FS) flushToUnlock(in *fuse.InHeader, h *handle) error {
 	defer f.gates.closing.closes(in)()
 	return f.flushFile(h)

@@ -57,17 +57,17 @@ type FS struct {
 
 	locker
 	actor
-	sync       Sync
+	openFiles
+	log        *slog.Logger
 	advisory   *lockmgr.Advisory                                // nil: advisory locks are the kernel's
 	invalidate func(node uint64, off, length int64) fuse.Status // kernel's
 	source     string
 	doubts     chan struct{} // see Doubts
 
-	kernel  connection
-	handles table[handle]
-	dirs    table[dirHandle]
-	visits  visits
-	counts  counters
+	kernel connection
+	dirs   table[dirHandle]
+	visits visits
+	counts counters
 
 	housekeeping housekeeping
 
@@ -118,6 +118,7 @@ func (f *FS) equip(cfg Config) (err error) {
 }
 
 func newFS(source backing, mountpoint string, cfg Config) *FS {
+	log := cmp.Or(cfg.Logger, slog.Default())
 	f := &FS{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		locker: locker{
@@ -126,13 +127,14 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 			rules:    rules{policy: cfg.Policy, scope: cmp.Or(cfg.Scope, policy.ScopeAuto), wait: cfg.Wait, flock: cmp.Or(cfg.Flock, policy.FlockLocal)},
 			files:    files{backing: source, nodes: newNodes(source.root, source.inode, cfg.Pool)},
 			nameWait: cfg.NameWait,
-			log:      cmp.Or(cfg.Logger, slog.Default()),
+			log:      log,
 		},
-		actor:   actor{root: os.Geteuid() == 0},
-		sync:    cmp.Or(cfg.Sync, SyncNever),
-		source:  cfg.Source,
-		doubts:  make(chan struct{}, 1),
-		settled: make(chan struct{}),
+		actor:     actor{root: os.Geteuid() == 0},
+		openFiles: openFiles{sync: cmp.Or(cfg.Sync, SyncNever), log: log},
+		log:       log,
+		source:    cfg.Source,
+		doubts:    make(chan struct{}, 1),
+		settled:   make(chan struct{}),
 	}
 	f.kernel = connection{requests: counting{f}, mountpoint: mountpoint, log: f.log, device: -1, abort: -1, ended: make(chan struct{})}
 	f.invalidate = f.kernel.invalidate
@@ -151,7 +153,7 @@ func (f *FS) identify() {
 func (f *FS) keepHouse(ctx context.Context) {
 	var shedding sync.WaitGroup
 	shedding.Go(func() { f.shedder().run(ctx) })
-	f.flushOnTrouble(ctx)
+	f.flushOnTrouble(ctx, f.locks.Trouble())
 	shedding.Wait()
 }
 

@@ -157,10 +157,10 @@ func (f *FS) moveNames(in *fuse.RenameIn, l *nameLock, fates []fate) fuse.Status
 
 // lostBy reports whether an owner has a file open for write, and has lost its locks of it. Since the
 // loss the file has another node.
-func (f *FS) lostBy(o lockmgr.Owner, i inode) bool {
+func (o *openFiles) lostBy(owner lockmgr.Owner, i inode) bool {
 	lost, stands := false, false
-	f.handles.each(func(h *handle) {
-		if h.hold != nil && !h.hold.Unlocked() && h.hold.Owner() == o && h.node.inode == i {
+	o.handles.each(func(h *handle) {
+		if h.hold != nil && !h.hold.Unlocked() && h.hold.Owner() == owner && h.node.inode == i {
 			lost, stands = lost || h.hold.Lost(), stands || !h.hold.Lost()
 		}
 	})

@@ -2,11 +2,14 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // Sync says when bytes written under a lock must be on the volume.
@@ -49,9 +52,16 @@ func (u *unflushed) settle() error {
 	return nil
 }
 
+// openFiles are the handles of files. They see to it that what is written by them reaches the volume.
+type openFiles struct {
+	handles table[handle]
+	sync    Sync
+	log     *slog.Logger
+}
+
 // tracked runs a change of a handle's bytes. A later flush waits for it.
-func (f *FS) tracked(h *handle, change func() error) error {
-	if f.sync != SyncClose {
+func (o *openFiles) tracked(h *handle, change func() error) error {
+	if o.sync != SyncClose {
 		return change()
 	}
 	h.unflushed.landing.RLock()
@@ -60,8 +70,8 @@ func (f *FS) tracked(h *handle, change func() error) error {
 	return change()
 }
 
-func (f *FS) written(h *handle) error {
-	if f.sync == SyncAlways || f.sync == SyncClose && h.troubled() {
+func (o *openFiles) written(h *handle) error {
+	if o.sync == SyncAlways || o.sync == SyncClose && h.troubled() {
 		return h.fdatasync()
 	}
 	return nil
@@ -95,36 +105,73 @@ const flushers = 16
 
 // flushOnTrouble flushes all files after a failed renewal, before the session is suspended. Later
 // writes are flushed one by one.
-func (f *FS) flushOnTrouble(ctx context.Context) {
+func (o *openFiles) flushOnTrouble(ctx context.Context, trouble <-chan struct{}) {
 	for {
 		select {
-		case <-f.locks.Trouble():
+		case <-trouble:
 		case <-ctx.Done():
 			return
 		}
 		var wg sync.WaitGroup
 		slots := make(chan struct{}, flushers)
-		for _, h := range f.handles.all() {
+		for _, h := range o.handles.all() {
 			if !h.unflushed.dirty.Load() {
 				continue
 			}
 			slots <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-slots }()
-				f.flushOpen(h)
+				o.flushOpen(h)
 			})
 		}
 		wg.Wait()
 	}
 }
 
-func (f *FS) flushOpen(h *handle) {
+func (o *openFiles) flushOpen(h *handle) {
 	if !h.enter() {
 		<-h.gone // its close flushes
 		return
 	}
 	defer h.leave()
 	if err := h.flush(); err != nil {
-		f.log.Warn("cannot flush an open file", slog.Any("error", err))
+		o.log.Warn("cannot flush an open file", slog.Any("error", err))
 	}
+}
+
+// flushTable brings to the volume what was written under a table that was private.
+func (o *openFiles) flushTable(t *lockmgr.AdvisoryTable) {
+	if o.sync != SyncClose {
+		return
+	}
+	handles := o.handles.all()
+	files := make(map[*held]bool)
+	for _, h := range handles {
+		if h.node.advisory.Load() == t {
+			files[h.node.held] = true
+		}
+	}
+	for _, h := range handles {
+		if files[h.node.held] && h.unflushed.dirty.Load() {
+			o.flushOpen(h)
+		}
+	}
+}
+
+// flushFile brings to the volume what was written by any handle of h's file.
+func (o *openFiles) flushFile(h *handle) error {
+	if o.sync != SyncClose {
+		return nil
+	}
+	err := h.flush()
+	if h.node.handles.Load() == 1 {
+		return err
+	}
+	for _, other := range o.handles.all() {
+		if other != h && other.node.held == h.node.held && other.unflushed.dirty.Load() && other.enter() {
+			err = errors.Join(err, other.flush())
+			other.leave()
+		}
+	}
+	return err
 }

@@ -21,7 +21,7 @@ func closing(t *testing.T) (*FS, *handle) {
 	t.Cleanup(func() { r.Close(); w.Close() })
 	h := &handle{node: &node{}, fd: int(w.Fd()), gone: make(chan struct{})}
 	h.uses.begin() // and it never ends: the handle is not closed
-	return &FS{locker: locker{log: slog.New(slog.DiscardHandler)}, sync: SyncClose}, h
+	return &FS{openFiles: openFiles{sync: SyncClose, log: slog.New(slog.DiscardHandler)}}, h
 }
 
 // A flush while a write is under way flushes that write too, or the last close
