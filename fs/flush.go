@@ -51,7 +51,7 @@ func (f *FS) flushHandle(in *fuse.FlushIn, h *handle) fuse.Status {
 			h.node.settled(&st)
 		}
 	}
-	if h.hold.Lost() || h.lost.Load() {
+	if h.isLost() {
 		return fuse.EIO
 	}
 	return errno(err)
@@ -73,7 +73,7 @@ func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 		return fuse.EBADF
 	}
 	defer h.leave()
-	if h.hold != nil && (h.hold.Lost() || h.lost.Load()) {
+	if h.hold != nil && h.isLost() {
 		return fuse.EIO
 	}
 	sync := unix.Fsync

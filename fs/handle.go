@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -161,6 +162,15 @@ func (h *handle) check() error {
 		return nil
 	}
 	return h.hold.Check()
+}
+
+// isLost reports whether a lock that the handle depends on is lost for ever. h.lost alone comes late.
+func (h *handle) isLost() bool {
+	if h.lost.Load() || h.hold != nil && h.hold.Lost() {
+		return true
+	}
+	t := h.node.advisory.Load()
+	return t != nil && errors.Is(t.Check(), lockmgr.ErrSessionLost)
 }
 
 // awaitLocks waits while check says ErrSuspended.
