@@ -49,7 +49,20 @@ func Adopt(mountpoint string, cfg Config, st *State, fds []int, holds []*lockmgr
 		unix.Close(source.root)
 		return nil, err
 	}
+	i.f.keepReservations()
 	return a, nil
+}
+
+// keepReservations makes those of what is open again.
+func (f *FS) keepReservations() {
+	pool := f.nodes.pool
+	f.handles.each(func(h *handle) { h.reserved.keep(pool.open) })
+	f.dirs.each(func(d *dirHandle) {
+		d.reserved.keep(pool.open)
+		if d.buf != nil {
+			pool.memory.keep(d.reserved.payer, dirBuffer)
+		}
+	})
 }
 
 // Discard ends an adoption that is not begun, and closes its descriptors.
@@ -234,7 +247,7 @@ func (i *importer) allHandles() error {
 		if err != nil {
 			return errState
 		}
-		h := &handle{node: n, fd: fd, hold: hold, mode: s.Mode, maps: s.Maps, caches: s.Caches, sync: s.Sync, gone: make(chan struct{})}
+		h := &handle{node: n, reserved: reservation{payer: payer{uid: s.UID, pod: s.Pod}}, fd: fd, hold: hold, mode: s.Mode, maps: s.Maps, caches: s.Caches, sync: s.Sync, gone: make(chan struct{})}
 		h.uses.begin()
 		n.handles.Add(1)
 		if s.Maps {
@@ -274,8 +287,11 @@ func (i *importer) allDirs() error {
 		if err != nil || len(s.Rest) > dirBuffer {
 			return errState
 		}
-		d := &dirHandle{fd: fd, node: n, buf: dirBuffers.Get().(*[dirBuffer]byte), next: s.Next}
-		d.rest = d.buf[:copy(d.buf[:], s.Rest)]
+		d := &dirHandle{node: n, reserved: reservation{payer: payer{uid: s.UID, pod: s.Pod}}, fd: fd, next: s.Next}
+		if len(s.Rest) > 0 {
+			d.buf = dirBuffers.Get().(*[dirBuffer]byte)
+			d.rest = d.buf[:copy(d.buf[:], s.Rest)]
+		}
 		f.dirs.m[s.Fh] = d
 	}
 	return nil

@@ -60,7 +60,7 @@ func callerOf(t *testing.T, cs *callers, in *fuse.InHeader, scope policy.Scope, 
 // for another owner: it would wait for its own lock, or write beside its own pod's.
 func TestCallerWithoutDescriptors(t *testing.T) {
 	f := &locker{log: slog.New(slog.DiscardHandler)}
-	f.gates = f.newGates(newBacklog(backlogSize), f.log)
+	f.gates = f.newGates(newBudget(backlogSize), f.log)
 	in := &fuse.InHeader{Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
 	callerOf(t, &f.callers, in, policy.ScopeAuto, openOwner)
 	f.callers.cache.Close() // and with it what it remembers

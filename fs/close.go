@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-
-	"golang.org/x/sys/unix"
 )
 
 // Close refuses waiting opens, unmounts the view, and flushes what programs have written. It also
@@ -74,7 +72,7 @@ func (f *FS) settle(ctx context.Context) error {
 // release closes what is left: at an unmount the kernel sends no FORGET and no RELEASEDIR.
 func (f *FS) release() {
 	for _, d := range f.dirs.drain() {
-		unix.Close(d.fd)
+		d.close(f.nodes.pool.memory)
 	}
 	f.nodes.close()
 	f.kernel.close()

@@ -20,7 +20,11 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 		return fuse.EPERM
 	}
 	c := &creation{fs: f, in: in, dir: dir, name: name, visit: f.visits.come(in.Pid, 0)}
-	s := c.run(cancel, out)
+	var s fuse.Status
+	if c.reserved, s = f.reserve(&in.InHeader); s.Ok() {
+		s = c.run(cancel, out)
+		c.reserved.release()
+	}
 	f.visits.leave(c.visit, s)
 	return s
 }
@@ -28,11 +32,12 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 const createTries = 4
 
 type creation struct {
-	fs    *FS
-	in    *fuse.CreateIn
-	dir   *node
-	name  string
-	visit visit
+	fs       *FS
+	in       *fuse.CreateIn
+	dir      *node
+	name     string
+	visit    visit
+	reserved reservation
 }
 
 func (c *creation) run(cancel <-chan struct{}, out *fuse.CreateOut) fuse.Status {
@@ -114,12 +119,12 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	f.seen(dirName{dir, name}, &st, nil)
 	n := f.replyEntry(dir, name, path, &st, &out.EntryOut)
 	if !writes(in.Flags) {
-		return f.reply(newHandle(n, fd, in.Flags, nil), f.noFlush(), &out.OpenOut)
+		return f.reply(newHandle(n, fd, in.Flags, nil, &c.reserved), f.noFlush(), &out.OpenOut)
 	}
 	// No rename comes before this: the kernel has the directory locked until our answer.
 	f.addHold(n, dir, hold)
 	kept = true
-	h := newHandle(n, fd, in.Flags, hold)
+	h := newHandle(n, fd, in.Flags, hold, &c.reserved)
 	return f.reply(h, f.cacheFlags(h, in.Flags, &st.Stat_t), &out.OpenOut)
 }
 

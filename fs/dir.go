@@ -12,12 +12,44 @@ import (
 const dirBuffer = 64 << 10
 
 type dirHandle struct {
+	node     *node
+	reserved reservation
+
 	mu   sync.Mutex
-	fd   int
-	node *node
-	buf  *[dirBuffer]byte
-	rest []byte // of buf: read, not yet sent
-	next uint64 // the backing's offset of the first entry of rest
+	fd   int              // -1: closed. GUARDED_BY(mu)
+	buf  *[dirBuffer]byte // nil: it is not being listed. GUARDED_BY(mu)
+	rest []byte           // of buf: read, not yet sent. GUARDED_BY(mu)
+	next uint64           // the backing's offset of the first entry of rest. GUARDED_BY(mu)
+}
+
+// list gives the directory a buffer. ENOMEM: its payer has too many.
+func (d *dirHandle) list(memory *budget) error {
+	if d.buf != nil {
+		return nil
+	}
+	if !memory.take(d.reserved.payer, dirBuffer) {
+		return unix.ENOMEM
+	}
+	d.buf = dirBuffers.Get().(*[dirBuffer]byte)
+	return nil
+}
+
+// listed ends list.
+func (d *dirHandle) listed(memory *budget) {
+	if d.buf != nil {
+		memory.give(d.reserved.payer, dirBuffer)
+		dirBuffers.Put(d.buf)
+		d.buf, d.rest = nil, nil
+	}
+}
+
+func (d *dirHandle) close(memory *budget) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	unix.Close(d.fd)
+	d.fd = -1
+	d.listed(memory)
+	d.reserved.release()
 }
 
 // dirBuffers are free buffers: clearing a new one takes longer than most directories are open.
@@ -48,11 +80,16 @@ func (f *FS) openDir(n *node, v *visit, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if f.lostName(n) && v.maySend() {
 		return stale
 	}
+	reserved, s := f.reserve(&in.InHeader)
+	if !s.Ok() {
+		return s
+	}
+	defer reserved.release()
 	fd, err := f.openAs(&in.InHeader, n.fd, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return f.failed(n, err)
 	}
-	out.Fh, _ = f.dirs.add(&dirHandle{fd: fd, node: n, buf: dirBuffers.Get().(*[dirBuffer]byte)}) // the table is drained when no program waits any more
+	out.Fh, _ = f.dirs.add(&dirHandle{node: n, reserved: reserved.move(), fd: fd}) // the table is drained when no program waits any more
 	return fuse.OK
 }
 
@@ -60,11 +97,7 @@ func (f *FS) openDir(n *node, v *visit, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 func (f *FS) ReleaseDir(in *fuse.ReleaseIn) {
 	if d := f.dirs.remove(in.Fh); d != nil {
 		defer f.gates.closing.closes(&in.InHeader)()
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		unix.Close(d.fd)
-		dirBuffers.Put(d.buf)
-		d.fd, d.buf, d.rest = -1, nil, nil
+		d.close(f.nodes.pool.memory)
 	}
 }
 
@@ -108,8 +141,11 @@ func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Stat
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.buf == nil { // RELEASEDIR overtook
+	if d.fd < 0 { // RELEASEDIR overtook
 		return fuse.EBADF
+	}
+	if err := d.list(f.nodes.pool.memory); err != nil {
+		return errno(err)
 	}
 	if in.Offset != d.next {
 		if _, err := unix.Seek(d.fd, int64(in.Offset), unix.SEEK_SET); err != nil {
@@ -129,6 +165,7 @@ func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Stat
 				return errno(err)
 			}
 			if n == 0 {
+				d.listed(f.nodes.pool.memory)
 				return fuse.OK
 			}
 			d.rest = d.buf[:n]

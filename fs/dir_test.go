@@ -26,7 +26,7 @@ func TestReadDirFailsHalfway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(broken)
-	f := &FS{}
+	f := &FS{locker: locker{files: files{nodes: newNodes(-1, inode{}, NewPool())}}}
 	d := &dirHandle{fd: fd, node: &node{}, buf: new([dirBuffer]byte)}
 	in := &fuse.ReadIn{}
 	in.Fh, _ = f.dirs.add(d)

@@ -82,6 +82,8 @@ type HandleState struct {
 	Locks   bool // it was asked for advisory locks
 	Dirty   bool
 	Failed  unix.Errno // what the next fsync returns; 0: nothing
+	UID     uint32     // who opened it
+	Pod     string
 }
 
 // DirState is an open directory.
@@ -91,6 +93,8 @@ type DirState struct {
 	FD   int
 	Rest []byte
 	Next uint64
+	UID  uint32 // who opened it
+	Pod  string
 }
 
 // Way is a way by which a file was looked up.
@@ -306,7 +310,8 @@ func (e *exporter) handles() error {
 		table, lockers := e.table(h.lockers.table), slices.Clone(h.lockers.owners)
 		h.node.lockersMu.Unlock()
 		h.lockers.mu.Unlock()
-		s := HandleState{Fh: fh, Node: e.node(h.node), FD: e.fd(h.fd), Hold: e.hold(h.hold), Mode: h.mode, Maps: h.maps, Caches: h.caches, Sync: h.sync, Table: table, Lockers: lockers, Locks: h.locks.Load()}
+		s := HandleState{Fh: fh, Node: e.node(h.node), FD: e.fd(h.fd), Hold: e.hold(h.hold), Mode: h.mode, Maps: h.maps, Caches: h.caches, Sync: h.sync, Table: table, Lockers: lockers, Locks: h.locks.Load(),
+			UID: h.reserved.payer.uid, Pod: h.reserved.payer.pod}
 		s.Dirty = h.unflushed.dirty.Load()
 		if err := h.unflushed.owed(); err != nil {
 			s.Failed = unix.EIO
@@ -324,7 +329,7 @@ func (e *exporter) dirs() {
 	e.st.NextDir = f.dirs.next
 	for fh, d := range f.dirs.m {
 		d.mu.Lock()
-		e.st.Dirs = append(e.st.Dirs, DirState{Fh: fh, Node: e.node(d.node), FD: e.fd(d.fd), Rest: slices.Clone(d.rest), Next: d.next})
+		e.st.Dirs = append(e.st.Dirs, DirState{Fh: fh, Node: e.node(d.node), FD: e.fd(d.fd), Rest: slices.Clone(d.rest), Next: d.next, UID: d.reserved.payer.uid, Pod: d.reserved.payer.pod})
 		d.mu.Unlock()
 	}
 }
@@ -363,6 +368,7 @@ func (e *exporter) waiting() {
 func (f *FS) LetGo() {
 	for _, h := range f.handles.drain() {
 		unix.Close(h.fd)
+		h.reserved.release()
 	}
 	f.release()
 	f.callers.cache.Close()

@@ -140,7 +140,7 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 	f.invalidate = f.kernel.invalidate
 	f.housekeeping = newHousekeeping(f.keepHouse)
 	f.nodes.resolve = source.resolve
-	f.gates = f.newGates(cfg.Pool.held, f.log)
+	f.gates = f.newGates(cfg.Pool.memory, f.log)
 	return f
 }
 

@@ -23,7 +23,7 @@ type gate struct {
 	size  int
 	payer func(*fuse.InHeader) payer
 	gone  func(*fuse.InHeader) bool // whether the caller needs no answer any more
-	held  *backlog                  // of waiters, also at other gates
+	held  *budget                   // of waiters, also at other gates
 
 	mu     sync.Mutex
 	free   int               // GUARDED_BY(mu)
@@ -73,7 +73,7 @@ const fullFor = 5 * time.Second
 // errGivenUp: a request's caller is being killed at a gate, or the view is gone.
 var errGivenUp = fmt.Errorf("given up at the gate: %w", context.Canceled)
 
-func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader) bool, held *backlog, log *slog.Logger) *gate {
+func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader) bool, held *budget, log *slog.Logger) *gate {
 	g := &gate{log: log, size: size, payer: pays, gone: gone, held: held, free: size, shut: make(chan struct{})}
 	g.inside, g.shares = make(map[uint64]*share), make(map[payer]*share)
 	return g

@@ -67,7 +67,7 @@ func testGate(t *testing.T, size int, gone func(*fuse.InHeader) bool, test func(
 	synctest.Test(t, func(t *testing.T) {
 		var log logBuffer
 		pays := func(in *fuse.InHeader) payer { return payer{uid: in.Uid} }
-		a := &asker{t: t, gate: newGate(size, pays, gone, newBacklog(backlogSize), slog.New(slog.NewTextHandler(&log, nil)))}
+		a := &asker{t: t, gate: newGate(size, pays, gone, newBudget(backlogSize), slog.New(slog.NewTextHandler(&log, nil)))}
 		defer a.gate.close()
 		test(t, a, &log)
 	})
@@ -174,7 +174,7 @@ func TestGateSaysThatItIsFull(t *testing.T) {
 func TestWaitingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pays := func(in *fuse.InHeader) payer { return payer{uid: in.Uid} }
-		held := newBacklog(8 * waiterSize)
+		held := newBudget(8 * waiterSize)
 		var log logBuffer
 		gates := []*gate{
 			newGate(2, pays, nil, held, slog.New(slog.NewTextHandler(&log, nil))),
@@ -265,7 +265,7 @@ func TestGateAtRandom(t *testing.T) {
 	const size, requests = 8, 20000
 	var inside, most atomic.Int64
 	gone := func(*fuse.InHeader) bool { return true }
-	g := newGate(size, func(in *fuse.InHeader) payer { return payer{uid: in.Uid} }, gone, newBacklog(backlogSize), slog.New(slog.DiscardHandler))
+	g := newGate(size, func(in *fuse.InHeader) payer { return payer{uid: in.Uid} }, gone, newBudget(backlogSize), slog.New(slog.DiscardHandler))
 	var all sync.WaitGroup
 	for i := range 64 {
 		all.Go(func() {

@@ -30,7 +30,7 @@ type gates struct {
 	bereaved chan struct{} // full while the maximum number of handles is being bereaved
 }
 
-func (cs *callers) newGates(held *backlog, log *slog.Logger) gates {
+func (cs *callers) newGates(held *budget, log *slog.Logger) gates {
 	cs.families = newGate(familiesSize, cs.payer, cs.killed, held, slog.New(slog.DiscardHandler))
 	return gates{
 		volume:   newGate(volumeSize, cs.payer, cs.killed, held, log),

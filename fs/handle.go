@@ -14,11 +14,12 @@ import (
 )
 
 type handle struct {
-	node *node
-	fd   int           // of the backing
-	hold *lockmgr.Hold // nil for reading without a lock
-	mode lockmgr.Mode  // of hold; a Shared one forbids writes
-	maps bool          // it allows a writable mapping
+	node     *node
+	reserved reservation
+	fd       int           // of the backing
+	hold     *lockmgr.Hold // nil for reading without a lock
+	mode     lockmgr.Mode  // of hold; a Shared one forbids writes
+	maps     bool          // it allows a writable mapping
 	// caches: the kernel reads and writes it through its cache.
 	caches bool
 	sync   int // O_DSYNC and O_SYNC, as RWF_ flags
@@ -37,9 +38,9 @@ type handle struct {
 	gone chan struct{} // closed when fd is closed and the hold released
 }
 
-// newHandle takes fd and hold over; flags are the program's.
-func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold) *handle {
-	h := &handle{node: n, fd: fd, hold: hold, sync: syncing(flags), gone: make(chan struct{})}
+// newHandle takes fd, hold and reserved over; flags are the program's.
+func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold, reserved *reservation) *handle {
+	h := &handle{node: n, reserved: reserved.move(), fd: fd, hold: hold, sync: syncing(flags), gone: make(chan struct{})}
 	h.renewed.grants.Store(n.grants.Load())
 	h.uses.begin()
 	n.handles.Add(1)
@@ -70,6 +71,7 @@ func (h *handle) leave() {
 	}
 	_ = h.flush() // what a mapping wrote after the last close(): nobody waits for an error
 	unix.Close(h.fd)
+	h.reserved.release()
 	h.node.handles.Add(-1)
 	if h.caches {
 		h.node.cachers.Add(-1)

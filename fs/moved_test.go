@@ -45,7 +45,7 @@ func inMovedView(t *testing.T, test func(v *movedView)) {
 			},
 		}
 		v.fs.invalidate = func(uint64, int64, int64) fuse.Status { return fuse.OK }
-		v.fs.gates = v.fs.newGates(newBacklog(backlogSize), v.fs.log)
+		v.fs.gates = v.fs.newGates(newBudget(backlogSize), v.fs.log)
 		defer v.fs.nodes.close()
 		v.make("f")
 		test(v)

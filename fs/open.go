@@ -19,14 +19,15 @@ const dropped = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_NOCTTY | unix
 func writes(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 
 type opening struct {
-	fs    *FS
-	in    *fuse.OpenIn
-	node  *node
-	visit visit
-	mode  lockmgr.Mode
-	rule  rule    // of the path being tried
-	at    dirName // the file's name when the try began
-	file  stat    // what is known of the file, to guess the locks
+	fs       *FS
+	in       *fuse.OpenIn
+	node     *node
+	visit    visit
+	reserved reservation
+	mode     lockmgr.Mode
+	rule     rule    // of the path being tried
+	at       dirName // the file's name when the try began
+	file     stat    // what is known of the file, to guess the locks
 
 	again  *waiting // what was handed on with it; nil: nothing
 	handed bool     // it is not to be answered: see handOn
@@ -42,6 +43,10 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s
 	if n == nil || !f.nodes.usable(n) {
 		return stale
 	}
+	if o.reserved, s = f.reserve(&in.InHeader); !s.Ok() {
+		return s
+	}
+	defer o.reserved.release()
 	if !writes(in.Flags) && in.Flags&unix.O_TRUNC == 0 {
 		if !f.readLocks {
 			return o.read(out)
@@ -121,9 +126,9 @@ func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 	}
 	f.noteRead(n)
 	if fd := o.visit.fetchFile(o.in); fd >= 0 {
-		return f.readBy(n, fd, o.in, out)
+		return f.readBy(n, fd, o.in, out, &o.reserved)
 	}
-	return f.openToRead(n, o.in, out)
+	return f.openToRead(n, o.in, out, &o.reserved)
 }
 
 // openAt opens the file at path. again: its path has changed, or it has more names than known.
@@ -275,9 +280,9 @@ func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.
 		f.dropAttrs(n)
 	}
 	if !writes(flags) && !f.readLocks { // opened for its truncation
-		return f.openToRead(n, o.in, out), false
+		return f.openToRead(n, o.in, out, &o.reserved), false
 	}
-	h := newHandle(n, file, flags, hold)
+	h := newHandle(n, file, flags, hold, &o.reserved)
 	h.mode = o.mode
 	file = -1
 	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t), out), true
@@ -309,12 +314,12 @@ func (o *opening) reopen(fd int) (file int, err error) {
 	return file, nil
 }
 
-func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+func (f *FS) openToRead(n *node, in *fuse.OpenIn, out *fuse.OpenOut, reserved *reservation) fuse.Status {
 	fd, err := f.openNode(n, &in.InHeader, in.Flags)
 	if err != nil {
 		return f.failed(n, err)
 	}
-	return f.readBy(n, fd, in, out)
+	return f.readBy(n, fd, in, out, reserved)
 }
 
 // openNode opens a node's file to read, with the caller's rights.
@@ -327,7 +332,7 @@ func (f *FS) openNode(n *node, in *fuse.InHeader, flags uint32) (fd int, err err
 }
 
 // readBy makes a handle of a descriptor, which it takes over.
-func (f *FS) readBy(n *node, fd int, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+func (f *FS) readBy(n *node, fd int, in *fuse.OpenIn, out *fuse.OpenOut, reserved *reservation) fuse.Status {
 	flags := in.Flags
 	st, err := f.backing.opened(fd, n.inode.dev)
 	if err != nil {
@@ -337,7 +342,7 @@ func (f *FS) readBy(n *node, fd int, in *fuse.OpenIn, out *fuse.OpenOut) fuse.St
 	if n.belief(&st.Stat_t) != current {
 		f.dropAttrs(n)
 	}
-	h := newHandle(n, fd, flags, nil)
+	h := newHandle(n, fd, flags, nil, reserved)
 	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t)|f.noFlush(), out)
 }
 

@@ -17,7 +17,8 @@ type Pool struct {
 	limit   int          // half of the descriptors; the rest is for open files and new nodes
 	used    atomic.Int64 // nodes of all views
 	closing atomic.Int64 // descriptors that closers will close
-	held    *backlog
+	memory  *budget      // bytes of requests that wait, and of directories that are being listed
+	open    *budget      // open files and directories, each a descriptor besides its node's
 
 	mu    sync.Mutex
 	views []*nodes      // GUARDED_BY(mu)
@@ -34,7 +35,7 @@ func NewPool() *Pool {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		l.Cur = 1024 // the usual limit
 	}
-	return &Pool{limit: int(l.Cur / 2), held: newBacklog(backlogOf(debug.SetMemoryLimit(-1)))}
+	return &Pool{limit: int(l.Cur / 2), memory: newBudget(backlogOf(debug.SetMemoryLimit(-1))), open: newBudget(int64(l.Cur / 2))}
 }
 
 func (p *Pool) join(t *nodes) {

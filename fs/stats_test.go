@@ -59,7 +59,7 @@ func TestEveryRequestIsCounted(t *testing.T) {
 
 func TestCounts(t *testing.T) {
 	f := &FS{locker: locker{files: files{nodes: newNodes(-1, inode{}, NewPool())}}}
-	f.gates = f.newGates(newBacklog(backlogSize), f.log)
+	f.gates = f.newGates(newBudget(backlogSize), f.log)
 	for s, want := range map[unix.Errno]string{
 		0: "ok", unix.EBUSY: "contended", unix.EAGAIN: "contended", unix.EDEADLK: "contended", unix.ESTALE: "stale", unix.EINTR: "interrupted",
 		unix.ENOLCK: "unavailable", unix.EIO: "io_error", unix.EDQUOT: "full", unix.EMFILE: "exhausted", unix.ENOENT: "refused", unix.EPERM: "refused",

@@ -13,6 +13,11 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 	if dir == nil {
 		return stale
 	}
+	reserved, s := f.reserve(&in.InHeader)
+	if !s.Ok() {
+		return s
+	}
+	defer reserved.release()
 	flags := int(in.Flags)&^dropped | int(in.Flags)&unix.O_EXCL // O_EXCL: it may never be linked
 	fd := -1
 	err := f.asForMode(in.Mode)(&in.InHeader, in.Umask, func() (err error) {
@@ -36,7 +41,7 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 	}
 	n := f.replyEntry(nil, "", path, &st, &out.EntryOut)
 	f.addHold(n, dir, hold)
-	h := newHandle(n, fd, in.Flags, hold)
+	h := newHandle(n, fd, in.Flags, hold, &reserved)
 	return f.reply(h, f.cacheFlags(h, in.Flags, &st.Stat_t), &out.OpenOut)
 }
 

@@ -199,6 +199,13 @@ func perform(c Call, r *Result, maps map[int][]byte) (err error) {
 		err = unix.Rmdir(c.Path)
 	case "list": // Data is the names in the directory Path
 		r.Data, err = listed(c.Path)
+	case "getdents": // N bytes of the directory FD; from its beginning if Off is not 0
+		if c.Off != 0 {
+			if _, err := unix.Seek(c.FD, 0, unix.SEEK_SET); err != nil {
+				return err
+			}
+		}
+		r.N, err = unix.Getdents(c.FD, make([]byte, c.N))
 	case "mode": // N is the mode of Path
 		var st unix.Stat_t
 		err = unix.Lstat(c.Path, &st)
