@@ -108,7 +108,7 @@ func (m *Manager) AcquireHere(req Request) *Hold {
 	v := m.follow(&req)
 	r := m.begin(req, v)
 	granted := !m.refusing && m.grantHere(r)
-	m.leave(r)
+	m.table.leave(r)
 	m.mu.Unlock()
 	if !granted || r.hold.Check() != nil {
 		r.hold.Release()
@@ -145,7 +145,7 @@ func (m *Manager) begin(req Request, v *tracker) *request {
 	r.waits.r = r
 	m.mu.Lock()
 	for _, k := range req.Keys {
-		m.enter(r, k)
+		m.table.enter(r, k)
 	}
 	if r.Entered != nil {
 		r.Entered()
@@ -158,7 +158,7 @@ func (m *Manager) attempt(ctx context.Context, req Request, v *tracker, t *tryin
 	r := m.begin(req, v)
 	r.trying = t
 	err := m.collect(ctx, r)
-	m.leave(r)
+	m.table.leave(r)
 	m.mu.Unlock()
 	if err == nil {
 		// The session may have been suspended or lost since the grant.
@@ -297,7 +297,7 @@ func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 	var shared []*lock
 	for _, p := range r.places {
 		m.loseLost(p.slot)
-		m.steps++
+		m.table.steps++
 		if l := p.slot.idleLock(); l != nil && p.before() == nil {
 			if m.takeOver(l, p) {
 				shared = append(shared, l)

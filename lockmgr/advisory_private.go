@@ -175,7 +175,7 @@ func (a *Advisory) recalledTable(t *AdvisoryTable) {
 func (a *Advisory) coolOff(key Key) {
 	a.m.mu.Lock()
 	defer a.m.mu.Unlock()
-	a.m.coolOff(key)
+	a.m.keeper.coolOff(key)
 }
 
 func (a *Advisory) cools(key Key) bool {

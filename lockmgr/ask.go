@@ -66,7 +66,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	}
 	for i, p := range missing {
 		l := &lock{grant: grants[i], since: now, holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
-		m.add(p.slot, l)
+		m.table.add(p.slot, l)
 		l.contended, l.keep = contended, m.keepsFor(r)
 		if req.Keep {
 			l.asked = req.Holder.Since
@@ -77,7 +77,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 		}
 		m.noteBelow(l)
 		r.hold.join(l)
-		m.granted(p)
+		m.table.granted(p)
 	}
 	for _, b := range early.breaks {
 		m.giveUpFor(b)

@@ -85,7 +85,7 @@ func (m *Manager) obey(b Break) {
 // giveUpFor is obey for known locks. m.mu is held.
 func (m *Manager) giveUpFor(b Break) {
 	var meant, idle []*lock
-	for _, s := range m.slots {
+	for _, s := range m.table.slots {
 		for _, l := range s.locks {
 			if l.grant.AcquisitionID != b.AcquisitionID || l.grant.Token != b.Token || l.releasing {
 				continue
@@ -132,7 +132,7 @@ func (m *Manager) renounce(meant []*lock, cause error, msg string, attrs ...any)
 		h.fail(cause)
 	}
 	for _, l := range locks {
-		m.giveUp(l)
+		m.table.giveUp(l)
 	}
 	m.wg.Go(func() {
 		for _, l := range locks {

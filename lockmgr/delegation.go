@@ -126,7 +126,7 @@ func (m *Manager) grantBelow(r *request, missing []*place) bool {
 	var d *delegation
 	for _, p := range missing {
 		above := m.delegationAbove(p.slot.key)
-		if above == nil || d != nil && above != d || !m.undisputed(p.slot, r) {
+		if above == nil || d != nil && above != d || !m.table.undisputed(p.slot, r) {
 			return false
 		}
 		d = above
@@ -149,35 +149,11 @@ func (m *Manager) grantBelow(r *request, missing []*place) bool {
 			m.moved[PathHash(l.grant.Key.Path)] = l.fencing
 		}
 		d.open[l] = struct{}{}
-		m.add(p.slot, l)
+		m.table.add(p.slot, l)
 		r.hold.join(l)
-		m.granted(p)
+		m.table.granted(p)
 	}
 	return true
-}
-
-// undisputed reports whether nothing on this mount that conflicts with a key of r's is locked, or
-// asked for by another request: the service may be granting it now. m.mu is held.
-func (m *Manager) undisputed(own *slot, r *request) bool {
-	others := func(s *slot) bool {
-		return s != nil && (len(s.locks) > 0 || s.first.request != r || s.first != s.last)
-	}
-	if len(own.locks) > 0 {
-		return false
-	}
-	if m.trees > 0 {
-		for path := own.key.Path; path != ""; path = parent(path) {
-			if others(m.slots[Key{Tree, path}]) {
-				return false
-			}
-		}
-	}
-	if own.key.Kind == File {
-		return true
-	}
-	d := m.dirs[own.key.Path]
-	return !others(m.slots[Key{File, own.key.Path}]) &&
-		(d == nil || d.below(func(s *slot) bool { return !others(s) }))
 }
 
 // movedSince reports whether the mount may have locked a directory at or above k by itself since a
@@ -212,7 +188,7 @@ func (m *Manager) noteBelow(l *lock) {
 	now := time.Now()
 	top := ""
 	for path := parent(key.Path); path != ""; path = parent(path) {
-		p := m.pastOf(Key{Tree, path}, now)
+		p := m.keeper.pastOf(Key{Tree, path}, now)
 		if now.Sub(p.since) > evidenceFor || l.contended {
 			p.since, p.granted = now, 0
 		}
@@ -261,7 +237,7 @@ func (m *Manager) delegate(d *delegation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil || sess.renewal.State() == renew.Lost {
-		m.coolOff(d.key)
+		m.keeper.coolOff(d.key)
 		m.forget(d)
 		m.debug("directory not delegated", d.lock, slog.Any("error", err))
 		return

@@ -13,7 +13,7 @@ func (m *Manager) recalledDir(d *delegation) {
 	if d.recalled || d.phase == delegationEnds {
 		return
 	}
-	m.coolOff(d.key)
+	m.keeper.coolOff(d.key)
 	m.observe(DirectoryRecalled{Key: d.key, Open: len(d.open)})
 	m.end(d)
 }
@@ -89,7 +89,7 @@ func (m *Manager) forget(d *delegation) {
 	if d.lock.sess != nil {
 		d.lock.sess.asking--
 	}
-	m.wake(&d.lock.waiting)
+	m.table.wake(&d.lock.waiting)
 }
 
 // loseDelegation follows the loss of a delegation's entry, while its session lives: what is open

@@ -230,7 +230,7 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 			grant: s.Grant, since: s.Since, holder: s.Holder, owner: s.Owner, sess: m.sessions[s.Session], holds: make(map[*Hold]struct{}),
 			contended: s.Contended, keep: s.Keep, asked: s.Asked, recalled: s.Recalled, turn: s.Turn, fencing: s.Fencing,
 		}
-		m.add(m.slotOf(s.Grant.Key), locks[i])
+		m.table.add(m.table.slotOf(s.Grant.Key), locks[i])
 		if s.Keepable {
 			m.keepFor(locks[i])
 			locks[i].described = s.Described

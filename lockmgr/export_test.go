@@ -4,12 +4,12 @@ package lockmgr
 func Steps(m *Manager) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.steps
+	return m.table.steps
 }
 
 // Slots counts the keys and the directories that a Manager knows.
 func Slots(m *Manager) (keys, dirs int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.slots), len(m.dirs)
+	return len(m.table.slots), len(m.table.dirs)
 }

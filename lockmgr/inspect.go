@@ -33,7 +33,7 @@ func (m *Manager) keeps(id AcquisitionID) bool {
 func (m *Manager) ours(k Key) (Entry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.slots[k]
+	s := m.table.slots[k]
 	if s == nil || s.exclusive == 0 {
 		return Entry{}, false
 	}

@@ -106,16 +106,15 @@ func (m *Manager) mayKeep(r *request, keys []Key) bool {
 	return p != nil && m.delegationAbove(keys[0]) == nil && now.Sub(p.used) <= evidenceFor && now.After(p.cool)
 }
 
-func (m *Manager) noteUse(l *lock) {
+func (k *keeper) noteUse(l *lock) {
 	if l.keep == 0 || l.grant.Key.Kind != File || l.grant.Mode != Exclusive || l.contended {
 		return
 	}
 	now := time.Now()
-	m.pastOf(l.grant.Key, now).used = now
+	k.pastOf(l.grant.Key, now).used = now
 }
 
-func (m *Manager) pastOf(key Key, now time.Time) *past {
-	k := &m.keeper
+func (k *keeper) pastOf(key Key, now time.Time) *past {
 	if now.Sub(k.tidied) > evidenceFor {
 		for key, p := range k.pasts {
 			if p.over(now) {
@@ -137,7 +136,7 @@ func (m *Manager) keep(l *lock) bool {
 	if l.below != nil {
 		return false
 	}
-	m.noteUse(l)
+	m.keeper.noteUse(l)
 	if !l.keepable || l.recalled || l.contended || l.turn == maxTurn || m.refusing || m.settling ||
 		len(l.slot.locks) != 1 || m.keeper.idle.Len() >= maxIdle || l.lost() {
 		return false
@@ -147,7 +146,7 @@ func (m *Manager) keep(l *lock) bool {
 	l.owner = ""
 	l.slot.owned = nil
 	l.idle = m.keeper.idle.PushBack(l)
-	m.wake(&l.waiting)
+	m.table.wake(&l.waiting)
 	return true
 }
 
@@ -156,26 +155,26 @@ func (m *Manager) takeOver(l *lock, p *place) bool {
 	if p.Mode != Exclusive || len(p.places) != 1 || time.Since(m.keeper.heard) > hearsFor && time.Since(l.asked) > hearsFor {
 		return false
 	}
-	m.notIdle(l)
+	m.keeper.notIdle(l)
 	l.owner = p.Owner
 	l.turn++
 	l.since = time.Now()
 	l.holder = p.tracker.tookOver(l)
-	m.granted(p)
+	m.table.granted(p)
 	return true
 }
 
-func (m *Manager) notIdle(l *lock) {
+func (k *keeper) notIdle(l *lock) {
 	if l.idle != nil {
-		m.keeper.idle.Remove(l.idle)
+		k.idle.Remove(l.idle)
 		l.idle = nil
 	}
 }
 
 func (m *Manager) giveIdleBack(l *lock) {
-	m.notIdle(l)
+	m.keeper.notIdle(l)
 	l.told = true
-	m.giveUp(l)
+	m.table.giveUp(l)
 	m.giveBack(l)
 }
 
@@ -233,14 +232,14 @@ func (m *Manager) recall(r Recall) {
 
 func (m *Manager) recalled(l *lock) {
 	l.recalled = true
-	m.coolOff(l.grant.Key)
+	m.keeper.coolOff(l.grant.Key)
 	m.observe(LockRecalled{Idle: l.idle != nil})
 }
 
 // coolOff prevents the lock of a key from being kept for a while. m.mu is held.
-func (m *Manager) coolOff(key Key) {
+func (k *keeper) coolOff(key Key) {
 	now := time.Now()
-	p := m.pastOf(key, now)
+	p := k.pastOf(key, now)
 	if now.Sub(p.cool) < p.coolFor {
 		p.coolFor = min(2*p.coolFor, maxCoolOff)
 	} else {

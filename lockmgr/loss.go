@@ -126,6 +126,17 @@ func (m *Manager) loseLost(s *slot) {
 	}
 }
 
+// void removes a lock that is over. m.mu is held.
+func (m *Manager) void(l *lock) {
+	if !l.stands() {
+		return
+	}
+	m.table.remove(l)
+	m.leaveDelegation(l)
+	m.keeper.notIdle(l)
+	delete(m.keeper.keepable, l.grant.AcquisitionID)
+}
+
 // lose voids a lost lock, and tells its holds, the log and Config.Observe. m.mu is held.
 func (m *Manager) lose(l *lock, cause error) {
 	m.void(l)

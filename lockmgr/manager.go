@@ -74,10 +74,7 @@ type Manager struct {
 
 	// LOCK ORDERING: opening, then mu. Nothing blocks under mu.
 	mu       sync.Mutex
-	slots    map[Key]*slot                // GUARDED_BY(mu)
-	trees    int                          // GUARDED_BY(mu); the number of Tree keys in slots
-	dirs     map[string]*dir              // GUARDED_BY(mu)
-	steps    int                          // GUARDED_BY(mu); counts wakes and what they examined, for tests
+	table    table                        // GUARDED_BY(mu)
 	early    map[AcquisitionID]*overtaken // GUARDED_BY(mu); what was heard before the service's answer
 	keeper   keeper
 	dels     map[string]*delegation  // GUARDED_BY(mu); by path; none is below another
@@ -175,8 +172,7 @@ func newManager(cfg Config) (*Manager, error) {
 		log:     cfg.Logger,
 		trouble: make(chan struct{}, 1),
 		opening: make(chan struct{}, 1),
-		slots:   make(map[Key]*slot),
-		dirs:    make(map[string]*dir),
+		table:   table{slots: make(map[Key]*slot), dirs: make(map[string]*dir)},
 		early:   make(map[AcquisitionID]*overtaken),
 		dels:    make(map[string]*delegation),
 		left:    make(map[AcquisitionID]*left),
@@ -194,7 +190,7 @@ func newManager(cfg Config) (*Manager, error) {
 func (m *Manager) Refuse() {
 	m.mu.Lock()
 	m.refusing = true
-	m.wakeAll()
+	m.table.wakeAll()
 	advisory := m.advisory
 	m.mu.Unlock()
 	if advisory != nil {

@@ -25,7 +25,7 @@ func (m *Manager) obstacle(p *place) *obstacle {
 	var in *lock
 	if p.Mode == Exclusive || p.slot.exclusive > 0 {
 		for _, l := range p.slot.locks {
-			m.steps++
+			m.table.steps++
 			if l.grant.Mode.Conflicts(p.Mode) && (l.owner != p.Owner || l.releasing) {
 				in = worse(in, l)
 			}
@@ -67,9 +67,9 @@ func (m *Manager) rival(key Key) *obstacle {
 	if d := m.endingFor(key); d != nil {
 		return &obstacle{lock: d.lock}
 	}
-	if m.trees > 0 && key.Kind != Inode { // a directory at or above the path whose lock is being released, or has no entry
+	if m.table.trees > 0 && key.Kind != Inode { // a directory at or above the path whose lock is being released, or has no entry
 		for path := key.Path; path != ""; path = parent(path) {
-			if s := m.slots[Key{Tree, path}]; s != nil {
+			if s := m.table.slots[Key{Tree, path}]; s != nil {
 				if i := slices.IndexFunc(s.locks, func(l *lock) bool { return l.releasing || l.below != nil }); i >= 0 {
 					return &obstacle{lock: s.locks[i]}
 				}
@@ -85,23 +85,23 @@ func (m *Manager) rival(key Key) *obstacle {
 			m.giveIdleBack(l)
 		}
 		for _, l := range s.locks {
-			m.steps++
+			m.table.steps++
 			if in = worse(in, l); in.rank() == worst {
 				return false
 			}
 		}
 		return true
 	}
-	found := []*slot{m.slots[Key{File, key.Path}]}
+	found := []*slot{m.table.slots[Key{File, key.Path}]}
 	for path := parent(key.Path); path != ""; path = parent(path) {
-		found = append(found, m.slots[Key{Tree, path}])
+		found = append(found, m.table.slots[Key{Tree, path}])
 	}
 	for _, s := range found {
 		if s != nil {
 			consider(s)
 		}
 	}
-	if d := m.dirs[key.Path]; d != nil && in.rank() < worst {
+	if d := m.table.dirs[key.Path]; d != nil && in.rank() < worst {
 		d.below(consider)
 	}
 	if in == nil {

@@ -17,24 +17,24 @@ type place struct {
 }
 
 // slotOf returns the slot of k, which must get a lock or a request at once. m.mu is held.
-func (m *Manager) slotOf(k Key) *slot {
-	s := m.slots[k]
+func (t *table) slotOf(k Key) *slot {
+	s := t.slots[k]
 	if s == nil {
 		s = &slot{key: k}
-		m.slots[k] = s
+		t.slots[k] = s
 		if k.Kind == Tree {
-			m.trees++
+			t.trees++
 		}
 		if k.Kind != Inode {
-			s.dir = m.dirOf(k.Path)
+			s.dir = t.dirOf(k.Path)
 			s.dir.slots[s] = struct{}{}
 		}
 	}
 	return s
 }
 
-func (m *Manager) enter(r *request, k Key) {
-	s := m.slotOf(k)
+func (t *table) enter(r *request, k Key) {
+	s := t.slotOf(k)
 	p := &place{request: r, slot: s, prev: s.last, doubts: seat{r: r}}
 	r.places = append(r.places, p)
 	s.last = p
@@ -55,7 +55,7 @@ func (m *Manager) enter(r *request, k Key) {
 	s.youngest[r.Owner] = p
 }
 
-func (m *Manager) leave(r *request) {
+func (t *table) leave(r *request) {
 	r.waits.leave()
 	for _, p := range r.places {
 		p.doubts.leave()
@@ -85,8 +85,8 @@ func (m *Manager) leave(r *request) {
 			s.youngest = nil
 		}
 		p.wall, p.gone = p.exclusive(), true
-		m.wake(&p.behind)
-		m.tidy(s)
+		t.wake(&p.behind)
+		t.tidy(s)
 	}
 }
 
@@ -121,7 +121,7 @@ func (p *place) passes(q *place) bool {
 	if q.Owner == p.Owner {
 		return false
 	}
-	p.hold.m.steps++
+	p.hold.m.table.steps++
 	// A request to share with p's owner may queue on another mount, behind one that waits for p's
 	// owner.
 	return q.Mode == Shared && p.upgradesFor(q.request) || q.waitsFor(p)
@@ -145,23 +145,47 @@ func (q *place) waitsFor(p *place) bool {
 
 // granted wakes the requests that a new lock of p's slot concerns: those of the same owner may
 // share it, and others may have to ask SelfWait. m.mu is held.
-func (m *Manager) granted(p *place) {
+func (t *table) granted(p *place) {
 	for q := p.older; q != nil; q = q.older {
-		m.steps++
+		t.steps++
 		q.wake()
 	}
 	for q := p.younger; q != nil; q = q.younger {
-		m.steps++
+		t.steps++
 		q.wake()
 	}
-	m.wake(&p.slot.doubtful[Exclusive])
+	t.wake(&p.slot.doubtful[Exclusive])
 	if p.Mode == Exclusive {
-		m.wake(&p.slot.doubtful[Shared])
+		t.wake(&p.slot.doubtful[Shared])
 	}
 }
 
-func (m *Manager) wakeAll() {
-	for _, s := range m.slots {
+// undisputed reports whether nothing on this mount that conflicts with a key of r's is locked, or
+// asked for by another request: the service may be granting it now. m.mu is held.
+func (t *table) undisputed(own *slot, r *request) bool {
+	others := func(s *slot) bool {
+		return s != nil && (len(s.locks) > 0 || s.first.request != r || s.first != s.last)
+	}
+	if len(own.locks) > 0 {
+		return false
+	}
+	if t.trees > 0 {
+		for path := own.key.Path; path != ""; path = parent(path) {
+			if others(t.slots[Key{Tree, path}]) {
+				return false
+			}
+		}
+	}
+	if own.key.Kind == File {
+		return true
+	}
+	d := t.dirs[own.key.Path]
+	return !others(t.slots[Key{File, own.key.Path}]) &&
+		(d == nil || d.below(func(s *slot) bool { return !others(s) }))
+}
+
+func (t *table) wakeAll() {
+	for _, s := range t.slots {
 		for p := s.first; p != nil; p = p.next {
 			p.wake()
 		}
@@ -195,9 +219,9 @@ func (s *seat) leave() {
 	*s.in, s.in = c[:len(c)-1], nil
 }
 
-func (m *Manager) wake(c *crowd) {
+func (t *table) wake(c *crowd) {
 	for _, s := range *c {
-		m.steps++
+		t.steps++
 		s.in = nil
 		s.r.wake()
 	}

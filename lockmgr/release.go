@@ -18,7 +18,7 @@ func (m *Manager) drop(l *lock, h *Hold) {
 	if l.releasing || !l.stands() || m.keep(l) {
 		return // lost meanwhile: nothing to give back
 	}
-	m.giveUp(l)
+	m.table.giveUp(l)
 	m.giveBack(l)
 }
 
@@ -59,8 +59,8 @@ func (m *Manager) leftover(err error, req AcquireRequest, owner Owner, places []
 	var locks []*lock
 	for _, p := range places {
 		l := &lock{grant: req.Grant(p.slot.key, 0), holder: req.Holder, owner: owner, sess: sess}
-		m.add(p.slot, l)
-		m.giveUp(l)
+		m.table.add(p.slot, l)
+		m.table.giveUp(l)
 		locks = append(locks, l)
 	}
 	m.wg.Go(func() {

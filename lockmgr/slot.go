@@ -5,10 +5,19 @@ import (
 	"strings"
 )
 
+// table has the locks of this mount, and the requests that wait in line for them: queue.go. It knows
+// nothing of the service, of kept locks and of delegations. All of it is GUARDED_BY(Manager.mu).
+type table struct {
+	slots map[Key]*slot
+	trees int // the number of Tree keys in slots
+	dirs  map[string]*dir
+	steps int // counts wakes and what they examined, for tests
+}
+
 // slot is one key on this mount. All of it is GUARDED_BY(Manager.mu).
 //
 // INVARIANT: of two locks of different owners or of one mode, one is releasing or both are Shared.
-// INVARIANT: it is in Manager.slots exactly while it has a lock or is queued for.
+// INVARIANT: it is in table.slots exactly while it has a lock or is queued for.
 type slot struct {
 	key         Key
 	locks       []*lock           // releasing ones come last
@@ -21,21 +30,21 @@ type slot struct {
 	dir         *dir              // nil for an Inode key
 }
 
-func (m *Manager) tidy(s *slot) {
-	if len(s.locks) > 0 || s.first != nil || m.slots[s.key] != s {
+func (t *table) tidy(s *slot) {
+	if len(s.locks) > 0 || s.first != nil || t.slots[s.key] != s {
 		return
 	}
-	delete(m.slots, s.key)
+	delete(t.slots, s.key)
 	if s.key.Kind == Tree {
-		m.trees--
+		t.trees--
 	}
 	if s.dir != nil {
 		delete(s.dir.slots, s)
-		m.leaveDir(s.dir)
+		t.leaveDir(s.dir)
 	}
 }
 
-func (m *Manager) add(s *slot, l *lock) {
+func (t *table) add(s *slot, l *lock) {
 	l.slot, l.at = s, len(s.locks)
 	s.locks = append(s.locks, l)
 	s.swap(l.at, s.alive)
@@ -66,10 +75,8 @@ func (l *lock) stands() bool {
 	return l.at < len(s.locks) && s.locks[l.at] == l
 }
 
-func (m *Manager) void(l *lock) {
-	if !l.stands() {
-		return
-	}
+// remove takes out a lock that stands.
+func (t *table) remove(l *lock) {
 	s := l.slot
 	s.putLast(l)
 	last := len(s.locks) - 1
@@ -90,17 +97,14 @@ func (m *Manager) void(l *lock) {
 		}
 	}
 	delete(l.sess.locks, l)
-	m.leaveDelegation(l)
-	m.notIdle(l)
-	delete(m.keeper.keepable, l.grant.AcquisitionID)
-	m.wake(&l.waiting)
-	m.tidy(s)
+	t.wake(&l.waiting)
+	t.tidy(s)
 }
 
-func (m *Manager) giveUp(l *lock) {
+func (t *table) giveUp(l *lock) {
 	l.releasing = true
 	l.slot.putLast(l)
-	m.wake(&l.waiting)
+	t.wake(&l.waiting)
 }
 
 func (s *slot) swap(i, j int) {
@@ -126,23 +130,23 @@ type dir struct {
 // parent splits off the last component; "" is the root.
 func parent(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }
 
-func (m *Manager) dirOf(path string) *dir {
+func (t *table) dirOf(path string) *dir {
 	path = parent(path)
-	d := m.dirs[path]
+	d := t.dirs[path]
 	if d == nil {
 		d = &dir{path: path, slots: make(map[*slot]struct{}), dirs: make(map[*dir]struct{})}
-		m.dirs[path] = d
+		t.dirs[path] = d
 		if path != "" {
-			d.up = m.dirOf(path)
+			d.up = t.dirOf(path)
 			d.up.dirs[d] = struct{}{}
 		}
 	}
 	return d
 }
 
-func (m *Manager) leaveDir(d *dir) {
+func (t *table) leaveDir(d *dir) {
 	for d != nil && len(d.slots) == 0 && len(d.dirs) == 0 {
-		delete(m.dirs, d.path)
+		delete(t.dirs, d.path)
 		if d.up != nil {
 			delete(d.up.dirs, d)
 		}

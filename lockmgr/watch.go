@@ -43,7 +43,7 @@ func (m *Manager) lockOf(s *session, g Grant) *lock {
 		}
 		return nil
 	}
-	slot := m.slots[g.Key]
+	slot := m.table.slots[g.Key]
 	if slot == nil {
 		return nil
 	}
