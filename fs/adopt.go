@@ -247,7 +247,7 @@ func (i *importer) allHandles() error {
 		if err != nil {
 			return errState
 		}
-		h := &handle{node: n, reserved: reservation{payer: payer{uid: s.UID, pod: s.Pod}}, fd: fd, hold: hold, mode: s.Mode, maps: s.Maps, caches: s.Caches, sync: s.Sync, gone: make(chan struct{})}
+		h := &handle{node: n, reserved: reservation{payer: payerOf(s.Pod, s.UID)}, fd: fd, hold: hold, mode: s.Mode, maps: s.Maps, caches: s.Caches, sync: s.Sync, gone: make(chan struct{})}
 		h.uses.begin()
 		n.handles.Add(1)
 		if s.Maps {
@@ -287,7 +287,7 @@ func (i *importer) allDirs() error {
 		if err != nil || len(s.Rest) > dirBuffer {
 			return errState
 		}
-		d := &dirHandle{node: n, reserved: reservation{payer: payer{uid: s.UID, pod: s.Pod}}, fd: fd, next: s.Next}
+		d := &dirHandle{node: n, reserved: reservation{payer: payerOf(s.Pod, s.UID)}, fd: fd, next: s.Next}
 		if len(s.Rest) > 0 {
 			d.buf = dirBuffers.Get().(*[dirBuffer]byte)
 			d.rest = d.buf[:copy(d.buf[:], s.Rest)]

@@ -42,12 +42,19 @@ type gate struct {
 	shut     chan struct{} // closed when nobody may wait any more
 }
 
-// payer is whose share a request takes: in Kubernetes a user's in one pod, as most pods run as
-// root.
+// payer is whose share a request takes: a pod's, or elsewhere a user's. Root in a pod may be as many
+// users as it likes.
 type payer struct {
-	uid    uint32
 	pod    string
-	kernel bool // no program: written-back pages, closed files
+	uid    uint32 // 0 in a pod
+	kernel bool   // no program: written-back pages, closed files
+}
+
+func payerOf(pod string, uid uint32) payer {
+	if pod != "" {
+		return payer{pod: pod}
+	}
+	return payer{uid: uid}
 }
 
 // share is a payer's part of a gate.

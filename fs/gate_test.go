@@ -111,6 +111,16 @@ func TestGateCountsTheKernelForItself(t *testing.T) {
 	}
 }
 
+// A pod pays for all its users: one that is root in it may be any of them.
+func TestPayerIsThePod(t *testing.T) {
+	if payerOf("a", 1) != payerOf("a", 2) || payerOf("a", 1) == payerOf("b", 1) {
+		t.Error("a pod's users have shares of their own, or two pods have one")
+	}
+	if payerOf("", 1) == payerOf("", 2) || payerOf("", 0) == payerOf("a", 0) {
+		t.Error("outside of pods, users share with each other or with a pod")
+	}
+}
+
 // A request whose caller is being killed leaves nothing behind, one whose caller is
 // only interrupted stays.
 func TestGateGivesUp(t *testing.T) {

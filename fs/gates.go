@@ -52,7 +52,7 @@ func (cs *callers) payer(in *fuse.InHeader) payer {
 		return payer{uid: in.Uid, kernel: true}
 	}
 	p, _ := cs.cache.Lookup(int(in.Pid)) // no pod if that is unknown
-	return payer{uid: in.Uid, pod: p.Pod}
+	return payerOf(p.Pod, in.Uid)
 }
 
 // atOnce makes a request check at once whether its caller is gone.

@@ -24,8 +24,8 @@ func (f *FS) reserve(in *fuse.InHeader) (reservation, fuse.Status) {
 	}
 	s := fuse.Status(unix.ENFILE)
 	if unlogged, ok := f.refusals.next(s, time.Now()); ok {
-		f.log.Warn("open refused: its user and pod have their share of the daemon's descriptors open",
-			slog.Uint64("uid", uint64(r.payer.uid)), slog.String("pod", r.payer.pod), slog.Int("unlogged", unlogged))
+		f.log.Warn("open refused: its pod, or user, has its share of the daemon's descriptors open",
+			slog.String("pod", r.payer.pod), slog.Uint64("uid", uint64(in.Uid)), slog.Int("unlogged", unlogged))
 	}
 	return reservation{}, s
 }
