@@ -26,7 +26,7 @@ type Advisory struct {
 	// LOCK ORDERING: mu, then Manager.mu. Nothing blocks under mu.
 	mu      sync.Mutex
 	tables  map[Key]*AdvisoryTable // GUARDED_BY(mu); those that have anything
-	ranges  map[advisory.Owner]int // GUARDED_BY(mu); in how many tables an owner has ranges
+	ranges  map[uint64]int         // GUARDED_BY(mu); in how many tables an owner has ranges, by Owner.ID
 	refused bool                   // GUARDED_BY(mu); no more requests
 	tickets int64                  // GUARDED_BY(mu); of requests that waited in local tables
 	listed  time.Time              // GUARDED_BY(mu); when the service was last asked who is in the way, for the log
@@ -67,7 +67,7 @@ func (m *Manager) NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	}
 	a := &Advisory{
 		m: m, service: service, mount: uuid.NewString(), AdvisoryConfig: cfg, tended: make(chan struct{}, 1),
-		tables: make(map[Key]*AdvisoryTable), ranges: make(map[advisory.Owner]int),
+		tables: make(map[Key]*AdvisoryTable), ranges: make(map[uint64]int),
 	}
 	m.mu.Lock()
 	m.advisory = a
@@ -110,7 +110,10 @@ func (a *Advisory) open(key Key, local bool, keep time.Duration) *AdvisoryTable 
 func (a *Advisory) table(key Key, local bool) *AdvisoryTable {
 	t := a.tables[key]
 	if t == nil {
-		t = &AdvisoryTable{a: a, key: key, local: local, settled: make(chan struct{}), rows: make(map[string]int64)}
+		t = &AdvisoryTable{
+			a: a, key: key, local: local, settled: make(chan struct{}),
+			named: make(map[string]*advisoryRequest), rows: make(map[string]int64),
+		}
 		a.tables[key] = t
 	}
 	return t

@@ -20,15 +20,26 @@ func (t *AdvisoryTable) Local() bool { return t.local }
 // and private ones. mu is held.
 func (t *AdvisoryTable) planLocal(waiting []*advisoryRequest) {
 	a := t.a
+	var cyclic []*advisoryRequest
 	for _, r := range waiting {
 		if r.ticket != 0 {
 			continue
 		}
 		a.tickets++
 		r.ticket = a.tickets
-		if a.ranges[r.lock.Owner] > 0 && advisory.Cycle(a.localFiles(), r.name()) {
+		if a.cyclic(r) {
+			cyclic = append(cyclic, r)
+		}
+	}
+	var waits advisory.Waits
+	for _, r := range cyclic {
+		if waits == nil {
+			waits = advisory.WaitsOf(a.localFiles())
+		}
+		if waits.Cycle(r.lock.Owner, r.name()) {
 			t.answer(r, ErrDeadlock)
 			t.asks++
+			waits = nil // it is no part of another cycle
 		}
 	}
 }

@@ -37,52 +37,57 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 		p.commit = true
 		return p, false
 	}
-	for _, r := range slices.Clone(t.requests) {
-		if r.over {
-			t.answer(r, nil)
-		}
+	if t.forgetOver(); len(t.requests) == 0 {
+		t.planned = nil
 	}
-	slices.SortStableFunc(t.requests, func(x, y *advisoryRequest) int { return cmp.Compare(x.order(), y.order()) })
-	p.next = t.mine.Clone()
+	if inOrder := func(x, y *advisoryRequest) int { return cmp.Compare(x.order(), y.order()) }; !slices.IsSortedFunc(t.requests, inOrder) {
+		slices.SortStableFunc(t.requests, inOrder)
+	}
+	p.next = t.mine
 	if t.publishes() { // nothing is granted meanwhile
 		t.planRows(&p)
 		return p, false
 	}
 	v := advisory.View{Held: t.held, Mine: p.next, Line: t.line}
-	var waiting, free []*advisoryRequest
-	for _, r := range slices.Clone(t.requests) {
+	var free []*advisoryRequest
+	t.planned = append(t.planned[:0], t.requests...)
+	waiting := t.planned[:0]
+	for _, r := range t.planned {
 		if r.probes {
 			if t.probe(&p, &v, r) {
 				look = true
 			}
 			continue
 		}
-		by, blocked := v.Blocker(r.lock)
+		by, held := v.Blocker(r.lock, r.by)
+		blocked := held
 		elsewhere := blocked && !t.a.Mine(by.Owner)
-		if !blocked {
+		if blocked {
+			r.by = by.Owner
+		} else {
 			_, ahead := v.Ahead(r.lock, r.order())
 			blocked = ahead || t.closed
 			elsewhere = blocked
 		}
 		blocked = blocked || slices.ContainsFunc(free, func(w *advisoryRequest) bool { return w.lock.Conflicts(r.lock) })
 		switch {
-		case !blocked && !p.next.Has(r.lock) && p.next.Len() >= maxAdvisory:
+		case !blocked && v.Mine.Len() >= maxAdvisory && !v.Mine.Has(r.lock):
 			t.answer(r, ErrTooMany)
 		case !blocked && t.deaf():
 			look = true
 		case !blocked:
-			p.next.Set(r.lock)
+			v.Grant(r.lock)
 			p.grants = append(p.grants, r)
 		case elsewhere && t.stale:
 			look = true
 		default:
 			t.meets(r)
-			if o := r.lock.Owner; o.Kind == advisory.Flock && len(t.mine.Of(o)) > 0 {
+			// Beside an exclusive flock nobody has another.
+			if o := r.lock.Owner; o.Kind == advisory.Flock && !(held && by.Exclusive) && len(t.mine.Of(o)) > 0 {
 				t.change(func() { t.mine.Clear(o, 0, advisory.EOF) }, o)
 				r.dropped = true
 				return t.plan()
 			}
-			_, held := v.Blocker(r.lock)
 			switch {
 			case !r.waits && !held && t.closed && t.patient(r): // it may be free
 			case !r.waits && r.dropped: // others must find it gone when the caller goes on
@@ -98,6 +103,7 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 			}
 		}
 	}
+	p.next = v.Mine
 	switch {
 	case look:
 		return p, true
@@ -107,12 +113,22 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 	case t.local || t.private.row:
 		t.planLocal(waiting)
 	default:
-		t.planLine(&p, waiting)
+		t.planLine(&p, &v, waiting)
 	}
 	if !t.local {
 		t.planRows(&p)
 	}
 	return p, false
+}
+
+// forgetOver removes the requests that nobody waits for any more. mu is held.
+func (t *AdvisoryTable) forgetOver() {
+	t.requests = slices.DeleteFunc(t.requests, func(r *advisoryRequest) bool {
+		if r.over {
+			t.ends(r)
+		}
+		return r.over
+	})
 }
 
 // probe answers a request that only asks, if that can be decided. look: the table must be read
@@ -145,7 +161,7 @@ func (t *AdvisoryTable) probe(p *advisoryPlan, v *advisory.View, r *advisoryRequ
 
 // planLine decides which of the requests that wait stand in line in the service: those that
 // nobody on this mount is in the way of, and those whose owner others may wait for. mu is held.
-func (t *AdvisoryTable) planLine(p *advisoryPlan, waiting []*advisoryRequest) {
+func (t *AdvisoryTable) planLine(p *advisoryPlan, v *advisory.View, waiting []*advisoryRequest) {
 	var stand []*advisoryRequest
 	for _, r := range waiting {
 		if r.ticket != 0 {
@@ -155,15 +171,16 @@ func (t *AdvisoryTable) planLine(p *advisoryPlan, waiting []*advisoryRequest) {
 	cyclic := false // one at a time, so that each has a ticket of its own
 	for _, r := range waiting {
 		o := r.lock.Owner
-		_, local := p.next.Conflict(r.lock)
 		switch {
 		case r.ticket != 0:
-		case o.Kind == advisory.Posix && !cyclic && r.waits && (t.a.ranges[o] > 0 || len(p.next.Of(o)) > 0):
+		case o.Kind == advisory.Posix && !cyclic && r.waits && (t.a.ranges[o.ID] > 0 || len(p.grants) > 0 && len(p.next.Of(o)) > 0):
 			cyclic = true
 			t.a.publishTangled()
 			stand, p.line = append(stand, r), append(p.line, r)
-		case !local && len(stand) < maxStanding && !slices.ContainsFunc(stand, func(s *advisoryRequest) bool { return s.lock.Conflicts(r.lock) }):
-			stand, p.line = append(stand, r), append(p.line, r)
+		case len(stand) < maxStanding && !slices.ContainsFunc(stand, func(s *advisoryRequest) bool { return s.lock.Conflicts(r.lock) }):
+			if _, local := v.Here(r.lock, r.by); !local {
+				stand, p.line = append(stand, r), append(p.line, r)
+			}
 		}
 	}
 }
@@ -178,7 +195,7 @@ func (t *AdvisoryTable) planRows(p *advisoryPlan) {
 		if len(p.put.Delete) == maxDeleted {
 			break // the next plan has the others
 		}
-		if name != t.row && !slices.ContainsFunc(t.requests, func(r *advisoryRequest) bool { return r.id == name && !slices.Contains(p.grants, r) }) {
+		if r := t.named[name]; name != t.row && (r == nil || slices.Contains(p.grants, r)) {
 			p.put.Delete = append(p.put.Delete, name)
 		}
 	}

@@ -139,12 +139,9 @@ func (t *AdvisoryTable) patient(r *advisoryRequest) bool {
 // through other mounts. Such a cycle has two waits of this mount at least, and one of them is in a
 // table that others use.
 func (t *AdvisoryTable) tangled(waiting []*advisoryRequest) bool {
-	if !slices.ContainsFunc(waiting, t.a.cyclic) {
-		return false
-	}
 	for _, o := range t.a.tables {
 		if !o.local && !o.private.row && slices.ContainsFunc(o.requests, t.a.cyclic) {
-			return true
+			return slices.ContainsFunc(waiting, t.a.cyclic)
 		}
 	}
 	return false
@@ -162,7 +159,7 @@ func (a *Advisory) publishTangled() {
 
 // cyclic reports whether others may wait for the owner of a request that waits.
 func (a *Advisory) cyclic(r *advisoryRequest) bool {
-	return r.waits && !r.over && r.lock.Owner.Kind == advisory.Posix && a.ranges[r.lock.Owner] > 0
+	return r.waits && !r.over && r.lock.Owner.Kind == advisory.Posix && a.ranges[r.lock.Owner.ID] > 0
 }
 
 // A table that was recalled is not private for a while, as a lock is not kept.

@@ -25,6 +25,8 @@ type AdvisoryTable struct {
 	// GUARDED_BY(Advisory.mu)
 	mine     advisory.Locks
 	requests []*advisoryRequest
+	named    map[string]*advisoryRequest // by id
+	planned  []*advisoryRequest          // plan's copy: a crowd's is large
 	working  bool
 	users    int
 	losses   int
@@ -94,6 +96,7 @@ func (t *AdvisoryTable) answered(ctx context.Context, r *advisoryRequest) error 
 		return ErrClosed
 	}
 	t.requests = append(t.requests, r)
+	t.named[r.id] = r
 	t.private.used = time.Now()
 	t.stale = true
 	t.ask()
@@ -131,6 +134,7 @@ type advisoryRequest struct {
 	ticket  int64          // of its row; 0: none stands
 	dropped bool           // the flock that its owner had in another mode was given up for it
 	met     time.Time      // when another owner was found in the way; zero: none was
+	by      advisory.Owner // that was in the way last
 	found   *advisory.Lock // what a probe has found
 	late    *time.Timer    // of a try that another mount has to answer
 	slow    *time.Timer    // nil once it has ended, or if it does not wait
@@ -259,12 +263,12 @@ func (t *AdvisoryTable) change(do func(), o advisory.Owner) {
 	do()
 	t.private.changed = true
 	if has := len(t.mine.Of(o)) > 0; has != had && o.Kind == advisory.Posix {
-		n := t.a.ranges[o] - 1
+		n := t.a.ranges[o.ID] - 1
 		if has {
 			n += 2
 		}
-		if t.a.ranges[o] = n; n == 0 {
-			delete(t.a.ranges, o)
+		if t.a.ranges[o.ID] = n; n == 0 {
+			delete(t.a.ranges, o.ID)
 		}
 	}
 	if t.mine.Empty() {
@@ -274,12 +278,19 @@ func (t *AdvisoryTable) change(do func(), o advisory.Owner) {
 
 // answer ends a request.
 func (t *AdvisoryTable) answer(r *advisoryRequest, err error) {
-	t.requests = slices.DeleteFunc(t.requests, func(o *advisoryRequest) bool { return o == r })
-	if r.late != nil {
-		r.late.Stop()
+	if i := slices.Index(t.requests, r); i >= 0 {
+		t.requests = slices.Delete(t.requests, i, i+1)
 	}
+	t.ends(r)
 	if !r.over {
 		r.over = true
 		r.given <- err
+	}
+}
+
+func (t *AdvisoryTable) ends(r *advisoryRequest) {
+	delete(t.named, r.id)
+	if r.late != nil {
+		r.late.Stop()
 	}
 }

@@ -132,12 +132,13 @@ func (a *Advisory) endCycles(tables map[Key]advisoryFile) {
 	for _, f := range tables {
 		files = append(files, f.File)
 	}
+	waits := advisory.WaitsOf(files)
 	for _, t := range a.tables {
 		if t.local || t.private.row {
 			continue
 		}
 		for _, r := range slices.Clone(t.requests) {
-			if a.cyclic(r) && advisory.Cycle(files, r.id) {
+			if a.cyclic(r) && waits.Cycle(r.lock.Owner, r.id) {
 				t.answer(r, ErrDeadlock)
 				t.ask()
 			}

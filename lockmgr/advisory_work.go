@@ -194,9 +194,12 @@ func (t *AdvisoryTable) learn(rows AdvisoryRows, sent time.Time) error {
 	t.rev = rows.Revision
 	t.held = slices.DeleteFunc(f.Held, func(l advisory.Lock) bool { return t.a.Mine(l.Owner) })
 	t.line = f.Line
+	stand := make(map[string]int64, len(rows.Rows))
+	for _, r := range rows.Rows {
+		stand[r.Name] = r.Changed
+	}
 	for name, changed := range t.rows {
-		r, ok := rows.find(name)
-		if ok && r.Changed == changed {
+		if rev, ok := stand[name]; ok && rev == changed {
 			continue
 		}
 		if name == t.row {
@@ -209,8 +212,10 @@ func (t *AdvisoryTable) learn(rows AdvisoryRows, sent time.Time) error {
 	defer t.a.mu.Unlock()
 	t.closed, t.private.others, t.private.heard = f.private, f.rows, sent
 	for _, r := range t.requests {
-		row, ok := rows.find(r.id)
-		if r.ticket = 0; ok {
+		r.ticket = 0
+	}
+	for _, row := range rows.Rows {
+		if r := t.named[row.Name]; r != nil {
 			r.ticket = row.Created
 			t.rows[r.id] = row.Changed
 		}

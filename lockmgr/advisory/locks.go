@@ -1,8 +1,10 @@
 package advisory
 
 import (
+	"maps"
 	"math"
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -53,15 +55,15 @@ func (l Lock) Conflicts(o Lock) bool {
 
 // Locks are the locks of any number of owners on one file. The zero value has none.
 // INVARIANT: an owner's are in order, do not overlap, and are merged where they are alike.
-type Locks struct{ of map[Owner][]Lock }
+type Locks struct {
+	of           map[Owner][]Lock
+	n, exclusive int // all of them, and those of them that are exclusive
+}
 
 // Clone returns a copy that changes by itself.
 func (ls Locks) Clone() Locks {
-	c := Locks{of: make(map[Owner][]Lock, len(ls.of))}
-	for o, list := range ls.of {
-		c.of[o] = list // never changed in place
-	}
-	return c
+	ls.of = maps.Clone(ls.of) // lists are never changed in place
+	return ls
 }
 
 // Empty reports whether nobody has a lock.
@@ -80,11 +82,25 @@ func (ls Locks) All() (all []Lock) {
 
 // Conflict returns a lock of another owner that conflicts with l.
 func (ls Locks) Conflict(l Lock) (Lock, bool) {
+	if !l.Exclusive && ls.exclusive == 0 {
+		return Lock{}, false
+	}
 	for o, list := range ls.of {
 		if o == l.Owner || o.Kind != l.Owner.Kind {
 			continue
 		}
-		if i := slices.IndexFunc(list, l.Conflicts); i >= 0 {
+		if by, ok := conflict(list, l); ok {
+			return by, true
+		}
+	}
+	return Lock{}, false
+}
+
+// conflict returns a lock of one owner's that conflicts with l.
+func conflict(list []Lock, l Lock) (Lock, bool) {
+	i := sort.Search(len(list), func(i int) bool { return l.Start <= list[i].End })
+	for ; i < len(list) && list[i].Start <= l.End; i++ {
+		if list[i].Conflicts(l) {
 			return list[i], true
 		}
 	}
@@ -109,10 +125,7 @@ func (ls *Locks) Set(l Lock) {
 		i--
 		list = slices.Delete(list, i, i+1)
 	}
-	if ls.of == nil {
-		ls.of = make(map[Owner][]Lock)
-	}
-	ls.of[l.Owner] = slices.Insert(list, i, l)
+	ls.put(l.Owner, slices.Insert(list, i, l))
 }
 
 // meets reports whether next goes on where l ends, in the same mode.
@@ -120,14 +133,29 @@ func (l Lock) meets(next Lock) bool { return l.Exclusive == next.Exclusive && l.
 
 // Clear takes from an owner what it has of a range.
 func (ls *Locks) Clear(o Owner, start, end uint64) {
-	list, had := ls.of[o]
-	if !had {
-		return
-	}
-	if list = cut(list, start, end); len(list) > 0 {
-		ls.of[o] = list
-	} else {
+	ls.put(o, cut(ls.of[o], start, end))
+}
+
+// put makes list all that an owner has.
+func (ls *Locks) put(o Owner, list []Lock) {
+	ls.count(ls.of[o], -1)
+	ls.count(list, 1)
+	switch {
+	case len(list) == 0:
 		delete(ls.of, o)
+		return
+	case ls.of == nil:
+		ls.of = make(map[Owner][]Lock)
+	}
+	ls.of[o] = list
+}
+
+func (ls *Locks) count(list []Lock, each int) {
+	ls.n += each * len(list)
+	for _, l := range list {
+		if l.Exclusive {
+			ls.exclusive += each
+		}
 	}
 }
 
@@ -160,9 +188,4 @@ func (ls Locks) Has(l Lock) bool {
 }
 
 // Len returns how many locks there are.
-func (ls Locks) Len() (n int) {
-	for _, list := range ls.of {
-		n += len(list)
-	}
-	return n
-}
+func (ls Locks) Len() int { return ls.n }

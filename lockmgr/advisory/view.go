@@ -15,11 +15,39 @@ type View struct {
 	Held []Lock   // of other mounts
 	Mine Locks    // of this mount
 	Line []Waiter // of all mounts, in order of their tickets
+
+	last   *Lock // of Mine, that Blocker has found: of a crowd each waits for the same
+	copied bool  // Mine is the View's own
 }
 
-// Blocker returns a lock that keeps l from its owner.
-func (v *View) Blocker(l Lock) (Lock, bool) {
-	if by, ok := v.Mine.Conflict(l); ok {
+// Grant gives the owner l, in place of what it has there. Who has given Mine does not see it.
+func (v *View) Grant(l Lock) {
+	if !v.copied {
+		v.Mine, v.copied = v.Mine.Clone(), true
+	}
+	v.Mine.Set(l)
+	v.last = nil
+}
+
+// Here returns a lock of this mount that keeps l from its owner. It looks first at what the owner
+// has that was in the way before, if it is known: that makes no difference but in time.
+func (v *View) Here(l Lock, before Owner) (Lock, bool) {
+	if v.last != nil && v.last.Conflicts(l) {
+		return *v.last, true
+	}
+	by, ok := conflict(v.Mine.of[before], l)
+	if !ok {
+		by, ok = v.Mine.Conflict(l)
+	}
+	if ok {
+		v.last = &by
+	}
+	return by, ok
+}
+
+// Blocker returns a lock that keeps l from its owner, as Here does, of this mount's if it can.
+func (v *View) Blocker(l Lock, before Owner) (Lock, bool) {
+	if by, ok := v.Here(l, before); ok {
 		return by, true
 	}
 	if i := slices.IndexFunc(v.Held, l.Conflicts); i >= 0 {
@@ -36,7 +64,7 @@ func (v *View) Ahead(l Lock, ticket int64) (Waiter, bool) {
 			break
 		}
 		if w.Lock.Conflicts(l) {
-			if _, blocked := v.Blocker(w.Lock); !blocked {
+			if _, blocked := v.Blocker(w.Lock, Owner{}); !blocked {
 				return w, true
 			}
 		}
