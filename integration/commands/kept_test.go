@@ -13,19 +13,19 @@ import (
 	"github.com/lockfs/lockfs/integration/lab"
 )
 
-// fill makes files in a directory until it is delegated to their mount.
-func fill(v *lab.Volume, p *lab.Agent, m *lab.Watched, dir string) {
+// fill makes files in a directory until it is delegated to their mount, and returns how many.
+func fill(v *lab.Volume, p *lab.Agent, m *lab.Watched, dir string) (n int) {
 	v.T.Helper()
 	if err := os.MkdirAll(v.InSource(dir), 0o777); err != nil {
 		v.T.Fatal(err)
 	}
-	n := 0
 	lab.Eventually(v.T, "the directory is delegated", func() bool {
 		n++
 		fd := p.Open(m.Path(fmt.Sprintf("%s/%d", dir, n)), unix.O_CREAT|unix.O_WRONLY)
 		p.Must(lab.Call{Op: "close", FD: fd})
 		return m.Metric("lockfs_directories_delegated") == 1
 	})
+	return n
 }
 
 // The metrics count directories that are delegated, recalls of them and of kept locks, and opens
@@ -42,14 +42,15 @@ func TestMetricsOfKeptLocks(t *testing.T) {
 		q.Must(lab.Call{Op: "close", FD: q.Open(b.Path(name), unix.O_WRONLY|unix.O_CREAT)})
 	}
 
-	fill(v, p, a, "d")
+	made := float64(fill(v, p, a, "d"))
 	a.Has(1, "lockfs_directory_delegations_total")
+	lab.Eventually(t, "all creations are counted", func() bool { return kept()+asked() == made })
 	const opens = 50
-	before, beforeAsked := kept(), asked()
+	before := kept()
 	for range opens {
 		p.Must(lab.Call{Op: "close", FD: p.Open(a.Path("d/1"), unix.O_WRONLY)})
 	}
-	lab.Eventually(t, "all opens are counted", func() bool { return kept()-before+asked()-beforeAsked == opens })
+	lab.Eventually(t, "all opens are counted", func() bool { return kept()+asked() == made+opens })
 	if n := kept() - before; n < opens/2 { // all, unless the machine stops for seconds
 		t.Errorf("%v of %d opens were counted as kept", n, opens)
 	}
