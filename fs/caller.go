@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,6 +25,9 @@ type callers struct {
 	readLocks bool
 	// families bounds the searches for opens that would wait for themselves.
 	families *gate
+
+	strays  strays
+	looking atomic.Int64 // requests whose callers may have signals
 }
 
 // openOwner is the owner of an open in scope handle: each open is its own owner.
@@ -98,30 +102,44 @@ const (
 	killPollEach = time.Millisecond
 )
 
+// awaitSignal returns when thread tid is being killed, or has any signal after late, or ctx has ended.
+func (cs *callers) awaitSignal(ctx context.Context, cancel <-chan struct{}, late <-chan time.Time, tid int) {
+	anySignal := false
+	for told := false; ; {
+		select {
+		case <-cancel:
+			told = true
+		case <-cs.strays.some():
+		case <-ctx.Done():
+			return
+		}
+		// The kernel tells once of a signal, and not which one: SIGKILL may follow. It does not tell
+		// those who have another server by now.
+		n := cs.looking.Add(1)
+		if cs.procs.KillPending(tid) || anySignal && (told || cs.procs.SignalPending(tid)) {
+			cs.looking.Add(-1)
+			return
+		}
+		select {
+		case <-late:
+			anySignal = true
+		case <-time.After(max(killPoll, time.Duration(n)*killPollEach)):
+		case <-ctx.Done():
+		}
+		cs.looking.Add(-1)
+	}
+}
+
 // interrupted polls after killPoll: most requests end sooner, and need no goroutine. Any signal
 // counts after anyAfter, unless that is 0.
 func (cs *callers) interrupted(cancel <-chan struct{}, tid uint32, anyAfter time.Duration) (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(context.Background())
 	watch := time.AfterFunc(killPoll, func() {
-		var anySignal <-chan time.Time
+		var late <-chan time.Time
 		if anyAfter > 0 {
-			anySignal = time.After(anyAfter - killPoll)
+			late = time.After(anyAfter - killPoll)
 		}
-		select {
-		case <-cancel:
-		case <-ctx.Done():
-			return
-		}
-		// The kernel tells once of a signal, and not which one: SIGKILL may follow.
-		for !cs.procs.KillPending(int(tid)) {
-			select {
-			case <-anySignal:
-				stop()
-			case <-time.After(killPoll):
-			case <-ctx.Done():
-				return
-			}
-		}
+		cs.awaitSignal(ctx, cancel, late, int(tid))
 		stop()
 	})
 	return ctx, func() {

@@ -25,6 +25,8 @@ type gate struct {
 	gone  func(*fuse.InHeader) bool // whether the caller needs no answer any more
 	held  *budget                   // of waiters, also at other gates
 
+	strays *strays // nil: there are none
+
 	mu     sync.Mutex
 	free   int               // GUARDED_BY(mu)
 	inside map[uint64]*share // GUARDED_BY(mu); by request; nil: not counted
@@ -117,10 +119,14 @@ func (g *gate) enter(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gon
 	}
 	w := g.queue(in.Unique, s, bytes)
 	g.mu.Unlock()
+	var strays <-chan struct{}
 	if gone == nil {
 		gone = g.gone
+		if cancel != nil {
+			strays = g.strays.some()
+		}
 	}
-	return g.wait(w, in, cancel, gone)
+	return g.wait(w, in, cancel, strays, gone)
 }
 
 // reenter is enter for a request that is given up once ctx ends.
@@ -221,7 +227,7 @@ func (g *gate) sayFull() {
 }
 
 // wait returns when w is inside, or given up.
-func (g *gate) wait(w *waiter, in *fuse.InHeader, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
+func (g *gate) wait(w *waiter, in *fuse.InHeader, cancel, strays <-chan struct{}, gone func(*fuse.InHeader) bool) error {
 	var poll <-chan time.Time
 	for {
 		select {
@@ -229,17 +235,13 @@ func (g *gate) wait(w *waiter, in *fuse.InHeader, cancel <-chan struct{}, gone f
 			return nil
 		case <-g.shut:
 			return g.giveUp(w)
+		case <-strays:
+			strays = nil
+			defer g.polls()()
 		case <-cancel:
 			// The kernel tells once of a signal, and not which one: SIGKILL may follow.
 			cancel = nil
-			g.mu.Lock()
-			g.polling++
-			g.mu.Unlock()
-			defer func() {
-				g.mu.Lock()
-				g.polling--
-				g.mu.Unlock()
-			}()
+			defer g.polls()()
 		case <-poll:
 		}
 		if gone(in) {
@@ -248,6 +250,18 @@ func (g *gate) wait(w *waiter, in *fuse.InHeader, cancel <-chan struct{}, gone f
 		g.mu.Lock()
 		poll = time.After(max(killPoll, time.Duration(g.polling)*killPollEach))
 		g.mu.Unlock()
+	}
+}
+
+// polls counts a waiter that polls, and returns what ends it.
+func (g *gate) polls() func() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.polling++
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.polling--
 	}
 }
 

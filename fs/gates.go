@@ -32,17 +32,23 @@ type gates struct {
 
 func (cs *callers) newGates(held *budget, log *slog.Logger) gates {
 	cs.families = newGate(familiesSize, cs.payer, cs.killed, held, slog.New(slog.DiscardHandler))
-	return gates{
+	gs := gates{
 		volume:   newGate(volumeSize, cs.payer, cs.killed, held, log),
 		closing:  newGate(closingSize, cs.payer, cs.exiting, held, log),
 		notices:  newGate(noticesSize, cs.payer, cs.killed, held, log),
 		families: cs.families,
 		bereaved: make(chan struct{}, bereaving),
 	}
+	for _, g := range gs.all() {
+		g.strays = &cs.strays
+	}
+	return gs
 }
 
+func (g *gates) all() []*gate { return []*gate{g.volume, g.closing, g.notices, g.families} }
+
 func (g *gates) shut() {
-	for _, gate := range []*gate{g.volume, g.closing, g.notices, g.families} {
+	for _, gate := range g.all() {
 		gate.close()
 	}
 }

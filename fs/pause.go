@@ -25,6 +25,9 @@ func (f *FS) Pause(ctx context.Context) error {
 	f.visits.pause()
 	f.locks.HandOn()
 	if err := f.kernel.drain(ctx); err != nil {
+		for _, s := range f.kernel.former {
+			f.strays.add(s.done)
+		}
 		return errors.Join(err, f.Resume())
 	}
 	return nil

@@ -13,10 +13,18 @@ func (p Proc) KillPending(tid int) bool {
 	if err != nil {
 		return gone(err)
 	}
-	if state, _ := statusLine(status, "\nState:\t"); len(state) > 0 && (state[0] == 'Z' || state[0] == 'X') {
-		return true
+	return ended(status) || (signals(status, "\nSigPnd:\t")|signals(status, "\nShdPnd:\t"))&sigkill != 0
+}
+
+// SignalPending reports whether thread tid has a signal pending that it does not block, or has ended.
+func (p Proc) SignalPending(tid int) bool {
+	var array [bufSize]byte
+	status, err := p.read(array[:], tid, "status")
+	if err != nil {
+		return gone(err)
 	}
-	return hasSigkill(status, "\nSigPnd:\t") || hasSigkill(status, "\nShdPnd:\t")
+	blocked := signals(status, "\nSigBlk:\t")
+	return ended(status) || (signals(status, "\nSigPnd:\t")|signals(status, "\nShdPnd:\t"))&^blocked != 0
 }
 
 // exiting is PF_EXITING in the flags of a /proc/<tid>/stat.
@@ -33,8 +41,14 @@ func (p Proc) Exiting(tid int) bool {
 	return err == nil && st.flags&exiting != 0
 }
 
-func hasSigkill(status []byte, key string) bool {
+func ended(status []byte) bool {
+	state, _ := statusLine(status, "\nState:\t")
+	return len(state) > 0 && (state[0] == 'Z' || state[0] == 'X')
+}
+
+// signals returns the set of signals in a line of a status; none if it cannot be read.
+func signals(status []byte, key string) uint64 {
 	mask, _ := statusLine(status, key)
-	set, err := strconv.ParseUint(string(mask), 16, 64)
-	return err == nil && set&sigkill != 0
+	set, _ := strconv.ParseUint(string(mask), 16, 64)
+	return set
 }
