@@ -115,7 +115,7 @@ func (t *tracker) end(err error) {
 		t.slow = nil
 	}
 	level := slog.LevelDebug
-	if t.told {
+	if t.told && !errors.As(err, new(*HandedOnError)) { // who is handed on waits on: a crowd would be a line each
 		level = slog.LevelInfo
 	}
 	took := []slog.Attr{slog.Duration("took", e.Took)}

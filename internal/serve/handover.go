@@ -104,9 +104,10 @@ type offering struct {
 // settleTime bounds the time until delegated directories are given back, while programs go on.
 const settleTime = 5 * time.Second
 
-// pauseTries is how often a view is paused whose requests under way do not end at once: one may
-// wait for another, which the pause keeps out.
-const pauseTries = 5
+// pauseTries are how often a view is paused whose requests under way do not end at once, as one may
+// wait for another, which the pause keeps out; and for which part of handover.PauseTime. Each is
+// longer than the one before: a thousand requests that wait for locks need a second on a busy node.
+var pauseTries = []float64{0.05, 0.1, 0.2, 0.65}
 
 func (o *offering) pause() ([]byte, []int, error) {
 	if err := o.m.view.CanPause(); err != nil {
@@ -147,8 +148,8 @@ func (o *offering) settle() error {
 }
 
 func (o *offering) pauseView(ctx context.Context) (err error) {
-	for range pauseTries {
-		try, cancel := context.WithTimeout(ctx, handover.PauseTime/pauseTries)
+	for _, part := range pauseTries {
+		try, cancel := context.WithTimeout(ctx, time.Duration(part*float64(handover.PauseTime)))
 		err = o.m.view.Pause(try)
 		cancel()
 		if !errors.Is(err, fs.ErrBusy) {
