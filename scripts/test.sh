@@ -108,12 +108,13 @@ with_race() { # with_race build|test ARG...
 	CGO_ENABLED=1 go "$1" -race -trimpath=false "${@:2}"
 }
 
-# Most tests wait: more packages than there are cores run side by side.
+# Most tests wait: more packages than there are cores run side by side. Not many more: lock services that get no CPU for
+# seconds refuse locks.
 released() {
 	stage 'without the race detector: all where nothing can race, and integration: real mounts, programs and faults'
 	go test "${vet[@]}" -p 3 -timeout $timeout "${plain[@]}"
 	go build -o "$work/lockfs" ./cmd/lockfs
-	LOCKFS_TEST_PROGRAM=$work/lockfs go test "${vet[@]}" -p 4 -parallel 4 -timeout $timeout -skip "$skip" "${integration[@]}"
+	LOCKFS_TEST_PROGRAM=$work/lockfs go test "${vet[@]}" -p 3 -parallel 3 -timeout $timeout -skip "$skip" "${integration[@]}"
 	stage 'the modules of their own'
 	for module in integration/*/go.mod; do
 		[ $extent = long ] || [ $module != integration/helm/go.mod ] || continue # it builds helm: 2 minutes of CPU

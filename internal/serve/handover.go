@@ -104,10 +104,10 @@ type offering struct {
 // settleTime bounds the time until delegated directories are given back, while programs go on.
 const settleTime = 5 * time.Second
 
-// pauseTries are how often a view is paused whose requests under way do not end at once, as one may
-// wait for another, which the pause keeps out; and for which part of handover.PauseTime. Each is
-// longer than the one before: a thousand requests that wait for locks need a second on a busy node.
-var pauseTries = []float64{0.05, 0.1, 0.2, 0.65}
+// pauseTries are how long a view is paused, one time after the other, whose requests under way do not
+// end at once: one may wait for another, which the pause keeps out. The last has nearly all of
+// PauseTime, as hundreds of requests that wait for locks need a second on a busy node.
+var pauseTries = []time.Duration{handover.PauseTime / 20, handover.PauseTime / 5, handover.PauseTime * 9 / 10}
 
 func (o *offering) pause() ([]byte, []int, error) {
 	if err := o.m.view.CanPause(); err != nil {
@@ -116,13 +116,14 @@ func (o *offering) pause() ([]byte, []int, error) {
 	if err := o.settle(); err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), handover.PauseTime)
-	defer cancel()
-	if err := o.pauseView(ctx); err != nil {
+	began, err := o.pauseView()
+	if err != nil {
 		o.m.locks.GoOn()
 		return nil, nil, err
 	}
-	err := o.m.locks.Quiet(ctx)
+	ctx, cancel := context.WithDeadline(context.Background(), began.Add(handover.PauseTime))
+	defer cancel()
+	err = o.m.locks.Quiet(ctx)
 	if err == nil {
 		o.thaw, err = o.backend.Freeze(ctx)
 	}
@@ -147,16 +148,19 @@ func (o *offering) settle() error {
 	return nil
 }
 
-func (o *offering) pauseView(ctx context.Context) (err error) {
-	for _, part := range pauseTries {
-		try, cancel := context.WithTimeout(ctx, time.Duration(part*float64(handover.PauseTime)))
+// pauseView returns when the pause began. Between two tries the view goes on for as long as it needs
+// to serve all that has waited.
+func (o *offering) pauseView() (began time.Time, err error) {
+	for _, lasts := range pauseTries {
+		began = time.Now()
+		try, cancel := context.WithTimeout(context.Background(), lasts)
 		err = o.m.view.Pause(try)
 		cancel()
 		if !errors.Is(err, fs.ErrBusy) {
-			return err
+			break
 		}
 	}
-	return err
+	return began, err
 }
 
 func (o *offering) export() ([]byte, []int, error) {
