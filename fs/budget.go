@@ -32,7 +32,8 @@ var errBacklog = fmt.Errorf("the requests that wait for the volume hold too much
 func newBudget(size int64) *budget { return &budget{free: size, held: make(map[payer]int64)} }
 
 // backlogOf is the memory, in bytes, of requests that wait at a process's gates, with their data and
-// the buffers for their answers, and of directories that are being listed. math.MaxInt64 is Go's unlimited memory.
+// the buffers for their answers, and of directories that are being listed. math.MaxInt64 is Go's
+// unlimited memory.
 func backlogOf(limit int64) int64 {
 	if limit == math.MaxInt64 {
 		return backlogSize

@@ -133,7 +133,7 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	var a answer
-	if err := receive(p.c, &a, maxState); err != nil || !strings.Contains(a.Refused, "state of format 3") || m.paused.Load() != 0 {
+	if err := receive(p.c, &a, maxState); err != nil || !strings.Contains(a.Refused, fmt.Sprint("state of format ", Format+1)) || m.paused.Load() != 0 {
 		t.Errorf("another format: %+v, %v", a, err)
 	}
 	m = offer(t, own)
