@@ -279,3 +279,39 @@ func threadsWithin(t *testing.T, pid, number int) (n int) {
 	}
 	return n
 }
+
+// A crowd waits while successors come and give up, and programs of it are killed in the pauses: none
+// of its requests is lost, and nothing stays locked.
+func TestCrowdOutlivesFailedPauses(t *testing.T) {
+	lab.Over(t, testCrowdOutlivesFailedPauses, lab.Local.ForLong(), lab.InLeases.ForLong())
+}
+
+func testCrowdOutlivesFailedPauses(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--wait", "-1", "--scope", "handle")
+	v.Write("f", "")
+	a, b := v.Mount("a"), v.Mount("b")
+	holder, crowd := lab.NewAgent(t), lab.NewAgent(t)
+	held := holder.Open(b.Path("f"), unix.O_WRONLY)
+	const n = 200
+	wait := lab.Call{Op: "open and close", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_APPEND}
+	crowd.Must(lab.Call{Op: "flood", N: n, Calls: []lab.Call{wait}})
+	for range 10 {
+		dying := lab.NewAgent(t)
+		dying.Must(lab.Call{Op: "flood", N: n, Calls: []lab.Call{wait}})
+		asked(t, a).Close() // some come while the view is paused, or about to be
+		lab.Eventually(t, "all wait", func() bool {
+			return threadsWithin(t, crowd.PID(), unix.SYS_OPENAT)+threadsWithin(t, dying.PID(), unix.SYS_OPENAT) == 2*n
+		})
+		p := asked(t, a)
+		_ = dying.Cmd.Process.Kill() // while it is paused
+		p.Close()
+		dying.Kill()
+	}
+	holder.Must(lab.Call{Op: "close", FD: held})
+	r := crowd.Do(lab.Call{Op: "flooded"})
+	delete(r.Failed, "EDEADLK") // a thread has met another one of its process, as without upgrades
+	if r.N != n || len(r.Failed) > 0 {
+		t.Errorf("%d opens, of which failed: %v", r.N, r.Failed)
+	}
+	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+}

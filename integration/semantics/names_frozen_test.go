@@ -24,7 +24,10 @@ func onExt4(v *lab.Volume) (freeze, thaw func()) {
 	}
 	lab.Run(v.T, "mkfs.ext4", "-q", image)
 	lab.Run(v.T, "mount", "-o", "loop", image, v.Source)
-	v.T.Cleanup(func() { lab.Run(v.T, "umount", v.Source) })
+	v.T.Cleanup(func() {
+		// A program that another test is about to start has the descriptors of this one until it begins.
+		lab.Eventually(v.T, "the volume is unmounted", func() bool { return unix.Unmount(v.Source, 0) == nil })
+	})
 	root, err := os.Open(v.Source)
 	if err != nil {
 		v.T.Fatal(err)
