@@ -304,6 +304,26 @@ func TestAdvisoryPrivateDeadlock(t *testing.T) {
 	})
 }
 
+// A mount whose row somebody has deleted does not overlook that another has the table to itself by
+// now.
+func TestAdvisoryDeletedPrivateRow(t *testing.T) {
+	inPrivate(t, 2, func(t *testing.T, f *fixture, ms []*advisoryMount) {
+		a, b := ms[0], ms[1]
+		f.svc.deaf = true
+		l := a.flock(1, true)
+		tab := a.lock(l)
+		a.unlock(l)
+		f.svc.DeleteAdvisory(table)
+		b.lock(b.flock(1, true))
+		for tab.Private() != 0 { // until a has found it
+			time.Sleep(time.Second)
+		}
+		if err := a.try(l); !errors.Is(err, lockmgr.ErrContended) {
+			t.Errorf("beside the next: %v", err)
+		}
+	})
+}
+
 // A private table that is lost without locks takes nothing from anybody.
 func TestAdvisoryPrivateIsLostIdle(t *testing.T) {
 	inPrivate(t, 2, func(t *testing.T, f *fixture, ms []*advisoryMount) {

@@ -194,6 +194,9 @@ func (t *AdvisoryTable) learn(rows AdvisoryRows, sent time.Time) error {
 	t.rev = rows.Revision
 	t.held = slices.DeleteFunc(f.Held, func(l advisory.Lock) bool { return t.a.Mine(l.Owner) })
 	t.line = f.Line
+	t.a.mu.Lock() // also if what this mount has there is lost
+	t.closed, t.private.others, t.private.heard = f.private, f.rows, sent
+	t.a.mu.Unlock()
 	stand := make(map[string]int64, len(rows.Rows))
 	for _, r := range rows.Rows {
 		stand[r.Name] = r.Changed
@@ -210,7 +213,6 @@ func (t *AdvisoryTable) learn(rows AdvisoryRows, sent time.Time) error {
 	}
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
-	t.closed, t.private.others, t.private.heard = f.private, f.rows, sent
 	for _, r := range t.requests {
 		r.ticket = 0
 	}
