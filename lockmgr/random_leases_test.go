@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"path"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,12 +123,15 @@ func (w wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	done := make(chan answer, 1)
 	go func() {
 		a := answer{err: errLost}
-		if w.m.runs(); w.m.carry() {
+		what := r.Method + " " + path.Base(r.URL.Path)
+		w.m.runs()
+		if lost := !watches && w.m.meets(what+" sent"); w.m.carry() && !lost {
 			sent := r
 			if !watches { // it is carried out even if nobody waits
 				sent = r.WithContext(context.WithoutCancel(r.Context()))
 			}
-			if a.Response, a.err = w.server.RoundTrip(sent); a.err == nil && !w.m.carry() {
+			a.Response, a.err = w.server.RoundTrip(sent)
+			if lost = !watches && w.m.meets(what+" answered"); a.err == nil && (!w.m.carry() || lost) {
 				a.Response.Body.Close()
 				a = answer{err: errLost}
 			}
@@ -160,7 +164,8 @@ func (w wire) events(ctx context.Context, from io.ReadCloser) io.ReadCloser {
 		for lines := bufio.NewReader(from); ; {
 			line, err := lines.ReadBytes('\n')
 			if err == nil {
-				if w.m.runs(); !w.m.carry() {
+				w.m.runs()
+				if lost := w.m.meets("event"); !w.m.carry() || lost {
 					err = errLost
 				}
 				w.m.runs()

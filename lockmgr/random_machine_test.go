@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -68,7 +69,13 @@ type machine struct {
 	cut    bool
 	frozen boottime.Instant // since when; 0 while it runs
 	thawed chan struct{}    // closed when it thaws
+
+	// at, if not nil, is told when a request is sent, when its answer is, and when a recall is heard.
+	// It may take its time, and reports whether that message is lost.
+	at func(what string) (lost bool)
 }
+
+func (m *machine) meets(what string) (lost bool) { return m.at != nil && m.at(what) }
 
 func (m *machine) Now() boottime.Instant {
 	m.mu.Lock()
@@ -112,9 +119,16 @@ func (m *machine) setCut(cut bool) {
 	m.mu.Unlock()
 }
 
-// carry takes a message to its end, in its time, or loses it.
+// carry takes a message to its end, in its time, or loses it. Without rand it loses it only if the
+// machine is cut off.
 func (m *machine) carry() (arrived bool) {
 	m.mu.Lock()
+	if m.rand == nil {
+		cut := m.cut
+		m.mu.Unlock()
+		<-time.After(time.Millisecond)
+		return !cut
+	}
 	delay := time.Duration(m.rand.ExpFloat64() * float64(100*time.Millisecond))
 	lost := m.cut || m.rand.IntN(60) == 0
 	if m.rand.IntN(60) == 0 {
@@ -127,13 +141,14 @@ func (m *machine) carry() (arrived bool) {
 
 // call asks the service. An error says nothing about whether it did, or will do,
 // what it was asked.
-func (m *machine) call(ctx context.Context, do func() error) error {
+func (m *machine) call(ctx context.Context, what string, do func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		err := lockmgr.ErrUnavailable
-		if m.runs(); m.carry() {
+		m.runs()
+		if lost := m.meets(what + " sent"); m.carry() && !lost {
 			err = do()
-			if !m.carry() {
+			if lost = m.meets(what + " answered"); !m.carry() || lost {
 				err = fmt.Errorf("%w: the answer was lost", lockmgr.ErrUnavailable)
 			}
 		}
@@ -157,7 +172,7 @@ type remote struct {
 
 func (r remote) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
 	opened := make(chan *leased, 1)
-	err := r.m.call(ctx, func() error {
+	err := r.m.call(ctx, "session", func() error {
 		s, err := r.open(context.Background(), info, ttl)
 		opened <- s
 		return err
@@ -185,6 +200,9 @@ func (r remote) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 
 func (r remote) WatchRecalls(ctx context.Context, found func(lockmgr.Recall)) {
 	r.leases.WatchRecalls(ctx, func(recall lockmgr.Recall) {
+		if r.m.meets("recall heard") {
+			return
+		}
 		for r.m.runs(); !r.m.carry(); r.m.runs() {
 		}
 		found(recall)
@@ -193,7 +211,7 @@ func (r remote) WatchRecalls(ctx context.Context, found func(lockmgr.Recall)) {
 
 func (r remote) Recalls(ctx context.Context) ([]lockmgr.Recall, error) {
 	answer := make(chan []lockmgr.Recall, 1)
-	err := r.m.call(ctx, func() error {
+	err := r.m.call(ctx, "recalls", func() error {
 		recalls, err := r.leases.Recalls(context.Background())
 		answer <- recalls
 		return err
@@ -205,11 +223,11 @@ func (r remote) Recalls(ctx context.Context) ([]lockmgr.Recall, error) {
 }
 
 func (r remote) InUse(ctx context.Context, id uuid.UUID) error {
-	return r.m.call(ctx, func() error { return r.leases.InUse(context.Background(), id) })
+	return r.m.call(ctx, "in use", func() error { return r.leases.InUse(context.Background(), id) })
 }
 
 func (r remote) Describe(ctx context.Context, entries []lockmgr.Entry) error {
-	return r.m.call(ctx, func() error { return r.leases.Describe(context.Background(), entries) })
+	return r.m.call(ctx, "holders", func() error { return r.leases.Describe(context.Background(), entries) })
 }
 
 type remoteSession struct {
@@ -221,7 +239,7 @@ type remoteSession struct {
 func (s *remoteSession) Done() <-chan struct{} { return s.over }
 
 func (s *remoteSession) Renew(ctx context.Context) error {
-	return s.m.call(ctx, func() error { return s.leased.Renew(context.Background()) })
+	return s.m.call(ctx, "renewal", func() error { return s.leased.Renew(context.Background()) })
 }
 
 // Acquire stays in line while its caller waits. What it put, and the caller was
@@ -230,7 +248,7 @@ func (s *remoteSession) Acquire(ctx context.Context, req lockmgr.AcquireRequest)
 	waiting, leave := context.WithCancel(context.Background())
 	var grants []lockmgr.Grant
 	granted := make(chan struct{})
-	err := s.m.call(ctx, func() (err error) {
+	err := s.m.call(ctx, "request", func() (err error) {
 		defer close(granted)
 		grants, err = s.leased.Acquire(waiting, req)
 		return err
@@ -260,7 +278,9 @@ func (s *remoteSession) MostBelow() int { return s.leased.Session.(lockmgr.Deleg
 // PutBelow is as Acquire: what the caller was not told of is removed some time later.
 func (s *remoteSession) PutBelow(ctx context.Context, d lockmgr.Grant, entries []lockmgr.Entry) (int64, error) {
 	done := make(chan int64, 1)
-	err := s.m.call(ctx, func() error {
+	var came atomic.Bool
+	err := s.m.call(ctx, "entries", func() error {
+		came.Store(true)
 		defer close(done)
 		token, err := s.leased.Session.(lockmgr.Delegator).PutBelow(context.Background(), d, entries)
 		if err == nil {
@@ -274,6 +294,9 @@ func (s *remoteSession) PutBelow(ctx context.Context, d lockmgr.Grant, entries [
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
+		if ctx.Err() == nil && !came.Load() {
+			return // the request was lost, and the fence keeps it out
+		}
 		select {
 		case token, ok := <-done:
 			for _, e := range entries {
@@ -289,12 +312,12 @@ func (s *remoteSession) PutBelow(ctx context.Context, d lockmgr.Grant, entries [
 }
 
 func (s *remoteSession) Release(ctx context.Context, g lockmgr.Grant) error {
-	return s.m.call(ctx, func() error { return s.leased.Release(context.Background(), g) })
+	return s.m.call(ctx, "release", func() error { return s.leased.Release(context.Background(), g) })
 }
 
 func (s *remoteSession) Held(ctx context.Context, grants []lockmgr.Grant) (held []bool, err error) {
 	answer := make(chan []bool, 1)
-	err = s.m.call(ctx, func() error {
+	err = s.m.call(ctx, "look", func() error {
 		held, err := s.leased.Held(context.Background(), grants)
 		answer <- held
 		return err
@@ -314,5 +337,5 @@ func (s *remoteSession) Watch(ctx context.Context, held func() []lockmgr.Grant, 
 }
 
 func (s *remoteSession) Close(ctx context.Context) error {
-	return s.m.call(ctx, func() error { return s.leased.Close(context.Background()) })
+	return s.m.call(ctx, "end", func() error { return s.leased.Close(context.Background()) })
 }

@@ -206,7 +206,7 @@ func (c *chaos) program(m *machine, mgr *lockmgr.Manager, name string) {
 		hold, err := acquire(ctx, mgr, req)
 		m.runs()
 		if err == nil {
-			c.work(m, hold, req, []int{50, 3}[c.IntN(2)])
+			c.work(m, hold, req, c.IntN([]int{50, 3}[c.IntN(2)]))
 			if held {
 				c.mu.Lock()
 				c.goesOn[name] = true
@@ -237,7 +237,7 @@ func (c *chaos) burst(m *machine, mgr *lockmgr.Manager, name string) {
 			return
 		}
 		if i > 10 && c.IntN(3) > 0 {
-			c.work(m, hold, req, 3)
+			c.work(m, hold, req, c.IntN(3))
 		}
 		hold.Release()
 	}
@@ -248,7 +248,7 @@ func (c *chaos) work(m *machine, hold *lockmgr.Hold, req lockmgr.Request, writes
 	key := req.Keys[0]
 	token := hold.Token(key)
 	var lost bool
-	for range c.IntN(writes) {
+	for range writes {
 		<-time.After(c.upTo(300 * time.Millisecond))
 		m.runs()
 		err := hold.Check()
@@ -284,7 +284,11 @@ func (c *chaos) work(m *machine, hold *lockmgr.Hold, req lockmgr.Request, writes
 
 // land is the arrival of a write, or of a read, on the volume.
 func (c *chaos) land(key lockmgr.Key, token int64, req lockmgr.Request) {
-	entries, err := c.svc.Entries(context.Background(), key.Path)
+	path := key.Path
+	if key.Kind == lockmgr.Inode {
+		path = ""
+	}
+	entries, err := c.svc.Entries(context.Background(), path)
 	live := errors.Is(err, lockmgr.ErrUnavailable) // nobody can look
 	for _, e := range entries {
 		mine := e.Token == token>>12 && e.Mode == req.Mode || e.FencingToken() == token ||

@@ -108,3 +108,96 @@ func TestPolicyChangesBehindAMountsBack(t *testing.T) {
 	lab.Eventually(t, "the log says why", func() bool { return strings.Contains(away.Log.String(), "mount it again") })
 	p.Must(lab.Call{Op: "close", FD: p.Open(changed.Path("f"), unix.O_WRONLY)})
 }
+
+// A policy changes while a mount keeps a file's lock and has a directory delegated, with a file open
+// in it: not beside the mount, at once when it is unmounted, and after the end of its lease when it
+// is killed or frozen. A mount that thaws then grants nothing by itself any more.
+func TestPolicyChangesWhileDelegated(t *testing.T) {
+	lab.Over(t, testPolicyChangesWhileDelegated, lab.Local, lab.InLeases)
+}
+
+func testPolicyChangesWhileDelegated(t *testing.T, on lab.Setup) {
+	c := on.NewService(t)
+	for _, how := range []string{"unmounted", "killed", "frozen"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			v := lab.NewVolume(t, "--ttl", "6s", "--wait", "10s")
+			v.Env = append(v.Env, append(c.Env(), "LOCKFS_NAMESPACE="+v.Namespace())...)
+			a := v.MountWatched("a", "--keep", "1m")
+			p, q := lab.NewAgent(t), lab.NewAgent(t)
+			lab.Eventually(t, "a lock is kept", func() bool {
+				p.Must(lab.Call{Op: "close", FD: p.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)})
+				return a.Metric("lockfs_locks_kept") == 1
+			})
+			fill(v, p, a, "d")
+			fd := p.Open(a.Path("d/open"), unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND)
+			p.Must(lab.Call{Op: "write", FD: fd, Data: "a"})
+			change := []string{"--rule", "/d/** nolock", "--rule", "/f nolock", "--set-policy"}
+			if m := v.Refused(change...); !strings.Contains(m.Log.String(), a.Dir+" on a") {
+				t.Errorf("the policy is changed beside a mount: %s", m.Log)
+			}
+			p.Must(lab.Call{Op: "write", FD: fd, Data: "a"})
+			if n := a.Metric("lockfs_directories_delegated"); n != 1 {
+				t.Errorf("%v directories are delegated", n)
+			}
+			switch how {
+			case "unmounted":
+				p.Must(lab.Call{Op: "close", FD: fd})
+				a.Stop()
+			case "killed":
+				a.Kill()
+			case "frozen":
+				lab.Freeze(t, a.Cmd.Process.Pid)
+			}
+			var b *lab.Mount
+			change = append(change, "--keep", "1m")
+			if how == "unmounted" {
+				b = v.Mount("b", change...)
+			} else {
+				lab.Eventually(t, "its lease has ended and the policy is changed", func() bool {
+					b = v.Start("b", change...)
+					lab.Eventually(t, "it is mounted or refused", func() bool {
+						select {
+						case <-b.Done:
+							return true
+						default:
+							return lab.FSType(b.Dir) == unix.FUSE_SUPER_MAGIC
+						}
+					})
+					return lab.FSType(b.Dir) == unix.FUSE_SUPER_MAGIC
+				})
+			}
+			for _, name := range []string{"f", "d/open", "d/new"} { // without a lock
+				theirs := q.Open(b.Path(name), unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_NONBLOCK)
+				q.Must(lab.Call{Op: "write", FD: theirs, Data: "b"})
+				q.Must(lab.Call{Op: "close", FD: theirs})
+			}
+			if es := v.LS(); len(es) > 0 {
+				t.Errorf("listed: %+v", es)
+			}
+			if how != "frozen" {
+				return
+			}
+			late := p.Start(lab.Call{Op: "write", FD: fd, Data: "late"})
+			if err := a.Cmd.Process.Signal(unix.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			if r := lab.Await(t, "the write", late); r.Errno != unix.EIO {
+				t.Errorf("the write on the mount that was frozen: %v", r.Err())
+			}
+			p.Fails(lab.Call{Op: "close", FD: fd}, unix.EIO)
+			for _, name := range []string{"f", "d/open", "d/1", "d/another"} {
+				lab.Eventually(t, "an open on the mount that was frozen is refused for good", func() bool {
+					r := p.Do(lab.Call{Op: "open", Path: a.Path(name), Flags: unix.O_WRONLY | unix.O_CREAT})
+					if r.Errno == 0 {
+						t.Fatalf("%s is opened by the former policy", name)
+					}
+					return r.Errno == unix.EIO
+				})
+			}
+			if got := v.Read("d/open"); got != "aab" {
+				t.Errorf("the file holds %q", got)
+			}
+		})
+	}
+}

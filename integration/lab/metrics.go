@@ -59,7 +59,13 @@ func (w *Watched) Metrics() map[string]float64 {
 // before name, and before those after namespace.
 func (w *Watched) Metric(name string, by ...string) float64 {
 	w.T.Helper()
-	labels := `name="source",namespace="default"`
+	space := "default"
+	for _, e := range w.Vol.Env {
+		if is, ok := strings.CutPrefix(e, "LOCKFS_NAMESPACE="); ok {
+			space = is
+		}
+	}
+	labels := fmt.Sprintf("name=%q,namespace=%q", "source", space)
 	for _, l := range by {
 		if l < "name" {
 			labels = l + "," + labels

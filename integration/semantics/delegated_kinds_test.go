@@ -10,51 +10,93 @@ import (
 	"github.com/lockfs/lockfs/integration/lab"
 )
 
-// Whom a lock is shared with does not depend on whether a directory above is delegated. Another
-// mount is excluded until the last owner has closed the file. (docs/SEMANTICS.md, rules 4 and 33.)
+// Whom a lock is shared with does not depend on whether it is kept, or a directory above is
+// delegated. Another mount is excluded until the last owner has closed the file.
+// (docs/SEMANTICS.md, rules 4, 31 and 33.)
 func TestScopesInADelegatedDirectory(t *testing.T) {
 	lab.Over(t, testScopesInADelegatedDirectory, lab.Local, lab.InLeases)
 }
 
 func testScopesInADelegatedDirectory(t *testing.T, on lab.Setup) {
-	for scope, shares := range map[string]bool{"node": true, "process": false, "handle": false} {
-		t.Run(scope, func(t *testing.T) {
-			v := on.NewVolume(t, "--keep", "1m", "--scope", scope)
-			a, b := v.Mount("a"), v.Mount("b")
-			p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
-			last := delegate(v, p, a, "t")
-			const name = "t/f0"
-			write := lab.Call{Op: "open", Path: a.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK}
-			fd := p.Open(a.Path(name), unix.O_WRONLY|unix.O_APPEND)
-			got := r.Do(write)
-			if shares != (got.Errno == 0) || !shares && got.Errno != unix.EAGAIN {
-				t.Fatalf("another program: %v", got.Err())
-			}
-			if token := p.Token(fd); token <= last || shares && r.Token(got.N) != token {
-				t.Errorf("tokens %d, after %d", token, last)
-			}
-			waits := q.Start(lab.Call{Op: "open", Path: b.Path(name), Flags: unix.O_WRONLY | unix.O_APPEND})
-			v.WaitFor(name)
-			p.Must(lab.Call{Op: "write", FD: fd, Data: "a"})
-			token := p.Token(fd)
-			p.Must(lab.Call{Op: "close", FD: fd})
-			if shares {
-				if n := v.Waiting(name); n != 1 {
-					t.Errorf("%d wait while one of two has closed it", n)
+	testScopes(t, on, "t/f0", func(v *lab.Volume, p *lab.Agent, m *lab.Mount) int64 { return delegate(v, p, m, "t") })
+}
+
+func TestScopesOfAKeptLock(t *testing.T) {
+	lab.Over(t, testScopesOfAKeptLock, lab.Local, lab.InLeases)
+}
+
+func testScopesOfAKeptLock(t *testing.T, on lab.Setup) {
+	testScopes(t, on, "f", func(v *lab.Volume, p *lab.Agent, m *lab.Mount) int64 {
+		keepLock(v, p, m, "f")
+		es := v.LS()
+		return es[slices.IndexFunc(es, func(e lab.Entry) bool { return e.Path == "f" })].Token
+	})
+}
+
+// testScopes has a mount that could lock name by itself, whose token keep returns.
+func testScopes(t *testing.T, on lab.Setup, name string, keep func(*lab.Volume, *lab.Agent, *lab.Mount) int64) {
+	for scope, shares := range map[string]struct{ pod, node bool }{
+		"node": {true, true}, "pod": {true, false}, "auto": {true, false}, "process": {}, "handle": {},
+	} {
+		for _, how := range []string{"--scope", "--rule"} {
+			t.Run(scope+how, func(t *testing.T) {
+				start := func(string) *lab.Agent { return lab.NewAgent(t) }
+				var pods [2]string
+				if shares.pod && !shares.node {
+					pods[0], pods[1] = lab.NewPod(t), lab.NewPod(t)
+					start = func(pod string) *lab.Agent { return lab.NewAgentIn(t, pod) }
 				}
-				r.Must(lab.Call{Op: "write", FD: got.N, Data: "a"})
-				r.Must(lab.Call{Op: "close", FD: got.N})
-			}
-			theirs := lab.Await(t, "the open on b", waits)
-			if now := q.Token(theirs.N); now <= token {
-				t.Errorf("token %d after %d", now, token)
-			}
-			q.Must(lab.Call{Op: "write", FD: theirs.N, Data: "b"})
-			q.Must(lab.Call{Op: "close", FD: theirs.N})
-			if got := v.Read(name); got != "ab" { // of two that share, the second wrote over the first
-				t.Errorf("the file holds %q", got)
-			}
-		})
+				flags := []string{"--keep", "1m", "--scope", scope}
+				if how == "--rule" {
+					flags = []string{"--keep", "1m", "--scope", "handle", "--rule", "/" + name + " lock scope=" + scope}
+				}
+				v := on.NewVolume(t, flags...)
+				a, b := v.Mount("a"), v.Mount("b")
+				p, r, s, q := start(pods[0]), start(pods[0]), start(pods[1]), lab.NewAgent(t)
+				last := keep(v, p, a)
+				fd := p.Open(a.Path(name), unix.O_WRONLY|unix.O_APPEND)
+				token := p.Token(fd)
+				if token <= last {
+					t.Errorf("token %d after %d", token, last)
+				}
+				also := make(map[*lab.Agent]int)
+				for who, shares := range map[*lab.Agent]bool{r: shares.pod, s: shares.node} {
+					got := who.Do(lab.Call{Op: "open", Path: a.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK})
+					switch {
+					case shares && got.Errno == 0:
+						if other := who.Token(got.N); other != token {
+							t.Errorf("tokens %d and %d of one owner", token, other)
+						}
+						also[who] = got.N
+					case shares || got.Errno != unix.EAGAIN:
+						t.Fatalf("another program: %v", got.Err())
+					}
+				}
+				waits := q.Start(lab.Call{Op: "open", Path: b.Path(name), Flags: unix.O_WRONLY | unix.O_APPEND})
+				v.WaitFor(name)
+				p.Must(lab.Call{Op: "write", FD: fd, Data: "a"})
+				p.Must(lab.Call{Op: "close", FD: fd})
+				for who, fd := range also {
+					if n := v.Waiting(name); n != 1 {
+						t.Errorf("%d wait while not all have closed it", n)
+					}
+					who.Must(lab.Call{Op: "write", FD: fd, Data: "a"})
+					who.Must(lab.Call{Op: "close", FD: fd})
+				}
+				theirs := lab.Await(t, "the open on b", waits)
+				if now := q.Token(theirs.N); now <= token {
+					t.Errorf("token %d after %d", now, token)
+				}
+				for _, who := range []*lab.Agent{p, r, s} {
+					who.Fails(lab.Call{Op: "open", Path: a.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK}, unix.EAGAIN)
+				}
+				q.Must(lab.Call{Op: "write", FD: theirs.N, Data: "b"})
+				q.Must(lab.Call{Op: "close", FD: theirs.N})
+				if got := v.Read(name); got != "ab" { // those that share wrote to the first byte
+					t.Errorf("the file holds %q", got)
+				}
+			})
+		}
 	}
 }
 

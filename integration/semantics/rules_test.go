@@ -16,7 +16,7 @@ var provedIn = map[int][]string{
 	1:  {"semantics/exclusion_test.go", "faults/undisturbed_test.go"},
 	2:  {"semantics/exclusion_test.go"},
 	3:  {"semantics/exclusion_test.go", "semantics/close_matrix_test.go"},
-	4:  {"semantics/exclusion_test.go", "semantics/mixed_test.go", "semantics/links_wait_test.go", "semantics/errors_test.go"},
+	4:  {"semantics/exclusion_test.go", "semantics/mixed_test.go", "semantics/links_wait_test.go", "semantics/errors_test.go", "semantics/delegated_kinds_test.go"},
 	5:  {"semantics/exclusion_test.go", "semantics/interrupts_test.go", "semantics/interrupts_random_test.go", "semantics/errors_test.go"},
 	6:  {"semantics/replace_test.go", "semantics/fresh_replies_test.go", "semantics/volume_test.go"},
 	7:  {"semantics/replace_test.go", "semantics/clients_test.go", "semantics/links_test.go"},
@@ -43,9 +43,9 @@ var provedIn = map[int][]string{
 	28: {"daemon/hung_test.go", "daemon/serve_test.go"},
 	29: {"semantics/claim_test.go"},
 	30: {"semantics/remount_test.go", "semantics/volume_test.go"},
-	31: {"semantics/kept_test.go", "faults/undisturbed_test.go"},
+	31: {"semantics/kept_test.go", "semantics/delegated_kinds_test.go", "faults/undisturbed_test.go", "commands/policy_test.go"},
 	32: {"semantics/flock_test.go", "programs/flock_test.go", "programs/flock_libraries_test.go", "commands/policy_test.go"},
-	33: {"semantics/delegated_test.go", "semantics/delegated_kinds_test.go", "faults/undisturbed_test.go", "faults/delegated_test.go"},
+	33: {"semantics/delegated_test.go", "semantics/delegated_kinds_test.go", "faults/undisturbed_test.go", "faults/delegated_test.go", "commands/policy_test.go"},
 }
 
 // withoutRule has the files here that prove no rule, and what they are for.
