@@ -115,11 +115,15 @@ func (c counting) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.Lsee
 }
 
 func (c counting) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.Status {
-	return c.admit(requestGetLk, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.GetLk(cancel, in, out) })
+	return c.kernel.trying(cancel, &in.InHeader, func() []byte { return message(in) }, func() fuse.Status {
+		return c.admit(requestGetLk, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.GetLk(cancel, in, out) })
+	})
 }
 
 func (c counting) SetLk(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
-	return c.admit(requestSetLk, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.SetLk(cancel, in) })
+	return c.kernel.trying(cancel, &in.InHeader, func() []byte { return message(in) }, func() fuse.Status {
+		return c.admit(requestSetLk, cancel, &in.InHeader, 0, func() fuse.Status { return c.FS.SetLk(cancel, in) })
+	})
 }
 
 func (c counting) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {

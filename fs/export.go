@@ -127,7 +127,7 @@ type AskedState struct {
 	Node uint64
 }
 
-// WaitingState is a request that waits for a lock. What follows Interrupted is an OPEN's.
+// WaitingState is a request that waits for a lock. What follows Interrupted is an OPEN's only.
 type WaitingState struct {
 	Request     []byte
 	Resume      lockmgr.Resume

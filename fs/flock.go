@@ -70,21 +70,31 @@ func (f *FS) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.
 func (f *FS) SetLk(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	return f.setLock(ctx, cancel, in, false)
+	return f.setLock(ctx, cancel, in, false, nil)
 }
 
 // SetLkw answers F_SETLKW and flock. It arrives without a lock of the kernel's, and may wait. It
 // ends with any signal.
-func (f *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
+func (f *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) (s fuse.Status) {
 	if in.Lk.Typ == unix.F_UNLCK {
 		return f.SetLk(cancel, in)
 	}
+	again := f.kernel.resumed(in.Unique)
+	if again != nil {
+		defer func() {
+			again.arrive()
+			if s != handedOn {
+				f.locks.Forsake(again.resume)
+			}
+		}()
+	}
 	ctx, stop := f.interrupted(cancel, in.Pid, killPoll)
 	defer stop()
-	return f.setLock(ctx, cancel, in, true)
+	return f.setLock(ctx, cancel, in, true, again)
 }
 
-func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse.Status {
+// setLock answers SETLK and SETLKW. again is what was handed on with it; nil: it is new.
+func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn, wait bool, again *waiting) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
 		return fuse.EBADF
@@ -118,7 +128,17 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 	// A signal ends the wait. What is granted is told: after EINTR a program has what it had before.
 	granted, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	givenUp := f.gates.volume.outside(granted, &in.InHeader, func() { err = t.Lock(ctx, l, wait) })
+	lock := func() { err = t.Lock(ctx, l, wait) }
+	if again != nil {
+		lock = func() { err = t.LockAgain(ctx, l, again.resume, again.arrive) }
+	}
+	givenUp := f.gates.volume.outside(granted, &in.InHeader, lock)
+	for on := new(lockmgr.HandedOnError); errors.As(err, &on); {
+		if !wait || f.kernel.handOn(&in.InHeader, &waiting{request: raw(in), resume: on.Resume}, cancel) {
+			return handedOn
+		}
+		givenUp = f.gates.volume.outside(granted, &in.InHeader, func() { err = t.LockAgain(ctx, l, on.Resume, func() {}) })
+	}
 	switch {
 	case errors.Is(err, lockmgr.ErrContended):
 		return fuse.EAGAIN

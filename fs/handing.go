@@ -18,7 +18,7 @@ import (
 
 // A connection is paused to be handed on: its server reads no more requests, and answers those that
 // it has read. Requests that wait for a lock are not answered. Whoever serves the view next gets
-// them again, as if from the kernel; OPENs go on where they stood in line (ADR 0050).
+// them again, as if from the kernel; OPEN and SETLKW go on where they stood in line (ADR 0050).
 
 // handing is what becomes of requests that wait for a lock.
 type handing struct {
@@ -28,8 +28,8 @@ type handing struct {
 	resumed map[uint64]*waiting // GUARDED_BY(mu); requests handed on to this server, until they come
 }
 
-// waiting is a request that waited for a lock when the view was paused: an OPEN in line, or a try
-// of a call that cannot queue.
+// waiting is a request that waited for a lock when the view was paused: an OPEN or a SETLKW in line,
+// or a try of a call that cannot queue.
 type waiting struct {
 	request   []byte
 	visit     visit   // an OPEN's, as are at and path
@@ -48,6 +48,12 @@ func (w *waiting) header() *fuse.InHeader { return (*fuse.InHeader)(unsafe.Point
 func (w *waiting) opens() bool {
 	const opcode = 14 // FUSE_OPEN
 	return w.header().Opcode == opcode
+}
+
+// queues reports whether the request may have stood in line.
+func (w *waiting) queues() bool {
+	const opcode = 33 // FUSE_SETLKW
+	return w.opens() || w.header().Opcode == opcode
 }
 
 // interrupted reports whether the caller got a signal. It is asked when the server that had the
@@ -222,7 +228,7 @@ func (c *connection) takeWaiting() []*waiting {
 	h.relay, h.waiting, h.resumed = nil, nil, make(map[uint64]*waiting)
 	for _, w := range all {
 		w.came = make(chan struct{})
-		if w.opens() {
+		if w.queues() {
 			h.resumed[w.header().Unique] = w
 		} else {
 			w.arrive() // nobody waits behind it

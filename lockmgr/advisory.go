@@ -35,6 +35,9 @@ type Advisory struct {
 	tended  chan struct{}          // receives when a table has become private; capacity 1
 	working sync.WaitGroup         // Add is GUARDED_BY(mu)
 	adopted []*AdvisoryTable       // GUARDED_BY(mu); until resume
+	handing bool                   // GUARDED_BY(mu); see handOn
+	paused  bool                   // GUARDED_BY(mu); nobody works on the tables, see Quiet
+	pauses  int                    // GUARDED_BY(mu); how often handOn was called
 }
 
 const (

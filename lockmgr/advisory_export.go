@@ -3,6 +3,7 @@ package lockmgr
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -11,12 +12,13 @@ import (
 
 // Advisory locks are handed on with the session of their mount's rows. The owners stay what they
 // are: the new process has the mount's name. It reads each table anew, and what is not in a row any
-// more is lost, as ever. Requests that wait are not handed on.
+// more is lost, as ever. A request that waits keeps its row, and its place on this mount.
 
 // AdvisoryState is what an Advisory hands on.
 type AdvisoryState struct {
-	Mount  string
-	Tables []TableState // those of Export's first, in their order
+	Mount   string
+	Tables  []TableState // those of Export's first, in their order
+	Tickets int64        // of requests that waited in tables of this mount only
 }
 
 // TableState is one table.
@@ -26,8 +28,10 @@ type TableState struct {
 	Keep    time.Duration
 	Session int // index in State; -1: none
 	Row     RowState
+	Rows    map[string]int64 // those of requests, by name, and the revisions of their last puts
 	Private bool
 	Locks   []advisory.Lock
+	Waits   []WaitState // in order
 }
 
 // RowState is the mount's row; no Value: it does not stand.
@@ -36,48 +40,130 @@ type RowState struct {
 	Created, Changed int64
 }
 
-var (
-	errAdvisoryWaits = errors.New("programs wait for flock or fcntl locks")
-	errAdvisoryBusy  = errors.New("flock and fcntl locks are being taken or given back")
-)
+// WaitState is a request that waits.
+type WaitState struct {
+	ID     AcquisitionID
+	Lock   advisory.Lock
+	Ticket int64
+	Met    time.Time // since when another owner is in its way; zero: none is known
+	Told   bool      // the log says that it waits long
+}
 
-// waits reports whether there are requests.
-func (a *Advisory) waits() bool {
+var errAdvisoryBusy = errors.New("flock and fcntl locks are being taken or given back")
+
+// handOn fails all requests with a *HandedOnError, now and until goOn. Those that wait are parked:
+// they stay in line, and get nothing, until they are claimed by LockAgain, here or in another process.
+func (a *Advisory) handOn() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.handing = true
+	a.pauses++
+	for _, t := range a.tables {
+		for _, r := range t.requests {
+			switch {
+			case r.over, r.parked:
+			case r.waits:
+				r.given <- r.handedOn()
+				r.given, r.parked = make(chan error, 1), true
+			default: // it begins anew
+				r.over = true
+				r.given <- &HandedOnError{Resume{Since: r.lock.Since}}
+			}
+		}
+		t.ask()
+	}
+}
+
+// goOn ends handOn.
+func (a *Advisory) goOn() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.handing, a.paused = false, false
+	for _, t := range a.tables {
+		t.ask()
+	}
+	a.forsakeLate()
+}
+
+// forsakeLate ends the requests that were handed on to this process and do not come. mu is held.
+func (a *Advisory) forsakeLate() {
+	pauses := a.pauses
+	time.AfterFunc(forsakenAfter, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.pauses != pauses {
+			return // they may have been handed on again
+		}
+		for _, t := range a.tables {
+			for _, r := range t.requests {
+				if r.parked {
+					r.forsake()
+				}
+			}
+			t.ask()
+		}
+	})
+}
+
+// forsake is Manager.Forsake, and reports whether the request was one for an advisory lock.
+func (a *Advisory) forsake(at Resume) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, t := range a.tables {
-		if len(t.requests) > 0 {
+		if r := t.parked(at.ID); r != nil {
+			r.forsake()
+			t.ask()
 			return true
 		}
 	}
 	return false
 }
 
-// Quiet returns when no request for flock and fcntl locks is under way to the service, if there will
-// be no new ones. Errors: ctx's.
+func (r *advisoryRequest) handedOn() error {
+	return &HandedOnError{Resume{ID: r.waitID, Since: r.lock.Since}}
+}
+
+// forsake ends a parked request. The table is to be asked.
+func (r *advisoryRequest) forsake() { r.parked, r.over = false, true }
+
+// parked returns the parked request with an id. mu is held.
+func (t *AdvisoryTable) parked(id AcquisitionID) *advisoryRequest {
+	if id.IsZero() {
+		return nil
+	}
+	if r := t.named[rowOf(id)]; r != nil && r.parked {
+		return r
+	}
+	return nil
+}
+
+// Quiet returns when no request for flock and fcntl locks is under way to the service. There will
+// be none until GoOn. Errors: ctx's.
 func (m *Manager) Quiet(ctx context.Context) error {
 	m.mu.Lock()
 	a := m.advisory
 	m.mu.Unlock()
-	if a == nil {
-		return nil
-	}
-	for {
-		a.mu.Lock()
-		busy := false
-		for _, t := range a.tables {
-			busy = busy || t.working
-		}
-		a.mu.Unlock()
-		if !busy {
-			return nil
-		}
+	for a != nil && !a.pause() {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-ctx.Done():
 			return errors.Join(errAdvisoryBusy, ctx.Err())
 		}
 	}
+	return nil
+}
+
+// pause keeps all from working on the tables, unless somebody does.
+func (a *Advisory) pause() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, t := range a.tables {
+		if t.working {
+			return false
+		}
+	}
+	a.paused = true
+	return true
 }
 
 func (a *Advisory) export(first []*AdvisoryTable, sessions map[*session]int) (*AdvisoryState, error) {
@@ -85,15 +171,12 @@ func (a *Advisory) export(first []*AdvisoryTable, sessions map[*session]int) (*A
 	defer a.mu.Unlock()
 	all := slices.Clone(first)
 	for _, t := range a.tables {
-		if !slices.Contains(first, t) && (len(t.rows) > 0 || !t.mine.Empty()) {
+		if !slices.Contains(first, t) && (len(t.rows) > 0 || !t.mine.Empty() || len(t.requests) > 0) {
 			all = append(all, t)
 		}
 	}
-	st := &AdvisoryState{Mount: a.mount}
+	st := &AdvisoryState{Mount: a.mount, Tickets: a.tickets}
 	for _, t := range all {
-		if len(t.requests) > 0 {
-			return nil, errAdvisoryWaits
-		}
 		if t.working || t.sent != nil || t.private.ending || t.vacates || len(t.broken) > 0 {
 			return nil, errAdvisoryBusy
 		}
@@ -105,8 +188,18 @@ func (a *Advisory) export(first []*AdvisoryTable, sessions map[*session]int) (*A
 			}
 			s.Session = i
 		}
+		s.Rows = maps.Clone(t.rows)
 		if t.value != nil {
 			s.Row = RowState{t.value, t.created, t.rows[t.row]}
+			delete(s.Rows, t.row)
+		}
+		for _, r := range t.requests {
+			switch {
+			case r.parked:
+				s.Waits = append(s.Waits, WaitState{r.waitID, r.lock, r.ticket, r.met, r.told})
+			case !r.over:
+				return nil, errAdvisoryBusy
+			}
 		}
 		st.Tables = append(st.Tables, s)
 	}
@@ -117,13 +210,14 @@ func (a *Advisory) export(first []*AdvisoryTable, sessions map[*session]int) (*A
 func (a *Advisory) adopt(st *AdvisoryState, sessions []*session) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.mount = st.Mount
+	a.mount, a.tickets = st.Mount, st.Tickets
 	for _, s := range st.Tables {
 		t := a.table(s.Key, s.Local)
 		t.private.keep = s.Keep
 		if s.Session >= 0 {
 			t.use(sessions[s.Session])
 		}
+		maps.Copy(t.rows, s.Rows)
 		if s.Row.Value != nil {
 			t.value, t.created = s.Row.Value, s.Row.Created
 			t.rows[t.row] = s.Row.Changed
@@ -137,8 +231,43 @@ func (a *Advisory) adopt(st *AdvisoryState, sessions []*session) {
 		t.private.used = time.Now()
 		t.isPrivate(s.Private)
 		t.private.listed, t.private.changed = s.Private, s.Private // people may be told of what was
+		for _, w := range s.Waits {
+			r := &advisoryRequest{
+				lock: w.Lock, waits: true, id: rowOf(w.ID), waitID: w.ID, given: make(chan error, 1),
+				parked: true, ticket: w.Ticket, met: w.Met, told: w.Told,
+			}
+			t.requests = append(t.requests, r)
+			t.named[r.id] = r
+		}
 		a.adopted = append(a.adopted, t)
 	}
+}
+
+// check returns an error if the state contradicts itself. sessions is how many there are.
+func (st *AdvisoryState) check(sessions int) error {
+	tables, waits := make(map[Key]bool), make(map[AcquisitionID]bool)
+	good := func(l advisory.Lock) bool {
+		return l.Owner.Mount == st.Mount && l.Start <= l.End && l.End <= advisory.EOF
+	}
+	for _, t := range st.Tables {
+		rows := t.Row.Value != nil || len(t.Rows) > 0
+		if t.Session < -1 || t.Session >= sessions || t.Session == -1 && (rows || !t.Local && len(t.Locks) > 0) || t.Private && t.Row.Value == nil || tables[t.Key] {
+			return errState
+		}
+		tables[t.Key] = true
+		for _, l := range t.Locks {
+			if !good(l) {
+				return errState
+			}
+		}
+		for _, w := range t.Waits {
+			if !good(w.Lock) || w.ID.IsZero() || waits[w.ID] {
+				return errState
+			}
+			waits[w.ID] = true
+		}
+	}
+	return nil
 }
 
 // Adopted returns a table that was handed on, by its number in Export's, as Open does.
@@ -165,4 +294,5 @@ func (a *Advisory) resume() {
 		t.ask()
 	}
 	a.adopted = nil
+	a.forsakeLate()
 }

@@ -25,6 +25,9 @@ func (t *AdvisoryTable) planLocal(waiting []*advisoryRequest) {
 		if r.ticket != 0 {
 			continue
 		}
+		if r.parked { // nobody could tell it that it closes a cycle; who came later does not overtake it
+			break
+		}
 		a.tickets++
 		r.ticket = a.tickets
 		if a.cyclic(r) {

@@ -2,6 +2,7 @@ package lockmgr
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -10,12 +11,17 @@ import (
 
 // meets notes that another owner is in the way of a request. mu is held.
 func (t *AdvisoryTable) meets(r *advisoryRequest) {
-	if !r.met.IsZero() {
+	if !r.met.IsZero() || r.parked {
 		return
 	}
 	r.met = time.Now()
-	if m := t.a.m; r.waits && m.cfg.SlowWait > 0 {
-		r.slow = time.AfterFunc(m.cfg.SlowWait, func() { t.waitsLong(r) })
+	t.watchWait(r)
+}
+
+// watchWait tells of the wait of a request when it has lasted for long. mu is held.
+func (t *AdvisoryTable) watchWait(r *advisoryRequest) {
+	if m := t.a.m; r.waits && !r.told && m.cfg.SlowWait > 0 {
+		r.slow = time.AfterFunc(m.cfg.SlowWait-time.Since(r.met), func() { t.waitsLong(r) })
 	}
 }
 
@@ -33,6 +39,9 @@ func (t *AdvisoryTable) ended(r *advisoryRequest, err error) {
 	}
 	told := r.told
 	a.mu.Unlock()
+	if errors.As(err, new(*HandedOnError)) {
+		return // it waits on
+	}
 	if told {
 		t.log("flock or fcntl lock waited for no longer", r.lock, slog.Duration("waited", e.Waited), slog.Any("error", err))
 	}

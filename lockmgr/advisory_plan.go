@@ -71,6 +71,8 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 		}
 		blocked = blocked || slices.ContainsFunc(free, func(w *advisoryRequest) bool { return w.lock.Conflicts(r.lock) })
 		switch {
+		case !blocked && r.parked: // it has its turn, and cannot be told
+			free = append(free, r)
 		case !blocked && v.Mine.Len() >= maxAdvisory && !v.Mine.Has(r.lock):
 			t.answer(r, ErrTooMany)
 		case !blocked && t.deaf():
@@ -173,6 +175,8 @@ func (t *AdvisoryTable) planLine(p *advisoryPlan, v *advisory.View, waiting []*a
 		o := r.lock.Owner
 		switch {
 		case r.ticket != 0:
+		case r.parked: // who came later does not overtake it
+			stand = append(stand, r)
 		case o.Kind == advisory.Posix && !cyclic && r.waits && (t.a.ranges[o.ID] > 0 || len(p.grants) > 0 && len(p.next.Of(o)) > 0):
 			cyclic = true
 			t.a.publishTangled()

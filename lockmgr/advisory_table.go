@@ -35,6 +35,7 @@ type AdvisoryTable struct {
 	stale    bool          // the table may have changed since it was read
 	doubted  bool          // so may the mount's row, which nobody else should change
 	broken   []Break       // that may be of what the mount has
+	unparked bool          // a request that was handed on is back, and may have closed a cycle
 	vacates  bool          // the mount's row goes before anything else is put
 	asks     int           // how often somebody wanted something
 	done     int           // of these, those that were looked at
@@ -65,12 +66,27 @@ func (t *AdvisoryTable) Close() {
 // fails with ErrContended if another has a lock that conflicts, or is first in line for one. A
 // flock that is refused, or waits, is lost in its former mode, as on Linux.
 //
-// Errors: ErrContended, ErrDeadlock, ErrTooMany, ErrUnavailable, ErrClosed, ErrSessionLost, ctx's.
-func (t *AdvisoryTable) Lock(ctx context.Context, l advisory.Lock, wait bool) (err error) {
-	a := t.a
-	r := &advisoryRequest{lock: l, waits: wait, id: "w-" + uuid.NewString()}
+// Errors: ErrContended, ErrDeadlock, ErrTooMany, ErrUnavailable, ErrClosed, ErrSessionLost,
+// *HandedOnError, ctx's.
+func (t *AdvisoryTable) Lock(ctx context.Context, l advisory.Lock, wait bool) error {
+	return t.lock(ctx, newAdvisoryRequest(l, wait), AcquisitionID{}, func() {})
+}
+
+// LockAgain is Lock of a request that has waited and was handed on: it keeps its place. entered is
+// called when it stands in line again.
+func (t *AdvisoryTable) LockAgain(ctx context.Context, l advisory.Lock, at Resume, entered func()) error {
+	return t.lock(ctx, newAdvisoryRequest(l, true), at.ID, entered)
+}
+
+func (t *AdvisoryTable) lock(ctx context.Context, r *advisoryRequest, at AcquisitionID, entered func()) (err error) {
+	a, l := t.a, r.lock
 	defer func() { t.ended(r, err) }()
-	if err := t.answered(ctx, r); err != nil {
+	r, given, err := t.enter(r, at)
+	if err != nil {
+		return err
+	}
+	entered()
+	if err := t.answered(ctx, r, given); err != nil {
 		return err
 	}
 	err = t.Await(ctx)
@@ -86,34 +102,57 @@ func (t *AdvisoryTable) Lock(ctx context.Context, l advisory.Lock, wait bool) (e
 	return err
 }
 
-// answered makes a request, and returns its answer.
-func (t *AdvisoryTable) answered(ctx context.Context, r *advisoryRequest) error {
+// enter makes a request, or goes on with the one that was handed on and has its id. It returns where
+// the answer will be.
+func (t *AdvisoryTable) enter(r *advisoryRequest, at AcquisitionID) (_ *advisoryRequest, given <-chan error, err error) {
 	a := t.a
-	r.given, r.expires = make(chan error, 1), time.Now().Add(a.m.answerTime())
 	a.mu.Lock()
-	if a.refused {
-		a.mu.Unlock()
-		return ErrClosed
+	defer a.mu.Unlock()
+	was := t.parked(at)
+	switch {
+	case a.refused:
+		return r, nil, ErrClosed
+	case a.handing && was != nil:
+		return r, nil, was.handedOn()
+	case a.handing: // it has no place yet
+		return r, nil, &HandedOnError{Resume{Since: r.lock.Since}}
+	case was != nil && was.lock.Same(r.lock):
+		r = was
+		r.parked = false
+		if !r.met.IsZero() {
+			t.watchWait(r)
+		}
+		t.unparked = t.unparked || !t.local && !t.private.row && a.cyclic(r)
+	default:
+		if was != nil {
+			was.forsake()
+		}
+		r.given, r.expires = make(chan error, 1), time.Now().Add(a.m.answerTime())
+		t.requests = append(t.requests, r)
+		t.named[r.id] = r
 	}
-	t.requests = append(t.requests, r)
-	t.named[r.id] = r
+	given = r.given
 	t.private.used = time.Now()
 	t.stale = true
 	t.ask()
-	a.mu.Unlock()
+	return r, given, nil
+}
+
+// answered returns the answer to a request.
+func (t *AdvisoryTable) answered(ctx context.Context, r *advisoryRequest, given <-chan error) error {
 	select {
-	case err := <-r.given:
+	case err := <-given:
 		return err
 	case <-ctx.Done():
 	}
-	a.mu.Lock()
-	granted := r.over
+	t.a.mu.Lock()
+	if r.over || r.given != given { // answered, or handed on, just in time
+		t.a.mu.Unlock()
+		return <-given
+	}
 	r.over = true
 	asked := t.ask()
-	a.mu.Unlock()
-	if granted {
-		return <-r.given // just in time
-	}
+	t.a.mu.Unlock()
 	// Nobody must find it in line once the caller goes on.
 	t.await(nil, asked)
 	return ctx.Err()
@@ -123,12 +162,14 @@ func (t *AdvisoryTable) answered(ctx context.Context, r *advisoryRequest) error 
 type advisoryRequest struct {
 	lock    advisory.Lock
 	waits   bool
-	probes  bool       // it asks what is in the way, and gets nothing
-	given   chan error // receives the answer; capacity 1
-	id      string     // of its row
-	expires time.Time  // when a request that does not wait gives the service up
+	probes  bool          // it asks what is in the way, and gets nothing
+	id      string        // of its row
+	waitID  AcquisitionID // by which it is handed on, if it waits
+	expires time.Time     // when a request that does not wait gives the service up
 
 	// GUARDED_BY(Advisory.mu)
+	given   chan error     // receives the answer, or that it is handed on; capacity 1
+	parked  bool           // it was handed on, and keeps its place until it comes again
 	losses  int            // of the table, when it was granted
 	had     bool           // its owner had some of it when it was granted
 	ticket  int64          // of its row; 0: none stands
@@ -140,6 +181,14 @@ type advisoryRequest struct {
 	slow    *time.Timer    // nil once it has ended, or if it does not wait
 	told    bool           // that it waits long
 	over    bool           // it has its answer, or wants none any more
+}
+
+// rowOf returns the name of the row of a request that is no probe.
+func rowOf(id AcquisitionID) string { return "w-" + id.String() }
+
+func newAdvisoryRequest(l advisory.Lock, wait bool) *advisoryRequest {
+	id := NewAcquisitionID()
+	return &advisoryRequest{lock: l, waits: wait, id: rowOf(id), waitID: id}
 }
 
 // order is where a request stands among those of this mount.
@@ -168,10 +217,14 @@ func (t *AdvisoryTable) Unlock(cancel <-chan struct{}, o advisory.Owner, start, 
 
 // Test returns a lock that another owner has and that conflicts with l. If another mount has the
 // table to itself and does not say what it has, that is all of the file. Errors: ErrUnavailable,
-// ErrClosed, ctx's.
+// ErrClosed, *HandedOnError, ctx's.
 func (t *AdvisoryTable) Test(ctx context.Context, l advisory.Lock) (by advisory.Lock, ok bool, err error) {
 	r := &advisoryRequest{lock: l, probes: true, id: "p-" + uuid.NewString()}
-	if err := t.answered(ctx, r); err != nil || r.found == nil {
+	_, given, err := t.enter(r, AcquisitionID{})
+	if err == nil {
+		err = t.answered(ctx, r, given)
+	}
+	if err != nil || r.found == nil {
 		return by, false, err
 	}
 	return *r.found, true, nil
@@ -247,7 +300,7 @@ func (t *AdvisoryTable) await(cancel <-chan struct{}, asked int) {
 func (t *AdvisoryTable) ask() int {
 	t.asks++
 	switch {
-	case t.working || t.a.m.ctx.Err() != nil:
+	case t.working || t.a.paused || t.a.m.ctx.Err() != nil:
 	case t.decides():
 		t.done = t.asks
 	default:

@@ -24,6 +24,9 @@ type advisoryMount struct {
 	lost chan *lockmgr.AdvisoryTable
 
 	onLost, onShared func(*lockmgr.AdvisoryTable)
+
+	service *adoptable
+	calls   chan struct{} // has an element for each call under way, see within
 }
 
 var table = tableOf(7)
@@ -46,17 +49,22 @@ func (f *fixture) advisory(n int) (mounts []*advisoryMount) {
 		am := &advisoryMount{f: f, m: m, lost: make(chan *lockmgr.AdvisoryTable, 100)}
 		am.onLost = func(t *lockmgr.AdvisoryTable) { am.lost <- t }
 		am.onShared = func(*lockmgr.AdvisoryTable) {}
-		a, err := m.NewAdvisory(lockmgr.AdvisoryConfig{
-			OnLost:   func(t *lockmgr.AdvisoryTable) { am.onLost(t) },
-			OnShared: func(t *lockmgr.AdvisoryTable) { am.onShared(t) },
-		})
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		am.a = a
+		am.a = am.advisory(m)
 		mounts = append(mounts, am)
 	}
 	return mounts
+}
+
+func (am *advisoryMount) advisory(m *lockmgr.Manager) *lockmgr.Advisory {
+	am.f.t.Helper()
+	a, err := m.NewAdvisory(lockmgr.AdvisoryConfig{
+		OnLost:   func(t *lockmgr.AdvisoryTable) { am.onLost(t) },
+		OnShared: func(t *lockmgr.AdvisoryTable) { am.onShared(t) },
+	})
+	if err != nil {
+		am.f.t.Fatal(err)
+	}
+	return a
 }
 
 // privateFor is how long idle tables are private in these tests.
@@ -521,13 +529,13 @@ func TestAdvisoryAtRandom(t *testing.T) {
 }
 
 func advisoryAtRandom(t *testing.T, f *fixture, random *rand.Rand) {
-	ms := f.advisory(3)
-	for _, am := range ms[1:] {
-		defer am.close()
+	ms := f.handingOn(3)
+	for _, am := range ms {
+		defer func() { am.close() }()
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var mu sync.Mutex
-	had := make(map[advisory.Lock]*lockmgr.AdvisoryTable) // what its owner may rely on, while Check is nil
+	had := make(map[advisory.Lock]*advisoryMount) // what its owner may rely on, while Check is nil
 	losses := make(map[*advisoryMount]int)
 	for _, am := range ms {
 		am.onLost = func(*lockmgr.AdvisoryTable) {
@@ -541,23 +549,25 @@ func advisoryAtRandom(t *testing.T, f *fixture, random *rand.Rand) {
 			}
 		}
 	}
-	granted := 0
+	granted, handedOn := 0, 0
 	var all sync.WaitGroup
 	for i := range 9 {
 		am, random := ms[i%3], rand.New(rand.NewPCG(random.Uint64(), 5))
 		all.Go(func() {
 			for ctx.Err() == nil {
 				start := random.Uint64N(6)
-				l := am.posix(uint64(i), start, start+random.Uint64N(6-start), random.IntN(2) == 0)
-				if random.IntN(4) == 0 {
-					l = am.flock(uint64(i), random.IntN(2) == 0)
-				}
+				var l advisory.Lock
+				am.within(func() {
+					l = am.posix(uint64(i), start, start+random.Uint64N(6-start), random.IntN(2) == 0)
+					if random.IntN(4) == 0 {
+						l = am.flock(uint64(i), random.IntN(2) == 0)
+					}
+				})
 				mu.Lock()
 				before := losses[am]
 				mu.Unlock()
 				wctx, stop := context.WithTimeout(ctx, time.Duration(random.IntN(300))*time.Millisecond)
-				tab := am.table(table)
-				err := tab.Lock(wctx, l, random.IntN(2) == 0)
+				err := am.lockOn(wctx, table, l, random.IntN(2) == 0)
 				stop()
 				if err != nil {
 					time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond)
@@ -568,24 +578,24 @@ func advisoryAtRandom(t *testing.T, f *fixture, random *rand.Rand) {
 					mu.Unlock()
 					continue
 				}
-				for o, tab := range had {
-					if o.Conflicts(l) && tab.Check() == nil {
+				for o, of := range had {
+					if o.Conflicts(l) && of.table(table).Check() == nil {
 						t.Errorf("%+v is granted beside %+v", l, o)
 					}
 				}
-				had[l] = tab
+				had[l] = am
 				granted++
 				mu.Unlock()
 				time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
 				mu.Lock()
 				delete(had, l)
 				mu.Unlock()
-				am.unlock(l)
+				am.within(func() { am.unlock(l) })
 			}
 		})
 	}
-	for range 8 {
-		time.Sleep(time.Duration(random.IntN(2000)) * time.Millisecond)
+	for range 16 {
+		time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
 		switch random.IntN(4) {
 		case 0:
 			f.svc.Disconnect()
@@ -606,6 +616,10 @@ func advisoryAtRandom(t *testing.T, f *fixture, random *rand.Rand) {
 				f.svc.Expire(s)
 			}
 			f.svc.Connect()
+		case 3:
+			if ms[random.IntN(3)].handOn(random) {
+				handedOn++
+			}
 		}
 	}
 	cancel()
@@ -614,6 +628,7 @@ func advisoryAtRandom(t *testing.T, f *fixture, random *rand.Rand) {
 	if granted == 0 {
 		t.Error("nothing was granted")
 	}
+	t.Log(granted, "granted,", handedOn, "handed on")
 	time.Sleep(privateFor)
 	if n := f.advisoryRows(); n != 0 {
 		t.Errorf("%d rows are left", n)
@@ -634,9 +649,9 @@ func TestAdvisoryDeadlocksAtRandom(t *testing.T) {
 
 func advisoryDeadlocks(f *fixture, random *rand.Rand, ordered bool) {
 	t := f.t
-	ms := f.advisory(3)
-	for _, am := range ms[1:] {
-		defer am.close()
+	ms := f.handingOn(3)
+	for _, am := range ms {
+		defer func() { am.close() }()
 	}
 	const files, owners, rounds = 4, 9, 15
 	circles := make(chan struct{}, owners*rounds)
@@ -650,9 +665,9 @@ func advisoryDeadlocks(f *fixture, random *rand.Rand, ordered bool) {
 					slices.Sort(wanted)
 				}
 				for _, n := range wanted {
-					tab := am.table(tableOf(uint64(n)))
-					err := tab.Lock(t.Context(), am.posix(uint64(i), 0, random.Uint64N(3), random.IntN(3) > 0), true)
-					tab.Close()
+					var l advisory.Lock
+					am.within(func() { l = am.posix(uint64(i), 0, random.Uint64N(3), random.IntN(3) > 0) })
+					err := am.lockOn(t.Context(), tableOf(uint64(n)), l, true)
 					if errors.Is(err, lockmgr.ErrDeadlock) && !ordered {
 						circles <- struct{}{}
 						break
@@ -664,14 +679,34 @@ func advisoryDeadlocks(f *fixture, random *rand.Rand, ordered bool) {
 					time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
 				}
 				for _, n := range wanted {
-					tab := am.table(tableOf(uint64(n)))
-					tab.Unlock(nil, am.a.Owner(advisory.Posix, uint64(i)), 0, advisory.EOF)
-					tab.Close()
+					am.within(func() {
+						tab := am.table(tableOf(uint64(n)))
+						tab.Unlock(nil, am.a.Owner(advisory.Posix, uint64(i)), 0, advisory.EOF)
+						tab.Close()
+					})
 				}
 			}
 		})
 	}
+	over := make(chan struct{})
+	upgrades := make(chan int)
+	go func() {
+		n := 0
+		for {
+			select {
+			case <-over:
+				upgrades <- n
+				return
+			case <-time.After(time.Duration(random.IntN(200)) * time.Millisecond):
+				if ms[random.IntN(3)].handOn(random) {
+					n++
+				}
+			}
+		}
+	}()
 	all.Wait() // in a bubble, a circle that nobody is told of ends the test
+	close(over)
+	t.Log("handed on:", <-upgrades)
 	if !ordered && len(circles) == 0 {
 		t.Error("no circle was found: the test tries nothing")
 	}

@@ -104,7 +104,7 @@ func (a *Advisory) compare(standing map[*AdvisoryTable]bool, rows AdvisoryRows, 
 // lookForCycle refuses the request that closes a cycle of waits, if it is one of line, or of any
 // table's if line is nil. Who has what another waits for is known only once that is published, so
 // there are two occasions to look: when a request stands in line, and when a table that another
-// mount had to itself is published.
+// mount had to itself is published. Who is parked cannot be told: there is a third when it is back.
 func (t *AdvisoryTable) lookForCycle(ctx context.Context, line []*advisoryRequest) error {
 	t.a.mu.Lock() // nobody waits for an owner that has nothing
 	any := slices.ContainsFunc(line, t.a.cyclic) || line == nil && slices.ContainsFunc(t.requests, t.a.cyclic)
@@ -138,7 +138,7 @@ func (a *Advisory) endCycles(tables map[Key]advisoryFile) {
 			continue
 		}
 		for _, r := range slices.Clone(t.requests) {
-			if a.cyclic(r) && waits.Cycle(r.lock.Owner, r.id) {
+			if a.cyclic(r) && !r.parked && waits.Cycle(r.lock.Owner, r.id) {
 				t.answer(r, ErrDeadlock)
 				t.ask()
 			}

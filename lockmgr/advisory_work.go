@@ -29,7 +29,7 @@ func (t *AdvisoryTable) work() {
 			return
 		}
 		p, look := t.plan()
-		look = look || t.doubted
+		look = look || t.doubted || t.unparked
 		if look {
 			t.stale, t.doubted = false, false
 		}
@@ -109,10 +109,17 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 			return err
 		}
 		closed := t.closed
-		if err := t.learn(rows, sent); err != nil || !closed || t.closed {
+		if err := t.learn(rows, sent); err != nil {
 			return err
 		}
-		return t.lookForCycle(ctx, nil)
+		t.a.mu.Lock()
+		unparked := t.unparked
+		t.unparked = false
+		t.a.mu.Unlock()
+		if unparked || closed && !t.closed {
+			return t.lookForCycle(ctx, nil)
+		}
+		return nil
 	}
 	if t.value != nil {
 		p.put.Stand = map[string]int64{t.row: t.rows[t.row]}
@@ -213,6 +220,9 @@ func (t *AdvisoryTable) learn(rows AdvisoryRows, sent time.Time) error {
 	}
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
+	if t.private.row { // its requests have no rows, and their places are this mount's
+		return nil
+	}
 	for _, r := range t.requests {
 		r.ticket = 0
 	}

@@ -271,10 +271,8 @@ func (st *State) check() error {
 		}
 	}
 	if st.Advisory != nil {
-		for _, t := range st.Advisory.Tables {
-			if t.Session != -1 && !good(t.Session, sessions) || t.Session == -1 && t.Row.Value != nil {
-				return errState
-			}
+		if err := st.Advisory.check(sessions); err != nil {
+			return err
 		}
 	}
 	for _, h := range st.Holds {

@@ -182,6 +182,18 @@ type handedOn struct {
 	a *adoptable
 }
 
+func (a *adoptable) AdvisoryRows(ctx context.Context, tables ...lockmgr.Key) (lockmgr.AdvisoryRows, error) {
+	return a.Backend.(lockmgr.AdvisoryBackend).AdvisoryRows(ctx, tables...)
+}
+
+func (a *adoptable) WatchAdvisory(ctx context.Context, changed func(lockmgr.Key, int64)) {
+	a.Backend.(lockmgr.AdvisoryBackend).WatchAdvisory(ctx, changed)
+}
+
+func (s handedOn) PutAdvisory(ctx context.Context, p lockmgr.AdvisoryPut) (lockmgr.AdvisoryRows, bool, error) {
+	return s.Session.(lockmgr.AdvisorySession).PutAdvisory(ctx, p)
+}
+
 func (s handedOn) RemoveUnclaimed(context.Context) error {
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()

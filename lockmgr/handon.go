@@ -50,18 +50,25 @@ const forsakenAfter = 5 * time.Second
 // is kept or delegated meanwhile.
 func (m *Manager) HandOn() {
 	m.mu.Lock()
-	cancel := m.endWaits
+	cancel, advisory := m.endWaits, m.advisory
 	m.settling = true
 	m.mu.Unlock()
 	cancel()
+	if advisory != nil {
+		advisory.handOn()
+	}
 }
 
 // GoOn ends HandOn.
 func (m *Manager) GoOn() {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.settling = false
 	m.waitsEnd, m.endWaits = context.WithCancel(context.Background())
+	advisory := m.advisory
+	m.mu.Unlock()
+	if advisory != nil {
+		advisory.goOn()
+	}
 }
 
 // Settle gives back what is not handed on: kept locks that are idle, and delegations. It returns
@@ -69,11 +76,7 @@ func (m *Manager) GoOn() {
 func (m *Manager) Settle(ctx context.Context) error {
 	m.mu.Lock()
 	m.settling = true
-	advisory := m.advisory
 	m.mu.Unlock()
-	if advisory != nil && advisory.waits() {
-		return errAdvisoryWaits
-	}
 	m.releaseIdle(func(*lock) bool { return true })
 	m.endDelegations()
 	for {
@@ -165,6 +168,12 @@ func (m *Manager) claim(r *request, req *AcquireRequest) *left {
 
 // Forsake deletes the entry of a request that was handed on, unless it has been claimed.
 func (m *Manager) Forsake(at Resume) {
+	m.mu.Lock()
+	advisory := m.advisory
+	m.mu.Unlock()
+	if advisory != nil && advisory.forsake(at) {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := m.left[at.ID]

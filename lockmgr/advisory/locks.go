@@ -53,6 +53,11 @@ func (l Lock) Conflicts(o Lock) bool {
 		l.Start <= o.End && o.Start <= l.End
 }
 
+// Same reports whether two locks are the same, whatever people are told of them.
+func (l Lock) Same(o Lock) bool {
+	return l.Owner == o.Owner && l.Start == o.Start && l.End == o.End && l.Exclusive == o.Exclusive
+}
+
 // Locks are the locks of any number of owners on one file. The zero value has none.
 // INVARIANT: an owner's are in order, do not overlap, and are merged where they are alike.
 type Locks struct {

@@ -149,6 +149,13 @@ func perform(c Call, r *Result, maps map[int][]byte) (err error) {
 		r.Data = string(buf[:max(r.N, 0)])
 	case "flock":
 		err = unix.Flock(c.FD, c.Flags)
+	case "flock and close": // an open file of its own
+		fd, err := unix.Open(c.Path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Flock(fd, c.Flags)
 	case "setlk", "setlkw", "ofd setlk", "ofd setlkw": // Flags is the type, and Off and N the range
 		how := map[string]int{"setlk": unix.F_SETLK, "setlkw": unix.F_SETLKW, "ofd setlk": unix.F_OFD_SETLK, "ofd setlkw": unix.F_OFD_SETLKW}
 		err = unix.FcntlFlock(uintptr(c.FD), how[c.Op], &unix.Flock_t{Type: int16(c.Flags), Start: c.Off, Len: int64(c.N)})

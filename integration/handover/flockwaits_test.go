@@ -1,0 +1,349 @@
+package handover
+
+import (
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// flockKinds are the calls that wait for a lock, and what ends one.
+var flockKinds = map[string]struct{ take, give lab.Call }{
+	"flock": {lab.Call{Op: "flock", Flags: unix.LOCK_EX}, lab.Call{Op: "flock", Flags: unix.LOCK_UN}},
+	"posix": {lab.Call{Op: "setlkw", Flags: unix.F_WRLCK, N: 5}, lab.Call{Op: "setlk", Flags: unix.F_UNLCK, N: 5}},
+	"ofd":   {lab.Call{Op: "ofd setlkw", Flags: unix.F_WRLCK, N: 5}, lab.Call{Op: "ofd setlk", Flags: unix.F_UNLCK, N: 5}},
+}
+
+func newFlocks(t *testing.T, on lab.Setup) *lab.Volume {
+	return on.NewVolume(t, "--flock", "cluster", "--rule", "** nolock", "--sync", "close")
+}
+
+// of returns a call of a descriptor.
+func of(fd int, c lab.Call) lab.Call {
+	c.FD = fd
+	return c
+}
+
+// waitsWithin starts a call that has to wait.
+func waitsWithin(t *testing.T, p *lab.Agent, c lab.Call) <-chan lab.Result {
+	t.Helper()
+	number := unix.SYS_FCNTL
+	if strings.HasPrefix(c.Op, "flock") {
+		number = unix.SYS_FLOCK
+	}
+	pending := p.Start(c)
+	lab.Eventually(t, "a program waits", func() bool { return p.Within(number) })
+	return pending
+}
+
+// Who waits for a flock or an fcntl lock keeps the place, on the own mount and among all, when daemons
+// are upgraded, and when upgrades are given up. (docs/SEMANTICS.md, rule 27.)
+func TestUpgradeKeepsFlockWaiters(t *testing.T) {
+	lab.Over(t, testUpgradeKeepsFlockWaiters, lab.Local)
+}
+
+func testUpgradeKeepsFlockWaiters(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	mounts := map[string]*lab.Mount{"a": v.Mount("a"), "b": v.Mount("b")}
+	type line struct {
+		name    string
+		holder  *lab.Agent
+		held    int
+		give    lab.Call
+		waiters []*lab.Agent
+		fds     []int
+		pending []<-chan lab.Result
+	}
+	var lines []*line
+	for kind, calls := range flockKinds {
+		for name, who := range map[string]string{"private": "aaa", "shared": "baba"} { // the holder is the first
+			l := &line{name: kind + " " + name, give: calls.give}
+			v.Write(l.name, "")
+			for i, m := range who {
+				p := lab.NewAgent(t)
+				fd := p.Open(mounts[string(m)].Path(l.name), unix.O_RDWR)
+				if i == 0 {
+					p.Must(of(fd, calls.take))
+					l.holder, l.held = p, fd
+					continue
+				}
+				l.waiters, l.fds = append(l.waiters, p), append(l.fds, fd)
+				l.pending = append(l.pending, waitsWithin(t, p, of(fd, calls.take)))
+				if name == "shared" && i == 1 {
+					lab.Eventually(t, "the first stands in line", func() bool { return inLine(v, p) })
+				}
+			}
+			lines = append(lines, l)
+		}
+	}
+	for i := range 3 {
+		mounts["a"] = upgrade(t, mounts["a"])
+		asked(t, mounts["a"]).Close()
+		if i == 1 {
+			mounts["b"] = upgrade(t, mounts["b"])
+		}
+		asked(t, mounts["b"]).Close()
+		asked(t, mounts["a"]).Close()
+	}
+	for _, l := range lines {
+		l.holder.Must(of(l.held, l.give))
+		for i, pending := range l.pending {
+			if r := lab.Await(t, l.name, pending); r.Errno != 0 {
+				t.Errorf("%s: waiter %d: %v", l.name, i, r.Err())
+			}
+			for j, behind := range l.pending[i+1:] {
+				select {
+				case r := <-behind:
+					t.Fatalf("%s: waiter %d before it is its turn: %v", l.name, i+1+j, r.Err())
+				default:
+				}
+			}
+			l.waiters[i].Must(of(l.fds[i], l.give))
+		}
+	}
+	for _, l := range lines {
+		for _, p := range append(l.waiters, l.holder) {
+			p.Kill()
+		}
+	}
+	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+}
+
+// inLine reports whether a program stands in line in the lock service.
+func inLine(v *lab.Volume, p *lab.Agent) bool {
+	for _, e := range v.LS() {
+		if e.State == "waiting" && e.PID == p.PID() {
+			return true
+		}
+	}
+	return false
+}
+
+// A program that waits for a flock or an fcntl lock and is killed in a pause ends, and so does its
+// place.
+func TestFlockWaiterIsKilledInThePause(t *testing.T) {
+	lab.Over(t, testFlockWaiterIsKilledInThePause, lab.Local)
+}
+
+func testFlockWaiterIsKilledInThePause(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	v.Write("f", "")
+	a, b := v.Mount("a"), v.Mount("b")
+	for _, calls := range flockKinds {
+		holder, first, second := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+		held := holder.Open(b.Path("f"), unix.O_RDWR)
+		holder.Must(of(held, calls.take))
+		for _, p := range []*lab.Agent{first, second} {
+			waitsWithin(t, p, of(p.Open(a.Path("f"), unix.O_RDWR), calls.take))
+		}
+		lab.Eventually(t, "one stands in line", func() bool { return len(v.LS()) == 2 })
+		p := asked(t, a)
+		_ = first.Cmd.Process.Kill()
+		_ = second.Cmd.Process.Kill()
+		p.Close()
+		first.Kill()
+		second.Kill()
+		lab.Eventually(t, "only the holder is left", func() bool { return len(v.LS()) == 1 })
+		a = upgrade(t, a)
+		holder.Must(of(held, calls.give))
+		holder.Kill()
+	}
+	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+}
+
+// A program that waits for a flock is interrupted by a signal, at any instant of an upgrade.
+func TestFlockWaiterIsInterruptedInAnUpgrade(t *testing.T) {
+	lab.Over(t, testFlockWaiterIsInterruptedInAnUpgrade, lab.Local)
+}
+
+func testFlockWaiterIsInterruptedInAnUpgrade(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	v.Write("f", "")
+	a, b := v.Mount("a"), v.Mount("b")
+	holder := lab.NewAgent(t)
+	held := holder.Open(b.Path("f"), unix.O_RDWR)
+	holder.Must(of(held, flockKinds["flock"].take))
+	const n = 30
+	ends := make(chan error, n)
+	for i := range n {
+		go func() { // which is interrupted by its timer
+			out, err := exec.Command("flock", "-w", fmt.Sprint(float64(i+1)/20), a.Path("f"), "true").CombinedOutput()
+			if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 1 {
+				err = fmt.Errorf("%v: %s; want exit status 1", err, out)
+			} else {
+				err = nil
+			}
+			ends <- err
+		}()
+	}
+	lab.Eventually(t, "one stands in line", func() bool { return len(v.LS()) == 2 })
+	for left := n; left > 0; {
+		a = upgrade(t, a)
+		asked(t, a).Close()
+		for more := true; more && left > 0; {
+			select {
+			case err := <-ends:
+				if left--; err != nil {
+					t.Error(err)
+				}
+			default:
+				more = false
+			}
+		}
+	}
+	lab.Eventually(t, "only the holder is left", func() bool { return len(v.LS()) == 1 })
+	holder.Must(of(held, flockKinds["flock"].give))
+	holder.Kill()
+	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+}
+
+// A circle of waits that is closed after an upgrade is found: EDEADLK for one, and the other goes on.
+func TestFlockDeadlockOverAnUpgrade(t *testing.T) {
+	lab.Over(t, testFlockDeadlockOverAnUpgrade, lab.Local)
+}
+
+func testFlockDeadlockOverAnUpgrade(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	v.Write("f", "")
+	v.Write("g", "")
+	mounts := []*lab.Mount{v.Mount("a"), v.Mount("b")}
+	for _, both := range [][2]int{{0, 1}, {0, 0}} { // on two mounts, and on one
+		one, two := lab.NewAgent(t), lab.NewAgent(t)
+		lock := func(p *lab.Agent, mount int, name string) lab.Call {
+			return of(p.Open(mounts[mount].Path(name), unix.O_RDWR), flockKinds["posix"].take)
+		}
+		f1, g1 := lock(one, both[0], "f"), lock(one, both[0], "g")
+		f2, g2 := lock(two, both[1], "f"), lock(two, both[1], "g")
+		one.Must(f1)
+		two.Must(g2)
+		pending := waitsWithin(t, one, g1)
+		mounts[0] = upgrade(t, mounts[0])
+		told, has, goesOn := two, g2, pending
+		var r lab.Result
+		closes := two.Start(f2)
+		select {
+		case r = <-closes:
+		case r = <-pending: // its table was this mount's own, and was published after the other's
+			told, has, goesOn = one, f1, closes
+		}
+		if r.Errno != unix.EDEADLK {
+			t.Errorf("one is told %v", r.Err())
+		}
+		told.Must(of(has.FD, flockKinds["posix"].give))
+		if r := lab.Await(t, "the other", goesOn); r.Errno != 0 {
+			t.Errorf("the other: %v", r.Err())
+		}
+		one.Kill()
+		two.Kill()
+	}
+}
+
+// Hundreds of programs wait for a flock while upgrades succeed and are given up, and half of them are
+// killed.
+func TestUpgradeWithAFlockCrowd(t *testing.T) {
+	lab.Over(t, testUpgradeWithAFlockCrowd, lab.Local)
+}
+
+func testUpgradeWithAFlockCrowd(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	v.Write("f", "")
+	a, b := v.Mount("a"), v.Mount("b")
+	holder, crowd, dying := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+	held := holder.Open(b.Path("f"), unix.O_RDWR)
+	holder.Must(of(held, flockKinds["flock"].take))
+	const n = 100
+	wait := lab.Call{Op: "flock and close", Path: a.Path("f"), Flags: unix.LOCK_EX}
+	crowd.Must(lab.Call{Op: "flood", N: n, Calls: []lab.Call{wait}})
+	dying.Must(lab.Call{Op: "flood", N: n, Calls: []lab.Call{wait}})
+	all := func() bool {
+		return threadsWithin(t, crowd.PID(), unix.SYS_FLOCK)+threadsWithin(t, dying.PID(), unix.SYS_FLOCK) == 2*n
+	}
+	lab.Eventually(t, "all wait", all)
+	asked(t, a).Close()
+	a = upgrade(t, a)
+	asked(t, a).Close()
+	lab.Eventually(t, "all wait again", all)
+	next := v.Start("a", "--take-over")
+	_ = dying.Cmd.Process.Kill()
+	lab.Eventually(t, "the old daemon ends", func() bool { return ended(a) || ended(next) })
+	dying.Kill()
+	holder.Must(of(held, flockKinds["flock"].give))
+	r := crowd.Do(lab.Call{Op: "flooded"})
+	if r.N != n || len(r.Failed) > 0 {
+		t.Errorf("%d locks, of which failed: %v", r.N, r.Failed)
+	}
+	holder.Kill()
+	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+}
+
+// A counter that programs of two mounts count in under their locks loses nothing while both daemons
+// are upgraded, and no call fails.
+func TestFlockCounterDuringUpgrades(t *testing.T) {
+	lab.Over(t, testFlockCounterDuringUpgrades, lab.Local)
+}
+
+func testFlockCounterDuringUpgrades(t *testing.T, on lab.Setup) {
+	v := newFlocks(t, on)
+	mounts := []*lab.Mount{v.Mount("a"), v.Mount("b")}
+	stop := make(chan struct{})
+	counted := make(map[string]chan int)
+	for kind := range flockKinds {
+		for _, where := range []string{"both", "one"} { // what one mount uses is private to it
+			name := kind + " " + where
+			v.Write(name, fmt.Sprintf("%010d", 0))
+			counted[name] = make(chan int, 2)
+			for i := range 2 {
+				m := mounts[0]
+				if where == "both" {
+					m = mounts[i]
+				}
+				p := lab.NewAgent(t)
+				fd := p.Open(m.Path(name), unix.O_RDWR)
+				go func() { counted[name] <- count(t, p, fd, kind, stop) }()
+			}
+		}
+	}
+	for i := range 6 {
+		mounts[i%2] = upgrade(t, mounts[i%2])
+	}
+	close(stop)
+	for name, ch := range counted {
+		want := <-ch + <-ch
+		if got := v.Read(name); got != fmt.Sprintf("%010d", want) {
+			t.Errorf("%s: counted to %s, want %d", name, got, want)
+		}
+		t.Log(name, want)
+	}
+}
+
+func count(t *testing.T, p *lab.Agent, fd int, kind string, stop <-chan struct{}) (n int) {
+	calls := flockKinds[kind]
+	for {
+		select {
+		case <-stop:
+			return n
+		default:
+		}
+		if r := p.Do(of(fd, calls.take)); r.Errno != 0 {
+			t.Errorf("%s: lock: %v", kind, r.Err())
+			return n
+		}
+		r := p.Do(lab.Call{Op: "pread", FD: fd, N: 10})
+		was, err := strconv.Atoi(r.Data)
+		if err != nil {
+			t.Errorf("%s: %v, %v", kind, r.Err(), err)
+			return n
+		}
+		p.Do(lab.Call{Op: "pwrite", FD: fd, Data: fmt.Sprintf("%010d", was+1)})
+		if r := p.Do(of(fd, calls.give)); r.Errno != 0 {
+			t.Errorf("%s: unlock: %v", kind, r.Err())
+			return n
+		}
+		n++
+	}
+}
