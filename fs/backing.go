@@ -307,7 +307,7 @@ func (b backing) bears(i inode, d dirName) (bool, error) {
 	return inodeOf(&st) == i, nil
 }
 
-// asking says whom a stat asks for attributes. Type and number are right in any case.
+// asking says where a stat gets attributes from. Type and number are right in any case.
 type asking int
 
 const (

@@ -114,7 +114,7 @@ func (cs *callers) awaitSignal(ctx context.Context, cancel <-chan struct{}, late
 			return
 		}
 		// The kernel tells once of a signal, and not which one: SIGKILL may follow. It does not tell
-		// those who have another server by now.
+		// the requests that have another server by now.
 		n := cs.looking.Add(1)
 		if cs.procs.KillPending(tid) || anySignal && (told || cs.procs.SignalPending(tid)) {
 			cs.looking.Add(-1)

@@ -133,8 +133,8 @@ func TestCapabilityOfUserNamespace(t *testing.T) {
 	}
 }
 
-// A caller who cannot be looked at for want of descriptors is told that, and is not
-// refused as one without rights.
+// A caller that cannot be looked at for want of descriptors gets that error, and not the one of a
+// caller without rights.
 func TestRightsWithoutDescriptors(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -73,8 +73,8 @@ func testGate(t *testing.T, size int, gone func(*fuse.InHeader) bool, test func(
 	})
 }
 
-// However many requests one caller makes, another one finds a place; and those who
-// wait take turns.
+// However many requests one caller makes, another one finds a place, and waiting
+// callers take turns.
 func TestGateIsShared(t *testing.T) {
 	testGate(t, 16, nil, func(t *testing.T, a *asker, _ *logBuffer) {
 		for range 100 {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names that were to be asked for are old until the volume has answered: who looks next
-// asks, and does not go by them.
+// Names that were to be asked for are old until the volume has answered: the next lookup asks,
+// and does not go by them.
 func TestAskedOnceAnswered(t *testing.T) {
 	f := nodesOf(t, linked(t))
 	f.backing.local = false

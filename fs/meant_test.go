@@ -101,7 +101,7 @@ func TestWaitsForTheNameThatIsMeant(t *testing.T) {
 				synctest.Wait()
 				held := v.holdElsewhere(other, meant)
 				answer := one.opens(node, 0)
-				v.putAway(meant, "older") // by who holds it
+				v.putAway(meant, "older") // by its holder
 				select {
 				case s := <-answer:
 					v.t.Fatalf("it was sent to look at what is held, and may change: %v", s)

@@ -76,7 +76,7 @@ func TestHoldsOfAFormerNode(t *testing.T) {
 		defer hold.Release()
 		v.renameElsewhere("f", "g")
 		newer := one.look("g")
-		v.fs.nodes.get(former).addHold(hold) // as who reopens a descriptor
+		v.fs.nodes.get(former).addHold(hold) // as a program that reopens a descriptor
 		inode := v.fs.nodes.get(former).inode
 		for _, what := range []string{"is known", "is forgotten"} {
 			if n := v.fs.nodes.find(inode); n == nil || len(n.allHolds()) != 1 {

@@ -74,7 +74,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// Every result is explained to those who see it counted.
+// Every result that a metric counts is documented.
 func TestResultsAreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../docs/METRICS.md")
 	if err != nil {

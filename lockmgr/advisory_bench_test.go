@@ -104,7 +104,7 @@ func benchmarkCrowd(b *testing.B, n int, keep time.Duration, want func(uint64) a
 			t.Unlock(nil, lock(i).Owner, 0, advisory.EOF)
 			ask(i)
 		}
-	default: // the writer's turns are those of one reader who has left
+	default: // the writer's turns are those of one reader that has left
 		for range b.N {
 			l := lock(uint64(n + 1))
 			tries := t.Lock(ctx, l, false)

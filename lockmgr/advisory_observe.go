@@ -71,7 +71,7 @@ func (t *AdvisoryTable) waitsLong(r *advisoryRequest) {
 	m.observe(RequestWaits{Key: t.key, Holder: t.holder(r.lock), For: by, Waited: waited})
 }
 
-// inTheWay finds who has what keeps an owner of this mount from l. It asks the service once a
+// inTheWay finds the holder of the lock that keeps an owner of this mount from l. It asks the service once a
 // second at most: many may have waited long at the same time.
 func (t *AdvisoryTable) inTheWay(l advisory.Lock) Holder {
 	a := t.a

@@ -23,7 +23,7 @@ type advisoryPlan struct {
 	commit  bool   // put changes something
 }
 
-// plan decides, by what is known, who gets a lock, who is refused and who stands in line.
+// plan decides, by what is known, which requests get a lock, are refused, or stand in line.
 // look: that cannot be decided before the table is read again. mu is held.
 func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 	if t.sent != nil {

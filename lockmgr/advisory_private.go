@@ -147,7 +147,7 @@ func (t *AdvisoryTable) tangled(waiting []*advisoryRequest) bool {
 	return false
 }
 
-// publishTangled publishes the private tables in which somebody waits who may be part of a cycle.
+// publishTangled publishes the private tables that have a waiter which may be part of a cycle.
 func (a *Advisory) publishTangled() {
 	for _, t := range a.tables {
 		if t.private.row && !t.private.ending && slices.ContainsFunc(t.requests, a.cyclic) {

@@ -83,7 +83,7 @@ type advisoryValue struct {
 	Owners  []advisoryOwner `json:"owners"`            // if it is private, those of some time ago
 }
 
-// advisoryOwner are ranges of one owner, by who asked for them.
+// advisoryOwner are ranges of one owner, by the process that asked for them.
 type advisoryOwner struct {
 	Kind  string          `json:"kind"`
 	Owner string          `json:"owner"` // hexadecimal

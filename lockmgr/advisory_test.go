@@ -207,7 +207,7 @@ func TestAdvisoryRefusedUpgrade(t *testing.T) {
 	})
 }
 
-// Those on one mount who want the same get it in order of arrival, and the mounts take turns.
+// Owners on one mount that want the same lock get it in order of arrival, and the mounts take turns.
 func TestAdvisoryOrder(t *testing.T) {
 	inBothTables(t, func(f *fixture) {
 		t := f.t
@@ -636,7 +636,7 @@ func advisoryAtRandom(t *testing.T, f *fixture, random *rand.Rand) {
 }
 
 // Owners that take several files in one order never wait in a circle, and none is told so. In any
-// order some do: who is told gives up what it has, and all go on.
+// order some do. An owner that gets EDEADLK gives up what it has, and all go on.
 func TestAdvisoryDeadlocksAtRandom(t *testing.T) {
 	for seed := range longtest.Seeds(t, 2, 100) {
 		for _, ordered := range []bool{true, false} {

@@ -15,7 +15,7 @@ func (a *Advisory) begin() {
 	a.m.wg.Go(a.tend)
 }
 
-// changed makes those look again who wait, or have the table to themselves.
+// changed makes the tables look again that have waiters, or are private.
 func (a *Advisory) changed(key Key, rev int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

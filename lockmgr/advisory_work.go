@@ -251,7 +251,7 @@ func (t *AdvisoryTable) noticeLoss() {
 	t.use(nil)
 }
 
-// lost takes from the mount what it had in the table. Those who wait begin anew.
+// lost takes from the mount what it had in the table. Waiting requests begin anew.
 func (t *AdvisoryTable) lost(cause error) {
 	t.bereave(cause)
 	t.a.mu.Lock()

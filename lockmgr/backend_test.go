@@ -6,7 +6,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// One rule of who waits for whom, for all backends.
+// All backends have one rule for which requests block which.
 func TestBlocks(t *testing.T) {
 	first, second := lockmgr.NewAcquisitionID(), lockmgr.NewAcquisitionID()
 	grant := func(k lockmgr.Key, m lockmgr.Mode) lockmgr.Grant {

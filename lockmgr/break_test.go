@@ -197,7 +197,7 @@ func TestBreak(t *testing.T) {
 		}
 		next.hold.Release()
 		last := <-granted
-		// The same break, found again, is not aimed at who has the lock now.
+		// The same break, found again, is not aimed at the lock's present holder.
 		b.ID = uuid.New()
 		if err := f.svc.PutBreak(t.Context(), b); err != nil {
 			t.Fatal(err)

@@ -110,7 +110,7 @@ func (r *request) handedOn(ctx context.Context, id AcquisitionID) error {
 
 // untilHandedOn ends ctx when the request is to be handed on. Only a request that waits for all its
 // keys at once keeps its entry: one that has the inode's key and waits for the name's would keep
-// others out who wait for the inode.
+// out all that wait for the inode.
 func (r *request) untilHandedOn(ctx, handing context.Context, req *AcquireRequest) (context.Context, func()) {
 	cause := context.Canceled
 	if req.Wait == Queue && len(r.Keys) == 1 {

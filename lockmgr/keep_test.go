@@ -355,8 +355,8 @@ func TestKeptLocksAreDescribed(t *testing.T) {
 	})
 }
 
-// An owner that has taken over a kept lock shares it with its other requests at once, as one to
-// whom the service has granted it: also with those behind another owner's.
+// An owner that has taken over a kept lock shares it with its other requests at once, as if the
+// service had granted it: also with those behind another owner's.
 func TestTakenOverLockIsShared(t *testing.T) {
 	for name, keep := range map[string]bool{"granted": false, "kept": true} {
 		t.Run(name, func(t *testing.T) {

@@ -8,9 +8,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// What a mount's own request has left, which was not answered, is no other owner's:
-// who wants the key waits until it is removed, and is told, if at all, that the
-// service does not answer.
+// What an unanswered request of this mount has left behind is no other owner's. A request for the
+// key waits until it is removed. If it gets an error, then that the service does not answer.
 func TestLeftoverIsNoOwner(t *testing.T) {
 	for name, again := range map[string]lockmgr.Request{
 		"the same":          try("a", file("d/f")),

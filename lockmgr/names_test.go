@@ -181,7 +181,7 @@ func TestInodeLostBeforeTheName(t *testing.T) {
 }
 
 // A request that shares the name with another of its owner's, and waits for the inode,
-// does not keep the name when the other lets it go: who has the inode may wait for it.
+// does not keep the name when the other lets it go: the inode's owner may wait for it.
 func TestSharedNameIsNotKept(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		f.on("elsewhere", func(m *lockmgr.Manager) {
@@ -272,9 +272,9 @@ func TestChildBehindWhoWaitsForItsParent(t *testing.T) {
 	}
 }
 
-// A reader of a file that would write to it by another name is told that others wait
-// for what it shares, and does not wait itself for a reader of that name who waits
-// behind them, here or on another mount.
+// A reader of a file that would write to it by another name learns that others wait for what it
+// shares. It does not wait itself for a reader of that name that waits behind them, here or on
+// another mount.
 func TestUpgradeByAnotherName(t *testing.T) {
 	for _, where := range []string{"here", "elsewhere"} {
 		t.Run(where, func(t *testing.T) {

@@ -42,7 +42,7 @@ func TestRandomFaultsOfLeases(t *testing.T) {
 	}
 }
 
-// apiServer is an API server as those see it who are beside it.
+// apiServer is an API server, seen by a client without faults.
 type apiServer struct {
 	*kubelease.Backend
 	t      *testing.T

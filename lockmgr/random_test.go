@@ -45,7 +45,7 @@ func TestRandomFaults(t *testing.T) {
 	}
 }
 
-// service is the lock service of a chaos, as those see it who are beside it.
+// service is the lock service of a chaos, seen by a client without faults.
 type service interface {
 	mount(*machine) lockmgr.Backend // as a mount there reaches it
 	Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, error)

@@ -91,8 +91,8 @@ func TestWriterBetweenReaders(t *testing.T) {
 	})
 }
 
-// An owner that shares a lock and wants it for itself alone waits for the others
-// who share, and keeps each of the two locks as long as it has holds.
+// An owner that shares a lock and wants it for itself alone waits for the other
+// readers, and keeps each of the two locks as long as it has holds.
 func TestUpgrade(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		mine, others := f.must(read("a", 0, "f")), f.must(read("b", 0, "f"))

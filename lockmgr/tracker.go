@@ -115,7 +115,7 @@ func (t *tracker) end(err error) {
 		t.slow = nil
 	}
 	level := slog.LevelDebug
-	if t.told && !errors.As(err, new(*HandedOnError)) { // who is handed on waits on: a crowd would be a line each
+	if t.told && !errors.As(err, new(*HandedOnError)) { // a request that is handed on still waits: a crowd would log a line each
 		level = slog.LevelInfo
 	}
 	took := []slog.Attr{slog.Duration("took", e.Took)}

@@ -75,7 +75,7 @@ func (w *keptWorld) slot(s *keptState, m, k int, do keptDo) {
 	w.tells(s, m, k, do)
 }
 
-// tells has the steps by which others see who has a lock that was taken over.
+// tells has the steps by which others see the new owner of a lock that was taken over.
 func (w *keptWorld) tells(s *keptState, m, k int, do keptDo) {
 	l, e := &s.m[m].slot[k], s.m[m].entry[k]
 	if !w.try() {

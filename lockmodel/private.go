@@ -213,7 +213,7 @@ func (w *privateWorld) program(s *privateState, p int8, do privateDo) {
 	}
 }
 
-// meets notes who could have been refused rightly.
+// meets notes which requests could rightly have been refused.
 func (w *privateWorld) meets(s *privateState) {
 	for p := range int8(privatePrograms) {
 		for q := range int8(privatePrograms) {

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// tellPeople: who holds a file and who waits for it is named as kubectl names it, in
-// 'lockfs ls' and in events on both pods; a lock that an operator breaks is too; and
-// the metrics have seen it all.
+// tellPeople: holders and waiters have the names that kubectl gives them, in 'lockfs ls' and in
+// events on both pods. So has the holder of a lock that an operator breaks. The metrics count all
+// of it.
 func tellPeople(c *cluster) {
 	const hold = "exec 3>>/data/view/named && echo opened\n"
 	holder := c.start("holder", c.nodes[0], hold+"while :; do sleep 1; done")

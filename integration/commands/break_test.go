@@ -25,9 +25,8 @@ func breaks(v *lab.Volume) int64 {
 	return r.Count
 }
 
-// The holder of a lock that is broken gets EIO from then on, and who stands in
-// line is granted it when the holder's last write has landed. Who broke it, and
-// why, is on record. (docs/SEMANTICS.md, rule 25.)
+// The holder of a lock that is broken gets EIO from then on, and the next in line is granted it
+// when the holder's last write has landed. The operator's name and reason are on record. (docs/SEMANTICS.md, rule 25.)
 func TestBreak(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
@@ -79,7 +78,7 @@ func TestBreak(t *testing.T) {
 }
 
 // The flock and fcntl locks that a mount has on a file are broken together: its programs get EIO from
-// the file, and who waits for one gets it. Other files, and mounts, are not concerned.
+// the file, and the next in line gets the lock. Other files, and mounts, are not concerned.
 func TestBreakOfFlocks(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--flock", "cluster", "--rule", "** nolock")
@@ -107,7 +106,7 @@ func TestBreakOfFlocks(t *testing.T) {
 	next.Must(lab.Call{Op: "setlk", FD: nextFD, Flags: unix.F_WRLCK, N: 5})
 	holder.Fails(lab.Call{Op: "pwrite", FD: fd, Data: "late"}, unix.EIO)
 	holder.Fails(lab.Call{Op: "pread", FD: fd, N: 1}, unix.EIO)
-	other.Fails(lab.Call{Op: "pwrite", FD: beside, Data: "late"}, unix.EIO) // who writes for whom cannot be told
+	other.Fails(lab.Call{Op: "pwrite", FD: beside, Data: "late"}, unix.EIO) // a write does not tell its owner
 	other.Must(lab.Call{Op: "pwrite", FD: g, Data: "not concerned"})
 	next.Must(lab.Call{Op: "pwrite", FD: nextFD, Data: "next"})
 	if got := v.Read("f"); got != "next456789" {

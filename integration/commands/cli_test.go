@@ -275,7 +275,7 @@ func TestSignalledTwice(t *testing.T) {
 	}
 }
 
-// lockfs ls: who holds and who waits, as a table and as JSON, for the volume, a
+// lockfs ls lists holders and waiters, as a table and as JSON, for the volume, a
 // directory or a file, from a path in the view or in the directory itself.
 func TestList(t *testing.T) {
 	t.Parallel()

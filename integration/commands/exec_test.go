@@ -153,8 +153,8 @@ func testExec(t *testing.T, on lab.Setup) {
 	}
 }
 
-// Commands stand in line with those who open the file; one that is told to end
-// while it waits leaves nothing behind.
+// Commands stand in line with programs that open the file. A command that is ended while it waits
+// leaves nothing behind.
 func TestExecWaits(t *testing.T) { lab.Over(t, testExecWaits, lab.Local, lab.InLeases.ForLong()) }
 
 func testExecWaits(t *testing.T, on lab.Setup) {

@@ -18,7 +18,7 @@ import (
 	"github.com/lockfs/lockfs/integration/lab"
 )
 
-// newSecured starts a cluster that asks everybody who he is.
+// newSecured starts a cluster with authentication.
 func newSecured(t *testing.T, change ...func(*lab.MemberConfig)) *lab.Cluster {
 	t.Helper()
 	c := lab.NewCluster(t, change...)
@@ -51,7 +51,7 @@ func addUser(c *lab.Cluster, name, password string, prefixes ...string) error {
 	return errors.Join(errs...)
 }
 
-// newTeam is history.New with a user of its own, who may use its name space only.
+// newTeam is history.New with a user of its own, with rights to its name space only.
 func newTeam(c *lab.Cluster, t *testing.T, args ...string) *history.Trial {
 	t.Helper()
 	tr := history.New(t, c, args...)

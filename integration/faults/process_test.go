@@ -46,7 +46,7 @@ func testKilledUnderLoad(t *testing.T, on lab.Setup) {
 			w.Ended = true
 		}
 		how := "without the dead one"
-		if round%2 == 0 { // who takes its place does not wait for the lease to end
+		if round%2 == 0 { // its successor does not wait for the lease to end
 			how = "with the dead one's successor"
 			mounts[round%len(mounts)] = tr.Mount(victim.Name)
 		}

@@ -222,7 +222,7 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 		if there, away := h.entries[shiftedTo(file)][entry]; away { // it was opened where it was
 			e, ok = there, true
 		}
-		// A kept entry tells later of those who have it in turn.
+		// A kept entry names its later holders, one after the other.
 		if !ok || e.Node != held.acquired.Mount || turn == 0 && e.PID != held.acquired.PID {
 			wrong("%s on %s, pid %d, has turn %d of entry %d, which in etcd is %+v", name, held.acquired.Mount, held.acquired.PID, turn, entry, e)
 		}

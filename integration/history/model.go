@@ -55,7 +55,7 @@ var fileModel = porcupine.Model{
 		case Wrote, cut:
 			f.last = s.record
 			return mine, f
-		case moved: // by its holder, or by who has lost it and locks its names anew
+		case moved: // by its holder, or by an owner that has lost it and locks its names anew
 			f.last = ""
 			return mine || f.holder == "", f
 		case released:
@@ -161,7 +161,7 @@ func (h *history) excused(o *Op) bool {
 			other.Call < o.Return && (other.Return == 0 || other.Return+slack > o.Call) {
 			return true
 		}
-		// A rename by who has lost the file locks its name for a moment, and one of a directory
+		// A rename by an owner that has lost the file locks its name for a moment, and one of a directory
 		// locks the files below.
 		renamed := other.Kind == moved && other.File == o.File || other.Kind == shifted && strings.HasPrefix(o.File, other.File+"/")
 		if renamed && other.Call < o.Return && (other.Return == 0 || other.Return+slack > o.Call) {

@@ -66,7 +66,7 @@ type Op struct {
 	Call, Return int64 // CLOCK_MONOTONIC; Return is 0 while it has not returned
 	Errno        syscall.Errno
 
-	Writer, Mount string `json:"-"` // filled in by who collects
+	Writer, Mount string `json:"-"` // filled in when records are collected
 	PID           int    `json:"-"`
 }
 

@@ -48,7 +48,7 @@ type step struct {
 	Data    string // of a write: repeated to N bytes
 }
 
-// user is who an actor is.
+// user is an actor's identity.
 type user struct {
 	UID, GID int
 	Groups   []int
@@ -149,7 +149,7 @@ func (a *actor) leave() error {
 	return errors.Join(syscall.Setresuid(0, 0, 0), syscall.Setresgid(0, 0, 0), unix.Fchdir(a.root), unix.Chroot("."))
 }
 
-// begin makes the actor u, who sees nothing but root. It keeps root's id
+// begin makes the actor u, and shows it nothing but root. It keeps root's id
 // as its saved one, without the rights, to come back.
 func (a *actor) begin(root string, u user) error {
 	return errors.Join(a.leave(), unix.Chroot(root), unix.Chdir("/"), syscall.Setgroups(u.Groups),

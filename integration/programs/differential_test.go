@@ -87,7 +87,7 @@ func TestDifferentialCases(t *testing.T) {
 type diffRig struct {
 	t         *testing.T
 	sides     [2]*diffSide // the view and the plain directory
-	below     *diffActor   // who looks at the view's backing
+	below     *diffActor   // it looks at the view's backing
 	source    string
 	sequences int
 	compared  int

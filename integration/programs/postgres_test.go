@@ -18,7 +18,7 @@ import (
 	"github.com/lockfs/lockfs/integration/lab"
 )
 
-// postgres is a database cluster of user nobody, who may not do what root may.
+// postgres is a database cluster of user nobody, without root's rights.
 type postgres struct {
 	t        *testing.T
 	bin      string

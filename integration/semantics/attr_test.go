@@ -160,7 +160,7 @@ const ( // of linux/fs.h
 	flagData      = 0x4000
 )
 
-// The flags of lsattr and chattr are changed by those who may do so on a local
+// The flags of lsattr and chattr are changed by users that may do so on a local
 // disk. As for all metadata no lock is asked for; an immutable file is so for
 // its writer too.
 func TestFlags(t *testing.T) {

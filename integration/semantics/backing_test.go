@@ -83,7 +83,7 @@ func (f *heldFile) Write(ctx context.Context, data []byte, off int64) (uint32, s
 }
 
 // guardedDirs is a volume whose server lets only members of group make
-// directories, and goes by all groups of who asks.
+// directories, and goes by all groups of the caller.
 type guardedDirs struct {
 	lab.Below
 	group string

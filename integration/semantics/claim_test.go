@@ -19,7 +19,7 @@ import (
 	"github.com/lockfs/lockfs/internal/longtest"
 )
 
-// claims is how programs claim a job: each tries, and who succeeds has it.
+// claims is how programs claim a job: each tries, and the one that succeeds has it.
 var claims = map[string]struct {
 	dir   bool // the job is one
 	claim func(job, claimed string) error

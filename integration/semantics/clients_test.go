@@ -174,7 +174,7 @@ func testDirectoryThatWasJustFound(t *testing.T, on lab.Setup) {
 }
 
 // Programs on two mounts count in one file while others rename the directory above it to and
-// fro: none counts by a path that the file has lost, beside one who counts by the one it has.
+// fro: none counts by a path that the file has lost, beside one that counts by its present path.
 func TestCountersWhileDirectoriesMove(t *testing.T) {
 	lab.Over(t, testCountersWhileDirectoriesMove, lab.OverClients, lab.OverClientsThatDoubt.ForLong(), lab.InLeases.ForLong())
 }

@@ -52,7 +52,7 @@ func (r *closeRig) free(path, when, want string) {
 
 // The lock of an open file lives until its last reference is gone, whatever
 // kind of reference that is and whoever has it, and no longer;
-// who is granted it then sees all that was written before.
+// the next holder then sees all that was written before.
 func TestCloseMatrix(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)

@@ -100,7 +100,7 @@ func testScopes(t *testing.T, on lab.Setup, name string, keep func(*lab.Volume, 
 	}
 }
 
-// With --read-locks readers in a delegated directory exclude those who write, also on the mount
+// With --read-locks readers in a delegated directory exclude writers, also on the mount
 // that it is delegated to. Readers of another mount share with them.
 func TestReadersInADelegatedDirectory(t *testing.T) {
 	lab.Over(t, testReadersInADelegatedDirectory, lab.Local, lab.InLeases)

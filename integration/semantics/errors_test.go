@@ -44,7 +44,7 @@ func testCreateChurn(t *testing.T, on lab.Setup) {
 	}
 }
 
-// A file that its holders replace by rename is opened by those who wait in line
+// A file that its holders replace by rename is opened by the programs in line
 // for it, on this mount and on another. They once ran out of attempts, and got
 // ESTALE or EBUSY within milliseconds.
 func TestReplaceChurn(t *testing.T) { lab.Over(t, testReplaceChurn, lab.Local, lab.OnNetworkVolume) }
@@ -73,8 +73,8 @@ func testReplaceChurn(t *testing.T, on lab.Setup) {
 	}
 }
 
-// EDEADLK is for those who would wait for themselves: who has the file counts,
-// not who once opened it. The opener's child waits (here: for all of --wait)
+// EDEADLK is for programs that would wait for themselves. What counts is which process has the
+// file now, not which once opened it. The opener's child waits (here: for all of --wait)
 // once the opener has handed its descriptor on; a program that went into the
 // background and opens its own file again is told so.
 func TestDeadlockIsOfWhoHasTheFile(t *testing.T) {

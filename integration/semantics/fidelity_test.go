@@ -182,7 +182,7 @@ func TestSetGroupIDDirectory(t *testing.T) {
 	}
 }
 
-// A volume's server may go by the supplementary groups of who makes a name.
+// A volume's server may go by the supplementary groups of the user that makes a name.
 func TestSupplementaryGroups(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--embedded")

@@ -59,7 +59,7 @@ func testFlockOfTwoMounts(t *testing.T, on lab.Setup) {
 	one.Must(lab.Call{Op: "flock", FD: fd, Flags: lockSh | atOnce}) // downgraded
 	two.Must(lab.Call{Op: "flock", FD: other, Flags: lockSh | atOnce})
 	one.Fails(lab.Call{Op: "flock", FD: fd, Flags: lockEx | atOnce}, unix.EWOULDBLOCK)
-	two.Must(lab.Call{Op: "flock", FD: other, Flags: lockEx | atOnce}) // who was refused has none left
+	two.Must(lab.Call{Op: "flock", FD: other, Flags: lockEx | atOnce}) // the refused owner has none left
 	two.Must(lab.Call{Op: "flock", FD: other, Flags: unlock})
 
 	t.Log("fcntl, by ranges")
@@ -169,7 +169,7 @@ func testFlockEndsWithASignal(t *testing.T, on lab.Setup) {
 	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
 }
 
-// Two programs on two mounts who have each what the other waits for: the last one gets EDEADLK.
+// Two programs on two mounts each have what the other waits for: the last one gets EDEADLK.
 func TestFlockDeadlock(t *testing.T) { lab.Over(t, testFlockDeadlock, lab.Local) }
 
 func testFlockDeadlock(t *testing.T, on lab.Setup) {
@@ -486,7 +486,7 @@ func testFlockOfAKilledMount(t *testing.T, on lab.Setup) {
 	}
 }
 
-// Many who wait hold no thread of the daemon, and a few places in the lock service.
+// Many waiters hold no thread of the daemon, and a few places in the lock service.
 func TestFlockCrowd(t *testing.T) { lab.Over(t, testFlockCrowd, lab.Local) }
 
 func testFlockCrowd(t *testing.T, on lab.Setup) {
@@ -498,7 +498,7 @@ func testFlockCrowd(t *testing.T, on lab.Setup) {
 	fd := holder.Open(a.Path("f"), unix.O_RDWR)
 	holder.Must(lab.Call{Op: "flock", FD: fd, Flags: lockEx})
 	const n = 1000
-	// One open file is one owner, who would have the lock as soon as one of its calls does.
+	// One open file is one owner, and has the lock as soon as one of its calls does.
 	mine := crowd.Open(b.Path("f"), unix.O_RDWR)
 	crowd.Must(lab.Call{Op: "flood", N: n, Calls: []lab.Call{{Op: "flock", FD: mine, Flags: lockEx}}})
 	lab.Eventually(t, "the crowd waits", func() bool { return waiting(t, crowd.PID()) == n })

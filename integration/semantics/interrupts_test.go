@@ -13,7 +13,7 @@ import (
 // An open is interrupted at each step of the acquisition of its lock, by a
 // signal that the program catches and by SIGKILL. The program is free at once,
 // whatever the lock service has done and will do; nothing of it stays in the
-// service, and who waits behind it is next. (docs/SEMANTICS.md, rule 5.)
+// service, and the next in line gets the lock. (docs/SEMANTICS.md, rule 5.)
 func TestInterruptAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for name, interrupt := range map[string]func(t *testing.T, victim *lab.Agent, pending <-chan lab.Result){

@@ -162,7 +162,7 @@ func TestReadOnlyFiles(t *testing.T) {
 	}
 }
 
-// A rule has a wait and a scope of its own, and is met by who only reads too.
+// A rule has a wait and a scope of its own, and applies to readers too.
 func TestWaitAndScopeOfRule(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1", "--rule", "/now lock wait=0", "--rule", "/shared lock scope=node", "--rule", "/read readonly")

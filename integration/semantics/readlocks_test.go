@@ -8,7 +8,7 @@ import (
 	"github.com/lockfs/lockfs/integration/lab"
 )
 
-// With --read-locks readers share a file and exclude those who write, on every
+// With --read-locks readers share a file and exclude writers, on every
 // mount, until the last of them has closed it. A writer who waits is not
 // overtaken by later readers. (docs/SEMANTICS.md, rule 24.)
 func TestReadLocks(t *testing.T) { lab.Over(t, testReadLocks, lab.Local, lab.InLeases) }

@@ -62,7 +62,7 @@ func (v *overClient) held() (holder *lab.Agent, fd int, waiter *lab.Agent, waits
 	return holder, fd, waiter, waits
 }
 
-// handedOver waits until the waiter has f, and makes sure that who had it is out and that
+// handedOver waits until the waiter has f, and makes sure that its former holder is out and that
 // both views work.
 func (v *overClient) handedOver(holder *lab.Agent, fd int, waiter *lab.Agent, waits <-chan lab.Result) {
 	v.T.Helper()

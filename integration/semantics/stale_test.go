@@ -39,8 +39,8 @@ func TestFewESTALE(t *testing.T) {
 	}
 }
 
-// A file on a server is gone as soon as another client has saved it by rename: who has looked it up
-// and opens it gets ESTALE. The kernel looks again once. A reader gets the file however often it is
+// A file on a server is gone as soon as another client has saved it by rename. A client that has
+// looked it up and opens it gets ESTALE. The kernel looks again once. A reader gets the file however often it is
 // saved while it is opened. (docs/SEMANTICS.md, rule 15.)
 func TestReaderBesideManySaves(t *testing.T) {
 	lab.Over(t, testReaderBesideManySaves, lab.OverClients, lab.OverClientsThatDoubt)
@@ -142,7 +142,7 @@ func TestSavesBesideLinksAndOpens(t *testing.T) {
 
 // Programs on two views lock by such a file, all at once. A creation waits for the holder on
 // the other mount, so that it rarely has to look again. EBUSY is left: the kernel keeps the
-// directory for a creation, and who is about to make the file on this mount needs it.
+// directory for a creation, and a program that is about to make the file on this mount needs it.
 func TestLockFilesThatAreRemoved(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)

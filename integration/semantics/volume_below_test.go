@@ -11,7 +11,7 @@ import (
 )
 
 // A network volume that is mounted below a local SOURCE keeps what one that is SOURCE keeps:
-// who opens a file sees what the last writer left. (docs/SEMANTICS.md, rules 6 and 15.)
+// an open sees what the last writer left. (docs/SEMANTICS.md, rules 6 and 15.)
 func TestFilesBelowALocalSource(t *testing.T) {
 	lab.Over(t, testFilesBelowALocalSource, lab.OverClientsThatKeep, lab.OnNetworkVolume)
 }

@@ -56,7 +56,7 @@ func serveInit() int {
 	}
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		_ = unix.Kill(lab.Pid, unix.SIGKILL) // who has started us has ended
+		_ = unix.Kill(lab.Pid, unix.SIGKILL) // our parent has ended
 	}()
 	for {
 		var status syscall.WaitStatus

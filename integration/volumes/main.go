@@ -40,7 +40,7 @@ type kind struct {
 	up func(l *lab) (clients []string, err error)
 	// syncs counts, if it is set, what the server was asked since it runs, or its clients if it
 	// cannot say. "sync" is how often it was told to have bytes on its disk, in any way; other
-	// names are for who reads the log.
+	// names are for the reader of the log.
 	syncs func(l *lab) (map[string]int, error)
 	traits
 }
@@ -66,7 +66,7 @@ var kinds = map[string]kind{
 		up:       gluster,
 		syncs:    glusterSyncs,
 		// Its brick makes a directory and then gives it a number. If another client looks it up
-		// in between, the number is given by the look-up, and who made it is told EEXIST.
+		// in between, the look-up gives the number, and the maker gets EEXIST.
 		traits: traits{NoWinner: []string{"mkdir"}},
 	},
 	"ceph": {

@@ -4,7 +4,7 @@
 // It goes through no view, and removes nothing that others may have put there:
 //
 //   - While a daemon lives nothing is done. The mount table says so, and so do the
-//     lifelines, to whom the view of another mount namespace does not show.
+//     lifelines, which also cover views in other mount namespaces.
 //   - Dead views are unmounted lazily: nobody asks what is below them.
 //   - The walk crosses no mount (openat2, RESOLVE_NO_XDEV) and follows no link.
 //   - Of files, only dead lifelines are removed; of directories, empty ones, by

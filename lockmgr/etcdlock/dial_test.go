@@ -60,8 +60,8 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-// With authentication on: who may not log in is told so at Dial, who may not
-// write is told so by the first request, at once.
+// With authentication on, a user without the right to log in gets an error from Dial, and a user
+// without the right to write gets one from the first request, at once.
 func TestAuth(t *testing.T) {
 	endpoint := newEtcd(t)
 	ctx := within(t, patience)

@@ -9,7 +9,7 @@
 //	/lockfs/<ns>/<name>/session/<sid>           a mount; sid is its lease in hex, see below
 //	/lockfs/<ns>/<name>/volume                  what the mounts of a volume agree on
 //	/lockfs/<ns>/<name>/service                 the id of this etcd
-//	/lockfs/<ns>/<name>/break/<uuid>            a lock to be given up: whose, by whom, why
+//	/lockfs/<ns>/<name>/break/<uuid>            an operator's order to give up a lock, and the reason
 //	/lockfs/<ns>/<name>/recall/<mount>/<uuid>   kept entries of a mount that a request waits for
 //	/lockfs/<ns>/<name>/advisory/<ino>//<row>   flock and fcntl locks of a mount
 //

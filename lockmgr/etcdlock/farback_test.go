@@ -85,7 +85,7 @@ func TestAllThatIsKnownOfALongLineLeaves(t *testing.T) {
 			}
 			last := start(within(t, patience), behind, request(lockmgr.Queue, file("f")))
 			eventually(t, "it is in line", func() bool { return len(entries(t, b)) == 14 })
-			// Those from the first that is known on; then who turns out to be ahead of them.
+			// Those from the first that is known on, then any that turn out to be ahead of them.
 			for n, i := range []int{7, 6, 5, 8, 9, 10, 11, 4, 3, 2, 1} {
 				leave[i]()
 				await(t, line[i])

@@ -227,8 +227,8 @@ func TestGroupRefused(t *testing.T) {
 	}
 }
 
-// An error of a group's Txn is ambiguous for each of its members: who waits asks
-// again and keeps what was put, who does not leaves nothing behind.
+// An error of a group's Txn is ambiguous for each of its members. A member that waits asks
+// again and keeps what was put. One that only tries leaves nothing behind.
 func TestGroupUnanswered(t *testing.T) {
 	for name, f := range map[string]flaw{"lost reply": lostReply, "late request": lateRequest} {
 		t.Run(name, func(t *testing.T) {

@@ -216,7 +216,7 @@ func TestOverloadEnds(t *testing.T) {
 }
 
 // A thousand sessions, or fewer, ask for one file of such a
-// service: each gets its place in line, none an error, and those who wait ask it
+// service: each gets its place in line, none an error, and the waiters ask it
 // for little.
 func TestOverloadedLine(t *testing.T) {
 	n := scale(t, 100, 1000)
@@ -257,8 +257,8 @@ func TestOverloadedLine(t *testing.T) {
 	eventually(t, "only the holder's entry stays", func() bool { return len(entries(t, b)) == 1 })
 }
 
-// For a caller who has gone nothing is repeated: one Txn takes away what his may
-// have put, and none does if it put nothing.
+// For a caller that has gone nothing is repeated. One Txn takes away what its request may have
+// put, and none does if it put nothing.
 func TestGoneFromAnOverload(t *testing.T) {
 	const mounts = 60
 	client := dial(t)

@@ -90,7 +90,7 @@ func benchmarkMounts(b *testing.B, n int) {
 		b.ReportMetric(0, "ns/op")
 		return
 	}
-	// The rack, and who waits for it.
+	// The rack, and those that wait for it.
 	rack := n / 10
 	for i := range rack {
 		for k := range 10 {
@@ -119,7 +119,7 @@ func benchmarkMounts(b *testing.B, n int) {
 			got = int(resp.Count)
 		}
 	}
-	entries(2 * 10 * rack) // the holders', and those of who waits
+	entries(2 * 10 * rack) // the holders' and the waiters'
 	runtime.GC()
 	waiting := usage(b)
 	b.ReportMetric((waiting.heap-from.heap)/float64(10*rack)/1024, "KiB/waiter")

@@ -13,7 +13,7 @@ import (
 // apart is a volume of which each session is another mount's, with a client and a
 // watch of its own.
 type apart struct {
-	*kubelease.Backend // of who only looks
+	*kubelease.Backend // of a process that only looks
 	mounts             []*kubelease.Backend
 	next               atomic.Int64
 }

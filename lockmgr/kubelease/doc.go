@@ -8,13 +8,13 @@
 //	lockfs-<volume>-pulse-<uuid>     what that mount renews
 //	lockfs-<volume>-volume           what the mounts of a volume agree on
 //	lockfs-<volume>-service          its UID is the id of this lock service
-//	lockfs-<volume>-break-<uuid>     a lock to be given up: whose, by whom, why
-//	lockfs-<volume>-janitor          who cleans up, elected
+//	lockfs-<volume>-break-<uuid>     an operator's order to give up a lock, and the reason
+//	lockfs-<volume>-janitor          the elected mount that cleans up
 //
 // <volume> is the beginning of a hash of the volume's namespace and name, and a label.
 // The Lease of a lock has these annotations: lockfs.io/key is its path, or number;
-// lockfs.io/entries lists, as JSON and in order of arrival, who holds it and who waits for
-// it. The first entry is the holderIdentity, and its session a label. leaseTransitions
+// lockfs.io/entries lists, as JSON and in order of arrival, its holders and waiters.
+// The first entry is the holderIdentity, and its session a label. leaseTransitions
 // counts all entries there have been. There is no ownerReference: no lock may depend on
 // the deletion of another object.
 //

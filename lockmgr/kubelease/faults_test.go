@@ -13,7 +13,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/kubelease"
 )
 
-// entries are those of the volume, as somebody sees them who has no fault.
+// entries are those of the volume, seen by a client without faults.
 func entries(t *testing.T, name string) []lockmgr.Entry {
 	t.Helper()
 	list, err := newBackend(t, name).Entries(within(t, patience), "")
@@ -241,7 +241,7 @@ func TestWithoutWatch(t *testing.T) {
 	}
 }
 
-// The API server dies and comes back: what was held is held, who waited waits.
+// The API server dies and comes back: holders still hold, and waiters still wait.
 func TestServerRestart(t *testing.T) {
 	if !kube.Own() {
 		t.Skip("the API server is not ours to kill")
@@ -437,7 +437,7 @@ func TestHeldIsNotLimited(t *testing.T) {
 	}
 }
 
-// Without a watch, who has a file is read, however often that is asked.
+// Without a watch, each question for the holder of a file is a read.
 func TestRivalsWithoutWatch(t *testing.T) {
 	t.Parallel()
 	name, l := newName(), &link{}

@@ -160,7 +160,7 @@ func (p *pace) renewOne(t *testing.T, of int, s lockmgr.Session, interval time.D
 	return renewing(t, s, interval, func() { p.pass(interval / time.Duration(of)) })
 }
 
-// expire deletes a session's Leases, as those do who miss its renewals.
+// expire deletes a session's Leases, as mounts do that miss its renewals.
 func expire(t *testing.T, s lockmgr.Session) {
 	t.Helper()
 	leases := raw(t)

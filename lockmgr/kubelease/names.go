@@ -23,7 +23,7 @@ const (
 	noteVolume  = domain + "volume-name" // <namespace>/<name>, for people
 	noteKey     = domain + "key"         // of a lock: the path, escaped
 	noteEntries = domain + "entries"     // of a lock: JSON, in order of arrival
-	noteRecalls = domain + "recalls"     // of a lock: JSON, the recalls of those who are not in line
+	noteRecalls = domain + "recalls"     // of a lock: JSON, the recalls of requests that are not in line
 	noteFence   = domain + "fence"       // of a lock: see acquisition.discard
 
 	noteUndelegated = domain + "undelegated" // of the directories' Lease: see object.undelegates
@@ -43,7 +43,7 @@ const (
 	kindVolume  = "volume"
 	kindService = "service" // holds nothing: its UID is the service's id
 	kindBreak   = "break"
-	kindJanitor = "janitor" // who cleans up, elected; without labelVolume, so that no mirror has it
+	kindJanitor = "janitor" // the elected janitor; without labelVolume, so that no mirror has it
 )
 
 // layout names the Leases of one volume.

@@ -22,7 +22,7 @@ import (
 // manifest has the Role that mounts are given.
 const manifest = "../../deploy/daemonset/overlays/kubernetes/rbac.yaml"
 
-// mountUser is whom all backends of the tests act as: nobody but the Role gives him
+// mountUser is the user of all backends of the tests: nothing but the Role gives it
 // anything.
 const mountUser = "lockfs:test:mount"
 

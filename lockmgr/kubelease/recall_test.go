@@ -23,7 +23,7 @@ func keep(wait lockmgr.Wait, keys ...lockmgr.Key) lockmgr.AcquireRequest {
 }
 
 // noted returns how many Leases of the volume have the note of a recall, and how many are
-// shown to those who read recalls.
+// shown to readers of recalls.
 func noted(t *testing.T, volume string) (notes, shown int) {
 	t.Helper()
 	list, err := raw(t).List(within(t, patience), metav1.ListOptions{LabelSelector: "lockfs.io/kind=file"})

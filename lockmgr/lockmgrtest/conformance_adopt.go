@@ -157,7 +157,7 @@ func (a *adoption) handOn(t *testing.T) (held []lockmgr.Grant, req lockmgr.Acqui
 	return held, req
 }
 
-// Who waits in line when its session is handed on keeps the place, before who came later.
+// A request that waits in line when its session is handed on keeps its place before later ones.
 func testPlaceInLine(t *testing.T, a *adoption) {
 	held, req := a.handOn(t)
 	later := Request(lockmgr.Queue, File("f"))

@@ -234,7 +234,7 @@ func testDelegateOwn(t *bench) {
 
 // testDelegateRecalled: whatever another session wants below, at or above the directory recalls
 // the delegation, and puts nothing while it stands. Entries that the mount puts before it
-// releases the delegation are ahead of those who waited.
+// releases the delegation are ahead of the requests that waited.
 func testDelegateRecalled(t *bench) {
 	mine, d := t.delegator()
 	_, found := t.recaller()

@@ -31,8 +31,8 @@ func TestMemoryConformance(t *testing.T) {
 	})
 }
 
-// A service that is away refuses who has no patience, and tells who has it only
-// when the patience is over.
+// While the service is away, a request without patience fails at once, and one with patience
+// fails when the patience is over.
 func TestMemoryDisconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := lockmgrtest.NewMemory()

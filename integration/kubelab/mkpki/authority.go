@@ -23,7 +23,7 @@ type authority struct {
 	key         *ecdsa.PrivateKey
 }
 
-// identity is whom a certificate names: a server if it has addresses, else a
+// identity is what a certificate names: a server if it has addresses, else a
 // client.
 type identity struct {
 	cn   string
