@@ -30,6 +30,7 @@ var oneEntry = lockmgr.FencingToken(1, 0)
 // files, and by etcd.
 type history struct {
 	ops      []Op
+	ranges   []Op                           // on RangesFile
 	files    map[string]string              // bytes: those of its archives in order, and its own
 	archives map[string]bool                // names of archives
 	entries  map[string]map[int64]lab.Entry // by file and create revision; nil: not known, or not all
@@ -65,7 +66,8 @@ func (h *hold) known() bool { return h.proven && h.token != nil && h.token.ok() 
 //     a directory above was delegated to its mount, and no entry was overtaken: those created
 //     earlier were gone before a later one was let go, and none was put below a directory that
 //     was delegated to another mount. With Leases one may be put there, and is not granted;
-//   - no directory moved while a file below it was open.
+//   - no directory moved while a file below it was open;
+//   - checkRanges finds nothing.
 func (h *history) check() error {
 	holds := h.holds()
 	var errs []error
@@ -76,6 +78,7 @@ func (h *history) check() error {
 		}
 		errs = append(errs, h.checkShifts(file, holds[file]))
 	}
+	errs = append(errs, h.checkRanges())
 	return errors.Join(errs...)
 }
 
@@ -306,7 +309,7 @@ func (h *history) sight() string {
 	}
 	count := make(map[result]int)
 	longest := make(map[kind]int64)
-	for _, o := range h.ops {
+	for _, o := range slices.Concat(h.ops, h.ranges) {
 		if o.Return == 0 {
 			continue
 		}
@@ -314,7 +317,11 @@ func (h *history) sight() string {
 		longest[o.Kind] = max(longest[o.Kind], o.Return-o.Call)
 	}
 	var s []string
-	for _, k := range []kind{Acquired, Wrote, cut, moved, Closed, shifted} {
+	kinds := []kind{Acquired, Wrote, cut, moved, Closed, shifted}
+	if len(h.ranges) > 0 {
+		kinds = append(kinds, locked, unlocked, asked, readUnit, WroteUnit)
+	}
+	for _, k := range kinds {
 		part := fmt.Sprintf("%s: %d ok", k, count[result{k, 0}])
 		var errnos []syscall.Errno
 		for r := range count {
@@ -337,10 +344,14 @@ func (h *history) sight() string {
 // String is all of it, for people.
 func (h *history) String() string {
 	var s strings.Builder
-	ops := slices.Clone(h.ops)
+	ops := slices.Concat(h.ops, h.ranges)
 	slices.SortFunc(ops, func(a, b Op) int { return cmp.Compare(a.Call, b.Call) })
 	for _, o := range ops {
-		fmt.Fprintf(&s, "%d %d %s %s.%s %v token %d %q %v\n", o.Call, o.Return, o.Mount, o.Hold, o.Kind, o.File, o.Token, o.Record, o.Errno)
+		fmt.Fprintf(&s, "%d %d %s %s.%s %v token %d %q %v", o.Call, o.Return, o.Mount, o.Hold, o.Kind, o.File, o.Token, o.Record, o.Errno)
+		if o.File == RangesFile {
+			fmt.Fprintf(&s, " %v exclusive %v try %v number %d free %v", o.Units, o.Exclusive, o.Try, o.Number, o.Free)
+		}
+		fmt.Fprintln(&s)
 	}
 	for _, file := range sorted(h.files) {
 		fmt.Fprintf(&s, "\n%s:\n%s", file, h.files[file])

@@ -191,7 +191,7 @@ func (w *Recorded) goesOn(since int64) bool {
 			continue
 		}
 		switch {
-		case o.Kind == Wrote:
+		case o.Kind == Wrote || o.Kind == WroteUnit:
 			last = o.Hold
 		case o.Kind == Closed && o.Hold == last:
 			return true
@@ -289,7 +289,11 @@ func (tr *Trial) history() *history {
 	tr.T.Helper()
 	h := &history{files: make(map[string]string), archives: make(map[string]bool)}
 	for _, w := range tr.Writers {
-		h.ops = append(h.ops, w.History()...)
+		if w.Config.Ranges {
+			h.ranges = append(h.ranges, w.History()...)
+		} else {
+			h.ops = append(h.ops, w.History()...)
+		}
 	}
 	for _, file := range slices.Concat(tr.files, tr.owned) {
 		found, err := os.ReadDir(filepath.Dir(tr.InSource(file)))
@@ -380,7 +384,7 @@ func (tr *Trial) Spared() {
 	tr.T.Helper()
 	for _, w := range tr.Writers {
 		for _, o := range w.History() {
-			if o.Errno != 0 && (o.Kind == Wrote || o.Kind == cut || o.Kind == Closed) {
+			if o.Errno != 0 && (o.Kind == Wrote || o.Kind == cut || o.Kind == WroteUnit || o.Kind == Closed) {
 				tr.T.Errorf("a lock was lost: %s of %s got %v", o.Kind, o.Hold, o.Errno)
 			}
 		}
@@ -406,7 +410,7 @@ func (tr *Trial) WaitedOut() {
 	tr.T.Helper()
 	for _, w := range tr.Writers {
 		for _, o := range w.History() {
-			if o.Try || o.Errno != unix.ENOLCK {
+			if o.Try || o.File == RangesFile || o.Errno != unix.ENOLCK {
 				continue
 			}
 			if age := time.Duration(o.Return - tr.answered(w.Mount, o.Return)); age < 5*time.Second {

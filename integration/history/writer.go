@@ -37,6 +37,8 @@ type writerConfig struct {
 	Pause time.Duration // the longest between two of its calls
 	Most  int           // records under one lock; 0: until it is told to let go
 	Moves string        // instead: it renames this directory away and back
+
+	Ranges bool // instead: it locks ranges of RangesFile; Most: the most calls of one open
 }
 
 // kind is what a system call is to the files' history.
@@ -55,12 +57,19 @@ const (
 
 // Op is one system call of a writer.
 type Op struct {
-	Kind   kind
-	N      int    // of the writer's calls
-	Hold   string // its open, unique: writer.number
-	File   string
-	Try    bool   // open: it does not wait
-	Token  int64  // read by token, and written by write
+	Kind  kind
+	N     int    // of the writer's calls
+	Hold  string // its open, unique: writer.number
+	File  string
+	Try   bool  // open: it does not wait
+	Token int64 // read by token, and written by write
+
+	// Of RangesFile.
+	Units     Units
+	Exclusive bool
+	Number    int64 // read or written
+	Free      bool
+
 	Record string // write: the record; read: the last one of the file; cut: the one taken back
 
 	Call, Return int64 // CLOCK_MONOTONIC; Return is 0 while it has not returned
@@ -118,6 +127,11 @@ func serveWriter() {
 		w.hold = fmt.Sprintf("%s.%d", w.Name, n)
 		if w.Moves != "" {
 			w.shift()
+			w.pause()
+			continue
+		}
+		if w.Ranges {
+			w.ranges()
 			w.pause()
 			continue
 		}
