@@ -30,7 +30,7 @@ import (
 // nothing is left in the service.
 func TestRandomFaults(t *testing.T) {
 	seeds, sum := 0, make(map[string]int)
-	for seed := range longtest.Seeds(t, 25, 500) {
+	for seed := range longtest.Seeds(t, 12, 500) {
 		seeds++
 		synctest.Test(t, func(t *testing.T) { newChaos(t, seed, sum, leases{lockmgrtest.NewMemory()}).run() })
 		if t.Failed() {

@@ -82,7 +82,7 @@ func (s *service) Done() <-chan struct{} { return nil }
 // for another Margin, or the write might land in somebody else's time.
 func TestHistories(t *testing.T) {
 	var seeds, resumed, lost int
-	for seed := range longtest.Seeds(t, 300, 3000) {
+	for seed := range longtest.Seeds(t, 150, 3000) {
 		seeds++
 		synctest.Test(t, func(t *testing.T) {
 			r, l := history(t, seed)

@@ -105,7 +105,7 @@ func (s *revocable) revoke() {
 func TestSleepAtAnyInstant(t *testing.T) {
 	var sum tally
 	seeds := 0
-	for seed := range longtest.Seeds(t, 400, 4000) {
+	for seed := range longtest.Seeds(t, 200, 4000) {
 		seeds++
 		synctest.Test(t, func(t *testing.T) { sum.sleepyHistory(t, seed) })
 	}

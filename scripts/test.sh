@@ -100,7 +100,7 @@ mapfile -t integration < <(list "$of_integration" | grep -E "$slow"; list "$of_i
 mapfile -t plain < <(list "$one_goroutine")
 [ $extent = short ] || one_goroutine=${one_goroutine/'bench/.*|'/} # a long run races the benches too
 mapfile -t others < <(list -v "$of_integration|$one_goroutine" | grep -E "$slow"; list -v "$of_integration|$one_goroutine|$slow")
-raced='^Test(History|FaultsAtRandom|Differential|RandomInterrupts|InterruptAtEveryStep|CreateChurn|ReplaceChurn|FewESTALE|SavesBesideLinksAndOpens|LockFilesThatAreRemoved|ManyWritersOnTwoMounts)$'
+raced='^Test(History|RangesUnderFaults|FaultsAtRandom|Differential|RandomInterrupts|InterruptAtEveryStep|CreateChurn|ReplaceChurn|FewESTALE|SavesBesideLinksAndOpens|LockFilesThatAreRemoved|ManyWritersOnTwoMounts)$'
 mapfile -t with_raced < <(list '/integration/(faults|programs|semantics)$') # which have those
 
 # With the race detector, as 'go test -race' by hand: it shares the cache.
@@ -111,10 +111,9 @@ with_race() { # with_race build|test ARG...
 # Most tests wait: more packages than there are cores run side by side. Not many more: lock services that get no CPU for
 # seconds refuse locks.
 released() {
-	stage 'without the race detector: all where nothing can race, and integration: real mounts, programs and faults'
-	go test "${vet[@]}" -p 3 -timeout $timeout "${plain[@]}"
+	stage 'without the race detector: integration, with real mounts, programs and faults; and all where nothing can race'
 	go build -o "$work/lockfs" ./cmd/lockfs
-	LOCKFS_TEST_PROGRAM=$work/lockfs go test "${vet[@]}" -p 3 -parallel 3 -timeout $timeout -skip "$skip" "${integration[@]}"
+	LOCKFS_TEST_PROGRAM=$work/lockfs go test "${vet[@]}" -p 3 -parallel 3 -timeout $timeout -skip "$skip" "${integration[@]}" "${plain[@]}"
 	stage 'the modules of their own'
 	for module in integration/*/go.mod; do
 		[ $extent = long ] || [ $module != integration/helm/go.mod ] || continue # it builds helm: 2 minutes of CPU
@@ -122,15 +121,16 @@ released() {
 	done
 }
 with_detector() {
-	stage 'with the race detector: every package but integration'
-	with_race test "${vet[@]}" -p 3 -parallel 8 -timeout $timeout "${others[@]}"
+	stage 'with the race detector: every package but integration, and of integration what is random'
 	with_race build -o "$work/lockfs-race" ./cmd/lockfs # it takes 2.7 times as long
 	export LOCKFS_TEST_PROGRAM=$work/lockfs-race
 	if [ $extent = short ]; then
-		stage 'with the race detector: of integration what is random'
-		with_race test "${vet[@]}" -p 3 -parallel 4 -timeout $timeout -run "$raced" -skip '/^(leases|clients|keeping)$' "${with_raced[@]}"
+		with_race test "${vet[@]}" -p 1 -parallel 4 -timeout $timeout -run "$raced" -skip '/^(leases|clients|keeping)$' "${with_raced[@]}" &
+		local random=$!
+		with_race test "${vet[@]}" -p 2 -parallel 8 -timeout $timeout "${others[@]}"
+		wait $random
 	else
-		stage 'with the race detector: integration'
+		with_race test "${vet[@]}" -p 3 -parallel 8 -timeout $timeout "${others[@]}"
 		with_race test "${vet[@]}" -p 3 -parallel 4 -timeout $timeout -skip "$skip" "${integration[@]}"
 	fi
 }

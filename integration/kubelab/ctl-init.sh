@@ -20,7 +20,7 @@ for i in $(seq $N); do
 done
 run etcd $B/etcd --name n1 --data-dir $R/etcd --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
   --listen-peer-urls http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380 --initial-cluster n1=http://127.0.0.1:2380 --unsafe-no-fsync
-run apiserver $B/kube-apiserver --etcd-servers=http://127.0.0.1:2379 \
+run apiserver env GOGC=400 $B/kube-apiserver --etcd-servers=http://127.0.0.1:2379 \
  --bind-address=0.0.0.0 --secure-port=443 --advertise-address=10.89.0.1 --endpoint-reconciler-type=master-count \
  --tls-cert-file=$P/apiserver.crt --tls-private-key-file=$P/apiserver.key --client-ca-file=$P/ca.crt \
  --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --anonymous-auth=false \
