@@ -19,21 +19,26 @@ func (v *volumeFlags) connect(ctx context.Context, source string, log *slog.Logg
 	}
 	dial := v.dial
 	dial.Logger = log
-	stop := func() {}
-	if len(dial.Endpoints) == 0 {
-		server, err := startEmbedded(ctx, source, log)
-		if err != nil {
-			return nil, nil, err
-		}
-		stop = server.Close
-		dial.Endpoints = []string{server.Endpoint()}
+	if len(dial.Endpoints) > 0 {
+		return v.dialBackend(ctx, dial, !v.remote())
 	}
-	b, closeClient, err := v.dialBackend(ctx, dial, !v.remote())
+	server, err := startEmbedded(ctx, source, log)
 	if err != nil {
-		stop()
 		return nil, nil, err
 	}
-	return b, func() { closeClient(); stop() }, nil
+	dial.Endpoints = []string{server.Endpoint()}
+	client, closeClient, err := v.dialBackend(ctx, dial, !v.remote())
+	if err != nil {
+		server.Close()
+		return nil, nil, err
+	}
+	return &embedded{client, server}, func() { closeClient(); server.Close() }, nil
+}
+
+// embedded is a Backend whose lock service this process may have started.
+type embedded struct {
+	*etcdlock.Backend
+	*embedetcd.Server
 }
 
 func startEmbedded(ctx context.Context, source string, log *slog.Logger) (*embedetcd.Server, error) {
@@ -57,7 +62,7 @@ func embeddedDir(source string) (string, error) {
 }
 
 // dialBackend connects to a running etcd; embedded: to this machine's own.
-func (v *volumeFlags) dialBackend(ctx context.Context, dial etcdlock.DialConfig, embedded bool) (serve.Backend, func(), error) {
+func (v *volumeFlags) dialBackend(ctx context.Context, dial etcdlock.DialConfig, embedded bool) (*etcdlock.Backend, func(), error) {
 	machine := ""
 	if embedded {
 		var err error

@@ -31,7 +31,7 @@ func (v *Volume) Etcd() *clientv3.Client {
 	return c
 }
 
-// EtcdPID is the process that serves the embedded etcd: a child of one of the mounts.
+// EtcdPID is the process that serves the embedded etcd.
 func (v *Volume) EtcdPID() int {
 	v.T.Helper()
 	b, err := os.ReadFile(v.StateFile("lock"))

@@ -29,7 +29,8 @@
 // The process has a session of its own, so that a Ctrl-C meant for the mount
 // does not reach it, and ignores SIGTERM, which systemd sends to all of a unit:
 // the mount still needs it to release its locks. It ends with the mount, by
-// the end of file on a pipe that only the mount has.
+// the end of file on a pipe that only the mount has. A mount that is handed on
+// to another process, in an upgrade, hands the pipe on (Lend).
 //
 // # Failures
 //

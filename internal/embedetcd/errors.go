@@ -16,6 +16,7 @@ var ErrServedElsewhere = errors.New("another lock service of this machine serves
 var (
 	errHeld    = errors.New("another process serves")
 	errStopped = errors.New("it stopped")
+	errEnded   = errors.New("it is gone")
 )
 
 // ExitError reports that the etcd process ended without being asked to.

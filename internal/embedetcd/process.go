@@ -2,25 +2,27 @@ package embedetcd
 
 import (
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"syscall"
 )
 
+// process is an etcd process that ends with this one.
 type process struct {
-	cmd  *exec.Cmd
-	life io.Closer // its stdin: end of file ends it
+	pid  int
+	cmd  *exec.Cmd // nil: another process has started it, and lent it to this one
+	life *os.File  // the writing end of its stdin: end of file ends it
+	log  *logPipe
 
-	done   chan struct{} // closed when it is reaped and its log relayed
+	done   chan struct{} // closed when it has ended and its log is relayed
 	reason string        // the last error it logged; read it after done
-	err    error         // of exec.Cmd.Wait; read it after done
+	err    error         // how it ended; read it after done
 }
 
 // spawn starts etcd on dir. It consumes source and lock, the open and locked
 // SOURCE and lock file, whose only descriptors are the child's from here on.
-func spawn(dir string, source, lock *os.File, logger *slog.Logger) (*process, error) {
+func spawn(dir string, source, lock *os.File, logger *slog.Logger) (_ *process, err error) {
 	defer source.Close()
 	defer lock.Close()
 	// Not os.Executable: an upgrade may have replaced the file at its path.
@@ -33,33 +35,56 @@ func spawn(dir string, source, lock *os.File, logger *slog.Logger) (*process, er
 	}
 	cmd.ExtraFiles = []*os.File{source, lock} // see lockFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	life, err := cmd.StdinPipe()
+	stdin, life, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("embedded lock service: %w", err)
 	}
-	log, err := cmd.StderrPipe()
+	defer stdin.Close()
+	log, stderr, err := os.Pipe()
 	if err != nil {
+		life.Close()
 		return nil, fmt.Errorf("embedded lock service: %w", err)
 	}
+	defer stderr.Close()
+	cmd.Stdin, cmd.Stderr = stdin, stderr
 	if err := cmd.Start(); err != nil {
+		life.Close()
+		log.Close()
 		return nil, fmt.Errorf("embedded lock service: cannot start %s: %w", childName, err)
 	}
-	p := &process{cmd: cmd, life: life, done: make(chan struct{})}
-	writeHolder(lock, cmd.Process.Pid)
+	p := &process{pid: cmd.Process.Pid, cmd: cmd, life: life, log: &logPipe{f: log}, done: make(chan struct{})}
+	writeHolder(lock, p.pid)
 	go func() {
 		defer close(p.done)
-		p.reason = relay(log, logger)
+		p.reason = relay(p.log, logger)
 		p.err = cmd.Wait()
 	}()
 	return p, nil
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
+// borrowed is a process that another one has lent, by the descriptors of its life and log. It is no
+// child of this process, which so learns of its end by the end of its log, and not how it ended.
+func borrowed(life, log *os.File, logger *slog.Logger) *process {
+	p := &process{life: life, log: &logPipe{f: log}, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.reason = relay(p.log, logger)
+		log.Close()
+		p.err = errEnded
+	}()
+	return p
+}
 
-// stop ends the process and returns when it is reaped.
+// stop ends the process, and returns when it is reaped, or, if it is no child, has ended.
 func (p *process) stop() {
 	p.life.Close()
 	<-p.done
+}
+
+// leave lets the process go on for another one that has its descriptors.
+func (p *process) leave() {
+	p.life.Close()
+	p.log.leave()
 }
 
 func (p *process) exitError(dir string) error {
@@ -68,7 +93,7 @@ func (p *process) exitError(dir string) error {
 	}
 	e := &ExitError{Dir: dir, Err: p.err}
 	// The log has nothing about a kill.
-	if p.cmd.ProcessState.Exited() {
+	if p.cmd == nil || p.cmd.ProcessState.Exited() {
 		e.Reason = p.reason
 	}
 	return e

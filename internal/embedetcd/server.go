@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 )
 
@@ -43,6 +44,13 @@ type Server struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when run has returned
 	failed chan error    // run's first failure, for Start
+
+	adopted chan *process // that run goes on with; capacity 1
+
+	mu     sync.Mutex
+	serves *process // GUARDED_BY(mu); nil: another mount serves
+	lent   *process // GUARDED_BY(mu); see Lend
+	left   *process // GUARDED_BY(mu); see Leave
 }
 
 // Start joins the lock service in cfg.Dir, or serves it. It returns when the endpoint answers;
@@ -66,6 +74,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		cancel: cancel,
 		done:   make(chan struct{}),
 		failed: make(chan error, 1),
+
+		adopted: make(chan *process, 1),
 	}
 	go s.run(runCtx)
 	if err := s.waitAnswer(ctx); err != nil {
@@ -78,11 +88,16 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 // Endpoint is the same for every mount of the SOURCE, over every takeover.
 func (s *Server) Endpoint() string { return EndpointOf(s.dir) }
 
-// Close stops standing by, and stops this process's etcd, so that another mount takes over. It
-// returns when that is done. Close may be repeated.
+// Close stops standing by, and stops this process's etcd unless it was left to another process, so
+// that another mount takes over. It returns when that is done. Close may be repeated.
 func (s *Server) Close() {
 	s.cancel()
 	<-s.done
+	select {
+	case p := <-s.adopted:
+		p.stop()
+	default:
+	}
 }
 
 func (s *Server) waitAnswer(ctx context.Context) error {
@@ -126,6 +141,11 @@ func (s *Server) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
+		case p := <-s.adopted:
+			s.logger.Info("serving the embedded lock service of the former daemon")
+			if err := s.watch(ctx, p); err != nil {
+				s.report(err, 0)
+			}
 		}
 	}
 }
@@ -146,14 +166,37 @@ func (s *Server) tryServe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.logger.Info("serving the embedded lock service", "pid", p.pid())
+	s.logger.Info("serving the embedded lock service", "pid", p.pid)
+	return s.watch(ctx, p)
+}
+
+// watch returns when ctx has ended, which is no error, or the process has.
+func (s *Server) watch(ctx context.Context, p *process) error {
+	s.mu.Lock()
+	s.serves = p
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.serves = nil
+	}()
+	left := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.left == p
+	}
 	select {
 	case <-p.done:
-		return p.exitError(s.dir)
+		if !left() {
+			return p.exitError(s.dir)
+		}
+		<-ctx.Done()
 	case <-ctx.Done():
-		p.stop()
-		return nil
+		if !left() {
+			p.stop()
+		}
 	}
+	return nil
 }
 
 func (s *Server) report(err error, pause time.Duration) {

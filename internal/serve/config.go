@@ -30,6 +30,20 @@ type Backend interface {
 	sessions
 }
 
+// Lender is a Backend whose lock service may be a process that ends with this one, unless it is lent
+// to another process, with the mount.
+type Lender interface {
+	// Lend returns descriptors by which another process can adopt the service. They stay this
+	// one's. nil: it does not end with this process.
+	Lend() []int
+	// GoOn ends Lend.
+	GoOn()
+	// Leave lets the other process have the service.
+	Leave()
+	// Adopt takes over the service of another process, and takes the files.
+	Adopt(files []*os.File)
+}
+
 // Config is one volume to serve.
 type Config struct {
 	// Namespace and Name are the volume's. Required.

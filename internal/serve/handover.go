@@ -28,11 +28,13 @@ import (
 // ErrHandedOn: another daemon serves the mount now.
 var ErrHandedOn = errors.New("the mount is handed on to another daemon")
 
-// snapshot is what one daemon tells the next. Its descriptors are the view's, then the lifeline.
+// snapshot is what one daemon tells the next. Its descriptors are the view's, then the lock
+// service's, then the lifeline.
 type snapshot struct {
 	View     *fs.State
 	Locks    *lockmgr.State
 	Lifeline string
+	Service  int // how many descriptors the lock service has
 	Taken    int // how often the view was taken over before
 }
 
@@ -173,13 +175,20 @@ func (o *offering) export() ([]byte, []int, error) {
 		return nil, nil, err
 	}
 	var b bytes.Buffer
-	if err := gob.NewEncoder(&b).Encode(snapshot{view, locks, o.m.life.ID, o.v.takenOver().Count}); err != nil {
+	var service []int
+	if lender, ok := o.backend.(Lender); ok {
+		service = lender.Lend()
+	}
+	if err := gob.NewEncoder(&b).Encode(snapshot{view, locks, o.m.life.ID, len(service), o.v.takenOver().Count}); err != nil {
 		return nil, nil, err
 	}
-	return b.Bytes(), append(fds, int(o.m.life.File().Fd())), nil
+	return b.Bytes(), append(append(fds, service...), int(o.m.life.File().Fd())), nil
 }
 
 func (o *offering) resume() {
+	if lender, ok := o.backend.(Lender); ok {
+		lender.GoOn()
+	}
 	if o.thaw != nil {
 		o.thaw()
 		o.thaw = nil
@@ -191,6 +200,9 @@ func (o *offering) resume() {
 }
 
 func (o *offering) letGo() {
+	if lender, ok := o.backend.(Lender); ok {
+		lender.Leave()
+	}
 	close(o.gone)
 	o.m.locks.LetGo()
 	o.m.view.LetGo()
@@ -220,12 +232,26 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 	if err := gob.NewDecoder(bytes.NewReader(state)).Decode(&s); err != nil {
 		return nil, fmt.Errorf("the state of the running daemon: %w", err)
 	}
-	if len(fds) == 0 || s.View == nil || s.Locks == nil {
+	last := len(fds) - 1
+	if last < 0 || s.View == nil || s.Locks == nil || s.Service < 0 || s.Service > last {
 		return nil, errors.New("the state of the running daemon is incomplete")
 	}
-	last := len(fds) - 1
 	life, err := lifeline.Adopt(next.dir, s.Lifeline, os.NewFile(uintptr(fds[last]), "lifeline"))
-	left = fds[:last]
+	left = fds[:last-s.Service]
+	var lent []*os.File
+	for _, fd := range fds[last-s.Service : last] {
+		lent = append(lent, os.NewFile(uintptr(fd), "lock service"))
+	}
+	taken := false
+	defer func() {
+		if lender, ok := backend.(Lender); ok && taken {
+			lender.Adopt(lent)
+			return
+		}
+		for _, f := range lent {
+			f.Close()
+		}
+	}()
 	if err != nil {
 		return nil, fmt.Errorf("lifeline: %w", err)
 	}
@@ -240,7 +266,7 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 		return nil, err
 	}
 	left = nil
-	adopted, err := fs.Adopt(c.Mountpoint, v.viewConfig(c, locks), s.View, fds[:last], holds)
+	adopted, err := fs.Adopt(c.Mountpoint, v.viewConfig(c, locks), s.View, fds[:last-s.Service], holds)
 	if err != nil {
 		locks.LetGo()
 		return nil, err
@@ -250,6 +276,7 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 		locks.LetGo()
 		return nil, err
 	}
+	taken = true
 	locks.Begin()
 	view, err := adopted.Begin()
 	if err != nil {
