@@ -122,6 +122,7 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 		return f.reply(newHandle(n, fd, in.Flags, nil, &c.reserved), f.noFlush(), &out.OpenOut)
 	}
 	// No rename comes before this: the kernel has the directory locked until our answer.
+	hold.Made(key)
 	f.addHold(n, dir, hold)
 	kept = true
 	h := newHandle(n, fd, in.Flags, hold, &c.reserved)
@@ -156,7 +157,7 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockm
 	}
 	c.visit.drop()
 	contended := fuse.EBUSY
-	req.Keys, req.Wait, req.Keep, req.HandedOn = keys, f.nameWait, r.keep, true
+	req.Keys, req.Wait, req.Keep, req.HandedOn, req.Found = keys, f.nameWait, r.keep, true, true
 	if c.in.Flags&unix.O_NONBLOCK != 0 {
 		req.Wait, contended = 0, fuse.EAGAIN
 	}

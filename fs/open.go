@@ -172,8 +172,29 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 		unix.Close(file) // nothing was done to it
 		return errno(err), err == nil
 	}
+	if s, again := o.settle(cancel, l.hold, path); !s.Ok() || again {
+		unix.Close(file)
+		return s, again
+	}
 	s, kept = o.open(file, l.hold, out)
 	return s, false
+}
+
+// settle makes the hold's token larger than all that owners had by other names of the file.
+func (o *opening) settle(cancel <-chan struct{}, hold *lockmgr.Hold, path string) (s fuse.Status, again bool) {
+	if hold.Settled() {
+		return fuse.OK, false
+	}
+	ctx, stop := o.fs.interrupted(cancel, o.in.Pid, signalGrace)
+	defer stop()
+	var err error
+	if givenUp := o.fs.gates.volume.outside(ctx, &o.in.InHeader, func() { again, err = hold.Settle(ctx) }); givenUp != nil {
+		return errno(givenUp), false
+	}
+	if err != nil {
+		return o.fs.refused(&o.in.InHeader, lockmgr.Key{Kind: lockmgr.File, Path: path}, err, fuse.EBUSY), false
+	}
+	return fuse.OK, again
 }
 
 // unopened answers an open that the volume has refused under the lock.
@@ -222,7 +243,7 @@ func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, 
 		wait, contended = 0, fuse.EAGAIN
 	}
 	o.visit.drop()
-	req.Keys, req.Mode, req.Queue, req.Wait, req.Keep, req.HandedOn = keys, o.mode, true, wait, o.rule.keep, true
+	req.Keys, req.Mode, req.Queue, req.Wait, req.Keep, req.HandedOn, req.Found = keys, o.mode, true, wait, o.rule.keep, true, true
 	if o.again != nil {
 		req.Resume, req.Entered = &o.again.resume, o.again.arrive
 	}

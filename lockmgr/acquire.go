@@ -32,6 +32,8 @@ type Request struct {
 	// Wait also bounds the wait for an answer. Otherwise an answer is awaited until an outage of
 	// the service is 5 s old, or Wait if that is longer.
 	Wait time.Duration
+	// Found: the file may be there, and have had other names. The caller heeds Hold.Settled.
+	Found bool
 	// Keep replaces Config.Keep for these locks, unless nil.
 	Keep *time.Duration
 	// HandedOn: HandOn ends the request with a *HandedOnError.

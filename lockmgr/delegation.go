@@ -38,11 +38,17 @@ type Delegator interface {
 
 	// MostBelow is how many entries PutBelow takes.
 	MostBelow() int
+
+	// Stands reads whether d, a delegation of the session, stands. It returns a revision of that
+	// moment: no smaller than any token that was granted before the call. Errors: ErrNotHeld,
+	// ErrUnavailable.
+	Stands(ctx context.Context, d Grant) (int64, error)
 }
 
 const (
-	delegatedAfter = 8  // uncontended grants below a directory, within evidenceFor
-	maxDelegations = 64 // bounds those of a mount
+	delegatedAfter = 8      // uncontended grants below a directory, within evidenceFor
+	maxDelegations = 64     // bounds those of a mount
+	maxOnly        = 10_000 // bounds the files of a delegation that are known to have had one name
 )
 
 // delegation is a directory that is delegated to the mount, from the request on. All of it is
@@ -57,6 +63,9 @@ type delegation struct {
 	used     time.Time
 	known    int64 // the last revision at which the entry is known to have stood
 	last     int64 // no token up to this is given out below it any more
+
+	// only has the files below that have had no other name since a token was given out, see Only.
+	only map[string]struct{}
 }
 
 type delegationPhase uint8
@@ -148,6 +157,11 @@ func (m *Manager) grantBelow(r *request, missing []*place) bool {
 		if l.grant.Key.Kind == Tree {
 			m.moved[PathHash(l.grant.Key.Path)] = l.fencing
 		}
+		if _, only := d.only[l.grant.Key.Path]; r.Found {
+			l.unsettled = !only
+		} else {
+			d.mayChange(l.grant.Key)
+		}
 		d.open[l] = struct{}{}
 		m.table.add(p.slot, l)
 		r.hold.join(l)
@@ -177,6 +191,7 @@ func (m *Manager) noteBelow(l *lock) {
 	for _, d := range m.dels {
 		// It stood then, if it was there: it has not been deleted.
 		d.saw(l.grant.Token)
+		d.mayChange(l.grant.Key)
 	}
 	key := l.grant.Key
 	if m.delegationAbove(key) != nil && l.keepable {
@@ -207,7 +222,7 @@ func (m *Manager) noteBelow(l *lock) {
 			return
 		}
 	}
-	d := &delegation{key: k, keep: l.keep, lock: &lock{}, open: make(map[*lock]struct{})}
+	d := &delegation{key: k, keep: l.keep, lock: &lock{}, open: make(map[*lock]struct{}), only: make(map[string]struct{})}
 	m.dels[top] = d
 	m.wg.Go(func() { m.delegate(d) })
 }

@@ -115,6 +115,9 @@ func (m *Manager) putEntries(d *delegation, age time.Duration) {
 	}
 	var locks []*lock
 	for l := range d.open {
+		if l.unsettled && age > 0 {
+			continue // it may take long on a slow volume, and would have to be asked for anew
+		}
 		if !l.putting && !l.releasing && time.Since(l.since) >= age {
 			l.putting = true
 			locks = append(locks, l)

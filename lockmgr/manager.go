@@ -119,6 +119,8 @@ type lock struct {
 	left    bool        // to be released once putting is over
 	fencing int64       // its token; 0: that of its entry
 
+	unsettled bool // nobody was told the token, which may be too small: see Settle
+
 	slot    *slot
 	at      int   // its index in slot.locks, while in there
 	waiting crowd // requests that wait for this lock

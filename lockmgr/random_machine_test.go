@@ -275,6 +275,19 @@ func (s *remoteSession) Acquire(ctx context.Context, req lockmgr.AcquireRequest)
 
 func (s *remoteSession) MostBelow() int { return s.leased.Session.(lockmgr.Delegator).MostBelow() }
 
+func (s *remoteSession) Stands(ctx context.Context, d lockmgr.Grant) (revision int64, err error) {
+	answer := make(chan int64, 1)
+	err = s.m.call(ctx, "stands", func() error {
+		revision, err := s.leased.Session.(lockmgr.Delegator).Stands(context.Background(), d)
+		answer <- revision
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return <-answer, nil
+}
+
 // PutBelow is as Acquire: what the caller was not told of is removed some time later.
 func (s *remoteSession) PutBelow(ctx context.Context, d lockmgr.Grant, entries []lockmgr.Entry) (int64, error) {
 	done := make(chan int64, 1)

@@ -203,7 +203,8 @@ func (c *chaos) program(m *machine, mgr *lockmgr.Manager, name string) {
 			time.AfterFunc(c.upTo(5*time.Second), func() { m.runs(); cancel() })
 		}
 		held := over(c.stop)
-		hold, err := acquire(ctx, mgr, req)
+		req.Found = req.Queue
+		hold, err := settled(ctx, mgr, req)
 		m.runs()
 		if err == nil {
 			c.work(m, hold, req, c.IntN([]int{50, 3}[c.IntN(2)]))
@@ -217,6 +218,24 @@ func (c *chaos) program(m *machine, mgr *lockmgr.Manager, name string) {
 			c.count("cancelled")
 		}
 		cancel()
+	}
+}
+
+// settled gets a lock as an OPEN does.
+func settled(ctx context.Context, mgr *lockmgr.Manager, req lockmgr.Request) (*lockmgr.Hold, error) {
+	for {
+		hold, err := acquire(ctx, mgr, req)
+		if err != nil || hold.Settled() {
+			return hold, err
+		}
+		again, err := hold.Settle(ctx)
+		if !again && err == nil {
+			return hold, nil
+		}
+		hold.Release()
+		if err != nil {
+			return nil, err
+		}
 	}
 }
 

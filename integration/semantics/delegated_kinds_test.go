@@ -2,6 +2,7 @@ package semantics
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 
@@ -191,5 +192,51 @@ func testLinksAcrossDelegatedDirectories(t *testing.T, on lab.Setup) {
 			q.Must(lab.Call{Op: "write", FD: got.N, Data: "y"})
 			q.Must(lab.Call{Op: "close", FD: got.N})
 		}
+	}
+}
+
+// A file has a name in a directory that is delegated to one mount, and another elsewhere. Another
+// mount writes to it by that name, and removes the name. The next owner, whom the delegate lets in
+// by itself, has a larger token.
+func TestOtherNameOfAFileIsRemoved(t *testing.T) {
+	lab.Over(t, testOtherNameOfAFileIsRemoved, lab.Local, lab.InLeases)
+}
+
+func testOtherNameOfAFileIsRemoved(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--keep", "1m")
+	const files = 4
+	for _, dir := range []string{"t", "o"} {
+		if err := os.Mkdir(v.InSource(dir), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, other := func(i int) string { return fmt.Sprint("t/linked", i) }, func(i int) string { return fmt.Sprint("o/other", i) }
+	for i := range files {
+		v.Write(one(i), "")
+		if err := os.Link(v.InSource(one(i)), v.InSource(other(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b := v.Mount("a"), v.Mount("b")
+	p, q := lab.NewAgent(t), lab.NewAgent(t)
+	delegate(v, p, a, "t")
+	for i := range files {
+		known := i%2 == 0 // by the delegate, when it had two names
+		if known {
+			p.Must(lab.Call{Op: "ask", Path: a.Path(one(i))})
+		}
+		fd := q.Open(b.Path(other(i)), unix.O_WRONLY)
+		theirs := q.Token(fd)
+		q.Must(lab.Call{Op: "close", FD: fd})
+		q.Must(lab.Call{Op: "unlink", Path: b.Path(other(i))})
+		p.Must(lab.Call{Op: "ask", Path: a.Path(one(i))})
+		fd = p.Open(a.Path(one(i)), unix.O_WRONLY)
+		if token := p.Token(fd); token <= theirs {
+			t.Errorf("known %v: token %d after %d", known, token, theirs)
+		}
+		p.Must(lab.Call{Op: "close", FD: fd})
+	}
+	if !delegated(v, "t") {
+		t.Error("it is not delegated any more")
 	}
 }

@@ -91,6 +91,18 @@ func (a *acquisition) putBelow(ctx context.Context, d lockmgr.Grant) error {
 	return fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, d.Key, d.Token)
 }
 
+// Stands implements lockmgr.Delegator with one read, which a majority confirms.
+func (s *Session) Stands(ctx context.Context, d lockmgr.Grant) (int64, error) {
+	resp, err := s.b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.b.keys.granted(d), clientv3.WithKeysOnly())}, nil)
+	if err != nil {
+		return 0, s.life.Noted(err)
+	}
+	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) == 0 || kvs[0].CreateRevision != d.Token {
+		return 0, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, d.Key, d.Token)
+	}
+	return resp.Header.Revision, nil
+}
+
 // mine holds when there are entries below the directory, and all are the session's.
 func (a *acquisition) mine() clientv3.Cmp {
 	below := a.s.b.keys.rivals(a.req.Keys[0], a.req.Mode)

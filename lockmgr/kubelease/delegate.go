@@ -40,6 +40,27 @@ func (s *Session) PutBelow(ctx context.Context, d lockmgr.Grant, entries []lockm
 	return grants[0].Token, nil
 }
 
+// Stands implements lockmgr.Delegator: it lists the one Lease of all directories, past the limit. The
+// list is of the server's newest revision.
+func (s *Session) Stands(ctx context.Context, d lockmgr.Grant) (int64, error) {
+	f := *s.b.locks
+	f.selector = s.b.names.trees()
+	all, err := f.list(ctx, 0)
+	if err != nil {
+		return 0, fmt.Errorf("reading the delegations: %w", err)
+	}
+	for i := range all.leases {
+		o, err := s.b.mirror.learn(all.era, &all.leases[i])
+		if err != nil {
+			return 0, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
+		}
+		if o.find(d) >= 0 {
+			return all.rev, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, d.Key, d.Token)
+}
+
 // delegations returns the delegations of others above what we want.
 func (a *acquisition) delegations() []obstacle {
 	a.s.b.mirror.mu.Lock()

@@ -79,6 +79,7 @@ func Conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend, op
 		{"Delegate", testDelegate},
 		{"DelegateRefused", testDelegateRefused},
 		{"PutBelow", testPutBelow},
+		{"Stands", testStands},
 		{"DelegateOwn", testDelegateOwn},
 		{"DelegateRecalled", testDelegateRecalled},
 		{"DelegateExclusion", testDelegateExclusion},

@@ -102,6 +102,30 @@ func testPutBelow(t *bench) {
 	t.eventually("the last ends with its session", func() bool { return len(t.entries("")) == 0 })
 }
 
+// testStands: a delegation tells a revision between the tokens before and after, while it stands.
+func testStands(t *bench) {
+	s, d := t.delegator()
+	other := t.open()
+	g := t.delegate(d, Tree("d"))
+	for range 2 {
+		before := t.must(other, lockmgr.NoWait, File("elsewhere"))
+		rev, err := d.Stands(t.within(Patience), g)
+		if err != nil || rev < before[0].Token {
+			t.Errorf("revision %d after token %d, %v", rev, before[0].Token, err)
+		}
+		t.release(other, before...)
+		after := t.must(other, lockmgr.NoWait, File("elsewhere"))
+		if after[0].Token <= rev {
+			t.Errorf("token %d after revision %d", after[0].Token, rev)
+		}
+		t.release(other, after...)
+	}
+	t.release(s, g)
+	if rev, err := d.Stands(t.within(Patience), g); !errors.Is(err, lockmgr.ErrNotHeld) {
+		t.Errorf("released: revision %d, %v", rev, err)
+	}
+}
+
 // testDelegate: a delegation is an entry as any other. It is listed, held, released once, and
 // ends with its session. Between two grants with one in between, a directory was locked.
 func testDelegate(t *bench) {

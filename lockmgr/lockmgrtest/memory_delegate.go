@@ -25,6 +25,19 @@ func (s *memorySession) PutBelow(ctx context.Context, d lockmgr.Grant, entries [
 	return grants[0].Token, nil
 }
 
+// Stands is lockmgr.Delegator's.
+func (s *memorySession) Stands(ctx context.Context, d lockmgr.Grant) (int64, error) {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	if err := s.m.answers(ctx); err != nil {
+		return 0, err
+	}
+	if !slices.ContainsFunc(s.m.entries, func(e *entry) bool { return e.Grant == d && e.session == s }) {
+		return 0, lockmgr.ErrNotHeld
+	}
+	return s.m.rev, nil
+}
+
 func (a *memoryAcquire) putBelow(ctx context.Context, d lockmgr.Grant, entries []lockmgr.Entry) error {
 	m := a.s.m
 	m.mu.Lock()

@@ -1,0 +1,103 @@
+package lockmgr
+
+import (
+	"context"
+	"errors"
+	"slices"
+)
+
+// A file can have a name below a delegated directory, and another one elsewhere. By that, another
+// mount's owner locks its inode, which recalls nothing. When the other name is removed, this mount
+// locks the file by itself, by the only name. The token then has to be larger than that owner's.
+// Nobody can give the file another name without the lock of this one, which recalls the directory.
+// So a revision that is read when the file has one name, under its lock, is large enough, and is so
+// from then on (docs/adr/0064).
+
+// Settled reports whether the token is large enough. Otherwise Settle is called when the file of a
+// Request with Found has one name, under the lock, before anybody is told the token.
+func (h *Hold) Settled() bool {
+	if h.Unlocked() {
+		return true
+	}
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	return h.unsettled() == nil
+}
+
+// unsettled returns a lock that Settle is for, or nil. m.mu is held.
+func (h *Hold) unsettled() *lock {
+	i := slices.IndexFunc(h.locks, func(l *lock) bool { return l.unsettled && l.stands() })
+	if i < 0 {
+		return nil
+	}
+	return h.locks[i]
+}
+
+// Settle makes the token large enough. again: the directory is being recalled, and the lock has to
+// be asked for anew. Errors: ErrUnavailable, ErrLockLost.
+func (h *Hold) Settle(ctx context.Context) (again bool, err error) {
+	m := h.m
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.AnswerTimeout)
+	defer cancel()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for l := h.unsettled(); l != nil; l = h.unsettled() {
+		d := l.below
+		if d == nil || l.putting { // its entry tells another token
+			return true, nil
+		}
+		m.mu.Unlock()
+		revision, err := l.sess.backend.(Delegator).Stands(ctx, d.lock.grant)
+		m.mu.Lock()
+		switch {
+		case errors.Is(err, ErrNotHeld) && l.below == d: // somebody has deleted it
+			m.loseDelegation(d, errDeleted)
+			return false, errDeleted
+		case errors.Is(err, ErrNotHeld):
+			return true, nil
+		case err != nil:
+			return false, err
+		case l.unsettled && l.below == d && !l.putting:
+			d.saw(revision)
+			d.last++
+			l.fencing, l.unsettled = d.last, false
+			d.isOnly(l.grant.Key)
+		}
+	}
+	return false, nil
+}
+
+// Made notes that the file of k was made under its lock.
+func (h *Hold) Made(k Key) {
+	if h.Unlocked() {
+		return
+	}
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	i := h.find(k)
+	if i < 0 || !h.locks[i].unsettled {
+		return
+	}
+	l := h.locks[i]
+	l.unsettled = false
+	if l.below != nil {
+		l.below.isOnly(k)
+	}
+}
+
+func (d *delegation) isOnly(k Key) {
+	if len(d.only) >= maxOnly {
+		clear(d.only)
+	}
+	d.only[k.Path] = struct{}{}
+}
+
+// mayChange notes that another file may get the name k.
+func (d *delegation) mayChange(k Key) {
+	switch k.Kind {
+	case File:
+		delete(d.only, k.Path)
+	case Tree:
+		clear(d.only)
+	}
+}

@@ -1,0 +1,124 @@
+package lockmgr_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// found is the request of an OPEN of a file that is there.
+func found(owner, path string) lockmgr.Request {
+	r := open(owner, time.Minute, path)
+	r.Found = true
+	return r
+}
+
+// What others have locked of a file by another name recalls no directory. When the file has one
+// name, below a delegated directory, its token is larger all the same. It costs a read once.
+func TestSettle(t *testing.T) {
+	inode, err := lockmgr.InodeKey("", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeping(t, func(f, other *fixture) {
+		f.delegated("d")
+		var last int64
+		byAnotherName := func() {
+			h := other.must(try("b", inode, file("elsewhere")))
+			last = h.Token(inode)
+			h.Release()
+			synctest.Wait()
+		}
+		settled := func(path string) {
+			t.Helper()
+			h := f.must(found("a", path))
+			if h.Settled() {
+				t.Errorf("%s is settled", path)
+			}
+			if again, err := h.Settle(f.t.Context()); again || err != nil || !h.Settled() {
+				t.Errorf("%s: %v, %v, settled %v", path, again, err, h.Settled())
+			}
+			if token := h.Token(file(path)); token <= last {
+				t.Errorf("token %d of %s after %d", token, path, last)
+			} else {
+				last = token
+			}
+			h.Release()
+		}
+		byItself := func(path string) {
+			t.Helper()
+			f.svc.Disconnect()
+			defer f.svc.Connect()
+			h := f.must(found("a", path))
+			if token := h.Token(file(path)); !h.Settled() || token <= last {
+				t.Errorf("%s: token %d after %d, settled %v", path, token, last, h.Settled())
+			} else {
+				last = token
+			}
+			h.Release()
+		}
+		byAnotherName()
+		settled("d/f")
+		byItself("d/f")
+		byItself("d/f")
+
+		// Whatever may give the name to another file.
+		for _, keys := range [][]lockmgr.Key{{file("d/f")}, {file("d/g"), file("d/f")}, {tree("d/x")}, {file("d/f"), file("elsewhere")}} {
+			f.must(try("a", keys...)).Release()
+			synctest.Wait()
+			byAnotherName()
+			settled("d/f")
+			byItself("d/f")
+		}
+
+		made := found("a", "d/new")
+		made.Queue = false
+		h := f.must(made)
+		h.Made(file("d/new"))
+		if !h.Settled() {
+			t.Error("a new file is not settled")
+		}
+		h.Release()
+		byItself("d/new")
+		f.haveKeys("all the time", "d/ delegated")
+	})
+}
+
+// A directory is recalled while a file in it is opened: that gets a lock anew. If the service does
+// not answer, the open fails. If the delegation was deleted, the lock is lost.
+func TestSettleInARecall(t *testing.T) {
+	keeping(t, func(f, other *fixture) {
+		f.delegated("d")
+		h := f.must(found("a", "d/f"))
+		other.use("b", file("d/g"))
+		if again, err := h.Settle(f.t.Context()); !again || err != nil {
+			t.Errorf("%v, %v", again, err)
+		}
+		h.Release()
+		synctest.Wait()
+		h = f.must(found("a", "d/f"))
+		if !h.Settled() {
+			t.Error("an entry's token is not settled")
+		}
+		h.Release()
+		time.Sleep(time.Minute)
+		f.delegated("d")
+		h = f.must(found("a", "d/f"))
+		f.svc.Disconnect()
+		if again, err := h.Settle(f.t.Context()); again || err == nil || h.Settled() {
+			t.Errorf("%v, %v", again, err)
+		}
+		f.svc.Connect()
+		entries, err := f.svc.Entries(f.t.Context(), "")
+		if err != nil || len(entries) != 1 {
+			t.Fatal(entries, err)
+		}
+		f.svc.Delete(entries[0].Grant())
+		if again, err := h.Settle(f.t.Context()); again || err == nil || h.Check() == nil {
+			t.Errorf("%v, %v", again, err)
+		}
+		h.Release()
+	})
+}
