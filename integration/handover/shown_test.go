@@ -11,7 +11,7 @@ import (
 
 // The new daemon answers HTTP where the old one did. Metrics and 'lockfs status' say how often the
 // view was taken over, and with what. The old daemon's log does not say that anything was lost.
-func TestUpgradeIsShown(t *testing.T) { lab.Over(t, testUpgradeIsShown, lab.Local) }
+func TestUpgradeIsShown(t *testing.T) { lab.Over(t, testUpgradeIsShown, lab.Local, lab.InLeases) }
 
 func testUpgradeIsShown(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--wait", "-1")

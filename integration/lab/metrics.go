@@ -59,13 +59,16 @@ func (w *Watched) Metrics() map[string]float64 {
 // before name, and before those after namespace.
 func (w *Watched) Metric(name string, by ...string) float64 {
 	w.T.Helper()
-	space := "default"
+	space, volume := "default", "source"
 	for _, e := range w.Vol.Env {
 		if is, ok := strings.CutPrefix(e, "LOCKFS_NAMESPACE="); ok {
 			space = is
 		}
+		if is, ok := strings.CutPrefix(e, "LOCKFS_NAME="); ok {
+			volume = is
+		}
 	}
-	labels := fmt.Sprintf("name=%q,namespace=%q", "source", space)
+	labels := fmt.Sprintf("name=%q,namespace=%q", volume, space)
 	for _, l := range by {
 		if l < "name" {
 			labels = l + "," + labels
