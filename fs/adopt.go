@@ -82,10 +82,13 @@ func (a *Adopted) Begin() (*FS, error) {
 type importer struct {
 	f     *FS
 	st    *State
-	fds   []int // those that were used are -1
+	fds   []int
 	holds []*lockmgr.Hold
 	now   time.Time
 	nodes []*node
+
+	taken, held []bool // which of fds and holds have an owner
+	wrong       bool   // there was an index without a node
 }
 
 var errState = errors.New("the state contradicts itself")
@@ -98,14 +101,15 @@ func (i *importer) closeAll() {
 	}
 }
 
-// fd takes a descriptor; -1: it has none.
+// fd takes a descriptor, which has one owner; -1: there is none.
 func (i *importer) fd(at int) (int, error) {
 	if at == -1 {
 		return -1, nil
 	}
-	if at < 0 || at >= len(i.fds) {
+	if at < 0 || at >= len(i.fds) || i.taken[at] {
 		return -1, errState
 	}
+	i.taken[at] = true
 	return i.fds[at], nil
 }
 
@@ -113,9 +117,10 @@ func (i *importer) hold(at int) (*lockmgr.Hold, error) {
 	if at == -1 {
 		return nil, nil
 	}
-	if at < 0 || at >= len(i.holds) {
+	if at < 0 || at >= len(i.holds) || i.held[at] {
 		return nil, errState
 	}
+	i.held[at] = true
 	return i.holds[at], nil
 }
 
@@ -129,6 +134,7 @@ func (i *importer) table(at int) *lockmgr.AdvisoryTable {
 
 func (i *importer) node(at int) *node {
 	if at < 0 || at >= len(i.nodes) {
+		i.wrong = i.wrong || at != -1
 		return nil
 	}
 	return i.nodes[at]
@@ -145,32 +151,46 @@ func (i *importer) time(age time.Duration) time.Time {
 }
 
 func (i *importer) all() (err error) {
+	i.taken, i.held = make([]bool, len(i.fds)), make([]bool, len(i.holds))
 	for _, step := range []func() error{i.allNodes, i.allHandles, i.allDirs, i.allVisits} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
-	i.f.kernel.device, err = i.fd(i.st.Device)
-	return err
+	device, err := i.fd(i.st.Device)
+	if err != nil || device < 0 || i.wrong || slices.Contains(i.taken, false) || slices.Contains(i.held, false) {
+		return errState
+	}
+	i.f.kernel.device = device
+	return nil
 }
 
 func (i *importer) allNodes() error {
 	f, t := i.f, i.f.nodes
 	root := t.byID[rootID]
-	if len(i.st.Nodes) == 0 || i.st.Nodes[0].ID != rootID {
+	if len(i.st.Nodes) == 0 || i.st.Nodes[0].ID != rootID || i.st.Nodes[0].In.Dir != -1 {
 		return errState
 	}
 	if r := i.st.Nodes[0].Inode; root.inode != (inode{r.Dev, r.Ino, r.Generation}) {
 		return fmt.Errorf("%s is not the directory that the view shows", f.source)
 	}
 	t.pool.leave(t)
+	defer t.pool.join(t)
+	ids := make(map[uint64]bool, len(i.st.Nodes))
 	for at := range i.st.Nodes {
 		s := &i.st.Nodes[at]
+		if ids[s.ID] || s.ID == 0 || s.ID >= i.st.NextNode {
+			return errState
+		}
+		ids[s.ID] = true
 		n := root // its descriptor is our own
 		if at > 0 {
 			n = &node{id: s.ID, inode: inode{s.Inode.Dev, s.Inode.Ino, s.Inode.Generation}, fd: -1, dir: s.Dir, certain: s.Certain, held: new(held), closer: &t.closer}
 		}
 		i.nodes = append(i.nodes, n)
+		if (s.Lookups == 0 || at == 0) && s.FD != -1 {
+			return errState
+		}
 		if s.Lookups == 0 {
 			continue // others name it
 		}
@@ -185,14 +205,15 @@ func (i *importer) allNodes() error {
 		}
 		n.lookups, n.retired, n.former = s.Lookups, s.Retired, s.Former
 		if !n.retired && !n.former {
+			if other := t.byInode[n.inode]; other != nil && other != n {
+				return errState
+			}
 			t.byInode[n.inode] = n
 		}
 	}
 	for at := range i.st.Nodes {
 		n, s := i.nodes[at], &i.st.Nodes[at]
-		if at > 0 {
-			n.parent, n.name, n.alias = i.node(s.In.Dir), s.In.Name, i.name(s.Alias)
-		}
+		n.parent, n.name, n.alias = i.node(s.In.Dir), s.In.Name, i.name(s.Alias)
 		for _, d := range s.Shown {
 			n.shown = append(n.shown, shown{i.name(d.Name), i.time(d.Age)})
 		}
@@ -206,7 +227,7 @@ func (i *importer) allNodes() error {
 		file := new(held)
 		for _, at := range group {
 			n := i.node(at)
-			if n == nil {
+			if n == nil || len(n.held.nodes) > 0 {
 				return errState
 			}
 			n.held = file
@@ -220,7 +241,6 @@ func (i *importer) allNodes() error {
 	}
 	t.nextID = i.st.NextNode
 	t.count.Store(int64(len(t.byID)))
-	t.pool.join(t)
 	return nil
 }
 
@@ -244,7 +264,7 @@ func (i *importer) allHandles() error {
 			return err
 		}
 		hold, err := i.hold(s.Hold)
-		if err != nil {
+		if err != nil || f.handles.m[s.Fh] != nil || s.Fh == 0 || s.Fh > i.st.NextHandle {
 			return errState
 		}
 		h := &handle{node: n, reserved: reservation{payer: payerOf(s.Pod, s.UID)}, fd: fd, hold: hold, mode: s.Mode, maps: s.Maps, caches: s.Caches, sync: s.Sync, gone: make(chan struct{})}
@@ -256,7 +276,7 @@ func (i *importer) allHandles() error {
 		if s.Caches {
 			n.cachers.Add(1)
 		}
-		if s.Table >= 0 {
+		if s.Table != -1 {
 			if h.lockers.table = i.table(s.Table); h.lockers.table == nil {
 				return errState
 			}
@@ -264,6 +284,10 @@ func (i *importer) allHandles() error {
 			n.advisory.Store(h.lockers.table)
 		}
 		h.locks.Store(s.Locks)
+		n.grants.Store(1)
+		if !s.Behind {
+			h.renewed.grants.Store(1)
+		}
 		h.unflushed.dirty.Store(s.Dirty)
 		if s.Failed != 0 {
 			err := error(s.Failed)
@@ -284,7 +308,7 @@ func (i *importer) allDirs() error {
 	f.dirs.next = i.st.NextDir
 	for _, s := range i.st.Dirs {
 		n, fd, err := i.opened(s.Node, s.FD)
-		if err != nil || len(s.Rest) > dirBuffer {
+		if err != nil || len(s.Rest) > dirBuffer || f.dirs.m[s.Fh] != nil || s.Fh == 0 || s.Fh > i.st.NextDir {
 			return errState
 		}
 		d := &dirHandle{node: n, reserved: reservation{payer: payerOf(s.Pod, s.UID)}, fd: fd, next: s.Next}
@@ -302,8 +326,8 @@ func (i *importer) allVisits() error {
 	vs.threads, vs.paused = make(map[uint32]*sent), i.now
 	for _, s := range i.st.Visits {
 		hold, err := i.hold(s.Hold)
-		if err != nil {
-			return err
+		if err != nil || stage(s.Stage) > nameless || vs.threads[s.TID] != nil {
+			return errState
 		}
 		v := &sent{
 			stage: stage(s.Stage), node: s.Node, when: i.now.Add(-s.Age), looked: s.Looked, over: s.Over, found: s.Found,
@@ -320,14 +344,21 @@ func (i *importer) allVisits() error {
 		}
 		vs.threads[s.TID] = v
 	}
+	uniques := make(map[uint64]bool)
 	for _, s := range i.st.Waiting {
-		if len(s.Request) < int(unsafe.Sizeof(fuse.InHeader{})) {
+		if len(s.Request) < int(unsafe.Sizeof(fuse.InHeader{})) || stage(s.Stage) > nameless {
 			return errState
 		}
 		w := &waiting{request: slices.Clone(s.Request), resume: s.Resume, signalled: s.Interrupted}
+		if in := w.header(); int(in.Length) != len(s.Request) || uniques[in.Unique] {
+			return errState
+		}
+		uniques[w.header().Unique] = true
+		v := visit{stage: stage(s.Stage), way: i.way(s.Way), as: i.name(s.As)}
+		w.at, w.path = i.name(s.At), s.Path
 		if in := w.header(); w.opens() {
-			w.visit = visit{tid: in.Pid, node: in.NodeId, stage: stage(s.Stage), way: i.way(s.Way), as: i.name(s.As)}
-			w.at, w.path = i.name(s.At), s.Path
+			v.tid, v.node = in.Pid, in.NodeId
+			w.visit = v
 		}
 		i.f.kernel.handing.waiting = append(i.f.kernel.handing.waiting, w)
 	}

@@ -80,6 +80,7 @@ type HandleState struct {
 	Table   int // of advisory locks; -1: none. Index in Export's, as are all
 	Lockers []advisory.Owner
 	Locks   bool // it was asked for advisory locks
+	Behind  bool // one was granted on the file since the descriptor was opened, see renew
 	Dirty   bool
 	Failed  unix.Errno // what the next fsync returns; 0: nothing
 	UID     uint32     // who opened it
@@ -311,7 +312,7 @@ func (e *exporter) handles() error {
 		h.node.lockersMu.Unlock()
 		h.lockers.mu.Unlock()
 		s := HandleState{Fh: fh, Node: e.node(h.node), FD: e.fd(h.fd), Hold: e.hold(h.hold), Mode: h.mode, Maps: h.maps, Caches: h.caches, Sync: h.sync, Table: table, Lockers: lockers, Locks: h.locks.Load(),
-			UID: h.reserved.payer.uid, Pod: h.reserved.payer.pod}
+			Behind: h.renewed.grants.Load() != h.node.grants.Load(), UID: h.reserved.payer.uid, Pod: h.reserved.payer.pod}
 		s.Dirty = h.unflushed.dirty.Load()
 		if err := h.unflushed.owed(); err != nil {
 			s.Failed = unix.EIO

@@ -84,3 +84,16 @@ func fill(v reflect.Value, n *int) {
 		v.SetUint(uint64(*n%100 + 1))
 	}
 }
+
+// A state that was cut anywhere is refused, and no half of it is taken.
+func TestCutState(t *testing.T) {
+	recorded, err := os.ReadFile(filepath.Join("testdata", fmt.Sprintf("handover-%d.gob", handover.Format)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range recorded {
+		if err := gob.NewDecoder(bytes.NewReader(recorded[:n])).Decode(&snapshot{}); err == nil {
+			t.Fatalf("%d bytes of %d are understood", n, len(recorded))
+		}
+	}
+}
