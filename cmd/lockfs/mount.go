@@ -93,7 +93,7 @@ Nothing is locked against other machines then.`,
 	f.Var(&o.keep, "keep", "how long the mount keeps the lock of a file that is opened again and again, and of a directory in which many files are, so that the next open here does not ask the lock service. At least 500ms. 0: not at all")
 	f.Var(&o.scope, "scope", "`who` shares a lock: "+o.scope.list()+". auto: the pod of the caller, or its process outside of pods")
 	f.BoolVar(&o.readLocks, "read-locks", false, "an open for read takes the lock too, shared with other readers")
-	f.Var(&o.flock, "flock", "`which` programs exclude each other by flock(2) and fcntl(2): "+o.flock.list()+". local: those on this mount. cluster: on all mounts of the volume, which need the same. Not with Lease objects")
+	f.Var(&o.flock, "flock", "`which` programs exclude each other by flock(2) and fcntl(2): "+o.flock.list()+". local: those on this mount. cluster: on all mounts of the volume, which need the same")
 	f.Var(&o.sync, "sync", "`when` written bytes must be on the volume: "+o.sync.list()+". auto: always on NFS, close on another network file system, else never")
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "other users may use the view")
 	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd although SOURCE is on a network file system. Nothing is locked against other machines")
@@ -139,9 +139,6 @@ func (o *mountOptions) check() error {
 	}
 	if err := o.checkBackend(); err != nil {
 		return err
-	}
-	if err := config.CheckFlock(o.flock.value, o.backend.value); err != nil {
-		return usage(fmt.Errorf("--flock %s: %w", o.flock.value, err))
 	}
 	if o.embedded && o.remote() {
 		return usage(errors.New("--embedded, --endpoints and --backend kubernetes exclude each other: keep one"))

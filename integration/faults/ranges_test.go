@@ -15,7 +15,7 @@ import (
 // killed, frozen for longer than the TTL, and cut off. No two have a unit at once, none is refused
 // without a reason, and each reads what the last one wrote. (docs/SEMANTICS.md, rule 32.)
 func TestRangesUnderFaults(t *testing.T) {
-	lab.Over(t, testRangesUnderFaults, lab.Local, lab.Releasing.ForLong())
+	lab.Over(t, testRangesUnderFaults, lab.Local, lab.Releasing.ForLong(), lab.InLeases.ForLong())
 }
 
 func testRangesUnderFaults(t *testing.T, on lab.Setup) {

@@ -10,7 +10,9 @@ import (
 
 // Locks of flock and fcntl stay with what has them, whether the table is shared between mounts or
 // one mount's, and exclude programs of all mounts as before. (docs/SEMANTICS.md, rule 27.)
-func TestUpgradeKeepsFlocks(t *testing.T) { lab.Over(t, testUpgradeKeepsFlocks, lab.Local) }
+func TestUpgradeKeepsFlocks(t *testing.T) {
+	lab.Over(t, testUpgradeKeepsFlocks, lab.Local, lab.InLeases)
+}
 
 func testUpgradeKeepsFlocks(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--flock", "cluster", "--rule", "** nolock", "--sync", "close")

@@ -127,7 +127,7 @@ func inLine(v *lab.Volume, p *lab.Agent) bool {
 // A program that waits for a flock or an fcntl lock and is killed in a pause ends, and so does its
 // place.
 func TestFlockWaiterIsKilledInThePause(t *testing.T) {
-	lab.Over(t, testFlockWaiterIsKilledInThePause, lab.Local)
+	lab.Over(t, testFlockWaiterIsKilledInThePause, lab.Local, lab.InLeases.ForLong())
 }
 
 func testFlockWaiterIsKilledInThePause(t *testing.T, on lab.Setup) {
@@ -158,7 +158,7 @@ func testFlockWaiterIsKilledInThePause(t *testing.T, on lab.Setup) {
 
 // A program that waits for a flock is interrupted by a signal, at any instant of an upgrade.
 func TestFlockWaiterIsInterruptedInAnUpgrade(t *testing.T) {
-	lab.Over(t, testFlockWaiterIsInterruptedInAnUpgrade, lab.Local)
+	lab.Over(t, testFlockWaiterIsInterruptedInAnUpgrade, lab.Local, lab.InLeases.ForLong())
 }
 
 func testFlockWaiterIsInterruptedInAnUpgrade(t *testing.T, on lab.Setup) {
@@ -204,7 +204,7 @@ func testFlockWaiterIsInterruptedInAnUpgrade(t *testing.T, on lab.Setup) {
 
 // A circle of waits that is closed after an upgrade is found: EDEADLK for one, and the other goes on.
 func TestFlockDeadlockOverAnUpgrade(t *testing.T) {
-	lab.Over(t, testFlockDeadlockOverAnUpgrade, lab.Local)
+	lab.Over(t, testFlockDeadlockOverAnUpgrade, lab.Local, lab.InLeases.ForLong())
 }
 
 func testFlockDeadlockOverAnUpgrade(t *testing.T, on lab.Setup) {
@@ -284,7 +284,7 @@ func testUpgradeWithAFlockCrowd(t *testing.T, on lab.Setup) {
 // A counter that programs of two mounts count in under their locks loses nothing while both daemons
 // are upgraded, and no call fails.
 func TestFlockCounterDuringUpgrades(t *testing.T) {
-	lab.Over(t, testFlockCounterDuringUpgrades, lab.Local)
+	lab.Over(t, testFlockCounterDuringUpgrades, lab.Local, lab.InLeases.ForLong())
 }
 
 func testFlockCounterDuringUpgrades(t *testing.T, on lab.Setup) {

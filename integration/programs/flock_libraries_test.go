@@ -63,7 +63,9 @@ done`,
 
 // What programs lock with libraries, or with a file that is there or not, excludes programs on other
 // nodes. With --flock local the first two do not. (docs/how-to/flock.md)
-func TestFlockOfLibraries(t *testing.T) { lab.Over(t, testFlockOfLibraries, lab.Local) }
+func TestFlockOfLibraries(t *testing.T) {
+	lab.Over(t, testFlockOfLibraries, lab.Local, lab.InLeases.ForLong())
+}
 
 func testFlockOfLibraries(t *testing.T, on lab.Setup) {
 	cluster := newFlocks(t, on, "*.lock nolock")

@@ -22,7 +22,7 @@ func newFlocks(t *testing.T, on lab.Setup, rules ...string) *lab.Volume {
 
 // flock -n fails at once while another node has the lock, whichever way the script opens its
 // lock file, and runs as soon as it is free. (docs/how-to/flock.md)
-func TestFlockCommand(t *testing.T) { lab.Over(t, testFlockCommand, lab.Local) }
+func TestFlockCommand(t *testing.T) { lab.Over(t, testFlockCommand, lab.Local, lab.InLeases.ForLong()) }
 
 func testFlockCommand(t *testing.T, on lab.Setup) {
 	needs(t, "flock")
@@ -63,7 +63,9 @@ func testFlockCommand(t *testing.T, on lab.Setup) {
 
 // A program that keeps a file open on each node counts in it, under Python's or Perl's locks.
 // (docs/how-to/flock.md)
-func TestFlockOfScripts(t *testing.T) { lab.Over(t, testFlockOfScripts, lab.Local) }
+func TestFlockOfScripts(t *testing.T) {
+	lab.Over(t, testFlockOfScripts, lab.Local, lab.InLeases.ForLong())
+}
 
 func testFlockOfScripts(t *testing.T, on lab.Setup) {
 	v := newFlocks(t, on, "*.count nolock")
@@ -105,7 +107,7 @@ for (1 .. $ARGV[1]) {
 // sqlite of several nodes works on one database at once, by its own locks: readers beside each
 // other, and a writer among them. (docs/how-to/flock.md)
 func TestSqliteByItsOwnLocks(t *testing.T) {
-	lab.Over(t, testSqliteByItsOwnLocks, lab.Local, lab.OnNetworkVolume)
+	lab.Over(t, testSqliteByItsOwnLocks, lab.Local, lab.InLeases.ForLong(), lab.OnNetworkVolume)
 }
 
 func testSqliteByItsOwnLocks(t *testing.T, on lab.Setup) {

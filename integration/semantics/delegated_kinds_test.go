@@ -147,7 +147,7 @@ func TestLinksAcrossDelegatedDirectories(t *testing.T) {
 }
 
 func testLinksAcrossDelegatedDirectories(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--keep", "1m")
+	v := on.NewVolume(t, "--keep", "1m", "--name-wait", lab.CallTimeout.String()) // link waits for a recall
 	a, b := v.Mount("a"), v.Mount("b")
 	p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
 	for i, how := range []string{"link", "tmpfile"} {

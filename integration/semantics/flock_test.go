@@ -34,7 +34,7 @@ func newFlocks(t *testing.T, on lab.Setup, args ...string) *lab.Volume {
 // flock and fcntl locks of all kinds exclude programs on other mounts as they do on one, and end
 // with the descriptor or the process. (docs/SEMANTICS.md, rule 32.)
 func TestFlockOfTwoMounts(t *testing.T) {
-	lab.Over(t, testFlockOfTwoMounts, lab.Local, lab.OnNetworkVolume)
+	lab.Over(t, testFlockOfTwoMounts, lab.Local, lab.InLeases, lab.OnNetworkVolume)
 }
 
 func testFlockOfTwoMounts(t *testing.T, on lab.Setup) {
@@ -133,7 +133,9 @@ func testFlockOfTwoMounts(t *testing.T, on lab.Setup) {
 }
 
 // What waits for a flock or a range is listed, ends at once with a signal, and leaves nothing.
-func TestFlockEndsWithASignal(t *testing.T) { lab.Over(t, testFlockEndsWithASignal, lab.Local) }
+func TestFlockEndsWithASignal(t *testing.T) {
+	lab.Over(t, testFlockEndsWithASignal, lab.Local, lab.InLeases.ForLong())
+}
 
 func testFlockEndsWithASignal(t *testing.T, on lab.Setup) {
 	v := newFlocks(t, on)
@@ -170,7 +172,7 @@ func testFlockEndsWithASignal(t *testing.T, on lab.Setup) {
 }
 
 // Two programs on two mounts each have what the other waits for: the last one gets EDEADLK.
-func TestFlockDeadlock(t *testing.T) { lab.Over(t, testFlockDeadlock, lab.Local) }
+func TestFlockDeadlock(t *testing.T) { lab.Over(t, testFlockDeadlock, lab.Local, lab.InLeases) }
 
 func testFlockDeadlock(t *testing.T, on lab.Setup) {
 	v := newFlocks(t, on)
@@ -207,7 +209,7 @@ func waitsFor(v *lab.Volume) (n int) {
 
 // A counter in a file that two nodes keep open loses nothing, whichever lock they count under.
 func TestFlockCounter(t *testing.T) {
-	lab.Over(t, testFlockCounter, lab.Local, lab.OverClients, lab.OverClientsThatKeep.ForLong(), lab.OnNetworkVolume)
+	lab.Over(t, testFlockCounter, lab.Local, lab.InLeases.ForLong(), lab.OverClients, lab.OverClientsThatKeep.ForLong(), lab.OnNetworkVolume)
 }
 
 func testFlockCounter(t *testing.T, on lab.Setup) {
@@ -270,7 +272,7 @@ func count(p *lab.Agent, fd int, kind string, rounds int) error {
 // A program that keeps a file open reads under its lock what another node has written, by whichever
 // descriptor it reads, however often it has read the file before.
 func TestReadUnderAFlock(t *testing.T) {
-	lab.Over(t, testReadUnderAFlock, lab.Local, lab.OverClients,
+	lab.Over(t, testReadUnderAFlock, lab.Local, lab.InLeases.ForLong(), lab.OverClients,
 		lab.OverClients.That(lab.ClientConfig{Ahead: true, Doubts: true, PastCache: true}), lab.OnNetworkVolume)
 }
 
@@ -304,7 +306,7 @@ func testReadUnderAFlock(t *testing.T, on lab.Setup) {
 // Programs of two nodes change bytes of one page, each under a lock of its own range, while both
 // know the page: neither writes what the other has written back to what it was.
 func TestRangesOfOnePage(t *testing.T) {
-	lab.Over(t, testRangesOfOnePage, lab.Local, lab.OverClients, lab.OnNetworkVolume)
+	lab.Over(t, testRangesOfOnePage, lab.Local, lab.InLeases.ForLong(), lab.OverClients, lab.OnNetworkVolume)
 }
 
 func testRangesOfOnePage(t *testing.T, on lab.Setup) {
@@ -344,7 +346,7 @@ func testRangesOfOnePage(t *testing.T, on lab.Setup) {
 }
 
 // A rule of the policy says whom the flocks of its files exclude, whatever --flock says of the others.
-func TestFlockOfRules(t *testing.T) { lab.Over(t, testFlockOfRules, lab.Local) }
+func TestFlockOfRules(t *testing.T) { lab.Over(t, testFlockOfRules, lab.Local, lab.InLeases.ForLong()) }
 
 func testFlockOfRules(t *testing.T, on lab.Setup) {
 	for _, c := range []struct {
@@ -400,7 +402,7 @@ func testFlockOfRules(t *testing.T, on lab.Setup) {
 // A mount that is frozen, or whose session was ended, loses its locks: another gets them, and
 // what has the file open on the first writes no more, not even by the pages of a mapping.
 func TestFlockIsFenced(t *testing.T) {
-	lab.Over(t, testFlockIsFenced, lab.Local, lab.OnNetworkVolume)
+	lab.Over(t, testFlockIsFenced, lab.Local, lab.InLeases, lab.OnNetworkVolume)
 }
 
 func testFlockIsFenced(t *testing.T, on lab.Setup) {
@@ -412,6 +414,9 @@ func testFlockIsFenced(t *testing.T, on lab.Setup) {
 		"revoked": {patient, func(v *lab.Volume, a *lab.Mount) { v.RevokeSession(v.LS()[0].Session) }},
 		"frozen":  {lab.ShortTTL.String(), func(v *lab.Volume, a *lab.Mount) { lab.Freeze(t, a.Cmd.Process.Pid) }},
 	} {
+		if on.Leases && name == "revoked" {
+			continue // it is the lease of an etcd
+		}
 		v := newFlocks(t, on)
 		a, b := v.Mount("a-"+name, "--ttl", c.ttl), v.Mount("b-"+name, "--ttl", patient)
 		v.Write("f", strings.Repeat("-", 4096))
@@ -467,7 +472,7 @@ func testFlockIsFenced(t *testing.T, on lab.Setup) {
 
 // A mount that is killed keeps its locks until its TTL is over, or its successor has come.
 func TestFlockOfAKilledMount(t *testing.T) {
-	lab.Over(t, testFlockOfAKilledMount, lab.Local, lab.OnNetworkVolume)
+	lab.Over(t, testFlockOfAKilledMount, lab.Local, lab.InLeases, lab.OnNetworkVolume)
 }
 
 func testFlockOfAKilledMount(t *testing.T, on lab.Setup) {
@@ -487,7 +492,7 @@ func testFlockOfAKilledMount(t *testing.T, on lab.Setup) {
 }
 
 // Many waiters hold no thread of the daemon, and a few places in the lock service.
-func TestFlockCrowd(t *testing.T) { lab.Over(t, testFlockCrowd, lab.Local) }
+func TestFlockCrowd(t *testing.T) { lab.Over(t, testFlockCrowd, lab.Local, lab.InLeases.ForLong()) }
 
 func testFlockCrowd(t *testing.T, on lab.Setup) {
 	v := newFlocks(t, on)
@@ -546,7 +551,7 @@ func threads(t *testing.T, pid int) int {
 // What a mount has written under a table that it had to itself, and unlocked, is read under the next
 // lock of another mount. The other way round as well, once the table is private again.
 func TestFlockOfAPrivateTable(t *testing.T) {
-	lab.Over(t, testFlockOfAPrivateTable, lab.Local, lab.OverClients, lab.OverClientsThatKeep.ForLong())
+	lab.Over(t, testFlockOfAPrivateTable, lab.Local, lab.InLeases, lab.OverClients, lab.OverClientsThatKeep.ForLong())
 }
 
 func testFlockOfAPrivateTable(t *testing.T, on lab.Setup) {

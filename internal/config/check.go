@@ -24,9 +24,6 @@ func (p *parser) complete(v *parsed) {
 			v.LeaseNamespace = v.Namespace
 		}
 	}
-	if err := CheckFlock(v.Flock, v.Backend); err != nil {
-		p.refuse(v.at("flock"), "flock: %v: %v", v.Flock, err)
-	}
 	if err := (renew.Config{TTL: v.TTL}).Validate(); err != nil {
 		p.refuse(v.at("ttl"), "ttl: %v: want whole seconds, at least %v", v.TTL, renew.MinTTL)
 	}

@@ -176,14 +176,6 @@ func positive(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// CheckFlock refuses to keep flock and fcntl locks where they cannot be kept.
-func CheckFlock(flock policy.Flock, backend string) error {
-	if flock == policy.FlockCluster && backend == BackendKubernetes {
-		return errors.New("flock and fcntl locks cannot be kept in Lease objects: want local, or etcd")
-	}
-	return nil
-}
-
 func rule(s *string) error {
 	if strings.Contains(*s, "\n") {
 		return errors.New("a rule is one line: write each as an item of the list")

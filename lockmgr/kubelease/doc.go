@@ -4,6 +4,7 @@
 //	lockfs-<volume>-file-<hash>      the lock of a path
 //	lockfs-<volume>-inode-<hash>     the lock of a file of several names
 //	lockfs-<volume>-tree             the locks of all directories
+//	lockfs-<volume>-advisory-<hash>  the flock and fcntl locks of a file
 //	lockfs-<volume>-session-<uuid>   a mount; deleted at its end
 //	lockfs-<volume>-pulse-<uuid>     what that mount renews
 //	lockfs-<volume>-volume           what the mounts of a volume agree on
@@ -54,6 +55,11 @@
 // delegation, or has since one went, was put too late, and is put anew. So that the latter can be
 // seen, the Lease of the directories has the revision at which a delegation went last, and is not
 // deleted any more (docs/adr/0039).
+//
+// # Tables of flock and fcntl locks
+//
+// The rows of a file's table are in one Lease. A change of rows is one write, on condition of the
+// version that was read. A row counts while its session lives (docs/adr/0065).
 //
 // # One watch
 //

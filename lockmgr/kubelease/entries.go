@@ -13,8 +13,13 @@ import (
 
 // snapshot reads all Leases of the volume as they are now.
 func (b *Backend) snapshot(ctx context.Context, from coordinationclient.CoordinationV1Interface) (*state, error) {
+	return b.snapshotOf(ctx, from, b.locks.selector)
+}
+
+// snapshotOf is snapshot of the Leases that are selected.
+func (b *Backend) snapshotOf(ctx context.Context, from coordinationclient.CoordinationV1Interface, selector string) (*state, error) {
 	f := *b.locks
-	f.from = from
+	f.from, f.selector = from, selector
 	all, err := f.list(ctx, 0)
 	if err != nil {
 		return nil, err

@@ -107,6 +107,10 @@ func (b *Backend) useless() (found []*object) {
 			if o.broken == nil && o.undelegated == 0 && !slices.ContainsFunc(o.entries, func(e entry) bool { return m.lives(&e) }) {
 				free = append(free, o)
 			}
+		case kindTable:
+			if o.broken == nil && len(m.livingRows(o)) == 0 {
+				free = append(free, o)
+			}
 		}
 	}
 	slices.SortFunc(free, func(x, y *object) int { return cmp.Compare(x.seen, y.seen) })

@@ -26,6 +26,7 @@ type mirror struct {
 	state                            // GUARDED_BY(mu)
 	listeners map[string][]*listener // GUARDED_BY(mu); by the name of the Lease that they wait for
 	recalled  map[string]*object     // GUARDED_BY(mu); those of objects that show recalls
+	ends      int                    // GUARDED_BY(mu); how many sessions were seen to end, and eras
 	written   int64                  // GUARDED_BY(mu); the newest revision of this mount's own writes, which the watch will show
 	owedSince boottime.Instant       // GUARDED_BY(mu); while asOf < written: when asOf moved last
 	heard     boottime.Instant       // GUARDED_BY(mu); when the server showed something last that it has
@@ -39,10 +40,11 @@ type listener struct {
 	ch    chan struct{} // capacity 1
 }
 
-// The names for listeners to all breaks, and to all recalls.
+// The names for listeners to all of a kind.
 const (
 	aBreak  = "break"
 	aRecall = "recall"
+	aTable  = "table" // of advisory locks, and to the end of a session
 )
 
 func newMirror(names layout, clock boottime.Clock) *mirror {
@@ -62,6 +64,7 @@ func (m *mirror) forget() {
 	m.objects, m.buried = make(map[string]*object), make(map[string]bool)
 	m.recalled = make(map[string]*object)
 	m.asOf, m.written = 0, 0
+	m.ends++
 }
 
 // newest returns the largest revision that was seen of the store, and its era.
@@ -140,8 +143,11 @@ func (m *mirror) owes(rev int64) {
 func (m *mirror) put(o *object) {
 	m.tellLosers(m.objects[o.name], o)
 	m.objects[o.name] = o
-	if o.kind == kindBreak {
+	switch o.kind {
+	case kindBreak:
 		m.tell(aBreak)
+	case kindTable:
+		m.tell(aTable)
 	}
 	delete(m.recalled, o.name)
 	if len(o.recalls) > 0 {
@@ -154,8 +160,12 @@ func (m *mirror) remove(o *object) {
 	m.tellLosers(o, nil)
 	delete(m.objects, o.name)
 	delete(m.recalled, o.name)
-	if o.kind == kindSession {
+	switch o.kind {
+	case kindSession:
+		m.ends++
 		m.tellAll()
+	case kindTable:
+		m.tell(aTable)
 	}
 }
 

@@ -24,7 +24,9 @@ const (
 	noteKey     = domain + "key"         // of a lock: the path, escaped
 	noteEntries = domain + "entries"     // of a lock: JSON, in order of arrival
 	noteRecalls = domain + "recalls"     // of a lock: JSON, the recalls of requests that are not in line
-	noteFence   = domain + "fence"       // of a lock: see acquisition.discard
+	noteRows    = domain + "rows"        // of a table of advisory locks: JSON
+	noteWrite   = domain + "write"       // of a table: unique to the write
+	noteFence   = domain + "fence"       // of a lock: see layout.fence
 
 	noteUndelegated = domain + "undelegated" // of the directories' Lease: see object.undelegates
 	noteInfo        = domain + "info"        // of a session: JSON, lockmgr.SessionInfo
@@ -37,7 +39,8 @@ const (
 const (
 	kindFile    = "file"
 	kindInode   = "inode"
-	kindTree    = "tree" // one, of all directory entries
+	kindTree    = "tree"     // one, of all directory entries
+	kindTable   = "advisory" // the flock and fcntl locks of a file
 	kindSession = "session"
 	kindPulse   = "pulse"
 	kindVolume  = "volume"
@@ -75,6 +78,16 @@ func (l layout) session(id string) string   { return l.prefix() + kindSession + 
 func (l layout) pulse(id string) string     { return l.prefix() + kindPulse + "-" + id }
 func (l layout) breakName(id string) string { return l.prefix() + kindBreak + "-" + id }
 
+// advisory selects the tables of advisory locks, and the sessions.
+func (l layout) advisory() string {
+	return l.selector() + "," + labelKind + " in (" + kindTable + "," + kindSession + ")"
+}
+
+// table is the name of the Lease of a table of advisory locks.
+func (l layout) table(k lockmgr.Key) string {
+	return l.prefix() + kindTable + "-" + hash(k.Path)[:40]
+}
+
 // lock is the name of the Lease in which k's entries are. A path is longer than
 // a name may be, and bytes: the name has its hash, an annotation the path.
 func (l layout) lock(k lockmgr.Key) string {
@@ -101,7 +114,7 @@ func keyOf(kind, escaped string) (lockmgr.Key, error) {
 	switch kind {
 	case kindTree:
 		return lockmgr.TreeKey(path)
-	case kindInode:
+	case kindInode, kindTable:
 		k, err := lockmgr.FileKey(path)
 		k.Kind = lockmgr.Inode
 		return k, err

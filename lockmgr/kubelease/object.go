@@ -29,7 +29,8 @@ type object struct {
 	notes       []note           // of a lock
 	recalls     []lockmgr.Recall // see recallsOf
 	undelegated int64            // of the directories' Lease: when a delegation went last; 0: none has
-	broken      error            // why the entries cannot be read: the lock is not granted then
+	rows        []row            // of a table of advisory locks
+	broken      error            // why the entries or rows cannot be read: no lock is granted then
 
 	seen boottime.Instant // when this process saw rev for the first time
 }
@@ -108,6 +109,8 @@ func read(lease *coordinationv1.Lease, now boottime.Instant) (*object, error) {
 	switch o.kind {
 	case kindFile, kindInode, kindTree:
 		o.broken = o.readEntries()
+	case kindTable:
+		o.broken = o.readRows()
 	}
 	return o, nil
 }

@@ -29,7 +29,7 @@ type unansweredWrite struct {
 // note notes how a write has ended.
 func (u *unanswered) note(base int64, lease *coordinationv1.Lease, err error) {
 	switch lease.Labels[labelKind] {
-	case kindFile, kindInode, kindTree:
+	case kindFile, kindInode, kindTree, kindTable:
 	default:
 		return // nothing depends on when others are written
 	}
@@ -58,26 +58,34 @@ func (u *unanswered) all() map[string]unansweredWrite {
 // write that may yet come.
 func (b *Backend) voidUnanswered(ctx context.Context) error {
 	for name, w := range b.unanswered.all() {
-		o := b.mirror.at(name)
-		if o.revision() <= w.base {
-			var err error
-			if o, err = b.get(ctx, name); err != nil {
-				return err
-			}
+		if err := b.void(ctx, name, w); err != nil && !errors.Is(err, errMoved) {
+			return err
 		}
-		if o.revision() > w.base || o == nil && w.base > 0 {
-			continue // it was carried out, or never will be
+	}
+	return nil
+}
+
+// void makes void one write that was not answered. Errors: errMoved, which says that it is void.
+func (b *Backend) void(ctx context.Context, name string, w unansweredWrite) error {
+	o := b.mirror.at(name)
+	if o.revision() <= w.base {
+		var err error
+		if o, err = b.get(ctx, name); err != nil {
+			return err
 		}
-		lease, err := b.names.fence(o, w.lease)
-		if err == nil {
+	}
+	lease := w.lease
+	var err error
+	if o.revision() <= w.base && (o != nil || w.base == 0) { // else it was carried out, or never will be
+		if lease, err = b.names.fence(o, w.lease); err == nil {
 			_, err = b.send(ctx, b.leases(), o, lease)
 		}
 		if err != nil && !errors.Is(err, errMoved) {
 			return err
 		}
-		b.unanswered.note(w.base, lease, nil)
 	}
-	return nil
+	b.unanswered.note(w.base, lease, nil)
+	return err
 }
 
 // fence returns the Lease that o, or nil if there is none, becomes without any change. like is of
@@ -85,6 +93,7 @@ func (b *Backend) voidUnanswered(ctx context.Context) error {
 func (l layout) fence(o *object, like *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	k := lockmgr.Key{Kind: lockmgr.Tree}
 	var entries []entry
+	var rows []row
 	var err error
 	if kind := like.Labels[labelKind]; kind != kindTree {
 		k, err = keyOf(kind, like.Annotations[noteKey])
@@ -96,7 +105,10 @@ func (l layout) fence(o *object, like *coordinationv1.Lease) (*coordinationv1.Le
 		return nil, err
 	}
 	if o != nil {
-		entries = o.entries
+		entries, rows = o.entries, o.rows
+	}
+	if like.Labels[labelKind] == kindTable {
+		return l.tableLease(o, k, rows, uuid.NewString())
 	}
 	lease, err := l.lockLease(o, k, entries, false)
 	if err == nil {
