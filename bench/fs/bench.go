@@ -108,21 +108,32 @@ func (b *bench) measure(ctx context.Context) (*results, error) {
 		}
 		report.Progress(r.name)
 		b.settle()
-		fig := figures{row: r, of: make(map[string][]float64)}
+		fig := figures{row: r, of: make(map[string][]float64), commits: make(map[string][]float64)}
 		for round := range b.opts.rounds {
 			for i := range b.systems {
 				s := b.systems[(i+round)%len(b.systems)] // none is always the first
-				out, err := b.work(ctx, r, s, job{Each: b.opts.each})
+				out, err := b.work(ctx, r, s, job{Each: b.opts.each, Etcd: inEtcd(s.name)})
 				if err != nil {
 					return nil, fmt.Errorf("%s on %s: %w\n%s", r.name, s.name, err, s.log())
 				}
 				fig.of[s.name] = append(fig.of[s.name], out.Figure)
+				if inEtcd(s.name) {
+					fig.commits[s.name] = append(fig.commits[s.name], 100*float64(out.Commits)/b.sizes.units(r, out))
+				}
 			}
 		}
 		res.figures = append(res.figures, fig)
 	}
 	report.Progress("")
 	return res, nil
+}
+
+// units are what commits are counted for: files of a tree, or operations.
+func (z sizes) units(r row, out *outcome) float64 {
+	if r.unit == seconds {
+		return float64(z.Dirs * z.FilesPer)
+	}
+	return float64(out.Ops)
 }
 
 // settle waits until the disk has what a row has written.

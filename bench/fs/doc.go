@@ -21,7 +21,9 @@
 //	          go past it to ext4
 //	nolock, etcd, kept  on demand: 'lockfs mount' as users run it, with an embedded etcd on that ext4: a
 //	          policy without locks, a lock for each open (--keep 0), and locks and directories that
-//	          the mount keeps, as by default. To compare: -systems kept,etcd,nolock -of kept
+//	          the mount keeps, as by default. To compare: -systems kept,etcd,nolock -of kept.
+//	          Of etcd and kept the commits are counted too, for 100 files of a tree, or 100
+//	          operations
 //	other     on demand (-other): the view of another build, say of the last commit
 //
 // Each has a directory of its own with the same files. Each daemon is a process,

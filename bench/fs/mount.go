@@ -15,6 +15,9 @@ var mountFlags = map[string][]string{
 	"kept":   nil,
 }
 
+// inEtcd reports whether a system has its locks in an etcd of its own.
+func inEtcd(system string) bool { return system == "etcd" || system == "kept" }
+
 func (b *bench) buildLockfs(ctx context.Context) (string, error) {
 	bin := filepath.Join(b.tmp, "lockfs.bin")
 	if _, err := os.Stat(bin); err == nil {

@@ -19,8 +19,9 @@ type results struct {
 
 // figures are the figures of a row by system, one for each round.
 type figures struct {
-	row row
-	of  map[string][]float64
+	row     row
+	of      map[string][]float64
+	commits map[string][]float64 // in etcd, for 100 files or operations
 }
 
 // ratio is the median of lockfs' figures over another's of the same round; NaN: not measured.
@@ -37,6 +38,9 @@ func (res *results) print(out io.Writer) {
 	var lines []report.Line
 	for _, f := range res.figures {
 		lines = append(lines, report.Line{Name: f.row.name, Unit: f.row.unit, Of: f.of})
+		if len(f.commits) > 0 {
+			lines = append(lines, report.Line{Name: f.row.name + ": commits", Unit: "/100", Of: f.commits})
+		}
 	}
 	report.Table(out, tabwriter.AlignRight, res.of, systems, lines)
 	res.printTargets(out)

@@ -44,6 +44,7 @@ var rows = []row{
 	{name: "tar x", unit: seconds, needs: "tar", work: untar, targets: []report.Target{report.Most("ext4", 1.6)}},
 	{name: "cp -r", unit: seconds, needs: "cp", work: copyTree},
 	{name: "find+stat", unit: seconds, needs: "find", work: find, targets: []report.Target{report.Most("ext4", 3)}},
+	{name: "npm-like", unit: seconds, work: install},
 	{name: "git clone", unit: seconds, needs: "git", work: gitClone},
 	{name: "rm -rf", unit: seconds, needs: "rm", work: removeTree},
 }

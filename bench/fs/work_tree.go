@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 )
@@ -37,5 +39,31 @@ func removeTree(w *work) error {
 			return err
 		}
 		return w.program(true, "rm", "-rf", dir)
+	})
+}
+
+// install makes packages in a staging directory and renames each into place, as npm does, and
+// then writes a file for all of them.
+func install(w *work) error {
+	return w.scratch(func(dir string) error {
+		data := noiseBytes(4 << 10)
+		w.begin()
+		defer w.end()
+		for p := range w.Sizes.Dirs {
+			w.ops++
+			staged := filepath.Join(dir, ".staging", fmt.Sprint("package-", p))
+			if err := os.MkdirAll(filepath.Join(staged, "lib"), 0o755); err != nil {
+				return err
+			}
+			for f := range w.Sizes.FilesPer {
+				if err := os.WriteFile(filepath.Join(staged, "lib", fmt.Sprint(f, ".js")), data, 0o644); err != nil {
+					return err
+				}
+			}
+			if err := os.Rename(staged, filepath.Join(dir, fmt.Sprint("package-", p))); err != nil {
+				return err
+			}
+		}
+		return os.WriteFile(filepath.Join(dir, ".package-lock.json"), data, 0o644)
 	})
 }

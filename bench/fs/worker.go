@@ -24,6 +24,7 @@ type job struct {
 	Sizes  sizes
 	Each   time.Duration // how long to measure a rate
 	Count  string        // where the kernel's requests are traced, see requests.go; "" if they are not
+	Etcd   bool          // the system has its locks in etcd: commits are counted
 }
 
 // outcome is a worker's answer.
@@ -31,6 +32,7 @@ type outcome struct {
 	Figure   float64            // in the row's unit
 	Ops      int64              // system calls, or whatever the row counts
 	Requests map[string]float64 `json:",omitempty"` // to the daemon, by name: in all
+	Commits  int64              // in etcd, see Etcd
 }
 
 // work is a row that runs in a worker.
@@ -44,6 +46,7 @@ type work struct {
 	fresh      atomic.Bool // begun, and more has not run out of time yet
 	requests   map[string]float64
 	traced     error
+	commits    commits
 }
 
 // serveWork is the hidden mode that makes the load for one figure.
@@ -67,13 +70,13 @@ func serveWork(args []string) error {
 	if err := rows[i].work(w); err != nil {
 		return err
 	}
-	if w.traced != nil {
-		return w.traced
+	if err := errors.Join(w.traced, w.commits.err); err != nil {
+		return err
 	}
 	if w.spent <= 0 || w.ops == 0 {
 		return errors.New("nothing was measured")
 	}
-	out := outcome{Ops: w.ops, Requests: w.requests}
+	out := outcome{Ops: w.ops, Requests: w.requests, Commits: w.commits.sum}
 	switch rows[i].unit {
 	case seconds:
 		out.Figure = w.spent.Seconds()
@@ -90,12 +93,18 @@ func (w *work) begin() {
 	if w.Count != "" {
 		w.traced = errors.Join(w.traced, clearTrace(w.Count))
 	}
+	if w.Etcd {
+		w.commits.begin(w.Dir)
+	}
 	w.fresh.Store(true)
 	w.began = time.Now()
 }
 
 func (w *work) end() {
 	w.spent += time.Since(w.began)
+	if w.Etcd {
+		w.commits.end(w.Dir)
+	}
 	if w.Count != "" {
 		if w.requests == nil {
 			w.requests = make(map[string]float64)

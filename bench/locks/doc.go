@@ -12,7 +12,8 @@
 //
 // # What is compared
 //
-//	lockfs      the Manager of a mount over etcdlock, as the view uses it
+//	lockfs      the Manager of a mount over etcdlock, as the view uses it with --keep 0
+//	keeping     the same with --keep, in the rows of kept locks
 //	session     an etcdlock session alone, below the Manager
 //	txn         what no lock can do without: a Txn that puts a key if it is absent, one
 //	            that deletes it if it is still ours, on a lease, with the same value
@@ -29,8 +30,11 @@
 //	          callers as the row says, on one connection
 //	handoff   from the holder's release to the next one's grant, with a constant number
 //	          of waiters, each a mount with a connection and a session of its own
-//	recall    from the request of another mount for a file in a delegated directory to
-//	          its grant, and the commits meanwhile; the files below stay open
+//	recall    from the request of another mount to its grant: of a file whose lock a mount
+//	          keeps, beside a handoff; of a file in a delegated directory, and the
+//	          commits meanwhile; the files below stay open
+//	ping-pong two mounts that have one file in turn, three opens each
+//	kept      the CPU of idle locks that mounts keep, over mounts without locks
 //	takeover  from kill -9 of the holder's process to the waiter's grant: when the lease
 //	          has ended, and when a successor has proved the holder dead
 //	held      what locks cost that are just held: CPU over that of an idle mount,

@@ -39,7 +39,7 @@ const (
 )
 
 // systemNames are what can be compared, in the order of the table's columns.
-var systemNames = []string{"txn", "mutex", "leases", "session", "lockfs", kubernetes}
+var systemNames = []string{"txn", "mutex", "leases", "session", "lockfs", "keeping", kubernetes}
 
 // allRows is the table.
 func allRows() []row {
@@ -55,6 +55,7 @@ func allRows() []row {
 	for _, n := range []int{0, 1000} {
 		rows = append(rows, recallRow(n))
 	}
+	rows = append(rows, recallIdleRow(), turnsRow(), keptRow(500), keptRow(10000))
 	rows = append(rows, takeoverRows()...)
 	for _, n := range []int{100, 1000, 10000, 50000} {
 		rows = append(rows, heldRow(n))
@@ -112,6 +113,45 @@ func recallRow(n int) row {
 			{name: "commits"},
 		},
 		measure: recalls(n),
+	}
+}
+
+// recallIdleRow is of a file whose lock is kept, beside a handoff of the same mounts.
+func recallIdleRow() row {
+	return row{
+		name: "recall of an idle file", nodes: 1, systems: []string{"keeping"},
+		lines: []line{
+			{name: "p50", unit: millis},
+			{name: "a handoff: p50", unit: millis},
+			{name: "the ratio", targets: []report.Target{report.Most("", 2)}},
+		},
+		measure: recallsOfIdle,
+	}
+}
+
+// turnsRow is of two mounts that have one file in turn.
+func turnsRow() row {
+	return row{
+		name: "ping-pong of two mounts", nodes: 1, systems: []string{"lockfs", "keeping"},
+		lines: []line{
+			{name: "a turn", unit: micros},
+			{name: "commits of a turn"},
+		},
+		measure: turns,
+	}
+}
+
+// keptRow is of n idle locks that mounts keep, as many each as a mount keeps.
+func keptRow(n int) row {
+	least := []report.Target{report.Most("", 0.1)}
+	return row{
+		name: fmt.Sprintf("kept, %d idle locks", n), nodes: 1, systems: []string{"keeping"}, rounds: 1,
+		lines: []line{
+			{name: "client's CPU of a mount", unit: percent, targets: least},
+			{name: "etcd's CPU for a mount", unit: percent, targets: least},
+			{name: "mounts"},
+		},
+		measure: keptIdle(n),
 	}
 }
 

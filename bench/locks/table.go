@@ -32,7 +32,11 @@ func (f figures) name() string {
 
 func (f figures) judged(t report.Target) float64 {
 	if t.Over == "" {
-		return report.Median(f.of["lockfs"])
+		of := f.of["lockfs"]
+		if of == nil {
+			of = f.of["keeping"]
+		}
+		return report.Median(of)
 	}
 	return report.Ratio(f.of["lockfs"], f.of[t.Over])
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/lockfs/lockfs/internal/longtest"
 )
 
-// Three of five mounts work in a directory each, which is delegated to them. Others visit it, and
-// rename a directory in it, as its own programs do. The delegates are frozen, killed and cut off.
+// Three of five mounts work in a directory each, which is delegated to them, and on a file, whose
+// lock they keep. Others visit both, also by another name of a file in the directory, and rename a
+// directory in it, as its own programs do. The delegates are frozen, killed and cut off.
 // (docs/SEMANTICS.md, rule 33.)
 func TestDelegatesUnderFaults(t *testing.T) {
 	lab.Over(t, testDelegatesUnderFaults, lab.Local.ForLong(), lab.InLeases.Alone().ForLong())
@@ -30,7 +31,9 @@ func testDelegatesUnderFaults(t *testing.T, on lab.Setup) {
 			flags := [][]string{{wire.Flag}, nil, nil}
 			delegates := make([]*lab.Mount, 3)
 			work := func(m, visitor *lab.Mount) {
+				tr.WorkAlone(m, visitor)
 				tr.WorkBelow(m, visitor)
+				tr.WorkByTwoNames(m, visitor)
 				tr.Shift(m, m, 300*time.Millisecond)
 			}
 			for i, name := range []string{"a", "b", "c"} {

@@ -31,6 +31,7 @@ type Trial struct {
 	begin   int64    // revision
 	files   []string // that all write to
 	owned   []string // those of one writer each
+	linked  []string // those with two names
 	Writers []*Recorded
 }
 
@@ -81,15 +82,37 @@ func (tr *Trial) Stay(m *lab.Mount) {
 }
 
 // WorkAlone starts two writers on a mount that have a file of their own, which a program on
-// another mount visits now and then.
+// another mount visits now and then, unless it is nil.
 func (tr *Trial) WorkAlone(m, visitor *lab.Mount) {
 	tr.T.Helper()
 	own := "local-" + m.Name
 	for range 2 {
 		tr.run(m, []string{own}, 4, 5*time.Millisecond)
 	}
-	tr.run(visitor, []string{own}, 2, 2*time.Second)
-	tr.owned = append(tr.owned, own)
+	if visitor != nil {
+		tr.run(visitor, []string{own}, 2, 2*time.Second)
+	}
+	if !slices.Contains(tr.owned, own) {
+		tr.owned = append(tr.owned, own)
+	}
+}
+
+// WorkByTwoNames starts a writer on a mount that opens a file by two names, one of them where
+// WorkBelow has its files, and another on another mount, unless it is nil.
+func (tr *Trial) WorkByTwoNames(m, visitor *lab.Mount) {
+	tr.T.Helper()
+	file, other := belowDir(m)+"/linked", "linked-"+m.Name
+	if !slices.Contains(tr.linked, file) {
+		tr.Write(file, "")
+		if err := os.Link(tr.InSource(file), tr.InSource(other)); err != nil {
+			tr.T.Fatal(err)
+		}
+		tr.linked = append(tr.linked, file)
+	}
+	tr.start(m, writerConfig{Files: []string{file}, Other: other, Pause: 50 * time.Millisecond, Most: 4})
+	if visitor != nil {
+		tr.start(visitor, writerConfig{Files: []string{file}, Other: other, Pause: time.Second, Most: 2})
+	}
 }
 
 // WorkBelow starts two writers on a mount that have files of their own in a directory, which a
@@ -295,7 +318,7 @@ func (tr *Trial) history() *history {
 			h.ops = append(h.ops, w.History()...)
 		}
 	}
-	for _, file := range slices.Concat(tr.files, tr.owned) {
+	for _, file := range slices.Concat(tr.files, tr.owned, tr.linked) {
 		found, err := os.ReadDir(filepath.Dir(tr.InSource(file)))
 		if err != nil {
 			tr.T.Fatal(err)

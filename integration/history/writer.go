@@ -36,6 +36,7 @@ type writerConfig struct {
 	Seed  uint64
 	Pause time.Duration // the longest between two of its calls
 	Most  int           // records under one lock; 0: until it is told to let go
+	Other string        // the other name of its only file, which it does not rename
 	Moves string        // instead: it renames this directory away and back
 
 	Ranges bool // instead: it locks ranges of RangesFile; Most: the most calls of one open
@@ -200,6 +201,10 @@ func (w *writer) shift() {
 func (w *writer) once() {
 	path := filepath.Join(w.Dir, w.file)
 	flags := unix.O_RDWR | unix.O_CREAT | unix.O_APPEND | unix.O_CLOEXEC
+	if w.Other != "" {
+		path = filepath.Join(w.Dir, []string{w.file, w.Other}[w.rand.IntN(2)])
+		flags &^= unix.O_CREAT
+	}
 	try := w.rand.IntN(4) == 0
 	if try {
 		flags |= unix.O_NONBLOCK
@@ -244,7 +249,7 @@ func (w *writer) work(fd int, path string) {
 			return
 		}
 	}
-	if w.rand.IntN(3) == 0 {
+	if w.Other == "" && w.rand.IntN(3) == 0 {
 		w.call(Op{Kind: moved, Token: token}, func(*Op) error { return unix.Rename(path, path+"."+w.hold) })
 	} else {
 		size, err := size(fd)
