@@ -77,7 +77,7 @@ func (m *Manager) Settle(ctx context.Context) error {
 	m.mu.Lock()
 	m.settling = true
 	m.mu.Unlock()
-	m.releaseIdle(func(*lock) bool { return true })
+	m.releaseAllIdle()
 	m.endDelegations()
 	for {
 		m.mu.Lock()

@@ -69,6 +69,7 @@ type keeper struct {
 	idle     list.List     // of *lock; the longest idle first
 	keepable map[AcquisitionID]*lock
 	pasts    map[Key]*past
+	due      time.Time // before this no idle lock is to be released
 	tidied   time.Time // when old pasts were last deleted
 	heard    time.Time // when the last answered read of all recalls was sent
 }
@@ -146,6 +147,9 @@ func (m *Manager) keep(l *lock) bool {
 	l.owner = ""
 	l.slot.owned = nil
 	l.idle = m.keeper.idle.PushBack(l)
+	if due := l.due(); m.keeper.idle.Len() == 1 || due.Before(m.keeper.due) {
+		m.keeper.due = due
+	}
 	m.table.wake(&l.waiting)
 	return true
 }
@@ -277,7 +281,7 @@ func (m *Manager) runKeeper() {
 		case <-m.ctx.Done():
 			return
 		}
-		m.releaseIdle(func(l *lock) bool { return time.Since(l.since) >= l.keep-keeperTick })
+		m.releaseDue()
 		m.tendDelegations()
 		if now := time.Now(); now.Sub(asked) >= time.Second {
 			asked = now
@@ -292,15 +296,38 @@ func (m *Manager) runKeeper() {
 	}
 }
 
-func (m *Manager) releaseIdle(due func(*lock) bool) {
+// due is when an idle lock is released.
+func (l *lock) due() time.Time { return l.since.Add(l.keep - keeperTick) }
+
+// releaseDue releases what was idle for too long. A mount has hundreds of idle locks, and few that
+// are due.
+func (m *Manager) releaseDue() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	if m.keeper.idle.Len() == 0 || now.Before(m.keeper.due) {
+		return
+	}
+	m.keeper.due = now.Add(time.Hour)
+	for e := m.keeper.idle.Front(); e != nil; {
+		l := e.Value.(*lock)
+		e = e.Next()
+		switch due := l.due(); {
+		case !now.Before(due):
+			m.giveIdleBack(l)
+		case due.Before(m.keeper.due):
+			m.keeper.due = due
+		}
+	}
+}
+
+func (m *Manager) releaseAllIdle() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for e := m.keeper.idle.Front(); e != nil; {
 		l := e.Value.(*lock)
 		e = e.Next()
-		if due(l) {
-			m.giveIdleBack(l)
-		}
+		m.giveIdleBack(l)
 	}
 }
 

@@ -494,3 +494,27 @@ func TestLogOfAKeptLock(t *testing.T) {
 		}
 	})
 }
+
+// Each lock is kept for its own time, also beside one that is kept for longer and was idle before.
+func TestEachIsKeptForItsTime(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		keep := func(name string, keep time.Duration) {
+			for range 2 {
+				req := open("a", time.Minute, name)
+				req.Keep = &keep
+				f.must(req).Release()
+				synctest.Wait()
+			}
+		}
+		keep("long", time.Minute)
+		keep("short", keepFor)
+		time.Sleep(keepFor)
+		synctest.Wait()
+		f.haveKeys("after the short one's time", "long")
+		keep("short", keepFor)
+		time.Sleep(time.Minute - 2*keepFor)
+		f.haveKeys("before the long one's", "long")
+		time.Sleep(2 * keepFor)
+		f.haveKeys("after it")
+	})
+}

@@ -200,7 +200,7 @@ func (m *Manager) Refuse() {
 	if advisory != nil {
 		advisory.refuse()
 	}
-	m.releaseIdle(func(*lock) bool { return true })
+	m.releaseAllIdle()
 	m.endDelegations()
 	m.refuse()
 }
