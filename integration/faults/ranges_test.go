@@ -11,11 +11,11 @@ import (
 	"github.com/lockfs/lockfs/internal/longtest"
 )
 
-// Programs on three mounts lock ranges of one file by fcntl(2), and count in them, while mounts are
-// killed, frozen for longer than the TTL, and cut off. No two have a unit at once, none is refused
+// Programs on two mounts lock ranges of one file by fcntl(2), and count in them, while mounts are
+// killed and frozen for longer than the TTL, and in a long run while the lock service is away. No two have a unit at once, none is refused
 // without a reason, and each reads what the last one wrote. (docs/SEMANTICS.md, rule 32.)
 func TestRangesUnderFaults(t *testing.T) {
-	lab.Over(t, testRangesUnderFaults, lab.Local, lab.Releasing.ForLong(), lab.InLeases.ForLong())
+	lab.Over(t, testRangesUnderFaults, lab.Local, lab.Releasing.ForLong(), lab.InLeases.Alone().ForLong())
 }
 
 func testRangesUnderFaults(t *testing.T, on lab.Setup) {
@@ -51,6 +51,13 @@ func testRangesUnderFaults(t *testing.T, on lab.Setup) {
 			t.Fatal(err)
 		}
 		tr.GoesOn("with the thawed one")
+		if longtest.For(t) == 0 {
+			continue
+		}
+		for name, outage := range c.Outages() {
+			outage(tr.GoesOn)
+			tr.GoesOn("after: " + name)
+		}
 	}
 	tr.Finish()
 }
