@@ -14,7 +14,7 @@ missing=()
 for n in "${need[@]}"; do
 	command -v "${n%%:*}" >/dev/null || missing+=("${n##*:}")
 done
-for module in filelock portalocker; do
+for module in filelock portalocker pip; do
 	/usr/bin/python3 -c "import $module" 2>/dev/null || missing+=("python3-$module")
 done
 if ! command -v go >/dev/null; then

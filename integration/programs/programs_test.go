@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -104,6 +105,73 @@ func testGitOnTwoMounts(t *testing.T, on lab.Setup) {
 		t.Errorf("the clone is changed: %s", status)
 	}
 	lab.Output(t, "diff", "-r", "--exclude=.git", repo, clone)
+}
+
+// One node fetches into a repository and commits there while another one collects garbage: nothing
+// is lost, and the repository is sound. A git can fail because gc removes the directory that it has
+// just made for an object, as on a local disk, and succeeds later. (docs/how-to/flock.md)
+func TestGitFetchBesideGC(t *testing.T) { lab.Over(t, testGitFetchBesideGC, lab.Local) }
+
+func testGitFetchBesideGC(t *testing.T, on lab.Setup) {
+	needs(t, "git")
+	v := on.NewVolume(t, "--wait", "-1")
+	a, b := v.Mount("a"), v.Mount("b")
+	try := func(dir string, args ...string) (string, error) {
+		out, err := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "safe.directory=*",
+			"-c", "gc.auto=0", "-c", "commit.gpgsign=false"}, args...)...).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("git %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+		return string(out), err
+	}
+	git := func(dir string, args ...string) string {
+		t.Helper()
+		out, err := try(dir, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	upstream := filepath.Join(t.TempDir(), "upstream")
+	git(a.Dir, "init", "-q", "-b", "main", upstream)
+	git(upstream, "commit", "-q", "--allow-empty", "-m", "first")
+	git(a.Dir, "clone", "-q", "--no-local", upstream, a.Path("repo"))
+	const rounds = 8
+	for round := range rounds {
+		for branch := range 5 {
+			git(upstream, "checkout", "-q", "-B", fmt.Sprintf("branch%d-%d", round, branch))
+			git(upstream, "commit", "-q", "--allow-empty", "-m", fmt.Sprint(round, branch))
+		}
+		var both sync.WaitGroup
+		both.Go(func() {
+			if _, err := try(a.Path("repo"), "gc", "-q"); err != nil {
+				t.Error(err)
+			}
+		})
+		both.Go(func() {
+			for _, args := range [][]string{{"fetch", "-q"}, {"commit", "-q", "--allow-empty", "-m", fmt.Sprint("mine ", round)}} {
+				out, err := try(b.Path("repo"), args...)
+				for strings.Contains(out, "unable to create temporary file: No such file or directory") {
+					t.Log("again: ", err)
+					out, err = try(b.Path("repo"), args...)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		both.Wait()
+	}
+	for _, m := range []*lab.Mount{a, b} {
+		git(m.Path("repo"), "fsck", "--strict")
+		if n := strings.Count(git(m.Path("repo"), "branch", "-r", "--list", "origin/branch*"), "\n"); n != 5*rounds {
+			t.Errorf("%s: %d branches, want %d", m.Name, n, 5*rounds)
+		}
+		if n := strings.Count(git(m.Path("repo"), "log", "--oneline"), "\n"); n != 1+rounds {
+			t.Errorf("%s: %d commits, want %d", m.Name, n, 1+rounds)
+		}
+	}
+	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
 }
 
 // What tar and rsync bring into a view is what they were given: modes, owners,
