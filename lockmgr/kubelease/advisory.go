@@ -156,13 +156,13 @@ func (b *Backend) WatchAdvisory(ctx context.Context, changed func(lockmgr.Key, i
 			ends, tables[lockmgr.Key{}] = m.ends, 0
 		}
 		for name := range told {
-			if m.objects[name] == nil { // nobody deletes a table that has rows, but by hand
+			if m.tables[name] == nil { // nobody deletes a table that has rows, but by hand
 				delete(told, name)
 				tables[lockmgr.Key{}] = 0
 			}
 		}
-		for _, o := range m.objects {
-			if o.kind == kindTable && told[o.name] < o.rev {
+		for _, o := range m.tables {
+			if told[o.name] < o.rev {
 				told[o.name] = o.rev
 				if table, err := o.tableKey(); err == nil {
 					tables[table] = o.rev

@@ -26,6 +26,7 @@ type mirror struct {
 	state                            // GUARDED_BY(mu)
 	listeners map[string][]*listener // GUARDED_BY(mu); by the name of the Lease that they wait for
 	recalled  map[string]*object     // GUARDED_BY(mu); those of objects that show recalls
+	tables    map[string]*object     // GUARDED_BY(mu); those of objects that are tables of advisory locks
 	ends      int                    // GUARDED_BY(mu); how many sessions were seen to end, and eras
 	written   int64                  // GUARDED_BY(mu); the newest revision of this mount's own writes, which the watch will show
 	owedSince boottime.Instant       // GUARDED_BY(mu); while asOf < written: when asOf moved last
@@ -62,7 +63,7 @@ func newMirror(names layout, clock boottime.Clock) *mirror {
 // forget makes it the mirror of a store of which nothing is known.
 func (m *mirror) forget() {
 	m.objects, m.buried = make(map[string]*object), make(map[string]bool)
-	m.recalled = make(map[string]*object)
+	m.recalled, m.tables = make(map[string]*object), make(map[string]*object)
 	m.asOf, m.written = 0, 0
 	m.ends++
 }
@@ -147,6 +148,7 @@ func (m *mirror) put(o *object) {
 	case kindBreak:
 		m.tell(aBreak)
 	case kindTable:
+		m.tables[o.name] = o
 		m.tell(aTable)
 	}
 	delete(m.recalled, o.name)
@@ -165,6 +167,7 @@ func (m *mirror) remove(o *object) {
 		m.ends++
 		m.tellAll()
 	case kindTable:
+		delete(m.tables, o.name)
 		m.tell(aTable)
 	}
 }
