@@ -355,7 +355,7 @@ func (i *importer) allVisits() error {
 		}
 		uniques[w.header().Unique] = true
 		v := visit{stage: stage(s.Stage), way: i.way(s.Way), as: i.name(s.As)}
-		w.at, w.path = i.name(s.At), s.Path
+		w.sends, w.at, w.path = s.Sends, i.name(s.At), s.Path
 		if in := w.header(); w.opens() {
 			v.tid, v.node = in.Pid, in.NodeId
 			w.visit = v

@@ -137,6 +137,7 @@ type WaitingState struct {
 	Stage uint8
 	Way   Way
 	As    Name
+	Sends bool
 	At    Name
 	Path  string
 }
@@ -358,7 +359,7 @@ func (e *exporter) waiting() {
 	for _, w := range h.waiting {
 		e.st.Waiting = append(e.st.Waiting, WaitingState{
 			Request: w.request, Resume: w.resume, Interrupted: w.interrupted(),
-			Stage: uint8(w.visit.stage), Way: e.way(w.visit.way), As: e.name(w.visit.as),
+			Stage: uint8(w.visit.stage), Way: e.way(w.visit.way), As: e.name(w.visit.as), Sends: w.sends,
 			At: e.name(w.at), Path: w.path,
 		})
 	}

@@ -32,7 +32,8 @@ type handing struct {
 // or a try of a call that cannot queue.
 type waiting struct {
 	request   []byte
-	visit     visit   // an OPEN's, as are at and path
+	visit     visit   // an OPEN's, as are sends, at and path
+	sends     bool    // see opening; at and path are not used then
 	at        dirName // the file's name
 	path      string  // that it waited for
 	resume    lockmgr.Resume

@@ -7,6 +7,14 @@ import (
 	"testing"
 )
 
+// An OPEN that is handed on while it waits to send the kernel to look is not answered: its server may
+// still have the kernel's connection, and the next one would open the file for nobody.
+func TestHandedOnIsNotAnswered(t *testing.T) {
+	if s := new(opening).parkMeant(nil, handedOn); s != handedOn {
+		t.Errorf("it is answered with %v", s)
+	}
+}
+
 // A server whose pause was given up may still have requests: the next pause waits for them.
 func TestGivenUpPauseLeavesAServer(t *testing.T) {
 	c := connection{ended: make(chan struct{})}

@@ -36,6 +36,7 @@ func (f *files) meant(n *node) (names []dirName, own bool) {
 
 // sendToLook answers ESTALE, with the locks of the names that are meant.
 func (o *opening) sendToLook(cancel <-chan struct{}) fuse.Status {
+	o.sends = true
 	names, own := o.fs.meant(o.node)
 	switch {
 	case o.in.Flags&unix.O_NONBLOCK != 0:
@@ -70,7 +71,7 @@ func (o *opening) parkMeant(hold *lockmgr.Hold, s fuse.Status) fuse.Status {
 	switch {
 	case s.Ok():
 		o.visit.hold, o.visit.mode = hold, o.mode
-	case s == fuse.EINTR:
+	case s == fuse.EINTR, s == handedOn:
 		return s
 	}
 	return stale
@@ -91,6 +92,7 @@ func bounded(wait, limit time.Duration) time.Duration {
 //   - it answers ESTALE even without the locks: the program may have come by a descriptor,
 //     which shows when it comes again.
 func (o *opening) sendWith(cancel <-chan struct{}, names []dirName, own bool) fuse.Status {
+	o.sends = true
 	limit := time.Duration(-1)
 	if !own && len(names) > 1 {
 		limit = o.fs.nameWait

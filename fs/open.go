@@ -30,6 +30,7 @@ type opening struct {
 	file     stat    // what is known of the file, to guess the locks
 
 	again  *waiting // what was handed on with it; nil: nothing
+	sends  bool     // it waits for locks to send the kernel to look, and does not open
 	handed bool     // it is not to be answered: see handOn
 }
 
@@ -61,7 +62,11 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s
 	for try := range mendTries {
 		at, path, doubtful, err := f.nodes.meaning(n, &o.file)
 		way := o.visit.way
-		if try == 0 && o.again != nil { // it goes on to wait for what it has waited for
+		switch { // it goes on to wait for what it has waited for
+		case try > 0 || o.again == nil:
+		case o.again.sends: // however old the doubt is by now
+			doubtful = true
+		default:
 			at, path, doubtful, err = o.again.at, o.again.path, false, nil
 			way.from = nil
 		}
@@ -249,7 +254,7 @@ func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, 
 	}
 	hold, err := f.acquire(cancel, &o.in.InHeader, signalGrace, req)
 	for on := new(lockmgr.HandedOnError); errors.As(err, &on); {
-		if o.handed = f.kernel.handOn(&o.in.InHeader, &waiting{request: raw(o.in), visit: o.visit, at: o.at, path: name.Path, resume: on.Resume}, cancel); o.handed {
+		if o.handed = f.kernel.handOn(&o.in.InHeader, &waiting{request: raw(o.in), visit: o.visit, sends: o.sends, at: o.at, path: name.Path, resume: on.Resume}, cancel); o.handed {
 			return nil, handedOn
 		}
 		req.Resume = &on.Resume

@@ -122,6 +122,40 @@ func testUpgradeKeepsPlacesInLine(t *testing.T, on lab.Setup) {
 	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
 }
 
+// Who waits for a file that was just renamed, and may mean it by either name, gets after upgrades
+// what has the name then that it asked for, if the holder has replaced the file as well.
+func TestUpgradeWithAWaiterInDoubt(t *testing.T) {
+	lab.Over(t, testUpgradeWithAWaiterInDoubt, lab.Local, lab.InLeases.ForLong())
+}
+
+func testUpgradeWithAWaiterInDoubt(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--wait", "-1")
+	a, b := v.Mount("a"), v.Mount("b")
+	holder, waiter := lab.NewAgent(t), lab.NewAgent(t)
+	for range 3 {
+		v.Write("was", "old")
+		v.Write("new", "new")
+		waiter.Must(lab.Call{Op: "rename", Path: a.Path("was"), Path2: a.Path("f")})
+		held := holder.Open(b.Path("f"), unix.O_WRONLY)
+		opens := waiter.Start(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_APPEND})
+		v.WaitFor("f")
+		a = upgrade(t, a)
+		asked(t, a).Close()
+		holder.Must(lab.Call{Op: "rename", Path: b.Path("new"), Path2: b.Path("f")})
+		holder.Must(lab.Call{Op: "close", FD: held})
+		r := lab.Await(t, "the open", opens)
+		if r.Errno != 0 {
+			t.Fatal(r.Err())
+		}
+		waiter.Must(lab.Call{Op: "write", FD: r.N, Data: "+"})
+		waiter.Must(lab.Call{Op: "close", FD: r.N})
+		if got := v.Read("f"); got != "new+" {
+			t.Errorf("the file is %q", got)
+		}
+	}
+	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+}
+
 // A program that waits when its daemon is upgraded can still be interrupted.
 func TestWaiterIsInterruptedAfterAnUpgrade(t *testing.T) {
 	lab.Over(t, testWaiterIsInterruptedAfterAnUpgrade, lab.Local, lab.InLeases.ForLong())
