@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -80,16 +81,26 @@ func newServer(raw fuse.RawFileSystem, number int, o *fuse.MountOptions) (*servi
 }
 
 // libraryLog is the library's log.
-type libraryLog struct{ to *slog.Logger }
+type libraryLog struct {
+	to      *slog.Logger
+	pausing *atomic.Bool
+}
 
-// Write leaves out that a server's reads have ended: only a pause makes them.
+// Write leaves out what only a pause makes: that a server's reads have ended, and that the kernel
+// refuses what stands for the answer to a request that is handed on.
 func (l libraryLog) Write(line []byte) (int, error) {
-	if text := strings.TrimSuffix(string(line), "\n"); text != pausedRead {
+	text := strings.TrimSuffix(string(line), "\n")
+	if text != pausedRead && !(l.pausing.Load() && strings.HasPrefix(text, refusedAnswer)) {
 		l.to.Warn(text)
 	}
 	return len(line), nil
 }
 
-var pausedRead = fmt.Sprintf("Failed to read from fuse conn: %v", fuse.EAGAIN)
+var (
+	pausedRead    = fmt.Sprintf("Failed to read from fuse conn: %v", fuse.EAGAIN)
+	refusedAnswer = fmt.Sprintf("writer: Write/Writev failed, err: %v. opcode: ", fuse.EINVAL)
+)
 
-func newLibraryLogger(to *slog.Logger) *log.Logger { return log.New(libraryLog{to}, "", 0) }
+func newLibraryLogger(to *slog.Logger, pausing *atomic.Bool) *log.Logger {
+	return log.New(libraryLog{to, pausing}, "", 0)
+}

@@ -165,7 +165,7 @@ func (f *FS) mountOptions(cfg Config) *fuse.MountOptions {
 		Options:       f.inherited(),
 		MaxWrite:      maxWrite,
 		MaxBackground: background,
-		Logger:        newLibraryLogger(f.log),
+		Logger:        newLibraryLogger(f.log, &f.kernel.pausing),
 		// ATOMIC_O_TRUNC: truncate with the OPEN, under its lock. HANDLE_KILLPRIV_V2: no request
 		// for security.capability before each write. DIRECT_IO_ALLOW_MMAP: map O_RDWR|O_APPEND
 		// handles, which are direct. DONT_MASK: see actor.as. SETXATTR_EXT: setfacl says when to

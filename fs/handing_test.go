@@ -1,9 +1,13 @@
 package fs
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
+	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -12,6 +16,25 @@ import (
 func TestHandedOnIsNotAnswered(t *testing.T) {
 	if s := new(opening).parkMeant(nil, handedOn); s != handedOn {
 		t.Errorf("it is answered with %v", s)
+	}
+}
+
+// The library's complaint of an answer that the kernel refuses is left out in a pause alone.
+func TestLibraryLogInAPause(t *testing.T) {
+	var text bytes.Buffer
+	var pausing atomic.Bool
+	log := newLibraryLogger(slog.New(slog.NewTextHandler(&text, nil)), &pausing)
+	const complaint = "writer: Write/Writev failed, err: 22=invalid argument. opcode: OPEN"
+	pausing.Store(true)
+	log.Print(complaint)
+	if text.Len() > 0 {
+		t.Errorf("in a pause: %s", &text)
+	}
+	log.Print("something else")
+	pausing.Store(false)
+	log.Print(complaint)
+	if n := strings.Count(text.String(), "\n"); n != 2 {
+		t.Errorf("%d lines, want 2: %s", n, &text)
 	}
 }
 
