@@ -177,29 +177,29 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 		unix.Close(file) // nothing was done to it
 		return errno(err), err == nil
 	}
-	if s, again := o.settle(cancel, l.hold, path); !s.Ok() || again {
+	if s := o.settle(cancel, l.hold, path); !s.Ok() {
 		unix.Close(file)
-		return s, again
+		return s, false
 	}
 	s, kept = o.open(file, l.hold, out)
 	return s, false
 }
 
 // settle makes the hold's token larger than all that owners had by other names of the file.
-func (o *opening) settle(cancel <-chan struct{}, hold *lockmgr.Hold, path string) (s fuse.Status, again bool) {
+func (o *opening) settle(cancel <-chan struct{}, hold *lockmgr.Hold, path string) fuse.Status {
 	if hold.Settled() {
-		return fuse.OK, false
+		return fuse.OK
 	}
 	ctx, stop := o.fs.interrupted(cancel, o.in.Pid, signalGrace)
 	defer stop()
 	var err error
-	if givenUp := o.fs.gates.volume.outside(ctx, &o.in.InHeader, func() { again, err = hold.Settle(ctx) }); givenUp != nil {
-		return errno(givenUp), false
+	if givenUp := o.fs.gates.volume.outside(ctx, &o.in.InHeader, func() { err = hold.Settle(ctx) }); givenUp != nil {
+		return errno(givenUp)
 	}
 	if err != nil {
-		return o.fs.refused(&o.in.InHeader, lockmgr.Key{Kind: lockmgr.File, Path: path}, err, fuse.EBUSY), false
+		return o.fs.refused(&o.in.InHeader, lockmgr.Key{Kind: lockmgr.File, Path: path}, err, fuse.EBUSY)
 	}
-	return fuse.OK, again
+	return fuse.OK
 }
 
 // unopened answers an open that the volume has refused under the lock.

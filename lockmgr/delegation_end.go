@@ -115,9 +115,6 @@ func (m *Manager) putEntries(d *delegation, age time.Duration) {
 	}
 	var locks []*lock
 	for l := range d.open {
-		if l.unsettled && age > 0 {
-			continue // it may take long on a slow volume, and would have to be asked for anew
-		}
 		if !l.putting && !l.releasing && time.Since(l.since) >= age {
 			l.putting = true
 			locks = append(locks, l)
@@ -163,7 +160,9 @@ func (m *Manager) tryEntries(d *delegation, all []*lock, again bool) error {
 			continue // it is lost
 		}
 		h := l.holder
-		h.Fencing = l.fencing
+		if !l.unsettled { // else the entry's own token is told
+			h.Fencing = l.fencing
+		}
 		if again {
 			h.AcquisitionID = NewAcquisitionID()
 		}
@@ -213,6 +212,7 @@ func (m *Manager) hasEntry(l *lock, e Entry, breaks []Break) {
 	l.below.saw(e.Token)
 	delete(l.below.open, l)
 	l.grant, l.holder = e.Grant(), e.Holder
+	l.fencing, l.unsettled = e.Holder.Fencing, false
 	l.below, l.putting = nil, false
 	if l.left {
 		m.giveBack(l)

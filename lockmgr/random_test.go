@@ -235,20 +235,15 @@ func (c *chaos) program(m *machine, mgr *lockmgr.Manager, name string) {
 
 // settled gets a lock as an OPEN does.
 func settled(ctx context.Context, mgr *lockmgr.Manager, req lockmgr.Request) (*lockmgr.Hold, error) {
-	for {
-		hold, err := acquire(ctx, mgr, req)
-		if err != nil || hold.Settled() {
-			return hold, err
-		}
-		again, err := hold.Settle(ctx)
-		if !again && err == nil {
-			return hold, nil
-		}
-		hold.Release()
-		if err != nil {
-			return nil, err
-		}
+	hold, err := acquire(ctx, mgr, req)
+	if err != nil || hold.Settled() {
+		return hold, err
 	}
+	if err := hold.Settle(ctx); err != nil {
+		hold.Release()
+		return nil, err
+	}
+	return hold, nil
 }
 
 // file is one of several, in a directory, in one below it, or in the root.

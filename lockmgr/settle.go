@@ -3,7 +3,10 @@ package lockmgr
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+
+	"github.com/lockfs/lockfs/internal/retry"
 )
 
 // A file can have a name below a delegated directory, and another one elsewhere. By that, another
@@ -33,30 +36,35 @@ func (h *Hold) unsettled() *lock {
 	return h.locks[i]
 }
 
-// Settle makes the token large enough. again: the directory is being recalled, and the lock has to
-// be asked for anew. Errors: ErrUnavailable, ErrLockLost.
-func (h *Hold) Settle(ctx context.Context) (again bool, err error) {
+// Settle makes the token large enough. An entry that the lock gets in a recall meanwhile does so too.
+// Errors: ErrUnavailable, ErrLockLost.
+func (h *Hold) Settle(ctx context.Context) error {
 	m := h.m
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.AnswerTimeout)
 	defer cancel()
+	var r retry.Retrier
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for l := h.unsettled(); l != nil; l = h.unsettled() {
-		d := l.below
-		if d == nil || l.putting { // its entry tells another token
-			return true, nil
+		if l.putting {
+			m.mu.Unlock()
+			err := r.Pause(ctx)
+			m.mu.Lock()
+			if err != nil {
+				return fmt.Errorf("%w: an entry for %s is being put", ErrUnavailable, l.grant.Key)
+			}
+			continue
 		}
+		d := l.below
 		m.mu.Unlock()
 		revision, err := l.sess.backend.(Delegator).Stands(ctx, d.lock.grant)
 		m.mu.Lock()
 		switch {
 		case errors.Is(err, ErrNotHeld) && l.below == d: // somebody has deleted it
 			m.loseDelegation(d, errDeleted)
-			return false, errDeleted
-		case errors.Is(err, ErrNotHeld):
-			return true, nil
-		case err != nil:
-			return false, err
+			return errDeleted
+		case err != nil && l.below == d:
+			return err
 		case l.unsettled && l.below == d && !l.putting:
 			d.saw(revision)
 			d.last++
@@ -64,7 +72,7 @@ func (h *Hold) Settle(ctx context.Context) (again bool, err error) {
 			d.isOnly(l.grant.Key)
 		}
 	}
-	return false, nil
+	return nil
 }
 
 // Made notes that the file of k was made under its lock.
@@ -75,14 +83,11 @@ func (h *Hold) Made(k Key) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	i := h.find(k)
-	if i < 0 || !h.locks[i].unsettled {
+	if i < 0 || !h.locks[i].unsettled || h.locks[i].putting { // the entry settles it
 		return
 	}
-	l := h.locks[i]
-	l.unsettled = false
-	if l.below != nil {
-		l.below.isOnly(k)
-	}
+	h.locks[i].unsettled = false
+	h.locks[i].below.isOnly(k)
 }
 
 func (d *delegation) isOnly(k Key) {

@@ -37,8 +37,8 @@ func TestSettle(t *testing.T) {
 			if h.Settled() {
 				t.Errorf("%s is settled", path)
 			}
-			if again, err := h.Settle(f.t.Context()); again || err != nil || !h.Settled() {
-				t.Errorf("%s: %v, %v, settled %v", path, again, err, h.Settled())
+			if err := h.Settle(f.t.Context()); err != nil || !h.Settled() {
+				t.Errorf("%s: %v, settled %v", path, err, h.Settled())
 			}
 			if token := h.Token(file(path)); token <= last {
 				t.Errorf("token %d of %s after %d", token, path, last)
@@ -86,19 +86,34 @@ func TestSettle(t *testing.T) {
 	})
 }
 
-// A directory is recalled while a file in it is opened: that gets a lock anew. If the service does
-// not answer, the open fails. If the delegation was deleted, the lock is lost.
+// A directory is recalled while a file in it is opened: the token is that of the file's entry, for
+// all that the owner has there. If the service does not answer, the open fails. If the delegation was
+// deleted, the lock is lost.
 func TestSettleInARecall(t *testing.T) {
+	inode, err := lockmgr.InodeKey("", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
 	keeping(t, func(f, other *fixture) {
 		f.delegated("d")
-		h := f.must(found("a", "d/f"))
+		before := f.must(found("a", "d/f"))
+		parked := f.must(found("a", "d/f"))
+		elsewhere := other.must(try("b", inode, file("elsewhere")))
+		last := elsewhere.Token(inode)
+		elsewhere.Release()
 		other.use("b", file("d/g"))
-		if again, err := h.Settle(f.t.Context()); !again || err != nil {
-			t.Errorf("%v, %v", again, err)
+		for _, h := range []*lockmgr.Hold{before, parked, f.must(found("a", "d/f"))} {
+			if err := h.Settle(f.t.Context()); err != nil || !h.Settled() || h.Token(file("d/f")) <= last {
+				t.Errorf("%v, settled %v, token %d after %d", err, h.Settled(), h.Token(file("d/f")), last)
+			}
+			entries, err := f.svc.Entries(f.t.Context(), "d/f")
+			if err != nil || len(entries) != 1 || entries[0].FencingToken() != h.Token(file("d/f")) {
+				t.Errorf("%+v, %v; the owner has token %d", entries, err, h.Token(file("d/f")))
+			}
+			h.Release()
 		}
-		h.Release()
 		synctest.Wait()
-		h = f.must(found("a", "d/f"))
+		h := f.must(found("a", "d/f"))
 		if !h.Settled() {
 			t.Error("an entry's token is not settled")
 		}
@@ -107,8 +122,8 @@ func TestSettleInARecall(t *testing.T) {
 		f.delegated("d")
 		h = f.must(found("a", "d/f"))
 		f.svc.Disconnect()
-		if again, err := h.Settle(f.t.Context()); again || err == nil || h.Settled() {
-			t.Errorf("%v, %v", again, err)
+		if err := h.Settle(f.t.Context()); err == nil || h.Settled() {
+			t.Errorf("%v, settled %v", err, h.Settled())
 		}
 		f.svc.Connect()
 		entries, err := f.svc.Entries(f.t.Context(), "")
@@ -116,8 +131,8 @@ func TestSettleInARecall(t *testing.T) {
 			t.Fatal(entries, err)
 		}
 		f.svc.Delete(entries[0].Grant())
-		if again, err := h.Settle(f.t.Context()); again || err == nil || h.Check() == nil {
-			t.Errorf("%v, %v", again, err)
+		if err := h.Settle(f.t.Context()); err == nil || h.Check() == nil {
+			t.Errorf("%v, check %v", err, h.Check())
 		}
 		h.Release()
 	})
