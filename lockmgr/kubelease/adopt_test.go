@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/kubelease"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
 
@@ -97,5 +98,33 @@ func TestFreezeVoidsWhatIsLate(t *testing.T) {
 				t.Errorf("a late request has put %v", list)
 			}
 		})
+	}
+}
+
+// A session that is opened while the locks are handed on is given up with its caller. A daemon that
+// had lost its session at that moment did not end.
+func TestSessionIsNotOpenedWhileFrozen(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, newName(), func(c *kubelease.Config) { c.RequestTimeout = time.Second })
+	open(t, b) // and so it watches
+	thaw, err := b.Freeze(within(t, patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer thaw()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	returned := make(chan error, 1)
+	go func() {
+		_, err := b.OpenSession(ctx, lockmgr.SessionInfo{Node: "n"}, time.Minute)
+		returned <- err
+	}()
+	select {
+	case err := <-returned:
+		if !errors.Is(err, lockmgr.ErrUnavailable) {
+			t.Errorf("%v, want ErrUnavailable", err)
+		}
+	case <-within(t, patience).Done():
+		t.Fatal("it does not return")
 	}
 }

@@ -78,7 +78,9 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 	}
 	if err != nil {
 		// One try is enough: the session has no locks, and expires.
-		if rerr := b.Revoke(context.WithoutCancel(ctx), s.id); rerr != nil {
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.timeout)
+		defer cancel()
+		if rerr := b.Revoke(cleanup, s.id); rerr != nil {
 			b.log.Debug("leases of a failed session left to expire", "session", s.id, "error", rerr)
 		}
 		return nil, fmt.Errorf("opening a session: %w", err)
