@@ -112,8 +112,8 @@ func TestSessionIsNotOpenedWhileFrozen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer thaw()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
 	returned := make(chan error, 1)
 	go func() {
 		_, err := b.OpenSession(ctx, lockmgr.SessionInfo{Node: "n"}, time.Minute)
