@@ -171,9 +171,8 @@ func (h *history) excused(o *Op) bool {
 	return false
 }
 
-// stuck shows where the longest order that was found ends.
-func stuck(ops []porcupine.Operation, info porcupine.LinearizationInfo) string {
-	var longest []int
+// longestOrder is the longest order of calls that was found.
+func longestOrder(info porcupine.LinearizationInfo) (longest []int) {
 	for _, partition := range info.PartialLinearizations() {
 		for _, l := range partition {
 			if len(l) > len(longest) {
@@ -181,6 +180,28 @@ func stuck(ops []porcupine.Operation, info porcupine.LinearizationInfo) string {
 			}
 		}
 	}
+	return longest
+}
+
+// possible reports which calls might come next, after those that are done.
+func possible(ops []porcupine.Operation, done map[int]bool) (next []int) {
+	limit := int64(math.MaxInt64)
+	for i, o := range ops {
+		if !done[i] {
+			limit = min(limit, o.Return)
+		}
+	}
+	for i, o := range ops {
+		if !done[i] && o.Call <= limit {
+			next = append(next, i)
+		}
+	}
+	return next
+}
+
+// stuck shows where the longest order that was found ends.
+func stuck(ops []porcupine.Operation, info porcupine.LinearizationInfo) string {
+	longest := longestOrder(info)
 	done := make(map[int]bool)
 	state := fileModel.Init()
 	for _, i := range longest {
@@ -189,16 +210,9 @@ func stuck(ops []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	}
 	var s strings.Builder
 	fmt.Fprintf(&s, "%d of %d calls are in order, then the file is %+v; next:", len(longest), len(ops), state)
-	limit := int64(math.MaxInt64)
-	for i, o := range ops {
-		if !done[i] {
-			limit = min(limit, o.Return)
-		}
-	}
-	for i, o := range ops {
-		if in := o.Input.(act); !done[i] && o.Call <= limit {
-			fmt.Fprintf(&s, "\n\t%s of %s on %s, token %d, %q, from %d to %d", in.kind, in.hold, in.from.Mount, in.token, in.record, o.Call, o.Return)
-		}
+	for _, i := range possible(ops, done) {
+		o, in := ops[i], ops[i].Input.(act)
+		fmt.Fprintf(&s, "\n\t%s of %s on %s, token %d, %q, from %d to %d", in.kind, in.hold, in.from.Mount, in.token, in.record, o.Call, o.Return)
 	}
 	return s.String()
 }

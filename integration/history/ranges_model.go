@@ -3,7 +3,6 @@ package history
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -127,7 +126,7 @@ const slow = int64(200 * time.Millisecond)
 //
 //   - units are locked only if no other owner has them, unless both read;
 //   - a try is refused, if nobody waits or meets a fault, only if another owner has a unit;
-//   - who has locked a unit reads the number that was written last, and nobody else writes one.
+//   - an owner of a unit reads the number that was written last, and nobody else writes one.
 //
 // Locks may be lost at any time after the last call that proves them: a write, a lock, or a close.
 func (h *history) checkRanges() error {
@@ -228,14 +227,7 @@ func (h *history) rangesExcuse(o *Op) bool {
 
 // stuckRanges shows where the longest order that was found ends.
 func stuckRanges(acts []porcupine.Operation, info porcupine.LinearizationInfo) string {
-	var longest []int
-	for _, partition := range info.PartialLinearizations() {
-		for _, l := range partition {
-			if len(l) > len(longest) {
-				longest = l
-			}
-		}
-	}
+	longest := longestOrder(info)
 	done := make(map[int]bool)
 	for _, i := range longest {
 		done[i] = true
@@ -250,16 +242,8 @@ func stuckRanges(acts []porcupine.Operation, info porcupine.LinearizationInfo) s
 		show(i)
 	}
 	text += "\n\t--"
-	limit := int64(math.MaxInt64)
-	for i, a := range acts {
-		if !done[i] {
-			limit = min(limit, a.Return)
-		}
-	}
-	for i, a := range acts {
-		if !done[i] && a.Call <= limit {
-			show(i)
-		}
+	for _, i := range possible(acts, done) {
+		show(i)
 	}
 	return text
 }
