@@ -103,7 +103,7 @@ func tree(b *strings.Builder, path string) error {
 		n, err := unix.Readlink(path, buf)
 		fmt.Fprintf(b, " -> %q %v", buf[:max(n, 0)], err)
 	case unix.S_IFREG:
-		fd, err := unix.Open(path, unix.O_RDONLY, 0)
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func tree(b *strings.Builder, path string) error {
 			}
 		}
 	case unix.S_IFDIR:
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}

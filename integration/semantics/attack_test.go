@@ -111,7 +111,7 @@ func TestCreateMeetsForeignFile(t *testing.T) {
 	for i := range rounds {
 		pending := u.Start(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_RDWR | unix.O_CREAT, Mode: 0o600})
 		time.Sleep(time.Duration(i) * 20 * time.Millisecond / rounds) // from before the LOOKUP to after the CREATE
-		fd, err := unix.Open(v.InSource("f"), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+		fd, err := unix.Open(v.InSource("f"), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
 		if err == nil {
 			if _, err := unix.Write(fd, []byte("secret")); err != nil {
 				t.Fatal(err)

@@ -188,7 +188,7 @@ func testNamesInADelegatedDirectory(t *testing.T, on lab.Setup) {
 
 // linkTmpfile makes a file without a name, and then gives it one.
 func linkTmpfile(dir, name string) error {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY, 0o666)
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o666)
 	if err != nil {
 		return err
 	}

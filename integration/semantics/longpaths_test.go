@@ -21,7 +21,7 @@ type deep struct {
 }
 
 func descend(t *testing.T, root string) *deep {
-	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY, 0)
+	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func (d *deep) step(name string) error {
 	if err := unix.Mkdirat(d.fd, name, 0o755); err != nil && err != unix.EEXIST {
 		return err
 	}
-	fd, err := unix.Openat(d.fd, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	fd, err := unix.Openat(d.fd, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func (d *deep) step(name string) error {
 // names makes a file of each kind, and returns what each got.
 func (d *deep) names(old string, suffix string) map[string]error {
 	got := make(map[string]error)
-	fd, err := unix.Openat(d.fd, "c"+suffix, unix.O_WRONLY|unix.O_CREAT, 0o644)
+	fd, err := unix.Openat(d.fd, "c"+suffix, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
 	if got["creation"] = err; err == nil {
 		unix.Close(fd)
 	}
@@ -116,12 +116,12 @@ func TestLongPaths(t *testing.T) {
 		if size > 16<<10 {
 			want = unix.ENAMETOOLONG
 		}
-		fd, err := unix.Openat(seen.fd, "f", unix.O_RDONLY, 0)
+		fd, err := unix.Openat(seen.fd, "f", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			t.Errorf("open for read of a path of %d bytes: %v", size, err)
 		}
 		unix.Close(fd)
-		fd, err = unix.Openat(seen.fd, "f", unix.O_WRONLY, 0)
+		fd, err = unix.Openat(seen.fd, "f", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if unix.Close(fd); err != want {
 			t.Errorf("open for write of a path of %d bytes: %v", size, err)
 		}
