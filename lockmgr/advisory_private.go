@@ -66,11 +66,15 @@ func (t *AdvisoryTable) deaf() bool {
 	return t.private.row && time.Since(t.private.heard) > advisoryHears
 }
 
-// decides does what there is to do, and reports whether no worker is needed for it: the table is
-// private and nobody else wants it.
+// decides does what there is to do, and reports whether no worker is needed for it: the table is of
+// this mount only, or private and nobody else wants it.
 func (t *AdvisoryTable) decides() bool {
 	p := &t.private
-	if !p.row || p.ending || p.idle || p.describes || t.doubted || t.vacates || len(t.broken) > 0 || t.a.refused || !t.sess.renewal.Valid() {
+	switch {
+	case t.a.refused || t.unused():
+		return false
+	case t.local:
+	case !p.row || p.ending || p.idle || p.describes || t.doubted || t.vacates || len(t.broken) > 0 || !t.sess.renewal.Valid():
 		return false
 	}
 	plan, look := t.plan()
@@ -82,6 +86,11 @@ func (t *AdvisoryTable) decides() bool {
 		t.answer(r, ErrContended)
 	}
 	return true
+}
+
+// unused reports whether the table is to be forgotten.
+func (t *AdvisoryTable) unused() bool {
+	return t.users == 0 && t.mine.Empty() && len(t.requests) == 0 && len(t.rows) == 0
 }
 
 func (t *AdvisoryTable) idle() bool {

@@ -63,7 +63,7 @@ func (t *AdvisoryTable) work() {
 			continue
 		}
 		t.working = false
-		if t.users == 0 && t.mine.Empty() && len(t.requests) == 0 && len(t.rows) == 0 {
+		if t.unused() {
 			t.use(nil)
 			delete(a.tables, t.key)
 		}
