@@ -49,6 +49,9 @@ func (t *AdvisoryTable) Private() uint64 {
 // From then on, until it is private anew, each unlock brings to the volume what was written.
 func (t *AdvisoryTable) publishes() bool {
 	p := &t.private
+	if t.a.handing && !p.ending {
+		return false // pages of mappings cannot be written while the view is paused
+	}
 	if p.row && !p.ending && p.others {
 		t.a.recalledTable(t)
 	}
@@ -120,7 +123,8 @@ func (t *AdvisoryTable) isPrivate(private bool) {
 		r.ticket = 0 // a place in another line
 	}
 	p.row, p.ending, p.gen = private, false, 0
-	if private {
+	if t.owed.Store(nil); private {
+		t.owed.Store(t.sess)
 		a.gens++
 		p.gen = a.gens
 		select {
