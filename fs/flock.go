@@ -109,8 +109,7 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 		if !t.Has(l.Owner) {
 			return fuse.OK
 		}
-		// What mappings have dirtied is written under the lock, or while the table is private.
-		if h.node.mappable.Load() > 0 && !t.Local() && (t.Private() == 0 || t.Troubled()) {
+		if h.node.mappable.Load() > 0 && !t.Local() { // what mappings have dirtied is written under the lock
 			if givenUp := f.gates.volume.outside(ctx, &in.InHeader, func() { err = f.gates.notices.notify(ctx, &in.InHeader, func() { f.dropPages(h.node) }) }); givenUp != nil {
 				t.Unlock(ctx.Done(), l.Owner, l.Start, l.End)
 				return fuse.OK // its caller is being killed
@@ -127,12 +126,8 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 	h.addLocker(l.Owner)
 	h.locks.Store(true)
 	// A signal ends the wait. What is granted is told: after EINTR a program has what it had before.
-	granted := ctx
-	if wait {
-		var stop context.CancelFunc
-		granted, stop = f.killable(cancel, in.Pid)
-		defer stop()
-	}
+	granted, stop := f.killable(cancel, in.Pid)
+	defer stop()
 	lock := func() { err = t.Lock(ctx, l, wait) }
 	if again != nil {
 		lock = func() { err = t.LockAgain(ctx, l, again.resume, again.arrive) }

@@ -104,41 +104,6 @@ func (f *FS) flushClosed(in *fuse.InHeader, h *handle) {
 	_ = h.flush() // nobody waits for an error
 }
 
-// publishTable brings to the volume what was written under the locks of a table that was private.
-func (f *FS) publishTable(t *lockmgr.AdvisoryTable) {
-	f.dropTable(t)
-	f.flushTable(t)
-}
-
-// dropTable makes the kernel write back what mappings have dirtied in a table's files, or drop it if
-// that is refused.
-func (f *FS) dropTable(t *lockmgr.AdvisoryTable) {
-	f.dropTables(func(of *lockmgr.AdvisoryTable) bool { return of == t })
-}
-
-// dropPrivate is dropTable for all private tables.
-func (f *FS) dropPrivate() {
-	f.dropTables(func(t *lockmgr.AdvisoryTable) bool { return t != nil && t.Private() != 0 })
-}
-
-func (f *FS) dropTables(which func(*lockmgr.AdvisoryTable) bool) {
-	nodes := make(map[*node]bool)
-	for _, h := range f.handles.all() {
-		if n := h.node; n.mappable.Load() > 0 && which(n.advisory.Load()) {
-			nodes[n] = true
-		}
-	}
-	var wg sync.WaitGroup
-	for n := range nodes {
-		f.gates.bereaved <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-f.gates.bereaved }()
-			f.dropPages(n)
-		})
-	}
-	wg.Wait()
-}
-
 // advisoryLost follows the loss of all locks of a table.
 func (f *FS) advisoryLost(t *lockmgr.AdvisoryTable) {
 	var bereft []*handle

@@ -107,7 +107,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 // equip prepares for the kernel's requests.
 func (f *FS) equip(cfg Config) (err error) {
 	if cfg.Flock == policy.FlockCluster || cfg.Policy.SharesFlocks() {
-		if f.advisory, err = cfg.Locks.NewAdvisory(lockmgr.AdvisoryConfig{OnLost: f.advisoryLost, OnShared: f.publishTable, OnPagesLost: f.dropTable}); err != nil {
+		if f.advisory, err = cfg.Locks.NewAdvisory(lockmgr.AdvisoryConfig{OnLost: f.advisoryLost, OnShared: f.flushTable}); err != nil {
 			return err
 		}
 	}
@@ -153,7 +153,7 @@ func (f *FS) identify() {
 func (f *FS) keepHouse(ctx context.Context) {
 	var shedding sync.WaitGroup
 	shedding.Go(func() { f.shedder().run(ctx) })
-	f.flushOnTrouble(ctx, f.locks.Trouble(), f.dropPrivate)
+	f.flushOnTrouble(ctx, f.locks.Trouble())
 	shedding.Wait()
 }
 

@@ -150,18 +150,13 @@ func (t *table[T]) drain() []*T {
 	return vs
 }
 
-// check returns nil if the handle may be written at this instant, as Hold.Check does. pages: by the
-// kernel, with what a mapping has dirtied.
-func (h *handle) check(pages bool) error {
+// check returns nil if the handle may be written at this instant, as Hold.Check does.
+func (h *handle) check() error {
 	if h.lost.Load() {
 		return lockmgr.ErrLockLost
 	}
 	if t := h.node.advisory.Load(); t != nil {
-		check := t.Check
-		if pages {
-			check = t.CheckPages
-		}
-		if err := check(); err != nil {
+		if err := t.Check(); err != nil {
 			return err
 		}
 	}
@@ -181,13 +176,9 @@ func (h *handle) isLost() bool {
 }
 
 // awaitLocks waits while check says ErrSuspended.
-func (h *handle) awaitLocks(ctx context.Context, pages bool) error {
+func (h *handle) awaitLocks(ctx context.Context) error {
 	if t := h.node.advisory.Load(); t != nil {
-		await := t.Await
-		if pages {
-			await = t.AwaitPages
-		}
-		if err := await(ctx); err != nil {
+		if err := t.Await(ctx); err != nil {
 			return err
 		}
 	}
@@ -196,7 +187,7 @@ func (h *handle) awaitLocks(ctx context.Context, pages bool) error {
 			return err
 		}
 	}
-	return h.check(pages)
+	return h.check()
 }
 
 // troubled is Hold.Troubled for all that the handle depends on.

@@ -35,7 +35,7 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 // A shared lock must be good before and after the read: once it is lost, somebody may write.
 func (f *FS) reading(cancel <-chan struct{}, in *fuse.InHeader, h *handle, read func() error) fuse.Status {
 	if h.readable() != nil {
-		if err := f.await(cancel, in, h, false); err != nil {
+		if err := f.await(cancel, in, h); err != nil {
 			return errno(err)
 		}
 	}
@@ -45,13 +45,13 @@ func (f *FS) reading(cancel <-chan struct{}, in *fuse.InHeader, h *handle, read 
 	if h.readable() == nil {
 		return fuse.OK
 	}
-	return errno(f.await(cancel, in, h, false))
+	return errno(f.await(cancel, in, h))
 }
 
 // readable returns an error if the handle's shared or advisory locks are not good now.
 func (h *handle) readable() error {
 	if h.locks.Load() {
-		return h.check(false)
+		return h.check()
 	}
 	if h.mode != lockmgr.Shared || h.hold == nil {
 		return nil
@@ -79,7 +79,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 		}
 		return err
 	}
-	s := f.changing(cancel, &in.InHeader, h, in.WriteFlags&fuse.WRITE_CACHE != 0, func() error {
+	s := f.change(cancel, &in.InHeader, h, func() error {
 		if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
 			return f.clearing(h.node, h.fd, &in.InHeader, write)
 		}
@@ -168,19 +168,14 @@ func (h *handle) store(data []byte, off int64) error {
 
 // change waits while the session is suspended, unless the caller is killed.
 func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do func() error) fuse.Status {
-	return f.changing(cancel, in, h, false, do)
-}
-
-// changing is change, also for pages of mappings.
-func (f *FS) changing(cancel <-chan struct{}, in *fuse.InHeader, h *handle, pages bool, do func() error) fuse.Status {
 	if h.hold == nil || h.mode == lockmgr.Shared || !h.enter() {
 		return fuse.EBADF
 	}
 	defer h.leave()
-	if err := f.await(cancel, in, h, pages); err != nil {
+	if err := f.await(cancel, in, h); err != nil {
 		return errno(err)
 	}
-	return whileGood(func() error { return h.check(pages) }, func() error {
+	return whileGood(h.check, func() error {
 		if err := byDescriptor(f.tracked(h, do)); err != nil {
 			return err
 		}
@@ -188,8 +183,8 @@ func (f *FS) changing(cancel <-chan struct{}, in *fuse.InHeader, h *handle, page
 	})
 }
 
-func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle, pages bool) error {
-	err := h.check(pages)
+func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
+	err := h.check()
 	if !errors.Is(err, lockmgr.ErrSuspended) {
 		return err
 	}
@@ -197,7 +192,7 @@ func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle, pages b
 	defer stop()
 	h.node.stalled.Add(1)
 	defer h.node.stalled.Add(-1)
-	if givenUp := f.gates.volume.outside(ctx, in, func() { err = h.awaitLocks(ctx, pages) }); givenUp != nil {
+	if givenUp := f.gates.volume.outside(ctx, in, func() { err = h.awaitLocks(ctx) }); givenUp != nil {
 		return givenUp
 	}
 	return err

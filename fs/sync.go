@@ -104,15 +104,14 @@ func (h *handle) fdatasync() error {
 const flushers = 16
 
 // flushOnTrouble flushes all files after a failed renewal, before the session is suspended. Later
-// writes are flushed one by one. before is called first.
-func (o *openFiles) flushOnTrouble(ctx context.Context, trouble <-chan struct{}, before func()) {
+// writes are flushed one by one.
+func (o *openFiles) flushOnTrouble(ctx context.Context, trouble <-chan struct{}) {
 	for {
 		select {
 		case <-trouble:
 		case <-ctx.Done():
 			return
 		}
-		before()
 		var wg sync.WaitGroup
 		slots := make(chan struct{}, flushers)
 		for _, h := range o.handles.all() {

@@ -56,12 +56,9 @@ type AdvisoryConfig struct {
 	// to this mount.
 	OnLost func(*AdvisoryTable)
 	// OnShared is called before others can know what this mount has in a table that was private
-	// so far. What was written under its locks, also by mappings, is on the volume when it returns.
-	// nil: nothing is to be done.
+	// so far. What was written under its locks is on the volume when it returns. nil: nothing is
+	// to be done.
 	OnShared func(*AdvisoryTable)
-	// OnPagesLost is called when a table is lost that was private. What mappings have written there is
-	// not on the volume, and never will be, when it returns. nil: nothing is to be done.
-	OnPagesLost func(*AdvisoryTable)
 }
 
 // NewAdvisory makes the Manager keep advisory locks. It is called before requests are made.

@@ -26,7 +26,6 @@ func (f *fixture) handingOn(n int) (mounts []*advisoryMount) {
 		}
 		am.onLost = func(t *lockmgr.AdvisoryTable) { am.lost <- t }
 		am.onShared = func(*lockmgr.AdvisoryTable) {}
-		am.onPagesLost = func(*lockmgr.AdvisoryTable) {}
 		am.m, _ = f.manager(func(c *lockmgr.Config) { c.Backend = am.service })
 		am.a = am.advisory(am.m)
 		mounts = append(mounts, am)

@@ -49,9 +49,6 @@ func (t *AdvisoryTable) Private() uint64 {
 // From then on, until it is private anew, each unlock brings to the volume what was written.
 func (t *AdvisoryTable) publishes() bool {
 	p := &t.private
-	if t.a.handing && !p.ending {
-		return false // pages of mappings cannot be written while the view is paused
-	}
 	if p.row && !p.ending && p.others {
 		t.a.recalledTable(t)
 	}
@@ -123,8 +120,7 @@ func (t *AdvisoryTable) isPrivate(private bool) {
 		r.ticket = 0 // a place in another line
 	}
 	p.row, p.ending, p.gen = private, false, 0
-	if t.owed.Store(nil); private {
-		t.owed.Store(t.sess)
+	if private {
 		a.gens++
 		p.gen = a.gens
 		select {

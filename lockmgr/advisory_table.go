@@ -21,8 +21,6 @@ type AdvisoryTable struct {
 	key    Key
 	local  bool                    // the service has nothing of it
 	relied atomic.Pointer[session] // of the locks that this mount has; nil: it has none
-	owed   atomic.Pointer[session] // of the private row: see CheckPages; nil: it is not private
-	void   atomic.Bool             // the private row is lost, and OnPagesLost has not returned
 
 	// GUARDED_BY(Advisory.mu)
 	mine     advisory.Locks
@@ -237,22 +235,8 @@ func (t *AdvisoryTable) Key() Key { return t.key }
 
 // Check returns nil if what this mount has in the table is good at this instant, or it has
 // nothing. Errors: ErrSuspended, ErrSessionLost.
-func (t *AdvisoryTable) Check() error { return t.relied.Load().check() }
-
-// CheckPages is Check for what mappings have written. In a private table that may be of the time of
-// a lock that was given up.
-func (t *AdvisoryTable) CheckPages() error {
-	if t.void.Load() {
-		return ErrSessionLost
-	}
-	if err := t.owed.Load().check(); err != nil {
-		return err
-	}
-	return t.Check()
-}
-
-// check returns nil if what depends on a session is good at this instant, or nothing does.
-func (s *session) check() error {
+func (t *AdvisoryTable) Check() error {
+	s := t.relied.Load()
 	if s == nil || s.renewal.Valid() {
 		return nil
 	}
@@ -265,23 +249,13 @@ func (s *session) check() error {
 }
 
 // Await waits while Check says ErrSuspended.
-func (t *AdvisoryTable) Await(ctx context.Context) error { return awaits(ctx, &t.relied, t.Check) }
-
-// AwaitPages waits while CheckPages says ErrSuspended.
-func (t *AdvisoryTable) AwaitPages(ctx context.Context) error {
-	if err := t.Await(ctx); err != nil {
-		return err
-	}
-	return awaits(ctx, &t.owed, t.CheckPages)
-}
-
-func awaits(ctx context.Context, on *atomic.Pointer[session], check func() error) error {
-	if s := on.Load(); s != nil {
+func (t *AdvisoryTable) Await(ctx context.Context) error {
+	if s := t.relied.Load(); s != nil {
 		if err := s.renewal.Await(ctx); err != nil {
-			return errors.Join(check(), err)
+			return errors.Join(t.Check(), err)
 		}
 	}
-	return check()
+	return t.Check()
 }
 
 // Has reports whether an owner of this mount has any lock in the table.

@@ -23,7 +23,7 @@ type advisoryMount struct {
 	a    *lockmgr.Advisory
 	lost chan *lockmgr.AdvisoryTable
 
-	onLost, onShared, onPagesLost func(*lockmgr.AdvisoryTable)
+	onLost, onShared func(*lockmgr.AdvisoryTable)
 
 	service *adoptable
 	calls   chan struct{} // has an element for each call under way, see within
@@ -49,7 +49,6 @@ func (f *fixture) advisory(n int) (mounts []*advisoryMount) {
 		am := &advisoryMount{f: f, m: m, lost: make(chan *lockmgr.AdvisoryTable, 100)}
 		am.onLost = func(t *lockmgr.AdvisoryTable) { am.lost <- t }
 		am.onShared = func(*lockmgr.AdvisoryTable) {}
-		am.onPagesLost = func(*lockmgr.AdvisoryTable) {}
 		am.a = am.advisory(m)
 		mounts = append(mounts, am)
 	}
@@ -59,9 +58,8 @@ func (f *fixture) advisory(n int) (mounts []*advisoryMount) {
 func (am *advisoryMount) advisory(m *lockmgr.Manager) *lockmgr.Advisory {
 	am.f.t.Helper()
 	a, err := m.NewAdvisory(lockmgr.AdvisoryConfig{
-		OnLost:      func(t *lockmgr.AdvisoryTable) { am.onLost(t) },
-		OnShared:    func(t *lockmgr.AdvisoryTable) { am.onShared(t) },
-		OnPagesLost: func(t *lockmgr.AdvisoryTable) { am.onPagesLost(t) },
+		OnLost:   func(t *lockmgr.AdvisoryTable) { am.onLost(t) },
+		OnShared: func(t *lockmgr.AdvisoryTable) { am.onShared(t) },
 	})
 	if err != nil {
 		am.f.t.Fatal(err)

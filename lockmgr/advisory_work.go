@@ -125,9 +125,6 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 		p.put.Stand = map[string]int64{t.row: t.rows[t.row]}
 	}
 	if t.private.row && !p.private && t.a.OnShared != nil {
-		if err := t.sess.check(); err != nil {
-			return err // what mappings have written would wait for that
-		}
 		t.a.OnShared(t)
 	}
 	rows, done, err := t.putter().PutAdvisory(ctx, p.put)
@@ -256,12 +253,7 @@ func (t *AdvisoryTable) noticeLoss() {
 
 // lost takes from the mount what it had in the table. Waiting requests begin anew.
 func (t *AdvisoryTable) lost(cause error) {
-	t.void.Store(t.owed.Load() != nil)
-	defer t.void.Store(false)
 	t.bereave(cause)
-	if t.void.Load() && t.a.OnPagesLost != nil && t.a.m.ctx.Err() == nil {
-		t.a.OnPagesLost(t)
-	}
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
 	t.forget()

@@ -470,55 +470,6 @@ func testFlockIsFenced(t *testing.T, on lab.Setup) {
 	}
 }
 
-// What a mapping has written under a lock that was given up in a private table is on the volume
-// before another mount has its lock, and is never written after that.
-func TestUnlockedPages(t *testing.T) {
-	lab.Over(t, testUnlockedPages, lab.Local, lab.InLeases.ForLong(), lab.OnNetworkVolume)
-}
-
-func testUnlockedPages(t *testing.T, on lab.Setup) {
-	for name, c := range map[string]struct {
-		ttl         string
-		lose        func(v *lab.Volume, a *lab.Mount)
-		read, holds string
-	}{
-		"shared": {"5m", func(*lab.Volume, *lab.Mount) {}, "mine-", "theirs----"},
-		"frozen": {lab.ShortTTL.String(), func(_ *lab.Volume, a *lab.Mount) { lab.Freeze(t, a.Cmd.Process.Pid) }, "", "theirs----"},
-	} {
-		v := newFlocks(t, on)
-		a, b := v.Mount("a-"+name, "--ttl", c.ttl, "--keep", "5m"), v.Mount("b-"+name, "--ttl", "5m")
-		v.Write("f", strings.Repeat("-", 4096))
-		holder, next := lab.NewAgent(t), lab.NewAgent(t)
-		fd := holder.Open(a.Path("f"), unix.O_RDWR)
-		holder.Must(lab.Call{Op: "mmap", FD: fd, N: 4096})
-		holder.Must(lab.Call{Op: "flock", FD: fd, Flags: lockEx})
-		holder.Must(lab.Call{Op: "store", FD: fd, Off: 0, Data: "mine"})
-		holder.Must(lab.Call{Op: "flock", FD: fd, Flags: unlock})
-		c.lose(v, a)
-		other := next.Open(b.Path("f"), unix.O_RDWR)
-		next.Must(lab.Call{Op: "flock", FD: other, Flags: lockEx})
-		if r := next.Do(lab.Call{Op: "pread", FD: other, N: 5}); c.read != "" && r.Data != c.read {
-			t.Errorf("%s: the next reads %q, want %q", name, r.Data, c.read)
-		}
-		next.Must(lab.Call{Op: "pwrite", FD: other, Data: "theirs"})
-		next.Must(lab.Call{Op: "flock", FD: other, Flags: unlock})
-		_ = a.Cmd.Process.Signal(unix.SIGCONT)
-
-		// The handle goes on. Only what it had dirtied is gone.
-		holder.Must(lab.Call{Op: "flock", FD: fd, Flags: lockEx})
-		_ = holder.Do(lab.Call{Op: "msync", FD: fd})
-		if got := v.Read("f"); got[:10] != c.holds {
-			t.Errorf("%s: the file holds %q…, want %q", name, got[:10], c.holds)
-		}
-		holder.Must(lab.Call{Op: "store", FD: fd, Off: 10, Data: "new"})
-		holder.Must(lab.Call{Op: "flock", FD: fd, Flags: unlock})
-		next.Must(lab.Call{Op: "flock", FD: other, Flags: lockEx})
-		if r := next.Do(lab.Call{Op: "pread", FD: other, N: 13}); r.Data != "theirs----new" {
-			t.Errorf("%s: the next reads %q in the end", name, r.Data)
-		}
-	}
-}
-
 // A mount that is killed keeps its locks until its TTL is over, or its successor has come.
 func TestFlockOfAKilledMount(t *testing.T) {
 	lab.Over(t, testFlockOfAKilledMount, lab.Local, lab.InLeases, lab.OnNetworkVolume)
