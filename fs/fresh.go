@@ -93,7 +93,7 @@ func (f *files) cacheFlags(h *handle, flags uint32, st *unix.Stat_t) uint32 {
 		return fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
 	}
 	n := h.node
-	if n.stalled.Load() > 0 {
+	if n.stalls() {
 		// An open that caches waits in the kernel for all direct writes, and so for the session.
 		return fuse.FOPEN_DIRECT_IO
 	}

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -136,6 +137,25 @@ func (f *held) removeHold(h *lockmgr.Hold) {
 	f.mu.Lock()
 	delete(f.holds, h)
 	f.mu.Unlock()
+}
+
+// stalls reports whether a write to the file waits for the session, or would. One that the kernel
+// has sent may not have begun to wait.
+func (n *node) stalls() bool {
+	if n.stalled.Load() > 0 {
+		return true
+	}
+	if t := n.advisory.Load(); t != nil && errors.Is(t.Check(), lockmgr.ErrSuspended) {
+		return true
+	}
+	n.held.mu.Lock()
+	defer n.held.mu.Unlock()
+	for h := range n.holds {
+		if errors.Is(h.Check(), lockmgr.ErrSuspended) {
+			return true
+		}
+	}
+	return false
 }
 
 func (f *held) allHolds() []*lockmgr.Hold {

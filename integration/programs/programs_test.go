@@ -114,7 +114,7 @@ func TestGitFetchBesideGC(t *testing.T) { lab.Over(t, testGitFetchBesideGC, lab.
 
 func testGitFetchBesideGC(t *testing.T, on lab.Setup) {
 	needs(t, "git")
-	v := on.NewVolume(t, "--wait", "-1")
+	v := on.NewVolume(t, "--wait", "-1", "--name-wait", lab.CallTimeout.String()) // a creation waits for a recall
 	a, b := v.Mount("a"), v.Mount("b")
 	try := func(dir string, args ...string) (string, error) {
 		out, err := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "safe.directory=*",

@@ -289,29 +289,42 @@ func TestSuspendedWriteIsKillable(t *testing.T) {
 	}
 }
 
-// Readers do not wait for the lock service, even beside a write that does.
+// Readers do not wait for the lock service, even beside a write that does, or is about to.
 func TestReaderBesideSuspendedWrite(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--suspend-wait", "1h", "--ttl", lab.ShortTTL.String())
 	a := v.Mount("a")
-	v.Write("f", "old\n")
-	writer, reader := lab.NewAgent(t), lab.NewAgent(t)
-	fd := writer.Open(a.Path("f"), unix.O_WRONLY)
+	const n = 20
+	var writers []*lab.Agent
+	var fds []int
+	for i := range n {
+		v.Write(fmt.Sprint("f", i), "old\n")
+		writers = append(writers, lab.NewAgent(t))
+		fds = append(fds, writers[i].Open(a.Path(fmt.Sprint("f", i)), unix.O_WRONLY))
+	}
+	reader := lab.NewAgent(t)
 	etcd := v.EtcdPID()
 	lab.Freeze(t, etcd)
 	t.Cleanup(func() { _ = unix.Kill(etcd, unix.SIGCONT) })
 	lab.Eventually(t, "the session is suspended", func() bool { return strings.Contains(a.Log.String(), "suspended") })
-	t.Cleanup(writer.Kill) // before the reader, which may wait for it
-	pending := writer.Start(lab.Call{Op: "pwrite", FD: fd, Data: "new\n"})
-	lab.Eventually(t, "the write waits", func() bool { return writer.Within(unix.SYS_PWRITE64) })
-	got := reader.Open(a.Path("f"), unix.O_RDONLY)
-	if r := reader.Do(lab.Call{Op: "pread", FD: got, N: 10}); r.Data != "old\n" {
-		t.Errorf("a reader got %q, %v", r.Data, r.Err())
+	var pending []<-chan lab.Result
+	for i, writer := range writers {
+		t.Cleanup(writer.Kill) // before the reader, which may wait for it
+		pending = append(pending, writer.Start(lab.Call{Op: "pwrite", FD: fds[i], Data: "new\n"}))
+		if i%2 == 0 {
+			lab.Eventually(t, "the write waits", func() bool { return writer.Within(unix.SYS_PWRITE64) })
+		}
+		got := reader.Open(a.Path(fmt.Sprint("f", i)), unix.O_RDONLY)
+		if r := reader.Do(lab.Call{Op: "pread", FD: got, N: 10}); r.Data != "old\n" {
+			t.Errorf("a reader got %q, %v", r.Data, r.Err())
+		}
 	}
-	select {
-	case r := <-pending:
-		t.Errorf("a write of a suspended session: %v", r.Err())
-	default:
+	for _, p := range pending {
+		select {
+		case r := <-p:
+			t.Errorf("a write of a suspended session: %v", r.Err())
+		default:
+		}
 	}
 }
 
