@@ -105,7 +105,7 @@ func TestRecallEnds(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	got := start(ctx, theirs, request(lockmgr.Retry, file("f")))
-	eventually(t, "it is recalled", func() bool { notes, _ := noted(t, name); return notes == 1 })
+	eventually(t, "its mount has seen the recall", func() bool { r, err := b.Recalls(within(t, patience)); return err == nil && len(r) == 1 })
 	cancel()
 	if err := await(t, got).Err; !errors.Is(err, lockmgr.ErrContended) {
 		t.Errorf("%v", err)
