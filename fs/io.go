@@ -190,8 +190,6 @@ func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	h.node.stalled.Add(1)
-	defer h.node.stalled.Add(-1)
 	if givenUp := f.gates.volume.outside(ctx, in, func() { err = h.awaitLocks(ctx) }); givenUp != nil {
 		return givenUp
 	}

@@ -48,7 +48,6 @@ type node struct {
 
 	mappable atomic.Int64 // handles that allow a writable mapping
 	cachers  atomic.Int64 // handles that read through the kernel's cache
-	stalled  atomic.Int64 // writes that wait for the session
 	handles  atomic.Int64
 
 	*held // shared by all nodes of the file
@@ -139,12 +138,9 @@ func (f *held) removeHold(h *lockmgr.Hold) {
 	f.mu.Unlock()
 }
 
-// stalls reports whether a write to the file waits for the session, or would. One that the kernel
-// has sent may not have begun to wait.
+// stalls reports whether a write to the file would wait for the session. To count those that do is
+// not enough: one may be on its way here.
 func (n *node) stalls() bool {
-	if n.stalled.Load() > 0 {
-		return true
-	}
 	if t := n.advisory.Load(); t != nil && errors.Is(t.Check(), lockmgr.ErrSuspended) {
 		return true
 	}
