@@ -308,6 +308,7 @@ func TestReaderBesideSuspendedWrite(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Kill(etcd, unix.SIGCONT) })
 	lab.Eventually(t, "the session is suspended", func() bool { return strings.Contains(a.Log.String(), "suspended") })
 	var pending []<-chan lab.Result
+	var last int
 	for i, writer := range writers {
 		t.Cleanup(writer.Kill) // before the reader, which may wait for it
 		pending = append(pending, writer.Start(lab.Call{Op: "pwrite", FD: fds[i], Data: "new\n"}))
@@ -318,6 +319,10 @@ func TestReaderBesideSuspendedWrite(t *testing.T) {
 		if r := reader.Do(lab.Call{Op: "pread", FD: got, N: 10}); r.Data != "old\n" {
 			t.Errorf("a reader got %q, %v", r.Data, r.Err())
 		}
+		if r := reader.Do(lab.Call{Op: "mapread", FD: got, N: 4, Flags: unix.MAP_PRIVATE}); r.Data != "old\n" {
+			t.Errorf("a reader's mapping has %q, %v", r.Data, r.Err())
+		}
+		last = got
 	}
 	for _, p := range pending {
 		select {
@@ -325,6 +330,12 @@ func TestReaderBesideSuspendedWrite(t *testing.T) {
 			t.Errorf("a write of a suspended session: %v", r.Err())
 		default:
 		}
+	}
+	// Linux has a shared mapping wait for the write (docs/SEMANTICS.md, Waiting has limits).
+	mapped := reader.Start(lab.Call{Op: "mapread", FD: last, N: 4, Flags: unix.MAP_SHARED})
+	writers[n-1].Kill()
+	if r := lab.Await(t, "the shared mapping", mapped); r.Data != "old\n" {
+		t.Errorf("a reader's shared mapping has %q, %v", r.Data, r.Err())
 	}
 }
 

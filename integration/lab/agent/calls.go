@@ -281,6 +281,12 @@ func perform(c Call, r *Result, maps map[int][]byte) (err error) {
 		var m []byte
 		m, err = unix.Mmap(c.FD, 0, c.N, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		maps[c.FD] = m
+	case "mapread": // Data is N bytes of FD, by a mapping for read with Flags
+		var m []byte
+		if m, err = unix.Mmap(c.FD, 0, c.N, unix.PROT_READ, c.Flags); err == nil {
+			r.Data = string(m)
+			err = unix.Munmap(m)
+		}
 	case "store": // into the mapping of FD
 		copy(maps[c.FD][c.Off:], c.Data)
 	case "msync":
