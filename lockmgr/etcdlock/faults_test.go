@@ -33,6 +33,7 @@ type flawedKV struct {
 
 	mu    sync.Mutex
 	flaws []flaw // of the next Txns
+	broke func() // what happens next, once, when one is broken
 	late  []func() (*clientv3.TxnResponse, error)
 }
 
@@ -74,10 +75,32 @@ func (kv *flawedKV) deliver(t *testing.T) {
 	}
 }
 
+// then has f happen when the first of the flaws was met, before the client knows.
+func (kv *flawedKV) then(f func()) {
+	kv.mu.Lock()
+	defer kv.mu.Unlock()
+	kv.broke = f
+}
+
 func (kv *flawedKV) commit(t *txn) (*clientv3.TxnResponse, error) {
 	if !changes(t) {
 		return t.send()
 	}
+	resp, err := kv.spoil(t)
+	if err == nil {
+		return resp, nil
+	}
+	kv.mu.Lock()
+	broke := kv.broke
+	kv.broke = nil
+	kv.mu.Unlock()
+	if broke != nil {
+		broke()
+	}
+	return nil, err
+}
+
+func (kv *flawedKV) spoil(t *txn) (*clientv3.TxnResponse, error) {
 	kv.sent.Add(1)
 	t.ctx = context.WithoutCancel(t.ctx)
 	switch kv.take(t.send) {
