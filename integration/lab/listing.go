@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/lockmgr"
@@ -37,6 +39,21 @@ func (v *Volume) LS() []Entry {
 		v.T.Fatal("listing the locks: ", err)
 	}
 	return es
+}
+
+// AwaitLocked returns when these paths, and no others, are locked. The lock of a file is given up a
+// while after close has returned.
+func (v *Volume) AwaitLocked(paths ...string) {
+	v.T.Helper()
+	slices.Sort(paths)
+	Eventually(v.T, fmt.Sprintf("%q and no others are locked", paths), func() bool {
+		var locked []string
+		for _, e := range v.LS() {
+			locked = append(locked, e.Path)
+		}
+		slices.Sort(locked)
+		return slices.Equal(locked, paths)
+	})
 }
 
 // AwaitTakeover returns when the embedded etcd, if the volume has one, answers. After the end of the

@@ -78,9 +78,7 @@ func TestOneESTALE(t *testing.T) {
 	if end := p.Must(lab.Call{Op: "seek", FD: opened, Flags: unix.SEEK_END}); end != 8 {
 		t.Errorf("the end is at %d, want 8", end)
 	}
-	if es := v.LS(); len(es) != 1 || es[0].Path != "moved/f" {
-		t.Errorf("locked: %v, want moved/f", es)
-	}
+	v.AwaitLocked("moved/f")
 	p.Must(lab.Call{Op: "write", FD: opened, Data: "three\n"})
 	p.Must(lab.Call{Op: "close", FD: opened})
 	if got := v.Read("moved/f"); got != "one\ntwo\nthree\n" {

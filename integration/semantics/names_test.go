@@ -40,9 +40,7 @@ func TestNamesInACircle(t *testing.T) {
 		a.Kill()
 		t.Fatal("creation in the working directory hangs")
 	}
-	if es := v.LS(); len(es) != 1 || es[0].Path != "y/new" {
-		t.Errorf("locked: %v, want y/new", es)
-	}
+	v.AwaitLocked("y/new")
 }
 
 // A program goes on working in its directory when another mount has renamed it:

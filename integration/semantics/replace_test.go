@@ -95,9 +95,7 @@ func testReopenWithoutLookup(t *testing.T, on lab.Setup) {
 	}
 	again := moved.N
 	waiter.Must(lab.Call{Op: "write", FD: again, Data: "four\n"})
-	if es := v.LS(); len(es) != 1 || es[0].Path != "g" {
-		t.Errorf("the file is locked as %v, want g", es)
-	}
+	v.AwaitLocked("g")
 	waiter.Must(lab.Call{Op: "close", FD: again})
 	if got := v.Read("g"); got != "one\ntwo\nthree\nfour\n" {
 		t.Errorf("the file holds %q", got)
@@ -213,10 +211,7 @@ func testParentRenamedOnAnotherMount(t *testing.T, on lab.Setup) {
 	holder.Fails(lab.Call{Op: "open", Path: a.Path("d/e/f"), Flags: unix.O_WRONLY | unix.O_APPEND}, unix.ENOENT)
 	fd = holder.Open(a.Path("x/e/f"), unix.O_WRONLY|unix.O_APPEND)
 	holder.Must(lab.Call{Op: "write", FD: fd, Data: "two\n"})
-	lab.Eventually(t, "only x/e/f is locked", func() bool {
-		es := v.LS()
-		return len(es) == 1 && es[0].Path == "x/e/f"
-	})
+	v.AwaitLocked("x/e/f")
 	holder.Must(lab.Call{Op: "close", FD: fd})
 	if got := v.Read("x/e/f"); got != "one\ntwo\n" {
 		t.Errorf("the file holds %q", got)
@@ -233,10 +228,7 @@ func testParentRenamedOnAnotherMount(t *testing.T, on lab.Setup) {
 	}
 	fd = moved.N
 	holder.Must(lab.Call{Op: "write", FD: fd, Data: "three\n"})
-	lab.Eventually(t, "only y/e/f is locked", func() bool {
-		es := v.LS()
-		return len(es) == 1 && es[0].Path == "y/e/f"
-	})
+	v.AwaitLocked("y/e/f")
 	holder.Must(lab.Call{Op: "close", FD: fd})
 	if got := v.Read("y/e/f"); got != "one\ntwo\nthree\n" {
 		t.Errorf("the file holds %q", got)
