@@ -121,6 +121,47 @@ func benchmarkCrowd(b *testing.B, n int, keep time.Duration, want func(uint64) a
 	}
 }
 
+// BenchmarkAdvisoryRanges locks and unlocks a byte beside so many other ranges of the mount: of the same
+// owner, or of an owner each.
+func BenchmarkAdvisoryRanges(b *testing.B) {
+	for _, n := range []uint64{0, 1000, 4000} {
+		b.Run(fmt.Sprintf("own/%d", n), func(b *testing.B) { benchmarkRanges(b, n, func(uint64) uint64 { return 0 }) })
+		b.Run(fmt.Sprintf("others/%d", n), func(b *testing.B) { benchmarkRanges(b, n, func(i uint64) uint64 { return i + 1 }) })
+	}
+}
+
+func benchmarkRanges(b *testing.B, n uint64, owner func(i uint64) uint64) {
+	m, err := lockmgr.New(b.Context(), lockmgr.Config{
+		Backend: lockmgrtest.NewMemory(), Session: lockmgr.SessionInfo{Node: "node"}, Logger: slog.New(slog.DiscardHandler),
+		Renew: renew.Config{TTL: time.Minute},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	a, err := m.NewAdvisory(lockmgr.AdvisoryConfig{OnLost: func(*lockmgr.AdvisoryTable) {}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	keep := time.Hour
+	t := a.Open(table, &keep)
+	lock := func(owner, at uint64) {
+		l := advisory.Lock{Owner: a.Owner(advisory.Posix, owner), Start: at, End: at, Exclusive: true}
+		if err := t.Lock(b.Context(), l, false); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for i := range n {
+		lock(owner(i), 2*i+10)
+	}
+	for b.Loop() {
+		lock(0, 1)
+		t.Unlock(nil, a.Owner(advisory.Posix, 0), 1, 1)
+	}
+	if err := m.Close(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+}
+
 // cpu is the time that the processors have worked for this process.
 func cpu(b *testing.B) time.Duration {
 	var u unix.Rusage

@@ -85,7 +85,7 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 		default:
 			t.meets(r)
 			// Beside an exclusive flock nobody has another.
-			if o := r.lock.Owner; o.Kind == advisory.Flock && !(held && by.Exclusive) && len(t.mine.Of(o)) > 0 {
+			if o := r.lock.Owner; o.Kind == advisory.Flock && !(held && by.Exclusive) && t.has(o) {
 				t.change(func() { t.mine.Clear(o, 0, advisory.EOF) }, o)
 				r.dropped = true
 				return t.plan()
@@ -177,7 +177,7 @@ func (t *AdvisoryTable) planLine(p *advisoryPlan, v *advisory.View, waiting []*a
 		case r.ticket != 0:
 		case r.parked: // who came later does not overtake it
 			stand = append(stand, r)
-		case o.Kind == advisory.Posix && !cyclic && r.waits && (t.a.ranges[o.ID] > 0 || len(p.grants) > 0 && len(p.next.Of(o)) > 0):
+		case o.Kind == advisory.Posix && !cyclic && r.waits && (t.a.ranges[o.ID] > 0 || len(p.grants) > 0 && p.next.Any(o, 0, advisory.EOF)):
 			cyclic = true
 			t.a.publishTangled()
 			stand, p.line = append(stand, r), append(p.line, r)
@@ -247,9 +247,6 @@ func shown(locks advisory.Locks) (list []advisory.Lock) {
 			first = &l
 		}
 	}
-	slices.SortFunc(list, func(x, y advisory.Lock) int {
-		return cmp.Or(cmp.Compare(x.Owner.ID, y.Owner.ID), cmp.Compare(x.Start, y.Start))
-	})
 	if first != nil {
 		list = append(list, *first)
 	}

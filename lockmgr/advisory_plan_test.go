@@ -52,12 +52,12 @@ func TestAdvisoryPlanAgainstAPlainOne(t *testing.T) {
 
 // plainPlan returns what becomes of each request. It changes nothing.
 func plainPlan(t *AdvisoryTable) map[string]string {
-	mine := t.mine.Clone()
+	mine := t.mine
 	requests := slices.Clone(t.requests)
 	slices.SortStableFunc(requests, func(x, y *advisoryRequest) int { return cmp.Compare(x.order(), y.order()) })
 	answered, dropped := make(map[string]string), make(map[string]bool)
 again:
-	next := mine.Clone()
+	next := mine
 	has := maps.Clone(answered)
 	var waiting, free, stand []*advisoryRequest
 	blocked := func(l advisory.Lock) bool {
@@ -77,7 +77,7 @@ again:
 			has[r.id] = "granted"
 			continue
 		}
-		if o := r.lock.Owner; o.Kind == advisory.Flock && len(mine.Of(o)) > 0 {
+		if o := r.lock.Owner; o.Kind == advisory.Flock && mine.Any(o, 0, advisory.EOF) {
 			mine.Clear(o, 0, advisory.EOF)
 			dropped[r.id] = true
 			goto again
@@ -104,7 +104,7 @@ again:
 		switch inStand := func(s *advisoryRequest) bool { return s.lock.Conflicts(r.lock) }; {
 		case r.ticket != 0:
 			continue
-		case o.Kind == advisory.Posix && !cyclic && len(next.Of(o)) > 0:
+		case o.Kind == advisory.Posix && !cyclic && next.Any(o, 0, advisory.EOF):
 			cyclic = true
 		case len(stand) < maxStanding && !slices.ContainsFunc(next.All(), r.lock.Conflicts) && !slices.ContainsFunc(stand, inStand):
 		default:

@@ -204,7 +204,7 @@ func (r *advisoryRequest) order() int64 {
 func (t *AdvisoryTable) Unlock(cancel <-chan struct{}, o advisory.Owner, start, end uint64) {
 	a := t.a
 	a.mu.Lock()
-	if len(t.mine.Of(o)) == 0 {
+	if !t.has(o) {
 		a.mu.Unlock()
 		return
 	}
@@ -262,7 +262,7 @@ func (t *AdvisoryTable) Await(ctx context.Context) error {
 func (t *AdvisoryTable) Has(o advisory.Owner) bool {
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
-	return len(t.mine.Of(o)) > 0
+	return t.has(o)
 }
 
 // Troubled is Hold.Troubled for the locks of this mount.
@@ -310,12 +310,14 @@ func (t *AdvisoryTable) ask() int {
 	return t.asks
 }
 
+func (t *AdvisoryTable) has(o advisory.Owner) bool { return t.mine.Any(o, 0, advisory.EOF) }
+
 // change changes what an owner has.
 func (t *AdvisoryTable) change(do func(), o advisory.Owner) {
-	had := len(t.mine.Of(o)) > 0
+	had := t.has(o)
 	do()
 	t.private.changed = true
-	if has := len(t.mine.Of(o)) > 0; has != had && o.Kind == advisory.Posix {
+	if has := t.has(o); has != had && o.Kind == advisory.Posix {
 		n := t.a.ranges[o.ID] - 1
 		if has {
 			n += 2

@@ -180,7 +180,7 @@ func (t *AdvisoryTable) grant(p advisoryPlan) {
 		if r.over {
 			t.asks++ // the row says too much
 		} else {
-			r.had = slices.ContainsFunc(t.mine.Of(r.lock.Owner), func(l advisory.Lock) bool { return l.Start <= r.lock.End && r.lock.Start <= l.End })
+			r.had = t.mine.Any(r.lock.Owner, r.lock.Start, r.lock.End)
 			t.change(func() { t.mine.Set(r.lock) }, r.lock.Owner)
 			t.relied.Store(t.sess)
 			r.losses = t.losses

@@ -1,10 +1,7 @@
 package advisory
 
 import (
-	"maps"
 	"math"
-	"slices"
-	"sort"
 	"time"
 )
 
@@ -58,139 +55,81 @@ func (l Lock) Same(o Lock) bool {
 	return l.Owner == o.Owner && l.Start == o.Start && l.End == o.End && l.Exclusive == o.Exclusive
 }
 
-// Locks are the locks of any number of owners on one file. The zero value has none.
-// INVARIANT: an owner's are in order, do not overlap, and are merged where they are alike.
+// Locks are the locks of any number of owners on one file. The zero value has none. A copy is
+// another: neither sees what becomes of the other.
+// INVARIANT: an owner's do not overlap, and are merged where they are alike.
 type Locks struct {
-	of           map[Owner][]Lock
-	n, exclusive int // all of them, and those of them that are exclusive
-}
-
-// Clone returns a copy that changes by itself.
-func (ls Locks) Clone() Locks {
-	ls.of = maps.Clone(ls.of) // lists are never changed in place
-	return ls
+	of [2]*tree // by Kind
 }
 
 // Empty reports whether nobody has a lock.
-func (ls Locks) Empty() bool { return len(ls.of) == 0 }
+func (ls Locks) Empty() bool { return ls.Len() == 0 }
 
-// Of returns an owner's locks, in order.
-func (ls Locks) Of(o Owner) []Lock { return ls.of[o] }
+// Any reports whether an owner has any of a range.
+func (ls Locks) Any(o Owner, start, end uint64) bool {
+	last := ls.of[o.Kind].until(o, end)
+	return last != nil && last.End >= start
+}
 
-// All returns all locks, in no order.
-func (ls Locks) All() (all []Lock) {
-	for _, list := range ls.of {
-		all = append(all, list...)
-	}
-	return all
+// All returns all locks: by kind, of a kind by owner, and of an owner in order.
+func (ls Locks) All() []Lock {
+	return ls.of[Flock].all(ls.of[Posix].all(make([]Lock, 0, ls.Len())))
 }
 
 // Conflict returns a lock of another owner that conflicts with l.
 func (ls Locks) Conflict(l Lock) (Lock, bool) {
-	if !l.Exclusive && ls.exclusive == 0 {
-		return Lock{}, false
-	}
-	for o, list := range ls.of {
-		if o == l.Owner || o.Kind != l.Owner.Kind {
-			continue
-		}
-		if by, ok := conflict(list, l); ok {
-			return by, true
-		}
-	}
-	return Lock{}, false
+	return found(ls.of[l.Owner.Kind].conflict(&l, nil, nil))
 }
 
-// conflict returns a lock of one owner's that conflicts with l.
-func conflict(list []Lock, l Lock) (Lock, bool) {
-	i := sort.Search(len(list), func(i int) bool { return l.Start <= list[i].End })
-	for ; i < len(list) && list[i].Start <= l.End; i++ {
-		if list[i].Conflicts(l) {
-			return list[i], true
-		}
+// conflictOf returns a lock of one owner's that conflicts with l.
+func (ls Locks) conflictOf(o Owner, l Lock) (Lock, bool) {
+	return found(ls.of[o.Kind].conflictOf(o, &l))
+}
+
+func found(l *Lock) (Lock, bool) {
+	if l == nil {
+		return Lock{}, false
 	}
-	return Lock{}, false
+	return *l, true
 }
 
 // Set gives the owner l, in place of what it has there. It does not look for conflicts.
 func (ls *Locks) Set(l Lock) {
-	list := cut(ls.of[l.Owner], l.Start, l.End)
-	i, _ := slices.BinarySearchFunc(list, l.Start, func(o Lock, start uint64) int {
-		if o.Start < start {
-			return -1
-		}
-		return 1
-	})
-	if i < len(list) && l.meets(list[i]) {
-		l.End = list[i].End
-		list = slices.Delete(list, i, i+1)
+	before, after := ls.of[l.Owner.Kind].cut(l.Owner, l.Start, l.End)
+	if last := before.last(); last != nil && last.meets(l) {
+		l.Start = last.Start
+		before, _ = before.split(l.Owner, last.Start)
 	}
-	if i > 0 && list[i-1].meets(l) {
-		l.Start = list[i-1].Start
-		i--
-		list = slices.Delete(list, i, i+1)
+	if first := after.first(); first != nil && l.meets(*first) {
+		l.End = first.End
+		_, after = after.split(l.Owner, first.End+1)
 	}
-	ls.put(l.Owner, slices.Insert(list, i, l))
+	ls.of[l.Owner.Kind] = before.join(newTree(l)).join(after)
 }
 
-// meets reports whether next goes on where l ends, in the same mode.
-func (l Lock) meets(next Lock) bool { return l.Exclusive == next.Exclusive && l.End+1 == next.Start }
+// meets reports whether next goes on where l ends, of the same owner in the same mode.
+func (l Lock) meets(next Lock) bool {
+	return l.Owner == next.Owner && l.Exclusive == next.Exclusive && l.End+1 == next.Start
+}
 
 // Clear takes from an owner what it has of a range.
 func (ls *Locks) Clear(o Owner, start, end uint64) {
-	ls.put(o, cut(ls.of[o], start, end))
-}
-
-// put makes list all that an owner has.
-func (ls *Locks) put(o Owner, list []Lock) {
-	ls.count(ls.of[o], -1)
-	ls.count(list, 1)
-	switch {
-	case len(list) == 0:
-		delete(ls.of, o)
-		return
-	case ls.of == nil:
-		ls.of = make(map[Owner][]Lock)
-	}
-	ls.of[o] = list
-}
-
-func (ls *Locks) count(list []Lock, each int) {
-	ls.n += each * len(list)
-	for _, l := range list {
-		if l.Exclusive {
-			ls.exclusive += each
-		}
-	}
-}
-
-// cut returns a copy of list without a range.
-func cut(list []Lock, start, end uint64) (left []Lock) {
-	for _, l := range list {
-		if l.End < start || l.Start > end {
-			left = append(left, l)
-			continue
-		}
-		if l.Start < start {
-			before := l
-			before.End = start - 1
-			left = append(left, before)
-		}
-		if l.End > end {
-			after := l
-			after.Start = end + 1
-			left = append(left, after)
-		}
-	}
-	return left
+	before, after := ls.of[o.Kind].cut(o, start, end)
+	ls.of[o.Kind] = before.join(after)
 }
 
 // Has reports whether an owner has all of l already, in its mode.
 func (ls Locks) Has(l Lock) bool {
-	return slices.ContainsFunc(ls.of[l.Owner], func(o Lock) bool {
-		return o.Exclusive == l.Exclusive && o.Start <= l.Start && l.End <= o.End
-	})
+	of := ls.of[l.Owner.Kind].until(l.Owner, l.Start)
+	return of != nil && of.Exclusive == l.Exclusive && l.End <= of.End
 }
 
 // Len returns how many locks there are.
-func (ls Locks) Len() int { return ls.n }
+func (ls Locks) Len() (n int) {
+	for _, t := range ls.of {
+		if t != nil {
+			n += t.n
+		}
+	}
+	return n
+}

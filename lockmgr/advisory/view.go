@@ -16,15 +16,11 @@ type View struct {
 	Mine Locks    // of this mount
 	Line []Waiter // of all mounts, in order of their tickets
 
-	last   *Lock // of Mine, that Blocker has found: of a crowd each waits for the same
-	copied bool  // Mine is the View's own
+	last *Lock // of Mine, that Blocker has found: of a crowd each waits for the same
 }
 
-// Grant gives the owner l, in place of what it has there. Who has given Mine does not see it.
+// Grant gives the owner l, in place of what it has there.
 func (v *View) Grant(l Lock) {
-	if !v.copied {
-		v.Mine, v.copied = v.Mine.Clone(), true
-	}
 	v.Mine.Set(l)
 	v.last = nil
 }
@@ -35,7 +31,7 @@ func (v *View) Here(l Lock, before Owner) (Lock, bool) {
 	if v.last != nil && v.last.Conflicts(l) {
 		return *v.last, true
 	}
-	by, ok := conflict(v.Mine.of[before], l)
+	by, ok := v.Mine.conflictOf(before, l)
 	if !ok {
 		by, ok = v.Mine.Conflict(l)
 	}
