@@ -22,11 +22,14 @@ import (
 )
 
 // PKI is a CA and one certificate of it, good for server and client.
-type PKI struct{ CA, Cert, Key string }
+type PKI struct {
+	CA, Cert, Key string
+	network       string // of the server
+}
 
 func NewPKI(t *testing.T) PKI {
 	t.Helper()
-	dir := t.TempDir()
+	dir, network := t.TempDir(), ownNetwork(t)
 	write := func(name, kind string, der []byte) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
@@ -50,7 +53,7 @@ func NewPKI(t *testing.T) PKI {
 	leaf := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"},
 		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
+		IPAddresses: []net.IP{net.ParseIP(network + "1")}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, &caKey.PublicKey, caKey)
@@ -69,18 +72,15 @@ func NewPKI(t *testing.T) PKI {
 		CA:   write("ca.pem", "CERTIFICATE", caDER),
 		Cert: write("node.pem", "CERTIFICATE", der),
 		Key:  write("node-key.pem", "EC PRIVATE KEY", keyDER),
+
+		network: network,
 	}
 }
 
 // NewSecureEtcd serves etcd on loopback with mutual TLS and authentication, and returns its URL.
 func NewSecureEtcd(t *testing.T, p PKI) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := url.URL{Scheme: "https", Host: l.Addr().String()}
-	l.Close()
+	client := url.URL{Scheme: "https", Host: p.network + "1:2379"}
 	cfg := embed.NewConfig()
 	cfg.Dir = t.TempDir()
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
