@@ -1,8 +1,8 @@
 package handover
 
 import (
+	"regexp"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -14,19 +14,22 @@ import (
 	"github.com/lockfs/lockfs/internal/longtest"
 )
 
+// tooSlow are why an upgrade fails on a slow machine, and may be tried again: the pause or a time-out
+// was too short, or a successor that has given up was still in the way.
+var tooSlow = regexp.MustCompile("requests are under way in the volume|" + isHandedOn + "|context deadline exceeded|i/o timeout|has waited for too long, and goes on")
+
 // upgrade replaces the daemon of a mount by another one, which it returns.
-func upgrade(t *testing.T, m *lab.Mount) *lab.Mount {
+func upgrade(t *testing.T, m *lab.Mount, args ...string) *lab.Mount {
 	t.Helper()
-	next := m.Vol.Start(m.Name, "--take-over")
+	start := func() *lab.Mount { return m.Vol.Start(m.Name, append(args, "--take-over")...) }
+	next := start()
 	lab.Eventually(t, "the old daemon of "+m.Name+" ends", func() bool {
 		select {
 		case <-m.Done:
 			return true
 		case <-next.Done:
-			// On a slow machine the pause may be too short, or a successor that has given up still be
-			// in the way.
-			if log := next.Log.String(); strings.Contains(log, "requests are under way in the volume") || strings.Contains(log, isHandedOn) {
-				next = m.Vol.Start(m.Name, "--take-over")
+			if tooSlow.MatchString(next.Log.String()) {
+				next = start()
 				return false
 			}
 			t.Fatalf("the new daemon ended: %v\n%s\nthe old one:\n%s", next.Err, next.Log, m.Log)

@@ -25,15 +25,9 @@ func testUpgradeIsShown(t *testing.T, on lab.Setup) {
 	const times = 3
 	for i := range times {
 		old := a.Mount
-		next := v.Start("a", "--take-over", "--http", strings.TrimSuffix(strings.TrimPrefix(a.URL, "http://"), "/metrics"))
-		lab.Eventually(t, "the old daemon ends", func() bool {
-			if ended(next) {
-				t.Fatalf("the new one has: %s", next.Log)
-			}
-			return ended(old)
-		})
-		if old.Err != nil || !old.Said("lock session handed on") || old.Said("lock session closed") {
-			t.Errorf("the old daemon: %v\n%s", old.Err, old.Log)
+		next := upgrade(t, old, "--http", strings.TrimSuffix(strings.TrimPrefix(a.URL, "http://"), "/metrics"))
+		if !old.Said("lock session handed on") || old.Said("lock session closed") {
+			t.Errorf("the old daemon:\n%s", old.Log)
 		}
 		a.Mount = next
 		lab.Eventually(t, "the new one answers HTTP", func() bool { return next.Said("answering HTTP") })
