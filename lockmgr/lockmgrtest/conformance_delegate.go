@@ -372,7 +372,7 @@ func testDelegateExclusion(t *bench) {
 				if rnd.IntN(4) == 0 {
 					req = Request(lockmgr.Retry, dir)
 				}
-				grants, err := s.Acquire(t.within(Patience), req)
+				grants, err := s.Acquire(t.Context(), req) // one that retries may have to wait for the others' last round
 				if err != nil && (req.Wait != lockmgr.NoWait || !errors.Is(err, lockmgr.ErrContended)) {
 					t.Error(err)
 					return
