@@ -2,7 +2,9 @@ package programs
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -127,8 +129,9 @@ func testSqliteByItsOwnLocks(t *testing.T, on lab.Setup) {
 	if err := reader.Start(); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintln(in, "BEGIN; SELECT count(*) FROM t;")
-	lab.Eventually(t, "the reader has its lock", func() bool { return len(v.LS()) > 0 })
+	read := filepath.Join(v.Dir, "read")
+	fmt.Fprintf(in, "BEGIN; SELECT count(*) FROM t;\n.system touch %s\n", read)
+	lab.Eventually(t, "the reader has its lock", func() bool { _, err := os.Stat(read); return err == nil })
 	if got := lab.Output(t, "sqlite3", b.Path("db/x"), "SELECT count(*) FROM t"); got != "0\n" {
 		t.Errorf("beside a reader: %q", got)
 	}
