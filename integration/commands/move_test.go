@@ -48,7 +48,7 @@ func locks(t *testing.T, a, b *lab.Mount) {
 func TestMoveToAnotherLockService(t *testing.T) {
 	t.Parallel()
 	one, two := lender(t), lender(t)
-	v := lab.NewVolume(t, "--name", "v")
+	v := lab.NewVolume(t, "--name", "v", "--ttl", "5m") // no session ends by itself
 	a := v.Mount("a", one)
 	move := refusalOf(v, two)
 	refusalOf(v) // the embedded etcd is one, too

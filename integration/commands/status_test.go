@@ -68,9 +68,7 @@ func TestStatusOfMounts(t *testing.T) {
 		len(w) != 1 || w[0].Path != "f" || w[0].PID != waiter.PID() {
 		t.Errorf("exit status %d, %s", exit, text)
 	}
-	if err := b.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	lab.Freeze(t, b.Cmd.Process.Pid)
 	if exit, text, now = statusOf(v, a.Dir, b.Dir); exit != 1 || now[a.Dir].State != "served" || !strings.Contains(text, "does not answer") {
 		t.Errorf("a frozen daemon: exit status %d, %s", exit, text)
 	}
