@@ -117,8 +117,10 @@ func testGitFetchBesideGC(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--wait", "-1", "--name-wait", lab.CallTimeout.String()) // a creation waits for a recall
 	a, b := v.Mount("a"), v.Mount("b")
 	try := func(dir string, args ...string) (string, error) {
+		// gc and commit wait for each other's locks of refs for as long as it takes: the default is 100 ms.
 		out, err := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "safe.directory=*",
-			"-c", "gc.auto=0", "-c", "commit.gpgsign=false"}, args...)...).CombinedOutput()
+			"-c", "gc.auto=0", "-c", "commit.gpgsign=false",
+			"-c", "core.filesRefLockTimeout=-1", "-c", "core.packedRefsTimeout=-1"}, args...)...).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("git %s: %w\n%s", strings.Join(args, " "), err, out)
 		}
