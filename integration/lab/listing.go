@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -34,10 +35,15 @@ func (v *Volume) LS() []Entry {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), CallTimeout)
 	defer cancel()
-	es, err := v.list(ctx)
-	if err != nil {
-		v.T.Fatal("listing the locks: ", err)
-	}
+	var es []Entry
+	Eventually(v.T, "the locks are listed", func() (done bool) {
+		var err error
+		es, err = v.list(ctx)
+		if err != nil && !errors.Is(err, lockmgr.ErrUnavailable) { // the etcd may be on its way to another mount
+			v.T.Fatal("listing the locks: ", err)
+		}
+		return err == nil
+	})
 	return es
 }
 
