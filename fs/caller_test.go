@@ -69,7 +69,7 @@ func TestCallerWithoutDescriptors(t *testing.T) {
 		if errno(err) != fuse.Status(unix.EMFILE) || c.Owner != "" {
 			t.Errorf("it is %q, %v", c.Owner, err)
 		}
-		if hold, s := f.try(nil, in, rule{scope: policy.ScopeAuto}); hold != nil || s != fuse.Status(unix.EMFILE) {
+		if hold, s := f.try(nil, in, rule{scope: policy.ScopeAuto}, false); hold != nil || s != fuse.Status(unix.EMFILE) {
 			t.Errorf("a request without a key: %v", s)
 		}
 	})

@@ -144,7 +144,7 @@ func (f *locker) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node
 		return nil, errno(err)
 	}
 	l, s, err := f.lockFile(n, path, rule, &st, anew, func(keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
-		return f.try(cancel, in, rule, keys...)
+		return f.try(cancel, in, rule, false, keys...)
 	})
 	if l.hold == nil {
 		return nil, s
@@ -157,12 +157,12 @@ func (f *locker) lockNodeOnce(cancel <-chan struct{}, in *fuse.InHeader, n *node
 }
 
 // try takes keys for one call, without queueing.
-func (f *locker) try(cancel <-chan struct{}, in *fuse.InHeader, r rule, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
+func (f *locker) try(cancel <-chan struct{}, in *fuse.InHeader, r rule, renames bool, keys ...lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	req, err := f.caller(in, nil, r.scope, f.callOwner)
 	if err != nil {
 		return nil, f.refused(in, slices.Concat(keys, []lockmgr.Key{{}})[0], err, fuse.EBUSY)
 	}
-	req.Keys, req.Wait, req.Keep, req.HandedOn = keys, f.nameWait, r.keep, true
+	req.Keys, req.Wait, req.Keep, req.HandedOn, req.Found, req.Renames = keys, f.nameWait, r.keep, true, !renames, renames
 	hold, err := f.acquire(cancel, in, 0, req)
 	if err != nil {
 		return nil, f.refused(in, keys[0], err, fuse.EBUSY)

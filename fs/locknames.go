@@ -168,7 +168,7 @@ func (f *locker) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind l
 		return nil, errno(err), false
 	}
 	l.links = links
-	if l.hold, s = f.try(cancel, in, l.names[0].rule, toLock(l.names, links)...); !s.Ok() {
+	if l.hold, s = f.try(cancel, in, l.names[0].rule, true, toLock(l.names, links)...); !s.Ok() {
 		return nil, s, false
 	}
 	for dir, path := range dirs {

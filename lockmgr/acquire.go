@@ -32,8 +32,10 @@ type Request struct {
 	// Wait also bounds the wait for an answer. Otherwise an answer is awaited until an outage of
 	// the service is 5 s old, or Wait if that is longer.
 	Wait time.Duration
-	// Found: the file may be there, and have had other names. The caller heeds Hold.Settled.
+	// Found: the file may be there, and have had other names. An open heeds Hold.Settled.
 	Found bool
+	// Renames: another file may get one of the paths.
+	Renames bool
 	// Keep replaces Config.Keep for these locks, unless nil.
 	Keep *time.Duration
 	// HandedOn: HandOn ends the request with a *HandedOnError.
@@ -322,6 +324,9 @@ func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 		r.hold.locks = had
 		for _, l := range shared {
 			r.hold.join(l)
+			if r.Renames {
+				l.mayChange()
+			}
 		}
 		if m.grantBelow(r, missing) {
 			missing = nil

@@ -162,6 +162,9 @@ func (m *Manager) grantBelow(r *request, missing []*place) bool {
 		} else {
 			d.mayChange(l.grant.Key)
 		}
+		if r.Renames {
+			l.mayChange()
+		}
 		d.open[l] = struct{}{}
 		m.table.add(p.slot, l)
 		r.hold.join(l)

@@ -119,7 +119,9 @@ type lock struct {
 	left    bool        // to be released once putting is over
 	fencing int64       // its token; 0: that of its entry
 
-	unsettled bool // nobody was told the token, which may be too small: see Settle
+	// See Settle.
+	unsettled bool // the token may be too small for the file that the name has
+	changes   bool // an owner has it, or had it, to give the name to another file
 
 	slot    *slot
 	at      int   // its index in slot.locks, while in there

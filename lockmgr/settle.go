@@ -17,7 +17,7 @@ import (
 // from then on (docs/adr/0064).
 
 // Settled reports whether the token is large enough. Otherwise Settle is called when the file of a
-// Request with Found has one name, under the lock, before anybody is told the token.
+// Request with Found has been looked at under the lock, before anybody is told the token.
 func (h *Hold) Settled() bool {
 	if h.Unlocked() {
 		return true
@@ -28,8 +28,8 @@ func (h *Hold) Settled() bool {
 }
 
 // unsettled returns a lock that Settle is for, or nil. m.mu is held.
-func (h *Hold) unsettled() *lock {
-	i := slices.IndexFunc(h.locks, func(l *lock) bool { return l.unsettled && l.stands() })
+func (h *Hold) unsettled(but ...*lock) *lock {
+	i := slices.IndexFunc(h.locks, func(l *lock) bool { return l.unsettled && l.stands() && !slices.Contains(but, l) })
 	if i < 0 {
 		return nil
 	}
@@ -45,7 +45,8 @@ func (h *Hold) Settle(ctx context.Context) error {
 	var r retry.Retrier
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for l := h.unsettled(); l != nil; l = h.unsettled() {
+	var settled []*lock
+	for l := h.unsettled(); l != nil; l = h.unsettled(settled...) {
 		if l.putting {
 			m.mu.Unlock()
 			err := r.Pause(ctx)
@@ -68,11 +69,24 @@ func (h *Hold) Settle(ctx context.Context) error {
 		case l.unsettled && l.below == d && !l.putting:
 			d.saw(revision)
 			d.last++
-			l.fencing, l.unsettled = d.last, false
-			d.isOnly(l.grant.Key)
+			l.fencing = d.last
+			settled = append(settled, l)
+			if l.changes { // the name may be another file's in a moment, or by now
+				continue
+			}
+			l.unsettled = false
+			if !h.hasInode() {
+				d.isOnly(l.grant.Key)
+			}
 		}
 	}
 	return nil
+}
+
+// hasInode reports whether the file may have more names: who locks the inode has seen them. m.mu is
+// held.
+func (h *Hold) hasInode() bool {
+	return slices.ContainsFunc(h.locks, func(l *lock) bool { return l.grant.Key.Kind == Inode })
 }
 
 // Made notes that the file of k was made under its lock.
@@ -83,7 +97,7 @@ func (h *Hold) Made(k Key) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	i := h.find(k)
-	if i < 0 || !h.locks[i].unsettled || h.locks[i].putting { // the entry settles it
+	if i < 0 || !h.locks[i].unsettled || h.locks[i].putting || h.locks[i].changes { // the entry settles it
 		return
 	}
 	h.locks[i].unsettled = false
@@ -95,6 +109,15 @@ func (d *delegation) isOnly(k Key) {
 		clear(d.only)
 	}
 	d.only[k.Path] = struct{}{}
+}
+
+// mayChange notes that another file may get the name, now or as long as somebody has the lock. m.mu is
+// held.
+func (l *lock) mayChange() {
+	if l.below != nil {
+		l.below.mayChange(l.grant.Key)
+		l.unsettled, l.changes = l.grant.Key.Kind == File, true
+	}
 }
 
 // mayChange notes that another file may get the name k.

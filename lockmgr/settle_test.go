@@ -15,6 +15,12 @@ func found(owner, path string) lockmgr.Request {
 	return r
 }
 
+func renaming(owner string, keys ...lockmgr.Key) lockmgr.Request {
+	r := try(owner, keys...)
+	r.Renames = true
+	return r
+}
+
 // What others have locked of a file by another name recalls no directory. When the file has one
 // name, below a delegated directory, its token is larger all the same. It costs a read once.
 func TestSettle(t *testing.T) {
@@ -134,6 +140,90 @@ func TestSettleInARecall(t *testing.T) {
 		if err := h.Settle(f.t.Context()); err == nil || h.Check() == nil {
 			t.Errorf("%v, check %v", err, h.Check())
 		}
+		h.Release()
+	})
+}
+
+// An owner has the inode's lock already when it opens the file by its name below the directory. The
+// file has two names then, so its token is not settled when it has one.
+func TestSettleWithTwoNames(t *testing.T) {
+	inode, err := lockmgr.InodeKey("", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeping(t, func(f, other *fixture) {
+		f.delegated("d")
+		first := f.must(try("a", inode, file("elsewhere")))
+		both := found("a", "d/f")
+		both.Keys = append(both.Keys, inode)
+		second := f.must(both)
+		if err := second.Settle(f.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		second.Release()
+		first.Release()
+		synctest.Wait()
+		h := other.must(try("b", inode, file("elsewhere")))
+		last := h.Token(inode)
+		h.Release()
+		synctest.Wait()
+		h = f.must(found("a", "d/f"))
+		if err := h.Settle(f.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if token := h.Token(file("d/f")); token <= last {
+			t.Errorf("token %d after %d", token, last)
+		}
+		h.Release()
+	})
+}
+
+// The name is given to another file while its owner opens it, which may have had an owner elsewhere.
+func TestSettleWhileTheNameChanges(t *testing.T) {
+	inode, err := lockmgr.InodeKey("", 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeping(t, func(f, other *fixture) {
+		f.delegated("d")
+		opened := f.must(found("a", "d/f"))
+		rename := f.must(renaming("a", file("d/h"), file("d/f")))
+		if err := opened.Settle(f.t.Context()); err != nil { // it has looked before
+			t.Fatal(err)
+		}
+		rename.Release()
+		beside := f.must(found("a", "d/f"))
+		check := func(h *lockmgr.Hold) {
+			t.Helper()
+			b := other.must(try("b", inode, file("elsewhere")))
+			last := b.Token(inode)
+			b.Release()
+			synctest.Wait()
+			if err := h.Settle(f.t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if token := h.Token(file("d/f")); token <= last {
+				t.Errorf("token %d after %d", token, last)
+			}
+		}
+		check(beside)
+		opened.Release()
+		beside.Release()
+		synctest.Wait()
+		check(f.must(found("a", "d/f")))
+	})
+}
+
+// An owner locks a name to change it, and opens it in another thread.
+func TestSettleBesideAChange(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		f.delegated("d")
+		rename := f.must(renaming("a", file("d/h"), file("d/f")))
+		h := f.must(found("a", "d/f"))
+		if h.Settled() {
+			t.Error("the open has what was locked for the rename, and is settled")
+		}
+		rename.Release()
 		h.Release()
 	})
 }

@@ -236,6 +236,23 @@ var models = []model{
 		},
 	},
 	{
+		name:     "settled",
+		question: "and of a file that has another name elsewhere?",
+		worlds:   settledWorlds,
+		mutations: []mutation{
+			{"unsettled", "an open of a file that was found reads whether the delegation stands"},
+			{"early", "it reads so when it has seen the names under the lock"},
+			{"both", "a name is remembered as the only one if the inode is not locked beside it"},
+			{"remembers", "that is forgotten when the name is locked for anything but an open"},
+			{"anylock", "an open settles a lock that its owner has got for something else"},
+			{"meanwhile", "nothing is remembered of a lock that its owner has had to change the name"},
+			{"unraised", "a lock that is not settled gets the token of its entry in a recall"},
+			{"unseen", "an entry that the mount has got below the directory raises the later tokens"},
+			{"onename", "a link locks the name that it is made of"},
+			{"noinode", "a file with several names is locked by its inode too"},
+		},
+	},
+	{
 		name:     "private",
 		question: "may a mount keep the table of a file's flocks to itself?",
 		worlds:   privateWorlds,
@@ -436,6 +453,30 @@ func delegWorlds(full bool, mut string) []func() result {
 		mk(delegWorld{takes: top}, delegProgram{0, 1, 1}, delegProgram{0, renames, 1}, delegProgram{1, 1, 1}),
 		mk(delegWorld{takes: top}, delegProgram{0, 1, 1}, delegProgram{1, renames, 2}),
 	}
+}
+
+func settledWorlds(full bool, mut string) []func() result {
+	mk := func(first [settledNames]int8, delegations int8, threads ...linksThread) func() result {
+		return exploring(&settledWorld{threads: threads, first: first, delegations: delegations, mut: mut})
+	}
+	const o, l, u, r = opening, linking, unlinking, renaming
+	one, two, other := [settledNames]int8{1, 0, 0}, [settledNames]int8{1, 1, 0}, [settledNames]int8{1, 2, 2}
+	thread := func(owner int8, ops ...int8) linksThread { return linksThread{owner, ops} }
+	worlds := []func() result{
+		mk(two, 1, thread(0, o, o), thread(0, o), thread(2, o, u)),
+		mk(one, 1, thread(0, o, o), thread(2, l, o, u)),
+		mk(other, 1, thread(0, o, r, o), thread(2, o, u)),
+		mk(other, 1, thread(0, o, o), thread(0, r), thread(2, o, u)),
+		mk(two, 1, thread(0, o, o, u), thread(0, l), thread(2, u)),
+	}
+	if !full {
+		return worlds
+	}
+	return append(worlds,
+		mk(two, 2, thread(0, o, o, u), thread(0, o, l), thread(2, o, u, o)),
+		mk(one, 2, thread(0, o, l, u, o), thread(1, o, u), thread(2, o, l, o, u)),
+		mk(other, 1, thread(0, o, r, o), thread(1, o, u), thread(2, o, u, o)),
+	)
 }
 
 func linksWorlds(full bool, mut string) []func() result {

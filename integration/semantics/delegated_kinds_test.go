@@ -204,7 +204,7 @@ func TestOtherNameOfAFileIsRemoved(t *testing.T) {
 
 func testOtherNameOfAFileIsRemoved(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--keep", "1m")
-	const files = 4
+	const files = 6
 	for _, dir := range []string{"t", "o"} {
 		if err := os.Mkdir(v.InSource(dir), 0o777); err != nil {
 			t.Fatal(err)
@@ -221,9 +221,14 @@ func testOtherNameOfAFileIsRemoved(t *testing.T, on lab.Setup) {
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	delegate(v, p, a, "t")
 	for i := range files {
-		known := i%2 == 0 // by the delegate, when it had two names
-		if known {
+		before := []string{"unknown to the delegate", "looked up, with two names", "opened by both names"}[i%3]
+		switch i % 3 {
+		case 1:
 			p.Must(lab.Call{Op: "ask", Path: a.Path(one(i))})
+		case 2:
+			first := p.Open(a.Path(other(i)), unix.O_WRONLY)
+			p.Must(lab.Call{Op: "close", FD: p.Open(a.Path(one(i)), unix.O_WRONLY)})
+			p.Must(lab.Call{Op: "close", FD: first})
 		}
 		fd := q.Open(b.Path(other(i)), unix.O_WRONLY)
 		theirs := q.Token(fd)
@@ -232,7 +237,7 @@ func testOtherNameOfAFileIsRemoved(t *testing.T, on lab.Setup) {
 		p.Must(lab.Call{Op: "ask", Path: a.Path(one(i))})
 		fd = p.Open(a.Path(one(i)), unix.O_WRONLY)
 		if token := p.Token(fd); token <= theirs {
-			t.Errorf("known %v: token %d after %d", known, token, theirs)
+			t.Errorf("%s: token %d after %d", before, token, theirs)
 		}
 		p.Must(lab.Call{Op: "close", FD: fd})
 	}

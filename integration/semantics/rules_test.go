@@ -45,7 +45,7 @@ var provedIn = map[int][]string{
 	30: {"semantics/remount_test.go", "semantics/volume_test.go"},
 	31: {"semantics/kept_test.go", "semantics/delegated_kinds_test.go", "faults/undisturbed_test.go", "commands/policy_test.go"},
 	32: {"semantics/flock_test.go", "programs/flock_test.go", "programs/flock_libraries_test.go", "commands/policy_test.go", "faults/ranges_test.go", "semantics/flock_leases_test.go"},
-	33: {"semantics/delegated_test.go", "semantics/delegated_kinds_test.go", "faults/undisturbed_test.go", "faults/delegated_test.go", "commands/policy_test.go"},
+	33: {"semantics/delegated_test.go", "semantics/delegated_kinds_test.go", "faults/undisturbed_test.go", "faults/delegated_test.go", "commands/policy_test.go", "daemon/serve_delegated_test.go"},
 }
 
 // withoutRule has the files here that prove no rule, and what they are for.
