@@ -6,9 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
-// mountFlags are those of the systems that are 'lockfs mount' with its embedded etcd.
+// mountFlags are those of the systems that are 'lockfs mount' with its embedded etcd, or the lock
+// service that -mount names.
 var mountFlags = map[string][]string{
 	"nolock": {"--rule", "** nolock"},
 	"etcd":   {"--keep", "0"},
@@ -36,9 +39,11 @@ func (s *system) mount(ctx context.Context, b *bench) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A machine that stands still for some seconds is slow, and fails no row.
-	args := []string{"mount", "--name", s.name, "--wait", "-1", "--name-wait", "2m", s.backing, s.dir}
-	cmd := exec.Command(bin, append(args, mountFlags[s.name]...)...)
+	// A machine that stands still for some seconds is slow, and fails no row. A lock service that stays
+	// knows the volumes of the run before.
+	args := []string{"mount", "--name", filepath.Base(b.top) + "-" + s.name, "--wait", "-1", "--name-wait", "2m", s.backing, s.dir}
+	args = slices.Concat(args, mountFlags[s.name], strings.Fields(b.opts.mount))
+	cmd := exec.Command(bin, args...)
 	cmd.Env = append(os.Environ(), "LOCKFS_STATE_DIR="+s.backing+".state")
 	return cmd, nil
 }
