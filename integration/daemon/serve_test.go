@@ -437,7 +437,7 @@ func (n *node) freezable(name string) (below *lab.Mount, item string) {
 	}
 	n.T.Cleanup(func() { _ = unix.Unmount(n.view(name), unix.MNT_DETACH) })
 	n.T.Cleanup(func() { _ = below.Cmd.Process.Signal(unix.SIGCONT) })
-	return below, fmt.Sprintf("%s ttl: 3s, source: %s,", name, below.Path("source"))
+	return below, fmt.Sprintf("%s source: %s,", name, below.Path("source"))
 }
 
 // What a mounted Secret has gets a volume to an etcd that asks for it.
