@@ -194,6 +194,10 @@ func (v *Volume) Refused(args ...string) *Mount {
 
 func (m *Mount) Said(message string) bool { return strings.Contains(m.Log.String(), `msg="`+message) }
 
-func (m *Mount) IsSuspended() bool { return m.Said("lock session suspended") }
+// IsSuspended reports whether its one session is now: a slow machine may have suspended it before.
+func (m *Mount) IsSuspended() bool {
+	log := m.Log.String()
+	return strings.LastIndex(log, `msg="lock session suspended`) > strings.LastIndex(log, `msg="lock session resumed`)
+}
 
 func (m *Mount) LostItsSession() bool { return strings.Contains(m.Log.String(), "lock session lost") }
