@@ -23,7 +23,7 @@ func testExclusion(t *bench) {
 	files := []lockmgr.Key{File("a"), File("ab"), File("d/x"), File("d/y"), File("d/e/z")}
 	trees := []lockmgr.Key{Tree("d"), Tree("d/e"), Tree("a")}
 	var h history
-	ctx := t.within(4 * Patience)
+	ctx := t.Context() // one that retries may have to wait for the others' last round
 	var wg sync.WaitGroup
 	for w := range workers {
 		s := sessions[w%len(sessions)]
