@@ -59,17 +59,18 @@ func (a *Advisory) handOn() {
 	a.handing = true
 	a.pauses++
 	for _, t := range a.tables {
-		for _, r := range t.requests {
+		for r := range t.requests.all() {
 			switch {
 			case r.over, r.parked:
 			case r.waits:
 				r.given <- r.handedOn()
 				r.given, r.parked = make(chan error, 1), true
 			default: // it begins anew
-				r.over = true
+				t.giveUp(r)
 				r.given <- &HandedOnError{Resume{Since: r.lock.Since}}
 			}
 		}
+		t.stir()
 		t.ask()
 	}
 }
@@ -95,9 +96,9 @@ func (a *Advisory) forsakeLate() {
 			return // they may have been handed on again
 		}
 		for _, t := range a.tables {
-			for _, r := range t.requests {
+			for r := range t.requests.all() {
 				if r.parked {
-					r.forsake()
+					t.forsake(r)
 				}
 			}
 			t.ask()
@@ -111,7 +112,7 @@ func (a *Advisory) forsake(at Resume) bool {
 	defer a.mu.Unlock()
 	for _, t := range a.tables {
 		if r := t.parked(at.ID); r != nil {
-			r.forsake()
+			t.forsake(r)
 			t.ask()
 			return true
 		}
@@ -124,7 +125,10 @@ func (r *advisoryRequest) handedOn() error {
 }
 
 // forsake ends a parked request. The table is to be asked.
-func (r *advisoryRequest) forsake() { r.parked, r.over = false, true }
+func (t *AdvisoryTable) forsake(r *advisoryRequest) {
+	r.parked = false
+	t.giveUp(r)
+}
 
 // parked returns the parked request with an id. mu is held.
 func (t *AdvisoryTable) parked(id AcquisitionID) *advisoryRequest {
@@ -171,7 +175,7 @@ func (a *Advisory) export(first []*AdvisoryTable, sessions map[*session]int) (*A
 	defer a.mu.Unlock()
 	all := slices.Clone(first)
 	for _, t := range a.tables {
-		if !slices.Contains(first, t) && (len(t.rows) > 0 || !t.mine.Empty() || len(t.requests) > 0) {
+		if !slices.Contains(first, t) && (len(t.rows) > 0 || !t.mine.Empty() || t.requests.n > 0) {
 			all = append(all, t)
 		}
 	}
@@ -193,7 +197,7 @@ func (a *Advisory) export(first []*AdvisoryTable, sessions map[*session]int) (*A
 			s.Row = RowState{t.value, t.created, t.rows[t.row]}
 			delete(s.Rows, t.row)
 		}
-		for _, r := range t.requests {
+		for r := range t.requests.all() {
 			switch {
 			case r.parked:
 				s.Waits = append(s.Waits, WaitState{r.waitID, r.lock, r.ticket, r.met, r.told})
@@ -236,9 +240,10 @@ func (a *Advisory) adopt(st *AdvisoryState, sessions []*session) {
 				lock: w.Lock, waits: true, id: rowOf(w.ID), waitID: w.ID, given: make(chan error, 1),
 				parked: true, ticket: w.Ticket, met: w.Met, told: w.Told,
 			}
-			t.requests = append(t.requests, r)
+			t.requests.add(r)
 			t.named[r.id] = r
 		}
+		t.requests.unsorted = true
 		a.adopted = append(a.adopted, t)
 	}
 }

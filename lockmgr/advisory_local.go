@@ -55,11 +55,12 @@ func (a *Advisory) localFiles() (files []advisory.File) {
 			continue
 		}
 		f := advisory.File{Held: t.mine.All()}
-		for _, r := range t.requests {
+		t.requests.any(func(r *advisoryRequest) bool {
 			if r.ticket != 0 && !r.over {
 				f.Line = append(f.Line, advisory.Waiter{ID: r.name(), Lock: r.lock, Ticket: r.ticket})
 			}
-		}
+			return false
+		})
 		files = append(files, f)
 	}
 	return files

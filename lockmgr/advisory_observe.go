@@ -117,7 +117,7 @@ func (a *Advisory) count() (held, waiting int) {
 	defer a.mu.Unlock()
 	for _, t := range a.tables {
 		held += t.mine.Len()
-		for _, r := range t.requests {
+		for r := range t.requests.all() {
 			if !r.met.IsZero() {
 				waiting++
 			}

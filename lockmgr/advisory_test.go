@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -714,4 +715,132 @@ func advisoryDeadlocks(f *fixture, random *rand.Rand, ordered bool) {
 	if n := f.advisoryRows(); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
+}
+
+// What an owner gives up when it goes on with a shared lock, others have at once.
+func TestAdvisoryDowngrade(t *testing.T) {
+	inAllTables(t, func(f *fixture, open func(*advisoryMount, lockmgr.Key) *lockmgr.AdvisoryTable) {
+		t := f.t
+		a := f.advisory(1)[0]
+		for _, lock := range []func(id uint64, exclusive bool) advisory.Lock{
+			a.flock, func(id uint64, exclusive bool) advisory.Lock { return a.posix(id, 3, 5, exclusive) },
+		} {
+			table := open(a, table)
+			if err := table.Lock(t.Context(), lock(1, true), true); err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan error, 1)
+			go func() { got <- table.Lock(t.Context(), lock(2, false), true) }()
+			synctest.Wait()
+			if err := table.Lock(t.Context(), lock(1, false), true); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			select {
+			case err := <-got:
+				if err != nil {
+					t.Error(err)
+				}
+			default:
+				t.Error("a reader waits for another")
+			}
+		}
+	})
+}
+
+// inAllTables is inBothTables, and with tables of one mount only.
+func inAllTables(t *testing.T, test func(f *fixture, open func(*advisoryMount, lockmgr.Key) *lockmgr.AdvisoryTable)) {
+	inBothTables(t, func(f *fixture) { test(f, (*advisoryMount).table) })
+	t.Run("local", func(t *testing.T) {
+		inBubble(t, func(f *fixture) {
+			test(f, func(am *advisoryMount, key lockmgr.Key) *lockmgr.AdvisoryTable { return am.a.OpenLocal(key) })
+		})
+	})
+}
+
+// However many wait for a lock: each has its turn, those that are given up end at once, and others are
+// served as if they were not there.
+func TestAdvisoryLargeCrowd(t *testing.T) {
+	inAllTables(t, func(f *fixture, open func(*advisoryMount, lockmgr.Key) *lockmgr.AdvisoryTable) {
+		t := f.t
+		a := f.advisory(1)[0]
+		const crowd = 10000
+		table := open(a, table)
+		first := a.flock(crowd, true)
+		if err := table.Lock(t.Context(), first, true); err != nil {
+			t.Fatal(err)
+		}
+		goroutines := runtime.NumGoroutine()
+		ctx, cancel := context.WithCancel(t.Context())
+		var stay, leave sync.WaitGroup
+		var mu sync.Mutex
+		var order []int
+		for i := range crowd {
+			l := a.flock(uint64(i), i%3 > 0)
+			if i%2 == 0 {
+				leave.Go(func() {
+					if err := table.Lock(ctx, l, true); !errors.Is(err, context.Canceled) {
+						t.Errorf("given up: %v", err)
+					}
+				})
+			} else {
+				stay.Go(func() {
+					if err := table.Lock(t.Context(), l, true); err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					order = append(order, i)
+					mu.Unlock()
+					table.Unlock(nil, l.Owner, 0, advisory.EOF)
+				})
+			}
+			synctest.Wait()
+		}
+		if _, waiting := a.stats(); waiting != crowd {
+			t.Errorf("%d wait, want %d", waiting, crowd)
+		}
+		if n := runtime.NumGoroutine() - goroutines; n > crowd+10 {
+			t.Errorf("%d goroutines for %d callers", n, crowd)
+		}
+
+		began := time.Now() // time goes on only while all wait for it
+		other := open(a, tableOf(8))
+		for range 100 {
+			for _, where := range []*lockmgr.AdvisoryTable{table, other} {
+				l := a.posix(1, 7, 7, true)
+				if err := where.Lock(t.Context(), l, false); err != nil {
+					t.Fatal(err)
+				}
+				where.Unlock(nil, l.Owner, l.Start, l.End)
+			}
+		}
+		if err := table.Lock(t.Context(), a.flock(crowd+1, false), false); !errors.Is(err, lockmgr.ErrContended) {
+			t.Errorf("a try behind the crowd: %v", err)
+		}
+		cancel()
+		leave.Wait()
+		if len(order) > 0 {
+			t.Errorf("%d have the lock beside the first", len(order))
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("requests waited for %v", took)
+		}
+
+		table.Unlock(nil, first.Owner, 0, advisory.EOF)
+		stay.Wait()
+		if len(order) != crowd/2 {
+			t.Errorf("%d of %d had their turns", len(order), crowd/2)
+		}
+		// Readers that follow each other have the lock together.
+		writers := slices.DeleteFunc(order, func(i int) bool { return i%3 == 0 })
+		if !slices.IsSorted(writers) {
+			t.Error("the turns were not in order")
+		}
+	})
+}
+
+// stats are the locks that the mount has, and its requests that wait.
+func (am *advisoryMount) stats() (held, waiting int) {
+	st := am.m.Stats()
+	return st.AdvisoryHeld, st.AdvisoryWaiting
 }

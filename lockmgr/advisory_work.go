@@ -177,6 +177,7 @@ func (t *AdvisoryTable) landed(p advisoryPlan, rows AdvisoryRows) {
 // have given up others, and callers may have gone. mu is held.
 func (t *AdvisoryTable) grant(p advisoryPlan) {
 	for _, r := range p.grants {
+		t.requests.remove(r)
 		if r.over {
 			t.asks++ // the row says too much
 		} else {
@@ -184,6 +185,9 @@ func (t *AdvisoryTable) grant(p advisoryPlan) {
 			t.change(func() { t.mine.Set(r.lock) }, r.lock.Owner)
 			t.relied.Store(t.sess)
 			r.losses = t.losses
+			if r.had && !r.lock.Exclusive && t.requests.n > 0 {
+				t.asks++ // others may have what it had alone
+			}
 		}
 		t.answer(r, nil)
 	}
@@ -223,15 +227,14 @@ func (t *AdvisoryTable) learn(rows AdvisoryRows, sent time.Time) error {
 	if t.private.row { // its requests have no rows, and their places are this mount's
 		return nil
 	}
-	for _, r := range t.requests {
-		r.ticket = 0
-	}
+	tickets := make(map[*advisoryRequest]int64)
 	for _, row := range rows.Rows {
 		if r := t.named[row.Name]; r != nil {
-			r.ticket = row.Created
+			tickets[r] = row.Created
 			t.rows[r.id] = row.Changed
 		}
 	}
+	t.place(tickets)
 	return nil
 }
 
@@ -243,9 +246,7 @@ func (t *AdvisoryTable) noticeLoss() {
 	t.lost(t.sess.loss())
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
-	for _, r := range t.requests {
-		r.ticket = 0
-	}
+	t.place(nil)
 	clear(t.rows)
 	t.sent = nil
 	t.use(nil)
@@ -278,7 +279,7 @@ func (t *AdvisoryTable) use(s *session) {
 
 // refuseAll ends all requests. mu is held.
 func (t *AdvisoryTable) refuseAll() {
-	for _, r := range slices.Clone(t.requests) {
+	for _, r := range slices.Collect(t.requests.all()) {
 		t.answer(r, ErrClosed)
 	}
 }
@@ -286,7 +287,7 @@ func (t *AdvisoryTable) refuseAll() {
 // refuseLate ends the requests that do not wait for the service any longer, and those that have
 // no caller. mu is held.
 func (t *AdvisoryTable) refuseLate(err error) {
-	for _, r := range slices.Clone(t.requests) {
+	for _, r := range slices.Collect(t.requests.all()) {
 		switch {
 		case r.over:
 			t.answer(r, nil)

@@ -67,3 +67,44 @@ func (v *View) Ahead(l Lock, ticket int64) (Waiter, bool) {
 	}
 	return Waiter{}, false
 }
+
+// Span sums up requests. The zero value is of none.
+type Span struct {
+	all   Lock
+	kinds [2]bool
+	mixed bool // there are shared ones
+}
+
+// Add adds a request.
+func (s *Span) Add(l Lock) {
+	if s.kinds == [2]bool{} {
+		s.all = Lock{Owner: Owner{Kind: l.Owner.Kind}, Start: l.Start, End: l.End}
+	}
+	s.kinds[l.Owner.Kind] = true
+	s.mixed = s.mixed || !l.Exclusive
+	s.all.Start, s.all.End = min(s.all.Start, l.Start), max(s.all.End, l.End)
+	s.all.Exclusive = !s.mixed
+}
+
+// Blocked reports whether a lock conflicts with each of the requests, unless they are of its owner.
+func (s *Span) Blocked(by Lock) bool {
+	return s.kinds[by.Owner.Kind] && s.kinds != [2]bool{true, true} && by.Start <= s.all.Start && s.all.End <= by.End && (by.Exclusive || s.all.Exclusive)
+}
+
+// BlockerOfAll returns a lock that is in the way of each of the requests, unless they are of its
+// owner. It may miss one.
+func (v *View) BlockerOfAll(s Span) (Lock, bool) {
+	if v.last != nil && s.Blocked(*v.last) {
+		return *v.last, true
+	}
+	first := s.all
+	first.End = first.Start
+	if by, ok := v.Mine.Conflict(first); ok && s.Blocked(by) {
+		v.last = &by
+		return by, true
+	}
+	if i := slices.IndexFunc(v.Held, s.Blocked); i >= 0 {
+		return v.Held[i], true
+	}
+	return Lock{}, false
+}
