@@ -53,7 +53,7 @@ bench-fs:
 	go run ./bench/fs $(BENCH)
 
 # Locks in etcd, beside bare Txns, etcd's Mutex, a lease for each lock, and Leases of Kubernetes if 'make apiserver'
-# was run: some thirteen minutes.
+# was run: some fourteen minutes.
 bench-locks:
 	go run ./bench/locks $(BENCH)
 

@@ -28,7 +28,13 @@ func (b *bench) measure(ctx context.Context) (*results, error) {
 			defer b.kube.close()
 		}
 	}
-	res := &results{systems: b.opts.systems}
+	if view := func(r row) bool { return r.view }; slices.ContainsFunc(b.opts.rows, view) {
+		if err := mounts(); err != nil {
+			b.notes = append(b.notes, fmt.Sprintf("rows with a view are left out: %v", err))
+			b.opts.rows = slices.DeleteFunc(slices.Clone(b.opts.rows), view)
+		}
+	}
+	res := &results{systems: slices.DeleteFunc(slices.Clone(b.opts.systems), func(s string) bool { return !b.asksFor(s) })}
 	for _, nodes := range []int{1, 3} {
 		rows := slices.DeleteFunc(slices.Clone(b.opts.rows), func(r row) bool { return r.nodes != nodes })
 		if len(rows) == 0 {

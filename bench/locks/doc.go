@@ -1,6 +1,6 @@
 // Command locks measures what locks cost in etcd, and in Leases of Kubernetes.
 //
-//	go run ./bench/locks                       everything, some thirteen minutes
+//	go run ./bench/locks                       everything, some fourteen minutes
 //	go run ./bench/locks -short                a look, two minutes
 //	go run ./bench/locks -rows '^cycle, 1'     some rows
 //	go run ./bench/locks -dir /var/tmp         etcd's files on a disk, not in memory
@@ -23,6 +23,10 @@
 //	kubernetes  the Manager of a mount over kubelease, in the rows "Leases": in the API
 //	            server that $KUBECONFIG names, or one of this run's own ('make apiserver'
 //	            builds it), or left out
+//	kernel, local, rule
+//	            in the row "flock, a pair": locks of the kernel alone, those of a view with
+//	            --flock local, and those that a rule (flock=local) leaves to the mount;
+//	            lockfs is a view with --flock cluster there. Without FUSE it is left out
 //
 // # What is measured
 //
@@ -37,6 +41,8 @@
 //	kept      the CPU of idle locks that mounts keep, over mounts without locks
 //	takeover  from kill -9 of the holder's process to the waiter's grant: when the lease
 //	          has ended, and when a successor has proved the holder dead
+//	flock     a lock of flock(2) or fcntl(2) and its unlock, by system calls, of a file that
+//	          nobody else locks; and a handoff of such a lock between mounts
 //	held      what locks cost that are just held: CPU over that of an idle mount,
 //	          memory, and how long one more takes
 //
@@ -56,8 +62,8 @@
 // # Structure
 //
 //	main ─► for 1 and 3 members: cluster ─► for each row, round, system: measure ─► table, targets
-//	          └ this program as a member of etcd, and as a holder that is killed
+//	          └ this program as a member of etcd, as a holder that is killed, and as a view
 //
-// The two hidden modes, member and holder, are chosen by the environment, so
+// The hidden modes, member, holder and view, are chosen by the environment, so
 // that the test binary has them too.
 package main

@@ -68,6 +68,12 @@ func newLocker(ctx context.Context, system string, client *clientv3.Client, volu
 		return &sessions{session}, err
 	case "lockfs":
 		return newManager(ctx, client, volume, ttl, lockmgr.SessionInfo{Node: "bench"})
+	case "flock":
+		m, err := newManager(ctx, client, volume, ttl, lockmgr.SessionInfo{Node: "bench"})
+		if err != nil {
+			return nil, err
+		}
+		return newFlocks(m)
 	}
 	return nil, fmt.Errorf("no system %q", system)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 var program = command.Program{Name: "bench/locks", Modes: map[string]func([]string) error{
-	"member": serveMember, "holder": serveHolder,
+	"member": serveMember, "holder": serveHolder, "view": serveView,
 }}
 
 func main() { command.Main(program, parse, run) }

@@ -13,7 +13,8 @@ type row struct {
 	name    string
 	nodes   int // of etcd
 	systems []string
-	rounds  int // at most; 0 if -rounds alone says how many
+	rounds  int  // at most; 0 if -rounds alone says how many
+	view    bool // it mounts one
 	lines   []line
 
 	// measure returns a figure for each line.
@@ -39,7 +40,7 @@ const (
 )
 
 // systemNames are what can be compared, in the order of the table's columns.
-var systemNames = []string{"txn", "mutex", "leases", "session", "lockfs", "keeping", kubernetes}
+var systemNames = []string{"txn", "mutex", "leases", "session", "lockfs", "keeping", kubernetes, "kernel", "local", "rule"}
 
 // allRows is the table.
 func allRows() []row {
@@ -61,6 +62,7 @@ func allRows() []row {
 		rows = append(rows, heldRow(n))
 	}
 	rows = append(rows, leaseRows()...)
+	rows = append(rows, flockRows()...)
 	return rows
 }
 

@@ -91,7 +91,7 @@ func TestDoors(t *testing.T) {
 		module + "lockmgr/etcdlock":               {"cmd/lockfs", "bench/locks", "integration/lab"},
 		module + "lockmgr/kubelease":              {"cmd/lockfs", "bench/locks"},
 		module + "internal/embedetcd":             {"cmd/lockfs"},
-		module + "fs":                             {"cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs"},
+		module + "fs":                             {"cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs", "bench/locks"},
 		module + "lockmgr/lockmgrtest":            {"bench/fs"},
 	}
 	for dir, p := range load(t) {
