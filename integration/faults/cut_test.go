@@ -91,8 +91,9 @@ func testCutOffForLong(t *testing.T, on lab.Setup) {
 			s.mend(w)
 			holder.Fails(lab.Call{Op: "write", FD: fd, Data: "later"}, unix.EIO)
 			holder.Fails(lab.Call{Op: "close", FD: fd}, unix.EIO)
-			if got := tr.Read("held"); got != written+"heir's" {
-				t.Errorf("the file holds %q, want %q and the heir's", got, written)
+			// The write that failed may have been on its way to the volume when the lock was lost.
+			if got := tr.Read("held"); got != written+"heir's" && got != written+"x"+"heir's" {
+				t.Errorf("the file holds %q, want %q, at most one x more, and the heir's", got, written)
 			}
 			tr.GoesOn("mended")
 			tr.Finish()
