@@ -166,21 +166,24 @@ func (h *handle) store(data []byte, off int64) error {
 	return nil
 }
 
-// change waits while the session is suspended, unless the caller is killed.
+// change waits while the session is suspended, unless the caller is killed. If it is suspended in
+// between, only its end says whether the lock was good all the while.
 func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do func() error) fuse.Status {
 	if h.hold == nil || h.mode == lockmgr.Shared || !h.enter() {
 		return fuse.EBADF
 	}
 	defer h.leave()
-	if err := f.await(cancel, in, h); err != nil {
-		return errno(err)
+	err := f.await(cancel, in, h)
+	if err == nil {
+		err = byDescriptor(f.tracked(h, do))
 	}
-	return whileGood(h.check, func() error {
-		if err := byDescriptor(f.tracked(h, do)); err != nil {
-			return err
-		}
-		return f.written(h)
-	})
+	if err == nil {
+		err = f.written(h)
+	}
+	if err == nil {
+		err = f.await(cancel, in, h)
+	}
+	return errno(err)
 }
 
 func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
@@ -190,7 +193,12 @@ func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	if givenUp := f.gates.volume.outside(ctx, in, func() { err = h.awaitLocks(ctx) }); givenUp != nil {
+	givenUp := f.gates.volume.outside(ctx, in, func() {
+		for errors.Is(err, lockmgr.ErrSuspended) { // it may be again
+			err = h.awaitLocks(ctx)
+		}
+	})
+	if givenUp != nil {
 		return givenUp
 	}
 	return err

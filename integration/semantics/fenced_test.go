@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	gofs "github.com/hanwen/go-fuse/v2/fs"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
 
@@ -337,6 +338,42 @@ func TestReaderBesideSuspendedWrite(t *testing.T) {
 	if r := lab.Await(t, "the shared mapping", mapped); r.Data != "old\n" {
 		t.Errorf("a reader's shared mapping has %q, %v", r.Data, r.Err())
 	}
+}
+
+// A session is suspended while a write is on its way to the volume. The write has not failed: its
+// program is told when the session is resumed.
+func TestSuspendedDuringAWrite(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t, "--embedded", "--suspend-wait", "1h", "--ttl", lab.ShortTTL.String())
+	at := lab.NewTurnstile(t)
+	v.Under(func(b lab.Below) gofs.InodeEmbedder { return &heldWrites{b, at} })
+	m := v.Mount("m")
+	t.Cleanup(at.End)
+	v.Write("f", "")
+	writer := lab.NewAgent(t)
+	fd := writer.Open(m.Path("f"), unix.O_WRONLY)
+	etcd := v.EtcdPID()
+	t.Cleanup(func() { _ = unix.Kill(etcd, unix.SIGCONT) })
+	for range 2 {
+		at.Shut.Store(true)
+		pending := writer.Start(lab.Call{Op: "write", FD: fd, Data: "x"})
+		let := at.Next()
+		at.Shut.Store(false)
+		lab.Freeze(t, etcd)
+		lab.Eventually(t, "the session is suspended", m.IsSuspended)
+		let()
+		lab.Eventually(t, "the write is on the volume", func() bool { return strings.HasSuffix(v.Read("f"), "x") })
+		if err := unix.Kill(etcd, unix.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		if r := lab.Await(t, "the write", pending); r.Errno != 0 {
+			t.Fatalf("the write: %v", r.Err())
+		}
+		lab.Eventually(t, "the session is resumed", func() bool { return !m.IsSuspended() })
+		writer.Must(lab.Call{Op: "pwrite", FD: fd, Data: "y", Off: 1}) // so that the next x is another
+		writer.Must(lab.Call{Op: "seek", FD: fd, Flags: unix.SEEK_END})
+	}
+	writer.Must(lab.Call{Op: "close", FD: fd})
 }
 
 // umount is as good an end as SIGTERM. A view that somebody takes out of the tree
