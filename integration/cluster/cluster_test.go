@@ -132,7 +132,7 @@ func (c *cluster) eventually(what string, cond func() bool) {
 		if time.Now().After(deadline) {
 			c.t.Fatalf("not in %v: %s", patience, what)
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(500 * time.Millisecond) // a kubectl takes 100 ms of a core
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // delegated. Another mount is excluded until the last owner has closed the file.
 // (docs/SEMANTICS.md, rules 4, 31 and 33.)
 func TestScopesInADelegatedDirectory(t *testing.T) {
-	lab.Over(t, testScopesInADelegatedDirectory, lab.Local, lab.InLeases)
+	lab.Over(t, testScopesInADelegatedDirectory, lab.Local, lab.InLeases.ForLong())
 }
 
 func testScopesInADelegatedDirectory(t *testing.T, on lab.Setup) {
@@ -23,7 +23,7 @@ func testScopesInADelegatedDirectory(t *testing.T, on lab.Setup) {
 }
 
 func TestScopesOfAKeptLock(t *testing.T) {
-	lab.Over(t, testScopesOfAKeptLock, lab.Local, lab.InLeases)
+	lab.Over(t, testScopesOfAKeptLock, lab.Local, lab.InLeases.ForLong())
 }
 
 func testScopesOfAKeptLock(t *testing.T, on lab.Setup) {
