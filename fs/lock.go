@@ -197,15 +197,11 @@ func (f *FS) whileHeldAs(in *fuse.InHeader, hold *lockmgr.Hold, change func() er
 
 // whileHeld makes a change if hold is good before it. EIO: hold may not have been good to the end.
 func whileHeld(hold *lockmgr.Hold, change func() error) fuse.Status {
-	return whileGood(hold.Check, change)
-}
-
-func whileGood(check func() error, change func() error) fuse.Status {
-	if err := check(); err != nil {
+	if err := hold.Check(); err != nil {
 		return errno(err)
 	}
 	if err := change(); err != nil {
 		return errno(err)
 	}
-	return errno(check())
+	return errno(hold.Check())
 }
