@@ -325,7 +325,7 @@ func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 		for _, l := range shared {
 			r.hold.join(l)
 			if r.Renames {
-				l.mayChange()
+				m.mayChange(l)
 			}
 		}
 		if m.grantBelow(r, missing) {

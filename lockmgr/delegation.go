@@ -163,7 +163,7 @@ func (m *Manager) grantBelow(r *request, missing []*place) bool {
 			d.mayChange(l.grant.Key)
 		}
 		if r.Renames {
-			l.mayChange()
+			m.mayChange(l)
 		}
 		d.open[l] = struct{}{}
 		m.table.add(p.slot, l)

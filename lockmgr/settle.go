@@ -68,6 +68,9 @@ func (h *Hold) Settle(ctx context.Context) error {
 			return err
 		case l.unsettled && l.below == d && !l.putting:
 			d.saw(revision)
+			if d.last >= FencingToken(d.known, maxTurn) { // the next request asks the service
+				return fmt.Errorf("%w: the fencing tokens below %s are used up", ErrUnavailable, d.key)
+			}
 			d.last++
 			l.fencing = d.last
 			settled = append(settled, l)
@@ -111,11 +114,13 @@ func (d *delegation) isOnly(k Key) {
 	d.only[k.Path] = struct{}{}
 }
 
-// mayChange notes that another file may get the name, now or as long as somebody has the lock. m.mu is
-// held.
-func (l *lock) mayChange() {
+// mayChange notes that another file may get the name, now or as long as somebody has the lock, which
+// may have an entry by now. m.mu is held.
+func (m *Manager) mayChange(l *lock) {
+	if d := m.delegationAbove(l.grant.Key); d != nil {
+		d.mayChange(l.grant.Key)
+	}
 	if l.below != nil {
-		l.below.mayChange(l.grant.Key)
 		l.unsettled, l.changes = l.grant.Key.Kind == File, true
 	}
 }

@@ -1,6 +1,8 @@
 package lockmgr_test
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -211,6 +213,68 @@ func TestSettleWhileTheNameChanges(t *testing.T) {
 		beside.Release()
 		synctest.Wait()
 		check(f.must(found("a", "d/f")))
+	})
+}
+
+// The numbers of a delegation are used up: no token is given out that would not be smaller than the
+// next entry's.
+func TestSettleWithoutNumbers(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		f.delegated("d")
+		name := func(i int) string { return fmt.Sprint("d/f", i) }
+		const last = 1<<12 - 1
+		var opened []*lockmgr.Hold
+		for number := int64(0); number < last; {
+			opened = append(opened, f.must(found("a", name(len(opened)))))
+			i := len(opened) - 1
+			number = opened[i].Token(file(name(i))) & last
+		}
+		largest := int64(0)
+		for i, h := range opened {
+			if err := h.Settle(f.t.Context()); !errors.Is(err, lockmgr.ErrUnavailable) {
+				t.Fatalf("%v, want ErrUnavailable", err)
+			}
+			largest = max(largest, h.Token(file(name(i))))
+			h.Release()
+		}
+		synctest.Wait()
+		next := f.must(found("a", name(0)))
+		if err := next.Settle(f.t.Context()); err != nil || next.Token(file(name(0))) <= largest {
+			t.Errorf("%v, token %d after %d", err, next.Token(file(name(0))), largest)
+		}
+		next.Release()
+	})
+}
+
+// A new file's lock has an entry when its owner renames another file over it.
+func TestSettleAfterARenameOverAnEntry(t *testing.T) {
+	inode, err := lockmgr.InodeKey("", 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeping(t, func(f, other *fixture) {
+		f.delegated("d")
+		opened := f.must(found("a", "d/f"))
+		opened.Made(file("d/f"))
+		time.Sleep(1500 * time.Millisecond) // what is open for a second gets an entry
+		if entries, err := f.svc.Entries(f.t.Context(), "d/f"); err != nil || len(entries) != 2 {
+			t.Fatalf("%+v, %v: want the delegation, and an entry", entries, err)
+		}
+		f.must(renaming("a", file("d/h"), file("d/f"))).Release()
+		opened.Release()
+		synctest.Wait()
+		b := other.must(try("b", inode, file("elsewhere")))
+		last := b.Token(inode)
+		b.Release()
+		synctest.Wait()
+		h := f.must(found("a", "d/f"))
+		if err := h.Settle(f.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if token := h.Token(file("d/f")); token <= last {
+			t.Errorf("token %d after %d", token, last)
+		}
+		h.Release()
 	})
 }
 
