@@ -27,7 +27,6 @@ type Advisory struct {
 	mu      sync.Mutex
 	tables  map[Key]*AdvisoryTable // GUARDED_BY(mu); those that have anything
 	ranges  map[uint64]int         // GUARDED_BY(mu); in how many tables an owner has ranges, by Owner.ID
-	wanted  map[uint64]int         // GUARDED_BY(mu); how many ranges it asks for
 	refused bool                   // GUARDED_BY(mu); no more requests
 	tickets int64                  // GUARDED_BY(mu); of requests that waited in local tables
 	listed  time.Time              // GUARDED_BY(mu); when the service was last asked who is in the way, for the log
@@ -71,7 +70,7 @@ func (m *Manager) NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	}
 	a := &Advisory{
 		m: m, service: service, mount: uuid.NewString(), AdvisoryConfig: cfg, tended: make(chan struct{}, 1),
-		tables: make(map[Key]*AdvisoryTable), ranges: make(map[uint64]int), wanted: make(map[uint64]int),
+		tables: make(map[Key]*AdvisoryTable), ranges: make(map[uint64]int),
 	}
 	m.mu.Lock()
 	m.advisory = a
@@ -117,7 +116,6 @@ func (a *Advisory) table(key Key, local bool) *AdvisoryTable {
 		t = &AdvisoryTable{
 			a: a, key: key, local: local, settled: make(chan struct{}),
 			named: make(map[string]*advisoryRequest), rows: make(map[string]int64),
-			requests: advisoryRequests{of: make(map[advisory.Owner]int), posix: a.wanted},
 		}
 		a.tables[key] = t
 	}

@@ -59,18 +59,17 @@ func (a *Advisory) handOn() {
 	a.handing = true
 	a.pauses++
 	for _, t := range a.tables {
-		for r := range t.requests.all() {
+		for _, r := range t.requests {
 			switch {
 			case r.over, r.parked:
 			case r.waits:
 				r.given <- r.handedOn()
 				r.given, r.parked = make(chan error, 1), true
 			default: // it begins anew
-				t.giveUp(r)
+				r.over = true
 				r.given <- &HandedOnError{Resume{Since: r.lock.Since}}
 			}
 		}
-		t.stir()
 		t.ask()
 	}
 }
@@ -96,9 +95,9 @@ func (a *Advisory) forsakeLate() {
 			return // they may have been handed on again
 		}
 		for _, t := range a.tables {
-			for r := range t.requests.all() {
+			for _, r := range t.requests {
 				if r.parked {
-					t.forsake(r)
+					r.forsake()
 				}
 			}
 			t.ask()
@@ -112,7 +111,7 @@ func (a *Advisory) forsake(at Resume) bool {
 	defer a.mu.Unlock()
 	for _, t := range a.tables {
 		if r := t.parked(at.ID); r != nil {
-			t.forsake(r)
+			r.forsake()
 			t.ask()
 			return true
 		}
@@ -125,10 +124,7 @@ func (r *advisoryRequest) handedOn() error {
 }
 
 // forsake ends a parked request. The table is to be asked.
-func (t *AdvisoryTable) forsake(r *advisoryRequest) {
-	r.parked = false
-	t.giveUp(r)
-}
+func (r *advisoryRequest) forsake() { r.parked, r.over = false, true }
 
 // parked returns the parked request with an id. mu is held.
 func (t *AdvisoryTable) parked(id AcquisitionID) *advisoryRequest {
@@ -175,7 +171,7 @@ func (a *Advisory) export(first []*AdvisoryTable, sessions map[*session]int) (*A
 	defer a.mu.Unlock()
 	all := slices.Clone(first)
 	for _, t := range a.tables {
-		if !slices.Contains(first, t) && (len(t.rows) > 0 || !t.mine.Empty() || t.requests.n > 0) {
+		if !slices.Contains(first, t) && (len(t.rows) > 0 || !t.mine.Empty() || len(t.requests) > 0) {
 			all = append(all, t)
 		}
 	}
@@ -197,7 +193,7 @@ func (a *Advisory) export(first []*AdvisoryTable, sessions map[*session]int) (*A
 			s.Row = RowState{t.value, t.created, t.rows[t.row]}
 			delete(s.Rows, t.row)
 		}
-		for r := range t.requests.all() {
+		for _, r := range t.requests {
 			switch {
 			case r.parked:
 				s.Waits = append(s.Waits, WaitState{r.waitID, r.lock, r.ticket, r.met, r.told})
@@ -240,10 +236,9 @@ func (a *Advisory) adopt(st *AdvisoryState, sessions []*session) {
 				lock: w.Lock, waits: true, id: rowOf(w.ID), waitID: w.ID, given: make(chan error, 1),
 				parked: true, ticket: w.Ticket, met: w.Met, told: w.Told,
 			}
-			t.requests.add(r)
+			t.requests = append(t.requests, r)
 			t.named[r.id] = r
 		}
-		t.requests.unsorted = true
 		a.adopted = append(a.adopted, t)
 	}
 }

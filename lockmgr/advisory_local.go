@@ -55,12 +55,11 @@ func (a *Advisory) localFiles() (files []advisory.File) {
 			continue
 		}
 		f := advisory.File{Held: t.mine.All()}
-		t.requests.any(func(r *advisoryRequest) bool {
+		for _, r := range t.requests {
 			if r.ticket != 0 && !r.over {
 				f.Line = append(f.Line, advisory.Waiter{ID: r.name(), Lock: r.lock, Ticket: r.ticket})
 			}
-			return false
-		})
+		}
 		files = append(files, f)
 	}
 	return files

@@ -117,7 +117,7 @@ func (a *Advisory) count() (held, waiting int) {
 	defer a.mu.Unlock()
 	for _, t := range a.tables {
 		held += t.mine.Len()
-		for r := range t.requests.all() {
+		for _, r := range t.requests {
 			if !r.met.IsZero() {
 				waiting++
 			}

@@ -2,6 +2,7 @@ package lockmgr
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -36,8 +37,12 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 		p.commit = true
 		return p, false
 	}
-	t.forgetOver()
-	t.requests.tidy()
+	if t.forgetOver(); len(t.requests) == 0 {
+		t.planned = nil
+	}
+	if inOrder := func(x, y *advisoryRequest) int { return cmp.Compare(x.order(), y.order()) }; !slices.IsSortedFunc(t.requests, inOrder) {
+		slices.SortStableFunc(t.requests, inOrder)
+	}
 	p.next = t.mine
 	if t.publishes() { // nothing is granted meanwhile
 		t.planRows(&p)
@@ -45,69 +50,58 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 	}
 	v := advisory.View{Held: t.held, Mine: p.next, Line: t.line}
 	var free []*advisoryRequest
-	var waiting []*advisoryRequest
-	var looked []*advisoryCrowd
-	for _, c := range t.requests.crowds {
-		if elsewhere, ok := t.passes(&v, c, waiting); ok {
-			look = look || elsewhere && t.stale
+	t.planned = append(t.planned[:0], t.requests...)
+	waiting := t.planned[:0]
+	for _, r := range t.planned {
+		if r.probes {
+			if t.probe(&p, &v, r) {
+				look = true
+			}
 			continue
 		}
-		looked = append(looked, c)
-		for _, r := range slices.Clone(c.list) { // answered requests leave it
-			if r.probes {
-				if t.probe(&p, &v, r) {
-					look = true
-				}
+		by, held := v.Blocker(r.lock, r.by)
+		blocked := held
+		elsewhere := blocked && !t.a.Mine(by.Owner)
+		if blocked {
+			r.by = by.Owner
+		} else {
+			_, ahead := v.Ahead(r.lock, r.order())
+			blocked = ahead || t.closed
+			elsewhere = blocked
+		}
+		blocked = blocked || slices.ContainsFunc(free, func(w *advisoryRequest) bool { return w.lock.Conflicts(r.lock) })
+		switch {
+		case !blocked && r.parked: // it has its turn, and cannot be told
+			free = append(free, r)
+		case !blocked && v.Mine.Len() >= maxAdvisory && !v.Mine.Has(r.lock):
+			t.answer(r, ErrTooMany)
+		case !blocked && t.deaf():
+			look = true
+		case !blocked:
+			v.Grant(r.lock)
+			p.grants = append(p.grants, r)
+		case elsewhere && t.stale:
+			look = true
+		default:
+			t.meets(r)
+			// Beside an exclusive flock nobody has another.
+			if o := r.lock.Owner; o.Kind == advisory.Flock && !(held && by.Exclusive) && t.has(o) {
+				t.change(func() { t.mine.Clear(o, 0, advisory.EOF) }, o)
+				r.dropped = true
+				return t.plan()
+			}
+			switch {
+			case !r.waits && !held && t.closed && t.patient(r): // it may be free
+			case !r.waits && r.dropped: // others must find it gone when the caller goes on
+				p.refused = append(p.refused, r)
+				continue
+			case !r.waits:
+				t.answer(r, ErrContended)
 				continue
 			}
-			by, held := v.Blocker(r.lock, r.by)
-			r.blocked = held
-			blocked := held
-			elsewhere := blocked && !t.a.Mine(by.Owner)
-			if blocked {
-				r.by = by.Owner
-			} else {
-				_, ahead := v.Ahead(r.lock, r.order())
-				blocked = ahead || t.closed
-				elsewhere = blocked
-			}
-			blocked = blocked || slices.ContainsFunc(free, func(w *advisoryRequest) bool { return w.lock.Conflicts(r.lock) })
-			switch {
-			case !blocked && r.parked: // it has its turn, and cannot be told
+			waiting = append(waiting, r)
+			if !held {
 				free = append(free, r)
-			case !blocked && v.Mine.Len() >= maxAdvisory && !v.Mine.Has(r.lock):
-				t.answer(r, ErrTooMany)
-			case !blocked && t.deaf():
-				look = true
-			case !blocked:
-				if t.unsettles(&v, r) && t.stir() {
-					return t.plan()
-				}
-				v.Grant(r.lock)
-				p.grants = append(p.grants, r)
-			case elsewhere && t.stale:
-				look = true
-			default:
-				t.meets(r)
-				// Beside an exclusive flock nobody has another.
-				if o := r.lock.Owner; o.Kind == advisory.Flock && !(held && by.Exclusive) && t.has(o) {
-					t.change(func() { t.mine.Clear(o, 0, advisory.EOF) }, o)
-					r.dropped = true
-					return t.plan()
-				}
-				switch {
-				case !r.waits && !held && t.closed && t.patient(r): // it may be free
-				case !r.waits && r.dropped: // others must find it gone when the caller goes on
-					p.refused = append(p.refused, r)
-					continue
-				case !r.waits:
-					t.answer(r, ErrContended)
-					continue
-				}
-				waiting = append(waiting, r)
-				if !held {
-					free = append(free, r)
-				}
 			}
 		}
 	}
@@ -123,9 +117,6 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 	default:
 		t.planLine(&p, &v, waiting)
 	}
-	for _, c := range looked {
-		t.settle(c, &p)
-	}
 	if !t.local {
 		t.planRows(&p)
 	}
@@ -134,11 +125,12 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 
 // forgetOver removes the requests that nobody waits for any more. mu is held.
 func (t *AdvisoryTable) forgetOver() {
-	for _, r := range t.over {
-		t.requests.remove(r)
-		t.ends(r)
-	}
-	t.over = nil
+	t.requests = slices.DeleteFunc(t.requests, func(r *advisoryRequest) bool {
+		if r.over {
+			t.ends(r)
+		}
+		return r.over
+	})
 }
 
 // probe answers a request that only asks, if that can be decided. look: the table must be read

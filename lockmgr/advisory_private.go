@@ -77,29 +77,24 @@ func (t *AdvisoryTable) decides() bool {
 	case !p.row || p.ending || p.idle || p.describes || t.doubted || t.vacates || len(t.broken) > 0 || !t.sess.renewal.Valid():
 		return false
 	}
-	for {
-		asked := t.asks
-		plan, look := t.plan()
-		if look || plan.commit {
-			return false
-		}
-		t.grant(plan)
-		for _, r := range plan.refused {
-			t.answer(r, ErrContended)
-		}
-		if t.asks == asked {
-			return true
-		}
+	plan, look := t.plan()
+	if look || plan.commit {
+		return false
 	}
+	t.grant(plan)
+	for _, r := range plan.refused {
+		t.answer(r, ErrContended)
+	}
+	return true
 }
 
 // unused reports whether the table is to be forgotten.
 func (t *AdvisoryTable) unused() bool {
-	return t.users == 0 && t.mine.Empty() && t.requests.n == 0 && len(t.rows) == 0
+	return t.users == 0 && t.mine.Empty() && len(t.requests) == 0 && len(t.rows) == 0
 }
 
 func (t *AdvisoryTable) idle() bool {
-	return t.private.row && t.mine.Empty() && t.requests.n == 0
+	return t.private.row && t.mine.Empty() && len(t.requests) == 0
 }
 
 // becomesPrivate reports whether a plan that grants can make the table private: its put compares
@@ -108,7 +103,7 @@ func (t *AdvisoryTable) becomesPrivate(p *advisoryPlan) bool {
 	if t.private.keep == 0 || t.private.row || t.private.others || len(p.grants) == 0 || len(p.line) > 0 || t.a.cools(t.key) {
 		return false
 	}
-	if t.requests.any(func(r *advisoryRequest) bool { return r.ticket != 0 && !slices.Contains(p.grants, r) }) {
+	if slices.ContainsFunc(t.requests, func(r *advisoryRequest) bool { return r.ticket != 0 && !slices.Contains(p.grants, r) }) {
 		return false
 	}
 	t.private.since = time.Now()
@@ -121,10 +116,9 @@ func (t *AdvisoryTable) isPrivate(private bool) {
 	if private == p.row {
 		return
 	}
-	for r := range t.requests.all() {
+	for _, r := range t.requests {
 		r.ticket = 0 // a place in another line
 	}
-	t.stir()
 	p.row, p.ending, p.gen = private, false, 0
 	if private {
 		a.gens++
@@ -154,12 +148,9 @@ func (t *AdvisoryTable) patient(r *advisoryRequest) bool {
 // through other mounts. Such a cycle has two waits of this mount at least, and one of them is in a
 // table that others use.
 func (t *AdvisoryTable) tangled(waiting []*advisoryRequest) bool {
-	if !slices.ContainsFunc(waiting, t.a.cyclic) {
-		return false
-	}
 	for _, o := range t.a.tables {
-		if !o.local && !o.private.row && o.requests.any(t.a.cyclic) {
-			return true
+		if !o.local && !o.private.row && slices.ContainsFunc(o.requests, t.a.cyclic) {
+			return slices.ContainsFunc(waiting, t.a.cyclic)
 		}
 	}
 	return false
@@ -168,7 +159,7 @@ func (t *AdvisoryTable) tangled(waiting []*advisoryRequest) bool {
 // publishTangled publishes the private tables that have a waiter which may be part of a cycle.
 func (a *Advisory) publishTangled() {
 	for _, t := range a.tables {
-		if t.private.row && !t.private.ending && t.requests.any(a.cyclic) {
+		if t.private.row && !t.private.ending && slices.ContainsFunc(t.requests, a.cyclic) {
 			t.private.ending = true
 			t.ask()
 		}

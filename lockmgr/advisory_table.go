@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -23,9 +24,9 @@ type AdvisoryTable struct {
 
 	// GUARDED_BY(Advisory.mu)
 	mine     advisory.Locks
-	requests advisoryRequests
-	over     []*advisoryRequest          // requests, until the next plan
+	requests []*advisoryRequest
 	named    map[string]*advisoryRequest // by id
+	planned  []*advisoryRequest          // plan's copy: a crowd's is large
 	working  bool
 	users    int
 	losses   int
@@ -124,10 +125,10 @@ func (t *AdvisoryTable) enter(r *advisoryRequest, at AcquisitionID) (_ *advisory
 		t.unparked = t.unparked || !t.local && !t.private.row && a.cyclic(r)
 	default:
 		if was != nil {
-			t.forsake(was)
+			was.forsake()
 		}
 		r.given, r.expires = make(chan error, 1), time.Now().Add(a.m.answerTime())
-		t.requests.add(r)
+		t.requests = append(t.requests, r)
 		t.named[r.id] = r
 	}
 	given = r.given
@@ -149,7 +150,7 @@ func (t *AdvisoryTable) answered(ctx context.Context, r *advisoryRequest, given 
 		t.a.mu.Unlock()
 		return <-given
 	}
-	t.giveUp(r)
+	r.over = true
 	asked := t.ask()
 	t.a.mu.Unlock()
 	// Nobody must find it in line once the caller goes on.
@@ -168,8 +169,6 @@ type advisoryRequest struct {
 
 	// GUARDED_BY(Advisory.mu)
 	given   chan error     // receives the answer, or that it is handed on; capacity 1
-	crowd   *advisoryCrowd // of the table's requests; nil: it is none any more
-	blocked bool           // another owner had what it wants when a plan last looked at it
 	parked  bool           // it was handed on, and keeps its place until it comes again
 	losses  int            // of the table, when it was granted
 	had     bool           // its owner had some of it when it was granted
@@ -319,15 +318,13 @@ func (t *AdvisoryTable) change(do func(), o advisory.Owner) {
 	do()
 	t.private.changed = true
 	if has := t.has(o); has != had && o.Kind == advisory.Posix {
+		n := t.a.ranges[o.ID] - 1
 		if has {
-			t.a.ranges[o.ID]++
-			t.a.stir(o)
-		} else {
-			less(t.a.ranges, o.ID)
+			n += 2
 		}
-	}
-	if t.requests.of[o] > 0 {
-		t.stir()
+		if t.a.ranges[o.ID] = n; n == 0 {
+			delete(t.a.ranges, o.ID)
+		}
 	}
 	if t.mine.Empty() {
 		t.relied.Store(nil)
@@ -336,18 +333,14 @@ func (t *AdvisoryTable) change(do func(), o advisory.Owner) {
 
 // answer ends a request.
 func (t *AdvisoryTable) answer(r *advisoryRequest, err error) {
-	t.requests.remove(r)
+	if i := slices.Index(t.requests, r); i >= 0 {
+		t.requests = slices.Delete(t.requests, i, i+1)
+	}
 	t.ends(r)
 	if !r.over {
 		r.over = true
 		r.given <- err
 	}
-}
-
-// giveUp notes that nobody waits for a request any more. The table is to be asked.
-func (t *AdvisoryTable) giveUp(r *advisoryRequest) {
-	r.over = true
-	t.over = append(t.over, r)
 }
 
 func (t *AdvisoryTable) ends(r *advisoryRequest) {

@@ -24,7 +24,7 @@ func (a *Advisory) changed(key Key, rev int64) {
 			continue // it is known
 		}
 		t.doubted = t.doubted || t.private.row
-		if t.private.row || t.requests.n > 0 {
+		if t.private.row || len(t.requests) > 0 {
 			t.stale = true
 			t.ask()
 		}
@@ -44,7 +44,7 @@ func (a *Advisory) look() {
 		}
 		standing[t] = !t.working && t.value != nil
 		tables = append(tables, t.key)
-		cyclic = cyclic || t.requests.any(a.cyclic)
+		cyclic = cyclic || slices.ContainsFunc(t.requests, a.cyclic)
 	}
 	a.mu.Unlock()
 	if len(standing) == 0 {
@@ -85,7 +85,7 @@ func (a *Advisory) compare(standing map[*AdvisoryTable]bool, rows AdvisoryRows, 
 		if t.working || a.tables[t.key] != t {
 			continue
 		}
-		if t.requests.n > 0 {
+		if len(t.requests) > 0 {
 			t.stale = true
 			t.ask()
 		}
@@ -107,7 +107,7 @@ func (a *Advisory) compare(standing map[*AdvisoryTable]bool, rows AdvisoryRows, 
 // mount had to itself is published. Who is parked cannot be told: there is a third when it is back.
 func (t *AdvisoryTable) lookForCycle(ctx context.Context, line []*advisoryRequest) error {
 	t.a.mu.Lock() // nobody waits for an owner that has nothing
-	any := slices.ContainsFunc(line, t.a.cyclic) || line == nil && t.requests.any(t.a.cyclic)
+	any := slices.ContainsFunc(line, t.a.cyclic) || line == nil && slices.ContainsFunc(t.requests, t.a.cyclic)
 	t.a.mu.Unlock()
 	if !any {
 		return nil
@@ -137,16 +137,11 @@ func (a *Advisory) endCycles(tables map[Key]advisoryFile) {
 		if t.local || t.private.row {
 			continue
 		}
-		var closing []*advisoryRequest
-		t.requests.any(func(r *advisoryRequest) bool {
+		for _, r := range slices.Clone(t.requests) {
 			if a.cyclic(r) && !r.parked && waits.Cycle(r.lock.Owner, r.id) {
-				closing = append(closing, r)
+				t.answer(r, ErrDeadlock)
+				t.ask()
 			}
-			return false
-		})
-		for _, r := range closing {
-			t.answer(r, ErrDeadlock)
-			t.ask()
 		}
 	}
 }

@@ -177,7 +177,6 @@ func (t *AdvisoryTable) landed(p advisoryPlan, rows AdvisoryRows) {
 // have given up others, and callers may have gone. mu is held.
 func (t *AdvisoryTable) grant(p advisoryPlan) {
 	for _, r := range p.grants {
-		t.requests.remove(r)
 		if r.over {
 			t.asks++ // the row says too much
 		} else {
@@ -185,9 +184,6 @@ func (t *AdvisoryTable) grant(p advisoryPlan) {
 			t.change(func() { t.mine.Set(r.lock) }, r.lock.Owner)
 			t.relied.Store(t.sess)
 			r.losses = t.losses
-			if r.had && !r.lock.Exclusive && t.requests.n > 0 {
-				t.asks++ // others may have what it had alone
-			}
 		}
 		t.answer(r, nil)
 	}
@@ -227,14 +223,15 @@ func (t *AdvisoryTable) learn(rows AdvisoryRows, sent time.Time) error {
 	if t.private.row { // its requests have no rows, and their places are this mount's
 		return nil
 	}
-	tickets := make(map[*advisoryRequest]int64)
+	for _, r := range t.requests {
+		r.ticket = 0
+	}
 	for _, row := range rows.Rows {
 		if r := t.named[row.Name]; r != nil {
-			tickets[r] = row.Created
+			r.ticket = row.Created
 			t.rows[r.id] = row.Changed
 		}
 	}
-	t.place(tickets)
 	return nil
 }
 
@@ -246,7 +243,9 @@ func (t *AdvisoryTable) noticeLoss() {
 	t.lost(t.sess.loss())
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
-	t.place(nil)
+	for _, r := range t.requests {
+		r.ticket = 0
+	}
 	clear(t.rows)
 	t.sent = nil
 	t.use(nil)
@@ -279,7 +278,7 @@ func (t *AdvisoryTable) use(s *session) {
 
 // refuseAll ends all requests. mu is held.
 func (t *AdvisoryTable) refuseAll() {
-	for _, r := range slices.Collect(t.requests.all()) {
+	for _, r := range slices.Clone(t.requests) {
 		t.answer(r, ErrClosed)
 	}
 }
@@ -287,7 +286,7 @@ func (t *AdvisoryTable) refuseAll() {
 // refuseLate ends the requests that do not wait for the service any longer, and those that have
 // no caller. mu is held.
 func (t *AdvisoryTable) refuseLate(err error) {
-	for _, r := range slices.Collect(t.requests.all()) {
+	for _, r := range slices.Clone(t.requests) {
 		switch {
 		case r.over:
 			t.answer(r, nil)
