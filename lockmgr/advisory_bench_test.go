@@ -43,8 +43,7 @@ func BenchmarkAdvisoryCrowd(b *testing.B) {
 	}
 }
 
-func benchmarkCrowd(b *testing.B, n int, keep time.Duration, want func(uint64) advisory.Lock) {
-	ctx, cancel := context.WithCancel(b.Context())
+func newBenchAdvisory(ctx context.Context, b *testing.B) (*lockmgr.Manager, *lockmgr.Advisory) {
 	m, err := lockmgr.New(ctx, lockmgr.Config{
 		Backend: lockmgrtest.NewMemory(), Session: lockmgr.SessionInfo{Node: "node"}, Logger: slog.New(slog.DiscardHandler),
 		Renew: renew.Config{TTL: time.Minute},
@@ -56,6 +55,12 @@ func benchmarkCrowd(b *testing.B, n int, keep time.Duration, want func(uint64) a
 	if err != nil {
 		b.Fatal(err)
 	}
+	return m, a
+}
+
+func benchmarkCrowd(b *testing.B, n int, keep time.Duration, want func(uint64) advisory.Lock) {
+	ctx, cancel := context.WithCancel(b.Context())
+	m, a := newBenchAdvisory(ctx, b)
 	t := a.Open(table, &keep)
 	lock := func(i uint64) advisory.Lock {
 		l := want(i)
@@ -131,17 +136,7 @@ func BenchmarkAdvisoryRanges(b *testing.B) {
 }
 
 func benchmarkRanges(b *testing.B, n uint64, owner func(i uint64) uint64) {
-	m, err := lockmgr.New(b.Context(), lockmgr.Config{
-		Backend: lockmgrtest.NewMemory(), Session: lockmgr.SessionInfo{Node: "node"}, Logger: slog.New(slog.DiscardHandler),
-		Renew: renew.Config{TTL: time.Minute},
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	a, err := m.NewAdvisory(lockmgr.AdvisoryConfig{OnLost: func(*lockmgr.AdvisoryTable) {}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	m, a := newBenchAdvisory(b.Context(), b)
 	keep := time.Hour
 	t := a.Open(table, &keep)
 	lock := func(owner, at uint64) {
