@@ -77,15 +77,20 @@ func (t *AdvisoryTable) decides() bool {
 	case !p.row || p.ending || p.idle || p.describes || t.doubted || t.vacates || len(t.broken) > 0 || !t.sess.renewal.Valid():
 		return false
 	}
-	plan, look := t.plan()
-	if look || plan.commit {
-		return false
+	for {
+		asked := t.asks
+		plan, look := t.plan()
+		if look || plan.commit {
+			return false
+		}
+		t.grant(plan)
+		for _, r := range plan.refused {
+			t.answer(r, ErrContended)
+		}
+		if t.asks == asked {
+			return true
+		}
 	}
-	t.grant(plan)
-	for _, r := range plan.refused {
-		t.answer(r, ErrContended)
-	}
-	return true
 }
 
 // unused reports whether the table is to be forgotten.

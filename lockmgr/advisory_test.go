@@ -715,3 +715,44 @@ func advisoryDeadlocks(f *fixture, random *rand.Rand, ordered bool) {
 		t.Errorf("%d rows are left", n)
 	}
 }
+
+// What an owner gives up when it goes on with a shared lock, others have at once.
+func TestAdvisoryDowngrade(t *testing.T) {
+	inAllTables(t, func(f *fixture, open func(*advisoryMount, lockmgr.Key) *lockmgr.AdvisoryTable) {
+		t := f.t
+		a := f.advisory(1)[0]
+		for _, lock := range []func(id uint64, exclusive bool) advisory.Lock{
+			a.flock, func(id uint64, exclusive bool) advisory.Lock { return a.posix(id, 3, 5, exclusive) },
+		} {
+			table := open(a, table)
+			if err := table.Lock(t.Context(), lock(1, true), true); err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan error, 1)
+			go func() { got <- table.Lock(t.Context(), lock(2, false), true) }()
+			synctest.Wait()
+			if err := table.Lock(t.Context(), lock(1, false), true); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			select {
+			case err := <-got:
+				if err != nil {
+					t.Error(err)
+				}
+			default:
+				t.Error("a reader waits for another")
+			}
+		}
+	})
+}
+
+// inAllTables is inBothTables, and with tables of one mount only.
+func inAllTables(t *testing.T, test func(f *fixture, open func(*advisoryMount, lockmgr.Key) *lockmgr.AdvisoryTable)) {
+	inBothTables(t, func(f *fixture) { test(f, (*advisoryMount).table) })
+	t.Run("local", func(t *testing.T) {
+		inBubble(t, func(f *fixture) {
+			test(f, func(am *advisoryMount, key lockmgr.Key) *lockmgr.AdvisoryTable { return am.a.OpenLocal(key) })
+		})
+	})
+}

@@ -186,6 +186,9 @@ func (t *AdvisoryTable) grant(p advisoryPlan) {
 			r.losses = t.losses
 		}
 		t.answer(r, nil)
+		if r.had && !r.lock.Exclusive && len(t.requests) > 0 {
+			t.asks++ // others may have what it had alone
+		}
 	}
 }
 
