@@ -95,8 +95,9 @@ func (t *AdvisoryTable) lock(ctx context.Context, r *advisoryRequest, at Acquisi
 		err = ErrSessionLost
 	}
 	a.mu.Unlock()
-	// Its owner does not know that it has it. But what it had before it believes that it has.
-	if err != nil && (!r.had || errors.Is(err, ErrSessionLost)) {
+	// Its owner does not know that it has it. But what it had before it believes that it has. And a
+	// loss takes all when the view is told of it, which it is not if there is nothing left.
+	if err != nil && !r.had && !errors.Is(err, ErrSessionLost) {
 		t.Unlock(nil, l.Owner, l.Start, l.End)
 	}
 	return err
@@ -236,26 +237,26 @@ func (t *AdvisoryTable) Key() Key { return t.key }
 // Check returns nil if what this mount has in the table is good at this instant, or it has
 // nothing. Errors: ErrSuspended, ErrSessionLost.
 func (t *AdvisoryTable) Check() error {
-	s := t.relied.Load()
-	if s == nil || s.renewal.Valid() {
-		return nil
+	if s := t.relied.Load(); s != nil {
+		return s.check()
 	}
-	select {
-	case <-s.renewal.Lost():
-		return s.loss()
-	default:
-		return ErrSuspended
-	}
+	return nil
 }
 
-// Await waits while Check says ErrSuspended.
+// Await waits while Check says ErrSuspended. Errors: Check's, ctx's.
 func (t *AdvisoryTable) Await(ctx context.Context) error {
-	if s := t.relied.Load(); s != nil {
-		if err := s.renewal.Await(ctx); err != nil {
-			return errors.Join(t.Check(), err)
-		}
+	s := t.relied.Load()
+	if s == nil {
+		return nil
 	}
-	return t.Check()
+	err := s.renewal.Await(ctx)
+	if err == nil {
+		return t.Check()
+	}
+	if now := s.check(); errors.Is(now, ErrSessionLost) {
+		return now // also if the table has none of its locks any more
+	}
+	return errors.Join(ErrSuspended, err)
 }
 
 // Has reports whether an owner of this mount has any lock in the table.

@@ -424,6 +424,43 @@ func TestAdvisoryRowIsShort(t *testing.T) {
 	})
 }
 
+// A lock that is lost before its caller hears that it was granted takes with it what its owner had
+// there, and goes on to believe that it has. So the view is told, whoever finds out first.
+func TestAdvisoryLossWhileGranted(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		t := f.t
+		f.private, f.svc.deaf = time.Hour, true
+		m, _ := f.manager(func(cfg *lockmgr.Config) { cfg.Renew.TTL = 3 * time.Second })
+		a := &advisoryMount{f: f, m: m, lost: make(chan *lockmgr.AdvisoryTable, 1)}
+		a.onLost = func(t *lockmgr.AdvisoryTable) { a.lost <- t }
+		a.a = a.advisory(m)
+		defer a.close()
+		tab := a.table(table)
+		for range 50 { // the caller is first in some, the table's worker in others
+			if err := tab.Lock(t.Context(), a.posix(1, 2, 2, true), false); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Second) // by then the table's row is described
+			f.svc.Disconnect()
+			for tab.Check() == nil {
+				time.Sleep(10 * time.Millisecond)
+			}
+			wider := a.waits(t.Context(), table, a.posix(1, 1, 3, true)) // granted, as the table is private
+			f.svc.Expire(f.svc.last())
+			f.svc.Connect()
+			if err := <-wider; !errors.Is(err, lockmgr.ErrSessionLost) {
+				t.Fatalf("granted, and lost: %v", err)
+			}
+			synctest.Wait()
+			select {
+			case <-a.lost:
+			default:
+				t.Fatal("the view was not told")
+			}
+		}
+	})
+}
+
 // A row that somebody deletes is a lock that is lost.
 func TestAdvisoryDeletedRow(t *testing.T) {
 	inBubble(t, func(f *fixture) {

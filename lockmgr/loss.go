@@ -45,6 +45,19 @@ func gone(err error) error {
 // loss is the error of locks lost with s.
 func (s *session) loss() error { return SessionLost(s.renewal.Cause()) }
 
+// check returns nil if locks on s are good at this instant.
+func (s *session) check() error {
+	if s.renewal.Valid() {
+		return nil
+	}
+	select {
+	case <-s.renewal.Lost():
+		return s.loss()
+	default:
+		return ErrSuspended
+	}
+}
+
 func lockLoss(cause error) error { return fmt.Errorf("%w: %w", ErrLockLost, cause) }
 
 var (
