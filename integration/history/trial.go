@@ -232,8 +232,7 @@ func (tr *Trial) GoesOn(what string) {
 	for _, w := range tr.Writers {
 		for !w.Ended && w.Config.Moves == "" && !w.goesOn(since) {
 			if time.Now().After(deadline) {
-				ops := w.History()
-				tr.T.Fatalf("%s: writer %s does not go on; its last calls: %+v", what, w.Config.Name, ops[max(0, len(ops)-6):])
+				tr.standsStill(what)
 			}
 			w.letGo()
 			time.Sleep(10 * time.Millisecond)
@@ -244,6 +243,25 @@ func (tr *Trial) GoesOn(what string) {
 			lab.Eventually(tr.T, w.Config.Name+" has its file open again", func() bool { return w.atWork() != "" })
 		}
 	}
+}
+
+// standsStill ends the test with what may say why a writer does not go on.
+func (tr *Trial) standsStill(what string) {
+	tr.T.Helper()
+	tr.T.Logf("it is %d", Monotonic())
+	for _, w := range tr.Writers {
+		ops := w.History()
+		tr.T.Logf("last calls of writer %s (ended by the test: %t): %+v", w.Config.Name, w.Ended, ops[max(0, len(ops)-6):])
+	}
+	if rows, err := tr.service.Store().Get(tr.T.Context(), "/", clientv3.WithPrefix()); err != nil {
+		tr.T.Log(err)
+	} else {
+		for _, kv := range rows.Kvs {
+			tr.T.Logf("%s (%d to %d): %q", kv.Key, kv.CreateRevision, kv.ModRevision, kv.Value)
+		}
+	}
+	tr.EndWithStacks()
+	tr.T.Fatalf("%s: a writer does not go on", what)
 }
 
 // atWork is the hold of a file that the writer has open and writes to, "" if

@@ -95,7 +95,30 @@ func (v *Volume) startOver(source, name string, args ...string) *Mount {
 		close(m.Done)
 	}()
 	v.T.Cleanup(m.Cleanup)
+	v.mu.Lock()
+	v.started = append(v.started, m)
+	v.mu.Unlock()
 	return m
+}
+
+// EndWithStacks ends all mounts. The log of each says what its goroutines did.
+func (v *Volume) EndWithStacks() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, m := range v.started {
+		m.endWithStacks()
+	}
+}
+
+func (m *Mount) endWithStacks() {
+	_ = m.Cmd.Process.Signal(unix.SIGCONT)
+	_ = m.Cmd.Process.Signal(unix.SIGQUIT)
+	select {
+	case <-m.Done:
+	case <-time.After(CallTimeout):
+		_ = m.Cmd.Process.Kill()
+		<-m.Done
+	}
 }
 
 // Cleanup leaves nothing behind, and looks for what no test allows.
@@ -106,13 +129,7 @@ func (m *Mount) Cleanup() {
 	case <-m.Done:
 	case <-time.After(CallTimeout):
 		m.T.Errorf("%s does not end on SIGTERM", m.Name)
-		_ = m.Cmd.Process.Signal(unix.SIGQUIT) // its log says where it hangs
-		select {
-		case <-m.Done:
-		case <-time.After(CallTimeout):
-			_ = m.Cmd.Process.Kill()
-			<-m.Done
-		}
+		m.endWithStacks()
 	}
 	_ = unix.Unmount(m.Dir, unix.MNT_DETACH)
 	if log := m.Log.String(); strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") {

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 )
 
@@ -23,6 +24,9 @@ type Volume struct {
 	by      map[string]string
 	Own     map[string]*Client // the caching backings, by the mount's name
 	Via     []string           // the command that runs lockfs; none if empty
+
+	mu      sync.Mutex
+	started []*Mount // GUARDED_BY(mu)
 }
 
 // Command is lockfs with the volume's environment.
