@@ -92,7 +92,9 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 			}
 			switch {
 			case !r.waits && !held && t.closed && t.patient(r): // it may be free
-			case !r.waits && r.dropped: // others must find it gone when the caller goes on
+			case !r.waits && (r.dropped || held && p.grants != nil && !t.stands(r)):
+				// Others must find its flock gone when the caller goes on; or what is in its way is
+				// not granted yet, and may never be.
 				p.refused = append(p.refused, r)
 				continue
 			case !r.waits:
@@ -121,6 +123,13 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 		t.planRows(&p)
 	}
 	return p, false
+}
+
+// stands reports whether a lock that somebody has by now keeps a request from its own. mu is held.
+func (t *AdvisoryTable) stands(r *advisoryRequest) bool {
+	now := advisory.View{Held: t.held, Mine: t.mine}
+	_, held := now.Blocker(r.lock, r.by)
+	return held
 }
 
 // forgetOver removes the requests that nobody waits for any more. mu is held.

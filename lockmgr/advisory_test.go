@@ -181,6 +181,30 @@ func TestAdvisoryExclusion(t *testing.T) {
 	})
 }
 
+// A try is not refused for a lock that is about to be granted: it may never be.
+func TestAdvisoryRefusedForNothing(t *testing.T) {
+	inBothTables(t, func(f *fixture) {
+		t := f.t
+		a := f.advisory(1)[0]
+		f.svc.Expire(f.svc.last())
+		f.svc.Disconnect()
+		synctest.Wait()
+		ctx, giveUp := context.WithCancel(t.Context())
+		first := a.waits(ctx, table, a.posix(1, 0, 3, false))
+		time.Sleep(ttl / 16)
+		second := make(chan error, 1)
+		go func() { second <- a.try(a.posix(2, 3, 3, true)) }()
+		time.Sleep(ttl / 12) // ttl/8 after the first, what it needs of the service has failed
+		giveUp()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Errorf("given up: %v", err)
+		}
+		if err := <-second; !errors.Is(err, lockmgr.ErrUnavailable) {
+			t.Errorf("nobody has it: %v", err)
+		}
+	})
+}
+
 // A flock that is refused is lost in its former mode; a range is not. So it is on Linux.
 func TestAdvisoryRefusedUpgrade(t *testing.T) {
 	inBothTables(t, func(f *fixture) {
