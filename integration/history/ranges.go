@@ -56,14 +56,14 @@ func numbered(n int64) string { return fmt.Sprintf("%0*d\n", unitSize-1, n) }
 // that fails for another reason than somebody else's lock.
 func (w *writer) ranges() {
 	w.file = RangesFile
-	fd := -1
-	if !w.call(Op{Kind: opened}, func(*Op) (err error) {
+	fd, ofd := -1, w.rand.IntN(3) == 0
+	if !w.call(Op{Kind: opened, OFD: ofd}, func(*Op) (err error) {
 		fd, err = unix.Open(filepath.Join(w.Dir, RangesFile), unix.O_RDWR|unix.O_CLOEXEC, 0)
 		return err
 	}) {
 		return
 	}
-	r := rangeWriter{writer: w, fd: fd, ofd: w.rand.IntN(3) == 0}
+	r := rangeWriter{writer: w, fd: fd, ofd: ofd}
 	for n := 1 + w.rand.IntN(w.Most); n > 0 && !w.stop.Load() && r.step(); n-- {
 		w.pause()
 	}

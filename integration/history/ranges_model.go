@@ -121,6 +121,10 @@ var rangesModel = porcupine.NondeterministicModel{
 // ⅛ TTL, and an unlock is told by then.
 const slow = int64(200 * time.Millisecond)
 
+// closesLate is how long after a close the locks of an open file may stand. The kernel lets the program
+// go on, and then tells the view.
+const closesLate = int64(3 * time.Second)
+
 // checkRanges returns what is wrong with the calls on RangesFile: nothing, if there is an order of
 // them, each between its begin and its end, in which
 //
@@ -169,6 +173,9 @@ func (h *history) checkRanges() error {
 		}
 		if last.Kind == Closed && last.ok() && last.Return-last.Call < slow {
 			over = last.Return
+			if life[0].OFD {
+				over += closesLate
+			}
 		}
 		add(rangeAct{kind: lost, owner: owner, from: life[proof]}, life[proof].Call, over)
 		free[owner] = over

@@ -99,3 +99,20 @@ func TestRangesChecker(t *testing.T) {
 		})
 	}
 }
+
+// The locks of an open file end a moment after its close, those of a process with it.
+func TestRangesCheckerOfOpenFiles(t *testing.T) {
+	for _, ofd := range []bool{true, false} {
+		h := &history{ranges: []Op{
+			{Hold: "a.1", Kind: opened, OFD: ofd, Call: 1, Return: 2},
+			{Hold: "a.1", Kind: locked, Call: 3, Return: 4},
+			{Hold: "a.1", Kind: Closed, Call: 5, Return: 6},
+			{Hold: "b.1", Kind: opened, Call: 1, Return: 2},
+			{Hold: "b.1", Kind: locked, Exclusive: true, Try: true, Errno: unix.EAGAIN, Call: 7, Return: 8},
+			{Hold: "b.1", Kind: locked, Exclusive: true, Try: true, Call: 9, Return: 10},
+		}}
+		if err := h.checkRanges(); (err == nil) != ofd {
+			t.Errorf("refused just after the close, of an open file: %v: %v", ofd, err)
+		}
+	}
+}

@@ -70,6 +70,7 @@ type Op struct {
 	Exclusive bool
 	Number    int64 // read or written
 	Free      bool
+	OFD       bool // open: its locks are the open file's, and not the process's
 
 	Record string // write: the record; read: the last one of the file; cut: the one taken back
 
