@@ -92,15 +92,12 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	if err := f.proveDir(dir, at, unasked, under{hold, key}); err != nil {
 		return errno(err)
 	}
-	if err := hold.Check(); err != nil {
-		return errno(err)
-	}
 	var fd int
 	flags := int(in.Flags)&^dropped | f.ofRanges(dir.inode.dev, rule)
-	err = f.asForMode(in.Mode)(&in.InHeader, in.Umask, func() (err error) {
+	err = f.asForMode(in.Mode)(&in.InHeader, in.Umask, checked(hold.Check, func() (err error) {
 		fd, err = unix.Openat(dir.fd, name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
 		return err
-	})
+	}))
 	if err == unix.EEXIST && in.Flags&unix.O_EXCL == 0 && writes(in.Flags) {
 		c.visit.hold, c.visit.mode, kept = hold, lockmgr.Exclusive, true // for the OPEN of the existing file
 	}

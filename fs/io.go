@@ -79,11 +79,9 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 		}
 		return err
 	}
-	s := f.change(cancel, &in.InHeader, h, func() error {
-		if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
-			return f.clearing(h.node, h.fd, &in.InHeader, write)
-		}
-		return write()
+	kill := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
+	s := f.change(cancel, &in.InHeader, h, func(check func() error) error {
+		return f.clearing(h.node, h.fd, kill, &in.InHeader, checked(check, write))
 	})
 	// The pages of a mapping come from the cache, by any handle.
 	if !h.caches && in.WriteFlags&fuse.WRITE_CACHE == 0 && h.node.cachers.Load() > 0 {
@@ -167,15 +165,26 @@ func (h *handle) store(data []byte, off int64) error {
 }
 
 // change waits while the session is suspended, unless the caller is killed. If it is suspended in
-// between, only its end says whether the lock was good all the while.
-func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do func() error) fuse.Status {
+// between, only its end says whether the lock was good all the while. do calls check right before it
+// changes anything, and returns its error.
+func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do func(check func() error) error) fuse.Status {
 	if h.hold == nil || h.mode == lockmgr.Shared || !h.enter() {
 		return fuse.EBADF
 	}
 	defer h.leave()
-	err := f.await(cancel, in, h)
-	if err == nil {
-		err = byDescriptor(f.tracked(h, do))
+	var err error
+	for again := true; again; {
+		again = false
+		if err = f.await(cancel, in, h); err != nil {
+			break
+		}
+		err = byDescriptor(f.tracked(h, func() error {
+			return do(func() error {
+				err := h.check()
+				again = errors.Is(err, lockmgr.ErrSuspended)
+				return err
+			})
+		}))
 	}
 	if err == nil {
 		err = f.written(h)
@@ -184,6 +193,17 @@ func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do fun
 		err = f.await(cancel, in, h)
 	}
 	return errno(err)
+}
+
+// checked makes a change if check finds its lock good. Nothing comes between: in each system call, and
+// at each lock, the daemon may be stopped or the volume hang, and the lock be another's afterwards.
+func checked(check, change func() error) func() error {
+	return func() error {
+		if err := check(); err != nil {
+			return err
+		}
+		return change()
+	}
 }
 
 func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
@@ -210,11 +230,9 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	if h == nil {
 		return fuse.EBADF
 	}
-	return f.change(cancel, &in.InHeader, h, func() error {
-		err := f.clearing(h.node, h.fd, &in.InHeader, func() error {
-			return unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length))
-		})
-		if err != nil {
+	allocate := func() error { return unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length)) }
+	return f.change(cancel, &in.InHeader, h, func(check func() error) error {
+		if err := f.clearing(h.node, h.fd, true, &in.InHeader, checked(check, allocate)); err != nil {
 			return err
 		}
 		return h.send(h.sync)
@@ -236,9 +254,6 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 		if err := from.readable(); err != nil { // we may have waited for the other's lock
 			return err
 		}
-		if err := f.renew(from); err != nil {
-			return err
-		}
 		offIn, offOut := int64(in.OffIn), int64(in.OffOut)
 		n, err = ignoringEINTR(func() (int, error) {
 			return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, int(min(in.Len, maxCopy)), 0)
@@ -246,8 +261,11 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 		return err
 	}
 	s := f.reading(cancel, &in.InHeader, from, func() error {
-		s := f.change(cancel, &in.InHeader, to, func() error {
-			if err := f.clearing(to.node, to.fd, &in.InHeader, copying); err != nil {
+		s := f.change(cancel, &in.InHeader, to, func(check func() error) error {
+			if err := f.renew(from); err != nil {
+				return err
+			}
+			if err := f.clearing(to.node, to.fd, true, &in.InHeader, checked(check, copying)); err != nil {
 				return err
 			}
 			return to.send(to.sync)

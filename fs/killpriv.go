@@ -5,8 +5,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clearing has the backing clear set-id bits, by the caller's rights: for root it keeps them.
-func (f *FS) clearing(n *node, fd int, in *fuse.InHeader, change func() error) error {
+// clearing has the backing clear set-id bits with a change if kill, by the caller's rights: for root it
+// keeps them.
+func (f *FS) clearing(n *node, fd int, kill bool, in *fuse.InHeader, change func() error) error {
+	if !kill {
+		return change()
+	}
 	var st unix.Stat_t
 	if err := fstat(fd, &st); err != nil {
 		return err

@@ -192,15 +192,13 @@ func (f *locker) acquire(cancel <-chan struct{}, in *fuse.InHeader, anyAfter tim
 }
 
 func (f *FS) whileHeldAs(in *fuse.InHeader, hold *lockmgr.Hold, change func() error) fuse.Status {
-	return whileHeld(hold, func() error { return f.as(in, 0, change) })
+	return whileHeld(hold, change, func(change func() error) error { return f.as(in, 0, change) })
 }
 
-// whileHeld makes a change if hold is good before it. EIO: hold may not have been good to the end.
-func whileHeld(hold *lockmgr.Hold, change func() error) fuse.Status {
-	if err := hold.Check(); err != nil {
-		return errno(err)
-	}
-	if err := change(); err != nil {
+// whileHeld has by make a change if hold is good right before it. EIO: hold may not have been good to
+// the end.
+func whileHeld(hold *lockmgr.Hold, change func() error, by func(change func() error) error) fuse.Status {
+	if err := by(checked(hold.Check, change)); err != nil {
 		return errno(err)
 	}
 	return errno(hold.Check())

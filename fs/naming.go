@@ -34,8 +34,8 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 		}
 	}
 	over := true // a change not made by now is never made
-	s := whileHeld(l.hold, func() error {
-		err := f.as(in, 0, call)
+	s := f.whileHeldAs(in, l.hold, func() error {
+		err := call()
 		over = err == nil || isRefusal(err) || f.backing.isLocal(l.names[0].dir.inode.dev)
 		return err
 	})

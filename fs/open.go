@@ -288,7 +288,9 @@ func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.
 	}
 	if flags&unix.O_TRUNC != 0 {
 		kill := o.in.Mode&fuse.OPEN_KILL_SUIDGID != 0
-		if s := whileHeld(hold, func() error { return f.truncateFile(n, file, 0, kill, &o.in.InHeader) }); !s.Ok() {
+		if s := whileHeld(hold, truncation(file, 0), func(truncate func() error) error {
+			return f.clearing(n, file, kill, &o.in.InHeader, truncate)
+		}); !s.Ok() {
 			return s, false
 		}
 		// The kernel itself sets the size to 0 and drops the times.

@@ -123,7 +123,9 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 	kill := in.Valid&fuse.FATTR_KILL_SUIDGID != 0
 	if fh, ok := in.GetFh(); ok {
 		if h := f.handles.get(fh); h != nil && h.hold != nil {
-			return f.change(cancel, &in.InHeader, h, func() error { return f.truncateFile(n, h.fd, size, kill, &in.InHeader) })
+			return f.change(cancel, &in.InHeader, h, func(check func() error) error {
+				return f.clearing(n, h.fd, kill, &in.InHeader, checked(check, truncation(h.fd, size)))
+			})
 		}
 	}
 	v := f.visits.come(in.Pid, in.NodeId)
@@ -154,14 +156,11 @@ func (f *FS) truncateNamed(cancel <-chan struct{}, in *fuse.SetAttrIn, v *visit,
 		return errno(err)
 	}
 	defer unix.Close(fd)
-	return whileHeld(l.hold, func() error { return f.truncateFile(n, fd, size, kill, &in.InHeader) })
+	return whileHeld(l.hold, truncation(fd, size), func(truncate func() error) error {
+		return f.clearing(n, fd, kill, &in.InHeader, truncate)
+	})
 }
 
-// truncateFile sets a file's size. kill: clear set-id bits unless in's caller may keep them.
-func (f *FS) truncateFile(n *node, fd int, size int64, kill bool, in *fuse.InHeader) error {
-	truncate := func() error { return unix.Ftruncate(fd, size) }
-	if kill {
-		return f.clearing(n, fd, in, truncate)
-	}
-	return truncate()
+func truncation(fd int, size int64) func() error {
+	return func() error { return unix.Ftruncate(fd, size) }
 }

@@ -1,6 +1,11 @@
 package faults
 
 import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -203,4 +208,78 @@ func TestThawedDaemonChangesNothing(t *testing.T) {
 		other.Must(lab.Call{Op: "close", FD: fd})
 	}
 	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+}
+
+// A daemon is frozen in the middle of calls that change names. When it thaws, others have the files:
+// none of their names changes, although the calls act with rights that are looked up on the way.
+// (docs/SEMANTICS.md, rule 10.)
+func TestThawedDaemonChangesNoNames(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t, "--wait", "-1")
+	server, a := v.Mount("server"), v.Mount("a", "--ttl", lab.ShortTTL.String())
+	other := lab.NewAgent(t)
+	const user, group = 1000, 2000
+	for round := range 2 {
+		var users []*lab.Agent
+		var dirs []string
+		for i := range 18 {
+			dir := fmt.Sprint("d", round, "-", i)
+			path := v.InSource(dir)
+			if err := errors.Join(os.Mkdir(path, 0o755), os.Chown(path, 0, group), os.Chmod(path, 0o775)); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{"f", "g"} {
+				v.Write(filepath.Join(dir, name), "")
+				if err := os.Chown(filepath.Join(path, name), user, user); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f, g, h := a.Path(filepath.Join(dir, "f")), a.Path(filepath.Join(dir, "g")), a.Path(filepath.Join(dir, "h"))
+			p := v.NewUser(user, group)
+			p.Start(lab.Call{Op: "repeat", N: -1, Calls: [][]lab.Call{
+				{{Op: "rename", Path: f, Path2: h}, {Op: "rename", Path: h, Path2: f}},
+				{{Op: "exchange", Path: f, Path2: g}},
+				{{Op: "link", Path: f, Path2: h}, {Op: "unlink", Path: h}},
+			}[i%3]})
+			users, dirs = append(users, p), append(dirs, dir)
+		}
+		found := func() map[string]uint64 {
+			names := make(map[string]uint64)
+			for _, dir := range dirs {
+				entries, err := os.ReadDir(v.InSource(dir))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, e := range entries {
+					var st unix.Stat_t
+					name := filepath.Join(dir, e.Name())
+					if unix.Lstat(v.InSource(name), &st) == nil { // else it has changed since
+						names[name] = st.Ino
+					}
+				}
+			}
+			return names
+		}
+		began := found()
+		lab.Eventually(t, "names change", func() bool { return !maps.Equal(began, found()) })
+		lab.Freeze(t, a.Cmd.Process.Pid)
+		t.Cleanup(func() { _ = a.Cmd.Process.Signal(unix.SIGCONT) }) // before the users are killed
+		before := found()
+		var fds []int
+		for name := range before {
+			fds = append(fds, other.Open(server.Path(name), unix.O_WRONLY))
+		}
+		if err := a.Cmd.Process.Signal(unix.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range users {
+			p.Kill() // waits for the answer to its call
+		}
+		if after := found(); !maps.Equal(before, after) {
+			t.Errorf("what others have open for write has other names now: %v, and had %v", after, before)
+		}
+		for _, fd := range fds {
+			other.Must(lab.Call{Op: "close", FD: fd})
+		}
+	}
 }
