@@ -23,6 +23,21 @@ func TestSystemFollowsTheKernel(t *testing.T) {
 	}
 }
 
+// A process that is stopped while it reads the clock does not go on with an old time.
+func TestTimeIsNotOld(t *testing.T) {
+	times := []Instant{1, 2, 3}
+	got := promptly(func() Instant {
+		now := times[0]
+		if times = times[1:]; now < 3 {
+			time.Sleep(2 * quick)
+		}
+		return now
+	})
+	if got != 3 {
+		t.Errorf("got the time of reading %d, want 3", got)
+	}
+}
+
 func TestSystemDoesNotAllocate(t *testing.T) {
 	var clock Clock = System{}
 	if n := testing.AllocsPerRun(100, func() { clock.Now() }); n != 0 {
