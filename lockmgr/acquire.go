@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/lockfs/lockfs/internal/retry"
 )
 
 // Request asks for locks.
@@ -94,7 +96,12 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 		// A session lost since the grant is replaced.
 		lost := errors.Is(err, ErrSessionLost) || errors.Is(err, ErrLockLost)
 		if !lost || req.Wait == 0 || ctx.Err() != nil {
-			if err != nil {
+			switch {
+			case lost && ctx.Err() != nil: // it has nothing that could be lost
+				err = t.ended(retry.Ended(ctx))
+			case lost:
+				err = fmt.Errorf("%w: %v", ErrUnavailable, err)
+			case err != nil:
 				err = t.ended(err)
 			}
 			v.end(err)

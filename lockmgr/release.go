@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/internal/retry"
-	"github.com/lockfs/lockfs/renew"
 )
 
 // drop takes h off l, and gives l back after its last hold. m.mu is held.
@@ -93,7 +92,10 @@ func (m *Manager) release(l *lock) {
 		case errors.Is(err, ErrNotHeld) && unsure:
 			return
 		case errors.Is(err, ErrNotHeld), errors.Is(err, ErrNotOwner):
-			if sess.renewal.State() != renew.Lost { // else the loss was reported
+			select {
+			case <-sess.renewal.Lost(): // which is reported
+			case <-m.ctx.Done():
+			case <-time.After(m.cfg.AnswerTimeout): // the renewal may hear of it after us
 				m.lockLog(l).Error("released a lock that was not ours any more", slog.Any("error", err))
 			}
 			return
