@@ -16,7 +16,7 @@ import (
 // A plan decides as a plain one does that compares every request with every lock.
 func TestAdvisoryPlanAgainstAPlainOne(t *testing.T) {
 	granted, refused, stood := 0, 0, 0
-	for seed := range longtest.Seeds(t, 3000, 100000) {
+	for seed := range longtest.Seeds(t, 1000, 100000) {
 		tab := randomTable(rand.New(rand.NewPCG(seed, 11)))
 		want := plainPlan(tab)
 		p, look := tab.plan()

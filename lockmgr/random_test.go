@@ -45,7 +45,7 @@ func TestRandomFaults(t *testing.T) {
 		}
 		return none
 	}
-	for seed := range longtest.Seeds(t, 12, 500) {
+	for seed := range longtest.Seeds(t, 6, 500) {
 		run(seed)
 	}
 	for seed := uint64(500); len(missing()) > 0 && seed < 600; seed++ { // some are rare

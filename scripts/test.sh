@@ -100,7 +100,10 @@ mapfile -t integration < <(list "$of_integration" | grep -E "$slow"; list "$of_i
 mapfile -t plain < <(list "$one_goroutine")
 [ $extent = short ] || one_goroutine=${one_goroutine/'bench/.*|'/} # a long run races the benches too
 mapfile -t others < <(list -v "$of_integration|$one_goroutine" | grep -E "$slow"; list -v "$of_integration|$one_goroutine|$slow")
-raced='^Test(History|RangesUnderFaults|FaultsAtRandom|Differential|RandomInterrupts|InterruptAtEveryStep|CreateChurn|ReplaceChurn|FewESTALE|SavesBesideLinksAndOpens|LockFilesThatAreRemoved|ManyWritersOnTwoMounts)$'
+# In a short run what is random runs with the race detector alone, but on some setups without it alone.
+random='^Test(Differential|RandomInterrupts|InterruptAtEveryStep|FewESTALE|SavesBesideLinksAndOpens|LockFilesThatAreRemoved)$'
+random_over='^Test(History|RangesUnderFaults|FaultsAtRandom|CreateChurn|ReplaceChurn|ManyWritersOnTwoMounts)$'
+[ $extent = long ] || skip="$skip|$random|$random_over/^local$"
 mapfile -t with_raced < <(list '/integration/(faults|programs|semantics)$') # which have those
 
 # With the race detector, as 'go test -race' by hand: it shares the cache.
@@ -125,7 +128,7 @@ with_detector() {
 	with_race build -o "$work/lockfs-race" ./cmd/lockfs # it takes 2.7 times as long
 	export LOCKFS_TEST_PROGRAM=$work/lockfs-race
 	if [ $extent = short ]; then
-		with_race test "${vet[@]}" -p 1 -parallel 4 -timeout $timeout -run "$raced" -skip '/^(leases|clients|keeping)$' "${with_raced[@]}" &
+		with_race test "${vet[@]}" -p 1 -parallel 4 -timeout $timeout -run "$random|$random_over" -skip '/^(leases|clients|keeping)$' "${with_raced[@]}" &
 		local random=$!
 		with_race test "${vet[@]}" -p 2 -parallel 8 -timeout $timeout "${others[@]}"
 		wait $random

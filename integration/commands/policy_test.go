@@ -113,7 +113,7 @@ func TestPolicyChangesBehindAMountsBack(t *testing.T) {
 // in it: not beside the mount, at once when it is unmounted, and after the end of its lease when it
 // is killed or frozen. A mount that thaws then grants nothing by itself any more.
 func TestPolicyChangesWhileDelegated(t *testing.T) {
-	lab.Over(t, testPolicyChangesWhileDelegated, lab.Local, lab.InLeases)
+	lab.Over(t, testPolicyChangesWhileDelegated, lab.Local, lab.InLeases.ForLong())
 }
 
 func testPolicyChangesWhileDelegated(t *testing.T, on lab.Setup) {

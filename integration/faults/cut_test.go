@@ -52,7 +52,9 @@ func testCutOffForShort(t *testing.T, on lab.Setup) {
 // A mount that is cut off for longer loses its locks: its programs get EIO
 // before anybody else is granted one, and the others go on with no more than a
 // pause. When it is mended it takes new locks.
-func TestCutOffForLong(t *testing.T) { lab.Over(t, testCutOffForLong, lab.Local, lab.InLeases.Alone()) }
+func TestCutOffForLong(t *testing.T) {
+	lab.Over(t, testCutOffForLong, lab.Local, lab.InLeases.Alone().ForLong())
+}
 
 func testCutOffForLong(t *testing.T, on lab.Setup) {
 	c := on.NewService(t)

@@ -14,7 +14,9 @@ import (
 // programs write on; past it writes wait, and go on when it is back: without a
 // leader no lease dies. One that stays away for longer than --suspend-wait costs
 // the locks, and new ones are granted when it is back.
-func TestMajorityLost(t *testing.T) { lab.Over(t, testMajorityLost, lab.Local, lab.InLeases.Alone()) }
+func TestMajorityLost(t *testing.T) {
+	lab.Over(t, testMajorityLost, lab.Local, lab.InLeases.Alone().ForLong())
+}
 
 func testMajorityLost(t *testing.T, on lab.Setup) {
 	c := on.NewService(t)

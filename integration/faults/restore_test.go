@@ -79,7 +79,7 @@ func TestRestore(t *testing.T) {
 // A mount that was not stopped loses what the restored etcd does not know, for
 // ever, and is as good as a new one then.
 func TestRestoreUnderMounts(t *testing.T) {
-	lab.Over(t, testRestoreUnderMounts, lab.Local, lab.InLeases.Alone())
+	lab.Over(t, testRestoreUnderMounts, lab.Local, lab.InLeases.Alone().ForLong())
 }
 
 func testRestoreUnderMounts(t *testing.T, on lab.Setup) {

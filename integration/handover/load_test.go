@@ -48,7 +48,7 @@ func upgrade(t *testing.T, m *lab.Mount, args ...string) *lab.Mount {
 // Programs that write, wait, try, rotate and hold on two mounts notice no upgrade but a pause.
 // (docs/SEMANTICS.md, rule 27.)
 func TestUpgradesUnderLoad(t *testing.T) {
-	lab.Over(t, testUpgradesUnderLoad, lab.Local, lab.InLeases)
+	lab.Over(t, testUpgradesUnderLoad, lab.Local, lab.InLeases.ForLong())
 }
 
 func testUpgradesUnderLoad(t *testing.T, on lab.Setup) {
@@ -61,7 +61,7 @@ func testUpgradesUnderLoad(t *testing.T, on lab.Setup) {
 	tr.GoesOn("before the upgrades")
 	began := history.Monotonic()
 	upgrades := 0
-	for i := range longtest.Seeds(t, 6, 20) {
+	for i := range longtest.Seeds(t, 4, 20) {
 		upgrades++
 		if i%2 == 0 {
 			a = upgrade(t, a)

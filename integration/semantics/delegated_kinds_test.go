@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/integration/lab"
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // Whom a lock is shared with does not depend on whether it is kept, or a directory above is
@@ -41,6 +42,9 @@ func testScopes(t *testing.T, on lab.Setup, name string, keep func(*lab.Volume, 
 	} {
 		for _, how := range []string{"--scope", "--rule"} {
 			t.Run(scope+how, func(t *testing.T) {
+				if how == "--rule" && scope != "pod" {
+					longtest.Only(t)
+				}
 				start := func(string) *lab.Agent { return lab.NewAgent(t) }
 				var pods [2]string
 				if shares.pod && !shares.node {
