@@ -4,8 +4,12 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/lockmgr"
 )
 
 func (th thread) tryLink(node uint64, to string) fuse.Status {
@@ -63,6 +67,46 @@ func TestLinkOfWhatWasReplacedTwice(t *testing.T) {
 		}
 		if s := one.tryLink(one.look("f"), "new"); !s.Ok() {
 			v.t.Errorf("its second try: %v", s)
+		}
+	})
+}
+
+// A program that has closed a file removes one of its names at once. The close is not known to be over,
+// and the view does not know the other name.
+func TestUnlinkRightAfterClose(t *testing.T) {
+	inMovedView(t, func(v *movedView) {
+		one := thread{v, 1}
+		path := filepath.Join(v.source, "f")
+		for lasts, want := range map[time.Duration]fuse.Status{50 * time.Millisecond: fuse.OK, time.Second: fuse.EBUSY} {
+			if err := os.Link(path, filepath.Join(v.source, lasts.String())); err != nil {
+				v.t.Fatal(err)
+			}
+			n := v.fs.nodes.get(one.look("f"))
+			var st unix.Stat_t
+			if err := unix.Lstat(path, &st); err != nil {
+				v.t.Fatal(err)
+			}
+			keys, err := v.fs.fileKeys("f", rule{}, &st)
+			if err != nil {
+				v.t.Fatal(err)
+			}
+			hold, err := v.fs.locks.Acquire(v.t.Context(), lockmgr.Request{Owner: "one", Keys: keys})
+			if err != nil {
+				v.t.Fatal(err)
+			}
+			n.addHold(hold)
+			hold.Closing()
+			time.AfterFunc(lasts, func() {
+				n.removeHold(hold)
+				hold.Release()
+			})
+			in := one.header(rootID)
+			if s := v.fs.Unlink(nil, &in, "f"); s != want {
+				v.t.Errorf("with a close that ends after %v: %v, want %v", lasts, s, want)
+			}
+			time.Sleep(time.Second)
+			_ = os.Remove(path)
+			v.make("f")
 		}
 	})
 }

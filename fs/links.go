@@ -2,6 +2,7 @@ package fs
 
 import (
 	"slices"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -107,6 +108,18 @@ func (f *files) heirs(gone dirName, file *stat) ([]dirName, error) {
 		return nil, nil
 	}
 	return nil, unix.EBUSY
+}
+
+// heirsInTime is heirs, but waits for the end of a close(), of which the kernel tells when the program
+// goes on already.
+func (f *locker) heirsInTime(gone dirName, file *stat) ([]dirName, error) {
+	for end := time.Now().Add(f.locks.CloseGrace()); ; time.Sleep(time.Millisecond) {
+		heirs, err := f.heirs(gone, file)
+		n := f.nodes.find(inodeOf(file))
+		if err != unix.EBUSY || n == nil || time.Now().After(end) || slices.ContainsFunc(n.allHolds(), (*lockmgr.Hold).InUse) {
+			return heirs, err
+		}
+	}
 }
 
 func (f *files) hasTwoNames(n *node, d dirName) bool {

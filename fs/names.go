@@ -21,7 +21,7 @@ func (f *FS) unlink(cancel <-chan struct{}, in *fuse.InHeader, gone dirName) (s 
 	if err != nil {
 		return errno(err), false
 	}
-	heirs, err := f.heirs(gone, &st)
+	heirs, err := f.heirsInTime(gone, &st)
 	if err != nil {
 		return errno(err), false
 	}

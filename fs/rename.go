@@ -38,7 +38,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 func (f *FS) renameFile(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName) (s fuse.Status, overtaken bool) {
 	var heirs []dirName
 	if st, err := f.glance(to); err == nil {
-		if heirs, err = f.heirs(to, &st); err != nil {
+		if heirs, err = f.heirsInTime(to, &st); err != nil {
 			return errno(err), false
 		}
 		heirs = slices.DeleteFunc(heirs, from.is)

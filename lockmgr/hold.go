@@ -138,6 +138,13 @@ func (h *Hold) Closing() {
 	h.m.mu.Unlock()
 }
 
+// InUse reports whether no close() of the file was seen yet.
+func (h *Hold) InUse() bool {
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	return !h.closing
+}
+
 // Release gives the hold up and returns at once. Locks without other holds are released in the
 // background. Repeated calls do nothing.
 func (h *Hold) Release() {

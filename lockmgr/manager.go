@@ -191,6 +191,9 @@ func newManager(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
+// CloseGrace is Config.CloseGrace.
+func (m *Manager) CloseGrace() time.Duration { return m.cfg.CloseGrace }
+
 // Refuse fails new and waiting requests with ErrClosed. Locks stay held, so that writes can
 // finish.
 func (m *Manager) Refuse() {
