@@ -236,6 +236,7 @@ func (a *Advisory) adopt(st *AdvisoryState, sessions []*session) {
 				lock: w.Lock, waits: true, id: rowOf(w.ID), waitID: w.ID, given: make(chan error, 1),
 				parked: true, ticket: w.Ticket, met: w.Met, told: w.Told,
 			}
+			r.stood.Store(w.Ticket != 0)
 			t.requests = append(t.requests, r)
 			t.named[r.id] = r
 		}

@@ -217,6 +217,7 @@ func (t *AdvisoryTable) planRows(p *advisoryPlan) {
 		if !r.probes { // which is in nobody's way
 			locks = append(locks, r.lock)
 		}
+		r.stood.Store(true)
 		p.put.Put[r.id] = t.encode(advisoryValue{Waits: true, Tries: !r.waits}, locks)
 	}
 	p.private = t.private.row && !t.private.ending || t.becomesPrivate(p)

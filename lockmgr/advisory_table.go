@@ -143,6 +143,9 @@ func (t *AdvisoryTable) enter(r *advisoryRequest, at AcquisitionID) (_ *advisory
 func (t *AdvisoryTable) answered(ctx context.Context, r *advisoryRequest, given <-chan error) error {
 	select {
 	case err := <-given:
+		if r.stood.Load() && (errors.Is(err, ErrDeadlock) || errors.Is(err, ErrContended)) {
+			t.leaves()
+		}
 		return err
 	case <-ctx.Done():
 	}
@@ -152,11 +155,18 @@ func (t *AdvisoryTable) answered(ctx context.Context, r *advisoryRequest, given 
 		return <-given
 	}
 	r.over = true
+	t.a.mu.Unlock()
+	t.leaves()
+	return ctx.Err()
+}
+
+// leaves returns when a request that is over stands in line no more: nobody must find it there once
+// its caller goes on.
+func (t *AdvisoryTable) leaves() {
+	t.a.mu.Lock()
 	asked := t.ask()
 	t.a.mu.Unlock()
-	// Nobody must find it in line once the caller goes on.
 	t.await(nil, asked)
-	return ctx.Err()
 }
 
 // advisoryRequest is a lock that is asked for.
@@ -167,6 +177,7 @@ type advisoryRequest struct {
 	id      string        // of its row
 	waitID  AcquisitionID // by which it is handed on, if it waits
 	expires time.Time     // when a request that does not wait gives the service up
+	stood   atomic.Bool   // it has had a row, or may have
 
 	// GUARDED_BY(Advisory.mu)
 	given   chan error     // receives the answer, or that it is handed on; capacity 1

@@ -1,6 +1,7 @@
 package lockmgr_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -310,6 +311,35 @@ func (f *fixture) advisoryRows() int {
 		f.t.Fatal(err)
 	}
 	return len(rows.Rows)
+}
+
+// Who is refused stands in nobody's way any more.
+func TestAdvisoryRefusedLeavesTheLine(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		t := f.t
+		ms := f.advisory(2)
+		a, b := ms[0], ms[1]
+		defer b.close()
+		a.lock(a.posix(1, 0, 0, true))
+		if err := b.table(tableOf(8)).Lock(t.Context(), b.posix(1, 0, 0, true), true); err != nil {
+			t.Fatal(err)
+		}
+		a.waits(t.Context(), tableOf(8), a.posix(1, 0, 0, true))
+		f.svc.SlowReleases(time.Second)
+		if err := b.table(table).Lock(t.Context(), b.posix(1, 0, 0, true), true); !errors.Is(err, lockmgr.ErrDeadlock) {
+			t.Fatalf("got %v, want ErrDeadlock", err)
+		}
+		f.svc.SlowReleases(0)
+		rows, err := f.svc.AdvisoryRows(t.Context(), table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range rows.Rows {
+			if bytes.Contains(row.Value, []byte(`"waits":true`)) {
+				t.Errorf("it is still in line: %s", row.Value)
+			}
+		}
+	})
 }
 
 // Of a cycle of waits the last request is refused, and no other.

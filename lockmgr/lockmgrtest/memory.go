@@ -96,7 +96,7 @@ func (m *Memory) Disconnect() { m.setDown(true) }
 // Connect undoes Disconnect.
 func (m *Memory) Connect() { m.setDown(false) }
 
-// SlowReleases makes each release take d before it is carried out.
+// SlowReleases makes each release, also of advisory rows, take d before it is carried out.
 func (m *Memory) SlowReleases(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

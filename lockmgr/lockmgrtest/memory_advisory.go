@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/lockfs/lockfs/lockmgr"
 )
@@ -65,6 +66,11 @@ func (s *memorySession) PutAdvisory(ctx context.Context, p lockmgr.AdvisoryPut) 
 	m := s.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if d := m.slow; d > 0 && len(p.Delete) > 0 {
+		m.mu.Unlock()
+		time.Sleep(d)
+		m.mu.Lock()
+	}
 	if err := m.answers(ctx); err != nil {
 		return lockmgr.AdvisoryRows{}, false, err
 	}
