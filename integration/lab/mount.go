@@ -111,23 +111,27 @@ func (v *Volume) EndWithStacks() {
 }
 
 func (m *Mount) endWithStacks() {
-	_ = m.Cmd.Process.Signal(unix.SIGCONT)
-	_ = m.Cmd.Process.Signal(unix.SIGQUIT)
-	select {
-	case <-m.Done:
-	case <-time.After(CallTimeout):
+	if !m.ends(unix.SIGQUIT) {
 		_ = m.Cmd.Process.Kill()
 		<-m.Done
 	}
 }
 
-// Cleanup leaves nothing behind, and looks for what no test allows.
-func (m *Mount) Cleanup() {
+// ends reports whether the process has ended by a signal in time.
+func (m *Mount) ends(by os.Signal) bool {
 	_ = m.Cmd.Process.Signal(unix.SIGCONT)
-	_ = m.Cmd.Process.Signal(unix.SIGTERM)
+	_ = m.Cmd.Process.Signal(by)
 	select {
 	case <-m.Done:
+		return true
 	case <-time.After(CallTimeout):
+		return false
+	}
+}
+
+// Cleanup leaves nothing behind, and looks for what no test allows.
+func (m *Mount) Cleanup() {
+	if !m.ends(unix.SIGTERM) {
 		m.T.Errorf("%s does not end on SIGTERM", m.Name)
 		m.endWithStacks()
 	}
