@@ -30,6 +30,38 @@ type lockers struct {
 	table  *lockmgr.AdvisoryTable // GUARDED_BY(mu); nil: there are none
 	owners []advisory.Owner       // GUARDED_BY(held.lockersMu), which comes after mu
 	closed bool                   // GUARDED_BY(mu); RELEASE came
+
+	waits map[*context.CancelFunc]struct{} // GUARDED_BY(mu); of requests that wait
+}
+
+// untilLost ends a wait when the handle is lost: it could only get a lock of a file that returns EIO.
+func (h *handle) untilLost(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &h.lockers
+	l.mu.Lock()
+	if l.waits == nil {
+		l.waits = make(map[*context.CancelFunc]struct{})
+	}
+	l.waits[&cancel] = struct{}{}
+	l.mu.Unlock()
+	if h.lost.Load() { // since before endWaits could know of it
+		cancel()
+	}
+	return ctx, func() {
+		cancel()
+		l.mu.Lock()
+		delete(l.waits, &cancel)
+		l.mu.Unlock()
+	}
+}
+
+// endWaits ends the waits of a handle that is lost.
+func (h *handle) endWaits() {
+	h.lockers.mu.Lock()
+	defer h.lockers.mu.Unlock()
+	for cancel := range h.lockers.waits {
+		(*cancel)()
+	}
 }
 
 // GetLk answers F_GETLK.
@@ -125,6 +157,11 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 	}
 	h.addLocker(l.Owner)
 	h.locks.Store(true)
+	if wait {
+		var stop func()
+		ctx, stop = h.untilLost(ctx)
+		defer stop()
+	}
 	// A signal ends the wait. What is granted is told: after EINTR a program has what it had before.
 	granted, stop := f.killable(cancel, in.Pid)
 	defer stop()
@@ -142,6 +179,8 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 	switch {
 	case errors.Is(err, lockmgr.ErrContended):
 		return fuse.EAGAIN
+	case err != nil && wait && h.lost.Load():
+		return errno(lockmgr.ErrLockLost)
 	case err != nil:
 		return f.refused(&in.InHeader, t.Key(), err, fuse.EAGAIN)
 	case givenUp == nil:

@@ -115,6 +115,7 @@ func (f *FS) advisoryLost(t *lockmgr.AdvisoryTable) {
 	for _, h := range f.handles.all() {
 		if h.node.advisory.Load() == t && h.enter() {
 			h.lost.Store(true)
+			h.endWaits()
 			bereft = append(bereft, h)
 		}
 	}

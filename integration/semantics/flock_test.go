@@ -429,6 +429,9 @@ func testFlockIsFenced(t *testing.T, on lab.Setup) {
 		other := next.Open(b.Path("f"), unix.O_RDWR)
 		pending := next.Start(lab.Call{Op: "flock", FD: other, Flags: lockEx})
 		lab.Eventually(t, "the next waits", func() bool { return waitsFor(v) == 1 })
+		waiter := lab.NewAgent(t)
+		useless := waiter.Start(lab.Call{Op: "flock", FD: waiter.Open(a.Path("f"), unix.O_RDWR), Flags: lockEx})
+		lab.Eventually(t, "one waits beside the holder", func() bool { return lab.IsWithin(t, waiter.PID(), unix.SYS_FLOCK) })
 		c.lose(v, a)
 		if r := lab.Await(t, "the next", pending); r.Errno != 0 {
 			t.Fatalf("%s: the next: %v", name, r.Err())
@@ -439,6 +442,9 @@ func testFlockIsFenced(t *testing.T, on lab.Setup) {
 		next.Must(lab.Call{Op: "pwrite", FD: other, Data: "theirs"})
 		_ = a.Cmd.Process.Signal(unix.SIGCONT)
 
+		if r := lab.Await(t, "the wait for what it could not use", useless); r.Errno != unix.EIO {
+			t.Errorf("%s: who waited beside the holder: %v, want EIO", name, r.Err())
+		}
 		holder.Fails(lab.Call{Op: "pwrite", FD: fd, Data: "late"}, unix.EIO)
 		holder.Fails(lab.Call{Op: "pread", FD: fd, N: 1}, unix.EIO)
 		holder.Fails(lab.Call{Op: "fsync", FD: fd}, unix.EIO)
