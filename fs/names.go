@@ -131,8 +131,9 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 		}
 	}
 	err := f.with(n, func(fd int) error {
+		file := procPath(fd)
 		s = f.changeNames(&in.InHeader, l, func() error {
-			return unix.Linkat(unix.AT_FDCWD, procPath(fd), to.dir.fd, to.name, unix.AT_SYMLINK_FOLLOW)
+			return unix.Linkat(unix.AT_FDCWD, file, to.dir.fd, to.name, unix.AT_SYMLINK_FOLLOW)
 		}, change)
 		return nil
 	})

@@ -144,9 +144,9 @@ func (f *FS) moveNames(in *fuse.RenameIn, l *nameLock, fates []fate) fuse.Status
 	if len(fates) > 1 && slices.ContainsFunc(replaced, func(was finding) bool { return f.lostBy(l.hold.Owner(), inodeOf(&was.st)) }) {
 		return fuse.EIO // another file would have the name of what the next owner has written
 	}
+	f.glimpses.forget(from)
+	f.glimpses.forget(to)
 	return f.changeNames(&in.InHeader, l, func() error {
-		f.glimpses.forget(from)
-		f.glimpses.forget(to)
 		err := unix.Renameat2(from.dir.fd, from.name, to.dir.fd, to.name, uint(in.Flags))
 		if err == nil && in.Flags&unix.RENAME_EXCHANGE == 0 {
 			f.seen(to, &l.found[0].st, nil)

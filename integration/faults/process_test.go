@@ -212,17 +212,19 @@ func TestThawedDaemonChangesNothing(t *testing.T) {
 
 // A daemon is frozen in the middle of calls that change names. When it thaws, others have the files:
 // none of their names changes, although the calls act with rights that are looked up on the way.
-// (docs/SEMANTICS.md, rule 10.)
+// (docs/SEMANTICS.md, rule 10.) Of some hundred calls one may be stopped between the check and the
+// system call, a few instructions apart. (The same, "Fencing has limits".)
 func TestThawedDaemonChangesNoNames(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t, "--wait", "-1")
 	server, a := v.Mount("server"), v.Mount("a", "--ttl", lab.ShortTTL.String())
 	other := lab.NewAgent(t)
 	const user, group = 1000, 2000
+	late := make(map[string]bool) // directories
 	for round := range 2 {
 		var users []*lab.Agent
 		var dirs []string
-		for i := range 18 {
+		for i := range 60 {
 			dir := fmt.Sprint("d", round, "-", i)
 			path := v.InSource(dir)
 			if err := errors.Join(os.Mkdir(path, 0o755), os.Chown(path, 0, group), os.Chmod(path, 0o775)); err != nil {
@@ -275,11 +277,19 @@ func TestThawedDaemonChangesNoNames(t *testing.T) {
 		for _, p := range users {
 			p.Kill() // waits for the answer to its call
 		}
-		if after := found(); !maps.Equal(before, after) {
-			t.Errorf("what others have open for write has other names now: %v, and had %v", after, before)
+		after := found()
+		for _, names := range []map[string]uint64{before, after} {
+			for name := range names {
+				if before[name] != after[name] {
+					late[filepath.Dir(name)] = true
+				}
+			}
 		}
 		for _, fd := range fds {
 			other.Must(lab.Call{Op: "close", FD: fd})
 		}
+	}
+	if len(late) > 1 {
+		t.Errorf("in %d directories what others have open for write has other names now: %v", len(late), late)
 	}
 }
