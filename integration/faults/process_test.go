@@ -220,10 +220,11 @@ func TestThawedDaemonChangesNoNames(t *testing.T) {
 	server, a := v.Mount("server"), v.Mount("a", "--ttl", lab.ShortTTL.String())
 	other := lab.NewAgent(t)
 	const user, group = 1000, 2000
-	late := make(map[string]bool) // directories
+	late := 0
 	for round := range 2 {
 		var users []*lab.Agent
 		var dirs []string
+		var failures []<-chan lab.Result
 		for i := range 60 {
 			dir := fmt.Sprint("d", round, "-", i)
 			path := v.InSource(dir)
@@ -238,11 +239,11 @@ func TestThawedDaemonChangesNoNames(t *testing.T) {
 			}
 			f, g, h := a.Path(filepath.Join(dir, "f")), a.Path(filepath.Join(dir, "g")), a.Path(filepath.Join(dir, "h"))
 			p := v.NewUser(user, group)
-			p.Start(lab.Call{Op: "repeat", N: -1, Calls: [][]lab.Call{
+			failures = append(failures, p.Start(lab.Call{Op: "untilfailure", Calls: [][]lab.Call{
 				{{Op: "rename", Path: f, Path2: h}, {Op: "rename", Path: h, Path2: f}},
 				{{Op: "exchange", Path: f, Path2: g}},
 				{{Op: "link", Path: f, Path2: h}, {Op: "unlink", Path: h}},
-			}[i%3]})
+			}[i%3]}))
 			users, dirs = append(users, p), append(dirs, dir)
 		}
 		found := func() map[string]uint64 {
@@ -274,22 +275,31 @@ func TestThawedDaemonChangesNoNames(t *testing.T) {
 		if err := a.Cmd.Process.Signal(unix.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
-		for _, p := range users {
-			p.Kill() // waits for the answer to its call
+		told := make(map[string]unix.Errno) // by directory
+		for i, p := range users {
+			told[dirs[i]] = p.Interrupt(failures[i]).Errno // those that wait for what others hold have EINTR
+			p.Kill()
 		}
 		after := found()
+		changed := make(map[string]bool) // directories
 		for _, names := range []map[string]uint64{before, after} {
 			for name := range names {
 				if before[name] != after[name] {
-					late[filepath.Dir(name)] = true
+					changed[filepath.Dir(name)] = true
 				}
 			}
 		}
+		for dir := range changed {
+			if told[dir] != unix.EIO {
+				t.Errorf("in %s what others have open for write has another name now, and the program was told %v", dir, told[dir])
+			}
+		}
+		late += len(changed)
 		for _, fd := range fds {
 			other.Must(lab.Call{Op: "close", FD: fd})
 		}
 	}
-	if len(late) > 1 {
-		t.Errorf("in %d directories what others have open for write has other names now: %v", len(late), late)
+	if late > 1 {
+		t.Errorf("in %d directories what others have open for write has other names now", late)
 	}
 }

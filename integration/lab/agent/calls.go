@@ -339,6 +339,10 @@ func perform(c Call, r *Result, maps map[int][]byte) (err error) {
 		for i := 0; c.N < 0 || i < c.N; i++ {
 			round(c.Calls, maps, r.Failed)
 		}
+	case "untilfailure": // Calls, one after the other, again and again: the result is that of the first that fails
+		for i := 0; r.Errno == 0; i++ {
+			*r = answer(c.Calls[i%len(c.Calls)], maps)
+		}
 	case "flood": // the first of Calls, N times at once, each by a thread of its own
 		flood += c.N
 		for range c.N {
