@@ -65,23 +65,22 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	if h == nil {
 		return 0, fuse.EBADF
 	}
-	var written int
-	write := func() (err error) {
-		how := wanted(in)
-		if f.backing.isLocal(h.node.inode.dev) {
-			written, err = h.write(in, data, how)
-			return err
-		}
-		// Some FUSE clients ignore O_DSYNC in a WRITE that bypasses the page cache.
-		const through = unix.RWF_DSYNC | unix.RWF_SYNC
-		if written, err = h.write(in, data, how&^through); err == nil {
-			err = h.send(how & through)
-		}
-		return err
-	}
 	kill := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
+	var written int
 	s := f.change(cancel, &in.InHeader, h, func(check func() error) error {
-		return f.clearing(h.node, h.fd, kill, &in.InHeader, checked(check, write))
+		return f.clearing(h.node, h.fd, kill, &in.InHeader, func() (err error) {
+			how := wanted(in)
+			if f.backing.isLocal(h.node.inode.dev) {
+				written, err = h.write(in, data, how, check)
+				return err
+			}
+			// Some FUSE clients ignore O_DSYNC in a WRITE that bypasses the page cache.
+			const through = unix.RWF_DSYNC | unix.RWF_SYNC
+			if written, err = h.write(in, data, how&^through, check); err == nil {
+				err = h.send(how & through)
+			}
+			return err
+		})
 	})
 	// The pages of a mapping come from the cache, by any handle.
 	if !h.caches && in.WriteFlags&fuse.WRITE_CACHE == 0 && h.node.cachers.Load() > 0 {
@@ -121,11 +120,11 @@ func wanted(in *fuse.WriteIn) (how int) {
 }
 
 // write appends at the file's own end, not at the kernel's.
-func (h *handle) write(in *fuse.WriteIn, data []byte, how int) (int, error) {
+func (h *handle) write(in *fuse.WriteIn, data []byte, how int, check func() error) (int, error) {
 	if in.WriteFlags&fuse.WRITE_CACHE != 0 {
-		return len(data), h.store(data, int64(in.Offset))
+		return len(data), h.store(data, int64(in.Offset), check)
 	}
-	return ignoringEINTR(func() (int, error) {
+	return eachChecked(check, func() (int, error) {
 		if how == 0 {
 			return unix.Pwrite(h.fd, data, int64(in.Offset))
 		}
@@ -145,14 +144,14 @@ func (h *handle) send(how int) error {
 }
 
 // The kernel ignores how much was written, so store writes all or fails.
-func (h *handle) store(data []byte, off int64) error {
+func (h *handle) store(data []byte, off int64, check func() error) error {
 	// In an append-only file pwrite would append the pages. A local kernel refuses the mapping.
 	if flags, err := unix.FcntlInt(uintptr(h.fd), unix.F_GETFL, 0); err != nil || flags&unix.O_APPEND != 0 {
 		h.misfilled()
 		return unix.EPERM
 	}
 	for len(data) > 0 {
-		n, err := ignoringEINTR(func() (int, error) { return unix.Pwrite(h.fd, data, off) })
+		n, err := eachChecked(check, func() (int, error) { return unix.Pwrite(h.fd, data, off) })
 		if err != nil {
 			return err
 		}
@@ -206,6 +205,17 @@ func checked(check, change func() error) func() error {
 	}
 }
 
+// eachChecked makes a system call that changes something, and again when a signal has interrupted it.
+// Each time check finds the lock good first.
+func eachChecked(check func() error, call func() (int, error)) (int, error) {
+	return ignoringEINTR(func() (int, error) {
+		if err := check(); err != nil {
+			return 0, err
+		}
+		return call()
+	})
+}
+
 func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
 	err := h.check()
 	if !errors.Is(err, lockmgr.ErrSuspended) {
@@ -250,22 +260,22 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	}
 	defer from.leave()
 	var n int
-	copying := func() (err error) {
-		if err := from.readable(); err != nil { // we may have waited for the other's lock
-			return err
-		}
-		offIn, offOut := int64(in.OffIn), int64(in.OffOut)
-		n, err = ignoringEINTR(func() (int, error) {
-			return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, int(min(in.Len, maxCopy)), 0)
-		})
-		return err
-	}
 	s := f.reading(cancel, &in.InHeader, from, func() error {
 		s := f.change(cancel, &in.InHeader, to, func(check func() error) error {
 			if err := f.renew(from); err != nil {
 				return err
 			}
-			if err := f.clearing(to.node, to.fd, true, &in.InHeader, checked(check, copying)); err != nil {
+			err := f.clearing(to.node, to.fd, true, &in.InHeader, func() (err error) {
+				if err := from.readable(); err != nil { // we may have waited for the other's lock
+					return err
+				}
+				offIn, offOut := int64(in.OffIn), int64(in.OffOut)
+				n, err = eachChecked(check, func() (int, error) {
+					return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, int(min(in.Len, maxCopy)), 0)
+				})
+				return err
+			})
+			if err != nil {
 				return err
 			}
 			return to.send(to.sync)
