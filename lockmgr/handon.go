@@ -101,6 +101,9 @@ func (m *Manager) Settle(ctx context.Context) error {
 
 // handedOn returns the error of a request that HandOn has ended.
 func (r *request) handedOn(ctx context.Context, id AcquisitionID) error {
+	if id.IsZero() && r.Resume != nil { // it has not come to claim its entry
+		id = r.Resume.ID
+	}
 	e := &HandedOnError{Resume{ID: id, Since: r.tracker.began, Asked: r.asked}}
 	if until, ok := ctx.Deadline(); ok {
 		e.Resume.Until = until

@@ -125,16 +125,22 @@ func (s *Session) Abandon() {
 	s.life.Wait()
 }
 
+// answersWithin is how long standsInLine waits for the answer to a Txn, in less than a handover may take.
+const answersWithin = time.Second
+
 // standsInLine reports whether the entries stand for certain, so that a request that is handed on
-// keeps its place by them.
+// keeps its place by them. One that was handed on a moment ago may have heard nothing of them yet:
+// they stand as they did.
 func (a *acquisition) standsInLine() bool {
+	stands := a.known.token != 0 || a.req.Again && a.known.rev == 0
 	if a.last != nil {
 		select {
 		case <-a.last.done:
+			stands = stands || a.last.err == nil && a.last.put()
 			a.settle()
-		default:
+		case <-time.After(answersWithin):
 			return false
 		}
 	}
-	return a.known.token != 0 && a.unanswered == 0 && !a.s.life.Ended()
+	return stands && a.unanswered == 0 && !a.s.life.Ended()
 }

@@ -50,6 +50,7 @@ type acquisition struct {
 	retrier retry.Retrier
 	ahead   []obstacle // the entries that were in the way last
 	noted   []*noted   // our recalls
+	resumed bool       // resume has looked for the entry
 }
 
 // place is where a part of an acquisition has its entries: a Lease.

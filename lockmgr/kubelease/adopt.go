@@ -147,6 +147,9 @@ func (s *Session) Abandon() {
 // handed on keeps its place by it.
 func (a *acquisition) standsInLine() bool {
 	p := a.places[0]
+	if a.req.Again && !a.resumed {
+		return !a.s.life.Ended() // it was handed on a moment ago, and stands as it did
+	}
 	return len(a.places) == 1 && p.token != 0 && p.inTime && !p.unsure && !a.s.life.Ended()
 }
 
@@ -163,5 +166,6 @@ func (a *acquisition) resume(ctx context.Context) error {
 	if i := o.find(g); i >= 0 {
 		p.token, p.inTime = o.entries[i].Token, true
 	}
+	a.resumed = true
 	return nil
 }

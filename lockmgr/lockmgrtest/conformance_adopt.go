@@ -172,6 +172,13 @@ func testPlaceInLine(t *testing.T, a *adoption) {
 		t.Fatal(err)
 	}
 	req.Again = true
+	ctx, handOn := context.WithCancelCause(t.Context())
+	handOn(lockmgr.ErrHandOn)
+	for range 2 { // handed on once more before anything was heard of it
+		if _, err := next.Acquire(ctx, req); !errors.Is(err, lockmgr.ErrStands) {
+			t.Fatalf("handed on again: %v", err)
+		}
+	}
 	first := Start(Within(t, Patience), next, req)
 	Release(t, a.other, held...)
 	got := Await(t, first)
