@@ -362,6 +362,14 @@ func TestExecOutlivesNoLock(t *testing.T) {
 			// The next looks twice whether anything is written still.
 			next := startExec(v, "--wait", "-1", v.InSource("f"), "--", "sh", "-c", `echo granted; wc -c < "$1"; sleep 0.5; wc -c < "$1"`, "sh", out)
 			v.WaitFor("f")
+			select {
+			case <-e.done: // a machine that is overloaded can cut it off as well
+				if status := e.ends(); status != 1 || !strings.Contains(e.stderr.String(), "the lock service does not answer") {
+					t.Fatalf("it has ended: exit status %d, %q", status, e.stderr)
+				}
+				t.Skip("cut off before its time")
+			default:
+			}
 			c.end(v, e, p)
 			next.says("granted")
 			if status := next.ends(); status != 0 {
