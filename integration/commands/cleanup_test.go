@@ -89,9 +89,10 @@ func TestCleanup(t *testing.T) {
 		t.Errorf("something was done though: a dead view answers %v", err)
 	}
 
+	cleanup(0, "unmounted the dead view at "+dead.Dir, filepath.Join(views, "lost", "view"))
+	there("lost/view", false)
 	cleanup(1, "left "+stray, views)
 	there("lost/stray", true)
-	there("lost/view", false)
 	there("kept", false)
 	there("empty", false)
 	if err := os.Remove(stray); err != nil {

@@ -54,6 +54,9 @@ func Run(dirs []string, report func(line string)) error {
 			return err
 		}
 		dead = append(dead, found...)
+		if slices.Contains(found, dir) {
+			continue // nothing below it answers before it is unmounted
+		}
 		if err := noneLives(filepath.Join(dir, alive)); err != nil {
 			return err
 		}
@@ -66,6 +69,9 @@ func Run(dirs []string, report func(line string)) error {
 	}
 	left := false
 	for _, dir := range there {
+		if err := noneLives(filepath.Join(dir, alive)); err != nil {
+			return err
+		}
 		sweep(filepath.Join(dir, alive))
 		status.Sweep(dir)
 		w := walk{root: dir, report: report}

@@ -8,15 +8,16 @@ import (
 
 // complete checks the fields of a volume together, and sets defaults that depend on others.
 func (p *parser) complete(v *parsed) {
-	switch v.Backend {
-	case BackendEtcd:
+	switch {
+	case v.wrong["backend"] || v.wrong["endpoints"]: // what the others should be is not known
+	case v.Backend == BackendEtcd:
 		if len(v.Endpoints) == 0 {
 			p.refuse(v.at("endpoints"), "endpoints: name those of the etcd that keeps the locks")
 		}
 		if v.LeaseNamespace != "" {
 			p.refuse(v.at("leaseNamespace"), "leaseNamespace: only backend kubernetes has it: drop it")
 		}
-	case BackendKubernetes:
+	case v.Backend == BackendKubernetes:
 		if len(v.Endpoints) > 0 {
 			p.refuse(v.at("endpoints"), "endpoints: only backend etcd has them: drop them")
 		}
@@ -24,7 +25,7 @@ func (p *parser) complete(v *parsed) {
 			v.LeaseNamespace = v.Namespace
 		}
 	}
-	if err := (renew.Config{TTL: v.TTL}).Validate(); err != nil {
+	if err := (renew.Config{TTL: v.TTL}).Validate(); err != nil && !v.wrong["ttl"] {
 		p.refuse(v.at("ttl"), "ttl: %v: want whole seconds, at least %v", v.TTL, renew.MinTTL)
 	}
 }

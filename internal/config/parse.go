@@ -144,7 +144,8 @@ func (p *parser) mapping(n *yaml.Node, what string, set func(key, value *yaml.No
 type parsed struct {
 	Volume
 	line  int
-	lines map[string]int // of the fields that are given
+	lines map[string]int  // of the fields that are given
+	wrong map[string]bool // the fields that are refused already
 }
 
 // at is the line of a field, or of the volume if it is not given.
@@ -156,8 +157,7 @@ func (v *parsed) at(field string) int {
 }
 
 func (p *parser) volume(n *yaml.Node) parsed {
-	v := parsed{Volume: defaults(), line: n.Line, lines: make(map[string]int)}
-	before := len(p.problems)
+	v := parsed{Volume: defaults(), line: n.Line, lines: make(map[string]int), wrong: make(map[string]bool)}
 	p.mapping(n, "a volume", func(key, value *yaml.Node) bool {
 		i := slices.IndexFunc(fields, func(f field) bool { return f.name == key.Value })
 		if i < 0 {
@@ -166,6 +166,7 @@ func (p *parser) volume(n *yaml.Node) parsed {
 		v.lines[key.Value] = key.Line
 		if err := fields[i].set(&v.Volume, value); err != nil {
 			p.refuseField(key.Value, key.Line, err)
+			v.wrong[key.Value] = true
 		}
 		return true
 	})
@@ -177,9 +178,7 @@ func (p *parser) volume(n *yaml.Node) parsed {
 			p.refuse(v.line, "%s is missing", f.name)
 		}
 	}
-	if len(p.problems) == before {
-		p.complete(&v)
-	}
+	p.complete(&v)
 	return v
 }
 
