@@ -223,7 +223,7 @@ func (a *Advisory) tend() {
 }
 
 // tendPrivate reports whether there are private tables.
-func (a *Advisory) tendPrivate() (any bool) {
+func (a *Advisory) tendPrivate() (found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var idle []*AdvisoryTable
@@ -232,7 +232,7 @@ func (a *Advisory) tendPrivate() (any bool) {
 		if !p.row {
 			continue
 		}
-		any = true
+		found = true
 		unused := time.Since(p.used)
 		switch {
 		case t.working:
@@ -253,5 +253,5 @@ func (a *Advisory) tendPrivate() (any bool) {
 			t.ask()
 		}
 	}
-	return any
+	return found
 }

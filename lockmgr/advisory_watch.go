@@ -107,9 +107,9 @@ func (a *Advisory) compare(standing map[*AdvisoryTable]bool, rows AdvisoryRows, 
 // mount had to itself is published. Who is parked cannot be told: there is a third when it is back.
 func (t *AdvisoryTable) lookForCycle(ctx context.Context, line []*advisoryRequest) error {
 	t.a.mu.Lock() // nobody waits for an owner that has nothing
-	any := slices.ContainsFunc(line, t.a.cyclic) || line == nil && slices.ContainsFunc(t.requests, t.a.cyclic)
+	cyclic := slices.ContainsFunc(line, t.a.cyclic) || line == nil && slices.ContainsFunc(t.requests, t.a.cyclic)
 	t.a.mu.Unlock()
-	if !any {
+	if !cyclic {
 		return nil
 	}
 	rows, err := t.a.service.AdvisoryRows(ctx)

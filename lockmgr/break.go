@@ -16,7 +16,7 @@ import (
 type Break struct {
 	ID            uuid.UUID     `json:"-"`
 	Path          string        `json:"path"`           // the Key.String, for people
-	AcquisitionID AcquisitionID `json:"owner"`          // so that no later holder is meant
+	AcquisitionID AcquisitionID `json:"lock"`           // so that no later holder is meant
 	Token         int64         `json:"token"`          // the entry's, see FencingToken
 	Turn          int           `json:"turn,omitempty"` // the owner of a kept lock that is meant
 	// Session is of the mount whose flock and fcntl locks on the file Path are meant, all of

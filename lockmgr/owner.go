@@ -12,7 +12,7 @@ type Owner string
 
 // Holder describes a holder or waiter to people, in the entry. It decides nothing.
 type Holder struct {
-	AcquisitionID AcquisitionID `json:"owner"`
+	AcquisitionID AcquisitionID `json:"lock"`
 	Session       string        `json:"session"` // the mount's session
 	Node          string        `json:"node"`
 	Pod           string        `json:"pod,omitempty"` // pod UID, if the caller runs in a pod

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 
@@ -39,8 +40,8 @@ It mounts views of its own there, with locks in an etcd of its own. It needs no 
 service, takes less than two minutes, and changes nothing else on the volume. It also tests
 volumes that 'lockfs mount' refuses.
 
-For each rule it says 'ok', 'BROKEN (n of m)' and how, or 'not tried'. A rule that is ok now
-can break another time.
+For each rule it says 'ok', 'BROKEN (n of m)' and how, or 'not tried' of the two that it
+cannot test. A rule that is ok now can break another time.
 
 Two mounts of one client are one client: NFS needs two machines, or two network namespaces.
 While the command runs with --listen, anybody who reaches the address can change files below
@@ -48,7 +49,7 @@ lockfs-check-…: choose an address in a network that you trust.
 
 Exit status:
   0  all rules hold that were tried
-  1  a rule is broken, or could not be tried
+  1  a rule is broken, or the test could not be run
   2  usage error`,
 		Example: `  # Two clients on one machine
   lockfs check-volume /mnt/a /mnt/b
@@ -96,10 +97,11 @@ func (o *checkVolumeOptions) run(cmd *cobra.Command, dirs []string) error {
 		}
 		sites = append(sites, site)
 	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGPIPE) // as of 'check-volume | head'
+	defer stop()
 	if err := describe(cmd, dirs); err != nil {
 		return err
 	}
-	ctx := cmd.Context()
 	if o.peer != "" {
 		return ended(ctx, checkvolume.WithPeer(ctx, sites[0], o.peer, cmd.OutOrStdout()))
 	}

@@ -98,7 +98,7 @@ Nothing is locked against other machines then.`,
 	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "other users may use the view")
 	f.BoolVar(&o.embedded, "embedded", false, "use the embedded etcd although SOURCE is on a network file system. Nothing is locked against other machines")
 	f.BoolVar(&o.acceptVolume, "accept-volume", false, "mount although the volume's mount options break rules. The log and 'lockfs status' name the rules")
-	f.BoolVar(&o.takeOver, "take-over", false, "if another lockfs mount serves MOUNTPOINT, take the view over from it, with its open files and locks, and let it end. It must have the same settings, and be of the same user, root. Else mount as ever")
+	f.BoolVar(&o.takeOver, "take-over", false, "if another lockfs mount serves MOUNTPOINT, take the view over from it, with its open files and locks, and let it end. SOURCE, the lock service, the policy, --flock, --scope, --sync, --read-locks and --allow-other must be the same, and the user, root. Else mount as ever")
 	bindEnv(cmd)
 	complete(cmd, "scope", o.scope.words())
 	complete(cmd, "sync", o.sync.words())

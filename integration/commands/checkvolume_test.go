@@ -1,7 +1,9 @@
 package commands
 
 import (
+	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -28,22 +30,31 @@ func TestCheckVolume(t *testing.T) {
 	}
 	empty()
 
-	cmd := v.Command("check-volume", v.Source, v.Source)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	for how, end := range map[string]func(cmd *exec.Cmd, output io.Closer) error{
+		"interrupted":         func(cmd *exec.Cmd, _ io.Closer) error { return cmd.Process.Signal(unix.SIGINT) },
+		"nobody reads it now": func(_ *exec.Cmd, output io.Closer) error { return output.Close() },
+	} {
+		cmd := v.Command("check-volume", v.Source, v.Source)
+		output, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		lab.Eventually(t, "it has its directory on the volume", func() bool {
+			names, err := os.ReadDir(v.Source)
+			return err == nil && len(names) == 1
+		})
+		if err := end(cmd, output); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		if status := cmd.ProcessState.ExitCode(); status != 1 {
+			t.Errorf("%s: status %d, want 1", how, status)
+		}
+		empty()
 	}
-	lab.Eventually(t, "it has its directory on the volume", func() bool {
-		names, err := os.ReadDir(v.Source)
-		return err == nil && len(names) == 1
-	})
-	if err := cmd.Process.Signal(unix.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait()
-	if status := cmd.ProcessState.ExitCode(); status != 1 {
-		t.Errorf("interrupted: status %d, want 1", status)
-	}
-	empty()
 
 	for _, args := range [][]string{{v.Source}, {"--peer", "h:1", v.Source, v.Source}, {"--peer", "h:1", "--listen", ":0", v.Source}, {v.Source + "/none", v.Source}} {
 		if status, _, stderr := lab.Outcome(t, v.Command(append([]string{"check-volume"}, args...)...)); status != 2 {

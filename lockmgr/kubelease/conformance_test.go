@@ -42,7 +42,7 @@ func removeEntry(t *testing.T, _ lockmgr.Backend, _ lockmgr.Key, _ lockmgr.Mode,
 	for _, l := range list.Items {
 		var entries []map[string]any
 		_ = json.Unmarshal([]byte(l.Annotations["lockfs.io/entries"]), &entries)
-		rest := slices.DeleteFunc(slices.Clone(entries), func(e map[string]any) bool { return e["owner"] == id.String() })
+		rest := slices.DeleteFunc(slices.Clone(entries), func(e map[string]any) bool { return e["lock"] == id.String() })
 		if len(rest) == len(entries) {
 			continue
 		}
