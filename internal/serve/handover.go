@@ -208,6 +208,47 @@ func (o *offering) letGo() {
 	o.m.view.LetGo()
 }
 
+// accepted is what a running daemon has given, until it is used.
+type accepted struct {
+	snapshot
+	view    []int      // descriptors
+	service []*os.File // of the lock service
+	life    *os.File   // the lifeline, which is closed by who adopts it
+}
+
+// accept asks for the state of the daemon that serves the mountpoint.
+func accept(peer *handover.Peer, version string, settings map[string]string) (*accepted, error) {
+	state, fds, err := peer.Ask(version, settings)
+	if err != nil {
+		return nil, err
+	}
+	a, last := &accepted{view: fds}, len(fds)-1
+	err = gob.NewDecoder(bytes.NewReader(state)).Decode(&a.snapshot)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("the state of the running daemon: %w", err)
+	case last < 0 || a.View == nil || a.Locks == nil || a.Service < 0 || a.Service > last:
+		err = errors.New("the state of the running daemon is incomplete")
+	}
+	if err != nil {
+		a.close()
+		return nil, err
+	}
+	a.view, a.life = fds[:last-a.Service], os.NewFile(uintptr(fds[last]), "lifeline")
+	for _, fd := range fds[last-a.Service : last] {
+		a.service = append(a.service, os.NewFile(uintptr(fd), "lock service"))
+	}
+	return a, nil
+}
+
+// close closes what was not used.
+func (a *accepted) close() {
+	handover.CloseAll(a.view)
+	for _, f := range a.service {
+		f.Close()
+	}
+}
+
 // takeOver takes the mount over from the daemon that serves it.
 func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, backend Backend, id uuid.UUID, service lockmgr.Service) (_ *mounted, err error) {
 	info, err := c.session()
@@ -222,36 +263,12 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 		return nil, err
 	}
 	began := time.Now()
-	state, fds, err := peer.Ask(c.Version, c.settings(id, service))
+	a, err := accept(peer, c.Version, c.settings(id, service))
 	if err != nil {
 		return nil, err
 	}
-	left := fds // not taken over yet
-	defer func() { handover.CloseAll(left) }()
-	var s snapshot
-	if err := gob.NewDecoder(bytes.NewReader(state)).Decode(&s); err != nil {
-		return nil, fmt.Errorf("the state of the running daemon: %w", err)
-	}
-	last := len(fds) - 1
-	if last < 0 || s.View == nil || s.Locks == nil || s.Service < 0 || s.Service > last {
-		return nil, errors.New("the state of the running daemon is incomplete")
-	}
-	life, err := lifeline.Adopt(next.dir, s.Lifeline, os.NewFile(uintptr(fds[last]), "lifeline"))
-	left = fds[:last-s.Service]
-	var lent []*os.File
-	for _, fd := range fds[last-s.Service : last] {
-		lent = append(lent, os.NewFile(uintptr(fd), "lock service"))
-	}
-	taken := false
-	defer func() {
-		if lender, ok := backend.(Lender); ok && taken {
-			lender.Adopt(lent)
-			return
-		}
-		for _, f := range lent {
-			f.Close()
-		}
-	}()
+	defer a.close()
+	life, err := lifeline.Adopt(next.dir, a.Lifeline, a.life)
 	if err != nil {
 		return nil, fmt.Errorf("lifeline: %w", err)
 	}
@@ -261,12 +278,13 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 		}
 	}()
 	info.Lifeline = life.ID
-	locks, holds, err := lockmgr.Adopt(ctx, v.manager(c, backend, info), s.Locks)
+	locks, holds, err := lockmgr.Adopt(ctx, v.manager(c, backend, info), a.Locks)
 	if err != nil {
 		return nil, err
 	}
-	left = nil
-	adopted, err := fs.Adopt(c.Mountpoint, v.viewConfig(c, locks), s.View, fds[:last-s.Service], holds)
+	fds := a.view
+	a.view = nil // they are fs.Adopt's, also if it fails
+	adopted, err := fs.Adopt(c.Mountpoint, v.viewConfig(c, locks), a.View, fds, holds)
 	if err != nil {
 		locks.LetGo()
 		return nil, err
@@ -276,15 +294,30 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 		locks.LetGo()
 		return nil, err
 	}
-	taken = true
 	locks.Begin()
 	view, err := adopted.Begin()
 	if err != nil {
 		v.log.Error("the view cannot be served; its programs get errors", slog.Any("error", err))
 		_ = view.Cut()
 	}
+	v.tookOver(c, peer, &a.snapshot, time.Since(began))
+	if lender, ok := backend.(Lender); ok {
+		lender.Adopt(a.service)
+		a.service = nil
+	}
+	v.setMounted(c.Mountpoint, locks, view)
+	go func() {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), StartTimeout)
+		defer cancel()
+		next.succeed(clean)
+	}()
+	return &mounted{view, locks, life}, nil
+}
+
+// tookOver reports a takeover.
+func (v *Volume) tookOver(c *Config, peer *handover.Peer, s *snapshot, took time.Duration) {
 	now := takeover{metrics.Takeover{
-		Count: s.Taken + 1, Took: time.Since(began), Files: len(s.View.Handles), Locks: len(s.Locks.Locks), Waiting: len(s.View.Waiting),
+		Count: s.Taken + 1, Took: took, Files: len(s.View.Handles), Locks: len(s.Locks.Locks), Waiting: len(s.View.Waiting),
 	}, time.Now()}
 	v.mu.Lock()
 	v.taken = now
@@ -293,13 +326,6 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 	v.log.Info("took the mount over from the daemon that served it", slog.Int("pid", peer.PID), slog.Duration("took", now.Took),
 		slog.Int("nodes", len(s.View.Nodes)), slog.Int("open_files", now.Files), slog.Int("locks", now.Locks),
 		slog.Int("waiting", now.Waiting), slog.Int("times", now.Count), slog.String("mountpoint", c.Mountpoint), slog.String("version", c.Version))
-	v.setMounted(c.Mountpoint, locks, view)
-	go func() {
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), StartTimeout)
-		defer cancel()
-		next.succeed(clean)
-	}()
-	return &mounted{view, locks, life}, nil
 }
 
 func (v *Volume) takenOver() takeover {
