@@ -61,3 +61,25 @@ func TestGuard(t *testing.T) {
 	}
 	away("not permitted", "denied")
 }
+
+// A dead view stays until the next one is mounted, also if that takes long or fails: what programs
+// wrote meanwhile would be below it, where nobody finds it.
+func TestDeadViewStaysUntilReplaced(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t)
+	m := v.Mount("m")
+	m.Kill()
+	next := v.Start("m", "--endpoints", "http://127.0.0.1:1")
+	<-next.Done
+	if !strings.Contains(next.Log.String(), "connecting to etcd") {
+		t.Errorf("it has ended otherwise: %s", next.Log)
+	}
+	if err := os.WriteFile(m.Path("f"), nil, 0o644); !errors.Is(err, unix.ENOTCONN) {
+		t.Errorf("a write below the dead view: %v", err)
+	}
+	v.Mount("m")
+	v.Write("g", "")
+	if _, err := os.Stat(m.Path("g")); err != nil {
+		t.Error(err)
+	}
+}

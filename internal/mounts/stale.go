@@ -13,6 +13,12 @@ import (
 // FSType is the type of lockfs's mounts in the mount table.
 const FSType = "fuse.lockfs"
 
+// Dead reports whether a killed daemon left a view at mountpoint. Errors: as ClearStale's.
+func Dead(mountpoint string) (bool, error) {
+	_, dead, err := stale(mountpoint)
+	return dead, err
+}
+
 // ClearStale lazily unmounts what killed daemons left at mountpoint. It waits for a frozen daemon
 // until that thaws or dies. Errors: *MountedError for another mount, or a served one.
 func ClearStale(mountpoint string) error {

@@ -103,6 +103,7 @@ type Config struct {
 	// Logger is used for everything; nil: slog.Default().
 	Logger *slog.Logger
 
+	overDead bool                // a dead view is at Mountpoint, and goes when this one is mounted
 	taking   bool                // another daemon serves the mount, and will hand it on
 	network  bool                // other machines may write to Source
 	findings []netvolume.Finding // what is wrong with Source, when it was first looked at
@@ -183,11 +184,17 @@ func (c *Config) prepare() error {
 			return err
 		}
 	}
-	if err := mounts.ClearStale(c.Mountpoint); errors.As(err, new(*mounts.PathError)) {
+	// A dead view stays until the new one is about to be mounted: programs get errors from it, and
+	// would write into the directory below.
+	if c.overDead, err = mounts.Dead(c.Mountpoint); errors.As(err, new(*mounts.PathError)) {
 		return refused(err)
-	} else if err != nil {
+	} else if err != nil || c.overDead {
 		return err
 	}
+	return c.checkMountpoint()
+}
+
+func (c *Config) checkMountpoint() (err error) {
 	if c.Mountpoint, err = mounts.CheckMountpoint(c.Source, c.Mountpoint); err != nil {
 		return refused(err)
 	}

@@ -251,6 +251,14 @@ func (v *Volume) sessionOpened(service lockmgr.Service) {
 }
 
 func (v *Volume) mount(c *Config, locks *lockmgr.Manager) (*fs.FS, error) {
+	if c.overDead {
+		if err := mounts.ClearStale(c.Mountpoint); err != nil {
+			return nil, err
+		}
+		if err := c.checkMountpoint(); err != nil {
+			return nil, err
+		}
+	}
 	if c.Guard {
 		guard(v.log, c.Mountpoint)
 	}

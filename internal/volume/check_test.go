@@ -186,7 +186,7 @@ func TestMismatch(t *testing.T) {
 }
 
 func TestInvalidRecord(t *testing.T) {
-	for name, record := range map[string]string{"newer": `{"format":5}`, "damaged": "{"} {
+	for name, record := range map[string]string{"newer": `{"format":6}`, "damaged": "{"} {
 		t.Run(name, func(t *testing.T) {
 			source := t.TempDir()
 			_, err := Check(t.Context(), config(source, &memStore{record: []byte(record)}))

@@ -18,7 +18,8 @@ import (
 //	2  the identity names the lock service
 //	3  a fencing token is an entry's number and the turn of its owner
 //	4  in etcd, directories are compared and leave stamps; there is no epoch
-const format = 4
+//	5  an entry names its acquisition "lock"
+const format = 5
 
 // identity is what the marker and the record hold.
 type identity struct {

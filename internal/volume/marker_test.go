@@ -25,7 +25,7 @@ func TestMarkerThatIsNone(t *testing.T) {
 		"no id":       write(`{"format":1,"namespace":"default","name":"data"}`),
 		"bad id":      write(`{"format":1,"id":"x"}`),
 		"huge":        write(`{"format":1` + strings.Repeat(" ", maxMarker) + good[1:]),
-		"newer":       write(`{"format":5,"id":7}`),
+		"newer":       write(`{"format":6,"id":7}`),
 		"a directory": func(path string) error { return os.Mkdir(path, 0o755) },
 		"a link":      func(path string) error { return os.Symlink("/etc/passwd", path) },
 		"a fifo":      func(path string) error { return unix.Mkfifo(path, 0o644) },
