@@ -478,7 +478,8 @@ func TestServeRefusesAFile(t *testing.T) {
 	cmd := n.Vol.Command("serve", "--config", n.config)
 	status, _, stderr := lab.Outcome(t, cmd)
 	want := []string{
-		"lockfs: " + n.config + `:3: source: "relative" is not an absolute path`,
+		"lockfs: " + n.config + ":2: endpoints: name those of the etcd",
+		n.config + `:3: source: "relative" is not an absolute path`,
 		n.config + `:5: a volume has no field "endpoint"`,
 	}
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
