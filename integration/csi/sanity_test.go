@@ -3,7 +3,9 @@
 package csi
 
 import (
+	"context"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +14,23 @@ import (
 
 	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 )
+
+// slow connects after a second. The suite takes a connection that is made before it looks at it for one
+// that is never made.
+type slow struct {
+	credentials.TransportCredentials
+}
+
+func (s slow) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	time.Sleep(time.Second)
+	return s.TransportCredentials.ClientHandshake(ctx, authority, conn)
+}
+
+func (s slow) Clone() credentials.TransportCredentials { return slow{s.TransportCredentials.Clone()} }
 
 func TestSanity(t *testing.T) {
 	if os.Getuid() != 0 {
@@ -72,6 +90,8 @@ func TestSanity(t *testing.T) {
 	}
 	suite := sanity.NewTestConfig()
 	suite.Address, suite.ControllerAddress = "unix://"+in("node.sock"), "unix://"+in("controller.sock")
+	suite.DialOptions = []grpc.DialOption{grpc.WithTransportCredentials(slow{insecure.NewCredentials()}), grpc.WithAuthority("localhost")}
+	suite.ControllerDialOptions = suite.DialOptions
 	suite.TargetPath, suite.StagingPath = in("kubelet/target"), in("kubelet/staging")
 	suite.TestVolumeParameters = map[string]string{"volume": "team/v", "directory": "claims", "mode": "0770"}
 	sanity.Test(t, suite)
