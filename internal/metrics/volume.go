@@ -70,9 +70,9 @@ func newVolume(namespace, name string) *Volume {
 	v.acquire = histogram("lockfs_lock_acquire_seconds", "Time from a request for locks to the grant by the lock service, including the wait for other owners.", answerBuckets)
 	v.wait = histogram("lockfs_lock_wait_seconds", "How long requests that met another owner waited, whatever their result.", waitBuckets)
 	v.held = histogram("lockfs_lock_held_seconds", "Time from the grant of a lock to its release.", waitBuckets)
-	v.recalls = counters("lockfs_lock_recalls_total", "Locks that may be kept and that another mount wanted.", "idle")
+	v.recalls = counters("lockfs_lock_recalls_total", "Recalls by other mounts: of locks that may be kept, and of files whose flock and fcntl locks this mount managed alone.", "idle")
 	v.delegations = counter("lockfs_directory_delegations_total", "Directories that were delegated to this mount.")
-	v.dirRecalls = counters("lockfs_directory_recalls_total", "Delegated directories that another mount wanted something in.", "open")
+	v.dirRecalls = counters("lockfs_directory_recalls_total", "Delegated directories that this mount gave up because another mount wanted something in them.", "open")
 	v.advisory = counters("lockfs_advisory_requests_total", "Requests for locks of flock and fcntl that have ended, by result.", "result")
 	v.advisoryWait = histogram("lockfs_advisory_wait_seconds", "How long requests of flock and fcntl that met another owner waited, whatever their result.", waitBuckets)
 	v.losses = counters("lockfs_lock_losses_total", "Locks that were lost while files were open under them.", "cause")
@@ -82,7 +82,7 @@ func newVolume(namespace, name string) *Volume {
 	v.sessionsLost = counters("lockfs_session_losses_total", "Sessions that were lost, with all their locks.", "cause")
 
 	v.takeovers = counter("lockfs_takeovers_total", "How often a daemon has taken the view over from another one since it was mounted.")
-	v.takeover = add(v, prometheus.NewGauge(prometheus.GaugeOpts{Name: "lockfs_takeover_seconds", Help: "How long this daemon took for that, 0 if it has mounted the view.", ConstLabels: labels}))
+	v.takeover = add(v, prometheus.NewGauge(prometheus.GaugeOpts{Name: "lockfs_takeover_seconds", Help: "How long this daemon took to take the view over, 0 if it has mounted the view itself.", ConstLabels: labels}))
 	v.carried = add(v, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lockfs_takeover_carried", Help: "What this daemon took over.", ConstLabels: labels}, []string{"what"}))
 	v.carry(Takeover{})
 
