@@ -34,7 +34,7 @@ type Request struct {
 	// Wait also bounds the wait for an answer. Otherwise an answer is awaited until an outage of
 	// the service is 5 s old, or Wait if that is longer.
 	Wait time.Duration
-	// Found: the file may be there, and have had other names. An open heeds Hold.Settled.
+	// Found: the file may exist already, and may have had other names. An open heeds Hold.Settled.
 	Found bool
 	// Renames: another file may get one of the paths.
 	Renames bool

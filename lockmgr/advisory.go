@@ -10,13 +10,13 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
-// Advisory has the flock(2) and fcntl(2) locks of one mount. A lock is granted when the mount's
-// row in the file's table says so, and no other row was put since the table was read. So of two
-// mounts that want what conflicts, one finds its knowledge out of date, and reads again.
+// Advisory has the flock(2) and fcntl(2) locks of one mount. A lock is granted when the mount's row
+// in the file's table says so, and no other row was put since the table was read. So if two mounts
+// want conflicting locks, one finds its knowledge out of date, and reads again.
 //
 // A table is worked on by one goroutine at a time, as long as there is something to do. Requests
-// wait without one. Of those that wait only those stand in line in the service that are in no
-// other's way on this mount, and those whose owner may be part of a cycle.
+// wait without one. A request stands in line in the service only if no other on this mount is in
+// its way, or if its owner may be part of a cycle.
 type Advisory struct {
 	m       *Manager
 	service AdvisoryBackend
@@ -55,9 +55,8 @@ type AdvisoryConfig struct {
 	// OnLost is called for a table whose locks were lost, before any other lock there is granted
 	// to this mount.
 	OnLost func(*AdvisoryTable)
-	// OnShared is called before others can know what this mount has in a table that was private
-	// so far. What was written under its locks is on the volume when it returns. nil: nothing is
-	// to be done.
+	// OnShared is called before this mount's locks in a private table are published. When it
+	// returns, what was written under these locks is on the volume. nil: there is nothing to do.
 	OnShared func(*AdvisoryTable)
 }
 
@@ -88,8 +87,8 @@ func (a *Advisory) Owner(kind advisory.Kind, id uint64) advisory.Owner {
 	return advisory.Owner{Mount: a.mount, Kind: kind, ID: id}
 }
 
-// Open returns the table of a file, which is the same until all that was opened is closed. keep is
-// how long it stays private without locks, 0: it is never private; nil: as Config.Keep says.
+// Open returns the table of a file. It is the same table until each Open has its Close. keep is how
+// long the table stays private without locks; 0: it is never private, nil: Config.Keep.
 func (a *Advisory) Open(key Key, keep *time.Duration) *AdvisoryTable {
 	if keep == nil {
 		keep = &a.m.cfg.Keep

@@ -9,8 +9,8 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// An operator breaks all that a mount has in a table: its row, which is what excludes others, and
-// the handles that rely on it. The row goes when the writes that were checked before have landed.
+// An operator breaks all locks that a mount has in a table: its row, which excludes others, and the
+// handles that rely on it. The row is deleted when the writes that were checked before have landed.
 
 // obey is Manager.obey for a table.
 func (a *Advisory) obey(b Break) {
@@ -24,12 +24,11 @@ func (a *Advisory) obey(b Break) {
 	}
 }
 
-// noticeBreak takes from the mount what it has, if that was broken, and makes the next put delete
-// its row.
+// noticeBreak takes the mount's locks if they were broken, and makes the next put delete its row.
 func (t *AdvisoryTable) noticeBreak() {
 	a := t.a
 	a.mu.Lock()
-	if t.sent != nil { // what that has made of the row is not known yet
+	if t.sent != nil { // it is not known yet whether that put has changed the row
 		a.mu.Unlock()
 		return
 	}
@@ -54,7 +53,8 @@ func (t *AdvisoryTable) noticeBreak() {
 	t.vacates = true
 }
 
-// bereave tells of the loss of all that the mount has in the table.
+// bereave tells the view, the log and the observer that all of the mount's locks in the table are
+// lost.
 func (t *AdvisoryTable) bereave(cause error, attrs ...any) {
 	a := t.a
 	a.mu.Lock()
@@ -71,7 +71,7 @@ func (t *AdvisoryTable) bereave(cause error, attrs ...any) {
 	}
 }
 
-// forget takes from the mount's owners what they have. mu is held.
+// forget takes all locks from the mount's owners. mu is held.
 func (t *AdvisoryTable) forget() {
 	t.losses++
 	for _, l := range t.mine.All() {

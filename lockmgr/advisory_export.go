@@ -11,8 +11,8 @@ import (
 )
 
 // Advisory locks are handed on with the session of their mount's rows. The owners stay what they
-// are: the new process has the mount's name. It reads each table anew, and what is not in a row any
-// more is lost, as ever. A request that waits keeps its row, and its place on this mount.
+// are: the new process has the mount's name. It reads each table again. A lock that is in no row
+// any more is lost, as ever. A request that waits keeps its row, and its place on this mount.
 
 // AdvisoryState is what an Advisory hands on.
 type AdvisoryState struct {
@@ -85,14 +85,14 @@ func (a *Advisory) goOn() {
 	a.forsakeLate()
 }
 
-// forsakeLate ends the requests that were handed on to this process and do not come. mu is held.
+// forsakeLate ends the parked requests that do not come back within forsakenAfter. mu is held.
 func (a *Advisory) forsakeLate() {
 	pauses := a.pauses
 	time.AfterFunc(forsakenAfter, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.pauses != pauses {
-			return // they may have been handed on again
+			return // handOn was called again
 		}
 		for _, t := range a.tables {
 			for _, r := range t.requests {
@@ -123,7 +123,7 @@ func (r *advisoryRequest) handedOn() error {
 	return &HandedOnError{Resume{ID: r.waitID, Since: r.lock.Since}}
 }
 
-// forsake ends a parked request. The table is to be asked.
+// forsake ends a parked request. The caller calls t.ask.
 func (r *advisoryRequest) forsake() { r.parked, r.over = false, true }
 
 // parked returns the parked request with an id. mu is held.
@@ -137,8 +137,8 @@ func (t *AdvisoryTable) parked(id AcquisitionID) *advisoryRequest {
 	return nil
 }
 
-// Quiet returns when no request for flock and fcntl locks is under way to the service. There will
-// be none until GoOn. Errors: ctx's.
+// Quiet returns when no request for flock and fcntl locks is under way to the service. None begins
+// until GoOn. Errors: ctx's.
 func (m *Manager) Quiet(ctx context.Context) error {
 	m.mu.Lock()
 	a := m.advisory

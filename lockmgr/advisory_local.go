@@ -6,8 +6,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
-// The policy can leave a file's locks to each mount. The kernel sends them all the same: it asks for
-// all files of a view, or for none. Such a table is never in the service.
+// The policy can leave a file's locks to each mount. The kernel sends these too, because it sends
+// the locks of all files of a view, or of none. Such a table is local: it is never in the service.
 
 // OpenLocal is Open for a file whose locks exclude programs on this mount only. A table that is
 // open stays what it is.
@@ -16,8 +16,8 @@ func (a *Advisory) OpenLocal(key Key) *AdvisoryTable { return a.open(key, true, 
 // Local reports whether the table is of this mount only.
 func (t *AdvisoryTable) Local() bool { return t.local }
 
-// planLocal refuses the requests that close a cycle of waits: one of this mount, in such tables
-// and private ones. mu is held.
+// planLocal refuses the requests that close a cycle of waits within this mount, in local and
+// private tables. mu is held.
 func (t *AdvisoryTable) planLocal(waiting []*advisoryRequest) {
 	a := t.a
 	var cyclic []*advisoryRequest
@@ -25,7 +25,7 @@ func (t *AdvisoryTable) planLocal(waiting []*advisoryRequest) {
 		if r.ticket != 0 {
 			continue
 		}
-		if r.parked { // nobody could tell it that it closes a cycle; who came later does not overtake it
+		if r.parked { // it cannot be refused now, and later requests do not overtake it
 			break
 		}
 		a.tickets++
@@ -47,8 +47,8 @@ func (t *AdvisoryTable) planLocal(waiting []*advisoryRequest) {
 	}
 }
 
-// localFiles are what owners of this mount have and wait for in the tables of this mount only, and in
-// private ones. mu is held.
+// localFiles returns what this mount's owners have and wait for in local and private tables. mu is
+// held.
 func (a *Advisory) localFiles() (files []advisory.File) {
 	for _, t := range a.tables {
 		if !t.local && !t.private.row {
@@ -65,5 +65,5 @@ func (a *Advisory) localFiles() (files []advisory.File) {
 	return files
 }
 
-// name is what a request in a table of this mount only is called by.
+// name is a request's name in a local or private table.
 func (r *advisoryRequest) name() string { return strconv.FormatInt(r.ticket, 10) }

@@ -18,14 +18,14 @@ func (t *AdvisoryTable) meets(r *advisoryRequest) {
 	t.watchWait(r)
 }
 
-// watchWait tells of the wait of a request when it has lasted for long. mu is held.
+// watchWait reports a request's wait when it has lasted for Config.SlowWait. mu is held.
 func (t *AdvisoryTable) watchWait(r *advisoryRequest) {
 	if m := t.a.m; r.waits && !r.told && m.cfg.SlowWait > 0 {
 		r.slow = time.AfterFunc(m.cfg.SlowWait-time.Since(r.met), func() { t.waitsLong(r) })
 	}
 }
 
-// ended tells what became of a request.
+// ended reports a request's end.
 func (t *AdvisoryTable) ended(r *advisoryRequest, err error) {
 	a := t.a
 	e := AdvisoryEnded{Err: err}
@@ -48,7 +48,7 @@ func (t *AdvisoryTable) ended(r *advisoryRequest, err error) {
 	a.m.observe(e)
 }
 
-// waitsLong tells of a wait that has lasted for Config.SlowWait.
+// waitsLong reports a wait that has lasted for Config.SlowWait.
 func (t *AdvisoryTable) waitsLong(r *advisoryRequest) {
 	m := t.a.m
 	m.mu.Lock()

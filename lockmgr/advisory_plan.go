@@ -14,7 +14,7 @@ import (
 type advisoryPlan struct {
 	next   advisory.Locks     // what the mount has afterwards
 	grants []*advisoryRequest // that have their locks by it
-	// refused are told when nothing needs a commit any more.
+	// refused get their answer when nothing needs a commit any more.
 	refused []*advisoryRequest
 	line    []*advisoryRequest // that stand in line by it
 	put     AdvisoryPut
@@ -93,8 +93,8 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 			switch {
 			case !r.waits && !held && t.closed && t.patient(r): // it may be free
 			case !r.waits && (r.dropped || held && p.grants != nil && !t.stands(r)):
-				// Others must find its flock gone when the caller goes on; or what is in its way is
-				// not granted yet, and may never be.
+				// It is refused after the commit: others must find its former flock gone by then,
+				// or the lock in its way is only granted by this plan, and may never be.
 				p.refused = append(p.refused, r)
 				continue
 			case !r.waits:
@@ -170,8 +170,8 @@ func (t *AdvisoryTable) probe(p *advisoryPlan, v *advisory.View, r *advisoryRequ
 	return false
 }
 
-// planLine decides which of the requests that wait stand in line in the service: those that
-// nobody on this mount is in the way of, and those whose owner others may wait for. mu is held.
+// planLine decides which waiting requests stand in line in the service: those with nobody on this
+// mount in their way, and those whose owner others may wait for. mu is held.
 func (t *AdvisoryTable) planLine(p *advisoryPlan, v *advisory.View, waiting []*advisoryRequest) {
 	var stand []*advisoryRequest
 	for _, r := range waiting {
@@ -184,7 +184,7 @@ func (t *AdvisoryTable) planLine(p *advisoryPlan, v *advisory.View, waiting []*a
 		o := r.lock.Owner
 		switch {
 		case r.ticket != 0:
-		case r.parked: // who came later does not overtake it
+		case r.parked: // later requests do not overtake it
 			stand = append(stand, r)
 		case o.Kind == advisory.Posix && !cyclic && r.waits && (t.a.ranges[o.ID] > 0 || len(p.grants) > 0 && p.next.Any(o, 0, advisory.EOF)):
 			cyclic = true
@@ -244,8 +244,8 @@ func (t *AdvisoryTable) planRows(p *advisoryPlan) {
 	p.commit = len(p.put.Put)+len(p.put.Delete) > 0
 }
 
-// shown are the locks that a mount's row names. Of flocks one stands for all: they are all
-// shared, or there is one. So one more reader on the mount costs no commit.
+// shown returns the locks that a mount's row names. One flock stands for all: all are shared, or
+// there is only one. So one more reader on the mount costs no commit.
 func shown(locks advisory.Locks) (list []advisory.Lock) {
 	var first *advisory.Lock
 	for _, l := range locks.All() {

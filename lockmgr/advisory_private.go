@@ -7,14 +7,15 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
-// A table that one mount alone uses is private: the mount's row says so, and is in everybody's way.
-// The mount then locks and unlocks without the service. Any row of another mount asks it to say what
-// it has, so a request that only tries stands in line as well. The model private has the rules.
+// A table that one mount alone uses is private: the mount's row says so, and conflicts with every
+// lock. The mount then locks and unlocks without the service. Any row of another mount asks it to
+// publish its locks, so a request that only tries stands in line as well. The model private has the
+// rules.
 //
-// While it is private, what was written under a lock need not be on the volume when that is
-// unlocked, and nobody else has changed the file. Both are so until the list is published.
+// Until the locks are published, what was written under a lock need not be on the volume after the
+// unlock, and nobody else has changed the file.
 
-// advisoryPrivate is what a mount knows of that. All of it is GUARDED_BY(Advisory.mu).
+// advisoryPrivate is a mount's knowledge of a private table. All of it is GUARDED_BY(Advisory.mu).
 type advisoryPrivate struct {
 	keep    time.Duration // how long it stays private without locks; 0: it is never private
 	row     bool          // the mount's row says private
@@ -35,8 +36,8 @@ type advisoryPrivate struct {
 // the service: a mount whose watch hangs would keep others waiting for ever.
 const advisoryHears = 2 * advisoryLook
 
-// Private returns which time the table is private to this mount, 0 if it is not. As long as it is
-// the same, no other mount has had a lock there.
+// Private returns the number of the table's private period on this mount, 0 if it is not private.
+// While the number is the same, no other mount has had a lock there.
 func (t *AdvisoryTable) Private() uint64 {
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
@@ -45,8 +46,8 @@ func (t *AdvisoryTable) Private() uint64 {
 
 // The functions below need mu.
 
-// publishes reports whether the next put says what the mount has in a table that was private.
-// From then on, until it is private anew, each unlock brings to the volume what was written.
+// publishes reports whether the next put publishes the mount's locks in a private table. From then
+// until the table is private again, each unlock brings to the volume what was written.
 func (t *AdvisoryTable) publishes() bool {
 	p := &t.private
 	if p.row && !p.ending && p.others {
@@ -66,8 +67,8 @@ func (t *AdvisoryTable) deaf() bool {
 	return t.private.row && time.Since(t.private.heard) > advisoryHears
 }
 
-// decides does what there is to do, and reports whether no worker is needed for it: the table is of
-// this mount only, or private and nobody else wants it.
+// decides does what there is to do without a worker, and reports whether that was possible: the
+// table is local, or private and nobody else wants it.
 func (t *AdvisoryTable) decides() bool {
 	p := &t.private
 	switch {
@@ -93,7 +94,7 @@ func (t *AdvisoryTable) decides() bool {
 	}
 }
 
-// unused reports whether the table is to be forgotten.
+// unused reports whether the table can be forgotten.
 func (t *AdvisoryTable) unused() bool {
 	return t.users == 0 && t.mine.Empty() && len(t.requests) == 0 && len(t.rows) == 0
 }
@@ -102,8 +103,8 @@ func (t *AdvisoryTable) idle() bool {
 	return t.private.row && t.mine.Empty() && len(t.requests) == 0
 }
 
-// becomesPrivate reports whether a plan that grants can make the table private: its put compares
-// that nobody has put a row since others had none.
+// becomesPrivate reports whether a plan that grants can make the table private. Its put fails if
+// anybody has put a row since the table was read, without rows of others.
 func (t *AdvisoryTable) becomesPrivate(p *advisoryPlan) bool {
 	if t.private.keep == 0 || t.private.row || t.private.others || len(p.grants) == 0 || len(p.line) > 0 || t.a.cools(t.key) {
 		return false
@@ -135,8 +136,8 @@ func (t *AdvisoryTable) isPrivate(private bool) {
 	}
 }
 
-// patient reports whether a request that does not wait goes on until another mount has said what
-// it has. If that does not answer, it has the lock.
+// patient reports whether a try still waits for another mount to publish its locks. If that mount
+// does not answer, it counts as the lock's holder.
 func (t *AdvisoryTable) patient(r *advisoryRequest) bool {
 	left := time.Until(r.expires)
 	if left > 0 && r.late == nil {
@@ -150,7 +151,7 @@ func (t *AdvisoryTable) patient(r *advisoryRequest) bool {
 }
 
 // tangled reports whether a request that waits in a private table may be part of a cycle of waits
-// through other mounts. Such a cycle has two waits of this mount at least, and one of them is in a
+// through other mounts. Such a cycle has at least two waits of this mount, and one of them is in a
 // table that others use.
 func (t *AdvisoryTable) tangled(waiting []*advisoryRequest) bool {
 	for _, o := range t.a.tables {
@@ -196,8 +197,8 @@ func (a *Advisory) cools(key Key) bool {
 	return p != nil && time.Now().Before(p.cool)
 }
 
-// tend gives idle tables back, tells the service for people what private ones have, and looks at all
-// tables now and then.
+// tend gives idle tables back, lists the locks of private tables in the service for people, and
+// reads all tables every advisoryLook.
 func (a *Advisory) tend() {
 	looked := time.Now()
 	tick := time.NewTimer(advisoryLook)

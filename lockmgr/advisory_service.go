@@ -32,9 +32,9 @@ type AdvisoryBackend interface {
 type AdvisorySession interface {
 	Session
 
-	// PutAdvisory changes rows of one table, all or none, and returns the rows as they are
-	// then. done: it has, at their Revision. Otherwise it has not and never will. Errors:
-	// ErrUnavailable, after which it may have or may yet; ErrSessionLost.
+	// PutAdvisory changes rows of one table, all or none, and returns the rows as they are then.
+	// done: the change is made, at their Revision; otherwise it never will be. Errors:
+	// ErrUnavailable, after which the change may be made, now or later; ErrSessionLost.
 	PutAdvisory(ctx context.Context, p AdvisoryPut) (rows AdvisoryRows, done bool, err error)
 }
 
@@ -48,8 +48,8 @@ type AdvisoryPut struct {
 	Stand  map[string]int64
 	Put    map[string][]byte
 	Delete []string
-	// Void makes void what was put earlier on the session without an answer. Nothing is put
-	// or deleted, and the rows are returned.
+	// Void voids earlier puts on the session that had no answer. Nothing is put or deleted, and the
+	// rows are returned.
 	Void bool
 }
 
@@ -147,7 +147,7 @@ func (r AdvisoryRow) parse() (v advisoryValue, locks []advisory.Lock, err error)
 	return v, locks, nil
 }
 
-// Entries lists what rows say: by file, and of a file what is held before what waits.
+// Entries lists the locks of the rows by file: first those that are held, then those that wait.
 func (rs AdvisoryRows) Entries() (entries []Entry, err error) {
 	for _, r := range rs.Rows {
 		v, locks, err := r.parse()
@@ -193,7 +193,7 @@ type advisoryFile struct {
 	rows    bool // there are any
 }
 
-// files are the tables, as mount finds them. What others have in a private table is not known.
+// files returns the tables as mount sees them. What others have in a private table is not known.
 func (rs AdvisoryRows) files(mount string) (map[Key]advisoryFile, error) {
 	files := make(map[Key]advisoryFile)
 	for _, r := range rs.Rows {
@@ -230,7 +230,7 @@ func (rs AdvisoryRows) find(name string) (AdvisoryRow, bool) {
 	return rs.Rows[i], true
 }
 
-// landed reports whether the rows are what p makes of them.
+// landed reports whether the rows show that p was made.
 func (rs AdvisoryRows) landed(p AdvisoryPut) bool {
 	for name, value := range p.Put {
 		if r, ok := rs.find(name); !ok || !bytes.Equal(r.Value, value) {

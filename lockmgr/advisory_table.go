@@ -54,7 +54,7 @@ type AdvisoryTable struct {
 	retry   retry.Retrier
 }
 
-// Close ends the use of what Open has returned. Locks that were not given up stay.
+// Close ends the use of a table that Open has returned. Locks in it stay.
 func (t *AdvisoryTable) Close() {
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
@@ -62,9 +62,9 @@ func (t *AdvisoryTable) Close() {
 	t.ask()
 }
 
-// Lock gives an owner of this mount a lock, in place of what it has there. Unless it waits, it
-// fails with ErrContended if another has a lock that conflicts, or is first in line for one. A
-// flock that is refused, or waits, is lost in its former mode, as on Linux.
+// Lock gives an owner of this mount a lock, in place of what it has there. Without wait, it fails
+// with ErrContended if another owner has a conflicting lock, or is first in line for one. A flock
+// whose change of mode waits or is refused loses its former mode, as on Linux.
 //
 // Errors: ErrContended, ErrDeadlock, ErrTooMany, ErrUnavailable, ErrClosed, ErrSessionLost,
 // *HandedOnError, ctx's.
@@ -95,16 +95,17 @@ func (t *AdvisoryTable) lock(ctx context.Context, r *advisoryRequest, at Acquisi
 		err = ErrSessionLost
 	}
 	a.mu.Unlock()
-	// Its owner does not know that it has it. But what it had before it believes that it has. And a
-	// loss takes all when the view is told of it, which it is not if there is nothing left.
+	// The caller does not know of a lock that was granted too late, so that is given up. If it had
+	// some of it before, it relies on that: keep it. After a loss keep all: bereave tells the view
+	// only of locks that are still there.
 	if err != nil && !r.had && !errors.Is(err, ErrSessionLost) {
 		t.Unlock(nil, l.Owner, l.Start, l.End)
 	}
 	return err
 }
 
-// enter makes a request, or goes on with the one that was handed on and has its id. It returns where
-// the answer will be.
+// enter adds a request, or goes on with the one that was handed on under id at. given receives the
+// answer.
 func (t *AdvisoryTable) enter(r *advisoryRequest, at AcquisitionID) (_ *advisoryRequest, given <-chan error, err error) {
 	a := t.a
 	a.mu.Lock()
@@ -160,8 +161,8 @@ func (t *AdvisoryTable) answered(ctx context.Context, r *advisoryRequest, given 
 	return ctx.Err()
 }
 
-// leaves returns when a request that is over stands in line no more: nobody must find it there once
-// its caller goes on.
+// leaves waits until a request that is over has left the line: nobody must find it there once its
+// caller goes on.
 func (t *AdvisoryTable) leaves() {
 	t.a.mu.Lock()
 	asked := t.ask()
@@ -211,8 +212,8 @@ func (r *advisoryRequest) order() int64 {
 	return r.ticket
 }
 
-// Unlock takes from an owner what it has of a range. It returns when others can have it: the
-// service knows, or has not answered for a while, or cancel is closed.
+// Unlock takes a range from an owner. It returns when others can have the range, after the answer
+// time-out, or when cancel is closed.
 func (t *AdvisoryTable) Unlock(cancel <-chan struct{}, o advisory.Owner, start, end uint64) {
 	a := t.a
 	a.mu.Lock()
@@ -227,9 +228,9 @@ func (t *AdvisoryTable) Unlock(cancel <-chan struct{}, o advisory.Owner, start, 
 	t.await(cancel, asked)
 }
 
-// Test returns a lock that another owner has and that conflicts with l. If another mount has the
-// table to itself and does not say what it has, that is all of the file. Errors: ErrUnavailable,
-// ErrClosed, *HandedOnError, ctx's.
+// Test returns another owner's lock that conflicts with l. If another mount has the table to itself
+// and does not publish its locks, by covers the whole file. Errors: ErrUnavailable, ErrClosed,
+// *HandedOnError, ctx's.
 func (t *AdvisoryTable) Test(ctx context.Context, l advisory.Lock) (by advisory.Lock, ok bool, err error) {
 	r := &advisoryRequest{lock: l, probes: true, id: "p-" + uuid.NewString()}
 	_, given, err := t.enter(r, AcquisitionID{})
@@ -265,7 +266,7 @@ func (t *AdvisoryTable) Await(ctx context.Context) error {
 		return t.Check()
 	}
 	if now := s.check(); errors.Is(now, ErrSessionLost) {
-		return now // also if the table has none of its locks any more
+		return now // even if the table has no locks of s any more
 	}
 	return errors.Join(ErrSuspended, err)
 }
@@ -308,7 +309,7 @@ func (t *AdvisoryTable) await(cancel <-chan struct{}, asked int) {
 
 // The methods below need a.mu.
 
-// ask makes the worker look at the table, and returns what t.done is afterwards at least.
+// ask makes the worker look at the table. t.done reaches the result when it has.
 func (t *AdvisoryTable) ask() int {
 	t.asks++
 	switch {

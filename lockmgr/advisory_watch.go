@@ -15,7 +15,7 @@ func (a *Advisory) begin() {
 	a.m.wg.Go(a.tend)
 }
 
-// changed makes the tables look again that have waiters, or are private.
+// changed makes tables with waiters, and private ones, read the service again.
 func (a *Advisory) changed(key Key, rev int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -31,8 +31,8 @@ func (a *Advisory) changed(key Key, rev int64) {
 	}
 }
 
-// look reads the mount's tables, in case that the watch hangs, or that somebody has deleted a row:
-// one read for all. It reads all tables of the volume if a wait may close a cycle over them.
+// look reads all of the mount's tables at once, in case the watch hangs or somebody has deleted a
+// row. If a wait may be part of a cycle, it reads all tables of the volume.
 func (a *Advisory) look() {
 	a.mu.Lock()
 	standing := make(map[*AdvisoryTable]bool)
@@ -63,8 +63,8 @@ func (a *Advisory) look() {
 	a.compare(standing, rows, sent)
 }
 
-// compare makes the workers look at the tables that are not as they are known. standing are those
-// that had rows before the read.
+// compare makes the workers read the tables that differ from what is known. standing are those that
+// had rows before the read.
 func (a *Advisory) compare(standing map[*AdvisoryTable]bool, rows AdvisoryRows, sent time.Time) {
 	files, err := rows.files(a.mount)
 	if err != nil {
@@ -101,10 +101,10 @@ func (a *Advisory) compare(standing map[*AdvisoryTable]bool, rows AdvisoryRows, 
 	}
 }
 
-// lookForCycle refuses the request that closes a cycle of waits, if it is one of line, or of any
-// table's if line is nil. Who has what another waits for is known only once that is published, so
-// there are two occasions to look: when a request stands in line, and when a table that another
-// mount had to itself is published. Who is parked cannot be told: there is a third when it is back.
+// lookForCycle refuses requests of this mount that close a cycle of waits. It looks if a request of
+// line may be part of one; line nil: any request of the table. A cycle is visible once its locks
+// are published. So it is called when a request stands in line, and when another mount publishes
+// its private table. A parked request cannot be refused: it is called again when that is back.
 func (t *AdvisoryTable) lookForCycle(ctx context.Context, line []*advisoryRequest) error {
 	t.a.mu.Lock() // nobody waits for an owner that has nothing
 	cyclic := slices.ContainsFunc(line, t.a.cyclic) || line == nil && slices.ContainsFunc(t.requests, t.a.cyclic)

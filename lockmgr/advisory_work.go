@@ -96,7 +96,7 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 			return err
 		}
 		m.outage.note(sent, nil)
-		// What it granted is not told to anybody: the next plan grants it, or takes it back.
+		// Nobody is told of its grants: the next plan repeats them, or takes them back.
 		if p := *t.sent; rows.landed(p.put) {
 			t.landed(p, rows)
 		}
@@ -142,7 +142,7 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 	t.a.mu.Lock()
 	t.grant(p)
 	if len(p.line) > 0 {
-		t.stale = true // what it waits for may have gone before anybody watched
+		t.stale = true // what it waits for may have gone before the watch
 	}
 	t.a.mu.Unlock()
 	if err := t.learn(rows, sent); err != nil {
@@ -173,8 +173,8 @@ func (t *AdvisoryTable) landed(p advisoryPlan, rows AdvisoryRows) {
 	t.isPrivate(p.private)
 }
 
-// grant gives the plan's requests their locks: the mount's row has them. Meanwhile owners may
-// have given up others, and callers may have gone. mu is held.
+// grant gives the plan's requests their locks, which the mount's row has. Since the plan, owners
+// may have unlocked others, and callers may have gone. mu is held.
 func (t *AdvisoryTable) grant(p advisoryPlan) {
 	for _, r := range p.grants {
 		if r.over {
@@ -187,13 +187,13 @@ func (t *AdvisoryTable) grant(p advisoryPlan) {
 		}
 		t.answer(r, nil)
 		if r.had && !r.lock.Exclusive && len(t.requests) > 0 {
-			t.asks++ // others may have what it had alone
+			t.asks++ // perhaps a downgrade: others can share it now
 		}
 	}
 }
 
-// learn takes in the rows of the table as they are, which were asked for at sent. If a row of
-// this mount is not as it was put, somebody has removed it, and what it stood for is lost.
+// learn takes in the table's present rows, which were asked for at sent. If a row of this mount is
+// not as it was put, somebody has removed it, and its locks are lost.
 func (t *AdvisoryTable) learn(rows AdvisoryRows, sent time.Time) error {
 	rows.Rows = slices.DeleteFunc(rows.Rows, func(r AdvisoryRow) bool { return r.Table != t.key })
 	files, err := rows.files(t.a.mount)
@@ -238,7 +238,7 @@ func (t *AdvisoryTable) learn(rows AdvisoryRows, sent time.Time) error {
 	return nil
 }
 
-// noticeLoss takes what the mount had from it, if its session is lost.
+// noticeLoss takes the mount's locks if its session is lost.
 func (t *AdvisoryTable) noticeLoss() {
 	if t.sess == nil || t.sess.renewal.State() != renew.Lost {
 		return
@@ -254,7 +254,7 @@ func (t *AdvisoryTable) noticeLoss() {
 	t.use(nil)
 }
 
-// lost takes from the mount what it had in the table. Waiting requests begin anew.
+// lost takes all of the mount's locks in the table. Waiting requests begin again.
 func (t *AdvisoryTable) lost(cause error) {
 	t.bereave(cause)
 	t.a.mu.Lock()
@@ -286,8 +286,8 @@ func (t *AdvisoryTable) refuseAll() {
 	}
 }
 
-// refuseLate ends the requests that do not wait for the service any longer, and those that have
-// no caller. mu is held.
+// refuseLate ends the tries that have waited long enough for the service, and the requests without
+// a caller. mu is held.
 func (t *AdvisoryTable) refuseLate(err error) {
 	for _, r := range slices.Clone(t.requests) {
 		switch {
@@ -302,7 +302,7 @@ func (t *AdvisoryTable) refuseLate(err error) {
 	}
 }
 
-// pause is before the next attempt.
+// pause waits before the next attempt.
 func (t *AdvisoryTable) pause(err error) {
 	if errors.Is(err, ErrSessionLost) && t.sess != nil {
 		select {

@@ -18,8 +18,8 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	if len(r.hold.locks) > 0 {        // a hold's locks are best lost together
 		prefer = r.hold.locks[0].sess
 	}
-	// The inode's owner may wait for the name. So r neither has nor shares the name while it waits
-	// for the inode.
+	// The inode's owner may wait for the name. So r gives the name up before it waits for the
+	// inode.
 	if wait == Queue && missing[0].slot.key.Kind == Inode && m.dropAll(r) {
 		return nil
 	}

@@ -15,9 +15,9 @@ import (
 // that is open, then deletes the directory's, and only then others go on. So an entry of a file
 // never has to pass one that came before it (docs/adr/0035).
 //
-// What the mount grants itself is an exclusive lock of a file or a directory below. All else has an
-// entry as ever: inodes, shared locks, what else is locked with them. The delegation is not in its
-// way.
+// What the mount grants itself is an exclusive lock of a file or a directory below. Inodes, shared
+// locks, and whatever is locked together with these have entries as ever. The delegation does not
+// conflict with these entries.
 
 // Delegator is a Session that grants the Delegated mode: the entry of a directory for the mount
 // itself.
@@ -198,7 +198,7 @@ func (m *Manager) noteBelow(l *lock) {
 	}
 	key := l.grant.Key
 	if m.delegationAbove(key) != nil && l.keepable {
-		l.recalled = true // its next owner would have a smaller token than one without an entry
+		l.recalled = true // not kept: its next owner's token would be smaller than those of the delegation
 	}
 	if l.keep == 0 || key.Kind != File || l.grant.Mode != Exclusive {
 		return

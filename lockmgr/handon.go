@@ -20,7 +20,7 @@ type Resume struct {
 	ID    AcquisitionID // of its entry; zero: it has none
 	Since time.Time     // when it began to wait
 	Until time.Time     // when its patience is over; zero: never
-	Asked bool          // SelfWait was called, and it does not wait for itself
+	Asked bool          // SelfWait was called: the request does not wait for itself
 }
 
 // HandedOnError is the error of a request that HandOn has ended.

@@ -19,7 +19,8 @@ import (
 //	lock lost: broken by alice: …                                 by 'lockfs break'
 //	lock lost: the volume's client is gone                        see Abandon
 //
-// A backend reports the first as ErrSessionLost too. renew gets the cause, and so does the loss.
+// In the first case the backend returns an ErrSessionLost with the cause. gone hands the cause to
+// renew, and loss gets it from there.
 
 // SessionLost returns the ErrSessionLost that has a cause.
 func SessionLost(cause error) error { return &sessionLost{cause} }
