@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// budget shares something of the process out. A payer may have as much as is left for all others, so
-// one alone gets half.
+// budget divides a resource of the process among payers. A payer may have as much as is left for
+// all others, so one alone gets half.
 type budget struct {
 	mu   sync.Mutex
 	free int64           // GUARDED_BY(mu)

@@ -70,7 +70,7 @@ func (cs *callers) caller(in *fuse.InHeader, files []inode, scope policy.Scope, 
 		c.Owner = single(p.Process)
 	case scope != policy.ScopeProcess && p.Pod != "":
 		c.Owner = lockmgr.Owner("pod " + p.Pod)
-	default: // no pod: its processes have nothing in common
+	default: // scope process, or a caller outside of pods
 		c.Owner = processOwner(p.Process)
 	}
 	return c, nil
@@ -113,8 +113,8 @@ func (cs *callers) awaitSignal(ctx context.Context, cancel <-chan struct{}, late
 		case <-ctx.Done():
 			return
 		}
-		// The kernel tells once of a signal, and not which one: SIGKILL may follow. It does not tell
-		// the requests that have another server by now.
+		// The kernel reports one signal, and not which: SIGKILL may follow. For requests of a
+		// replaced server it reports none.
 		n := cs.looking.Add(1)
 		if cs.procs.KillPending(tid) || anySignal && (told || cs.procs.SignalPending(tid)) {
 			cs.looking.Add(-1)

@@ -104,7 +104,7 @@ func (c *connection) serve(s *serving) {
 	}()
 }
 
-// An unmounted view that does not end within elsewhere is in another mount namespace too.
+// If an unmounted view has not ended after this time, another mount namespace still has it.
 const elsewhere = time.Second
 
 // unmount takes the view off its mountpoint, unless it has gone from there. EBUSY: it is in use.
@@ -135,13 +135,13 @@ func (c *connection) gone() bool {
 	select {
 	case <-c.ended: // by somebody else
 		return true
-	default: // until then no other view has our device number
+	default: // not ended: no other view has our device number
 	}
 	dev, err := (procid.Proc{}).MountDev(os.Getpid(), c.mountpoint)
 	return c.unmounted || c.dev != "" && (err != nil || dev != c.dev)
 }
 
-// unmountTries is how often a view is unmounted that is in use for a moment.
+// unmountTries is how often unmount is tried while the view is in use.
 const unmountTries = 5
 
 // disconnect unmounts the view, and waits for the end of its requests. EBUSY: it is in use.

@@ -141,7 +141,7 @@ func onThread(umask uint32, r *rights, act func() error) error {
 
 const takeBackPause = 10 * time.Millisecond
 
-// daemonRights are the daemon's, which each thread has but for the length of a call.
+// daemonRights are the daemon's own. A thread has others only during a call.
 type daemonRights struct {
 	rights
 	sets [2]unix.CapUserData
@@ -163,8 +163,8 @@ var ownRights = sync.OnceValues(func() (*daemonRights, error) {
 	return own, nil
 })
 
-// takeBack gives a thread the daemon's rights back: all capabilities first, because without some
-// the rest cannot be changed.
+// takeBack gives a thread the daemon's rights back. The capabilities come first: some are needed to
+// change the rest.
 func (own *daemonRights) takeBack(from *rights) error {
 	if err := cmp.Or(own.setCaps(own.caps), setIDs(from, &own.rights)); err != nil || from.uid == own.uid {
 		return err

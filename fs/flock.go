@@ -16,13 +16,14 @@ import (
 )
 
 // A file's advisory locks are kept by inode, under the key that its hard links share. While the
-// mount has any there, what any handle of the file writes depends on their session: WRITE does not
-// tell well enough who writes. When they are lost, the handles that are open return EIO for ever.
+// mount has any there, writes by every handle of the file depend on their session, because a WRITE
+// does not name its process reliably. When they are lost, the handles that are open return EIO for
+// ever.
 //
 // The kernel tells of the end of a lock in three ways. A range of a process ends with FLUSH, which
 // has its owner. A flock, and a range of an open file, end with RELEASE, which comes late: by then
-// a process may have locked anew by another handle, and the kernel may use the number of an open
-// file again. So a flock's owner is its handle, and FLUSH takes the process off its handle.
+// a process may have locked again by another handle, and the kernel may have reused the open file's
+// number. So a flock's owner is its handle, and FLUSH takes the process off its handle.
 
 // lockers are the owners that have locked by a handle.
 type lockers struct {
@@ -105,8 +106,8 @@ func (f *FS) SetLk(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	return f.setLock(ctx, cancel, in, false, nil)
 }
 
-// SetLkw answers F_SETLKW and flock. It arrives without a lock of the kernel's, and may wait. It
-// ends with any signal.
+// SetLkw answers F_SETLKW and flock. The request arrives without a kernel lock, and may wait. Any
+// signal ends the wait.
 func (f *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) (s fuse.Status) {
 	if in.Lk.Typ == unix.F_UNLCK {
 		return f.SetLk(cancel, in)
@@ -211,7 +212,7 @@ func (f *FS) advisoryLock(in *fuse.LkIn) advisory.Lock {
 	return l
 }
 
-// advisoryTable returns the table of a handle's file, and lets the handle depend on it.
+// advisoryTable returns the table of a handle's file, and makes the handle depend on it.
 func (f *FS) advisoryTable(h *handle) (*lockmgr.AdvisoryTable, error) {
 	h.lockers.mu.Lock()
 	defer h.lockers.mu.Unlock()
@@ -234,7 +235,8 @@ func (f *FS) advisoryTable(h *handle) (*lockmgr.AdvisoryTable, error) {
 	return h.lockers.table, nil
 }
 
-// flockRule says whom the locks of a file exclude. A file that has no name any more may have had any.
+// flockRule returns which programs the locks of a file exclude. A file without a name may have had
+// any name before.
 func (f *locker) flockRule(n *node) rule {
 	if f.policy.Empty() {
 		return rule{flock: f.flock}
@@ -278,8 +280,8 @@ func (h *handle) removeLocker(o advisory.Owner) {
 	h.lockers.owners = slices.DeleteFunc(h.lockers.owners, func(other advisory.Owner) bool { return other == o })
 }
 
-// unlockAll takes from a process what it has of h's file, when it closes a descriptor. The volume
-// has what was written before.
+// unlockAll ends a process's locks on h's file when it closes a descriptor. By then what it has
+// written is on the volume.
 func (f *FS) unlockAll(in *fuse.InHeader, h *handle, o advisory.Owner) (err error) {
 	h.removeLocker(o)
 	t := h.node.advisory.Load()
@@ -293,8 +295,8 @@ func (f *FS) unlockAll(in *fuse.InHeader, h *handle, o advisory.Owner) (err erro
 	return err
 }
 
-// unlockClosed ends the locks that were taken by a handle that is closed. An owner that has locked
-// by another handle since keeps them until that is closed.
+// unlockClosed ends the locks that were taken by a closed handle. An owner that has locked by
+// another handle since keeps them until that is closed.
 func (f *FS) unlockClosed(in *fuse.InHeader, h *handle) {
 	h.lockers.mu.Lock()
 	t := h.lockers.table

@@ -45,15 +45,15 @@ func (f *FS) catchUp(ctx context.Context, in *fuse.LkIn, h *handle) error {
 	return err
 }
 
-// renewed is which of the file's advisory locks the handle's descriptor is younger than.
+// renewed.grants is the file's count of advisory grants when the handle's descriptor was opened.
 type renewed struct {
 	mu     sync.Mutex // held while the descriptor is replaced
 	grants atomic.Uint64
 }
 
-// renew opens the handle's file anew, in place of its descriptor, if an advisory lock on the file was
-// granted since. JuiceFS gives what it has read by a descriptor to later reads of it, whatever another
-// client has written meanwhile.
+// renew opens the handle's file anew, in place of its descriptor, if an advisory lock on the file
+// was granted since. JuiceFS serves later reads of a descriptor from what it has read by it,
+// whatever another client has written meanwhile.
 func (f *files) renew(h *handle) error {
 	grants := h.node.grants.Load()
 	if h.renewed.grants.Load() == grants || !f.backing.on(h.node.inode.dev).readsAhead {

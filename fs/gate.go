@@ -88,8 +88,9 @@ func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader
 	return g
 }
 
-// enter lets a request in, which holds bytes while it waits. Once cancel, if any, is closed, it
-// checks gone, or g.gone if nil. Errors: errGivenUp, errBacklog.
+// enter lets a request in. While the request waits, it holds bytes of memory. Once cancel is closed
+// (nil: never), enter polls gone (nil: g.gone), and gives up if that is true. Errors: errGivenUp,
+// errBacklog.
 func (g *gate) enter(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
 	g.mu.Lock()
 	if g.free > g.size/2 {
@@ -144,7 +145,7 @@ func (g *gate) outside(ctx context.Context, in *fuse.InHeader, wait func()) erro
 	return g.reenter(ctx, in)
 }
 
-// closes begins a close, which is never given up, and returns what ends it.
+// closes begins a close, which is never given up, and returns the function that ends it.
 func (g *gate) closes(in *fuse.InHeader) func() {
 	_ = g.enter(in, 0, nil, nil)
 	return func() { g.leave(in.Unique) }
@@ -239,7 +240,7 @@ func (g *gate) wait(w *waiter, in *fuse.InHeader, cancel, strays <-chan struct{}
 			strays = nil
 			defer g.polls()()
 		case <-cancel:
-			// The kernel tells once of a signal, and not which one: SIGKILL may follow.
+			// The kernel reports one signal, and not which: SIGKILL may follow.
 			cancel = nil
 			defer g.polls()()
 		case <-poll:
@@ -253,7 +254,7 @@ func (g *gate) wait(w *waiter, in *fuse.InHeader, cancel, strays <-chan struct{}
 	}
 }
 
-// polls counts a waiter that polls, and returns what ends it.
+// polls counts a waiter that polls, and returns the function that ends that.
 func (g *gate) polls() func() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

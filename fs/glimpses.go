@@ -12,7 +12,7 @@ type glimpses struct {
 	at map[dirName]stat // GUARDED_BY(mu)
 }
 
-// maxGlimpses is more names than programs change at once. Beyond it all are forgotten.
+// maxGlimpses is more names than programs change at once. If there are more, all are forgotten.
 const maxGlimpses = 1024
 
 func (g *glimpses) note(d dirName, st *stat) {
@@ -48,7 +48,8 @@ func (f *files) seen(d dirName, st *stat, err error) {
 	}
 }
 
-// glance returns what a name was when last seen, or else is now. An error is of now.
+// glance returns what a name was when last seen. If it was not seen, glance looks. Only a look
+// fails.
 func (f *files) glance(d dirName) (st stat, err error) {
 	if st, ok := f.glimpses.get(d); ok {
 		return st, nil

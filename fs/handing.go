@@ -20,7 +20,7 @@ import (
 // it has read. Requests that wait for a lock are not answered. Whoever serves the view next gets
 // them again, as if from the kernel; OPEN and SETLKW go on where they stood in line (ADR 0050).
 
-// handing is what becomes of requests that wait for a lock.
+// handing keeps requests that wait for a lock: for the next server, or from the one before.
 type handing struct {
 	mu      sync.Mutex
 	relay   *relay              // GUARDED_BY(mu); nil: the view is not paused
@@ -57,8 +57,8 @@ func (w *waiting) queues() bool {
 	return w.opens() || w.header().Opcode == opcode
 }
 
-// interrupted reports whether the caller got a signal. It is asked when the server that had the
-// request has ended: a signal can come when the request is handed on already.
+// interrupted reports whether the caller got a signal. Call it when the server that had the request
+// has ended: a signal can come after the request was handed on.
 func (w *waiting) interrupted() bool {
 	select {
 	case <-w.cancel:
@@ -82,7 +82,7 @@ func (c *connection) canPause() error {
 	return err
 }
 
-// initAnswer returns what the library answers to the view's INIT: the same as the first time.
+// initAnswer returns the library's answer to the view's INIT: the same as the first time.
 func (c *connection) initAnswer() ([]byte, error) {
 	c.answering.Lock()
 	defer c.answering.Unlock()
@@ -177,8 +177,8 @@ func (c *connection) divert() error {
 	return nil
 }
 
-// drain has the server read the relay, and returns when all that it has read is answered or handed
-// on. Errors: ErrBusy.
+// drain makes the server read the relay, and returns when all requests that it has read are
+// answered or handed on. Errors: ErrBusy.
 func (c *connection) drain(ctx context.Context) error {
 	c.handing.mu.Lock()
 	r := c.handing.relay
@@ -291,8 +291,9 @@ func (c *connection) handOn(in *fuse.InHeader, w *waiting, cancel <-chan struct{
 	return true
 }
 
-// trying answers a request that cannot queue, or hands it on while it tries for a lock. It has
-// changed nothing then. request returns its bytes.
+// trying answers a request that tries for a lock and cannot queue. If a pause ends the try, nothing
+// is changed yet, and the request is handed on, or tried again if the pause is over. request
+// returns its bytes.
 func (c *connection) trying(cancel <-chan struct{}, in *fuse.InHeader, request func() []byte, do func() fuse.Status) fuse.Status {
 	since := time.Now()
 	for {

@@ -25,11 +25,11 @@ func (k *housekeeping) begin() {
 	k.going <- struct{}{}
 }
 
-// beginNothing is for a view that cannot go on: end has nothing to wait for.
+// beginNothing is begin for a view that cannot go on: end then has nothing to wait for.
 func (k *housekeeping) beginNothing() { k.going <- struct{}{} }
 
-// end returns before ctx ends: what goes on may be flushing a file of a volume that does not answer.
-// After an error, it begins again when it has ended.
+// end ends the housekeeping, and waits for it until ctx ends: it may be flushing a file of a volume
+// that does not answer. After an error, the housekeeping begins again when it has ended.
 func (k *housekeeping) end(ctx context.Context) error {
 	select {
 	case <-k.going:

@@ -163,9 +163,9 @@ func (h *handle) store(data []byte, off int64, check func() error) error {
 	return nil
 }
 
-// change waits while the session is suspended, unless the caller is killed. If it is suspended in
-// between, only its end says whether the lock was good all the while. do calls check right before it
-// changes anything, and returns its error.
+// change waits while the session is suspended, unless the caller is killed, and runs do. do calls
+// check right before it changes anything, and returns check's error. If the session is suspended
+// meanwhile, only the end of that says whether the lock was good throughout.
 func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do func(check func() error) error) fuse.Status {
 	if h.hold == nil || h.mode == lockmgr.Shared || !h.enter() {
 		return fuse.EBADF
@@ -194,8 +194,9 @@ func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do fun
 	return errno(err)
 }
 
-// checked makes a change if check finds its lock good. Nothing comes between: in each system call, and
-// at each lock, the daemon may be stopped or the volume hang, and the lock be another's afterwards.
+// checked makes a change if check finds its lock good. Nothing must come between the two: at any
+// system call or mutex the daemon may be stopped, or the volume may hang, until another owner has
+// the lock.
 func checked(check, change func() error) func() error {
 	return func() error {
 		if err := check(); err != nil {
@@ -205,8 +206,8 @@ func checked(check, change func() error) func() error {
 	}
 }
 
-// eachChecked makes a system call that changes something, and again when a signal has interrupted it.
-// Each time check finds the lock good first.
+// eachChecked makes a system call that changes something, and repeats it when a signal has
+// interrupted it. Before each attempt, check must find the lock good.
 func eachChecked(check func() error, call func() (int, error)) (int, error) {
 	return ignoringEINTR(func() (int, error) {
 		if err := check(); err != nil {

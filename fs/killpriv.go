@@ -5,8 +5,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clearing has the backing clear set-id bits with a change if kill, by the caller's rights: for root it
-// keeps them.
+// clearing makes a change. If kill, the change has the caller's rights, so that the backing clears
+// set-id bits; for root it keeps them.
 func (f *FS) clearing(n *node, fd int, kill bool, in *fuse.InHeader, change func() error) error {
 	if !kill {
 		return change()

@@ -70,7 +70,8 @@ func (f *files) keepForOpen(n *node) bool {
 	return f.with(n, func(int) error { return nil }) == nil
 }
 
-// hasOpen gives a node its descriptor back: the file, open as fd, may have no name by now.
+// hasOpen makes a node's descriptor anew from fd, an open descriptor of the file, which may have no
+// name by now.
 func (n *node) hasOpen(fd int) {
 	n.awaited.Store(0)
 	n.descriptor.RLock()

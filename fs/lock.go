@@ -195,8 +195,8 @@ func (f *FS) whileHeldAs(in *fuse.InHeader, hold *lockmgr.Hold, change func() er
 	return whileHeld(hold, change, func(change func() error) error { return f.as(in, 0, change) })
 }
 
-// whileHeld has by make a change if hold is good right before it. EIO: hold may not have been good to
-// the end.
+// whileHeld makes a change, through by, if hold is good right before it. EIO: hold may not have
+// been good to the end.
 func whileHeld(hold *lockmgr.Hold, change func() error, by func(change func() error) error) fuse.Status {
 	if err := by(checked(hold.Check, change)); err != nil {
 		return errno(err)

@@ -42,7 +42,8 @@ func (f *FS) unlink(cancel <-chan struct{}, in *fuse.InHeader, gone dirName) (s 
 	return f.changeNames(in, l, unlink, change), false
 }
 
-// After ESTALE the kernel would repeat a call too, but only once in a system call.
+// whileOvertaken repeats a call itself: after ESTALE the kernel would too, but only once in a
+// system call.
 func whileOvertaken(call func() (s fuse.Status, overtaken bool)) fuse.Status {
 	for range mendTries {
 		if s, overtaken := call(); !overtaken {
@@ -81,7 +82,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	return s
 }
 
-// link: if n has lost a name that the kernel may mean, the kernel is sent to look, once. A call by
+// link sends the kernel to look, once, if n has lost a name that the kernel may mean. A call by
 // descriptor does not look, and links its file wherever it is.
 func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName, n *node, out *fuse.EntryOut) fuse.Status {
 	var st unix.Stat_t
@@ -120,10 +121,10 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 			return errno(err)
 		}
 		if !f.isNamed(n, old.dirName) {
-			return stale // the holder of its present name may write to it
+			return stale // n has another name by now, whose holder may write to it
 		}
 	}
-	change := fate{file: f.nodes.find(n.inode), gets: &l.names[0]} // not n, if a lock was lost on that
+	change := fate{file: f.nodes.find(n.inode), gets: &l.names[0]} // n may be retired, after a lost lock
 	defer freezeNames(change)()
 	if change.file != nil {
 		for _, k := range toLock(l.names[1:], l.links) {

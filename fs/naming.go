@@ -10,8 +10,8 @@ import (
 )
 
 // A rename that fails with EIO may have been made: a deadline passed, or the volume's client gave
-// up. So holds first get the locks of all names that their files may have. After the call the
-// volume says which names they have, and the other locks are given up. Too many locks are safe.
+// up. So before the call, holds get the locks of all names that their files may have. After it, the
+// volume says which names they have, and the other locks are given up.
 
 // fate is what a call may do to a file's names.
 type fate struct {

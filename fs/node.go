@@ -21,7 +21,7 @@ type node struct {
 	certain bool
 	// descriptor is held while fd is used, if it may be let go: see letgo.go.
 	descriptor sync.RWMutex
-	// awaited is until when fd is not let go, in nanoseconds.
+	// awaited is the time, in nanoseconds, before which fd is not let go.
 	awaited atomic.Int64
 
 	// GUARDED_BY(nodes.mu)
@@ -73,7 +73,7 @@ type held struct {
 	nodes []*node // of the file, the newest last. GUARDED_BY(nodes.mu)
 
 	advisory atomic.Pointer[lockmgr.AdvisoryTable] // of its flock and fcntl locks; nil: none
-	caughtUp atomic.Uint64                         // which time the table was private when the kernel's copy was last made fresh
+	caughtUp atomic.Uint64                         // the table's private period in which the kernel's copy was last made fresh
 	bereft   atomic.Bool                           // advisory locks were lost while a handle was open
 	grants   atomic.Uint64                         // of advisory locks that other mounts can have: see renew
 
@@ -116,8 +116,8 @@ func (f *held) lost() bool {
 	return false
 }
 
-// addHold comes before the proof of the path: the proof sees a rename, or the rename moves the
-// hold.
+// addHold comes before the proof of the path. So either the proof sees a rename, or the rename
+// moves the hold.
 func (f *held) addHold(h *lockmgr.Hold) {
 	if h.Unlocked() {
 		return
@@ -138,8 +138,8 @@ func (f *held) removeHold(h *lockmgr.Hold) {
 	f.mu.Unlock()
 }
 
-// stalls reports whether a write to the file would wait for the session. To count those that do is
-// not enough: one may be on its way here.
+// stalls reports whether a write to the file would wait for the session. Counting the writes that
+// wait is not enough: one may be on its way here.
 func (n *node) stalls() bool {
 	if t := n.advisory.Load(); t != nil && errors.Is(t.Check(), lockmgr.ErrSuspended) {
 		return true

@@ -316,7 +316,7 @@ func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.
 	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t), out), true
 }
 
-// reopen opens the file of fd with the caller's rights, and finds out what it is.
+// reopen opens the file of fd with the caller's rights, and sets o.file.
 func (o *opening) reopen(fd int) (file int, err error) {
 	f, in, flags := o.fs, &o.in.InHeader, int(o.in.Flags)
 	mode := flags &^ dropped
@@ -401,7 +401,7 @@ func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
 	return fuse.OK
 }
 
-// bereave sends what was written before the loss to the volume, and drops the kernel's cache.
+// bereave flushes what was written before the loss, and drops the kernel's cache.
 func (f *FS) bereave(h *handle) {
 	f.gates.bereaved <- struct{}{}
 	defer func() { <-f.gates.bereaved }()

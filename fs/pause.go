@@ -34,7 +34,7 @@ func (f *FS) Pause(ctx context.Context) error {
 }
 
 // Resume serves a paused view again, with the requests that have waited. After an error nobody
-// does.
+// serves it.
 func (f *FS) Resume() error {
 	next, err := f.kernel.replay(f.kernel.requests)
 	if err != nil {

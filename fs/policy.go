@@ -12,7 +12,7 @@ import (
 
 // A file without a rule to lock it has a hold without locks. A file must not move between locked
 // and unlocked paths, by rename, link or with a directory: else somebody could write to a locked
-// file without the lock. The same holds for paths whose flocks exclude other programs.
+// file without the lock. The same holds for paths with different flock rules.
 
 // rule is what holds for one path: the policy's word, else the mount's.
 type rule struct {

@@ -106,8 +106,8 @@ func raw[T any](message *T) []byte {
 	return bytes.Clone(unsafe.Slice((*byte)(unsafe.Pointer(message)), unsafe.Sizeof(*message)))
 }
 
-// handOver makes what reads and writes the descriptor number use the file of fd from now on.
-// A thread that has begun to read the former file may still read one request from it.
+// handOver makes the descriptor number refer to the file of fd from now on. A thread that has begun
+// to read the former file may still read one request from it.
 func handOver(ctx context.Context, fd, number int) error {
 	if err := unix.Dup3(fd, number, unix.O_CLOEXEC); err != nil {
 		return err

@@ -61,7 +61,8 @@ func (f *FS) renameFile(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirN
 // renameDirectory renames a directory. overtaken: it took other locks than it needs.
 func (f *FS) renameDirectory(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirName) (s fuse.Status, overtaken bool) {
 	if in.Flags&unix.RENAME_NOREPLACE == 0 && hasEntries(to.dir, to.name) {
-		// Even if somebody has a lock below. A file gets another error.
+		// A directory gets ENOTEMPTY, even if somebody has a lock below. A file gets another error
+		// later.
 		st, err := f.lookNow(from)
 		if err != nil {
 			return errno(err), false
@@ -142,7 +143,7 @@ func (f *FS) moveNames(in *fuse.RenameIn, l *nameLock, fates []fate) fuse.Status
 		replaced = l.found[:2]
 	}
 	if len(fates) > 1 && slices.ContainsFunc(replaced, func(was finding) bool { return f.lostBy(l.hold.Owner(), inodeOf(&was.st)) }) {
-		return fuse.EIO // another file would have the name of what the next owner has written
+		return fuse.EIO // what the next owner has written would lose its name
 	}
 	f.glimpses.forget(from)
 	f.glimpses.forget(to)

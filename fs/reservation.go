@@ -30,13 +30,13 @@ func (f *FS) reserve(in *fuse.InHeader) (reservation, fuse.Status) {
 	return reservation{}, s
 }
 
-// keep makes it again in another process.
+// keep makes the reservation again in another process.
 func (r *reservation) keep(of *budget) {
 	r.of = of
 	of.keep(r.payer, 1)
 }
 
-// move returns the reservation, which r is no more.
+// move returns the reservation, and r loses it.
 func (r *reservation) move() reservation {
 	moved := *r
 	r.of = nil

@@ -100,8 +100,8 @@ func timeArg(valid, set, now uint32, sec uint64, nsec uint32) unix.Timespec {
 }
 
 // writeBack makes the kernel write back a file's mappings: a later write would undo a time that is
-// set. The WRITEs do not need the inode's kernel lock, which the caller has. They wait for a
-// suspended session, so writeBack does not begin then, and ends if the caller is killed.
+// set. The WRITEs do not need the inode's kernel lock, which the caller has. They would wait while
+// the session is suspended. So writeBack does not begin then, and ends if the caller is killed.
 func (f *FS) writeBack(cancel <-chan struct{}, in *fuse.InHeader, n *node) fuse.Status {
 	if n.mappable.Load() == 0 {
 		return fuse.OK

@@ -8,7 +8,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Each inode that the kernel knows costs a descriptor, so it is asked to forget when they run out.
+// Each inode that the kernel knows costs a descriptor. When descriptors run out, the kernel is
+// asked to forget some.
 
 type shedder struct {
 	nodes *nodes

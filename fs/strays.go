@@ -3,15 +3,15 @@ package fs
 import "sync"
 
 // strays are requests of a server that was replaced while it had them, after a pause that was given
-// up. The kernel tells the next server of their callers' signals, which does not know them. So
-// whoever waits while there are strays looks for signals itself.
+// up. The kernel tells the next server of their callers' signals, but that server does not know
+// these requests. So while there are strays, a request that waits polls for signals.
 type strays struct {
 	mu      sync.Mutex
 	servers int           // GUARDED_BY(mu)
 	there   chan struct{} // closed while servers is not 0; nil: nobody has asked yet. GUARDED_BY(mu)
 }
 
-// add has those of a server be strays until it is done.
+// add counts a server's requests as strays until done is closed.
 func (s *strays) add(done <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,7 +28,8 @@ func (s *strays) add(done <-chan struct{}) {
 	}()
 }
 
-// some returns a channel that is closed while there are strays. Ask anew after it was.
+// some returns a channel that is closed while there are strays. Once it was closed, call some
+// again.
 func (s *strays) some() <-chan struct{} {
 	if s == nil {
 		return nil

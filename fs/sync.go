@@ -18,11 +18,11 @@ import (
 // file. All mounts of a local disk share one cache, so nothing comes late.
 type Sync string
 
-// The policies, and what each leaves to the volume's client.
+// The policies: when written bytes are on the volume.
 const (
-	SyncNever  Sync = "never"  // all; only right for a local disk
-	SyncClose  Sync = "close"  // until a close, or an unanswering lock service
-	SyncAlways Sync = "always" // nothing: each write is on the volume before it returns
+	SyncNever  Sync = "never"  // whenever the client sends them; only right for a local disk
+	SyncClose  Sync = "close"  // at a close, and when the lock service does not answer
+	SyncAlways Sync = "always" // before each write returns
 )
 
 // unflushed is what a handle has written and not flushed.
@@ -52,7 +52,7 @@ func (u *unflushed) settle() error {
 	return nil
 }
 
-// openFiles are the handles of files. They see to it that what is written by them reaches the volume.
+// openFiles are the handles of files. They make what is written by them reach the volume.
 type openFiles struct {
 	handles table[handle]
 	sync    Sync
@@ -139,7 +139,7 @@ func (o *openFiles) flushOpen(h *handle) {
 	}
 }
 
-// flushTable brings to the volume what was written under a table that was private.
+// flushTable brings to the volume what was written under the locks of a table that was private.
 func (o *openFiles) flushTable(t *lockmgr.AdvisoryTable) {
 	if o.sync != SyncClose {
 		return

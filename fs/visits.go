@@ -34,12 +34,13 @@ const (
 const parkFor = time.Second
 
 // createFor is parkFor after a failed lookup: a CREATE comes at once or never. The kernel looks a
-// name that it remembered up twice before. What a lookup takes on a slow volume does not count.
+// name that it remembered up twice before. The time of a lookup on a slow volume does not count.
 const createFor = parkFor / 20
 
 const maxSteps = 64
 
-// visits remembers threads answered ESTALE, and keeps their locks until they come again.
+// visits remembers the threads that were answered ESTALE, and keeps their locks until they come
+// again.
 type visits struct {
 	mu      sync.Mutex
 	threads map[uint32]*sent // GUARDED_BY(mu)
@@ -47,7 +48,7 @@ type visits struct {
 	paused  time.Time        // since when threads cannot come again; zero: they can. GUARDED_BY(mu)
 }
 
-// sent is one ESTALE, and what its thread has done since.
+// sent is an answer of ESTALE, and what its thread has done since.
 type sent struct {
 	stage  stage     // of the visit answered ESTALE
 	node   uint64    // of that visit; 0 for a CREATE
@@ -273,7 +274,7 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 		return false
 	}
 	sent = asked.Sub(s.when) < parkFor
-	// A system call that does not find a name ends or creates the file, so the next lookup is
+	// If a lookup finds no name, its system call ends or creates the file. So the next lookup is
 	// another call's. Two exceptions: the kernel repeats a lookup of a remembered name that is
 	// gone; and the next call by the same way from the root means the same.
 	again := s.as == name && s.from.id == rootID
@@ -304,8 +305,8 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	return sent
 }
 
-// noCreate releases the lock of a thread that looked for a name in vain, and then neither created
-// it nor looked once more.
+// noCreate releases the lock of a thread that did not find a name, and then neither created it nor
+// looked again.
 func (vs *visits) noCreate(s *sent, missed int) {
 	vs.mu.Lock()
 	again := missed == 1 && (s.asking || s.missed > missed)
