@@ -33,7 +33,8 @@ const (
 	exitSignal      = 128 // plus the signal's number
 )
 
-// releaseTimeout bounds the release at the end of a command: the lease ends it otherwise.
+// releaseTimeout bounds the release at the end of a command. After it, the lock ends with its
+// lease.
 const releaseTimeout = 3 * time.Second
 
 type execOptions struct {

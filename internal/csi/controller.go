@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// records is the directory beside the claims' directories that has a file for each of them. What has
-// no record was not made here, and is never removed.
+// records is a directory beside the claims' directories, with one file for each claim. A directory
+// without a record was not made here, and is never removed.
 const records = ".lockfs-claims"
 
 // record is what was asked for when a claim's directory was made.
@@ -158,7 +158,8 @@ func under(dir *os.File, op func(*os.Root) error) error {
 	return op(root)
 }
 
-// asStatus: what another holds open can be had later.
+// asStatus turns an error into a gRPC status. EBUSY: programs have a file open; the request can
+// succeed later.
 func asStatus(err error) error {
 	switch _, is := status.FromError(err); {
 	case is:

@@ -94,8 +94,8 @@ func (d *Driver) repair(ctx context.Context, table []mounts.Mount, v config.Volu
 	}
 }
 
-// outdated returns the published mounts of former views of the volume. Nothing is if there is no
-// view now.
+// outdated returns the published mounts of former views of the volume; none if there is no view
+// now.
 func (d *Driver) outdated(table []mounts.Mount, v config.Volume) []mounts.Mount {
 	var view mounts.Mount
 	for _, m := range table {

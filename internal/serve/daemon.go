@@ -15,8 +15,7 @@ import (
 	"github.com/lockfs/lockfs/internal/status"
 )
 
-// The pauses before a volume that cannot be served is tried again grow from the first to
-// the second.
+// The pauses between two attempts to serve a volume grow from minRetry to maxRetry.
 const (
 	minRetry = time.Second
 	maxRetry = 30 * time.Second
@@ -172,7 +171,7 @@ func (d *Daemon) keep(m *member) {
 		began := time.Now()
 		err := d.serve(ctx, m, spec)
 		if errors.Is(err, ErrHandedOn) {
-			<-ctx.Done() // until this daemon ends, or is to serve it anew
+			<-ctx.Done() // until this daemon ends, or serves it again
 		}
 		if ctx.Err() != nil { // another Spec is wanted, or none
 			pause = minRetry

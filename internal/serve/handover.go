@@ -106,7 +106,7 @@ type offering struct {
 // settleTime bounds the time until delegated directories are given back, while programs go on.
 const settleTime = 5 * time.Second
 
-// pauseTries are how long a view is paused, one time after the other, whose requests under way do not
+// pauseTries bound the attempts to pause a view, one after the other. Requests under way may not
 // end at once: one may wait for another, which the pause keeps out. The last has nearly all of
 // PauseTime, as hundreds of requests that wait for locks need a second on a busy node.
 var pauseTries = []time.Duration{handover.PauseTime / 20, handover.PauseTime / 5, handover.PauseTime * 9 / 10}
