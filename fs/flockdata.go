@@ -3,14 +3,12 @@ package fs
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
-	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/policy"
 )
 
@@ -102,27 +100,4 @@ func (f *FS) flushToUnlock(in *fuse.InHeader, h *handle) error {
 func (f *FS) flushClosed(in *fuse.InHeader, h *handle) {
 	defer f.gates.closing.closes(in)()
 	_ = h.flush() // nobody waits for an error
-}
-
-// advisoryLost follows the loss of all locks of a table.
-func (f *FS) advisoryLost(t *lockmgr.AdvisoryTable) {
-	var bereft []*handle
-	for _, h := range f.handles.all() {
-		if h.node.advisory.Load() == t {
-			h.node.bereft.Store(true) // first, see reply
-		}
-	}
-	for _, h := range f.handles.all() {
-		if h.node.advisory.Load() == t && h.enter() {
-			h.lost.Store(true)
-			h.endWaits()
-			bereft = append(bereft, h)
-		}
-	}
-	for i, h := range bereft {
-		if first := slices.IndexFunc(bereft, func(o *handle) bool { return o.node == h.node }); first == i {
-			f.bereave(h)
-		}
-		h.leave()
-	}
 }

@@ -86,7 +86,7 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s
 		if o.visit.stage == nameless && !f.isNamed(n, o.at) && f.relocate(n) == nil {
 			continue // the open must not wait for an owner of the former name
 		}
-		if s, again := o.openAt(cancel, path, out); !again {
+		if s, again := o.tryPath(cancel, path, out); !again {
 			return s
 		}
 	}
@@ -136,8 +136,8 @@ func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 	return f.openToRead(n, o.in, out, &o.reserved)
 }
 
-// openAt opens the file at path. again: its path has changed, or it has more names than known.
-func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut) (s fuse.Status, again bool) {
+// tryPath opens the file at path. again: its path has changed, or it has more names than known.
+func (o *opening) tryPath(cancel <-chan struct{}, path string, out *fuse.OpenOut) (s fuse.Status, again bool) {
 	f, n := o.fs, o.node
 	o.rule = f.rule(path)
 	if o.mode == lockmgr.Exclusive && o.rule.readOnly() {
@@ -167,9 +167,9 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 	if err != nil {
 		return errno(err), false
 	}
-	file, err := o.reopen(l.fd)
+	file, err := o.openBacking(l.fd)
 	if err != nil {
-		s, kept = o.unopened(err, l.hold)
+		s, kept = o.refusedByVolume(err, l.hold)
 		return s, false
 	}
 	// Since the proof the file may have got more names.
@@ -181,7 +181,7 @@ func (o *opening) openAt(cancel <-chan struct{}, path string, out *fuse.OpenOut)
 		unix.Close(file)
 		return s, false
 	}
-	s, kept = o.open(file, l.hold, out)
+	s, kept = o.makeHandle(file, l.hold, out)
 	return s, false
 }
 
@@ -202,8 +202,8 @@ func (o *opening) settle(cancel <-chan struct{}, hold *lockmgr.Hold, path string
 	return fuse.OK
 }
 
-// unopened answers an open that the volume has refused under the lock.
-func (o *opening) unopened(err error, hold *lockmgr.Hold) (s fuse.Status, kept bool) {
+// refusedByVolume answers an open that the volume has refused under the lock.
+func (o *opening) refusedByVolume(err error, hold *lockmgr.Hold) (s fuse.Status, kept bool) {
 	if err != unix.ESTALE {
 		return errno(err), false
 	}
@@ -272,8 +272,8 @@ func (o *opening) park(hold *lockmgr.Hold) {
 	o.visit.hold, o.visit.mode = hold, o.mode
 }
 
-// open makes a handle of file, which it takes over. kept: the hold has a handle, or is parked.
-func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.Status, kept bool) {
+// makeHandle makes a handle of file, which it takes over. kept: the hold has a handle, or is parked.
+func (o *opening) makeHandle(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.Status, kept bool) {
 	f, n, st, flags := o.fs, o.node, &o.file, o.in.Flags
 	defer func() {
 		if file >= 0 {
@@ -316,8 +316,8 @@ func (o *opening) open(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s fuse.
 	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t), out), true
 }
 
-// reopen opens the file of fd with the caller's rights, and sets o.file.
-func (o *opening) reopen(fd int) (file int, err error) {
+// openBacking opens the file of fd with the caller's rights, and sets o.file.
+func (o *opening) openBacking(fd int) (file int, err error) {
 	f, in, flags := o.fs, &o.in.InHeader, int(o.in.Flags)
 	mode := flags &^ dropped
 	if writes(o.in.Flags) {
@@ -399,14 +399,4 @@ func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
 	}
 	out.Fh, out.OpenFlags = id, flags
 	return fuse.OK
-}
-
-// bereave flushes what was written before the loss, and drops the kernel's cache.
-func (f *FS) bereave(h *handle) {
-	f.gates.bereaved <- struct{}{}
-	defer func() { <-f.gates.bereaved }()
-	if f.sync == SyncClose {
-		f.flushOpen(h)
-	}
-	f.dropPages(h.node)
 }
