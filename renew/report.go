@@ -62,7 +62,7 @@ func (s *Session) log(e event) {
 	if !e.trouble {
 		attrs = append(attrs, slog.String("was", e.from.String()))
 	}
-	if e.cause != nil {
+	if e.cause != nil && !errors.Is(e.cause, ErrClosed) { // the message says it
 		attrs = append(attrs, slog.Any("error", e.cause))
 	}
 	s.cfg.Logger.LogAttrs(context.Background(), level, msg, attrs...)

@@ -70,6 +70,15 @@ func TestChangesAreReportedInOrder(t *testing.T) {
 	}
 }
 
+// The end of a session that its user closes is no error.
+func TestCloseIsNoError(t *testing.T) {
+	var log bytes.Buffer
+	runConfig(t, renew.Config{TTL: ttl, Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(b *bench) { b.Close() }, answer(0, nil))
+	if !strings.Contains(log.String(), `msg="lock session closed"`) || strings.Contains(log.String(), "error=") {
+		t.Errorf("the log:\n%s", &log)
+	}
+}
+
 // A Renew that does not return is reported before the session is Suspended:
 // that is the time in which dirty data can still go to the volume.
 func TestOverdueRenewalIsReported(t *testing.T) {
