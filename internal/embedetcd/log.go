@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -30,6 +31,12 @@ var routine = map[string]bool{
 	"Failed to detect schema version": true,
 	"Failed to detect storage schema version. Please wait till wal snapshot before upgrading cluster.": true,
 	"failed to update storage version": true,
+}
+
+// revokedTwice: the lease of a mount that ends is gone by the time of the revoke.
+func revokedTwice(msg string, attrs map[string]any) bool {
+	request, _ := attrs["request"].(string)
+	return msg == "failed to apply request" && attrs["error"] == "lease not found" && strings.Contains(request, "lease_revoke:")
 }
 
 // newChildLogger logs warnings and errors, at most three a minute of one kind: with a slow disk
@@ -63,7 +70,7 @@ func relay(r io.Reader, logger *slog.Logger) (lastError string) {
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
 		level, msg, attrs := parseLine(lines.Bytes())
-		if routine[msg] {
+		if routine[msg] || revokedTwice(msg, attrs) {
 			continue
 		}
 		isPanic := attrs == nil

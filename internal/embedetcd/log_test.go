@@ -9,6 +9,7 @@ import (
 
 func TestRelay(t *testing.T) {
 	in := `{"level":"warn","msg":"slow","took":"1s"}
+{"level":"warn","msg":"failed to apply request","request":"header:<ID:1 > lease_revoke:<id:2 >","error":"lease not found"}
 {"level":"warn","msg":"simple token is not cryptographically signed"}
 {"level":"fatal","msg":"failed to save","error":"no space left on device"}
 goroutine 1 [running]:
