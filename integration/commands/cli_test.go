@@ -168,15 +168,20 @@ func TestNetworkSourceNeedsEndpoints(t *testing.T) {
 	if err := os.Mkdir(outer, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	status, _, stderr := lab.Outcome(t, inner.Vol.Command("mount", "--name", "outer", inner.Dir, outer))
+	status, _, stderr := lab.Outcome(t, inner.Vol.Command("mount", "--embedded", "--name", "outer", inner.Dir, outer))
+	if says := inner.Dir + " is a lockfs view of " + inner.Vol.Source + ": name that directory"; status != 2 || !strings.Contains(stderr, says) {
+		t.Errorf("exit status %d, %q; want %q", status, stderr, says)
+	}
+	dir := inner.Path("dir")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	status, _, stderr = lab.Outcome(t, inner.Vol.Command("mount", "--name", "outer", dir, outer))
 	if status != 2 || !strings.Contains(stderr, "fuse.lockfs") || !strings.Contains(stderr, "--endpoints") || !strings.Contains(stderr, "--embedded") {
 		t.Errorf("exit status %d, %q", status, stderr)
 	}
 	over := lab.NewVolume(t, "--embedded", "--name", "outer")
-	over.Source = inner.Path("dir")
-	if err := os.Mkdir(over.Source, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	over.Source = dir
 	m := over.Mount("outer")
 	p := lab.NewAgent(t)
 	fd := p.Open(m.Path("f"), unix.O_WRONLY|unix.O_CREAT)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // CheckSource checks SOURCE, the directory that a view shows. It returns the absolute path
@@ -19,6 +20,13 @@ func CheckSource(path string) (string, error) {
 	defer l.close()
 	if _, err := firstName(l.path); err != nil && !errors.Is(err, io.EOF) {
 		return "", pathError("SOURCE", path, err)
+	}
+	m, err := l.mount()
+	if err != nil {
+		return "", err
+	}
+	if m.FSType == FSType && filepath.Join(m.Root, strings.TrimPrefix(l.path, m.Point)) == "/" {
+		return "", fmt.Errorf("SOURCE %s is a lockfs view of %s: name that directory", path, m.Source)
 	}
 	return l.path, nil
 }
