@@ -196,8 +196,8 @@ func (o *execOptions) checkPolicy(ctx context.Context, record volume.RecordStore
 		Source: o.at.source, Namespace: o.namespace, Name: o.name, Record: record,
 		Policy: rules.Digest(policy.FlockLocal), OtherFlock: rules.Digest(policy.FlockCluster),
 	})
-	if errors.As(err, new(*volume.PolicyError)) {
-		return usage(fmt.Errorf("%s are not those of the mounts: %w", from, err))
+	if other := new(volume.PolicyError); errors.As(err, &other) {
+		return usage(fmt.Errorf("%s are not those of the mounts: %s: give the mounts' --policy and --rule, or --config", from, other.Differ()))
 	}
 	if err != nil {
 		return err

@@ -417,7 +417,7 @@ func TestExecByPolicy(t *testing.T) {
 		{"etc/f", rules, 0, ""},
 		{"x.log", rules, 2, "needs no lock"},
 		{"f", nil, 2, "--policy and --rule are not those of the mounts"},
-		{"f", rules[:2], 2, "--policy and --rule are not those of the mounts"},
+		{"f", rules[:2], 2, "give the mounts' --policy and --rule"},
 	} {
 		status, _, stderr := lab.Outcome(t, v.Command(slices.Concat([]string{"exec"}, c.rules, []string{a.Path(c.path), "--", "true"})...))
 		if status != c.status || !strings.Contains(stderr, c.says) || (stderr == "") != (status == 0) {

@@ -56,9 +56,15 @@ func (e *PolicyError) Error() string {
 		return fmt.Sprintf("volume %s has --flock %s, this mount has --flock %s: their programs would not exclude each other by flock and fcntl; "+
 			"mount with --flock %[2]s, or, to change it for all, unmount them all and mount the first with --set-policy", e.Volume, e.Flock.Other(), e.Flock)
 	}
-	return fmt.Sprintf("volume %s has policy %s, this mount has %s: with two policies they would not exclude each other; "+
-		"mount with the --policy and --rule of the other mounts, or, to change it for all, unmount them all and mount the first with --set-policy",
-		e.Volume, describe(e.Record), describe(e.Asked))
+	return e.differ("this mount has") + ": with two policies they would not exclude each other; " +
+		"mount with the --policy and --rule of the other mounts, or, to change it for all, unmount them all and mount the first with --set-policy"
+}
+
+// Differ names both policies, for a command that is no mount.
+func (e *PolicyError) Differ() string { return e.differ("these are") }
+
+func (e *PolicyError) differ(asked string) string {
+	return fmt.Sprintf("volume %s has policy %s, %s %s", e.Volume, describe(e.Record), asked, describe(e.Asked))
 }
 
 func describe(digest string) string {
