@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -276,17 +277,28 @@ func printView(b *strings.Builder, v status.View) {
 		}
 	}
 	if f := v.Files; f != nil {
-		fmt.Fprintf(b, "    files         %d open; %d requests in the volume, %d wait for those\n", f.Open, f.UnderWay, f.Waiting)
+		fmt.Fprintf(b, "    files         %d open; the volume serves %d requests, %d wait for their turn\n", f.Open, f.UnderWay, f.Waiting)
 	}
 	if t := v.Takeovers; t != nil {
-		fmt.Fprintf(b, "    taken over    %d times, the last %s ago within %s: %d open files, %d locks, %d waiting\n",
+		fmt.Fprintf(b, "    takeovers     %d, the last %s ago; it took %s and carried %d open files, %d locks, %d waiting\n",
 			t.Count, age(seconds(t.Ago)), seconds(t.Took).Round(time.Millisecond), t.Files, t.Locks, t.Waiting)
 	}
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-func oneLine(s string) string { return printable(strings.ReplaceAll(s, "\n", "; ")) }
+// oneLine escapes what would disturb a terminal. Quotes do not: an error has many.
+func oneLine(s string) string {
+	var b strings.Builder
+	for _, r := range strings.ReplaceAll(s, "\n", "; ") {
+		if strconv.IsGraphic(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
+}
 
 func answerStatus(stateDir string, log *slog.Logger, checks func() []serve.Check) (stop func()) {
 	began := time.Now()

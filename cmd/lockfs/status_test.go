@@ -16,17 +16,24 @@ import (
 // The reason is printed whether the daemon is ready or not, and trouble is the exit
 // status.
 func TestStatus(t *testing.T) {
-	bad := func(context.Context) error { return errors.New("no\nsource\x1b[2J") }
+	bad := func(context.Context) error { return errors.New("no\n\"source\" 's'\x1b[2J") }
 	good := func(context.Context) error { return nil }
-	view := func() status.View { return status.View{Source: "/src", Mountpoint: "/none/view"} }
+	view := func() status.View {
+		return status.View{
+			Source: "/src", Mountpoint: "/none/view", Files: &status.Files{Open: 1, UnderWay: 2, Waiting: 3},
+			Takeovers: &status.Takeovers{Count: 1, Ago: 1.3, Took: 0.12, Files: 4, Locks: 5, Waiting: 6},
+		}
+	}
 	for _, c := range []struct {
 		check serve.Check
 		out   string
 		fails bool
 	}{
-		{serve.Check{Name: "ns/v", Ready: good, View: view}, "[+] ns/v: ok\n    view          /none/view, of /src\n", false},
-		{serve.Check{Name: "ns/v", Ready: bad}, `[-] ns/v: "no; source\x1b[2J"` + "\n", true},
-		{serve.Check{Name: "ns/v", Ready: bad, Advisory: true}, `[!] ns/v: "no; source\x1b[2J"` + "\n", true},
+		{serve.Check{Name: "ns/v", Ready: good, View: view}, "[+] ns/v: ok\n    view          /none/view, of /src\n" +
+			"    files         1 open; the volume serves 2 requests, 3 wait for their turn\n" +
+			"    takeovers     1, the last 1.3s ago; it took 120ms and carried 4 open files, 5 locks, 6 waiting\n", false},
+		{serve.Check{Name: "ns/v", Ready: bad}, `[-] ns/v: no; "source" 's'\x1b[2J` + "\n", true},
+		{serve.Check{Name: "ns/v", Ready: bad, Advisory: true}, `[!] ns/v: no; "source" 's'\x1b[2J` + "\n", true},
 		{serve.Check{Name: "ns/v", Ready: good, Notes: func() []string { return []string{"nocto"} }}, "[+] ns/v: ok\n[*] ns/v: nocto\n", false},
 	} {
 		dir := t.TempDir()

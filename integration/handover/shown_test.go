@@ -39,8 +39,8 @@ func testUpgradeIsShown(t *testing.T, on lab.Setup) {
 	if took := a.Metric("lockfs_takeover_seconds"); took <= 0 {
 		t.Errorf("it took %v s", took)
 	}
-	if out, err := v.Command("status", "--state-dir", v.State, a.Dir).CombinedOutput(); err != nil || !strings.Contains(string(out), "taken over    3 times, the last ") ||
-		!strings.Contains(string(out), ": 1 open files, 1 locks, 1 waiting\n") {
+	if out, err := v.Command("status", "--state-dir", v.State, a.Dir).CombinedOutput(); err != nil || !strings.Contains(string(out), "takeovers     3, the last ") ||
+		!strings.Contains(string(out), " and carried 1 open files, 1 locks, 1 waiting\n") {
 		t.Errorf("lockfs status: %v\n%s", err, out)
 	}
 	holder.Must(lab.Call{Op: "close", FD: held})
