@@ -43,6 +43,9 @@ func ParseService(text string) (Service, error) {
 	kind, rest, _ := strings.Cut(text, "/")
 	id, at, _ := strings.Cut(rest, "@")
 	parsed, err := uuid.Parse(id)
+	if err != nil {
+		err = fmt.Errorf("%q is no UUID", id)
+	}
 	if !slices.Contains([]string{KindEtcd, KindEmbedded, KindKubernetes}, kind) {
 		err = errors.New("unknown kind")
 	}

@@ -151,10 +151,13 @@ func oneOf[T ~string](words ...T) func(*string) error {
 	}
 }
 
-func endpoint(s *string) error {
-	u, err := url.Parse(*s)
+func endpoint(s *string) error { return CheckEndpoint(*s) }
+
+// CheckEndpoint refuses what is not the URL of an etcd.
+func CheckEndpoint(s string) error {
+	u, err := url.Parse(s)
 	if err != nil || u.Host+u.Path == "" || !slices.Contains([]string{"http", "https", "unix", "unixs"}, u.Scheme) {
-		return fmt.Errorf("%q is not the URL of an etcd: write it as https://etcd:2379", *s)
+		return fmt.Errorf("%q is not the URL of an etcd: write it as https://etcd:2379", s)
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func (r *Reader) Reload() (f *File, changed bool, err error) {
 func (r *Reader) read() (*File, content, error) {
 	text, err := os.ReadFile(r.path)
 	if err != nil {
-		err = fmt.Errorf("the configuration: %w", err)
+		err = fmt.Errorf("--config: %w", err)
 		return nil, content{err: err.Error()}, err
 	}
 	f, err := Parse(r.path, text)

@@ -3,6 +3,7 @@ package kubeconf
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -25,5 +26,9 @@ func Load(file string) (*rest.Config, error) {
 		}
 		rules = &clientcmd.ClientConfigLoadingRules{Precedence: filepath.SplitList(files)}
 	}
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	conf, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil && file != "" {
+		err = fmt.Errorf("--kubeconfig: %w", err)
+	}
+	return conf, err
 }
