@@ -57,7 +57,7 @@ Exit status:
   # Two machines
   node1# lockfs check-volume --listen 10.0.0.1:7701 /mnt/shared
   node2# lockfs check-volume --peer 10.0.0.1:7701 /mnt/shared`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: wants("two directories, or one and either --listen or --peer", cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, dirs []string) error { return o.run(cmd, dirs) },
 	}
 	f := cmd.Flags()
@@ -74,11 +74,20 @@ func (o *checkVolumeOptions) run(cmd *cobra.Command, dirs []string) error {
 	case (len(dirs) == 2) == (o.listen != "" || o.peer != ""):
 		return usage(errors.New("want two directories, or one and either --listen or --peer"))
 	}
+	if err := checkAddress("listen", o.listen, "10.0.0.1:7701"); err != nil {
+		return err
+	}
+	if err := checkAddress("peer", o.peer, "10.0.0.1:7701"); err != nil {
+		return err
+	}
 	for i, dir := range dirs {
 		var err error
 		if dirs[i], err = mounts.CheckSource(dir); err != nil {
 			return usage(err)
 		}
+	}
+	if len(dirs) == 2 && dirs[0] == dirs[1] {
+		return usage(fmt.Errorf("DIR and DIR2 are both %s: mount the volume twice, each time with a client of its own", dirs[0]))
 	}
 	program, err := os.Executable()
 	if err != nil {
@@ -122,7 +131,7 @@ func (o *checkVolumeOptions) run(cmd *cobra.Command, dirs []string) error {
 	}
 	listener, err := net.Listen("tcp", o.listen)
 	if err != nil {
-		return err
+		return fmt.Errorf("--listen: %w", err)
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "serving %s at %s until SIGINT; on the other machine: lockfs check-volume --peer %[2]s DIR\n", dirs[0], listener.Addr())
 	return sites[0].Serve(ctx, listener, strings.TrimPrefix(etcd.Endpoint(), "unix://"))

@@ -34,6 +34,23 @@ func (h *httpFlag) register(fs *pflag.FlagSet) {
 	fs.StringVar(&h.addr, "http", "", "`address` of /healthz, /readyz and /metrics, such as :9808 (default: none)")
 }
 
+func (h *httpFlag) check() error { return checkAddress("http", h.addr, ":9808") }
+
+// checkAddress refuses an address that no program can listen at. "" is not given.
+func checkAddress(flag, address, example string) error {
+	if address == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return usage(fmt.Errorf("--%s %s: want HOST:PORT or :PORT, such as %s", flag, address, example))
+	}
+	return nil
+}
+
 // listen answers until stop. A daemon that takes over waits for the port of the one before it.
 func (h *httpFlag) listen(log *slog.Logger, checks func() []serve.Check, takesOver bool) (stop func(), err error) {
 	if h.addr == "" {

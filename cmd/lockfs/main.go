@@ -104,6 +104,16 @@ takes a lock in the whole cluster. Closing the file releases it. Programs need n
 	return root
 }
 
+// wants makes a command say what to give if args refuses what was given.
+func wants(what string, args cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, given []string) error {
+		if args(cmd, given) != nil {
+			return errors.New("want " + what)
+		}
+		return nil
+	}
+}
+
 func envName(flag string) string {
 	return "LOCKFS_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+const answerWait = 5 * time.Second // for the other machine
 
 // Local tries the rules over two clients on this machine, and prints to out.
 func Local(ctx context.Context, a, b *Site, out io.Writer) error {
@@ -20,6 +23,9 @@ func Local(ctx context.Context, a, b *Site, out io.Writer) error {
 // WithPeer tries the rules over a client here and the Site that serves at address,
 // HOST:PORT.
 func WithPeer(ctx context.Context, a *Site, address string, out io.Writer) error {
+	if err := answers(ctx, address); err != nil {
+		return err
+	}
 	a.Endpoint = "http://" + address
 	b := peer(address)
 	defer func() {
@@ -28,6 +34,17 @@ func WithPeer(ctx context.Context, a *Site, address string, out io.Writer) error
 		b.do(ctx, call{Do: "end view"})
 	}()
 	return between(ctx, a, b, out)
+}
+
+// answers fails if nobody listens at address: the view here would report that as etcd's failure.
+func answers(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("no check answers at %s: run 'lockfs check-volume --listen %[1]s DIR' on the other machine first (%w)", address, err)
+	}
+	return conn.Close()
 }
 
 // between makes the check's directory on the volume, and removes it.
