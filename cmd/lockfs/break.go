@@ -64,7 +64,7 @@ Exit status:
 		},
 	}
 	f := cmd.Flags()
-	o.register(f)
+	o.register(f, "that of PATH", ownService)
 	o.registerListed(f)
 	f.StringVar(&o.reason, "reason", "", "why the lock is broken: a `text` for people who ask later; required")
 	f.BoolVar(&o.force, "force", false, "end the session of a holder that does not answer, with all its locks. Its programs may write until its mount notices")

@@ -33,7 +33,8 @@ Exit status:
   2  usage error`,
 		Example: `  # After the DaemonSet was deleted
   lockfs cleanup`,
-		Args: cobra.ArbitraryArgs,
+		DisableFlagsInUseLine: true,
+		Args:                  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, dirs []string) error {
 			if len(dirs) == 0 {
 				dirs = cleaned

@@ -97,7 +97,7 @@ Exit status:
 		},
 	}
 	f := cmd.Flags()
-	o.volumeFlags.register(f)
+	o.volumeFlags.register(f, "that of PATH", ownService)
 	o.registerListed(f)
 	o.policyFlags.register(f)
 	f.DurationVar(&o.ttl, "ttl", config.DefaultTTL, "how long the lock outlives a 'lockfs exec' that is cut off or killed. Whole seconds, at least 3s")

@@ -24,11 +24,15 @@ type volumeFlags struct {
 	namespaceSet bool // by flag or environment; see reach
 }
 
-func (v *volumeFlags) register(fs *pflag.FlagSet) {
+// ownService is where a volume's locks are for commands that start no embedded etcd.
+const ownService = "what --config says, else the embedded etcd of this machine"
+
+// register is told, for the help, the defaults of --name and --endpoints.
+func (v *volumeFlags) register(fs *pflag.FlagSet, name, endpoints string) {
 	fs.StringVar(&v.namespace, "namespace", "default", "`namespace` of the volume")
-	fs.StringVar(&v.name, "name", "", "`name` of the volume (default: the last part of SOURCE)")
+	fs.StringVar(&v.name, "name", "", "`name` of the volume (default: "+name+")")
 	v.backendFlags.register(fs)
-	fs.StringSliceVar(&v.dial.Endpoints, "endpoints", nil, "etcd `URLs`, separated by commas (default: an embedded etcd, for this machine only)")
+	fs.StringSliceVar(&v.dial.Endpoints, "endpoints", nil, "etcd `URLs`, separated by commas (default: "+endpoints+")")
 	fs.StringVar(&v.dial.CAFile, "cacert", "", "`file` with the CA certificate that signed etcd's certificates")
 	fs.StringVar(&v.dial.CertFile, "cert", "", "`file` with the client certificate for etcd")
 	fs.StringVar(&v.dial.KeyFile, "key", "", "`file` with the private key of --cert")

@@ -110,6 +110,40 @@ func writeUsage(cmd *cobra.Command) error {
 	return nil
 }
 
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:                   "help [COMMAND]",
+		DisableFlagsInUseLine: true,
+		Short:                 "Say more about a command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, unknown, err := cmd.Root().Find(args)
+			if err != nil || len(unknown) > 0 {
+				return usage(fmt.Errorf("unknown command %q; see '%s --help'", strings.Join(args, " "), cmd.Root().Name()))
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				for _, c := range cmd.Root().Commands() {
+					names = append(names, c.Name())
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+}
+
+// describeCompletion gives cobra's command a text like those of the others.
+func describeCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Short = "Print a script that completes commands in a shell"
+		}
+	}
+}
+
 func writeCommands(w io.Writer, root *cobra.Command) {
 	for _, g := range commandGroups {
 		fmt.Fprintf(w, "\n%s:\n", g.title)

@@ -69,7 +69,7 @@ come and go within a second might not show.`,
 			return o.run(cmd, args)
 		},
 	}
-	o.register(cmd.Flags())
+	o.register(cmd.Flags(), "that of PATH", ownService)
 	o.registerListed(cmd.Flags())
 	cmd.Flags().VarP(&o.output, "output", "o", "output `format`: "+o.output.list())
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "list again when something has changed, until SIGINT. A terminal is redrawn each second")

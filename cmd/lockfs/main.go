@@ -49,7 +49,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), end...)
 	// A second signal ends the program at once, but timeout(1) sends each signal twice.
 	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) })
-	err := newRoot().ExecuteContext(ctx)
+	root := newRoot()
+	describeCompletion(root)
+	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return
 	}
@@ -91,6 +93,7 @@ takes a lock in the whole cluster. Closing the file releases it. Programs need n
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
 	})
+	root.SetHelpCommand(newHelp())
 	root.AddCommand(newMount(), newServe(), newCSI(), newList(), newBreak(), newExec(), newMove(), newCleanup(), newStatus(), newCheckVolume(), newVersion())
 	for _, cmd := range append(root.Commands(), root) {
 		args := cmd.Args

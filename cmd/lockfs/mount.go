@@ -82,7 +82,7 @@ Nothing is locked against other machines then.`,
 		},
 	}
 	f := cmd.Flags()
-	o.volumeFlags.register(f)
+	o.volumeFlags.register(f, "the last part of SOURCE", "an embedded etcd, for this machine only")
 	o.policyFlags.register(f)
 	f.BoolVar(&o.setPolicy, "set-policy", false, "make --policy and --rule the volume's policy. Every other mount of the volume must have ended")
 	o.daemonFlags.register(cmd, "for root, with --endpoints or --backend kubernetes")

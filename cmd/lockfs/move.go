@@ -52,7 +52,7 @@ refused mount names it. Nothing else keeps two programs from writing to one file
 		},
 	}
 	f := cmd.Flags()
-	o.volumeFlags.register(f)
+	o.volumeFlags.register(f, "that of SOURCE", ownService)
 	o.registerListed(f)
 	f.StringVar(&o.to, "to", "", "`service` to move to, KIND/ID; required")
 	f.StringVar(&o.gone, "gone", "", "`service` that the volume has so far, KIND/ID or 'unknown'. It is gone for ever, and every mount was stopped")
