@@ -52,7 +52,7 @@ func (w *watcher) run(ctx context.Context, tick <-chan time.Time) error {
 			err = w.redraw(entries, err, rows)
 		case err != nil:
 			if failing == nil {
-				fmt.Fprintf(w.errs, "lockfs: %v\n", err)
+				fmt.Fprintf(w.errs, "lockfs: %v; trying again\n", err)
 			}
 			failing, err = err, nil
 		default:

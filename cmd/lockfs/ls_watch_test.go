@@ -41,7 +41,7 @@ func TestWatchPrintsChanges(t *testing.T) {
 		},
 		out: &out, errs: &errs, size: func() (int, bool) { return 0, false },
 	}
-	if err := w.run(ctx, tick); err != nil || out.String() != "1\n2\n" || errs.String() != "lockfs: no answer\nlockfs: no answer\n" {
+	if err := w.run(ctx, tick); err != nil || out.String() != "1\n2\n" || errs.String() != "lockfs: no answer; trying again\nlockfs: no answer; trying again\n" {
 		t.Errorf("%v, %q, %q", err, &out, &errs)
 	}
 	answers = []any{away}
