@@ -58,7 +58,7 @@ Exit status:
 		Example: `  # Who has it? Take it away
   lockfs ls /mnt/shared/report
   lockfs break /mnt/shared/report --reason "hangs since Monday, ticket 4711"`,
-		Args: cobra.ExactArgs(1),
+		Args: wants("one PATH", cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd, args[0])
 		},
@@ -79,7 +79,7 @@ func (o *breakOptions) run(cmd *cobra.Command, path string) error {
 		return usage(errors.New("--reason is required: it tells the holder, and whoever asks later, why the lock was broken"))
 	}
 	if o.timeout < 0 {
-		return usage(fmt.Errorf("--timeout %v: want a positive duration", o.timeout))
+		return usage(fmt.Errorf("--timeout %v: want a positive duration, or 0 for the TTL of the holder's session", o.timeout))
 	}
 	ctx := cmd.Context()
 	start, cancel := context.WithTimeout(ctx, serve.StartTimeout)

@@ -3,10 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lockfs/lockfs/internal/cleanup"
+	"github.com/lockfs/lockfs/internal/mounts"
 )
 
 // cleaned are the default directories: those of the manifests.
@@ -36,6 +38,11 @@ Exit status:
 		DisableFlagsInUseLine: true,
 		Args:                  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, dirs []string) error {
+			for _, dir := range dirs {
+				if _, err := mounts.Resolve(dir); errors.Is(err, os.ErrNotExist) {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: no such directory\n", dir)
+				}
+			}
 			if len(dirs) == 0 {
 				dirs = cleaned
 			}

@@ -53,8 +53,13 @@ func startEmbedded(ctx context.Context, source string, log *slog.Logger) (*embed
 	return server, nil
 }
 
+func stateDir() (string, error) {
+	dir, err := embedetcd.StateDir()
+	return dir, usage(err)
+}
+
 func embeddedDir(source string) (string, error) {
-	state, err := embedetcd.StateDir()
+	state, err := stateDir()
 	if err != nil {
 		return "", err
 	}

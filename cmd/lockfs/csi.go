@@ -42,7 +42,7 @@ With --controller it makes and removes the directories of claims, once in the cl
 
   # For a StorageClass
   lockfs csi --controller --config /etc/lockfs/lockfs.yaml --endpoint unix:///csi/csi.sock`,
-		Args: cobra.NoArgs,
+		Args: wants("no argument: give the file by --config", cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()

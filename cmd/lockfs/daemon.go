@@ -36,5 +36,8 @@ func (d *daemonFlags) settle(cmd *cobra.Command, guarded bool) error {
 	if d.guard && !root {
 		return usage(errors.New("--guard: only root can make a directory immutable: drop it, or run as root"))
 	}
+	if err := d.httpFlag.check(); err != nil {
+		return err
+	}
 	return d.watchFlags.check()
 }

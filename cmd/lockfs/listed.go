@@ -56,12 +56,20 @@ func (c *configFlags) connect(ctx context.Context, kube *kubeFlags, v config.Vol
 	return (&volumeFlags{namespace: v.Namespace, name: v.Name}).dialBackend(ctx, dial, false)
 }
 
+// checkCredentialsDir fails if the volume has credentials, and nothing says where.
+func (c *configFlags) checkCredentialsDir(v config.Volume) error {
+	if v.Backend == config.BackendEtcd && v.Credentials != "" && c.credentials == "" {
+		return usage(fmt.Errorf("--credentials-dir is required: the volume %s has credentials %s in %s", v.ID(), v.Credentials, c.config))
+	}
+	return nil
+}
+
 func (c *configFlags) credentialsOf(v config.Volume) (dial etcdlock.DialConfig, err error) {
 	if v.Credentials == "" {
 		return dial, nil
 	}
-	if c.credentials == "" {
-		return dial, fmt.Errorf("credentials %s: --credentials-dir is needed, to say where they are", v.Credentials)
+	if err := c.checkCredentialsDir(v); err != nil {
+		return dial, err
 	}
 	dir := filepath.Join(c.credentials, v.Credentials)
 	if _, err := os.Stat(dir); err != nil {

@@ -32,7 +32,7 @@ type place struct {
 
 // reach finds path's volume, and connects to its lock service. It starts no embedded etcd.
 func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string) (serve.Backend, place, func(), error) {
-	if err := v.checkBackend(); err != nil {
+	if err := v.checkBackend(false); err != nil {
 		return nil, place{}, nil, err
 	}
 	v.namespaceSet = cmd.Flags().Changed("namespace")

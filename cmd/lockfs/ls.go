@@ -64,7 +64,7 @@ come and go within a second might not show.`,
 
   # From any machine
   lockfs ls --endpoints https://etcd:2379 --name shared logs/app.log -o wide`,
-		Args: cobra.MaximumNArgs(1),
+		Args: wants("at most one PATH", cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd, args)
 		},

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/config"
-	"github.com/lockfs/lockfs/internal/embedetcd"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/serve"
 	"github.com/lockfs/lockfs/internal/volume"
@@ -72,7 +71,7 @@ Nothing is locked against other machines then.`,
 
   # Logs need no lock, and nobody changes the configuration
   lockfs mount --rule '*.log nolock' --rule '/etc/** readonly' /srv/shared /mnt/shared`,
-		Args: cobra.ExactArgs(2),
+		Args: wants("SOURCE MOUNTPOINT", cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.source, o.mountpoint = args[0], args[1]
 			if err := o.settle(cmd, o.remote()); err != nil {
@@ -137,7 +136,7 @@ func (o *mountOptions) check() error {
 	if o.suspendWait < 0 {
 		return usage(fmt.Errorf("--suspend-wait %v: want a positive duration, or 0 for the TTL", o.suspendWait))
 	}
-	if err := o.checkBackend(); err != nil {
+	if err := o.checkBackend(o.podNames); err != nil {
 		return err
 	}
 	if o.embedded && o.remote() {
@@ -167,7 +166,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	state, err := embedetcd.StateDir()
+	state, err := stateDir()
 	if err != nil {
 		return err
 	}

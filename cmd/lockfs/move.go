@@ -46,7 +46,7 @@ refused mount names it. Nothing else keeps two programs from writing to one file
 
   # From an etcd that was lost to an empty one
   lockfs move /srv/shared --gone etcd/1c77… --to etcd/9b2f…`,
-		Args: cobra.ExactArgs(1),
+		Args: wants("one SOURCE", cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd, args[0])
 		},
@@ -62,8 +62,11 @@ refused mount names it. Nothing else keeps two programs from writing to one file
 }
 
 func (o *moveOptions) run(cmd *cobra.Command, path string) error {
-	if err := o.checkBackend(); err != nil {
+	if err := o.checkBackend(false); err != nil {
 		return err
+	}
+	if o.to == "" {
+		return usage(errors.New("--to is required: KIND/ID of the lock service, as the refused mount names it"))
 	}
 	to, err := lockmgr.ParseService(o.to)
 	if err != nil {
@@ -134,7 +137,7 @@ func (o *moveOptions) isGone(has lockmgr.Service) error {
 		return nil
 	}
 	if gone, err := lockmgr.ParseService(o.gone); err != nil || !gone.Is(has) {
-		return usage(fmt.Errorf("--gone %s: the volume has its locks in %s", o.gone, has))
+		return usage(fmt.Errorf("--gone %s: the volume has its locks in %s: give that if it is gone", o.gone, has))
 	}
 	return nil
 }

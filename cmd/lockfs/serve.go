@@ -54,7 +54,7 @@ that cannot be mounted is tried again, and delays no other volume.`,
     endpoints: [https://etcd.example:2379]
     policy:
     - "*.log nolock"`,
-		Args: cobra.NoArgs,
+		Args: wants("no argument: give the file by --config", cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(o.settle(cmd, true), o.kubeFlags.check()); err != nil {
 				return err
@@ -82,6 +82,11 @@ func (o *serveOptions) run(ctx context.Context) error {
 	file, err := reader.Load()
 	if err != nil {
 		return usage(err)
+	}
+	for _, v := range file.Volumes {
+		if err := o.checkCredentialsDir(v); err != nil {
+			return err
+		}
 	}
 	o.log = o.logger()
 	var forget func()

@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockfs/lockfs/internal/embedetcd"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/serve"
 	"github.com/lockfs/lockfs/internal/status"
@@ -127,7 +126,7 @@ func (o *statusOptions) stateDirs() ([]string, error) {
 		}
 		return []string{o.stateDir}, nil
 	}
-	dir, err := embedetcd.StateDir()
+	dir, err := stateDir()
 	if err != nil {
 		return nil, err
 	}

@@ -155,7 +155,7 @@ func TestBreakRefusals(t *testing.T) {
 		"no reason":               {[]string{a.Path("d/f")}, 2, "--reason is required"},
 		"reason of spaces":        {[]string{a.Path("d/f"), "--reason", " "}, 2, "--reason is required"},
 		"negative timeout":        {append(because, a.Path("d/f"), "--timeout", "-1s"), 2, "positive"},
-		"two paths":               {append(because, a.Path("d/f"), a.Path("g")), 2, "accepts 1 arg"},
+		"two paths":               {append(because, a.Path("d/f"), a.Path("g")), 2, "want one PATH"},
 		"the volume":              {append(because, a.Dir), 2, "name a file"},
 		"outside of a volume":     {append(because, v.Dir), 2, "--endpoints"},
 		"what nobody holds":       {append(because, a.Path("g")), 1, "g: nobody holds it"},
