@@ -16,7 +16,7 @@ import (
 // Adopted is a view that was taken over, and is not served yet.
 type Adopted struct {
 	f    *FS
-	next *successor
+	next *standby
 }
 
 // Adopt returns the view of a state, with its descriptors, which it takes over, and its holds,

@@ -98,20 +98,20 @@ func (c *connection) initAnswer() ([]byte, error) {
 	return c.answer, nil
 }
 
-// successor is a server that has answered the view's INIT. It reads a relay, not the kernel.
-type successor struct {
+// standby is a server that has answered the view's INIT. It reads a relay, not the kernel.
+type standby struct {
 	*serving
 	relay  *relay
 	answer []byte // to the INIT
 }
 
 // replay begins a server with the INIT that the view's first server had.
-func (c *connection) replay(requests fuse.RawFileSystem) (*successor, error) {
+func (c *connection) replay(requests fuse.RawFileSystem) (*standby, error) {
 	r, err := newRelay(c.device)
 	if err != nil {
 		return nil, err
 	}
-	s := &successor{relay: r}
+	s := &standby{relay: r}
 	first := *c.init
 	first.Length = uint32(unsafe.Sizeof(first))
 	if err = r.send(raw(&first)); err == nil {
@@ -130,15 +130,15 @@ func (c *connection) replay(requests fuse.RawFileSystem) (*successor, error) {
 	return s, nil
 }
 
-// discard ends a successor that serves nothing.
-func (s *successor) discard() {
+// discard ends a standby that serves nothing.
+func (s *standby) discard() {
 	_ = unix.SetsockoptTimeval(s.number, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &readTimeout)
 	s.server.Serve() // until the first read ends
 	unix.Close(s.relay.ours)
 }
 
-// adopt begins a successor in another process than the first server, whose INIT and answer it takes.
-func (c *connection) adopt(init, answer []byte) (*successor, error) {
+// adopt begins a standby in another process than the first server, whose INIT and answer it takes.
+func (c *connection) adopt(init, answer []byte) (*standby, error) {
 	if len(init) != int(unsafe.Sizeof(fuse.InitIn{})) {
 		return nil, fmt.Errorf("an INIT of %d bytes", len(init))
 	}
@@ -206,8 +206,8 @@ func (c *connection) drain(ctx context.Context) error {
 	return nil
 }
 
-// begin serves with a successor, which gets the requests that were handed on before the kernel's.
-func (c *connection) begin(s *successor) error {
+// begin serves with a standby, which gets the requests that were handed on before the kernel's.
+func (c *connection) begin(s *standby) error {
 	all := c.takeWaiting()
 	c.serving.Store(s.serving) // before the former one could be taken for the last
 	c.pausing.Store(false)

@@ -46,7 +46,7 @@ func (f *FS) Resume() error {
 }
 
 // goOn ends a pause, here or in the process that has taken the view over.
-func (f *FS) goOn(next *successor) error {
+func (f *FS) goOn(next *standby) error {
 	f.visits.goOn()
 	err := f.kernel.begin(next)
 	f.housekeeping.begin()

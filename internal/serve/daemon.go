@@ -53,18 +53,18 @@ type Daemon struct {
 	new    func(Config) server
 	ctx    context.Context
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // the members' goroutines
+	wg     sync.WaitGroup // the volumes' goroutines
 
 	mu       sync.Mutex
-	members  map[string]*member       // GUARDED_BY(mu); by id
+	volumes  map[string]*served       // GUARDED_BY(mu); by id
 	points   map[string]chan struct{} // GUARDED_BY(mu); full while a volume is at that mountpoint
-	patience time.Duration            // GUARDED_BY(mu); what a member may take to end
+	patience time.Duration            // GUARDED_BY(mu); what a volume may take to end
 	set      bool                     // GUARDED_BY(mu); Set was called
 	served   bool                     // GUARDED_BY(mu); a volume has answered since the daemon began
 	rejected error                    // GUARDED_BY(mu); see Reject
 }
 
-type member struct {
+type served struct {
 	id string
 
 	// GUARDED_BY(Daemon.mu)
@@ -82,8 +82,8 @@ type member struct {
 // fails.
 const settleFor = 10 * time.Second
 
-// settled reports whether the member has answered or was tried. It needs Daemon.mu.
-func (m *member) settled() bool { return m.good || m.err != nil || time.Since(m.began) >= settleFor }
+// settled reports whether the volume has answered or was tried. It needs Daemon.mu.
+func (m *served) settled() bool { return m.good || m.err != nil || time.Since(m.began) >= settleFor }
 
 // NewDaemon returns a Daemon that serves nothing yet. Its volumes share the descriptors
 // that the process may have at this time.
@@ -96,7 +96,7 @@ func NewDaemon(log *slog.Logger) *Daemon {
 }
 
 func newDaemon(log *slog.Logger, volume func(Config) server) *Daemon {
-	d := &Daemon{log: log, new: volume, members: make(map[string]*member), points: make(map[string]chan struct{})}
+	d := &Daemon{log: log, new: volume, volumes: make(map[string]*served), points: make(map[string]chan struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
 }
@@ -111,7 +111,7 @@ func (d *Daemon) Set(specs []Spec) {
 		wanted[s.id()] = &s
 		d.patience = max(d.patience, 2*s.Renew.TTL)
 	}
-	for id, m := range d.members {
+	for id, m := range d.volumes {
 		if m.want != nil && (wanted[id] == nil || wanted[id].Revision != m.want.Revision) {
 			m.stop()
 		}
@@ -119,8 +119,8 @@ func (d *Daemon) Set(specs []Spec) {
 		delete(wanted, id)
 	}
 	for id, s := range wanted {
-		m := &member{id: id, want: s, stop: func() {}, began: time.Now()}
-		d.members[id] = m
+		m := &served{id: id, want: s, stop: func() {}, began: time.Now()}
+		d.volumes[id] = m
 		d.wg.Go(func() { d.keep(m) })
 	}
 }
@@ -156,11 +156,11 @@ func (d *Daemon) Close() error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return fmt.Errorf("not unmounted cleanly after %v: %s; their locks end with the lease",
-			patience, strings.Join(slices.Sorted(maps.Keys(d.members)), ", "))
+			patience, strings.Join(slices.Sorted(maps.Keys(d.volumes)), ", "))
 	}
 }
 
-func (d *Daemon) keep(m *member) {
+func (d *Daemon) keep(m *served) {
 	pause := minRetry
 	said, same := "", 0 // the last error, and how often it came in a row
 	for {
@@ -202,12 +202,12 @@ func (d *Daemon) keep(m *member) {
 	}
 }
 
-// begin returns the Spec that a member serves until ctx ends; nil: it is no longer a member.
-func (d *Daemon) begin(m *member) (ctx context.Context, stop context.CancelFunc, spec *Spec) {
+// begin returns the Spec that a volume serves until ctx ends; nil: it is not served any more.
+func (d *Daemon) begin(m *served) (ctx context.Context, stop context.CancelFunc, spec *Spec) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if m.want == nil || d.ctx.Err() != nil {
-		delete(d.members, m.id)
+		delete(d.volumes, m.id)
 		if m.last != nil {
 			m.last.Metrics.Forget(m.last.Namespace, m.last.Name)
 		}
@@ -219,7 +219,7 @@ func (d *Daemon) begin(m *member) (ctx context.Context, stop context.CancelFunc,
 }
 
 // serve makes one attempt, and returns nil only if ctx has ended.
-func (d *Daemon) serve(ctx context.Context, m *member, spec *Spec) (err error) {
+func (d *Daemon) serve(ctx context.Context, m *served, spec *Spec) (err error) {
 	vol := d.new(spec.Config)
 	d.mu.Lock()
 	m.vol = vol
@@ -259,8 +259,8 @@ func (d *Daemon) Checks() []Check {
 		return []Check{{Name: "configuration", Ready: func(context.Context) error { return errNotSet }}}
 	}
 	var checks []Check
-	for _, id := range slices.Sorted(maps.Keys(d.members)) {
-		m := d.members[id]
+	for _, id := range slices.Sorted(maps.Keys(d.volumes)) {
+		m := d.volumes[id]
 		checks = append(checks, Check{
 			Name: id, Ready: func(ctx context.Context) error { return d.ready(ctx, m) },
 			View:     func() status.View { return d.describe(m) },
@@ -276,7 +276,7 @@ func (d *Daemon) Checks() []Check {
 	return checks
 }
 
-func (d *Daemon) describe(m *member) status.View {
+func (d *Daemon) describe(m *served) status.View {
 	d.mu.Lock()
 	vol, last := m.vol, m.last
 	d.mu.Unlock()
@@ -289,7 +289,7 @@ func (d *Daemon) describe(m *member) status.View {
 	return status.View{}
 }
 
-func (d *Daemon) notes(m *member) []string {
+func (d *Daemon) notes(m *served) []string {
 	d.mu.Lock()
 	vol := m.vol
 	d.mu.Unlock()
@@ -299,7 +299,7 @@ func (d *Daemon) notes(m *member) []string {
 	return vol.Notes()
 }
 
-func (d *Daemon) ready(ctx context.Context, m *member) error {
+func (d *Daemon) ready(ctx context.Context, m *served) error {
 	d.mu.Lock()
 	vol, last := m.vol, m.err
 	d.mu.Unlock()
