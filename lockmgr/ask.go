@@ -41,7 +41,6 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 		defer over()
 	}
 	sess, grants, err := m.obtain(ctx, r, prefer, &req)
-	now := time.Now()
 	m.mu.Lock()
 	early := m.early[req.Holder.AcquisitionID]
 	delete(m.early, req.Holder.AcquisitionID)
@@ -64,21 +63,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	if sess.renewal.State() == renew.Lost {
 		return nil // r checks again: a lock put into a slot now would never be voided
 	}
-	for i, p := range missing {
-		l := &lock{grant: grants[i], since: now, holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
-		m.table.add(p.slot, l)
-		l.contended, l.keep = contended, m.keepsFor(r)
-		if req.Keep {
-			l.asked = req.Holder.Since
-			m.keepFor(l)
-			if early.recalled {
-				m.recalled(l)
-			}
-		}
-		m.noteBelow(l)
-		r.hold.join(l)
-		m.table.granted(p)
-	}
+	m.take(r, missing, grants, &req, sess, contended, early.recalled)
 	for _, b := range early.breaks {
 		m.giveUpFor(b)
 	}
@@ -86,6 +71,26 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 		return *p
 	}
 	return nil
+}
+
+// take makes the grants that r has asked for on sess its locks. m.mu is held.
+func (m *Manager) take(r *request, missing []*place, grants []Grant, req *AcquireRequest, sess *session, contended, recalled bool) {
+	now := time.Now()
+	for i, p := range missing {
+		l := &lock{grant: grants[i], since: now, holder: req.Holder, owner: r.Owner, sess: sess, holds: make(map[*Hold]struct{})}
+		m.table.add(p.slot, l)
+		l.contended, l.keep = contended, m.keepsFor(r)
+		if req.Keep {
+			l.asked = req.Holder.Since
+			m.keepFor(l)
+			if recalled {
+				m.recalled(l)
+			}
+		}
+		m.noteBelow(l)
+		r.hold.join(l)
+		m.table.granted(p)
+	}
 }
 
 // turn returns the keys to ask for next, and how. A queueing request takes all keys if they are
