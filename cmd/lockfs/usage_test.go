@@ -42,7 +42,6 @@ func TestUsageErrors(t *testing.T) {
 	if err := os.WriteFile(file, []byte(volumes), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const id = "5a7cbb30-26f0-4b9b-bd54-4ac1e6a8d1a2"
 	for _, c := range []struct {
 		args   string
 		status int
