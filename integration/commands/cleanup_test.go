@@ -101,6 +101,9 @@ func TestCleanup(t *testing.T) {
 	cleanup(0, "removed "+views, views)
 	there(".", false)
 	cleanup(0, "", views)
+	killed := kept.Mount("killed")
+	killed.Kill() // its sockets stay
+	cleanup(0, "unmounted", killed.Dir)
 	cleanup(1, "left "+filepath.Join(kept.State, "embedded"), kept.State)
 	if left, err := os.ReadDir(kept.State); err != nil || len(left) != 1 {
 		t.Errorf("the state directory holds %v, %v", left, err)

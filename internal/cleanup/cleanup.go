@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lockfs/lockfs/internal/handover"
 	"github.com/lockfs/lockfs/internal/lifeline"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/status"
@@ -74,6 +75,7 @@ func Run(dirs []string, report func(line string)) error {
 		}
 		sweep(filepath.Join(dir, alive))
 		status.Sweep(dir)
+		handover.Sweep(dir)
 		w := walk{root: dir, report: report}
 		if err := w.top(); err != nil {
 			return err
@@ -96,6 +98,9 @@ func views(dir string) (dead []string, err error) {
 	for _, m := range table {
 		if m.Point != dir && !strings.HasPrefix(m.Point, strings.TrimSuffix(dir, "/")+"/") {
 			continue
+		}
+		if i := slices.IndexFunc(dead, func(d string) bool { return strings.HasPrefix(m.Point, d+"/") }); i >= 0 {
+			return nil, &InUseError{fmt.Sprintf("%s (%s) is mounted at %s, below a dead view", m.Source, m.FSType, m.Point), "unmount both first: umount -l " + dead[i]}
 		}
 		if m.FSType != mounts.FSType {
 			if m.Point == dir {

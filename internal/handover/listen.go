@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/status"
 )
 
 // Offer is a mount that can be handed on.
@@ -34,10 +36,18 @@ type Offer struct {
 // hidden is the prefix of a socket's name until it answers.
 const hidden = ".new-"
 
+func socketsIn(stateDir string) string { return filepath.Join(stateDir, "handover") }
+
 // socketOf is where the daemon of a mountpoint listens. A path of a socket must be short.
 func socketOf(stateDir, mountpoint string) string {
 	sum := sha256.Sum256([]byte(mountpoint))
-	return filepath.Join(stateDir, "handover", hex.EncodeToString(sum[:8]))
+	return filepath.Join(socketsIn(stateDir), hex.EncodeToString(sum[:8]))
+}
+
+// Sweep removes the sockets of dead daemons in stateDir, and their directory if it is then empty.
+func Sweep(stateDir string) {
+	status.SweepSockets(socketsIn(stateDir))
+	_ = os.Remove(socketsIn(stateDir))
 }
 
 // listener offers one mount.

@@ -188,7 +188,11 @@ func (c *Config) prepare() error {
 	// would write into the directory below.
 	if c.overDead, err = mounts.Dead(c.Mountpoint); errors.As(err, new(*mounts.PathError)) {
 		return refused(err)
-	} else if err != nil || c.overDead {
+	} else if err != nil {
+		return err
+	}
+	if c.overDead {
+		c.Mountpoint, err = mounts.Resolve(c.Mountpoint)
 		return err
 	}
 	return c.checkMountpoint()

@@ -32,7 +32,7 @@ func Listen(stateDir string, report func(context.Context) Daemon) (stop func(), 
 	if err := own(dir); err != nil {
 		return nil, err
 	}
-	sweep(dir)
+	SweepSockets(dir)
 	id := uuid.NewString()[:8]
 	path, made := filepath.Join(dir, id), filepath.Join(dir, hidden+id)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
@@ -75,7 +75,8 @@ func own(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-func sweep(dir string) {
+// SweepSockets removes the sockets in dir that nobody serves.
+func SweepSockets(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
@@ -94,7 +95,7 @@ func sweep(dir string) {
 // Sweep removes the sockets of dead daemons in stateDir, and the directory if it is then
 // empty.
 func Sweep(stateDir string) {
-	sweep(socketsIn(stateDir))
+	SweepSockets(socketsIn(stateDir))
 	_ = os.Remove(socketsIn(stateDir))
 }
 

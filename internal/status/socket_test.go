@@ -58,7 +58,7 @@ func TestDeadAndMuteDaemons(t *testing.T) {
 		t.Errorf("%+v, %v", daemons, err)
 	}
 	defer listen("mute").Close()
-	sweep(socketsIn(dir))
+	SweepSockets(socketsIn(dir))
 	for name, want := range map[string]error{"dead": unix.ENOENT, hidden + "made": nil, "mute": nil} {
 		if _, err := os.Lstat(filepath.Join(socketsIn(dir), name)); !errors.Is(err, want) {
 			t.Errorf("%s: %v", name, err)
