@@ -134,14 +134,24 @@ func (m *Manager) stands(req *AcquireRequest, sess *session) {
 	m.keepLeft(req.Holder.AcquisitionID, &left{req.Keys, req.Mode, req.Holder, sess})
 }
 
-// keepLeft needs mu.
+// keepLeft keeps an entry until it is claimed, or forsaken. m.mu is held.
 func (m *Manager) keepLeft(id AcquisitionID, l *left) {
 	m.left[id] = l
+	m.forsakeLater(id, l)
+}
+
+// forsakeLater forsakes l, unless its request claims it in time. One that was claimed may be left
+// once more, under the same id. During a handover the next process may have it.
+func (m *Manager) forsakeLater(id AcquisitionID, l *left) {
 	time.AfterFunc(forsakenAfter, func() {
 		m.mu.Lock()
-		settling := m.settling
+		over, settling := m.left[id] != l || m.closed, m.settling
 		m.mu.Unlock()
-		if !settling { // else another process may have it
+		switch {
+		case over:
+		case settling:
+			m.forsakeLater(id, l)
+		default:
 			m.Forsake(Resume{ID: id})
 		}
 	})

@@ -45,6 +45,60 @@ func TestHandedOnIsNotAskedAgain(t *testing.T) {
 	})
 }
 
+// An entry that was claimed and is left again, as in two upgrades, is not given up when the time of
+// the first is over.
+func TestClaimedEntryIsLeftAgain(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		service := &adoptable{Backend: f.svc, sessions: make(map[string]lockmgr.Session)}
+		m, _ := f.manager(func(c *lockmgr.Config) { c.Backend = inLine{service} })
+		defer func() { _ = m.Close(f.t.Context()) }()
+		req := open("b", time.Minute, "d/f")
+		req.HandedOn = true
+		handOn := func(after time.Duration) lockmgr.AcquisitionID {
+			ended := make(chan error, 1)
+			go func() {
+				_, err := m.Acquire(f.t.Context(), req)
+				ended <- err
+			}()
+			time.Sleep(after)
+			m.HandOn()
+			defer m.GoOn()
+			on := new(lockmgr.HandedOnError)
+			if err := <-ended; !errors.As(err, &on) {
+				t.Fatal(err)
+			}
+			req.Resume = &on.Resume
+			return on.Resume.ID
+		}
+		id := handOn(time.Second)
+		if again := handOn(4 * time.Second); again != id {
+			t.Fatalf("the entry %v has become %v", id, again)
+		}
+		time.Sleep(2 * time.Second)
+		if again := handOn(time.Second); again != id {
+			t.Errorf("the entry %v, which was left a second time, has become %v", id, again)
+		}
+	})
+}
+
+// inLine is a service with sessions whose requests wait in line, for ever, behind another mount.
+type inLine struct{ *adoptable }
+
+func (l inLine) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
+	s, err := l.adoptable.OpenSession(ctx, info, ttl)
+	return waiting{s.(handedOn)}, err
+}
+
+type waiting struct{ handedOn }
+
+func (waiting) Acquire(ctx context.Context, _ lockmgr.AcquireRequest) ([]lockmgr.Grant, error) {
+	<-ctx.Done()
+	if lockmgr.HandsOn(ctx) {
+		return nil, lockmgr.ErrStands
+	}
+	return nil, ctx.Err()
+}
+
 // A state whose numbers are no indexes is refused.
 func TestAdoptRefusesNonsense(t *testing.T) {
 	inBubble(t, func(f *fixture) {
