@@ -126,8 +126,12 @@ func (h *history) linearizable(file string, holds map[string]*hold) error {
 			at(act{kind: moved}, held.moved)
 		}
 		// The lock follows a file that is moved; and may be lost at any time, if
-		// close does not deny it. Calls that succeed come before that.
+		// close does not deny it. Calls that succeed come before that. A daemon that is stopped right
+		// before it answers an open gives the answer late, and all that follows fails.
 		free := held.acquired.Return
+		if !held.proven {
+			free = held.acquired.Call
+		}
 		if held.closed != nil && held.closed.ok() {
 			if free = held.closed.Call; held.moved != nil {
 				free = held.moved.Call

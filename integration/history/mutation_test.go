@@ -55,6 +55,10 @@ func sample() *history {
 	do("a.2", Wrote, 58, 59, rec("9 a.2 1"), eio)
 	do("a.2", Closed, 60, 61, eio)
 
+	do("a.3", Acquired, 62, 76) // lost before it is answered
+	do("a.3", Wrote, 77, 78, rec("0 a.3 0"), eio)
+	do("a.3", Closed, 79, 80, eio)
+
 	do("b.2", Acquired, 62, 70)
 	do("b.2", readTok, 71, 72, token(12))
 	do("b.2", readLast, 73, 74, rec("9 a.2 1"))

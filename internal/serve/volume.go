@@ -178,7 +178,7 @@ func (v *Volume) begin(ctx context.Context, c *Config, backend Backend, id uuid.
 		life.Leave()
 		return nil, err
 	}
-	view, err := v.mount(c, locks)
+	view, err := v.mount(ctx, c, locks)
 	if err != nil {
 		err = errors.Join(err, c.closeLocks(locks))
 		life.Leave()
@@ -250,12 +250,15 @@ func (v *Volume) sessionOpened(service lockmgr.Service) {
 	v.service, v.renewals.answered = service, time.Now()
 }
 
-func (v *Volume) mount(c *Config, locks *lockmgr.Manager) (*fs.FS, error) {
+func (v *Volume) mount(ctx context.Context, c *Config, locks *lockmgr.Manager) (*fs.FS, error) {
 	if c.overDead {
-		if err := mounts.ClearStale(c.Mountpoint); err != nil {
-			return nil, err
-		}
-		if err := c.checkMountpoint(); err != nil {
+		err := unless(ctx, func() error {
+			if err := mounts.ClearStale(c.Mountpoint); err != nil {
+				return err
+			}
+			return c.checkMountpoint()
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
