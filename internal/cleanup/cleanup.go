@@ -70,7 +70,7 @@ func Run(dirs []string, report func(line string)) error {
 	}
 	left := false
 	for _, dir := range there {
-		if err := noneLives(filepath.Join(dir, alive)); err != nil {
+		if err := noneLives(filepath.Join(dir, alive)); err != nil { // a dead view may have hidden one
 			return err
 		}
 		sweep(filepath.Join(dir, alive))
