@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -81,5 +82,44 @@ func TestDeadViewStaysUntilReplaced(t *testing.T) {
 	v.Write("g", "")
 	if _, err := os.Stat(m.Path("g")); err != nil {
 		t.Error(err)
+	}
+}
+
+// Daemons that start at once on one mountpoint, where a dead view may be, leave one view. The others
+// say that it is there.
+func TestDaemonsAtOnceOnOneMountpoint(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t)
+	v.Mount("m").Kill()
+	for range 2 {
+		started := make([]*lab.Mount, 6)
+		for i := range started {
+			started[i] = v.Start("m")
+		}
+		var left []*lab.Mount
+		lab.Eventually(t, "all but one end", func() bool {
+			left = slices.DeleteFunc(slices.Clone(started), (*lab.Mount).Ended)
+			return len(left) <= 1
+		})
+		for _, m := range started {
+			if log := m.Log.String(); m.Ended() && !strings.Contains(log, "is already a lockfs view of") {
+				t.Errorf("it has ended otherwise: %s", log)
+			}
+		}
+		if len(left) == 0 {
+			t.Fatal("no daemon is left")
+		}
+		m := left[0]
+		lab.Eventually(t, "the view is there", func() bool { return strings.Contains(m.Log.String(), "msg=mounted") })
+		v.Write("f", "")
+		if _, err := os.Stat(m.Path("f")); err != nil {
+			t.Error(err)
+		}
+		if status := m.Stop(); status != 0 { // the next ones find the bare directory
+			t.Errorf("exit status %d", status)
+		}
+		if err := os.Remove(m.Path("f")); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("another view was below: %v", err)
+		}
 	}
 }

@@ -143,6 +143,16 @@ func (m *Mount) Cleanup() {
 	}
 }
 
+// Ended reports whether the process has ended.
+func (m *Mount) Ended() bool {
+	select {
+	case <-m.Done:
+		return true
+	default:
+		return false
+	}
+}
+
 // Kill ends the process with SIGKILL.
 func (m *Mount) Kill() {
 	m.T.Helper()

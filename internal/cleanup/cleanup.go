@@ -76,6 +76,7 @@ func Run(dirs []string, report func(line string)) error {
 		sweep(filepath.Join(dir, alive))
 		status.Sweep(dir)
 		handover.Sweep(dir)
+		mounts.RemoveTurns(dir)
 		w := walk{root: dir, report: report}
 		if err := w.top(); err != nil {
 			return err

@@ -103,7 +103,6 @@ type Config struct {
 	// Logger is used for everything; nil: slog.Default().
 	Logger *slog.Logger
 
-	overDead bool                // a dead view is at Mountpoint, and goes when this one is mounted
 	taking   bool                // another daemon serves the mount, and will hand it on
 	network  bool                // other machines may write to Source
 	findings []netvolume.Finding // what is wrong with Source, when it was first looked at
@@ -186,12 +185,13 @@ func (c *Config) prepare() error {
 	}
 	// A dead view stays until the new one is about to be mounted: programs get errors from it, and
 	// would write into the directory below.
-	if c.overDead, err = mounts.Dead(c.Mountpoint); errors.As(err, new(*mounts.PathError)) {
+	overDead, err := mounts.Dead(c.Mountpoint)
+	switch {
+	case errors.As(err, new(*mounts.PathError)):
 		return refused(err)
-	} else if err != nil {
+	case err != nil:
 		return err
-	}
-	if c.overDead {
+	case overDead:
 		c.Mountpoint, err = mounts.Resolve(c.Mountpoint)
 		return err
 	}

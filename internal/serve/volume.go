@@ -251,16 +251,19 @@ func (v *Volume) sessionOpened(service lockmgr.Service) {
 }
 
 func (v *Volume) mount(ctx context.Context, c *Config, locks *lockmgr.Manager) (*fs.FS, error) {
-	if c.overDead {
-		err := unless(ctx, func() error {
-			if err := mounts.ClearStale(c.Mountpoint); err != nil {
-				return err
-			}
-			return c.checkMountpoint()
-		})
-		if err != nil {
-			return nil, err
+	endTurn, err := mounts.Turn(ctx, c.StateDir, c.Mountpoint)
+	if err != nil {
+		return nil, err
+	}
+	defer endTurn()
+	err = unless(ctx, func() error {
+		if err := mounts.ClearStale(c.Mountpoint); err != nil {
+			return err
 		}
+		return c.checkMountpoint()
+	})
+	if err != nil {
+		return nil, err
 	}
 	if c.Guard {
 		guard(v.log, c.Mountpoint)
