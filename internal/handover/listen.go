@@ -44,11 +44,8 @@ func socketOf(stateDir, mountpoint string) string {
 	return filepath.Join(socketsIn(stateDir), hex.EncodeToString(sum[:8]))
 }
 
-// Sweep removes the sockets of dead daemons in stateDir, and their directory if it is then empty.
-func Sweep(stateDir string) {
-	status.SweepSockets(socketsIn(stateDir))
-	_ = os.Remove(socketsIn(stateDir))
-}
+// Sweep is status.SweepSockets for the sockets in stateDir.
+func Sweep(stateDir string) { status.SweepSockets(socketsIn(stateDir)) }
 
 // listener offers one mount.
 type listener struct {

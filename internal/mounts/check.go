@@ -42,7 +42,7 @@ func CheckMountpoint(source, mountpoint string) (string, error) {
 	if err := checkApart(source, l.path); err != nil {
 		return "", err
 	}
-	if err := checkEmpty(l.path); err != nil {
+	if err := l.checkEmpty(); err != nil {
 		return "", err
 	}
 	if os.Geteuid() != 0 {
@@ -100,14 +100,15 @@ func inside(path string, dir fs.FileInfo) (bool, error) {
 	return false, nil
 }
 
-func checkEmpty(dir string) error {
-	switch name, err := firstName(dir); {
+// checkEmpty looks at this directory, whatever is mounted on it by now.
+func (l *location) checkEmpty() error {
+	switch name, err := firstName(fmt.Sprintf("/proc/self/fd/%d", l.file.Fd())); {
 	case errors.Is(err, io.EOF):
 		return nil
 	case err != nil:
-		return pathError("MOUNTPOINT", dir, err)
+		return pathError("MOUNTPOINT", l.path, err)
 	default:
-		return fmt.Errorf("MOUNTPOINT %s is not empty (it has %q); choose an empty directory", dir, name)
+		return fmt.Errorf("MOUNTPOINT %s is not empty (it has %q); choose an empty directory", l.path, name)
 	}
 }
 

@@ -32,7 +32,7 @@ func Listen(stateDir string, report func(context.Context) Daemon) (stop func(), 
 	if err := own(dir); err != nil {
 		return nil, err
 	}
-	SweepSockets(dir)
+	sweep(dir, inUse)
 	id := uuid.NewString()[:8]
 	path, made := filepath.Join(dir, id), filepath.Join(dir, hidden+id)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
@@ -75,12 +75,12 @@ func own(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// SweepSockets removes the sockets in dir that nobody serves.
-func SweepSockets(dir string) {
+// sweep removes the sockets in dir that nobody serves: those whose names match.
+func sweep(dir string, match func(name string) bool) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if strings.HasPrefix(e.Name(), hidden) || e.Type()&os.ModeSocket == 0 {
+		if !match(e.Name()) || e.Type()&os.ModeSocket == 0 {
 			continue
 		}
 		c, err := net.Dial("unix", path)
@@ -92,12 +92,17 @@ func SweepSockets(dir string) {
 	}
 }
 
-// Sweep removes the sockets of dead daemons in stateDir, and the directory if it is then
-// empty.
-func Sweep(stateDir string) {
-	SweepSockets(socketsIn(stateDir))
-	_ = os.Remove(socketsIn(stateDir))
+func inUse(name string) bool { return !strings.HasPrefix(name, hidden) }
+
+// SweepSockets removes the sockets of dead daemons in dir, also of those that died while they
+// started, and dir if it is then empty. No daemon may be starting.
+func SweepSockets(dir string) {
+	sweep(dir, func(string) bool { return true })
+	_ = os.Remove(dir)
 }
+
+// Sweep is SweepSockets for the sockets in stateDir.
+func Sweep(stateDir string) { SweepSockets(socketsIn(stateDir)) }
 
 // Ask returns the answers of all daemons in stateDir. A daemon that does not answer has an
 // Error.
@@ -114,7 +119,7 @@ func Ask(ctx context.Context, stateDir string) ([]Daemon, error) {
 	answers := make([]*Daemon, len(entries))
 	var wg sync.WaitGroup
 	for i, e := range entries {
-		if strings.HasPrefix(e.Name(), hidden) || e.Type()&os.ModeSocket == 0 {
+		if !inUse(e.Name()) || e.Type()&os.ModeSocket == 0 {
 			continue
 		}
 		wg.Go(func() { answers[i] = ask(ctx, filepath.Join(socketsIn(stateDir), e.Name())) })

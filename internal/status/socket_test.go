@@ -58,12 +58,18 @@ func TestDeadAndMuteDaemons(t *testing.T) {
 		t.Errorf("%+v, %v", daemons, err)
 	}
 	defer listen("mute").Close()
-	SweepSockets(socketsIn(dir))
-	for name, want := range map[string]error{"dead": unix.ENOENT, hidden + "made": nil, "mute": nil} {
-		if _, err := os.Lstat(filepath.Join(socketsIn(dir), name)); !errors.Is(err, want) {
-			t.Errorf("%s: %v", name, err)
+	there := func(made error) {
+		t.Helper()
+		for name, want := range map[string]error{"dead": unix.ENOENT, hidden + "made": made, "mute": nil} {
+			if _, err := os.Lstat(filepath.Join(socketsIn(dir), name)); !errors.Is(err, want) {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
 	}
+	sweep(socketsIn(dir), inUse)
+	there(nil)
+	Sweep(dir) // when no daemon starts
+	there(unix.ENOENT)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if daemons, err := Ask(ctx, dir); err != nil || len(daemons) != 1 || daemons[0].Error == "" {
