@@ -41,7 +41,12 @@ type SessionInfo struct {
 	Started    time.Time `json:"started"`
 	// Lifeline names the proof, on the mount's machine, that the mount lives or is dead.
 	Lifeline string `json:"lifeline,omitempty"`
+	// Policies are the digests of the policies that the mount enforces.
+	Policies []string `json:"policies,omitempty"`
 }
+
+// Enforces reports whether the mount enforces the policy with a digest.
+func (i *SessionInfo) Enforces(policy string) bool { return slices.Contains(i.Policies, policy) }
 
 // ParseSessionInfo reads the JSON that a backend has stored under name.
 func ParseSessionInfo(name string, record []byte) (info SessionInfo, err error) {

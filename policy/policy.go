@@ -72,15 +72,19 @@ func formatWait(d time.Duration) string {
 // for concurrent use.
 type Policy struct {
 	rules []*Rule
+	both  *both // Both made it; nil: the rules say all
 }
 
 // Empty reports whether there are no rules, so that every file is locked.
-func (p *Policy) Empty() bool { return p == nil || len(p.rules) == 0 }
+func (p *Policy) Empty() bool { return p == nil || len(p.rules) == 0 && p.both == nil }
 
 // Match returns what holds for a path, relative to the volume's root and clean.
 func (p *Policy) Match(path string) Decision {
 	if p == nil {
 		return Decision{}
+	}
+	if p.both != nil {
+		return p.both.match(path)
 	}
 	for _, r := range p.rules {
 		if r.glob.match(path) {
@@ -96,12 +100,18 @@ func (p *Policy) Match(path string) Decision {
 // SharesFlocks reports whether the policy has a rule by which flock and fcntl exclude programs on all
 // mounts.
 func (p *Policy) SharesFlocks() bool {
+	if p != nil && p.both != nil {
+		return p.both.next.sharesFlocks() || p.both.former.sharesFlocks()
+	}
 	return slices.ContainsFunc(p.Rules(), func(r *Rule) bool { return r.Flock == FlockCluster })
 }
 
 // SameBelow reports whether every file below a directory certainly keeps its Action and its Flock when
 // the directory moves: each rule matches the same names below both paths.
 func (p *Policy) SameBelow(from, to string) bool {
+	if p != nil && p.both != nil {
+		return p.both.next.Policy.SameBelow(from, to) && p.both.former.Policy.SameBelow(from, to)
+	}
 	if p == nil || !slices.ContainsFunc(p.rules, func(r *Rule) bool { return r.Action != Lock || r.Flock != "" }) {
 		return true
 	}
@@ -112,8 +122,11 @@ func (p *Policy) SameBelow(from, to string) bool {
 
 // Rules returns the rules in order.
 func (p *Policy) Rules() []*Rule {
-	if p == nil {
+	switch {
+	case p == nil:
 		return nil
+	case p.both != nil:
+		return slices.Concat(p.both.next.Policy.Rules(), p.both.former.Policy.Rules())
 	}
 	return p.rules
 }
@@ -131,7 +144,8 @@ func (p *Policy) Unmatched() []*Rule {
 }
 
 // Digest names the policy of mounts with a --flock: the same for the same rules in the same
-// order. Mounts with another --flock have another, for they exclude each other from no flock.
+// order. Mounts with another --flock have another, for they exclude each other from no flock. A policy
+// of Both has none: see Terms.
 func (p *Policy) Digest(flock Flock) string {
 	h := sha256.New()
 	for _, r := range p.Rules() {

@@ -130,10 +130,11 @@ func (o *execOptions) run(cmd *cobra.Command, path string, argv []string) error 
 	if o.at = at; at.source == "" {
 		return usage(fmt.Errorf("%s is %w", path, errNoVolume)) // without the volume, nobody knows the file's other names
 	}
-	if err := o.checkPolicy(start, backend, rules, path); err != nil {
+	enforced, err := o.checkPolicy(start, backend, rules, path)
+	if err != nil {
 		return err
 	}
-	info, err := o.session(argv)
+	info, err := o.session(argv, enforced)
 	if err != nil {
 		return err
 	}
@@ -182,30 +183,42 @@ func (o *execOptions) checkFlags() (*policy.Policy, error) {
 	return rules, nil
 }
 
-// checkPolicy fails unless the policy, of the file with --config, is the mounts' and locks o.at.
-func (o *execOptions) checkPolicy(ctx context.Context, record volume.RecordStore, rules *policy.Policy, path string) error {
+// checkPolicy fails unless the policy, of the file with --config, is the mounts' and locks o.at. It
+// returns the digests of what it enforces.
+func (o *execOptions) checkPolicy(ctx context.Context, record volume.RecordStore, rules *policy.Policy, path string) (enforced []string, err error) {
 	from := "--policy and --rule"
+	var former *policy.Terms
 	if o.inConfig() {
 		listed, err := o.listed(o.namespace, o.name)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		rules, from = listed.Policy(), "the rules in "+o.config
+		rules, former, from = listed.Policy(), listed.FormerTerms(), "the rules in "+o.config
 	}
-	_, err := volume.Check(ctx, volume.Config{
-		Source: o.at.source, Namespace: o.namespace, Name: o.name, Record: record,
-		Policy: rules.Digest(policy.FlockLocal), OtherFlock: rules.Digest(policy.FlockCluster),
+	all := []*policy.Policy{rules}
+	if former != nil {
+		all = append(all, former.Policy)
+	}
+	locked := false
+	for _, p := range all {
+		for _, flock := range policy.Flocks { // it has nothing to do with flocks
+			enforced = append(enforced, p.Digest(flock))
+		}
+		locked = locked || p.Match(o.at.path).Action != policy.NoLock
+	}
+	_, err = volume.Check(ctx, volume.Config{
+		Source: o.at.source, Namespace: o.namespace, Name: o.name, Record: record, Policies: enforced,
 	})
 	if other := new(volume.PolicyError); errors.As(err, &other) {
-		return usage(fmt.Errorf("%s are not those of the mounts: %s: give the mounts' --policy and --rule, or --config", from, other.Differ()))
+		return nil, usage(fmt.Errorf("%s are not those of the mounts: %s: give the mounts' --policy and --rule, or --config", from, other.Differ()))
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if rules.Match(o.at.path).Action == policy.NoLock {
-		return usage(fmt.Errorf("%s: the volume's policy says that it needs no lock, so that views would not respect one: give another PATH", path))
+	if !locked {
+		return nil, usage(fmt.Errorf("%s: the volume's policy says that it needs no lock, so that views would not respect one: give another PATH", path))
 	}
-	return nil
+	return enforced, nil
 }
 
 func closeInTime(locks *lockmgr.Manager) {
@@ -269,7 +282,7 @@ func (o *execOptions) acquire(ctx context.Context, locks *lockmgr.Manager, argv 
 	}
 }
 
-func (o *execOptions) session(argv []string) (lockmgr.SessionInfo, error) {
+func (o *execOptions) session(argv, enforced []string) (lockmgr.SessionInfo, error) {
 	if o.node == "" {
 		var err error
 		if o.node, err = os.Hostname(); err != nil {
@@ -278,6 +291,6 @@ func (o *execOptions) session(argv []string) (lockmgr.SessionInfo, error) {
 	}
 	boot, err := boottime.BootID()
 	return lockmgr.SessionInfo{
-		Node: o.node, BootID: boot, Mountpoint: "lockfs exec " + argv[0], Version: buildVersion(), Started: time.Now(),
+		Node: o.node, BootID: boot, Mountpoint: "lockfs exec " + argv[0], Version: buildVersion(), Started: time.Now(), Policies: enforced,
 	}, err
 }

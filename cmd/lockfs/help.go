@@ -29,7 +29,7 @@ var flagGroups = []struct {
 	title string
 	flags []string
 }{
-	{"Volume", []string{"name", "namespace", "policy", "rule", "set-policy", "scope", "read-locks", "flock", "allow-other"}},
+	{"Volume", []string{"name", "namespace", "policy", "rule", "set-policy", "former-policy", "former-rule", "former-flock", "scope", "read-locks", "flock", "allow-other"}},
 	{"Lock service", []string{"backend", "endpoints", "cacert", "cert", "key", "user", "password-file", "password", "config", "credentials-dir", "embedded", "ttl", "keep"}},
 	{"Waiting", []string{"wait", "name-wait", "suspend-wait"}},
 	{"Safety", []string{"sync", "guard", "accept-volume", "take-over"}},

@@ -40,15 +40,18 @@ type mountOptions struct {
 
 	source, mountpoint string
 	policy             *policy.Policy
+	former             formerFlags
+	formerTerms        *policy.Terms // nil: none are given
 }
 
 func newMount() *cobra.Command {
 	o := &mountOptions{
-		wait:  waitFlag(config.DefaultWait),
-		keep:  keepFlag(config.DefaultKeep),
-		scope: choiceFlag[policy.Scope]{policy.ScopeAuto, policy.Scopes},
-		sync:  choiceFlag[fs.Sync]{config.SyncAuto, config.Syncs},
-		flock: choiceFlag[policy.Flock]{policy.FlockLocal, policy.Flocks},
+		wait:   waitFlag(config.DefaultWait),
+		keep:   keepFlag(config.DefaultKeep),
+		scope:  choiceFlag[policy.Scope]{policy.ScopeAuto, policy.Scopes},
+		sync:   choiceFlag[fs.Sync]{config.SyncAuto, config.Syncs},
+		flock:  choiceFlag[policy.Flock]{policy.FlockLocal, policy.Flocks},
+		former: formerFlags{flock: choiceFlag[policy.Flock]{choices: policy.Flocks}},
 	}
 	cmd := &cobra.Command{
 		Use:   "mount SOURCE MOUNTPOINT",
@@ -83,7 +86,8 @@ Nothing is locked against other machines then.`,
 	f := cmd.Flags()
 	o.volumeFlags.register(f, "the last part of SOURCE", "an embedded etcd, for this machine only")
 	o.policyFlags.register(f)
-	f.BoolVar(&o.setPolicy, "set-policy", false, "make --policy and --rule the volume's policy. Every other mount of the volume must have ended")
+	f.BoolVar(&o.setPolicy, "set-policy", false, "make --policy, --rule and --flock the volume's policy. Every other mount of the volume that does not enforce it too must have ended")
+	o.former.register(f)
 	o.daemonFlags.register(cmd, "for root, with --endpoints or --backend kubernetes")
 	f.DurationVar(&o.ttl, "ttl", config.DefaultTTL, "how long a lock outlives a mount that is cut off or killed. Whole seconds, at least 3s")
 	f.Var(&o.wait, "wait", "how long an open waits for a lock before it fails with EBUSY. 0: not at all. -1: for ever")
@@ -102,6 +106,7 @@ Nothing is locked against other machines then.`,
 	complete(cmd, "scope", o.scope.words())
 	complete(cmd, "sync", o.sync.words())
 	complete(cmd, "flock", o.flock.words())
+	complete(cmd, "former-flock", o.former.flock.words())
 	o.completeBackend(cmd)
 	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= 2 {
@@ -155,6 +160,9 @@ func (o *mountOptions) check() error {
 	if o.policy, err = o.readPolicy(); err != nil {
 		return usage(err)
 	}
+	if o.formerTerms, err = o.former.terms(o.flock.value); err != nil {
+		return usage(err)
+	}
 	return nil
 }
 
@@ -183,7 +191,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 			return o.connect(ctx, o.source, log)
 		},
 		Embedded: !o.remote(),
-		Policy:   o.policy, SetPolicy: o.setPolicy,
+		Policy:   o.policy, SetPolicy: o.setPolicy, Former: o.formerTerms,
 		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Keep: time.Duration(o.keep), Scope: o.scope.value, ReadLocks: o.readLocks, Flock: o.flock.value,
 		Sync: o.sync.value, AllowOther: o.allowOther, AcceptVolume: o.acceptVolume, TakeOver: o.takeOver, Guard: o.guard,
 		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,

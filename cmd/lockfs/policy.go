@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -22,13 +24,48 @@ func (p *policyFlags) register(fs *pflag.FlagSet) {
 }
 
 func (p *policyFlags) readPolicy() (*policy.Policy, error) {
-	sources := []policy.Source{{Name: "--rule", Text: strings.Join(p.rules, "\n")}}
-	if p.policyFile != "" {
-		text, err := os.ReadFile(p.policyFile)
+	return readPolicy("", p.policyFile, p.rules)
+}
+
+// readPolicy reads the rules of two flags, whose names begin with a prefix.
+func readPolicy(prefix, file string, rules []string) (*policy.Policy, error) {
+	sources := []policy.Source{{Name: "--" + prefix + "rule", Text: strings.Join(rules, "\n")}}
+	if file != "" {
+		text, err := os.ReadFile(file)
 		if err != nil {
-			return nil, fmt.Errorf("--policy: %w", err)
+			return nil, fmt.Errorf("--%spolicy: %w", prefix, err)
 		}
-		sources = append(sources, policy.Source{Name: p.policyFile, Text: string(text)})
+		sources = append(sources, policy.Source{Name: file, Text: string(text)})
 	}
 	return policy.Parse(sources...)
+}
+
+// formerFlags are the policy that is enforced too, while it changes.
+type formerFlags struct {
+	policyFile string
+	rules      []string
+	flock      choiceFlag[policy.Flock]
+	flags      *pflag.FlagSet
+}
+
+// former is the prefix of their names.
+const former = "former-"
+
+func (p *formerFlags) register(fs *pflag.FlagSet) {
+	p.flags = fs
+	fs.StringVar(&p.policyFile, former+"policy", "", "`file` with rules that are enforced too, the stricter ones for each path, while the policy of the volume changes from these to --policy and --rule. A file without rules: everything was locked")
+	fs.StringArrayVar(&p.rules, former+"rule", nil, "a `rule` ahead of those in --former-policy. Can be repeated; in the environment, one per line")
+	fs.Var(&p.flock, former+"flock", "the --flock that is enforced too: "+p.flock.list()+" (default: as --flock)")
+}
+
+// terms returns nil if none of the flags is given.
+func (p *formerFlags) terms(flock policy.Flock) (*policy.Terms, error) {
+	if !slices.ContainsFunc([]string{"policy", "rule", "flock"}, func(name string) bool { return p.flags.Changed(former + name) }) {
+		return nil, nil
+	}
+	rules, err := readPolicy(former, p.policyFile, p.rules)
+	if err != nil {
+		return nil, err
+	}
+	return &policy.Terms{Policy: rules, Flock: cmp.Or(p.flock.value, flock)}, nil
 }

@@ -147,7 +147,7 @@ func (o *serveOptions) specs(file *config.File) []serve.Spec {
 				Connect: func(ctx context.Context, log *slog.Logger) (serve.Backend, func(), error) {
 					return o.connect(ctx, &o.kubeFlags, v, log)
 				},
-				Policy: v.Policy(), SetPolicy: v.SetPolicy,
+				Policy: v.Policy(), SetPolicy: v.SetPolicy, Former: v.FormerTerms(),
 				Renew: renew.Config{TTL: v.TTL, SuspendWait: v.SuspendWait},
 				Wait:  v.Wait, NameWait: v.NameWait, Keep: v.Keep, Scope: v.Scope, ReadLocks: v.ReadLocks, Flock: v.Flock, Sync: sync,
 				AcceptVolume: v.AcceptVolume, TakeOver: true,

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -200,4 +201,89 @@ func testPolicyChangesWhileDelegated(t *testing.T, on lab.Setup) {
 			}
 		})
 	}
+}
+
+// A policy changes under programs, in two rolling updates: no two mounts ever lock by policies that
+// have nothing in common. (docs/adr/0069.)
+func TestPolicyChangesInTwoSteps(t *testing.T) {
+	lab.Over(t, testPolicyChangesInTwoSteps, lab.Local, lab.InLeases)
+}
+
+func testPolicyChangesInTwoSteps(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--wait", "0", "--ttl", lab.ShortTTL.String())
+	former := []string{"--rule", "/was nolock", "--rule", "/never readonly"}
+	both := []string{"--rule", "/will nolock", "--former-rule", "/was nolock", "--former-rule", "/never readonly"}
+	next := []string{"--rule", "/will nolock", "--set-policy"}
+	p, q := lab.NewAgent(t), lab.NewAgent(t)
+	opens := func(p *lab.Agent, path string) syscall.Errno {
+		t.Helper()
+		r := p.Do(lab.Call{Op: "open", Path: path, Flags: unix.O_WRONLY})
+		if r.Errno == 0 {
+			p.Must(lab.Call{Op: "close", FD: r.N})
+		}
+		return r.Errno
+	}
+	locks := func(a, b *lab.Mount, name string) bool {
+		t.Helper()
+		var first lab.Result
+		lab.Eventually(t, "an earlier open has released its lock", func() bool {
+			first = p.Do(lab.Call{Op: "open", Path: a.Path(name), Flags: unix.O_WRONLY | unix.O_CREAT})
+			return first.Errno != unix.EBUSY
+		})
+		if first.Errno != 0 {
+			t.Fatalf("%s: %v", name, first.Errno)
+		}
+		defer func() { p.Must(lab.Call{Op: "close", FD: first.N}) }()
+		errno := opens(q, b.Path(name))
+		if errno != 0 && errno != unix.EBUSY {
+			t.Fatalf("%s: %v", name, errno)
+		}
+		return errno == unix.EBUSY
+	}
+	exclude := func(a, b *lab.Mount, want map[string]bool) {
+		t.Helper()
+		for name, want := range want {
+			if one, other := locks(a, b, name), locks(b, a, name); one != want || other != want {
+				t.Errorf("%s and %s exclude each other from %s: %v, the other way %v; want %v", a.Name, b.Name, name, one, other, want)
+			}
+		}
+	}
+	refused := func(says string, args []string) {
+		t.Helper()
+		if m := v.Refused(args...); !strings.Contains(m.Log.String(), says) {
+			t.Errorf("mount %q: want %q in %s", args, says, m.Log)
+		}
+	}
+
+	a := v.Mount("a", former...)
+	refused(a.Dir+" on a", next)
+	b := v.Mount("b", both...)
+	exclude(a, b, map[string]bool{"f": true, "will": true, "was": false})
+	refused(a.Dir+" on a", next)
+	if r := q.Do(lab.Call{Op: "open", Path: b.Path("never"), Flags: unix.O_WRONLY | unix.O_CREAT}); r.Errno != unix.EROFS {
+		t.Errorf("what the former policy makes read-only: %v", r.Errno)
+	}
+	a.Stop()
+	a = v.Mount("a", both...)
+	exclude(a, b, map[string]bool{"f": true, "will": true, "was": true})
+
+	a.Stop()
+	a = v.Mount("a", next...)
+	exclude(a, b, map[string]bool{"f": true, "will": false, "was": true})
+	refused("with two policies", former)
+	if status, _, stderr := lab.Outcome(t, v.Command("exec", "--rule", "/will nolock", b.Path("f"), "--", "true")); status != 0 {
+		t.Errorf("exec by the next policy: exit status %d, %s", status, stderr)
+	}
+	// A mount that saw the record of the former policy, and is away for longer than its TTL, comes back.
+	held := q.Open(b.Path("f"), unix.O_WRONLY)
+	lab.Freeze(t, b.Cmd.Process.Pid)
+	lab.Eventually(t, "the session of b has ended", func() bool { return opens(p, a.Path("f")) == 0 })
+	if err := b.Cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	q.Do(lab.Call{Op: "close", FD: held})
+	lab.Eventually(t, "b has a session again", func() bool { return opens(q, b.Path("f")) == 0 })
+	b.Stop()
+	b = v.Mount("b", "--rule", "/will nolock")
+	exclude(a, b, map[string]bool{"f": true, "will": false, "was": true})
 }

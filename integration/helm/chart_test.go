@@ -319,35 +319,3 @@ func TestEachValue(t *testing.T) {
 		}
 	}
 }
-
-// The schema knows the fields of the daemon's file.
-func TestSchemaKnowsTheFields(t *testing.T) {
-	doc, err := os.ReadFile(filepath.Join(root, "docs/CONFIG.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(chart, "values.schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var schema struct {
-		Properties struct {
-			Volumes struct {
-				Items struct{ Properties map[string]any }
-			}
-		}
-	}
-	if err := yaml.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
-	known := schema.Properties.Volumes.Items.Properties
-	fields := regexp.MustCompile("(?m)^\\| `([a-zA-Z]+)` \\|").FindAllSubmatch(doc, -1)
-	for _, m := range fields {
-		if known[string(m[1])] == nil {
-			t.Errorf("the schema does not know the field %s", m[1])
-		}
-	}
-	if len(fields) != len(known) {
-		t.Errorf("CONFIG.md has %d fields, the schema %d", len(fields), len(known))
-	}
-}

@@ -6,6 +6,7 @@
 package config
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -38,6 +39,13 @@ type Volume struct {
 
 	Rules     []string // of the policy, as policy.Parse reads them
 	SetPolicy bool
+
+	// Former is enforced too, while the policy changes.
+	Former struct {
+		Given bool
+		Rules []string
+		Flock policy.Flock // empty: as Flock
+	}
 }
 
 // The backends.
@@ -65,8 +73,18 @@ const (
 func (v *Volume) ID() string { return v.Namespace + "/" + v.Name }
 
 // Policy returns the policy of the rules.
-func (v *Volume) Policy() *policy.Policy {
-	p, err := policy.Parse(policy.Source{Text: strings.Join(v.Rules, "\n")})
+func (v *Volume) Policy() *policy.Policy { return policyOf(v.Rules) }
+
+// FormerTerms returns what is enforced besides, or nil.
+func (v *Volume) FormerTerms() *policy.Terms {
+	if !v.Former.Given {
+		return nil
+	}
+	return &policy.Terms{Policy: policyOf(v.Former.Rules), Flock: cmp.Or(v.Former.Flock, v.Flock)}
+}
+
+func policyOf(rules []string) *policy.Policy {
+	p, err := policy.Parse(policy.Source{Text: strings.Join(rules, "\n")})
 	if err != nil {
 		panic(err) // Parse has read each of them
 	}

@@ -1,7 +1,10 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"reflect"
 	"regexp"
@@ -63,6 +66,38 @@ func TestParse(t *testing.T) {
 	}
 	if f, err := Parse("f", []byte("volumes: []")); err != nil || len(f.Volumes) != 0 {
 		t.Errorf("no volumes: %v, %v", f, err)
+	}
+}
+
+// A former policy without rules is one; without its fields there is none.
+func TestFormer(t *testing.T) {
+	const volume = "volumes:\n- {name: v, source: /s/v, mountpoint: /m/v, endpoints: [http://e], flock: cluster%s}\n"
+	var none []policy.Terms
+	for given, want := range map[string][]policy.Terms{
+		"":                         none,
+		", formerPolicy: []":       {{Flock: policy.FlockCluster}},
+		", formerFlock: local":     {{Flock: policy.FlockLocal}},
+		", formerPolicy: [f lock]": {{Flock: policy.FlockCluster}},
+	} {
+		f, err := Parse("f", fmt.Appendf(nil, volume, given))
+		if err != nil {
+			t.Fatal(err)
+		}
+		former := f.Volumes[0].FormerTerms()
+		if (former != nil) != (want != nil) || former != nil && (former.Flock != want[0].Flock || former.Policy.Empty() == strings.Contains(given, "f lock")) {
+			t.Errorf("%q: %+v, want %+v", given, former, want)
+		}
+	}
+	var revisions []string // as 'lockfs serve' compares them
+	for range 2 {
+		f, err := Parse("f", fmt.Appendf(nil, volume, ", formerPolicy: [f lock]"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		revisions = append(revisions, fmt.Sprintf("%+v", f.Volumes[0]))
+	}
+	if revisions[0] != revisions[1] {
+		t.Errorf("one file, read twice: %q", revisions)
 	}
 }
 
@@ -173,5 +208,31 @@ func TestDocumentedFields(t *testing.T) {
 	}
 	if _, err := Parse("the example", example[1]); err != nil {
 		t.Error(err)
+	}
+}
+
+// The chart's schema knows the fields, and no others.
+func TestSchemaOfTheChart(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/helm/lockfs/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct {
+			Volumes struct {
+				Items struct{ Properties map[string]any }
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, f := range fields {
+		want = append(want, f.name)
+	}
+	slices.Sort(want)
+	if known := slices.Sorted(maps.Keys(schema.Properties.Volumes.Items.Properties)); !slices.Equal(known, want) {
+		t.Errorf("the schema has the fields %q, the file %q", known, want)
 	}
 }

@@ -42,7 +42,17 @@ var fields = []field{
 	{"readLocks", false, flag(func(v *Volume) *bool { return &v.ReadLocks })},
 	{"acceptVolume", false, flag(func(v *Volume) *bool { return &v.AcceptVolume })},
 	{"policy", false, list(func(v *Volume) *[]string { return &v.Rules }, rule)},
+	{"formerPolicy", false, former(list(func(v *Volume) *[]string { return &v.Former.Rules }, rule))},
+	{"formerFlock", false, former(text(func(v *Volume) *string { return (*string)(&v.Former.Flock) }, oneOf(policy.Flocks...)))},
 	{"setPolicy", false, flag(func(v *Volume) *bool { return &v.SetPolicy })},
+}
+
+// former is a field without which there may be no former policy.
+func former(set func(*Volume, *yaml.Node) error) func(*Volume, *yaml.Node) error {
+	return func(v *Volume, n *yaml.Node) error {
+		v.Former.Given = true
+		return set(v, n)
+	}
 }
 
 // text is a field of one word. check may refuse or normalise it.

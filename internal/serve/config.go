@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,6 +61,9 @@ type Config struct {
 	// Policy says which files are locked; nil: all. SetPolicy makes it the volume's.
 	Policy    *policy.Policy
 	SetPolicy bool
+	// Former is enforced too, while the volume's policy changes from it to Policy; nil: it does not
+	// change.
+	Former *policy.Terms
 	// Renew has the timings of the session. Its TTL is required.
 	Renew renew.Config
 	// Wait, NameWait, Scope, ReadLocks and Flock are those of fs.Config.
@@ -210,10 +214,31 @@ func (c *Config) needsHostPIDs() policy.Scope {
 	if c.Scope.NeedsHostPIDs() {
 		return c.Scope
 	}
-	for _, r := range c.Policy.Rules() {
+	for _, r := range c.enforced().Rules() {
 		if r.Scope.NeedsHostPIDs() {
 			return r.Scope
 		}
 	}
 	return ""
+}
+
+// terms are Policy and Flock.
+func (c *Config) terms() policy.Terms {
+	return policy.Terms{Policy: c.Policy, Flock: cmp.Or(c.Flock, policy.FlockLocal)}
+}
+
+// policies are the digests of what the mount enforces.
+func (c *Config) policies() []string {
+	if c.Former == nil {
+		return []string{c.terms().Digest()}
+	}
+	return []string{c.terms().Digest(), c.Former.Digest()}
+}
+
+// enforced is the view's policy.
+func (c *Config) enforced() *policy.Policy {
+	if c.Former == nil {
+		return c.Policy
+	}
+	return policy.Both(c.terms(), *c.Former, c.Scope)
 }

@@ -2,7 +2,6 @@ package serve
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/gob"
 	"errors"
@@ -10,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +22,6 @@ import (
 	"github.com/lockfs/lockfs/internal/metrics"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/lockmgr"
-	"github.com/lockfs/lockfs/policy"
 )
 
 // ErrHandedOn: another daemon serves the mount now.
@@ -47,10 +46,9 @@ type mounted struct {
 
 // settings are what must be equal in two daemons of which one takes over from the other.
 func (c *Config) settings(id uuid.UUID, service lockmgr.Service) map[string]string {
-	flock := cmp.Or(c.Flock, policy.FlockLocal)
 	s := map[string]string{
 		"namespace": c.Namespace, "name": c.Name, "volume": id.String(), "source": c.Source, "mountpoint": c.Mountpoint,
-		"lock service": service.ID.String(), "policy": c.Policy.Digest(flock), "flock": string(flock),
+		"lock service": service.ID.String(), "policy": strings.Join(c.policies(), " "), "flock": string(c.terms().Flock),
 		"scope": string(c.Scope), "sync": string(c.Sync),
 		"read-locks": strconv.FormatBool(c.ReadLocks), "allow-other": strconv.FormatBool(c.AllowOther),
 	}

@@ -1,12 +1,12 @@
 package serve
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +19,6 @@ import (
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/lockmgr"
-	"github.com/lockfs/lockfs/policy"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -195,7 +194,7 @@ func (v *Volume) manager(c *Config, backend Backend, info lockmgr.SessionInfo) l
 
 func (v *Volume) viewConfig(c *Config, locks *lockmgr.Manager) fs.Config {
 	return fs.Config{
-		Source: c.Source, Locks: locks, Scope: c.Scope, Policy: c.Policy, Wait: c.Wait, NameWait: c.NameWait, Sync: c.Sync,
+		Source: c.Source, Locks: locks, Scope: c.Scope, Policy: c.enforced(), Wait: c.Wait, NameWait: c.NameWait, Sync: c.Sync,
 		ReadLocks: c.ReadLocks, Flock: c.Flock, PodName: c.Pods.Name,
 		AllowOther: c.AllowOther, Pool: c.Pool, Logger: v.log,
 	}
@@ -214,10 +213,11 @@ func (v *Volume) prepare(ctx context.Context, c *Config) error {
 }
 
 func (c *Config) checkVolume(ctx context.Context, record volume.RecordStore) (id uuid.UUID, err error) {
-	flock := cmp.Or(c.Flock, policy.FlockLocal)
+	other := c.terms()
+	other.Flock = other.Flock.Other()
 	id, err = volume.Check(ctx, volume.Config{
 		Source: c.Source, Namespace: c.Namespace, Name: c.Name, Record: record,
-		Policy: c.Policy.Digest(flock), Flock: flock, OtherFlock: c.Policy.Digest(flock.Other()), SetPolicy: c.SetPolicy, Alone: c.Embedded && !c.network,
+		Policies: c.policies(), Flock: c.terms().Flock, OtherFlock: other.Digest(), SetPolicy: c.SetPolicy, Alone: c.Embedded && !c.network,
 	})
 	if errors.As(err, new(*volume.NamesError)) {
 		return id, refused(err)
@@ -276,7 +276,7 @@ func (v *Volume) mount(ctx context.Context, c *Config, locks *lockmgr.Manager) (
 		return nil, err
 	}
 	v.log.Info("mounted", slog.String("source", c.Source), slog.String("mountpoint", c.Mountpoint),
-		slog.String("policy", c.Policy.Digest(c.Flock)), slog.String("version", c.Version))
+		slog.String("policy", strings.Join(c.policies(), " ")), slog.String("version", c.Version))
 	v.setMounted(c.Mountpoint, locks, view)
 	return view, nil
 }
@@ -353,7 +353,7 @@ func (c *Config) session() (lockmgr.SessionInfo, error) {
 		return lockmgr.SessionInfo{}, err
 	}
 	return lockmgr.SessionInfo{
-		Node: node, BootID: boot, Mountpoint: c.Mountpoint, Version: c.Version, Started: time.Now(),
+		Node: node, BootID: boot, Mountpoint: c.Mountpoint, Version: c.Version, Started: time.Now(), Policies: c.policies(),
 	}, nil
 }
 

@@ -18,25 +18,27 @@ type RecordStore interface {
 	Service(ctx context.Context) (lockmgr.Service, error)
 
 	// VolumeRecord stores want as the record unless there is one, and returns the
-	// record as it then is.
-	VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error)
+	// record as it then is. Sessions are opened only while that stands, or another one
+	// that admits says yes to.
+	VolumeRecord(ctx context.Context, want []byte, admits func(stored []byte) bool) (stored []byte, err error)
 
-	// ReplaceVolumeRecord puts want in the place of old. It fails, and changes
-	// nothing, while any mount of the volume lives, or if old is not the record.
-	ReplaceVolumeRecord(ctx context.Context, old, want []byte) error
+	// ReplaceVolumeRecord puts want in the place of old. It fails, and changes nothing,
+	// while any mount of the volume lives that does not enforce policy (see
+	// lockmgr.SessionInfo), or if old is not the record.
+	ReplaceVolumeRecord(ctx context.Context, old, want []byte, policy string) error
 }
 
-// Config says which volume a mount is for. All fields but SetPolicy, Flock and Alone are required.
+// Config says which volume a mount is for. All fields but SetPolicy, Flock, OtherFlock and Alone are required.
 type Config struct {
 	Source    string      // SOURCE, an absolute path
 	Namespace string      // of the volume, see ValidateName
 	Name      string      // of the volume, see ValidateName
-	Policy    string      // the digest of the mount's policy, with its --flock
-	SetPolicy bool        // make Policy the volume's, if no mount of the volume is alive
+	Policies  []string    // the digests of the policies that the mount enforces: one has to be the volume's
+	SetPolicy bool        // else make the first of Policies the volume's, if all mounts that live enforce it
 	Record    RecordStore // the lock service's record for Namespace and Name
 
-	// Flock is that of the mount, empty if it has nothing to do with flock and fcntl locks: then
-	// both are accepted. OtherFlock is the digest of its policy with the other one.
+	// OtherFlock is the digest of the first policy with the other --flock than Flock, for a clear
+	// error.
 	Flock      policy.Flock
 	OtherFlock string
 
@@ -79,7 +81,7 @@ func Check(ctx context.Context, cfg Config) (uuid.UUID, error) {
 	var record identity
 	var stored []byte
 	if err = checkNames(cfg.Source, marker); err == nil {
-		record, stored, err = openRecord(ctx, cfg.Record, marker)
+		record, stored, err = openRecord(ctx, cfg.Record, marker, cfg.admits(marker))
 	}
 	if err == nil && !record.sameVolume(marker) {
 		err = disagree(cfg, marker, record, created)
@@ -99,8 +101,8 @@ func Check(ctx context.Context, cfg Config) (uuid.UUID, error) {
 }
 
 // openRecord returns the record, parsed and as stored. It stores the marker's if there is none.
-func openRecord(ctx context.Context, store RecordStore, marker identity) (record identity, stored []byte, err error) {
-	if stored, err = store.VolumeRecord(ctx, marker.encode()); err != nil {
+func openRecord(ctx context.Context, store RecordStore, marker identity, admits func([]byte) bool) (record identity, stored []byte, err error) {
+	if stored, err = store.VolumeRecord(ctx, marker.encode(), admits); err != nil {
 		return identity{}, nil, fmt.Errorf("the volume's record: %w", err)
 	}
 	record, err = decode("the record of volume "+marker.Namespace+"/"+marker.Name+" in the lock service", stored)
@@ -117,7 +119,7 @@ func openMarker(cfg Config, service lockmgr.Service) (marker identity, created b
 		if !errors.Is(err, fs.ErrNotExist) {
 			return identity{}, false, err
 		}
-		marker = identity{Format: format, ID: uuid.New(), Namespace: cfg.Namespace, Name: cfg.Name, Policy: cfg.Policy, Service: service}
+		marker = identity{Format: format, ID: uuid.New(), Namespace: cfg.Namespace, Name: cfg.Name, Policy: cfg.Policies[0], Service: service}
 		err = createMarker(cfg.Source, marker)
 		if err == nil {
 			return marker, true, nil

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +27,9 @@ type memStore struct {
 	service lockmgr.Service // GUARDED_BY(mu)
 	kind    string          // of service; etcd if empty
 	inUse   bool            // a mount lives
+
+	enforced []string          // by all mounts that live
+	admits   func([]byte) bool // of the last mount
 }
 
 func (s *memStore) Service(context.Context) (lockmgr.Service, error) {
@@ -37,19 +41,20 @@ func (s *memStore) Service(context.Context) (lockmgr.Service, error) {
 	return s.service, nil
 }
 
-func (s *memStore) VolumeRecord(_ context.Context, want []byte) ([]byte, error) {
+func (s *memStore) VolumeRecord(_ context.Context, want []byte, admits func([]byte) bool) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.record == nil {
 		s.record = want
 	}
+	s.admits = admits
 	return s.record, nil
 }
 
-func (s *memStore) ReplaceVolumeRecord(_ context.Context, old, want []byte) error {
+func (s *memStore) ReplaceVolumeRecord(_ context.Context, old, want []byte, policy string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inUse || !bytes.Equal(s.record, old) {
+	if s.inUse && !slices.Contains(s.enforced, policy) || !bytes.Equal(s.record, old) {
 		return errInUse
 	}
 	s.record = want
@@ -65,14 +70,16 @@ func (s downStore) Service(context.Context) (lockmgr.Service, error) {
 	return lockmgr.Service{}, s.err
 }
 
-func (s downStore) VolumeRecord(context.Context, []byte) ([]byte, error) { return nil, s.err }
+func (s downStore) VolumeRecord(context.Context, []byte, func([]byte) bool) ([]byte, error) {
+	return nil, s.err
+}
 
-func (s downStore) ReplaceVolumeRecord(context.Context, []byte, []byte) error { return s.err }
+func (s downStore) ReplaceVolumeRecord(context.Context, []byte, []byte, string) error { return s.err }
 
-var noPolicy = (*policy.Policy)(nil).Digest(policy.FlockLocal)
+var noRules = (*policy.Policy)(nil).Digest(policy.FlockLocal)
 
 func config(source string, store RecordStore) Config {
-	return Config{Source: source, Namespace: "default", Name: "data", Policy: noPolicy, Record: store}
+	return Config{Source: source, Namespace: "default", Name: "data", Policies: []string{noRules}, Record: store}
 }
 
 func mustCheck(t *testing.T, cfg Config) uuid.UUID {

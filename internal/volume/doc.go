@@ -36,10 +36,11 @@
 //
 // # Policy
 //
-// The identity holds the digest of the volume's policy and --flock, which every mount has
-// to bring along. That of the record counts; the marker's follows it. It changes only while no mount of the volume lives: the record
-// store compares and replaces in one transaction, and opens no session any more
-// for a mount that has seen the record before.
+// The identity holds the digest of the volume's policy and --flock. Every mount that lives enforces that
+// policy, alone or with another one. That of the record counts; the marker's follows it. It changes only
+// while no mount of the volume lives that does not enforce the next one: the record store
+// compares and replaces in one step, and opens no session any more for a mount that
+// knows the former record and does not enforce the next policy.
 //
 // # Not detected
 //

@@ -54,10 +54,10 @@ type PolicyError struct {
 func (e *PolicyError) Error() string {
 	if e.Flock != "" {
 		return fmt.Sprintf("volume %s has --flock %s, this mount has --flock %s: their programs would not exclude each other by flock and fcntl; "+
-			"mount with --flock %[2]s, or, to change it for all, unmount them all and mount the first with --set-policy", e.Volume, e.Flock.Other(), e.Flock)
+			"mount with --flock %[2]s, or, to change it for all, use --former-flock, or unmount them all and mount the first with --set-policy", e.Volume, e.Flock.Other(), e.Flock)
 	}
 	return e.differ("this mount has") + ": with two policies they would not exclude each other; " +
-		"mount with the --policy and --rule of the other mounts, or, to change it for all, unmount them all and mount the first with --set-policy"
+		"mount with the --policy and --rule of the other mounts, or, to change it for all, use --former-policy, or unmount them all and mount the first with --set-policy"
 }
 
 // Differ names both policies, for a command that is no mount.

@@ -25,12 +25,12 @@ func markerPolicy(t *testing.T, source string) string {
 func TestAnotherPolicyIsRefused(t *testing.T) {
 	store := &memStore{}
 	cfg := config(t.TempDir(), store)
-	cfg.Policy = policyA
+	cfg.Policies = []string{policyA}
 	mustCheck(t, cfg)
 	mustCheck(t, cfg)
 	before := string(store.record)
-	for _, asked := range []string{policyB, noPolicy} {
-		cfg.Policy = asked
+	for _, asked := range []string{policyB, noRules} {
+		cfg.Policies = []string{asked}
 		_, err := Check(t.Context(), cfg)
 		var pe *PolicyError
 		if !errors.As(err, &pe) || pe.Record != policyA || pe.Asked != asked {
@@ -57,12 +57,12 @@ func TestAnotherFlockIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		mount := config(t.TempDir(), store)
-		mount.Policy, mount.Flock, mount.OtherFlock = rules.Digest(has), has, rules.Digest(has.Other())
+		mount.Policies, mount.Flock, mount.OtherFlock = []string{rules.Digest(has)}, has, rules.Digest(has.Other())
 		mustCheck(t, mount)
 		mustCheck(t, mount)
 		before := string(store.record)
 		other := mount
-		other.Policy, other.Flock, other.OtherFlock = mount.OtherFlock, has.Other(), mount.Policy
+		other.Policies, other.Flock, other.OtherFlock = []string{mount.OtherFlock}, has.Other(), mount.Policies[0]
 		_, err = Check(t.Context(), other)
 		if !errors.As(err, new(*PolicyError)) {
 			t.Fatalf("a mount with %s beside %s: Check = %v, want a *PolicyError", other.Flock, has, err)
@@ -73,19 +73,19 @@ func TestAnotherFlockIsRefused(t *testing.T) {
 			}
 		}
 		rulesToo := other
-		rulesToo.Policy, rulesToo.OtherFlock = (*policy.Policy)(nil).Digest(other.Flock), (*policy.Policy)(nil).Digest(has)
+		rulesToo.Policies, rulesToo.OtherFlock = []string{(*policy.Policy)(nil).Digest(other.Flock)}, (*policy.Policy)(nil).Digest(has)
 		if _, err := Check(t.Context(), rulesToo); !errors.As(err, new(*PolicyError)) || strings.Contains(err.Error(), "mount with --flock") {
 			t.Errorf("other rules: Check = %v, want a *PolicyError about the rules", err)
 		}
 		for _, cfg := range []Config{mount, other} {
-			cfg.Flock = ""
+			cfg.Flock, cfg.Policies = "", []string{cfg.Policies[0], cfg.OtherFlock} // as lockfs exec
 			mustCheck(t, cfg)
 		}
 		rulesToo.Flock = ""
 		if _, err := Check(t.Context(), rulesToo); !errors.As(err, new(*PolicyError)) {
 			t.Errorf("other rules without flocks: Check = %v, want a *PolicyError", err)
 		}
-		if string(store.record) != before || markerPolicy(t, mount.Source) != mount.Policy {
+		if string(store.record) != before || markerPolicy(t, mount.Source) != mount.Policies[0] {
 			t.Errorf("the record is %s, was %s; the marker has %s", store.record, before, markerPolicy(t, mount.Source))
 		}
 		other.SetPolicy = true
@@ -97,9 +97,9 @@ func TestSetPolicy(t *testing.T) {
 	store := &memStore{}
 	cfg := config(t.TempDir(), store)
 	id := mustCheck(t, cfg)
-	cfg.Policy, cfg.SetPolicy = policyA, true
+	cfg.Policies, cfg.SetPolicy = []string{policyA}, true
 	store.inUse = true
-	if _, err := Check(t.Context(), cfg); !errors.Is(err, errInUse) || markerPolicy(t, cfg.Source) != noPolicy {
+	if _, err := Check(t.Context(), cfg); !errors.Is(err, errInUse) || markerPolicy(t, cfg.Source) != noRules {
 		t.Fatalf("in use: Check = %v, the marker has %s", err, markerPolicy(t, cfg.Source))
 	}
 	store.inUse = false
@@ -133,7 +133,7 @@ func TestVolumeWithoutPolicy(t *testing.T) {
 		t.Fatalf("not as it was: %s", store.record)
 	}
 	mustCheck(t, cfg)
-	cfg.Policy = policyA
+	cfg.Policies = []string{policyA}
 	if _, err := Check(t.Context(), cfg); !errors.As(err, new(*PolicyError)) {
 		t.Errorf("Check = %v, want a *PolicyError", err)
 	}
@@ -145,7 +145,7 @@ func TestVolumeWithoutPolicy(t *testing.T) {
 // service that has lost its record learns the policy from the marker.
 func TestMarkerFollowsRecord(t *testing.T) {
 	cfg := config(t.TempDir(), &memStore{})
-	cfg.Policy = policyA
+	cfg.Policies = []string{policyA}
 	mustCheck(t, cfg)
 	late, err := readMarker(cfg.Source)
 	if err != nil {
@@ -157,10 +157,53 @@ func TestMarkerFollowsRecord(t *testing.T) {
 	}
 	mustCheck(t, cfg)
 	cfg.Record.(*memStore).record = nil
-	cfg.Policy = policyB
+	cfg.Policies = []string{policyB}
 	if _, err := Check(t.Context(), cfg); !errors.As(err, new(*PolicyError)) {
 		t.Errorf("a lock service without the record: Check = %v, want a *PolicyError", err)
 	}
-	cfg.Policy = policyA
+	cfg.Policies = []string{policyA}
 	mustCheck(t, cfg)
+}
+
+// The policy changes in two rolling updates: every mount enforces both, then one.
+func TestPolicyChangesAmongMounts(t *testing.T) {
+	store := &memStore{}
+	former := config(t.TempDir(), store)
+	former.Policies = []string{policyA}
+	mustCheck(t, former)
+	store.inUse = true
+	both, next := former, former
+	both.Policies = []string{policyB, policyA}
+	next.Policies, next.SetPolicy = []string{policyB}, true
+
+	store.enforced = []string{policyA}
+	mustCheck(t, both)
+	admits := store.admits
+	mustCheck(t, former)
+	if _, err := Check(t.Context(), next); !errors.Is(err, errInUse) || markerPolicy(t, next.Source) != policyA {
+		t.Fatalf("beside mounts of the former policy: %v, the marker has %s", err, markerPolicy(t, next.Source))
+	}
+	if !admits(store.record) {
+		t.Errorf("%s is not admitted", store.record)
+	}
+	store.enforced = both.Policies
+	mustCheck(t, next)
+	if markerPolicy(t, next.Source) != policyB {
+		t.Errorf("the marker has %s", markerPolicy(t, next.Source))
+	}
+	mustCheck(t, both)
+	if _, err := Check(t.Context(), former); !errors.As(err, new(*PolicyError)) {
+		t.Errorf("a late mount of the former policy: %v", err)
+	}
+	if store.admits(store.record) || !admits(store.record) {
+		t.Errorf("%s is admitted by the former policy, or not by both", store.record)
+	}
+	moved, err := decode("the record", store.record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved.Moves++
+	if admits(moved.encode()) || admits([]byte("damaged")) {
+		t.Error("a volume that has moved is admitted, or a damaged record")
+	}
 }

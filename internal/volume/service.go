@@ -33,11 +33,14 @@ func settleMove(ctx context.Context, cfg Config, marker, record identity, stored
 		return record, stored, &ServiceError{Source: cfg.Source, Has: marker.Service, Asked: marker.Service, Moved: record.Service}
 	}
 	next := marker.encode()
-	if err := cfg.Record.ReplaceVolumeRecord(ctx, stored, next); err != nil {
+	if err := cfg.Record.ReplaceVolumeRecord(ctx, stored, next, noPolicy); err != nil {
 		return record, stored, fmt.Errorf("the volume has come back to this lock service: %w", err)
 	}
 	return marker, next, nil
 }
+
+// noPolicy is what no mount enforces: all are in the way of a move.
+const noPolicy = ""
 
 // MoveConfig is one move of a volume. All fields are required.
 type MoveConfig struct {
@@ -84,7 +87,7 @@ func leave(ctx context.Context, cfg MoveConfig, marker identity) (next identity,
 	if marker.Format > 1 && !marker.Service.Is(service) {
 		return next, &ServiceError{Source: cfg.Source, Has: marker.Service, Asked: service}
 	}
-	record, stored, err := openRecord(ctx, cfg.Record, marker)
+	record, stored, err := openRecord(ctx, cfg.Record, marker, nil)
 	if err != nil {
 		return next, err
 	}
@@ -99,7 +102,7 @@ func leave(ctx context.Context, cfg MoveConfig, marker identity) (next identity,
 	}
 	next = record
 	next.Format, next.Service, next.Moves = format, cfg.To, max(record.Moves, marker.Moves)+1
-	return next, cfg.Record.ReplaceVolumeRecord(ctx, stored, next.encode())
+	return next, cfg.Record.ReplaceVolumeRecord(ctx, stored, next.encode(), noPolicy)
 }
 
 // ServiceFinder tells which lock service it is, without changing it.

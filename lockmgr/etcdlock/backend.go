@@ -60,7 +60,7 @@ type Backend struct {
 	log      *slog.Logger
 	liveness *liveness
 	service  atomic.Pointer[serviceSeen] // what Service found; nil before
-	volume   atomic.Pointer[[]byte]      // the volume record in force; nil before VolumeRecord
+	volume   atomic.Pointer[record]      // the volume record in force; nil before VolumeRecord
 	leases   clientv3.LeaseID            // constant once there is a session; the first half of the leases of this mount's sessions
 	told     *mountWatch
 	outgoing lifetime.Outgoing

@@ -134,7 +134,7 @@ func TestVolumeRecord(t *testing.T) {
 	b, etcd := newVolume(t, client)
 	kv.next(lostReply)
 	for _, want := range []string{"first", "second"} {
-		stored, err := b.VolumeRecord(t.Context(), []byte(want))
+		stored, err := b.VolumeRecord(t.Context(), []byte(want), nil)
 		if err != nil || string(stored) != "first" {
 			t.Errorf("VolumeRecord(%q): %q, %v", want, stored, err)
 		}
@@ -145,7 +145,7 @@ func TestVolumeRecord(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	b = newBackend(t, dial(t), etcd.name)
-	if _, err := b.VolumeRecord(over, nil); !errors.Is(err, lockmgr.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+	if _, err := b.VolumeRecord(over, nil, nil); !errors.Is(err, lockmgr.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

@@ -119,7 +119,7 @@ func TestOrphans(t *testing.T) {
 func TestSweep(t *testing.T) {
 	name := newName()
 	etcd := raw{dial(t), name}
-	if _, err := newBackend(t, dial(t), name).VolumeRecord(t.Context(), []byte("{}")); err != nil {
+	if _, err := newBackend(t, dial(t), name).VolumeRecord(t.Context(), []byte("{}"), nil); err != nil {
 		t.Fatal(err)
 	}
 	orphan := etcd.admin("session/1")

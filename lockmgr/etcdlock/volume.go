@@ -12,11 +12,18 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
+// record is that of the volume, as this backend has seen it.
+type record struct {
+	value  []byte
+	admits func(stored []byte) bool // whether another is as good
+}
+
 // VolumeRecord returns the volume's record, want if there was none. Sessions are opened only under
-// that record. It tries until ctx ends. Errors: ErrUnavailable; etcd's own if a right is missing.
-func (b *Backend) VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error) {
+// that record, or a later one that admits says yes to. It tries until ctx ends. Errors:
+// ErrUnavailable; etcd's own if a right is missing.
+func (b *Backend) VolumeRecord(ctx context.Context, want []byte, admits func(stored []byte) bool) (stored []byte, err error) {
 	if stored, err = b.putVolumeRecord(ctx, want); err == nil {
-		b.volume.Store(&stored)
+		b.volume.Store(&record{stored, admits})
 	}
 	return stored, err
 }
@@ -61,17 +68,30 @@ func (b *Backend) rights() clientv3.Op {
 	}, nil)
 }
 
-// ReplaceVolumeRecord replaces old while the volume has no session. It tries until ctx ends.
-// Errors: *lockmgr.VolumeInUseError; lockmgr.ErrVolumeChanged if old is not the record;
-// ErrUnavailable.
-func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) error {
-	key, sessions := b.keys.volume(), b.keys.session("")
+// ReplaceVolumeRecord replaces old while the volume has no session but of mounts that enforce a policy.
+// It tries until ctx ends. Errors: *lockmgr.VolumeInUseError; lockmgr.ErrVolumeChanged if old is not
+// the record; ErrUnavailable.
+func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte, policy string) error {
 	var r retry.Retrier
-	err := r.Do(ctx, func() error {
+	if err := r.Do(ctx, func() error { return b.replaceRecord(ctx, old, want, policy) }); err != nil {
+		return fmt.Errorf("volume record: %w", err)
+	}
+	next := record{value: want}
+	if seen := b.volume.Load(); seen != nil {
+		next.admits = seen.admits
+	}
+	b.volume.Store(&next)
+	return nil
+}
+
+func (b *Backend) replaceRecord(ctx context.Context, old, want []byte, policy string) error {
+	key, sessions := b.keys.volume(), b.keys.session("")
+	looked := int64(0) // all sessions of this revision enforce the policy
+	for {
 		resp, err := b.txn(ctx,
 			[]clientv3.Cmp{
 				clientv3.Compare(clientv3.Value(key), "=", string(old)),
-				clientv3.Compare(clientv3.CreateRevision(sessions).WithPrefix(), "=", 0),
+				clientv3.Compare(clientv3.ModRevision(sessions).WithPrefix(), "<", looked+1),
 			},
 			[]clientv3.Op{clientv3.OpPut(key, string(want))},
 			[]clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(sessions, clientv3.WithPrefix())})
@@ -88,18 +108,18 @@ func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) err
 			if err != nil {
 				return err
 			}
-			inUse.Sessions = append(inUse.Sessions, s)
+			if !s.Enforces(policy) {
+				inUse.Sessions = append(inUse.Sessions, s)
+			}
 		}
-		if len(inUse.Sessions) > 0 {
+		switch {
+		case len(inUse.Sessions) > 0:
 			return inUse
+		case len(stored) != 1 || string(stored[0].Value) != string(old):
+			return lockmgr.ErrVolumeChanged
 		}
-		return lockmgr.ErrVolumeChanged
-	})
-	if err != nil {
-		return fmt.Errorf("volume record: %w", err)
+		looked = resp.Header.Revision
 	}
-	b.volume.Store(&want)
-	return nil
 }
 
 // A session opened under a changed record would have another policy.
@@ -108,7 +128,7 @@ func (b *Backend) volumeStands() []clientv3.Cmp {
 	if seen == nil {
 		return nil // not a mount of the volume
 	}
-	return []clientv3.Cmp{clientv3.Compare(clientv3.Value(b.keys.volume()), "=", string(*seen))}
+	return []clientv3.Cmp{clientv3.Compare(clientv3.Value(b.keys.volume()), "=", string(seen.value))}
 }
 
 // volumeFell says why volumeStands failed. If this etcd lost the record, it is put again: retry.
@@ -116,13 +136,16 @@ func (b *Backend) volumeFell(ctx context.Context) error {
 	if err := b.serviceStands(ctx); err != nil {
 		return err
 	}
-	seen := *b.volume.Load()
-	stored, err := b.putVolumeRecord(ctx, seen)
+	seen := b.volume.Load()
+	stored, err := b.putVolumeRecord(ctx, seen.value)
 	switch {
 	case err != nil:
 		return err
-	case string(stored) != string(seen):
-		return lockmgr.ErrVolumeChanged
+	case string(stored) == string(seen.value):
+		return fmt.Errorf("%w: the volume's record was gone", lockmgr.ErrUnavailable)
+	case seen.admits != nil && seen.admits(stored):
+		b.volume.Store(&record{stored, seen.admits})
+		return fmt.Errorf("%w: the volume's record has changed", lockmgr.ErrUnavailable)
 	}
-	return fmt.Errorf("%w: the volume's record was gone", lockmgr.ErrUnavailable)
+	return lockmgr.ErrVolumeChanged
 }

@@ -22,7 +22,7 @@ func TestReplaceVolumeRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new"))
+	err = b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new"), "")
 	if inUse := new(*lockmgr.VolumeInUseError); !errors.As(err, inUse) || !strings.Contains(err.Error(), "/mnt/n1 on n1") {
 		t.Errorf("while it is mounted: %v", err)
 	}
@@ -32,15 +32,27 @@ func TestReplaceVolumeRecord(t *testing.T) {
 	}
 
 	kv.next(lostReply)
-	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new")); err != nil {
+	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new"), ""); err != nil {
 		t.Error(err)
 	}
-	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("third")); !errors.Is(err, lockmgr.ErrVolumeChanged) {
+	if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("third"), ""); !errors.Is(err, lockmgr.ErrVolumeChanged) {
 		t.Errorf("with an old record: %v", err)
 	}
 	if err := openErr(t, b); err != nil {
 		t.Errorf("session after the change: %v", err)
 	}
+}
+
+// The record changes beside mounts that enforce its next policy too.
+func TestRecordChangesAmongThoseWhoEnforceIt(t *testing.T) {
+	b, etcd := newVolume(t, dial(t))
+	lockmgrtest.RecordChangesAmongThoseWhoEnforceIt(t, b, newBackend(t, dial(t), etcd.name), newBackend(t, dial(t), etcd.name))
+}
+
+// No session slips in between the look at the sessions and the new record.
+func TestEitherTheRecordOrASession(t *testing.T) {
+	b, etcd := newVolume(t, dial(t))
+	lockmgrtest.EitherTheRecordOrASession(t, b, newBackend(t, dial(t), etcd.name))
 }
 
 // A mount that was away while the record changed opens no session, and so

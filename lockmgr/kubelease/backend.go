@@ -57,7 +57,7 @@ type Backend struct {
 	locks   *feed                  // of mirror
 	present present                // sessions of this mount's own
 	keeping atomic.Pointer[keeper] // nil while this mount is none
-	volume  atomic.Pointer[string] // the record that VolumeRecord saw; nil before
+	volume  atomic.Pointer[record] // of the volume, in force; nil before VolumeRecord
 
 	outgoing   lifetime.Outgoing // all but renewals
 	unanswered unanswered

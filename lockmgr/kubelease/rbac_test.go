@@ -103,7 +103,7 @@ func TestEachVerbIsNeeded(t *testing.T) {
 // cycle does what a mount does.
 func cycle(t *testing.T, b *kubelease.Backend) error {
 	ctx := within(t, 2*time.Second)
-	if _, err := b.VolumeRecord(ctx, []byte("record")); err != nil {
+	if _, err := b.VolumeRecord(ctx, []byte("record"), nil); err != nil {
 		return err
 	}
 	s, err := b.OpenSession(ctx, lockmgr.SessionInfo{}, time.Minute)
@@ -130,7 +130,7 @@ func TestOtherNamespace(t *testing.T) {
 		t.Fatalf("Entries: %v", err)
 	}
 	for d := patience / 100; ; d *= 2 { // it tries for as long as it may
-		_, err := b.VolumeRecord(within(t, d), []byte("r"))
+		_, err := b.VolumeRecord(within(t, d), []byte("r"), nil)
 		if errors.Is(err, lockmgr.ErrUnavailable) && strings.Contains(err.Error(), "forbidden") {
 			break
 		}

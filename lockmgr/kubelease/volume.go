@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,31 +13,44 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
+// record is that of the volume, as this backend has seen it.
+type record struct {
+	value  string
+	admits func(stored []byte) bool // whether another is as good
+}
+
 // VolumeRecord creates want as the record of the volume if there is none, and
 // returns the one that stands: want's bytes, or those that another mount put first.
-// From then on the backend opens sessions only while that record stands.
-// It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's.
-func (b *Backend) VolumeRecord(ctx context.Context, want []byte) (stored []byte, err error) {
+// From then on the backend opens sessions only while that record stands, or a later one that
+// admits says yes to. It tries until ctx ends. Errors: ErrUnavailable, wrapping ctx's.
+func (b *Backend) VolumeRecord(ctx context.Context, want []byte, admits func(stored []byte) bool) (stored []byte, err error) {
 	b.start() // it begins to see which other mounts live
-	var record string
+	value, err := b.putRecord(ctx, string(want))
+	if err != nil {
+		return nil, err
+	}
+	b.volume.Store(&record{value, admits})
+	return []byte(value), nil
+}
+
+func (b *Backend) putRecord(ctx context.Context, want string) (stored string, err error) {
 	var r retry.Retrier
 	err = r.Do(ctx, func() error {
 		o, err := b.change(ctx, b.names.record(), true, func(o *object) (*coordinationv1.Lease, error) {
 			if o != nil {
 				return nil, nil
 			}
-			return b.recordLease(nil, string(want), ""), nil
+			return b.recordLease(nil, want, ""), nil
 		})
 		if err == nil {
-			record = o.lease.Annotations[noteRecord]
+			stored = o.lease.Annotations[noteRecord]
 		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("volume record: %w", err)
+		return "", fmt.Errorf("volume record: %w", err)
 	}
-	b.volume.Store(&record)
-	return []byte(record), nil
+	return stored, nil
 }
 
 // recordLease is the Lease of the volume's record; pending is what is about to
@@ -57,55 +68,66 @@ func (b *Backend) recordLease(o *object, record, pending string) *coordinationv1
 	return lease
 }
 
-// ReplaceVolumeRecord puts want in the place of old, while no session of the volume lives,
-// and opens sessions only while want stands. It tries until ctx ends, or a session that it
-// found is seen to be renewed. It waits for the end of the session of a dead mount, and ends
-// it if no other mount is there to do so. Errors: *lockmgr.VolumeInUseError;
+// ReplaceVolumeRecord puts want in the place of old, while no session of the volume lives but of
+// mounts that enforce a policy, and opens sessions only while want stands. It tries until ctx ends,
+// or a session that is in the way is seen to be renewed. It waits for the end of the session of a
+// dead mount, and ends it if no other mount is there to do so. Errors: *lockmgr.VolumeInUseError;
 // lockmgr.ErrVolumeChanged when old is not the record any more; ErrUnavailable, wrapping
 // ctx's.
 //
 // No request looks at the sessions and writes the record. So the record is marked first, and
 // then the sessions are read. OpenSession creates a session first, and then reads the record.
 // One of the two sees the other.
-func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte) error {
+func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte, policy string) error {
 	if err := b.mirrored(ctx); err != nil {
 		return fmt.Errorf("volume record: %w", err)
 	}
 	for {
+		var inTheWay []string
 		var r retry.Retrier
-		err := r.Do(ctx, func() error { return b.replaceRecord(ctx, string(old), string(want)) })
-		if inUse := new(lockmgr.VolumeInUseError); errors.As(err, &inUse) && b.awaitEnd(ctx) {
+		err := r.Do(ctx, func() (err error) {
+			inTheWay, err = b.replaceRecord(ctx, string(old), string(want), policy)
+			return err
+		})
+		if errors.As(err, new(*lockmgr.VolumeInUseError)) && b.awaitEnd(ctx, inTheWay) {
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("volume record: %w", err)
 		}
-		record := string(want)
-		b.volume.Store(&record)
+		next := record{value: string(want)}
+		if seen := b.volume.Load(); seen != nil {
+			next.admits = seen.admits
+		}
+		b.volume.Store(&next)
 		return nil
 	}
 }
 
-// awaitEnd reports whether a session has ended, before one was renewed or ctx
+// awaitEnd reports whether one of some sessions has ended, before one of them was renewed or ctx
 // ended.
-func (b *Backend) awaitEnd(ctx context.Context) bool {
-	before := b.mirror.of(kindSession)
+func (b *Backend) awaitEnd(ctx context.Context, ids []string) bool {
 	var names []string
-	for _, o := range before {
-		names = append(names, o.name)
+	for _, id := range ids {
+		names = append(names, b.names.session(id))
 	}
 	e := b.mirror.listen(names...)
 	defer b.mirror.unlisten(e)
 	pulses := b.pulses(ctx)
+	seen := map[string]bool{} // the mirror may not know them yet
 	for {
-		for _, o := range before {
-			if b.mirror.at(o.name) == nil {
+		for _, name := range names {
+			switch there := b.mirror.at(name) != nil; {
+			case there:
+				seen[name] = true
+			case seen[name]:
 				return true
 			}
 		}
 		now := b.pulses(ctx)
-		for name, rev := range now {
-			if was, ok := pulses[name]; ok && rev != was {
+		for _, id := range ids {
+			name := b.names.pulse(id)
+			if rev, was := now[name], pulses[name]; rev != "" && was != "" && rev != was {
 				return false
 			}
 		}
@@ -134,7 +156,9 @@ func (b *Backend) pulses(ctx context.Context) map[string]string {
 	return found
 }
 
-func (b *Backend) replaceRecord(ctx context.Context, old, want string) error {
+// replaceRecord tries once. After a *lockmgr.VolumeInUseError it returns the sessions that are in the
+// way.
+func (b *Backend) replaceRecord(ctx context.Context, old, want, policy string) (inTheWay []string, err error) {
 	mark := uuid.NewString()
 	done := errors.New("done")
 	marked, err := b.change(ctx, b.names.record(), true, func(o *object) (*coordinationv1.Lease, error) {
@@ -147,40 +171,47 @@ func (b *Backend) replaceRecord(ctx context.Context, old, want string) error {
 		return b.recordLease(o, old, mark), nil
 	})
 	if errors.Is(err, done) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	st, err := b.snapshot(ctx, b.client.locks)
 	var sessions map[string]lockmgr.SessionInfo
 	if err == nil {
 		sessions, err = st.sessions()
 	}
-	record := want
-	if err != nil || len(sessions) > 0 {
-		record = old
+	inUse := &lockmgr.VolumeInUseError{}
+	for id, s := range sessions {
+		if !s.Enforces(policy) {
+			inTheWay = append(inTheWay, id)
+			inUse.Sessions = append(inUse.Sessions, s)
+		}
+	}
+	next := want
+	if err != nil || len(inTheWay) > 0 {
+		next = old
 	}
 	// This fails if the mark was taken away.
-	_, werr := b.write(ctx, b.leases(), marked, b.recordLease(marked, record, ""))
+	_, werr := b.write(ctx, b.leases(), marked, b.recordLease(marked, next, ""))
 	switch {
 	case err != nil:
-		return err
-	case len(sessions) > 0:
-		return &lockmgr.VolumeInUseError{Sessions: slices.Collect(maps.Values(sessions))}
+		return nil, err
+	case len(inTheWay) > 0:
+		return inTheWay, inUse
 	case errors.Is(werr, errMoved):
-		return fmt.Errorf("%w: the volume's record was written by another mount", lockmgr.ErrUnavailable)
+		return nil, fmt.Errorf("%w: the volume's record was written by another mount", lockmgr.ErrUnavailable)
 	}
-	return werr
+	return nil, werr
 }
 
 // markLasts is how long a mark of the record is respected: it stands for milliseconds,
 // unless its owner has died.
 const markLasts = 5 * time.Second
 
-// volumeStands returns nil if the record is still the one that VolumeRecord saw. A session
-// opened beside another record would be a mount of another policy. If the record was deleted
-// with everything else, it is put again, and the session is worth another try.
+// volumeStands returns nil if the record is still the one that this backend has seen, or one that is
+// as good. A session opened beside another record would be a mount of another policy. If the record
+// was deleted with everything else, it is put again, and the session is worth another try.
 func (b *Backend) volumeStands(ctx context.Context) error {
 	seen := b.volume.Load()
 	if seen == nil {
@@ -191,17 +222,20 @@ func (b *Backend) volumeStands(ctx context.Context) error {
 		return err
 	}
 	if o == nil {
-		stored, err := b.VolumeRecord(ctx, []byte(*seen))
-		if err == nil && string(stored) == *seen {
+		stored, err := b.putRecord(ctx, seen.value)
+		if err == nil && stored == seen.value {
 			err = fmt.Errorf("%w: the volume's record was gone", lockmgr.ErrUnavailable)
 		} else if err == nil {
-			b.volume.Store(seen)
 			err = lockmgr.ErrVolumeChanged
 		}
 		return err
 	}
-	if o.lease.Annotations[noteRecord] != *seen {
-		return lockmgr.ErrVolumeChanged
+	if stored := o.lease.Annotations[noteRecord]; stored != seen.value {
+		if seen.admits == nil || !seen.admits([]byte(stored)) {
+			return lockmgr.ErrVolumeChanged
+		}
+		seen = &record{stored, seen.admits}
+		b.volume.Store(seen)
 	}
 	if o.lease.Annotations[notePending] == "" {
 		return nil
@@ -209,7 +243,7 @@ func (b *Backend) volumeStands(ctx context.Context) error {
 	if have := b.mirror.at(o.name); have == nil || have.rev != o.rev || b.mirror.clock.Now().Sub(have.seen) < markLasts {
 		return fmt.Errorf("%w: the volume's record is being replaced", lockmgr.ErrUnavailable)
 	}
-	if _, err := b.write(ctx, b.leases(), o, b.recordLease(o, *seen, "")); err != nil {
+	if _, err := b.write(ctx, b.leases(), o, b.recordLease(o, seen.value, "")); err != nil {
 		return fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
 	}
 	return nil

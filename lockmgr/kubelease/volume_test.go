@@ -41,7 +41,7 @@ func TestReplaceVolumeRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	renew(t, s, 100*time.Millisecond)
-	err = b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new"))
+	err = b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new"), "")
 	if inUse := new(*lockmgr.VolumeInUseError); !errors.As(err, inUse) || !strings.Contains(err.Error(), "/mnt/n1 on n1") {
 		t.Errorf("while it is mounted: %v", err)
 	}
@@ -66,10 +66,10 @@ func TestReplaceVolumeRecordUnanswered(t *testing.T) {
 			}
 			return passed
 		})
-		if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new")); err != nil {
+		if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("new"), ""); err != nil {
 			t.Error(err)
 		}
-		if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("third")); !errors.Is(err, lockmgr.ErrVolumeChanged) {
+		if err := b.ReplaceVolumeRecord(within(t, patience), []byte("old"), []byte("third"), ""); !errors.Is(err, lockmgr.ErrVolumeChanged) {
 			t.Errorf("with an old record: %v", err)
 		}
 		if err := openErr(t, b); err != nil {
@@ -90,7 +90,7 @@ func TestReplaceVolumeRecordOfDeadMount(t *testing.T) {
 	dead.Close()
 	b := newBackendAt(t, l.to(as(mountUser)), name, clock.by)
 	replaced := make(chan error, 1)
-	replace := func(ctx context.Context) { replaced <- b.ReplaceVolumeRecord(ctx, []byte("old"), []byte("new")) }
+	replace := func(ctx context.Context) { replaced <- b.ReplaceVolumeRecord(ctx, []byte("old"), []byte("new"), "") }
 	ctx, cancel := context.WithCancel(within(t, patience))
 	go replace(ctx)
 	eventually(t, "the record is marked, and put back", func() bool { return l.count("update") >= 2 })
@@ -104,6 +104,20 @@ func TestReplaceVolumeRecordOfDeadMount(t *testing.T) {
 	if err := passUntil(t, clock, ttl/5, "the record is replaced", replaced); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// The record changes beside mounts that enforce its next policy too.
+func TestRecordChangesAmongThoseWhoEnforceIt(t *testing.T) {
+	t.Parallel()
+	name := newName()
+	lockmgrtest.RecordChangesAmongThoseWhoEnforceIt(t, newBackend(t, name), newBackend(t, name), newBackend(t, name))
+}
+
+// No session slips in between the look at the sessions and the new record.
+func TestEitherTheRecordOrASession(t *testing.T) {
+	t.Parallel()
+	name := newName()
+	lockmgrtest.EitherTheRecordOrASession(t, newBackend(t, name), newBackend(t, name))
 }
 
 // A mount that was away while the record changed opens no session, and so
@@ -133,7 +147,7 @@ func TestMarkedRecord(t *testing.T) {
 		}
 		return passed
 	})
-	if err := b.ReplaceVolumeRecord(ctx, []byte("old"), []byte("new")); !errors.Is(err, lockmgr.ErrUnavailable) {
+	if err := b.ReplaceVolumeRecord(ctx, []byte("old"), []byte("new"), ""); !errors.Is(err, lockmgr.ErrUnavailable) {
 		t.Fatalf("ReplaceVolumeRecord: %v", err)
 	}
 	if err := openErr(t, other); !errors.Is(err, lockmgr.ErrUnavailable) {
