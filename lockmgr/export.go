@@ -251,7 +251,7 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 		holds[i] = h
 	}
 	for _, s := range st.Left {
-		m.keepLeft(s.Holder.AcquisitionID, &left{s.Keys, s.Mode, s.Holder, m.sessions[s.Session]})
+		m.left[s.Holder.AcquisitionID] = &left{s.Keys, s.Mode, s.Holder, m.sessions[s.Session]}
 	}
 	return m, holds, nil
 }
@@ -322,6 +322,7 @@ func (m *Manager) adoptSession(ctx context.Context, a Adopter, st SessionState, 
 func (m *Manager) Begin() {
 	m.mu.Lock()
 	sessions, advisory := m.sessions, m.advisory
+	m.forsakeLate()
 	m.mu.Unlock()
 	for _, s := range sessions {
 		m.tend(s)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -64,6 +65,7 @@ func (m *Manager) GoOn() {
 	m.mu.Lock()
 	m.settling = false
 	m.waitsEnd, m.endWaits = context.WithCancel(context.Background())
+	m.forsakeLate()
 	advisory := m.advisory
 	m.mu.Unlock()
 	if advisory != nil {
@@ -137,21 +139,23 @@ func (m *Manager) stands(req *AcquireRequest, sess *session) {
 // keepLeft keeps an entry until it is claimed, or forsaken. m.mu is held.
 func (m *Manager) keepLeft(id AcquisitionID, l *left) {
 	m.left[id] = l
-	m.forsakeLater(id, l)
+	if !m.settling { // it comes late: the requests are sent again already
+		m.forsakeLate()
+	}
 }
 
-// forsakeLater forsakes l, unless its request claims it in time. One that was claimed may be left
-// once more, under the same id. During a handover the next process may have it.
-func (m *Manager) forsakeLater(id AcquisitionID, l *left) {
+// forsakeLate gives the requests that were handed on forsakenAfter to claim their entries, which is
+// from when they are sent again. During the next HandOn they have time until its GoOn. m.mu is held.
+func (m *Manager) forsakeLate() {
+	waiting := maps.Clone(m.left)
 	time.AfterFunc(forsakenAfter, func() {
 		m.mu.Lock()
-		over, settling := m.left[id] != l || m.closed, m.settling
+		if m.settling {
+			clear(waiting)
+		}
+		maps.DeleteFunc(waiting, func(id AcquisitionID, l *left) bool { return m.left[id] != l })
 		m.mu.Unlock()
-		switch {
-		case over:
-		case settling:
-			m.forsakeLater(id, l)
-		default:
+		for id := range waiting {
 			m.Forsake(Resume{ID: id})
 		}
 	})

@@ -45,16 +45,17 @@ func TestHandedOnIsNotAskedAgain(t *testing.T) {
 	})
 }
 
-// An entry that was claimed and is left again, as in two upgrades, is not given up when the time of
-// the first is over.
+// A request that was handed on has some seconds to claim its entry: since it could come again, however
+// long the pause was, and for each time that it was left. Then its entry is given up.
 func TestClaimedEntryIsLeftAgain(t *testing.T) {
+	const patience = 5 * time.Second
 	inBubble(t, func(f *fixture) {
 		service := &adoptable{Backend: f.svc, sessions: make(map[string]lockmgr.Session)}
 		m, _ := f.manager(func(c *lockmgr.Config) { c.Backend = inLine{service} })
 		defer func() { _ = m.Close(f.t.Context()) }()
 		req := open("b", time.Minute, "d/f")
 		req.HandedOn = true
-		handOn := func(after time.Duration) lockmgr.AcquisitionID {
+		handOn := func(after, pause time.Duration) lockmgr.AcquisitionID {
 			ended := make(chan error, 1)
 			go func() {
 				_, err := m.Acquire(f.t.Context(), req)
@@ -67,16 +68,23 @@ func TestClaimedEntryIsLeftAgain(t *testing.T) {
 			if err := <-ended; !errors.As(err, &on) {
 				t.Fatal(err)
 			}
+			time.Sleep(pause)
 			req.Resume = &on.Resume
 			return on.Resume.ID
 		}
-		id := handOn(time.Second)
-		if again := handOn(4 * time.Second); again != id {
-			t.Fatalf("the entry %v has become %v", id, again)
+		id := handOn(time.Second, 0)
+		for _, pause := range []time.Duration{0, patience - time.Millisecond, 3 * patience} {
+			if again := handOn(patience-time.Second, pause); again != id {
+				t.Fatalf("after a pause of %v, the entry %v has become %v", pause, id, again)
+			}
+			time.Sleep(patience - time.Second)
 		}
-		time.Sleep(2 * time.Second)
-		if again := handOn(time.Second); again != id {
-			t.Errorf("the entry %v, which was left a second time, has become %v", id, again)
+		if again := handOn(time.Second, 0); again != id {
+			t.Errorf("the entry %v, which was left more than once, has become %v", id, again)
+		}
+		time.Sleep(patience + time.Second)
+		if again := handOn(time.Second, 0); again == id {
+			t.Errorf("the entry %v stands for a request that has not come", id)
 		}
 	})
 }
