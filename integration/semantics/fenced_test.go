@@ -475,6 +475,7 @@ func TestUnmountedMountLeavesTheNext(t *testing.T) {
 	v := lab.NewVolume(t)
 	v.Mount("server") // of the locks
 	old := v.Mount("a")
+	lab.Eventually(t, "it does nothing more at the mountpoint", func() bool { return strings.Contains(old.Log.String(), "msg=mounted") })
 	if err := old.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package mounts
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"io"
 	"math"
@@ -49,7 +50,7 @@ func Turn(ctx context.Context, stateDir, mountpoint string) (end func(), err err
 		case <-poll.C:
 		case <-ctx.Done():
 			f.Close()
-			return nil, ctx.Err()
+			return nil, fmt.Errorf("another lockfs began to mount at %s, and does not go on; end it: %w", mountpoint, ctx.Err())
 		}
 	}
 }

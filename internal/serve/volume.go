@@ -251,6 +251,18 @@ func (v *Volume) sessionOpened(service lockmgr.Service) {
 }
 
 func (v *Volume) mount(ctx context.Context, c *Config, locks *lockmgr.Manager) (*fs.FS, error) {
+	view, err := v.mountInTurn(ctx, c, locks)
+	if err != nil {
+		return nil, err
+	}
+	v.log.Info("mounted", slog.String("source", c.Source), slog.String("mountpoint", c.Mountpoint),
+		slog.String("policy", strings.Join(c.policies(), " ")), slog.String("version", c.Version))
+	v.setMounted(c.Mountpoint, locks, view)
+	return view, nil
+}
+
+// mountInTurn mounts where nothing is mounted but dead views.
+func (v *Volume) mountInTurn(ctx context.Context, c *Config, locks *lockmgr.Manager) (*fs.FS, error) {
 	endTurn, err := mounts.Turn(ctx, c.StateDir, c.Mountpoint)
 	if err != nil {
 		return nil, err
@@ -271,14 +283,7 @@ func (v *Volume) mount(ctx context.Context, c *Config, locks *lockmgr.Manager) (
 	if c.ForPods {
 		noteUnshared(v.log, c.Mountpoint)
 	}
-	view, err := fs.Mount(c.Mountpoint, v.viewConfig(c, locks))
-	if err != nil {
-		return nil, err
-	}
-	v.log.Info("mounted", slog.String("source", c.Source), slog.String("mountpoint", c.Mountpoint),
-		slog.String("policy", strings.Join(c.policies(), " ")), slog.String("version", c.Version))
-	v.setMounted(c.Mountpoint, locks, view)
-	return view, nil
+	return fs.Mount(c.Mountpoint, v.viewConfig(c, locks))
 }
 
 func (v *Volume) serve(ctx context.Context, c *Config, view *fs.FS, id uuid.UUID, gone <-chan struct{}) {
