@@ -476,9 +476,7 @@ func TestUnmountedMountLeavesTheNext(t *testing.T) {
 	v.Mount("server") // of the locks
 	old := v.Mount("a")
 	lab.Eventually(t, "it does nothing more at the mountpoint", func() bool { return strings.Contains(old.Log.String(), "msg=mounted") })
-	if err := old.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	lab.Freeze(t, old.Cmd.Process.Pid)
 	if err := unix.Unmount(old.Dir, 0); err != nil {
 		t.Fatal(err)
 	}
