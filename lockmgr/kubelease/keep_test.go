@@ -121,9 +121,10 @@ func TestRenewalOfDeletedSession(t *testing.T) {
 	if err := raw(t).Delete(t.Context(), session, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Renew(within(t, patience)); !errors.Is(err, lockmgr.ErrSessionLost) {
-		t.Errorf("Renew: %v", err)
-	}
+	eventually(t, "a renewal finds it lost", func() bool {
+		kubelease.BreakWatch(b) // one may have been on its way
+		return errors.Is(s.Renew(within(t, patience)), lockmgr.ErrSessionLost)
+	})
 }
 
 // pulse is the name of a session's pulse.
