@@ -46,7 +46,7 @@ type Delegator interface {
 }
 
 const (
-	delegatedAfter = 8      // uncontended grants below a directory, within evidenceFor
+	delegatedAfter = 4      // uncontended grants below a directory, within evidenceFor
 	maxDelegations = 64     // bounds those of a mount
 	maxOnly        = 10_000 // bounds the files of a delegation that are known to have had one name
 )

@@ -15,7 +15,7 @@ import (
 // delegated makes a directory below the root delegated to f's mount.
 func (f *fixture) delegated(dir string) {
 	f.t.Helper()
-	for i := range 8 {
+	for i := range 4 {
 		f.use("a", file(fmt.Sprintf("%s/%d", dir, i)))
 	}
 	synctest.Wait()
@@ -54,12 +54,12 @@ func (f *fixture) haveKeys(when string, want ...string) {
 func TestDelegated(t *testing.T) {
 	keeping(t, func(f, _ *fixture) {
 		var last int64
-		for i := range 7 {
+		for i := range 3 {
 			last = f.use("a", file(fmt.Sprintf("d/e%d/f", i)))
 		}
-		f.entries(0, "seven files")
+		f.entries(0, "three files")
 		last = max(last, f.use("a", file("d/f")))
-		f.haveKeys("eight files", "d/ delegated")
+		f.haveKeys("four files", "d/ delegated")
 		f.svc.Disconnect()
 		for i := range 100 {
 			token := f.use(fmt.Sprint(i), file("d/f"))
