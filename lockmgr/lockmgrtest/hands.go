@@ -38,7 +38,12 @@ func Eventually(t *testing.T, what string, cond func() bool) {
 // Open opens a session that ends with the test.
 func Open(t *testing.T, b lockmgr.Backend, ttl time.Duration) lockmgr.Session {
 	t.Helper()
-	s, err := b.OpenSession(Within(t, Patience), lockmgr.SessionInfo{Node: t.Name()}, ttl)
+	return openAs(t, b, lockmgr.SessionInfo{Node: t.Name()}, ttl)
+}
+
+func openAs(t *testing.T, b lockmgr.Backend, info lockmgr.SessionInfo, ttl time.Duration) lockmgr.Session {
+	t.Helper()
+	s, err := b.OpenSession(Within(t, Patience), info, ttl)
 	if err != nil {
 		t.Fatalf("OpenSession: %v", err)
 	}

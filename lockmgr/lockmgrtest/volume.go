@@ -83,10 +83,7 @@ func RecordChangesAmongThoseWhoEnforceIt(t *testing.T, v, both, former Volume) {
 	}
 	open := func(b Volume, node string, policies ...string) lockmgr.Session {
 		t.Helper()
-		s, err := b.OpenSession(Within(t, Patience), lockmgr.SessionInfo{Node: node, Policies: policies}, time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := openAs(t, b, lockmgr.SessionInfo{Node: node, Policies: policies}, time.Minute)
 		go func() { // in Leases, one that is not renewed may be a dead mount's
 			tick := time.NewTicker(100 * time.Millisecond)
 			defer tick.Stop()
@@ -141,9 +138,7 @@ func EitherTheRecordOrASession(t *testing.T, v, former Volume) {
 	won := map[bool]int{} // the record, or the session
 	stands := 0
 	MustRecord(t, v, string(record(0)), string(record(0)))
-	if _, err := v.OpenSession(Within(t, Patience), lockmgr.SessionInfo{Policies: []string{"next"}}, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	openAs(t, v, lockmgr.SessionInfo{Policies: []string{"next"}}, time.Hour)
 	for n := range 40 {
 		MustRecord(t, former, string(record(stands)), string(record(stands)))
 		ctx, cancel := context.WithCancel(Within(t, Patience))
