@@ -187,7 +187,7 @@ func TestQuietWhenAllIsWell(t *testing.T) {
 			ours = append(ours, line)
 		}
 	}
-	if len(ours) != 2 || strings.Count(log.String(), "msg=\"serving ") != 2 {
+	if len(ours) != 2 || strings.Count(strings.Join(ours, ""), "msg=\"serving ") != 2 {
 		t.Errorf("two starts logged:\n%s", &log)
 	}
 }
