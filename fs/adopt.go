@@ -17,6 +17,7 @@ import (
 type Adopted struct {
 	f    *FS
 	next *standby
+	died bool // the former process has
 }
 
 // Adopt returns the view of a state, with its descriptors, which it takes over, and its holds,
@@ -37,7 +38,7 @@ func Adopt(mountpoint string, cfg Config, st *State, fds []int, holds []*lockmgr
 		return nil, err
 	}
 	i.f = newFS(source, mountpoint, cfg)
-	a := &Adopted{f: i.f}
+	a := &Adopted{f: i.f, died: st.Died}
 	if err = i.f.equip(cfg); err == nil {
 		err = i.all()
 	}
@@ -71,10 +72,17 @@ func (a *Adopted) Discard() {
 	a.f.LetGo()
 }
 
+// Record records the view: from now on a next process can go on from here.
+func (a *Adopted) Record() error { return a.f.recordAll() }
+
 // Begin serves the view. The former process reads and answers nothing any more.
 func (a *Adopted) Begin() (*FS, error) {
 	a.f.identify()
 	a.f.visits.expireParked()
+	if a.died {
+		a.f.kernel.resends = true
+		time.AfterFunc(comesWithin, a.f.calls.forsake)
+	}
 	return a.f, a.f.goOn(a.next)
 }
 
@@ -152,7 +160,7 @@ func (i *importer) time(age time.Duration) time.Time {
 
 func (i *importer) all() (err error) {
 	i.taken, i.held = make([]bool, len(i.fds)), make([]bool, len(i.holds))
-	for _, step := range []func() error{i.allNodes, i.allHandles, i.allDirs, i.allVisits} {
+	for _, step := range []func() error{i.allNodes, i.allHandles, i.allDirs, i.allVisits, i.allCalls} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -185,7 +193,7 @@ func (i *importer) allNodes() error {
 		ids[s.ID] = true
 		n := root // its descriptor is our own
 		if at > 0 {
-			n = &node{id: s.ID, inode: inode{s.Inode.Dev, s.Inode.Ino, s.Inode.Generation}, fd: -1, dir: s.Dir, certain: s.Certain, held: new(held), closer: &t.closer}
+			n = &node{id: s.ID, inode: inode{s.Inode.Dev, s.Inode.Ino, s.Inode.Generation}, fd: -1, dir: s.Dir, certain: s.Certain, held: &held{id: s.ID}, closer: &t.closer}
 		}
 		i.nodes = append(i.nodes, n)
 		if (s.Lookups == 0 || at == 0) && s.FD != -1 {
@@ -225,6 +233,9 @@ func (i *importer) allNodes() error {
 	}
 	for _, group := range i.st.Groups {
 		file := new(held)
+		if len(group) > 0 && i.node(group[0]) != nil {
+			file.id = i.node(group[0]).id
+		}
 		for _, at := range group {
 			n := i.node(at)
 			if n == nil || len(n.held.nodes) > 0 {
@@ -267,7 +278,7 @@ func (i *importer) allHandles() error {
 		if err != nil || f.handles.m[s.Fh] != nil || s.Fh == 0 || s.Fh > i.st.NextHandle {
 			return errState
 		}
-		h := &handle{node: n, reserved: reservation{payer: payerOf(s.Pod, s.UID)}, fd: fd, hold: hold, mode: s.Mode, maps: s.Maps, caches: s.Caches, sync: s.Sync, gone: make(chan struct{})}
+		h := &handle{fh: s.Fh, record: f.record, opened: s.Opened, flags: s.Flags, node: n, reserved: reservation{payer: payerOf(s.Pod, s.UID)}, fd: fd, hold: hold, mode: s.Mode, maps: s.Maps, caches: s.Caches, sync: s.Sync, gone: make(chan struct{})}
 		h.uses.begin()
 		n.handles.Add(1)
 		if s.Maps {
@@ -311,7 +322,7 @@ func (i *importer) allDirs() error {
 		if err != nil || len(s.Rest) > dirBuffer || f.dirs.m[s.Fh] != nil || s.Fh == 0 || s.Fh > i.st.NextDir {
 			return errState
 		}
-		d := &dirHandle{node: n, reserved: reservation{payer: payerOf(s.Pod, s.UID)}, fd: fd, next: s.Next}
+		d := &dirHandle{fh: s.Fh, record: f.record, opened: s.Opened, node: n, reserved: reservation{payer: payerOf(s.Pod, s.UID)}, fd: fd, next: s.Next}
 		if len(s.Rest) > 0 {
 			d.buf = dirBuffers.Get().(*[dirBuffer]byte)
 			d.rest = d.buf[:copy(d.buf[:], s.Rest)]
@@ -362,6 +373,28 @@ func (i *importer) allVisits() error {
 		}
 		i.f.kernel.handing.waiting = append(i.f.kernel.handing.waiting, w)
 	}
+	return nil
+}
+
+// allCalls is for a process that has died.
+func (i *importer) allCalls() error {
+	c := &i.f.calls
+	c.begun, c.files, c.dirs, c.tries = make(map[uint64]*former), make(map[uint64]*handle), make(map[uint64]*dirHandle), i.st.Tries
+	for _, s := range i.st.Calls {
+		hold, err := i.hold(s.Hold)
+		if err != nil || doing(s.What) > telling {
+			return errState
+		}
+		c.begun[s.Request] = &former{
+			CallState: s, hold: hold,
+			from: lockedName{dirName: i.name(s.From), key: s.Keys[0]}, to: lockedName{dirName: i.name(s.To), key: s.Keys[1]},
+		}
+	}
+	if !i.st.Died {
+		return nil
+	}
+	i.f.handles.each(func(h *handle) { c.files[h.opened] = h })
+	i.f.dirs.each(func(d *dirHandle) { c.dirs[d.opened] = d })
 	return nil
 }
 

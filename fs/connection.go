@@ -37,6 +37,7 @@ type connection struct {
 
 	serving atomic.Pointer[serving]
 	pausing atomic.Bool // see divert
+	resends bool        // what the former server has read is to be sent again
 	former  []*serving  // servers that may still have requests; used by drain alone
 	handing handing
 

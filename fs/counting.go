@@ -11,7 +11,12 @@ func (c counting) admit(r request, cancel <-chan struct{}, in *fuse.InHeader, si
 		return c.count(r, errno(err))
 	}
 	defer c.gates.volume.leave(in.Unique)
-	return c.count(r, do())
+	if c.calls.deadly(in) {
+		return c.count(r, fuse.EIO)
+	}
+	s := do()
+	c.calls.answer(in, s, 0)
+	return c.count(r, s)
 }
 
 func (c counting) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
@@ -97,7 +102,11 @@ func (c counting) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (v f
 }
 
 func (c counting) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (v uint32, s fuse.Status) {
-	s = c.admit(requestWrite, cancel, &in.InHeader, 0, func() (s fuse.Status) { v, s = c.FS.Write(cancel, in, data); return s })
+	s = c.admit(requestWrite, cancel, &in.InHeader, 0, func() (s fuse.Status) {
+		v, s = c.FS.Write(cancel, in, data)
+		c.calls.answer(&in.InHeader, s, v)
+		return s
+	})
 	return v, s
 }
 
@@ -131,7 +140,9 @@ func (c counting) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 }
 
 func (c counting) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
-	return c.count(requestFlush, c.FS.Flush(cancel, in))
+	s := c.FS.Flush(cancel, in)
+	c.calls.answer(&in.InHeader, s, 0)
+	return c.count(requestFlush, s)
 }
 
 func (c counting) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {

@@ -19,7 +19,16 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 	if f.hidden(dir, name) {
 		return fuse.EPERM
 	}
-	c := &creation{fs: f, in: in, dir: dir, name: name, visit: f.visits.come(in.Pid, 0)}
+	if h := f.calls.file(&in.InHeader); h != nil {
+		return f.createdBefore(h, out)
+	}
+	before := f.calls.again(&in.InHeader)
+	defer before.over()
+	if before != nil && before.Answered {
+		return fuse.Status(before.Status)
+	}
+	c := &creation{fs: f, in: in, dir: dir, name: name, visit: f.visits.come(in.Pid, 0), made: before != nil && f.wasMade(before)}
+	before.over() // the creation takes the lock itself
 	var s fuse.Status
 	if c.reserved, s = f.reserve(&in.InHeader); s.Ok() {
 		s = c.run(cancel, out)
@@ -38,6 +47,7 @@ type creation struct {
 	name     string
 	visit    visit
 	reserved reservation
+	made     bool // by a daemon that has died
 }
 
 func (c *creation) run(cancel <-chan struct{}, out *fuse.CreateOut) fuse.Status {
@@ -94,10 +104,15 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	}
 	var fd int
 	flags := int(in.Flags)&^dropped | f.ofRanges(dir.inode.dev, rule)
-	err = f.asForMode(in.Mode)(&in.InHeader, in.Umask, checked(hold.Check, func() (err error) {
-		fd, err = unix.Openat(dir.fd, name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
-		return err
-	}))
+	if c.made { // who makes a file may open it, whatever its mode
+		fd, err = unix.Openat(dir.fd, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	} else {
+		f.beginMaking(&in.InHeader, hold, dirName{dir, name}, unix.S_IFREG)
+		err = f.asForMode(in.Mode)(&in.InHeader, in.Umask, checked(hold.Check, func() (err error) {
+			fd, err = unix.Openat(dir.fd, name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
+			return err
+		}))
+	}
 	if err == unix.EEXIST && in.Flags&unix.O_EXCL == 0 && writes(in.Flags) {
 		c.visit.hold, c.visit.mode, kept = hold, lockmgr.Exclusive, true // for the OPEN of the existing file
 	}
@@ -116,14 +131,32 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	f.seen(dirName{dir, name}, &st, nil)
 	n := f.replyEntry(dir, name, path, &st, &out.EntryOut)
 	if !writes(in.Flags) {
-		return f.reply(newHandle(n, fd, in.Flags, nil, &c.reserved), f.noFlush(), &out.OpenOut)
+		return f.reply(f.newHandle(n, fd, in.Flags, nil, &c.reserved), &in.InHeader, f.noFlush(), &out.OpenOut)
 	}
 	// No rename comes before this: the kernel has the directory locked until our answer.
 	hold.Made(key)
 	f.addHold(n, dir, hold)
 	kept = true
-	h := newHandle(n, fd, in.Flags, hold, &c.reserved)
-	return f.reply(h, f.cacheFlags(h, in.Flags, &st.Stat_t), &out.OpenOut)
+	h := f.newHandle(n, fd, in.Flags, hold, &c.reserved)
+	return f.reply(h, &in.InHeader, f.cacheFlags(h, in.Flags, &st.Stat_t), &out.OpenOut)
+}
+
+// beginMaking records that a name is about to be made, if there is none yet.
+func (f *FS) beginMaking(in *fuse.InHeader, hold *lockmgr.Hold, d dirName, kind uint32) {
+	if f.record.Keeps() && !isThere(d.dir, d.name) {
+		f.calls.begin(in, hold, callRecord{What: making, To: calledName{Dir: d.dir.id, Name: d.name}, Kind: kind})
+	}
+}
+
+// createdBefore answers a CREATE whose file a dead daemon has made and opened.
+func (f *FS) createdBefore(h *handle, out *fuse.CreateOut) fuse.Status {
+	st, err := f.backing.stat(h.fd, unasked)
+	if err != nil {
+		return errno(err)
+	}
+	h.node.reply(&st.Stat_t, &out.EntryOut)
+	out.Fh, out.OpenFlags = h.fh, h.flags
+	return fuse.OK
 }
 
 func mayMake(path string, r rule) fuse.Status {
@@ -202,9 +235,13 @@ func (f *FS) makeName(in *fuse.InHeader, kind, mode, umask uint32, name string, 
 	if f.hidden(dir, name) {
 		return fuse.EPERM
 	}
+	if s, known := f.repeat(in, out); known {
+		return s
+	}
 	if err := f.mayName(dir, name); err != nil {
 		return errno(err)
 	}
+	f.beginMaking(in, nil, dirName{dir, name}, kind)
 	if err := f.asForMode(mode)(in, umask, func() error { return create(dir.fd) }); err != nil {
 		return errno(err)
 	}

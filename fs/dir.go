@@ -7,13 +7,18 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/journal"
 )
 
 const dirBuffer = 64 << 10
 
 type dirHandle struct {
+	fh       uint64
 	node     *node
 	reserved reservation
+	record   *journal.Part // see record.go
+	opened   uint64        // the request that has opened it
 
 	mu   sync.Mutex
 	fd   int              // -1: closed. GUARDED_BY(mu)
@@ -46,6 +51,7 @@ func (d *dirHandle) listed(memory *budget) {
 func (d *dirHandle) close(memory *budget) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.record.Delete(recordDir, d.fh)
 	unix.Close(d.fd)
 	d.fd = -1
 	d.listed(memory)
@@ -65,6 +71,10 @@ type dirEntry struct {
 
 // OpenDir answers opendir.
 func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	if d := f.calls.dir(&in.InHeader); d != nil {
+		out.Fh = d.fh
+		return fuse.OK
+	}
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
 		return stale
@@ -89,7 +99,10 @@ func (f *FS) openDir(n *node, v *visit, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if err != nil {
 		return f.failed(n, err)
 	}
-	out.Fh, _ = f.dirs.add(&dirHandle{node: n, reserved: reserved.move(), fd: fd}) // the table is drained when no program waits any more
+	d := &dirHandle{node: n, reserved: reserved.move(), fd: fd, record: f.record, opened: in.Unique &^ sentAgain}
+	d.fh, _ = f.dirs.add(d) // the table is drained when no program waits any more
+	d.note()
+	out.Fh = d.fh
 	return fuse.OK
 }
 

@@ -30,6 +30,11 @@ type State struct {
 
 	Visits  []VisitState
 	Waiting []WaitingState
+
+	// Died: the former process has died, and the rest is what its records say.
+	Died  bool
+	Calls []CallState       // only if it has died: else they were answered
+	Tries map[uint64]uint64 // by request: how often it was sent again before
 }
 
 // Name is a name in a directory.
@@ -46,6 +51,8 @@ type ShownName struct {
 
 // Inode is an inode of the volume.
 type Inode struct{ Dev, Ino, Generation uint64 }
+
+func (i inode) state() Inode { return Inode{i.dev, i.ino, i.generation} }
 
 // NodeState is a node that the kernel knows, or one that others name. The latter has no Lookups.
 type NodeState struct {
@@ -85,6 +92,8 @@ type HandleState struct {
 	Failed  unix.Errno // what the next fsync returns; 0: nothing
 	UID     uint32     // who opened it
 	Pod     string
+	Opened  uint64 // the request that has opened it
+	Flags   uint32 // of the answer to that
 }
 
 // DirState is an open directory.
@@ -96,6 +105,8 @@ type DirState struct {
 	Next uint64
 	UID  uint32 // who opened it
 	Pod  string
+
+	Opened uint64 // the request that has opened it
 }
 
 // Way is a way by which a file was looked up.
@@ -259,7 +270,7 @@ func (e *exporter) age(t time.Time) time.Duration {
 
 func (e *exporter) nodeState(n *node) NodeState {
 	s := NodeState{
-		ID: n.id, Inode: Inode{n.inode.dev, n.inode.ino, n.inode.generation}, FD: -1, Dir: n.dir, Certain: n.certain,
+		ID: n.id, Inode: n.inode.state(), FD: -1, Dir: n.dir, Certain: n.certain,
 		In: e.name(dirName{n.parent, n.name}), Alias: e.name(n.alias), Moved: e.age(n.moved), Retired: n.retired, Former: n.former,
 	}
 	for _, d := range n.shown {
@@ -313,7 +324,7 @@ func (e *exporter) handles() error {
 		h.node.lockersMu.Unlock()
 		h.lockers.mu.Unlock()
 		s := HandleState{Fh: fh, Node: e.node(h.node), FD: e.fd(h.fd), Hold: e.hold(h.hold), Mode: h.mode, Maps: h.maps, Caches: h.caches, Sync: h.sync, Table: table, Lockers: lockers, Locks: h.locks.Load(),
-			Behind: h.renewed.grants.Load() != h.node.grants.Load(), UID: h.reserved.payer.uid, Pod: h.reserved.payer.pod}
+			Behind: h.renewed.grants.Load() != h.node.grants.Load(), Opened: h.opened, Flags: h.flags, UID: h.reserved.payer.uid, Pod: h.reserved.payer.pod}
 		s.Dirty = h.unflushed.dirty.Load()
 		if err := h.unflushed.owed(); err != nil {
 			s.Failed = unix.EIO
@@ -331,7 +342,7 @@ func (e *exporter) dirs() {
 	e.st.NextDir = f.dirs.next
 	for fh, d := range f.dirs.m {
 		d.mu.Lock()
-		e.st.Dirs = append(e.st.Dirs, DirState{Fh: fh, Node: e.node(d.node), FD: e.fd(d.fd), Rest: slices.Clone(d.rest), Next: d.next, UID: d.reserved.payer.uid, Pod: d.reserved.payer.pod})
+		e.st.Dirs = append(e.st.Dirs, DirState{Fh: fh, Node: e.node(d.node), FD: e.fd(d.fd), Rest: slices.Clone(d.rest), Next: d.next, UID: d.reserved.payer.uid, Pod: d.reserved.payer.pod, Opened: d.opened})
 		d.mu.Unlock()
 	}
 }

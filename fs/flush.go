@@ -18,7 +18,11 @@ func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 		return fuse.EBADF
 	}
 	defer h.leave()
+	if b := f.calls.again(&in.InHeader); b != nil && b.Answered {
+		return fuse.Status(b.Status)
+	}
 	s := f.flushHandle(in, h)
+	f.tellOnce(&in.InHeader, s)
 	if f.advisory != nil {
 		if err := f.unlockAll(&in.InHeader, h, f.advisory.Owner(advisory.Posix, in.LockOwner)); err != nil && s.Ok() {
 			s = errno(err)
@@ -76,12 +80,27 @@ func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	if h.hold != nil && h.isLost() {
 		return fuse.EIO
 	}
+	if b := f.calls.again(&in.InHeader); b != nil && b.Answered {
+		return fuse.Status(b.Status)
+	}
 	sync := unix.Fsync
 	if in.FsyncFlags&fsyncDataOnly != 0 {
 		sync = unix.Fdatasync
 	}
 	err := byDescriptor(sync(h.fd))
-	return errno(errors.Join(h.unflushed.settle(), err))
+	s := errno(errors.Join(h.unflushed.settle(), err))
+	f.tellOnce(&in.InHeader, s)
+	if !s.Ok() {
+		h.note()
+	}
+	return s
+}
+
+// tellOnce records an error that the kernel has told the daemon, and tells nobody again.
+func (f *FS) tellOnce(in *fuse.InHeader, s fuse.Status) {
+	if !s.Ok() {
+		f.calls.begin(in, nil, callRecord{What: telling})
+	}
 }
 
 const fsyncDataOnly = 1 // FUSE_FSYNC_FDATASYNC

@@ -44,7 +44,7 @@ func TestCacheIsKeptByTheOwnClock(t *testing.T) {
 		st.Ctim.Sec = time.Now().Add(-time.Minute).Unix()
 		// reads opens the file, reads, and says whether the cache was kept.
 		reads := func() bool {
-			h := newHandle(n, -1, unix.O_RDONLY, nil, &reservation{})
+			h := new(files).newHandle(n, -1, unix.O_RDONLY, nil, &reservation{})
 			flags := v.fs.cacheFlags(h, unix.O_RDONLY, &st)
 			h.filling()
 			return flags&fuse.FOPEN_KEEP_CACHE != 0

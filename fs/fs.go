@@ -13,6 +13,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/internal/procid"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/policy"
@@ -47,6 +48,10 @@ type Config struct {
 	PodName func(procid.Caller) (name, container string)
 	// Pool; nil: its own, right for a process with one view.
 	Pool *Pool
+	// Record, if not nil, is where a next process finds what this one leaves when it dies.
+	Record *journal.Part
+	// Deaths is how many daemons of this mount have died before this one soon after their starts.
+	Deaths int
 	// Logger; nil: slog.Default().
 	Logger *slog.Logger
 }
@@ -63,6 +68,8 @@ type FS struct {
 	invalidate func(node uint64, off, length int64) fuse.Status // kernel's
 	source     string
 	doubts     chan struct{} // see Doubts
+	record     *journal.Part
+	calls      calls
 
 	kernel connection
 	dirs   table[dirHandle]
@@ -99,6 +106,10 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		return nil, fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err)
 	}
 	f.identify()
+	if err := f.recordAll(); err != nil {
+		f.log.Error("nobody goes on with this view if the daemon dies", slog.Any("error", err))
+		f.record.Void()
+	}
 	f.kernel.serve(first)
 	f.housekeeping.begin()
 	return f, nil
@@ -133,6 +144,8 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 		openFiles: openFiles{sync: cmp.Or(cfg.Sync, SyncNever), log: log},
 		log:       log,
 		source:    cfg.Source,
+		record:    cfg.Record,
+		calls:     calls{record: cfg.Record, log: log, deaths: cfg.Deaths},
 		doubts:    make(chan struct{}, 1),
 		settled:   make(chan struct{}),
 	}
@@ -140,6 +153,7 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 	f.invalidate = f.kernel.invalidate
 	f.housekeeping = newHousekeeping(f.keepHouse)
 	f.nodes.resolve = source.resolve
+	f.nodes.record, f.visits.record = cfg.Record, cfg.Record
 	f.gates = f.newGates(cfg.Pool.memory, f.log)
 	return f
 }

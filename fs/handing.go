@@ -216,6 +216,11 @@ func (c *connection) begin(s *standby) error {
 	if err := injectAll(s.relay, all); err != nil {
 		return err
 	}
+	if c.resends { // before the server could read anything twice
+		if err := c.resend(); err != nil {
+			return err
+		}
+	}
 	return handOver(context.Background(), c.device, s.number)
 }
 

@@ -10,10 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
 type handle struct {
+	fh       uint64
 	node     *node
 	reserved reservation
 	fd       int           // of the backing
@@ -32,6 +34,10 @@ type handle struct {
 	locks   atomic.Bool // it was asked for flock or fcntl locks
 	lost    atomic.Bool // the mount has lost its advisory locks on the file
 
+	record *journal.Part // see record.go
+	opened uint64        // the request that has opened it
+	flags  uint32        // of the answer to that
+
 	unflushed unflushed
 	// uses counts requests that use fd, and one until RELEASE, which can overtake them.
 	uses uses
@@ -39,12 +45,12 @@ type handle struct {
 }
 
 // newHandle takes fd, hold and reserved over; flags are the program's.
-func newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold, reserved *reservation) *handle {
+func (f *files) newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold, reserved *reservation) *handle {
 	h := &handle{node: n, reserved: reserved.move(), fd: fd, hold: hold, sync: syncing(flags), gone: make(chan struct{})}
 	h.renewed.grants.Store(n.grants.Load())
 	h.uses.begin()
 	n.handles.Add(1)
-	n.hasOpen(fd)
+	f.hasOpen(n, fd)
 	if h.maps = hold != nil && flags&unix.O_ACCMODE == unix.O_RDWR; h.maps {
 		n.mappable.Add(1)
 	}
@@ -70,6 +76,7 @@ func (h *handle) leave() {
 		return
 	}
 	_ = h.flush() // what a mapping wrote after the last close(): nobody waits for an error
+	h.record.Delete(recordHandle, h.fh)
 	unix.Close(h.fd)
 	h.reserved.release()
 	h.node.handles.Add(-1)

@@ -61,6 +61,9 @@ func (h *handle) readable() error {
 
 // Write answers write and the write-back of mappings, which has no caller: the handle counts.
 func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	if n, s, known := f.appended(cancel, in, data); known {
+		return n, s
+	}
 	h := f.handles.get(in.Fh)
 	if h == nil {
 		return 0, fuse.EBADF
@@ -68,8 +71,11 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	kill := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
 	var written int
 	s := f.change(cancel, &in.InHeader, h, func(check func() error) error {
+		how := wanted(in)
+		if how&unix.RWF_APPEND != 0 {
+			f.beginAppend(&in.InHeader, h)
+		}
 		return f.clearing(h.node, h.fd, kill, &in.InHeader, func() (err error) {
-			how := wanted(in)
 			if f.backing.isLocal(h.node.inode.dev) {
 				written, err = h.write(in, data, how, check)
 				return err

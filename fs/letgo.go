@@ -32,8 +32,10 @@ func (f *files) letGo(file *node) {
 		}
 		if n.descriptor.TryLock() {
 			if n.fd >= 0 && n.handles.Load() == 0 && time.Now().UnixNano() >= n.awaited.Load() {
-				unix.Close(n.fd)
+				fd := n.fd
 				n.fd = -1
+				f.nodes.noteFD(n)
+				unix.Close(fd)
 			}
 			n.descriptor.Unlock()
 		}
@@ -72,7 +74,7 @@ func (f *files) keepForOpen(n *node) bool {
 
 // hasOpen makes a node's descriptor anew from fd, an open descriptor of the file, which may have no
 // name by now.
-func (n *node) hasOpen(fd int) {
+func (f *files) hasOpen(n *node, fd int) {
 	n.awaited.Store(0)
 	n.descriptor.RLock()
 	kept := n.fd >= 0
@@ -85,6 +87,7 @@ func (n *node) hasOpen(fd int) {
 	if n.fd < 0 {
 		if path, err := reopen(fd, unix.O_PATH); err == nil {
 			n.fd = path
+			f.nodes.noteFD(n)
 		}
 	}
 }
@@ -104,6 +107,7 @@ func (f *files) findAgain(n *node) error {
 		d.dir.leave()
 		if err == nil && inodeOf(&st) == n.inode {
 			n.fd = fd
+			f.nodes.noteFD(n)
 			return nil
 		}
 		if err == nil {

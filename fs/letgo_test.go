@@ -205,7 +205,7 @@ func TestOpenedWhileLetGo(t *testing.T) {
 		if err := os.Remove(filepath.Join(v.source, "f")); err != nil {
 			t.Fatal(err)
 		}
-		h := newHandle(n, fd, unix.O_RDONLY, nil, &reservation{})
+		h := v.fs.newHandle(n, fd, unix.O_RDONLY, nil, &reservation{})
 		defer h.leave()
 		if _, s := one.size(node); !s.Ok() {
 			t.Errorf("attributes of an open file: %v", s)

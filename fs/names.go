@@ -13,6 +13,9 @@ func (f *FS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse
 	if dir == nil {
 		return stale
 	}
+	if s, known := f.repeat(in, nil); known {
+		return s
+	}
 	return whileOvertaken(func() (fuse.Status, bool) { return f.unlink(cancel, in, dirName{dir, name}) })
 }
 
@@ -38,6 +41,7 @@ func (f *FS) unlink(cancel <-chan struct{}, in *fuse.InHeader, gone dirName) (s 
 	if s := f.inherit(l, gone, &st, heirs, l.names[1:]); !s.Ok() {
 		return s, s == stale
 	}
+	f.calls.begin(in, l.hold, callRecord{What: removing, From: l.names[0].called(), Src: inodeOf(&st).state()})
 	unlink := func() error { return unix.Unlinkat(gone.dir.fd, gone.name, 0) }
 	return f.changeNames(in, l, unlink, change), false
 }
@@ -59,6 +63,9 @@ func (f *FS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.
 	if dir == nil {
 		return stale
 	}
+	if s, known := f.repeat(in, nil); known {
+		return s
+	}
 	if hasEntries(dir, name) {
 		return notEmpty(dirName{dir, name}) // also if somebody has a lock below
 	}
@@ -67,6 +74,9 @@ func (f *FS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.
 		return s
 	}
 	defer l.release()
+	if l.found[0].err == nil {
+		f.calls.begin(in, l.hold, callRecord{What: removing, From: l.names[0].called(), Src: inodeOf(&l.found[0].st).state()})
+	}
 	return f.whileHeldAs(in, l.hold, func() error { return unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR) })
 }
 
@@ -75,6 +85,9 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	dir, n := f.nodes.get(in.NodeId), f.nodes.get(in.Oldnodeid)
 	if dir == nil || n == nil {
 		return stale
+	}
+	if s, known := f.repeat(&in.InHeader, out); known {
+		return s
 	}
 	v := f.visits.comeToLink(in.Pid, in.Oldnodeid, dirName{dir, name})
 	s := f.link(cancel, in, &v, dirName{dir, name}, n, out)
@@ -130,6 +143,9 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 		for _, k := range toLock(l.names[1:], l.links) {
 			change.file.share(l.hold, k)
 		}
+	}
+	if l.found[0].err == unix.ENOENT {
+		f.calls.begin(&in.InHeader, l.hold, callRecord{What: linking, To: l.names[0].called(), Src: n.inode.state()})
 	}
 	err := f.with(n, func(fd int) error {
 		file := procPath(fd)

@@ -63,6 +63,8 @@ type node struct {
 
 // held is a file's holds, which follow its names.
 type held struct {
+	id uint64 // constant; of the file's first node
+
 	// naming is held for write while the file gets or loses a name, until the holds have followed.
 	naming sync.RWMutex
 

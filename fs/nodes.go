@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/journal"
 )
 
 type nodes struct {
@@ -23,12 +25,13 @@ type nodes struct {
 	pool   *Pool        // which has joined it
 	closer closer
 	crowd  chan struct{} // receives when some nodes must be shed
+	record *journal.Part // constant; see record.go
 }
 
 const rootID = 1
 
 func newNodes(rootFD int, i inode, pool *Pool) *nodes {
-	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1, held: new(held)}
+	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1, held: &held{id: rootID}}
 	root.uses.begin()
 	// A file handle (name_to_handle_at) is an id: earlier mounts' must lead to no file here.
 	t := &nodes{
@@ -90,7 +93,7 @@ func (t *nodes) learnLocked(d dirName, fd int, st *stat, file *held) *node {
 		unix.Close(fd)
 	} else {
 		if file == nil {
-			file = new(held)
+			file = &held{id: t.nextID}
 		}
 		n = &node{id: t.nextID, inode: i, fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, certain: st.certain, held: file}
 		n.uses.begin()
@@ -105,10 +108,13 @@ func (t *nodes) learnLocked(d dirName, fd int, st *stat, file *held) *node {
 		file.nodes = append(file.nodes, n)
 		t.count.Add(1)
 		t.pool.used.Add(1)
+		t.noteFD(n)
 	}
 	t.pool.relieve()
 	n.lookups++
+	t.noteLookups(n)
 	if n.id != rootID {
+		known := n.lookups > 1 && n.isShown(d) && d.is(dirName{n.parent, n.name}) // recorded so
 		last := dirName{n.parent, n.name}
 		switch {
 		case last.dir == nil || last.is(d):
@@ -119,6 +125,9 @@ func (t *nodes) learnLocked(d dirName, fd int, st *stat, file *held) *node {
 		}
 		n.parent, n.name = d.dir, d.name
 		n.show(d)
+		if !known {
+			t.note(n)
+		}
 	}
 	return n
 }
@@ -133,9 +142,12 @@ func (t *nodes) forget(id, count uint64) {
 	n.lookups -= min(count, n.lookups)
 	last := n.lookups == 0
 	if last {
+		t.unnote(n)
 		delete(t.byID, id)
 		t.count.Add(-1)
 		t.succeed(n)
+	} else {
+		t.noteLookups(n)
 	}
 	t.mu.Unlock()
 	if last {
@@ -167,6 +179,7 @@ func (t *nodes) renamed(n *node, from, to dirName) {
 		n.alias = last // a file with several names has lost another
 	}
 	n.parent, n.name, n.moved = to.dir, to.name, time.Now()
+	t.note(n)
 	t.mu.Unlock()
 }
 
@@ -176,6 +189,7 @@ func (t *nodes) named(n *node, d dirName) {
 		n.alias = last
 	}
 	n.parent, n.name = d.dir, d.name
+	t.note(n)
 	t.mu.Unlock()
 }
 
@@ -234,6 +248,7 @@ func (t *nodes) unname(n *node, gone dirName) {
 	case gone.is(dirName{n.parent, n.name}):
 		n.parent, n.name, n.alias = n.alias.dir, n.alias.name, dirName{}
 	}
+	t.note(n)
 	t.mu.Unlock()
 }
 
@@ -241,6 +256,7 @@ func (t *nodes) unname(n *node, gone dirName) {
 func (t *nodes) relocated(n *node, path string) {
 	t.mu.Lock()
 	n.parent, n.name, n.moved = t.byID[rootID], path, time.Now()
+	t.note(n)
 	t.mu.Unlock()
 }
 
@@ -289,6 +305,7 @@ func (t *nodes) retire(n *node) {
 	if t.byInode[n.inode] == n {
 		delete(t.byInode, n.inode)
 	}
+	t.note(n)
 }
 
 // maxPath bounds new paths, in bytes. Longer ones, moved or foreign, can be used and removed.

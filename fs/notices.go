@@ -39,3 +39,17 @@ func (c *connection) prune(ids []uint64) fuse.Status {
 func (c *connection) dropName(parent uint64, name string) fuse.Status {
 	return c.serving.Load().server.EntryNotify(parent, name)
 }
+
+// canResend reports whether the kernel can send requests again (Linux 6.9).
+func (c *connection) canResend() bool {
+	const hasResend = 1 << (39 - 32) // FUSE_HAS_RESEND
+	return c.init != nil && c.init.Flags2&hasResend != 0
+}
+
+// resend makes the kernel send what was read and not answered once more.
+func (c *connection) resend() error {
+	const resend = 7 // FUSE_NOTIFY_RESEND
+	notice := fuse.OutHeader{Length: uint32(unsafe.Sizeof(fuse.OutHeader{})), Status: resend}
+	_, err := ignoringEINTR(func() (int, error) { return unix.Write(c.device, raw(&notice)) })
+	return err
+}

@@ -37,6 +37,10 @@ type opening struct {
 // Open locks a file that is opened for write, or truncated. Of all requests only Open and SetLkw
 // may queue: they arrive without a kernel lock.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s fuse.Status) {
+	if h := f.calls.file(&in.InHeader); h != nil {
+		out.Fh, out.OpenFlags = h.fh, h.flags
+		return fuse.OK
+	}
 	n := f.nodes.get(in.NodeId)
 	o := &opening{fs: f, in: in, node: n, again: f.kernel.resumed(in.Unique)}
 	o.come()
@@ -310,10 +314,10 @@ func (o *opening) makeHandle(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s
 	if !writes(flags) && !f.readLocks { // opened for its truncation
 		return f.openToRead(n, o.in, out, &o.reserved), false
 	}
-	h := newHandle(n, file, flags, hold, &o.reserved)
+	h := f.newHandle(n, file, flags, hold, &o.reserved)
 	h.mode = o.mode
 	file = -1
-	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t), out), true
+	return f.reply(h, &o.in.InHeader, f.cacheFlags(h, flags, &st.Stat_t), out), true
 }
 
 // openBacking opens the file of fd with the caller's rights, and sets o.file.
@@ -370,8 +374,8 @@ func (f *FS) readBy(n *node, fd int, in *fuse.OpenIn, out *fuse.OpenOut, reserve
 	if n.belief(&st.Stat_t) != current {
 		f.dropAttrs(n)
 	}
-	h := newHandle(n, fd, flags, nil, reserved)
-	return f.reply(h, f.cacheFlags(h, flags, &st.Stat_t)|f.noFlush(), out)
+	h := f.newHandle(n, fd, flags, nil, reserved)
+	return f.reply(h, &in.InHeader, f.cacheFlags(h, flags, &st.Stat_t)|f.noFlush(), out)
 }
 
 // noFlush: with cluster advisory locks, a read-only handle's FLUSH ends its process's locks.
@@ -382,7 +386,7 @@ func (f *FS) noFlush() uint32 {
 	return fuse.FOPEN_NOFLUSH
 }
 
-func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
+func (f *FS) reply(h *handle, in *fuse.InHeader, flags uint32, out *fuse.OpenOut) fuse.Status {
 	if h.caches = flags&fuse.FOPEN_DIRECT_IO == 0; h.caches {
 		h.node.cachers.Add(1)
 	}
@@ -394,9 +398,11 @@ func (f *FS) reply(h *handle, flags uint32, out *fuse.OpenOut) fuse.Status {
 		h.leave()
 		return fuse.EIO
 	}
+	h.fh, h.record, h.opened, h.flags = id, f.record, in.Unique&^sentAgain, flags
+	h.note()
 	if h.node.bereft.Load() { // since its node was found usable
 		h.lost.Store(true)
 	}
-	out.Fh, out.OpenFlags = id, flags
+	out.Fh, out.OpenFlags = h.fh, flags
 	return fuse.OK
 }

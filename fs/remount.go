@@ -73,6 +73,7 @@ func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 		return false, err
 	}
 	f.backing.device.Store(now.inode.dev)
+	f.record.Void() // the nodes are a former client's: nobody could open them again
 	f.locks.Abandon(holds, lockmgr.ErrVolumeGone)
 	return true, nil
 }

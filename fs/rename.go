@@ -19,6 +19,9 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	if from.is(to) { // the kernel's two lookups of one name found two files
 		return fuse.OK
 	}
+	if s, known := f.repeat(&in.InHeader, nil); known {
+		return s
+	}
 	return whileOvertaken(func() (fuse.Status, bool) {
 		kind := kindOf(f.glanceAt(from), f.glanceAt(to)) // a guess
 		if in.Flags&unix.RENAME_EXCHANGE != 0 {
@@ -144,6 +147,17 @@ func (f *FS) moveNames(in *fuse.RenameIn, l *nameLock, fates []fate) fuse.Status
 	}
 	if len(fates) > 1 && slices.ContainsFunc(replaced, func(was finding) bool { return f.lostBy(l.hold.Owner(), inodeOf(&was.st)) }) {
 		return fuse.EIO // what the next owner has written would lose its name
+	}
+	if len(fates) > 0 && !fates[0].unsure {
+		what := movingName
+		if in.Flags&unix.RENAME_EXCHANGE != 0 {
+			what = exchanging
+		}
+		r := callRecord{What: what, From: l.names[0].called(), To: l.names[1].called(), Src: inodeOf(&l.found[0].st).state()}
+		if l.found[1].err == nil {
+			r.Dst = inodeOf(&l.found[1].st).state()
+		}
+		f.calls.begin(&in.InHeader, l.hold, r)
 	}
 	f.glimpses.forget(from)
 	f.glimpses.forget(to)

@@ -102,10 +102,12 @@ func (t *nodes) learnAfter(was sight, renamed bool, d dirName, fd int, st *stat)
 		file = nil
 	}
 	was.node.former = true
+	t.note(was.node)
 	delete(t.byInode, was.node.inode)
 	n := t.learnLocked(d, fd, st, file)
 	if n.dir { // what is below keeps its nodes, and may be meant by the old path
 		n.moved = time.Now()
+		t.note(n)
 	}
 	return n
 }
@@ -123,6 +125,7 @@ func (t *nodes) succeed(n *node) {
 		next := others[len(others)-1]
 		next.former = false
 		t.byInode[n.inode] = next
+		t.note(next)
 	}
 }
 
@@ -244,9 +247,12 @@ func (t *nodes) answered(c fate) {
 	if c.gets != nil && (c.file == nil || !c.file.isShown(c.loses.dirName)) {
 		// The kernel does not know that the name leads to this file, and moves the one that
 		// had the name before.
-		t.lastShown(c.loses.dirName).follow(c)
+		had := t.lastShown(c.loses.dirName)
+		had.follow(c)
+		t.note(had)
 	}
 	c.file.follow(c)
+	t.note(c.file)
 }
 
 // follow is answered for one node, which may be nil. It needs nodes.mu.

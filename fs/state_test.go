@@ -127,7 +127,7 @@ func (v *stateView) fill() {
 
 	handle := func(n *node, name string, flags int, hold *lockmgr.Hold, pod string) *handle {
 		r := reservation{payer: payerOf(pod, 7)}
-		o := newHandle(n, v.open(name, flags), uint32(flags), hold, &r)
+		o := f.newHandle(n, v.open(name, flags), uint32(flags), hold, &r)
 		o.reserved.payer = payerOf(pod, 7)
 		if hold != nil {
 			n.addHold(hold)

@@ -96,6 +96,7 @@ func (h *handle) fdatasync() error {
 	err := byDescriptor(unix.Fdatasync(h.fd))
 	if err != nil {
 		h.unflushed.failed.Store(&err)
+		h.note()
 	}
 	return err
 }

@@ -13,6 +13,9 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 	if dir == nil {
 		return stale
 	}
+	if h := f.calls.file(&in.InHeader); h != nil {
+		return f.createdBefore(h, out)
+	}
 	reserved, s := f.reserve(&in.InHeader)
 	if !s.Ok() {
 		return s
@@ -41,8 +44,8 @@ func (f *FS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Create
 	}
 	n := f.replyEntry(nil, "", path, &st, &out.EntryOut)
 	f.addHold(n, dir, hold)
-	h := newHandle(n, fd, in.Flags, hold, &reserved)
-	return f.reply(h, f.cacheFlags(h, in.Flags, &st.Stat_t), &out.OpenOut)
+	h := f.newHandle(n, fd, in.Flags, hold, &reserved)
+	return f.reply(h, &in.InHeader, f.cacheFlags(h, in.Flags, &st.Stat_t), &out.OpenOut)
 }
 
 func (f *locker) lockInode(cancel <-chan struct{}, in *fuse.InHeader, dir *node, st *unix.Stat_t) (*lockmgr.Hold, error) {

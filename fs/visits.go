@@ -8,6 +8,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/policy"
 )
@@ -46,6 +47,7 @@ type visits struct {
 	threads map[uint32]*sent // GUARDED_BY(mu)
 	sweepAt int              // len(threads) at which dead ones are forgotten. GUARDED_BY(mu)
 	paused  time.Time        // since when threads cannot come again; zero: they can. GUARDED_BY(mu)
+	record  *journal.Part    // constant; see record.go
 }
 
 // sent is an answer of ESTALE, and what its thread has done since.
@@ -241,7 +243,10 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if s != stale {
-		delete(vs.threads, v.tid)
+		if _, had := vs.threads[v.tid]; had {
+			delete(vs.threads, v.tid)
+			vs.note(v.tid)
+		}
 		return
 	}
 	now := &sent{stage: v.stage, node: v.node, when: time.Now(), hold: v.hold, mode: v.mode, meant: v.meant, reads: v.reads, flags: v.flags}
@@ -249,6 +254,7 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 		vs.threads = make(map[uint32]*sent)
 	}
 	vs.threads[v.tid] = now
+	vs.note(v.tid)
 	if now.hold != nil {
 		time.AfterFunc(parkFor, func() { vs.expire(now) })
 	}
@@ -296,6 +302,7 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 	if len(s.steps) < maxSteps {
 		s.steps[node] = s.path
 	}
+	vs.note(tid)
 	if node == 0 {
 		s.missed++
 		if missed := s.missed; s.hold != nil {
@@ -392,6 +399,7 @@ func (vs *visits) sweep() {
 	for tid, s := range vs.threads {
 		if s.hold == nil && s.file == nil && unix.Kill(int(tid), 0) == unix.ESRCH {
 			delete(vs.threads, tid)
+			vs.note(tid)
 		}
 	}
 	vs.sweepAt = 2 * len(vs.threads)

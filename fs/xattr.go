@@ -135,6 +135,12 @@ func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data 
 	if status != fuse.OK {
 		return status
 	}
+	if in.Flags != 0 {
+		if b := f.calls.again(&in.InHeader); b != nil && (b.Answered || f.hasAttr(n, attr, data)) {
+			return fuse.Status(b.Status)
+		}
+		f.calls.begin(&in.InHeader, nil, callRecord{What: addingAttr})
+	}
 	as := f.as
 	if attr == aclAccess { // it clears the set-group-id bit
 		as = f.asExactly
@@ -150,7 +156,28 @@ func (f *FS) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse
 	if status != fuse.OK {
 		return status
 	}
-	return errno(f.with(n, func(fd int) error {
+	b := f.calls.again(in)
+	if b != nil && b.Answered {
+		return fuse.Status(b.Status)
+	}
+	f.calls.begin(in, nil, callRecord{What: losingAttr})
+	err := f.with(n, func(fd int) error {
 		return f.as(in, 0, func() error { return unix.Removexattr(procPath(fd), attr) })
-	}))
+	})
+	if b != nil && err == unix.ENODATA { // it was removed for the first time
+		err = nil
+	}
+	return errno(err)
+}
+
+// hasAttr reports whether a file has an attribute with a value.
+func (f *files) hasAttr(n *node, attr string, value []byte) bool {
+	had := make([]byte, len(value)+1)
+	return f.with(n, func(fd int) error {
+		size, err := unix.Getxattr(procPath(fd), attr, had)
+		if err == nil && !bytes.Equal(had[:size], value) {
+			err = unix.ENODATA
+		}
+		return err
+	}) == nil
 }

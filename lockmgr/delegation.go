@@ -63,6 +63,7 @@ type delegation struct {
 	used     time.Time
 	known    int64 // the last revision at which the entry is known to have stood
 	last     int64 // no token up to this is given out below it any more
+	record   uint64
 
 	// only has the files below that have had no other name since a token was given out, see Only.
 	only map[string]struct{}
@@ -263,6 +264,7 @@ func (m *Manager) delegate(d *delegation) {
 	d.lock.grant, d.lock.since, d.used = grants[0], time.Now(), time.Now()
 	d.saw(d.lock.grant.Token)
 	d.phase = delegationStands
+	m.recordDelegation(d)
 	m.observe(DirectoryDelegated{Key: d.key})
 	m.debug("directory delegated", d.lock)
 	m.keeper.begin()

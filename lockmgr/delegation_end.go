@@ -85,6 +85,7 @@ func (m *Manager) forget(d *delegation) {
 		return
 	}
 	delete(m.dels, d.key.Path)
+	m.cfg.Record.Delete(recordDelegation, d.record)
 	d.phase = delegationDeletes
 	if d.lock.sess != nil {
 		d.lock.sess.asking--
@@ -100,9 +101,7 @@ func (m *Manager) loseDelegation(d *delegation, cause error) {
 	}
 	m.forget(d)
 	for l := range d.open {
-		for h := range l.holds {
-			h.fail(cause)
-		}
+		l.fail(cause)
 		m.lose(l, cause)
 	}
 }
@@ -214,6 +213,7 @@ func (m *Manager) hasEntry(l *lock, e Entry, breaks []Break) {
 	l.grant, l.holder = e.Grant(), e.Holder
 	l.fencing, l.unsettled = e.Holder.Fencing, false
 	l.below, l.putting = nil, false
+	l.rewrite()
 	if l.left {
 		m.giveBack(l)
 	}

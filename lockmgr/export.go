@@ -26,6 +26,10 @@ type HandedOn interface {
 
 // Adopter is a Backend whose sessions are HandedOn.
 type Adopter interface {
+	// AdoptsFromDead reports whether a session can be adopted of a process that has died, and could not
+	// Freeze: what that has sent has no effect any more after RemoveUnclaimed.
+	AdoptsFromDead() bool
+
 	// Connect prepares for AdoptSession, while the other process still has the sessions. Errors:
 	// ErrUnavailable.
 	Connect(ctx context.Context) error
@@ -48,6 +52,18 @@ type State struct {
 	Holds    []HoldState // in the order of Export's
 	Left     []LeftState
 	Advisory *AdvisoryState // nil: there are none
+
+	// Died: the former process has died, and the rest is what its records say.
+	Died        bool
+	Delegations []DelegationState // only if it has died: else they are given back before
+}
+
+// DelegationState is a delegated directory.
+type DelegationState struct {
+	Grant   Grant
+	Holder  Holder
+	Session int
+	Keep    time.Duration
 }
 
 // SessionState is one session.
@@ -71,6 +87,8 @@ type LockState struct {
 	Turn      int
 	Fencing   int64
 	Described Holder
+	Unsettled bool
+	Below     int // 1 + the number of the delegation that covers it; 0: it has an entry
 }
 
 // HoldState is one hold.
@@ -209,26 +227,45 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 	}
 	claims := make([][]Grant, len(st.Sessions))
 	for _, l := range st.Locks {
-		claims[l.Session] = append(claims[l.Session], l.Grant)
+		if l.Below == 0 {
+			claims[l.Session] = append(claims[l.Session], l.Grant)
+		}
+	}
+	for _, d := range st.Delegations {
+		claims[d.Session] = append(claims[d.Session], d.Grant)
 	}
 	for _, l := range st.Left {
 		for _, k := range l.Keys {
 			claims[l.Session] = append(claims[l.Session], Grant{Key: k, Mode: l.Mode, AcquisitionID: l.Holder.AcquisitionID})
 		}
 	}
+	sessions := make([]*session, len(st.Sessions)) // nil: lost
 	for i, s := range st.Sessions {
-		if err := m.adoptSession(ctx, a, s, claims[i]); err != nil {
+		sessions[i], err = m.adoptSession(ctx, a, s, claims[i])
+		if st.Died && errors.Is(err, ErrSessionLost) {
+			m.log.Error("a session of the daemon that died is lost; its locks are void and their files return EIO", slog.String("session", s.ID), slog.Any("error", err))
+			continue
+		}
+		if err != nil {
 			return nil, nil, fmt.Errorf("session %s: %w", s.ID, err)
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.handed = st.Advisory
+	dels := m.adoptDelegations(st, sessions)
 	locks := make([]*lock, len(st.Locks))
 	for i, s := range st.Locks {
+		if sessions[s.Session] == nil {
+			continue
+		}
 		locks[i] = &lock{
-			grant: s.Grant, since: s.Since, holder: s.Holder, owner: s.Owner, sess: m.sessions[s.Session], holds: make(map[*Hold]struct{}),
-			contended: s.Contended, keep: s.Keep, asked: s.Asked, recalled: s.Recalled, turn: s.Turn, fencing: s.Fencing,
+			grant: s.Grant, since: s.Since, holder: s.Holder, owner: s.Owner, sess: sessions[s.Session], holds: make(map[*Hold]struct{}),
+			contended: s.Contended, keep: s.Keep, asked: s.Asked, recalled: s.Recalled, turn: s.Turn, fencing: s.Fencing, unsettled: s.Unsettled,
+		}
+		if s.Below > 0 {
+			locks[i].below = dels[s.Below-1]
+			dels[s.Below-1].open[locks[i]] = struct{}{}
 		}
 		m.table.add(m.table.slotOf(s.Grant.Key), locks[i])
 		if s.Keepable {
@@ -242,18 +279,58 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 		if s.Lost != "" {
 			h.fail(handedLoss(s.Lost, s.Session))
 		}
+		for _, j := range s.Sessions {
+			if sessions[j] == nil {
+				h.fail(SessionLost(errors.New("it ended while no daemon served the mount")))
+			}
+		}
+		if h.lost.Load() != nil { // a lock of it alone is in nobody's way for longer than the session
+			holds[i] = h
+			continue
+		}
 		for _, j := range s.Locks {
 			h.join(locks[j])
 		}
 		for _, j := range s.Sessions {
-			h.rely(m.sessions[j])
+			h.rely(sessions[j])
 		}
 		holds[i] = h
 	}
 	for _, s := range st.Left {
-		m.left[s.Holder.AcquisitionID] = &left{s.Keys, s.Mode, s.Holder, m.sessions[s.Session]}
+		m.left[s.Holder.AcquisitionID] = &left{s.Keys, s.Mode, s.Holder, sessions[s.Session]}
 	}
+	m.giveUpUnheld(locks)
 	return m, holds, nil
+}
+
+// adoptDelegations continues delegations until Begin, which ends them: nobody knows which tokens were
+// given out below them. m.mu is held.
+func (m *Manager) adoptDelegations(st *State, sessions []*session) []*delegation {
+	dels := make([]*delegation, len(st.Delegations))
+	for i, s := range st.Delegations {
+		d := &delegation{
+			key: s.Grant.Key, keep: s.Keep, lock: &lock{grant: s.Grant, holder: s.Holder, sess: sessions[s.Session], since: time.Now()},
+			open: make(map[*lock]struct{}), only: make(map[string]struct{}), phase: delegationStands, used: time.Now(),
+		}
+		dels[i] = d
+		if d.lock.sess == nil {
+			continue
+		}
+		d.saw(s.Grant.Token)
+		d.lock.sess.asking++
+		m.dels[d.key.Path] = d
+		m.recordDelegation(d)
+	}
+	return dels
+}
+
+// giveUpUnheld gives up the locks that only lost holds had, once the Manager has begun. m.mu is held.
+func (m *Manager) giveUpUnheld(locks []*lock) {
+	for _, l := range locks {
+		if l != nil && len(l.holds) == 0 {
+			m.unheld = append(m.unheld, l)
+		}
+	}
 }
 
 // check returns an error if a number in the state is no index.
@@ -267,6 +344,16 @@ func (st *State) check() error {
 	}
 	for _, l := range st.Left {
 		if !good(l.Session, sessions) {
+			return errState
+		}
+	}
+	for _, d := range st.Delegations {
+		if !good(d.Session, sessions) {
+			return errState
+		}
+	}
+	for _, l := range st.Locks {
+		if l.Below != 0 && (!good(l.Below-1, len(st.Delegations)) || st.Delegations[l.Below-1].Session != l.Session) {
 			return errState
 		}
 	}
@@ -300,22 +387,22 @@ func handedLoss(text string, session bool) error {
 	return lockLoss(errors.New(text))
 }
 
-func (m *Manager) adoptSession(ctx context.Context, a Adopter, st SessionState, claims []Grant) error {
+func (m *Manager) adoptSession(ctx context.Context, a Adopter, st SessionState, claims []Grant) (*session, error) {
 	bs, err := a.AdoptSession(ctx, m.cfg.Session, st.ID, st.TTL, claims)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	sent := m.now() // the former process's renewals are not ours to count
 	if err := bs.Renew(ctx); err != nil {
 		bs.(HandedOn).Abandon()
-		return err
+		return nil, err
 	}
 	s := &session{backend: bs, locks: make(map[*lock]struct{})}
 	if err := m.renewSession(s, sent); err != nil {
 		bs.(HandedOn).Abandon()
-		return err
+		return nil, err
 	}
-	return nil
+	return s, nil
 }
 
 // Begin makes an adopted Manager the owner of its sessions. The former process sends nothing more.
@@ -329,6 +416,14 @@ func (m *Manager) Begin() {
 		m.wg.Go(func() { m.removeUnclaimed(s) })
 	}
 	m.beginWork()
+	m.endDelegations()
+	m.mu.Lock()
+	for _, l := range m.unheld {
+		m.table.giveUp(l)
+		m.giveBack(l)
+	}
+	m.unheld = nil
+	m.mu.Unlock()
 	if advisory != nil {
 		advisory.resume()
 	}

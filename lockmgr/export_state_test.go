@@ -153,6 +153,7 @@ type adoptable struct {
 	lockmgr.Backend
 	mu       sync.Mutex
 	sessions map[string]lockmgr.Session
+	gone     map[string]bool // sessions that have ended
 	claims   []lockmgr.Grant
 	cleaned  int // RemoveUnclaimed calls
 }
@@ -168,12 +169,16 @@ func (a *adoptable) OpenSession(ctx context.Context, info lockmgr.SessionInfo, t
 	return handedOn{s, a}, nil
 }
 
+func (a *adoptable) AdoptsFromDead() bool                   { return true }
 func (a *adoptable) Connect(context.Context) error          { return nil }
 func (a *adoptable) Freeze(context.Context) (func(), error) { return func() {}, nil }
 func (a *adoptable) AdoptSession(_ context.Context, _ lockmgr.SessionInfo, id string, _ time.Duration, claims []lockmgr.Grant) (lockmgr.Session, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.claims = append(a.claims, claims...)
+	if a.gone[id] {
+		return nil, lockmgr.ErrSessionLost
+	}
 	return handedOn{a.sessions[id], a}, nil
 }
 
@@ -192,6 +197,16 @@ func (a *adoptable) WatchAdvisory(ctx context.Context, changed func(lockmgr.Key,
 
 func (s handedOn) PutAdvisory(ctx context.Context, p lockmgr.AdvisoryPut) (lockmgr.AdvisoryRows, bool, error) {
 	return s.Session.(lockmgr.AdvisorySession).PutAdvisory(ctx, p)
+}
+
+func (s handedOn) PutBelow(ctx context.Context, d lockmgr.Grant, entries []lockmgr.Entry) (int64, error) {
+	return s.Session.(lockmgr.Delegator).PutBelow(ctx, d, entries)
+}
+
+func (s handedOn) MostBelow() int { return s.Session.(lockmgr.Delegator).MostBelow() }
+
+func (s handedOn) Stands(ctx context.Context, d lockmgr.Grant) (int64, error) {
+	return s.Session.(lockmgr.Delegator).Stands(ctx, d)
 }
 
 func (s handedOn) RemoveUnclaimed(context.Context) error {

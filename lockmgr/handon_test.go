@@ -127,6 +127,7 @@ func TestAdoptRefusesNonsense(t *testing.T) {
 // adopter is a Backend without sessions to adopt.
 type adopter struct{ lockmgr.Backend }
 
+func (adopter) AdoptsFromDead() bool                   { return true }
 func (adopter) Connect(context.Context) error          { return nil }
 func (adopter) Freeze(context.Context) (func(), error) { return func() {}, nil }
 func (adopter) AdoptSession(context.Context, lockmgr.SessionInfo, string, time.Duration, []lockmgr.Grant) (lockmgr.Session, error) {

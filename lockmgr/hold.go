@@ -24,6 +24,7 @@ type Hold struct {
 	locks    []*lock // GUARDED_BY(m.mu)
 	closing  bool    // GUARDED_BY(m.mu); a close() of the file was seen
 	released bool    // GUARDED_BY(m.mu)
+	record   uint64  // GUARDED_BY(m.mu); its number; 0: it has none
 	onLost   func()  // GUARDED_BY(m.mu); see OnLost
 }
 
@@ -151,6 +152,10 @@ func (h *Hold) Release() {
 	m := h.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if h.record != 0 {
+		m.cfg.Record.Delete(recordHold, h.record)
+		h.record = 0
+	}
 	for _, l := range h.locks {
 		m.drop(l, h)
 	}
@@ -175,6 +180,7 @@ func (h *Hold) Share(k Key, via *Hold) bool {
 	}
 	h.join(via.locks[i])
 	h.rely(via.locks[i].sess)
+	h.write()
 	return true
 }
 
@@ -185,6 +191,7 @@ func (h *Hold) Drop(k Key) {
 	if i := h.find(k); i >= 0 {
 		l := h.locks[i]
 		h.locks = slices.Delete(h.locks, i, i+1)
+		h.write()
 		h.m.drop(l, h)
 	}
 }
@@ -193,15 +200,14 @@ func (h *Hold) Drop(k Key) {
 func (h *Hold) Keep(keys []Key) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
-	kept := make([]*lock, 0, len(keys))
-	for _, l := range h.locks {
-		if slices.Contains(keys, l.grant.Key) {
-			kept = append(kept, l)
-		} else {
+	all := h.locks
+	h.locks = slices.DeleteFunc(slices.Clone(all), func(l *lock) bool { return !slices.Contains(keys, l.grant.Key) })
+	h.write()
+	for _, l := range all {
+		if !slices.Contains(h.locks, l) {
 			h.m.drop(l, h)
 		}
 	}
-	h.locks = kept
 }
 
 func (h *Hold) find(k Key) int {

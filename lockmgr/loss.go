@@ -76,6 +76,7 @@ func (m *Manager) loseSession(s *session) {
 	if !m.closed { // else Close ends it
 		m.sessions = slices.DeleteFunc(m.sessions, func(o *session) bool { return o == s })
 	}
+	m.unrecordSession(s)
 	m.loseAll(s)
 	n := s.voided
 	closed := m.closed
@@ -179,10 +180,16 @@ func (m *Manager) lockLost(l *lock, cause error) {
 	if l.releasing || !l.stands() {
 		return // released meanwhile
 	}
+	l.fail(cause)
+	m.lose(l, cause)
+}
+
+// fail fails the holds of a lock for ever. m.mu is held.
+func (l *lock) fail(cause error) {
 	for h := range l.holds {
 		h.fail(cause)
+		h.write()
 	}
-	m.lose(l, cause)
 }
 
 func (l *lock) lost() bool { return l.sess.renewal.State() == renew.Lost }
@@ -191,7 +198,14 @@ func (l *lock) lost() bool { return l.sess.renewal.State() == renew.Lost }
 func (h *Hold) Lost() bool { return !h.Unlocked() && h.why() != nil }
 
 // Void makes the hold lost for ever: ErrLockLost.
-func (h *Hold) Void() { h.fail(errVoided) }
+func (h *Hold) Void() {
+	h.fail(errVoided)
+	if h.m.cfg.Record.Keeps() {
+		h.m.mu.Lock()
+		defer h.m.mu.Unlock()
+		h.write()
+	}
+}
 
 func (h *Hold) fail(cause error) { h.lost.CompareAndSwap(nil, &cause) }
 

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -40,6 +41,8 @@ type Config struct {
 	Keep time.Duration
 	// CloseGrace; zero: DefaultCloseGrace.
 	CloseGrace time.Duration
+	// Record, if not nil, is where a next process finds what this one leaves when it dies.
+	Record *journal.Part
 	// SlowWait is how long a request waits before the log and Observe are told. Zero: never.
 	SlowWait time.Duration
 	// Observe, if not nil, is told each Event. It is called concurrently and in requests, and must
@@ -84,6 +87,8 @@ type Manager struct {
 	advisory *Advisory               // GUARDED_BY(mu); nil: advisory locks are not shared between mounts
 	handed   *AdvisoryState          // GUARDED_BY(mu); for NewAdvisory
 	sessions []*session              // GUARDED_BY(mu); in order of opening; no lost ones
+	records  uint64                  // GUARDED_BY(mu); the number of the last one made
+	unheld   []*lock                 // GUARDED_BY(mu); adopted, and nobody's
 	left     map[AcquisitionID]*left // GUARDED_BY(mu); by id; see HandOn
 	waitsEnd context.Context         // GUARDED_BY(mu); ended by HandOn
 	endWaits context.CancelFunc      // GUARDED_BY(mu)

@@ -49,6 +49,7 @@ func (m *Manager) useless() (found []*session) {
 			s.idle = now
 		case now.Sub(s.idle) >= m.cfg.Renew.TTL && m.spares(s):
 			s.retired = true
+			m.unrecordSession(s)
 			m.sessions = slices.DeleteFunc(slices.Clone(m.sessions), func(o *session) bool { return o == s })
 			found = append(found, s)
 		}

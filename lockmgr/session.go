@@ -23,6 +23,7 @@ type session struct {
 	retired bool               // GUARDED_BY(Manager.mu); removed from Manager.sessions, though not lost
 	voided  int                // GUARDED_BY(Manager.mu); how many locks were lost with it
 	tended  bool               // GUARDED_BY(Manager.mu); see tend
+	record  uint64             // GUARDED_BY(Manager.mu); its number
 }
 
 type lease struct {
@@ -138,6 +139,7 @@ func (m *Manager) renewSession(s *session, sent boottime.Instant) (err error) {
 		err = ErrClosed
 	} else {
 		m.sessions = append(m.sessions, s)
+		m.recordSession(s)
 		m.wg.Add(2)
 	}
 	m.mu.Unlock()

@@ -74,10 +74,13 @@ func (h *Hold) Settle(ctx context.Context) error {
 			d.last++
 			l.fencing = d.last
 			settled = append(settled, l)
-			if l.changes { // the name may be another file's in a moment, or by now
+			if !l.changes { // else the name may be another file's in a moment, or by now
+				l.unsettled = false
+			}
+			l.rewrite()
+			if l.changes {
 				continue
 			}
-			l.unsettled = false
 			if !h.hasInode() {
 				d.isOnly(l.grant.Key)
 			}

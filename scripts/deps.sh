@@ -9,7 +9,7 @@ for dir in /usr/lib/postgresql/*/bin; do
 done
 
 # program:package
-need=(fusermount3:fuse3 sqlite3:sqlite3 perl:perl gcc:gcc git:git rsync:rsync initdb:postgresql lockfile:procmail)
+need=(fusermount3:fuse3 sqlite3:sqlite3 perl:perl gcc:gcc git:git rsync:rsync initdb:postgresql lockfile:procmail strace:strace)
 missing=()
 for n in "${need[@]}"; do
 	command -v "${n%%:*}" >/dev/null || missing+=("${n##*:}")

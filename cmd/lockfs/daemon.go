@@ -2,9 +2,13 @@ package main
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockfs/lockfs/internal/supervise"
 )
 
 // daemonFlags are the flags of commands that serve volumes until they are stopped.
@@ -12,8 +16,9 @@ type daemonFlags struct {
 	httpFlag
 	logFlags
 	watchFlags
-	node  string
-	guard bool
+	node      string
+	guard     bool
+	supervise bool
 }
 
 // register is told, for the help, when guard is on by default.
@@ -27,6 +32,11 @@ func (d *daemonFlags) register(cmd *cobra.Command, guarded string) {
 	f.BoolVar(&d.guard, "guard", false, "close the bare mountpoint (mode 0, immutable), so that no program uses it while there is no view (default: "+guarded+")")
 }
 
+// registerSupervise is for a command that mounts.
+func (d *daemonFlags) registerSupervise(f *pflag.FlagSet) {
+	f.BoolVar(&d.supervise, "supervise", false, "if the daemon dies, start it again, and let it go on with its views: programs wait for a moment, and keep their open files and locks. For root, with Linux 6.9. Not for volumes with Lease objects or --flock cluster")
+}
+
 // settle sets guard's default, and refuses contradictions.
 func (d *daemonFlags) settle(cmd *cobra.Command, guarded bool) error {
 	root := os.Geteuid() == 0
@@ -36,8 +46,27 @@ func (d *daemonFlags) settle(cmd *cobra.Command, guarded bool) error {
 	if d.guard && !root {
 		return usage(errors.New("--guard: only root can make a directory immutable: drop it, or run as root"))
 	}
+	if d.supervise && !root {
+		return usage(errors.New("--supervise: only root's views can be taken over: drop it, or run as root"))
+	}
 	if err := d.httpFlag.check(); err != nil {
 		return err
 	}
 	return d.watchFlags.check()
 }
+
+// supervised runs the daemon in a worker, if --supervise says so and this is none yet. over: it was.
+func (d *daemonFlags) supervised(log *slog.Logger) (over bool, err error) {
+	if !d.supervise || supervise.Self() != nil {
+		return false, nil
+	}
+	status, err := supervise.Run(log)
+	if err == nil && status != 0 {
+		err = statusError{status: status}
+	}
+	return true, err
+}
+
+// replaces reports whether this process goes on for one that has died, whose descriptors are open for
+// a moment.
+func replaces() bool { w := supervise.Self(); return w != nil && w.Deaths > 0 }

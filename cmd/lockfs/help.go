@@ -32,7 +32,7 @@ var flagGroups = []struct {
 	{"Volume", []string{"name", "namespace", "policy", "rule", "set-policy", "former-policy", "former-rule", "former-flock", "scope", "read-locks", "flock", "allow-other"}},
 	{"Lock service", []string{"backend", "endpoints", "cacert", "cert", "key", "user", "password-file", "password", "config", "credentials-dir", "embedded", "ttl", "keep"}},
 	{"Waiting", []string{"wait", "name-wait", "suspend-wait"}},
-	{"Safety", []string{"sync", "guard", "accept-volume", "take-over"}},
+	{"Safety", []string{"sync", "guard", "accept-volume", "take-over", "supervise"}},
 	{"Kubernetes", []string{"kubelet-dir", "inline-volumes", "lease-namespace", "kubeconfig", "kube-qps", "kube-burst", "pod-names"}},
 	{"Logging and monitoring", []string{"log-level", "log-format", "slow-wait", "http", "node"}},
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/lockfs/lockfs/internal/supervise"
 )
 
 // Exit statuses.
@@ -52,6 +54,7 @@ func main() {
 	root := newRoot()
 	describeCompletion(root)
 	err := root.ExecuteContext(ctx)
+	supervise.End()
 	if err == nil {
 		return
 	}

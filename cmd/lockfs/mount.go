@@ -15,6 +15,7 @@ import (
 	"github.com/lockfs/lockfs/internal/config"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/serve"
+	"github.com/lockfs/lockfs/internal/supervise"
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/policy"
 	"github.com/lockfs/lockfs/renew"
@@ -89,6 +90,7 @@ Nothing is locked against other machines then.`,
 	f.BoolVar(&o.setPolicy, "set-policy", false, "make --policy, --rule and --flock the volume's policy. Every other mount of the volume that does not enforce it too must have ended")
 	o.former.register(f)
 	o.daemonFlags.register(cmd, "for root, with --endpoints or --backend kubernetes")
+	o.registerSupervise(f)
 	f.DurationVar(&o.ttl, "ttl", config.DefaultTTL, "how long a lock outlives a mount that is cut off or killed. Whole seconds, at least 3s")
 	f.Var(&o.wait, "wait", "how long an open waits for a lock before it fails with EBUSY. 0: not at all. -1: for ever")
 	f.DurationVar(&o.nameWait, "name-wait", config.DefaultNameWait, "how long a call that cannot queue (rename, unlink, truncate, …) tries for a lock that another node holds")
@@ -154,6 +156,11 @@ func (o *mountOptions) check() error {
 	if network && !o.remote() && !o.embedded {
 		return usage(fmt.Errorf("%s is on a network file system (%s), and locks kept on this machine exclude no other: give --endpoints or --backend kubernetes, or --embedded if only this machine writes there", o.source, fstype))
 	}
+	if o.supervise {
+		if err := o.checkSupervise(); err != nil {
+			return err
+		}
+	}
 	if o.sync.value == config.SyncAuto {
 		o.sync.value = ""
 	}
@@ -162,6 +169,16 @@ func (o *mountOptions) check() error {
 	}
 	if o.formerTerms, err = o.former.terms(o.flock.value); err != nil {
 		return usage(err)
+	}
+	return nil
+}
+
+func (o *mountOptions) checkSupervise() error {
+	switch {
+	case o.inKubernetes():
+		return usage(errors.New("--supervise and --backend kubernetes exclude each other: what a dead daemon has sent to the API server may come late. Use etcd, or drop --supervise"))
+	case o.flock.value == policy.FlockCluster:
+		return usage(errors.New("--supervise and --flock cluster exclude each other: a daemon that dies loses such locks. Drop one of them"))
 	}
 	return nil
 }
@@ -179,6 +196,9 @@ func (o *mountOptions) run(ctx context.Context) error {
 		return err
 	}
 	log := o.logger()
+	if over, err := o.supervised(log); over {
+		return err
+	}
 	names, forget, err := o.pods(o.kube.Kubeconfig, o.node, log)
 	if err != nil {
 		return err
@@ -193,12 +213,12 @@ func (o *mountOptions) run(ctx context.Context) error {
 		Embedded: !o.remote(),
 		Policy:   o.policy, SetPolicy: o.setPolicy, Former: o.formerTerms,
 		Renew: o.renew(), Wait: time.Duration(o.wait), NameWait: o.nameWait, Keep: time.Duration(o.keep), Scope: o.scope.value, ReadLocks: o.readLocks, Flock: o.flock.value,
-		Sync: o.sync.value, AllowOther: o.allowOther, AcceptVolume: o.acceptVolume, TakeOver: o.takeOver, Guard: o.guard,
+		Sync: o.sync.value, AllowOther: o.allowOther, AcceptVolume: o.acceptVolume, TakeOver: o.takeOver, Guard: o.guard, Worker: supervise.Self(),
 		Node: o.node, Version: buildVersion(), StateDir: state, Logger: log,
 		SlowWait: o.slowWait, Metrics: o.metrics(), Pods: names,
 	})
 	checks := func() []serve.Check { return []serve.Check{vol.Check()} }
-	stop, err := o.listen(log, checks, o.takeOver)
+	stop, err := o.listen(log, checks, o.takeOver || replaces())
 	if err != nil {
 		return err
 	}

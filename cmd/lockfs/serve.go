@@ -15,6 +15,7 @@ import (
 	"github.com/lockfs/lockfs/internal/config"
 	"github.com/lockfs/lockfs/internal/pods"
 	"github.com/lockfs/lockfs/internal/serve"
+	"github.com/lockfs/lockfs/internal/supervise"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -66,6 +67,7 @@ that cannot be mounted is tried again, and delays no other volume.`,
 	o.configFlags.register(f, "`file` that lists the volumes; required")
 	f.StringVar(&o.stateDir, "state-dir", defaultServeState, "`directory` that outlives the daemon, but not the machine's boot. It proves to the next daemon that this one is dead")
 	o.daemonFlags.register(cmd, "for root")
+	o.registerSupervise(f)
 	o.kubeFlags.register(f)
 	bindEnv(cmd)
 	return cmd
@@ -89,6 +91,9 @@ func (o *serveOptions) run(ctx context.Context) error {
 		}
 	}
 	o.log = o.logger()
+	if over, err := o.supervised(o.log); over {
+		return err
+	}
 	var forget func()
 	if o.names, forget, err = o.pods(o.kube.Kubeconfig, o.node, o.log); err != nil {
 		return err
@@ -151,7 +156,7 @@ func (o *serveOptions) specs(file *config.File) []serve.Spec {
 				Renew: renew.Config{TTL: v.TTL, SuspendWait: v.SuspendWait},
 				Wait:  v.Wait, NameWait: v.NameWait, Keep: v.Keep, Scope: v.Scope, ReadLocks: v.ReadLocks, Flock: v.Flock, Sync: sync,
 				AcceptVolume: v.AcceptVolume, TakeOver: true,
-				AllowOther: os.Geteuid() == 0, Guard: o.guard, ForPods: true, WaitForWrites: true,
+				AllowOther: os.Geteuid() == 0, Guard: o.guard, Worker: supervise.Self(), ForPods: true, WaitForWrites: true,
 				Node: o.node, Version: buildVersion(), StateDir: o.stateDir, Logger: o.log,
 				SlowWait: o.slowWait, Metrics: o.metrics(), Pods: o.names,
 			},

@@ -279,8 +279,12 @@ func printView(b *strings.Builder, v status.View) {
 		fmt.Fprintf(b, "    files         %d open; the volume serves %d requests, %d wait for their turn\n", f.Open, f.UnderWay, f.Waiting)
 	}
 	if t := v.Takeovers; t != nil {
-		fmt.Fprintf(b, "    takeovers     %d, the last %s ago; it took %s and carried %d open files, %d locks, %d waiting\n",
-			t.Count, age(seconds(t.Ago)), seconds(t.Took).Round(time.Millisecond), t.Files, t.Locks, t.Waiting)
+		after := ""
+		if t.Deaths > 0 {
+			after = fmt.Sprintf(" (%d after a death: %s)", t.Deaths, cmp.Or(oneLine(t.Died), "not the last one"))
+		}
+		fmt.Fprintf(b, "    takeovers     %d%s, the last %s ago; it took %s and carried %d open files, %d locks, %d waiting\n",
+			t.Count, after, age(seconds(t.Ago)), seconds(t.Took).Round(time.Millisecond), t.Files, t.Locks, t.Waiting)
 	}
 }
 

@@ -87,6 +87,7 @@ func TestDoors(t *testing.T) {
 		"k8s.io/":                                 {"internal/kubeconf", "internal/pods", "lockmgr/kubelease", "internal/kubetest", "integration/lab"},
 		"github.com/go-logr/":                     {"internal/pods", "lockmgr/kubelease"},
 		"go.yaml.in/":                             {"internal/config"},
+		"github.com/fxamacker/":                   {"internal/journal"},
 		module + "renew":                          {"lockmgr", "cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs", "bench/locks", "integration/lab"},
 		module + "lockmgr/etcdlock":               {"cmd/lockfs", "bench/locks", "integration/lab"},
 		module + "lockmgr/kubelease":              {"cmd/lockfs", "bench/locks"},
@@ -110,17 +111,19 @@ func TestLayers(t *testing.T) {
 	may := map[string][]string{
 		"renew":                     {"internal/boottime"},
 		"internal/boottime":         {},
-		"lockmgr":                   {"renew", "lockmgr/advisory", "internal/boottime", "internal/retry"},
+		"lockmgr":                   {"renew", "lockmgr/advisory", "internal/boottime", "internal/journal", "internal/retry"},
 		"lockmgr/advisory":          {},
 		"lockmgr/etcdlock":          {"lockmgr", "lockmgr/internal/lifetime", "internal/retry"},
 		"lockmgr/kubelease":         {"lockmgr", "lockmgr/internal/lifetime", "internal/retry", "internal/boottime", "internal/kubeconf"},
 		"internal/retry":            {},
 		"lockmgr/internal/lifetime": {"lockmgr", "internal/retry"},
 		"policy":                    {},
-		"fs":                        {"lockmgr", "lockmgr/advisory", "policy", "internal/procid", "internal/volume"},
+		"fs":                        {"lockmgr", "lockmgr/advisory", "policy", "internal/journal", "internal/procid", "internal/volume"},
 		"internal/procid":           {},
 		"internal/volume":           {"lockmgr", "policy"},
 		"internal/mounts":           {},
+		"internal/journal":          {},
+		"internal/supervise":        {"internal/journal"},
 	}
 	pkgs := load(t)
 	for dir, allowed := range may {

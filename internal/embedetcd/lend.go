@@ -20,11 +20,34 @@ const lent = 2
 func (s *Server) Lend() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.serves
+	fds := s.serves.descriptors()
+	if fds != nil {
+		s.serves.log.pause()
+		s.lent = s.serves
+	}
+	return fds
+}
+
+// Tell tells f now, and at each change, by which descriptors another process can Adopt the etcd
+// process when this one has died.
+func (s *Server) Tell(f func(fds []int)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell = f
+	s.told()
+}
+
+// told needs mu.
+func (s *Server) told() {
+	if s.tell != nil {
+		s.tell(s.serves.descriptors())
+	}
+}
+
+func (p *process) descriptors() (fds []int) {
 	if p == nil {
 		return nil
 	}
-	var fds []int
 	for _, f := range []*os.File{p.life, p.log.f} {
 		raw, err := f.SyscallConn() // Fd would make it block
 		if err == nil {
@@ -34,8 +57,6 @@ func (s *Server) Lend() []int {
 			return nil
 		}
 	}
-	p.log.pause()
-	s.lent = p
 	return fds
 }
 

@@ -48,9 +48,10 @@ type Server struct {
 	adopted chan *process // that run goes on with; capacity 1
 
 	mu     sync.Mutex
-	serves *process // GUARDED_BY(mu); nil: another mount serves
-	lent   *process // GUARDED_BY(mu); see Lend
-	left   *process // GUARDED_BY(mu); see Leave
+	serves *process        // GUARDED_BY(mu); nil: another mount serves
+	lent   *process        // GUARDED_BY(mu); see Lend
+	left   *process        // GUARDED_BY(mu); see Leave
+	tell   func(fds []int) // GUARDED_BY(mu); see Tell
 }
 
 // Start joins the lock service in cfg.Dir, or serves it. It returns when the endpoint answers;
@@ -174,11 +175,13 @@ func (s *Server) tryServe(ctx context.Context) error {
 func (s *Server) watch(ctx context.Context, p *process) error {
 	s.mu.Lock()
 	s.serves = p
+	s.told()
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.serves = nil
+		s.told()
 	}()
 	left := func() bool {
 		s.mu.Lock()

@@ -149,13 +149,17 @@ func (s *listener) compare(h *hello) error {
 	if h.Format != Format {
 		return fmt.Errorf("lockfs %s takes over state of format %d, and this daemon's is of format %d", h.Version, h.Format, Format)
 	}
-	own := s.Settings()
+	return Compare(s.Settings(), h.Settings)
+}
+
+// Compare returns why a daemon with new settings cannot take over from one with own.
+func Compare(own, new map[string]string) error {
 	for name, value := range own {
-		if h.Settings[name] != value {
-			return fmt.Errorf("the new daemon has another %s: %q instead of %q", name, h.Settings[name], value)
+		if new[name] != value {
+			return fmt.Errorf("the new daemon has another %s: %q instead of %q", name, new[name], value)
 		}
 	}
-	for name := range h.Settings {
+	for name := range new {
 		if _, ok := own[name]; !ok {
 			return fmt.Errorf("the new daemon has a %s, which this one does not know", name)
 		}

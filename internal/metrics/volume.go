@@ -32,6 +32,7 @@ type Volume struct {
 	suspensions  prometheus.Counter
 	sessionsLost *prometheus.CounterVec // cause
 	takeovers    prometheus.Counter
+	deaths       prometheus.Counter
 	takeover     prometheus.Gauge
 	carried      *prometheus.GaugeVec // what
 
@@ -82,6 +83,7 @@ func newVolume(namespace, name string) *Volume {
 	v.sessionsLost = counters("lockfs_session_losses_total", "Sessions that were lost, with all their locks.", "cause")
 
 	v.takeovers = counter("lockfs_takeovers_total", "How often a daemon has taken the view over from another one since it was mounted.")
+	v.deaths = counter("lockfs_takeovers_after_death_total", "How often the daemon from which the view was taken over had died.")
 	v.takeover = add(v, prometheus.NewGauge(prometheus.GaugeOpts{Name: "lockfs_takeover_seconds", Help: "How long this daemon took to take the view over, 0 if it has mounted the view itself.", ConstLabels: labels}))
 	v.carried = add(v, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lockfs_takeover_carried", Help: "What this daemon took over.", ConstLabels: labels}, []string{"what"}))
 	v.carry(Takeover{})
@@ -164,6 +166,7 @@ func (v *Volume) Mounted(locks func() lockmgr.Stats, view func() fs.Stats, below
 // Takeover is a view's from one daemon to another.
 type Takeover struct {
 	Count                 int // with those before
+	Deaths                int // of Count, those from a daemon that had died
 	Took                  time.Duration
 	Files, Locks, Waiting int
 }
@@ -174,6 +177,7 @@ func (v *Volume) TakenOver(t Takeover) {
 		return
 	}
 	v.takeovers.Add(float64(t.Count))
+	v.deaths.Add(float64(t.Deaths))
 	v.takeover.Set(t.Took.Seconds())
 	v.carry(t)
 }

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/internal/metrics"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/netvolume"
 	"github.com/lockfs/lockfs/internal/pods"
 	"github.com/lockfs/lockfs/internal/procid"
+	"github.com/lockfs/lockfs/internal/supervise"
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/policy"
@@ -43,6 +45,8 @@ type Lender interface {
 	Leave()
 	// Adopt takes over the service of another process, and takes the files.
 	Adopt(files []*os.File)
+	// Tell tells f now, and at each change, what Lend would return.
+	Tell(f func(fds []int))
 }
 
 // Config is one volume to serve.
@@ -76,6 +80,8 @@ type Config struct {
 	// Sync says when written bytes must be on the volume; "": fs.SyncAlways on NFS,
 	// fs.SyncClose on another network file system, else fs.SyncNever.
 	Sync fs.Sync
+	// Worker, if not nil, is this process: what it serves outlives it.
+	Worker *supervise.Worker
 	// AcceptVolume serves a volume on which rules of docs/SEMANTICS.md do not hold.
 	AcceptVolume bool
 	// AllowOther lets users other than the daemon's use the view.
@@ -107,7 +113,8 @@ type Config struct {
 	// Logger is used for everything; nil: slog.Default().
 	Logger *slog.Logger
 
-	taking   bool                // another daemon serves the mount, and will hand it on
+	taking   bool                // there is a view that another daemon serves, and will hand on, or has served
+	record   *journal.Part       // where a next process finds what this one leaves; nil: nowhere
 	network  bool                // other machines may write to Source
 	findings []netvolume.Finding // what is wrong with Source, when it was first looked at
 }

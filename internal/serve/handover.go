@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/handover"
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/internal/lifeline"
 	"github.com/lockfs/lockfs/internal/metrics"
 	"github.com/lockfs/lockfs/internal/mounts"
@@ -35,6 +36,7 @@ type snapshot struct {
 	Lifeline string
 	Service  int // how many descriptors the lock service has
 	Taken    int // how often the view was taken over before
+	Deaths   int // of these, from a daemon that had died
 }
 
 // mounted is what a mount consists of.
@@ -60,8 +62,8 @@ func (c *Config) settings(id uuid.UUID, service lockmgr.Service) map[string]stri
 	return s
 }
 
-// running connects to a daemon that serves the mountpoint. nil: there is none.
-func (c *Config) running(ctx context.Context) (*handover.Peer, error) {
+// dial connects to a daemon that serves the mountpoint. nil: there is none.
+func (c *Config) dial(ctx context.Context) (*handover.Peer, error) {
 	if !c.TakeOver {
 		return nil, nil
 	}
@@ -80,7 +82,7 @@ func (c *Config) running(ctx context.Context) (*handover.Peer, error) {
 // offer lets another daemon take the mount over until stop. gone is closed when one has.
 func (v *Volume) offer(c *Config, m *mounted, thing Backend, id uuid.UUID, service lockmgr.Service) (gone <-chan struct{}, stop func()) {
 	over := make(chan struct{})
-	o := &offering{v: v, m: m, backend: thing, gone: over}
+	o := &offering{v: v, m: m, backend: thing, record: c.record, gone: over}
 	stop, err := handover.Listen(c.StateDir, c.Mountpoint, handover.Offer{
 		Settings: func() map[string]string { return c.settings(id, service) },
 		Pause:    o.pause, Resume: o.resume, Gone: o.letGo, Logger: v.log,
@@ -97,6 +99,7 @@ type offering struct {
 	v       *Volume
 	m       *mounted
 	backend Backend
+	record  *journal.Part
 	gone    chan struct{}
 	thaw    func()
 }
@@ -177,7 +180,7 @@ func (o *offering) export() ([]byte, []int, error) {
 	if lender, ok := o.backend.(Lender); ok {
 		service = lender.Lend()
 	}
-	if err := gob.NewEncoder(&b).Encode(snapshot{view, locks, o.m.life.ID, len(service), o.v.takenOver().Count}); err != nil {
+	if err := gob.NewEncoder(&b).Encode(snapshot{view, locks, o.m.life.ID, len(service), o.v.takenOver().Count, o.v.takenOver().Deaths}); err != nil {
 		return nil, nil, err
 	}
 	return b.Bytes(), append(append(fds, service...), int(o.m.life.File().Fd())), nil
@@ -202,6 +205,7 @@ func (o *offering) letGo() {
 		lender.Leave()
 	}
 	close(o.gone)
+	o.record.Void() // it is the other daemon's
 	o.m.locks.LetGo()
 	o.m.view.LetGo()
 }
@@ -214,9 +218,24 @@ type accepted struct {
 	life    *os.File   // the lifeline, which is closed by who adopts it
 }
 
-// accept asks for the state of the daemon that serves the mountpoint.
-func accept(peer *handover.Peer, version string, settings map[string]string) (*accepted, error) {
-	state, fds, err := peer.Ask(version, settings)
+// predecessor is who has served the mount before: a running daemon, or one that has died.
+type predecessor interface {
+	// accept returns the state of the mount.
+	accept(c *Config, settings map[string]string) (*accepted, error)
+	// take makes the mount this process's. After an error it is not.
+	take() error
+	// who is for the log.
+	who() slog.Attr
+}
+
+// running is a daemon that hands its mount on.
+type running struct{ *handover.Peer }
+
+func (r running) take() error    { return r.Take() }
+func (r running) who() slog.Attr { return slog.Int("pid", r.PID) }
+
+func (r running) accept(c *Config, settings map[string]string) (*accepted, error) {
+	state, fds, err := r.Ask(c.Version, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -247,8 +266,8 @@ func (a *accepted) close() {
 	}
 }
 
-// takeOver takes the mount over from the daemon that serves it.
-func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, backend Backend, id uuid.UUID, service lockmgr.Service) (_ *mounted, err error) {
+// takeOver takes the mount over from who has served it.
+func (v *Volume) takeOver(ctx context.Context, c *Config, from predecessor, backend Backend, id uuid.UUID, service lockmgr.Service) (_ *mounted, err error) {
 	info, err := c.session()
 	if err != nil {
 		return nil, err
@@ -261,7 +280,8 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 		return nil, err
 	}
 	began := time.Now()
-	a, err := accept(peer, c.Version, c.settings(id, service))
+	settings := c.settings(id, service)
+	a, err := from.accept(c, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -287,10 +307,21 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 		locks.LetGo()
 		return nil, err
 	}
-	if err := peer.Take(); err != nil {
+	if err := from.take(); err != nil {
 		adopted.Discard()
 		locks.LetGo()
 		return nil, err
+	}
+	m := &mounted{nil, locks, life}
+	taken := takeover{Takeover: metrics.Takeover{Count: a.Taken + 1, Deaths: a.Deaths}}
+	if d, ok := from.(*dead); ok {
+		taken.Deaths++
+		taken.died = d.how
+	}
+	c.recordMount(m, settings, taken.Takeover)
+	// From here on a next process goes on from what this one does.
+	if err := adopted.Record(); err != nil {
+		v.notRecorded(c, err)
 	}
 	locks.Begin()
 	view, err := adopted.Begin()
@@ -298,30 +329,31 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, peer *handover.Peer, b
 		v.log.Error("the view cannot be served; its programs get errors", slog.Any("error", err))
 		_ = view.Cut()
 	}
-	v.tookOver(c, peer, &a.snapshot, time.Since(began))
+	m.view = view
+	taken.Took, taken.at = time.Since(began), time.Now()
+	v.tookOver(c, from, &a.snapshot, taken)
 	if lender, ok := backend.(Lender); ok {
 		lender.Adopt(a.service)
 		a.service = nil
 	}
+	c.recordService(backend)
 	v.setMounted(c.Mountpoint, locks, view)
 	go func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), StartTimeout)
 		defer cancel()
 		next.succeed(clean)
 	}()
-	return &mounted{view, locks, life}, nil
+	return m, nil
 }
 
 // tookOver reports a takeover.
-func (v *Volume) tookOver(c *Config, peer *handover.Peer, s *snapshot, took time.Duration) {
-	now := takeover{metrics.Takeover{
-		Count: s.Taken + 1, Took: took, Files: len(s.View.Handles), Locks: len(s.Locks.Locks), Waiting: len(s.View.Waiting),
-	}, time.Now()}
+func (v *Volume) tookOver(c *Config, from predecessor, s *snapshot, now takeover) {
+	now.Files, now.Locks, now.Waiting = len(s.View.Handles), len(s.Locks.Locks), len(s.View.Waiting)
 	v.mu.Lock()
 	v.taken = now
 	v.mu.Unlock()
 	v.metrics.TakenOver(now.Takeover)
-	v.log.Info("took the mount over from the daemon that served it", slog.Int("pid", peer.PID), slog.Duration("took", now.Took),
+	v.log.Info("took the mount over from the daemon that served it", from.who(), slog.Duration("took", now.Took),
 		slog.Int("nodes", len(s.View.Nodes)), slog.Int("open_files", now.Files), slog.Int("locks", now.Locks),
 		slog.Int("waiting", now.Waiting), slog.Int("times", now.Count), slog.String("mountpoint", c.Mountpoint), slog.String("version", c.Version))
 }

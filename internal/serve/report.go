@@ -49,6 +49,7 @@ func (v *Volume) describe() status.View {
 	if taken := v.takenOver(); taken.Count > 0 {
 		at.Takeovers = &status.Takeovers{
 			Count: taken.Count, Ago: time.Since(taken.at).Seconds(), Took: taken.Took.Seconds(), Files: taken.Files, Locks: taken.Locks, Waiting: taken.Waiting,
+			Deaths: taken.Deaths, Died: taken.died,
 		}
 	}
 	now, files := locks.Stats(), view.Stats()

@@ -48,7 +48,8 @@ type Volume struct {
 // takeover is the last of a view's takeovers.
 type takeover struct {
 	metrics.Takeover
-	at time.Time
+	at   time.Time
+	died string // how the former daemon died; "": it did not
 }
 
 // New returns a Volume that Run serves.
@@ -105,13 +106,20 @@ func (v *Volume) observer() func(lockmgr.Event) {
 // a mistake in the configuration, before anything was started; ErrHandedOn.
 func (v *Volume) Run(ctx context.Context) error {
 	c := v.cfg
-	peer, err := c.running(ctx)
+	peer, err := c.dial(ctx)
 	if err != nil {
 		return err
 	}
-	if c.taking = peer != nil; c.taking {
+	var from predecessor
+	if peer != nil {
 		defer peer.Close()
+		from = running{peer}
 	}
+	died := v.leftByDead(&c)
+	if died != nil {
+		from = died
+	}
+	c.taking = from != nil
 	if err := v.prepare(ctx, &c); err != nil {
 		return err
 	}
@@ -126,6 +134,7 @@ func (v *Volume) Run(ctx context.Context) error {
 		return err
 	}
 	defer disconnect()
+	c.beginRecord(backend, v.log)
 	record := &serviceSeen{RecordStore: backend}
 	id, err := c.checkVolume(start, record)
 	if err != nil {
@@ -133,13 +142,19 @@ func (v *Volume) Run(ctx context.Context) error {
 	}
 	var m *mounted
 	if c.taking {
-		m, err = v.takeOver(start, &c, peer, backend, id, record.service)
-	} else {
-		m, err = v.begin(start, &c, backend, id)
+		m, err = v.takeOver(start, &c, from, backend, id, record.service)
+		if died != nil && cannot(err) {
+			v.giveUp(&c, err)
+			c.beginRecord(backend, v.log)
+		}
+	}
+	if !c.taking {
+		m, err = v.begin(start, &c, backend, id, record.service)
 	}
 	if err != nil {
 		return err
 	}
+	c.Worker.Settle(c.Mountpoint)
 	// Unless life.Close was called, the lifeline stays, and the next mount proves us dead.
 	defer m.life.Leave()
 	v.sessionOpened(record.service)
@@ -156,7 +171,9 @@ func (v *Volume) Run(ctx context.Context) error {
 	default:
 	}
 	// Writes reach the volume before their locks are released.
-	if err = v.unmount(&c, m.view); errors.Is(err, context.DeadlineExceeded) {
+	err = v.unmount(&c, m.view)
+	c.record.Void() // there is no view that a next process could go on with
+	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", c.Renew.TTL, err)
 	}
 	if closeErr := c.closeLocks(m.locks); closeErr != nil {
@@ -167,7 +184,7 @@ func (v *Volume) Run(ctx context.Context) error {
 }
 
 // begin opens a session and mounts the view.
-func (v *Volume) begin(ctx context.Context, c *Config, backend Backend, id uuid.UUID) (*mounted, error) {
+func (v *Volume) begin(ctx context.Context, c *Config, backend Backend, id uuid.UUID, service lockmgr.Service) (*mounted, error) {
 	info, life, err := v.replaceDead(ctx, c, backend, id)
 	if err != nil {
 		return nil, err
@@ -177,18 +194,21 @@ func (v *Volume) begin(ctx context.Context, c *Config, backend Backend, id uuid.
 		life.Leave()
 		return nil, err
 	}
-	view, err := v.mount(ctx, c, locks)
+	m := &mounted{nil, locks, life}
+	c.recordMount(m, c.settings(id, service), metrics.Takeover{})
+	c.recordService(backend)
+	m.view, err = v.mount(ctx, c, locks)
 	if err != nil {
 		err = errors.Join(err, c.closeLocks(locks))
 		life.Leave()
 		return nil, err
 	}
-	return &mounted{view, locks, life}, nil
+	return m, nil
 }
 
 func (v *Volume) manager(c *Config, backend Backend, info lockmgr.SessionInfo) lockmgr.Config {
 	return lockmgr.Config{
-		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Keep: c.Keep, Observe: v.observer(),
+		Backend: backend, Session: info, Renew: c.Renew, Logger: v.log, SlowWait: c.SlowWait, Keep: c.Keep, Observe: v.observer(), Record: c.record,
 	}
 }
 
@@ -196,7 +216,7 @@ func (v *Volume) viewConfig(c *Config, locks *lockmgr.Manager) fs.Config {
 	return fs.Config{
 		Source: c.Source, Locks: locks, Scope: c.Scope, Policy: c.enforced(), Wait: c.Wait, NameWait: c.NameWait, Sync: c.Sync,
 		ReadLocks: c.ReadLocks, Flock: c.Flock, PodName: c.Pods.Name,
-		AllowOther: c.AllowOther, Pool: c.Pool, Logger: v.log,
+		AllowOther: c.AllowOther, Pool: c.Pool, Record: c.record, Deaths: c.deaths(), Logger: v.log,
 	}
 }
 

@@ -50,6 +50,8 @@ type Takeovers struct {
 	Files   int     `json:"open_files"`
 	Locks   int     `json:"locks"`
 	Waiting int     `json:"waiting"`
+	Deaths  int     `json:"after_death"`    // how many of Count were from a daemon that had died
+	Died    string  `json:"died,omitempty"` // how the former daemon died; "": it lives, or has ended
 }
 
 // Session is the state of a mount's sessions.

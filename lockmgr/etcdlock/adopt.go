@@ -32,6 +32,9 @@ func (b *Backend) enter(ctx context.Context) error {
 	return nil
 }
 
+// AdoptsFromDead implements lockmgr.Adopter: the fence does it.
+func (b *Backend) AdoptsFromDead() bool { return true }
+
 // Connect implements lockmgr.Adopter.
 func (b *Backend) Connect(ctx context.Context) error {
 	_, err := b.forRenewals(ctx)

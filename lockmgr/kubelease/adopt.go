@@ -33,6 +33,9 @@ func (b *Backend) Freeze(ctx context.Context) (thaw func(), err error) {
 	return thaw, nil
 }
 
+// AdoptsFromDead implements lockmgr.Adopter: a Lease that a dead process has written may come late.
+func (b *Backend) AdoptsFromDead() bool { return false }
+
 // Connect implements lockmgr.Adopter.
 func (b *Backend) Connect(ctx context.Context) error { return b.mirrored(ctx) }
 

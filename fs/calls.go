@@ -1,0 +1,357 @@
+package fs
+
+import (
+	"bytes"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/journal"
+	"github.com/lockfs/lockfs/lockmgr"
+)
+
+// When a daemon has died, the kernel sends the requests that it has not answered to the next one.
+// Most can be done twice. One that cannot is recorded right before its system call, with what shows
+// later whether the call was made, and again with its answer. The next daemon gives the recorded
+// answer, or looks at the volume. Until then it has the call's locks, so that nobody else changes
+// what it looks at (docs/adr/0070).
+
+// doing is what a request is about to do.
+type doing uint8
+
+const (
+	removing   doing = iota // from, which is src, is removed
+	linking                 // to becomes a name of src
+	movingName              // from, which is src, becomes to, which was dst or nothing
+	exchanging              // from, which is src, and to, which is dst, are exchanged
+	making                  // to, which is nothing, is made, of a kind
+	appending               // a file of this size grows
+	addingAttr              // an attribute is made
+	losingAttr              // an attribute is removed
+	telling                 // an error is told once
+)
+
+type callRecord struct {
+	_        struct{} `cbor:",toarray"`
+	What     doing
+	Hold     uint64 // of Hold.Record; 0: none
+	From, To calledName
+	Src, Dst Inode
+	Size     int64
+	Kind     uint32 // of what is made
+	Answered bool
+	Status   int32
+	Written  uint32
+}
+
+type calledName struct {
+	_    struct{} `cbor:",toarray"`
+	Dir  uint64   // the id of the node
+	Name string
+	Kind lockmgr.Kind // of the key
+	Path string       // so
+}
+
+func (n *lockedName) called() calledName {
+	return calledName{Dir: n.dir.id, Name: n.name, Kind: n.key.Kind, Path: n.key.Path}
+}
+
+// CallState is a call that a dead process has begun.
+type CallState struct {
+	Request  uint64
+	What     uint8
+	Hold     int // -1: none
+	From, To Name
+	Keys     [2]lockmgr.Key // of From and To
+	Src, Dst Inode
+	Size     int64
+	Kind     uint32
+	Answered bool
+	Status   int32
+	Written  uint32
+}
+
+// former is a call that a dead process has begun, until it comes again.
+type former struct {
+	CallState
+	hold     *lockmgr.Hold
+	from, to lockedName
+}
+
+// sentAgain marks a request that the kernel sends again.
+const sentAgain = 1 << 63
+
+// answeredFor is how long a recorded answer stays, which the kernel has most likely got by then.
+const answeredFor = time.Second
+
+// fewAnswers stay in any case: the process may have been stopped meanwhile.
+const fewAnswers = 256
+
+// comesWithin bounds the time in which the kernel sends again what it was asked to.
+const comesWithin = 30 * time.Second
+
+// calls are the requests that cannot be done twice.
+type calls struct {
+	record *journal.Part // constant
+	log    *slog.Logger  // constant
+	deaths int           // constant; see Config.Deaths
+
+	mu       sync.Mutex
+	own      map[uint64]*callRecord // GUARDED_BY(mu); of this process, under way
+	answered []answeredCall         // GUARDED_BY(mu); the oldest first
+
+	// What the former process has left, until comesWithin. GUARDED_BY(mu)
+	begun map[uint64]*former    // by request
+	files map[uint64]*handle    // by the request that has opened it
+	dirs  map[uint64]*dirHandle // so
+	tries map[uint64]uint64     // how often a request was sent again before
+}
+
+type answeredCall struct {
+	request uint64
+	at      time.Time
+}
+
+// begin records a call. It comes before the check of the lock.
+func (c *calls) begin(in *fuse.InHeader, hold *lockmgr.Hold, r callRecord) {
+	if !c.record.Keeps() {
+		return
+	}
+	if hold != nil {
+		r.Hold = hold.Record()
+	}
+	request := in.Unique &^ sentAgain
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.own == nil {
+		c.own = make(map[uint64]*callRecord)
+	}
+	c.own[request] = &r
+	c.record.Put(recordCall, request, r)
+}
+
+// answer records the answer to a request, if its call was recorded. The kernel gets it next.
+func (c *calls) answer(in *fuse.InHeader, s fuse.Status, written uint32) {
+	if !c.record.Keeps() {
+		return
+	}
+	request := in.Unique &^ sentAgain
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.own[request]
+	if r == nil {
+		return
+	}
+	delete(c.own, request)
+	r.Answered, r.Status, r.Written = true, int32(s), written
+	c.record.Put(recordCall, request, r)
+	now := time.Now()
+	c.answered = append(c.answered, answeredCall{request, now})
+	for len(c.answered) > fewAnswers && now.Sub(c.answered[0].at) > answeredFor {
+		c.record.Delete(recordCall, c.answered[0].request)
+		c.answered = c.answered[1:]
+	}
+}
+
+// again returns what the former process has begun of a request that is sent again; nil: nothing.
+func (c *calls) again(in *fuse.InHeader) *former {
+	if in.Unique&sentAgain == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	request := in.Unique &^ sentAgain
+	b := c.begun[request]
+	delete(c.begun, request)
+	return b
+}
+
+// over ends again: the former call's locks are not needed any more.
+func (b *former) over() {
+	if b != nil && b.hold != nil {
+		b.hold.Release()
+	}
+}
+
+// file returns what the former process has opened for a request that is sent again.
+func (c *calls) file(in *fuse.InHeader) *handle {
+	if in.Unique&sentAgain == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.files[in.Unique&^sentAgain]
+}
+
+func (c *calls) dir(in *fuse.InHeader) *dirHandle {
+	if in.Unique&sentAgain == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dirs[in.Unique&^sentAgain]
+}
+
+// deadly reports whether a request was under way when each of several daemons died, one soon after the
+// other: it may be what kills them.
+func (c *calls) deadly(in *fuse.InHeader) bool {
+	if in.Unique&sentAgain == 0 || !c.record.Keeps() {
+		return false
+	}
+	request := in.Unique &^ sentAgain
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.tries[request] + 1
+	c.record.Number(recordTries, request, n)
+	if n < 2 || c.deaths < 2 {
+		return false
+	}
+	c.log.Error("a request is refused: daemons have died while they served it", slog.Uint64("request", request),
+		slog.Uint64("opcode", uint64(in.Opcode)), slog.Uint64("pid", uint64(in.Pid)), slog.Uint64("times", n))
+	return true
+}
+
+// forsake lets go of what has not come again: its program has ended.
+func (c *calls) forsake() {
+	c.mu.Lock()
+	begun := c.begun
+	for request := range c.tries {
+		c.record.Delete(recordTries, request)
+	}
+	c.begun, c.files, c.dirs, c.tries = nil, nil, nil, nil
+	c.mu.Unlock()
+	for request, b := range begun {
+		c.record.Delete(recordCall, request)
+		b.over()
+	}
+}
+
+// repeat answers a request about names that is sent again, if its call was made. out, unless nil, gets
+// the name that the call gives.
+func (f *FS) repeat(in *fuse.InHeader, out *fuse.EntryOut) (s fuse.Status, known bool) {
+	b := f.calls.again(in)
+	if b == nil {
+		return fuse.OK, false
+	}
+	defer b.over()
+	switch {
+	case b.Answered:
+		s = fuse.Status(b.Status)
+	case f.wasMade(b):
+		f.hasHappened(b)
+	default:
+		return fuse.OK, false
+	}
+	if s.Ok() && out != nil {
+		s = f.enter(b.to.dir, b.to.name, out)
+	}
+	return s, true
+}
+
+// wasMade reports whether a call about names was made, as the volume shows it.
+func (f *files) wasMade(b *former) bool {
+	is := func(d dirName, i Inode) bool {
+		if d.dir == nil {
+			return false
+		}
+		st, err := f.backing.statNow(d)
+		return err == nil && inodeOf(&st) == inode{i.Dev, i.Ino, i.Generation}
+	}
+	switch doing(b.What) {
+	case removing:
+		return b.from.dir != nil && !is(b.from.dirName, b.Src)
+	case linking:
+		return is(b.to.dirName, b.Src)
+	case movingName:
+		return is(b.to.dirName, b.Src) && !is(b.from.dirName, b.Src)
+	case exchanging:
+		return is(b.to.dirName, b.Src) && is(b.from.dirName, b.Dst)
+	case making:
+		if b.to.dir == nil {
+			return false
+		}
+		st, err := f.backing.statNow(b.to.dirName)
+		return err == nil && st.Mode&unix.S_IFMT == b.Kind
+	}
+	return false
+}
+
+// hasHappened has the nodes and their locks follow a call that was made.
+func (f *FS) hasHappened(b *former) {
+	var fates []fate
+	src, dst := f.nodes.find(inode{b.Src.Dev, b.Src.Ino, b.Src.Generation}), f.nodes.find(inode{b.Dst.Dev, b.Dst.Ino, b.Dst.Generation})
+	switch doing(b.What) {
+	case removing:
+		fates = []fate{{file: src, loses: &b.from}}
+	case linking:
+		fates = []fate{{file: src, gets: &b.to}}
+	case movingName:
+		fates = []fate{{file: src, loses: &b.from, gets: &b.to}, {file: dst, loses: &b.to}}
+	case exchanging:
+		fates = []fate{{file: src, loses: &b.from, gets: &b.to}, {file: dst, loses: &b.to, gets: &b.from}}
+	}
+	for _, t := range fates {
+		if t.file == nil {
+			continue
+		}
+		if t.gets == nil || !f.nodes.nameOf(t.file).is(t.gets.dirName) { // else it has followed already
+			f.follow(t, nil, true, true)
+		}
+		if t.loses != nil {
+			drop(t.file.allHolds(), t.loses.key)
+		}
+		f.nodes.answered(t)
+	}
+}
+
+// appended answers an append that is sent again, if it was made.
+func (f *FS) appended(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (written uint32, s fuse.Status, known bool) {
+	b := f.calls.again(&in.InHeader)
+	if b == nil {
+		return 0, fuse.OK, false
+	}
+	defer b.over()
+	if b.Answered {
+		return b.Written, fuse.Status(b.Status), true
+	}
+	h := f.handles.get(in.Fh)
+	if h == nil || !h.enter() {
+		return 0, fuse.EBADF, true
+	}
+	defer h.leave()
+	var st unix.Stat_t
+	if err := fstat(h.fd, &st); err != nil {
+		return 0, errno(err), true
+	}
+	n := min(st.Size-b.Size, int64(len(data)))
+	if n <= 0 {
+		return 0, fuse.OK, false
+	}
+	if h.hold == nil || h.hold.Unlocked() { // others may have appended too
+		if n = int64(len(data)); !contains(h.fd, b.Size, data) {
+			return 0, fuse.OK, false
+		}
+	}
+	s = f.change(cancel, &in.InHeader, h, func(check func() error) error { return check() }) // so that it is on the volume as --sync says
+	h.node.wrote(b.Size + n)
+	return uint32(n), s, true
+}
+
+// beginAppend records an append.
+func (f *FS) beginAppend(in *fuse.InHeader, h *handle) {
+	var st unix.Stat_t
+	if f.record.Keeps() && fstat(h.fd, &st) == nil {
+		f.calls.begin(in, nil, callRecord{What: appending, Size: st.Size})
+	}
+}
+
+// contains reports whether a file has data somewhere behind an offset.
+func contains(fd int, off int64, data []byte) bool {
+	const most = 4 << 20
+	buf := make([]byte, most)
+	n, err := ignoringEINTR(func() (int, error) { return unix.Pread(fd, buf, off) })
+	return err == nil && bytes.Contains(buf[:max(n, 0)], data)
+}

@@ -1,0 +1,287 @@
+package handover
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/integration/lab"
+)
+
+// onceOnly is a call that fails, or does more, when it is made twice.
+type onceOnly struct {
+	name    string
+	syscall string // of the daemon
+	first   string // one that comes right before, unless it is ""
+	prepare func(dir string) error
+	call    func(dir string) error
+	done    func(dir string) bool // as the volume shows it
+}
+
+func write(path, text string) error { return os.WriteFile(path, []byte(text), 0o644) }
+
+func is(path, text string) bool {
+	b, err := os.ReadFile(path)
+	return err == nil && string(b) == text
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func removed(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+func onFile(path string, flags int, do func(fd int) error) error {
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(fd), unix.Close(fd))
+}
+
+var onceOnlys = []onceOnly{
+	{
+		name: "append", syscall: "pwritev2",
+		prepare: func(d string) error { return write(d+"/log", "1\n") },
+		call: func(d string) error {
+			return onFile(d+"/log", unix.O_WRONLY|unix.O_APPEND, func(fd int) error {
+				n, err := unix.Write(fd, []byte("2\n"))
+				if err == nil && n != 2 {
+					err = fmt.Errorf("%d bytes were written", n)
+				}
+				return err
+			})
+		},
+		done: func(d string) bool { return is(d+"/log", "1\n2\n") },
+	},
+	{
+		name: "create", syscall: "openat", first: "unshare", // the daemon opens much
+		call: func(d string) error {
+			return onFile(d+"/made", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, func(fd int) error {
+				_, err := unix.Write(fd, []byte("x"))
+				return err
+			})
+		},
+		done: func(d string) bool { return exists(d + "/made") },
+	},
+	{
+		name: "mkdir", syscall: "mkdirat",
+		call: func(d string) error { return unix.Mkdir(d+"/made", 0o755) },
+		done: func(d string) bool { return exists(d + "/made") },
+	},
+	{
+		name: "mknod", syscall: "mknodat",
+		call: func(d string) error { return unix.Mknod(d+"/made", unix.S_IFIFO|0o600, 0) },
+		done: func(d string) bool { return exists(d + "/made") },
+	},
+	{
+		name: "symlink", syscall: "symlinkat",
+		call: func(d string) error { return unix.Symlink("x", d+"/made") },
+		done: func(d string) bool { return exists(d + "/made") },
+	},
+	{
+		name: "link", syscall: "linkat",
+		prepare: func(d string) error { return write(d+"/f", "x") },
+		call:    func(d string) error { return unix.Link(d+"/f", d+"/g") },
+		done:    func(d string) bool { return is(d+"/g", "x") && is(d+"/f", "x") },
+	},
+	{
+		name: "unlink", syscall: "unlinkat",
+		prepare: func(d string) error { return write(d+"/f", "x") },
+		call:    func(d string) error { return unix.Unlink(d + "/f") },
+		done:    func(d string) bool { return removed(d + "/f") },
+	},
+	{
+		name: "rmdir", syscall: "unlinkat",
+		prepare: func(d string) error { return os.Mkdir(d+"/sub", 0o755) },
+		call:    func(d string) error { return unix.Rmdir(d + "/sub") },
+		done:    func(d string) bool { return removed(d + "/sub") },
+	},
+	{
+		name: "rename", syscall: "renameat2",
+		prepare: func(d string) error { return errors.Join(write(d+"/f", "new"), write(d+"/g", "old")) },
+		call:    func(d string) error { return unix.Rename(d+"/f", d+"/g") },
+		done:    func(d string) bool { return is(d+"/g", "new") && removed(d+"/f") },
+	},
+	{
+		name: "rename of a directory", syscall: "renameat2",
+		prepare: func(d string) error { return errors.Join(os.Mkdir(d+"/sub", 0o755), write(d+"/sub/f", "x")) },
+		call:    func(d string) error { return unix.Rename(d+"/sub", d+"/moved") },
+		done:    func(d string) bool { return is(d+"/moved/f", "x") && removed(d+"/sub") },
+	},
+	{
+		name: "exchange", syscall: "renameat2",
+		prepare: func(d string) error { return errors.Join(write(d+"/f", "1"), write(d+"/g", "2")) },
+		call: func(d string) error {
+			return unix.Renameat2(unix.AT_FDCWD, d+"/f", unix.AT_FDCWD, d+"/g", unix.RENAME_EXCHANGE)
+		},
+		done: func(d string) bool { return is(d+"/g", "1") && is(d+"/f", "2") },
+	},
+	{
+		name: "setxattr", syscall: "setxattr",
+		prepare: func(d string) error { return write(d+"/f", "x") },
+		call:    func(d string) error { return unix.Setxattr(d+"/f", "user.x", []byte("v"), unix.XATTR_CREATE) },
+		done: func(d string) bool {
+			n, err := unix.Getxattr(d+"/f", "user.x", nil)
+			return err == nil && n == 1
+		},
+	},
+	{
+		name: "removexattr", syscall: "removexattr",
+		prepare: func(d string) error {
+			return errors.Join(write(d+"/f", "x"), unix.Setxattr(d+"/f", "user.x", []byte("v"), 0))
+		},
+		call: func(d string) error { return unix.Removexattr(d+"/f", "user.x") },
+		done: func(d string) bool {
+			_, err := unix.Getxattr(d+"/f", "user.x", nil)
+			return err == unix.ENODATA
+		},
+	},
+}
+
+// A call that cannot be made twice is made once, wherever in it the daemon dies, and its program is
+// told of one success. (docs/SEMANTICS.md, rule 27.)
+func TestCallsAreMadeOnce(t *testing.T) {
+	if _, err := exec.LookPath("strace"); err != nil {
+		t.Fatal("strace is missing: run 'make deps'")
+	}
+	for _, c := range onceOnlys {
+		for _, after := range []bool{false, true} {
+			when := "before"
+			if after {
+				when = "after"
+			}
+			t.Run(c.name+"/"+when, func(t *testing.T) {
+				t.Parallel()
+				testCallIsMadeOnce(t, c, after)
+			})
+		}
+	}
+}
+
+func testCallIsMadeOnce(t *testing.T, c onceOnly, after bool) {
+	v := lab.NewVolume(t)
+	if c.prepare != nil {
+		if err := c.prepare(v.Source); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := supervise(v.Mount("a", "--supervise"))
+	died := false
+	returned := make(chan error, 1)
+	m.dies(func() {
+		worker := m.worker()
+		holds, end := traced(t, worker, c, after)
+		go func() { returned <- c.call(m.Dir) }()
+		lab.Eventually(t, "the daemon is "+c.syscall, func() bool {
+			select {
+			case err := <-returned:
+				t.Fatalf("the call has returned before the daemon died: %v", err)
+			default:
+			}
+			return holds() && c.done(v.Source) == after
+		})
+		died = unix.Kill(worker, unix.SIGKILL) == nil
+		end()
+	})
+	select {
+	case err := <-returned:
+		if err != nil {
+			t.Errorf("the program was told: %v", err)
+		}
+	case <-time.After(lab.CallTimeout):
+		t.Fatal("the call does not return")
+	}
+	if !died || !c.done(v.Source) {
+		t.Errorf("killed: %v; the volume does not show the call", died)
+	}
+	if !c.done(m.Dir) {
+		t.Error("the view does not show the call")
+	}
+	free(t, m.Mount, v)
+}
+
+// free fails the test if a lock is left.
+func free(t *testing.T, m *lab.Mount, v *lab.Volume) {
+	t.Helper()
+	lab.Eventually(t, "no lock is left", func() bool {
+		out, err := v.Command("ls", v.Source).Output()
+		if err != nil {
+			t.Fatalf("lockfs ls: %v\n%s", err, m.Log)
+		}
+		return len(bytes.Split(bytes.TrimSpace(out), []byte("\n"))) <= 1
+	})
+}
+
+// held is how long a thread stands still. It may do so at several calls.
+const held = 2 * time.Second
+
+// traced has a process stand still at a system call, before or after it is made. holds reports
+// whether it does, and end lets it go on.
+func traced(t *testing.T, pid int, c onceOnly, after bool) (holds func() bool, end func()) {
+	t.Helper()
+	point := "delay_enter"
+	if after {
+		point = "delay_exit"
+	}
+	name := c.syscall
+	if !after && c.first != "" {
+		name = c.first
+	}
+	args := []string{"-f", "-qq", "-o", "/dev/null", "-p", fmt.Sprint(pid), "-e", "trace=" + name, "-e", fmt.Sprintf("inject=%s:%s=%d", name, point, held.Microseconds())}
+	strace := exec.Command("strace", args...)
+	var said bytes.Buffer
+	strace.Stderr = &said
+	if err := strace.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = strace.Wait(); close(ended) }()
+	end = func() {
+		_ = strace.Process.Kill()
+		<-ended
+	}
+	t.Cleanup(end)
+	all := func(is func(status string) bool) int {
+		n := 0
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+		for _, task := range tasks {
+			if status, err := os.ReadFile(task); err == nil && is(string(status)) {
+				n++
+			}
+		}
+		return n
+	}
+	lab.Eventually(t, "strace is attached", func() bool {
+		select {
+		case <-ended:
+			t.Fatalf("strace: %s", said.String())
+		default:
+		}
+		return all(func(s string) bool { return strings.Contains(s, "\nTracerPid:\t0\n") }) == 0
+	})
+	var since time.Time
+	return func() bool {
+		if all(func(s string) bool { return strings.Contains(s, "\nState:\tt") }) == 0 {
+			since = time.Time{}
+			return false
+		}
+		if since.IsZero() {
+			since = time.Now()
+		}
+		return time.Since(since) > 200*time.Millisecond // strace itself stops a thread for less
+	}, end
+}

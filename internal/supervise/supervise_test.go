@@ -1,0 +1,393 @@
+package supervise
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/journal"
+)
+
+// The test binary is its own supervisor and worker. A worker obeys the lines of its stdin, and
+// answers each.
+func TestMain(m *testing.M) {
+	switch {
+	case Self() != nil:
+		runWorker()
+		os.Exit(0)
+	case os.Getenv("SUPERVISE_TEST") != "":
+		steady, _ := time.ParseDuration(os.Getenv("SUPERVISE_TEST"))
+		s := &supervisor{log: slog.New(slog.NewTextHandler(os.Stderr, nil)), args: os.Args, env: os.Environ(), steady: steady}
+		status, err := s.run()
+		if err != nil {
+			fmt.Println("supervisor:", err)
+			status = 99
+		}
+		os.Exit(status)
+	}
+	os.Exit(m.Run())
+}
+
+const testKind = 5
+
+type state struct {
+	Pipe int
+	N    int
+}
+
+func runWorker() {
+	w := Self()
+	j, err := w.Journal()
+	if err != nil {
+		panic(err)
+	}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		for s := range signals {
+			fmt.Println("signal", s)
+			if s == syscall.SIGTERM {
+				End()
+				os.Exit(7)
+			}
+		}
+	}()
+	p := j.Part("test")
+	got := state{Pipe: -1}
+	if f, err := w.Former("test"); err != nil {
+		fmt.Println("former:", err)
+	} else if f != nil {
+		all, err := journal.One[state](f.Records, testKind)
+		if err != nil {
+			fmt.Println("records:", err)
+		}
+		got = all
+		if got.Pipe, err = f.Get(all.Pipe); err != nil {
+			fmt.Println("get:", err)
+		}
+	}
+	fmt.Println("worker", os.Getpid(), os.Getppid(), w.Deaths, w.InARow, got.N)
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		word, rest, _ := strings.Cut(in.Text(), " ")
+		switch word {
+		case "open": // a file, and a count
+			f, err := os.CreateTemp("", "supervise")
+			if err != nil {
+				panic(err)
+			}
+			os.Remove(f.Name())
+			got.Pipe, _ = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 100)
+			got.N++
+			p.Put(testKind, 0, got)
+			_ = p.Complete()
+			fmt.Println("opened")
+		case "take": // what the former has left
+			got.N++
+			p.Put(testKind, 0, got)
+			_ = p.Complete()
+			w.Settle("test")
+			fmt.Println("taken")
+		case "write":
+			_, err := unix.Write(got.Pipe, []byte(rest))
+			fmt.Println("wrote", err)
+		case "read":
+			b := make([]byte, 100)
+			n, err := unix.Pread(got.Pipe, b, 0)
+			fmt.Println("read", string(b[:max(n, 0)]), err)
+		case "panic":
+			panic("as asked")
+		case "child": // that outlives the worker for a moment
+			cmd := exec.Command("sleep", "0.05")
+			fmt.Println("child", cmd.Start())
+		case "end":
+			status, _ := strconv.Atoi(rest)
+			End()
+			os.Exit(status)
+		}
+	}
+}
+
+type run struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	in    io.Writer
+	lines chan string
+	pid   int
+}
+
+func begin(t *testing.T, steady time.Duration) *run {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "-test.run", "^$")
+	cmd.Env = append(os.Environ(), "SUPERVISE_TEST="+steady.String())
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := &run{t: t, cmd: cmd, in: in, lines: make(chan string, 100)}
+	go func() {
+		defer close(r.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			r.lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if r.pid != 0 {
+			_ = unix.Kill(r.pid, unix.SIGKILL)
+		}
+	})
+	return r
+}
+
+// hears returns the next line, which must begin with words.
+func (r *run) hears(words string) string {
+	r.t.Helper()
+	select {
+	case line := <-r.lines:
+		if !strings.HasPrefix(line, words) {
+			r.t.Fatalf("the worker says %q, want %q", line, words)
+		}
+		return line
+	case <-time.After(30 * time.Second):
+		r.t.Fatalf("the worker does not say %q", words)
+	}
+	return ""
+}
+
+// worker awaits the next worker.
+func (r *run) worker(deaths, inARow, n int) {
+	r.t.Helper()
+	var parent, d, row, count int
+	if _, err := fmt.Sscanf(r.hears("worker"), "worker %d %d %d %d %d", &r.pid, &parent, &d, &row, &count); err != nil {
+		r.t.Fatal(err)
+	}
+	if parent != r.cmd.Process.Pid || d != deaths || row != inARow || count != n {
+		r.t.Errorf("parent %d, deaths %d, in a row %d, count %d; want %d, %d, %d, %d", parent, d, row, count, r.cmd.Process.Pid, deaths, inARow, n)
+	}
+}
+
+func (r *run) say(line string) { fmt.Fprintln(r.in, line) }
+
+func (r *run) kill() {
+	r.t.Helper()
+	if err := unix.Kill(r.pid, unix.SIGKILL); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *run) ends(status int) {
+	r.t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- r.cmd.Wait() }()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		r.t.Fatal("the supervisor does not end")
+	}
+	if got := r.cmd.ProcessState.ExitCode(); got != status {
+		r.t.Errorf("exit status %d, want %d", got, status)
+	}
+	r.pid = 0
+}
+
+// children returns the pids and names of a process's children.
+func children(t *testing.T, pid int) map[int]string {
+	t.Helper()
+	found := make(map[int]string)
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range strings.Fields(string(b)) {
+		child, _ := strconv.Atoi(word)
+		name, _ := os.ReadFile("/proc/" + word + "/comm")
+		found[child] = strings.TrimSpace(string(name))
+	}
+	return found
+}
+
+// A worker that is killed leaves its descriptors and its records to the next one, again and again.
+func TestNextWorkerGoesOn(t *testing.T) {
+	r := begin(t, time.Nanosecond)
+	r.worker(0, 0, 0)
+	r.say("open")
+	r.hears("opened")
+	want := ""
+	for n := range 5 {
+		r.say(fmt.Sprintf("write %d", n))
+		r.hears("wrote <nil>")
+		want += strconv.Itoa(n)
+		r.kill()
+		r.worker(n+1, 1, n+1)
+		r.say("take")
+		r.hears("taken")
+		r.say("read")
+		r.hears("read " + want + " <nil>")
+	}
+	r.say("end 3")
+	r.ends(3)
+}
+
+// What a worker has not taken over before it dies is the next one's.
+func TestDeathBeforeTheTakeover(t *testing.T) {
+	r := begin(t, time.Nanosecond)
+	r.worker(0, 0, 0)
+	r.say("open")
+	r.hears("opened")
+	r.say("write x")
+	r.hears("wrote <nil>")
+	r.kill()
+	for n := range 3 {
+		r.worker(n+1, 1, 1)
+		r.kill()
+	}
+	r.worker(4, 1, 1)
+	r.say("take")
+	r.hears("taken")
+	r.say("read")
+	r.hears("read x <nil>")
+	r.say("end 0")
+	r.ends(0)
+}
+
+func TestPanicIsADeath(t *testing.T) {
+	r := begin(t, time.Nanosecond)
+	r.worker(0, 0, 0)
+	r.say("open")
+	r.hears("opened")
+	r.say("panic")
+	r.worker(1, 1, 1)
+	r.say("end 0")
+	r.ends(0)
+}
+
+// A worker that dies at each start is given up, with the status of its death.
+func TestGivesUp(t *testing.T) {
+	r := begin(t, time.Hour)
+	for n := range maxDeaths {
+		r.worker(n, n, n)
+		if n == 0 {
+			r.say("open")
+			r.hears("opened")
+		} else {
+			r.say("take")
+			r.hears("taken")
+		}
+		r.kill()
+	}
+	r.ends(128 + int(unix.SIGKILL))
+}
+
+func TestNothingLeftIsTheEnd(t *testing.T) {
+	r := begin(t, time.Hour)
+	r.worker(0, 0, 0)
+	r.kill()
+	r.ends(128 + int(unix.SIGKILL))
+}
+
+func TestSignalsArePassedOn(t *testing.T) {
+	r := begin(t, time.Hour)
+	r.worker(0, 0, 0)
+	if err := r.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	r.hears("signal hangup")
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	r.hears("signal terminated")
+	r.ends(7)
+}
+
+// After takeovers there are the worker and its shadow, and no zombie.
+func TestNothingIsLeftBehind(t *testing.T) {
+	r := begin(t, time.Nanosecond)
+	r.worker(0, 0, 0)
+	r.say("open")
+	r.hears("opened")
+	for n := range 3 {
+		r.say("child")
+		r.hears("child <nil>")
+		r.kill()
+		r.worker(n+1, 1, n+1)
+		r.say("take")
+		r.hears("taken")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for {
+		left := children(t, r.cmd.Process.Pid)
+		own, shadows := 0, 0
+		for pid, name := range left {
+			switch {
+			case pid == r.pid:
+				own++
+			case name == "lockfs-shadow":
+				shadows++
+			}
+		}
+		if len(left) == 2 && own == 1 && shadows == 1 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the supervisor has the children %v", left)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	r.say("end 0")
+	r.ends(0)
+}
+
+// A worker goes on without its supervisor, and leaves no shadow that would keep its files open.
+func TestSupervisorIsKilled(t *testing.T) {
+	r := begin(t, time.Hour)
+	r.worker(0, 0, 0)
+	shadow := 0
+	for pid, name := range children(t, r.cmd.Process.Pid) {
+		if name == "lockfs-shadow" {
+			shadow = pid
+		}
+	}
+	if shadow == 0 {
+		t.Fatal("there is no shadow")
+	}
+	fd, err := unix.PidfdOpen(shadow, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := r.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := ignoringEINTR(func() (int, error) { return unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000) }); err != nil || n != 1 {
+		t.Fatalf("the shadow does not end: %d, %v", n, err)
+	}
+	r.say("open")
+	r.hears("opened")
+	r.say("end 0")
+	for range r.lines {
+	}
+	r.pid = 0
+}

@@ -1,0 +1,284 @@
+package supervise
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/journal"
+)
+
+const (
+	// steadyAfter is how long a worker lives if it is not what kills it that its start brings back.
+	steadyAfter = 2 * time.Second
+	// maxDeaths in a row, each sooner than steadyAfter, and the supervisor gives up.
+	maxDeaths = 3
+)
+
+// supervisor starts workers, one after the other.
+type supervisor struct {
+	log      *slog.Logger
+	args     []string
+	env      []string
+	steady   time.Duration
+	signals  chan os.Signal
+	ended    chan ended     // children of this process
+	formers  []remains      // of dead workers, the oldest first
+	ending   syscall.Signal // the last signal to end that came; 0: none
+	deaths   int
+	inARow   int
+	lastText string
+}
+
+type ended struct {
+	pid    int
+	status unix.WaitStatus
+}
+
+// remains are what a worker leaves.
+type remains struct {
+	journal *os.File
+	shadow  *os.File // pidfd
+}
+
+func (r remains) kill() {
+	if r.shadow != nil {
+		_ = unix.PidfdSendSignal(int(r.shadow.Fd()), unix.SIGKILL, nil, 0)
+		r.shadow.Close()
+	}
+	r.journal.Close()
+}
+
+// worker is a worker that runs.
+type worker struct {
+	pid   int
+	began time.Time
+	left  remains
+	said  chan string // its lines
+	pipe  *os.File    // by which it says them
+	ends  bool        // it has said so
+}
+
+// over is what the supervisor itself puts behind a dead worker's lines: the shadow has the pipe too,
+// so that does not end.
+const over = "over"
+
+// Run starts this program again, with the same arguments, and again whenever that dies. It passes
+// signals on, and returns the exit status of the last worker. It must be called in main's goroutine,
+// before there are children. Nothing of this process's is left to a worker.
+func Run(log *slog.Logger) (status int, err error) {
+	return (&supervisor{log: log, args: os.Args, env: os.Environ(), steady: steadyAfter}).run()
+}
+
+func (s *supervisor) run() (status int, err error) {
+	// A shadow ends with the thread that has started its worker.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	// What a dead worker has started, an etcd, is reaped here.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return 0, fmt.Errorf("supervisor: %w", err)
+	}
+	s.signals = make(chan os.Signal, 16)
+	passed := []os.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+	if !signal.Ignored(os.Interrupt) {
+		passed = append(passed, os.Interrupt)
+	}
+	signal.Notify(s.signals, passed...)
+	defer signal.Stop(s.signals)
+	s.ended = make(chan ended)
+	defer func() {
+		for _, f := range s.formers {
+			f.kill()
+		}
+	}()
+	reaping := false
+	for {
+		w, err := s.start()
+		if err != nil {
+			return 0, fmt.Errorf("supervisor: %w", err)
+		}
+		if !reaping { // from now on there is always a child
+			reaping = true
+			go s.reap()
+		}
+		how := s.watch(w)
+		if s.isOver(w, how) {
+			return exitStatus(how), nil
+		}
+	}
+}
+
+// start starts a worker.
+func (s *supervisor) start() (_ *worker, err error) {
+	w := &worker{said: make(chan string)}
+	if w.left.journal, err = journal.Create(); err != nil {
+		return nil, err
+	}
+	hears, says, err := os.Pipe()
+	if err != nil {
+		w.left.journal.Close()
+		return nil, err
+	}
+	w.pipe = says
+	value, err := json.Marshal(start{len(s.formers), s.deaths, s.inARow, s.lastText})
+	if err == nil {
+		// Not os.Executable: an upgrade may have replaced the file at its path.
+		cmd := exec.Command("/proc/self/exe", s.args[1:]...)
+		cmd.Args[0] = s.args[0]
+		cmd.Env = append(s.env, variable+"="+string(value))
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+		cmd.ExtraFiles = []*os.File{w.left.journal, says}
+		for _, f := range s.formers {
+			cmd.ExtraFiles = append(cmd.ExtraFiles, f.journal, f.shadow)
+		}
+		// Its own group: a terminal's signals come here, and are passed on once.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err = cmd.Start(); err == nil {
+			w.pid = cmd.Process.Pid
+			_ = cmd.Process.Release() // it is waited for with all others
+		}
+	}
+	if err != nil {
+		w.left.journal.Close()
+		hears.Close()
+		says.Close()
+		return nil, err
+	}
+	w.began = time.Now()
+	go func() {
+		defer hears.Close()
+		for lines := bufio.NewScanner(hears); lines.Scan(); {
+			line := strings.TrimSpace(lines.Text())
+			if w.said <- line; line == over {
+				return
+			}
+		}
+	}()
+	return w, nil
+}
+
+// reap waits for all children.
+func (s *supervisor) reap() {
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil { // no child: one is about to be started
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		s.ended <- ended{pid, status}
+	}
+}
+
+// watch returns how the worker has ended.
+func (s *supervisor) watch(w *worker) unix.WaitStatus {
+	if s.ending != 0 { // it came when there was no worker to pass it to
+		_ = unix.Kill(w.pid, s.ending)
+	}
+	var how unix.WaitStatus
+	for {
+		select {
+		case line := <-w.said:
+			if line == over {
+				return how
+			}
+			s.hear(w, line)
+		case sig := <-s.signals:
+			if number := sig.(syscall.Signal); number == syscall.SIGTERM || number == syscall.SIGINT {
+				s.ending = number
+			}
+			_ = unix.Kill(w.pid, sig.(syscall.Signal))
+		case e := <-s.ended:
+			if e.pid == w.pid {
+				how = e.status
+				_, _ = w.pipe.WriteString(over + "\n") // behind all that it has said
+				w.pipe.Close()
+			}
+		}
+	}
+}
+
+func (s *supervisor) hear(w *worker, line string) {
+	word, rest, _ := strings.Cut(line, " ")
+	switch word {
+	case sayShadow:
+		pid, err := strconv.Atoi(rest)
+		if err != nil {
+			return
+		}
+		fd, err := unix.PidfdOpen(pid, 0) // our child: its pid is not another's
+		if err != nil {
+			s.log.Error("a worker's shadow is not found, so its death will be noticed by programs", slog.Any("error", err))
+			return
+		}
+		w.left.shadow = os.NewFile(uintptr(fd), "shadow")
+	case sayFree:
+		for _, f := range s.formers {
+			f.kill()
+		}
+		s.formers = nil
+	case sayEnd:
+		w.ends = true
+	}
+}
+
+// isOver reports whether the worker is the last one. Otherwise its remains are the next one's.
+func (s *supervisor) isOver(w *worker, how unix.WaitStatus) bool {
+	if w.ends && (how.ExitStatus() == 0 || len(s.formers) == 0 || s.ending != 0) {
+		w.left.kill()
+		return true
+	}
+	s.deaths++
+	if s.inARow++; time.Since(w.began) >= s.steady {
+		s.inARow = 1
+	}
+	s.lastText = describe(how)
+	left, err := journal.Read(w.left.journal)
+	log := s.log.With(slog.Int("pid", w.pid), slog.String("how", s.lastText), slog.Duration("after", time.Since(w.began)), slog.Int("deaths", s.deaths))
+	switch {
+	case err == nil && len(left) > 0 && w.left.shadow != nil:
+		s.formers = append(s.formers, w.left)
+	default:
+		w.left.kill()
+	}
+	switch {
+	case s.ending != 0 && len(s.formers) == 0:
+		return true
+	case len(s.formers) == 0:
+		log.Error("the worker has died, and has left nothing that another could go on with")
+		return true
+	case s.inARow >= maxDeaths:
+		log.Error("the worker has died too often; open files fail from now on", slog.Int("in_a_row", s.inARow))
+		return true
+	}
+	log.Error("the worker has died; another one goes on")
+	return false
+}
+
+func describe(how unix.WaitStatus) string {
+	if how.Signaled() {
+		return "signal: " + how.Signal().String()
+	}
+	return "exit status " + strconv.Itoa(how.ExitStatus())
+}
+
+func exitStatus(how unix.WaitStatus) int {
+	if how.Signaled() {
+		return 128 + int(how.Signal())
+	}
+	return how.ExitStatus()
+}

@@ -1,0 +1,258 @@
+package lockmgr
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/lockfs/lockfs/internal/journal"
+)
+
+// A mount whose process dies leaves its locks to the next one by records: of its sessions, of the
+// holds that open files have, and of delegated directories. A record is written before anybody can
+// depend on what it says, and outdated before that ends. What is in no record is nobody's: the next
+// process removes it (docs/adr/0070).
+
+// The kinds of records.
+const (
+	recordSession journal.Kind = iota
+	recordHold
+	recordDelegation
+)
+
+// FirstKind is the first kind of record that is not the package's.
+const FirstKind journal.Kind = 16
+
+type sessionRecord struct {
+	_ struct{} `cbor:",toarray"`
+	SessionState
+}
+
+// holdRecord is a hold, by itself: locks that several holds have are in the record of each.
+type holdRecord struct {
+	_        struct{} `cbor:",toarray"`
+	Owner    Owner
+	Unlocked bool
+	Lost     string
+	Session  bool
+	Closing  bool
+	Sessions []string
+	Locks    []lockRecord
+}
+
+type lockRecord struct {
+	_         struct{} `cbor:",toarray"`
+	Grant     grantRecord
+	Since     time.Time
+	Holder    Holder
+	Session   string
+	Contended bool
+	Keep      time.Duration
+	Keepable  bool
+	Asked     time.Time
+	Recalled  bool
+	Turn      int
+	Fencing   int64
+	Below     string // the path of the delegated directory that covers it; "": none
+	Unsettled bool
+}
+
+type grantRecord struct {
+	_     struct{} `cbor:",toarray"`
+	Kind  Kind
+	Path  string
+	Mode  Mode
+	ID    AcquisitionID
+	Token int64
+}
+
+func (g Grant) record() grantRecord {
+	return grantRecord{Kind: g.Key.Kind, Path: g.Key.Path, Mode: g.Mode, ID: g.AcquisitionID, Token: g.Token}
+}
+
+func (g grantRecord) grant() Grant {
+	return Grant{Key: Key{g.Kind, g.Path}, Mode: g.Mode, AcquisitionID: g.ID, Token: g.Token}
+}
+
+type delegationRecord struct {
+	_       struct{} `cbor:",toarray"`
+	Grant   grantRecord
+	Holder  Holder
+	Session string
+	Keep    time.Duration
+}
+
+// recordSession records a session from now on. m.mu is held.
+func (m *Manager) recordSession(s *session) {
+	if !m.cfg.Record.Keeps() {
+		return
+	}
+	m.records++
+	s.record = m.records
+	m.cfg.Record.Put(recordSession, s.record, sessionRecord{SessionState: SessionState{s.backend.ID(), s.backend.TTL()}})
+}
+
+// unrecordSession comes before the session ends. m.mu is held.
+func (m *Manager) unrecordSession(s *session) { m.cfg.Record.Delete(recordSession, s.record) }
+
+// Record records the hold until Release, and returns the number by which Recovered finds it.
+func (h *Hold) Record() uint64 {
+	m := h.m
+	if !m.cfg.Record.Keeps() {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h.record == 0 {
+		m.records++
+		h.record = m.records
+		h.write()
+	}
+	return h.record
+}
+
+// write brings the record of a hold up to date, if it has one. m.mu is held.
+func (h *Hold) write() {
+	if h.record == 0 {
+		return
+	}
+	r := holdRecord{Owner: h.owner, Unlocked: h.unlocked, Closing: h.closing}
+	if why := h.why(); why != nil && !h.unlocked {
+		r.Lost, r.Session = why.Error(), errors.Is(why, ErrSessionLost)
+	}
+	for _, s := range h.relied() {
+		r.Sessions = append(r.Sessions, s.backend.ID())
+	}
+	for _, l := range h.locks {
+		k := lockRecord{
+			Grant: l.grant.record(), Since: l.since, Holder: l.holder, Session: l.sess.backend.ID(), Contended: l.contended, Keep: l.keep,
+			Keepable: l.keepable, Asked: l.asked, Recalled: l.recalled, Turn: l.turn, Fencing: l.fencing, Unsettled: l.unsettled,
+		}
+		if l.below != nil {
+			k.Below = l.below.key.Path
+		}
+		r.Locks = append(r.Locks, k)
+	}
+	h.m.cfg.Record.Put(recordHold, h.record, r)
+}
+
+// rewrite brings the records of all holds of a lock up to date. m.mu is held.
+func (l *lock) rewrite() {
+	for h := range l.holds {
+		h.write()
+	}
+}
+
+// recordDelegation records a delegation that stands. m.mu is held.
+func (m *Manager) recordDelegation(d *delegation) {
+	if !m.cfg.Record.Keeps() {
+		return
+	}
+	m.records++
+	d.record = m.records
+	m.cfg.Record.Put(recordDelegation, d.record, delegationRecord{Grant: d.lock.grant.record(), Holder: d.lock.holder, Session: d.lock.sess.backend.ID(), Keep: d.keep})
+}
+
+// Recovered returns the state that a dead process has left in its records, and the holds with the
+// numbers that Record has returned. Errors: a record is of another format.
+func Recovered(r *journal.Records, holds []uint64) (*State, error) {
+	sessions, err := journal.All[sessionRecord](r, recordSession)
+	if err != nil {
+		return nil, err
+	}
+	delegations, err := journal.All[delegationRecord](r, recordDelegation)
+	if err != nil {
+		return nil, err
+	}
+	recorded, err := journal.All[holdRecord](r, recordHold)
+	if err != nil {
+		return nil, err
+	}
+	st := &State{Died: true}
+	index := make(map[string]int)
+	for _, s := range sessions {
+		index[s.ID] = len(st.Sessions)
+		st.Sessions = append(st.Sessions, s.SessionState)
+	}
+	dirs := make(map[string]int)
+	for _, d := range delegations {
+		if s, ok := index[d.Session]; ok {
+			st.Delegations = append(st.Delegations, DelegationState{d.Grant.grant(), d.Holder, s, d.Keep})
+			dirs[d.Grant.Path] = len(st.Delegations)
+		}
+	}
+	type name struct {
+		kind Kind
+		path string
+		id   AcquisitionID
+	}
+	locks := make(map[name]int)
+	for _, number := range holds {
+		h, ok := recorded[number]
+		if !ok { // its owner was about to forget it
+			h.Lost = "it was released"
+		}
+		hs := HoldState{Owner: h.Owner, Unlocked: h.Unlocked, Lost: h.Lost, Session: h.Session, Closing: h.Closing}
+		lose := func() {
+			if hs.Lost == "" {
+				hs.Lost, hs.Session = "its session was lost before the daemon died", true
+			}
+		}
+		for _, id := range h.Sessions {
+			if s, ok := index[id]; ok {
+				hs.Sessions = append(hs.Sessions, s)
+			} else {
+				lose()
+			}
+		}
+		for _, k := range h.Locks {
+			s, ok := index[k.Session]
+			below := 0
+			if ok && k.Below != "" {
+				below, ok = dirs[k.Below]
+			}
+			if !ok {
+				lose()
+				continue
+			}
+			n := name{k.Grant.Kind, k.Grant.Path, k.Grant.ID}
+			i, had := locks[n]
+			if !had {
+				i = len(st.Locks)
+				locks[n] = i
+				st.Locks = append(st.Locks, LockState{
+					Grant: k.Grant.grant(), Since: k.Since, Holder: k.Holder, Owner: h.Owner, Session: s, Contended: k.Contended,
+					Keep: k.Keep, Keepable: k.Keepable, Asked: k.Asked, Recalled: k.Recalled, Turn: k.Turn, Fencing: k.Fencing,
+					Below: below, Unsettled: k.Unsettled,
+				})
+			}
+			hs.Locks = append(hs.Locks, i)
+		}
+		if hs.Lost != "" {
+			hs.Locks, hs.Sessions = nil, nil
+		}
+		st.Holds = append(st.Holds, hs)
+	}
+	// A lock that only lost holds had is nobody's.
+	st.forgetUnheld()
+	return st, nil
+}
+
+// forgetUnheld removes the locks that no hold has.
+func (st *State) forgetUnheld() {
+	now := make([]int, len(st.Locks))
+	for i := range now {
+		now[i] = -1
+	}
+	var kept []LockState
+	for _, h := range st.Holds {
+		for n, i := range h.Locks {
+			if now[i] < 0 {
+				now[i] = len(kept)
+				kept = append(kept, st.Locks[i])
+			}
+			h.Locks[n] = now[i]
+		}
+	}
+	st.Locks = slices.Clip(kept)
+}

@@ -1,0 +1,204 @@
+package lockmgr_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockfs/lockfs/internal/journal"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// mortal is a Manager whose process can die.
+type mortal struct {
+	*lockmgr.Manager
+	f       *fixture
+	service *adoptable
+	read    func() *journal.Records
+}
+
+// dying runs test with a Manager that records. Its process is as if dead when heirs is called: it
+// does nothing more that matters here.
+func dying(t *testing.T, test func(t *testing.T, m *mortal)) {
+	t.Helper()
+	inBubble(t, func(f *fixture) {
+		file, err := journal.Create()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		j, err := journal.New(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		part := j.Part("m")
+		_ = part.Complete()
+		m := &mortal{f: f, service: &adoptable{Backend: f.svc, sessions: make(map[string]lockmgr.Session), gone: make(map[string]bool)}}
+		m.read = func() *journal.Records {
+			parts, err := journal.Read(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return parts["m"]
+		}
+		m.Manager, _ = f.manager(func(c *lockmgr.Config) { c.Backend, c.Record, c.Keep = m.service, part, 2*time.Second })
+		test(t, m)
+		_ = m.Close(f.t.Context())
+	})
+}
+
+func (m *mortal) take(owner string, paths ...string) *lockmgr.Hold {
+	m.f.t.Helper()
+	h, err := m.Acquire(m.f.t.Context(), open(owner, time.Minute, paths...))
+	if err != nil {
+		m.f.t.Fatal(err)
+	}
+	return h
+}
+
+// heirs returns the Manager that goes on, and its holds by their numbers.
+func (m *mortal) heirs(numbers ...uint64) (*lockmgr.Manager, []*lockmgr.Hold, *lockmgr.State) {
+	m.f.t.Helper()
+	st, err := lockmgr.Recovered(m.read(), numbers)
+	if err != nil {
+		m.f.t.Fatal(err)
+	}
+	next, holds, err := lockmgr.Adopt(m.f.t.Context(), lockmgr.Config{Backend: m.service, Renew: renew.Config{TTL: ttl, Clock: bubbleClock{}}}, st)
+	if err != nil {
+		m.f.t.Fatal(err)
+	}
+	return next, holds, st
+}
+
+// A hold that was recorded is the next process's, with the same locks, owner and tokens.
+func TestHoldsOutliveTheProcess(t *testing.T) {
+	dying(t, func(t *testing.T, m *mortal) {
+		read := open("reader", time.Minute, "r")
+		read.Mode = lockmgr.Shared
+		shared, err := m.Acquire(m.f.t.Context(), read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		were := []*lockmgr.Hold{m.take("a", "f"), m.take("a", "f"), shared, m.Unlocked("b")}
+		m.take("c", "unrecorded")
+		paths := []string{"f", "f", "r", ""}
+		var numbers []uint64
+		for _, h := range were {
+			numbers = append(numbers, h.Record())
+		}
+		next, holds, _ := m.heirs(numbers...)
+		if len(m.service.claims) != 2 {
+			t.Errorf("claimed: %v", m.service.claims)
+		}
+		for i, h := range holds {
+			if h.Check() != nil || h.Owner() != were[i].Owner() || h.Unlocked() != were[i].Unlocked() {
+				t.Errorf("hold %d is of %s: %v", i, h.Owner(), h.Check())
+			}
+			if paths[i] == "" {
+				continue
+			}
+			if got, want := h.Grant(file(paths[i])), were[i].Grant(file(paths[i])); got != want || h.Token(file(paths[i])) != were[i].Token(file(paths[i])) {
+				t.Errorf("hold %d is %v, want %v", i, got, want)
+			}
+		}
+		next.LetGo()
+	})
+}
+
+// The record of a hold is what the hold has now.
+func TestRecordFollowsTheHold(t *testing.T) {
+	dying(t, func(t *testing.T, m *mortal) {
+		a, other := m.take("a", "f", "g"), m.take("a", "h")
+		number, released := a.Record(), other.Record()
+		check := func(when string, want ...string) {
+			t.Helper()
+			_, holds, _ := m.heirs(number)
+			for _, path := range []string{"f", "g", "h"} {
+				had := false
+				for _, w := range want {
+					had = had || w == path
+				}
+				if has := holds[0].Token(file(path)) != 0; has != had {
+					t.Errorf("%s: it has %s: %v", when, path, has)
+				}
+			}
+		}
+		check("at first", "f", "g")
+		a.Drop(file("g"))
+		check("after Drop", "f")
+		if !a.Share(file("h"), other) {
+			t.Fatal("not shared")
+		}
+		check("after Share", "f", "h")
+		a.Keep([]lockmgr.Key{file("h")})
+		check("after Keep", "h")
+		other.Release()
+		check("after the other's Release", "h")
+		if _, holds, _ := m.heirs(released); !holds[0].Lost() {
+			t.Error("a released hold is found")
+		}
+		a.Void()
+		if _, holds, _ := m.heirs(number); !holds[0].Lost() {
+			t.Error("a lost hold is found unlost")
+		}
+		a.Release()
+	})
+}
+
+// A session that ended before the next process came takes only its own holds along.
+func TestLostSessionOfTheDead(t *testing.T) {
+	dying(t, func(t *testing.T, m *mortal) {
+		a := m.take("a", "f")
+		free := m.Unlocked("b")
+		numbers := []uint64{a.Record(), free.Record()}
+		st, err := lockmgr.Recovered(m.read(), numbers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.service.gone[st.Sessions[0].ID] = true
+		next, holds, err := lockmgr.Adopt(m.f.t.Context(), lockmgr.Config{Backend: m.service, Renew: renew.Config{TTL: ttl, Clock: bubbleClock{}}}, st)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := holds[0].Check(); !errors.Is(err, lockmgr.ErrSessionLost) {
+			t.Errorf("a hold of the lost session: %v", err)
+		}
+		if err := holds[1].Check(); err != nil {
+			t.Errorf("a hold without locks: %v", err)
+		}
+		next.LetGo()
+	})
+}
+
+// A lock below a delegated directory has no entry of its own until the next process gives it one,
+// with the token that its program may have been told.
+func TestDelegationOfTheDead(t *testing.T) {
+	dying(t, func(t *testing.T, m *mortal) {
+		for i := range 8 {
+			m.take("a", fmt.Sprint("d/", i)).Release()
+			synctest.Wait()
+		}
+		if n := m.Stats().Dirs; n != 1 {
+			t.Fatalf("%d directories are delegated", n)
+		}
+		h := m.take("a", "d/open")
+		token, number := h.Token(file("d/open")), h.Record()
+		next, holds, st := m.heirs(number)
+		if len(st.Delegations) != 1 || len(m.service.claims) != 1 {
+			t.Fatalf("%d delegations; claimed: %v", len(st.Delegations), m.service.claims)
+		}
+		next.Begin()
+		synctest.Wait()
+		m.f.haveKeys("after the takeover", "d/open")
+		if got := holds[0].Token(file("d/open")); got != token || holds[0].Check() != nil {
+			t.Errorf("token %d, want %d; %v", got, token, holds[0].Check())
+		}
+		holds[0].Release()
+		if err := next.Close(m.f.t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
