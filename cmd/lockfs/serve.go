@@ -108,7 +108,9 @@ func (o *serveOptions) run(ctx context.Context) error {
 	}
 	defer stop()
 	defer answerStatus(o.stateDir, o.log, daemon.Checks)()
-	daemon.Set(o.specs(file))
+	specs := o.specs(file)
+	go serve.ForsakeOthers(supervise.Self(), specs) // a view of another daemon may hang
+	daemon.Set(specs)
 	o.follow(ctx, reader, daemon)
 	o.log.Info("unmounting all volumes")
 	return daemon.Close()

@@ -111,11 +111,11 @@ func (n *node) alive() {
 }
 
 func (n *node) address() string {
-	m := regexp.MustCompile(`"answering HTTP" address=(\S+)`).FindStringSubmatch(n.Log.String())
-	if m == nil {
+	all := regexp.MustCompile(`"answering HTTP" address=(\S+)`).FindAllStringSubmatch(n.Log.String(), -1)
+	if all == nil {
 		return ""
 	}
-	return m[1]
+	return all[len(all)-1][1] // a worker that was started again has another port
 }
 
 // get asks the daemon, and returns the status and the body; 0 if it does not answer.
@@ -511,4 +511,52 @@ func TestReadyWhileSuspended(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.ready(200)
+}
+
+// A daemon of several volumes that dies goes on with each of them. One that was taken out of its file
+// meanwhile is let go.
+func TestServeOutlivesADeath(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.makeSources("one", "two", "gone")
+	n.list("one", "two", "gone")
+	n.start("--supervise")
+	n.ready(200, `\[\+\] default/one: ok`, `\[\+\] default/two: ok`, `\[\+\] default/gone: ok`)
+	s := lab.Supervise(n.Mount)
+	s.Views = 3
+	one, two, three := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+	a := one.Open(filepath.Join(n.view("one"), "f"), unix.O_WRONLY|unix.O_CREAT)
+	b := two.Open(filepath.Join(n.view("two"), "f"), unix.O_WRONLY|unix.O_CREAT)
+	c := three.Open(filepath.Join(n.view("gone"), "f"), unix.O_WRONLY|unix.O_CREAT)
+	locks := n.held("one", "f") + n.held("two", "f")
+	s.KillWorker()
+	for range 2 {
+		one.Must(lab.Call{Op: "write", FD: a, Data: "1"})
+		two.Must(lab.Call{Op: "write", FD: b, Data: "2"})
+		if now := n.held("one", "f") + n.held("two", "f"); now != locks {
+			t.Errorf("the locks are %q, and were %q", now, locks)
+		}
+		if s.Views == 2 {
+			break
+		}
+		three.Must(lab.Call{Op: "write", FD: c, Data: "3"})
+		s.Views = 2
+		s.BecomesSteady()
+		s.Dies(func() {
+			pid := s.Worker()
+			if err := unix.Kill(pid, unix.SIGSTOP); err != nil { // it must not see the change
+				t.Fatal(err)
+			}
+			n.list("one", "two")
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	if r := three.Do(lab.Call{Op: "write", FD: c, Data: "3"}); r.Errno != unix.ENOTCONN && r.Errno != unix.ECONNABORTED {
+		t.Errorf("a write to the volume that is gone: %v, want ENOTCONN", r.Err())
+	}
+	n.ready(200, `\[\+\] default/one: ok`, `\[\+\] default/two: ok`)
+	one.Must(lab.Call{Op: "close", FD: a})
+	two.Must(lab.Call{Op: "close", FD: b})
 }

@@ -179,11 +179,11 @@ func testCallIsMadeOnce(t *testing.T, c onceOnly, after bool) {
 			t.Fatal(err)
 		}
 	}
-	m := supervise(v.Mount("a", "--supervise"))
+	m := lab.Supervise(v.Mount("a", "--supervise"))
 	died := false
 	returned := make(chan error, 1)
-	m.dies(func() {
-		worker := m.worker()
+	m.Dies(func() {
+		worker := m.Worker()
 		holds, end := traced(t, worker, c, after)
 		go func() { returned <- c.call(m.Dir) }()
 		lab.Eventually(t, "the daemon is "+c.syscall, func() bool {

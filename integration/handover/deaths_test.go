@@ -3,15 +3,11 @@ package handover
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -22,86 +18,11 @@ import (
 	"github.com/lockfs/lockfs/internal/longtest"
 )
 
-// steady is longer than a worker has to live to be replaced any number of times.
-const steady = 2100 * time.Millisecond
-
-// supervised is a mount whose daemon is started again when it dies.
-type supervised struct {
-	*lab.Mount
-	deaths int
-	began  time.Time // when the worker had begun for certain
-}
-
-func supervise(m *lab.Mount) *supervised { return &supervised{Mount: m, began: time.Now()} }
-
-// worker returns the pid of the process that serves.
-func (s *supervised) worker() int {
-	s.T.Helper()
-	for pid, name := range children(s.T, s.Cmd.Process.Pid) {
-		if name != "lockfs-shadow" && name != "lockfs-etcd" {
-			return pid
-		}
-	}
-	s.T.Fatalf("%s has no worker:\n%s", s.Name, s.Log)
-	return 0
-}
-
-// children returns the names of a process's children, except those that have ended.
-func children(t *testing.T, pid int) map[int]string {
-	t.Helper()
-	found := make(map[int]string)
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, task := range tasks {
-		list, _ := os.ReadFile(task) // the thread may have ended
-		for _, word := range strings.Fields(string(list)) {
-			child, _ := strconv.Atoi(word)
-			command, _ := os.ReadFile("/proc/" + word + "/cmdline")
-			name, err := os.ReadFile("/proc/" + word + "/comm")
-			if err != nil || len(command) == 0 {
-				continue
-			}
-			found[child] = strings.TrimSpace(string(name))
-			if strings.HasPrefix(string(command), "lockfs-etcd") {
-				found[child] = "lockfs-etcd"
-			}
-		}
-	}
-	return found
-}
-
-// kill kills the worker, which has lived for long enough, and returns when another one serves.
-func (s *supervised) kill() {
-	s.T.Helper()
-	time.Sleep(time.Until(s.began.Add(steady)))
-	s.dies(func() {
-		if err := unix.Kill(s.worker(), unix.SIGKILL); err != nil {
-			s.T.Fatal(err)
-		}
-	})
-}
-
-// dies makes the worker die, and returns when another one serves.
-func (s *supervised) dies(by func()) {
-	s.T.Helper()
-	by()
-	s.deaths++
-	lab.Eventually(s.T, "another worker serves "+s.Name, func() bool {
-		if s.Ended() {
-			s.T.Fatalf("%s has ended: %v\n%s", s.Name, s.Err, s.Log)
-		}
-		return strings.Count(s.Log.String(), `msg="took the mount over`) >= s.deaths
-	})
-	s.began = time.Now()
-}
-
 // Programs that write, wait, try, rotate and hold on two mounts notice no death of a daemon but a
 // pause. (docs/SEMANTICS.md, rule 27.)
 func TestDeathsUnderLoad(t *testing.T) {
 	tr := history.New(t, lab.Local.NewService(t), "--wait", "-1", "--supervise")
-	a, b := supervise(tr.Mount("a")), supervise(tr.Mount("b"))
+	a, b := lab.Supervise(tr.Mount("a")), lab.Supervise(tr.Mount("b"))
 	tr.Load(a.Mount)
 	tr.Load(b.Mount)
 	tr.WorkAlone(a.Mount, b.Mount)
@@ -110,9 +31,9 @@ func TestDeathsUnderLoad(t *testing.T) {
 	began := history.Monotonic()
 	for i := range longtest.Seeds(t, 4, 60) {
 		if i%2 == 0 {
-			a.kill()
+			a.KillWorker()
 		} else {
-			b.kill()
+			b.KillWorker()
 		}
 		tr.GoesOn("after a death")
 	}
@@ -127,6 +48,56 @@ func TestDeathsUnderLoad(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Open files, mappings, working directories, tokens and locks outlive daemons that die and daemons that
+// are upgraded, in any order. (docs/SEMANTICS.md, rule 27.)
+func TestDeathKeepsWhatIsOpen(t *testing.T) {
+	mounts := make(map[string]*lab.Supervised)
+	n := 0
+	keepsWhatIsOpen(t, lab.NewVolume(t, "--supervise"), func(m *lab.Mount) *lab.Mount {
+		if mounts[m.Name] == nil {
+			mounts[m.Name] = lab.Supervise(m)
+		}
+		s := mounts[m.Name]
+		s.KillWorker()
+		if n++; n == 2 {
+			s = lab.Supervise(upgrade(t, m))
+			mounts[m.Name] = s
+			s.Takeovers = 1 // the upgrade is told so too
+			s.KillWorker()
+		}
+		return s.Mount
+	})
+}
+
+// A program that waits in line goes on waiting under the next daemon, and a signal ends it.
+func TestWaiterIsInterruptedAfterADeath(t *testing.T) {
+	waiterIsInterrupted(t, lab.NewVolume(t, "--wait", "-1", "--supervise"), func(m *lab.Mount) { lab.Supervise(m).KillWorker() })
+}
+
+// A program that waits when its daemon dies gets the lock when it is free, and one that is killed
+// leaves nothing.
+func TestWaitersOutliveADeath(t *testing.T) {
+	v := lab.NewVolume(t, "--wait", "-1", "--supervise")
+	v.Write("f", "")
+	a, b := lab.Supervise(v.Mount("a")), v.Mount("b")
+	holder, waiter, killed := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+	held := holder.Open(b.Path("f"), unix.O_WRONLY)
+	waits := waiter.Start(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY})
+	v.WaitFor("f")
+	killed.Start(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY})
+	lab.Eventually(t, "the second waits", func() bool { return killed.Within(unix.SYS_OPENAT) })
+	a.KillWorker()
+	killed.Kill()
+	v.WaitFor("f")
+	holder.Must(lab.Call{Op: "close", FD: held})
+	r := lab.Await(t, "the waiter", waits)
+	if r.Errno != 0 {
+		t.Fatalf("the waiter: %v", r.Err())
+	}
+	waiter.Must(lab.Call{Op: "close", FD: r.N})
+	free(t, a.Mount, v)
 }
 
 // deadly kills who makes a symbolic link of that name.
@@ -148,13 +119,13 @@ func (d deadly) Symlink(ctx context.Context, target, name string, out *fuse.Entr
 func TestDeadlyRequest(t *testing.T) {
 	v := lab.NewVolume(t)
 	v.Under(func(b lab.Below) gofs.InodeEmbedder { return deadly{b} })
-	s := supervise(v.Mount("a", "--supervise", "--embedded"))
+	s := lab.Supervise(v.Mount("a", "--supervise", "--embedded"))
 	file, err := os.OpenFile(s.Path("f"), os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	time.Sleep(time.Until(s.began.Add(steady)))
+	s.BecomesSteady()
 	if err := os.Symlink("x", s.Path(deadlyName)); !errors.Is(err, unix.EIO) {
 		t.Errorf("the deadly call: %v, want EIO", err)
 	}
@@ -175,7 +146,7 @@ func TestDeadlyRequest(t *testing.T) {
 // A daemon that dies at each start is given up: ENOTCONN, and not a view that hangs.
 func TestDiesAtEachStart(t *testing.T) {
 	v := lab.NewVolume(t)
-	s := supervise(v.Mount("a", "--supervise"))
+	s := lab.Supervise(v.Mount("a", "--supervise"))
 	file, err := os.OpenFile(s.Path("f"), os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		t.Fatal(err)
@@ -184,10 +155,8 @@ func TestDiesAtEachStart(t *testing.T) {
 	// A daemon under load lives for longer than it should before it dies here.
 	lab.Eventually(t, "it is given up", func() bool {
 		if !s.Ended() {
-			for pid, name := range children(t, s.Cmd.Process.Pid) {
-				if name != "lockfs-shadow" && name != "lockfs-etcd" {
-					_ = unix.Kill(pid, unix.SIGKILL)
-				}
+			if pid := s.Worker(); pid != 0 {
+				_ = unix.Kill(pid, unix.SIGKILL)
 			}
 		}
 		return s.Ended()
@@ -203,10 +172,10 @@ func TestDiesAtEachStart(t *testing.T) {
 // The embedded etcd outlives the daemon that has started it, and ends with the last one.
 func TestDeathSparesTheEmbeddedEtcd(t *testing.T) {
 	v := lab.NewVolume(t)
-	s := supervise(v.Mount("a", "--supervise"))
+	s := lab.Supervise(v.Mount("a", "--supervise"))
 	etcd := func() (pid int) {
-		for _, of := range []int{s.Cmd.Process.Pid, s.worker()} {
-			for child, name := range children(t, of) {
+		for _, of := range []int{s.Cmd.Process.Pid, s.Worker()} {
+			for child, name := range lab.Children(t, of) {
 				if name == "lockfs-etcd" {
 					pid = child
 				}
@@ -219,7 +188,7 @@ func TestDeathSparesTheEmbeddedEtcd(t *testing.T) {
 		t.Fatal("there is no etcd")
 	}
 	for range 2 {
-		s.kill()
+		s.KillWorker()
 		if err := os.WriteFile(s.Path("f"), []byte("x"), 0o644); err != nil {
 			t.Error(err)
 		}

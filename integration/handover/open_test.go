@@ -17,7 +17,12 @@ func TestUpgradeKeepsWhatIsOpen(t *testing.T) {
 }
 
 func testUpgradeKeepsWhatIsOpen(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t)
+	keepsWhatIsOpen(t, on.NewVolume(t), func(m *lab.Mount) *lab.Mount { return upgrade(t, m) })
+}
+
+// keepsWhatIsOpen has the daemons of two mounts replaced, again and again.
+func keepsWhatIsOpen(t *testing.T, v *lab.Volume, replace func(*lab.Mount) *lab.Mount) {
+	t.Helper()
 	v.Write("f", strings.Repeat("-", 8192))
 	v.Write("log", "")
 	v.Write("removed", "still here")
@@ -36,8 +41,8 @@ func testUpgradeKeepsWhatIsOpen(t *testing.T, on lab.Setup) {
 	want := ""
 	for i := range 3 {
 		p.Must(lab.Call{Op: "store", FD: mapped, Off: int64(4096 + i), Data: "m"})
-		if a = upgrade(t, a); i == 1 {
-			b = upgrade(t, b)
+		if a = replace(a); i == 1 {
+			b = replace(b)
 		}
 		p.Must(lab.Call{Op: "store", FD: mapped, Off: int64(i), Data: "M"})
 		p.Must(lab.Call{Op: "write", FD: log, Data: "line\n"})
@@ -162,14 +167,20 @@ func TestWaiterIsInterruptedAfterAnUpgrade(t *testing.T) {
 }
 
 func testWaiterIsInterruptedAfterAnUpgrade(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--wait", "-1")
+	waiterIsInterrupted(t, on.NewVolume(t, "--wait", "-1"), func(m *lab.Mount) { upgrade(t, m) })
+}
+
+// waiterIsInterrupted has the daemon of a mount replaced on which a program waits.
+func waiterIsInterrupted(t *testing.T, v *lab.Volume, replace func(*lab.Mount)) {
+	t.Helper()
 	v.Write("f", "")
 	a, b := v.Mount("a"), v.Mount("b")
 	holder, waiter := lab.NewAgent(t), lab.NewAgent(t)
 	held := holder.Open(b.Path("f"), unix.O_WRONLY)
 	waits := waiter.Start(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY})
 	v.WaitFor("f")
-	upgrade(t, a)
+	replace(a)
+	v.WaitFor("f")
 	if r := waiter.Interrupt(waits); r.Errno != unix.EINTR {
 		t.Errorf("after a signal: %v", r.Err())
 	}

@@ -62,6 +62,17 @@ func (v *Volume) leftByDead(c *Config) *dead {
 	return &dead{Former: left, how: c.Worker.LastDeath}
 }
 
+// ForsakeOthers lets go of the views that a dead process has left and that nobody is to serve any more.
+func ForsakeOthers(w *supervise.Worker, specs []Spec) {
+	wanted := make(map[string]bool)
+	for _, s := range specs {
+		if name, err := s.part(); err == nil {
+			wanted[name] = true
+		}
+	}
+	w.Only(func(part string) bool { return wanted[part] })
+}
+
 // beginRecord begins the mount's records, if this process has a supervisor.
 func (c *Config) beginRecord(backend Backend, log *slog.Logger) {
 	c.record = nil

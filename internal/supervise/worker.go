@@ -184,6 +184,25 @@ func (w *Worker) Settle(part string) {
 	}
 }
 
+// Only settles all parts but those that are still wanted.
+func (w *Worker) Only(wanted func(part string) bool) {
+	if w == nil {
+		return
+	}
+	_, _ = w.Former("") // it reads them
+	w.mu.Lock()
+	var others []string
+	for part := range w.left {
+		if !wanted(part) {
+			others = append(others, part)
+		}
+	}
+	w.mu.Unlock()
+	for _, part := range others {
+		w.Settle(part)
+	}
+}
+
 // Get returns a duplicate of a descriptor that the dead worker had, by its number.
 func (f *Former) Get(fd int) (int, error) {
 	got, err := unix.PidfdGetfd(f.shadow, fd, 0)
