@@ -303,3 +303,37 @@ func TestRulesHaveTests(t *testing.T) {
 		}
 	}
 }
+
+// The unit's command is one of this program, and each variable of the how-to is one of its flags.
+func TestSystemdUnit(t *testing.T) {
+	unit, err := os.ReadFile("../../deploy/systemd/lockfs@.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := regexp.MustCompile(`(?m)^ExecStart=\S*/lockfs (.*)$`).FindSubmatch(unit)
+	if start == nil {
+		t.Fatal("the unit starts nothing")
+	}
+	cmd, args, err := newRoot().Find(strings.Fields(string(start[1])))
+	if err != nil || cmd.Name() != "mount" {
+		t.Fatalf("the unit runs %s: %v", cmd.Name(), err)
+	}
+	if err := cmd.ParseFlags(args); err != nil || cmd.Flags().NArg() != 2 {
+		t.Errorf("%q: %v", args, err)
+	}
+	howTo, err := os.ReadFile("../../docs/how-to/several-nodes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`(?m)^(LOCKFS_[A-Z_]+)=`).FindAllSubmatch(howTo, -1)
+	if len(names) < 5 {
+		t.Errorf("%d variables", len(names))
+	}
+	for _, name := range names {
+		known := false
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = known || envName(f.Name) == string(name[1]) })
+		if !known {
+			t.Errorf("%s is no flag of lockfs mount", name[1])
+		}
+	}
+}
