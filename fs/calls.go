@@ -81,6 +81,21 @@ type former struct {
 	from, to lockedName
 }
 
+// record is the call's record in this process's journal: this process may die too.
+func (b *former) record() callRecord {
+	r := callRecord{What: doing(b.What), Src: b.Src, Dst: b.Dst, Size: b.Size, Kind: b.Kind, Answered: b.Answered, Status: b.Status, Written: b.Written}
+	if b.hold != nil {
+		r.Hold = b.hold.Record()
+	}
+	if b.from.dir != nil {
+		r.From = b.from.called()
+	}
+	if b.to.dir != nil {
+		r.To = b.to.called()
+	}
+	return r
+}
+
 // sentAgain marks a request that the kernel sends again.
 const sentAgain = 1 << 63
 
@@ -126,9 +141,6 @@ func (c *calls) begin(in *fuse.InHeader, hold *lockmgr.Hold, r callRecord) {
 	request := in.Unique &^ sentAgain
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.own == nil {
-		c.own = make(map[uint64]*callRecord)
-	}
 	c.own[request] = &r
 	c.record.Put(recordCall, request, r)
 }
@@ -156,6 +168,18 @@ func (c *calls) answer(in *fuse.InHeader, s fuse.Status, written uint32) {
 	}
 }
 
+// keep records what a former process has begun.
+func (c *calls) keep() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for request, b := range c.begun {
+		c.record.Put(recordCall, request, b.record())
+	}
+	for request, n := range c.tries {
+		c.record.Number(recordTries, request, n)
+	}
+}
+
 // again returns what the former process has begun of a request that is sent again; nil: nothing.
 func (c *calls) again(in *fuse.InHeader) *former {
 	if in.Unique&sentAgain == 0 {
@@ -166,6 +190,10 @@ func (c *calls) again(in *fuse.InHeader) *former {
 	request := in.Unique &^ sentAgain
 	b := c.begun[request]
 	delete(c.begun, request)
+	if b != nil && c.record.Keeps() {
+		r := b.record()
+		c.own[request] = &r // until it is answered
+	}
 	return b
 }
 

@@ -220,6 +220,7 @@ func (f *FS) recordAll() error {
 		f.visits.note(tid)
 	}
 	f.visits.mu.Unlock()
+	f.calls.keep()
 	f.record.Put(recordView, 0, viewRecord{Init: raw(f.kernel.init), Answer: answer, Device: f.kernel.device})
 	return f.record.Complete()
 }

@@ -220,6 +220,13 @@ func (p *Part) Complete() error {
 	return p.j.put(key{p.id, kindComplete, 0}, []byte{1})
 }
 
+// Withdraw undoes Complete.
+func (p *Part) Withdraw() {
+	if p != nil {
+		_ = p.j.put(key{p.id, kindComplete, 0}, nil)
+	}
+}
+
 // Void ends the part: it is as if it had never been.
 func (p *Part) Void() {
 	if p == nil {
@@ -233,7 +240,7 @@ func (p *Part) Void() {
 		}
 	}
 	p.j.mu.Unlock()
-	_ = p.j.put(key{p.id, kindComplete, 0}, nil)
+	p.Withdraw()
 	for _, k := range keys {
 		_ = p.j.put(k, nil)
 	}

@@ -131,6 +131,8 @@ func (o *offering) pause() ([]byte, []int, error) {
 		o.thaw, err = o.backend.Freeze(ctx)
 	}
 	if err == nil {
+		// If this process dies now, the mount is the other daemon's.
+		o.record.Withdraw()
 		var state []byte
 		var fds []int
 		if state, fds, err = o.export(); err == nil {
@@ -187,6 +189,9 @@ func (o *offering) export() ([]byte, []int, error) {
 }
 
 func (o *offering) resume() {
+	if err := o.record.Complete(); err != nil {
+		o.v.log.Error("nobody goes on with this view if the daemon dies", slog.Any("error", err))
+	}
 	if lender, ok := o.backend.(Lender); ok {
 		lender.GoOn()
 	}

@@ -256,7 +256,8 @@ func (s *supervisor) isOver(w *worker, how unix.WaitStatus) bool {
 		w.left.kill()
 	}
 	switch {
-	case s.ending != 0 && len(s.formers) == 0:
+	case s.ending != 0:
+		log.Error("the worker has died while it ended; open files fail from now on")
 		return true
 	case len(s.formers) == 0:
 		log.Error("the worker has died, and has left nothing that another could go on with")

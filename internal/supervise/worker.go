@@ -90,10 +90,10 @@ func init() {
 	}
 	pid, err := newShadow()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "lockfs: the worker has no shadow, so its end will be noticed by programs:", err)
-		return
+		fmt.Fprintln(os.Stderr, "lockfs: the worker has no shadow, so programs will notice its end:", err)
+	} else {
+		w.say(sayShadow, strconv.Itoa(pid))
 	}
-	w.say(sayShadow, strconv.Itoa(pid))
 	self = w
 }
 

@@ -1,0 +1,110 @@
+package fs
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/lockfs/lockfs/internal/journal"
+)
+
+// journaled returns calls with a journal, and what can be read of it.
+func journaled(t *testing.T) (c *calls, read func() map[uint64]callRecord) {
+	t.Helper()
+	f, err := journal.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	j, err := journal.New(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := j.Part("x")
+	part.Number(recordFD, 1, 1) // a part is never empty
+	_ = part.Complete()
+	c = &calls{record: part, log: slog.New(slog.DiscardHandler), own: make(map[uint64]*callRecord)}
+	return c, func() map[uint64]callRecord {
+		t.Helper()
+		parts, err := journal.Read(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := journal.All[callRecord](parts["x"], recordCall)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+}
+
+// What one daemon has begun, and the next has not answered either, the third one finds.
+func TestFormerCallsAreKept(t *testing.T) {
+	c, read := journaled(t)
+	c.begun = map[uint64]*former{7: {CallState: CallState{What: uint8(appending), Size: 5}}}
+	c.keep()
+	if r := read()[7]; r.What != appending || r.Size != 5 || r.Answered {
+		t.Errorf("after the takeover: %+v", r)
+	}
+	in := &fuse.InHeader{Unique: 7 | sentAgain}
+	if b := c.again(in); b == nil || b.Size != 5 {
+		t.Fatalf("it comes again as %+v", b)
+	}
+	if r, ok := read()[7]; !ok || r.Answered {
+		t.Errorf("before the answer: %+v", r)
+	}
+	c.answer(in, fuse.OK, 3)
+	if r := read()[7]; !r.Answered || r.Status != 0 || r.Written != 3 {
+		t.Errorf("after the answer: %+v", r)
+	}
+	if c.again(in) != nil {
+		t.Error("it comes twice")
+	}
+}
+
+// Answers are kept for the kernel, and not for ever.
+func TestAnswersAreForgotten(t *testing.T) {
+	c, read := journaled(t)
+	for n := range uint64(3 * fewAnswers) {
+		in := &fuse.InHeader{Unique: n + 1}
+		c.begin(in, nil, callRecord{What: removing})
+		c.answer(in, fuse.ENOENT, 0)
+	}
+	for i := range c.answered {
+		c.answered[i].at = c.answered[i].at.Add(-2 * answeredFor)
+	}
+	in := &fuse.InHeader{Unique: 1 << 20}
+	c.begin(in, nil, callRecord{What: removing})
+	c.answer(in, fuse.OK, 0)
+	left := read()
+	if len(left) != fewAnswers {
+		t.Errorf("%d answers are kept, want %d", len(left), fewAnswers)
+	}
+	if r, ok := left[1<<20]; !ok || !r.Answered {
+		t.Errorf("the last answer: %+v", r)
+	}
+	// One that was not recorded has nothing to keep.
+	c.answer(&fuse.InHeader{Unique: 1 << 21}, fuse.OK, 0)
+	if len(read()) != fewAnswers {
+		t.Error("an answer without a call is kept")
+	}
+}
+
+// A request is refused if it was there in several deaths in a row, and only then.
+func TestDeadlyRequests(t *testing.T) {
+	for _, k := range []struct {
+		deaths int
+		tries  uint64
+		want   bool
+	}{{0, 5, false}, {1, 1, false}, {2, 0, false}, {2, 1, true}, {3, 2, true}} {
+		c, _ := journaled(t)
+		c.deaths, c.tries = k.deaths, map[uint64]uint64{7: k.tries}
+		if got := c.deadly(&fuse.InHeader{Unique: 7 | sentAgain}); got != k.want {
+			t.Errorf("%d deaths, sent again %d times before: refused: %v", k.deaths, k.tries, got)
+		}
+		if c.deadly(&fuse.InHeader{Unique: 7}) {
+			t.Error("a new request is refused")
+		}
+	}
+}
