@@ -3,6 +3,7 @@ package fs
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 	"unsafe"
@@ -379,7 +380,8 @@ func (i *importer) allVisits() error {
 // allCalls is for a process that has died.
 func (i *importer) allCalls() error {
 	c := &i.f.calls
-	c.begun, c.files, c.dirs, c.tries = make(map[uint64]*former), make(map[uint64]*handle), make(map[uint64]*dirHandle), i.st.Tries
+	c.begun, c.files, c.dirs, c.tries = make(map[uint64]*former), make(map[uint64]*handle), make(map[uint64]*dirHandle), make(map[uint64]uint64)
+	maps.Copy(c.tries, i.st.Tries)
 	for _, s := range i.st.Calls {
 		hold, err := i.hold(s.Hold)
 		if err != nil || doing(s.What) > telling {

@@ -233,7 +233,10 @@ func (c *calls) deadly(in *fuse.InHeader) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.tries[request] + 1
-	c.record.Number(recordTries, request, n)
+	if c.tries != nil {
+		c.tries[request] = n
+		c.record.Number(recordTries, request, n)
+	}
 	if n < 2 || c.deaths < 2 {
 		return false
 	}
@@ -281,27 +284,21 @@ func (f *FS) repeat(in *fuse.InHeader, out *fuse.EntryOut) (s fuse.Status, known
 
 // wasMade reports whether a call about names was made, as the volume shows it.
 func (f *files) wasMade(b *former) bool {
-	is := func(d dirName, i Inode) bool {
-		if d.dir == nil {
-			return false
-		}
-		st, err := f.backing.statNow(d)
-		return err == nil && inodeOf(&st) == inode{i.Dev, i.Ino, i.Generation}
+	name := b.to.dirName
+	if doing(b.What) == removing {
+		name = b.from.dirName
 	}
+	if name.dir == nil { // the kernel has forgotten the directory
+		return false
+	}
+	st, err := f.backing.statNow(name)
+	isSrc := err == nil && inodeOf(&st) == inode{b.Src.Dev, b.Src.Ino, b.Src.Generation}
 	switch doing(b.What) {
 	case removing:
-		return b.from.dir != nil && !is(b.from.dirName, b.Src)
-	case linking:
-		return is(b.to.dirName, b.Src)
-	case movingName:
-		return is(b.to.dirName, b.Src) && !is(b.from.dirName, b.Src)
-	case exchanging:
-		return is(b.to.dirName, b.Src) && is(b.from.dirName, b.Dst)
+		return err == unix.ENOENT || err == nil && !isSrc
+	case linking, movingName, exchanging: // src had another name before
+		return isSrc
 	case making:
-		if b.to.dir == nil {
-			return false
-		}
-		st, err := f.backing.statNow(b.to.dirName)
 		return err == nil && st.Mode&unix.S_IFMT == b.Kind
 	}
 	return false

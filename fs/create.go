@@ -23,12 +23,16 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 		return f.createdBefore(h, out)
 	}
 	before := f.calls.again(&in.InHeader)
-	defer before.over()
 	if before != nil && before.Answered {
 		return fuse.Status(before.Status)
 	}
 	c := &creation{fs: f, in: in, dir: dir, name: name, visit: f.visits.come(in.Pid, 0), made: before != nil && f.wasMade(before)}
-	before.over() // the creation takes the lock itself
+	if c.made {
+		c.visit.drop()
+		c.visit.hold, c.visit.mode = before.hold, lockmgr.Exclusive
+	} else {
+		before.over()
+	}
 	var s fuse.Status
 	if c.reserved, s = f.reserve(&in.InHeader); s.Ok() {
 		s = c.run(cancel, out)

@@ -2,10 +2,12 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
 
@@ -32,7 +34,7 @@ func TestNoSpace(t *testing.T) {
 	filler := strings.Repeat("x", 1<<20)
 	lab.Eventually(t, "etcd is full", func() bool {
 		_, err := c.Client.Put(ctx, "filler", filler)
-		return err != nil
+		return errors.Is(err, rpctypes.ErrNoSpace) // not any other: a slow machine has those
 	})
 	tr.Saw(history.Monotonic(), "an open is refused", func(o history.Op) bool { return o.Kind == history.Acquired && o.Errno == unix.ENOLCK })
 	other.Fails(lab.Call{Op: "open", Path: b.Path("other"), Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK}, unix.ENOLCK)

@@ -83,6 +83,9 @@ func (c *Config) beginRecord(backend Backend, log *slog.Logger) {
 	if err == nil && !backend.AdoptsFromDead() {
 		err = errors.New("what a daemon that died has sent to this lock service may still have an effect")
 	}
+	if err == nil {
+		err = c.Worker.Check()
+	}
 	var j *journal.Journal
 	if err == nil {
 		j, err = c.Worker.Journal()

@@ -52,6 +52,7 @@ type Worker struct {
 
 	journal *os.File
 	control *os.File
+	shadow  int // pid; 0: there is none
 
 	writing func() (*journal.Journal, error) // once
 
@@ -92,6 +93,7 @@ func init() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "lockfs: the worker has no shadow, so programs will notice its end:", err)
 	} else {
+		w.shadow = pid
 		w.say(sayShadow, strconv.Itoa(pid))
 	}
 	self = w
@@ -123,6 +125,20 @@ func (w *Worker) say(words ...string) {
 
 // Journal is what this worker writes.
 func (w *Worker) Journal() (*journal.Journal, error) { return w.writing() }
+
+// Check returns why the next worker could not take anything over from this one.
+func (w *Worker) Check() error {
+	fd, err := unix.PidfdOpen(w.shadow, 0)
+	if err != nil {
+		return fmt.Errorf("the worker's shadow: %w", err)
+	}
+	defer unix.Close(fd)
+	got, err := unix.PidfdGetfd(fd, journalFD, 0)
+	if err != nil {
+		return fmt.Errorf("the descriptors of the worker's shadow (it takes CAP_SYS_PTRACE): %w", err)
+	}
+	return unix.Close(got)
+}
 
 // Former is what a worker that has died leaves of a part of the journal.
 type Former struct {
