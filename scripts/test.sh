@@ -58,7 +58,7 @@ trap 'exit 129' HUP
 TIMEFORMAT='%U %S'
 cost=$( (time for _ in {1..50}; do /bin/true; done) 2>&1 | awk '{print int(($1 + $2) * 20)}') # ms of CPU each
 slow_machine= side_by_side=3
-if [ "$cost" -ge 5 ]; then
+if [ "$cost" -ge 3 ]; then
 	slow_machine=yes side_by_side=2
 	stage "a process takes $cost ms of CPU to start: one part at a time"
 fi

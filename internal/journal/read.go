@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -20,66 +21,35 @@ var errTorn = errors.New("journal: it is void, or of another format")
 
 // Read returns the complete parts of a journal by their names. Its writer has ended.
 func Read(f *os.File) (map[string]*Records, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
-	}
-	if st.Size != headerSize+2*halfSize {
-		return nil, errTorn
-	}
-	memory, err := unix.Mmap(int(f.Fd()), 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
-	if err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
-	}
-	defer func() { _ = unix.Munmap(memory) }()
-	if binary.NativeEndian.Uint64(memory) != magic {
-		return nil, errTorn
-	}
-	half, end := 0, atomic.LoadUint64(endOf(memory))
-	if end&otherHalf != 0 {
-		half, end = 1, end&^otherHalf
-	}
-	if end > halfSize {
-		return nil, errTorn
-	}
 	parts := make(map[uint32]*Records)
 	names := make(map[uint32]string)
 	complete := make(map[uint32]bool)
-	for log := halfOf(memory, half)[:end]; len(log) > 0; {
-		if len(log) < entrySize {
-			return nil, errTorn
-		}
-		part, kind := binary.NativeEndian.Uint32(log), binary.NativeEndian.Uint32(log[4:])
-		id, length := binary.NativeEndian.Uint64(log[8:]), binary.NativeEndian.Uint64(log[16:])
-		size := (length + 7) &^ 7
-		if length > halfSize || size > uint64(len(log)-entrySize) {
-			return nil, errTorn
-		}
-		value := append([]byte{}, log[entrySize:entrySize+length]...)
-		log = log[entrySize+size:]
-		over := kind&deleted != 0
-		switch kind &^ deleted {
+	err := scan(f, func(k key, over bool, value []byte) {
+		switch k.kind {
 		case kindName:
-			names[part] = string(value)
-			continue
+			names[k.part] = string(value)
+			return
 		case kindComplete:
-			complete[part] = !over
-			continue
+			complete[k.part] = !over
+			return
 		}
-		r := parts[part]
+		r := parts[k.part]
 		if r == nil {
 			r = &Records{m: make(map[Kind]map[uint64][]byte)}
-			parts[part] = r
+			parts[k.part] = r
 		}
-		k := Kind(kind&^deleted - firstKind)
-		if r.m[k] == nil {
-			r.m[k] = make(map[uint64][]byte)
+		kind := Kind(k.kind - firstKind)
+		if r.m[kind] == nil {
+			r.m[kind] = make(map[uint64][]byte)
 		}
 		if over {
-			delete(r.m[k], id)
+			delete(r.m[kind], k.id)
 		} else {
-			r.m[k][id] = value
+			r.m[kind][k.id] = bytes.Clone(value)
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	found := make(map[string]*Records)
 	for part, name := range names {
@@ -88,6 +58,63 @@ func Read(f *os.File) (map[string]*Records, error) {
 		}
 	}
 	return found, nil
+}
+
+// HasParts reports whether Read would return anything, at a fraction of the cost.
+func HasParts(f *os.File) bool {
+	complete := make(map[uint32]bool)
+	err := scan(f, func(k key, over bool, _ []byte) {
+		if k.kind == kindComplete {
+			complete[k.part] = !over
+		}
+	})
+	for _, is := range complete {
+		if is && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// scan calls visit for each record in the log, in order. over: it is the end of one. value is valid
+// during the call.
+func scan(f *os.File, visit func(k key, over bool, value []byte)) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	if st.Size != headerSize+2*halfSize {
+		return errTorn
+	}
+	memory, err := unix.Mmap(int(f.Fd()), 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	defer func() { _ = unix.Munmap(memory) }()
+	if binary.NativeEndian.Uint64(memory) != magic {
+		return errTorn
+	}
+	half, end := 0, atomic.LoadUint64(endOf(memory))
+	if end&otherHalf != 0 {
+		half, end = 1, end&^otherHalf
+	}
+	if end > halfSize {
+		return errTorn
+	}
+	for log := halfOf(memory, half)[:end]; len(log) > 0; {
+		if len(log) < entrySize {
+			return errTorn
+		}
+		kind, length := binary.NativeEndian.Uint32(log[4:]), binary.NativeEndian.Uint64(log[16:])
+		size := (length + 7) &^ 7
+		if length > halfSize || size > uint64(len(log)-entrySize) {
+			return errTorn
+		}
+		k := key{binary.NativeEndian.Uint32(log), kind &^ deleted, binary.NativeEndian.Uint64(log[8:])}
+		visit(k, kind&deleted != 0, log[entrySize:entrySize+length])
+		log = log[entrySize+size:]
+	}
+	return nil
 }
 
 // All returns the records of a kind by their ids.

@@ -247,12 +247,10 @@ func (s *supervisor) isOver(w *worker, how unix.WaitStatus) bool {
 		s.inARow = 1
 	}
 	s.lastText = describe(how)
-	left, err := journal.Read(w.left.journal)
 	log := s.log.With(slog.Int("pid", w.pid), slog.String("how", s.lastText), slog.Duration("after", time.Since(w.began)), slog.Int("deaths", s.deaths))
-	switch {
-	case err == nil && len(left) > 0 && w.left.shadow != nil:
+	if w.left.shadow != nil && journal.HasParts(w.left.journal) {
 		s.formers = append(s.formers, w.left)
-	default:
+	} else {
 		w.left.kill()
 	}
 	switch {
