@@ -3,11 +3,15 @@ package handover
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -98,6 +102,91 @@ func TestWaitersOutliveADeath(t *testing.T) {
 	}
 	waiter.Must(lab.Call{Op: "close", FD: r.N})
 	free(t, a.Mount, v)
+}
+
+// A worker that dies while it takes over, at any instant of that, costs nothing either: what is appended,
+// made and removed meanwhile is so once.
+func TestDeathInATakeover(t *testing.T) {
+	v := lab.NewVolume(t)
+	s := lab.Supervise(v.Mount("a", "--supervise"))
+	log, err := os.OpenFile(s.Path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines atomic.Int64
+	stop, stopped := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				stopped <- nil
+				return
+			default:
+			}
+			n := lines.Load()
+			_, err := fmt.Fprintf(log, "%d\n", n)
+			name := s.Path(fmt.Sprint("name-", n))
+			for _, call := range []func() error{
+				func() error { return unix.Mkdir(name, 0o755) },
+				func() error { return unix.Rename(name, name+"-renamed") },
+				func() error { return unix.Rmdir(name + "-renamed") },
+				func() error {
+					return onFile(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, func(int) error { return nil })
+				},
+				func() error { return unix.Unlink(name) },
+			} {
+				if err == nil {
+					err = call()
+				}
+			}
+			if err != nil {
+				stopped <- fmt.Errorf("round %d: %w", n, err)
+				return
+			}
+			lines.Add(1)
+		}
+	}()
+	goesOn := func() {
+		t.Helper()
+		n := lines.Load()
+		lab.Eventually(t, "the program goes on", func() bool {
+			if s.Ended() || len(stopped) > 0 {
+				t.Fatalf("it has ended: %v\n%s", <-stopped, s.Log)
+			}
+			return lines.Load() > n+1
+		})
+	}
+	for seed := range longtest.Seeds(t, 4, 40) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		goesOn()
+		s.BecomesSteady()
+		was := s.Worker()
+		_ = unix.Kill(was, unix.SIGKILL)
+		next := 0
+		lab.Eventually(t, "another worker begins", func() bool {
+			next = s.Worker()
+			return next != 0 && next != was
+		})
+		time.Sleep(time.Duration(random.IntN(150)) * time.Millisecond) // of some 50 that a takeover takes
+		_ = unix.Kill(next, unix.SIGKILL)
+		goesOn()
+		s.Restarted()
+	}
+	close(stop)
+	if err := <-stopped; err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	for n := range lines.Load() {
+		fmt.Fprintln(&want, n)
+	}
+	if got := v.Read("log"); got != want.String() {
+		t.Errorf("the log has %d bytes, want %d", len(got), want.Len())
+	}
+	if err := log.Close(); err != nil {
+		t.Error(err)
+	}
+	free(t, s.Mount, v)
 }
 
 // deadly kills who makes a symbolic link of that name.

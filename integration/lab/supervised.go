@@ -69,6 +69,9 @@ func Children(t *testing.T, pid int) map[int]string {
 // BecomesSteady returns when a death of the worker is none at its start.
 func (s *Supervised) BecomesSteady() { time.Sleep(time.Until(s.began.Add(steady))) }
 
+// Restarted says that another worker serves by now.
+func (s *Supervised) Restarted() { s.began = time.Now() }
+
 // KillWorker kills the worker, once it is steady, and returns when another one serves.
 func (s *Supervised) KillWorker() {
 	s.T.Helper()
@@ -95,5 +98,5 @@ func (s *Supervised) Dies(by func()) {
 		}
 		return strings.Count(s.Log.String(), `msg="took the mount over`) >= s.Takeovers
 	})
-	s.began = time.Now()
+	s.Restarted()
 }
