@@ -42,9 +42,6 @@ type callRecord struct {
 	Src, Dst Inode
 	Size     int64
 	Kind     uint32 // of what is made
-	Answered bool
-	Status   int32
-	Written  uint32
 }
 
 type calledName struct {
@@ -83,7 +80,7 @@ type former struct {
 
 // record is the call's record in this process's journal: this process may die too.
 func (b *former) record() callRecord {
-	r := callRecord{What: doing(b.What), Src: b.Src, Dst: b.Dst, Size: b.Size, Kind: b.Kind, Answered: b.Answered, Status: b.Status, Written: b.Written}
+	r := callRecord{What: doing(b.What), Src: b.Src, Dst: b.Dst, Size: b.Size, Kind: b.Kind}
 	if b.hold != nil {
 		r.Hold = b.hold.Record()
 	}
@@ -99,11 +96,9 @@ func (b *former) record() callRecord {
 // sentAgain marks a request that the kernel sends again.
 const sentAgain = 1 << 63
 
-// answeredFor is how long a recorded answer stays, which the kernel has most likely got by then.
-const answeredFor = time.Second
-
-// fewAnswers stay in any case: the process may have been stopped meanwhile.
-const fewAnswers = 256
+// keptAnswers is how many recorded answers are kept. The kernel gets an answer long before as many later
+// ones are recorded.
+const keptAnswers = 4096
 
 // comesWithin bounds the time in which the kernel sends again what it was asked to.
 const comesWithin = 30 * time.Second
@@ -115,19 +110,15 @@ type calls struct {
 	deaths int           // constant; see Config.Deaths
 
 	mu       sync.Mutex
-	own      map[uint64]*callRecord // GUARDED_BY(mu); of this process, under way
-	answered []answeredCall         // GUARDED_BY(mu); the oldest first
+	own      map[uint64]bool     // GUARDED_BY(mu); recorded calls of this process, under way
+	answered [keptAnswers]uint64 // GUARDED_BY(mu); requests whose answers are recorded
+	last     int                 // GUARDED_BY(mu); where the next one goes
 
 	// What the former process has left, until comesWithin. GUARDED_BY(mu)
 	begun map[uint64]*former    // by request
 	files map[uint64]*handle    // by the request that has opened it
 	dirs  map[uint64]*dirHandle // so
 	tries map[uint64]uint64     // how often a request was sent again before
-}
-
-type answeredCall struct {
-	request uint64
-	at      time.Time
 }
 
 // begin records a call. It comes before the check of the lock.
@@ -141,7 +132,7 @@ func (c *calls) begin(in *fuse.InHeader, hold *lockmgr.Hold, r callRecord) {
 	request := in.Unique &^ sentAgain
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.own[request] = &r
+	c.own[request] = true
 	c.record.Put(recordCall, request, r)
 }
 
@@ -153,20 +144,28 @@ func (c *calls) answer(in *fuse.InHeader, s fuse.Status, written uint32) {
 	request := in.Unique &^ sentAgain
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := c.own[request]
-	if r == nil {
+	if !c.own[request] {
 		return
 	}
 	delete(c.own, request)
-	r.Answered, r.Status, r.Written = true, int32(s), written
-	c.record.Put(recordCall, request, r)
-	now := time.Now()
-	c.answered = append(c.answered, answeredCall{request, now})
-	for len(c.answered) > fewAnswers && now.Sub(c.answered[0].at) > answeredFor {
-		c.record.Delete(recordCall, c.answered[0].request)
-		c.answered = c.answered[1:]
+	c.record.Number(recordAnswer, request, packAnswer(int32(s), written))
+	if oldest := c.answered[c.last]; oldest != 0 && oldest != request {
+		c.forget(oldest)
 	}
+	c.answered[c.last] = request
+	c.last = (c.last + 1) % keptAnswers
 }
+
+func (c *calls) forget(request uint64) {
+	c.record.Delete(recordCall, request)
+	c.record.Delete(recordAnswer, request)
+}
+
+func packAnswer(status int32, written uint32) uint64 {
+	return uint64(uint32(status))<<32 | uint64(written)
+}
+
+func unpackAnswer(n uint64) (status int32, written uint32) { return int32(uint32(n >> 32)), uint32(n) }
 
 // keep records what a former process has begun.
 func (c *calls) keep() {
@@ -174,6 +173,9 @@ func (c *calls) keep() {
 	defer c.mu.Unlock()
 	for request, b := range c.begun {
 		c.record.Put(recordCall, request, b.record())
+		if b.Answered {
+			c.record.Number(recordAnswer, request, packAnswer(b.Status, b.Written))
+		}
 	}
 	for request, n := range c.tries {
 		c.record.Number(recordTries, request, n)
@@ -191,8 +193,7 @@ func (c *calls) again(in *fuse.InHeader) *former {
 	b := c.begun[request]
 	delete(c.begun, request)
 	if b != nil && c.record.Keeps() {
-		r := b.record()
-		c.own[request] = &r // until it is answered
+		c.own[request] = true // until it is answered
 	}
 	return b
 }
@@ -255,7 +256,7 @@ func (c *calls) forsake() {
 	c.begun, c.files, c.dirs, c.tries = nil, nil, nil, nil
 	c.mu.Unlock()
 	for request, b := range begun {
-		c.record.Delete(recordCall, request)
+		c.forget(request)
 		b.over()
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // journaled returns calls with a journal, and what can be read of it.
-func journaled(t *testing.T) (c *calls, read func() map[uint64]callRecord) {
+func journaled(t *testing.T) (c *calls, read func() map[uint64]CallState) {
 	t.Helper()
 	f, err := journal.Create()
 	if err != nil {
@@ -24,16 +24,21 @@ func journaled(t *testing.T) (c *calls, read func() map[uint64]callRecord) {
 	part := j.Part("x")
 	part.Number(recordFD, 1, 1) // a part is never empty
 	_ = part.Complete()
-	c = &calls{record: part, log: slog.New(slog.DiscardHandler), own: make(map[uint64]*callRecord)}
-	return c, func() map[uint64]callRecord {
+	c = &calls{record: part, log: slog.New(slog.DiscardHandler), own: make(map[uint64]bool)}
+	return c, func() map[uint64]CallState {
 		t.Helper()
 		parts, err := journal.Read(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, err := journal.All[callRecord](parts["x"], recordCall)
-		if err != nil {
+		v := &recovery{}
+		v.State = &State{}
+		if err := v.calls(parts["x"]); err != nil {
 			t.Fatal(err)
+		}
+		all := make(map[uint64]CallState)
+		for _, s := range v.State.Calls {
+			all[s.Request] = s
 		}
 		return all
 	}
@@ -44,7 +49,7 @@ func TestFormerCallsAreKept(t *testing.T) {
 	c, read := journaled(t)
 	c.begun = map[uint64]*former{7: {CallState: CallState{What: uint8(appending), Size: 5}}}
 	c.keep()
-	if r := read()[7]; r.What != appending || r.Size != 5 || r.Answered {
+	if r := read()[7]; doing(r.What) != appending || r.Size != 5 || r.Answered {
 		t.Errorf("after the takeover: %+v", r)
 	}
 	in := &fuse.InHeader{Unique: 7 | sentAgain}
@@ -66,27 +71,22 @@ func TestFormerCallsAreKept(t *testing.T) {
 // Answers are kept for the kernel, and not for ever.
 func TestAnswersAreForgotten(t *testing.T) {
 	c, read := journaled(t)
-	for n := range uint64(3 * fewAnswers) {
+	for n := range uint64(2*keptAnswers + 100) {
 		in := &fuse.InHeader{Unique: n + 1}
 		c.begin(in, nil, callRecord{What: removing})
-		c.answer(in, fuse.ENOENT, 0)
+		c.answer(in, fuse.ENOENT, uint32(n))
 	}
-	for i := range c.answered {
-		c.answered[i].at = c.answered[i].at.Add(-2 * answeredFor)
-	}
-	in := &fuse.InHeader{Unique: 1 << 20}
-	c.begin(in, nil, callRecord{What: removing})
-	c.answer(in, fuse.OK, 0)
 	left := read()
-	if len(left) != fewAnswers {
-		t.Errorf("%d answers are kept, want %d", len(left), fewAnswers)
+	if len(left) != keptAnswers {
+		t.Errorf("%d answers are kept, want %d", len(left), keptAnswers)
 	}
-	if r, ok := left[1<<20]; !ok || !r.Answered {
+	const last = 2*keptAnswers + 100
+	if r := left[last]; !r.Answered || r.Status != int32(fuse.ENOENT) || r.Written != last-1 {
 		t.Errorf("the last answer: %+v", r)
 	}
 	// One that was not recorded has nothing to keep.
 	c.answer(&fuse.InHeader{Unique: 1 << 21}, fuse.OK, 0)
-	if len(read()) != fewAnswers {
+	if len(read()) != keptAnswers {
 		t.Error("an answer without a call is kept")
 	}
 }

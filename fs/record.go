@@ -28,7 +28,8 @@ const (
 	recordDir
 	recordVisit
 	recordCall
-	recordTries // of a request: how often it was sent again
+	recordAnswer // of a call
+	recordTries  // of a request: how often it was sent again
 )
 
 type viewRecord struct {
@@ -400,11 +401,15 @@ func (v *recovery) calls(r *journal.Records) error {
 	name := func(n calledName) (Name, lockmgr.Key) {
 		return v.name(nameRecord{Dir: n.Dir, Name: n.Name}), lockmgr.Key{Kind: n.Kind, Path: n.Path}
 	}
+	answers := r.Numbers(recordAnswer)
 	for request, c := range all {
-		s := CallState{Request: request, What: uint8(c.What), Hold: -1, Src: c.Src, Dst: c.Dst, Size: c.Size, Kind: c.Kind, Answered: c.Answered, Status: c.Status, Written: c.Written}
+		s := CallState{Request: request, What: uint8(c.What), Hold: -1, Src: c.Src, Dst: c.Dst, Size: c.Size, Kind: c.Kind}
+		var packed uint64
+		packed, s.Answered = answers[request]
+		s.Status, s.Written = unpackAnswer(packed)
 		s.From, s.Keys[0] = name(c.From)
 		s.To, s.Keys[1] = name(c.To)
-		if !c.Answered {
+		if !s.Answered {
 			s.Hold = v.hold(c.Hold)
 		}
 		v.State.Calls = append(v.State.Calls, s)

@@ -44,7 +44,7 @@ type lockRecord struct {
 	_         struct{} `cbor:",toarray"`
 	Grant     grantRecord
 	Since     time.Time
-	Holder    Holder
+	Holder    holderRecord
 	Session   string
 	Contended bool
 	Keep      time.Duration
@@ -55,6 +55,35 @@ type lockRecord struct {
 	Fencing   int64
 	Below     string // the path of the delegated directory that covers it; "": none
 	Unsettled bool
+}
+
+// holderRecord is a Holder without the names of its fields.
+type holderRecord struct {
+	_                       struct{} `cbor:",toarray"`
+	ID                      AcquisitionID
+	Session, Node           string
+	Pod, PodName, Container string
+	PID                     int
+	UID                     uint32
+	Comm                    string
+	Since                   time.Time
+	Turn                    int
+	Kept                    bool
+	Fencing                 int64
+}
+
+func (h Holder) record() holderRecord {
+	return holderRecord{
+		ID: h.AcquisitionID, Session: h.Session, Node: h.Node, Pod: h.Pod, PodName: h.PodName, Container: h.Container,
+		PID: h.PID, UID: h.UID, Comm: h.Comm, Since: h.Since, Turn: h.Turn, Kept: h.Kept, Fencing: h.Fencing,
+	}
+}
+
+func (h holderRecord) holder() Holder {
+	return Holder{
+		AcquisitionID: h.ID, Session: h.Session, Node: h.Node, Pod: h.Pod, PodName: h.PodName, Container: h.Container,
+		PID: h.PID, UID: h.UID, Comm: h.Comm, Since: h.Since, Turn: h.Turn, Kept: h.Kept, Fencing: h.Fencing,
+	}
 }
 
 type grantRecord struct {
@@ -77,7 +106,7 @@ func (g grantRecord) grant() Grant {
 type delegationRecord struct {
 	_       struct{} `cbor:",toarray"`
 	Grant   grantRecord
-	Holder  Holder
+	Holder  holderRecord
 	Session string
 	Keep    time.Duration
 }
@@ -125,7 +154,7 @@ func (h *Hold) write() {
 	}
 	for _, l := range h.locks {
 		k := lockRecord{
-			Grant: l.grant.record(), Since: l.since, Holder: l.holder, Session: l.sess.backend.ID(), Contended: l.contended, Keep: l.keep,
+			Grant: l.grant.record(), Since: l.since, Holder: l.holder.record(), Session: l.sess.backend.ID(), Contended: l.contended, Keep: l.keep,
 			Keepable: l.keepable, Asked: l.asked, Recalled: l.recalled, Turn: l.turn, Fencing: l.fencing, Unsettled: l.unsettled,
 		}
 		if l.below != nil {
@@ -150,7 +179,7 @@ func (m *Manager) recordDelegation(d *delegation) {
 	}
 	m.records++
 	d.record = m.records
-	m.cfg.Record.Put(recordDelegation, d.record, delegationRecord{Grant: d.lock.grant.record(), Holder: d.lock.holder, Session: d.lock.sess.backend.ID(), Keep: d.keep})
+	m.cfg.Record.Put(recordDelegation, d.record, delegationRecord{Grant: d.lock.grant.record(), Holder: d.lock.holder.record(), Session: d.lock.sess.backend.ID(), Keep: d.keep})
 }
 
 // Recovered returns the state that a dead process has left in its records, and the holds with the
@@ -177,7 +206,7 @@ func Recovered(r *journal.Records, holds []uint64) (*State, error) {
 	dirs := make(map[string]int)
 	for _, d := range delegations {
 		if s, ok := index[d.Session]; ok {
-			st.Delegations = append(st.Delegations, DelegationState{d.Grant.grant(), d.Holder, s, d.Keep})
+			st.Delegations = append(st.Delegations, DelegationState{d.Grant.grant(), d.Holder.holder(), s, d.Keep})
 			dirs[d.Grant.Path] = len(st.Delegations)
 		}
 	}
@@ -221,7 +250,7 @@ func Recovered(r *journal.Records, holds []uint64) (*State, error) {
 				i = len(st.Locks)
 				locks[n] = i
 				st.Locks = append(st.Locks, LockState{
-					Grant: k.Grant.grant(), Since: k.Since, Holder: k.Holder, Owner: h.Owner, Session: s, Contended: k.Contended,
+					Grant: k.Grant.grant(), Since: k.Since, Holder: k.Holder.holder(), Owner: h.Owner, Session: s, Contended: k.Contended,
 					Keep: k.Keep, Keepable: k.Keepable, Asked: k.Asked, Recalled: k.Recalled, Turn: k.Turn, Fencing: k.Fencing,
 					Below: below, Unsettled: k.Unsettled,
 				})
