@@ -287,4 +287,7 @@ func TestDeathSparesTheEmbeddedEtcd(t *testing.T) {
 		t.Errorf("exit status %d", status)
 	}
 	lab.Eventually(t, "etcd ends", func() bool { return unix.Kill(was, 0) == unix.ESRCH })
+	if n := strings.Count(s.Log.String(), `msg="serving the embedded lock service" `); n != 1 {
+		t.Errorf("etcd was started %d times, want 1:\n%s", n, s.Log)
+	}
 }

@@ -124,7 +124,7 @@ func (s *Server) waitAnswer(ctx context.Context) error {
 func (s *Server) run(ctx context.Context) {
 	defer close(s.done)
 	backoff := pollInterval
-	for {
+	for ctx.Err() == nil {
 		pause := pollInterval
 		began := time.Now()
 		err := s.tryServe(ctx)
