@@ -189,6 +189,34 @@ func TestDeathInATakeover(t *testing.T) {
 	free(t, s.Mount, v)
 }
 
+// A daemon that was frozen until its lease ended, and then dies, leaves a view that cannot write what
+// it had: the file is another's by now. That goes for pages of a mapping too.
+func TestFrozenDaemonThatDiesIsFenced(t *testing.T) {
+	v := lab.NewVolume(t, "--wait", "-1", "--ttl", lab.ShortTTL.String())
+	v.Write("f", strings.Repeat("-", 8192))
+	b := v.Mount("b") // which serves etcd
+	a := lab.Supervise(v.Mount("a", "--supervise"))
+	p, other := lab.NewAgent(t), lab.NewAgent(t)
+	fd := p.Open(a.Path("f"), unix.O_RDWR)
+	p.Must(lab.Call{Op: "mmap", FD: fd, N: 8192})
+	p.Must(lab.Call{Op: "store", FD: fd, Off: 4096, Data: "late"})
+	a.BecomesSteady()
+	worker := a.Worker()
+	t.Cleanup(func() { _ = unix.Kill(worker, unix.SIGCONT) })
+	if err := unix.Kill(worker, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	theirs := other.Open(b.Path("f"), unix.O_RDWR) // when the lease has ended
+	other.Must(lab.Call{Op: "write", FD: theirs, Data: "next"})
+	a.Dies(func() { _ = unix.Kill(worker, unix.SIGKILL) })
+	p.Fails(lab.Call{Op: "write", FD: fd, Data: "late"}, unix.EIO)
+	p.Fails(lab.Call{Op: "msync", FD: fd}, unix.EIO)
+	other.Must(lab.Call{Op: "close", FD: theirs})
+	if got, want := v.Read("f"), "next"+strings.Repeat("-", 8188); got != want {
+		t.Errorf("the file is %q … %q", got[:4], got[4096:4100])
+	}
+}
+
 // deadly kills who makes a symbolic link of that name.
 type deadly struct{ lab.Below }
 

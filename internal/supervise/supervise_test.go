@@ -29,7 +29,11 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	case os.Getenv("SUPERVISE_TEST") != "":
 		steady, _ := time.ParseDuration(os.Getenv("SUPERVISE_TEST"))
-		s := &supervisor{log: slog.New(slog.NewTextHandler(os.Stderr, nil)), args: os.Args, env: os.Environ(), steady: steady}
+		patience := time.Hour
+		if p, err := time.ParseDuration(os.Getenv("SUPERVISE_PATIENCE")); err == nil {
+			patience = p
+		}
+		s := &supervisor{log: slog.New(slog.NewTextHandler(os.Stderr, nil)), args: os.Args, env: os.Environ(), steady: steady, patience: patience}
 		status, err := s.run()
 		if err != nil {
 			fmt.Println("supervisor:", err)
@@ -297,6 +301,38 @@ func TestGivesUp(t *testing.T) {
 		r.kill()
 	}
 	r.ends(128 + int(unix.SIGKILL))
+}
+
+// A worker that cannot go on yet, because the lock service is away, is followed by another one.
+func TestTriesAgain(t *testing.T) {
+	r := begin(t, time.Nanosecond)
+	r.worker(0, 0, 0)
+	r.say("open")
+	r.hears("opened")
+	r.kill()
+	r.worker(1, 1, 1)
+	r.say("end 5")
+	r.worker(2, 1, 1)
+	r.say("take")
+	r.hears("taken")
+	r.say("end 0")
+	r.ends(0)
+}
+
+// After a while no other one comes: calls that are under way would wait for ever, and their programs
+// could not be killed.
+func TestGivesUpInTime(t *testing.T) {
+	const patience = 200 * time.Millisecond
+	t.Setenv("SUPERVISE_PATIENCE", patience.String())
+	r := begin(t, time.Nanosecond)
+	r.worker(0, 0, 0)
+	r.say("open")
+	r.hears("opened")
+	r.kill()
+	r.worker(1, 1, 1) // after the death
+	time.Sleep(patience)
+	r.say("end 5")
+	r.ends(5)
 }
 
 func TestNothingLeftIsTheEnd(t *testing.T) {

@@ -32,6 +32,8 @@ type supervisor struct {
 	args     []string
 	env      []string
 	steady   time.Duration
+	patience time.Duration
+	since    time.Time // when the worker died for which another one has still to go on
 	signals  chan os.Signal
 	ended    chan ended     // children of this process
 	formers  []remains      // of dead workers, the oldest first
@@ -78,7 +80,7 @@ const over = "over"
 // signals on, and returns the exit status of the last worker. It must be called in main's goroutine,
 // before there are children. Nothing of this process's is left to a worker.
 func Run(log *slog.Logger) (status int, err error) {
-	return (&supervisor{log: log, args: os.Args, env: os.Environ(), steady: steadyAfter}).run()
+	return (&supervisor{log: log, args: os.Args, env: os.Environ(), steady: steadyAfter, patience: settleTime}).run()
 }
 
 func (s *supervisor) run() (status int, err error) {
@@ -246,6 +248,9 @@ func (s *supervisor) isOver(w *worker, how unix.WaitStatus) bool {
 	if s.inARow++; time.Since(w.began) >= s.steady {
 		s.inARow = 1
 	}
+	if len(s.formers) == 0 {
+		s.since = time.Now()
+	}
 	s.lastText = describe(how)
 	log := s.log.With(slog.Int("pid", w.pid), slog.String("how", s.lastText), slog.Duration("after", time.Since(w.began)), slog.Int("deaths", s.deaths))
 	if w.left.shadow != nil && journal.HasParts(w.left.journal) {
@@ -259,6 +264,10 @@ func (s *supervisor) isOver(w *worker, how unix.WaitStatus) bool {
 		return true
 	case len(s.formers) == 0:
 		log.Error("the worker has died, and has left nothing that another could go on with")
+		return true
+	case w.ends && time.Since(s.since) >= s.patience:
+		// A program whose call is under way cannot even be killed meanwhile.
+		log.Error("no worker could go on in time; open files fail from now on", slog.Duration("since", time.Since(s.since)))
 		return true
 	case s.inARow >= maxDeaths:
 		log.Error("the worker has died too often; open files fail from now on", slog.Int("in_a_row", s.inARow))

@@ -180,9 +180,10 @@ func (w *Worker) read() (failed error) {
 	return failed
 }
 
-// settleTime bounds how long the former workers' descriptors stay open: nobody may want a part any
-// more.
-const settleTime = time.Minute
+// settleTime bounds how long the former workers' descriptors stay open. Nobody may want a part any more,
+// or the lock service may be away: then programs whose calls are under way cannot be killed. It is
+// longer than a lease lasts.
+const settleTime = 30 * time.Second
 
 // Settle says that what former workers have left of a part is not needed any more. After the last
 // part it waits until their descriptors are closed.
