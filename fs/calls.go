@@ -25,7 +25,7 @@ type doing uint8
 const (
 	removing   doing = iota // from, which is src, is removed
 	linking                 // to becomes a name of src
-	movingName              // from, which is src, becomes to, which was dst or nothing
+	moving                  // from, which is src, becomes to, which was dst or nothing
 	exchanging              // from, which is src, and to, which is dst, are exchanged
 	making                  // to, which is nothing, is made, of a kind
 	appending               // a file of this size grows
@@ -273,7 +273,7 @@ func (f *FS) repeat(in *fuse.InHeader, out *fuse.EntryOut) (s fuse.Status, known
 	case b.Answered:
 		s = fuse.Status(b.Status)
 	case f.wasMade(b):
-		f.hasHappened(b)
+		f.catchUpWith(b)
 	default:
 		return fuse.OK, false
 	}
@@ -297,7 +297,7 @@ func (f *files) wasMade(b *former) bool {
 	switch doing(b.What) {
 	case removing:
 		return err == unix.ENOENT || err == nil && !isSrc
-	case linking, movingName, exchanging: // src had another name before
+	case linking, moving, exchanging: // src had another name before
 		return isSrc
 	case making:
 		return err == nil && st.Mode&unix.S_IFMT == b.Kind
@@ -305,8 +305,8 @@ func (f *files) wasMade(b *former) bool {
 	return false
 }
 
-// hasHappened has the nodes and their locks follow a call that was made.
-func (f *FS) hasHappened(b *former) {
+// catchUpWith has the nodes and their locks follow a call that was made.
+func (f *FS) catchUpWith(b *former) {
 	var fates []fate
 	src, dst := f.nodes.find(inode{b.Src.Dev, b.Src.Ino, b.Src.Generation}), f.nodes.find(inode{b.Dst.Dev, b.Dst.Ino, b.Dst.Generation})
 	switch doing(b.What) {
@@ -314,7 +314,7 @@ func (f *FS) hasHappened(b *former) {
 		fates = []fate{{file: src, loses: &b.from}}
 	case linking:
 		fates = []fate{{file: src, gets: &b.to}}
-	case movingName:
+	case moving:
 		fates = []fate{{file: src, loses: &b.from, gets: &b.to}, {file: dst, loses: &b.to}}
 	case exchanging:
 		fates = []fate{{file: src, loses: &b.from, gets: &b.to}, {file: dst, loses: &b.to, gets: &b.from}}

@@ -84,7 +84,6 @@ type visitRecord struct {
 	_      struct{} `cbor:",toarray"`
 	Stage  uint8
 	Node   uint64
-	When   time.Time
 	Looked bool
 	Over   bool
 	Found  uint64
@@ -177,7 +176,7 @@ func (vs *visits) note(tid uint32) {
 		return
 	}
 	r := visitRecord{
-		Stage: uint8(s.stage), Node: s.node, When: s.when, Looked: s.looked, Over: s.over, Found: s.found, As: s.as.record(),
+		Stage: uint8(s.stage), Node: s.node, Looked: s.looked, Over: s.over, Found: s.found, As: s.as.record(),
 		Meant: recordNames(s.meant), Path: s.path, Steps: s.steps, Mode: s.mode,
 	}
 	for _, a := range s.asked {

@@ -149,7 +149,7 @@ func (f *FS) moveNames(in *fuse.RenameIn, l *nameLock, fates []fate) fuse.Status
 		return fuse.EIO // what the next owner has written would lose its name
 	}
 	if len(fates) > 0 && !fates[0].unsure {
-		what := movingName
+		what := moving
 		if in.Flags&unix.RENAME_EXCHANGE != 0 {
 			what = exchanging
 		}

@@ -299,7 +299,7 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 	for _, s := range st.Left {
 		m.left[s.Holder.AcquisitionID] = &left{s.Keys, s.Mode, s.Holder, sessions[s.Session]}
 	}
-	m.giveUpUnheld(locks)
+	m.noteUnheld(locks)
 	return m, holds, nil
 }
 
@@ -324,8 +324,8 @@ func (m *Manager) adoptDelegations(st *State, sessions []*session) []*delegation
 	return dels
 }
 
-// giveUpUnheld gives up the locks that only lost holds had, once the Manager has begun. m.mu is held.
-func (m *Manager) giveUpUnheld(locks []*lock) {
+// noteUnheld notes the locks that only lost holds had: Begin gives them up. m.mu is held.
+func (m *Manager) noteUnheld(locks []*lock) {
 	for _, l := range locks {
 		if l != nil && len(l.holds) == 0 {
 			m.unheld = append(m.unheld, l)

@@ -34,7 +34,6 @@ type mountRecord struct {
 	Lifeline   string
 	LifelineFD int
 	Settings   map[string]string
-	Mountpoint string
 	Taken      int
 	Deaths     int
 }
@@ -107,7 +106,7 @@ func (c *Config) deaths() int {
 // recordMount comes before the view's own record, which completes the mount's.
 func (c *Config) recordMount(m *mounted, settings map[string]string, taken metrics.Takeover) {
 	if c.record.Keeps() {
-		c.record.Put(recordMount, 0, mountRecord{Lifeline: m.life.ID, LifelineFD: int(m.life.File().Fd()), Settings: settings, Mountpoint: c.Mountpoint, Taken: taken.Count, Deaths: taken.Deaths})
+		c.record.Put(recordMount, 0, mountRecord{Lifeline: m.life.ID, LifelineFD: int(m.life.File().Fd()), Settings: settings, Taken: taken.Count, Deaths: taken.Deaths})
 	}
 }
 

@@ -193,6 +193,21 @@ func (r *run) worker(deaths, inARow, n int) {
 
 func (r *run) say(line string) { fmt.Fprintln(r.in, line) }
 
+// opens has the first worker open a file.
+func (r *run) opens() {
+	r.t.Helper()
+	r.worker(0, 0, 0)
+	r.say("open")
+	r.hears("opened")
+}
+
+// takes has a worker take over what the former one has left.
+func (r *run) takes() {
+	r.t.Helper()
+	r.say("take")
+	r.hears("taken")
+}
+
 func (r *run) kill() {
 	r.t.Helper()
 	if err := unix.Kill(r.pid, unix.SIGKILL); err != nil {
@@ -234,9 +249,7 @@ func children(t *testing.T, pid int) map[int]string {
 // A worker that is killed leaves its descriptors and its records to the next one, again and again.
 func TestNextWorkerGoesOn(t *testing.T) {
 	r := begin(t, time.Nanosecond)
-	r.worker(0, 0, 0)
-	r.say("open")
-	r.hears("opened")
+	r.opens()
 	want := ""
 	for n := range 5 {
 		r.say(fmt.Sprintf("write %d", n))
@@ -244,8 +257,7 @@ func TestNextWorkerGoesOn(t *testing.T) {
 		want += strconv.Itoa(n)
 		r.kill()
 		r.worker(n+1, 1, n+1)
-		r.say("take")
-		r.hears("taken")
+		r.takes()
 		r.say("read")
 		r.hears("read " + want + " <nil>")
 	}
@@ -256,9 +268,7 @@ func TestNextWorkerGoesOn(t *testing.T) {
 // What a worker has not taken over before it dies is the next one's.
 func TestDeathBeforeTheTakeover(t *testing.T) {
 	r := begin(t, time.Nanosecond)
-	r.worker(0, 0, 0)
-	r.say("open")
-	r.hears("opened")
+	r.opens()
 	r.say("write x")
 	r.hears("wrote <nil>")
 	r.kill()
@@ -267,8 +277,7 @@ func TestDeathBeforeTheTakeover(t *testing.T) {
 		r.kill()
 	}
 	r.worker(4, 1, 1)
-	r.say("take")
-	r.hears("taken")
+	r.takes()
 	r.say("read")
 	r.hears("read x <nil>")
 	r.say("end 0")
@@ -277,9 +286,7 @@ func TestDeathBeforeTheTakeover(t *testing.T) {
 
 func TestPanicIsADeath(t *testing.T) {
 	r := begin(t, time.Nanosecond)
-	r.worker(0, 0, 0)
-	r.say("open")
-	r.hears("opened")
+	r.opens()
 	r.say("panic")
 	r.worker(1, 1, 1)
 	r.say("end 0")
@@ -295,8 +302,7 @@ func TestGivesUp(t *testing.T) {
 			r.say("open")
 			r.hears("opened")
 		} else {
-			r.say("take")
-			r.hears("taken")
+			r.takes()
 		}
 		r.kill()
 	}
@@ -306,15 +312,12 @@ func TestGivesUp(t *testing.T) {
 // A worker that cannot go on yet, because the lock service is away, is followed by another one.
 func TestTriesAgain(t *testing.T) {
 	r := begin(t, time.Nanosecond)
-	r.worker(0, 0, 0)
-	r.say("open")
-	r.hears("opened")
+	r.opens()
 	r.kill()
 	r.worker(1, 1, 1)
 	r.say("end 5")
 	r.worker(2, 1, 1)
-	r.say("take")
-	r.hears("taken")
+	r.takes()
 	r.say("end 0")
 	r.ends(0)
 }
@@ -325,9 +328,7 @@ func TestGivesUpInTime(t *testing.T) {
 	const patience = 200 * time.Millisecond
 	t.Setenv("SUPERVISE_PATIENCE", patience.String())
 	r := begin(t, time.Nanosecond)
-	r.worker(0, 0, 0)
-	r.say("open")
-	r.hears("opened")
+	r.opens()
 	r.kill()
 	r.worker(1, 1, 1) // after the death
 	time.Sleep(patience)
@@ -359,16 +360,13 @@ func TestSignalsArePassedOn(t *testing.T) {
 // After takeovers there are the worker and its shadow, and no zombie.
 func TestNothingIsLeftBehind(t *testing.T) {
 	r := begin(t, time.Nanosecond)
-	r.worker(0, 0, 0)
-	r.say("open")
-	r.hears("opened")
+	r.opens()
 	for n := range 3 {
 		r.say("child")
 		r.hears("child <nil>")
 		r.kill()
 		r.worker(n+1, 1, n+1)
-		r.say("take")
-		r.hears("taken")
+		r.takes()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
