@@ -433,3 +433,37 @@ func TestHugeMessage(t *testing.T) {
 		t.Errorf("a hello of a gigabyte is awaited: %v", err)
 	}
 }
+
+// Until the other process can own the mount, its death would not be: Leaving comes after the state, and
+// before the last descriptor.
+func TestLeavingComesLast(t *testing.T) {
+	dir, left := t.TempDir(), make(chan struct{})
+	stop, err := Listen(dir, mountpoint, Offer{
+		Settings: func() map[string]string { return nil },
+		Pause:    func() ([]byte, []int, error) { return []byte("state"), []int{0, 1, 2}, nil },
+		Leaving: func() {
+			time.Sleep(100 * time.Millisecond)
+			close(left)
+		},
+		Resume: func() {}, Gone: func() {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	p, err := Dial(t.Context(), dir, mountpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	_, fds, err := p.Ask("test", nil)
+	if err != nil || len(fds) != 3 {
+		t.Fatalf("%v, %v", fds, err)
+	}
+	CloseAll(fds)
+	select {
+	case <-left:
+	default:
+		t.Error("the mount could be taken before Leaving")
+	}
+}

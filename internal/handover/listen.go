@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -25,7 +24,10 @@ type Offer struct {
 	// Pause stops the mount and returns its state, with descriptors that stay the daemon's. After
 	// an error the mount goes on. Required.
 	Pause func() (state []byte, fds []int, err error)
-	// Resume goes on after Pause. Required.
+	// Leaving comes right before the other process can own the mount: it does when this one dies
+	// then. nil: nothing.
+	Leaving func()
+	// Resume goes on after Pause, or Leaving. Required.
 	Resume func()
 	// Gone tells that the mount is another process's. Required.
 	Gone func()
@@ -184,7 +186,13 @@ func (s *listener) hand(c *net.UnixConn, h *hello) {
 	_ = c.SetDeadline(time.Now().Add(TakeTime))
 	err = send(c, answer{PID: os.Getpid(), State: state, FDs: len(fds) + 1})
 	if err == nil {
-		err = sendFDs(c, append(slices.Clip(fds), life.watched))
+		err = sendFDs(c, fds)
+	}
+	if err == nil {
+		if s.Leaving != nil {
+			s.Leaving()
+		}
+		err = sendFDs(c, []int{life.watched}) // without it the other process has nothing
 	}
 	life.sent()
 	var w word

@@ -85,7 +85,7 @@ func (v *Volume) offer(c *Config, m *mounted, thing Backend, id uuid.UUID, servi
 	o := &offering{v: v, m: m, backend: thing, record: c.record, gone: over}
 	stop, err := handover.Listen(c.StateDir, c.Mountpoint, handover.Offer{
 		Settings: func() map[string]string { return c.settings(id, service) },
-		Pause:    o.pause, Resume: o.resume, Gone: o.letGo, Logger: v.log,
+		Pause:    o.pause, Leaving: o.record.Withdraw, Resume: o.resume, Gone: o.letGo, Logger: v.log,
 	})
 	if err != nil {
 		v.log.Warn("an upgrade will not be able to take this mount over", slog.Any("error", err))
@@ -131,8 +131,6 @@ func (o *offering) pause() ([]byte, []int, error) {
 		o.thaw, err = o.backend.Freeze(ctx)
 	}
 	if err == nil {
-		// If this process dies now, the mount is the other daemon's.
-		o.record.Withdraw()
 		var state []byte
 		var fds []int
 		if state, fds, err = o.export(); err == nil {
