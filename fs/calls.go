@@ -272,6 +272,8 @@ func (f *FS) repeat(in *fuse.InHeader, out *fuse.EntryOut) (s fuse.Status, known
 	switch {
 	case b.Answered:
 		s = fuse.Status(b.Status)
+	case b.unknown(): // what stands there may be somebody else's doing
+		return fuse.EIO, true
 	case f.wasMade(b):
 		f.catchUpWith(b)
 	default:
@@ -282,6 +284,9 @@ func (f *FS) repeat(in *fuse.InHeader, out *fuse.EntryOut) (s fuse.Status, known
 	}
 	return s, true
 }
+
+// unknown reports whether the call's locks are lost: nobody can tell then whether it was made.
+func (b *former) unknown() bool { return b.hold != nil && b.hold.Lost() }
 
 // wasMade reports whether a call about names was made, as the volume shows it.
 func (f *files) wasMade(b *former) bool {
@@ -361,7 +366,18 @@ func (f *FS) appended(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wr
 			return 0, fuse.OK, false
 		}
 	}
-	s = f.change(cancel, &in.InHeader, h, func(check func() error) error { return check() }) // so that it is on the volume as --sync says
+	s = f.change(cancel, &in.InHeader, h, func(check func() error) error { // so that it is on the volume as --sync says
+		if n == int64(len(data)) {
+			return check()
+		}
+		// The death has cut it: nobody else has the lock, and the rest belongs behind.
+		more, err := h.write(in, data[n:], wanted(in), check)
+		n += int64(more)
+		if err == unix.ENOSPC || err == unix.EDQUOT || err == unix.EFBIG {
+			return nil // a part is written, as without the death
+		}
+		return err
+	})
 	h.node.wrote(b.Size + n)
 	return uint32(n), s, true
 }

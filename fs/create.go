@@ -26,6 +26,10 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 	if before != nil && before.Answered {
 		return fuse.Status(before.Status)
 	}
+	if before != nil && before.unknown() {
+		before.over()
+		return fuse.EIO
+	}
 	c := &creation{fs: f, in: in, dir: dir, name: name, visit: f.visits.come(in.Pid, 0), made: before != nil && f.wasMade(before)}
 	if c.made {
 		c.visit.drop()
