@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/lockfs/lockfs/renew"
@@ -252,7 +253,7 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.handed = st.Advisory
+	m.handed, m.died = st.Advisory, st.Died
 	dels := m.adoptDelegations(st, sessions)
 	locks := make([]*lock, len(st.Locks))
 	for i, s := range st.Locks {
@@ -411,9 +412,19 @@ func (m *Manager) Begin() {
 	sessions, advisory := m.sessions, m.advisory
 	m.forsakeLate()
 	m.mu.Unlock()
+	var removing sync.WaitGroup
+	removed := make(chan struct{})
 	for _, s := range sessions {
 		m.tend(s)
-		m.wg.Go(func() { m.removeUnclaimed(s) })
+		removing.Go(func() { m.removeUnclaimed(s) })
+	}
+	m.wg.Go(func() { removing.Wait(); close(removed) })
+	if m.died {
+		// A request that is sent again, and only tries, would find what its own former try has left.
+		select {
+		case <-removed:
+		case <-time.After(unclaimedTime):
+		}
 	}
 	m.beginWork()
 	m.endDelegations()
@@ -428,6 +439,9 @@ func (m *Manager) Begin() {
 		advisory.resume()
 	}
 }
+
+// unclaimedTime bounds how long programs wait until what a dead process has left is removed.
+const unclaimedTime = 2 * time.Second
 
 func (m *Manager) removeUnclaimed(s *session) {
 	ctx, cancel := context.WithTimeout(m.ctx, s.backend.TTL())

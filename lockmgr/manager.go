@@ -88,6 +88,7 @@ type Manager struct {
 	handed   *AdvisoryState          // GUARDED_BY(mu); for NewAdvisory
 	sessions []*session              // GUARDED_BY(mu); in order of opening; no lost ones
 	records  uint64                  // GUARDED_BY(mu); the number of the last one made
+	died     bool                    // constant after Adopt: the former process has
 	unheld   []*lock                 // GUARDED_BY(mu); adopted, and nobody's
 	left     map[AcquisitionID]*left // GUARDED_BY(mu); by id; see HandOn
 	waitsEnd context.Context         // GUARDED_BY(mu); ended by HandOn
