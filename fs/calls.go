@@ -36,6 +36,7 @@ const (
 
 type callRecord struct {
 	_        struct{} `cbor:",toarray"`
+	Request  uint64
 	What     doing
 	Hold     uint64 // of Hold.Record; 0: none
 	From, To calledName
@@ -76,11 +77,12 @@ type former struct {
 	CallState
 	hold     *lockmgr.Hold
 	from, to lockedName
+	slot     slot // in this process's journal
 }
 
 // record is the call's record in this process's journal: this process may die too.
 func (b *former) record() callRecord {
-	r := callRecord{What: doing(b.What), Src: b.Src, Dst: b.Dst, Size: b.Size, Kind: b.Kind}
+	r := callRecord{Request: b.Request, What: doing(b.What), Src: b.Src, Dst: b.Dst, Size: b.Size, Kind: b.Kind}
 	if b.hold != nil {
 		r.Hold = b.hold.Record()
 	}
@@ -96,9 +98,31 @@ func (b *former) record() callRecord {
 // sentAgain marks a request that the kernel sends again.
 const sentAgain = 1 << 63
 
-// keptAnswers is how many recorded answers are kept. The kernel gets an answer long before as many later
+// keptAnswers is how many answers stay recorded. The kernel gets an answer long before as many later
 // ones are recorded.
 const keptAnswers = 4096
+
+// slot is where a call and its answer are recorded: over those of a call that was answered long ago.
+type slot struct {
+	call, answer journal.Kind
+	id           uint64
+}
+
+// slots are those for one kind of call.
+type slots struct {
+	made uint64
+	free []uint64 // what was answered first comes first
+}
+
+func (s *slots) take() uint64 {
+	if len(s.free) < keptAnswers {
+		s.made++
+		return s.made
+	}
+	id := s.free[0]
+	s.free = s.free[1:]
+	return id
+}
 
 // comesWithin bounds the time in which the kernel sends again what it was asked to.
 const comesWithin = 30 * time.Second
@@ -109,10 +133,10 @@ type calls struct {
 	log    *slog.Logger  // constant
 	deaths int           // constant; see Config.Deaths
 
-	mu       sync.Mutex
-	own      map[uint64]bool     // GUARDED_BY(mu); recorded calls of this process, under way
-	answered [keptAnswers]uint64 // GUARDED_BY(mu); requests whose answers are recorded
-	last     int                 // GUARDED_BY(mu); where the next one goes
+	mu      sync.Mutex
+	own     map[uint64]slot // GUARDED_BY(mu); recorded calls of this process, under way, by request
+	named   slots           // GUARDED_BY(mu); of calls about names and attributes
+	appends slots           // GUARDED_BY(mu)
 
 	// What the former process has left, until comesWithin. GUARDED_BY(mu)
 	begun map[uint64]*former    // by request
@@ -129,11 +153,41 @@ func (c *calls) begin(in *fuse.InHeader, hold *lockmgr.Hold, r callRecord) {
 	if hold != nil {
 		r.Hold = hold.Record()
 	}
-	request := in.Unique &^ sentAgain
+	r.Request = in.Unique &^ sentAgain
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.own[request] = true
-	c.record.Put(recordCall, request, r)
+	at, tried := c.own[r.Request]
+	if !tried {
+		at = c.take(r)
+		c.own[r.Request] = at
+	}
+	c.put(r, at)
+}
+
+// take returns a slot for a call. mu is held.
+func (c *calls) take(r callRecord) slot {
+	if r.What == appending {
+		return slot{recordAppend, recordAppended, c.appends.take()}
+	}
+	return slot{recordCall, recordAnswer, c.named.take()}
+}
+
+// put records a call. mu is held. An append is recorded as two numbers, which cost less.
+func (c *calls) put(r callRecord, at slot) {
+	if at.call == recordAppend {
+		c.record.Pair(at.call, at.id, r.Request, uint64(r.Size))
+	} else {
+		c.record.Put(at.call, at.id, r)
+	}
+}
+
+// release lets a later call have the slot. mu is held.
+func (c *calls) release(at slot) {
+	if at.call == recordAppend {
+		c.appends.free = append(c.appends.free, at.id)
+	} else {
+		c.named.free = append(c.named.free, at.id)
+	}
 }
 
 // answer records the answer to a request, if its call was recorded. The kernel gets it next.
@@ -144,21 +198,13 @@ func (c *calls) answer(in *fuse.InHeader, s fuse.Status, written uint32) {
 	request := in.Unique &^ sentAgain
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.own[request] {
+	at, ok := c.own[request]
+	if !ok {
 		return
 	}
 	delete(c.own, request)
-	c.record.Number(recordAnswer, request, packAnswer(int32(s), written))
-	if oldest := c.answered[c.last]; oldest != 0 && oldest != request {
-		c.forget(oldest)
-	}
-	c.answered[c.last] = request
-	c.last = (c.last + 1) % keptAnswers
-}
-
-func (c *calls) forget(request uint64) {
-	c.record.Delete(recordCall, request)
-	c.record.Delete(recordAnswer, request)
+	c.record.Pair(at.answer, at.id, request, packAnswer(int32(s), written))
+	c.release(at)
 }
 
 func packAnswer(status int32, written uint32) uint64 {
@@ -172,9 +218,11 @@ func (c *calls) keep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for request, b := range c.begun {
-		c.record.Put(recordCall, request, b.record())
+		r := b.record()
+		b.slot = c.take(r)
+		c.put(r, b.slot)
 		if b.Answered {
-			c.record.Number(recordAnswer, request, packAnswer(b.Status, b.Written))
+			c.record.Pair(b.slot.answer, b.slot.id, request, packAnswer(b.Status, b.Written))
 		}
 	}
 	for request, n := range c.tries {
@@ -193,7 +241,7 @@ func (c *calls) again(in *fuse.InHeader) *former {
 	b := c.begun[request]
 	delete(c.begun, request)
 	if b != nil && c.record.Keeps() {
-		c.own[request] = true // until it is answered
+		c.own[request] = b.slot // until it is answered
 	}
 	return b
 }
@@ -253,10 +301,15 @@ func (c *calls) forsake() {
 	for request := range c.tries {
 		c.record.Delete(recordTries, request)
 	}
+	if c.record.Keeps() {
+		for _, b := range begun {
+			c.record.Delete(b.slot.call, b.slot.id)
+			c.release(b.slot)
+		}
+	}
 	c.begun, c.files, c.dirs, c.tries = nil, nil, nil, nil
 	c.mu.Unlock()
-	for request, b := range begun {
-		c.forget(request)
+	for _, b := range begun {
 		b.over()
 	}
 }

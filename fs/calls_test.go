@@ -24,7 +24,7 @@ func journaled(t *testing.T) (c *calls, read func() map[uint64]CallState) {
 	part := j.Part("x")
 	part.Number(recordFD, 1, 1) // a part is never empty
 	_ = part.Complete()
-	c = &calls{record: part, log: slog.New(slog.DiscardHandler), own: make(map[uint64]bool)}
+	c = &calls{record: part, log: slog.New(slog.DiscardHandler), own: make(map[uint64]slot)}
 	return c, func() map[uint64]CallState {
 		t.Helper()
 		parts, err := journal.Read(f)
@@ -47,7 +47,7 @@ func journaled(t *testing.T) (c *calls, read func() map[uint64]CallState) {
 // What one daemon has begun, and the next has not answered either, the third one finds.
 func TestFormerCallsAreKept(t *testing.T) {
 	c, read := journaled(t)
-	c.begun = map[uint64]*former{7: {CallState: CallState{What: uint8(appending), Size: 5}}}
+	c.begun = map[uint64]*former{7: {CallState: CallState{Request: 7, What: uint8(appending), Size: 5}}}
 	c.keep()
 	if r := read()[7]; doing(r.What) != appending || r.Size != 5 || r.Answered {
 		t.Errorf("after the takeover: %+v", r)
@@ -65,6 +65,23 @@ func TestFormerCallsAreKept(t *testing.T) {
 	}
 	if c.again(in) != nil {
 		t.Error("it comes twice")
+	}
+}
+
+// A call that is tried again is one call.
+func TestTriesAreOneCall(t *testing.T) {
+	c, read := journaled(t)
+	in := &fuse.InHeader{Unique: 7}
+	for ino := range uint64(3) {
+		c.begin(in, nil, callRecord{What: removing, Src: Inode{Ino: ino}})
+		if r := read(); len(r) != 1 || r[7].Src.Ino != ino || r[7].Answered {
+			t.Errorf("try %d: %+v", ino, r)
+		}
+	}
+	c.answer(in, fuse.OK, 0)
+	c.begin(&fuse.InHeader{Unique: 9}, nil, callRecord{What: removing})
+	if r := read(); len(r) != 2 || !r[7].Answered || r[9].Answered {
+		t.Errorf("after the answer, and another call: %+v", r)
 	}
 }
 

@@ -145,7 +145,7 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 		log:       log,
 		source:    cfg.Source,
 		record:    cfg.Record,
-		calls:     calls{record: cfg.Record, log: log, deaths: cfg.Deaths, own: make(map[uint64]bool)},
+		calls:     calls{record: cfg.Record, log: log, deaths: cfg.Deaths, own: make(map[uint64]slot)},
 		doubts:    make(chan struct{}, 1),
 		settled:   make(chan struct{}),
 	}

@@ -28,8 +28,10 @@ const (
 	recordDir
 	recordVisit
 	recordCall
-	recordAnswer // of a call
-	recordTries  // of a request: how often it was sent again
+	recordAnswer   // of a call: its request, and what packAnswer makes
+	recordAppend   // its request and the file's size
+	recordAppended // so, its answer
+	recordTries    // of a request: how often it was sent again
 )
 
 type viewRecord struct {
@@ -131,7 +133,13 @@ func (t *nodes) note(n *node) {
 func (t *nodes) noteLookups(n *node) { t.record.Number(recordLookups, n.id, n.lookups) }
 
 // noteFD records a node's descriptor; -1: it has none. n.descriptor is held, or n is new.
-func (t *nodes) noteFD(n *node) { t.record.Number(recordFD, n.id, uint64(n.fd+1)) }
+func (t *nodes) noteFD(n *node) {
+	if n.fd < 0 {
+		t.record.Delete(recordFD, n.id)
+		return
+	}
+	t.record.Number(recordFD, n.id, uint64(n.fd))
+}
 
 // unnote ends the records of a node that the kernel has forgotten.
 func (t *nodes) unnote(n *node) {
@@ -320,8 +328,8 @@ func (v *recovery) nodes(r *journal.Records) error {
 				s.Shown = append(s.Shown, ShownName{Name: known}) // the kernel may just have been told
 			}
 		}
-		if id != rootID && fds[id] > 0 {
-			s.FD = v.fd(int(fds[id]) - 1)
+		if fd, ok := fds[id]; ok && id != rootID {
+			s.FD = v.fd(int(fd))
 		}
 		groups[n.File] = append(groups[n.File], i)
 		v.State.Nodes = append(v.State.Nodes, s)
@@ -400,17 +408,27 @@ func (v *recovery) calls(r *journal.Records) error {
 	name := func(n calledName) (Name, lockmgr.Key) {
 		return v.name(nameRecord{Dir: n.Dir, Name: n.Name}), lockmgr.Key{Kind: n.Kind, Path: n.Path}
 	}
-	answers := r.Numbers(recordAnswer)
-	for request, c := range all {
-		s := CallState{Request: request, What: uint8(c.What), Hold: -1, Src: c.Src, Dst: c.Dst, Size: c.Size, Kind: c.Kind}
-		var packed uint64
-		packed, s.Answered = answers[request]
-		s.Status, s.Written = unpackAnswer(packed)
+	answered := func(s *CallState, answers map[uint64][2]uint64, id uint64) {
+		if a, ok := answers[id]; ok && a[0] == s.Request {
+			s.Answered = true
+			s.Status, s.Written = unpackAnswer(a[1])
+		}
+	}
+	answers := r.Pairs(recordAnswer)
+	for id, c := range all {
+		s := CallState{Request: c.Request, What: uint8(c.What), Hold: -1, Src: c.Src, Dst: c.Dst, Size: c.Size, Kind: c.Kind}
+		answered(&s, answers, id)
 		s.From, s.Keys[0] = name(c.From)
 		s.To, s.Keys[1] = name(c.To)
 		if !s.Answered {
 			s.Hold = v.hold(c.Hold)
 		}
+		v.State.Calls = append(v.State.Calls, s)
+	}
+	answers = r.Pairs(recordAppended)
+	for id, c := range r.Pairs(recordAppend) {
+		s := CallState{Request: c[0], What: uint8(appending), Hold: -1, From: Name{-1, ""}, To: Name{-1, ""}, Size: int64(c[1])}
+		answered(&s, answers, id)
 		v.State.Calls = append(v.State.Calls, s)
 	}
 	v.State.Tries = r.Numbers(recordTries)

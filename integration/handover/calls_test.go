@@ -24,7 +24,8 @@ type onceOnly struct {
 	first   string // one that comes right before, unless it is ""
 	prepare func(dir string) error
 	call    func(dir string) error
-	done    func(dir string) bool // as the volume shows it
+	partly  func(dir string) error // what a daemon that dies in the middle has done
+	done    func(dir string) bool  // as the volume shows it
 }
 
 func write(path, text string) error { return os.WriteFile(path, []byte(text), 0o644) }
@@ -52,20 +53,29 @@ func onFile(path string, flags int, do func(fd int) error) error {
 	return errors.Join(do(fd), unix.Close(fd))
 }
 
+func appendTwo(dir string) error {
+	return onFile(dir+"/log", unix.O_WRONLY|unix.O_APPEND, func(fd int) error {
+		n, err := unix.Write(fd, []byte("2\n"))
+		if err == nil && n != 2 {
+			err = fmt.Errorf("%d bytes were written", n)
+		}
+		return err
+	})
+}
+
 var onceOnlys = []onceOnly{
 	{
 		name: "append", syscall: "pwritev2",
 		prepare: func(d string) error { return write(d+"/log", "1\n") },
-		call: func(d string) error {
-			return onFile(d+"/log", unix.O_WRONLY|unix.O_APPEND, func(fd int) error {
-				n, err := unix.Write(fd, []byte("2\n"))
-				if err == nil && n != 2 {
-					err = fmt.Errorf("%d bytes were written", n)
-				}
-				return err
-			})
-		},
-		done: func(d string) bool { return is(d+"/log", "1\n2\n") },
+		call:    appendTwo,
+		done:    func(d string) bool { return is(d+"/log", "1\n2\n") },
+	},
+	{
+		name: "append that is cut", syscall: "pwritev2",
+		prepare: func(d string) error { return write(d+"/log", "1\n") },
+		call:    appendTwo,
+		partly:  func(d string) error { return write(d+"/log", "1\n2") },
+		done:    func(d string) bool { return is(d+"/log", "1\n2\n") },
 	},
 	{
 		name: "create", syscall: "openat", first: "unshare", // the daemon opens much
@@ -160,6 +170,9 @@ func TestCallsAreMadeOnce(t *testing.T) {
 	}
 	for _, c := range onceOnlys {
 		for _, after := range []bool{false, true} {
+			if after && c.partly != nil {
+				continue
+			}
 			when := "before"
 			if after {
 				when = "after"
@@ -184,7 +197,7 @@ func testCallIsMadeOnce(t *testing.T, c onceOnly, after bool) {
 	returned := make(chan error, 1)
 	m.Dies(func() {
 		worker := m.Worker()
-		holds, end := traced(t, worker, c, after)
+		holds, end := traced(t, worker, c, after, held)
 		go func() { returned <- c.call(m.Dir) }()
 		lab.Eventually(t, "the daemon is "+c.syscall, func() bool {
 			select {
@@ -194,6 +207,11 @@ func testCallIsMadeOnce(t *testing.T, c onceOnly, after bool) {
 			}
 			return holds() && c.done(v.Source) == after
 		})
+		if c.partly != nil {
+			if err := c.partly(v.Source); err != nil {
+				t.Error(err)
+			}
+		}
 		died = unix.Kill(worker, unix.SIGKILL) == nil
 		end()
 	})
@@ -214,6 +232,56 @@ func testCallIsMadeOnce(t *testing.T, c onceOnly, after bool) {
 	free(t, m.Mount, v)
 }
 
+// A daemon that lost its lease in the middle of a call, and then died, leaves no claim to what another mount
+// has done meanwhile. (docs/SEMANTICS.md, rule 27.)
+func TestCallOfALostLease(t *testing.T) {
+	for _, c := range onceOnlys {
+		if c.name != "create" && c.name != "unlink" {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			v := lab.NewVolume(t, "--ttl", lab.ShortTTL.String())
+			if c.prepare != nil {
+				if err := c.prepare(v.Source); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b := v.Mount("b") // which serves etcd
+			a := lab.Supervise(v.Mount("a", "--supervise"))
+			a.BecomesSteady()
+			returned := make(chan error, 1)
+			a.Dies(func() {
+				worker := a.Worker()
+				holds, end := traced(t, worker, c, false, time.Minute)
+				go func() { returned <- c.call(a.Dir) }()
+				lab.Eventually(t, "the daemon is before "+c.syscall, holds)
+				t.Cleanup(func() { _ = unix.Kill(worker, unix.SIGCONT) })
+				if err := unix.Kill(worker, unix.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				lab.Eventually(t, "the other mount has done it", func() bool {
+					err := c.call(b.Dir)
+					if err != nil && err != unix.EBUSY {
+						t.Fatal(err)
+					}
+					return err == nil
+				})
+				_ = unix.Kill(worker, unix.SIGKILL)
+				end()
+			})
+			select {
+			case err := <-returned:
+				if !errors.Is(err, unix.EIO) {
+					t.Errorf("the program was told: %v, want EIO", err)
+				}
+			case <-time.After(lab.CallTimeout):
+				t.Fatal("the call does not return")
+			}
+		})
+	}
+}
+
 // free fails the test if a lock is left.
 func free(t *testing.T, m *lab.Mount, v *lab.Volume) {
 	t.Helper()
@@ -226,12 +294,12 @@ func free(t *testing.T, m *lab.Mount, v *lab.Volume) {
 	})
 }
 
-// held is how long a thread stands still. It may do so at several calls.
+// held is how long a thread stands still, unless it is killed. It may do so at several calls.
 const held = 2 * time.Second
 
 // traced has a process stand still at a system call, before or after it is made. holds reports
 // whether it does, and end lets it go on.
-func traced(t *testing.T, pid int, c onceOnly, after bool) (holds func() bool, end func()) {
+func traced(t *testing.T, pid int, c onceOnly, after bool, held time.Duration) (holds func() bool, end func()) {
 	t.Helper()
 	point := "delay_enter"
 	if after {

@@ -21,7 +21,7 @@ import (
 )
 
 // Format is the version of what the records are. A program reads no other one's.
-const Format = 1
+const Format = 2
 
 const (
 	magic      = 0x6c6f636b66730000 | Format
@@ -132,12 +132,13 @@ func (j *Journal) put(k key, value []byte) error {
 	j.publish()
 	if had {
 		j.live -= entrySize + (was.size+7)&^7
+	}
+	if value == nil {
 		delete(j.index, k)
+		return nil
 	}
-	if value != nil {
-		j.live += size
-		j.index[k] = entry{at, len(value)}
-	}
+	j.live += size
+	j.index[k] = entry{at, len(value)}
 	return nil
 }
 
@@ -269,6 +270,17 @@ func (p *Part) Number(kind Kind, id, value uint64) {
 	}
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], value)
+	_ = p.j.put(key{p.id, firstKind + uint32(kind), id}, b[:])
+}
+
+// Pair is Number for two numbers. Pairs reads them.
+func (p *Part) Pair(kind Kind, id, first, second uint64) {
+	if p == nil {
+		return
+	}
+	var b [16]byte
+	binary.NativeEndian.PutUint64(b[:], first)
+	binary.NativeEndian.PutUint64(b[8:], second)
 	_ = p.j.put(key{p.id, firstKind + uint32(kind), id}, b[:])
 }
 

@@ -107,6 +107,25 @@ func TestTimesAreKept(t *testing.T) {
 	}
 }
 
+func TestNumbersAreKept(t *testing.T) {
+	j, read := begin(t)
+	p := j.Part("x")
+	p.Number(1, 5, 1<<63)
+	p.Number(1, 5, 7)
+	p.Number(1, 6, 8)
+	p.Delete(1, 6)
+	p.Pair(2, 9, 1, 2)
+	p.Pair(2, 9, 3, 1<<63)
+	_ = p.Complete()
+	r := read()["x"]
+	if got := r.Numbers(1); !maps.Equal(got, map[uint64]uint64{5: 7}) {
+		t.Errorf("read %v", got)
+	}
+	if got := r.Pairs(2); !maps.Equal(got, map[uint64][2]uint64{9: {3, 1 << 63}}) {
+		t.Errorf("read %v", got)
+	}
+}
+
 // A journal that could not keep everything must not be taken for one that has.
 func TestFullJournalIsVoid(t *testing.T) {
 	f, err := Create()

@@ -141,6 +141,17 @@ func (r *Records) Numbers(kind Kind) map[uint64]uint64 {
 	return all
 }
 
+// Pairs returns the pairs of numbers of a kind by their ids.
+func (r *Records) Pairs(kind Kind) map[uint64][2]uint64 {
+	all := make(map[uint64][2]uint64, len(r.m[kind]))
+	for id, b := range r.m[kind] {
+		if len(b) == 16 {
+			all[id] = [2]uint64{binary.NativeEndian.Uint64(b), binary.NativeEndian.Uint64(b[8:])}
+		}
+	}
+	return all
+}
+
 // One returns the record of a kind of which there is one.
 func One[T any](r *Records, kind Kind) (T, error) {
 	all, err := All[T](r, kind)
