@@ -79,6 +79,30 @@ func TestKept(t *testing.T) {
 	})
 }
 
+// While the owner of a kept lock has the file open, it gives the name to a file that others have had
+// later. The next owner has a larger token than they.
+func TestKeptNameOfAnotherFile(t *testing.T) {
+	keeping(t, func(f, other *fixture) {
+		for _, m := range []*fixture{f, other} {
+			f.use("a", file("f"))
+			f.use("a", file("f"))
+			f.entries(1, "kept")
+			last := m.use("b", file("g"))
+			h := f.must(open("a", 0, "f"))
+			rename := try("a", file("g"), file("f"))
+			rename.Renames = true
+			f.must(rename).Release()
+			h.Release()
+			synctest.Wait()
+			if token := f.use("c", file("f")); token <= last {
+				f.t.Errorf("token %d after %d", token, last)
+			}
+			time.Sleep(keepFor)
+			synctest.Wait()
+		}
+	})
+}
+
 // A request can say that its lock is not kept, or for how long, also where others are not kept.
 func TestKeptByRequest(t *testing.T) {
 	for _, mount := range []time.Duration{0, keepFor} {
