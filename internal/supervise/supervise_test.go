@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -355,6 +356,49 @@ func TestSignalsArePassedOn(t *testing.T) {
 	}
 	r.hears("signal terminated")
 	r.ends(7)
+}
+
+// A signal to end that comes between a death and the takeover ends the next worker, once that has taken
+// over what is to be ended.
+func TestSignalBeforeTheTakeover(t *testing.T) {
+	r := begin(t, time.Nanosecond)
+	r.opens()
+	r.kill()
+	r.worker(1, 1, 1)
+	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGHUP} {
+		if err := r.cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		for s == syscall.SIGTERM && pending(t, r.cmd.Process.Pid, syscall.SIGTERM) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	r.hears("signal hangup")
+	r.kill() // and one more death
+	r.worker(2, 1, 1)
+	r.say("take")
+	said := []string{r.hears(""), r.hears("")}
+	slices.Sort(said)
+	if !slices.Equal(said, []string{"signal terminated", "taken"}) {
+		t.Errorf("the worker says %q", said)
+	}
+	r.ends(7)
+}
+
+// pending reports whether a process has yet to handle a signal.
+func pending(t *testing.T, pid int, s syscall.Signal) bool {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if mask, ok := strings.CutPrefix(line, "ShdPnd:"); ok {
+			n, _ := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+			return n&(1<<(s-1)) != 0
+		}
+	}
+	return false
 }
 
 // After takeovers there are the worker and its shadow, and no zombie.

@@ -68,6 +68,7 @@ type worker struct {
 	began time.Time
 	left  remains
 	said  chan string // its lines
+	waits int         // the pid of its shadow; 0: none
 	pipe  *os.File    // by which it says them
 	ends  bool        // it has said so
 }
@@ -188,9 +189,6 @@ func (s *supervisor) reap() {
 
 // watch returns how the worker has ended.
 func (s *supervisor) watch(w *worker) unix.WaitStatus {
-	if s.ending != 0 { // it came when there was no worker to pass it to
-		_ = unix.Kill(w.pid, s.ending)
-	}
 	var how unix.WaitStatus
 	for {
 		select {
@@ -200,15 +198,21 @@ func (s *supervisor) watch(w *worker) unix.WaitStatus {
 			}
 			s.hear(w, line)
 		case sig := <-s.signals:
-			if number := sig.(syscall.Signal); number == syscall.SIGTERM || number == syscall.SIGINT {
-				s.ending = number
+			number := sig.(syscall.Signal)
+			if number == syscall.SIGTERM || number == syscall.SIGINT {
+				first := s.ending == 0
+				if s.ending = number; first && len(s.formers) > 0 {
+					break // until sayFree: what a dead worker has left can only be ended by who has taken it over
+				}
 			}
-			_ = unix.Kill(w.pid, sig.(syscall.Signal))
+			_ = unix.Kill(w.pid, number)
 		case e := <-s.ended:
 			if e.pid == w.pid {
 				how = e.status
 				_, _ = w.pipe.WriteString(over + "\n") // behind all that it has said
 				w.pipe.Close()
+			} else if e.pid == w.waits {
+				s.log.Error("the worker's shadow has ended: if the worker dies too, programs will notice. Start the daemon anew when that suits them")
 			}
 		}
 	}
@@ -227,12 +231,15 @@ func (s *supervisor) hear(w *worker, line string) {
 			s.log.Error("a worker's shadow is not found, so its death will be noticed by programs", slog.Any("error", err))
 			return
 		}
-		w.left.shadow = os.NewFile(uintptr(fd), "shadow")
+		w.left.shadow, w.waits = os.NewFile(uintptr(fd), "shadow"), pid
 	case sayFree:
 		for _, f := range s.formers {
 			f.kill()
 		}
 		s.formers = nil
+		if s.ending != 0 {
+			_ = unix.Kill(w.pid, s.ending)
+		}
 	case sayEnd:
 		w.ends = true
 	}
@@ -259,9 +266,6 @@ func (s *supervisor) isOver(w *worker, how unix.WaitStatus) bool {
 		w.left.kill()
 	}
 	switch {
-	case s.ending != 0:
-		log.Error("the worker has died while it ended; open files fail from now on")
-		return true
 	case len(s.formers) == 0:
 		log.Error("the worker has died, and has left nothing that another could go on with")
 		return true
