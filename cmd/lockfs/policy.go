@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockfs/lockfs/internal/supervise"
 	"github.com/lockfs/lockfs/policy"
 )
 
@@ -31,11 +32,17 @@ func (p *policyFlags) readPolicy() (*policy.Policy, error) {
 func readPolicy(prefix, file string, rules []string) (*policy.Policy, error) {
 	sources := []policy.Source{{Name: "--" + prefix + "rule", Text: strings.Join(rules, "\n")}}
 	if file != "" {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("--%spolicy: %w", prefix, err)
+		self := supervise.Self()
+		text, ok := self.Recorded(file) // the file may be for the next start
+		if !ok {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				return nil, fmt.Errorf("--%spolicy: %w", prefix, err)
+			}
+			text = string(b)
 		}
-		sources = append(sources, policy.Source{Name: file, Text: string(text)})
+		self.Record(file, text)
+		sources = append(sources, policy.Source{Name: file, Text: text})
 	}
 	return policy.Parse(sources...)
 }

@@ -81,7 +81,7 @@ func (o *serveOptions) run(ctx context.Context) error {
 		return usage(fmt.Errorf("--state-dir %s: want an absolute path", o.stateDir))
 	}
 	reader := config.NewReader(o.config)
-	file, err := reader.Load()
+	file, err := load(reader, o.config)
 	if err != nil {
 		return usage(err)
 	}
@@ -116,6 +116,22 @@ func (o *serveOptions) run(ctx context.Context) error {
 	return daemon.Close()
 }
 
+// load reads the configuration that a daemon that has died went by: the file may hold another one, which
+// that has refused. If there is none, it reads the file.
+func load(reader *config.Reader, path string) (*config.File, error) {
+	self := supervise.Self()
+	text, ok := self.Recorded(path)
+	if !ok {
+		file, err := reader.Load()
+		if err == nil {
+			self.Record(path, reader.Text())
+		}
+		return file, err
+	}
+	self.Record(path, text)
+	return reader.Resume(text)
+}
+
 func (o *serveOptions) follow(ctx context.Context, reader *config.Reader, daemon *serve.Daemon) {
 	look := time.NewTicker(reloadEvery)
 	defer look.Stop()
@@ -135,6 +151,7 @@ func (o *serveOptions) follow(ctx context.Context, reader *config.Reader, daemon
 			daemon.Reject(err)
 		default:
 			o.log.Info("the configuration has changed", slog.Int("volumes", len(file.Volumes)))
+			supervise.Self().Record(o.config, reader.Text())
 			daemon.Set(o.specs(file))
 		}
 	}

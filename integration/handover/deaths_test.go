@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -214,6 +215,63 @@ func TestFrozenDaemonThatDiesIsFenced(t *testing.T) {
 	other.Must(lab.Call{Op: "close", FD: theirs})
 	if got, want := v.Read("f"), "next"+strings.Repeat("-", 8188); got != want {
 		t.Errorf("the file is %q … %q", got[:4], got[4096:4100])
+	}
+}
+
+// The next daemon goes by what the one that died went by, whatever has changed since that started.
+func TestDeathAfterChanges(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "policy")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("*.log nolock\n")
+	v := lab.NewVolume(t, "--policy", file)
+	v.Write("f", "")
+	a := lab.Supervise(v.Mount("a", "--supervise"))
+	p := lab.NewAgent(t)
+	fd := p.Open(a.Path("f"), unix.O_WRONLY)
+	below := filepath.Join(v.Source, "below")
+	for _, change := range []func() error{
+		func() error { return os.WriteFile(file, []byte("no rule"), 0o644) },
+		func() error { return os.Remove(file) },
+		func() error {
+			return errors.Join(os.Mkdir(below, 0o755), unix.Mount("tmpfs", below, "tmpfs", 0, "size=1m"))
+		},
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		a.KillWorker()
+		p.Must(lab.Call{Op: "write", FD: fd, Data: "x"})
+	}
+	p.Must(lab.Call{Op: "close", FD: fd})
+	if got := v.Read("f"); got != "xxx" {
+		t.Errorf("the file is %q", got)
+	}
+	a.Stop()
+	if err := unix.Unmount(below, unix.MNT_DETACH); err != nil {
+		t.Error(err)
+	}
+}
+
+// A daemon that is told to end while a worker takes over from a dead one ends as ever.
+func TestEndsDuringATakeover(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t)
+	a := lab.Supervise(v.Mount("a", "--supervise"))
+	a.BecomesSteady()
+	if err := unix.Kill(a.Worker(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if status := a.Stop(); status != 0 {
+		t.Errorf("exit status %d\n%s", status, a.Log)
+	}
+	if all, err := os.ReadFile("/proc/self/mounts"); err != nil || strings.Contains(string(all), " "+a.Dir+" ") {
+		t.Errorf("the view is left: %v", err)
 	}
 }
 

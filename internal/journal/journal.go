@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -85,6 +86,7 @@ type Journal struct {
 	index map[key]entry // GUARDED_BY(mu); what counts
 	live  int           // GUARDED_BY(mu); bytes of what counts
 	parts uint32        // GUARDED_BY(mu); how many there are
+	texts []string      // GUARDED_BY(mu); names, by id
 	full  bool          // GUARDED_BY(mu)
 }
 
@@ -186,6 +188,22 @@ func (j *Journal) void() {
 	binary.NativeEndian.PutUint64(j.memory, 0)
 }
 
+// Text records a text by its name, in place of the former one. It belongs to no part.
+func (j *Journal) Text(name, text string) {
+	j.mu.Lock()
+	id := slices.Index(j.texts, name)
+	if id < 0 {
+		id = len(j.texts)
+		j.texts = append(j.texts, name)
+	}
+	j.mu.Unlock()
+	b, err := encoding.Marshal([]string{name, text})
+	if err != nil {
+		panic(err) // strings can be encoded
+	}
+	_ = j.put(key{0, kindText, uint64(id)}, b)
+}
+
 // Part is the records of one mount. A nil Part keeps nothing.
 type Part struct {
 	j  *Journal
@@ -196,6 +214,7 @@ type Part struct {
 const (
 	kindName = iota
 	kindComplete
+	kindText // of no part
 	firstKind
 )
 

@@ -126,6 +126,29 @@ func TestNumbersAreKept(t *testing.T) {
 	}
 }
 
+// Texts are read whether or not there is a part, and are none.
+func TestTextsAreKept(t *testing.T) {
+	f, err := Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	j, err := New(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.Text("a", "1")
+	j.Text("b", "\xff")
+	j.Text("a", "2")
+	got, err := Texts(f)
+	if want := map[string]string{"a": "2", "b": "\xff"}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("read %q, %v; want %q", got, err, want)
+	}
+	if parts, err := Read(f); err != nil || len(parts) != 0 || HasParts(f) {
+		t.Errorf("parts: %v, %v", parts, err)
+	}
+}
+
 // A journal that could not keep everything must not be taken for one that has.
 func TestFullJournalIsVoid(t *testing.T) {
 	f, err := Create()

@@ -32,6 +32,8 @@ func Read(f *os.File) (map[string]*Records, error) {
 		case kindComplete:
 			complete[k.part] = !over
 			return
+		case kindText:
+			return
 		}
 		r := parts[k.part]
 		if r == nil {
@@ -58,6 +60,23 @@ func Read(f *os.File) (map[string]*Records, error) {
 		}
 	}
 	return found, nil
+}
+
+// Texts returns what was recorded by Journal.Text, by name.
+func Texts(f *os.File) (map[string]string, error) {
+	texts := make(map[string]string)
+	var failed error
+	err := scan(f, func(k key, _ bool, value []byte) {
+		if k.kind != kindText {
+			return
+		}
+		var t [2]string
+		if err := decoding.Unmarshal(value, &t); err != nil {
+			failed = fmt.Errorf("journal: a text: %w", err)
+		}
+		texts[t[0]] = t[1]
+	})
+	return texts, errors.Join(err, failed)
 }
 
 // HasParts reports whether Read would return anything, at a fraction of the cost.

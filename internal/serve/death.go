@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -106,6 +107,8 @@ func (c *Config) deaths() int {
 // recordMount comes before the view's own record, which completes the mount's.
 func (c *Config) recordMount(m *mounted, settings map[string]string, taken metrics.Takeover) {
 	if c.record.Keeps() {
+		settings = maps.Clone(settings)
+		settings[namespaceSetting] = mountNamespace() // something may be mounted below SOURCE later
 		c.record.Put(recordMount, 0, mountRecord{Lifeline: m.life.ID, LifelineFD: int(m.life.File().Fd()), Settings: settings, Taken: taken.Count, Deaths: taken.Deaths})
 	}
 }
@@ -146,6 +149,9 @@ func (d *dead) accept(c *Config, settings map[string]string) (_ *accepted, err e
 	m, err := journal.One[mountRecord](d.Records, recordMount)
 	if err != nil {
 		return nil, err
+	}
+	if _, matters := settings[namespaceSetting]; !matters {
+		delete(m.Settings, namespaceSetting)
 	}
 	if err := handover.Compare(m.Settings, settings); err != nil {
 		return nil, err

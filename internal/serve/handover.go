@@ -57,10 +57,12 @@ func (c *Config) settings(id uuid.UUID, service lockmgr.Service) map[string]stri
 	// The former daemon's directories show what is mounted below SOURCE only while its mount
 	// namespace exists.
 	if below, err := mounts.Below(c.Source); err != nil || len(below) > 0 {
-		s["mount namespace"] = mountNamespace()
+		s[namespaceSetting] = mountNamespace()
 	}
 	return s
 }
+
+const namespaceSetting = "mount namespace"
 
 // dial connects to a daemon that serves the mountpoint. nil: there is none.
 func (c *Config) dial(ctx context.Context) (*handover.Peer, error) {

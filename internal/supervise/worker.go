@@ -126,6 +126,34 @@ func (w *Worker) say(words ...string) {
 // Journal is what this worker writes.
 func (w *Worker) Journal() (*journal.Journal, error) { return w.writing() }
 
+// Record records the text of a file that this worker goes by, in place of the former one.
+func (w *Worker) Record(path, text string) {
+	if w == nil {
+		return
+	}
+	if j, err := w.writing(); err == nil {
+		j.Text(path, text)
+	}
+}
+
+// Recorded returns the text of a file that the last worker has gone by. The file may have changed
+// since. ok: there is one.
+func (w *Worker) Recorded(path string) (text string, ok bool) {
+	if w == nil {
+		return "", false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.formers { // the newest last
+		if texts, err := journal.Texts(f.journal); err == nil {
+			if t, has := texts[path]; has {
+				text, ok = t, true
+			}
+		}
+	}
+	return text, ok
+}
+
 // Check returns why the next worker could not take anything over from this one.
 func (w *Worker) Check() error {
 	fd, err := unix.PidfdOpen(w.shadow, 0)
