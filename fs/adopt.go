@@ -342,7 +342,7 @@ func (i *importer) allVisits() error {
 			return errState
 		}
 		v := &sent{
-			stage: stage(s.Stage), node: s.Node, when: i.now.Add(-s.Age), looked: s.Looked, over: s.Over, found: s.Found,
+			request: s.Request, stage: stage(s.Stage), node: s.Node, when: i.now.Add(-s.Age), looked: s.Looked, over: s.Over, found: s.Found,
 			as: i.name(s.As), way: i.way(s.Way), steps: s.Steps, hold: hold, mode: s.Mode,
 		}
 		for _, d := range s.Meant {

@@ -98,6 +98,9 @@ func (b *former) record() callRecord {
 // sentAgain marks a request that the kernel sends again.
 const sentAgain = 1 << 63
 
+// number is what a request has, whether or not it is sent again.
+func number(in *fuse.InHeader) uint64 { return in.Unique &^ sentAgain }
+
 // keptAnswers is how many answers stay recorded. The kernel gets an answer long before as many later
 // ones are recorded.
 const keptAnswers = 4096
@@ -153,7 +156,7 @@ func (c *calls) begin(in *fuse.InHeader, hold *lockmgr.Hold, r callRecord) {
 	if hold != nil {
 		r.Hold = hold.Record()
 	}
-	r.Request = in.Unique &^ sentAgain
+	r.Request = number(in)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, tried := c.own[r.Request]
@@ -195,7 +198,7 @@ func (c *calls) answer(in *fuse.InHeader, s fuse.Status, written uint32) {
 	if !c.record.Keeps() {
 		return
 	}
-	request := in.Unique &^ sentAgain
+	request := number(in)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, ok := c.own[request]
@@ -237,7 +240,7 @@ func (c *calls) again(in *fuse.InHeader) *former {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	request := in.Unique &^ sentAgain
+	request := number(in)
 	b := c.begun[request]
 	delete(c.begun, request)
 	if b != nil && c.record.Keeps() {
@@ -260,7 +263,7 @@ func (c *calls) file(in *fuse.InHeader) *handle {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.files[in.Unique&^sentAgain]
+	return c.files[number(in)]
 }
 
 func (c *calls) dir(in *fuse.InHeader) *dirHandle {
@@ -269,7 +272,7 @@ func (c *calls) dir(in *fuse.InHeader) *dirHandle {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.dirs[in.Unique&^sentAgain]
+	return c.dirs[number(in)]
 }
 
 // deadly reports whether a request was under way when each of several daemons died, one soon after the
@@ -278,7 +281,7 @@ func (c *calls) deadly(in *fuse.InHeader) bool {
 	if in.Unique&sentAgain == 0 || !c.record.Keeps() {
 		return false
 	}
-	request := in.Unique &^ sentAgain
+	request := number(in)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.tries[request] + 1
@@ -406,24 +409,15 @@ func (f *FS) appended(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wr
 		return 0, fuse.EBADF, true
 	}
 	defer h.leave()
-	var st unix.Stat_t
-	if err := fstat(h.fd, &st); err != nil {
-		return 0, errno(err), true
-	}
-	n := min(st.Size-b.Size, int64(len(data)))
-	if n <= 0 {
+	n := int64(h.hasAppended(b.Size, data))
+	if n == 0 {
 		return 0, fuse.OK, false
-	}
-	if h.hold == nil || h.hold.Unlocked() { // others may have appended too
-		if n = int64(len(data)); !contains(h.fd, b.Size, data) {
-			return 0, fuse.OK, false
-		}
 	}
 	s = f.change(cancel, &in.InHeader, h, func(check func() error) error { // so that it is on the volume as --sync says
 		if n == int64(len(data)) {
 			return check()
 		}
-		// The death has cut it: nobody else has the lock, and the rest belongs behind.
+		// The death has cut it, and the rest belongs behind.
 		more, err := h.write(in, data[n:], wanted(in), check)
 		n += int64(more)
 		if err == unix.ENOSPC || err == unix.EDQUOT || err == unix.EFBIG {
@@ -443,10 +437,34 @@ func (f *FS) beginAppend(in *fuse.InHeader, h *handle) {
 	}
 }
 
-// contains reports whether a file has data somewhere behind an offset.
-func contains(fd int, off int64, data []byte) bool {
+// hasAppended returns how much of data stands in the file, which had a size before: all of it, somewhere
+// behind; or, at the end of a file that no other owner can write, a part that the death has cut.
+func (h *handle) hasAppended(size int64, data []byte) int {
+	locked := h.hold != nil && !h.hold.Unlocked()
+	behind, err := h.readBehind(size)
+	switch {
+	case err != nil && locked: // root may not read it (NFS): the size alone must say
+		var st unix.Stat_t
+		if fstat(h.fd, &st) == nil {
+			return int(min(max(st.Size-size, 0), int64(len(data))))
+		}
+	case bytes.Contains(behind, data):
+		return len(data)
+	case locked && bytes.HasPrefix(data, behind):
+		return len(behind)
+	}
+	return 0
+}
+
+// readBehind reads what a file has behind an offset. The handle may be for writing only.
+func (h *handle) readBehind(off int64) ([]byte, error) {
+	fd, err := unix.Open(procPath(h.fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
 	const most = 4 << 20
 	buf := make([]byte, most)
 	n, err := ignoringEINTR(func() (int, error) { return unix.Pread(fd, buf, off) })
-	return err == nil && bytes.Contains(buf[:max(n, 0)], data)
+	return buf[:max(n, 0)], err
 }

@@ -30,7 +30,7 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 		before.over()
 		return fuse.EIO
 	}
-	c := &creation{fs: f, in: in, dir: dir, name: name, visit: f.visits.come(in.Pid, 0), made: before != nil && f.wasMade(before)}
+	c := &creation{fs: f, in: in, dir: dir, name: name, visit: f.visits.come(in.Pid, number(&in.InHeader), 0), made: before != nil && f.wasMade(before)}
 	if c.made {
 		c.visit.drop()
 		c.visit.hold, c.visit.mode = before.hold, lockmgr.Exclusive

@@ -79,7 +79,7 @@ func (f *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if n == nil {
 		return stale
 	}
-	v := f.visits.come(in.Pid, in.NodeId)
+	v := f.visits.come(in.Pid, number(&in.InHeader), in.NodeId)
 	s := f.openDir(n, &v, in, out)
 	f.visits.leave(v, s)
 	return s
@@ -99,7 +99,7 @@ func (f *FS) openDir(n *node, v *visit, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if err != nil {
 		return f.failed(n, err)
 	}
-	d := &dirHandle{node: n, reserved: reserved.move(), fd: fd, record: f.record, opened: in.Unique &^ sentAgain}
+	d := &dirHandle{node: n, reserved: reserved.move(), fd: fd, record: f.record, opened: number(&in.InHeader)}
 	d.fh, _ = f.dirs.add(d) // the table is drained when no program waits any more
 	d.note()
 	out.Fh = d.fh

@@ -117,20 +117,21 @@ type Way struct {
 
 // VisitState is a thread that was answered ESTALE.
 type VisitState struct {
-	TID    uint32
-	Stage  uint8
-	Node   uint64
-	Age    time.Duration // when the view was paused
-	Looked bool
-	Over   bool
-	Found  uint64
-	As     Name
-	Meant  []Name
-	Asked  []AskedState
-	Way    Way
-	Steps  map[uint64]string
-	Hold   int // -1: none
-	Mode   lockmgr.Mode
+	TID     uint32
+	Request uint64 // that was answered ESTALE
+	Stage   uint8
+	Node    uint64
+	Age     time.Duration // when the view was paused
+	Looked  bool
+	Over    bool
+	Found   uint64
+	As      Name
+	Meant   []Name
+	Asked   []AskedState
+	Way     Way
+	Steps   map[uint64]string
+	Hold    int // -1: none
+	Mode    lockmgr.Mode
 }
 
 // AskedState is a name that was looked up, and the id of its node; 0: none.
@@ -353,7 +354,7 @@ func (e *exporter) visits() {
 	defer vs.mu.Unlock()
 	for tid, s := range vs.threads {
 		v := VisitState{
-			TID: tid, Stage: uint8(s.stage), Node: s.node, Age: vs.paused.Sub(s.when), Looked: s.looked, Over: s.over, Found: s.found,
+			TID: tid, Request: s.request, Stage: uint8(s.stage), Node: s.node, Age: vs.paused.Sub(s.when), Looked: s.looked, Over: s.over, Found: s.found,
 			As: e.name(s.as), Meant: e.names(s.meant), Way: e.way(s.way), Steps: s.steps, Hold: e.hold(s.hold), Mode: s.mode,
 		}
 		for _, a := range s.asked {

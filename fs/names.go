@@ -89,7 +89,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 	if s, known := f.repeat(&in.InHeader, out); known {
 		return s
 	}
-	v := f.visits.comeToLink(in.Pid, in.Oldnodeid, dirName{dir, name})
+	v := f.visits.comeToLink(in.Pid, number(&in.InHeader), in.Oldnodeid, dirName{dir, name})
 	s := f.link(cancel, in, &v, dirName{dir, name}, n, out)
 	f.visits.leave(v, s)
 	return s

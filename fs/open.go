@@ -102,7 +102,7 @@ func (o *opening) come() {
 		o.visit = o.again.visit
 		return
 	}
-	o.visit = o.fs.visits.come(o.in.Pid, o.in.NodeId)
+	o.visit = o.fs.visits.come(o.in.Pid, number(&o.in.InHeader), o.in.NodeId)
 }
 
 func (o *opening) leave(s fuse.Status) {
@@ -398,7 +398,7 @@ func (f *FS) reply(h *handle, in *fuse.InHeader, flags uint32, out *fuse.OpenOut
 		h.leave()
 		return fuse.EIO
 	}
-	h.fh, h.record, h.opened, h.flags = id, f.record, in.Unique&^sentAgain, flags
+	h.fh, h.record, h.opened, h.flags = id, f.record, number(in), flags
 	h.note()
 	if h.node.bereft.Load() { // since its node was found usable
 		h.lost.Store(true)

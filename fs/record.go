@@ -83,21 +83,22 @@ type dirRecord struct {
 }
 
 type visitRecord struct {
-	_      struct{} `cbor:",toarray"`
-	Stage  uint8
-	Node   uint64
-	Looked bool
-	Over   bool
-	Found  uint64
-	As     nameRecord
-	Meant  []nameRecord
-	Asked  []nameRecord
-	Nodes  []uint64 // of Asked
-	From   uint64
-	Path   string
-	Steps  map[uint64]string
-	Hold   uint64
-	Mode   lockmgr.Mode
+	_       struct{} `cbor:",toarray"`
+	Request uint64
+	Stage   uint8
+	Node    uint64
+	Looked  bool
+	Over    bool
+	Found   uint64
+	As      nameRecord
+	Meant   []nameRecord
+	Asked   []nameRecord
+	Nodes   []uint64 // of Asked
+	From    uint64
+	Path    string
+	Steps   map[uint64]string
+	Hold    uint64
+	Mode    lockmgr.Mode
 }
 
 func (d dirName) record() nameRecord {
@@ -184,7 +185,7 @@ func (vs *visits) note(tid uint32) {
 		return
 	}
 	r := visitRecord{
-		Stage: uint8(s.stage), Node: s.node, Looked: s.looked, Over: s.over, Found: s.found, As: s.as.record(),
+		Request: s.request, Stage: uint8(s.stage), Node: s.node, Looked: s.looked, Over: s.over, Found: s.found, As: s.as.record(),
 		Meant: recordNames(s.meant), Path: s.path, Steps: s.steps, Mode: s.mode,
 	}
 	for _, a := range s.asked {
@@ -386,7 +387,7 @@ func (v *recovery) visits(r *journal.Records) error {
 	}
 	for tid, s := range all {
 		n := VisitState{
-			TID: uint32(tid), Stage: s.Stage, Node: s.Node, Looked: s.Looked, Over: s.Over, Found: s.Found, As: v.name(s.As), Meant: v.names(s.Meant),
+			TID: uint32(tid), Request: s.Request, Stage: s.Stage, Node: s.Node, Looked: s.Looked, Over: s.Over, Found: s.Found, As: v.name(s.As), Meant: v.names(s.Meant),
 			Way: Way{-1, s.Path}, Steps: s.Steps, Hold: v.hold(s.Hold), Mode: s.Mode, // Age: the thread could not come again meanwhile
 		}
 		if i, ok := v.index[s.From]; ok {

@@ -128,7 +128,7 @@ func (f *FS) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size 
 			})
 		}
 	}
-	v := f.visits.come(in.Pid, in.NodeId)
+	v := f.visits.come(in.Pid, number(&in.InHeader), in.NodeId)
 	s := f.truncateNamed(cancel, in, &v, n, size, kill)
 	f.visits.leave(v, s)
 	return s

@@ -52,17 +52,18 @@ type visits struct {
 
 // sent is an answer of ESTALE, and what its thread has done since.
 type sent struct {
-	stage  stage     // of the visit answered ESTALE
-	node   uint64    // of that visit; 0 for a CREATE
-	when   time.Time // of the thread's last answer
-	asking bool      // a lookup of it is under way
-	looked bool      // it has looked something up since
-	missed int       // lookups since that have found nothing
-	over   bool      // its lookups since are of more than one system call
-	found  uint64    // the node that it found last; 0: none
-	as     dirName   // the name that it looked up last
-	meant  []dirName // the names by which a LINK may have meant the file
-	asked  []answer  // those of meant that it has looked up since
+	request uint64    // that was answered ESTALE
+	stage   stage     // of that visit
+	node    uint64    // of that visit; 0 for a CREATE
+	when    time.Time // of the thread's last answer
+	asking  bool      // a lookup of it is under way
+	looked  bool      // it has looked something up since
+	missed  int       // lookups since that have found nothing
+	over    bool      // its lookups since are of more than one system call
+	found   uint64    // the node that it found last; 0: none
+	as      dirName   // the name that it looked up last
+	meant   []dirName // the names by which a LINK may have meant the file
+	asked   []answer  // those of meant that it has looked up since
 	way
 	steps map[uint64]string // node → path on that way, of the first maxSteps
 	hold  *lockmgr.Hold
@@ -100,22 +101,23 @@ type way struct {
 }
 
 type visit struct {
-	tid   uint32
-	node  uint64 // 0 for a CREATE
-	stage stage
-	way                 // of a second try; else from is nil
-	hold  *lockmgr.Hold // parked for the visit, or to be parked; may be nil
-	mode  lockmgr.Mode
-	meant []dirName // see sent
-	as    dirName   // the name by which a second try has found the node; else as.dir is nil
-	reads bool      // see sent
-	flags uint32
-	file  *fileToRead
+	tid     uint32
+	request uint64
+	node    uint64 // 0 for a CREATE
+	stage   stage
+	way                   // of a second try; else from is nil
+	hold    *lockmgr.Hold // parked for the visit, or to be parked; may be nil
+	mode    lockmgr.Mode
+	meant   []dirName // see sent
+	as      dirName   // the name by which a second try has found the node; else as.dir is nil
+	reads   bool      // see sent
+	flags   uint32
+	file    *fileToRead
 }
 
 // comeToLink: a second try always looks up the new name; by descriptor, no other name.
-func (vs *visits) comeToLink(tid uint32, node uint64, to dirName) visit {
-	v := visit{tid: tid, node: node, stage: fresh}
+func (vs *visits) comeToLink(tid uint32, request, node uint64, to dirName) visit {
+	v := visit{tid: tid, request: request, node: node, stage: fresh}
 	if tid == 0 {
 		v.stage = retried
 		return v
@@ -149,8 +151,8 @@ func (vs *visits) comeToLink(tid uint32, node uint64, to dirName) visit {
 }
 
 // come begins each OPEN or truncation of a node, and each CREATE (0), of a thread. leave ends it.
-func (vs *visits) come(tid uint32, node uint64) visit {
-	v := visit{tid: tid, node: node, stage: fresh}
+func (vs *visits) come(tid uint32, request, node uint64) visit {
+	v := visit{tid: tid, request: request, node: node, stage: fresh}
 	if tid == 0 {
 		v.stage = retried // another PID namespace's threads are indistinguishable
 		return v
@@ -249,7 +251,7 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 		}
 		return
 	}
-	now := &sent{stage: v.stage, node: v.node, when: time.Now(), hold: v.hold, mode: v.mode, meant: v.meant, reads: v.reads, flags: v.flags}
+	now := &sent{request: v.request, stage: v.stage, node: v.node, when: time.Now(), hold: v.hold, mode: v.mode, meant: v.meant, reads: v.reads, flags: v.flags}
 	if vs.threads == nil {
 		vs.threads = make(map[uint32]*sent)
 	}
@@ -259,6 +261,18 @@ func (vs *visits) leave(v visit, s fuse.Status) {
 		time.AfterFunc(parkFor, func() { vs.expire(now) })
 	}
 	vs.sweep()
+}
+
+// wasAnswered reports whether a request that is sent again was answered ESTALE by a daemon that died
+// before the kernel had the answer. Its thread has not come again.
+func (vs *visits) wasAnswered(in *fuse.InHeader) bool {
+	if in.Unique&sentAgain == 0 {
+		return false
+	}
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	s := vs.threads[in.Pid]
+	return s != nil && s.request == number(in)
 }
 
 // looks begins a lookup, and looked ends it.

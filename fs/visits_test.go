@@ -37,7 +37,7 @@ func TestStages(t *testing.T) {
 	openNode := func(node uint64, want stage, s fuse.Status) step {
 		return func(vs *visits) {
 			t.Helper()
-			v := vs.come(tid, node)
+			v := vs.come(tid, 0, node)
 			if v.stage != want {
 				t.Errorf("stage %d, want %d", v.stage, want)
 			}
@@ -87,12 +87,12 @@ func TestStages(t *testing.T) {
 					s(&vs)
 				}
 				vs.looked(tid+1, vs.looks(tid+1), someName, someNode)
-				if v := vs.come(tid+1, someNode); v.stage != fresh {
+				if v := vs.come(tid+1, 0, someNode); v.stage != fresh {
 					t.Errorf("another thread is at stage %d", v.stage)
 				}
-				v := vs.come(0, someNode)
+				v := vs.come(0, 0, someNode)
 				vs.leave(v, stale)
-				if again := vs.come(0, someNode); v.stage != retried || again.stage != retried {
+				if again := vs.come(0, 0, someNode); v.stage != retried || again.stage != retried {
 					t.Errorf("a caller that cannot be told from others is at stage %d, %d", v.stage, again.stage)
 				}
 			})
@@ -121,7 +121,7 @@ func TestParking(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			v := vs.come(tid, someNode)
+			v := vs.come(tid, 0, someNode)
 			v.drop()
 			v.stage, v.hold = fresh, h
 			vs.leave(v, stale)
@@ -129,13 +129,13 @@ func TestParking(t *testing.T) {
 		}
 
 		hold := park()
-		other := vs.come(tid+1, someNode)
+		other := vs.come(tid+1, 0, someNode)
 		if other.fetch("me", policy.ScopeProcess, lockmgr.Exclusive, keys) != nil {
 			t.Error("another thread fetched the lock")
 		}
 		vs.leave(other, fuse.OK)
 		time.Sleep(parkFor - time.Millisecond)
-		v := vs.come(tid, someNode)
+		v := vs.come(tid, 0, someNode)
 		if v.fetch("another", policy.ScopeProcess, lockmgr.Exclusive, keys) != nil {
 			t.Error("another owner fetched the lock")
 		}
@@ -167,7 +167,7 @@ func TestParking(t *testing.T) {
 			vs.looked(tid, asked, someName, 0)
 		}
 		time.Sleep(createFor / 2)
-		create := vs.come(tid, 0)
+		create := vs.come(tid, 0, 0)
 		if create.fetch("me", policy.ScopeProcess, lockmgr.Exclusive, keys) != hold {
 			t.Error("the lock is not there for the creation")
 		}
@@ -185,8 +185,8 @@ func TestParking(t *testing.T) {
 					vs.looked(tid, asked, someName, 0)
 				}
 			},
-			"that was not needed":         func() { vs.leave(vs.come(tid, someNode), fuse.OK) },
-			"whose caller got the ESTALE": func() { vs.looked(tid, vs.looks(tid), someName, someNode); vs.leave(vs.come(tid, someNode), stale) },
+			"that was not needed":         func() { vs.leave(vs.come(tid, 0, someNode), fuse.OK) },
+			"whose caller got the ESTALE": func() { vs.looked(tid, vs.looks(tid), someName, someNode); vs.leave(vs.come(tid, 0, someNode), stale) },
 		} {
 			park()
 			end()
@@ -203,12 +203,12 @@ func TestVisitsForgetTheDead(t *testing.T) {
 	const noThread = 1 << 23 // beyond the largest pid_max
 	var vs visits
 	me := uint32(os.Getpid())
-	vs.leave(vs.come(me, someNode), stale)
+	vs.leave(vs.come(me, 0, someNode), stale)
 	for i := range uint32(10_000) {
-		vs.leave(vs.come(noThread+i, someNode), stale)
+		vs.leave(vs.come(noThread+i, 0, someNode), stale)
 	}
 	vs.looked(me, vs.looks(me), someName, someNode)
-	if len(vs.threads) > 200 || vs.come(me, someNode).stage != retried {
+	if len(vs.threads) > 200 || vs.come(me, 0, someNode).stage != retried {
 		t.Errorf("%d threads are known", len(vs.threads))
 	}
 }
@@ -234,7 +234,7 @@ func TestFileForASecondTry(t *testing.T) {
 	}
 	var vs visits
 	sent := func() (fd int) {
-		v := vs.come(tid, someNode)
+		v := vs.come(tid, 0, someNode)
 		v.stage, v.reads, v.flags = fresh, true, flags
 		vs.leave(v, stale)
 		vs.looked(tid, vs.looks(tid), someName, someNode)
@@ -246,7 +246,7 @@ func TestFileForASecondTry(t *testing.T) {
 		return fd
 	}
 	fetch := func(node uint64, in *fuse.OpenIn) int {
-		v := vs.come(tid, node)
+		v := vs.come(tid, 0, node)
 		fd := v.fetchFile(in)
 		vs.leave(v, fuse.OK)
 		return fd
@@ -274,8 +274,8 @@ func TestFileForASecondTry(t *testing.T) {
 		for what, end := range map[string]func(){
 			"that nobody fetched":        func() { time.Sleep(parkFor + time.Millisecond) },
 			"beside a later one":         func() { vs.keep(tid, &fileToRead{node: someNode, flags: flags, fd: open()}); vs.keep(tid, nil) },
-			"of a thread that links now": func() { vs.leave(vs.comeToLink(tid, someNode, otherName), fuse.OK) },
-			"of a thread that is gone":   func() { vs.leave(vs.come(tid, someNode), fuse.OK); vs.keep(tid, nil) },
+			"of a thread that links now": func() { vs.leave(vs.comeToLink(tid, 0, someNode, otherName), fuse.OK) },
+			"of a thread that is gone":   func() { vs.leave(vs.come(tid, 0, someNode), fuse.OK); vs.keep(tid, nil) },
 		} {
 			fd := sent()
 			end()

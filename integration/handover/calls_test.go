@@ -24,7 +24,8 @@ type onceOnly struct {
 	first   string // one that comes right before, unless it is ""
 	prepare func(dir string) error
 	call    func(dir string) error
-	partly  func(dir string) error // what a daemon that dies in the middle has done
+	flags   []string               // of the mount
+	partly  func(dir string) error // what was done on the volume before the daemon dies
 	done    func(dir string) bool  // as the volume shows it
 }
 
@@ -75,6 +76,19 @@ var onceOnlys = []onceOnly{
 		prepare: func(d string) error { return write(d+"/log", "1\n") },
 		call:    appendTwo,
 		partly:  func(d string) error { return write(d+"/log", "1\n2") },
+		done:    func(d string) bool { return is(d+"/log", "1\n2\n") },
+	},
+	{ // by the same program, with another name of the file, which is another inode of the kernel's
+		name: "append beside another", syscall: "pwritev2",
+		prepare: func(d string) error { return write(d+"/log", "1\n") },
+		call:    appendTwo,
+		partly:  func(d string) error { return write(d+"/log", "1\n3\n") },
+		done:    func(d string) bool { return is(d+"/log", "1\n3\n2\n") },
+	},
+	{
+		name: "append without a lock", syscall: "pwritev2", flags: []string{"--rule", "* nolock"},
+		prepare: func(d string) error { return write(d+"/log", "1\n") },
+		call:    appendTwo,
 		done:    func(d string) bool { return is(d+"/log", "1\n2\n") },
 	},
 	{
@@ -186,7 +200,7 @@ func TestCallsAreMadeOnce(t *testing.T) {
 }
 
 func testCallIsMadeOnce(t *testing.T, c onceOnly, after bool) {
-	v := lab.NewVolume(t)
+	v := lab.NewVolume(t, c.flags...)
 	if c.prepare != nil {
 		if err := c.prepare(v.Source); err != nil {
 			t.Fatal(err)
@@ -279,6 +293,57 @@ func TestCallOfALostLease(t *testing.T) {
 				t.Fatal("the call does not return")
 			}
 		})
+	}
+}
+
+// A program that opens a name never gets the file that had it before, though the daemon dies when it has
+// just sent the program to look. (docs/SEMANTICS.md, rule 27.)
+func TestDeathBeforeTheAnswer(t *testing.T) {
+	v := lab.NewVolume(t)
+	a := lab.Supervise(v.Mount("a", "--supervise"))
+	for _, k := range []struct {
+		name  string
+		flags int
+		want  string
+	}{{"open", unix.O_WRONLY, "New"}, {"truncate", unix.O_RDONLY | unix.O_TRUNC, ""}, {"create", unix.O_WRONLY | unix.O_CREAT, "New"}} {
+		v.Write("f", "old")
+		a.BecomesSteady()
+		worker := a.Worker()
+		// Two answers come before the open's, and the kernel uses both for a second.
+		holds, end := traced(t, worker, onceOnly{syscall: "writev"}, false, 700*time.Millisecond)
+		if _, err := os.Stat(a.Path("f")); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Rename(v.InSource("f"), v.InSource("former")), write(v.InSource("f"), "new")); err != nil {
+			t.Fatal(err)
+		}
+		returned := make(chan error, 1)
+		go func() {
+			returned <- onFile(a.Path("f"), k.flags, func(fd int) error {
+				if k.flags&unix.O_TRUNC != 0 {
+					return nil
+				}
+				_, err := unix.Write(fd, []byte("N"))
+				return err
+			})
+		}()
+		lab.Eventually(t, "the daemon is about to answer", holds)
+		a.Dies(func() {
+			_ = unix.Kill(worker, unix.SIGKILL)
+			end()
+		})
+		select {
+		case err := <-returned:
+			if err != nil {
+				t.Errorf("%s: the program was told: %v", k.name, err)
+			}
+		case <-time.After(lab.CallTimeout):
+			t.Fatal("the call does not return")
+		}
+		if f, former := v.Read("f"), v.Read("former"); f != k.want || former != "old" {
+			t.Errorf("%s: the file is %q, want %q, and the former one %q", k.name, f, k.want, former)
+		}
+		free(t, a.Mount, v)
 	}
 }
 
