@@ -41,7 +41,7 @@ type callRecord struct {
 	Hold     uint64 // of Hold.Record; 0: none
 	From, To calledName
 	Src, Dst Inode
-	Size     int64
+	Size     int64  `cbor:"-"` // of an append, which is recorded as two numbers
 	Kind     uint32 // of what is made
 }
 

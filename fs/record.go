@@ -417,7 +417,7 @@ func (v *recovery) calls(r *journal.Records) error {
 	}
 	answers := r.Pairs(recordAnswer)
 	for id, c := range all {
-		s := CallState{Request: c.Request, What: uint8(c.What), Hold: -1, Src: c.Src, Dst: c.Dst, Size: c.Size, Kind: c.Kind}
+		s := CallState{Request: c.Request, What: uint8(c.What), Hold: -1, Src: c.Src, Dst: c.Dst, Kind: c.Kind}
 		answered(&s, answers, id)
 		s.From, s.Keys[0] = name(c.From)
 		s.To, s.Keys[1] = name(c.To)

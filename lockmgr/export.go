@@ -413,14 +413,13 @@ func (m *Manager) Begin() {
 	m.forsakeLate()
 	m.mu.Unlock()
 	var removing sync.WaitGroup
-	removed := make(chan struct{})
 	for _, s := range sessions {
 		m.tend(s)
 		removing.Go(func() { m.removeUnclaimed(s) })
 	}
+	removed := make(chan struct{})
 	m.wg.Go(func() { removing.Wait(); close(removed) })
-	if m.died {
-		// A request that is sent again, and only tries, would find what its own former try has left.
+	if m.died { // a request that is sent again, and only tries, would find what its own former try has left
 		select {
 		case <-removed:
 		case <-time.After(unclaimedTime):

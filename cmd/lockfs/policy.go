@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -32,16 +31,10 @@ func (p *policyFlags) readPolicy() (*policy.Policy, error) {
 func readPolicy(prefix, file string, rules []string) (*policy.Policy, error) {
 	sources := []policy.Source{{Name: "--" + prefix + "rule", Text: strings.Join(rules, "\n")}}
 	if file != "" {
-		self := supervise.Self()
-		text, ok := self.Recorded(file) // the file may be for the next start
-		if !ok {
-			b, err := os.ReadFile(file)
-			if err != nil {
-				return nil, fmt.Errorf("--%spolicy: %w", prefix, err)
-			}
-			text = string(b)
+		text, err := supervise.Self().ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("--%spolicy: %w", prefix, err)
 		}
-		self.Record(file, text)
 		sources = append(sources, policy.Source{Name: file, Text: text})
 	}
 	return policy.Parse(sources...)

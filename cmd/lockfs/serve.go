@@ -80,8 +80,12 @@ func (o *serveOptions) run(ctx context.Context) error {
 	if !filepath.IsAbs(o.stateDir) {
 		return usage(fmt.Errorf("--state-dir %s: want an absolute path", o.stateDir))
 	}
+	text, err := supervise.Self().ReadFile(o.config)
+	if err != nil {
+		return usage(fmt.Errorf("--config: %w", err))
+	}
 	reader := config.NewReader(o.config)
-	file, err := load(reader, o.config)
+	file, err := reader.LoadText(text)
 	if err != nil {
 		return usage(err)
 	}
@@ -114,22 +118,6 @@ func (o *serveOptions) run(ctx context.Context) error {
 	o.follow(ctx, reader, daemon)
 	o.log.Info("unmounting all volumes")
 	return daemon.Close()
-}
-
-// load reads the configuration that a daemon that has died went by: the file may hold another one, which
-// that has refused. If there is none, it reads the file.
-func load(reader *config.Reader, path string) (*config.File, error) {
-	self := supervise.Self()
-	text, ok := self.Recorded(path)
-	if !ok {
-		file, err := reader.Load()
-		if err == nil {
-			self.Record(path, reader.Text())
-		}
-		return file, err
-	}
-	self.Record(path, text)
-	return reader.Resume(text)
 }
 
 func (o *serveOptions) follow(ctx context.Context, reader *config.Reader, daemon *serve.Daemon) {

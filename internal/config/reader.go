@@ -28,15 +28,16 @@ func (r *Reader) Load() (*File, error) {
 	return f, err
 }
 
-// Resume is Load for a text that was read before. The file may have changed since, which Reload finds.
-func (r *Reader) Resume(text string) (*File, error) {
+// LoadText is Load for a text that was read from the file, perhaps long ago: Reload finds what has changed
+// since.
+func (r *Reader) LoadText(text string) (*File, error) {
 	f, err := Parse(r.path, []byte(text))
 	r.taken = content{text: text}
 	r.seen = r.taken
 	return f, err
 }
 
-// Text is what the last Load, Resume or changed Reload has read.
+// Text is what the last load, or Reload of a change, has read.
 func (r *Reader) Text() string { return r.taken.text }
 
 // Reload reads the file again if it has changed. A file being written may be incomplete, so a

@@ -434,16 +434,20 @@ func TestHugeMessage(t *testing.T) {
 	}
 }
 
-// Until the other process can own the mount, its death would not be: Leaving comes after the state, and
-// before the last descriptor.
+// If the process dies before Leaving, nobody else has its mount. So Leaving comes after the state, and
+// before the other process has all that it needs.
 func TestLeavingComesLast(t *testing.T) {
-	dir, left := t.TempDir(), make(chan struct{})
+	dir, asked, early := t.TempDir(), make(chan struct{}), make(chan bool, 1)
 	stop, err := Listen(dir, mountpoint, Offer{
 		Settings: func() map[string]string { return nil },
 		Pause:    func() ([]byte, []int, error) { return []byte("state"), []int{0, 1, 2}, nil },
 		Leaving: func() {
-			time.Sleep(100 * time.Millisecond)
-			close(left)
+			select {
+			case <-asked:
+				early <- true
+			case <-time.After(100 * time.Millisecond):
+				early <- false
+			}
 		},
 		Resume: func() {}, Gone: func() {},
 	})
@@ -457,13 +461,12 @@ func TestLeavingComesLast(t *testing.T) {
 	}
 	defer p.Close()
 	_, fds, err := p.Ask("test", nil)
+	close(asked)
 	if err != nil || len(fds) != 3 {
 		t.Fatalf("%v, %v", fds, err)
 	}
 	CloseAll(fds)
-	select {
-	case <-left:
-	default:
+	if <-early {
 		t.Error("the mount could be taken before Leaving")
 	}
 }

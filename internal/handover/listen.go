@@ -24,8 +24,8 @@ type Offer struct {
 	// Pause stops the mount and returns its state, with descriptors that stay the daemon's. After
 	// an error the mount goes on. Required.
 	Pause func() (state []byte, fds []int, err error)
-	// Leaving comes right before the other process can own the mount: it does when this one dies
-	// then. nil: nothing.
+	// Leaving is called right before the last message that the other process needs: if this one dies
+	// later, the mount is the other's. nil: nothing is to be done then.
 	Leaving func()
 	// Resume goes on after Pause, or Leaving. Required.
 	Resume func()

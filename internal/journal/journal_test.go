@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ type thing struct {
 	N    int
 }
 
-func begin(t testing.TB) (*Journal, func() map[string]*Records) {
+func create(t testing.TB) (*Journal, *os.File) {
 	t.Helper()
 	f, err := Create()
 	if err != nil {
@@ -28,6 +29,12 @@ func begin(t testing.TB) (*Journal, func() map[string]*Records) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return j, f
+}
+
+func begin(t testing.TB) (*Journal, func() map[string]*Records) {
+	t.Helper()
+	j, f := create(t)
 	return j, func() map[string]*Records {
 		t.Helper()
 		found, err := Read(f)
@@ -128,15 +135,7 @@ func TestNumbersAreKept(t *testing.T) {
 
 // Texts are read whether or not there is a part, and are none.
 func TestTextsAreKept(t *testing.T) {
-	f, err := Create()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	j, err := New(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j, f := create(t)
 	j.Text("a", "1")
 	j.Text("b", "\xff")
 	j.Text("a", "2")
@@ -151,15 +150,7 @@ func TestTextsAreKept(t *testing.T) {
 
 // A journal that could not keep everything must not be taken for one that has.
 func TestFullJournalIsVoid(t *testing.T) {
-	f, err := Create()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	j, err := New(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j, f := create(t)
 	p := j.Part("x")
 	p.Put(1, 1, thing{})
 	_ = p.Complete()

@@ -64,13 +64,13 @@ func (r remains) kill() {
 
 // worker is a worker that runs.
 type worker struct {
-	pid   int
-	began time.Time
-	left  remains
-	said  chan string // its lines
-	waits int         // the pid of its shadow; 0: none
-	pipe  *os.File    // by which it says them
-	ends  bool        // it has said so
+	pid       int
+	began     time.Time
+	left      remains
+	said      chan string // its lines
+	shadowPID int         // 0: there is none
+	pipe      *os.File    // by which it says them
+	ends      bool        // it has said so
 }
 
 // over is what the supervisor itself puts behind a dead worker's lines: the shadow has the pipe too,
@@ -211,7 +211,7 @@ func (s *supervisor) watch(w *worker) unix.WaitStatus {
 				how = e.status
 				_, _ = w.pipe.WriteString(over + "\n") // behind all that it has said
 				w.pipe.Close()
-			} else if e.pid == w.waits {
+			} else if e.pid == w.shadowPID {
 				s.log.Error("the worker's shadow has ended: if the worker dies too, programs will notice. Start the daemon anew when that suits them")
 			}
 		}
@@ -231,7 +231,7 @@ func (s *supervisor) hear(w *worker, line string) {
 			s.log.Error("a worker's shadow is not found, so its death will be noticed by programs", slog.Any("error", err))
 			return
 		}
-		w.left.shadow, w.waits = os.NewFile(uintptr(fd), "shadow"), pid
+		w.left.shadow, w.shadowPID = os.NewFile(uintptr(fd), "shadow"), pid
 	case sayFree:
 		for _, f := range s.formers {
 			f.kill()

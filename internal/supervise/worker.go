@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -136,19 +137,36 @@ func (w *Worker) Record(path, text string) {
 	}
 }
 
-// Recorded returns the text of a file that the last worker has gone by. The file may have changed
-// since. ok: there is one.
-func (w *Worker) Recorded(path string) (text string, ok bool) {
+// ReadFile returns the text of a file that the process is to go by, and records it. After a death it is
+// what the former worker went by: the file may hold a mistake by now, or what is meant for the next
+// start.
+func (w *Worker) ReadFile(path string) (text string, err error) {
+	text, ok := w.recorded(path)
+	if !ok {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		text = string(b)
+	}
+	w.Record(path, text)
+	return text, nil
+}
+
+// recorded returns what the last worker that has recorded a file's text went by.
+func (w *Worker) recorded(path string) (text string, ok bool) {
 	if w == nil {
 		return "", false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, f := range w.formers { // the newest last
-		if texts, err := journal.Texts(f.journal); err == nil {
-			if t, has := texts[path]; has {
-				text, ok = t, true
-			}
+	for _, f := range slices.Backward(w.formers) { // the newest first
+		texts, err := journal.Texts(f.journal)
+		if err != nil {
+			continue // Former says so
+		}
+		if text, ok = texts[path]; ok {
+			break
 		}
 	}
 	return text, ok
