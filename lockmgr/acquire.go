@@ -333,8 +333,6 @@ func (m *Manager) checkLocal(r *request) (missing []*place, wait *obstacle) {
 			r.hold.join(l)
 			if r.Renames {
 				m.mayChange(l)
-				// Another file may get a kept lock's name, which others had by newer entries.
-				l.recalled = l.recalled || l.keepable && len(r.places) > 1
 			}
 		}
 		if m.grantBelow(r, missing) {

@@ -88,6 +88,9 @@ func (m *Manager) take(r *request, missing []*place, grants []Grant, req *Acquir
 			}
 		}
 		m.noteBelow(l)
+		if r.Renames {
+			m.mayChange(l)
+		}
 		r.hold.join(l)
 		m.table.granted(p)
 	}

@@ -39,10 +39,9 @@ type Delegator interface {
 	// MostBelow is how many entries PutBelow takes.
 	MostBelow() int
 
-	// Stands reads whether d, a delegation of the session, stands. It returns a revision of that
-	// moment: no smaller than any token that was granted before the call. Errors: ErrNotHeld,
-	// ErrUnavailable.
-	Stands(ctx context.Context, d Grant) (int64, error)
+	// Stands reads whether g, of the session, stands. It returns a revision of that moment: no
+	// smaller than any token that was granted before the call. Errors: ErrNotHeld, ErrUnavailable.
+	Stands(ctx context.Context, g Grant) (int64, error)
 }
 
 const (

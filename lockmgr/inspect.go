@@ -1,6 +1,9 @@
 package lockmgr
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // Exclusive returns the entry of k's exclusive owner on any mount. It asks the service unless this
 // mount has the lock. Errors: ErrUnavailable.
@@ -15,19 +18,19 @@ func (m *Manager) Exclusive(ctx context.Context, k Key) (e Entry, ok bool, err e
 		return Entry{}, false, err
 	}
 	for _, e := range entries {
-		if e.Key == k && e.Mode == Exclusive && e.Held && !e.Holder.Kept && !m.keeps(e.Holder.AcquisitionID) {
+		if e.Key == k && e.Mode == Exclusive && e.Held && !e.Holder.Kept && !m.isOwn(e.Holder.Session) {
 			return e, true, nil
 		}
 	}
 	return Entry{}, false, nil
 }
 
-// keeps reports whether this mount has the lock idle, which the service may not know yet.
-func (m *Manager) keeps(id AcquisitionID) bool {
+// isOwn reports whether a session is this mount's. An entry of such a session whose lock nobody
+// has here is idle, or being released.
+func (m *Manager) isOwn(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	l := m.keeper.keepable[id]
-	return l != nil && l.idle != nil
+	return slices.ContainsFunc(m.sessions, func(s *session) bool { return s.backend.ID() == id })
 }
 
 func (m *Manager) ours(k Key) (Entry, bool) {

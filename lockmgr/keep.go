@@ -39,7 +39,7 @@ type Recaller interface {
 	// InUse answers a Recall with Try. Errors: ErrUnavailable.
 	InUse(ctx context.Context, id uuid.UUID) error
 
-	// Describe updates the holders of keepable entries, for people, if the entries still stand.
+	// Describe updates the holders of entries, for people, if the entries still stand.
 	// Errors: ErrUnavailable.
 	Describe(ctx context.Context, entries []Entry) error
 
@@ -68,6 +68,7 @@ type keeper struct {
 	begun    chan struct{} // constant; receives when there may be a keepable lock; capacity 1
 	idle     list.List     // of *lock; the longest idle first
 	keepable map[AcquisitionID]*lock
+	raised   map[*lock]struct{} // have a larger token than their entry says, or did until describe told it
 	pasts    map[Key]*past
 	due      time.Time // before this no idle lock is to be released
 	tidied   time.Time // when old pasts were last deleted
@@ -138,7 +139,7 @@ func (m *Manager) keep(l *lock) bool {
 		return false
 	}
 	m.keeper.noteUse(l)
-	if !l.keepable || l.recalled || l.contended || l.turn == maxTurn || m.refusing || m.settling ||
+	if !l.keepable || l.recalled || l.changes || l.contended || l.turn == maxTurn || m.refusing || m.settling ||
 		len(l.slot.locks) != 1 || m.keeper.idle.Len() >= maxIdle || l.lost() {
 		return false
 	}
@@ -267,7 +268,7 @@ func (m *Manager) runKeeper() {
 	var describing atomic.Bool
 	for {
 		m.mu.Lock()
-		none := len(m.keeper.keepable)+len(m.dels) == 0
+		none := len(m.keeper.keepable)+len(m.keeper.raised)+len(m.dels) == 0
 		m.mu.Unlock()
 		if none {
 			select {
@@ -347,23 +348,31 @@ func (m *Manager) askForRecalls() {
 	m.mu.Unlock()
 }
 
-// describe tells the service the present owners of keepable locks.
+// describe tells the service the present owners of keepable locks, and tokens that were raised.
 func (m *Manager) describe() {
 	var news []Entry
 	var locks []*lock
-	m.mu.Lock()
-	for _, l := range m.keeper.keepable {
+	tell := func(l *lock) {
 		h := l.holder
-		h.Turn, h.Kept = l.turn, l.idle != nil
+		h.Turn, h.Kept, h.Fencing = l.turn, l.idle != nil, l.fencing
 		if h.Kept {
 			h.Since = l.since
 		}
 		if l.releasing || time.Since(l.since) < m.backend.DescribesAfter() || h == l.described {
-			continue
+			return
 		}
 		l.described = h
 		locks = append(locks, l)
-		news = append(news, Entry{Key: l.grant.Key, Mode: l.grant.Mode, Holder: h, Token: l.grant.Token, Held: true})
+		news = append(news, Entry{Key: l.grant.Key, Mode: l.grant.Mode, Holder: h, Token: l.grant.Token, Held: true, Keep: l.keepable})
+	}
+	m.mu.Lock()
+	for _, l := range m.keeper.keepable {
+		tell(l)
+	}
+	for l := range m.keeper.raised {
+		if !l.keepable {
+			tell(l)
+		}
 	}
 	m.mu.Unlock()
 	if len(news) == 0 {

@@ -150,6 +150,7 @@ func (m *Manager) void(l *lock) {
 	m.leaveDelegation(l)
 	m.keeper.notIdle(l)
 	delete(m.keeper.keepable, l.grant.AcquisitionID)
+	delete(m.keeper.raised, l)
 }
 
 // lose voids a lost lock, and tells its holds, the log and Config.Observe. m.mu is held.

@@ -189,7 +189,7 @@ func newManager(cfg Config) (*Manager, error) {
 		dels:    make(map[string]*delegation),
 		left:    make(map[AcquisitionID]*left),
 		moved:   make(map[uint16]int64),
-		keeper:  keeper{begun: make(chan struct{}, 1), keepable: make(map[AcquisitionID]*lock), pasts: make(map[Key]*past)},
+		keeper:  keeper{begun: make(chan struct{}, 1), keepable: make(map[AcquisitionID]*lock), raised: make(map[*lock]struct{}), pasts: make(map[Key]*past)},
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.accepting, m.refuse = context.WithCancel(m.ctx)

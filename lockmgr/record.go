@@ -55,6 +55,7 @@ type lockRecord struct {
 	Fencing   int64
 	Below     string // the path of the delegated directory that covers it; "": none
 	Unsettled bool
+	Changes   bool
 }
 
 // holderRecord is a Holder without the names of its fields.
@@ -155,7 +156,7 @@ func (h *Hold) write() {
 	for _, l := range h.locks {
 		k := lockRecord{
 			Grant: l.grant.record(), Since: l.since, Holder: l.holder.record(), Session: l.sess.backend.ID(), Contended: l.contended, Keep: l.keep,
-			Keepable: l.keepable, Asked: l.asked, Recalled: l.recalled, Turn: l.turn, Fencing: l.fencing, Unsettled: l.unsettled,
+			Keepable: l.keepable, Asked: l.asked, Recalled: l.recalled, Turn: l.turn, Fencing: l.fencing, Unsettled: l.unsettled, Changes: l.changes,
 		}
 		if l.below != nil {
 			k.Below = l.below.key.Path
@@ -252,7 +253,7 @@ func Recovered(r *journal.Records, holds []uint64) (*State, error) {
 				st.Locks = append(st.Locks, LockState{
 					Grant: k.Grant.grant(), Since: k.Since, Holder: k.Holder.holder(), Owner: h.Owner, Session: s, Contended: k.Contended,
 					Keep: k.Keep, Keepable: k.Keepable, Asked: k.Asked, Recalled: k.Recalled, Turn: k.Turn, Fencing: k.Fencing,
-					Below: below, Unsettled: k.Unsettled,
+					Below: below, Unsettled: k.Unsettled, Changes: k.Changes,
 				})
 			}
 			hs.Locks = append(hs.Locks, i)

@@ -15,6 +15,10 @@ import (
 // Nobody can give the file another name without the lock of this one, which recalls the directory.
 // So a revision that is read when the file has one name, under its lock, is large enough, and is so
 // from then on (docs/adr/0064).
+//
+// An owner can also have the lock of a name when another file gets the name, by a call of the same
+// owner. Others may have had that file by later tokens than the lock's. So each open that shares
+// such a lock reads a revision, whether the lock has an entry or not.
 
 // Settled reports whether the token is large enough. Otherwise Settle is called when the file of a
 // Request with Found has been looked at under the lock, before anybody is told the token.
@@ -56,35 +60,65 @@ func (h *Hold) Settle(ctx context.Context) error {
 			}
 			continue
 		}
-		d := l.below
+		d, g := l.below, l.grant
+		if d != nil {
+			g = d.lock.grant
+		}
 		m.mu.Unlock()
-		revision, err := l.sess.backend.(Delegator).Stands(ctx, d.lock.grant)
+		revision, err := l.sess.backend.(Delegator).Stands(ctx, g)
 		m.mu.Lock()
 		switch {
-		case errors.Is(err, ErrNotHeld) && l.below == d: // somebody has deleted it
-			m.loseDelegation(d, errDeleted)
+		case l.below != d || !l.unsettled || l.putting || l.releasing || !l.stands():
+			continue // it has an entry now, or gets one, or the file has lost the name
+		case errors.Is(err, ErrNotHeld): // somebody has deleted it
+			if d != nil {
+				m.loseDelegation(d, errDeleted)
+			} else {
+				l.fail(errDeleted)
+				m.lose(l, errDeleted)
+			}
 			return errDeleted
-		case err != nil && l.below == d:
+		case err != nil:
 			return err
-		case l.unsettled && l.below == d && !l.putting:
-			d.saw(revision)
-			if d.last >= FencingToken(d.known, maxTurn) { // the next request asks the service
-				return fmt.Errorf("%w: the fencing tokens below %s are used up", ErrUnavailable, d.key)
-			}
-			d.last++
-			l.fencing = d.last
-			settled = append(settled, l)
-			if !l.changes { // else the name may be another file's in a moment, or by now
-				l.unsettled = false
-			}
-			l.rewrite()
-			if l.changes {
-				continue
-			}
-			if !h.hasInode() {
-				d.isOnly(l.grant.Key)
-			}
 		}
+		if err := m.raise(l, revision); err != nil {
+			return err
+		}
+		if l.unsettled = l.changes; !l.unsettled && d != nil && !h.hasInode() {
+			d.isOnly(l.grant.Key)
+		}
+		settled = append(settled, l) // if it changes, the name may be another file's in a moment, or by now
+		l.rewrite()
+	}
+	return nil
+}
+
+// raise gives a lock a token that is larger than all before the revision, and than all that this
+// mount has given out without the service. If the lock has an entry, that gets it too, later. m.mu
+// is held.
+func (m *Manager) raise(l *lock, revision int64) error {
+	last := FencingToken(revision, 0)
+	for _, d := range m.dels {
+		last, revision = max(last, d.last), max(revision, d.known)
+	}
+	if l.token() > last {
+		return nil // another open has raised it
+	}
+	if last >= FencingToken(revision, maxTurn) { // the next entry's token would not be larger
+		if d := l.below; d != nil {
+			d.last = max(d.last, FencingToken(d.known, maxTurn)) // the next request asks the service
+		}
+		return fmt.Errorf("%w: the fencing tokens of this moment are used up", ErrUnavailable)
+	}
+	l.fencing = last + 1
+	if d := m.delegationAbove(l.grant.Key); d != nil {
+		d.last = max(d.last, l.fencing)
+	}
+	if l.below != nil {
+		l.below.known = max(l.below.known, revision)
+	} else {
+		m.keeper.raised[l] = struct{}{}
+		m.keeper.begin()
 	}
 	return nil
 }
@@ -123,8 +157,8 @@ func (m *Manager) mayChange(l *lock) {
 	if d := m.delegationAbove(l.grant.Key); d != nil {
 		d.mayChange(l.grant.Key)
 	}
-	if l.below != nil {
-		l.unsettled, l.changes = l.grant.Key.Kind == File, true
+	if l.grant.Key.Kind == File && l.grant.Mode == Exclusive {
+		l.unsettled, l.changes = true, true
 	}
 }
 

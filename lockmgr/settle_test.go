@@ -291,3 +291,64 @@ func TestSettleBesideAChange(t *testing.T) {
 		h.Release()
 	})
 }
+
+// A lock with an entry is shared for a rename: its name gets a file that others have had by later
+// tokens. Who shares the lock then gets a larger one, which other mounts see too. The lock is not
+// kept.
+func TestSettleAfterARenameOverAnOpenFile(t *testing.T) {
+	for _, keep := range []time.Duration{0, keepFor} {
+		keeping(t, func(f, other *fixture) {
+			byName := func(owner, path string) lockmgr.Request {
+				r := found(owner, path)
+				r.Keep = &keep
+				return r
+			}
+			var last int64
+			use := func(mount *fixture, owner, path string) {
+				t.Helper()
+				h := mount.must(byName(owner, path))
+				if token := h.Token(file(path)); token <= last {
+					t.Errorf("%s has token %d after %d", owner, token, last)
+				} else {
+					last = token
+				}
+				h.Release()
+				synctest.Wait()
+			}
+			use(f, "a", "f")
+			first := f.must(byName("a", "f"))
+			use(other, "b", "g")
+			f.must(renaming("a", file("g"), file("f"))).Release()
+			synctest.Wait()
+			for range 2 {
+				h := f.must(byName("a", "f"))
+				if h.Settled() {
+					t.Error("the name may have got another file, and is settled")
+				}
+				f.svc.Disconnect()
+				if err := h.Settle(f.t.Context()); !errors.Is(err, lockmgr.ErrUnavailable) {
+					t.Errorf("%v, want ErrUnavailable", err)
+				}
+				f.svc.Connect()
+				if err := h.Settle(f.t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if token := h.Token(file("f")); token <= last {
+					t.Errorf("token %d after %d", token, last)
+				} else {
+					last = token
+				}
+				time.Sleep(3 * time.Second) // the service is told
+				if e, ok, err := other.m.Exclusive(f.t.Context(), file("f")); err != nil || !ok || e.FencingToken() != last {
+					t.Errorf("another mount sees token %d, %v; the owner has %d", e.FencingToken(), err, last)
+				}
+				h.Release()
+				use(other, "b", "elsewhere")
+			}
+			first.Release()
+			synctest.Wait()
+			f.haveKeys("after the last close")
+			use(f, "c", "f")
+		})
+	}
+}

@@ -3,8 +3,10 @@ package semantics
 import (
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -66,6 +68,103 @@ func TestLockAttributesOfLinks(t *testing.T) {
 		t.Errorf("the token of a later lock is %d, after %d", second, first)
 	}
 	same(second, lab.ProcFD(writer), lab.ProcFD(fd), a.Path("f"))
+}
+
+// Programs of one owner have a name open at all times. Another program of that owner gives the name
+// to files that another mount has written to meanwhile. Whoever opens such a file has a larger token
+// than that mount.
+func TestTokenOfAFileRenamedOverAnOpenOne(t *testing.T) {
+	lab.Over(t, testTokenOfAFileRenamedOverAnOpenOne, lab.Local, lab.InLeases.ForLong())
+}
+
+func testTokenOfAFileRenamedOverAnOpenOne(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--scope", "node")
+	a, b := v.Mount("a"), v.Mount("b")
+	create := func(name string) (ino uint64) {
+		t.Helper()
+		v.Write(name, "")
+		file, err := os.Open(v.InSource(name)) // else its number would be used again
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { file.Close() })
+		var st unix.Stat_t
+		if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Ino
+	}
+	create("f")
+	type opened struct {
+		ino   uint64
+		token int64
+	}
+	stop := make(chan struct{})
+	var opens [3][]opened
+	var wg sync.WaitGroup
+	for i := range opens {
+		p := lab.NewAgent(t)
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				r := p.Do(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY})
+				if r.Errno == unix.ESTALE {
+					continue
+				}
+				if r.Errno != 0 {
+					t.Errorf("open: %v", r.Err())
+					return
+				}
+				file := fmt.Sprintf("/proc/%d/fd/%d", p.PID(), r.N)
+				value := make([]byte, 64)
+				n, err := unix.Getxattr(file, "user.lockfs.token", value)
+				var st unix.Stat_t
+				if err == nil {
+					err = unix.Stat(file, &st)
+				}
+				p.Must(lab.Call{Op: "close", FD: r.N})
+				if err == unix.ENODATA {
+					continue // another file has got the name
+				}
+				token, _ := strconv.ParseInt(string(value[:max(n, 0)]), 10, 64)
+				if err != nil || token == 0 {
+					t.Errorf("token %q, %v", value, err)
+					return
+				}
+				opens[i] = append(opens[i], opened{st.Ino, token})
+			}
+		})
+	}
+	q, r := lab.NewAgent(t), lab.NewAgent(t)
+	theirs := make(map[uint64]int64)
+	for i := range 60 {
+		name := fmt.Sprint("g", i)
+		ino := create(name)
+		fd := r.Open(b.Path(name), unix.O_WRONLY)
+		theirs[ino] = r.Token(fd)
+		r.Must(lab.Call{Op: "close", FD: fd})
+		q.Must(lab.Call{Op: "rename", Path: a.Path(name), Path2: a.Path("f")})
+	}
+	close(stop)
+	wg.Wait()
+	seen, smaller := 0, 0
+	for _, some := range opens {
+		for _, o := range some {
+			if had := theirs[o.ino]; had != 0 {
+				seen++
+				if o.token <= had {
+					smaller++
+				}
+			}
+		}
+	}
+	if smaller > 0 || seen == 0 {
+		t.Errorf("%d of %d opens had a smaller token than the mount that wrote to the file before", smaller, seen)
+	}
 }
 
 func testLockAttributes(t *testing.T, on lab.Setup) {

@@ -92,13 +92,13 @@ func (a *acquisition) putBelow(ctx context.Context, d lockmgr.Grant) error {
 }
 
 // Stands implements lockmgr.Delegator with one read, which a majority confirms.
-func (s *Session) Stands(ctx context.Context, d lockmgr.Grant) (int64, error) {
-	resp, err := s.b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.b.keys.granted(d), clientv3.WithKeysOnly())}, nil)
+func (s *Session) Stands(ctx context.Context, g lockmgr.Grant) (int64, error) {
+	resp, err := s.b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.b.keys.granted(g), clientv3.WithKeysOnly())}, nil)
 	if err != nil {
 		return 0, s.life.Noted(err)
 	}
-	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) == 0 || kvs[0].CreateRevision != d.Token {
-		return 0, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, d.Key, d.Token)
+	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) == 0 || kvs[0].CreateRevision != g.Token {
+		return 0, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
 	}
 	return resp.Header.Revision, nil
 }

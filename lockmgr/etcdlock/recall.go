@@ -184,7 +184,7 @@ func (b *Backend) Describe(ctx context.Context, entries []lockmgr.Entry) error {
 	for part := range slices.Chunk(entries, maxDescribed) {
 		ops := make([]clientv3.Op, len(part))
 		for i, e := range part {
-			record, err := json.Marshal(value{Holder: e.Holder, Keep: true})
+			record, err := json.Marshal(value{Holder: e.Holder, Keep: e.Keep})
 			if err != nil {
 				return fmt.Errorf("etcdlock: holder: %w", err)
 			}

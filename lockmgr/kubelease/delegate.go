@@ -40,9 +40,19 @@ func (s *Session) PutBelow(ctx context.Context, d lockmgr.Grant, entries []lockm
 	return grants[0].Token, nil
 }
 
-// Stands implements lockmgr.Delegator: it lists the one Lease of all directories, past the limit. The
-// list is of the server's newest revision.
-func (s *Session) Stands(ctx context.Context, d lockmgr.Grant) (int64, error) {
+// Stands implements lockmgr.Delegator. For a directory it lists the one Lease of all directories,
+// past the limit, and else all of the volume. The list is of the server's newest revision.
+func (s *Session) Stands(ctx context.Context, g lockmgr.Grant) (int64, error) {
+	if g.Key.Kind != lockmgr.Tree {
+		st, err := s.b.snapshot(ctx, s.b.client.sessions)
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("reading the locks: %w", err)
+		case !st.has(g):
+			return 0, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
+		}
+		return st.asOf, nil
+	}
 	f := *s.b.locks
 	f.selector = s.b.names.trees()
 	all, err := f.list(ctx, 0)
@@ -54,11 +64,11 @@ func (s *Session) Stands(ctx context.Context, d lockmgr.Grant) (int64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
 		}
-		if o.find(d) >= 0 {
+		if o.find(g) >= 0 {
 			return all.rev, nil
 		}
 	}
-	return 0, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, d.Key, d.Token)
+	return 0, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
 }
 
 // delegations returns the delegations of others above what we want.

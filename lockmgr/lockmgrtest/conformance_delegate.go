@@ -102,27 +102,28 @@ func testPutBelow(t *bench) {
 	t.eventually("the last ends with its session", func() bool { return len(t.entries("")) == 0 })
 }
 
-// testStands: a delegation tells a revision between the tokens before and after, while it stands.
+// testStands: an entry tells a revision between the tokens before and after, while it stands.
 func testStands(t *bench) {
 	s, d := t.delegator()
 	other := t.open()
-	g := t.delegate(d, Tree("d"))
-	for range 2 {
-		before := t.must(other, lockmgr.NoWait, File("elsewhere"))
-		rev, err := d.Stands(t.within(Patience), g)
-		if err != nil || rev < before[0].Token {
-			t.Errorf("revision %d after token %d, %v", rev, before[0].Token, err)
+	for _, g := range []lockmgr.Grant{t.delegate(d, Tree("d")), t.must(s, lockmgr.NoWait, File("f"))[0]} {
+		for range 2 {
+			before := t.must(other, lockmgr.NoWait, File("elsewhere"))
+			rev, err := d.Stands(t.within(Patience), g)
+			if err != nil || rev < before[0].Token {
+				t.Errorf("%s: revision %d after token %d, %v", g.Key, rev, before[0].Token, err)
+			}
+			t.release(other, before...)
+			after := t.must(other, lockmgr.NoWait, File("elsewhere"))
+			if after[0].Token <= rev {
+				t.Errorf("%s: token %d after revision %d", g.Key, after[0].Token, rev)
+			}
+			t.release(other, after...)
 		}
-		t.release(other, before...)
-		after := t.must(other, lockmgr.NoWait, File("elsewhere"))
-		if after[0].Token <= rev {
-			t.Errorf("token %d after revision %d", after[0].Token, rev)
+		t.release(s, g)
+		if rev, err := d.Stands(t.within(Patience), g); !errors.Is(err, lockmgr.ErrNotHeld) {
+			t.Errorf("%s is released: revision %d, %v", g.Key, rev, err)
 		}
-		t.release(other, after...)
-	}
-	t.release(s, g)
-	if rev, err := d.Stands(t.within(Patience), g); !errors.Is(err, lockmgr.ErrNotHeld) {
-		t.Errorf("released: revision %d, %v", rev, err)
 	}
 }
 
