@@ -250,6 +250,9 @@ func (m *Manager) complete(r *request) {
 	for _, l := range r.hold.locks {
 		r.hold.rely(l.sess)
 	}
+	if r.Renames {
+		m.level(r.hold)
+	}
 	r.tracker.got(r.hold.locks)
 }
 

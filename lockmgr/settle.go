@@ -94,8 +94,7 @@ func (h *Hold) Settle(ctx context.Context) error {
 }
 
 // raise gives a lock a token that is larger than all before the revision, and than all that this
-// mount has given out without the service. If the lock has an entry, that gets it too, later. m.mu
-// is held.
+// mount has given out without the service. m.mu is held.
 func (m *Manager) raise(l *lock, revision int64) error {
 	last := FencingToken(revision, 0)
 	for _, d := range m.dels {
@@ -110,17 +109,41 @@ func (m *Manager) raise(l *lock, revision int64) error {
 		}
 		return fmt.Errorf("%w: the fencing tokens of this moment are used up", ErrUnavailable)
 	}
-	l.fencing = last + 1
-	if d := m.delegationAbove(l.grant.Key); d != nil {
-		d.last = max(d.last, l.fencing)
+	m.setToken(l, last+1)
+	if d := l.below; d != nil {
+		d.known = max(d.known, revision)
 	}
-	if l.below != nil {
-		l.below.known = max(l.below.known, revision)
-	} else {
+	return nil
+}
+
+// level gives the names of a rename the largest of their tokens: the owner may have a file open
+// that changes its name for one with an older lock. m.mu is held.
+func (m *Manager) level(h *Hold) {
+	isName := func(l *lock) bool { return l.grant.Key.Kind == File && l.grant.Mode == Exclusive }
+	var most int64
+	for _, l := range h.locks {
+		if isName(l) {
+			most = max(most, l.token())
+		}
+	}
+	for _, l := range h.locks {
+		if isName(l) && l.token() < most {
+			m.setToken(l, most)
+			l.rewrite()
+		}
+	}
+}
+
+// setToken gives a lock a larger token. If it has an entry, that gets it too, later. m.mu is held.
+func (m *Manager) setToken(l *lock, token int64) {
+	l.fencing = token
+	if d := m.delegationAbove(l.grant.Key); d != nil {
+		d.last = max(d.last, token)
+	}
+	if l.below == nil {
 		m.keeper.raised[l] = struct{}{}
 		m.keeper.begin()
 	}
-	return nil
 }
 
 // hasInode reports whether the file may have more names: who locks the inode has seen them. m.mu is

@@ -352,3 +352,41 @@ func TestSettleAfterARenameOverAnOpenFile(t *testing.T) {
 		})
 	}
 }
+
+// An owner has two files open, of which one gets the other's name, or each gets the other's. Neither
+// has a smaller token after that.
+func TestTokensOfARename(t *testing.T) {
+	for _, delegated := range [][]string{nil, {"d"}, {"e"}, {"d", "e"}} {
+		keeping(t, func(f, other *fixture) {
+			for _, dir := range delegated {
+				for i := range 4 {
+					f.use("a", file(fmt.Sprintf("%s/%d", dir, i)))
+				}
+			}
+			if s := f.m.Stats(); s.Dirs != len(delegated) {
+				t.Fatalf("%+v", s)
+			}
+			first := f.must(open("a", 0, "d/f"))
+			other.use("b", file("elsewhere"))
+			second := f.must(open("a", 0, "e/g"))
+			had := max(first.Token(file("d/f")), second.Token(file("e/g")))
+			rename := f.must(renaming("a", file("e/g"), file("d/f")))
+			for _, h := range []*lockmgr.Hold{rename, first, second} {
+				for _, k := range []lockmgr.Key{file("d/f"), file("e/g")} {
+					if token := h.Token(k); token != 0 && token < had {
+						t.Errorf("delegated %v: %s has token %d after %d", delegated, k, token, had)
+					}
+				}
+				h.Release()
+			}
+			synctest.Wait()
+			for _, k := range []lockmgr.Key{file("d/f"), file("e/g")} {
+				h := f.must(found("c", k.Path))
+				if err := h.Settle(f.t.Context()); err != nil || h.Token(k) <= had {
+					t.Errorf("delegated %v: the next owner of %s has token %d after %d, %v", delegated, k, h.Token(k), had, err)
+				}
+				h.Release()
+			}
+		})
+	}
+}
