@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"strconv"
@@ -31,14 +32,16 @@ func (f *locker) lockAttr(ctx context.Context, n *node, attr string) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
+	if attr == tokenAttr {
+		token, held, err := f.locks.FencingToken(ctx, key)
+		if err != nil || !held {
+			return nil, cmp.Or(err, error(unix.ENODATA))
+		}
+		return strconv.AppendInt(nil, token, 10), nil
+	}
 	e, held, err := f.locks.Exclusive(ctx, key)
-	switch {
-	case err != nil:
-		return nil, err
-	case !held:
-		return nil, unix.ENODATA
-	case attr == tokenAttr:
-		return strconv.AppendInt(nil, e.FencingToken(), 10), nil
+	if err != nil || !held {
+		return nil, cmp.Or(err, error(unix.ENODATA))
 	}
 	return json.Marshal(e.Holder)
 }

@@ -191,7 +191,7 @@ func (o *opening) tryPath(cancel <-chan struct{}, path string, out *fuse.OpenOut
 
 // settle makes the hold's token larger than all that owners had by other names of the file.
 func (o *opening) settle(cancel <-chan struct{}, hold *lockmgr.Hold, path string) fuse.Status {
-	if hold.Settled() {
+	if hold.Looked() {
 		return fuse.OK
 	}
 	ctx, stop := o.fs.interrupted(cancel, o.in.Pid, signalGrace)

@@ -209,7 +209,6 @@ type Entry struct {
 	Holder Holder
 	Token  int64
 	Held   bool // else it waits
-	Keep   bool // its mount may keep it; set for Describe
 
 	// Range is set for an advisory lock, whose Key is its file's inode.
 	Range *Range

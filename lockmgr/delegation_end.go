@@ -211,7 +211,7 @@ func (m *Manager) hasEntry(l *lock, e Entry, breaks []Break) {
 	l.below.saw(e.Token)
 	delete(l.below.open, l)
 	l.grant, l.holder = e.Grant(), e.Holder
-	l.fencing, l.unsettled = e.Holder.Fencing, l.changes
+	l.fencing, l.told, l.unsettled = e.Holder.Fencing, e.Holder.Fencing != 0 && l.looked, l.changes
 	l.below, l.putting = nil, false
 	l.rewrite()
 	if l.left {

@@ -382,6 +382,7 @@ func TestOpenBelowADelegationIsSeen(t *testing.T) {
 	keeping(t, func(f, other *fixture) {
 		f.delegated("d")
 		h := f.must(open("a", 0, "d/f"))
+		h.Looked()
 		token := h.Token(file("d/f"))
 		f.haveKeys("at once", "d/ delegated")
 		time.Sleep(1500 * time.Millisecond)

@@ -90,6 +90,8 @@ type LockState struct {
 	Described Holder
 	Unsettled bool
 	Changes   bool
+	Looked    bool
+	Told      bool
 	Below     int // 1 + the number of the delegation that covers it; 0: it has an entry
 }
 
@@ -173,7 +175,7 @@ func (m *Manager) exportHolds(holds []*Hold) (*State, map[*session]int, error) {
 				st.Locks = append(st.Locks, LockState{
 					Grant: l.grant, Since: l.since, Holder: l.holder, Owner: l.owner, Session: sessions[l.sess], Contended: l.contended,
 					Keep: l.keep, Keepable: l.keepable, Asked: l.asked, Recalled: l.recalled, Turn: l.turn, Fencing: l.fencing, Described: l.described,
-					Unsettled: l.unsettled, Changes: l.changes,
+					Unsettled: l.unsettled, Changes: l.changes, Looked: l.looked, Told: l.told,
 				})
 			}
 			hs.Locks = append(hs.Locks, i)
@@ -264,7 +266,8 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 		}
 		locks[i] = &lock{
 			grant: s.Grant, since: s.Since, holder: s.Holder, owner: s.Owner, sess: sessions[s.Session], holds: make(map[*Hold]struct{}),
-			contended: s.Contended, keep: s.Keep, asked: s.Asked, recalled: s.Recalled, turn: s.Turn, fencing: s.Fencing, unsettled: s.Unsettled, changes: s.Changes,
+			contended: s.Contended, keep: s.Keep, asked: s.Asked, recalled: s.Recalled, turn: s.Turn, fencing: s.Fencing,
+			unsettled: s.Unsettled, changes: s.Changes, looked: s.Looked, told: s.Told,
 		}
 		if s.Below > 0 {
 			locks[i].below = dels[s.Below-1]

@@ -5,6 +5,38 @@ import (
 	"slices"
 )
 
+// FencingToken returns the fencing token of k's exclusive owner on any mount. If that is this mount, the
+// token is larger than all that others have had before, see Hold.Looked. It asks the service, unless
+// this mount has told the token before. Errors: ErrUnavailable, ErrLockLost.
+func (m *Manager) FencingToken(ctx context.Context, k Key) (token int64, ok bool, err error) {
+	bounded, cancel := context.WithTimeout(ctx, m.cfg.AnswerTimeout)
+	defer cancel()
+	if token, err = m.settled(bounded, k); token != 0 || err != nil {
+		return token, err == nil, err
+	}
+	e, ok, err := m.Exclusive(ctx, k)
+	return e.FencingToken(), ok, err
+}
+
+// settled returns the token of k's exclusive owner on this mount; 0: there is none.
+func (m *Manager) settled(ctx context.Context, k Key) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for l := m.exclusive(k); l != nil; l = m.exclusive(k) {
+		if l.unsettled || l.below == nil && !l.told {
+			if again, err := m.settle(ctx, l); err != nil {
+				return 0, err
+			} else if again {
+				continue
+			}
+			l.told = l.looked && !l.changes
+			l.rewrite()
+		}
+		return l.token(), nil
+	}
+	return 0, nil
+}
+
 // Exclusive returns the entry of k's exclusive owner on any mount. It asks the service unless this
 // mount has the lock. Errors: ErrUnavailable.
 func (m *Manager) Exclusive(ctx context.Context, k Key) (e Entry, ok bool, err error) {
@@ -36,16 +68,26 @@ func (m *Manager) isOwn(id string) bool {
 func (m *Manager) ours(k Key) (Entry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.table.slots[k]
-	if s == nil || s.exclusive == 0 {
+	l := m.exclusive(k)
+	if l == nil {
 		return Entry{}, false
 	}
-	for _, l := range s.locks {
-		if l.grant.Mode == Exclusive && !l.releasing && !l.lost() && l.idle == nil {
-			h := l.holder
-			h.Turn, h.Fencing = l.turn, l.fencing
-			return Entry{Key: k, Mode: Exclusive, Holder: h, Token: l.grant.Token, Held: true}, true
-		}
+	h := l.holder
+	h.Turn, h.Fencing = l.turn, l.fencing
+	return Entry{Key: l.grant.Key, Mode: l.grant.Mode, Holder: h, Token: l.grant.Token, Held: true}, true
+}
+
+// exclusive returns the lock of k's exclusive owner on this mount, or nil. m.mu is held.
+func (m *Manager) exclusive(k Key) *lock {
+	s := m.table.slots[k]
+	if s == nil || s.exclusive == 0 {
+		return nil
 	}
-	return Entry{}, false
+	i := slices.IndexFunc(s.locks, func(l *lock) bool {
+		return l.grant.Mode == Exclusive && !l.releasing && !l.lost() && l.idle == nil
+	})
+	if i < 0 {
+		return nil
+	}
+	return s.locks[i]
 }

@@ -139,7 +139,7 @@ func (m *Manager) keep(l *lock) bool {
 		return false
 	}
 	m.keeper.noteUse(l)
-	if !l.keepable || l.recalled || l.changes || l.contended || l.turn == maxTurn || m.refusing || m.settling ||
+	if !l.keepable || l.recalled || l.changes || l.contended || l.turn == maxTurn || l.fencing&maxTurn == maxTurn || m.refusing || m.settling ||
 		len(l.slot.locks) != 1 || m.keeper.idle.Len() >= maxIdle || l.lost() {
 		return false
 	}
@@ -162,7 +162,9 @@ func (m *Manager) takeOver(l *lock, p *place) bool {
 	}
 	m.keeper.notIdle(l)
 	l.owner = p.Owner
-	l.turn++
+	if l.turn++; l.fencing != 0 {
+		l.fencing++
+	}
 	l.since = time.Now()
 	l.holder = p.tracker.tookOver(l)
 	m.table.granted(p)
@@ -178,7 +180,7 @@ func (k *keeper) notIdle(l *lock) {
 
 func (m *Manager) giveIdleBack(l *lock) {
 	m.keeper.notIdle(l)
-	l.told = true
+	l.toldOver = true
 	m.table.giveUp(l)
 	m.giveBack(l)
 }
@@ -363,7 +365,7 @@ func (m *Manager) describe() {
 		}
 		l.described = h
 		locks = append(locks, l)
-		news = append(news, Entry{Key: l.grant.Key, Mode: l.grant.Mode, Holder: h, Token: l.grant.Token, Held: true, Keep: l.keepable})
+		news = append(news, Entry{Key: l.grant.Key, Mode: l.grant.Mode, Holder: h, Token: l.grant.Token, Held: true})
 	}
 	m.mu.Lock()
 	for _, l := range m.keeper.keepable {

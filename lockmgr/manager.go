@@ -116,7 +116,7 @@ type lock struct {
 	recalled  bool          // it is released at its last close
 	turn      int           // how many owners had it before
 	idle      *list.Element // in keeper.idle; nil: it has an owner
-	told      bool          // Config.Observe was told of its release
+	toldOver  bool          // Config.Observe was told of its release
 	described Holder        // what describe has told the service
 
 	// See delegation.
@@ -128,6 +128,8 @@ type lock struct {
 	// See Settle.
 	unsettled bool // the token may be too small for the file that the name has
 	changes   bool // an owner has it, or had it, to give the name to another file
+	looked    bool // an owner has looked at the file
+	told      bool // the token is large enough, and stays so; another owner has a larger one
 
 	slot    *slot
 	at      int   // its index in slot.locks, while in there

@@ -534,7 +534,7 @@ func TestNothingIsLostByARequest(t *testing.T) {
 		m, _ := f.manager()
 		defer m.Close(f.t.Context())
 		for range 50 { // the wait ends first in some, the session in others
-			if h, err := m.Acquire(f.t.Context(), open("b", 0, "g")); err != nil {
+			if h, err := m.Acquire(f.t.Context(), open("b", time.Minute, "g")); err != nil {
 				f.t.Fatal(err)
 			} else {
 				h.Release()

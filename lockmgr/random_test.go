@@ -236,7 +236,7 @@ func (c *chaos) program(m *machine, mgr *lockmgr.Manager, name string) {
 // settled gets a lock as an OPEN does.
 func settled(ctx context.Context, mgr *lockmgr.Manager, req lockmgr.Request) (*lockmgr.Hold, error) {
 	hold, err := acquire(ctx, mgr, req)
-	if err != nil || hold.Settled() {
+	if err != nil || hold.Looked() {
 		return hold, err
 	}
 	if err := hold.Settle(ctx); err != nil {

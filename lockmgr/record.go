@@ -56,6 +56,8 @@ type lockRecord struct {
 	Below     string // the path of the delegated directory that covers it; "": none
 	Unsettled bool
 	Changes   bool
+	Looked    bool
+	Told      bool
 }
 
 // holderRecord is a Holder without the names of its fields.
@@ -156,7 +158,8 @@ func (h *Hold) write() {
 	for _, l := range h.locks {
 		k := lockRecord{
 			Grant: l.grant.record(), Since: l.since, Holder: l.holder.record(), Session: l.sess.backend.ID(), Contended: l.contended, Keep: l.keep,
-			Keepable: l.keepable, Asked: l.asked, Recalled: l.recalled, Turn: l.turn, Fencing: l.fencing, Unsettled: l.unsettled, Changes: l.changes,
+			Keepable: l.keepable, Asked: l.asked, Recalled: l.recalled, Turn: l.turn, Fencing: l.fencing,
+			Unsettled: l.unsettled, Changes: l.changes, Looked: l.looked, Told: l.told,
 		}
 		if l.below != nil {
 			k.Below = l.below.key.Path
@@ -253,7 +256,7 @@ func Recovered(r *journal.Records, holds []uint64) (*State, error) {
 				st.Locks = append(st.Locks, LockState{
 					Grant: k.Grant.grant(), Since: k.Since, Holder: k.Holder.holder(), Owner: h.Owner, Session: s, Contended: k.Contended,
 					Keep: k.Keep, Keepable: k.Keepable, Asked: k.Asked, Recalled: k.Recalled, Turn: k.Turn, Fencing: k.Fencing,
-					Below: below, Unsettled: k.Unsettled, Changes: k.Changes,
+					Below: below, Unsettled: k.Unsettled, Changes: k.Changes, Looked: k.Looked, Told: k.Told,
 				})
 			}
 			hs.Locks = append(hs.Locks, i)

@@ -20,14 +20,20 @@ import (
 // owner. Others may have had that file by later tokens than the lock's. So each open that shares
 // such a lock reads a revision, whether the lock has an entry or not.
 
-// Settled reports whether the token is large enough. Otherwise Settle is called when the file of a
-// Request with Found has been looked at under the lock, before anybody is told the token.
-func (h *Hold) Settled() bool {
+// All other locks are settled when somebody asks for their token: between the grant and the owner's
+// look at the file, another owner can have had it by another name that is gone.
+
+// Looked notes that a file was looked at under the lock, for an OPEN. It reports whether the OPEN may
+// be answered. Otherwise Settle is called first.
+func (h *Hold) Looked() bool {
 	if h.Unlocked() {
 		return true
 	}
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
+	for _, l := range h.locks {
+		l.looked = true
+	}
 	return h.unsettled() == nil
 }
 
@@ -46,46 +52,17 @@ func (h *Hold) Settle(ctx context.Context) error {
 	m := h.m
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.AnswerTimeout)
 	defer cancel()
-	var r retry.Retrier
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var settled []*lock
 	for l := h.unsettled(); l != nil; l = h.unsettled(settled...) {
-		if l.putting {
-			m.mu.Unlock()
-			err := r.Pause(ctx)
-			m.mu.Lock()
-			if err != nil {
-				return fmt.Errorf("%w: an entry for %s is being put", ErrUnavailable, l.grant.Key)
-			}
+		if again, err := m.settle(ctx, l); err != nil {
+			return err
+		} else if again {
 			continue
 		}
-		d, g := l.below, l.grant
-		if d != nil {
-			g = d.lock.grant
-		}
-		m.mu.Unlock()
-		revision, err := l.sess.backend.(Delegator).Stands(ctx, g)
-		m.mu.Lock()
-		switch {
-		case l.below != d || !l.unsettled || l.putting || l.releasing || !l.stands():
-			continue // it has an entry now, or gets one, or the file has lost the name
-		case errors.Is(err, ErrNotHeld): // somebody has deleted it
-			if d != nil {
-				m.loseDelegation(d, errDeleted)
-			} else {
-				l.fail(errDeleted)
-				m.lose(l, errDeleted)
-			}
-			return errDeleted
-		case err != nil:
-			return err
-		}
-		if err := m.raise(l, revision); err != nil {
-			return err
-		}
-		if l.unsettled = l.changes; !l.unsettled && d != nil && !h.hasInode() {
-			d.isOnly(l.grant.Key)
+		if l.unsettled = l.changes; !l.unsettled && l.below != nil && !h.hasInode() {
+			l.below.isOnly(l.grant.Key)
 		}
 		settled = append(settled, l) // if it changes, the name may be another file's in a moment, or by now
 		l.rewrite()
@@ -93,17 +70,52 @@ func (h *Hold) Settle(ctx context.Context) error {
 	return nil
 }
 
+// settle makes a lock's token larger than all that anybody has had before the call. again: the lock has
+// changed meanwhile. m.mu is held except while it asks.
+func (m *Manager) settle(ctx context.Context, l *lock) (again bool, err error) {
+	d, g := l.below, l.grant
+	if d != nil {
+		g = d.lock.grant
+	}
+	putting := l.putting
+	m.mu.Unlock()
+	var revision int64
+	if putting {
+		err = new(retry.Retrier).Pause(ctx)
+	} else {
+		revision, err = l.sess.backend.(Delegator).Stands(ctx, g)
+	}
+	m.mu.Lock()
+	switch {
+	case putting && err != nil:
+		return false, fmt.Errorf("%w: an entry for %s is being put", ErrUnavailable, l.grant.Key)
+	case putting || l.putting || l.below != d || l.releasing || !l.stands():
+		return true, nil // it has an entry now, or gets one, or the file has lost the name
+	case errors.Is(err, ErrNotHeld): // somebody has deleted it
+		if d != nil {
+			m.loseDelegation(d, errDeleted)
+		} else {
+			l.fail(errDeleted)
+			m.lose(l, errDeleted)
+		}
+		return false, errDeleted
+	case err != nil:
+		return false, err
+	}
+	return false, m.raise(l, revision)
+}
+
 // raise gives a lock a token that is larger than all before the revision, and than all that this
 // mount has given out without the service. m.mu is held.
 func (m *Manager) raise(l *lock, revision int64) error {
 	last := FencingToken(revision, 0)
 	for _, d := range m.dels {
-		last, revision = max(last, d.last), max(revision, d.known)
+		last = max(last, d.last)
 	}
 	if l.token() > last {
 		return nil // another open has raised it
 	}
-	if last >= FencingToken(revision, maxTurn) { // the next entry's token would not be larger
+	if last&maxTurn == maxTurn { // the next entry's token would not be larger
 		if d := l.below; d != nil {
 			d.last = max(d.last, FencingToken(d.known, maxTurn)) // the next request asks the service
 		}
@@ -160,11 +172,14 @@ func (h *Hold) Made(k Key) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	i := h.find(k)
-	if i < 0 || !h.locks[i].unsettled || h.locks[i].putting || h.locks[i].changes { // the entry settles it
+	if i < 0 {
 		return
 	}
-	h.locks[i].unsettled = false
-	h.locks[i].below.isOnly(k)
+	l := h.locks[i]
+	if l.looked = true; l.unsettled && !l.putting && !l.changes { // else the entry settles it
+		l.unsettled = false
+		l.below.isOnly(k)
+	}
 }
 
 func (d *delegation) isOnly(k Key) {
@@ -181,7 +196,7 @@ func (m *Manager) mayChange(l *lock) {
 		d.mayChange(l.grant.Key)
 	}
 	if l.grant.Key.Kind == File && l.grant.Mode == Exclusive {
-		l.unsettled, l.changes = true, true
+		l.unsettled, l.changes, l.told = true, true, false
 	}
 }
 

@@ -42,11 +42,11 @@ func TestSettle(t *testing.T) {
 		settled := func(path string) {
 			t.Helper()
 			h := f.must(found("a", path))
-			if h.Settled() {
+			if h.Looked() {
 				t.Errorf("%s is settled", path)
 			}
-			if err := h.Settle(f.t.Context()); err != nil || !h.Settled() {
-				t.Errorf("%s: %v, settled %v", path, err, h.Settled())
+			if err := h.Settle(f.t.Context()); err != nil || !h.Looked() {
+				t.Errorf("%s: %v, settled %v", path, err, h.Looked())
 			}
 			if token := h.Token(file(path)); token <= last {
 				t.Errorf("token %d of %s after %d", token, path, last)
@@ -60,8 +60,8 @@ func TestSettle(t *testing.T) {
 			f.svc.Disconnect()
 			defer f.svc.Connect()
 			h := f.must(found("a", path))
-			if token := h.Token(file(path)); !h.Settled() || token <= last {
-				t.Errorf("%s: token %d after %d, settled %v", path, token, last, h.Settled())
+			if token := h.Token(file(path)); !h.Looked() || token <= last {
+				t.Errorf("%s: token %d after %d, settled %v", path, token, last, h.Looked())
 			} else {
 				last = token
 			}
@@ -85,7 +85,7 @@ func TestSettle(t *testing.T) {
 		made.Queue = false
 		h := f.must(made)
 		h.Made(file("d/new"))
-		if !h.Settled() {
+		if !h.Looked() {
 			t.Error("a new file is not settled")
 		}
 		h.Release()
@@ -111,8 +111,8 @@ func TestSettleInARecall(t *testing.T) {
 		elsewhere.Release()
 		other.use("b", file("d/g"))
 		for _, h := range []*lockmgr.Hold{before, parked, f.must(found("a", "d/f"))} {
-			if err := h.Settle(f.t.Context()); err != nil || !h.Settled() || h.Token(file("d/f")) <= last {
-				t.Errorf("%v, settled %v, token %d after %d", err, h.Settled(), h.Token(file("d/f")), last)
+			if err := h.Settle(f.t.Context()); err != nil || !h.Looked() || h.Token(file("d/f")) <= last {
+				t.Errorf("%v, settled %v, token %d after %d", err, h.Looked(), h.Token(file("d/f")), last)
 			}
 			entries, err := f.svc.Entries(f.t.Context(), "d/f")
 			if err != nil || len(entries) != 1 || entries[0].FencingToken() != h.Token(file("d/f")) {
@@ -122,7 +122,7 @@ func TestSettleInARecall(t *testing.T) {
 		}
 		synctest.Wait()
 		h := f.must(found("a", "d/f"))
-		if !h.Settled() {
+		if !h.Looked() {
 			t.Error("an entry's token is not settled")
 		}
 		h.Release()
@@ -130,8 +130,8 @@ func TestSettleInARecall(t *testing.T) {
 		f.delegated("d")
 		h = f.must(found("a", "d/f"))
 		f.svc.Disconnect()
-		if err := h.Settle(f.t.Context()); err == nil || h.Settled() {
-			t.Errorf("%v, settled %v", err, h.Settled())
+		if err := h.Settle(f.t.Context()); err == nil || h.Looked() {
+			t.Errorf("%v, settled %v", err, h.Looked())
 		}
 		f.svc.Connect()
 		entries, err := f.svc.Entries(f.t.Context(), "")
@@ -284,7 +284,7 @@ func TestSettleBesideAChange(t *testing.T) {
 		f.delegated("d")
 		rename := f.must(renaming("a", file("d/h"), file("d/f")))
 		h := f.must(found("a", "d/f"))
-		if h.Settled() {
+		if h.Looked() {
 			t.Error("the open has what was locked for the rename, and is settled")
 		}
 		rename.Release()
@@ -322,7 +322,7 @@ func TestSettleAfterARenameOverAnOpenFile(t *testing.T) {
 			synctest.Wait()
 			for range 2 {
 				h := f.must(byName("a", "f"))
-				if h.Settled() {
+				if h.Looked() {
 					t.Error("the name may have got another file, and is settled")
 				}
 				f.svc.Disconnect()
@@ -386,6 +386,59 @@ func TestTokensOfARename(t *testing.T) {
 					t.Errorf("delegated %v: the next owner of %s has token %d after %d, %v", delegated, k, h.Token(k), had, err)
 				}
 				h.Release()
+			}
+		})
+	}
+}
+
+// Between an owner's grant and its look at the file, another one has the file by a name that is gone
+// then. Who asks for the token gets a larger one, and the same one again. The next owner has a larger
+// one still.
+func TestTokenIsSettledWhenAsked(t *testing.T) {
+	inode, err := lockmgr.InodeKey("", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, keep := range []time.Duration{0, keepFor} {
+		keeping(t, func(f, other *fixture) {
+			asks := func(h *lockmgr.Hold) int64 {
+				t.Helper()
+				if !h.Looked() {
+					t.Error("an open is not answered at once")
+				}
+				token, ok, err := f.m.FencingToken(f.t.Context(), file("f"))
+				if err != nil || !ok {
+					t.Errorf("%v, %v", ok, err)
+				}
+				return token
+			}
+			var last int64
+			for i := range 4 {
+				own := found("a", "f")
+				own.Keep = &keep
+				h := f.must(own)
+				if keep == 0 || i == 0 { // nobody gives a file of one name another while its lock is kept
+					elsewhere := other.must(try("b", inode, file("g")))
+					last = max(last, elsewhere.Token(inode))
+					elsewhere.Release()
+					synctest.Wait()
+				}
+				token := asks(h)
+				if token <= last {
+					t.Errorf("keep %v: token %d after %d", keep, token, last)
+				}
+				last = token
+				f.svc.Disconnect()
+				if again := asks(h); again != token {
+					t.Errorf("keep %v: token %d, and then %d", keep, token, again)
+				}
+				f.svc.Connect()
+				time.Sleep(3 * time.Second) // the service is told
+				if e, ok, err := other.m.Exclusive(f.t.Context(), file("f")); err != nil || !ok || e.FencingToken() != token {
+					t.Errorf("keep %v: another mount sees token %d, %v; the owner has %d", keep, e.FencingToken(), err, token)
+				}
+				h.Release()
+				synctest.Wait()
 			}
 		})
 	}

@@ -155,7 +155,14 @@ func (o *execOptions) run(cmd *cobra.Command, path string, argv []string) error 
 	if err := ctx.Err(); err != nil { // a signal that came before
 		return err
 	}
-	env := append(os.Environ(), "LOCKFS_TOKEN="+strconv.FormatInt(lockmgr.FencingToken(grant.Token, 0), 10), "LOCKFS_LOCK="+grant.AcquisitionID.String())
+	token := lockmgr.FencingToken(grant.Token, 0)
+	if !o.shared {
+		hold.Looked()
+		if token, _, err = locks.FencingToken(ctx, grant.Key); err != nil {
+			return err
+		}
+	}
+	env := append(os.Environ(), "LOCKFS_TOKEN="+strconv.FormatInt(token, 10), "LOCKFS_LOCK="+grant.AcquisitionID.String())
 	c := &command{
 		program: program, argv: argv,
 		env:  (&exec.Cmd{Env: env}).Environ(), // each variable once, also below another 'lockfs exec'

@@ -103,11 +103,12 @@ func testExec(t *testing.T, on lab.Setup) {
 	a := v.Mount("a")
 	e := startExec(v, a.Path("f"), "--", "sh", "-c", `echo "$LOCKFS_TOKEN $LOCKFS_LOCK ready"; read x; exit 7`)
 	e.says("ready")
-	held := v.LS()
-	if len(held) != 1 || held[0].Path != "f" || held[0].PID != e.cmd.Process.Pid || held[0].Command != "sh" ||
-		e.stdout.String() != fmt.Sprintf("%d %s ready\n", held[0].Token, held[0].Lock) {
-		t.Errorf("locked: %+v; the command has %q", held, e.stdout)
-	}
+	var held []lab.Entry
+	lab.Eventually(t, "the lock is listed with what the command was told", func() bool {
+		held = v.LS()
+		return len(held) == 1 && held[0].Path == "f" && held[0].PID == e.cmd.Process.Pid && held[0].Command == "sh" &&
+			e.stdout.String() == fmt.Sprintf("%d %s ready\n", held[0].Token, held[0].Lock)
+	})
 	p := lab.NewAgent(t)
 	p.Fails(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK}, unix.EAGAIN)
 	for _, c := range []struct {

@@ -217,17 +217,17 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 		if !held.known() {
 			continue
 		}
-		entry, turn := held.token.Token/oneEntry, held.token.Token%oneEntry
-		if h.delegated(file, held.acquired.Mount, entry) {
+		at, turn := held.token.Token/oneEntry, held.token.Token%oneEntry
+		if h.delegated(file, held.acquired.Mount, at) {
 			continue
 		}
-		e, ok := entries[entry]
-		if there, away := h.entries[shiftedTo(file)][entry]; away { // it was opened where it was
-			e, ok = there, true
+		entry, e := h.entryAt(file, held.acquired.Mount, at)
+		if there, away := h.entryAt(shiftedTo(file), held.acquired.Mount, at); entry == 0 && there != 0 { // it was opened where it was
+			entry, e = there, away
 		}
-		// A kept entry names its later holders, one after the other.
-		if !ok || e.Node != held.acquired.Mount || turn == 0 && e.PID != held.acquired.PID {
-			wrong("%s on %s, pid %d, has turn %d of entry %d, which in etcd is %+v", name, held.acquired.Mount, held.acquired.PID, turn, entry, e)
+		// A kept entry names its later holders, one after the other, and a token that was raised is of any.
+		if entry == 0 || turn == 0 && (entry != at || e.PID != held.acquired.PID) {
+			wrong("%s on %s, pid %d, has turn %d of revision %d, when etcd had %+v", name, held.acquired.Mount, held.acquired.PID, turn, at, e)
 		}
 		granted[entry] = true
 	}
@@ -262,6 +262,21 @@ func (h *history) checkEntries(file string, holds map[string]*hold, entries map[
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// entryAt returns the entry by which a mount had a file at a revision: the one put then, or else its
+// oldest that stood. 0: there is none.
+func (h *history) entryAt(file, mount string, at int64) (entry int64, e lab.Entry) {
+	if e, ok := h.entries[file][at]; ok && e.Node == mount {
+		return at, e
+	}
+	for token, other := range h.entries[file] {
+		end, gone := h.ends[file][token]
+		if token < at && (!gone || end > at) && other.Node == mount && (entry == 0 || token < entry) {
+			entry, e = token, other
+		}
+	}
+	return entry, e
 }
 
 // checkShifts looks for a directory that moved while a file below it was open, and later proved

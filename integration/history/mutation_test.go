@@ -137,9 +137,13 @@ func TestHistoryChecker(t *testing.T) {
 		"an earlier hold's record is later":   {bytes("6 b.1 0\n6 b.3 0\n", "6 b.3 0\n6 b.1 0\n"), "token 6 of b.1"},
 		"a later grant has a smaller token":   {func(h *history) { h.find("a.2", readTok, 0).Token = 4 * oneEntry }, "not linearizable"},
 
-		"a token that etcd has not given":     {func(h *history) { delete(h.entries["f"], 9) }, "of entry 9"},
-		"the token of another program":        {func(h *history) { h.entries["f"][9] = lab.Entry{Node: "on-a", PID: 1} }, "of entry 9"},
-		"the token of another mount":          {func(h *history) { h.entries["f"][9] = lab.Entry{Node: "on-b", PID: 'a'} }, "of entry 9"},
+		"a token that etcd has not given": {func(h *history) { delete(h.entries["f"], 9) }, "of revision 9"},
+		"the token of another program":    {func(h *history) { h.entries["f"][9] = lab.Entry{Node: "on-a", PID: 1} }, "of revision 9"},
+		"the token of another mount":      {func(h *history) { h.entries["f"][9] = lab.Entry{Node: "on-b", PID: 'a'} }, "of revision 9"},
+		"a raised token without an entry": {func(h *history) {
+			delete(h.entries["f"], 9)
+			h.find("a.2", readTok, 0).Token++
+		}, "turn 1 of revision 9"},
 		"granted ahead of who came earlier":   {func(h *history) { h.ends["f"][5] = 12 }, "while 5, which came earlier"},
 		"granted ahead of who waits for ever": {func(h *history) { delete(h.ends["f"], 7) }, "while 7, which came earlier"},
 	} {

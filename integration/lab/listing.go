@@ -12,6 +12,7 @@ import (
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/etcdlock"
+	"github.com/lockfs/lockfs/lockmgr/kubelease"
 )
 
 // Entry is a line of 'lockfs ls -o json'.
@@ -26,11 +27,12 @@ type Entry struct {
 	Token   int64  `json:"token"`
 }
 
-// LS returns the locks of the volume. It asks an embedded etcd itself: tests call LS again and
-// again, and starting 'lockfs ls' costs ten times as much as its answer.
+// LS returns the locks of the volume. It asks the lock service itself, if it is an embedded etcd or
+// the tests' API server: tests call LS again and again, and starting 'lockfs ls' costs many times as
+// much as its answer.
 func (v *Volume) LS() []Entry {
 	v.T.Helper()
-	if !v.embedded() {
+	if !v.embedded() && v.space == "" {
 		return v.LSOf(v.Source)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), CallTimeout)
@@ -71,21 +73,18 @@ func (v *Volume) AwaitTakeover() {
 	}
 }
 
+// lister is a lock service that can be asked for its locks.
+type lister interface {
+	Entries(ctx context.Context, prefix string) ([]lockmgr.Entry, error)
+	AdvisoryRows(ctx context.Context, tables ...lockmgr.Key) (lockmgr.AdvisoryRows, error)
+}
+
 func (v *Volume) list(ctx context.Context) ([]Entry, error) {
-	namespace, name, err := volume.NameOf(v.Source)
+	service, done, err := v.service(ctx)
 	if err != nil {
 		return nil, err
 	}
-	client, err := etcdlock.Dial(ctx, etcdlock.DialConfig{Endpoints: []string{v.endpoint()}, DialTimeout: CallTimeout})
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close()
-	service, err := etcdlock.New(etcdlock.Config{Client: client, Namespace: namespace, Name: name})
-	if err != nil {
-		return nil, err
-	}
-	defer service.Close()
+	defer done()
 	entries, err := service.Entries(ctx, "")
 	if err != nil {
 		return nil, err
@@ -103,6 +102,48 @@ func (v *Volume) list(ctx context.Context) ([]Entry, error) {
 		es = append(es, newEntry(e))
 	}
 	return es, nil
+}
+
+// service returns the volume's lock service. The caller calls done.
+func (v *Volume) service(ctx context.Context) (l lister, done func(), err error) {
+	namespace, name, err := volume.NameOf(v.Source)
+	if err != nil {
+		return nil, nil, err
+	}
+	if v.space != "" {
+		l, err := v.leasesOf(namespace, name)
+		return l, func() {}, err
+	}
+	client, err := etcdlock.Dial(ctx, etcdlock.DialConfig{Endpoints: []string{v.endpoint()}, DialTimeout: CallTimeout})
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := etcdlock.New(etcdlock.Config{Client: client, Namespace: namespace, Name: name})
+	if err != nil {
+		client.Close()
+		return nil, nil, err
+	}
+	return b, func() { b.Close(); client.Close() }, nil
+}
+
+// leasesOf connects once.
+func (v *Volume) leasesOf(namespace, name string) (lister, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.leases != nil {
+		return v.leases, nil
+	}
+	client, err := kubelease.Dial(kubelease.DialConfig{Kubeconfig: v.kubeconfig, QPS: 1000, Burst: 1000})
+	if err != nil {
+		return nil, err
+	}
+	b, err := kubelease.New(kubelease.Config{Client: client, Namespace: namespace, Name: name, LeaseNamespace: v.space})
+	if err != nil {
+		return nil, err
+	}
+	v.T.Cleanup(b.Close)
+	v.leases = b
+	return b, nil
 }
 
 func newEntry(e lockmgr.Entry) Entry {

@@ -128,6 +128,7 @@ func (s Setup) NewVolume(t *testing.T, args ...string) *Volume {
 	v.Env = append(os.Environ(), "LOCKFS_STATE_DIR="+v.State,
 		"LOCKFS_GUARD=false") // else directories stay that cannot be removed
 	if s.Leases {
+		v.kubeconfig, v.space = s.Server.KubeconfigFile, s.Space
 		v.Env = append(append(v.Env, s.env()...), fmt.Sprintf("LOCKFS_NAME=volume-%d", volumesInLeases.Add(1)))
 	}
 	return v

@@ -25,8 +25,11 @@ type Volume struct {
 	Own     map[string]*Client // the caching backings, by the mount's name
 	Via     []string           // the command that runs lockfs; none if empty
 
+	kubeconfig, space string // of the Leases; empty: the locks are not in Leases
+
 	mu      sync.Mutex
 	started []*Mount // GUARDED_BY(mu)
+	leases  lister   // GUARDED_BY(mu); nil: not connected
 }
 
 // Command is lockfs with the volume's environment.

@@ -41,10 +41,10 @@ func TestLockAttributesOfLinks(t *testing.T) {
 	same := func(want int64, paths ...string) {
 		t.Helper()
 		for _, path := range paths {
-			p.Do(lab.Call{Op: "mode", Path: path})
-			if got := token(path); got != want {
-				t.Errorf("token of %s: %d, want %d", path, got, want)
-			}
+			lab.Eventually(t, fmt.Sprintf("the token of %s is %d", path, want), func() bool {
+				p.Do(lab.Call{Op: "mode", Path: path})
+				return token(path) == want
+			})
 		}
 	}
 	if err := os.Link(v.InSource("f"), v.InSource("g")); err != nil {
@@ -191,11 +191,14 @@ func testLockAttributes(t *testing.T, on lab.Setup) {
 		if len(held) != 1 {
 			t.Fatalf("locked: %v", held)
 		}
+		own := get(lab.ProcFD(fd), token)
+		if got, err := strconv.ParseInt(own, 10, 64); err != nil || got <= last {
+			t.Errorf("token %q, want more than %d", own, last)
+		} else {
+			last = got
+		}
 		for _, path := range []string{a.Path("f"), b.Path("f"), lab.ProcFD(fd)} {
-			got, err := strconv.ParseInt(get(path, token), 10, 64)
-			if err != nil || got != held[0].Token || got <= last {
-				t.Errorf("token of %s: %d, %v, want %d, and more than %d", path, got, err, held[0].Token, last)
-			}
+			lab.Eventually(t, "all see the token that was told", func() bool { return get(path, token) == own })
 			var holder struct {
 				Node string
 				PID  int
@@ -204,7 +207,9 @@ func testLockAttributes(t *testing.T, on lab.Setup) {
 				t.Errorf("owner of %s: %+v, %v", path, holder, err)
 			}
 		}
-		last = held[0].Token
+		if es := v.LS(); len(es) != 1 || strconv.FormatInt(es[0].Token, 10) != own {
+			t.Errorf("token %s, listed: %+v", own, es)
+		}
 		if err := unix.Setxattr(a.Path("f"), "user.mine", []byte("1"), 0); err != nil {
 			t.Fatal(err)
 		}

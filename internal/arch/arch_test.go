@@ -90,7 +90,7 @@ func TestDoors(t *testing.T) {
 		"github.com/fxamacker/":                   {"internal/journal"},
 		module + "renew":                          {"lockmgr", "cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs", "bench/locks", "integration/lab"},
 		module + "lockmgr/etcdlock":               {"cmd/lockfs", "bench/locks", "integration/lab"},
-		module + "lockmgr/kubelease":              {"cmd/lockfs", "bench/locks"},
+		module + "lockmgr/kubelease":              {"cmd/lockfs", "bench/locks", "integration/lab"},
 		module + "internal/embedetcd":             {"cmd/lockfs"},
 		module + "fs":                             {"cmd/lockfs", "internal/serve", "internal/config", "internal/metrics", "bench/fs", "bench/locks"},
 		module + "lockmgr/lockmgrtest":            {"bench/fs"},

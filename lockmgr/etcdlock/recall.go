@@ -179,22 +179,48 @@ func (b *Backend) DescribesAfter() time.Duration { return time.Second }
 // maxDescribed limits the entries that one Txn describes.
 const maxDescribed = 100
 
-// Describe implements lockmgr.Recaller. A late one changes only entries with the same token.
+// Describe implements lockmgr.Recaller. It reads the entries first, and changes those that stand and
+// are as they were then.
 func (b *Backend) Describe(ctx context.Context, entries []lockmgr.Entry) error {
 	for part := range slices.Chunk(entries, maxDescribed) {
-		ops := make([]clientv3.Op, len(part))
-		for i, e := range part {
-			record, err := json.Marshal(value{Holder: e.Holder, Keep: e.Keep})
-			if err != nil {
-				return fmt.Errorf("etcdlock: holder: %w", err)
-			}
-			key := b.keys.granted(e.Grant())
-			stands := clientv3.Compare(clientv3.CreateRevision(key), "=", e.Token)
-			ops[i] = clientv3.OpTxn([]clientv3.Cmp{stands}, []clientv3.Op{clientv3.OpPut(key, string(record), clientv3.WithIgnoreLease())}, nil)
-		}
-		if _, err := b.txn(ctx, nil, ops, nil); err != nil {
+		if err := b.describe(ctx, part); err != nil {
 			return fmt.Errorf("describing locks: %w", err)
 		}
 	}
 	return nil
+}
+
+func (b *Backend) describe(ctx context.Context, entries []lockmgr.Entry) error {
+	gets := make([]clientv3.Op, len(entries))
+	for i, e := range entries {
+		gets[i] = clientv3.OpGet(b.keys.granted(e.Grant()))
+	}
+	resp, err := b.txn(ctx, nil, gets, nil)
+	if err != nil {
+		return err
+	}
+	var ops []clientv3.Op
+	for i, e := range entries {
+		kvs := resp.Responses[i].GetResponseRange().GetKvs()
+		if len(kvs) == 0 || kvs[0].CreateRevision != e.Token {
+			continue
+		}
+		var v value
+		if err := json.Unmarshal(kvs[0].Value, &v); err != nil {
+			return fmt.Errorf("etcdlock: entry %s: %w", kvs[0].Key, err)
+		}
+		v.Holder = e.Holder
+		record, err := json.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("etcdlock: holder: %w", err)
+		}
+		key := string(kvs[0].Key)
+		unchanged := clientv3.Compare(clientv3.ModRevision(key), "=", kvs[0].ModRevision)
+		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{unchanged}, []clientv3.Op{clientv3.OpPut(key, string(record), clientv3.WithIgnoreLease())}, nil))
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	_, err = b.txn(ctx, nil, ops, nil)
+	return err
 }
