@@ -9,7 +9,7 @@ import (
 // token is larger than all that others have had before, see Hold.Looked. It asks the service, unless
 // this mount has told the token before. Errors: ErrUnavailable, ErrLockLost.
 func (m *Manager) FencingToken(ctx context.Context, k Key) (token int64, ok bool, err error) {
-	bounded, cancel := context.WithTimeout(ctx, m.cfg.AnswerTimeout)
+	bounded, cancel := context.WithTimeout(ctx, m.outage.patience(outageWait))
 	defer cancel()
 	if token, err = m.settled(bounded, k); token != 0 || err != nil {
 		return token, err == nil, err

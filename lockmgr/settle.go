@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/lockfs/lockfs/internal/retry"
 )
@@ -50,7 +51,7 @@ func (h *Hold) unsettled(but ...*lock) *lock {
 // Errors: ErrUnavailable, ErrLockLost.
 func (h *Hold) Settle(ctx context.Context) error {
 	m := h.m
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.AnswerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, m.outage.patience(outageWait))
 	defer cancel()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,7 +84,7 @@ func (m *Manager) settle(ctx context.Context, l *lock) (again bool, err error) {
 	if putting {
 		err = new(retry.Retrier).Pause(ctx)
 	} else {
-		revision, err = l.sess.backend.(Delegator).Stands(ctx, g)
+		revision, err = m.readRevision(ctx, l.sess, g)
 	}
 	m.mu.Lock()
 	switch {
@@ -103,6 +104,20 @@ func (m *Manager) settle(ctx context.Context, l *lock) (again bool, err error) {
 		return false, err
 	}
 	return false, m.raise(l, revision)
+}
+
+// readRevision reads at which revision a grant stands. It waits out a short outage.
+func (m *Manager) readRevision(ctx context.Context, s *session, g Grant) (revision int64, err error) {
+	for r := (retry.Retrier{}); ; {
+		sent := time.Now()
+		bounded, cancel := context.WithTimeout(ctx, m.cfg.AnswerTimeout)
+		revision, err = s.backend.(Delegator).Stands(bounded, g)
+		cancel()
+		m.outage.note(sent, err)
+		if !errors.Is(err, ErrUnavailable) || r.Pause(ctx) != nil {
+			return revision, err
+		}
+	}
 }
 
 // raise gives a lock a token that is larger than all before the revision, and than all that this

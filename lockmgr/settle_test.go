@@ -139,8 +139,12 @@ func TestSettleInARecall(t *testing.T) {
 			t.Fatal(entries, err)
 		}
 		f.svc.Delete(entries[0].Grant())
-		if err := h.Settle(f.t.Context()); err == nil || h.Check() == nil {
-			t.Errorf("%v, check %v", err, h.Check())
+		if err := h.Settle(f.t.Context()); err == nil {
+			t.Error("settled without a delegation")
+		}
+		time.Sleep(ttl)
+		if err := h.Check(); !errors.Is(err, lockmgr.ErrLockLost) {
+			t.Errorf("%v, want ErrLockLost", err)
 		}
 		h.Release()
 	})

@@ -70,6 +70,44 @@ func TestLockAttributesOfLinks(t *testing.T) {
 	same(second, lab.ProcFD(writer), lab.ProcFD(fd), a.Path("f"))
 }
 
+// An owner saves by rename, while another one waits for the file: it makes a new file with a later
+// lock than that waiter's place in the line. The waiter gets the new file, and has a larger token.
+func TestTokenOfAWaiterAfterASave(t *testing.T) {
+	lab.Over(t, testTokenOfAWaiterAfterASave, lab.Local, lab.Releasing, lab.InLeases)
+}
+
+func testTokenOfAWaiterAfterASave(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t)
+	a, b := v.Mount("a"), v.Mount("b")
+	p, q := lab.NewAgent(t), lab.NewAgent(t)
+	v.Write("f", "old")
+	for range 3 {
+		f := p.Open(a.Path("f"), unix.O_WRONLY)
+		waits := q.Start(lab.Call{Op: "open", Path: b.Path("f"), Flags: unix.O_RDWR})
+		v.WaitFor("f")
+		g := p.Open(a.Path("g"), unix.O_WRONLY|unix.O_CREAT)
+		last := p.Token(g)
+		p.Must(lab.Call{Op: "write", FD: g, Data: "new"})
+		p.Must(lab.Call{Op: "rename", Path: a.Path("g"), Path2: a.Path("f")})
+		if token := p.Token(g); token < last {
+			t.Errorf("the file has token %d after the rename, %d before", token, last)
+		} else {
+			last = token
+		}
+		for _, fd := range []int{g, f} {
+			p.Must(lab.Call{Op: "close", FD: fd})
+		}
+		got := lab.Await(t, "the open", waits)
+		if got.Err() != nil {
+			t.Fatal(got.Err())
+		}
+		if token := q.Token(got.N); token <= last {
+			t.Errorf("token %d after %d", token, last)
+		}
+		q.Must(lab.Call{Op: "close", FD: got.N})
+	}
+}
+
 // Programs of one owner have a name open at all times. Another program of that owner gives the name
 // to files that another mount has written to meanwhile. Whoever opens such a file has a larger token
 // than that mount.
