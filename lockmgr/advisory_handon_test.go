@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -193,6 +194,66 @@ func TestAdvisoryHandOnKeepsPlaces(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Three wait for one range, and are handed on. The third comes again before the second, and the range
+// gets free: it does not pass the second, which had no place among the mounts yet.
+func TestAdvisoryHandedOnIsNotPassed(t *testing.T) {
+	inBothTables(t, func(f *fixture) {
+		t := f.t
+		ms := f.handingOn(2)
+		a, b := ms[0], ms[1]
+		defer a.close()
+		defer b.close()
+		held := b.posix(1, 0, 9, true)
+		b.lock(held)
+		locks := []advisory.Lock{a.posix(2, 0, 9, true), a.posix(3, 0, 9, true), a.posix(4, 0, 9, true)}
+		tab := a.table(table)
+		defer tab.Close()
+		again := make([]lockmgr.Resume, len(locks))
+		var wg sync.WaitGroup
+		for i, l := range locks {
+			wg.Go(func() {
+				on := new(lockmgr.HandedOnError)
+				if err := tab.Lock(t.Context(), l, true); !errors.As(err, &on) {
+					t.Errorf("%v, want a HandedOnError", err)
+				}
+				again[i] = on.Resume
+			})
+			synctest.Wait()
+		}
+		a.m.HandOn()
+		wg.Wait()
+		a.m.GoOn()
+		got := make(chan int, len(locks))
+		comes := func(i int) {
+			go func() {
+				if err := tab.LockAgain(t.Context(), locks[i], again[i], func() {}); err != nil {
+					t.Error(err)
+				}
+				got <- i
+			}()
+			synctest.Wait()
+		}
+		comes(0)
+		comes(2)
+		b.unlock(held)
+		if i := <-got; i != 0 {
+			t.Errorf("number %d was first", i)
+		}
+		a.unlock(locks[0])
+		synctest.Wait()
+		if len(got) > 0 {
+			t.Fatal("the third has passed the second")
+		}
+		comes(1)
+		for i := 1; i < len(locks); i++ {
+			if next := <-got; next != i {
+				t.Errorf("number %d has the lock, want %d", next, i)
+			}
+			a.unlock(locks[i])
+		}
+	})
 }
 
 // Who waits, is handed on and does not come is in nobody's way for long. Whether the mount is handed

@@ -71,8 +71,8 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 		}
 		blocked = blocked || slices.ContainsFunc(free, func(w *advisoryRequest) bool { return w.lock.Conflicts(r.lock) })
 		switch {
-		case !blocked && r.parked: // it has its turn, and cannot be told
-			free = append(free, r)
+		case !blocked && r.parked: // it has its turn, and cannot be told; later ones do not pass it
+			free, waiting = append(free, r), append(waiting, r)
 		case !blocked && v.Mine.Len() >= maxAdvisory && !v.Mine.Has(r.lock):
 			t.answer(r, ErrTooMany)
 		case !blocked && t.deaf():

@@ -45,7 +45,7 @@ kept_log() { sort -u "$1/app.log" | wc -l; }
 # A report is many lines written under one open: it is kept if it is in one piece.
 write_reports() {
 	for i in $(seq $reports); do
-		{ for j in $(seq $lines); do echo "$2 $i $j $(date +%T)"; done; } >>"$1/report.txt"
+		{ for j in $(seq $lines); do printf '%s %s %s %(%T)T\n' "$2" "$i" "$j" -1; done; } >>"$1/report.txt"
 	done
 }
 kept_reports() {

@@ -221,7 +221,7 @@ func TestThawedDaemonChangesNoNames(t *testing.T) {
 	other := lab.NewAgent(t)
 	const user, group = 1000, 2000
 	late := 0
-	for round := range 2 {
+	for round := range longtest.Seeds(t, 1, 2) {
 		var users []*lab.Agent
 		var dirs []string
 		var failures []<-chan lab.Result

@@ -19,7 +19,9 @@ import (
 // Daemons are killed and stopped at any instant of a handover, the stopped ones for longer than the
 // leases live. One of them has the mount then, or it is dead because the one that had it is. Nothing
 // is written in another's time, and nothing stays locked.
-func TestFaultsInHandover(t *testing.T) { lab.Over(t, testFaultsInHandover, lab.Local, lab.InLeases) }
+func TestFaultsInHandover(t *testing.T) {
+	lab.Over(t, testFaultsInHandover, lab.Local, lab.InLeases.ForLong())
+}
 
 func testFaultsInHandover(t *testing.T, on lab.Setup) {
 	tr := history.New(t, on.NewService(t), "--wait", "-1", "--ttl", lab.ShortTTL.String())

@@ -147,7 +147,7 @@ func testReadersInADelegatedDirectory(t *testing.T, on lab.Setup) {
 // whatever name; also one that was made without a name. What is open by one name when the other's
 // directory is recalled stays locked.
 func TestLinksAcrossDelegatedDirectories(t *testing.T) {
-	lab.Over(t, testLinksAcrossDelegatedDirectories, lab.Local, lab.InLeases)
+	lab.Over(t, testLinksAcrossDelegatedDirectories, lab.Local, lab.InLeases.ForLong())
 }
 
 func testLinksAcrossDelegatedDirectories(t *testing.T, on lab.Setup) {

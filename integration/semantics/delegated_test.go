@@ -120,7 +120,7 @@ func testDelegatedDirectory(t *testing.T, on lab.Setup) {
 // Names are changed in a delegated directory, and from it to others and back. Whatever is there
 // then is one owner's at a time, on both mounts.
 func TestNamesInADelegatedDirectory(t *testing.T) {
-	lab.Over(t, testNamesInADelegatedDirectory, lab.Local, lab.InLeases)
+	lab.Over(t, testNamesInADelegatedDirectory, lab.Local, lab.InLeases.ForLong())
 }
 
 func testNamesInADelegatedDirectory(t *testing.T, on lab.Setup) {

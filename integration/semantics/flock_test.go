@@ -557,7 +557,7 @@ func threads(t *testing.T, pid int) int {
 // What a mount has written under a table that it had to itself, and unlocked, is read under the next
 // lock of another mount. The other way round as well, once the table is private again.
 func TestFlockOfAPrivateTable(t *testing.T) {
-	lab.Over(t, testFlockOfAPrivateTable, lab.Local, lab.InLeases, lab.OverClients, lab.OverClientsThatKeep.ForLong())
+	lab.Over(t, testFlockOfAPrivateTable, lab.Local, lab.InLeases.ForLong(), lab.OverClients, lab.OverClientsThatKeep.ForLong())
 }
 
 func testFlockOfAPrivateTable(t *testing.T, on lab.Setup) {
