@@ -80,7 +80,7 @@ func (c *creation) run(cancel <-chan struct{}, out *fuse.CreateOut) fuse.Status 
 			return s
 		}
 	}
-	return fuse.EBUSY
+	return contended(c.in.Flags)
 }
 
 // create makes the file if its directory is at the path at. ESTALE: it is not; EEXIST.
@@ -194,10 +194,9 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockm
 		return hold, fuse.OK
 	}
 	c.visit.drop()
-	contended := fuse.EBUSY
 	req.Keys, req.Wait, req.Keep, req.HandedOn, req.Found = keys, f.nameWait, r.keep, true, true
 	if c.in.Flags&unix.O_NONBLOCK != 0 {
-		req.Wait, contended = 0, fuse.EAGAIN
+		req.Wait = 0
 	}
 	hold, err := f.acquire(cancel, &c.in.InHeader, 0, req)
 	switch {
@@ -206,7 +205,7 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockm
 	case !errors.Is(err, errGivenUp) && errno(err) != handedOn && isThere(c.dir, c.name):
 		return nil, exists
 	}
-	return nil, f.refused(&c.in.InHeader, key, err, contended)
+	return nil, f.refused(&c.in.InHeader, key, err, contended(c.in.Flags))
 }
 
 func isThere(dir *node, name string) bool {

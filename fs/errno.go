@@ -85,11 +85,19 @@ func isRefusal(err error) bool {
 	return false
 }
 
-// refused logs and maps err. contended is EBUSY, or EAGAIN if the caller does not want to wait.
-func (f *locker) refused(in *fuse.InHeader, key lockmgr.Key, err error, contended fuse.Status) fuse.Status {
+// contended is what an open gets when others have the file, or its name changes with each try.
+func contended(flags uint32) fuse.Status {
+	if flags&unix.O_NONBLOCK != 0 {
+		return fuse.EAGAIN
+	}
+	return fuse.EBUSY
+}
+
+// refused logs and maps err. busy is EBUSY, or EAGAIN if the caller does not want to wait.
+func (f *locker) refused(in *fuse.InHeader, key lockmgr.Key, err error, busy fuse.Status) fuse.Status {
 	s := errno(err)
 	if s == fuse.EBUSY {
-		s = contended
+		s = busy
 	}
 	level := slog.LevelInfo
 	switch {

@@ -94,7 +94,7 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s
 			return s
 		}
 	}
-	return fuse.EBUSY
+	return contended(in.Flags)
 }
 
 func (o *opening) come() {
@@ -247,9 +247,8 @@ func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, 
 	if hold := o.visit.fetch(req.Owner, o.rule.scope, o.mode, keys); hold != nil {
 		return hold, fuse.OK
 	}
-	contended := fuse.EBUSY
 	if o.in.Flags&unix.O_NONBLOCK != 0 {
-		wait, contended = 0, fuse.EAGAIN
+		wait = 0
 	}
 	o.visit.drop()
 	req.Keys, req.Mode, req.Queue, req.Wait, req.Keep, req.HandedOn, req.Found = keys, o.mode, true, wait, o.rule.keep, true, true
@@ -265,7 +264,7 @@ func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, 
 		hold, err = f.acquire(cancel, &o.in.InHeader, signalGrace, req)
 	}
 	if err != nil {
-		return nil, f.refused(&o.in.InHeader, name, err, contended)
+		return nil, f.refused(&o.in.InHeader, name, err, contended(o.in.Flags))
 	}
 	return hold, fuse.OK
 }

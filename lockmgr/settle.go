@@ -68,7 +68,7 @@ func (h *Hold) Settle(ctx context.Context) error {
 		settled = append(settled, l) // if it changes, the name may be another file's in a moment, or by now
 		l.rewrite()
 	}
-	return nil
+	return h.why()
 }
 
 // settle makes a lock's token larger than all that anybody has had before the call. again: the lock has
@@ -92,6 +92,8 @@ func (m *Manager) settle(ctx context.Context, l *lock) (again bool, err error) {
 		return false, fmt.Errorf("%w: an entry for %s is being put", ErrUnavailable, l.grant.Key)
 	case putting || l.putting || l.below != d || l.releasing || !l.stands():
 		return true, nil // it has an entry now, or gets one, or the file has lost the name
+	case l.told && !l.unsettled: // another one has asked meanwhile
+		return false, nil
 	case errors.Is(err, ErrNotHeld): // somebody has deleted it
 		if d != nil {
 			m.loseDelegation(d, errDeleted)
