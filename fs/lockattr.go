@@ -33,7 +33,7 @@ func (f *locker) lockAttr(ctx context.Context, n *node, attr string) ([]byte, er
 		return nil, err
 	}
 	if attr == tokenAttr {
-		token, held, err := f.locks.FencingToken(ctx, key)
+		token, held, err := f.fencingToken(ctx, n, key)
 		if err != nil || !held {
 			return nil, cmp.Or(err, error(unix.ENODATA))
 		}
@@ -46,11 +46,33 @@ func (f *locker) lockAttr(ctx context.Context, n *node, attr string) ([]byte, er
 	return json.Marshal(e.Holder)
 }
 
+// fencingToken asks the locks of those who have the file open here. Only if nobody has, it asks for
+// the key, which may be another file's in a moment.
+func (f *locker) fencingToken(ctx context.Context, n *node, key lockmgr.Key) (token int64, held bool, err error) {
+	here := false
+	for _, h := range n.allHolds() {
+		if h.Unlocked() || h.Lost() {
+			continue
+		}
+		here = true
+		if token, held, err = h.FencingToken(ctx, key.Kind); held || err != nil {
+			return token, held, err
+		}
+	}
+	if here { // it has lost its name
+		return 0, false, nil
+	}
+	return f.locks.FencingToken(ctx, key)
+}
+
 // lockKey returns what a writer of the file locks: the inode, or the only name. ENODATA: no name.
 func (f *files) lockKey(n *node) (lockmgr.Key, error) {
 	var st unix.Stat_t
 	if err := f.with(n, func(fd int) error { return byDescriptor(fstat(fd, &st)) }); err != nil {
 		return lockmgr.Key{}, err
+	}
+	if st.Nlink == 0 {
+		return lockmgr.Key{}, unix.ENODATA // another file may have its name by now
 	}
 	named := f.nodes.nameOf(n)
 	if !hasMoreNames(&st) {

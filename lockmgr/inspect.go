@@ -9,20 +9,41 @@ import (
 // token is larger than all that others have had before, see Hold.Looked. It asks the service, unless
 // this mount has told the token before. Errors: ErrUnavailable, ErrLockLost.
 func (m *Manager) FencingToken(ctx context.Context, k Key) (token int64, ok bool, err error) {
-	bounded, cancel := context.WithTimeout(ctx, m.outage.patience(outageWait))
-	defer cancel()
-	if token, err = m.settled(bounded, k); token != 0 || err != nil {
-		return token, err == nil, err
+	for {
+		token, err = m.settled(ctx, func() *lock { return m.exclusive(k) })
+		if token != 0 || err != nil {
+			return token, err == nil, err
+		}
+		e, ok, err := m.others(ctx, k)
+		if ok || err != nil {
+			return e.FencingToken(), ok, err
+		}
+		if _, ok = m.ours(k); !ok { // else it has been granted meanwhile
+			return 0, false, nil
+		}
 	}
-	e, ok, err := m.Exclusive(ctx, k)
-	return e.FencingToken(), ok, err
 }
 
-// settled returns the token of k's exclusive owner on this mount; 0: there is none.
-func (m *Manager) settled(ctx context.Context, k Key) (int64, error) {
+// FencingToken is Manager.FencingToken of an exclusive lock that the hold has, best one of that kind.
+func (h *Hold) FencingToken(ctx context.Context, kind Kind) (token int64, ok bool, err error) {
+	token, err = h.m.settled(ctx, func() (found *lock) {
+		for _, l := range h.locks {
+			if l.grant.Mode == Exclusive && !l.releasing && !l.lost() && (found == nil || l.grant.Key.Kind == kind) {
+				found = l
+			}
+		}
+		return found
+	})
+	return token, token != 0, err
+}
+
+// settled returns the token of the lock that find returns with m.mu; 0: it returns nil.
+func (m *Manager) settled(ctx context.Context, find func() *lock) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.outage.patience(outageWait))
+	defer cancel()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for l := m.exclusive(k); l != nil; l = m.exclusive(k) {
+	for l := find(); l != nil; l = find() {
 		if l.unsettled || l.below == nil && !l.told {
 			if again, err := m.settle(ctx, l); err != nil {
 				return 0, err
@@ -43,6 +64,11 @@ func (m *Manager) Exclusive(ctx context.Context, k Key) (e Entry, ok bool, err e
 	if e, ok = m.ours(k); ok {
 		return e, true, nil
 	}
+	return m.others(ctx, k)
+}
+
+// others returns the entry of k's exclusive owner on another mount.
+func (m *Manager) others(ctx context.Context, k Key) (e Entry, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.AnswerTimeout)
 	defer cancel()
 	entries, err := m.backend.Rivals(ctx, k)
