@@ -108,6 +108,24 @@ func testTokenOfAWaiterAfterASave(t *testing.T, on lab.Setup) {
 	}
 }
 
+// A file that is open has lost its name to another file of the same owner, which is open too. It has no
+// token: the name's is the other file's.
+func TestTokenOfAReplacedFile(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t, "--scope", "node")
+	a := v.Mount("a")
+	p, q := lab.NewAgent(t), lab.NewAgent(t)
+	v.Write("f", "")
+	v.Write("g", "")
+	p.Open(a.Path("f"), unix.O_WRONLY)
+	replaced := p.Open(a.Path("f"), unix.O_RDONLY)
+	q.Must(lab.Call{Op: "rename", Path: a.Path("g"), Path2: a.Path("f")})
+	if token := q.Token(q.Open(a.Path("f"), unix.O_WRONLY)); token == 0 {
+		t.Error("the file of the name has no token")
+	}
+	p.Fails(lab.Call{Op: "getxattr", Path: lab.ProcFD(replaced), Path2: "user.lockfs.token"}, unix.ENODATA)
+}
+
 // Programs of one owner have a name open at all times. Another program of that owner gives the name
 // to files that another mount has written to meanwhile. Whoever opens such a file has a larger token
 // than that mount.
