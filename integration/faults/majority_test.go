@@ -103,3 +103,29 @@ func waitsToWrite(tr *history.Trial, m *lab.Mount) bool {
 	}
 	return false
 }
+
+// Programs ask for the token of a file that is open, which asks etcd. Without a majority they can be
+// killed, and nobody else waits for them. When it is back, the token is told.
+func TestTokenWithoutAMajority(t *testing.T) {
+	t.Parallel()
+	c := lab.NewCluster(t)
+	v := lab.NewVolume(t)
+	m := v.Mount("a", c.Flag(c.Addresses()))
+	p, q := lab.NewAgent(t), lab.NewAgent(t)
+	fd := p.Open(m.Path("f"), unix.O_CREAT|unix.O_WRONLY)
+	back := c.Stop()
+	asks := q.Start(lab.Call{Op: "getxattr", Path: m.Path("f"), Path2: "user.lockfs.token"})
+	began := time.Now()
+	for _, call := range []lab.Call{{Op: "write", FD: fd, Data: "x"}, {Op: "mode", Path: m.Path("f")}, {Op: "list", Path: m.Dir}} {
+		p.Must(call)
+	}
+	q.Kill()
+	if r, answered := <-asks; answered && r.Errno != unix.ENOLCK && time.Since(began) < 4*time.Second {
+		t.Errorf("answered without a majority: %v", r.Err())
+	}
+	back()
+	lab.Eventually(t, "the token is told", func() bool {
+		return p.Do(lab.Call{Op: "getxattr", Path: lab.ProcFD(fd), Path2: "user.lockfs.token"}).Errno == 0
+	})
+	p.Must(lab.Call{Op: "close", FD: fd})
+}

@@ -32,7 +32,7 @@ var provedIn = map[int][]string{
 	17: {"semantics/attr_test.go"},
 	18: {"semantics/rights_test.go", "semantics/fidelity_test.go", "semantics/attr_test.go"},
 	19: {"semantics/sync_test.go", "semantics/volume_sync_test.go", "semantics/full_test.go"},
-	20: {"semantics/lockattr_test.go"},
+	20: {"semantics/lockattr_test.go", "faults/majority_test.go"},
 	21: {"semantics/policy_view_test.go", "commands/policy_test.go"},
 	22: {"semantics/policy_view_test.go"},
 	23: {"semantics/policy_view_test.go"},
