@@ -211,8 +211,12 @@ func (m *Manager) hasEntry(l *lock, e Entry, breaks []Break) {
 	l.below.saw(e.Token)
 	delete(l.below.open, l)
 	l.grant, l.holder = e.Grant(), e.Holder
+	had := l.fencing
 	l.fencing, l.told, l.unsettled = e.Holder.Fencing, e.Holder.Fencing != 0 && l.looked, l.changes
 	l.below, l.putting = nil, false
+	if had > l.token() { // a rename has raised it meanwhile
+		m.setToken(l, had)
+	}
 	l.rewrite()
 	if l.left {
 		m.giveBack(l)

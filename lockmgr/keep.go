@@ -163,7 +163,7 @@ func (m *Manager) takeOver(l *lock, p *place) bool {
 	m.keeper.notIdle(l)
 	l.owner = p.Owner
 	if l.turn++; l.fencing != 0 {
-		l.fencing++
+		m.setToken(l, l.fencing+1)
 	}
 	l.since = time.Now()
 	l.holder = p.tracker.tookOver(l)
@@ -180,7 +180,7 @@ func (k *keeper) notIdle(l *lock) {
 
 func (m *Manager) giveIdleBack(l *lock) {
 	m.keeper.notIdle(l)
-	l.toldOver = true
+	l.observed = true
 	m.table.giveUp(l)
 	m.giveBack(l)
 }

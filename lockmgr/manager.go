@@ -116,7 +116,7 @@ type lock struct {
 	recalled  bool          // it is released at its last close
 	turn      int           // how many owners had it before
 	idle      *list.Element // in keeper.idle; nil: it has an owner
-	toldOver  bool          // Config.Observe was told of its release
+	observed  bool          // Config.Observe was told of its release
 	described Holder        // what describe has told the service
 
 	// See delegation.

@@ -38,7 +38,7 @@ func (m *Manager) giveBack(l *lock) {
 	}
 	m.wg.Go(func() {
 		m.release(l)
-		if !l.toldOver {
+		if !l.observed {
 			m.observe(LockReleased{Held: held})
 		}
 		m.debug("lock released", l, slog.Duration("held", held))

@@ -20,7 +20,7 @@ import (
 // An owner can also have the lock of a name when another file gets the name, by a call of the same
 // owner. Others may have had that file by later tokens than the lock's. So each open that shares
 // such a lock reads a revision, whether the lock has an entry or not.
-
+//
 // All other locks are settled when somebody asks for their token: between the grant and the owner's
 // look at the file, another owner can have had it by another name that is gone.
 
