@@ -134,9 +134,9 @@ func (i *importer) hold(at int) (*lockmgr.Hold, error) {
 }
 
 // table returns a table of advisory locks, as Advisory.Open does.
-func (i *importer) table(at int) *lockmgr.AdvisoryTable {
+func (i *importer) table(at int) (t *lockmgr.AdvisoryTable, lost bool) {
 	if i.f.advisory == nil {
-		return nil
+		return nil, false
 	}
 	return i.f.advisory.Adopted(at)
 }
@@ -270,6 +270,7 @@ func (i *importer) allHandles() error {
 	f := i.f
 	f.handles.m = make(map[uint64]*handle)
 	f.handles.next = i.st.NextHandle
+	var bereft []*held
 	for _, s := range i.st.Handles {
 		n, fd, err := i.opened(s.Node, s.FD)
 		if err != nil {
@@ -289,11 +290,18 @@ func (i *importer) allHandles() error {
 			n.cachers.Add(1)
 		}
 		if s.Table != -1 {
-			if h.lockers.table = i.table(s.Table); h.lockers.table == nil {
+			t, lost := i.table(s.Table)
+			if t == nil {
 				return errState
 			}
-			h.lockers.owners = s.Lockers
-			n.advisory.Store(h.lockers.table)
+			h.lockers.table, h.lockers.owners = t, s.Lockers
+			n.advisory.Store(t)
+			if lost {
+				bereft = append(bereft, n.held)
+			}
+		}
+		if s.Lost {
+			bereft = append(bereft, n.held)
 		}
 		h.locks.Store(s.Locks)
 		n.grants.Store(1)
@@ -310,6 +318,12 @@ func (i *importer) allHandles() error {
 			hold.OnLost(func() { f.bereave(h) })
 		}
 		f.handles.m[s.Fh] = h
+	}
+	for _, file := range bereft {
+		file.bereft.Store(true)
+	}
+	for _, h := range f.handles.m {
+		h.lost.Store(h.node.bereft.Load())
 	}
 	return nil
 }

@@ -6,34 +6,20 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
-	"github.com/lockfs/lockfs/internal/journal"
+	"github.com/lockfs/lockfs/internal/journal/journaltest"
 )
 
 // journaled returns calls with a journal, and what can be read of it.
 func journaled(t *testing.T) (c *calls, read func() map[uint64]CallState) {
 	t.Helper()
-	f, err := journal.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	j, err := journal.New(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	part := j.Part("x")
+	part, records := journaltest.Part(t)
 	part.Number(recordFD, 1, 1) // a part is never empty
-	_ = part.Complete()
 	c = &calls{record: part, log: slog.New(slog.DiscardHandler), own: make(map[uint64]slot)}
 	return c, func() map[uint64]CallState {
 		t.Helper()
-		parts, err := journal.Read(f)
-		if err != nil {
-			t.Fatal(err)
-		}
 		v := &recovery{}
 		v.State = &State{}
-		if err := v.calls(parts["x"]); err != nil {
+		if err := v.calls(records()); err != nil {
 			t.Fatal(err)
 		}
 		all := make(map[uint64]CallState)

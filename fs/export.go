@@ -87,6 +87,7 @@ type HandleState struct {
 	Table   int // of advisory locks; -1: none. Index in Export's, as are all
 	Lockers []advisory.Owner
 	Locks   bool // it was asked for advisory locks
+	Lost    bool // the mount has lost those it had on the file
 	Behind  bool // one was granted on the file since the descriptor was opened, see renew
 	Dirty   bool
 	Failed  unix.Errno // what the next fsync returns; 0: nothing
@@ -316,16 +317,13 @@ func (e *exporter) handles() error {
 	defer f.handles.mu.RUnlock()
 	e.st.NextHandle = f.handles.next
 	for fh, h := range f.handles.m {
-		if h.lost.Load() || h.node.bereft.Load() {
-			return errors.New("flock and fcntl locks were lost, and their files are still open")
-		}
 		h.lockers.mu.Lock()
 		h.node.lockersMu.Lock()
 		table, lockers := e.table(h.lockers.table), slices.Clone(h.lockers.owners)
 		h.node.lockersMu.Unlock()
 		h.lockers.mu.Unlock()
 		s := HandleState{Fh: fh, Node: e.node(h.node), FD: e.fd(h.fd), Hold: e.hold(h.hold), Mode: h.mode, Maps: h.maps, Caches: h.caches, Sync: h.sync, Table: table, Lockers: lockers, Locks: h.locks.Load(),
-			Behind: h.renewed.grants.Load() != h.node.grants.Load(), Opened: h.opened, Flags: h.flags, UID: h.reserved.payer.uid, Pod: h.reserved.payer.pod}
+			Lost: h.lost.Load() || h.node.bereft.Load(), Behind: h.renewed.grants.Load() != h.node.grants.Load(), Opened: h.opened, Flags: h.flags, UID: h.reserved.payer.uid, Pod: h.reserved.payer.pod}
 		s.Dirty = h.unflushed.dirty.Load()
 		if err := h.unflushed.owed(); err != nil {
 			s.Failed = unix.EIO

@@ -156,8 +156,8 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 		}
 		return errno(err)
 	}
-	h.addLocker(l.Owner)
 	h.locks.Store(true)
+	h.addLocker(l.Owner)
 	if wait {
 		var stop func()
 		ctx, stop = h.untilLost(ctx)
@@ -265,19 +265,34 @@ func (f *files) advisoryKey(h *handle) (lockmgr.Key, error) {
 	return f.backing.inodeKey(path, &st)
 }
 
+// addLocker adds an owner that is about to lock by h. It is recorded when addLocker returns.
 func (h *handle) addLocker(o advisory.Owner) {
-	h.node.lockersMu.Lock()
-	defer h.node.lockersMu.Unlock()
-	if !slices.Contains(h.lockers.owners, o) {
-		h.lockers.owners = append(h.lockers.owners, o)
-	}
+	h.changeLockers(func(owners []advisory.Owner) []advisory.Owner {
+		if slices.Contains(owners, o) {
+			return owners
+		}
+		return append(owners, o)
+	})
 }
 
 // removeLocker is for an owner that FLUSH takes all ranges from.
 func (h *handle) removeLocker(o advisory.Owner) {
+	h.changeLockers(func(owners []advisory.Owner) []advisory.Owner {
+		return slices.DeleteFunc(owners, func(other advisory.Owner) bool { return other == o })
+	})
+}
+
+func (h *handle) changeLockers(change func([]advisory.Owner) []advisory.Owner) {
+	h.noting.Lock()
+	defer h.noting.Unlock()
 	h.node.lockersMu.Lock()
-	defer h.node.lockersMu.Unlock()
-	h.lockers.owners = slices.DeleteFunc(h.lockers.owners, func(other advisory.Owner) bool { return other == o })
+	had := len(h.lockers.owners)
+	h.lockers.owners = change(h.lockers.owners)
+	has := len(h.lockers.owners)
+	h.node.lockersMu.Unlock()
+	if has != had {
+		h.writeRecord()
+	}
 }
 
 // unlockAll ends a process's locks on h's file when it closes a descriptor. By then what it has

@@ -35,6 +35,7 @@ type handle struct {
 	lost    atomic.Bool // the mount has lost its advisory locks on the file
 
 	record *journal.Part // see record.go
+	noting sync.Mutex    // held while it is recorded; before lockers.mu
 	opened uint64        // the request that has opened it
 	flags  uint32        // of the answer to that
 

@@ -27,6 +27,7 @@ func (f *FS) advisoryLost(t *lockmgr.AdvisoryTable) {
 	for _, h := range f.handles.all() {
 		if h.node.advisory.Load() == t && h.enter() {
 			h.lost.Store(true)
+			h.note()
 			h.endWaits()
 			bereft = append(bereft, h)
 		}

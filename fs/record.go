@@ -71,6 +71,18 @@ type handleRecord struct {
 	Pod    string
 	Opened uint64 // the request that has opened it
 	Flags  uint32 // of the answer
+
+	Table   uint64 // of AdvisoryTable.Record; 0: none
+	Lockers []lockerRecord
+	Locks   bool
+	Lost    bool
+}
+
+type lockerRecord struct {
+	_     struct{} `cbor:",toarray"`
+	Mount string
+	Kind  advisory.Kind
+	ID    uint64
 }
 
 type dirRecord struct {
@@ -149,15 +161,35 @@ func (t *nodes) unnote(n *node) {
 	}
 }
 
-// note records an open file.
+// note records an open file. The caller uses it.
 func (h *handle) note() {
+	if !h.record.Keeps() {
+		return
+	}
+	h.noting.Lock()
+	defer h.noting.Unlock()
+	h.writeRecord()
+}
+
+// writeRecord needs h.noting.
+func (h *handle) writeRecord() {
 	if !h.record.Keeps() {
 		return
 	}
 	r := handleRecord{
 		Node: h.node.id, FD: h.fd, Mode: h.mode, Maps: h.maps, Caches: h.caches, Sync: h.sync,
-		UID: h.reserved.payer.uid, Pod: h.reserved.payer.pod, Opened: h.opened, Flags: h.flags,
+		UID: h.reserved.payer.uid, Pod: h.reserved.payer.pod, Opened: h.opened, Flags: h.flags, Locks: h.locks.Load(), Lost: h.lost.Load(),
 	}
+	h.lockers.mu.Lock()
+	if h.lockers.table != nil {
+		r.Table = h.lockers.table.Record()
+	}
+	h.node.lockersMu.Lock()
+	for _, o := range h.lockers.owners {
+		r.Lockers = append(r.Lockers, lockerRecord{Mount: o.Mount, Kind: o.Kind, ID: o.ID})
+	}
+	h.node.lockersMu.Unlock()
+	h.lockers.mu.Unlock()
 	if h.hold != nil {
 		r.Hold = h.hold.Record()
 	}
@@ -208,9 +240,6 @@ func (f *FS) recordAll() error {
 	if !f.kernel.canResend() {
 		return errors.New("the kernel cannot send requests again: that takes Linux 6.9")
 	}
-	if f.advisory != nil {
-		return errors.New("flock and fcntl locks are shared with other mounts, and are not recorded")
-	}
 	answer, err := f.kernel.initAnswer()
 	if err != nil {
 		return err
@@ -236,9 +265,10 @@ func (f *FS) recordAll() error {
 
 // Remains is what a view has left whose process has died.
 type Remains struct {
-	State *State
-	FDs   []int    // the numbers that the process had for the descriptors of State
-	Holds []uint64 // of Hold.Record, in State's order
+	State  *State
+	FDs    []int    // the numbers that the process had for the descriptors of State
+	Holds  []uint64 // of Hold.Record, in State's order
+	Tables []uint64 // of AdvisoryTable.Record, so too
 }
 
 // recovery makes Remains of records.
@@ -276,6 +306,17 @@ func (v *recovery) hold(number uint64) int {
 	}
 	v.Holds = append(v.Holds, number)
 	return len(v.Holds) - 1
+}
+
+func (v *recovery) table(number uint64) int {
+	if number == 0 {
+		return -1
+	}
+	if i := slices.Index(v.Tables, number); i >= 0 {
+		return i
+	}
+	v.Tables = append(v.Tables, number)
+	return len(v.Tables) - 1
 }
 
 func (v *recovery) name(r nameRecord) Name {
@@ -356,9 +397,15 @@ func (v *recovery) handles(r *journal.Records) error {
 		if !ok {
 			continue // it is closed: the kernel has forgotten its file
 		}
+		lockers := make([]advisory.Owner, len(h.Lockers))
+		for i, o := range h.Lockers {
+			lockers[i] = advisory.Owner{Mount: o.Mount, Kind: o.Kind, ID: o.ID}
+		}
 		v.State.Handles = append(v.State.Handles, HandleState{
-			Fh: fh, Node: node, FD: v.fd(h.FD), Hold: v.hold(h.Hold), Mode: h.Mode, Maps: h.Maps, Caches: h.Caches, Sync: h.Sync, Table: -1,
-			Lockers: []advisory.Owner{}, Dirty: h.Hold != 0, Failed: unix.Errno(h.Failed), UID: h.UID, Pod: h.Pod, Opened: h.Opened, Flags: h.Flags,
+			Fh: fh, Node: node, FD: v.fd(h.FD), Hold: v.hold(h.Hold), Mode: h.Mode, Maps: h.Maps, Caches: h.Caches, Sync: h.Sync,
+			Table: v.table(h.Table), Lockers: lockers, Locks: h.Locks, Lost: h.Lost, Behind: h.Table != 0,
+			Dirty:  true, // perhaps: writes are not recorded
+			Failed: unix.Errno(h.Failed), UID: h.UID, Pod: h.Pod, Opened: h.Opened, Flags: h.Flags,
 		})
 	}
 	return nil

@@ -38,6 +38,7 @@ type Advisory struct {
 	handing bool                   // GUARDED_BY(mu); see handOn
 	paused  bool                   // GUARDED_BY(mu); nobody works on the tables, see Quiet
 	pauses  int                    // GUARDED_BY(mu); how often handOn was called
+	records uint64                 // GUARDED_BY(mu); how many were begun
 }
 
 const (
@@ -73,12 +74,13 @@ func (m *Manager) NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	}
 	m.mu.Lock()
 	m.advisory = a
-	st, sessions := m.handed, m.sessions
-	m.handed = nil
+	st, sessions := m.handed, m.handedSessions
+	m.handed, m.handedSessions = nil, nil
 	m.mu.Unlock()
 	if st != nil {
 		a.adopt(st, sessions)
 	}
+	m.cfg.Record.Put(recordMount, 0, a.mount)
 	return a, nil
 }
 
@@ -103,7 +105,10 @@ func (a *Advisory) open(key Key, local bool, keep time.Duration) *AdvisoryTable 
 		a.began.Do(a.begin)
 	}
 	t := a.table(key, local)
-	t.private.keep = keep
+	if t.record == 0 || t.private.keep != keep {
+		t.private.keep = keep
+		t.note()
+	}
 	t.users++
 	return t
 }
@@ -114,7 +119,7 @@ func (a *Advisory) table(key Key, local bool) *AdvisoryTable {
 	if t == nil {
 		t = &AdvisoryTable{
 			a: a, key: key, local: local, settled: make(chan struct{}),
-			named: make(map[string]*advisoryRequest), rows: make(map[string]int64),
+			named: make(map[string]*advisoryRequest), rows: make(map[string]int64), owners: make(map[advisory.Owner]uint64),
 		}
 		a.tables[key] = t
 	}

@@ -28,7 +28,7 @@ func (a *Advisory) obey(b Break) {
 func (t *AdvisoryTable) noticeBreak() {
 	a := t.a
 	a.mu.Lock()
-	if t.sent != nil { // it is not known yet whether that put has changed the row
+	if t.sent != nil || t.recovering { // it is not known yet whether that put has changed the row
 		a.mu.Unlock()
 		return
 	}

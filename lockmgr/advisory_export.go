@@ -32,9 +32,10 @@ type TableState struct {
 	Private bool
 	Locks   []advisory.Lock
 	Waits   []WaitState // in order
+	Lost    bool        // it had locks, and they are lost
 }
 
-// RowState is the mount's row; no Value: it does not stand.
+// RowState is the mount's row; no Value: it does not stand, or its process has died.
 type RowState struct {
 	Value            []byte
 	Created, Changed int64
@@ -177,7 +178,7 @@ func (a *Advisory) export(first []*AdvisoryTable, sessions map[*session]int) (*A
 	}
 	st := &AdvisoryState{Mount: a.mount, Tickets: a.tickets}
 	for _, t := range all {
-		if t.working || t.sent != nil || t.private.ending || t.vacates || len(t.broken) > 0 {
+		if t.working || t.sent != nil || t.recovering || t.private.ending || t.vacates || len(t.broken) > 0 {
 			return nil, errAdvisoryBusy
 		}
 		s := TableState{Key: t.key, Local: t.local, Keep: t.private.keep, Session: -1, Private: t.private.row, Locks: t.mine.All()}
@@ -214,14 +215,19 @@ func (a *Advisory) adopt(st *AdvisoryState, sessions []*session) {
 	for _, s := range st.Tables {
 		t := a.table(s.Key, s.Local)
 		t.private.keep = s.Keep
-		if s.Session >= 0 {
+		t.bereft = s.Lost
+		if s.Session >= 0 && sessions[s.Session] == nil { // it ended while no process served the mount
+			t.bereft, s.Locks = len(s.Locks) > 0, nil
+		} else if s.Session >= 0 {
+			t.created, t.recovering = s.Row.Created, a.m.died
 			t.use(sessions[s.Session])
 		}
 		maps.Copy(t.rows, s.Rows)
 		if s.Row.Value != nil {
-			t.value, t.created = s.Row.Value, s.Row.Created
+			t.value = s.Row.Value
 			t.rows[t.row] = s.Row.Changed
 		}
+		t.note()
 		for _, l := range s.Locks {
 			t.change(func() { t.mine.Set(l) }, l.Owner)
 		}
@@ -251,7 +257,7 @@ func (st *AdvisoryState) check(sessions int) error {
 		return l.Owner.Mount == st.Mount && l.Start <= l.End && l.End <= advisory.EOF
 	}
 	for _, t := range st.Tables {
-		rows := t.Row.Value != nil || len(t.Rows) > 0
+		rows := t.Row.Value != nil || t.Row.Created != 0 || len(t.Rows) > 0
 		if t.Session < -1 || t.Session >= sessions || t.Session == -1 && (rows || !t.Local && len(t.Locks) > 0) || t.Private && t.Row.Value == nil || tables[t.Key] {
 			return errState
 		}
@@ -271,15 +277,17 @@ func (st *AdvisoryState) check(sessions int) error {
 	return nil
 }
 
-// Adopted returns a table that was handed on, by its number in Export's, as Open does.
-func (a *Advisory) Adopted(i int) *AdvisoryTable {
+// Adopted returns a table that was handed on, by its number in Export's, as Open does; nil: there is
+// none. lost: this mount's locks there are lost.
+func (a *Advisory) Adopted(i int) (t *AdvisoryTable, lost bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if i < 0 || i >= len(a.adopted) {
-		return nil
+		return nil, false
 	}
-	a.adopted[i].users++
-	return a.adopted[i]
+	t = a.adopted[i]
+	t.users++
+	return t, t.bereft
 }
 
 // resume looks at all that was adopted.

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockfs/lockfs/internal/journal"
+	"github.com/lockfs/lockfs/internal/journal/journaltest"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 	"github.com/lockfs/lockfs/renew"
@@ -27,11 +29,43 @@ func (f *fixture) handingOn(n int) (mounts []*advisoryMount) {
 		}
 		am.onLost = func(t *lockmgr.AdvisoryTable) { am.lost <- t }
 		am.onShared = func(*lockmgr.AdvisoryTable) {}
-		am.m, _ = f.manager(func(c *lockmgr.Config) { c.Backend = am.service })
-		am.a = am.advisory(am.m)
+		am.begin(func(part *journal.Part) *lockmgr.Manager {
+			m, _ := f.manager(func(c *lockmgr.Config) { c.Backend, c.Record = am.service, part })
+			return m
+		})
 		mounts = append(mounts, am)
 	}
 	return mounts
+}
+
+// begin begins the life of a process.
+func (am *advisoryMount) begin(manager func(*journal.Part) *lockmgr.Manager) {
+	am.f.t.Helper()
+	var part *journal.Part
+	am.life, am.kill = context.WithCancel(context.Background())
+	am.service.next()
+	part, am.read = journaltest.Part(am.f.t)
+	am.m = manager(part)
+	am.a = am.advisory(am.m)
+}
+
+// dies ends the mount's process in the middle of what it does. The next one takes the mount over.
+func (am *advisoryMount) dies() {
+	am.f.t.Helper()
+	am.kill()
+	am.service.next()
+	st, err := lockmgr.Recovered(am.read(), nil, nil)
+	if err != nil {
+		am.f.t.Fatal(err)
+	}
+	for range cap(am.calls) {
+		am.calls <- struct{}{}
+	}
+	defer am.unpause()
+	am.m.LetGo()
+	for am.adopt(st) != nil { // the service is away
+		time.Sleep(100 * time.Millisecond)
+	}
 }
 
 // within makes a call, as a view does, unless the mount is paused.
@@ -41,12 +75,17 @@ func (am *advisoryMount) within(call func()) {
 	call()
 }
 
-// lockOn asks for a lock, again and again when it is handed on, as a view does.
+// lockOn asks for a lock, again and again when it is handed on, or its process dies, as a view does.
 func (am *advisoryMount) lockOn(ctx context.Context, key lockmgr.Key, l advisory.Lock, wait bool) (err error) {
 	for at := new(lockmgr.Resume); ; {
+		died := false
 		am.within(func() {
 			tab := am.table(key)
 			defer tab.Close()
+			ctx, stop := context.WithCancel(ctx)
+			defer stop()
+			defer context.AfterFunc(am.life, stop)()
+			defer func() { died = am.life.Err() != nil }()
 			if wait && *at != (lockmgr.Resume{}) {
 				err = tab.LockAgain(ctx, l, *at, func() {})
 			} else {
@@ -54,10 +93,26 @@ func (am *advisoryMount) lockOn(ctx context.Context, key lockmgr.Key, l advisory
 			}
 		})
 		on := new(lockmgr.HandedOnError)
-		if !errors.As(err, &on) {
+		switch {
+		case died:
+			at = new(lockmgr.Resume)
+		case errors.As(err, &on):
+			at = &on.Resume
+		default:
 			return err
 		}
-		at = &on.Resume
+	}
+}
+
+// unlockOn is unlock, again if the process dies meanwhile.
+func (am *advisoryMount) unlockOn(key lockmgr.Key, l advisory.Lock) {
+	for done := false; !done; {
+		am.within(func() {
+			tab := am.table(key)
+			defer tab.Close()
+			tab.Unlock(am.life.Done(), l.Owner, l.Start, l.End)
+			done = am.life.Err() == nil
+		})
 	}
 }
 
@@ -114,16 +169,26 @@ func (am *advisoryMount) exported() (*lockmgr.State, error) {
 
 // adopt makes the mount another Manager's.
 func (am *advisoryMount) adopt(st *lockmgr.State) error {
+	err := am.succeed(st)
+	if err == nil {
+		am.m.Begin()
+	}
+	return err
+}
+
+// succeed is adopt, before Begin.
+func (am *advisoryMount) succeed(st *lockmgr.State) error {
+	part, read := journaltest.Part(am.f.t)
 	next, _, err := lockmgr.Adopt(am.f.t.Context(), lockmgr.Config{
-		Backend: am.service, Renew: renew.Config{TTL: ttl, Clock: bubbleClock{}}, Logger: slog.New(slog.DiscardHandler),
+		Backend: am.service, Renew: renew.Config{TTL: ttl, Clock: bubbleClock{}}, Logger: slog.New(slog.DiscardHandler), Record: part,
 	}, st)
 	if err != nil {
 		return err
 	}
-	a := am.advisory(next)
 	am.m.LetGo()
-	am.m, am.a = next, a
-	next.Begin()
+	am.read = read
+	am.life, am.kill = context.WithCancel(context.Background())
+	am.m, am.a = next, am.advisory(next)
 	return nil
 }
 

@@ -26,7 +26,7 @@ type advisoryPlan struct {
 // plan decides, by what is known, which requests get a lock, are refused, or stand in line.
 // look: that cannot be decided before the table is read again. mu is held.
 func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
-	if t.sent != nil {
+	if t.sent != nil || t.recovering {
 		return p, false
 	}
 	if t.local { // there is nothing to read

@@ -31,22 +31,27 @@ type AdvisoryTable struct {
 	users    int
 	losses   int
 	private  advisoryPrivate
-	closed   bool          // another mount has the table to itself
-	stale    bool          // the table may have changed since it was read
-	doubted  bool          // so may the mount's row, which nobody else should change
-	broken   []Break       // that may be of what the mount has
-	unparked bool          // a request that was handed on is back, and may have closed a cycle
-	vacates  bool          // the mount's row goes before anything else is put
-	asks     int           // how often somebody wanted something
-	done     int           // of these, those that were looked at
-	settled  chan struct{} // closed, and replaced, when done has grown
+	closed   bool    // another mount has the table to itself
+	stale    bool    // the table may have changed since it was read
+	doubted  bool    // so may the mount's row, which nobody else should change
+	broken   []Break // that may be of what the mount has
+	unparked bool    // a request that was handed on is back, and may have closed a cycle
+	vacates  bool    // the mount's row goes before anything else is put
+
+	recovering bool                      // a dead process has left it, and it was not read since
+	bereft     bool                      // its locks were lost before it was adopted
+	record     uint64                    // its number in the mount's records; 0: it has none
+	owners     map[advisory.Owner]uint64 // so, of what they have
+	asks       int                       // how often somebody wanted something
+	done       int                       // of these, those that were looked at
+	settled    chan struct{}             // closed, and replaced, when done has grown
 
 	// The worker's own: there is one at a time.
 	sess    *session
 	row     string           // the name of the mount's row
 	rows    map[string]int64 // those of this mount that stand, and the revisions of their last puts
-	value   []byte           // of the mount's row; nil: it does not stand
-	created int64            // the revision of the mount's row
+	value   []byte           // of the mount's row; nil: it does not stand. Changed under Advisory.mu
+	created int64            // the revision of the mount's row. So, too
 	held    []advisory.Lock  // of other mounts
 	line    []advisory.Waiter
 	rev     int64         // at which that was so
@@ -342,6 +347,7 @@ func (t *AdvisoryTable) change(do func(), o advisory.Owner) {
 	if t.mine.Empty() {
 		t.relied.Store(nil)
 	}
+	t.noteOwner(o)
 }
 
 // answer ends a request.

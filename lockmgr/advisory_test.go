@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/internal/longtest"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/advisory"
@@ -28,6 +29,9 @@ type advisoryMount struct {
 
 	service *adoptable
 	calls   chan struct{} // has an element for each call under way, see within
+	life    context.Context
+	kill    func()
+	read    func() *journal.Records
 }
 
 var table = tableOf(7)
@@ -640,7 +644,7 @@ func advisoryAtRandom(t *testing.T, f *fixture, random *rand.Rand) {
 			}
 		}
 	}
-	granted, handedOn := 0, 0
+	granted, handedOn, died := 0, 0, 0
 	var all sync.WaitGroup
 	for i := range 9 {
 		am, random := ms[i%3], rand.New(rand.NewPCG(random.Uint64(), 5))
@@ -661,6 +665,7 @@ func advisoryAtRandom(t *testing.T, f *fixture, random *rand.Rand) {
 				err := am.lockOn(wctx, table, l, random.IntN(2) == 0)
 				stop()
 				if err != nil {
+					am.unlockOn(table, l) // it may have been granted before a death
 					time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond)
 					continue
 				}
@@ -681,13 +686,13 @@ func advisoryAtRandom(t *testing.T, f *fixture, random *rand.Rand) {
 				mu.Lock()
 				delete(had, l)
 				mu.Unlock()
-				am.within(func() { am.unlock(l) })
+				am.unlockOn(table, l)
 			}
 		})
 	}
 	for range 16 {
 		time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
-		switch random.IntN(4) {
+		switch random.IntN(5) {
 		case 0:
 			f.svc.Disconnect()
 			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
@@ -711,6 +716,9 @@ func advisoryAtRandom(t *testing.T, f *fixture, random *rand.Rand) {
 			if ms[random.IntN(3)].handOn(random) {
 				handedOn++
 			}
+		case 4:
+			ms[random.IntN(3)].dies()
+			died++
 		}
 	}
 	cancel()
@@ -719,7 +727,7 @@ func advisoryAtRandom(t *testing.T, f *fixture, random *rand.Rand) {
 	if granted == 0 {
 		t.Error("nothing was granted")
 	}
-	t.Log(granted, "granted,", handedOn, "handed on")
+	t.Log(granted, "granted,", handedOn, "handed on,", died, "deaths")
 	time.Sleep(privateFor)
 	if n := f.advisoryRows(); n != 0 {
 		t.Errorf("%d rows are left", n)
@@ -770,11 +778,7 @@ func advisoryDeadlocks(f *fixture, random *rand.Rand, ordered bool) {
 					time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
 				}
 				for _, n := range wanted {
-					am.within(func() {
-						tab := am.table(tableOf(uint64(n)))
-						tab.Unlock(nil, am.a.Owner(advisory.Posix, uint64(i)), 0, advisory.EOF)
-						tab.Close()
-					})
+					am.unlockOn(tableOf(uint64(n)), advisory.Lock{Owner: am.a.Owner(advisory.Posix, uint64(i)), End: advisory.EOF})
 				}
 			}
 		})
@@ -789,7 +793,9 @@ func advisoryDeadlocks(f *fixture, random *rand.Rand, ordered bool) {
 				upgrades <- n
 				return
 			case <-time.After(time.Duration(random.IntN(200)) * time.Millisecond):
-				if ms[random.IntN(3)].handOn(random) {
+				if am := ms[random.IntN(3)]; random.IntN(4) == 0 {
+					am.dies()
+				} else if am.handOn(random) {
 					n++
 				}
 			}

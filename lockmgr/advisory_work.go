@@ -35,7 +35,7 @@ func (t *AdvisoryTable) work() {
 		}
 		var err error
 		switch {
-		case t.sent != nil || look || p.commit:
+		case t.sent != nil || t.recovering || look || p.commit:
 			a.mu.Unlock()
 			err = t.exchange(p, look)
 			a.mu.Lock()
@@ -66,6 +66,7 @@ func (t *AdvisoryTable) work() {
 		if t.unused() {
 			t.use(nil)
 			delete(a.tables, t.key)
+			t.unnote()
 		}
 		a.mu.Unlock()
 		return
@@ -90,6 +91,8 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 	}
 	sent := time.Now()
 	switch {
+	case t.recovering:
+		return t.recover(ctx)
 	case t.sent != nil:
 		rows, _, err := t.putter().PutAdvisory(ctx, AdvisoryPut{Table: t.key, Void: true})
 		if err != nil {
@@ -155,6 +158,9 @@ func (t *AdvisoryTable) putter() AdvisorySession { return t.sess.backend.(Adviso
 
 // landed notes the rows that p has made.
 func (t *AdvisoryTable) landed(p advisoryPlan, rows AdvisoryRows) {
+	t.a.mu.Lock()
+	defer t.a.mu.Unlock()
+	created := t.created
 	for name, value := range p.put.Put {
 		r, _ := rows.find(name)
 		t.rows[name] = r.Changed
@@ -168,9 +174,10 @@ func (t *AdvisoryTable) landed(p advisoryPlan, rows AdvisoryRows) {
 			t.value = nil
 		}
 	}
-	t.a.mu.Lock()
-	defer t.a.mu.Unlock()
 	t.isPrivate(p.private)
+	if t.value != nil && t.created != created {
+		t.note() // before what it grants
+	}
 }
 
 // grant gives the plan's requests their locks, which the mount's row has. Since the plan, owners
@@ -250,7 +257,7 @@ func (t *AdvisoryTable) noticeLoss() {
 		r.ticket = 0
 	}
 	clear(t.rows)
-	t.sent = nil
+	t.sent, t.recovering = nil, false
 	t.use(nil)
 }
 
@@ -277,6 +284,7 @@ func (t *AdvisoryTable) use(s *session) {
 		s.holds++
 		t.row = "h-" + s.backend.ID()
 	}
+	t.note()
 }
 
 // refuseAll ends all requests. mu is held.

@@ -257,7 +257,7 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.handed, m.died = st.Advisory, st.Died
+	m.handed, m.handedSessions, m.died = st.Advisory, sessions, st.Died
 	dels := m.adoptDelegations(st, sessions)
 	locks := make([]*lock, len(st.Locks))
 	for i, s := range st.Locks {

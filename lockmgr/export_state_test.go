@@ -6,6 +6,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -155,7 +156,21 @@ type adoptable struct {
 	sessions map[string]lockmgr.Session
 	gone     map[string]bool // sessions that have ended
 	claims   []lockmgr.Grant
-	cleaned  int // RemoveUnclaimed calls
+	cleaned  int       // RemoveUnclaimed calls
+	life     *lifetime // of the process that has the sessions; nil: it lives for ever
+}
+
+// lifetime is a process's.
+type lifetime struct{ over atomic.Bool }
+
+// next begins the life of another process. What the former one sends has no effect any more.
+func (a *adoptable) next() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.life != nil {
+		a.life.over.Store(true)
+	}
+	a.life = new(lifetime)
 }
 
 func (a *adoptable) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
@@ -166,7 +181,7 @@ func (a *adoptable) OpenSession(ctx context.Context, info lockmgr.SessionInfo, t
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sessions[s.ID()] = s
-	return handedOn{s, a}, nil
+	return handedOn{s, a, a.life}, nil
 }
 
 func (a *adoptable) AdoptsFromDead() bool                   { return true }
@@ -179,12 +194,13 @@ func (a *adoptable) AdoptSession(_ context.Context, _ lockmgr.SessionInfo, id st
 	if a.gone[id] {
 		return nil, lockmgr.ErrSessionLost
 	}
-	return handedOn{a.sessions[id], a}, nil
+	return handedOn{a.sessions[id], a, a.life}, nil
 }
 
 type handedOn struct {
 	lockmgr.Session
-	a *adoptable
+	a  *adoptable
+	by *lifetime
 }
 
 func (a *adoptable) AdvisoryRows(ctx context.Context, tables ...lockmgr.Key) (lockmgr.AdvisoryRows, error) {
@@ -196,6 +212,9 @@ func (a *adoptable) WatchAdvisory(ctx context.Context, changed func(lockmgr.Key,
 }
 
 func (s handedOn) PutAdvisory(ctx context.Context, p lockmgr.AdvisoryPut) (lockmgr.AdvisoryRows, bool, error) {
+	if s.by != nil && s.by.over.Load() {
+		return lockmgr.AdvisoryRows{}, false, lockmgr.ErrUnavailable
+	}
 	return s.Session.(lockmgr.AdvisorySession).PutAdvisory(ctx, p)
 }
 

@@ -78,24 +78,25 @@ type Manager struct {
 	opening chan struct{}
 
 	// LOCK ORDERING: opening, then mu. Nothing blocks under mu.
-	mu       sync.Mutex
-	table    table                        // GUARDED_BY(mu)
-	early    map[AcquisitionID]*overtaken // GUARDED_BY(mu); what was heard before the service's answer
-	keeper   keeper
-	dels     map[string]*delegation  // GUARDED_BY(mu); by path; none is below another
-	moved    map[uint16]int64        // GUARDED_BY(mu); by PathHash: the last token of a directory that was locked without an entry
-	advisory *Advisory               // GUARDED_BY(mu); nil: advisory locks are not shared between mounts
-	handed   *AdvisoryState          // GUARDED_BY(mu); for NewAdvisory
-	sessions []*session              // GUARDED_BY(mu); in order of opening; no lost ones
-	records  uint64                  // GUARDED_BY(mu); the number of the last one made
-	died     bool                    // constant after Adopt: the former process has
-	unheld   []*lock                 // GUARDED_BY(mu); adopted, and nobody's
-	left     map[AcquisitionID]*left // GUARDED_BY(mu); by id; see HandOn
-	waitsEnd context.Context         // GUARDED_BY(mu); ended by HandOn
-	endWaits context.CancelFunc      // GUARDED_BY(mu)
-	settling bool                    // GUARDED_BY(mu); nothing is kept or delegated any more
-	refusing bool                    // GUARDED_BY(mu); no more requests
-	closed   bool                    // GUARDED_BY(mu)
+	mu             sync.Mutex
+	table          table                        // GUARDED_BY(mu)
+	early          map[AcquisitionID]*overtaken // GUARDED_BY(mu); what was heard before the service's answer
+	keeper         keeper
+	dels           map[string]*delegation  // GUARDED_BY(mu); by path; none is below another
+	moved          map[uint16]int64        // GUARDED_BY(mu); by PathHash: the last token of a directory that was locked without an entry
+	advisory       *Advisory               // GUARDED_BY(mu); nil: advisory locks are not shared between mounts
+	handed         *AdvisoryState          // GUARDED_BY(mu); for NewAdvisory
+	handedSessions []*session              // GUARDED_BY(mu); of handed; nil: it is lost
+	sessions       []*session              // GUARDED_BY(mu); in order of opening; no lost ones
+	records        uint64                  // GUARDED_BY(mu); the number of the last one made
+	died           bool                    // constant after Adopt: the former process has
+	unheld         []*lock                 // GUARDED_BY(mu); adopted, and nobody's
+	left           map[AcquisitionID]*left // GUARDED_BY(mu); by id; see HandOn
+	waitsEnd       context.Context         // GUARDED_BY(mu); ended by HandOn
+	endWaits       context.CancelFunc      // GUARDED_BY(mu)
+	settling       bool                    // GUARDED_BY(mu); nothing is kept or delegated any more
+	refusing       bool                    // GUARDED_BY(mu); no more requests
+	closed         bool                    // GUARDED_BY(mu)
 }
 
 // lock is one key granted to one owner of this mount, shared by its holds.

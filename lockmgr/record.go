@@ -9,7 +9,7 @@ import (
 )
 
 // A mount whose process dies leaves its locks to the next one by records: of its sessions, of the
-// holds that open files have, and of delegated directories. A record is written before anybody can
+// holds that open files have, of delegated directories, and of advisory locks. A record is written before anybody can
 // depend on what it says, and outdated before that ends. What is in no record is nobody's: the next
 // process removes it (docs/adr/0070).
 
@@ -18,6 +18,9 @@ const (
 	recordSession journal.Kind = iota
 	recordHold
 	recordDelegation
+	recordMount // its name, see Advisory
+	recordTable // of advisory locks
+	recordOwner // of advisory locks: what it has in a table
 )
 
 // FirstKind is the first kind of record that is not the package's.
@@ -186,9 +189,9 @@ func (m *Manager) recordDelegation(d *delegation) {
 	m.cfg.Record.Put(recordDelegation, d.record, delegationRecord{Grant: d.lock.grant.record(), Holder: d.lock.holder.record(), Session: d.lock.sess.backend.ID(), Keep: d.keep})
 }
 
-// Recovered returns the state that a dead process has left in its records, and the holds with the
-// numbers that Record has returned. Errors: a record is of another format.
-func Recovered(r *journal.Records, holds []uint64) (*State, error) {
+// Recovered returns the state that a dead process has left in its records, with the holds and the
+// tables of the numbers that Record has returned. Errors: a record is of another format.
+func Recovered(r *journal.Records, holds, tables []uint64) (*State, error) {
 	sessions, err := journal.All[sessionRecord](r, recordSession)
 	if err != nil {
 		return nil, err
@@ -268,7 +271,8 @@ func Recovered(r *journal.Records, holds []uint64) (*State, error) {
 	}
 	// A lock that only lost holds had is nobody's.
 	st.forgetUnheld()
-	return st, nil
+	st.Advisory, err = recoveredAdvisory(r, tables, index)
+	return st, err
 }
 
 // forgetUnheld removes the locks that no hold has.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/internal/journal"
+	"github.com/lockfs/lockfs/internal/journal/journaltest"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/renew"
 )
@@ -25,25 +26,8 @@ type mortal struct {
 func dying(t *testing.T, test func(t *testing.T, m *mortal)) {
 	t.Helper()
 	inBubble(t, func(f *fixture) {
-		file, err := journal.Create()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer file.Close()
-		j, err := journal.New(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		part := j.Part("m")
-		_ = part.Complete()
-		m := &mortal{f: f, service: &adoptable{Backend: f.svc, sessions: make(map[string]lockmgr.Session), gone: make(map[string]bool)}}
-		m.read = func() *journal.Records {
-			parts, err := journal.Read(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return parts["m"]
-		}
+		part, read := journaltest.Part(t)
+		m := &mortal{f: f, read: read, service: &adoptable{Backend: f.svc, sessions: make(map[string]lockmgr.Session), gone: make(map[string]bool)}}
 		m.Manager, _ = f.manager(func(c *lockmgr.Config) { c.Backend, c.Record, c.Keep = m.service, part, 2*time.Second })
 		test(t, m)
 		_ = m.Close(f.t.Context())
@@ -62,7 +46,7 @@ func (m *mortal) take(owner string, paths ...string) *lockmgr.Hold {
 // heirs returns the Manager that goes on, and its holds by their numbers.
 func (m *mortal) heirs(numbers ...uint64) (*lockmgr.Manager, []*lockmgr.Hold, *lockmgr.State) {
 	m.f.t.Helper()
-	st, err := lockmgr.Recovered(m.read(), numbers)
+	st, err := lockmgr.Recovered(m.read(), numbers, nil)
 	if err != nil {
 		m.f.t.Fatal(err)
 	}
@@ -154,7 +138,7 @@ func TestLostSessionOfTheDead(t *testing.T) {
 		a := m.take("a", "f")
 		free := m.Unlocked("b")
 		numbers := []uint64{a.Record(), free.Record()}
-		st, err := lockmgr.Recovered(m.read(), numbers)
+		st, err := lockmgr.Recovered(m.read(), numbers, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -55,6 +55,35 @@ func TestDeathsUnderLoad(t *testing.T) {
 	}
 }
 
+// Programs on two mounts that lock ranges of one file, and count in them, notice no death of a daemon
+// but a pause.
+func TestRangesOutliveDeaths(t *testing.T) {
+	tr := history.New(t, lab.Local.NewService(t), "--rule", history.RangesRule, "--supervise")
+	a, b := lab.Supervise(tr.Mount("a")), lab.Supervise(tr.Mount("b"))
+	tr.WorkOnRanges(a.Mount, 2)
+	tr.GoesOn("on one mount")
+	for i := range longtest.Seeds(t, 4, 60) {
+		switch {
+		case i == 1:
+			tr.WorkOnRanges(b.Mount, 2)
+			tr.GoesOn("on two mounts")
+		case i%2 == 0:
+			a.KillWorker()
+		default:
+			b.KillWorker()
+		}
+		tr.GoesOn("after a death")
+	}
+	tr.Finish()
+	for _, w := range tr.Writers {
+		for _, o := range w.History() {
+			if o.Errno != 0 && o.Errno != unix.EAGAIN && o.Errno != unix.EDEADLK {
+				t.Errorf("%s of %s: %v", o.Kind, o.Hold, o.Errno)
+			}
+		}
+	}
+}
+
 // Open files, mappings, working directories, tokens and locks outlive daemons that die and daemons that
 // are upgraded, in any order. (docs/SEMANTICS.md, rule 27.)
 func TestDeathKeepsWhatIsOpen(t *testing.T) {

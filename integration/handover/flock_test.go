@@ -11,11 +11,40 @@ import (
 // Locks of flock and fcntl stay with what has them, whether the table is shared between mounts or
 // one mount's, and exclude programs of all mounts as before. (docs/SEMANTICS.md, rule 27.)
 func TestUpgradeKeepsFlocks(t *testing.T) {
-	lab.Over(t, testUpgradeKeepsFlocks, lab.Local, lab.InLeases)
+	lab.Over(t, func(t *testing.T, on lab.Setup) {
+		keepsFlocks(t, newFlocks(t, on), func(m *lab.Mount) *lab.Mount { return upgrade(t, m) })
+	}, lab.Local, lab.InLeases)
 }
 
-func testUpgradeKeepsFlocks(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--flock", "cluster", "--rule", "** nolock", "--sync", "close")
+// So they do when daemons die, and are upgraded in between.
+func TestDeathKeepsFlocks(t *testing.T) {
+	lab.Over(t, func(t *testing.T, on lab.Setup) {
+		keepsFlocks(t, newFlocks(t, on, "--supervise"), succeed(t))
+	}, lab.Local)
+}
+
+// succeed returns what lets another daemon go on with a mount: for the most part by a death, and
+// sometimes by an upgrade.
+func succeed(t *testing.T) func(*lab.Mount) *lab.Mount {
+	mounts := make(map[string]*lab.Supervised)
+	n := 0
+	return func(m *lab.Mount) *lab.Mount {
+		if mounts[m.Name] == nil {
+			mounts[m.Name] = lab.Supervise(m)
+		}
+		s := mounts[m.Name]
+		if n++; n%3 == 0 {
+			s = lab.Supervise(upgrade(t, m))
+			s.Takeovers = 1 // the upgrade is told so too
+			mounts[m.Name] = s
+			return s.Mount
+		}
+		s.KillWorker()
+		return s.Mount
+	}
+}
+
+func keepsFlocks(t *testing.T, v *lab.Volume, next func(*lab.Mount) *lab.Mount) {
 	for _, name := range []string{"private", "shared", "idle"} {
 		v.Write(name, "0123456789")
 	}
@@ -52,9 +81,9 @@ func testUpgradeKeepsFlocks(t *testing.T, on lab.Setup) {
 	}
 	held()
 	for i := range 3 {
-		a = upgrade(t, a)
+		a = next(a)
 		if i == 1 {
-			b = upgrade(t, b)
+			b = next(b)
 		}
 		held()
 	}

@@ -2,14 +2,17 @@ package handover
 
 import (
 	"fmt"
+	"iter"
 	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/integration/lab"
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // flockKinds are the calls that wait for a lock, and what ends one.
@@ -19,8 +22,8 @@ var flockKinds = map[string]struct{ take, give lab.Call }{
 	"ofd":   {lab.Call{Op: "ofd setlkw", Flags: unix.F_WRLCK, N: 5}, lab.Call{Op: "ofd setlk", Flags: unix.F_UNLCK, N: 5}},
 }
 
-func newFlocks(t *testing.T, on lab.Setup) *lab.Volume {
-	return on.NewVolume(t, "--flock", "cluster", "--rule", "** nolock", "--sync", "close")
+func newFlocks(t *testing.T, on lab.Setup, flags ...string) *lab.Volume {
+	return on.NewVolume(t, append(flags, "--flock", "cluster", "--rule", "** nolock", "--sync", "close")...)
 }
 
 // of returns a call of a descriptor.
@@ -122,6 +125,91 @@ func inLine(v *lab.Volume, p *lab.Agent) bool {
 		}
 	}
 	return false
+}
+
+// Who waits for a flock or an fcntl lock when its daemon dies waits on, and gets it. Who is killed
+// meanwhile leaves nothing.
+func TestFlockWaitersOutliveADeath(t *testing.T) {
+	lab.Over(t, func(t *testing.T, on lab.Setup) {
+		v := newFlocks(t, on, "--supervise")
+		a, b := lab.Supervise(v.Mount("a")), v.Mount("b")
+		for kind, calls := range flockKinds {
+			v.Write(kind, "")
+			holder := lab.NewAgent(t)
+			held := holder.Open(b.Path(kind), unix.O_RDWR)
+			holder.Must(of(held, calls.take))
+			var waiters []*lab.Agent
+			var fds []int
+			var pending []<-chan lab.Result
+			for range 3 { // the last is killed
+				p := lab.NewAgent(t)
+				waiters, fds = append(waiters, p), append(fds, p.Open(a.Path(kind), unix.O_RDWR))
+				pending = append(pending, waitsWithin(t, p, of(fds[len(fds)-1], calls.take)))
+			}
+			lab.Eventually(t, "one stands in line", func() bool { return len(v.LS()) == 2 })
+			a.KillWorker()
+			waiters[2].Kill()
+			holder.Must(of(held, calls.give))
+			for range 2 { // in any order: places are lost
+				var r lab.Result
+				i := 0
+				select {
+				case r = <-pending[0]:
+				case r = <-pending[1]:
+					i = 1
+				case <-time.After(lab.CallTimeout):
+					t.Fatalf("%s: nobody gets it", kind)
+				}
+				if r.Errno != 0 {
+					t.Errorf("%s: waiter %d: %v", kind, i, r.Err())
+				}
+				pending[i] = nil
+				waiters[i].Must(of(fds[i], calls.give))
+			}
+			for _, p := range []*lab.Agent{holder, waiters[0], waiters[1]} {
+				p.Kill()
+			}
+			lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
+		}
+	}, lab.Local)
+}
+
+// The locks of a mount whose lease ends before its next daemon comes are lost: EIO, and others get
+// them.
+func TestFlockOfALeaseThatEndsIsLost(t *testing.T) {
+	lab.Over(t, func(t *testing.T, on lab.Setup) {
+		v := newFlocks(t, on, "--supervise", "--ttl", lab.ShortTTL.String())
+		b := v.Mount("b") // which serves etcd
+		a := lab.Supervise(v.Mount("a"))
+		v.Write("f", "0123456789")
+		p, other := lab.NewAgent(t), lab.NewAgent(t)
+		fd := p.Open(a.Path("f"), unix.O_RDWR)
+		p.Must(of(fd, flockKinds["posix"].take))
+		theirs := other.Open(b.Path("f"), unix.O_RDWR)
+		pending := waitsWithin(t, other, of(theirs, flockKinds["posix"].take))
+		a.BecomesSteady()
+		a.Dies(func() { // and nobody notices for longer than the lease
+			if err := unix.Kill(a.Cmd.Process.Pid, unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Kill(a.Worker(), unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if r := lab.Await(t, "the other mount", pending); r.Errno != 0 {
+				t.Errorf("the other mount: %v", r.Err())
+			}
+			if err := unix.Kill(a.Cmd.Process.Pid, unix.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+		})
+		p.Fails(lab.Call{Op: "pwrite", FD: fd, Off: 1, Data: "x"}, unix.EIO)
+		other.Must(lab.Call{Op: "pwrite", FD: theirs, Off: 2, Data: "y"})
+		if got := v.Read("f"); got != "01y3456789" {
+			t.Errorf("the file has %q", got)
+		}
+		succeed(t)(a.Mount) // what is lost stays so
+		p.Fails(lab.Call{Op: "pwrite", FD: fd, Off: 1, Data: "x"}, unix.EIO)
+	}, lab.Local)
 }
 
 // A program that waits for a flock or an fcntl lock and is killed in a pause ends, and so does its
@@ -284,11 +372,19 @@ func testUpgradeWithAFlockCrowd(t *testing.T, on lab.Setup) {
 // A counter that programs of two mounts count in under their locks loses nothing while both daemons
 // are upgraded, and no call fails.
 func TestFlockCounterDuringUpgrades(t *testing.T) {
-	lab.Over(t, testFlockCounterDuringUpgrades, lab.Local, lab.InLeases.ForLong())
+	lab.Over(t, func(t *testing.T, on lab.Setup) {
+		countsUnderFlocks(t, newFlocks(t, on), longtest.Seeds(t, 6, 6), func(m *lab.Mount) *lab.Mount { return upgrade(t, m) })
+	}, lab.Local, lab.InLeases.ForLong())
 }
 
-func testFlockCounterDuringUpgrades(t *testing.T, on lab.Setup) {
-	v := newFlocks(t, on)
+// So it is when the daemons die.
+func TestFlockCounterDuringDeaths(t *testing.T) {
+	lab.Over(t, func(t *testing.T, on lab.Setup) {
+		countsUnderFlocks(t, newFlocks(t, on, "--supervise"), longtest.Seeds(t, 4, 40), succeed(t))
+	}, lab.Local)
+}
+
+func countsUnderFlocks(t *testing.T, v *lab.Volume, times iter.Seq[uint64], next func(*lab.Mount) *lab.Mount) {
 	mounts := []*lab.Mount{v.Mount("a"), v.Mount("b")}
 	stop := make(chan struct{})
 	counted := make(map[string]chan int)
@@ -308,8 +404,8 @@ func testFlockCounterDuringUpgrades(t *testing.T, on lab.Setup) {
 			}
 		}
 	}
-	for i := range 6 {
-		mounts[i%2] = upgrade(t, mounts[i%2])
+	for i := range times {
+		mounts[i%2] = next(mounts[i%2])
 	}
 	close(stop)
 	for name, ch := range counted {

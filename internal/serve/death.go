@@ -160,7 +160,7 @@ func (d *dead) accept(c *Config, settings map[string]string) (_ *accepted, err e
 	if err != nil {
 		return nil, err
 	}
-	locks, err := lockmgr.Recovered(d.Records, view.Holds)
+	locks, err := lockmgr.Recovered(d.Records, view.Holds, view.Tables)
 	if err != nil {
 		return nil, err
 	}

@@ -76,6 +76,13 @@ func (ls Locks) All() []Lock {
 	return ls.of[Flock].all(ls.of[Posix].all(make([]Lock, 0, ls.Len())))
 }
 
+// Of returns an owner's locks, in order.
+func (ls Locks) Of(o Owner) []Lock {
+	_, rest := ls.of[o.Kind].split(o, 0)
+	own, _ := rest.split(o, EOF+1)
+	return own.all(nil)
+}
+
 // Conflict returns a lock of another owner that conflicts with l.
 func (ls Locks) Conflict(l Lock) (Lock, bool) {
 	return found(ls.of[l.Owner.Kind].conflict(&l, nil, nil))
