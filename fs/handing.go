@@ -217,6 +217,7 @@ func (c *connection) begin(s *standby) error {
 		return err
 	}
 	if c.resends { // before the server could read anything twice
+		c.resends = false // what this process has read it answers itself, also after a pause
 		if err := c.resend(); err != nil {
 			return err
 		}

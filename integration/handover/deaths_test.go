@@ -134,6 +134,39 @@ func TestWaitersOutliveADeath(t *testing.T) {
 	free(t, a.Mount, v)
 }
 
+// After a death, an upgrade is given up in its pause: what waits and what is written is served once.
+func TestUpgradeThatFailsAfterADeath(t *testing.T) {
+	v := lab.NewVolume(t, "--wait", "-1", "--supervise")
+	v.Write("f", "")
+	v.Write("log", "")
+	a, b := lab.Supervise(v.Mount("a")), v.Mount("b")
+	holder, waiter, writer := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+	held := holder.Open(b.Path("f"), unix.O_WRONLY)
+	a.KillWorker()
+	waits := waiter.Start(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY})
+	v.WaitFor("f")
+	log := writer.Open(a.Path("log"), unix.O_WRONLY|unix.O_APPEND)
+	const lines = 200
+	writing := writer.Start(lab.Call{Op: "repeat", N: lines, Calls: []lab.Call{{Op: "write", FD: log, Data: "line\n"}}})
+	for range 5 {
+		asked(t, a.Mount).Close()
+	}
+	if r := lab.Await(t, "the writer", writing); r.Errno != 0 || len(r.Failed) > 0 {
+		t.Errorf("the writer: %v, %v", r.Err(), r.Failed)
+	}
+	if got := v.Read("log"); got != strings.Repeat("line\n", lines) {
+		t.Errorf("%d bytes were appended", len(got))
+	}
+	holder.Must(lab.Call{Op: "close", FD: held})
+	r := lab.Await(t, "the waiter", waits)
+	if r.Errno != 0 {
+		t.Fatalf("the waiter: %v", r.Err())
+	}
+	waiter.Must(lab.Call{Op: "close", FD: r.N})
+	writer.Must(lab.Call{Op: "close", FD: log})
+	free(t, a.Mount, v)
+}
+
 // A worker that dies while it takes over, at any instant of that, costs nothing either: what is appended,
 // made and removed meanwhile is so once.
 func TestDeathInATakeover(t *testing.T) {
