@@ -406,7 +406,7 @@ func (f *FS) appended(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wr
 	}
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
-		return 0, fuse.EBADF, true
+		return 0, ended, true
 	}
 	defer h.leave()
 	n := int64(h.hasAppended(b.Size, data))

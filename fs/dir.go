@@ -118,7 +118,7 @@ func (f *FS) ReleaseDir(in *fuse.ReleaseIn) {
 func (f *FS) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	d := f.dirs.get(in.Fh)
 	if d == nil {
-		return fuse.EBADF
+		return ended
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -150,12 +150,12 @@ func (f *FS) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryL
 func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Status {
 	d := f.dirs.get(in.Fh)
 	if d == nil {
-		return fuse.EBADF
+		return ended
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.fd < 0 { // RELEASEDIR overtook
-		return fuse.EBADF
+		return ended
 	}
 	if err := d.list(f.nodes.pool.memory); err != nil {
 		return errno(err)

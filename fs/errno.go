@@ -16,6 +16,7 @@ import (
 const (
 	stale  = fuse.Status(unix.ESTALE)
 	exists = fuse.Status(unix.EEXIST)
+	ended  = fuse.Status(unix.ENOTCONN) // the view is being closed, and what is open in it is so already
 )
 
 // errno is the only place where an error becomes an errno of a program.
@@ -27,12 +28,14 @@ func errno(err error) fuse.Status {
 	case errors.As(err, new(*lockmgr.HandedOnError)):
 		return handedOn
 	case errors.Is(err, lockmgr.ErrSessionLost), errors.Is(err, lockmgr.ErrLockLost),
-		errors.Is(err, lockmgr.ErrSuspended), errors.Is(err, lockmgr.ErrClosed):
+		errors.Is(err, lockmgr.ErrSuspended):
 		// The cause may be any error below. But a lock that was never granted is unavailable.
 		if errors.Is(err, lockmgr.ErrUnavailable) && errors.Is(err, lockmgr.ErrSuspended) {
 			return fuse.Status(unix.ENOLCK)
 		}
 		return fuse.EIO
+	case errors.Is(err, lockmgr.ErrClosed):
+		return ended
 	case errors.As(err, &e):
 		return ofPrograms(e)
 	case errors.Is(err, context.Canceled):

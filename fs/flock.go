@@ -69,7 +69,7 @@ func (h *handle) endWaits() {
 func (f *FS) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
-		return fuse.EBADF
+		return ended
 	}
 	defer h.leave()
 	t, err := f.advisoryTable(h)
@@ -130,7 +130,7 @@ func (f *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) (s fuse.Status) {
 func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn, wait bool, again *waiting) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
-		return fuse.EBADF
+		return ended
 	}
 	defer h.leave()
 	t, err := f.advisoryTable(h)

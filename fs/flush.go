@@ -15,7 +15,7 @@ import (
 func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
-		return fuse.EBADF
+		return ended
 	}
 	defer h.leave()
 	if b := f.calls.again(&in.InHeader); b != nil && b.Answered {
@@ -74,7 +74,7 @@ func (h *handle) closeDuplicate() error {
 func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
-		return fuse.EBADF
+		return ended
 	}
 	defer h.leave()
 	if h.hold != nil && h.isLost() {

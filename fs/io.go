@@ -13,7 +13,7 @@ import (
 func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
-		return nil, fuse.EBADF
+		return nil, ended
 	}
 	defer h.leave()
 	n := 0
@@ -66,7 +66,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	}
 	h := f.handles.get(in.Fh)
 	if h == nil {
-		return 0, fuse.EBADF
+		return 0, ended
 	}
 	kill := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
 	var written int
@@ -173,8 +173,11 @@ func (h *handle) store(data []byte, off int64, check func() error) error {
 // check right before it changes anything, and returns check's error. If the session is suspended
 // meanwhile, only the end of that says whether the lock was good throughout.
 func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do func(check func() error) error) fuse.Status {
-	if h.hold == nil || h.mode == lockmgr.Shared || !h.enter() {
+	if h.hold == nil || h.mode == lockmgr.Shared {
 		return fuse.EBADF
+	}
+	if !h.enter() {
+		return ended
 	}
 	defer h.leave()
 	var err error
@@ -245,7 +248,7 @@ func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
 func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil {
-		return fuse.EBADF
+		return ended
 	}
 	allocate := func() error { return unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length)) }
 	return f.change(cancel, &in.InHeader, h, func(check func() error) error {
@@ -263,7 +266,7 @@ const maxCopy = 4 << 20
 func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
 	from, to := f.handles.get(in.FhIn), f.handles.get(in.FhOut)
 	if from == nil || to == nil || !from.enter() {
-		return 0, fuse.EBADF
+		return 0, ended
 	}
 	defer from.leave()
 	var n int
@@ -303,7 +306,7 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {
-		return fuse.EBADF
+		return ended
 	}
 	defer h.leave()
 	return f.reading(cancel, &in.InHeader, h, func() error {

@@ -395,7 +395,7 @@ func (f *FS) reply(h *handle, in *fuse.InHeader, flags uint32, out *fuse.OpenOut
 	id, ok := f.handles.add(h)
 	if !ok { // the view is being closed
 		h.leave()
-		return fuse.EIO
+		return ended
 	}
 	h.fh, h.record, h.opened, h.flags = id, f.record, number(in), flags
 	h.note()
