@@ -167,7 +167,7 @@ func (o *mountOptions) check() error {
 	if o.policy, err = o.readPolicy(); err != nil {
 		return usage(err)
 	}
-	if o.formerTerms, err = o.former.terms(o.flock.value); err != nil {
+	if o.formerTerms, err = o.former.terms(policy.Terms{Policy: o.policy, Flock: o.flock.value}); err != nil {
 		return usage(err)
 	}
 	return nil

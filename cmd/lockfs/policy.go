@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -55,17 +54,22 @@ func (p *formerFlags) register(fs *pflag.FlagSet) {
 	p.flags = fs
 	fs.StringVar(&p.policyFile, former+"policy", "", "`file` with rules that are enforced too, the stricter ones for each path, while the policy of the volume changes from these to --policy and --rule. A file without rules: everything was locked")
 	fs.StringArrayVar(&p.rules, former+"rule", nil, "a `rule` ahead of those in --former-policy. Can be repeated; in the environment, one per line")
-	fs.Var(&p.flock, former+"flock", "the --flock that is enforced too: "+p.flock.list()+" (default: as --flock)")
+	fs.Var(&p.flock, former+"flock", "the --flock that is enforced too: "+p.flock.list()+" (default: as --flock). Alone, it leaves the rules as they are")
 }
 
-// terms returns nil if none of the flags is given.
-func (p *formerFlags) terms(flock policy.Flock) (*policy.Terms, error) {
-	if !slices.ContainsFunc([]string{"policy", "rule", "flock"}, func(name string) bool { return p.flags.Changed(former + name) }) {
+// terms returns nil if none of the flags is given. What is not given is as in the terms of now.
+func (p *formerFlags) terms(now policy.Terms) (*policy.Terms, error) {
+	given := func(name string) bool { return p.flags.Changed(former + name) }
+	rules := given("policy") || given("rule")
+	if !rules && !given("flock") {
 		return nil, nil
 	}
-	rules, err := readPolicy(former, p.policyFile, p.rules)
-	if err != nil {
-		return nil, err
+	was := &policy.Terms{Policy: now.Policy, Flock: cmp.Or(p.flock.value, now.Flock)}
+	if rules {
+		var err error
+		if was.Policy, err = readPolicy(former, p.policyFile, p.rules); err != nil {
+			return nil, err
+		}
 	}
-	return &policy.Terms{Policy: rules, Flock: cmp.Or(p.flock.value, flock)}, nil
+	return was, nil
 }

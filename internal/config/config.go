@@ -42,9 +42,10 @@ type Volume struct {
 
 	// Former is enforced too, while the policy changes.
 	Former struct {
-		Given bool
-		Rules []string
-		Flock policy.Flock // empty: as Flock
+		Given  bool
+		Listed bool // Rules are given; false: as the Volume's
+		Rules  []string
+		Flock  policy.Flock // empty: as Flock
 	}
 }
 
@@ -80,7 +81,11 @@ func (v *Volume) FormerTerms() *policy.Terms {
 	if !v.Former.Given {
 		return nil
 	}
-	return &policy.Terms{Policy: policyOf(v.Former.Rules), Flock: cmp.Or(v.Former.Flock, v.Flock)}
+	rules := v.Former.Rules
+	if !v.Former.Listed {
+		rules = v.Rules
+	}
+	return &policy.Terms{Policy: policyOf(rules), Flock: cmp.Or(v.Former.Flock, v.Flock)}
 }
 
 func policyOf(rules []string) *policy.Policy {

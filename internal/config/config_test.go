@@ -69,22 +69,26 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A former policy without rules is one; without its fields there is none.
+// A former policy without rules is one; without its fields there is none. What is not given is as it
+// is now.
 func TestFormer(t *testing.T) {
-	const volume = "volumes:\n- {name: v, source: /s/v, mountpoint: /m/v, endpoints: [http://e], flock: cluster%s}\n"
-	var none []policy.Terms
-	for given, want := range map[string][]policy.Terms{
-		"":                         none,
-		", formerPolicy: []":       {{Flock: policy.FlockCluster}},
-		", formerFlock: local":     {{Flock: policy.FlockLocal}},
-		", formerPolicy: [f lock]": {{Flock: policy.FlockCluster}},
+	const volume = "volumes:\n- {name: v, source: /s/v, mountpoint: /m/v, endpoints: [http://e], flock: cluster, policy: [n nolock]%s}\n"
+	type terms struct {
+		rules []string
+		flock string
+	}
+	for given, want := range map[string]*terms{
+		"":                         nil,
+		", formerPolicy: []":       {nil, "cluster"},
+		", formerFlock: local":     {[]string{"n nolock"}, "local"},
+		", formerPolicy: [f lock]": {[]string{"f lock"}, "cluster"},
 	} {
 		f, err := Parse("f", fmt.Appendf(nil, volume, given))
 		if err != nil {
 			t.Fatal(err)
 		}
 		former := f.Volumes[0].FormerTerms()
-		if (former != nil) != (want != nil) || former != nil && (former.Flock != want[0].Flock || former.Policy.Empty() == strings.Contains(given, "f lock")) {
+		if (former != nil) != (want != nil) || former != nil && former.Digest() != (policy.Terms{Policy: policyOf(want.rules), Flock: policy.Flock(want.flock)}).Digest() {
 			t.Errorf("%q: %+v, want %+v", given, former, want)
 		}
 	}

@@ -42,7 +42,7 @@ var fields = []field{
 	{"readLocks", false, flag(func(v *Volume) *bool { return &v.ReadLocks })},
 	{"acceptVolume", false, flag(func(v *Volume) *bool { return &v.AcceptVolume })},
 	{"policy", false, list(func(v *Volume) *[]string { return &v.Rules }, rule)},
-	{"formerPolicy", false, former(list(func(v *Volume) *[]string { return &v.Former.Rules }, rule))},
+	{"formerPolicy", false, former(listed(list(func(v *Volume) *[]string { return &v.Former.Rules }, rule)))},
 	{"formerFlock", false, former(text(func(v *Volume) *string { return (*string)(&v.Former.Flock) }, oneOf(policy.Flocks...)))},
 	{"setPolicy", false, flag(func(v *Volume) *bool { return &v.SetPolicy })},
 }
@@ -51,6 +51,14 @@ var fields = []field{
 func former(set func(*Volume, *yaml.Node) error) func(*Volume, *yaml.Node) error {
 	return func(v *Volume, n *yaml.Node) error {
 		v.Former.Given = true
+		return set(v, n)
+	}
+}
+
+// listed is a field that gives the former rules, which may be none.
+func listed(set func(*Volume, *yaml.Node) error) func(*Volume, *yaml.Node) error {
+	return func(v *Volume, n *yaml.Node) error {
+		v.Former.Listed = true
 		return set(v, n)
 	}
 }
