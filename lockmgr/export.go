@@ -14,8 +14,8 @@ import (
 // HandedOn is a Session that can be handed on to another process.
 type HandedOn interface {
 	// RemoveUnclaimed deletes the session's entries that no acquisition and no grant answers for,
-	// and voids what the former process has sent and had no answer to. Errors: ErrUnavailable,
-	// ErrSessionLost.
+	// and voids what the former process has sent and had no answer to. It tries until ctx ends. Errors:
+	// ErrUnavailable, ErrSessionLost.
 	RemoveUnclaimed(ctx context.Context) error
 
 	// Disclaim makes the entries of an acquisition unclaimed.
@@ -447,10 +447,14 @@ func (m *Manager) Begin() {
 // unclaimedTime bounds how long programs wait until what a dead process has left is removed.
 const unclaimedTime = 2 * time.Second
 
+// removeUnclaimed tries for as long as the session lives: others may wait for what nobody claims.
 func (m *Manager) removeUnclaimed(s *session) {
-	ctx, cancel := context.WithTimeout(m.ctx, s.backend.TTL())
-	defer cancel()
-	if err := s.backend.(HandedOn).RemoveUnclaimed(ctx); err != nil {
-		m.log.Warn("entries of the former daemon that nobody claims remain for now", slog.String("session", s.backend.ID()), slog.Any("error", err))
+	remain := func(why error) {
+		m.log.Warn("entries of the former daemon that nobody claims remain for now", slog.String("session", s.backend.ID()), slog.Any("error", why))
+	}
+	late := time.AfterFunc(s.backend.TTL(), func() { remain(ErrUnavailable) })
+	defer late.Stop()
+	if err := s.backend.(HandedOn).RemoveUnclaimed(m.ctx); err != nil && m.ctx.Err() == nil {
+		remain(err)
 	}
 }

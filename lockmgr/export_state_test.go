@@ -103,6 +103,32 @@ func TestStateIsAdopted(t *testing.T) {
 	})
 }
 
+// What nobody claims is removed after an outage of the service that outlasts a TTL.
+func TestUnclaimedAreRemovedAfterAnOutage(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		service := &adoptable{Backend: f.svc, sessions: make(map[string]lockmgr.Session), away: 3 * ttl}
+		old, _ := f.manager(func(c *lockmgr.Config) { c.Backend = service })
+		old.HandOn()
+		st, err := old.Export(nil, nil)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		next, _, err := lockmgr.Adopt(f.t.Context(), lockmgr.Config{Backend: service, Renew: renew.Config{TTL: ttl, Clock: bubbleClock{}}}, st)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		old.LetGo()
+		next.Begin()
+		time.Sleep(4 * ttl)
+		if service.cleaned != 1 {
+			f.t.Errorf("it was removed %d times", service.cleaned)
+		}
+		if err := next.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
 // A session that has ended is not adopted, and nothing runs afterwards.
 func TestEndedSessionIsNotAdopted(t *testing.T) {
 	inBubble(t, func(f *fixture) {
@@ -155,7 +181,8 @@ type adoptable struct {
 	sessions map[string]lockmgr.Session
 	gone     map[string]bool // sessions that have ended
 	claims   []lockmgr.Grant
-	cleaned  int // RemoveUnclaimed calls
+	cleaned  int           // RemoveUnclaimed calls
+	away     time.Duration // that RemoveUnclaimed needs
 }
 
 func (a *adoptable) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
@@ -209,7 +236,12 @@ func (s handedOn) Stands(ctx context.Context, d lockmgr.Grant) (int64, error) {
 	return s.Session.(lockmgr.Delegator).Stands(ctx, d)
 }
 
-func (s handedOn) RemoveUnclaimed(context.Context) error {
+func (s handedOn) RemoveUnclaimed(ctx context.Context) error {
+	select {
+	case <-time.After(s.a.away):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()
 	s.a.cleaned++

@@ -106,12 +106,7 @@ func (s *Session) RemoveUnclaimed(ctx context.Context) error {
 			}
 			s.adopted = ""
 		}
-		for _, orphan := range s.orphans() {
-			if err := s.removeOrphan(ctx, orphan, slog.LevelInfo); err != nil {
-				return err
-			}
-		}
-		return nil
+		return each(ctx, s.orphaned(), func(name string) error { return s.removeFrom(ctx, s.b.urgent(), name, slog.LevelInfo) })
 	})
 }
 

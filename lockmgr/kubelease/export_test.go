@@ -63,4 +63,12 @@ func Connected(b *Backend) bool { return b.mirror.connected() }
 func Forget(s lockmgr.Session, g lockmgr.Grant) { s.(*Session).claims.drop(claimOf(g)) }
 
 // Orphans is how many entries of a session its mount sees that nobody claims.
-func Orphans(s lockmgr.Session) int { return len(s.(*Session).orphans()) }
+func Orphans(s lockmgr.Session) (n int) {
+	m := s.(*Session).b.mirror
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range m.objects {
+		n += len(s.(*Session).orphans(o))
+	}
+	return n
+}
