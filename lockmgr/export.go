@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -27,9 +28,14 @@ type HandedOn interface {
 
 // Adopter is a Backend whose sessions are HandedOn.
 type Adopter interface {
-	// AdoptsFromDead reports whether a session can be adopted of a process that has died, and could not
-	// Freeze: what that has sent has no effect any more after RemoveUnclaimed.
-	AdoptsFromDead() bool
+	// Record records in part, from now on, what a next process has to know of this one's requests if it
+	// dies, and could not Freeze. nil: nothing.
+	Record(part *journal.Part)
+
+	// Recover takes over what a process that has died has recorded, and records it itself. It comes
+	// before AdoptSession. What the dead process has sent has no effect any more after RemoveUnclaimed.
+	// Errors: the records are of another format.
+	Recover(records *journal.Records) error
 
 	// Connect prepares for AdoptSession, while the other process still has the sessions. Errors:
 	// ErrUnavailable.

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/renew"
 )
@@ -196,7 +197,8 @@ func (a *adoptable) OpenSession(ctx context.Context, info lockmgr.SessionInfo, t
 	return handedOn{s, a}, nil
 }
 
-func (a *adoptable) AdoptsFromDead() bool                   { return true }
+func (a *adoptable) Record(*journal.Part)                   {}
+func (a *adoptable) Recover(*journal.Records) error         { return nil }
 func (a *adoptable) Connect(context.Context) error          { return nil }
 func (a *adoptable) Freeze(context.Context) (func(), error) { return func() {}, nil }
 func (a *adoptable) AdoptSession(_ context.Context, _ lockmgr.SessionInfo, id string, _ time.Duration, claims []lockmgr.Grant) (lockmgr.Session, error) {

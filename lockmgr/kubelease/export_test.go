@@ -72,3 +72,9 @@ func Orphans(s lockmgr.Session) (n int) {
 	}
 	return n
 }
+
+// Mirrors reports whether the backend's mirror shows the Lease of k.
+func Mirrors(b *Backend, k lockmgr.Key) bool { return b.mirror.at(b.names.lock(k)) != nil }
+
+// Unanswered is how many writes there were no answer to, and may yet come.
+func Unanswered(b *Backend) int { return len(b.unanswered.those(func(*sentOnce) bool { return true })) }

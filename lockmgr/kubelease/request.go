@@ -90,8 +90,9 @@ func (b *Backend) write(ctx context.Context, to coordinationclient.LeaseInterfac
 		return nil, retry.Ended(ctx)
 	}
 	defer b.outgoing.Leave()
+	sent := b.unanswered.begin(o, lease)
 	written, err := b.send(ctx, to, o, lease)
-	b.unanswered.note(o.revision(), lease, err)
+	b.unanswered.end(sent, err)
 	return written, err
 }
 
