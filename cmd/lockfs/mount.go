@@ -174,10 +174,7 @@ func (o *mountOptions) check() error {
 }
 
 func (o *mountOptions) checkSupervise() error {
-	switch {
-	case o.inKubernetes():
-		return usage(errors.New("--supervise and --backend kubernetes exclude each other: what a dead daemon has sent to the API server may come late. Use etcd, or drop --supervise"))
-	case o.flock.value == policy.FlockCluster:
+	if o.flock.value == policy.FlockCluster {
 		return usage(errors.New("--supervise and --flock cluster exclude each other: a daemon that dies loses such locks. Drop one of them"))
 	}
 	return nil
