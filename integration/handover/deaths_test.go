@@ -25,8 +25,10 @@ import (
 
 // Programs that write, wait, try, rotate and hold on two mounts notice no death of a daemon but a
 // pause. (docs/SEMANTICS.md, rule 27.)
-func TestDeathsUnderLoad(t *testing.T) {
-	tr := history.New(t, lab.Local.NewService(t), "--wait", "-1", "--supervise")
+func TestDeathsUnderLoad(t *testing.T) { lab.InTurn(t, testDeathsUnderLoad, lab.Local, lab.InLeases) }
+
+func testDeathsUnderLoad(t *testing.T, on lab.Setup) {
+	tr := history.New(t, on.NewService(t), "--wait", "-1", "--supervise")
 	a, b := lab.Supervise(tr.Mount("a")), lab.Supervise(tr.Mount("b"))
 	tr.Load(a.Mount)
 	tr.Load(b.Mount)
@@ -58,9 +60,13 @@ func TestDeathsUnderLoad(t *testing.T) {
 // Open files, mappings, working directories, tokens and locks outlive daemons that die and daemons that
 // are upgraded, in any order. (docs/SEMANTICS.md, rule 27.)
 func TestDeathKeepsWhatIsOpen(t *testing.T) {
+	lab.InTurn(t, testDeathKeepsWhatIsOpen, lab.Local, lab.InLeases.ForLong())
+}
+
+func testDeathKeepsWhatIsOpen(t *testing.T, on lab.Setup) {
 	mounts := make(map[string]*lab.Supervised)
 	n := 0
-	keepsWhatIsOpen(t, lab.NewVolume(t, "--supervise"), func(m *lab.Mount) *lab.Mount {
+	keepsWhatIsOpen(t, on.NewVolume(t, "--supervise"), func(m *lab.Mount) *lab.Mount {
 		if mounts[m.Name] == nil {
 			mounts[m.Name] = lab.Supervise(m)
 		}
@@ -84,7 +90,11 @@ func TestWaiterIsInterruptedAfterADeath(t *testing.T) {
 // A program that waits when its daemon dies gets the lock when it is free, and one that is killed
 // leaves nothing.
 func TestWaitersOutliveADeath(t *testing.T) {
-	v := lab.NewVolume(t, "--wait", "-1", "--supervise")
+	lab.InTurn(t, testWaitersOutliveADeath, lab.Local, lab.InLeases.ForLong())
+}
+
+func testWaitersOutliveADeath(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--wait", "-1", "--supervise")
 	v.Write("f", "")
 	a, b := lab.Supervise(v.Mount("a")), v.Mount("b")
 	holder, waiter, killed := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
@@ -108,7 +118,11 @@ func TestWaitersOutliveADeath(t *testing.T) {
 // A worker that dies while it takes over, at any instant of that, costs nothing either: what is appended,
 // made and removed meanwhile is so once.
 func TestDeathInATakeover(t *testing.T) {
-	v := lab.NewVolume(t)
+	lab.InTurn(t, testDeathInATakeover, lab.Local, lab.InLeases.ForLong())
+}
+
+func testDeathInATakeover(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t)
 	s := lab.Supervise(v.Mount("a", "--supervise"))
 	log, err := os.OpenFile(s.Path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -193,7 +207,11 @@ func TestDeathInATakeover(t *testing.T) {
 // A daemon that was frozen until its lease ended, and then dies, leaves a view that cannot write what
 // it had: the file is another's by now. That goes for pages of a mapping too.
 func TestFrozenDaemonThatDiesIsFenced(t *testing.T) {
-	v := lab.NewVolume(t, "--wait", "-1", "--ttl", lab.ShortTTL.String())
+	lab.InTurn(t, testFrozenDaemonThatDiesIsFenced, lab.Local, lab.InLeases.ForLong())
+}
+
+func testFrozenDaemonThatDiesIsFenced(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--wait", "-1", "--ttl", lab.ShortTTL.String())
 	v.Write("f", strings.Repeat("-", 8192))
 	b := v.Mount("b") // which serves etcd
 	a := lab.Supervise(v.Mount("a", "--supervise"))
