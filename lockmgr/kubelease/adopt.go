@@ -1,6 +1,7 @@
 package kubelease
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -112,16 +113,17 @@ func (s *Session) RemoveUnclaimed(ctx context.Context) error {
 			}
 			listed = true
 		}
-		err := s.b.voidFormer(ctx, func(*sentOnce) bool { return true })
-		if err == nil {
-			err = each(ctx, s.orphaned(), func(name string) error { return s.removeFrom(ctx, s.b.urgent(), name, slog.LevelInfo) })
+		late := s.b.voidFormer(ctx, func(*sentOnce) bool { return true })
+		if late != nil && !errors.Is(late, retry.ErrRefused) {
+			return late
 		}
+		err := each(ctx, s.orphaned(), func(name string) error { return s.removeFrom(ctx, s.b.urgent(), name, slog.LevelInfo) })
 		if err == nil && s.adopted != "" {
 			if err = s.describe(ctx, s.adopted); err == nil {
 				s.adopted = ""
 			}
 		}
-		return err
+		return cmp.Or(err, late) // a Lease that somebody has broken spares the others
 	})
 }
 
