@@ -115,6 +115,43 @@ func testWaitersOutliveADeath(t *testing.T, on lab.Setup) {
 	free(t, a.Mount, v)
 }
 
+// Locks that a dead daemon has kept while nobody used them are in nobody's way: not for calls of its
+// view that cannot wait, nor for other mounts.
+func TestDeathGivesKeptLocksBack(t *testing.T) {
+	lab.InTurn(t, testDeathGivesKeptLocksBack, lab.Local, lab.InLeases)
+}
+
+func testDeathGivesKeptLocksBack(t *testing.T, on lab.Setup) {
+	const files = 100
+	v := on.NewVolume(t, "--keep", "60s")
+	if on.Leases {
+		v.Env = append(v.Env, "LOCKFS_KUBE_QPS=50", "LOCKFS_KUBE_BURST=100") // the defaults
+	}
+	a, b := lab.Supervise(v.Mount("a", "--supervise")), v.Mount("b")
+	name := func(i int) string { return fmt.Sprintf("d%d/f", i) } // a directory with much to do has one lock
+	for i := range files {
+		err := os.Mkdir(v.InSource(fmt.Sprint("d", i)), 0o755)
+		for range 3 { // a lock is kept that was asked for again
+			err = errors.Join(err, os.WriteFile(a.Path(name(i)), nil, 0o644))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(v.LS()); n < files {
+		t.Fatalf("%d locks are kept, want %d", n, files)
+	}
+	a.KillWorker()
+	for i := range files / 2 {
+		if err := os.Remove(a.Path(name(i))); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.WriteFile(b.Path(name(files-1)), []byte("x"), 0o644); err != nil {
+		t.Error(err)
+	}
+}
+
 // A worker that dies while it takes over, at any instant of that, costs nothing either: what is appended,
 // made and removed meanwhile is so once.
 func TestDeathInATakeover(t *testing.T) {
