@@ -28,7 +28,7 @@ func (b *Backend) Freeze(ctx context.Context) (thaw func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := b.void(ctx, b.unanswered.those(func(*sentOnce) bool { return true })); err != nil {
+	if err := b.void(ctx, b.unanswered.those(func(*sentWrite) bool { return true })); err != nil {
 		thaw()
 		return nil, fmt.Errorf("a request to the API server was not answered: %w", err)
 	}
@@ -38,7 +38,7 @@ func (b *Backend) Freeze(ctx context.Context) (thaw func(), err error) {
 // Record implements lockmgr.Adopter: each write of a lock's Lease is recorded before it is sent, until
 // it is answered. Nothing else that a dead process has sent can do harm: renewals, and what ends a
 // session that was not renewed, are on condition of a version too, and lost sessions are not adopted.
-func (b *Backend) Record(part *journal.Part) { b.unanswered.keep(part) }
+func (b *Backend) Record(part *journal.Part) { b.unanswered.recordIn(part) }
 
 // Recover implements lockmgr.Adopter. RemoveUnclaimed makes void what it takes over, and AdvisoryRows
 // before a table is read.
@@ -113,7 +113,7 @@ func (s *Session) RemoveUnclaimed(ctx context.Context) error {
 			}
 			listed = true
 		}
-		late := s.b.voidFormer(ctx, func(*sentOnce) bool { return true })
+		late := s.b.voidFormer(ctx, func(*sentWrite) bool { return true })
 		if late != nil && !errors.Is(late, retry.ErrRefused) {
 			return late
 		}

@@ -272,7 +272,7 @@ func (b *Backend) voidTable(ctx context.Context, name string) (*object, error) {
 		return nil, retry.Ended(ctx)
 	}
 	defer b.outgoing.Leave()
-	for _, w := range b.unanswered.those(func(w *sentOnce) bool { return w.Name == name }) {
+	for _, w := range b.unanswered.those(func(w *sentWrite) bool { return w.Name == name }) {
 		if err := b.voidOne(ctx, b.leases(), w); err != nil {
 			return nil, err
 		}
@@ -283,7 +283,7 @@ func (b *Backend) voidTable(ctx context.Context, name string) (*object, error) {
 // voidFormerTables makes void what a process that has died may yet write to tables, or to all: the
 // mount's row has the same name as before, so nobody could tell.
 func (b *Backend) voidFormerTables(ctx context.Context, tables ...lockmgr.Key) error {
-	return b.voidFormer(ctx, func(w *sentOnce) bool {
+	return b.voidFormer(ctx, func(w *sentWrite) bool {
 		return w.Kind == kindTable &&
 			(len(tables) == 0 || slices.ContainsFunc(tables, func(k lockmgr.Key) bool { return b.names.table(k) == w.Name }))
 	})

@@ -77,4 +77,6 @@ func Orphans(s lockmgr.Session) (n int) {
 func Mirrors(b *Backend, k lockmgr.Key) bool { return b.mirror.at(b.names.lock(k)) != nil }
 
 // Unanswered is how many writes there were no answer to, and may yet come.
-func Unanswered(b *Backend) int { return len(b.unanswered.those(func(*sentOnce) bool { return true })) }
+func Unanswered(b *Backend) int {
+	return len(b.unanswered.those(func(*sentWrite) bool { return true }))
+}

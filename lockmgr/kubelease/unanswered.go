@@ -23,10 +23,10 @@ import (
 // before it is sent until it is answered, or void.
 type unanswered struct {
 	mu       sync.Mutex
-	part     *journal.Part        // GUARDED_BY(mu); nil: nothing is recorded
-	begun    uint64               // GUARDED_BY(mu); how many writes there were
-	givenUp  map[target]*sentOnce // GUARDED_BY(mu); the newest that were sent and given up
-	underWay map[uint64]*sentOnce // GUARDED_BY(mu); by number
+	part     *journal.Part         // GUARDED_BY(mu); nil: nothing is recorded
+	begun    uint64                // GUARDED_BY(mu); how many writes there were
+	givenUp  map[target]*sentWrite // GUARDED_BY(mu); the newest that were sent and given up
+	underWay map[uint64]*sentWrite // GUARDED_BY(mu); by number
 }
 
 // target is what a write is for. Whether the Lease was there when it was sent makes a difference: a
@@ -36,8 +36,8 @@ type target struct {
 	creates bool
 }
 
-// sentOnce is a write of a lock's Lease.
-type sentOnce struct {
+// sentWrite is a write of a lock's Lease.
+type sentWrite struct {
 	writeRecord
 	number uint64
 	former bool // another process has sent it, and has died
@@ -54,8 +54,8 @@ type writeRecord struct {
 
 func (w writeRecord) target() target { return target{w.Name, w.Base == 0} }
 
-// keep records from now on in part.
-func (u *unanswered) keep(part *journal.Part) {
+// recordIn records from now on in part.
+func (u *unanswered) recordIn(part *journal.Part) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.part = part
@@ -68,12 +68,12 @@ func (u *unanswered) keep(part *journal.Part) {
 }
 
 // put records a write, and drop ends its record. mu is held.
-func (u *unanswered) put(w *sentOnce)  { u.part.Put(lockmgr.RecordRequest, w.number, w.writeRecord) }
-func (u *unanswered) drop(w *sentOnce) { u.part.Delete(lockmgr.RecordRequest, w.number) }
+func (u *unanswered) put(w *sentWrite)  { u.part.Put(lockmgr.RecordRequest, w.number, w.writeRecord) }
+func (u *unanswered) drop(w *sentWrite) { u.part.Delete(lockmgr.RecordRequest, w.number) }
 
 // begin notes a write that is about to be sent. It returns nil if nothing depends on when that is
 // carried out.
-func (u *unanswered) begin(o *object, lease *coordinationv1.Lease) *sentOnce {
+func (u *unanswered) begin(o *object, lease *coordinationv1.Lease) *sentWrite {
 	switch lease.Labels[labelKind] {
 	case kindFile, kindInode, kindTree, kindTable:
 	default:
@@ -82,12 +82,12 @@ func (u *unanswered) begin(o *object, lease *coordinationv1.Lease) *sentOnce {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.begun++
-	w := &sentOnce{
+	w := &sentWrite{
 		writeRecord: writeRecord{Name: lease.Name, Kind: lease.Labels[labelKind], Key: lease.Annotations[noteKey], Base: o.revision()},
 		number:      u.begun,
 	}
 	if u.underWay == nil {
-		u.underWay = make(map[uint64]*sentOnce)
+		u.underWay = make(map[uint64]*sentWrite)
 	}
 	u.underWay[w.number] = w
 	u.put(w)
@@ -95,7 +95,7 @@ func (u *unanswered) begin(o *object, lease *coordinationv1.Lease) *sentOnce {
 }
 
 // end notes how a write has ended.
-func (u *unanswered) end(w *sentOnce, err error) {
+func (u *unanswered) end(w *sentWrite, err error) {
 	if w == nil {
 		return
 	}
@@ -120,7 +120,7 @@ func (u *unanswered) end(w *sentOnce, err error) {
 
 // giveUp notes a recorded write that was sent, and that nobody waits for any more. Of two with the same
 // target, that of the older version is void. mu is held.
-func (u *unanswered) giveUp(w *sentOnce) {
+func (u *unanswered) giveUp(w *sentWrite) {
 	before := u.givenUp[w.target()]
 	switch {
 	case before != nil && before.Base > w.Base:
@@ -129,20 +129,20 @@ func (u *unanswered) giveUp(w *sentOnce) {
 	case before != nil:
 		u.drop(before)
 	case u.givenUp == nil:
-		u.givenUp = make(map[target]*sentOnce)
+		u.givenUp = make(map[target]*sentWrite)
 	}
 	u.givenUp[w.target()] = w
 }
 
 // forget notes that a write that was given up is void, or was carried out. mu is held.
-func (u *unanswered) forget(w *sentOnce) {
+func (u *unanswered) forget(w *sentWrite) {
 	if u.givenUp[w.target()] == w {
 		delete(u.givenUp, w.target())
 		u.drop(w)
 	}
 }
 
-func (u *unanswered) settled(w *sentOnce) {
+func (u *unanswered) settled(w *sentWrite) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.forget(w)
@@ -158,7 +158,7 @@ func (u *unanswered) recover(r *journal.Records) error {
 	defer u.mu.Unlock()
 	for _, record := range all {
 		u.begun++
-		w := &sentOnce{writeRecord: record, number: u.begun, former: true}
+		w := &sentWrite{writeRecord: record, number: u.begun, former: true}
 		u.put(w)
 		u.giveUp(w)
 	}
@@ -166,7 +166,7 @@ func (u *unanswered) recover(r *journal.Records) error {
 }
 
 // those returns the writes that were given up and that are chosen.
-func (u *unanswered) those(chosen func(*sentOnce) bool) (list []*sentOnce) {
+func (u *unanswered) those(chosen func(*sentWrite) bool) (list []*sentWrite) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, w := range u.givenUp {
@@ -178,13 +178,13 @@ func (u *unanswered) those(chosen func(*sentOnce) bool) (list []*sentOnce) {
 }
 
 // void makes writes void that were not answered, urgently. The mirror then shows all that they have done.
-func (b *Backend) void(ctx context.Context, writes []*sentOnce) error {
-	return each(ctx, writes, func(w *sentOnce) error { return b.voidOne(ctx, b.urgent(), w) })
+func (b *Backend) void(ctx context.Context, writes []*sentWrite) error {
+	return each(ctx, writes, func(w *sentWrite) error { return b.voidOne(ctx, b.urgent(), w) })
 }
 
 // voidFormer makes void what a process that has died had no answer to, if it is chosen.
-func (b *Backend) voidFormer(ctx context.Context, chosen func(*sentOnce) bool) error {
-	writes := b.unanswered.those(func(w *sentOnce) bool { return w.former && chosen(w) })
+func (b *Backend) voidFormer(ctx context.Context, chosen func(*sentWrite) bool) error {
+	writes := b.unanswered.those(func(w *sentWrite) bool { return w.former && chosen(w) })
 	if len(writes) == 0 {
 		return nil
 	}
@@ -196,7 +196,7 @@ func (b *Backend) voidFormer(ctx context.Context, chosen func(*sentOnce) bool) e
 }
 
 // voidOne writes the Lease in the place of a write that was not answered: one of the two is refused.
-func (b *Backend) voidOne(ctx context.Context, by coordinationclient.LeaseInterface, w *sentOnce) error {
+func (b *Backend) voidOne(ctx context.Context, by coordinationclient.LeaseInterface, w *sentWrite) error {
 	o := b.mirror.at(w.Name)
 	if o.revision() < w.Base { // it is gone, or the mirror is behind
 		var err error
