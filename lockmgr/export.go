@@ -8,14 +8,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/renew"
 )
 
 // HandedOn is a Session that can be handed on to another process.
 type HandedOn interface {
 	// RemoveUnclaimed deletes the session's entries that no acquisition and no grant answers for,
-	// and voids what the former process has sent and had no answer to. Errors: ErrUnavailable,
-	// ErrSessionLost.
+	// and voids what the former process has sent and had no answer to. It tries until ctx ends. Errors:
+	// ErrUnavailable, ErrSessionLost.
 	RemoveUnclaimed(ctx context.Context) error
 
 	// Disclaim makes the entries of an acquisition unclaimed.
@@ -27,9 +28,14 @@ type HandedOn interface {
 
 // Adopter is a Backend whose sessions are HandedOn.
 type Adopter interface {
-	// AdoptsFromDead reports whether a session can be adopted of a process that has died, and could not
-	// Freeze: what that has sent has no effect any more after RemoveUnclaimed.
-	AdoptsFromDead() bool
+	// Record records in part, from now on, what a next process has to know of this one's requests if it
+	// dies, and could not Freeze. nil: nothing.
+	Record(part *journal.Part)
+
+	// Recover takes over what a process that has died has recorded, and records it itself. It comes
+	// before AdoptSession. What the dead process has sent has no effect any more after RemoveUnclaimed.
+	// Errors: the records are of another format.
+	Recover(records *journal.Records) error
 
 	// Connect prepares for AdoptSession, while the other process still has the sessions. Errors:
 	// ErrUnavailable.
@@ -447,10 +453,14 @@ func (m *Manager) Begin() {
 // unclaimedTime bounds how long programs wait until what a dead process has left is removed.
 const unclaimedTime = 2 * time.Second
 
+// removeUnclaimed tries for as long as the session lives: others may wait for what nobody claims.
 func (m *Manager) removeUnclaimed(s *session) {
-	ctx, cancel := context.WithTimeout(m.ctx, s.backend.TTL())
-	defer cancel()
-	if err := s.backend.(HandedOn).RemoveUnclaimed(ctx); err != nil {
-		m.log.Warn("entries of the former daemon that nobody claims remain for now", slog.String("session", s.backend.ID()), slog.Any("error", err))
+	remain := func(why error) {
+		m.log.Warn("entries of the former daemon that nobody claims remain for now", slog.String("session", s.backend.ID()), slog.Any("error", why))
+	}
+	late := time.AfterFunc(s.backend.TTL(), func() { remain(ErrUnavailable) })
+	defer late.Stop()
+	if err := s.backend.(HandedOn).RemoveUnclaimed(m.ctx); err != nil && m.ctx.Err() == nil {
+		remain(err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/renew"
 )
@@ -104,6 +105,32 @@ func TestStateIsAdopted(t *testing.T) {
 	})
 }
 
+// What nobody claims is removed after an outage of the service that outlasts a TTL.
+func TestUnclaimedAreRemovedAfterAnOutage(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		service := &adoptable{Backend: f.svc, sessions: make(map[string]lockmgr.Session), away: 3 * ttl}
+		old, _ := f.manager(func(c *lockmgr.Config) { c.Backend = service })
+		old.HandOn()
+		st, err := old.Export(nil, nil)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		next, _, err := lockmgr.Adopt(f.t.Context(), lockmgr.Config{Backend: service, Renew: renew.Config{TTL: ttl, Clock: bubbleClock{}}}, st)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		old.LetGo()
+		next.Begin()
+		time.Sleep(4 * ttl)
+		if service.cleaned != 1 {
+			f.t.Errorf("it was removed %d times", service.cleaned)
+		}
+		if err := next.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
 // A session that has ended is not adopted, and nothing runs afterwards.
 func TestEndedSessionIsNotAdopted(t *testing.T) {
 	inBubble(t, func(f *fixture) {
@@ -156,8 +183,9 @@ type adoptable struct {
 	sessions map[string]lockmgr.Session
 	gone     map[string]bool // sessions that have ended
 	claims   []lockmgr.Grant
-	cleaned  int       // RemoveUnclaimed calls
-	life     *lifetime // of the process that has the sessions; nil: it lives for ever
+	cleaned  int           // RemoveUnclaimed calls
+	away     time.Duration // that RemoveUnclaimed needs
+	life     *lifetime     // of the process that has the sessions; nil: it lives for ever
 }
 
 // lifetime is a process's.
@@ -184,7 +212,8 @@ func (a *adoptable) OpenSession(ctx context.Context, info lockmgr.SessionInfo, t
 	return handedOn{s, a, a.life}, nil
 }
 
-func (a *adoptable) AdoptsFromDead() bool                   { return true }
+func (a *adoptable) Record(*journal.Part)                   {}
+func (a *adoptable) Recover(*journal.Records) error         { return nil }
 func (a *adoptable) Connect(context.Context) error          { return nil }
 func (a *adoptable) Freeze(context.Context) (func(), error) { return func() {}, nil }
 func (a *adoptable) AdoptSession(_ context.Context, _ lockmgr.SessionInfo, id string, _ time.Duration, claims []lockmgr.Grant) (lockmgr.Session, error) {
@@ -228,7 +257,12 @@ func (s handedOn) Stands(ctx context.Context, d lockmgr.Grant) (int64, error) {
 	return s.Session.(lockmgr.Delegator).Stands(ctx, d)
 }
 
-func (s handedOn) RemoveUnclaimed(context.Context) error {
+func (s handedOn) RemoveUnclaimed(ctx context.Context) error {
+	select {
+	case <-time.After(s.a.away):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()
 	s.a.cleaned++

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/renew"
 )
@@ -127,7 +128,8 @@ func TestAdoptRefusesNonsense(t *testing.T) {
 // adopter is a Backend without sessions to adopt.
 type adopter struct{ lockmgr.Backend }
 
-func (adopter) AdoptsFromDead() bool                   { return true }
+func (adopter) Record(*journal.Part)                   {}
+func (adopter) Recover(*journal.Records) error         { return nil }
 func (adopter) Connect(context.Context) error          { return nil }
 func (adopter) Freeze(context.Context) (func(), error) { return func() {}, nil }
 func (adopter) AdoptSession(context.Context, lockmgr.SessionInfo, string, time.Duration, []lockmgr.Grant) (lockmgr.Session, error) {

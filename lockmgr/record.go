@@ -26,6 +26,9 @@ const (
 // FirstKind is the first kind of record that is not the package's.
 const FirstKind journal.Kind = 16
 
+// RecordRequest is the kind of an Adopter's records. Their ids are its own.
+const RecordRequest = FirstKind - 1
+
 type sessionRecord struct {
 	_ struct{} `cbor:",toarray"`
 	SessionState

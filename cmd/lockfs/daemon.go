@@ -34,7 +34,7 @@ func (d *daemonFlags) register(cmd *cobra.Command, guarded string) {
 
 // registerSupervise is for a command that mounts.
 func (d *daemonFlags) registerSupervise(f *pflag.FlagSet) {
-	f.BoolVar(&d.supervise, "supervise", false, "if the daemon dies, start it again, and let it go on with its views: programs wait for a moment, and keep their open files and locks. For root, with Linux 6.9. Not for volumes with Lease objects or --flock cluster")
+	f.BoolVar(&d.supervise, "supervise", false, "if the daemon dies, start it again, and let it go on with its views: programs wait for a moment, and keep their open files and locks. For root, with Linux 6.9")
 }
 
 // settle sets guard's default, and refuses contradictions.

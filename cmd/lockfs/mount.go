@@ -156,11 +156,6 @@ func (o *mountOptions) check() error {
 	if network && !o.remote() && !o.embedded {
 		return usage(fmt.Errorf("%s is on a network file system (%s), and locks kept on this machine exclude no other: give --endpoints or --backend kubernetes, or --embedded if only this machine writes there", o.source, fstype))
 	}
-	if o.supervise {
-		if err := o.checkSupervise(); err != nil {
-			return err
-		}
-	}
 	if o.sync.value == config.SyncAuto {
 		o.sync.value = ""
 	}
@@ -169,14 +164,6 @@ func (o *mountOptions) check() error {
 	}
 	if o.formerTerms, err = o.former.terms(policy.Terms{Policy: o.policy, Flock: o.flock.value}); err != nil {
 		return usage(err)
-	}
-	return nil
-}
-
-func (o *mountOptions) checkSupervise() error {
-	switch {
-	case o.inKubernetes():
-		return usage(errors.New("--supervise and --backend kubernetes exclude each other: what a dead daemon has sent to the API server may come late. Use etcd, or drop --supervise"))
 	}
 	return nil
 }

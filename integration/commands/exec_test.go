@@ -344,8 +344,8 @@ func TestExecOutlivesNoLock(t *testing.T) {
 				v.T.Errorf("break: exit status %d, %q", status, stderr)
 			}
 		}, 1, ": ticket 4711"},
-		"stopped":                  {alone, lab.ShortTTL, func(v *lab.Volume, e *execution, _ *lab.Partition) { lab.Freeze(v.T, e.cmd.Process.Pid) }, -1, ""},
-		"killed":                   {alone, lab.ShortTTL, func(_ *lab.Volume, e *execution, _ *lab.Partition) { _ = e.cmd.Process.Kill() }, -1, ""},
+		"stopped": {alone, lab.ShortTTL, func(v *lab.Volume, e *execution, _ *lab.Partition) { lab.Freeze(v.T, e.cmd.Process.Pid) }, -1, ""},
+		"killed":  {alone, lab.ShortTTL, func(_ *lab.Volume, e *execution, _ *lab.Partition) { _ = e.cmd.Process.Kill() }, -1, ""},
 		// Three processes end one after the other within a part of the TTL.
 		"stopped with a namespace": {inNamespace, 9 * time.Second, func(v *lab.Volume, e *execution, _ *lab.Partition) { lab.Freeze(v.T, e.cmd.Process.Pid) }, -1, ""},
 		"killed with a namespace":  {inNamespace, lab.ShortTTL, func(_ *lab.Volume, e *execution, _ *lab.Partition) { _ = e.cmd.Process.Kill() }, -1, ""},

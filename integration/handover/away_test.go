@@ -44,6 +44,43 @@ func testUpgradeInAnOutage(t *testing.T, on lab.Setup) {
 	}
 }
 
+// A daemon that dies in an outage of the lock service leaves its view to the next one, which waits for
+// the service.
+func TestDeathInAnOutage(t *testing.T) {
+	lab.InTurn(t, testDeathInAnOutage, lab.Local, lab.InLeases.Alone().ForLong())
+}
+
+func testDeathInAnOutage(t *testing.T, on lab.Setup) {
+	service := on.NewService(t)
+	service.Healthy()
+	v := on.NewVolume(t, "--ttl", "60s", "--supervise")
+	v.Env = append(v.Env, append(service.Env(), "LOCKFS_NAMESPACE="+v.Namespace())...)
+	v.Write("log", "")
+	a, b := lab.Supervise(v.Mount("a")), v.Mount("b")
+	p, other := lab.NewAgent(t), lab.NewAgent(t)
+	log := p.Open(a.Path("log"), unix.O_WRONLY|unix.O_APPEND)
+	a.BecomesSteady()
+	was := a.Worker()
+	back := service.Stop()
+	a.Dies(func() {
+		if err := unix.Kill(was, unix.SIGKILL); err != nil {
+			t.Error(err)
+		}
+		lab.Eventually(t, "another worker begins", func() bool {
+			next := a.Worker()
+			return next != 0 && next != was
+		})
+		back()
+	})
+	p.Must(lab.Call{Op: "write", FD: log, Data: "after it\n"})
+	p.Must(lab.Call{Op: "close", FD: log})
+	theirs := other.Open(b.Path("log"), unix.O_WRONLY)
+	other.Must(lab.Call{Op: "close", FD: theirs})
+	if got := v.Read("log"); got != "after it\n" {
+		t.Errorf("the log is %q", got)
+	}
+}
+
 func last(log string) string {
 	lines := strings.Split(strings.TrimSpace(log), "\n")
 	return lines[len(lines)-1]

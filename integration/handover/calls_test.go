@@ -182,6 +182,10 @@ func TestCallsAreMadeOnce(t *testing.T) {
 	if _, err := exec.LookPath("strace"); err != nil {
 		t.Fatal("strace is missing: run 'make deps'")
 	}
+	lab.InTurn(t, testCallsAreMadeOnce, lab.Local, lab.InLeases.ForLong())
+}
+
+func testCallsAreMadeOnce(t *testing.T, on lab.Setup) {
 	for _, c := range onceOnlys {
 		for _, after := range []bool{false, true} {
 			if after && c.partly != nil {
@@ -193,14 +197,14 @@ func TestCallsAreMadeOnce(t *testing.T) {
 			}
 			t.Run(c.name+"/"+when, func(t *testing.T) {
 				t.Parallel()
-				testCallIsMadeOnce(t, c, after)
+				testCallIsMadeOnce(t, on, c, after)
 			})
 		}
 	}
 }
 
-func testCallIsMadeOnce(t *testing.T, c onceOnly, after bool) {
-	v := lab.NewVolume(t, c.flags...)
+func testCallIsMadeOnce(t *testing.T, on lab.Setup, c onceOnly, after bool) {
+	v := on.NewVolume(t, c.flags...)
 	if c.prepare != nil {
 		if err := c.prepare(v.Source); err != nil {
 			t.Fatal(err)

@@ -25,8 +25,10 @@ import (
 
 // Programs that write, wait, try, rotate and hold on two mounts notice no death of a daemon but a
 // pause. (docs/SEMANTICS.md, rule 27.)
-func TestDeathsUnderLoad(t *testing.T) {
-	tr := history.New(t, lab.Local.NewService(t), "--wait", "-1", "--supervise")
+func TestDeathsUnderLoad(t *testing.T) { lab.InTurn(t, testDeathsUnderLoad, lab.Local, lab.InLeases) }
+
+func testDeathsUnderLoad(t *testing.T, on lab.Setup) {
+	tr := history.New(t, on.NewService(t), "--wait", "-1", "--supervise")
 	a, b := lab.Supervise(tr.Mount("a")), lab.Supervise(tr.Mount("b"))
 	tr.Load(a.Mount)
 	tr.Load(b.Mount)
@@ -58,7 +60,11 @@ func TestDeathsUnderLoad(t *testing.T) {
 // Programs on two mounts that lock ranges of one file, and count in them, notice no death of a daemon
 // but a pause.
 func TestRangesOutliveDeaths(t *testing.T) {
-	tr := history.New(t, lab.Local.NewService(t), "--rule", history.RangesRule, "--supervise")
+	lab.InTurn(t, testRangesOutliveDeaths, lab.Local, lab.InLeases)
+}
+
+func testRangesOutliveDeaths(t *testing.T, on lab.Setup) {
+	tr := history.New(t, on.NewService(t), "--rule", history.RangesRule, "--supervise")
 	a, b := lab.Supervise(tr.Mount("a")), lab.Supervise(tr.Mount("b"))
 	tr.WorkOnRanges(a.Mount, 2)
 	tr.GoesOn("on one mount")
@@ -87,9 +93,13 @@ func TestRangesOutliveDeaths(t *testing.T) {
 // Open files, mappings, working directories, tokens and locks outlive daemons that die and daemons that
 // are upgraded, in any order. (docs/SEMANTICS.md, rule 27.)
 func TestDeathKeepsWhatIsOpen(t *testing.T) {
+	lab.InTurn(t, testDeathKeepsWhatIsOpen, lab.Local, lab.InLeases.ForLong())
+}
+
+func testDeathKeepsWhatIsOpen(t *testing.T, on lab.Setup) {
 	mounts := make(map[string]*lab.Supervised)
 	n := 0
-	keepsWhatIsOpen(t, lab.NewVolume(t, "--supervise"), func(m *lab.Mount) *lab.Mount {
+	keepsWhatIsOpen(t, on.NewVolume(t, "--supervise"), func(m *lab.Mount) *lab.Mount {
 		if mounts[m.Name] == nil {
 			mounts[m.Name] = lab.Supervise(m)
 		}
@@ -113,7 +123,11 @@ func TestWaiterIsInterruptedAfterADeath(t *testing.T) {
 // A program that waits when its daemon dies gets the lock when it is free, and one that is killed
 // leaves nothing.
 func TestWaitersOutliveADeath(t *testing.T) {
-	v := lab.NewVolume(t, "--wait", "-1", "--supervise")
+	lab.InTurn(t, testWaitersOutliveADeath, lab.Local, lab.InLeases.ForLong())
+}
+
+func testWaitersOutliveADeath(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--wait", "-1", "--supervise")
 	v.Write("f", "")
 	a, b := lab.Supervise(v.Mount("a")), v.Mount("b")
 	holder, waiter, killed := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
@@ -167,10 +181,51 @@ func TestUpgradeThatFailsAfterADeath(t *testing.T) {
 	free(t, a.Mount, v)
 }
 
+// Locks that a dead daemon has kept while nobody used them are in nobody's way: not for calls of its
+// view that cannot wait, nor for other mounts.
+func TestDeathGivesKeptLocksBack(t *testing.T) {
+	lab.InTurn(t, testDeathGivesKeptLocksBack, lab.Local, lab.InLeases)
+}
+
+func testDeathGivesKeptLocksBack(t *testing.T, on lab.Setup) {
+	const files = 100
+	v := on.NewVolume(t, "--keep", "60s")
+	if on.Leases {
+		v.Env = append(v.Env, "LOCKFS_KUBE_QPS=50", "LOCKFS_KUBE_BURST=100") // the defaults
+	}
+	a, b := lab.Supervise(v.Mount("a", "--supervise")), v.Mount("b")
+	name := func(i int) string { return fmt.Sprintf("d%d/f", i) } // a directory with much to do has one lock
+	for i := range files {
+		err := os.Mkdir(v.InSource(fmt.Sprint("d", i)), 0o755)
+		for range 3 { // a lock is kept that was asked for again
+			err = errors.Join(err, os.WriteFile(a.Path(name(i)), nil, 0o644))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(v.LS()); n < files {
+		t.Fatalf("%d locks are kept, want %d", n, files)
+	}
+	a.KillWorker()
+	for i := range files / 2 {
+		if err := os.Remove(a.Path(name(i))); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.WriteFile(b.Path(name(files-1)), []byte("x"), 0o644); err != nil {
+		t.Error(err)
+	}
+}
+
 // A worker that dies while it takes over, at any instant of that, costs nothing either: what is appended,
 // made and removed meanwhile is so once.
 func TestDeathInATakeover(t *testing.T) {
-	v := lab.NewVolume(t)
+	lab.InTurn(t, testDeathInATakeover, lab.Local, lab.InLeases.ForLong())
+}
+
+func testDeathInATakeover(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t)
 	s := lab.Supervise(v.Mount("a", "--supervise"))
 	log, err := os.OpenFile(s.Path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -255,7 +310,11 @@ func TestDeathInATakeover(t *testing.T) {
 // A daemon that was frozen until its lease ended, and then dies, leaves a view that cannot write what
 // it had: the file is another's by now. That goes for pages of a mapping too.
 func TestFrozenDaemonThatDiesIsFenced(t *testing.T) {
-	v := lab.NewVolume(t, "--wait", "-1", "--ttl", lab.ShortTTL.String())
+	lab.InTurn(t, testFrozenDaemonThatDiesIsFenced, lab.Local, lab.InLeases.ForLong())
+}
+
+func testFrozenDaemonThatDiesIsFenced(t *testing.T, on lab.Setup) {
+	v := on.NewVolume(t, "--wait", "-1", "--ttl", lab.ShortTTL.String())
 	v.Write("f", strings.Repeat("-", 8192))
 	b := v.Mount("b") // which serves etcd
 	a := lab.Supervise(v.Mount("a", "--supervise"))

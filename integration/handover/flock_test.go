@@ -20,7 +20,7 @@ func TestUpgradeKeepsFlocks(t *testing.T) {
 func TestDeathKeepsFlocks(t *testing.T) {
 	lab.Over(t, func(t *testing.T, on lab.Setup) {
 		keepsFlocks(t, newFlocks(t, on, "--supervise"), succeed(t))
-	}, lab.Local)
+	}, lab.Local, lab.InLeases)
 }
 
 // succeed returns what lets another daemon go on with a mount: for the most part by a death, and

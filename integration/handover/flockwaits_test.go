@@ -171,7 +171,7 @@ func TestFlockWaitersOutliveADeath(t *testing.T) {
 			}
 			lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
 		}
-	}, lab.Local)
+	}, lab.Local, lab.InLeases.ForLong())
 }
 
 // The locks of a mount whose lease ends before its next daemon comes are lost: EIO, and others get
@@ -209,7 +209,7 @@ func TestFlockOfALeaseThatEndsIsLost(t *testing.T) {
 		}
 		succeed(t)(a.Mount) // what is lost stays so
 		p.Fails(lab.Call{Op: "pwrite", FD: fd, Off: 1, Data: "x"}, unix.EIO)
-	}, lab.Local)
+	}, lab.Local, lab.InLeases.ForLong())
 }
 
 // A program that waits for a flock or an fcntl lock and is killed in a pause ends, and so does its
@@ -381,7 +381,7 @@ func TestFlockCounterDuringUpgrades(t *testing.T) {
 func TestFlockCounterDuringDeaths(t *testing.T) {
 	lab.Over(t, func(t *testing.T, on lab.Setup) {
 		countsUnderFlocks(t, newFlocks(t, on, "--supervise"), longtest.Seeds(t, 4, 40), succeed(t))
-	}, lab.Local)
+	}, lab.Local, lab.InLeases.ForLong())
 }
 
 func countsUnderFlocks(t *testing.T, v *lab.Volume, times iter.Seq[uint64], next func(*lab.Mount) *lab.Mount) {

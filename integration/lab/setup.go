@@ -68,9 +68,20 @@ func (s Setup) That(config ClientConfig) Setup {
 // runs on that volume, alone, or not at all.
 func Over(t *testing.T, test func(*testing.T, Setup), setups ...Setup) {
 	t.Helper()
+	over(t, NetworkClients() == nil, test, setups)
+}
+
+// InTurn is Over for a test that has the machine to itself, on one setup after the other.
+func InTurn(t *testing.T, test func(*testing.T, Setup), setups ...Setup) {
+	t.Helper()
+	over(t, false, test, setups)
+}
+
+func over(t *testing.T, beside bool, test func(*testing.T, Setup), setups []Setup) {
+	t.Helper()
 	there := NetworkClients() != nil
 	setups = slices.DeleteFunc(setups, func(s Setup) bool { return s.network != there })
-	if !there {
+	if beside {
 		t.Parallel()
 	}
 	if len(setups) == 0 {
@@ -78,7 +89,7 @@ func Over(t *testing.T, test func(*testing.T, Setup), setups ...Setup) {
 	}
 	for _, s := range setups {
 		t.Run(s.name, func(t *testing.T) {
-			if !s.network {
+			if beside {
 				t.Parallel()
 			}
 			if s.long {

@@ -76,13 +76,11 @@ func ForsakeOthers(w *supervise.Worker, specs []Spec) {
 // beginRecord begins the mount's records, if this process has a supervisor.
 func (c *Config) beginRecord(backend Backend, log *slog.Logger) {
 	c.record = nil
+	defer func() { backend.Record(c.record) }()
 	if c.Worker == nil {
 		return
 	}
 	name, err := c.part()
-	if err == nil && !backend.AdoptsFromDead() {
-		err = errors.New("what a daemon that died has sent to this lock service may still have an effect")
-	}
 	if err == nil {
 		err = c.Worker.Check()
 	}
@@ -145,7 +143,7 @@ type dead struct {
 func (d *dead) take() error    { return nil }
 func (d *dead) who() slog.Attr { return slog.String("died", d.how) }
 
-func (d *dead) accept(c *Config, settings map[string]string) (_ *accepted, err error) {
+func (d *dead) accept(c *Config, backend Backend, settings map[string]string) (_ *accepted, err error) {
 	m, err := journal.One[mountRecord](d.Records, recordMount)
 	if err != nil {
 		return nil, err
@@ -162,6 +160,9 @@ func (d *dead) accept(c *Config, settings map[string]string) (_ *accepted, err e
 	}
 	locks, err := lockmgr.Recovered(d.Records, view.Holds, view.Tables)
 	if err != nil {
+		return nil, err
+	}
+	if err := backend.Recover(d.Records); err != nil {
 		return nil, err
 	}
 	a := &accepted{snapshot: snapshot{View: view.State, Locks: locks, Lifeline: m.Lifeline, Taken: m.Taken, Deaths: m.Deaths}}

@@ -226,7 +226,7 @@ type accepted struct {
 // predecessor is who has served the mount before: a running daemon, or one that has died.
 type predecessor interface {
 	// accept returns the state of the mount.
-	accept(c *Config, settings map[string]string) (*accepted, error)
+	accept(c *Config, backend Backend, settings map[string]string) (*accepted, error)
 	// take makes the mount this process's. After an error it is not.
 	take() error
 	// who is for the log.
@@ -239,7 +239,7 @@ type running struct{ *handover.Peer }
 func (r running) take() error    { return r.Take() }
 func (r running) who() slog.Attr { return slog.Int("pid", r.PID) }
 
-func (r running) accept(c *Config, settings map[string]string) (*accepted, error) {
+func (r running) accept(c *Config, _ Backend, settings map[string]string) (*accepted, error) {
 	state, fds, err := r.Ask(c.Version, settings)
 	if err != nil {
 		return nil, err
@@ -286,7 +286,7 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, from predecessor, back
 	}
 	began := time.Now()
 	settings := c.settings(id, service)
-	a, err := from.accept(c, settings)
+	a, err := from.accept(c, backend, settings)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/internal/lifetime"
@@ -32,8 +33,11 @@ func (b *Backend) enter(ctx context.Context) error {
 	return nil
 }
 
-// AdoptsFromDead implements lockmgr.Adopter: the fence does it.
-func (b *Backend) AdoptsFromDead() bool { return true }
+// Record implements lockmgr.Adopter. No record is needed: the raised fence voids what was sent.
+func (b *Backend) Record(*journal.Part) {}
+
+// Recover implements lockmgr.Adopter.
+func (b *Backend) Recover(*journal.Records) error { return nil }
 
 // Connect implements lockmgr.Adopter.
 func (b *Backend) Connect(ctx context.Context) error {

@@ -231,7 +231,7 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 		if err := b.names.fits(o, p.keys[0]); err != nil {
 			return nil, err
 		}
-		if o.find(a.req.Grant(p.keys[0], 0)) >= 0 {
+		if o.find(a.req.Grant(p.keys[0], 0)) >= 0 && (p.unsure || p.token != 0 || a.req.Again) {
 			return nil, nil
 		}
 		p.met(o)
@@ -243,7 +243,9 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 		}
 		var entries []entry
 		if o != nil {
-			entries = slices.DeleteFunc(slices.Clone(o.entries), func(e entry) bool { return !b.mirror.lives(&e) || b.hasGivenUp(&e) })
+			entries = slices.DeleteFunc(slices.Clone(o.entries), func(e entry) bool {
+				return !b.mirror.lives(&e) || b.unwanted(&e) || a.has(p, &e)
+			})
 		}
 		a.ahead = stand
 		for _, k := range p.keys {
@@ -271,6 +273,12 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 	}
 	p.token, p.unsure = o.entries[i].Token, false
 	return nil
+}
+
+// has reports whether e is an entry that we put in p. If we have sent none yet, a process that died has
+// put it: it may be on its way out, and is put anew.
+func (a *acquisition) has(p *place, e *entry) bool {
+	return slices.ContainsFunc(p.keys, func(k lockmgr.Key) bool { return e.of(a.req.Grant(k, 0)) })
 }
 
 // settle returns when the mirror shows everything that was put before our newest entry.

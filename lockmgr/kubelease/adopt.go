@@ -1,6 +1,7 @@
 package kubelease
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
 )
@@ -26,15 +28,21 @@ func (b *Backend) Freeze(ctx context.Context) (thaw func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := b.voidUnanswered(ctx); err != nil {
+	if err := b.void(ctx, b.unanswered.those(func(*sentWrite) bool { return true })); err != nil {
 		thaw()
 		return nil, fmt.Errorf("a request to the API server was not answered: %w", err)
 	}
 	return thaw, nil
 }
 
-// AdoptsFromDead implements lockmgr.Adopter: a Lease that a dead process has written may come late.
-func (b *Backend) AdoptsFromDead() bool { return false }
+// Record implements lockmgr.Adopter: each write of a lock's Lease is recorded before it is sent, until
+// it is answered. Nothing else that a dead process has sent can do harm: renewals, and what ends a
+// session that was not renewed, are on condition of a version too, and lost sessions are not adopted.
+func (b *Backend) Record(part *journal.Part) { b.unanswered.recordIn(part) }
+
+// Recover implements lockmgr.Adopter. RemoveUnclaimed makes void what it takes over, and AdvisoryRows
+// before a table is read.
+func (b *Backend) Recover(r *journal.Records) error { return b.unanswered.recover(r) }
 
 // Connect implements lockmgr.Adopter.
 func (b *Backend) Connect(ctx context.Context) error { return b.mirrored(ctx) }
@@ -81,37 +89,41 @@ func (b *Backend) AdoptSession(ctx context.Context, info lockmgr.SessionInfo, id
 	return s, nil
 }
 
-// RemoveUnclaimed implements lockmgr.HandedOn. The former process's requests were all answered, or
-// are void: see Freeze.
+// RemoveUnclaimed implements lockmgr.HandedOn. A former process that runs has had answers to all that it
+// has sent, or has made it void: see Freeze. What one that has died may have sent is made void first:
+// then nothing can come that nobody claims.
 func (s *Session) RemoveUnclaimed(ctx context.Context) error {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
+	listed := false
 	var r retry.Retrier
 	return r.Do(ctx, func() error {
 		s.adopting.Lock()
 		defer s.adopting.Unlock()
-		if s.adopted != "" { // what the former process did last may not have come by the watch yet
+		if s.adopted != "" && !listed { // what the former process did last may not have come by the watch yet
 			all, err := s.b.locks.list(ctx, 0)
 			if err == nil {
 				err = s.b.mirror.replace(all)
 			}
-			if err == nil {
-				err = s.describe(ctx, s.adopted)
-			}
 			if err != nil {
 				return err
 			}
-			s.adopted = ""
+			listed = true
 		}
-		for _, orphan := range s.orphans() {
-			if err := s.removeOrphan(ctx, orphan, slog.LevelInfo); err != nil {
-				return err
+		late := s.b.voidFormer(ctx, func(*sentWrite) bool { return true })
+		if late != nil && !errors.Is(late, retry.ErrRefused) {
+			return late
+		}
+		err := each(ctx, s.orphaned(), func(name string) error { return s.removeFrom(ctx, s.b.urgent(), name, slog.LevelInfo) })
+		if err == nil && s.adopted != "" {
+			if err = s.describe(ctx, s.adopted); err == nil {
+				s.adopted = ""
 			}
 		}
-		return nil
+		return cmp.Or(err, late) // a Lease that somebody has broken spares the others
 	})
 }
 

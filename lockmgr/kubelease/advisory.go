@@ -115,6 +115,9 @@ func (b *Backend) shown() int64 {
 // AdvisoryRows is lockmgr.AdvisoryBackend's: one read, of a Lease while a watch tells which
 // sessions live, or of those of all tables and sessions.
 func (b *Backend) AdvisoryRows(ctx context.Context, tables ...lockmgr.Key) (lockmgr.AdvisoryRows, error) {
+	if err := b.voidFormerTables(ctx, tables...); err != nil {
+		return lockmgr.AdvisoryRows{}, fmt.Errorf("reading advisory locks: %w", err)
+	}
 	if since := b.shown(); len(tables) == 1 && since > 0 && b.mirror.connected() {
 		o, err := b.get(ctx, b.names.table(tables[0]))
 		if err != nil {
@@ -229,7 +232,7 @@ func (s *Session) PutAdvisory(ctx context.Context, p lockmgr.AdvisoryPut) (rows 
 	var o *object
 	if p.Void {
 		o, err = b.voidTable(ctx, name)
-	} else {
+	} else if err = b.voidFormerTables(ctx, p.Table); err == nil {
 		id := uuid.NewString()
 		o, err = b.change(ctx, name, false, func(o *object) (*coordinationv1.Lease, error) {
 			if err := b.names.fits(o, p.Table); err != nil {
@@ -269,14 +272,19 @@ func (b *Backend) voidTable(ctx context.Context, name string) (*object, error) {
 		return nil, retry.Ended(ctx)
 	}
 	defer b.outgoing.Leave()
-	for {
-		if w, ok := b.unanswered.all()[name]; ok {
-			if err := b.void(ctx, name, w); errors.Is(err, errMoved) {
-				continue
-			} else if err != nil {
-				return nil, err
-			}
+	for _, w := range b.unanswered.those(func(w *sentWrite) bool { return w.Name == name }) {
+		if err := b.voidOne(ctx, b.leases(), w); err != nil {
+			return nil, err
 		}
-		return b.get(ctx, name)
 	}
+	return b.get(ctx, name)
+}
+
+// voidFormerTables makes void what a process that has died may yet write to tables, or to all: the
+// mount's row has the same name as before, so nobody could tell.
+func (b *Backend) voidFormerTables(ctx context.Context, tables ...lockmgr.Key) error {
+	return b.voidFormer(ctx, func(w *sentWrite) bool {
+		return w.Kind == kindTable &&
+			(len(tables) == 0 || slices.ContainsFunc(tables, func(k lockmgr.Key) bool { return b.names.table(k) == w.Name }))
+	})
 }

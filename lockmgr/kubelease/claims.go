@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
 	"github.com/lockfs/lockfs/lockmgr"
 )
@@ -27,8 +29,7 @@ type fate uint8
 const (
 	unclaimed fate = iota
 	wanted
-	// givenUp: its acquisition has failed, and it is being removed. It is not in the
-	// way of this mount's requests.
+	// givenUp: its acquisition has failed, and it is being removed.
 	givenUp
 )
 
@@ -81,18 +82,19 @@ func (c *claims) of(e claim) fate {
 	return c.entries[e]
 }
 
-// hasGivenUp reports whether e is an entry that this mount has given up.
-func (b *Backend) hasGivenUp(e *entry) bool {
+// unwanted reports whether e is an entry of this mount that it has given up, or that nobody claims. It
+// is being removed, and in the way of other mounts only.
+func (b *Backend) unwanted(e *entry) bool {
 	s := b.present.session(e.Session)
-	return s != nil && s.claims.of(claimOf(e.grant())) == givenUp
+	return s != nil && s.claims.of(claimOf(e.grant())) != wanted
 }
 
 // removeOrphans removes the session's orphans now and then. There should be none. The mirror
 // shows them, so that it costs no request to look for them.
 func (s *Session) removeOrphans() {
 	s.life.Every(s.b.clean.Orphans, func(ctx context.Context) (err error) {
-		for _, orphan := range s.orphans() {
-			err = errors.Join(err, s.removeOrphan(ctx, orphan, slog.LevelError))
+		for _, name := range s.orphaned() {
+			err = errors.Join(err, s.removeFrom(ctx, s.b.leases(), name, slog.LevelError))
 		}
 		return err
 	}, func(err error) {
@@ -100,35 +102,50 @@ func (s *Session) removeOrphans() {
 	})
 }
 
-func (s *Session) orphans() (found []obstacle) {
-	m := s.b.mirror
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, o := range m.objects {
-		for _, e := range o.entries {
-			if e.Session == s.id && s.claims.of(claimOf(e.grant())) == unclaimed {
-				found = append(found, obstacle{object: o.name, entry: e})
-			}
+// orphans returns the session's orphans in o, which may be nil. What cannot be read is left as it is.
+func (s *Session) orphans(o *object) (found []entry) {
+	if o == nil || o.broken != nil {
+		return nil
+	}
+	for _, e := range o.entries {
+		if e.Session == s.id && s.claims.of(claimOf(e.grant())) == unclaimed {
+			found = append(found, e)
 		}
 	}
 	return found
 }
 
-func (s *Session) removeOrphan(ctx context.Context, orphan obstacle, level slog.Level) error {
-	g := orphan.entry.grant()
-	found := false
-	_, err := s.b.change(ctx, orphan.object, true, func(o *object) (*coordinationv1.Lease, error) {
-		if found = o.find(g) >= 0; !found {
+// orphaned returns the names of the Leases that have orphans of the session.
+func (s *Session) orphaned() (names []string) {
+	m := s.b.mirror
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, o := range m.objects {
+		if len(s.orphans(o)) > 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// removeFrom removes the session's orphans from a Lease, by one write in the place of what the mirror
+// shows.
+func (s *Session) removeFrom(ctx context.Context, by coordinationclient.LeaseInterface, name string, level slog.Level) error {
+	var found []entry
+	_, err := s.b.changeBy(ctx, by, name, false, func(o *object) (*coordinationv1.Lease, error) {
+		if found = s.orphans(o); len(found) == 0 {
 			return nil, nil // released since
 		}
-		kept := s.b.living(o, func(e *entry) bool { return e.of(g) })
-		return s.b.names.lockLease(o, g.Key, kept, false)
+		kept := s.b.living(o, func(e *entry) bool {
+			return slices.ContainsFunc(found, func(orphan entry) bool { return e.of(orphan.grant()) })
+		})
+		return s.b.names.lockLease(o, found[0].key, kept, false)
 	})
-	if err == nil && found {
-		s.b.log.Log(ctx, level, "removed an entry of this session that nobody claims", "session", s.id, "lease", orphan.object, lockmgr.LogID(g.AcquisitionID))
-	}
 	if err != nil {
-		return fmt.Errorf("lease %s: %w", orphan.object, err)
+		return fmt.Errorf("lease %s: %w", name, err)
+	}
+	for _, e := range found {
+		s.b.log.Log(ctx, level, "removed an entry of this session that nobody claims", "session", s.id, "lease", name, lockmgr.LogID(e.AcquisitionID))
 	}
 	return nil
 }

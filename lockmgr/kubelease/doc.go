@@ -116,7 +116,8 @@
 // A session that another process continues keeps its Leases and its entries. The former process
 // stops its writes, all but renewals, and voids those that were not answered, by a write of its own.
 // Then nothing of it can arrive late. The next process removes the session's entries that it does
-// not claim (docs/adr/0050).
+// not claim (docs/adr/0050). A process that dies leaves a record of each write that was not answered,
+// and the next one voids it (docs/adr/0070).
 //
 // # What an error means
 //

@@ -63,4 +63,20 @@ func Connected(b *Backend) bool { return b.mirror.connected() }
 func Forget(s lockmgr.Session, g lockmgr.Grant) { s.(*Session).claims.drop(claimOf(g)) }
 
 // Orphans is how many entries of a session its mount sees that nobody claims.
-func Orphans(s lockmgr.Session) int { return len(s.(*Session).orphans()) }
+func Orphans(s lockmgr.Session) (n int) {
+	m := s.(*Session).b.mirror
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range m.objects {
+		n += len(s.(*Session).orphans(o))
+	}
+	return n
+}
+
+// Mirrors reports whether the backend's mirror shows the Lease of k.
+func Mirrors(b *Backend, k lockmgr.Key) bool { return b.mirror.at(b.names.lock(k)) != nil }
+
+// Unanswered is how many writes there were no answer to, and may yet come.
+func Unanswered(b *Backend) int {
+	return len(b.unanswered.those(func(*sentWrite) bool { return true }))
+}

@@ -1,6 +1,7 @@
 package kubelease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/lockfs/lockfs/internal/retry"
@@ -88,8 +90,9 @@ func (b *Backend) write(ctx context.Context, to coordinationclient.LeaseInterfac
 		return nil, retry.Ended(ctx)
 	}
 	defer b.outgoing.Leave()
+	sent := b.unanswered.begin(o, lease)
 	written, err := b.send(ctx, to, o, lease)
-	b.unanswered.note(o.revision(), lease, err)
+	b.unanswered.end(sent, err)
 	return written, err
 }
 
@@ -140,6 +143,31 @@ func (b *Backend) remove(ctx context.Context, to coordinationclient.LeaseInterfa
 		return false, err
 	}
 	return true, nil
+}
+
+// atOnce is how many urgent requests one mount sends side by side. A server that has to serve
+// others tells it to wait.
+const atOnce = 16
+
+// each calls do for all of list, some at a time. Of several errors it returns one that is worth
+// another try.
+func each[T any](ctx context.Context, list []T, do func(T) error) error {
+	if len(list) == 0 {
+		return nil
+	}
+	failed := make([]error, len(list))
+	workqueue.ParallelizeUntil(ctx, atOnce, len(list), func(i int) { failed[i] = do(list[i]) })
+	if ctx.Err() != nil {
+		return retry.Ended(ctx)
+	}
+	var last error
+	for _, err := range failed {
+		if err != nil && !errors.Is(err, retry.ErrRefused) {
+			return err
+		}
+		last = cmp.Or(err, last)
+	}
+	return last
 }
 
 // list reads all Leases of a feed as they are now, or as many as limit says, if that
@@ -201,12 +229,16 @@ type edit func(o *object) (*coordinationv1.Lease, error)
 // returns the Lease as it is then. If the edit refuses what the mirror shows, it is asked
 // again with what the server has.
 func (b *Backend) change(ctx context.Context, name string, fresh bool, e edit) (*object, error) {
+	return b.changeBy(ctx, b.leases(), name, fresh, e)
+}
+
+func (b *Backend) changeBy(ctx context.Context, by coordinationclient.LeaseInterface, name string, fresh bool, e edit) (*object, error) {
 	var r retry.Retrier
 	var o *object
 	var err error
 	for {
 		if fresh {
-			if o, err = b.get(ctx, name); err != nil {
+			if o, err = b.getBy(ctx, by, name); err != nil {
 				return nil, err
 			}
 		} else {
@@ -220,7 +252,7 @@ func (b *Backend) change(ctx context.Context, name string, fresh bool, e edit) (
 		if err != nil || lease == nil {
 			return o, err
 		}
-		written, err := b.write(ctx, b.leases(), o, lease)
+		written, err := b.write(ctx, by, o, lease)
 		if !errors.Is(err, errMoved) {
 			return written, err
 		}

@@ -44,11 +44,11 @@ func (a *acquisition) inTheWay() (found []obstacle) {
 	return a.heeded(found)
 }
 
-// heeded leaves out the entries that this mount has given up, and those that were put too late
+// heeded leaves out this mount's own that are unwanted, and those that were put too late
 // behind a delegation of this session. mirror.mu is held.
 func (a *acquisition) heeded(found []obstacle) []obstacle {
 	return slices.DeleteFunc(found, func(o obstacle) bool {
-		if a.s.b.hasGivenUp(&o.entry) {
+		if a.s.b.unwanted(&o.entry) {
 			return true
 		}
 		d := a.own(o.entry.key)
