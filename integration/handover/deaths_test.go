@@ -184,7 +184,7 @@ func TestUpgradeThatFailsAfterADeath(t *testing.T) {
 // Locks that a dead daemon has kept while nobody used them are in nobody's way: not for calls of its
 // view that cannot wait, nor for other mounts.
 func TestDeathGivesKeptLocksBack(t *testing.T) {
-	lab.InTurn(t, testDeathGivesKeptLocksBack, lab.Local, lab.InLeases)
+	lab.InTurn(t, testDeathGivesKeptLocksBack, lab.Local, lab.InLeases.ForLong())
 }
 
 func testDeathGivesKeptLocksBack(t *testing.T, on lab.Setup) {
@@ -207,15 +207,33 @@ func testDeathGivesKeptLocksBack(t *testing.T, on lab.Setup) {
 	if n := len(v.LS()); n < files {
 		t.Fatalf("%d locks are kept, want %d", n, files)
 	}
-	a.KillWorker()
+	a.BecomesSteady()
+	opened := make(chan error, files/2)
+	died := time.Now()
+	a.Dies(func() {
+		if err := unix.Kill(a.Worker(), unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		for i := range files / 2 {
+			go func() { opened <- os.WriteFile(b.Path(name(files/2+i)), []byte("x"), 0o644) }()
+		}
+	})
 	for i := range files / 2 {
 		if err := os.Remove(a.Path(name(i))); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := os.WriteFile(b.Path(name(files-1)), []byte("x"), 0o644); err != nil {
-		t.Error(err)
+	for range files / 2 {
+		select {
+		case err := <-opened:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(lab.CallTimeout):
+			t.Fatal("the other mount does not get a file")
+		}
 	}
+	t.Logf("all was opened elsewhere after %v", time.Since(died))
 }
 
 // A worker that dies while it takes over, at any instant of that, costs nothing either: what is appended,

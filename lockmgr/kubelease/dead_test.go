@@ -2,6 +2,7 @@ package kubelease_test
 
 import (
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -76,7 +77,10 @@ type dying struct {
 // die calls do. At the first write that fits, the process dies.
 func (d *dying) die(t *testing.T, fits func(*call) bool, do func() error) {
 	t.Helper()
+	var mu sync.Mutex // requests come side by side
 	d.process.link.obey(func(c *call) fate {
+		mu.Lock()
+		defer mu.Unlock()
 		switch {
 		case d.late == nil && fits(c):
 			d.late, d.records = c, d.process.left(t)
@@ -86,7 +90,11 @@ func (d *dying) die(t *testing.T, fits func(*call) bool, do func() error) {
 		}
 		return passed
 	})
-	if err := do(); err == nil || d.late == nil {
+	err := do()
+	mu.Lock()
+	died := d.late != nil
+	mu.Unlock()
+	if err == nil || !died {
 		t.Fatalf("the process has not died: %v", err)
 	}
 	d.Session.(lockmgr.HandedOn).Abandon()
