@@ -287,3 +287,48 @@ func testPolicyChangesInTwoSteps(t *testing.T, on lab.Setup) {
 	b = v.Mount("b", "--rule", "/will nolock")
 	exclude(a, b, map[string]bool{"f": true, "will": false, "was": true})
 }
+
+// --flock changes in the same way, in both directions. --former-flock alone leaves the rules as they
+// are.
+func TestFlockChangesInTwoSteps(t *testing.T) {
+	lab.Over(t, testFlockChangesInTwoSteps, lab.Local, lab.InLeases)
+}
+
+func testFlockChangesInTwoSteps(t *testing.T, on lab.Setup) {
+	for former, next := range map[string]string{"local": "cluster", "cluster": "local"} {
+		v := on.NewVolume(t, "--rule", "** nolock")
+		v.Write("f", "")
+		p, q := lab.NewAgent(t), lab.NewAgent(t)
+		exclude := func(a, b *lab.Mount, want bool) {
+			t.Helper()
+			for _, m := range [][2]*lab.Mount{{a, b}, {b, a}} {
+				one, other := p.Open(m[0].Path("f"), unix.O_RDWR), q.Open(m[1].Path("f"), unix.O_RDWR)
+				p.Must(lab.Call{Op: "flock", FD: one, Flags: unix.LOCK_EX})
+				r := q.Do(lab.Call{Op: "flock", FD: other, Flags: unix.LOCK_EX | unix.LOCK_NB})
+				if r.Errno != 0 && r.Errno != unix.EAGAIN || (r.Errno == unix.EAGAIN) != want {
+					t.Errorf("%s to %s: a lock on %s, and then one on %s: %v", former, next, m[0].Name, m[1].Name, r.Errno)
+				}
+				p.Must(lab.Call{Op: "close", FD: one})
+				q.Must(lab.Call{Op: "close", FD: other})
+			}
+		}
+		both := []string{"--flock", next, "--former-flock", former}
+		a := v.Mount("a", "--flock", former)
+		if m := v.Refused("--flock", next); !strings.Contains(m.Log.String(), "--former-flock") {
+			t.Errorf("%s to %s at once: want what to do in %s", former, next, m.Log)
+		}
+		b := v.Mount("b", both...)
+		exclude(a, b, former == "cluster")
+		a.Stop()
+		a = v.Mount("a", both...)
+		exclude(a, b, true)
+		a.Stop()
+		a = v.Mount("a", "--flock", next, "--set-policy")
+		exclude(a, b, next == "cluster")
+		b.Stop()
+		b = v.Mount("b", "--flock", next)
+		exclude(a, b, next == "cluster")
+		a.Stop()
+		b.Stop()
+	}
+}
