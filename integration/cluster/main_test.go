@@ -47,6 +47,7 @@ var scenarios = []scenario{
 	{name: "OpenHandle", run: openHandle},
 	{name: "RollingRestart", run: rollingRestart},
 	{name: "HandOver", run: handOver},
+	{name: "KilledWorkers", run: killWorkers},
 	{name: "Drain", run: drainNode},
 	{name: "Away", run: daemonAway, smoke: true},
 	{name: "Config", run: changeConfig},
