@@ -336,6 +336,11 @@ func (f *FS) unlockClosed(in *fuse.InHeader, h *handle) {
 			t.Unlock(atOnce, o, 0, advisory.EOF)
 		}
 	}
+	h.lockers.owners = nil
 	h.node.lockersMu.Unlock()
+	h.lockers.mu.Lock()
+	h.lockers.table = nil
+	h.lockers.mu.Unlock()
+	h.note() // before the table, and so its record, may be forgotten
 	t.Close()
 }

@@ -1,0 +1,90 @@
+package fs
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/journal/journaltest"
+	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
+	"github.com/lockfs/lockfs/renew"
+)
+
+// At each moment of a close of a file with a flock, the records make sense: a handle has no table that
+// is forgotten, and no lock is left without a handle.
+func TestRecordsOfAClosedFlock(t *testing.T) {
+	part, read := journaltest.Part(t)
+	m, err := lockmgr.New(t.Context(), lockmgr.Config{
+		Backend: lockmgrtest.NewMemory(), Renew: renew.Config{TTL: 15 * time.Second}, Logger: slog.New(slog.DiscardHandler), Record: part,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close(t.Context()) }()
+	v := &stateView{t: t, source: linked(t), locks: m}
+	f := v.view()
+	f.record, f.nodes.record = part, part
+	if f.advisory, err = m.NewAdvisory(lockmgr.AdvisoryConfig{OnLost: f.advisoryLost, OnShared: f.flushTable}); err != nil {
+		t.Fatal(err)
+	}
+	part.Put(recordView, 0, viewRecord{})
+	root := f.nodes.get(rootID)
+	n := f.learn(t, f.learn(t, root, "d"), "f")
+	f.nodes.mu.Lock()
+	for _, n := range f.nodes.byID {
+		n.lookups++
+		f.nodes.note(n)
+		f.nodes.noteLookups(n)
+	}
+	f.nodes.mu.Unlock()
+	r := reservation{payer: payerOf("", 7)}
+	h := f.newHandle(n, v.open("d/f", unix.O_RDWR), unix.O_RDWR, nil, &r)
+	fh, _ := f.handles.add(h)
+	h.fh, h.record = fh, part
+	h.note()
+
+	left := func() (*State, *lockmgr.AdvisoryState) {
+		t.Helper()
+		view, err := Recovered(read())
+		if err != nil {
+			t.Fatal(err)
+		}
+		locks, err := lockmgr.Recovered(read(), view.Holds, view.Tables)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return view.State, locks.Advisory
+	}
+	lock := &fuse.LkIn{InHeader: fuse.InHeader{NodeId: n.id}, Fh: fh, LkFlags: fuse.FUSE_LK_FLOCK, Lk: fuse.FileLock{End: 1<<63 - 1, Typ: unix.F_WRLCK}}
+	if s := f.SetLk(nil, lock); !s.Ok() {
+		t.Fatal(s)
+	}
+	if view, locks := left(); len(view.Handles) != 1 || view.Handles[0].Table != 0 || len(view.Handles[0].Lockers) != 1 || len(locks.Tables[0].Locks) != 1 {
+		t.Errorf("with the lock: %+v, %+v", view.Handles, locks.Tables)
+	}
+	h.enter() // a request that RELEASE has overtaken: the handle is there for longer than its table
+	f.Release(nil, &fuse.ReleaseIn{InHeader: fuse.InHeader{NodeId: n.id}, Fh: fh})
+	for {
+		view, locks := left()
+		if len(view.Handles) != 1 || view.Handles[0].Table != -1 {
+			t.Fatalf("after the close: %+v", view.Handles)
+		}
+		for _, tab := range locks.Tables {
+			if len(tab.Locks) > 0 {
+				t.Fatalf("a lock without a handle: %+v", tab)
+			}
+		}
+		if len(locks.Tables) == 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	h.leave()
+	if view, _ := left(); len(view.Handles) != 0 {
+		t.Errorf("in the end: %+v", view.Handles)
+	}
+}
