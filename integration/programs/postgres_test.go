@@ -168,6 +168,8 @@ func TestPostgresMovesToAnotherMount(t *testing.T) {
 	lab.NewAgent(t).Fails(lab.Call{Op: "open", Path: b.Path("pg/data/pg_wal/" + wal), Flags: unix.O_RDWR | unix.O_NONBLOCK}, unix.EAGAIN)
 	p.kill(server)
 	_ = load.Wait() // its server is gone
+	// A server whose open waits for a lock is interrupted by its own signals, and gives up (EINTR).
+	lab.Eventually(t, "the locks of the killed one are gone", func() bool { return len(v.LS()) == 0 })
 
 	server = p.start(b.Path("pg/data"))
 	confirmed := 0
