@@ -83,7 +83,7 @@ func pairs(ctx context.Context, b *bench, c *cluster, system string) (_ []float6
 			return nil, err
 		}
 		n, began := 0, time.Now()
-		for ; time.Since(began) < b.opts.each; n++ {
+		for ; n == 0 || time.Since(began) < b.opts.each; n++ {
 			if err := one(); err != nil {
 				return nil, err
 			}
