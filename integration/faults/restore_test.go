@@ -69,7 +69,15 @@ func TestRestore(t *testing.T) {
 	b := tr.Mount("b")
 	q := lab.NewAgent(t)
 	for _, name := range []string{"dead", "later"} {
-		q.Must(lab.Call{Op: "close", FD: q.Open(b.Path(name), unix.O_WRONLY|unix.O_NONBLOCK)})
+		var r lab.Result
+		lab.Eventually(t, "etcd answers in time", func() bool {
+			r = q.Do(lab.Call{Op: "open", Path: b.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK})
+			return r.Errno != unix.ENOLCK
+		})
+		if r.Errno != 0 {
+			t.Fatalf("%s is not free: %v", name, r.Err())
+		}
+		q.Must(lab.Call{Op: "close", FD: r.N})
 	}
 	if after := q.Token(q.Open(b.Path("token"), unix.O_WRONLY)); after <= before {
 		t.Errorf("a token of %d after one of %d", after, before)
