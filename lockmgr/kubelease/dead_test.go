@@ -1,14 +1,13 @@
 package kubelease_test
 
 import (
-	"os"
 	"sync"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockfs/lockfs/internal/journal"
+	"github.com/lockfs/lockfs/internal/journal/journaltest"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/kubelease"
 )
@@ -16,41 +15,17 @@ import (
 // mortal is a process of a volume that records what the next one needs.
 type mortal struct {
 	*kubelease.Backend
-	link    *link
-	journal *os.File
+	link *link
+	left func() *journal.Records // that the process leaves if it dies now; nil: nothing
 }
-
-const part = "mount"
 
 func newMortal(t *testing.T, volume string) *mortal {
 	t.Helper()
-	p := &mortal{link: &link{}}
-	p.Backend = newBackendAt(t, p.link.to(as(mountUser)), volume, func(c *kubelease.Config) { c.RequestTimeout = time.Second })
-	var err error
-	if p.journal, err = journal.Create(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.journal.Close() })
-	j, err := journal.New(p.journal)
-	if err != nil {
-		t.Fatal(err)
-	}
-	records := j.Part(part)
-	p.Record(records)
-	if err := records.Complete(); err != nil {
-		t.Fatal(err)
-	}
+	part, left := journaltest.Part(t)
+	p := &mortal{link: &link{}, left: left}
+	p.Backend = newBackendAt(t, p.link.to(as(mountUser)), volume)
+	p.Record(part)
 	return p
-}
-
-// left is what the process leaves if it dies now; nil: nothing.
-func (p *mortal) left(t *testing.T) *journal.Records {
-	t.Helper()
-	parts, err := journal.Read(p.journal)
-	if err != nil {
-		t.Error(err)
-	}
-	return parts[part]
 }
 
 // after starts the process that goes on from a dead one's records.
@@ -83,7 +58,7 @@ func (d *dying) die(t *testing.T, fits func(*call) bool, do func() error) {
 		defer mu.Unlock()
 		switch {
 		case d.late == nil && fits(c):
-			d.late, d.records = c, d.process.left(t)
+			d.late, d.records = c, d.process.left()
 			return late
 		case d.late != nil:
 			return cut
@@ -190,7 +165,7 @@ func TestWriteOfADeadProcessIsLate(t *testing.T) {
 				done := act(t, volume, d)
 				next := after(t, volume, d.records)
 				for range successors {
-					next = after(t, volume, next.left(t))
+					next = after(t, volume, next.left())
 				}
 				_, s := adopt(t, next.Backend, d.Session)
 				removeUnclaimed(t, s)
@@ -242,7 +217,7 @@ func TestAnsweredWritesAreForgotten(t *testing.T) {
 		release(t, s, must(t, s, lockmgr.NoWait, file("f"))...)
 	}
 	next := newMortal(t, volume)
-	if records := p.left(t); records != nil {
+	if records := p.left(); records != nil {
 		if err := next.Recover(records); err != nil {
 			t.Fatal(err)
 		}
