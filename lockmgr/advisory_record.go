@@ -2,6 +2,7 @@ package lockmgr
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -152,12 +153,17 @@ func recoveredAdvisory(r *journal.Records, numbers []uint64, sessions map[string
 	return st, nil
 }
 
-// recover reads what a dead process has made of a table, and voids what may yet come of it. Locks
-// that the mount's row does not name others may have: while it changes, it names what stays.
+// recover reads what a dead process has made of a table, when no more can come of it. Locks that the
+// mount's row does not name others may have: while it changes, it names what stays.
 func (t *AdvisoryTable) recover(ctx context.Context) error {
 	a := t.a
+	select {
+	case <-t.sess.settled:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: what the former process has sent may come late: %w", ErrUnavailable, ctx.Err())
+	}
 	sent := time.Now()
-	rows, _, err := t.putter().PutAdvisory(ctx, AdvisoryPut{Table: t.key, Void: true})
+	rows, err := a.service.AdvisoryRows(ctx, t.key)
 	a.m.outage.note(sent, err)
 	if err != nil {
 		return err

@@ -409,7 +409,7 @@ func (m *Manager) adoptSession(ctx context.Context, a Adopter, st SessionState, 
 		bs.(HandedOn).Abandon()
 		return nil, err
 	}
-	s := &session{backend: bs, locks: make(map[*lock]struct{})}
+	s := &session{backend: bs, locks: make(map[*lock]struct{}), settled: make(chan struct{})}
 	if err := m.renewSession(s, sent); err != nil {
 		bs.(HandedOn).Abandon()
 		return nil, err
@@ -460,7 +460,10 @@ func (m *Manager) removeUnclaimed(s *session) {
 	}
 	late := time.AfterFunc(s.backend.TTL(), func() { remain(ErrUnavailable) })
 	defer late.Stop()
-	if err := s.backend.(HandedOn).RemoveUnclaimed(m.ctx); err != nil && m.ctx.Err() == nil {
+	switch err := s.backend.(HandedOn).RemoveUnclaimed(m.ctx); {
+	case err == nil:
+		close(s.settled)
+	case m.ctx.Err() == nil:
 		remain(err)
 	}
 }

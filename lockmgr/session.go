@@ -24,6 +24,7 @@ type session struct {
 	voided  int                // GUARDED_BY(Manager.mu); how many locks were lost with it
 	tended  bool               // GUARDED_BY(Manager.mu); see tend
 	record  uint64             // GUARDED_BY(Manager.mu); its number
+	settled chan struct{}      // of an adopted one: closed when nothing that a former process has sent can come late
 }
 
 type lease struct {
