@@ -163,9 +163,6 @@ func (t *nodes) unnote(n *node) {
 
 // note records an open file. The caller uses it.
 func (h *handle) note() {
-	if !h.record.Keeps() {
-		return
-	}
 	h.noting.Lock()
 	defer h.noting.Unlock()
 	h.writeRecord()
@@ -274,13 +271,14 @@ type Remains struct {
 // recovery makes Remains of records.
 type recovery struct {
 	Remains
-	index map[uint64]int // of nodes, by id
-	now   time.Time
+	index  map[uint64]int // of nodes, by id
+	tables map[uint64]int // indexes in Tables
+	now    time.Time
 }
 
 // Recovered returns what a dead process's records say. Errors: they are of another format.
 func Recovered(r *journal.Records) (*Remains, error) {
-	v := &recovery{index: make(map[uint64]int), now: time.Now()}
+	v := &recovery{index: make(map[uint64]int), tables: make(map[uint64]int), now: time.Now()}
 	v.State = &State{Died: true}
 	view, err := journal.One[viewRecord](r, recordView)
 	if err != nil {
@@ -312,11 +310,13 @@ func (v *recovery) table(number uint64) int {
 	if number == 0 {
 		return -1
 	}
-	if i := slices.Index(v.Tables, number); i >= 0 {
-		return i
+	i, ok := v.tables[number]
+	if !ok {
+		i = len(v.Tables)
+		v.tables[number] = i
+		v.Tables = append(v.Tables, number)
 	}
-	v.Tables = append(v.Tables, number)
-	return len(v.Tables) - 1
+	return i
 }
 
 func (v *recovery) name(r nameRecord) Name {

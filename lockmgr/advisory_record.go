@@ -2,7 +2,6 @@ package lockmgr
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -132,12 +131,11 @@ func recoveredAdvisory(r *journal.Records, numbers []uint64, sessions map[string
 			})
 		}
 	}
-	for _, number := range slices.Sorted(maps.Keys(tables)) {
-		if !slices.Contains(numbers, number) {
-			numbers = append(numbers, number)
-		}
-	}
+	others := maps.Clone(tables)
 	for _, number := range numbers {
+		delete(others, number)
+	}
+	for _, number := range slices.Concat(numbers, slices.Sorted(maps.Keys(others))) {
 		t, ok := tables[number]
 		if !ok {
 			return nil, errState
@@ -157,13 +155,8 @@ func recoveredAdvisory(r *journal.Records, numbers []uint64, sessions map[string
 // mount's row does not name others may have: while it changes, it names what stays.
 func (t *AdvisoryTable) recover(ctx context.Context) error {
 	a := t.a
-	select {
-	case <-t.sess.settled:
-	case <-ctx.Done():
-		return fmt.Errorf("%w: what the former process has sent may come late: %w", ErrUnavailable, ctx.Err())
-	}
 	sent := time.Now()
-	rows, err := a.service.AdvisoryRows(ctx, t.key)
+	rows, err := t.readSettled(ctx)
 	a.m.outage.note(sent, err)
 	if err != nil {
 		return err
@@ -207,6 +200,17 @@ func (t *AdvisoryTable) recover(ctx context.Context) error {
 	t.note()
 	a.mu.Unlock()
 	return t.learn(rows, sent)
+}
+
+// readSettled reads the table when nothing that a dead process has sent can come late.
+func (t *AdvisoryTable) readSettled(ctx context.Context) (AdvisoryRows, error) {
+	select {
+	case <-t.sess.settled:
+		return t.a.service.AdvisoryRows(ctx, t.key)
+	default: // RemoveUnclaimed is late, or cannot remove all
+		rows, _, err := t.putter().PutAdvisory(ctx, AdvisoryPut{Table: t.key, Void: true})
+		return rows, err
+	}
 }
 
 // limit takes from the mount's owners what its row does not name. mu is held.
