@@ -777,8 +777,10 @@ func advisoryDeadlocks(f *fixture, random *rand.Rand, ordered bool) {
 					}
 					time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
 				}
+				var all advisory.Lock
+				am.within(func() { all = am.posix(uint64(i), 0, advisory.EOF, true) })
 				for _, n := range wanted {
-					am.unlockOn(tableOf(uint64(n)), advisory.Lock{Owner: am.a.Owner(advisory.Posix, uint64(i)), End: advisory.EOF})
+					am.unlockOn(tableOf(uint64(n)), all)
 				}
 			}
 		})
