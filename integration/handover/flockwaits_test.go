@@ -207,7 +207,7 @@ func TestFlockOfALeaseThatEndsIsLost(t *testing.T) {
 		if got := v.Read("f"); got != "01y3456789" {
 			t.Errorf("the file has %q", got)
 		}
-		succeed(t)(a.Mount) // what is lost stays so
+		upgrade(t, succeed(t)(a.Mount)) // what is lost stays so, over a death and an upgrade
 		p.Fails(lab.Call{Op: "pwrite", FD: fd, Off: 1, Data: "x"}, unix.EIO)
 	}, lab.Local, lab.InLeases.ForLong())
 }
