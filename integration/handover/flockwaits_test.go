@@ -207,7 +207,8 @@ func TestFlockOfALeaseThatEndsIsLost(t *testing.T) {
 		if got := v.Read("f"); got != "01y3456789" {
 			t.Errorf("the file has %q", got)
 		}
-		upgrade(t, succeed(t)(a.Mount)) // what is lost stays so, over a death and an upgrade
+		a.KillWorker() // what is lost stays so, over a death and an upgrade
+		upgrade(t, a.Mount)
 		p.Fails(lab.Call{Op: "pwrite", FD: fd, Off: 1, Data: "x"}, unix.EIO)
 	}, lab.Local, lab.InLeases.ForLong())
 }
