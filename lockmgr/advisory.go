@@ -119,7 +119,7 @@ func (a *Advisory) table(key Key, local bool) *AdvisoryTable {
 	if t == nil {
 		t = &AdvisoryTable{
 			a: a, key: key, local: local, settled: make(chan struct{}),
-			named: make(map[string]*advisoryRequest), rows: make(map[string]int64), owners: make(map[advisory.Owner]uint64),
+			named: make(map[string]*advisoryRequest), rows: make(map[string]int64), records: make(map[lockName]uint64),
 		}
 		a.tables[key] = t
 	}

@@ -75,7 +75,7 @@ func (t *AdvisoryTable) bereave(cause error, attrs ...any) {
 func (t *AdvisoryTable) forget() {
 	t.losses++
 	for _, l := range t.mine.All() {
-		t.change(func() { t.mine.Clear(l.Owner, 0, advisory.EOF) }, l.Owner)
+		t.clear(l.Owner, 0, advisory.EOF)
 	}
 }
 

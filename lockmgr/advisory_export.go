@@ -229,7 +229,7 @@ func (a *Advisory) adopt(st *AdvisoryState, sessions []*session) {
 		}
 		t.note()
 		for _, l := range s.Locks {
-			t.change(func() { t.mine.Set(l) }, l.Owner)
+			t.set(l)
 		}
 		if !t.mine.Empty() && !t.local {
 			t.relied.Store(t.sess)

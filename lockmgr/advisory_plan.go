@@ -86,7 +86,7 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 			t.meets(r)
 			// Beside an exclusive flock nobody has another.
 			if o := r.lock.Owner; o.Kind == advisory.Flock && !(held && by.Exclusive) && t.has(o) {
-				t.change(func() { t.mine.Clear(o, 0, advisory.EOF) }, o)
+				t.clear(o, 0, advisory.EOF)
 				r.dropped = true
 				return t.plan()
 			}

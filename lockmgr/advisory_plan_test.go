@@ -143,7 +143,7 @@ func randomTable(random *rand.Rand) *AdvisoryTable {
 		switch {
 		case one || other:
 		case a.Mine(l.Owner):
-			t.change(func() { t.mine.Set(l) }, l.Owner)
+			t.set(l)
 		default:
 			there.Set(l)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
-// Advisory locks in the records of a mount (docs/adr/0070): its name, its tables, and what each owner
-// has. What an owner gets is recorded when the service has it, and before its program is told. What
+// Advisory locks in the records of a mount (docs/adr/0070): its name, its tables, and the locks of its
+// owners. What an owner gets is recorded when the service has it, and before its program is told. What
 // it gives back is recorded before the service is told. So no lock is recorded that others may have
 // had since, except while the mount's row changes: recover compares.
 //
@@ -28,21 +28,22 @@ type tableRecord struct {
 	Created int64  // of the mount's row; 0: it does not stand
 }
 
-type ownerRecord struct {
-	_     struct{} `cbor:",toarray"`
-	Table uint64
-	Kind  advisory.Kind
-	ID    uint64
-	Locks []rangeRecord
-}
-
 type rangeRecord struct {
 	_          struct{} `cbor:",toarray"`
+	Table      uint64
+	Kind       advisory.Kind
+	Owner      uint64
 	Start, End uint64
 	Exclusive  bool
 	PID        int
 	Comm       string
 	Since      time.Time
+}
+
+// lockName names a lock in a table.
+type lockName struct {
+	owner advisory.Owner
+	start uint64
 }
 
 // The methods below need a.mu.
@@ -75,28 +76,40 @@ func (t *AdvisoryTable) note() {
 // unnote ends the record of a table that is forgotten.
 func (t *AdvisoryTable) unnote() { t.a.m.cfg.Record.Delete(recordTable, t.record) }
 
-// noteOwner records what an owner has.
-func (t *AdvisoryTable) noteOwner(o advisory.Owner) {
+// noteLocks is called before a change of what an owner has of a range, and what it returns after it:
+// that records the change. A lock beside the range may have become one with what is in it.
+func (t *AdvisoryTable) noteLocks(o advisory.Owner, start, end uint64) (after func()) {
 	part := t.a.m.cfg.Record
 	if !part.Keeps() {
-		return
+		return func() {}
 	}
-	locks := t.mine.Of(o)
-	number, had := t.owners[o]
-	switch {
-	case len(locks) == 0:
-		part.Delete(recordOwner, number)
-		delete(t.owners, o)
-		return
-	case !had:
-		number = t.a.number()
-		t.owners[o] = number
+	start, end = max(start, 1)-1, end+1
+	before := t.mine.Touching(o, start, end)
+	return func() {
+		now := t.mine.Touching(o, start, end)
+		// From right to left: a record gets smaller when what has been cut off it has its own. So nothing is
+		// ever missing.
+		for _, l := range slices.Backward(now) {
+			if slices.Contains(before, l) {
+				continue
+			}
+			name := lockName{o, l.Start}
+			number, had := t.records[name]
+			if !had {
+				number = t.a.number()
+				t.records[name] = number
+			}
+			part.Put(recordRange, number, rangeRecord{
+				Table: t.record, Kind: o.Kind, Owner: o.ID, Start: l.Start, End: l.End, Exclusive: l.Exclusive, PID: l.PID, Comm: l.Comm, Since: l.Since,
+			})
+		}
+		for _, l := range before {
+			if name := (lockName{o, l.Start}); !slices.ContainsFunc(now, func(n advisory.Lock) bool { return n.Start == l.Start }) {
+				part.Delete(recordRange, t.records[name])
+				delete(t.records, name)
+			}
+		}
 	}
-	r := ownerRecord{Table: t.record, Kind: o.Kind, ID: o.ID, Locks: make([]rangeRecord, len(locks))}
-	for i, l := range locks {
-		r.Locks[i] = rangeRecord{Start: l.Start, End: l.End, Exclusive: l.Exclusive, PID: l.PID, Comm: l.Comm, Since: l.Since}
-	}
-	part.Put(recordOwner, number, r)
 }
 
 // Record returns the number by which Recovered finds the table.
@@ -117,19 +130,17 @@ func recoveredAdvisory(r *journal.Records, numbers []uint64, sessions map[string
 	if err != nil {
 		return nil, err
 	}
-	owners, err := journal.All[ownerRecord](r, recordOwner)
+	ranges, err := journal.All[rangeRecord](r, recordRange)
 	if err != nil {
 		return nil, err
 	}
 	st := &AdvisoryState{Mount: mounts[0]}
 	locks := make(map[uint64][]advisory.Lock)
-	for _, o := range owners {
-		owner := advisory.Owner{Mount: st.Mount, Kind: o.Kind, ID: o.ID}
-		for _, l := range o.Locks {
-			locks[o.Table] = append(locks[o.Table], advisory.Lock{
-				Owner: owner, Start: l.Start, End: l.End, Exclusive: l.Exclusive, PID: l.PID, Comm: l.Comm, Since: l.Since,
-			})
-		}
+	for _, l := range ranges {
+		locks[l.Table] = append(locks[l.Table], advisory.Lock{
+			Owner: advisory.Owner{Mount: st.Mount, Kind: l.Kind, ID: l.Owner},
+			Start: l.Start, End: l.End, Exclusive: l.Exclusive, PID: l.PID, Comm: l.Comm, Since: l.Since,
+		})
 	}
 	others := maps.Clone(tables)
 	for _, number := range numbers {
@@ -215,20 +226,24 @@ func (t *AdvisoryTable) readSettled(ctx context.Context) (AdvisoryRows, error) {
 
 // limit takes from the mount's owners what its row does not name. mu is held.
 func (t *AdvisoryTable) limit(named []advisory.Lock) {
+	var row advisory.Locks
+	for _, n := range named {
+		row.Set(n)
+	}
 	for _, l := range t.mine.All() {
-		t.change(func() {
-			t.mine.Clear(l.Owner, l.Start, l.End)
-			for _, n := range named {
-				// One shared flock is named for all.
-				if n.Owner.Kind != l.Owner.Kind || n.Owner != l.Owner && (n.Exclusive || n.Owner.Kind == advisory.Posix) {
-					continue
-				}
-				if stays := l; n.Start <= l.End && l.Start <= n.End {
-					stays.Start, stays.End = max(l.Start, n.Start), min(l.End, n.End)
-					stays.Exclusive = l.Exclusive && n.Exclusive
-					t.mine.Set(stays)
-				}
-			}
-		}, l.Owner)
+		beside := row.Touching(l.Owner, l.Start, l.End)
+		if l.Owner.Kind == advisory.Flock && len(beside) == 0 { // one shared flock is named for all
+			beside = slices.DeleteFunc(slices.Clone(named), func(n advisory.Lock) bool { return n.Owner.Kind != advisory.Flock || n.Exclusive })
+		}
+		if len(beside) == 1 && beside[0].Start <= l.Start && l.End <= beside[0].End && (beside[0].Exclusive || !l.Exclusive) {
+			continue
+		}
+		t.clear(l.Owner, l.Start, l.End)
+		for _, n := range beside {
+			stays := l
+			stays.Start, stays.End = max(l.Start, n.Start), min(l.End, n.End)
+			stays.Exclusive = l.Exclusive && n.Exclusive
+			t.set(stays)
+		}
 	}
 }

@@ -2,6 +2,8 @@ package lockmgr_test
 
 import (
 	"errors"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,6 +127,42 @@ func TestAdvisoryRecordsAreLate(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The records of a table are what its owners have, whatever is cut and merged.
+func TestRecordsFollowRanges(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		a := f.handingOn(1)[0]
+		defer a.close()
+		tab := a.a.OpenLocal(table)
+		random := rand.New(rand.NewPCG(1, 2))
+		var want advisory.Locks
+		for step := range 2000 {
+			start := random.Uint64N(12)
+			l := a.posix(random.Uint64N(2), start, start+random.Uint64N(12-start), random.IntN(2) == 0)
+			switch {
+			case random.IntN(3) == 0:
+				tab.Unlock(nil, l.Owner, l.Start, l.End)
+				want.Clear(l.Owner, l.Start, l.End)
+			case tab.Lock(f.t.Context(), l, false) == nil:
+				want.Set(l)
+			}
+			st, err := lockmgr.Recovered(a.read(), nil, nil)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			var got advisory.Locks
+			n := 0
+			for _, l := range st.Advisory.Tables[0].Locks {
+				got.Set(l)
+				n++
+			}
+			if !slices.EqualFunc(got.All(), want.All(), advisory.Lock.Same) || n != want.Len() {
+				f.t.Fatalf("step %d, %+v: %d records: %v, want %v", step, l, n, got.All(), want.All())
+			}
+		}
+		tab.Close()
+	})
 }
 
 // The locks of a row that was deleted are lost, also if another row has its name by now, and those

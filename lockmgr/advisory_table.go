@@ -38,13 +38,13 @@ type AdvisoryTable struct {
 	unparked bool    // a request that was handed on is back, and may have closed a cycle
 	vacates  bool    // the mount's row goes before anything else is put
 
-	recovering bool                      // a dead process has left it, and it was not read since
-	bereft     bool                      // its locks were lost before it was adopted
-	record     uint64                    // its number in the mount's records; 0: it has none
-	owners     map[advisory.Owner]uint64 // so, of what they have
-	asks       int                       // how often somebody wanted something
-	done       int                       // of these, those that were looked at
-	settled    chan struct{}             // closed, and replaced, when done has grown
+	recovering bool                // a dead process has left it, and it was not read since
+	bereft     bool                // its locks were lost before it was adopted
+	record     uint64              // its number in the mount's records; 0: it has none
+	records    map[lockName]uint64 // so, of its locks
+	asks       int                 // how often somebody wanted something
+	done       int                 // of these, those that were looked at
+	settled    chan struct{}       // closed, and replaced, when done has grown
 
 	// The worker's own: there is one at a time.
 	sess    *session
@@ -227,7 +227,7 @@ func (t *AdvisoryTable) Unlock(cancel <-chan struct{}, o advisory.Owner, start, 
 		return
 	}
 	t.private.used = time.Now()
-	t.change(func() { t.mine.Clear(o, start, end) }, o)
+	t.clear(o, start, end)
 	asked := t.ask()
 	a.mu.Unlock()
 	t.await(cancel, asked)
@@ -330,9 +330,20 @@ func (t *AdvisoryTable) ask() int {
 
 func (t *AdvisoryTable) has(o advisory.Owner) bool { return t.mine.Any(o, 0, advisory.EOF) }
 
-// change changes what an owner has.
-func (t *AdvisoryTable) change(do func(), o advisory.Owner) {
+// set gives an owner a lock.
+func (t *AdvisoryTable) set(l advisory.Lock) {
+	t.change(func() { t.mine.Set(l) }, l.Owner, l.Start, l.End)
+}
+
+// clear takes a range from an owner.
+func (t *AdvisoryTable) clear(o advisory.Owner, start, end uint64) {
+	t.change(func() { t.mine.Clear(o, start, end) }, o, start, end)
+}
+
+// change changes what an owner has of a range.
+func (t *AdvisoryTable) change(do func(), o advisory.Owner, start, end uint64) {
 	had := t.has(o)
+	defer t.noteLocks(o, start, end)()
 	do()
 	t.private.changed = true
 	if has := t.has(o); has != had && o.Kind == advisory.Posix {
@@ -347,7 +358,6 @@ func (t *AdvisoryTable) change(do func(), o advisory.Owner) {
 	if t.mine.Empty() {
 		t.relied.Store(nil)
 	}
-	t.noteOwner(o)
 }
 
 // answer ends a request.

@@ -188,7 +188,7 @@ func (t *AdvisoryTable) grant(p advisoryPlan) {
 			t.asks++ // the row says too much
 		} else {
 			r.had = t.mine.Any(r.lock.Owner, r.lock.Start, r.lock.End)
-			t.change(func() { t.mine.Set(r.lock) }, r.lock.Owner)
+			t.set(r.lock)
 			t.relied.Store(t.sess)
 			r.losses = t.losses
 		}

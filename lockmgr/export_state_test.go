@@ -122,9 +122,11 @@ func TestUnclaimedAreRemovedAfterAnOutage(t *testing.T) {
 		old.LetGo()
 		next.Begin()
 		time.Sleep(4 * ttl)
+		service.mu.Lock()
 		if service.cleaned != 1 {
 			f.t.Errorf("it was removed %d times", service.cleaned)
 		}
+		service.mu.Unlock()
 		if err := next.Close(f.t.Context()); err != nil {
 			f.t.Error(err)
 		}

@@ -20,7 +20,7 @@ const (
 	recordDelegation
 	recordMount // its name, see Advisory
 	recordTable // of advisory locks
-	recordOwner // of advisory locks: what it has in a table
+	recordRange // an advisory lock
 )
 
 // FirstKind is the first kind of record that is not the package's.

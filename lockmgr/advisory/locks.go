@@ -76,11 +76,9 @@ func (ls Locks) All() []Lock {
 	return ls.of[Flock].all(ls.of[Posix].all(make([]Lock, 0, ls.Len())))
 }
 
-// Of returns an owner's locks, in order.
-func (ls Locks) Of(o Owner) []Lock {
-	_, rest := ls.of[o.Kind].split(o, 0)
-	own, _ := rest.split(o, EOF+1)
-	return own.all(nil)
+// Touching returns what an owner has that overlaps a range, in order.
+func (ls Locks) Touching(o Owner, start, end uint64) []Lock {
+	return ls.of[o.Kind].touching(o, start, end, nil)
 }
 
 // Conflict returns a lock of another owner that conflicts with l.

@@ -171,6 +171,23 @@ func (t *tree) near(l *Lock) bool {
 	return t != nil && t.start <= l.End && l.Start <= t.end && (l.Exclusive || t.exclusive > 0)
 }
 
+// touching appends an owner's locks that overlap a range to list, in order.
+func (t *tree) touching(o Owner, start, end uint64, list []Lock) []Lock {
+	if t == nil {
+		return list
+	}
+	if t.lock.compare(o, start) < 0 { // else those before end before start
+		list = t.left.touching(o, start, end, list)
+	}
+	if t.lock.compare(o, end) < 0 {
+		return list
+	}
+	if t.lock.Owner == o && t.lock.End >= start {
+		list = append(list, *t.lock)
+	}
+	return t.right.touching(o, start, end, list)
+}
+
 // all appends the locks to list, in order.
 func (t *tree) all(list []Lock) []Lock {
 	if t == nil {
