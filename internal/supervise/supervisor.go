@@ -22,7 +22,7 @@ import (
 const (
 	// steadyAfter is how long a worker lives if it is not what kills it that its start brings back.
 	steadyAfter = 2 * time.Second
-	// maxDeaths in a row, each sooner than steadyAfter, and the supervisor gives up.
+	// maxDeaths in a row, each but the first sooner than steadyAfter, and the supervisor gives up.
 	maxDeaths = 3
 )
 
