@@ -52,7 +52,7 @@ func TestRecordChangesAmongThoseWhoEnforceIt(t *testing.T) {
 // No session slips in between the look at the sessions and the new record.
 func TestEitherTheRecordOrASession(t *testing.T) {
 	b, etcd := newVolume(t, dial(t))
-	lockmgrtest.EitherTheRecordOrASession(t, b, newBackend(t, dial(t), etcd.name))
+	lockmgrtest.EitherTheRecordOrASession(t, b, newBackend(t, dial(t), etcd.name), false)
 }
 
 // A mount that was away while the record changed opens no session, and so

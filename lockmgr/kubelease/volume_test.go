@@ -117,7 +117,7 @@ func TestRecordChangesAmongThoseWhoEnforceIt(t *testing.T) {
 func TestEitherTheRecordOrASession(t *testing.T) {
 	t.Parallel()
 	name := newName()
-	lockmgrtest.EitherTheRecordOrASession(t, newBackend(t, name), newBackend(t, name))
+	lockmgrtest.EitherTheRecordOrASession(t, newBackend(t, name), newBackend(t, name), true)
 }
 
 // A mount that was away while the record changed opens no session, and so
