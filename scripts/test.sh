@@ -121,16 +121,18 @@ with_race() { # with_race build|test ARG...
 	CGO_ENABLED=1 go "$1" -race -trimpath=false "${@:2}"
 }
 
+# -count=1: go does not notice that a program which a test runs has changed, and would take the result from its cache.
+#
 # Most tests wait: more packages than there are cores run side by side. Not many more: lock services that get no CPU for
 # seconds refuse locks.
 released() {
 	stage 'without the race detector: integration, with real mounts, programs and faults; and all where nothing can race'
 	go build -o "$work/lockfs" ./cmd/lockfs
-	LOCKFS_TEST_PROGRAM=$work/lockfs go test "${vet[@]}" -p "$side_by_side" -parallel 3 -timeout $timeout -skip "$skip" "${integration[@]}" "${plain[@]}"
+	LOCKFS_TEST_PROGRAM=$work/lockfs go test -count=1 "${vet[@]}" -p "$side_by_side" -parallel 3 -timeout $timeout -skip "$skip" "${integration[@]}" "${plain[@]}"
 	stage 'the modules of their own'
 	for module in integration/*/go.mod; do
 		[ $extent = long ] || [ $module != integration/helm/go.mod ] || continue # it builds helm: 2 minutes of CPU
-		LOCKFS_TEST_PROGRAM=$work/lockfs go -C "${module%/*}" test "${vet[@]}" -timeout $timeout ./...
+		LOCKFS_TEST_PROGRAM=$work/lockfs go -C "${module%/*}" test -count=1 "${vet[@]}" -timeout $timeout ./...
 	done
 }
 with_detector() {
@@ -138,14 +140,14 @@ with_detector() {
 	with_race build -o "$work/lockfs-race" ./cmd/lockfs # it takes 2.7 times as long
 	export LOCKFS_TEST_PROGRAM=$work/lockfs-race
 	if [ $extent = short ]; then
-		with_race test "${vet[@]}" -p 1 -parallel 4 -timeout $timeout -run "$random|$random_over" -skip '/^(leases|clients|keeping)$' "${with_raced[@]}" &
+		with_race test -count=1 "${vet[@]}" -p 1 -parallel 4 -timeout $timeout -run "$random|$random_over" -skip '/^(leases|clients|keeping)$' "${with_raced[@]}" &
 		local random=$!
 		[ -z "$slow_machine" ] || wait $random
 		with_race test "${vet[@]}" -p 2 -parallel 8 -timeout $timeout "${others[@]}"
 		wait $random
 	else
 		with_race test "${vet[@]}" -p 3 -parallel 8 -timeout $timeout "${others[@]}"
-		with_race test "${vet[@]}" -p 3 -parallel 4 -timeout $timeout -skip "$skip" "${integration[@]}"
+		with_race test -count=1 "${vet[@]}" -p 3 -parallel 4 -timeout $timeout -skip "$skip" "${integration[@]}"
 	fi
 }
 # The cluster and the network volume wait more than they work. They have machines of their own, in namespaces.
