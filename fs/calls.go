@@ -282,19 +282,43 @@ func (c *calls) deadly(in *fuse.InHeader) bool {
 		return false
 	}
 	request := number(in)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.tries[request] + 1
-	if c.tries != nil {
-		c.tries[request] = n
-		c.record.Number(recordTries, request, n)
-	}
+	n := c.try(request, 1)
 	if n < 2 || c.deaths < 2 {
 		return false
 	}
 	c.log.Error("a request is refused: daemons have died while they served it", slog.Uint64("request", request),
 		slog.Uint64("opcode", uint64(in.Opcode)), slog.Uint64("pid", uint64(in.Pid)), slog.Uint64("times", n))
 	return true
+}
+
+// try adds to the number of times that a request was sent again, and returns it.
+func (c *calls) try(request uint64, times int64) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.tries[request] + uint64(times)
+	if c.tries != nil {
+		c.tries[request] = n
+		c.record.Number(recordTries, request, n)
+	}
+	return n
+}
+
+// waitsFrom is how long a request goes on with the lock service, unless it waits for another owner.
+const waitsFrom = 50 * time.Millisecond
+
+// wait runs what a request does outside of the volume. While it waits there for others, it is not what
+// kills daemons.
+func (c *calls) wait(in *fuse.InHeader, wait func()) {
+	if in.Unique&sentAgain == 0 || !c.record.Keeps() {
+		wait()
+		return
+	}
+	request := number(in) // in is gone with the caller
+	waits := time.AfterFunc(waitsFrom, func() { c.try(request, -1) })
+	wait()
+	if !waits.Stop() {
+		c.try(request, 1)
+	}
 }
 
 // forsake lets go of what has not come again: its program has ended.

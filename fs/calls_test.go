@@ -3,6 +3,8 @@ package fs
 import (
 	"log/slog"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
@@ -110,4 +112,43 @@ func TestDeadlyRequests(t *testing.T) {
 			t.Error("a new request is refused")
 		}
 	}
+}
+
+// What a request was sent again for does not count while it waits for others, also if the daemon dies
+// meanwhile.
+func TestWaitingIsNotDeadly(t *testing.T) {
+	const request = 7
+	part, records := journaltest.Part(t)
+	part.Number(recordFD, 1, 1) // a part is never empty
+	recorded := func() uint64 {
+		t.Helper()
+		v := &recovery{}
+		v.State = &State{}
+		if err := v.calls(records()); err != nil {
+			t.Fatal(err)
+		}
+		return v.State.Tries[request]
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := &calls{record: part, log: slog.New(slog.DiscardHandler), deaths: 2, tries: make(map[uint64]uint64)}
+		in := &fuse.InHeader{Unique: request | sentAgain}
+		if c.deadly(in) {
+			t.Fatal("the first time")
+		}
+		for took, want := range map[time.Duration]uint64{0: 1, waitsFrom / 2: 1, waitsFrom * 2: 0, time.Hour: 0} {
+			c.wait(in, func() {
+				time.Sleep(took)
+				synctest.Wait()
+				if n := recorded(); n != want {
+					t.Errorf("after %v outside: %d, want %d", took, n, want)
+				}
+			})
+			if n := recorded(); n != 1 {
+				t.Errorf("back after %v: %d, want 1", took, n)
+			}
+		}
+		if !c.deadly(in) {
+			t.Error("the second time it is not refused")
+		}
+	})
 }

@@ -155,6 +155,7 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 	f.nodes.resolve = source.resolve
 	f.nodes.record, f.visits.record = cfg.Record, cfg.Record
 	f.gates = f.newGates(cfg.Pool.memory, f.log)
+	f.gates.volume.waits = f.calls.wait
 	return f
 }
 

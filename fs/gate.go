@@ -25,7 +25,8 @@ type gate struct {
 	gone  func(*fuse.InHeader) bool // whether the caller needs no answer any more
 	held  *budget                   // of waiters, also at other gates
 
-	strays *strays // nil: there are none
+	strays *strays                              // nil: there are none
+	waits  func(in *fuse.InHeader, wait func()) // runs what a request waits for outside; nil: nobody asks
 
 	mu     sync.Mutex
 	free   int               // GUARDED_BY(mu)
@@ -137,11 +138,15 @@ func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
 
 // outside runs wait outside of the gate. After errGivenUp the request must not touch the volume.
 func (g *gate) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
-	if !g.leave(in.Unique) {
+	inside := g.leave(in.Unique)
+	if g.waits == nil {
 		wait()
+	} else {
+		g.waits(in, wait)
+	}
+	if !inside {
 		return nil
 	}
-	wait()
 	return g.reenter(ctx, in)
 }
 

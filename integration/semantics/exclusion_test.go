@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -67,15 +68,26 @@ func testContendedOpen(t *testing.T, on lab.Setup) {
 	v.Write("f", "kept")
 	holder, other := lab.NewAgent(t), lab.NewAgent(t)
 	fd := holder.Open(a.Path("f"), unix.O_WRONLY)
+	refused := func(m *lab.Mount, flags int, want syscall.Errno) {
+		t.Helper()
+		var r lab.Result
+		lab.Eventually(t, "the lock service answers within the wait", func() bool {
+			r = other.Do(lab.Call{Op: "open", Path: m.Path("f"), Flags: flags})
+			return r.Errno != unix.ENOLCK
+		})
+		if r.Errno != want {
+			t.Fatalf("an open with flags %#x on %s: %v, want %v", flags, m.Name, r.Err(), want)
+		}
+	}
 	for _, m := range []*lab.Mount{a, b} {
-		other.Fails(lab.Call{Op: "open", Path: m.Path("f"), Flags: unix.O_WRONLY | unix.O_NONBLOCK}, unix.EAGAIN)
-		other.Fails(lab.Call{Op: "open", Path: m.Path("f"), Flags: unix.O_RDWR}, unix.EBUSY)
-		other.Fails(lab.Call{Op: "open", Path: m.Path("f"), Flags: unix.O_RDONLY | unix.O_TRUNC}, unix.EBUSY)
-		other.Fails(lab.Call{Op: "open", Path: m.Path("f"), Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_APPEND}, unix.EBUSY)
+		refused(m, unix.O_WRONLY|unix.O_NONBLOCK, unix.EAGAIN)
+		refused(m, unix.O_RDWR, unix.EBUSY)
+		refused(m, unix.O_RDONLY|unix.O_TRUNC, unix.EBUSY)
+		refused(m, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND, unix.EBUSY)
 		r := other.Open(m.Path("f"), unix.O_RDONLY)
 		other.Must(lab.Call{Op: "close", FD: r})
 	}
-	other.Fails(lab.Call{Op: "open", Path: c.Path("f"), Flags: unix.O_WRONLY}, unix.EBUSY)
+	refused(c, unix.O_WRONLY, unix.EBUSY)
 	if got := v.Read("f"); got != "kept" {
 		t.Errorf("a refused open left %q", got)
 	}

@@ -195,6 +195,50 @@ func TestWithdrawn(t *testing.T) {
 	}
 }
 
+// A daemon that has died is asked: its socket is its shadow's, and nobody answers there. The next one is
+// asked then. If there is none, the error says so.
+func TestAskedWhileItDies(t *testing.T) {
+	for _, goesOn := range []bool{true, false} {
+		dir := t.TempDir()
+		if err := os.MkdirAll(socketsIn(dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketOf(dir, mountpoint), Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead.SetUnlinkOnClose(false)
+		p, err := Dial(t.Context(), dir, mountpoint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
+		asked := make(chan error, 1)
+		go func() {
+			state, _, err := p.Ask("1", nil)
+			if err == nil && string(state) != "the next one's" {
+				err = fmt.Errorf("the state is %q", state)
+			}
+			asked <- err
+		}()
+		dead.Close() // with the connection, if it was not accepted
+		if goesOn {
+			stop, err := Listen(dir, mountpoint, Offer{
+				Settings: func() map[string]string { return nil },
+				Pause:    func() ([]byte, []int, error) { return []byte("the next one's"), nil, nil },
+				Resume:   func() {}, Gone: func() {},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(stop)
+		}
+		if err := <-asked; goesOn && err != nil || !goesOn && !errors.Is(err, errSilent) {
+			t.Errorf("goes on: %v; %v", goesOn, err)
+		}
+	}
+}
+
 func TestNone(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Dial(t.Context(), dir, mountpoint); !errors.Is(err, ErrNone) {

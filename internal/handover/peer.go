@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/retry"
 )
 
 // ErrNone: no daemon offers the mount.
@@ -25,10 +27,14 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the running daemon (pid %d) does not hand its mount on: %s", e.PID, e.Why)
 }
 
+// errSilent: the daemon has ended, or closed the connection, instead of an answer.
+var errSilent = errors.New("the running daemon does not answer")
+
 // Peer is a running daemon.
 type Peer struct {
 	PID int // after Ask
 
+	dial func() error
 	c    *net.UnixConn
 	life int // see died; -1: none yet
 	stop func() bool
@@ -37,14 +43,22 @@ type Peer struct {
 // Dial connects to the daemon of a mountpoint, an absolute path without symbolic links. The
 // connection ends with ctx. Errors: ErrNone.
 func Dial(ctx context.Context, stateDir, mountpoint string) (*Peer, error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, "unix", socketOf(stateDir, mountpoint))
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
-		return nil, ErrNone
-	case err != nil:
+	p := &Peer{life: -1}
+	p.dial = func() error {
+		c, err := (&net.Dialer{}).DialContext(ctx, "unix", socketOf(stateDir, mountpoint))
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
+			return ErrNone
+		case err != nil:
+			return err
+		}
+		p.c, p.stop = c.(*net.UnixConn), context.AfterFunc(ctx, func() { c.Close() })
+		return nil
+	}
+	if err := p.dial(); err != nil {
 		return nil, err
 	}
-	return &Peer{c: c.(*net.UnixConn), life: -1, stop: context.AfterFunc(ctx, func() { c.Close() })}, nil
+	return p, nil
 }
 
 // Close gives up what was not taken.
@@ -58,13 +72,30 @@ func (p *Peer) Close() {
 }
 
 // Ask asks for the mount, and returns its state with its descriptors. Programs that use the mount
-// wait from now on. Errors: *RefusedError.
+// wait from now on. A daemon that dies may have a supervisor, and its next worker is asked then.
+// Errors: *RefusedError.
 func (p *Peer) Ask(version string, settings map[string]string) (state []byte, fds []int, err error) {
+	var again retry.Retrier
+	state, fds, err = p.ask(version, settings)
+	for end := time.Now().Add(successorTime); errors.Is(err, errSilent) && time.Now().Before(end); {
+		time.Sleep(again.Delay())
+		p.Close()
+		switch dialErr := p.dial(); {
+		case dialErr == nil:
+			state, fds, err = p.ask(version, settings)
+		case !errors.Is(dialErr, ErrNone): // not one that is about to listen
+			return nil, nil, errors.Join(err, dialErr)
+		}
+	}
+	return state, fds, err
+}
+
+func (p *Peer) ask(version string, settings map[string]string) (state []byte, fds []int, err error) {
 	_ = p.c.SetDeadline(time.Now().Add(helloTime))
 	sendErr := send(p.c, hello{Format, version, settings}) // it may have refused before
 	var a answer
 	if err := receive(p.c, &a, maxState); err != nil {
-		return nil, nil, fmt.Errorf("the running daemon does not answer: %w", cmp.Or(sendErr, err))
+		return nil, nil, fmt.Errorf("%w: %w", errSilent, cmp.Or(sendErr, err))
 	}
 	if p.PID = a.PID; a.Refused != "" {
 		return nil, nil, &RefusedError{a.PID, a.Refused}
