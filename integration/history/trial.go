@@ -446,7 +446,7 @@ func (tr *Trial) SparedBy(lasted time.Duration) {
 
 // WaitedOut fails the test if a call that waits, a creation or a rename, was told that the lock service does not answer
 // before the outage was 5 s old. An outage is no older than the service's last answer to the mount, and whoever got a
-// lock had one.
+// lock had one, unless the mount had kept the lock.
 func (tr *Trial) WaitedOut() {
 	tr.T.Helper()
 	for _, w := range tr.Writers {
@@ -464,9 +464,17 @@ func (tr *Trial) WaitedOut() {
 // answered is a time before the mount's last answer that its programs know of at a time.
 func (tr *Trial) answered(mount string, by int64) (since int64) {
 	for _, w := range tr.Writers {
+		if w.Mount != mount {
+			continue
+		}
+		var called int64 // when the open was called whose token comes next
 		for _, o := range w.History() {
-			if w.Mount == mount && o.Kind == Acquired && o.ok() && o.Return <= by {
-				since = max(since, o.Call)
+			switch {
+			case !o.ok() || o.Return > by:
+			case o.Kind == Acquired:
+				called = o.Call
+			case o.Kind == readTok && o.Token%oneEntry == 0: // it is the first owner of what the service has granted
+				since = max(since, called)
 			}
 		}
 	}
