@@ -79,7 +79,7 @@ func TestMountedAsUsersDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	o, err := parse([]string{"-short", "-rows", "^create.4k", "-time", "20ms", "-systems", "kept,etcd,nolock", "-of", "kept", "-dir", dir})
+	o, err := parse([]string{"-short", "-rows", "^create.4k", "-time", "20ms", "-systems", "kept,etcd,nolock,supervised", "-of", "kept", "-dir", dir})
 	if err != nil {
 		t.Fatal(err)
 	}

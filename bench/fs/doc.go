@@ -24,6 +24,7 @@
 //	          the mount keeps, as by default. To compare: -systems kept,etcd,nolock -of kept.
 //	          Of etcd and kept the commits are counted too, for 100 files of a tree, or 100
 //	          operations. Another lock service: -mount '--endpoints http://…', -mount '--kubeconfig FILE'
+//	supervised  on demand: as kept, with --supervise. To compare: -systems supervised,kept -of supervised
 //	other     on demand (-other): the view of another build, say of the last commit
 //
 // Each has a directory of its own with the same files. Each daemon is a process,

@@ -39,7 +39,7 @@ func parse(args []string) (o options, err error) {
 	f.StringVar(&o.dir, "dir", os.TempDir(), "make the directories in this `directory`; it should be on ext4")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of the lockfs daemon to this `file`")
 	f.StringVar(&o.other, "other", "", "compare with the view of another build of this `program`, as system other (go build -o PROGRAM ./bench/fs)")
-	f.StringVar(&o.mount, "mount", "", "give 'lockfs mount' these `flags` too in the systems nolock, etcd and kept: to name another lock service")
+	f.StringVar(&o.mount, "mount", "", "give 'lockfs mount' these `flags` too in the systems nolock, etcd, kept and supervised: to name another lock service")
 	f.BoolVar(&o.requests, "requests", false, "instead of speed, show the requests that the kernel sends, per system call; times are totals")
 	if err := f.Parse(args, map[string]string{"rounds": "1", "time": "100ms"}); err != nil {
 		return o, err

@@ -13,13 +13,14 @@ import (
 // mountFlags are those of the systems that are 'lockfs mount' with its embedded etcd, or the lock
 // service that -mount names.
 var mountFlags = map[string][]string{
-	"nolock": {"--rule", "** nolock"},
-	"etcd":   {"--keep", "0"},
-	"kept":   nil,
+	"nolock":     {"--rule", "** nolock"},
+	"etcd":       {"--keep", "0"},
+	"kept":       nil,
+	"supervised": {"--supervise"},
 }
 
 // inEtcd reports whether a system has its locks in an etcd of its own.
-func inEtcd(system string) bool { return system == "etcd" || system == "kept" }
+func inEtcd(system string) bool { return system == "etcd" || system == "kept" || system == "supervised" }
 
 func (b *bench) buildLockfs(ctx context.Context) (string, error) {
 	bin := filepath.Join(b.tmp, "lockfs.bin")

@@ -14,7 +14,7 @@ import (
 )
 
 // systemNames are the systems that can be compared; the first four are measured by default.
-var systemNames = []string{"ext4", "lockfs", "loopback", "bindfs", "passthrough", "nolock", "etcd", "kept", "other"}
+var systemNames = []string{"ext4", "lockfs", "loopback", "bindfs", "passthrough", "nolock", "etcd", "kept", "supervised", "other"}
 
 const (
 	startTimeout = 20 * time.Second
@@ -47,7 +47,7 @@ func (s *system) daemon(ctx context.Context, b *bench) (*exec.Cmd, error) {
 		cmd := exec.Command(self, s.backing, s.dir, profile)
 		cmd.Env = command.Environ("view")
 		return cmd, nil
-	case "nolock", "etcd", "kept":
+	case "nolock", "etcd", "kept", "supervised":
 		return s.mount(ctx, b)
 	case "loopback", "passthrough":
 		bin, err := b.buildLoopback(ctx)
