@@ -20,7 +20,9 @@ var mountFlags = map[string][]string{
 }
 
 // inEtcd reports whether a system has its locks in an etcd of its own.
-func inEtcd(system string) bool { return system == "etcd" || system == "kept" || system == "supervised" }
+func inEtcd(system string) bool {
+	return system == "etcd" || system == "kept" || system == "supervised"
+}
 
 func (b *bench) buildLockfs(ctx context.Context) (string, error) {
 	bin := filepath.Join(b.tmp, "lockfs.bin")

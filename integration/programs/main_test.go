@@ -6,7 +6,10 @@ import (
 	"os"
 	"testing"
 
+	"github.com/lockfs/lockfs/integration/history"
 	"github.com/lockfs/lockfs/integration/lab"
 )
 
-func TestMain(m *testing.M) { os.Exit(lab.Main(m, lab.Role{Env: actorEnv, Serve: serveActor})) }
+func TestMain(m *testing.M) {
+	os.Exit(lab.Main(m, history.Writer, lab.Role{Env: actorEnv, Serve: serveActor}))
+}
