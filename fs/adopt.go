@@ -82,6 +82,7 @@ func (a *Adopted) Begin() (*FS, error) {
 	a.f.visits.expireParked()
 	if a.died {
 		a.f.kernel.resends = true
+		a.f.calls.resent.Store(true)
 		time.AfterFunc(comesWithin, a.f.calls.forsake)
 	}
 	return a.f, a.f.goOn(a.next)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -78,6 +79,7 @@ type former struct {
 	hold     *lockmgr.Hold
 	from, to lockedName
 	slot     slot // in this process's journal
+	came     bool // GUARDED_BY(calls.mu); again: it is on its way to again()
 }
 
 // record is the call's record in this process's journal: this process may die too.
@@ -127,8 +129,13 @@ func (s *slots) take() uint64 {
 	return id
 }
 
-// comesWithin bounds the time in which the kernel sends again what it was asked to.
-const comesWithin = 30 * time.Second
+const (
+	// comesWithin bounds the time in which the kernel sends again what it was asked to.
+	comesWithin = 30 * time.Second
+	// arrivesWithin bounds the time between the moments at which the library has read a request and
+	// arrives is called.
+	arrivesWithin = 2 * time.Second
+)
 
 // calls are the requests that cannot be done twice.
 type calls struct {
@@ -146,6 +153,8 @@ type calls struct {
 	files map[uint64]*handle    // by the request that has opened it
 	dirs  map[uint64]*dirHandle // so
 	tries map[uint64]uint64     // how often a request was sent again before
+
+	resent atomic.Bool // what is sent again comes first, and nothing else has come yet
 }
 
 // begin records a call. It comes before the check of the lock.
@@ -230,6 +239,45 @@ func (c *calls) keep() {
 	}
 	for request, n := range c.tries {
 		c.record.Number(recordTries, request, n)
+	}
+}
+
+// arrives notes each request as soon as it is read. What the kernel sends again comes before all else. So
+// when something else has come, an answered call that has not come again will not: the kernel has its
+// answer.
+func (c *calls) arrives(in *fuse.InHeader) {
+	if in.Unique&sentAgain != 0 {
+		c.mu.Lock()
+		if b := c.begun[number(in)]; b != nil {
+			b.came = true
+		}
+		c.mu.Unlock()
+	} else if c.resent.Load() && c.resent.CompareAndSwap(true, false) {
+		time.AfterFunc(arrivesWithin, func() {
+			c.forget(func(b *former) bool { return b.Answered && !b.came })
+		})
+	}
+}
+
+// forget lets go of former calls.
+func (c *calls) forget(which func(*former) bool) {
+	var over []*former
+	c.mu.Lock()
+	for request, b := range c.begun {
+		if !which(b) {
+			continue
+		}
+		delete(c.begun, request)
+		over = append(over, b)
+		if c.record.Keeps() {
+			c.record.Delete(b.slot.call, b.slot.id)
+			c.record.Delete(b.slot.answer, b.slot.id)
+			c.release(b.slot)
+		}
+	}
+	c.mu.Unlock()
+	for _, b := range over {
+		b.over()
 	}
 }
 
@@ -323,22 +371,13 @@ func (c *calls) wait(in *fuse.InHeader, wait func()) {
 
 // forsake lets go of what has not come again: its program has ended.
 func (c *calls) forsake() {
+	c.forget(func(*former) bool { return true })
 	c.mu.Lock()
-	begun := c.begun
+	defer c.mu.Unlock()
 	for request := range c.tries {
 		c.record.Delete(recordTries, request)
 	}
-	if c.record.Keeps() {
-		for _, b := range begun {
-			c.record.Delete(b.slot.call, b.slot.id)
-			c.release(b.slot)
-		}
-	}
 	c.begun, c.files, c.dirs, c.tries = nil, nil, nil, nil
-	c.mu.Unlock()
-	for _, b := range begun {
-		b.over()
-	}
 }
 
 // repeat answers a request about names that is sent again, if its call was made. out, unless nil, gets

@@ -152,3 +152,40 @@ func TestWaitingIsNotDeadly(t *testing.T) {
 		}
 	})
 }
+
+// What a dead process has answered does not stay recorded once the kernel has sent again what it wants to,
+// and nothing of it stays in the end.
+func TestFormerAnswersAreForgotten(t *testing.T) {
+	part, records := journaltest.Part(t)
+	left := func() (calls, answers int) {
+		r := records()
+		return len(r.Pairs(recordAppend)), len(r.Pairs(recordAppended))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := &calls{record: part, log: slog.New(slog.DiscardHandler), own: make(map[uint64]slot), begun: make(map[uint64]*former), tries: make(map[uint64]uint64)}
+		for request := range uint64(100) {
+			c.begun[request] = &former{CallState: CallState{Request: request, What: uint8(appending), Answered: request != 50}}
+		}
+		c.keep()
+		if calls, answers := left(); calls != 100 || answers != 99 {
+			t.Fatalf("%d calls and %d answers are recorded", calls, answers)
+		}
+		c.resent.Store(true)
+		again := &fuse.InHeader{Unique: 7 | sentAgain}
+		c.arrives(again)
+		c.arrives(&fuse.InHeader{Unique: 1000})
+		time.Sleep(arrivesWithin)
+		synctest.Wait()
+		if calls, answers := left(); calls != 2 || answers != 1 {
+			t.Errorf("with one answered call that has come again, and one without an answer: %d calls and %d answers", calls, answers)
+		}
+		if b := c.again(again); b == nil || !b.Answered {
+			t.Error("the answer is lost to the request that has come again")
+		}
+		c.answer(again, fuse.OK, 0)
+		c.forsake()
+		if calls, answers := left(); calls != 1 || answers != 1 {
+			t.Errorf("in the end there are %d calls and %d answers, want this process's", calls, answers)
+		}
+	})
+}

@@ -29,6 +29,7 @@ type connection struct {
 	options    *fuse.MountOptions
 	mountpoint string
 	log        *slog.Logger
+	recorded   bool // a next process goes on if this one dies
 
 	device int          // -1: the library has mounted the view
 	init   *fuse.InitIn // what the kernel has begun with

@@ -7,6 +7,7 @@ type counting struct{ *FS }
 
 // admit answers a request by do, inside the volume's gate, with a buffer of size bytes.
 func (c counting) admit(r request, cancel <-chan struct{}, in *fuse.InHeader, size int, do func() fuse.Status) fuse.Status {
+	c.calls.arrives(in)
 	if err := c.gates.volume.enter(in, waiterBytes(in.Length, size), cancel, nil); err != nil {
 		return c.count(r, errno(err))
 	}
@@ -145,6 +146,7 @@ func (c counting) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 }
 
 func (c counting) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
+	c.calls.arrives(&in.InHeader)
 	s := c.FS.Flush(cancel, in)
 	c.calls.answer(&in.InHeader, s, 0)
 	return c.count(requestFlush, s)

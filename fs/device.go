@@ -68,14 +68,19 @@ func (c *connection) firstServer(device int) (*serving, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newServer(c.requests, number, c.options)
+	return c.newServer(c.requests, number)
 }
 
 // newServer takes number over, a descriptor from which the library reads the INIT first.
-func newServer(raw fuse.RawFileSystem, number int, o *fuse.MountOptions) (*serving, error) {
-	server, err := newLibraryServer(raw, "/dev/fd/"+strconv.Itoa(number), o)
+func (c *connection) newServer(raw fuse.RawFileSystem, number int) (*serving, error) {
+	server, err := newLibraryServer(raw, "/dev/fd/"+strconv.Itoa(number), c.options)
 	if err != nil {
 		return nil, err
+	}
+	if c.recorded {
+		if err := useReadBuffers(server); err != nil {
+			c.log.Warn("a request that a dying daemon reads can get EIO", slog.Any("error", err))
+		}
 	}
 	return &serving{server, number, make(chan struct{})}, nil
 }

@@ -149,7 +149,7 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 		doubts:    make(chan struct{}, 1),
 		settled:   make(chan struct{}),
 	}
-	f.kernel = connection{requests: counting{f}, mountpoint: mountpoint, log: f.log, device: -1, abort: -1, ended: make(chan struct{})}
+	f.kernel = connection{requests: counting{f}, mountpoint: mountpoint, log: f.log, recorded: cfg.Record != nil, device: -1, abort: -1, ended: make(chan struct{})}
 	f.invalidate = f.kernel.invalidate
 	f.housekeeping = newHousekeeping(f.keepHouse)
 	f.nodes.resolve = source.resolve

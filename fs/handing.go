@@ -115,7 +115,7 @@ func (c *connection) replay(requests fuse.RawFileSystem) (*standby, error) {
 	first := *c.init
 	first.Length = uint32(unsafe.Sizeof(first))
 	if err = r.send(raw(&first)); err == nil {
-		s.serving, err = newServer(requests, r.theirs, c.options)
+		s.serving, err = c.newServer(requests, r.theirs)
 	}
 	if err == nil {
 		s.answer, err = r.receive()

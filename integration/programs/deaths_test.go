@@ -213,8 +213,9 @@ func (l *load) commit(m *lab.Mount) {
 func (l *load) exercise(a, b *lab.Mount) {
 	seed := uint64(time.Now().UnixNano())
 	x := &exerciser{t: l.t, rand: rand.New(rand.NewPCG(seed, 0)), name: "exercised-" + a.Name}
+	l.t.Cleanup(func() { x.tell(seed) })
 	mounts := []*lab.Mount{a, b}
-	l.repeat(fmt.Sprintf("exercise of %s, seed %d", x.name, seed), func(int) error {
+	l.repeat("exercise of "+x.name, func(int) error {
 		x.use(mounts[x.rand.IntN(len(mounts))], 1+x.rand.IntN(60))
 		return nil
 	})

@@ -25,12 +25,7 @@ func TestFileExerciser(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			seed := uint64(time.Now().UnixNano())
 			x := &exerciser{t: t, rand: rand.New(rand.NewPCG(seed, 0)), name: strings.ReplaceAll(name, " ", "-")}
-			t.Cleanup(func() {
-				t.Logf("seed %d, %d calls", seed, x.calls)
-				if t.Failed() {
-					t.Logf("the last of them:\n%s", strings.Join(x.log[max(0, len(x.log)-60):], "\n"))
-				}
-			})
+			t.Cleanup(func() { x.tell(seed) })
 			for end := time.Now().Add(lasts / 2); time.Now().Before(end); {
 				x.use(mounts[x.rand.IntN(len(mounts))], 1+x.rand.IntN(60))
 			}
@@ -55,6 +50,13 @@ type exerciser struct {
 	log   []string
 }
 
+func (x *exerciser) tell(seed uint64) {
+	x.t.Logf("%s: seed %d, %d calls", x.name, seed, x.calls)
+	if x.t.Failed() {
+		x.t.Logf("the last of them:\n%s", strings.Join(x.log[max(0, len(x.log)-60):], "\n"))
+	}
+}
+
 const (
 	maxFile  = 256 << 10
 	maxPiece = 48 << 10
@@ -73,8 +75,11 @@ func (x *exerciser) use(m *lab.Mount, n int) {
 		x.want = []byte{}
 	}
 	x.note("open on %s with %#x", m.Name, x.flags)
-	var err error
-	if x.fd, err = unix.Open(m.Path(x.name), x.flags|unix.O_CLOEXEC, 0o644); err != nil {
+	err := error(unix.EINTR)
+	for err == unix.EINTR { // Go interrupts its threads, and any signal ends the wait for a lock
+		x.fd, err = unix.Open(m.Path(x.name), x.flags|unix.O_CLOEXEC, 0o644)
+	}
+	if err != nil {
 		x.t.Fatal("open: ", err)
 	}
 	defer unix.Close(x.fd)

@@ -1,0 +1,71 @@
+package fs
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// The memory of read buffers is there before the kernel uses them.
+func TestReadBuffersAreUsed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := filepath.Join(t.TempDir(), "view")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s, err := fuse.NewServer(fuse.NewDefaultRawFileSystem(), dir, &fuse.MountOptions{MaxWrite: maxWrite, DirectMount: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = useReadBuffers(s)
+	go s.Serve()
+	t.Cleanup(func() {
+		if err := s.Unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := errors.Join(err, s.WaitMount()); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := readPool(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		b := pool.Get().([]byte)
+		if len(b) < maxWrite {
+			t.Fatalf("a buffer of %d bytes", len(b))
+		}
+		if n := absent(t, b); n > 0 {
+			t.Errorf("%d pages of a buffer of %d bytes are not there", n, len(b))
+		}
+	}
+	if b := make([]byte, 64<<20); absent(t, b) == 0 {
+		t.Error("the test does not see what is absent")
+	}
+}
+
+// absent returns how many pages of b have no memory.
+func absent(t *testing.T, b []byte) (n int) {
+	t.Helper()
+	size := uintptr(os.Getpagesize())
+	begin := uintptr(unsafe.Pointer(&b[0])) &^ (size - 1)
+	end := uintptr(unsafe.Pointer(&b[len(b)-1])) + 1
+	there := make([]byte, (end-begin+size-1)/size)
+	if _, _, e := unix.Syscall(unix.SYS_MINCORE, begin, end-begin, uintptr(unsafe.Pointer(&there[0]))); e != 0 {
+		t.Fatal(e)
+	}
+	for _, v := range there {
+		if v&1 == 0 {
+			n++
+		}
+	}
+	return n
+}
