@@ -19,10 +19,11 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 	if f.hidden(dir, name) {
 		return fuse.EPERM
 	}
+	before := f.calls.again(&in.InHeader)
 	if h := f.calls.file(&in.InHeader); h != nil {
+		before.over() // the handle has the lock
 		return f.createdBefore(h, out)
 	}
-	before := f.calls.again(&in.InHeader)
 	if before != nil && before.Answered {
 		return fuse.Status(before.Status)
 	}

@@ -88,3 +88,38 @@ func TestRecordsOfAClosedFlock(t *testing.T) {
 		t.Errorf("in the end: %+v", view.Handles)
 	}
 }
+
+// A CREATE that comes again, and whose file the dead process has opened, gets that file. The locks that
+// were kept for it are let go: the file has its own.
+func TestFormerCreateLetsItsLocksGo(t *testing.T) {
+	m, err := lockmgr.New(t.Context(), lockmgr.Config{
+		Backend: lockmgrtest.NewMemory(), Renew: renew.Config{TTL: 15 * time.Second}, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close(t.Context()) }()
+	v := &stateView{t: t, source: linked(t), locks: m}
+	f := v.view()
+	n := f.learn(t, f.learn(t, f.nodes.get(rootID), "d"), "f")
+	r := reservation{payer: payerOf("", 7)}
+	h := f.newHandle(n, v.open("d/f", unix.O_RDWR), unix.O_RDWR, nil, &r)
+	h.fh, _ = f.handles.add(h)
+	hold, err := m.Acquire(t.Context(), lockmgr.Request{Keys: []lockmgr.Key{{Kind: lockmgr.File, Path: "d/f"}}, Owner: "7", Mode: lockmgr.Exclusive})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const request = 7
+	f.calls.begun = map[uint64]*former{request: {CallState: CallState{Request: request, What: uint8(making)}, hold: hold}}
+	f.calls.files = map[uint64]*handle{request: h}
+	in := &fuse.CreateIn{InHeader: fuse.InHeader{NodeId: rootID, Unique: request | sentAgain}}
+	var out fuse.CreateOut
+	if s := f.Create(nil, in, "new", &out); !s.Ok() || out.Fh != h.fh {
+		t.Errorf("the CREATE gets %v, handle %d, want %d", s, out.Fh, h.fh)
+	}
+	for end := time.Now().Add(20 * time.Second); m.Stats().Held != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the locks are held for a request that was answered")
+		}
+	}
+}
