@@ -135,6 +135,7 @@ const (
 	// arrivesWithin bounds the time between the moments at which the library has read a request and
 	// arrives is called.
 	arrivesWithin = 2 * time.Second
+	arrivesTick   = 50 * time.Millisecond
 )
 
 // calls are the requests that cannot be done twice.
@@ -253,9 +254,12 @@ func (c *calls) arrives(in *fuse.InHeader) {
 		}
 		c.mu.Unlock()
 	} else if c.resent.Load() && c.resent.CompareAndSwap(true, false) {
-		time.AfterFunc(arrivesWithin, func() {
+		go func() {
+			for range arrivesWithin / arrivesTick { // not at once when a process goes on that stood still
+				time.Sleep(arrivesTick)
+			}
 			c.forget(func(b *former) bool { return b.Answered && !b.came })
-		})
+		}()
 	}
 }
 
