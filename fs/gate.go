@@ -26,7 +26,7 @@ type gate struct {
 	held  *budget                   // of waiters, also at other gates
 
 	strays *strays                              // nil: there are none
-	waits  func(in *fuse.InHeader, wait func()) // runs what a request waits for outside; nil: nobody asks
+	waits  func(in *fuse.InHeader, wait func()) // runs what a request waits for outside
 
 	mu     sync.Mutex
 	free   int               // GUARDED_BY(mu)
@@ -85,6 +85,7 @@ var errGivenUp = fmt.Errorf("given up at the gate: %w", context.Canceled)
 
 func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader) bool, held *budget, log *slog.Logger) *gate {
 	g := &gate{log: log, size: size, payer: pays, gone: gone, held: held, free: size, shut: make(chan struct{})}
+	g.waits = func(_ *fuse.InHeader, wait func()) { wait() }
 	g.inside, g.shares = make(map[uint64]*share), make(map[payer]*share)
 	return g
 }
@@ -139,11 +140,7 @@ func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
 // outside runs wait outside of the gate. After errGivenUp the request must not touch the volume.
 func (g *gate) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
 	inside := g.leave(in.Unique)
-	if g.waits == nil {
-		wait()
-	} else {
-		g.waits(in, wait)
-	}
+	g.waits(in, wait)
 	if !inside {
 		return nil
 	}
