@@ -8,19 +8,19 @@ type counting struct{ *FS }
 // admit answers a request by do, inside the volume's gate, with a buffer of size bytes.
 func (c counting) admit(r request, cancel <-chan struct{}, in *fuse.InHeader, size int, do func() fuse.Status) fuse.Status {
 	c.calls.arrives(in)
-	if err := c.gates.volume.enter(in, waiterBytes(in.Length, size), cancel, nil); err != nil {
-		return c.count(r, errno(err))
-	}
-	defer c.gates.volume.leave(in.Unique)
-	if c.calls.deadly(in) {
-		return c.count(r, fuse.EIO)
-	}
 	s := stale
-	if c.visits.wasAnswered(in) {
-		c.calls.again(in).over()
+	if err := c.gates.volume.enter(in, waiterBytes(in.Length, size), cancel, nil); err != nil {
+		s = errno(err)
 	} else {
-		s = do()
+		defer c.gates.volume.leave(in.Unique)
+		switch {
+		case c.calls.deadly(in):
+			s = fuse.EIO
+		case !c.visits.wasAnswered(in):
+			s = do()
+		}
 	}
+	c.calls.again(in).over() // if nobody has asked: its locks are not needed any more
 	c.calls.answer(in, s, 0)
 	return c.count(r, s)
 }

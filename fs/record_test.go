@@ -2,6 +2,7 @@ package fs
 
 import (
 	"log/slog"
+	"os"
 	"testing"
 	"time"
 
@@ -120,6 +121,48 @@ func TestFormerCreateLetsItsLocksGo(t *testing.T) {
 	for end := time.Now().Add(20 * time.Second); m.Stats().Held != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the locks are held for a request that was answered")
+		}
+	}
+}
+
+// The locks that were kept for a request end with the request, whatever it is answered, and by whom.
+func TestFormerLocksEndWithTheRequest(t *testing.T) {
+	const request = 7
+	for name, set := range map[string]func(f *FS, in *fuse.InHeader){
+		"it is refused, for it may kill": func(f *FS, _ *fuse.InHeader) { f.calls.deaths, f.calls.tries = 2, map[uint64]uint64{request: 1} },
+		"its directory is not known":     func(_ *FS, in *fuse.InHeader) { in.NodeId = 1 << 40 },
+		"it is not let in":               func(f *FS, _ *fuse.InHeader) { f.gates.volume.free = 0; f.gates.volume.held = newBudget(0) },
+	} {
+		part, _ := journaltest.Part(t)
+		m, err := lockmgr.New(t.Context(), lockmgr.Config{
+			Backend: lockmgrtest.NewMemory(), Renew: renew.Config{TTL: 15 * time.Second}, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := &stateView{t: t, source: linked(t), locks: m}
+		f := v.view()
+		f.calls.record, f.calls.log = part, slog.New(slog.DiscardHandler)
+		f.gates = f.newGates(newBudget(backlogSize), f.log)
+		hold, err := m.Acquire(t.Context(), lockmgr.Request{Keys: []lockmgr.Key{{Kind: lockmgr.File, Path: "d/f"}}, Owner: "7", Mode: lockmgr.Exclusive})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.calls.begun = map[uint64]*former{request: {CallState: CallState{Request: request, What: uint8(removing)}, hold: hold}}
+		f.calls.keep()
+		in := &fuse.InHeader{NodeId: rootID, Unique: request | sentAgain}
+		in.Pid = uint32(os.Getpid())
+		set(f, in)
+		if s := (counting{f}).Unlink(nil, in, "nothing"); s.Ok() {
+			t.Errorf("%s: it succeeds", name)
+		}
+		for end := time.Now().Add(20 * time.Second); m.Stats().Held != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: the locks stay", name)
+			}
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Error(err)
 		}
 	}
 }
