@@ -51,18 +51,25 @@ func (b *Backend) watchDeletes(ctx context.Context, prefixes ...string) (*delete
 
 // watch returns once the watch stands, with the store's revision; Watch has no timeout for this.
 // Watches share a stream and its login. After the login expires, etcd refuses new watches on that
-// stream, so after a refusal the next watch uses another.
+// stream, so after a refusal the next watch uses another. It does so also after a watch that was not
+// answered in time: if etcd refuses a watch just when the last other one of its stream ends, the
+// client's goroutine for the stream waits for ever, and takes no further watch.
 func (b *Backend) watch(ctx context.Context, cancel context.CancelFunc, prefix string, opts ...clientv3.OpOption) (clientv3.WatchChan, int64, error) {
 	stream := b.watchStream.Load()
 	ctx = metadata.AppendToOutgoingContext(ctx, "lockfs-stream", strconv.FormatInt(stream, 10)) // other metadata, other stream
+	another := func() { b.watchStream.CompareAndSwap(stream, stream+1) }
 	late := time.AfterFunc(b.timeout, cancel)
 	feed := b.client.Watch(ctx, prefix, append(opts, clientv3.WithPrefix(), clientv3.WithCreatedNotify())...)
 	first, ok := <-feed
-	if !late.Stop() || !ok {
+	inTime := late.Stop()
+	if !inTime {
+		another()
+	}
+	if !inTime || !ok {
 		return nil, 0, fmt.Errorf("no watch of %q within %v", prefix, b.timeout)
 	}
 	if err := first.Err(); err != nil {
-		b.watchStream.CompareAndSwap(stream, stream+1)
+		another()
 		return nil, 0, err
 	}
 	return feed, first.Header.Revision, nil
