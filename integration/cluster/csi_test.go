@@ -16,6 +16,11 @@ func useCSI(c *cluster) {
 	install := strings.ReplaceAll(c.documented("docs/CSI.md", "csi"), "overlays/kubernetes-csi", "overlays/"+c.overlay+"-csi")
 	c.t.Log(c.sh(install))
 	c.daemonsReady()
+	driversReady := func() {
+		c.t.Helper()
+		c.eventually("every driver is ready", func() bool { return c.ready(system, "lockfs-csi-node") == len(c.nodes) })
+	}
+	driversReady()
 	c.t.Log(c.sh(c.documented("docs/CSI.md", "csi-programs")))
 
 	pods := func() string {
@@ -50,9 +55,10 @@ func useCSI(c *cluster) {
 	}
 	goOn("after their daemons were killed")
 	c.daemonsReady()
-	c.kubectl("-n", system, "rollout", "restart", "daemonset/lockfs")
+	c.kubectl("-n", system, "rollout", "restart", "daemonset/lockfs", "daemonset/lockfs-csi-node")
 	c.daemonsReady()
-	goOn("after a rolling restart")
+	driversReady()
+	goOn("after rolling restarts")
 	if now := pods(); now != before {
 		c.t.Errorf("the pods were\n%sand are\n%s", before, now)
 	}
@@ -68,12 +74,6 @@ func useCSI(c *cluster) {
 			c.t.Errorf("%s mounts of the driver are left on %s", left, node)
 		}
 	}
-	c.kubectl("delete", "csidriver", "lockfs.io")
-	c.kubectl("-n", system, "delete", "deployment/lockfs-csi-controller", "serviceaccount/lockfs-csi-controller")
-	c.kubectl("apply", "-k", c.manifests)
-	c.daemonsReady()
-	if names := c.kubectl("-n", system, "get", "daemonset", "lockfs", "-o", "jsonpath={.spec.template.spec.containers[*].name}"); names != "lockfs" {
-		c.t.Errorf("the daemon's pod has the containers %s", names)
-	}
+	c.t.Log(c.sh(c.documented("docs/CSI.md", "csi-remove")))
 	c.turnsGoOn("without the driver again")
 }

@@ -61,5 +61,10 @@ func (c *cluster) shared(node, name string) string {
 // runs.
 func (c *cluster) daemonPID(node string) string {
 	c.t.Helper()
-	return strings.TrimSpace(c.on(node, `for p in $(pidof lockfs); do ! grep -q serve /proc/$p/cmdline || echo $p; done`)) // not the CSI driver
+	// Neither the CSI driver nor the daemon's children.
+	return strings.TrimSpace(c.on(node, `for p in $(pidof lockfs); do
+	grep -q serve /proc/$p/cmdline || continue
+	parent=$(awk '/^PPid:/ { print $2 }' /proc/$p/status)
+	[ "$(cat /proc/$parent/comm)" = lockfs ] || echo $p
+done`))
 }

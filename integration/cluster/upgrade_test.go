@@ -6,11 +6,9 @@ import (
 	"time"
 )
 
-// handOver: daemons that are upgraded beside each other, as the how-to says, hand their views on.
-// Programs that have files open the whole time get no error.
+// handOver: daemons that are upgraded hand their views on. Programs that have files open the whole time
+// get no error.
 func handOver(c *cluster) {
-	c.sh(c.documented("docs/how-to/upgrade.md", "hand over"))
-	c.eventually("the DaemonSet is as the how-to wants it", func() bool { return c.ready(system, "lockfs") == len(c.nodes) })
 	check := c.undisturbed()
 	l := c.beginLoad("upgrade")
 	const upgrades = 3

@@ -222,6 +222,8 @@ var cases = []struct{ name, values, makes string }{
 	{"directories.kubelet", "directories: {kubelet: /k}", `(?s)--kubelet-dir=/k\n.*--kubelet-registration-path=/k/plugins/lockfs.io/csi.sock\n.*path: /k/plugins_registry\n`},
 	{"daemon.logLevel", "daemon: {logLevel: debug}", `--log-level=debug`},
 	{"daemon.podNames", "daemon: {podNames: false}", `(?s)--node=\$\(NODE_NAME\)\s+- --log-format=json\n`},
+	{"daemon.supervise", "daemon: {supervise: false}", `(?s)LOCKFS_CREDENTIALS_DIR\s+value: \S+\s+- name: GOMEMLIMIT`},
+	{"daemon.updateStrategy", "daemon: {updateStrategy: {type: OnDelete}}", `type: OnDelete`},
 	{"daemon.extraArgs", "daemon: {extraArgs: [--slow-wait=1m]}", `--slow-wait=1m`},
 	{"daemon.resources", "daemon: {resources: {limits: {memory: 3Mi}}}", `memory: 3Mi`},
 	{"daemon.nodeSelector", "daemon: {nodeSelector: {a: b}}", `nodeSelector:\s+a: b`},
