@@ -38,7 +38,12 @@ const parkFor = time.Second
 // name that it remembered up twice before. The time of a lookup on a slow volume does not count.
 const createFor = parkFor / 20
 
-const maxSteps = 64
+const (
+	maxSteps = 64
+	// maxStepBytes bounds a thread's paths: they are recorded at each lookup (docs/adr/0070), and thousands
+	// of threads may be in deep directories.
+	maxStepBytes = 16 << 10
+)
 
 // visits remembers the threads that were answered ESTALE, and keeps their locks until they come
 // again.
@@ -65,7 +70,8 @@ type sent struct {
 	meant   []dirName // the names by which a LINK may have meant the file
 	asked   []answer  // those of meant that it has looked up since
 	way
-	steps map[uint64]string // node → path on that way, of the first maxSteps
+	steps map[uint64]string // node → path on that way, of the first maxSteps and maxStepBytes
+	bytes int               // of steps
 	hold  *lockmgr.Hold
 	mode  lockmgr.Mode
 	reads bool   // that visit opens to read, and takes no lock
@@ -309,12 +315,13 @@ func (vs *visits) looked(tid uint32, asked time.Time, name dirName, node uint64)
 		s.path = dir + "/" + name.name
 	} else {
 		if s.from != name.dir {
-			s.from, s.steps = name.dir, make(map[uint64]string)
+			s.from, s.steps, s.bytes = name.dir, make(map[uint64]string), 0
 		}
 		s.path = name.name
 	}
-	if len(s.steps) < maxSteps {
+	if len(s.steps) < maxSteps && s.bytes < maxStepBytes {
 		s.steps[node] = s.path
+		s.bytes += len(s.path)
 	}
 	vs.note(tid)
 	if node == 0 {

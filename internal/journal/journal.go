@@ -88,6 +88,7 @@ type Journal struct {
 	parts uint32        // GUARDED_BY(mu); how many there are
 	texts []string      // GUARDED_BY(mu); names, by id
 	full  bool          // GUARDED_BY(mu)
+	told  []func()      // GUARDED_BY(mu); see WhenFull
 }
 
 // New begins the journal of a file that Create has returned, perhaps in another process.
@@ -115,7 +116,8 @@ func (j *Journal) put(k key, value []byte) error {
 		return nil
 	}
 	size := entrySize + (len(value)+7)&^7
-	if j.end+size > j.live+j.live+slack {
+	// Also if most of a full half counts: what is outdated must not make the journal void.
+	if j.end+size > min(j.live+j.live+slack, halfSize) {
 		if err := j.rewrite(size); err != nil {
 			return err
 		}
@@ -162,9 +164,13 @@ func (j *Journal) publish() {
 	atomic.StoreUint64(endOf(j.memory), end)
 }
 
-// rewrite writes what counts to the other half, if that leaves room for size bytes. j.mu is held.
+// room is what a log that was written anew must have, so that it is not written anew all the time.
+const room = halfSize / 16
+
+// rewrite writes what counts to the other half, if that leaves room for more than size bytes. j.mu is
+// held.
 func (j *Journal) rewrite(size int) error {
-	if j.live+size > halfSize {
+	if j.live+size+room > halfSize {
 		j.void()
 		return ErrFull
 	}
@@ -184,8 +190,20 @@ func (j *Journal) rewrite(size int) error {
 
 // void makes the journal worthless: what it says is not all. j.mu is held.
 func (j *Journal) void() {
+	if !j.full {
+		for _, tell := range j.told {
+			go tell()
+		}
+	}
 	j.full = true
 	binary.NativeEndian.PutUint64(j.memory, 0)
+}
+
+// WhenFull has tell called when the journal becomes full: put's callers do not look.
+func (j *Journal) WhenFull(tell func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.told = append(j.told, tell)
 }
 
 // Text records a text by its name, in place of the former one. It belongs to no part.

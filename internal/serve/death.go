@@ -92,6 +92,9 @@ func (c *Config) beginRecord(backend Backend, log *slog.Logger) {
 		log.Warn("nobody goes on with this view if the daemon dies", slog.Any("error", err))
 		return
 	}
+	j.WhenFull(func() {
+		log.Error("nobody goes on with this view if the daemon dies; start it anew when that suits its programs", slog.Any("error", journal.ErrFull))
+	})
 	c.record = j.Part(name)
 }
 
