@@ -19,6 +19,7 @@ type Adopted struct {
 	f    *FS
 	next *standby
 	died bool // the former process has
+	sent bool // the kernel sends requests again
 }
 
 // Adopt returns the view of a state, with its descriptors, which it takes over, and its holds,
@@ -39,7 +40,7 @@ func Adopt(mountpoint string, cfg Config, st *State, fds []int, holds []*lockmgr
 		return nil, err
 	}
 	i.f = newFS(source, mountpoint, cfg)
-	a := &Adopted{f: i.f, died: st.Died}
+	a := &Adopted{f: i.f, died: st.Died, sent: st.Died || st.Resent}
 	if err = i.f.equip(cfg); err == nil {
 		err = i.all()
 	}
@@ -80,10 +81,13 @@ func (a *Adopted) Record() error { return a.f.recordAll() }
 func (a *Adopted) Begin() (*FS, error) {
 	a.f.identify()
 	a.f.visits.expireParked()
-	if a.died {
-		a.f.kernel.resends = true
+	a.f.kernel.resends = a.died
+	if a.sent {
 		a.f.calls.resent.Store(true)
-		time.AfterFunc(comesWithin, a.f.calls.forsake)
+		go func() {
+			awake(comesWithin)
+			a.f.calls.forsake()
+		}()
 	}
 	return a.f, a.f.goOn(a.next)
 }
@@ -392,8 +396,11 @@ func (i *importer) allVisits() error {
 	return nil
 }
 
-// allCalls is for a process that has died.
+// allCalls is for a process that has died, or one after it that has not read all that is sent again.
 func (i *importer) allCalls() error {
+	if !i.st.Died && !i.st.Resent {
+		return nil
+	}
 	c := &i.f.calls
 	c.begun, c.files, c.dirs, c.tries = make(map[uint64]*former), make(map[uint64]*handle), make(map[uint64]*dirHandle), make(map[uint64]uint64)
 	maps.Copy(c.tries, i.st.Tries)
@@ -406,9 +413,6 @@ func (i *importer) allCalls() error {
 			CallState: s, hold: hold,
 			from: lockedName{dirName: i.name(s.From), key: s.Keys[0]}, to: lockedName{dirName: i.name(s.To), key: s.Keys[1]},
 		}
-	}
-	if !i.st.Died {
-		return nil
 	}
 	i.f.handles.each(func(h *handle) { c.files[h.opened] = h })
 	i.f.dirs.each(func(d *dirHandle) { c.dirs[d.opened] = d })

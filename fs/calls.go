@@ -3,6 +3,7 @@ package fs
 import (
 	"bytes"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -154,6 +155,7 @@ type calls struct {
 	files map[uint64]*handle    // by the request that has opened it
 	dirs  map[uint64]*dirHandle // so
 	tries map[uint64]uint64     // how often a request was sent again before
+	here  map[uint64]bool       // requests that have come again, and are not answered
 
 	resent atomic.Bool // what is sent again comes first, and nothing else has come yet
 }
@@ -216,6 +218,12 @@ func (c *calls) answer(in *fuse.InHeader, s fuse.Status, written uint32) {
 		return
 	}
 	delete(c.own, request)
+	if s == handedOn { // it is tried again, by this process or the next: nothing was done
+		c.record.Delete(at.call, at.id)
+		c.record.Delete(at.answer, at.id)
+		c.release(at)
+		return
+	}
 	c.record.Pair(at.answer, at.id, request, packAnswer(int32(s), written))
 	c.release(at)
 }
@@ -252,15 +260,39 @@ func (c *calls) arrives(in *fuse.InHeader) {
 		if b := c.begun[number(in)]; b != nil {
 			b.came = true
 		}
+		if c.files != nil || c.dirs != nil {
+			if c.here == nil {
+				c.here = make(map[uint64]bool)
+			}
+			c.here[number(in)] = true
+		}
 		c.mu.Unlock()
 	} else if c.resent.Load() && c.resent.CompareAndSwap(true, false) {
 		go func() {
-			for range arrivesWithin / arrivesTick { // not at once when a process goes on that stood still
-				time.Sleep(arrivesTick)
-			}
+			awake(arrivesWithin)
 			c.forget(func(b *former) bool { return b.Answered && !b.came })
 		}()
 	}
+}
+
+// awake returns when the process has run for a time. One that stood still does not go on too late at once.
+func awake(lasts time.Duration) {
+	for range lasts / arrivesTick {
+		time.Sleep(arrivesTick)
+	}
+}
+
+// over ends a request that has come again.
+func (c *calls) over(in *fuse.InHeader) {
+	if in.Unique&sentAgain == 0 {
+		return
+	}
+	request := number(in)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.here, request)
+	delete(c.files, request)
+	delete(c.dirs, request)
 }
 
 // forget lets go of former calls.
@@ -373,15 +405,19 @@ func (c *calls) wait(in *fuse.InHeader, wait func()) {
 	}
 }
 
-// forsake lets go of what has not come again: its program has ended.
+// forsake lets go of what has not come again: its program has ended. What has come may still wait for the
+// volume.
 func (c *calls) forsake() {
-	c.forget(func(*former) bool { return true })
+	c.forget(func(b *former) bool { return !b.came })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for request := range c.tries {
 		c.record.Delete(recordTries, request)
 	}
-	c.begun, c.files, c.dirs, c.tries = nil, nil, nil, nil
+	absent := func(request uint64) bool { return !c.here[request] }
+	maps.DeleteFunc(c.files, func(request uint64, _ *handle) bool { return absent(request) })
+	maps.DeleteFunc(c.dirs, func(request uint64, _ *dirHandle) bool { return absent(request) })
+	c.tries = nil
 }
 
 // repeat answers a request about names that is sent again, if its call was made. out, unless nil, gets

@@ -189,3 +189,32 @@ func TestFormerAnswersAreForgotten(t *testing.T) {
 		}
 	})
 }
+
+// What has come again, and waits for the volume, keeps what the dead process has left of it, however long
+// that takes.
+func TestWhatWaitsIsNotForsaken(t *testing.T) {
+	c, read := journaled(t)
+	waits, absent, opens := uint64(7), uint64(9), uint64(11)
+	c.begun, c.files = make(map[uint64]*former), map[uint64]*handle{opens: {}, absent: {}}
+	for _, request := range []uint64{waits, absent} {
+		c.begun[request] = &former{CallState: CallState{Request: request, What: uint8(appending), Size: 5}}
+	}
+	c.keep()
+	c.arrives(&fuse.InHeader{Unique: waits | sentAgain})
+	c.arrives(&fuse.InHeader{Unique: opens | sentAgain})
+	c.forsake()
+	if r := read(); len(r) != 1 || r[waits].Size != 5 {
+		t.Errorf("recorded: %+v", r)
+	}
+	if c.again(&fuse.InHeader{Unique: waits | sentAgain}) == nil {
+		t.Error("a call that waits is forgotten: it is made twice")
+	}
+	in := &fuse.InHeader{Unique: opens | sentAgain}
+	if c.file(in) == nil {
+		t.Error("a file that a request waits for is forgotten: it stays open, and locked")
+	}
+	c.over(in)
+	if c.again(&fuse.InHeader{Unique: absent | sentAgain}) != nil || len(c.begun)+len(c.files)+len(c.here) > 1 {
+		t.Errorf("left: %v, %v, %v", c.begun, c.files, c.here)
+	}
+}

@@ -126,7 +126,11 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 		c.visit.hold, c.visit.mode, kept = hold, lockmgr.Exclusive, true // for the OPEN of the existing file
 	}
 	if err != nil {
-		return errno(err)
+		s := errno(err)
+		if s != exists && s != stale { // else it is tried again
+			f.whileLocked(&in.InHeader, s)
+		}
+		return s
 	}
 	path := -1
 	st, err := f.backing.stat(fd, unasked) // the creation has got the attributes

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -32,9 +33,12 @@ type State struct {
 	Waiting []WaitingState
 
 	// Died: the former process has died, and the rest is what its records say.
-	Died  bool
-	Calls []CallState       // only if it has died: else they were answered
-	Tries map[uint64]uint64 // by request: how often it was sent again before
+	Died bool
+	// Resent: a process that has died before left requests that the kernel sends again. Some may not
+	// have been read.
+	Resent bool
+	Calls  []CallState       // that a process which has died has begun, and that have not come again
+	Tries  map[uint64]uint64 // by request: how often it was sent again before
 }
 
 // Name is a name in a directory.
@@ -197,6 +201,7 @@ func (e *exporter) all() error {
 	e.dirs()
 	e.visits()
 	e.waiting()
+	e.calls()
 	for len(e.queue) > 0 { // a node can bring others
 		n := e.queue[0]
 		e.queue = e.queue[1:]
@@ -359,6 +364,24 @@ func (e *exporter) visits() {
 			v.Asked = append(v.Asked, AskedState{e.name(a.dirName), a.node})
 		}
 		e.st.Visits = append(e.st.Visits, v)
+	}
+}
+
+// calls exports what a process has begun that died before this one served the view: what the kernel
+// sends again, and this process has not read, the next one reads.
+func (e *exporter) calls() {
+	c := &e.f.calls
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.st.Resent = c.tries != nil || len(c.here)+len(c.begun) > 0
+	e.st.Tries = maps.Clone(c.tries)
+	for _, b := range c.begun {
+		s := b.CallState
+		s.From, s.To, s.Keys = e.name(b.from.dirName), e.name(b.to.dirName), [2]lockmgr.Key{b.from.key, b.to.key}
+		if s.Hold = -1; !s.Answered {
+			s.Hold = e.hold(b.hold)
+		}
+		e.st.Calls = append(e.st.Calls, s)
 	}
 }
 

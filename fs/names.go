@@ -43,7 +43,7 @@ func (f *FS) unlink(cancel <-chan struct{}, in *fuse.InHeader, gone dirName) (s 
 	}
 	f.calls.begin(in, l.hold, callRecord{What: removing, From: l.names[0].called(), Src: inodeOf(&st).state()})
 	unlink := func() error { return unix.Unlinkat(gone.dir.fd, gone.name, 0) }
-	return f.changeNames(in, l, unlink, change), false
+	return f.whileLocked(in, f.changeNames(in, l, unlink, change)), false
 }
 
 // whileOvertaken repeats a call itself: after ESTALE the kernel would too, but only once in a
@@ -77,7 +77,14 @@ func (f *FS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.
 	if l.found[0].err == nil {
 		f.calls.begin(in, l.hold, callRecord{What: removing, From: l.names[0].called(), Src: inodeOf(&l.found[0].st).state()})
 	}
-	return f.whileHeldAs(in, l.hold, func() error { return unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR) })
+	return f.whileLocked(in, f.whileHeldAs(in, l.hold, func() error { return unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR) }))
+}
+
+// whileLocked records the answer to a call whose locks are not released yet. If the process died after
+// the release and before the answer is recorded, nobody could tell whether the call was made: EIO.
+func (f *FS) whileLocked(in *fuse.InHeader, s fuse.Status) fuse.Status {
+	f.calls.answer(in, s, 0)
+	return s
 }
 
 // Link gives a file one more name, under the locks of both.
@@ -156,6 +163,9 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	})
 	if err != nil {
 		return errno(err)
+	}
+	if s.Ok() {
+		f.whileLocked(&in.InHeader, s)
 	}
 	if s == fuse.ENOENT && f.isGone(n) {
 		return stale // n itself was missing

@@ -3,6 +3,7 @@ package fs
 import (
 	"log/slog"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -163,6 +164,73 @@ func TestFormerLocksEndWithTheRequest(t *testing.T) {
 		}
 		if err := m.Close(t.Context()); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// A call about names is answered in the records before its locks are released: a death in between would
+// leave a call of which nobody could tell whether it was made.
+func TestCallsAreAnsweredUnderTheirLocks(t *testing.T) {
+	part, read := journaltest.Part(t)
+	m, err := lockmgr.New(t.Context(), lockmgr.Config{
+		Backend: lockmgrtest.NewMemory(), Renew: renew.Config{TTL: 15 * time.Second}, Logger: slog.New(slog.DiscardHandler), Record: part,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close(t.Context()) }()
+	v := &stateView{t: t, source: t.TempDir(), locks: m}
+	f := v.view()
+	f.record, f.nodes.record, f.calls.record = part, part, part
+	f.gates = f.newGates(newBudget(backlogSize), f.log)
+	for _, name := range []string{"a", "b", "c", "dir/x", "dir2/x"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(v.source, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(v.source, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(v.source, "empty"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root := f.nodes.get(rootID)
+	a := f.learn(t, root, "a")
+	header := func(unique uint64) fuse.InHeader {
+		return fuse.InHeader{NodeId: rootID, Unique: unique, Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
+	}
+	for request, call := range map[uint64]func(in fuse.InHeader) fuse.Status{
+		2: func(in fuse.InHeader) fuse.Status { return f.Unlink(nil, &in, "c") },
+		4: func(in fuse.InHeader) fuse.Status { return f.Rmdir(nil, &in, "empty") },
+		6: func(in fuse.InHeader) fuse.Status {
+			return f.Rename(nil, &fuse.RenameIn{InHeader: in, Newdir: rootID}, "b", "b2")
+		},
+		8: func(in fuse.InHeader) fuse.Status {
+			return f.Rename(nil, &fuse.RenameIn{InHeader: in, Newdir: rootID}, "dir", "dir3")
+		},
+		10: func(in fuse.InHeader) fuse.Status {
+			return f.Link(nil, &fuse.LinkIn{InHeader: in, Oldnodeid: a.id}, "a2", &fuse.EntryOut{})
+		},
+	} {
+		if s := call(header(request)); !s.Ok() {
+			t.Errorf("request %d: %v", request, s)
+		}
+		r := &recovery{}
+		r.State = &State{}
+		if err := r.calls(read()); err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, c := range r.State.Calls {
+			if c.Request == request {
+				found = true
+				if !c.Answered || c.Status != 0 {
+					t.Errorf("request %d: its locks are released, and its answer is not recorded", request)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("request %d is not recorded", request)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func (f *FS) renameFile(cancel <-chan struct{}, in *fuse.RenameIn, from, to dirN
 			return s, s == stale
 		}
 	}
-	return f.moveNames(in, l, fates), false
+	return f.whileLocked(&in.InHeader, f.moveNames(in, l, fates)), false
 }
 
 // renameDirectory renames a directory. overtaken: it took other locks than it needs.
@@ -81,7 +81,7 @@ func (f *FS) renameDirectory(cancel <-chan struct{}, in *fuse.RenameIn, from, to
 	defer l.release()
 	fates := f.renameFates(l)
 	defer freezeNames(fates...)()
-	return f.moveNames(in, l, fates), false
+	return f.whileLocked(&in.InHeader, f.moveNames(in, l, fates)), false
 }
 
 func (f *FS) exchange(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.Kind, from, to dirName) (s fuse.Status, overtaken bool) {
@@ -95,7 +95,7 @@ func (f *FS) exchange(cancel <-chan struct{}, in *fuse.RenameIn, kind lockmgr.Ki
 		fates[1].gets = &l.names[0]
 	}
 	defer freezeNames(fates...)()
-	return f.moveNames(in, l, fates), false
+	return f.whileLocked(&in.InHeader, f.moveNames(in, l, fates)), false
 }
 
 // lockRename locks the names of a rename, and more. overtaken: they are of another kind.

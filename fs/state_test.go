@@ -477,3 +477,40 @@ func indexes(v reflect.Value, at string) map[string]reflect.Value {
 	}
 	return found
 }
+
+// What a dead process has begun is handed on too, until it has come again: the kernel may have it to send
+// still.
+func TestWhatIsSentAgainIsHandedOn(t *testing.T) {
+	v := newStateView(t)
+	root := v.fs.nodes.get(rootID)
+	hold, name := v.hold("made", lockmgr.Exclusive), dirName{root, "made"}
+	key, err := lockmgr.FileKey("made")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var opened *handle
+	v.fs.handles.each(func(h *handle) { opened = h })
+	opened.opened = 9
+	c := &v.fs.calls
+	c.begun = map[uint64]*former{
+		7: {CallState: CallState{Request: 7, What: uint8(making), Kind: unix.S_IFREG}, hold: hold, to: lockedName{dirName: name, key: key}},
+		8: {CallState: CallState{Request: 8, What: uint8(appending), Answered: true, Written: 5}},
+	}
+	c.files, c.tries = map[uint64]*handle{9: opened}, map[uint64]uint64{7: 1}
+	f, err := v.imported(exported(t, v.fs).sent(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := f.calls.again(&fuse.InHeader{Unique: 7 | sentAgain}); b == nil || b.hold != hold || b.to.dir != f.nodes.get(rootID) || b.to.name != "made" || b.to.key != key {
+		t.Errorf("a call that was begun: %+v", b)
+	}
+	if b := f.calls.again(&fuse.InHeader{Unique: 8 | sentAgain}); b == nil || !b.Answered || b.Written != 5 {
+		t.Errorf("a call that was answered: %+v", b)
+	}
+	if h := f.calls.file(&fuse.InHeader{Unique: 9 | sentAgain}); h == nil || h.opened != 9 {
+		t.Errorf("an open that was made: %+v", h)
+	}
+	if f.calls.tries[7] != 1 {
+		t.Errorf("tries: %v", f.calls.tries)
+	}
+}
