@@ -71,6 +71,7 @@ func (m *Manager) deleteEmpty(d *delegation) {
 		return
 	}
 	d.phase = delegationDeletes
+	m.cfg.Record.Delete(recordDelegation, d.record) // before the request that takes the entry away
 	m.wg.Go(func() {
 		m.release(d.lock)
 		m.mu.Lock()

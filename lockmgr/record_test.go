@@ -186,3 +186,24 @@ func TestDelegationOfTheDead(t *testing.T) {
 		}
 	})
 }
+
+// A delegated directory leaves the record before the service is asked to take its entry away.
+func TestGivenBackDelegationOfTheDead(t *testing.T) {
+	dying(t, func(t *testing.T, m *mortal) {
+		for i := range 8 {
+			m.take("a", fmt.Sprint("d/", i)).Release()
+			synctest.Wait()
+		}
+		if n := m.Stats().Dirs; n != 1 {
+			t.Fatalf("%d directories are delegated", n)
+		}
+		m.f.svc.Disconnect()
+		time.Sleep(3 * time.Second) // it is not used any more
+		synctest.Wait()
+		st, err := lockmgr.Recovered(m.read(), nil, nil)
+		if err != nil || len(st.Delegations) != 0 {
+			t.Errorf("recorded: %+v, %v", st.Delegations, err)
+		}
+		m.f.svc.Connect()
+	})
+}

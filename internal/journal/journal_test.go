@@ -154,15 +154,35 @@ func TestFullJournalIsVoid(t *testing.T) {
 	p := j.Part("x")
 	p.Put(1, 1, thing{})
 	_ = p.Complete()
+	told := make(chan struct{})
+	j.WhenFull(func() { close(told) })
 	j.mu.Lock()
 	j.end, j.live = halfSize-10, halfSize-10 // as if so much were in it
 	j.mu.Unlock()
 	p.Put(1, 2, thing{})
+	<-told
 	if err := p.Complete(); !errors.Is(err, ErrFull) {
 		t.Errorf("Complete: %v, want ErrFull", err)
 	}
 	if found, err := Read(f); err == nil {
 		t.Errorf("a full journal is read: %v", found)
+	}
+}
+
+// A log of which most counts is written anew when it is full.
+func TestMostOfAFullHalfMayCount(t *testing.T) {
+	j, f := create(t)
+	p := j.Part("x")
+	p.Put(1, 1, thing{})
+	j.mu.Lock()
+	j.end, j.live = halfSize-10, halfSize/10*6 // as if so much were in it
+	j.mu.Unlock()
+	p.Put(1, 2, thing{})
+	if err := p.Complete(); err != nil {
+		t.Error(err)
+	}
+	if found, err := Read(f); err != nil || len(found) != 1 {
+		t.Errorf("read: %v, %v", found, err)
 	}
 }
 
