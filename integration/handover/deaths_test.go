@@ -181,6 +181,68 @@ func TestUpgradeThatFailsAfterADeath(t *testing.T) {
 	free(t, a.Mount, v)
 }
 
+// An upgrade that comes while a daemon dies, or right after, makes no call twice: the kernel may have
+// some to send again still.
+func TestUpgradeWhileADaemonDies(t *testing.T) {
+	const files = 150
+	v := lab.NewVolume(t, "--wait", "-1", "--supervise")
+	a := lab.Supervise(v.Mount("a"))
+	name := func(i int) string { return fmt.Sprint("log", i) }
+	var ends atomic.Bool
+	written := make(chan error, files)
+	for i := range files {
+		go func() {
+			written <- func() error {
+				f, err := os.OpenFile(a.Path(name(i)), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_DSYNC, 0o644) // many are under way
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				lines := 0
+				for ; !ends.Load(); lines++ {
+					if _, err := fmt.Fprintln(f, lines); err != nil {
+						return err
+					}
+				}
+				_, err = fmt.Fprintln(f, "end")
+				return err
+			}()
+		}()
+	}
+	for range longtest.Seeds(t, 4, 30) {
+		a.BecomesSteady()
+		start := func() *lab.Mount { return v.Start("a", "--take-over") }
+		next := start()
+		time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond)
+		if pid := a.Worker(); pid != 0 { // else the upgrade is over
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		lab.Eventually(t, "the new daemon serves", func() bool {
+			if next.Ended() { // the one that died took too long, or was not there
+				next = start()
+			}
+			return a.Ended() && next.Said("took the mount over")
+		})
+		a = lab.Supervise(next)
+	}
+	ends.Store(true)
+	for range files {
+		if err := <-written; err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range files {
+		var want strings.Builder
+		got := v.Read(name(i))
+		for n := range strings.Count(got, "\n") - 1 {
+			fmt.Fprintln(&want, n)
+		}
+		if want.WriteString("end\n"); got != want.String() {
+			t.Errorf("%s: lines are doubled, lost or elsewhere", name(i))
+		}
+	}
+}
+
 // Locks that a dead daemon has kept while nobody used them are in nobody's way: not for calls of its
 // view that cannot wait, nor for other mounts.
 func TestDeathGivesKeptLocksBack(t *testing.T) {
