@@ -282,8 +282,8 @@ func awake(lasts time.Duration) {
 	}
 }
 
-// over ends a request that has come again.
-func (c *calls) over(in *fuse.InHeader) {
+// ended ends a request that has come again.
+func (c *calls) ended(in *fuse.InHeader) {
 	if in.Unique&sentAgain == 0 {
 		return
 	}

@@ -213,7 +213,7 @@ func TestWhatWaitsIsNotForsaken(t *testing.T) {
 	if c.file(in) == nil {
 		t.Error("a file that a request waits for is forgotten: it stays open, and locked")
 	}
-	c.over(in)
+	c.ended(in)
 	if c.again(&fuse.InHeader{Unique: absent | sentAgain}) != nil || len(c.begun)+len(c.files)+len(c.here) > 1 {
 		t.Errorf("left: %v, %v, %v", c.begun, c.files, c.here)
 	}

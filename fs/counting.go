@@ -23,7 +23,7 @@ func (c counting) admit(r request, cancel <-chan struct{}, in *fuse.InHeader, si
 	c.calls.again(in).over() // if nobody has asked: its locks are not needed any more
 	c.calls.answer(in, s, 0)
 	if s != handedOn { // else it comes once more
-		c.calls.over(in)
+		c.calls.ended(in)
 	}
 	return c.count(r, s)
 }

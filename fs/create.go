@@ -127,10 +127,10 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	}
 	if err != nil {
 		s := errno(err)
-		if s != exists && s != stale { // else it is tried again
-			f.whileLocked(&in.InHeader, s)
+		if s == stale || s == exists && in.Flags&unix.O_EXCL == 0 { // it is tried again
+			return s
 		}
-		return s
+		return f.whileLocked(&in.InHeader, s)
 	}
 	path := -1
 	st, err := f.backing.stat(fd, unasked) // the creation has got the attributes

@@ -164,13 +164,10 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	if err != nil {
 		return errno(err)
 	}
-	if s.Ok() {
-		f.whileLocked(&in.InHeader, s)
-	}
 	if s == fuse.ENOENT && f.isGone(n) {
 		return stale // n itself was missing
 	}
-	if !s.Ok() {
+	if f.whileLocked(&in.InHeader, s); !s.Ok() {
 		return s
 	}
 	return f.enter(to.dir, to.name, out)
