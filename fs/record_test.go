@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,15 +11,16 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/internal/journal/journaltest"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 	"github.com/lockfs/lockfs/renew"
 )
 
-// At each moment of a close of a file with a flock, the records make sense: a handle has no table that
-// is forgotten, and no lock is left without a handle.
-func TestRecordsOfAClosedFlock(t *testing.T) {
+// recordedLocks returns a Manager that records, and what reads its records.
+func recordedLocks(t *testing.T) (*lockmgr.Manager, *journal.Part, func() *journal.Records) {
+	t.Helper()
 	part, read := journaltest.Part(t)
 	m, err := lockmgr.New(t.Context(), lockmgr.Config{
 		Backend: lockmgrtest.NewMemory(), Renew: renew.Config{TTL: 15 * time.Second}, Logger: slog.New(slog.DiscardHandler), Record: part,
@@ -26,10 +28,18 @@ func TestRecordsOfAClosedFlock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = m.Close(t.Context()) }()
+	t.Cleanup(func() { _ = m.Close(context.WithoutCancel(t.Context())) })
+	return m, part, read
+}
+
+// At each moment of a close of a file with a flock, the records make sense: a handle has no table that
+// is forgotten, and no lock is left without a handle.
+func TestRecordsOfAClosedFlock(t *testing.T) {
+	m, part, read := recordedLocks(t)
 	v := &stateView{t: t, source: linked(t), locks: m}
 	f := v.view()
 	f.record, f.nodes.record = part, part
+	var err error
 	if f.advisory, err = m.NewAdvisory(lockmgr.AdvisoryConfig{OnLost: f.advisoryLost, OnShared: f.flushTable}); err != nil {
 		t.Fatal(err)
 	}
@@ -171,14 +181,7 @@ func TestFormerLocksEndWithTheRequest(t *testing.T) {
 // A call about names is answered in the records before its locks are released: a death in between would
 // leave a call of which nobody could tell whether it was made.
 func TestCallsAreAnsweredUnderTheirLocks(t *testing.T) {
-	part, read := journaltest.Part(t)
-	m, err := lockmgr.New(t.Context(), lockmgr.Config{
-		Backend: lockmgrtest.NewMemory(), Renew: renew.Config{TTL: 15 * time.Second}, Logger: slog.New(slog.DiscardHandler), Record: part,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = m.Close(t.Context()) }()
+	m, part, read := recordedLocks(t)
 	v := &stateView{t: t, source: t.TempDir(), locks: m}
 	f := v.view()
 	f.record, f.nodes.record, f.calls.record = part, part, part

@@ -43,6 +43,18 @@ func (m *mortal) take(owner string, paths ...string) *lockmgr.Hold {
 	return h
 }
 
+// delegateDir has the directory d delegated.
+func (m *mortal) delegateDir() {
+	m.f.t.Helper()
+	for i := range 8 {
+		m.take("a", fmt.Sprint("d/", i)).Release()
+		synctest.Wait()
+	}
+	if n := m.Stats().Dirs; n != 1 {
+		m.f.t.Fatalf("%d directories are delegated", n)
+	}
+}
+
 // heirs returns the Manager that goes on, and its holds by their numbers.
 func (m *mortal) heirs(numbers ...uint64) (*lockmgr.Manager, []*lockmgr.Hold, *lockmgr.State) {
 	m.f.t.Helper()
@@ -161,13 +173,7 @@ func TestLostSessionOfTheDead(t *testing.T) {
 // with the token that its program may have been told.
 func TestDelegationOfTheDead(t *testing.T) {
 	dying(t, func(t *testing.T, m *mortal) {
-		for i := range 8 {
-			m.take("a", fmt.Sprint("d/", i)).Release()
-			synctest.Wait()
-		}
-		if n := m.Stats().Dirs; n != 1 {
-			t.Fatalf("%d directories are delegated", n)
-		}
+		m.delegateDir()
 		h := m.take("a", "d/open")
 		token, number := h.Token(file("d/open")), h.Record()
 		next, holds, st := m.heirs(number)
@@ -190,13 +196,7 @@ func TestDelegationOfTheDead(t *testing.T) {
 // A delegated directory leaves the record before the service is asked to take its entry away.
 func TestGivenBackDelegationOfTheDead(t *testing.T) {
 	dying(t, func(t *testing.T, m *mortal) {
-		for i := range 8 {
-			m.take("a", fmt.Sprint("d/", i)).Release()
-			synctest.Wait()
-		}
-		if n := m.Stats().Dirs; n != 1 {
-			t.Fatalf("%d directories are delegated", n)
-		}
+		m.delegateDir()
 		m.f.svc.Disconnect()
 		time.Sleep(3 * time.Second) // it is not used any more
 		synctest.Wait()
