@@ -14,16 +14,15 @@ const (
 	aclAccess = aclPrefix + "access"
 )
 
-// passes reports whether an attribute is the backing's and the kernel has checked the caller's
-// right. It has not for a network file system's own: as root we would set system.nfs4_acl for
-// anybody.
+// passes reports whether a view shows an attribute of the backing. Its kernel checks the caller's
+// right, except for a network file system's own: as root we would set system.nfs4_acl for anybody.
 func passes(attr string) bool {
 	space, _, _ := strings.Cut(attr, ".")
 	switch space {
 	case "user", "trusted", "security":
 		return true
 	}
-	return strings.HasPrefix(attr, aclPrefix)
+	return strings.HasPrefix(attr, aclPrefix) || isQuota(attr)
 }
 
 // GetXAttr answers getxattr, and the kernel's requests for the ACLs that it enforces.
@@ -47,13 +46,18 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, in *fuse.InHeader, attr string, de
 		size, err := attrReply(value, dest)
 		return size, errno(err)
 	}
+	if isQuota(attr) {
+		if err := f.hasQuota(n); err != nil {
+			return 0, errno(err)
+		}
+	}
 	size := 0
 	err := f.with(n, func(fd int) error {
 		get := func() (err error) {
 			size, err = unix.Getxattr(procPath(fd), attr, dest)
 			return err
 		}
-		if strings.HasPrefix(attr, "user.") { // the others depend on the caller, not on the file's attributes
+		if strings.HasPrefix(attr, "user.") || isQuota(attr) { // the others depend on the caller, not on the file's attributes
 			return f.as(in, 0, get)
 		}
 		return get()
@@ -112,8 +116,8 @@ func visible(names []byte, admin func() bool) []byte {
 	return seen
 }
 
-func (f *locker) mayAlterAttr(id uint64, attr string) (*node, fuse.Status) {
-	n := f.nodes.get(id)
+func (f *FS) mayAlterAttr(in *fuse.InHeader, attr string) (*node, fuse.Status) {
+	n := f.nodes.get(in.NodeId)
 	if n == nil {
 		return nil, stale
 	}
@@ -126,12 +130,15 @@ func (f *locker) mayAlterAttr(id uint64, attr string) (*node, fuse.Status) {
 	if isLockAttr(attr) {
 		return nil, fuse.EPERM
 	}
+	if isQuota(attr) {
+		return n, errno(f.maySetQuota(in, n))
+	}
 	return n, fuse.OK
 }
 
 // SetXAttr answers setxattr and setfacl.
 func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data []byte) fuse.Status {
-	n, status := f.mayAlterAttr(in.NodeId, attr)
+	n, status := f.mayAlterAttr(&in.InHeader, attr)
 	if status != fuse.OK {
 		return status
 	}
@@ -152,7 +159,7 @@ func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data 
 
 // RemoveXAttr answers removexattr.
 func (f *FS) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse.Status {
-	n, status := f.mayAlterAttr(in.NodeId, attr)
+	n, status := f.mayAlterAttr(in, attr)
 	if status != fuse.OK {
 		return status
 	}

@@ -30,7 +30,7 @@ var provedIn = map[int][]string{
 	15: {"semantics/fresh_test.go", "semantics/volume_below_test.go", "semantics/replace_test.go", "semantics/numbers_test.go", "semantics/volume_test.go", "semantics/fresh_replies_test.go", "programs/programs_test.go", "semantics/stale_test.go"},
 	16: {"semantics/fidelity_test.go", "semantics/attack_test.go", "semantics/names_test.go"},
 	17: {"semantics/attr_test.go"},
-	18: {"semantics/rights_test.go", "semantics/fidelity_test.go", "semantics/attr_test.go"},
+	18: {"semantics/rights_test.go", "semantics/fidelity_test.go", "semantics/attr_test.go", "semantics/quota_test.go"},
 	19: {"semantics/sync_test.go", "semantics/volume_sync_test.go", "semantics/full_test.go"},
 	20: {"semantics/lockattr_test.go", "faults/majority_test.go"},
 	21: {"semantics/policy_view_test.go", "commands/policy_test.go"},
