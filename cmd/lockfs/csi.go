@@ -50,7 +50,7 @@ With --controller it makes and removes the directories of claims, once in the cl
 	f.StringVar(&o.endpoint, "endpoint", "unix:///csi/csi.sock", "`URL` of the unix socket to serve at")
 	f.StringVar(&o.node, "node", "", "`name` of this node in the cluster (default: the host name)")
 	f.StringVar(&o.kubeletDir, "kubelet-dir", "/var/lib/kubelet", "`directory` of the kubelet, below which volumes are published")
-	f.BoolVar(&o.controller, "controller", false, "make and remove the directories of claims, instead of serving a node")
+	f.BoolVar(&o.controller, "controller", false, "make, enlarge and remove the directories of claims, instead of serving a node")
 	f.BoolVar(&o.inline, "inline-volumes", false, "let a pod name a volume itself, if that has the pod's namespace. Whoever may make pods in a namespace can then use its volumes")
 	o.logFlags.register(cmd)
 	bindEnv(cmd)

@@ -238,6 +238,7 @@ var cases = []struct{ name, values, makes string }{
 	{"csi.registrar.image", "csi: {registrar: {image: r/i:1}}", `image: r/i:1`},
 	{"csi.livenessProbe.image", "csi: {livenessProbe: {image: r/i:1}}", `image: r/i:1`},
 	{"csi.provisioner.image", "csi: {provisioner: {image: r/i:1}}", `image: r/i:1`},
+	{"csi.resizer.image", "csi: {resizer: {image: r/i:1}}", `image: r/i:1`},
 	{"csi.controller.replicas", "csi: {controller: {replicas: 2}}", `replicas: 2`},
 	{"csi.controller.resources", "csi: {controller: {resources: {limits: {memory: 3Mi}}}}", `memory: 3Mi`},
 	{"csi.controller.nodeSelector", "csi: {controller: {nodeSelector: {a: b}}}", `nodeSelector:\s+a: b`},

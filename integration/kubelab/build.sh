@@ -26,9 +26,11 @@ fi
 if [ "${1:-}" = csi ]; then
   (cd $HERE/kubeall && go build -trimpath -ldflags "-s -w" -o $B/csi-sidecars ./sidecars)
   (cd $HERE/provisioner && go build -trimpath -ldflags "-s -w" -o $B/csi-provisioner github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner)
+  (cd $HERE/resizer && go build -trimpath -ldflags "-s -w" -o $B/csi-resizer github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer)
   (cd $HERE/../helm && go build -trimpath -ldflags "-s -w" -o $B/helm helm.sh/helm/v3/cmd/helm)
   sidecar() { $B/mkimage $B/img/$1.tar $(grep -rho "registry.k8s.io/sig-storage/$1:[^ ]*" $HERE/../../deploy/csi) /$2 $B/$2=/$2; } # as the manifests name it
   sidecar csi-node-driver-registrar csi-sidecars; sidecar livenessprobe csi-sidecars; sidecar csi-provisioner csi-provisioner
+  sidecar csi-resizer csi-resizer
   exit 0
 fi
 cd $HERE

@@ -3,7 +3,7 @@
 # About 10 minutes to build, once, and 15 to run.
 #
 # What is left out: tests that need ssh to a node ([Disruptive]); those of data sources, which need images of others; and what
-# lockfs has not: block volumes, snapshots, clones, expansion, topology, fsGroup, inline volumes of other namespaces.
+# lockfs has not: block volumes, snapshots, clones, topology, fsGroup, inline volumes of other namespaces.
 set -e
 export KUBELAB_STATE=${KUBELAB_STATE:-/var/tmp/lockfs-e2e}
 . "$(dirname "$0")/lib.sh"

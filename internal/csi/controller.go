@@ -1,12 +1,11 @@
 package csi
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path"
@@ -20,21 +19,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// records is a directory beside the claims' directories, with one file for each claim. A directory
-// without a record was not made here, and is never removed.
-const records = ".lockfs-claims"
-
-// record is what was asked for when a claim's directory was made.
-type record struct {
-	Name     string `json:"name"`
-	Capacity int64  `json:"capacity"`
-}
-
-// ControllerGetCapabilities says that volumes are made and removed.
+// ControllerGetCapabilities says that volumes are made, enlarged and removed.
 func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
-	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{{
-		Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}},
-	}}}, nil
+	var can []*csi.ControllerServiceCapability
+	for _, what := range []csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+	} {
+		can = append(can, &csi.ControllerServiceCapability{Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: what}}})
+	}
+	return &csi.ControllerGetCapabilitiesResponse{Capabilities: can}, nil
 }
 
 // claim is a directory to make.
@@ -44,24 +38,28 @@ type claim struct {
 	mode os.FileMode
 }
 
-// CreateVolume makes a directory for a claim, through the view. The size of the claim is noted, and
-// nothing holds programs to it.
+// CreateVolume makes a directory for a claim, through the view. Its quota is the size of the claim,
+// where the volume has quotas.
 func (d *Driver) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	c, err := claimOf(r)
 	if err != nil {
 		return nil, err
 	}
+	limited := false
 	err = d.in(ctx, c.share, func(v *view) error {
 		dir, err := v.makeAll(path.Dir(c.dir))
 		if err != nil {
 			return err
 		}
-		return under(dir, func(root *os.Root) error { return create(root, c) })
+		return under(dir, func(root *os.Root) (err error) {
+			limited, err = create(root, c)
+			return err
+		})
 	})
 	if err != nil {
 		return nil, err
 	}
-	d.log.Info("made a claim's directory", slog.String("volume", c.volume), slog.String("directory", c.dir))
+	d.log.Info("made a claim's directory", slog.String("volume", c.volume), slog.String("directory", c.dir), slog.Bool("quota", limited))
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
 		VolumeId:      c.id(),
 		CapacityBytes: c.Capacity,
@@ -70,7 +68,7 @@ func (d *Driver) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (
 }
 
 func claimOf(r *csi.CreateVolumeRequest) (claim, error) {
-	c := claim{record: record{Name: r.Name, Capacity: r.CapacityRange.GetRequiredBytes()}, mode: 0o777}
+	c := claim{record: record{Name: r.Name, Capacity: cmp.Or(r.CapacityRange.GetRequiredBytes(), r.CapacityRange.GetLimitBytes())}, mode: 0o777}
 	switch {
 	case r.Name == "":
 		return c, status.Error(codes.InvalidArgument, "the volume's name is missing")
@@ -102,6 +100,12 @@ func claimOf(r *csi.CreateVolumeRequest) (claim, error) {
 			if mode&unix.S_ISVTX != 0 {
 				c.mode |= os.ModeSticky
 			}
+		case key == keyQuota:
+			mode, ok := quotaModes[value]
+			if !ok {
+				return c, status.Errorf(codes.InvalidArgument, "the parameter quota %q is not auto, required or none", value)
+			}
+			c.Quota = mode
 		case strings.HasPrefix(key, "csi.storage.k8s.io/"): // the names of the claim
 		default:
 			return c, status.Errorf(codes.InvalidArgument, "no such parameter: %s", key)
@@ -172,56 +176,6 @@ func asStatus(err error) error {
 	return status.Errorf(codes.Internal, "%v", err)
 }
 
-// leafAndRecord are the names of a claim's directory and of its record in the directory that has both.
-func (s share) leafAndRecord() (leaf, file string) {
-	leaf = path.Base(s.dir)
-	return leaf, path.Join(records, leaf)
-}
-
-// create makes the record first: a directory without one would never be removed. While the record is
-// open for write the view's own lock keeps other controllers out.
-func create(root *os.Root, c claim) error {
-	leaf, file := c.leafAndRecord()
-	if err := root.MkdirAll(records, 0o755); err != nil {
-		return err
-	}
-	f, err := root.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(f)
-	if err != nil {
-		return err
-	}
-	var was record
-	if json.Unmarshal(text, &was) == nil { // else its writer has died, and the claim is not made yet
-		if was != c.record {
-			return status.Errorf(codes.AlreadyExists, "%s was made for %q with a capacity of %d bytes", c.id(), was.Name, was.Capacity)
-		}
-	} else if err := write(f, c.record); err != nil {
-		return err
-	}
-	if err := root.Mkdir(leaf, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	return root.Chmod(leaf, c.mode)
-}
-
-func write(f *os.File, r record) error {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	if err := f.Truncate(0); err != nil {
-		return err
-	}
-	if _, err := f.WriteAt(text, 0); err != nil {
-		return err
-	}
-	return f.Sync()
-}
-
 // DeleteVolume removes a directory that CreateVolume has made, with all that is in it. It does
 // nothing while a program has a file open there for write.
 func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
@@ -254,33 +208,35 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
-// remove renames the directory first: that fails while programs write in it, and what is removed in
-// part is not seen under its name. The record is removed last.
-func remove(root *os.Root, s share) (bool, error) {
-	leaf, file := s.leafAndRecord()
-	_, dirErr := root.Lstat(leaf)
-	_, recordErr := root.Lstat(file)
+// ControllerExpandVolume enlarges a claim: its record, and its quota if it has one. Nodes have
+// nothing to do for it.
+func (d *Driver) ControllerExpandVolume(ctx context.Context, r *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	switch {
-	case errors.Is(recordErr, os.ErrNotExist) && errors.Is(dirErr, os.ErrNotExist):
-		return false, nil
-	case errors.Is(recordErr, os.ErrNotExist):
-		return false, status.Errorf(codes.FailedPrecondition, "%s has no record in %s: it was not made for a claim, and is not removed", s.id(), records)
-	case recordErr != nil:
-		return false, recordErr
+	case r.VolumeId == "":
+		return nil, status.Error(codes.InvalidArgument, "the volume's id is missing")
+	case r.CapacityRange == nil:
+		return nil, status.Error(codes.InvalidArgument, "the capacity is missing")
 	}
-	trash := file + ".removed"
-	if dirErr == nil {
-		if err := root.RemoveAll(trash); err != nil { // of a removal that was interrupted
-			return false, err
+	s, err := shareOf(r.VolumeId, nil)
+	if err != nil || s.dir == "." {
+		return nil, status.Errorf(codes.NotFound, "%s is no directory of a claim", r.VolumeId)
+	}
+	var capacity int64
+	err = d.in(ctx, s, func(v *view) error {
+		dir, err := v.open(path.Dir(s.dir))
+		if err != nil {
+			return err
 		}
+		return under(dir, func(root *os.Root) (err error) {
+			capacity, err = enlarge(root, s, r.CapacityRange)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, err
 	}
-	if err := root.Rename(leaf, trash); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return false, err
-	}
-	if err := root.RemoveAll(trash); err != nil {
-		return false, err
-	}
-	return true, root.Remove(file)
+	d.log.Info("a claim has its new size", slog.String("volume", s.volume), slog.String("directory", s.dir), slog.Int64("bytes", capacity))
+	return &csi.ControllerExpandVolumeResponse{CapacityBytes: capacity}, nil
 }
 
 // ValidateVolumeCapabilities confirms what every volume can.

@@ -16,6 +16,7 @@ const (
 	keyVolume    = "volume"    // NAMESPACE/NAME of the lockfs volume; NAME alone: in the namespace default
 	keyDirectory = "directory" // in the volume; "": all of it
 	keyMode      = "mode"      // of a claim's directory, in octal digits
+	keyQuota     = "quota"     // auto, required or none
 )
 
 // share is what a PersistentVolume names: a directory of a volume.
