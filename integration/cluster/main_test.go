@@ -33,17 +33,26 @@ var repository = func() string {
 type scenario struct {
 	name  string
 	run   func(c *cluster)
-	smoke bool // is part of the short form
+	smoke smoke
 	lab   bool // needs a machine that can be cut off or killed
 }
+
+// smoke is in which short form a scenario is.
+type smoke int
+
+const (
+	smokeNot    smoke = iota
+	smokeLeases       // that of TestKubernetes
+	smokeBoth
+)
 
 // Each leaves a cluster in which the example's programs take turns, but for the
 // last, which leaves a node dead.
 var scenarios = []scenario{
-	{name: "Tutorial", run: followTutorial, smoke: true},
-	{name: "Append", run: appendAndCount, smoke: true},
+	{name: "Tutorial", run: followTutorial, smoke: smokeBoth},
+	{name: "Append", run: appendAndCount, smoke: smokeBoth},
 	{name: "People", run: tellPeople},
-	{name: "KilledDaemon", run: killDaemon, smoke: true},
+	{name: "KilledDaemon", run: killDaemon, smoke: smokeBoth},
 	{name: "OpenHandle", run: openHandle},
 	{name: "HandOver", run: handOver},
 	{name: "KilledWorkers", run: killWorkers},
@@ -51,10 +60,10 @@ var scenarios = []scenario{
 	{name: "Evicted", run: evict},
 	{name: "WithoutTakeover", run: withoutTakeover},
 	{name: "Drain", run: drainNode},
-	{name: "Away", run: daemonAway, smoke: true},
+	{name: "Away", run: daemonAway, smoke: smokeLeases},
 	{name: "Config", run: changeConfig},
 	{name: "CSI", run: useCSI},
-	{name: "Partition", run: cutNode, smoke: true, lab: true},
+	{name: "Partition", run: cutNode, smoke: smokeLeases, lab: true},
 	{name: "NodeDeath", run: killNode, lab: true},
 }
 
@@ -70,7 +79,10 @@ func testBackend(t *testing.T, overlay string) {
 	if os.Getenv(envKubeconfig) == "" {
 		t.Parallel() // each has a cluster of its own
 	}
-	extent := os.Getenv(envExtent)
+	extent, least := os.Getenv(envExtent), smokeBoth
+	if overlay == "kubernetes" {
+		least = smokeLeases
+	}
 	sizes := []int{2, 3}
 	switch extent {
 	case extentFull:
@@ -83,7 +95,7 @@ func testBackend(t *testing.T, overlay string) {
 		t.Run(fmt.Sprintf("%dNodes", nodes), func(t *testing.T) {
 			c := newCluster(t, overlay, nodes)
 			for _, s := range scenarios {
-				if extent == extentSmoke && !s.smoke || s.lab && c.lab == nil {
+				if extent == extentSmoke && s.smoke < least || s.lab && c.lab == nil {
 					continue
 				}
 				if !t.Run(s.name, func(t *testing.T) { s.run(c.with(t)) }) {

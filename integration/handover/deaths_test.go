@@ -25,7 +25,9 @@ import (
 
 // Programs that write, wait, try, rotate and hold on two mounts notice no death of a daemon but a
 // pause. (docs/SEMANTICS.md, rule 27.)
-func TestDeathsUnderLoad(t *testing.T) { lab.InTurn(t, testDeathsUnderLoad, lab.Local, lab.InLeases) }
+func TestDeathsUnderLoad(t *testing.T) {
+	lab.InTurn(t, testDeathsUnderLoad, lab.Local, lab.InLeases.ForLong())
+}
 
 func testDeathsUnderLoad(t *testing.T, on lab.Setup) {
 	tr := history.New(t, on.NewService(t), "--wait", "-1", "--supervise")

@@ -23,22 +23,26 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/kubelease"
 )
 
-// BenchmarkMounts has mounts that do nothing but live, with the default TTL, for as
+// BenchmarkMounts has mounts that do nothing but live, with the default TTL and a longer one, for as
 // long as -benchtime says in seconds ("20x"): what the API server and the mounts have
-// to do for that. docs/KUBERNETES.md has the figures.
+// to do for that. Then one of them takes locks and releases them. docs/KUBERNETES.md has
+// the figures.
 func BenchmarkMounts(b *testing.B) {
-	for _, n := range []int{10, 50, 100, 200} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) { benchmarkMounts(b, n) })
+	for _, n := range []int{10, 50, 100, 200, 400} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) { benchmarkMounts(b, n, 15*time.Second) })
+	}
+	for _, n := range []int{400, 1000} {
+		b.Run(fmt.Sprintf("%d/TTL=60s", n), func(b *testing.B) { benchmarkMounts(b, n, time.Minute) })
 	}
 }
 
-func benchmarkMounts(b *testing.B, n int) {
-	const ttl = 15 * time.Second
+func benchmarkMounts(b *testing.B, n int, ttl time.Duration) {
 	name, l := newName(), &link{}
 	var seen feed
 	var failed atomic.Int64
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
+	var one lockmgr.Session
 	var mounts, renewals sync.WaitGroup
 	defer mounts.Wait()
 	defer renewals.Wait()
@@ -60,6 +64,7 @@ func benchmarkMounts(b *testing.B, n int) {
 				b.Fatal(err)
 			}
 		}
+		one = s
 		renewals.Go(func() {
 			defer s.Close(context.WithoutCancel(ctx))
 			tick := time.After(rand.N(ttl / 5)) // as mounts that began at different times
@@ -77,7 +82,7 @@ func benchmarkMounts(b *testing.B, n int) {
 		})
 	}
 	select { // what the beginning causes
-	case <-time.After(2 * ttl / 5):
+	case <-time.After(6 * time.Second):
 	case <-ctx.Done():
 	}
 	writes, reads := l.count("create", "update", "delete"), l.count("get", "list")
@@ -94,10 +99,28 @@ func benchmarkMounts(b *testing.B, n int) {
 	per("failed/s", float64(failed.Load()))
 	per("writes/s", float64(l.count("create", "update", "delete")-writes))
 	per("reads/s", float64(l.count("get", "list")-reads))
-	per("events/s", float64(seen.events.Load()-events))
+	idle := float64(seen.events.Load()-events) / secs
+	b.ReportMetric(idle, "events/s")
 	per("KB/s", float64(seen.bytes.Load()-bytes)/1000)
 	per("server-CPU", (serverTime(b) - server).Seconds())
 	per("mounts-CPU", (ownTime(b) - own).Seconds())
+
+	const locks = 100
+	load := (serverTime(b) - server).Seconds() / secs
+	events, server, start = seen.events.Load(), serverTime(b), time.Now()
+	for i := range locks {
+		g, err := one.Acquire(b.Context(), request(lockmgr.Queue, file(fmt.Sprint("f", i))))
+		if err == nil {
+			err = one.Release(b.Context(), g[0])
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	time.Sleep(3 * time.Second) // events may be late
+	secs = time.Since(start).Seconds()
+	b.ReportMetric((float64(seen.events.Load()-events)-idle*secs)/locks, "events/lock")
+	b.ReportMetric(((serverTime(b)-server).Seconds()-load*secs)*1000/locks, "server-ms/lock")
 	b.ReportMetric(0, "ns/op")
 }
 
