@@ -73,10 +73,10 @@ func (s share) leafAndRecord() (leaf, file string) {
 // The directory gets its mode last: nobody writes in it before it has its quota.
 func create(root *os.Root, c claim) (limited bool, err error) {
 	leaf, file := c.leafAndRecord()
-	if err := root.MkdirAll(records, 0o755); err != nil {
+	if err := root.Mkdir(records, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return false, err
 	}
-	f, err := root.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := openPlain(root, file, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
 		return false, err
 	}
@@ -86,17 +86,25 @@ func create(root *os.Root, c claim) (limited bool, err error) {
 	case err != nil:
 		return false, err
 	case was == nil:
-		err = write(f, c.record)
+		if err = write(f, c.record); err == nil {
+			err = root.Mkdir(leaf, 0o700)
+		}
+		if errors.Is(err, os.ErrExist) && isEmpty(root, leaf) {
+			err = nil // perhaps the volume has asked twice
+		} else if errors.Is(err, os.ErrExist) {
+			err = status.Errorf(codes.FailedPrecondition, "%s is there already, and was not made for a claim", c.id())
+		}
+		if err != nil { // Kubernetes need not ask again, nor for its removal
+			return false, errors.Join(err, root.Remove(file))
+		}
 	case *was != c.record:
-		err = status.Errorf(codes.AlreadyExists, "%s was made for %q with a capacity of %d bytes", c.id(), was.Name, was.Capacity)
+		return false, status.Errorf(codes.AlreadyExists, "%s was made for %q with a capacity of %d bytes", c.id(), was.Name, was.Capacity)
+	default:
+		if err := root.Mkdir(leaf, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return false, err
+		}
 	}
-	if err != nil {
-		return false, err
-	}
-	if err := root.Mkdir(leaf, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return false, err
-	}
-	dir, err := openLeaf(root, leaf)
+	dir, err := openPlain(root, leaf, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return false, err
 	}
@@ -111,18 +119,31 @@ func create(root *os.Root, c claim) (limited bool, err error) {
 	return limited, dir.Chmod(c.mode)
 }
 
-// openLeaf opens a claim's directory, which is no symbolic link.
-func openLeaf(root *os.Root, leaf string) (*os.File, error) {
+// openPlain opens a path on which there is no symbolic link: programs that can write beside the
+// claims' directories would lead it to what is not theirs.
+func openPlain(root *os.Root, name string, flags uint64, mode uint64) (*os.File, error) {
 	above, err := root.Open(".")
 	if err != nil {
 		return nil, err
 	}
 	defer above.Close()
-	fd, err := unix.Openat(int(above.Fd()), leaf, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat2(int(above.Fd()), name, &unix.OpenHow{
+		Flags: flags | unix.O_CLOEXEC, Mode: mode, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	})
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: leaf, Err: err}
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
 	}
-	return os.NewFile(uintptr(fd), leaf), nil
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func isEmpty(root *os.Root, leaf string) bool {
+	dir, err := openPlain(root, leaf, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	_, err = dir.Readdirnames(1)
+	return err == io.EOF
 }
 
 // read returns nil if the record's writer has died: the claim is not made yet.
@@ -142,14 +163,14 @@ func read(f *os.File) (*record, error) {
 // the claim is large enough: a call that was interrupted may not have come so far.
 func enlarge(root *os.Root, s share, want *csi.CapacityRange) (capacity int64, err error) {
 	leaf, file := s.leafAndRecord()
-	dir, err := openLeaf(root, leaf)
+	dir, err := openPlain(root, leaf, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, status.Errorf(codes.NotFound, "there is no %s", s.id())
 	} else if err != nil {
 		return 0, err
 	}
 	defer dir.Close()
-	f, err := root.OpenFile(file, os.O_RDWR, 0)
+	f, err := openPlain(root, file, unix.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, status.Errorf(codes.FailedPrecondition, "%s has no record in %s: it was not made for a claim, and has no size", s.id(), records)
 	} else if err != nil {
@@ -173,15 +194,17 @@ func enlarge(root *os.Root, s share, want *csi.CapacityRange) (capacity int64, e
 	return r.Capacity, write(f, *r)
 }
 
+// write replaces a record. A claim that has grown has no shorter one, and a full volume or a death at
+// any step leaves the former one.
 func write(f *os.File, r record) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	if err := f.Truncate(0); err != nil {
+	if _, err := f.WriteAt(text, 0); err != nil {
 		return err
 	}
-	if _, err := f.WriteAt(text, 0); err != nil {
+	if err := f.Truncate(int64(len(text))); err != nil {
 		return err
 	}
 	return f.Sync()

@@ -1,9 +1,11 @@
 package csi
 
 import (
+	"errors"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -115,26 +117,118 @@ func TestEnlarge(t *testing.T) {
 	}
 }
 
-// Who can write beside the claims' directories must not have others made writable.
+// Who can write beside the claims' directories must not have others made writable, or overwritten.
 func TestClaimIsNoLink(t *testing.T) {
 	root := openRoot(t)
 	if err := root.Mkdir("victim", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := root.Symlink("victim", "claim"); err != nil {
+	c := claimFor(t, "claim", 100, nil)
+	if _, err := create(root, c); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := create(root, claimFor(t, "claim", 0, nil)); !slices.Contains([]error{unix.ENOTDIR, unix.ELOOP}, errnoOf(err)) {
+	if err := errors.Join(root.Remove("claim"), root.Symlink("victim", "claim")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := create(root, c); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("a claim whose directory is a symbolic link: %v", err)
+	}
+	if _, err := enlarge(root, c.share, &csi.CapacityRange{RequiredBytes: 200}); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("it is enlarged: %v", err)
 	}
 	if st, err := root.Stat("victim"); err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("the link's target: %v, %v", st.Mode(), err)
 	}
 }
 
-func errnoOf(err error) error {
-	if e, ok := err.(*os.PathError); ok {
-		return e.Err
+func TestRecordIsNoLink(t *testing.T) {
+	for _, link := range []string{records, filepath.Join(records, "claim")} {
+		root := openRoot(t)
+		if err := errors.Join(root.Mkdir("d", 0o755), root.WriteFile("d/claim", []byte("{}"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		target := "d"
+		if link != records {
+			target = "../d/claim"
+			if err := root.Mkdir(records, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(root.Symlink(target, link), root.Mkdir("claim", 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		c := claimFor(t, "claim", 100, nil)
+		if _, err := create(root, c); !errors.Is(err, unix.ELOOP) {
+			t.Errorf("%s is a symbolic link, and a claim is made: %v", link, err)
+		}
+		if _, err := enlarge(root, c.share, &csi.CapacityRange{RequiredBytes: 200}); !errors.Is(err, unix.ELOOP) {
+			t.Errorf("%s is a symbolic link, and a claim is enlarged: %v", link, err)
+		}
+		if text, err := root.ReadFile("d/claim"); string(text) != "{}" || err != nil {
+			t.Errorf("the file that the link leads to: %q, %v", text, err)
+		}
 	}
-	return err
+}
+
+// A directory that was there before is not given to a claim, nor removed with it.
+func TestClaimIsNew(t *testing.T) {
+	root := openRoot(t)
+	if err := errors.Join(root.Mkdir("claim", 0o700), root.Mkdir("claim/f", 0o700), root.Mkdir("empty", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := create(root, claimFor(t, "empty", 100, nil)); err != nil {
+		t.Errorf("a claim with the name of an empty directory: %v", err)
+	}
+	if _, err := create(root, claimFor(t, "claim", 100, nil)); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a claim with the name of a directory: %v", err)
+	}
+	if st, err := root.Stat("claim"); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("the directory: %v, %v", st.Mode(), err)
+	}
+	if _, err := root.Lstat(filepath.Join(records, "claim")); !os.IsNotExist(err) {
+		t.Errorf("a record is left: %v", err)
+	}
+}
+
+// The limit of a file's size stands for a full volume. It fails a write before any byte.
+func TestFullVolumeKeepsTheRecord(t *testing.T) {
+	if os.Getenv("LOCKFS_TEST_FULL") == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestFullVolumeKeepsTheRecord$")
+		cmd.Env = append(os.Environ(), "LOCKFS_TEST_FULL=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	signal.Ignore(unix.SIGXFSZ)
+	root := openRoot(t)
+	c := claimFor(t, "claim", 100, nil)
+	if _, err := create(root, c); err != nil {
+		t.Fatal(err)
+	}
+	full := func(size uint64) {
+		var was unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &was); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: size, Max: was.Max}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full(0)
+	if _, err := enlarge(root, c.share, &csi.CapacityRange{RequiredBytes: 200}); !errors.Is(err, unix.EFBIG) {
+		t.Errorf("a claim grows on a full volume: %v", err)
+	}
+	if _, err := create(root, claimFor(t, "other", 100, nil)); !errors.Is(err, unix.EFBIG) {
+		t.Errorf("a claim is made on a full volume: %v", err)
+	}
+	full(1 << 20)
+	for _, name := range []string{"other", filepath.Join(records, "other")} {
+		if _, err := root.Lstat(name); !os.IsNotExist(err) {
+			t.Errorf("the claim that was not made has left %s: %v", name, err)
+		}
+	}
+	if got, err := enlarge(root, c.share, &csi.CapacityRange{RequiredBytes: 200}); got != 200 || err != nil {
+		t.Errorf("then there is room: %d, %v", got, err)
+	}
 }
