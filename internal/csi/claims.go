@@ -19,6 +19,9 @@ import (
 // without a record was not made here, and is never removed.
 const records = ".lockfs-claims"
 
+// removed is added to the name of a directory whose removal has begun.
+const removed = ".removed"
+
 // record is what was asked for when a claim's directory was made.
 type record struct {
 	Name     string `json:"name"`
@@ -224,7 +227,7 @@ func remove(root *os.Root, s share) (bool, error) {
 	case recordErr != nil:
 		return false, recordErr
 	}
-	trash := file + ".removed"
+	trash := file + removed
 	if dirErr == nil {
 		if err := root.RemoveAll(trash); err != nil { // of a removal that was interrupted
 			return false, err

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -72,6 +73,20 @@ func TestQuotaModes(t *testing.T) {
 		VolumeCapabilities: []*csi.VolumeCapability{{AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}}}},
 	}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("quota off: %v", err)
+	}
+}
+
+func TestNegativeCapacity(t *testing.T) {
+	for _, capacity := range []*csi.CapacityRange{{RequiredBytes: -1}, {LimitBytes: -1}} {
+		if _, err := claimOf(&csi.CreateVolumeRequest{
+			Name: "x", Parameters: map[string]string{keyVolume: "v"}, CapacityRange: capacity,
+			VolumeCapabilities: []*csi.VolumeCapability{{AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}}}},
+		}); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "negative") {
+			t.Errorf("%v: %v", capacity, err)
+		}
+		if _, err := new(Driver).ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{VolumeId: "a/v/x", CapacityRange: capacity}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("enlarge to %v: %v", capacity, err)
+		}
 	}
 }
 

@@ -76,6 +76,8 @@ func claimOf(r *csi.CreateVolumeRequest) (claim, error) {
 		return c, status.Error(codes.InvalidArgument, "the volume's capabilities are missing")
 	case r.VolumeContentSource != nil:
 		return c, status.Error(codes.InvalidArgument, "a directory is not made of a snapshot or of another volume")
+	case r.CapacityRange.GetRequiredBytes() < 0, r.CapacityRange.GetLimitBytes() < 0:
+		return c, status.Error(codes.InvalidArgument, "the capacity is negative")
 	case r.CapacityRange.GetLimitBytes() != 0 && r.CapacityRange.GetLimitBytes() < c.Capacity:
 		return c, status.Error(codes.OutOfRange, "the limit of the capacity is less than what is required")
 	}
@@ -127,9 +129,9 @@ const maxID = 128
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
-// leaf is the name of a claim's directory.
+// leaf is the name of a claim's directory. Its record is not what remove makes of another's.
 func leaf(name string) string {
-	if plainName.MatchString(name) {
+	if plainName.MatchString(name) && !strings.HasSuffix(name, removed) {
 		return name
 	}
 	return fmt.Sprintf("claim-%x", sha256.Sum256([]byte(name)))[:38]
@@ -216,6 +218,8 @@ func (d *Driver) ControllerExpandVolume(ctx context.Context, r *csi.ControllerEx
 		return nil, status.Error(codes.InvalidArgument, "the volume's id is missing")
 	case r.CapacityRange == nil:
 		return nil, status.Error(codes.InvalidArgument, "the capacity is missing")
+	case r.CapacityRange.RequiredBytes < 0, r.CapacityRange.LimitBytes < 0:
+		return nil, status.Error(codes.InvalidArgument, "the capacity is negative")
 	}
 	s, err := shareOf(r.VolumeId, nil)
 	if err != nil || s.dir == "." {

@@ -43,7 +43,7 @@ func TestShareOf(t *testing.T) {
 
 // A claim's name is one name in the volume, and another name another.
 func TestLeaf(t *testing.T) {
-	names := []string{"pvc-1", ".", "..", "", ".lockfs-claims", "a/b", "a\nb", strings.Repeat("x", 64), strings.Repeat("x", 65), "A", "a"}
+	names := []string{"pvc-1", "pvc-1.removed", ".", "..", "", ".lockfs-claims", "a/b", "a\nb", strings.Repeat("x", 64), strings.Repeat("x", 65), "A", "a"}
 	seen := make(map[string]string)
 	for _, name := range names {
 		l := leaf(name)
@@ -51,7 +51,7 @@ func TestLeaf(t *testing.T) {
 			t.Errorf("%q and %q are both %s", name, other, l)
 		}
 		seen[l] = name
-		if l == "" || strings.ContainsAny(l, "/\n") || strings.HasPrefix(l, ".") || len(l) > 63 {
+		if l == "" || strings.ContainsAny(l, "/\n") || strings.HasPrefix(l, ".") || strings.HasSuffix(l, removed) || len(l) > 63 {
 			t.Errorf("%q is %q", name, l)
 		}
 	}
