@@ -114,7 +114,7 @@ func (f *FS) StatFs(_ <-chan struct{}, in *fuse.InHeader, out *fuse.StatfsOut) f
 			Files: st.Files, Ffree: st.Ffree,
 			Bsize: uint32(st.Bsize), NameLen: uint32(st.Namelen), Frsize: uint32(st.Frsize),
 		}
-		if n.dir && !f.backing.on(n.inode.dev).local {
+		if n.isDir() && !f.backing.on(n.inode.dev).local {
 			withinQuota(fd, out)
 		}
 		return nil

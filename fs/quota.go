@@ -24,7 +24,7 @@ func isQuota(attr string) bool { return attr == quotaBytes || attr == quotaFiles
 // hasQuota fails with ENOTSUP unless a node is a directory that may have a quota. Other file systems
 // than CephFS may keep any attribute, and it limits nothing.
 func (f *files) hasQuota(n *node) error {
-	if !n.dir {
+	if !n.isDir() {
 		return unix.ENOTSUP
 	}
 	return f.with(n, func(fd int) error {
@@ -48,29 +48,36 @@ func (f *FS) maySetQuota(in *fuse.InHeader, n *node) error {
 	return err
 }
 
+func (n *node) isDir() bool { return n.dir || n.id == rootID }
+
 // withinQuota makes the figures of a file system those of a directory with a quota, as a client of
 // CephFS does for the directory that it has mounted.
 func withinQuota(fd int, out *fuse.StatfsOut) {
-	limit := attrNumber(fd, quotaBytes)
+	limit, _ := attrNumber(fd, quotaBytes)
 	if limit == 0 {
 		return
 	}
-	left := limit - min(limit, attrNumber(fd, treeBytes))
+	used, ok := attrNumber(fd, treeBytes)
+	if !ok {
+		return
+	}
+	left := limit - min(limit, used)
 	available := min(out.Bavail*uint64(out.Frsize), left)
-	out.Frsize = quotaBlock
-	out.Blocks, out.Bfree, out.Bavail = (limit+quotaBlock-1)/quotaBlock, left/quotaBlock, available/quotaBlock
+	// Many programs multiply by Bsize.
+	out.Bsize, out.Frsize = quotaBlock, quotaBlock
+	out.Blocks, out.Bfree, out.Bavail = max(limit/quotaBlock, 1), left/quotaBlock, available/quotaBlock
 }
 
 // quotaBlock is the unit of these figures, in bytes: the blocks of CephFS have 4 MiB.
 const quotaBlock = 4096
 
-// attrNumber is the value of an attribute that is a number; 0 without one.
-func attrNumber(fd int, attr string) uint64 {
+// attrNumber is the value of an attribute that is a number.
+func attrNumber(fd int, attr string) (n uint64, ok bool) {
 	var value [32]byte
 	size, err := unix.Getxattr(procPath(fd), attr, value[:])
 	if err != nil {
-		return 0
+		return 0, false
 	}
-	n, _ := strconv.ParseUint(strings.TrimRight(string(value[:size]), "\x00\n"), 10, 64)
-	return n
+	n, err = strconv.ParseUint(strings.TrimRight(string(value[:size]), "\x00\n"), 10, 64)
+	return n, err == nil
 }

@@ -39,6 +39,9 @@ func sizeShown(t *testing.T, dir string) int64 {
 	if err := unix.Statfs(dir, &st); err != nil {
 		t.Fatal(err)
 	}
+	if st.Bsize != st.Frsize { // many programs multiply by the former
+		t.Errorf("%s: the figures are of blocks of %d bytes, and of %d", dir, st.Bsize, st.Frsize)
+	}
 	return int64(st.Blocks) * st.Frsize
 }
 
@@ -78,12 +81,18 @@ func testQuota(t *testing.T, on lab.Setup) {
 
 	root.Fails(setQuota(f, "1048576"), unix.ENOTSUP)
 	if !hasQuotas(v) {
+		root.Fails(setQuota(a.Dir, "1048576"), unix.ENOTSUP)
 		root.Fails(setQuota(d, "1048576"), unix.ENOTSUP)
 		root.Fails(get, unix.ENOTSUP)
 		return
 	}
 	whole := sizeShown(t, d)
 	root.Fails(get, unix.ENODATA)
+	root.Must(setQuota(a.Dir, "8388608"))
+	if got := sizeShown(t, a.Dir); got != 8<<20 {
+		t.Errorf("the root with a quota of 8 MiB shows a size of %d", got)
+	}
+	root.Must(setQuota(a.Dir, "0"))
 	root.Must(setQuota(d, "1048576"))
 	for who, p := range map[string]*lab.Agent{"the owner": owner, "root without capabilities": bare} {
 		if r := p.Do(setQuota(d, "9999999")); r.Err() != unix.EPERM {
