@@ -104,19 +104,15 @@ func (f *FS) StatFs(_ <-chan struct{}, in *fuse.InHeader, out *fuse.StatfsOut) f
 	if n == nil {
 		return stale
 	}
-	return errno(f.with(n, func(fd int) error {
-		var st unix.Statfs_t
-		if err := unix.Fstatfs(fd, &st); err != nil {
-			return err
-		}
-		*out = fuse.StatfsOut{
-			Blocks: st.Blocks, Bfree: st.Bfree, Bavail: st.Bavail,
-			Files: st.Files, Ffree: st.Ffree,
-			Bsize: uint32(st.Bsize), NameLen: uint32(st.Namelen), Frsize: uint32(st.Frsize),
-		}
-		if n.isDir() && !f.backing.on(n.inode.dev).local {
-			withinQuota(fd, out)
-		}
-		return nil
-	}))
+	var st unix.Statfs_t
+	if err := f.with(n, func(fd int) error { return unix.Fstatfs(fd, &st) }); err != nil {
+		return errno(err)
+	}
+	*out = fuse.StatfsOut{
+		Blocks: st.Blocks, Bfree: st.Bfree, Bavail: st.Bavail,
+		Files: st.Files, Ffree: st.Ffree,
+		Bsize: uint32(st.Bsize), NameLen: uint32(st.Namelen), Frsize: uint32(st.Frsize),
+	}
+	f.withinQuota(n, out)
+	return fuse.OK
 }

@@ -50,34 +50,60 @@ func (f *FS) maySetQuota(in *fuse.InHeader, n *node) error {
 
 func (n *node) isDir() bool { return n.dir || n.id == rootID }
 
-// withinQuota makes the figures of a file system those of a directory with a quota, as a client of
-// CephFS does for the directory that it has mounted.
-func withinQuota(fd int, out *fuse.StatfsOut) {
-	limit, _ := attrNumber(fd, quotaBytes)
-	if limit == 0 {
-		return
+// withinQuota makes the figures of a file system those of the nearest directory with a quota, at n or
+// above it: as a client of CephFS does below a directory that it has mounted.
+func (f *files) withinQuota(n *node, out *fuse.StatfsOut) {
+	for range quotaDepth {
+		if f.backing.on(n.inode.dev).local {
+			return
+		}
+		if n.isDir() {
+			if err := f.with(n, func(fd int) error { return quotaOf(fd, out) }); err != unix.ENODATA {
+				return
+			}
+		}
+		above := f.nodes.nameOf(n).dir
+		if above == nil || !above.enter() {
+			return
+		}
+		defer above.leave()
+		n = above
 	}
-	used, ok := attrNumber(fd, treeBytes)
-	if !ok {
-		return
+}
+
+// quotaOf fails with ENODATA if a directory has none.
+func quotaOf(fd int, out *fuse.StatfsOut) error {
+	limit, err := attrNumber(fd, quotaBytes)
+	if err == nil && limit == 0 {
+		err = unix.ENODATA
+	}
+	if err != nil {
+		return err
+	}
+	used, err := attrNumber(fd, treeBytes)
+	if err != nil {
+		return err
 	}
 	left := limit - min(limit, used)
 	available := min(out.Bavail*uint64(out.Frsize), left)
 	// Many programs multiply by Bsize.
 	out.Bsize, out.Frsize = quotaBlock, quotaBlock
 	out.Blocks, out.Bfree, out.Bavail = max(limit/quotaBlock, 1), left/quotaBlock, available/quotaBlock
+	return nil
 }
+
+// quotaDepth is how far up withinQuota looks. Each step asks the volume.
+const quotaDepth = 64
 
 // quotaBlock is the unit of these figures, in bytes: the blocks of CephFS have 4 MiB.
 const quotaBlock = 4096
 
 // attrNumber is the value of an attribute that is a number.
-func attrNumber(fd int, attr string) (n uint64, ok bool) {
+func attrNumber(fd int, attr string) (uint64, error) {
 	var value [32]byte
 	size, err := unix.Getxattr(procPath(fd), attr, value[:])
 	if err != nil {
-		return 0, false
+		return 0, err
 	}
-	n, err = strconv.ParseUint(strings.TrimRight(string(value[:size]), "\x00\n"), 10, 64)
-	return n, err == nil
+	return strconv.ParseUint(strings.TrimRight(string(value[:size]), "\x00\n"), 10, 64)
 }

@@ -106,6 +106,18 @@ func testQuota(t *testing.T, on lab.Setup) {
 	if got := sizeShown(t, d); got != 1<<20 {
 		t.Errorf("the directory with a quota of 1 MiB shows a size of %d", got)
 	}
+	below := filepath.Join(d, "sub", "sub")
+	if err := os.MkdirAll(below, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(below, "f"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{below, filepath.Join(below, "f")} {
+		if got := sizeShown(t, path); got != 1<<20 {
+			t.Errorf("%s, below a quota of 1 MiB, shows a size of %d", path, got)
+		}
+	}
 	if size := fill(t, owner, filepath.Join(d, "f")); size < 1<<19 || size > 4<<20 {
 		t.Errorf("a file in a directory of 1 MiB has grown to %d bytes", size)
 	}
