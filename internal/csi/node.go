@@ -279,14 +279,17 @@ func figures(st unix.Statfs_t) *csi.NodeGetVolumeStatsResponse {
 		Available: int64(st.Bavail) * size,
 		Used:      int64(st.Blocks-st.Bfree) * size,
 	}
-	files := &csi.VolumeUsage{
-		Unit:      csi.VolumeUsage_INODES,
-		Total:     int64(st.Files),
-		Available: int64(st.Ffree),
-		Used:      int64(st.Files - st.Ffree),
+	usage := []*csi.VolumeUsage{bytes}
+	if st.Ffree <= st.Files { // CephFS says -1: it has no limit
+		usage = append(usage, &csi.VolumeUsage{
+			Unit:      csi.VolumeUsage_INODES,
+			Total:     int64(st.Files),
+			Available: int64(st.Ffree),
+			Used:      int64(st.Files - st.Ffree),
+		})
 	}
 	return &csi.NodeGetVolumeStatsResponse{
-		Usage:           []*csi.VolumeUsage{bytes, files},
+		Usage:           usage,
 		VolumeCondition: &csi.VolumeCondition{Message: "the view answers"},
 	}
 }
