@@ -84,6 +84,14 @@ func create(root *os.Root, c claim) (limited bool, err error) {
 		return false, err
 	}
 	defer f.Close()
+	// Kubernetes need not ask again for a claim that is refused, nor for its removal.
+	forget := func(refusal error) error {
+		f.Close() // in the scope "handle" it would keep its own name
+		if err := root.Remove(file); err != nil {
+			return errors.Join(refusal, err)
+		}
+		return refusal
+	}
 	was, err := read(f)
 	switch {
 	case err != nil:
@@ -97,8 +105,8 @@ func create(root *os.Root, c claim) (limited bool, err error) {
 		} else if errors.Is(err, os.ErrExist) {
 			err = status.Errorf(codes.FailedPrecondition, "%s is there already, and was not made for a claim", c.id())
 		}
-		if err != nil { // Kubernetes need not ask again, nor for its removal
-			return false, errors.Join(err, root.Remove(file))
+		if err != nil {
+			return false, forget(err)
 		}
 	case *was != c.record:
 		return false, status.Errorf(codes.AlreadyExists, "%s was made for %q with a capacity of %d bytes", c.id(), was.Name, was.Capacity)
@@ -113,9 +121,8 @@ func create(root *os.Root, c claim) (limited bool, err error) {
 	}
 	defer dir.Close()
 	if limited, err = c.limit(dir); err != nil {
-		// Kubernetes need not ask for it again, nor for its removal.
 		if root.Remove(leaf) == nil {
-			err = errors.Join(err, root.Remove(file))
+			err = forget(err)
 		}
 		return false, err
 	}
@@ -149,8 +156,17 @@ func isEmpty(root *os.Root, leaf string) bool {
 	return err == io.EOF
 }
 
+const maxRecord = 64 << 10 // bytes
+
 // read returns nil if the record's writer has died: the claim is not made yet.
 func read(f *os.File) (*record, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() || st.Size() > maxRecord { // a program's: reading it might never end
+		return nil, status.Errorf(codes.FailedPrecondition, "%s is no record of a claim", f.Name())
+	}
 	text, err := io.ReadAll(f)
 	if err != nil {
 		return nil, err

@@ -185,6 +185,30 @@ func TestRecordIsNoLink(t *testing.T) {
 	}
 }
 
+// Who can write in the records' directory cannot have the controller wait, or fill its memory.
+func TestRecordIsAFile(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := errors.Join(root.Mkdir(records, 0o755), root.Mkdir("fifo", 0o755), root.Mkdir("huge", 0o755),
+		unix.Mkfifo(filepath.Join(dir, records, "fifo"), 0o600), root.WriteFile(filepath.Join(records, "huge"), nil, 0o600),
+		os.Truncate(filepath.Join(dir, records, "huge"), 1<<40)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"fifo", "huge"} {
+		c := claimFor(t, name, 100, nil)
+		if _, err := create(root, c); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("create with a record that is a %s: %v", name, err)
+		}
+		if _, err := enlarge(root, c.share, &csi.CapacityRange{RequiredBytes: 200}); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("enlarge with a record that is a %s: %v", name, err)
+		}
+	}
+}
+
 // A directory that was there before is not given to a claim, nor removed with it.
 func TestClaimIsNew(t *testing.T) {
 	root := openRoot(t)
