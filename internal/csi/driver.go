@@ -55,11 +55,12 @@ type Driver struct {
 	mu      sync.Mutex
 	busy    map[string]bool // GUARDED_BY(mu); what an operation is under way for
 	working map[string]int  // GUARDED_BY(mu); operations in each volume
+	ended   chan struct{}   // GUARDED_BY(mu); closed when the next operation has ended
 }
 
 // New returns a Driver.
 func New(cfg Config) *Driver {
-	return &Driver{cfg: cfg, log: cfg.Logger, reported: make(map[string]string), look: make(chan struct{}, 1), busy: make(map[string]bool), working: make(map[string]int)}
+	return &Driver{cfg: cfg, log: cfg.Logger, reported: make(map[string]string), look: make(chan struct{}, 1), busy: make(map[string]bool), working: make(map[string]int), ended: make(chan struct{})}
 }
 
 // Run serves at a unix socket until ctx ends, and repairs published mounts.
@@ -105,33 +106,54 @@ func (d *Driver) logged(ctx context.Context, req any, info *grpc.UnaryServerInfo
 }
 
 // maxWorking is how many operations in one volume may be under way. More would only hang with a
-// volume that does.
+// volume that does: the others wait their turn.
 const maxWorking = 8
+
+// begin waits until an operation may begin.
+func (d *Driver) begin(ctx context.Context, subject, volume string) error {
+	for {
+		d.mu.Lock()
+		switch {
+		case d.busy[subject]:
+			d.mu.Unlock()
+			return status.Errorf(codes.Aborted, "%s: an operation is still under way", subject)
+		case volume == "" || d.working[volume] < maxWorking:
+			d.busy[subject] = true
+			d.working[volume]++
+			d.mu.Unlock()
+			return nil
+		}
+		ended := d.ended
+		d.mu.Unlock()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return status.Errorf(codes.Unavailable, "the volume %s does not answer, or too slowly: %d operations wait for it", volume, maxWorking)
+		}
+	}
+}
+
+func (d *Driver) end(subject, volume string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.busy, subject)
+	if d.working[volume]--; d.working[volume] == 0 {
+		delete(d.working, volume)
+	}
+	close(d.ended)
+	d.ended = make(chan struct{})
+}
 
 // do runs an operation that may hang with its volume; it then goes on after ctx. Until it has ended,
 // another for the same subject is refused with Aborted. volume may be "": it touches none.
 func (d *Driver) do(ctx context.Context, subject, volume string, op func() error) error {
-	d.mu.Lock()
-	switch {
-	case d.busy[subject]:
-		d.mu.Unlock()
-		return status.Errorf(codes.Aborted, "%s: an operation is still under way", subject)
-	case volume != "" && d.working[volume] >= maxWorking:
-		d.mu.Unlock()
-		return status.Errorf(codes.Unavailable, "the volume %s does not answer: %d operations wait for it", volume, maxWorking)
+	if err := d.begin(ctx, subject, volume); err != nil {
+		return err
 	}
-	d.busy[subject] = true
-	d.working[volume]++
-	d.mu.Unlock()
 	done := make(chan error, 1)
 	go func() {
 		err := op()
-		d.mu.Lock()
-		delete(d.busy, subject)
-		if d.working[volume]--; d.working[volume] == 0 {
-			delete(d.working, volume)
-		}
-		d.mu.Unlock()
+		d.end(subject, volume)
 		done <- err
 	}()
 	select {

@@ -1,0 +1,47 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Many requests at once take turns. A volume that hangs has no more than some of them hang with it.
+func TestOperationsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(Config{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		errs := make(chan error)
+		all := func(op func() error) {
+			for i := range 5 * maxWorking {
+				go func() { errs <- d.do(ctx, fmt.Sprint(i), "a/v", op) }()
+			}
+		}
+		all(func() error { time.Sleep(time.Second); return nil })
+		for range 5 * maxWorking {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		hang := make(chan struct{})
+		all(func() error { <-hang; return nil })
+		got := make(map[codes.Code]int)
+		for range 5 * maxWorking {
+			got[status.Code(<-errs)]++
+		}
+		if got[codes.DeadlineExceeded] != maxWorking || got[codes.Unavailable] != 4*maxWorking {
+			t.Errorf("a volume hangs: %v", got)
+		}
+		if err := d.do(t.Context(), "other", "a/other", func() error { return errors.ErrUnsupported }); err != errors.ErrUnsupported {
+			t.Errorf("another volume: %v", err)
+		}
+		close(hang)
+	})
+}
