@@ -31,7 +31,7 @@ type nodes struct {
 const rootID = 1
 
 func newNodes(rootFD int, i inode, pool *Pool) *nodes {
-	root := &node{id: rootID, inode: i, fd: rootFD, lookups: 1, held: &held{id: rootID}}
+	root := &node{id: rootID, inode: i, fd: rootFD, dir: true, lookups: 1, held: &held{id: rootID}}
 	root.uses.begin()
 	// A file handle (name_to_handle_at) is an id: earlier mounts' must lead to no file here.
 	t := &nodes{

@@ -24,7 +24,7 @@ func isQuota(attr string) bool { return attr == quotaBytes || attr == quotaFiles
 // hasQuota fails with ENOTSUP unless a node is a directory that may have a quota. Other file systems
 // than CephFS may keep any attribute, and it limits nothing.
 func (f *files) hasQuota(n *node) error {
-	if !n.isDir() {
+	if !n.dir {
 		return unix.ENOTSUP
 	}
 	return f.with(n, func(fd int) error {
@@ -37,8 +37,8 @@ func (f *files) hasQuota(n *node) error {
 }
 
 // maySetQuota checks a caller before the volume does.
-func (f *FS) maySetQuota(in *fuse.InHeader, n *node) error {
-	if err := f.hasQuota(n); err != nil || !f.actor.root {
+func (f *files) maySetQuota(in *fuse.InHeader, n *node) error {
+	if err := f.hasQuota(n); err != nil {
 		return err
 	}
 	r, err := callerRights(in)
@@ -48,8 +48,6 @@ func (f *FS) maySetQuota(in *fuse.InHeader, n *node) error {
 	return err
 }
 
-func (n *node) isDir() bool { return n.dir || n.id == rootID }
-
 // withinQuota makes the figures of a file system those of the nearest directory with a quota, at n or
 // above it: as a client of CephFS does below a directory that it has mounted.
 func (f *files) withinQuota(n *node, out *fuse.StatfsOut) {
@@ -57,7 +55,7 @@ func (f *files) withinQuota(n *node, out *fuse.StatfsOut) {
 		if f.backing.on(n.inode.dev).local {
 			return
 		}
-		if n.isDir() {
+		if n.dir {
 			if err := f.with(n, func(fd int) error { return quotaOf(fd, out) }); err != unix.ENODATA {
 				return
 			}

@@ -109,7 +109,7 @@ func create(root *os.Root, c claim) (limited bool, err error) {
 			return false, forget(err)
 		}
 	case *was != c.record:
-		return false, status.Errorf(codes.AlreadyExists, "%s was made for %q with a capacity of %d bytes", c.id(), was.Name, was.Capacity)
+		return false, status.Errorf(codes.AlreadyExists, "%s was made for %q with a capacity of %d bytes and the quota %q", c.id(), was.Name, was.Capacity, was.Quota)
 	default:
 		if err := root.Mkdir(leaf, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return false, err

@@ -113,6 +113,9 @@ func claimOf(r *csi.CreateVolumeRequest) (claim, error) {
 			return c, status.Errorf(codes.InvalidArgument, "no such parameter: %s", key)
 		}
 	}
+	if c.Quota == quotaRequired && c.Capacity == 0 {
+		return c, status.Error(codes.InvalidArgument, "a quota is required, and the claim has no size")
+	}
 	if volume == "" {
 		return c, status.Errorf(codes.InvalidArgument, "the parameter %s is missing: NAMESPACE/NAME of the lockfs volume", keyVolume)
 	}
