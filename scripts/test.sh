@@ -105,7 +105,7 @@ of_integration='/integration/(commands|daemon|faults|handover|programs|semantics
 # Nothing to race.
 one_goroutine='/(policy|lockmodel|cmd/lockfs|deploy/mkimage|bench/.*|integration/(cluster|volumes)|internal/(arch|boottime|config|kubeconf|longtest|netvolume))$'
 # These take longest, so they begin first.
-slow='/(faults|semantics|lockmgr|lockmgr/etcdlock|lockmgr/kubelease|internal/embedetcd)$'
+slow='/(faults|handover|semantics|lockmgr|lockmgr/etcdlock|lockmgr/kubelease|internal/embedetcd)$'
 mapfile -t integration < <(list "$of_integration" | grep -E "$slow"; list "$of_integration" | grep -vE "$slow")
 mapfile -t plain < <(list "$one_goroutine")
 [ $extent = short ] || one_goroutine=${one_goroutine/'bench/.*|'/} # a long run races the benches too
