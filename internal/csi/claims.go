@@ -129,21 +129,14 @@ func create(root *os.Root, c claim) (limited bool, err error) {
 	return limited, dir.Chmod(c.mode)
 }
 
-// openPlain opens a path on which there is no symbolic link: programs that can write beside the
-// claims' directories would lead it to what is not theirs.
-func openPlain(root *os.Root, name string, flags uint64, mode uint64) (*os.File, error) {
+// openPlain is openBeneath for a root.
+func openPlain(root *os.Root, name string, flags, mode uint64) (*os.File, error) {
 	above, err := root.Open(".")
 	if err != nil {
 		return nil, err
 	}
 	defer above.Close()
-	fd, err := unix.Openat2(int(above.Fd()), name, &unix.OpenHow{
-		Flags: flags | unix.O_CLOEXEC, Mode: mode, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
-	})
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: name, Err: err}
-	}
-	return os.NewFile(uintptr(fd), name), nil
+	return openBeneath(above, name, flags, mode)
 }
 
 func isEmpty(root *os.Root, leaf string) bool {

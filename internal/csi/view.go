@@ -31,13 +31,9 @@ func openView(v config.Volume) (*view, error) {
 
 func (v *view) close() { v.root.Close() }
 
-// open opens a directory of the view with O_PATH. Programs can write to the view, so it follows no
-// symbolic link.
+// open opens a directory of the view with O_PATH.
 func (v *view) open(dir string) (*os.File, error) {
-	fd, err := unix.Openat2(int(v.root.Fd()), dir, &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
+	f, err := openBeneath(v.root, dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return nil, status.Errorf(codes.NotFound, "the volume has no directory %s: %v", dir, err)
@@ -46,7 +42,20 @@ func (v *view) open(dir string) (*os.File, error) {
 	case err != nil:
 		return nil, status.Errorf(codes.Unavailable, "the directory %s of the volume: %v", dir, err)
 	}
-	return os.NewFile(uintptr(fd), dir), nil
+	return f, nil
+}
+
+// openBeneath opens a path in a directory. Programs can write to the view, so it follows no symbolic
+// link, and enters no other mount.
+func openBeneath(dir *os.File, name string, flags, mode uint64) (*os.File, error) {
+	fd, err := unix.Openat2(int(dir.Fd()), name, &unix.OpenHow{
+		Flags: flags | unix.O_CLOEXEC, Mode: mode,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // makeAll is open, and makes the directories that are missing.
