@@ -114,6 +114,8 @@ mapfile -t others < <(list -v "$of_integration|$one_goroutine" | grep -E "$slow"
 random='^Test(Differential|RandomInterrupts|InterruptAtEveryStep|FewESTALE|SavesBesideLinksAndOpens|LockFilesThatAreRemoved)$'
 random_over='^Test(History|RangesUnderFaults|FaultsAtRandom|CreateChurn|ReplaceChurn|ManyWritersOnTwoMounts)$'
 [ $extent = long ] || skip="$skip|$random|$random_over/^local$"
+# So many steps in simulated time that the race detector makes most of a minute of them: a short run goes without.
+simulated='^Test(FaultsAtEachStep|VisitorsWaitIsBounded)$'
 mapfile -t with_raced < <(list '/integration/(faults|programs|semantics)$') # which have those
 
 # With the race detector, as 'go test -race' by hand: it shares the cache.
@@ -129,6 +131,7 @@ released() {
 	stage 'without the race detector: integration, with real mounts, programs and faults; and all where nothing can race'
 	go build -o "$work/lockfs" ./cmd/lockfs
 	LOCKFS_TEST_PROGRAM=$work/lockfs go test -count=1 "${vet[@]}" -p "$side_by_side" -parallel 3 -timeout $timeout -skip "$skip" "${integration[@]}" "${plain[@]}"
+	[ $extent = long ] || go test -count=1 "${vet[@]}" -timeout $timeout -run "$simulated" ./lockmgr
 	stage 'the modules of their own'
 	for module in integration/*/go.mod; do
 		[ $extent = long ] || [ $module != integration/helm/go.mod ] || continue # it builds helm: 2 minutes of CPU
@@ -143,7 +146,7 @@ with_detector() {
 		with_race test -count=1 "${vet[@]}" -p 1 -parallel 4 -timeout $timeout -run "$random|$random_over" -skip '/^(leases|clients|keeping)$' "${with_raced[@]}" &
 		local random=$!
 		[ -z "$slow_machine" ] || wait $random
-		with_race test "${vet[@]}" -p 2 -parallel 8 -timeout $timeout "${others[@]}"
+		with_race test "${vet[@]}" -p 2 -parallel 8 -timeout $timeout -skip "$simulated" "${others[@]}"
 		wait $random
 	else
 		with_race test "${vet[@]}" -p 3 -parallel 8 -timeout $timeout "${others[@]}"

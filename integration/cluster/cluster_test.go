@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,31 +20,45 @@ const (
 	ours    = "lockfs-test"
 )
 
+// Overlays of the manifests: where the locks are.
+const (
+	inLeases = "kubernetes"
+	inEtcd   = "etcd"
+)
+
 // cluster is a Kubernetes that lockfs is installed in.
 type cluster struct {
 	t         *testing.T
-	overlay   string
-	manifests string // the overlay's directory
 	nodes     []string
-	lab       *lab              // nil if its machines are not ours
-	path      string            // a PATH with a kubectl for it
+	lab       *lab   // nil if its machines are not ours
+	path      string // a PATH with a kubectl for it
+	overlay   string
+	manifests string            // the overlay's directory
 	hands     map[string]string // the hand on each node
 	nudges    int
 }
 
 // newCluster makes, or takes, a cluster of so many nodes.
-func newCluster(t *testing.T, overlay string, nodes int) *cluster {
+func newCluster(t *testing.T, nodes int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, overlay: overlay, manifests: overlayDir(t, overlay)}
+	c := &cluster{t: t}
 	if os.Getenv(envKubeconfig) == "" {
 		c.lab = newLab(t, nodes)
 		c.lab.loadImage(t, defaultImage)
 	}
-	if c.lab == nil {
-		t.Cleanup(func() { c.remove(t) })
-	}
 	c.path = kubectlDir(t, c.lab) + ":" + os.Getenv("PATH")
 	c.nodes = strings.Fields(c.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"))
+	return c
+}
+
+// serving is the cluster made ready for an overlay. What is not ours is left as it was, when the test is over.
+func (c *cluster) serving(overlay string) *cluster {
+	c.t.Helper()
+	c = c.with(c.t)
+	c.overlay, c.manifests = overlay, overlayDir(c.t, overlay)
+	if c.lab == nil {
+		c.t.Cleanup(func() { c.remove(c.t) })
+	}
 	c.apply(handManifest)
 	c.eventually("the hands are ready", func() bool { return c.ready(ours, "hand") == len(c.nodes) })
 	c.hands = make(map[string]string)
@@ -51,12 +66,42 @@ func newCluster(t *testing.T, overlay string, nodes int) *cluster {
 		c.hands[node] = c.podOn(ours, "hand", node)
 	}
 	if found := c.on(c.nodes[0], "ls -A /srv/shared"); found != "" {
-		t.Fatalf("the shared directory has files already, give an empty one: %s", found)
+		c.t.Fatalf("the shared directory has files already, give an empty one: %s", found)
 	}
 	return c
 }
 
-// remove takes everything from a cluster that is not ours.
+// uninstall removes lockfs as docs/OPERATIONS.md has it, and the shared files, so that the cluster can serve another
+// overlay.
+func (c *cluster) uninstall() {
+	c.t.Helper()
+	c.kubectl("delete", "-k", "deploy/daemonset/examples")
+	c.kubectl("-n", system, "delete", "daemonset", "lockfs")
+	c.cleanUp()
+	c.on(c.nodes[0], "find /srv/shared /srv/media -mindepth 1 -maxdepth 1 -exec rm -r {} +")
+	c.remove(c.t)
+}
+
+// cleanUp removes what lockfs has left on the nodes, when no daemon runs any more, and nothing else.
+func (c *cluster) cleanUp() {
+	c.t.Helper()
+	c.eventually("no daemon runs", func() bool {
+		return !slices.ContainsFunc(c.nodes, func(node string) bool { return c.daemonPID(node) != "" })
+	})
+	shared := func() string { return c.on(c.nodes[0], "find /srv/shared /srv/media | sort") }
+	before := shared()
+	for _, node := range c.nodes {
+		c.t.Log(c.sh(strings.ReplaceAll(c.documented("docs/OPERATIONS.md", "cleanup"), "node-1", node)))
+		if left := c.on(node, "ls -A /var/lib/lockfs"); left != "" {
+			c.t.Errorf("left on %s: %s", node, left)
+		}
+	}
+	if after := shared(); after != before {
+		c.t.Errorf("the shared directories held %s, now %s", before, after)
+	}
+}
+
+// remove takes all objects that the tests have made from a cluster that goes on.
 func (c *cluster) remove(t *testing.T) {
 	for _, args := range [][]string{
 		{"delete", "--ignore-not-found", "-k", "deploy/daemonset/examples"},

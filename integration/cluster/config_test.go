@@ -72,7 +72,7 @@ func changeConfig(c *cluster) {
 	if got := c.shared(node, "third/file"); got != "third\n" {
 		c.t.Errorf("the new volume has %q", got)
 	}
-	if c.overlay == "etcd" {
+	if c.overlay == inEtcd {
 		foreign := strings.NewReplacer("namespace: team-a", "namespace: team-b", "third", "foreign").Replace(third)
 		c.on(node, "mkdir -p -m 1777 /srv/shared/foreign")
 		c.configure(before + foreign)

@@ -9,10 +9,10 @@ import (
 
 // TestHelm follows docs/how-to/helm.md: the chart is installed, upgraded, rolled back and removed under
 // programs that run, and leaves nothing but the shared files.
-func TestHelm(t *testing.T) { testHelm(t, "kubernetes", "helm") }
+func TestHelm(t *testing.T) { testHelm(t, inLeases, "helm") }
 
 // TestHelmWithEtcd is the same with the chart's own etcd.
-func TestHelmWithEtcd(t *testing.T) { testHelm(t, "etcd", "helm-etcd") }
+func TestHelmWithEtcd(t *testing.T) { testHelm(t, inEtcd, "helm-etcd") }
 
 func testHelm(t *testing.T, overlay, install string) {
 	if os.Getenv(envExtent) != extentFull {
@@ -21,7 +21,7 @@ func testHelm(t *testing.T, overlay, install string) {
 	if os.Getenv(envKubeconfig) == "" {
 		t.Parallel()
 	}
-	c := newCluster(t, overlay, 2)
+	c := newCluster(t, 2).serving(overlay)
 	t.Cleanup(func() {
 		if t.Failed() {
 			c.report(t)

@@ -37,12 +37,12 @@ type scenario struct {
 	lab   bool // needs a machine that can be cut off or killed
 }
 
-// smoke is in which short form a scenario is.
+// smoke is with which locks the short form has a scenario.
 type smoke int
 
 const (
-	smokeNot    smoke = iota
-	smokeLeases       // that of TestKubernetes
+	smokeNot smoke = iota
+	smokeLeases
 	smokeBoth
 )
 
@@ -68,44 +68,57 @@ var scenarios = []scenario{
 }
 
 // TestKubernetes keeps the locks in Lease objects.
-func TestKubernetes(t *testing.T) {
-	testBackend(t, "kubernetes")
-}
+func TestKubernetes(t *testing.T) { testInFull(t, inLeases) }
 
 // TestEtcd keeps them in etcd, with TLS and a user for each namespace.
-func TestEtcd(t *testing.T) { testBackend(t, "etcd") }
+func TestEtcd(t *testing.T) { testInFull(t, inEtcd) }
 
-func testBackend(t *testing.T, overlay string) {
+func testInFull(t *testing.T, overlay string) {
+	if os.Getenv(envExtent) != extentFull {
+		t.Skipf("set %s=%s, or run make cluster-test", envExtent, extentFull)
+	}
 	if os.Getenv(envKubeconfig) == "" {
 		t.Parallel() // each has a cluster of its own
 	}
-	extent, least := os.Getenv(envExtent), smokeBoth
-	if overlay == "kubernetes" {
-		least = smokeLeases
-	}
-	sizes := []int{2, 3}
-	switch extent {
-	case extentFull:
-	case extentSmoke:
-		sizes = sizes[:1]
-	default:
-		t.Skipf("set %s=%s or %s, or run make cluster-test", envExtent, extentSmoke, extentFull)
-	}
-	for _, nodes := range sizes {
+	for _, nodes := range []int{2, 3} {
 		t.Run(fmt.Sprintf("%dNodes", nodes), func(t *testing.T) {
-			c := newCluster(t, overlay, nodes)
-			for _, s := range scenarios {
-				if extent == extentSmoke && s.smoke < least || s.lab && c.lab == nil {
-					continue
-				}
-				if !t.Run(s.name, func(t *testing.T) { s.run(c.with(t)) }) {
-					c.report(t)
-					return // what follows builds on it
-				}
-			}
+			newCluster(t, nodes).serving(overlay).goThrough(func(scenario) bool { return true })
 		})
 		if os.Getenv(envKubeconfig) != "" {
 			break // it has the size that it has
+		}
+	}
+}
+
+// TestSmoke is the short form: one cluster, on which lockfs keeps its locks in Lease objects, is removed, and keeps
+// them in etcd.
+func TestSmoke(t *testing.T) {
+	if os.Getenv(envExtent) != extentSmoke {
+		t.Skipf("set %s=%s, or run make test", envExtent, extentSmoke)
+	}
+	c := newCluster(t, 2)
+	if !t.Run(inLeases, func(t *testing.T) {
+		c := c.with(t).serving(inLeases)
+		c.goThrough(func(s scenario) bool { return s.smoke >= smokeLeases })
+		c.uninstall()
+	}) {
+		return
+	}
+	t.Run(inEtcd, func(t *testing.T) {
+		c.with(t).serving(inEtcd).goThrough(func(s scenario) bool { return s.smoke == smokeBoth })
+	})
+}
+
+// goThrough plays the scenarios that are wanted.
+func (c *cluster) goThrough(wanted func(scenario) bool) {
+	c.t.Helper()
+	for _, s := range scenarios {
+		if !wanted(s) || s.lab && c.lab == nil {
+			continue
+		}
+		if !c.t.Run(s.name, func(t *testing.T) { s.run(c.with(t)) }) {
+			c.report(c.t)
+			c.t.FailNow() // what follows builds on it
 		}
 	}
 }

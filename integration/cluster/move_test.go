@@ -22,14 +22,14 @@ func TestMoveBetweenOverlays(t *testing.T) {
 	if os.Getenv(envExtent) != extentFull {
 		t.Skipf("set %s=%s, or run make cluster-test", envExtent, extentFull)
 	}
-	c := newCluster(t, "kubernetes", 2)
+	c := newCluster(t, 2).serving(inLeases)
 	t.Cleanup(func() {
 		if t.Failed() {
 			c.report(t)
 		}
 	})
-	etcd := c.tutorial("etcd")
-	c.sh(c.tutorial("kubernetes"))
+	etcd := c.tutorial(inEtcd)
+	c.sh(c.tutorial(inLeases))
 	c.daemonsReady()
 	c.sh(etcd[:strings.Index(etcd, "kubectl apply -k deploy/daemonset")])
 	var programs []*program
@@ -57,19 +57,7 @@ func TestMoveBetweenOverlays(t *testing.T) {
 	c.counted(programs)
 
 	c.kubectl("-n", system, "delete", "daemonset", "lockfs")
-	c.eventually("no daemon runs", func() bool {
-		return c.daemonPID(c.nodes[0]) == "" && c.daemonPID(c.nodes[1]) == ""
-	})
-	before := c.on(c.nodes[0], "find /srv/shared /srv/media | sort")
-	for _, node := range c.nodes {
-		t.Log(c.sh(strings.ReplaceAll(c.documented("docs/OPERATIONS.md", "cleanup"), "node-1", node)))
-		if left := c.on(node, "ls -A /var/lib/lockfs"); left != "" {
-			t.Errorf("left on %s: %s", node, left)
-		}
-	}
-	if after := c.on(c.nodes[0], "find /srv/shared /srv/media | sort"); after != before {
-		t.Errorf("the shared directories held %s, now %s", before, after)
-	}
+	c.cleanUp()
 }
 
 // refused waits until a daemon refuses a volume, which has its locks in another

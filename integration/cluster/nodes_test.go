@@ -10,7 +10,7 @@ import (
 // victim is the node to lose: one without which etcd has its majority.
 func (c *cluster) victim() string {
 	c.t.Helper()
-	if c.overlay != "etcd" {
+	if c.overlay != inEtcd {
 		return c.nodes[0]
 	}
 	hosts := strings.Fields(c.kubectl("-n", "lockfs-etcd", "get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"))

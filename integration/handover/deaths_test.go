@@ -38,7 +38,7 @@ func testDeathsUnderLoad(t *testing.T, on lab.Setup) {
 	tr.WorkBelow(b.Mount, a.Mount)
 	tr.GoesOn("before the deaths")
 	began := history.Monotonic()
-	for i := range longtest.Seeds(t, 4, 60) {
+	for i := range longtest.Seeds(t, 2, 60) {
 		if i%2 == 0 {
 			a.KillWorker()
 		} else {
@@ -211,7 +211,7 @@ func TestUpgradeWhileADaemonDies(t *testing.T) {
 			}()
 		}()
 	}
-	for range longtest.Seeds(t, 4, 30) {
+	for range longtest.Seeds(t, 2, 30) {
 		a.BecomesSteady()
 		start := func() *lab.Mount { return v.Start("a", "--take-over") }
 		next := start()
@@ -377,7 +377,7 @@ func testDeathInATakeover(t *testing.T, on lab.Setup) {
 			return lines.Load() > n+1
 		})
 	}
-	for seed := range longtest.Seeds(t, 4, 40) {
+	for seed := range longtest.Seeds(t, 2, 40) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		goesOn()
 		s.BecomesSteady()

@@ -374,14 +374,14 @@ func testUpgradeWithAFlockCrowd(t *testing.T, on lab.Setup) {
 // are upgraded, and no call fails.
 func TestFlockCounterDuringUpgrades(t *testing.T) {
 	lab.Over(t, func(t *testing.T, on lab.Setup) {
-		countsUnderFlocks(t, newFlocks(t, on), longtest.Seeds(t, 6, 6), func(m *lab.Mount) *lab.Mount { return upgrade(t, m) })
+		countsUnderFlocks(t, newFlocks(t, on), longtest.Seeds(t, 2, 6), func(m *lab.Mount) *lab.Mount { return upgrade(t, m) })
 	}, lab.Local, lab.InLeases.ForLong())
 }
 
 // So it is when the daemons die.
 func TestFlockCounterDuringDeaths(t *testing.T) {
 	lab.Over(t, func(t *testing.T, on lab.Setup) {
-		countsUnderFlocks(t, newFlocks(t, on, "--supervise"), longtest.Seeds(t, 4, 40), succeed(t))
+		countsUnderFlocks(t, newFlocks(t, on, "--supervise"), longtest.Seeds(t, 2, 40), succeed(t))
 	}, lab.Local, lab.InLeases.ForLong())
 }
 

@@ -61,7 +61,7 @@ func testUpgradesUnderLoad(t *testing.T, on lab.Setup) {
 	tr.GoesOn("before the upgrades")
 	began := history.Monotonic()
 	upgrades := 0
-	for i := range longtest.Seeds(t, 4, 20) {
+	for i := range longtest.Seeds(t, 2, 20) {
 		upgrades++
 		if i%2 == 0 {
 			a = upgrade(t, a)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/lockfs/lockfs/internal/longtest"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -347,13 +348,17 @@ func testDelegateExclusion(t *bench) {
 		mu.Unlock()
 		t.release(s, grants...)
 	}
+	rounds := 20
+	if longtest.For(t.T) > 0 {
+		rounds = 60
+	}
 	var wg sync.WaitGroup
 	granted, delegated := make([]int, 3), make([]int, 3)
 	for i := range granted {
 		s, d := t.delegator()
 		rnd := rand.New(rand.NewPCG(uint64(i), 7))
 		wg.Go(func() {
-			for range 60 {
+			for range rounds {
 				dir := Tree([]string{"d", "d/e"}[rnd.IntN(2)])
 				file := File(fmt.Sprintf("%s/%d", []string{"d", "d/e"}[rnd.IntN(2)], rnd.IntN(2)))
 				if rnd.IntN(3) > 0 {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/lockfs/lockfs/internal/longtest"
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
@@ -15,10 +16,11 @@ import (
 // several at a time, shared and not, and give up now and then. No two conflicting grants may
 // overlap, and tokens must grow.
 func testExclusion(t *bench) {
-	const (
-		workers = 24
-		rounds  = 12
-	)
+	const workers = 24
+	rounds := 4
+	if longtest.For(t.T) > 0 {
+		rounds = 12
+	}
 	sessions := []lockmgr.Session{t.open(), t.open(), t.open()}
 	files := []lockmgr.Key{File("a"), File("ab"), File("d/x"), File("d/y"), File("d/e/z")}
 	trees := []lockmgr.Key{Tree("d"), Tree("d/e"), Tree("a")}
