@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,6 +104,9 @@ func testThawedUnderLoad(t *testing.T, on lab.Setup) {
 			w.Ended = true
 		}
 		tr.GoesOn("without the frozen one") // the files it has locked, too
+		lab.Eventually(t, "the frozen one's session is over", func() bool {
+			return !slices.ContainsFunc(tr.LS(), func(e lab.Entry) bool { return e.Node == a.Name })
+		})
 		for _, w := range tr.Writers {
 			w.Ended = false
 		}
@@ -115,14 +119,19 @@ func testThawedUnderLoad(t *testing.T, on lab.Setup) {
 	tr.Finish()
 }
 
-// hasFile reports whether a stopped program has a file open.
+// hasFile reports whether a stopped program has a file open, by the name that others open.
 func hasFile(tr *history.Trial, w *history.Recorded) bool {
-	found := false
-	for _, e := range tr.LS() {
-		found = found || e.State == "held" && e.PID == w.Cmd.Process.Pid
-	}
 	ops := w.History()
-	return found && len(ops) > 0 && ops[len(ops)-1].Kind != history.Closed
+	if len(ops) == 0 {
+		return false
+	}
+	last := ops[len(ops)-1]
+	if last.Kind == history.Closed || last.Kind == history.Acquired && (last.Return == 0 || last.Errno != 0) {
+		return false // an entry of its last open may still be there
+	}
+	return slices.ContainsFunc(tr.LS(), func(e lab.Entry) bool {
+		return e.State == "held" && e.PID == w.Cmd.Process.Pid && e.Path == last.File
+	})
 }
 
 func thawMount(tr *history.Trial, m *lab.Mount) {
