@@ -118,9 +118,14 @@ random_over='^Test(History|RangesUnderFaults|FaultsAtRandom|CreateChurn|ReplaceC
 simulated='^Test(FaultsAtEachStep|VisitorsWaitIsBounded)$'
 mapfile -t with_raced < <(list '/integration/(faults|programs|semantics)$') # which have those
 
+# The linker takes a tenth of the CPU time, and a fifth less of it with more memory. What is tested has what users have.
+gotest() { # gotest ARG...
+	GOGC=400 go test -exec 'env -u GOGC' "$@"
+}
 # With the race detector, as 'go test -race' by hand: it shares the cache.
-with_race() { # with_race build|test ARG...
-	CGO_ENABLED=1 go "$1" -race -trimpath=false "${@:2}"
+raced=(-race -trimpath=false)
+gotest_raced() { # gotest_raced ARG...
+	CGO_ENABLED=1 gotest "${raced[@]}" "$@"
 }
 
 # -count=1: go does not notice that a program which a test runs has changed, and would take the result from its cache.
@@ -130,8 +135,8 @@ with_race() { # with_race build|test ARG...
 released() {
 	stage 'without the race detector: integration, with real mounts, programs and faults; and all where nothing can race'
 	go build -o "$work/lockfs" ./cmd/lockfs
-	LOCKFS_TEST_PROGRAM=$work/lockfs go test -count=1 "${vet[@]}" -p "$side_by_side" -parallel 3 -timeout $timeout -skip "$skip" "${integration[@]}" "${plain[@]}"
-	[ $extent = long ] || go test -count=1 "${vet[@]}" -timeout $timeout -run "$simulated" ./lockmgr
+	LOCKFS_TEST_PROGRAM=$work/lockfs gotest -count=1 "${vet[@]}" -p "$side_by_side" -parallel 3 -timeout $timeout -skip "$skip" "${integration[@]}" "${plain[@]}"
+	[ $extent = long ] || gotest -count=1 "${vet[@]}" -timeout $timeout -run "$simulated" ./lockmgr
 	stage 'the modules of their own'
 	for module in integration/*/go.mod; do
 		[ $extent = long ] || [ $module != integration/helm/go.mod ] || continue # it builds helm: 2 minutes of CPU
@@ -140,17 +145,17 @@ released() {
 }
 with_detector() {
 	stage 'with the race detector: every package but integration, and of integration what is random'
-	with_race build -o "$work/lockfs-race" ./cmd/lockfs # it takes 2.7 times as long
+	CGO_ENABLED=1 go build "${raced[@]}" -o "$work/lockfs-race" ./cmd/lockfs # it takes 2.7 times as long
 	export LOCKFS_TEST_PROGRAM=$work/lockfs-race
 	if [ $extent = short ]; then
-		with_race test -count=1 "${vet[@]}" -p 1 -parallel 4 -timeout $timeout -run "$random|$random_over" -skip '/^(leases|clients|keeping)$' "${with_raced[@]}" &
+		gotest_raced -count=1 "${vet[@]}" -p 1 -parallel 4 -timeout $timeout -run "$random|$random_over" -skip '/^(leases|clients|keeping)$' "${with_raced[@]}" &
 		local random=$!
 		[ -z "$slow_machine" ] || wait $random
-		with_race test "${vet[@]}" -p 2 -parallel 8 -timeout $timeout -skip "$simulated" "${others[@]}"
+		gotest_raced "${vet[@]}" -p 2 -parallel 8 -timeout $timeout -skip "$simulated" "${others[@]}"
 		wait $random
 	else
-		with_race test "${vet[@]}" -p 3 -parallel 8 -timeout $timeout "${others[@]}"
-		with_race test -count=1 "${vet[@]}" -p 3 -parallel 4 -timeout $timeout -skip "$skip" "${integration[@]}"
+		gotest_raced "${vet[@]}" -p 3 -parallel 8 -timeout $timeout "${others[@]}"
+		gotest_raced -count=1 "${vet[@]}" -p 3 -parallel 4 -timeout $timeout -skip "$skip" "${integration[@]}"
 	fi
 }
 # The cluster and the network volume wait more than they work. They have machines of their own, in namespaces.

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // TestMain makes the test binary the bench's daemon and worker as well.
@@ -71,6 +73,7 @@ func TestInterrupted(t *testing.T) {
 
 // The systems that are 'lockfs mount' can be measured, and any system can be compared.
 func TestMountedAsUsersDo(t *testing.T) {
+	longtest.Only(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}

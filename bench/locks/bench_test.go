@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockfs/lockfs/bench/internal/report"
 	"github.com/lockfs/lockfs/internal/kubetest"
+	"github.com/lockfs/lockfs/internal/longtest"
 )
 
 // TestMain makes the test binary a member of etcd and a holder as well.
@@ -39,6 +40,7 @@ func nothingLeft(t *testing.T, o options) {
 // Every kind of row has a number for every system that is there: Kubernetes needs an API server.
 // How good they are is not a test's business.
 func TestRows(t *testing.T) {
+	longtest.Only(t)
 	o := parsed(t, "-time", "20ms", "-handoffs", "3", "-held", "100ms",
 		"-rows", "cycle, . nodes?, [18] caller|handoff, . nodes?, 2 w|recall|ping-pong|kept, 5|takeover|held, 100 l|flock|Leases, .*, [12] ")
 	res, err := run(t.Context(), o)

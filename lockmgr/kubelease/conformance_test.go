@@ -7,12 +7,14 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lockfs/lockfs/internal/longtest"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
 
 // The suite, with the sessions on one mount and on several.
 func TestConformance(t *testing.T) {
+	longtest.Only(t)
 	t.Parallel()
 	conformance(t, func(t *testing.T) lockmgr.Backend { return newBackend(t, newName()) })
 }
