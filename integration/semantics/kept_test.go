@@ -20,13 +20,14 @@ func keepLock(v *lab.Volume, p *lab.Agent, m *lab.Mount, name string) {
 		for range 2 {
 			p.Must(lab.Call{Op: "close", FD: p.Open(m.Path(name), unix.O_CREAT|unix.O_WRONLY)})
 		}
-		for {
+		kept := false
+		lab.Eventually(v.T, "the lock is kept or gone", func() bool {
 			es := v.LS()
 			i := slices.IndexFunc(es, func(e lab.Entry) bool { return e.Path == name })
-			if i < 0 || es[i].State == "kept" {
-				return i >= 0
-			}
-		}
+			kept = i >= 0 && es[i].State == "kept"
+			return i < 0 || kept
+		})
+		return kept
 	})
 }
 
