@@ -206,11 +206,19 @@ func (w *Recorded) History() []Op {
 	return slices.Clone(w.ops)
 }
 
+// begun are the calls that began at that time or later.
+func (w *Recorded) begun(since int64) []Op {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	first, _ := slices.BinarySearchFunc(w.ops, since, func(o Op, t int64) int { return cmp.Compare(o.Call, t) })
+	return slices.Clone(w.ops[first:])
+}
+
 // goesOn reports whether since then it has opened a file, written and closed.
 func (w *Recorded) goesOn(since int64) bool {
 	last := "" // hold that has written
-	for _, o := range w.History() {
-		if o.Call < since || !o.ok() {
+	for _, o := range w.begun(since) {
+		if !o.ok() {
 			continue
 		}
 		switch {
@@ -267,16 +275,18 @@ func (tr *Trial) standsStill(what string) {
 // atWork is the hold of a file that the writer has open and writes to, "" if
 // there is none.
 func (w *Recorded) atWork() (hold string) {
-	ops := w.History()
-	if len(ops) < 4 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := len(w.ops)
+	if n < 4 {
 		return ""
 	}
-	for _, o := range ops[len(ops)-3:] {
+	for _, o := range w.ops[n-3:] {
 		if o.Kind != Wrote || o.Errno != 0 {
 			return ""
 		}
 	}
-	return ops[len(ops)-1].Hold
+	return w.ops[n-1].Hold
 }
 
 // stays reports whether the writer has its file open all the time.
