@@ -198,15 +198,20 @@ func hasEntries(dir *node, name string) bool {
 	}
 	defer unix.Close(fd)
 	var buf [1024]byte
-	n, err := ignoringEINTR(func() (int, error) { return unix.Getdents(fd, buf[:]) })
-	for rest := buf[:max(n, 0)]; err == nil && len(rest) > 0; {
-		e := parseEntry(rest)
-		if e.name != "." && e.name != ".." {
-			return true
+	for {
+		// While a signal is pending, it returns one entry: the runtime sends signals.
+		n, err := ignoringEINTR(func() (int, error) { return unix.Getdents(fd, buf[:]) })
+		if err != nil || n == 0 {
+			return false
 		}
-		rest = rest[e.size:]
+		for rest := buf[:n]; len(rest) > 0; {
+			e := parseEntry(rest)
+			if e.name != "." && e.name != ".." {
+				return true
+			}
+			rest = rest[e.size:]
+		}
 	}
-	return false
 }
 
 // notEmpty is EPERM if one of names is immutable, as on the backing, else ENOTEMPTY.

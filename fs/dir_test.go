@@ -3,6 +3,8 @@ package fs
 import (
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -43,4 +45,43 @@ func TestReadDirFailsHalfway(t *testing.T) {
 	if s := f.readDir(in, add); s != fuse.ENOTDIR {
 		t.Errorf("then: %v, want ENOTDIR", s)
 	}
+}
+
+// A directory with a file is not empty, whatever signals the thread gets meanwhile: getdents returns
+// fewer entries then.
+func TestHasEntriesUnderSignals(t *testing.T) {
+	path := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(path, "d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(path, "d", "f"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	asks, over := unix.Gettid(), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			default:
+				_ = unix.Tgkill(unix.Getpid(), asks, unix.SIGURG) // as the runtime does to preempt
+			}
+		}
+	})
+	for n := range 100_000 {
+		if !hasEntries(&node{fd: fd}, "d") {
+			t.Errorf("it was empty at look %d", n)
+			break
+		}
+	}
+	close(over)
+	wg.Wait()
 }
