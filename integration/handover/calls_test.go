@@ -363,6 +363,14 @@ func free(t *testing.T, m *lab.Mount, v *lab.Volume) {
 	})
 }
 
+// numbers are those of the system calls at which a daemon dies.
+var numbers = map[string]int{
+	"linkat": unix.SYS_LINKAT, "mkdirat": unix.SYS_MKDIRAT, "mknodat": unix.SYS_MKNODAT, "openat": unix.SYS_OPENAT,
+	"pwritev2": unix.SYS_PWRITEV2, "removexattr": unix.SYS_REMOVEXATTR, "renameat2": unix.SYS_RENAMEAT2,
+	"setxattr": unix.SYS_SETXATTR, "symlinkat": unix.SYS_SYMLINKAT, "unlinkat": unix.SYS_UNLINKAT,
+	"unshare": unix.SYS_UNSHARE, "writev": unix.SYS_WRITEV,
+}
+
 // held is how long a thread stands still, unless it is killed. It may do so at several calls.
 const held = 2 * time.Second
 
@@ -392,11 +400,11 @@ func traced(t *testing.T, pid int, c onceOnly, after bool, held time.Duration) (
 		<-ended
 	}
 	t.Cleanup(end)
-	all := func(is func(status string) bool) int {
+	all := func(is func(task, status string) bool) int {
 		n := 0
-		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 		for _, task := range tasks {
-			if status, err := os.ReadFile(task); err == nil && is(string(status)) {
+			if status, err := os.ReadFile(task + "/status"); err == nil && is(task, string(status)) {
 				n++
 			}
 		}
@@ -408,11 +416,15 @@ func traced(t *testing.T, pid int, c onceOnly, after bool, held time.Duration) (
 			t.Fatalf("strace: %s", said.String())
 		default:
 		}
-		return all(func(s string) bool { return strings.Contains(s, "\nTracerPid:\t0\n") }) == 0
+		return all(func(_, s string) bool { return strings.Contains(s, "\nTracerPid:\t0\n") }) == 0
 	})
+	stands := func(task, status string) bool { // at the call: strace stops threads elsewhere, too
+		call, _ := os.ReadFile(task + "/syscall")
+		return strings.Contains(status, "\nState:\tt") && strings.HasPrefix(string(call), fmt.Sprint(numbers[name], " "))
+	}
 	var since time.Time
 	return func() bool {
-		if all(func(s string) bool { return strings.Contains(s, "\nState:\tt") }) == 0 {
+		if all(stands) == 0 {
 			since = time.Time{}
 			return false
 		}
