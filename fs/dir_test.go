@@ -76,7 +76,7 @@ func TestHasEntriesUnderSignals(t *testing.T) {
 			}
 		}
 	})
-	for n := range 100_000 {
+	for n := range 50_000 {
 		if !hasEntries(&node{fd: fd}, "d") {
 			t.Errorf("it was empty at look %d", n)
 			break
