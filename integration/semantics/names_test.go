@@ -276,6 +276,7 @@ func TestNotEmpty(t *testing.T) {
 	p.Open(a.Path("d/f"), unix.O_WRONLY|unix.O_CREAT)
 	p.Fails(lab.Call{Op: "rmdir", Path: a.Path("d")}, unix.ENOTEMPTY)
 	p.Fails(lab.Call{Op: "rename", Path: a.Path("e"), Path2: a.Path("d")}, unix.ENOTEMPTY)
+	t.Cleanup(func() { lab.Run(t, "chattr", "-ia", v.InSource("d"), v.Source) }) // if it fails: they cannot be removed else
 	for _, flag := range []string{"i", "a"} {
 		for _, frozen := range []string{v.InSource("d"), v.Source} {
 			lab.Run(t, "chattr", "+"+flag, frozen)
