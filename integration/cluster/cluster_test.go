@@ -51,7 +51,7 @@ func newCluster(t *testing.T, nodes int) *cluster {
 	return c
 }
 
-// serving is the cluster made ready for an overlay. What is not ours is left as it was, when the test is over.
+// serving is the cluster made ready for an overlay. If the cluster is not ours, the objects go with the test.
 func (c *cluster) serving(overlay string) *cluster {
 	c.t.Helper()
 	c = c.with(c.t)
