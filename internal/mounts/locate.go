@@ -11,8 +11,9 @@ import (
 )
 
 type location struct {
-	file *os.File // opened with O_PATH
-	path string   // absolute, without symbolic links
+	asked string   // what was looked up
+	file  *os.File // opened with O_PATH
+	path  string   // absolute, without symbolic links
 }
 
 // open looks up a directory, which may be a dead mount, without asking its file system.
@@ -27,19 +28,40 @@ func open(path string) (*location, error) {
 		f.Close()
 		return nil, err
 	}
-	return &location{file: f, path: resolved}, nil
+	return &location{asked: path, file: f, path: resolved}, nil
 }
 
 func (l *location) close() { l.file.Close() }
 
 // Resolve returns a directory's absolute path without symbolic links. It may be a dead mount.
 func Resolve(path string) (string, error) {
-	l, err := open(path)
-	if err != nil {
-		return "", err
+	for {
+		l, err := open(path)
+		if err != nil {
+			return "", err
+		}
+		stands, err := l.stands()
+		l.close()
+		if err != nil || stands {
+			return l.path, err
+		}
 	}
-	defer l.close()
-	return l.path, nil
+}
+
+// stands reports whether the path that was asked for still leads to the mount. If that was unmounted
+// since, the kernel may have told a path that begins at its root.
+func (l *location) stands() (bool, error) {
+	now, err := open(l.asked)
+	if err != nil {
+		return false, err
+	}
+	defer now.close()
+	was, err := l.mountID()
+	if err != nil {
+		return false, err
+	}
+	is, err := now.mountID()
+	return is == was, err // an open file's mount keeps its id
 }
 
 // OpenBare opens a directory that is not in a view, else it fails with a *MountedError.
@@ -64,22 +86,35 @@ func OpenBare(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), l.path), nil
 }
 
-// mount returns the mount through which the path was reached.
+// mount returns the mount through which the path was reached. One that was unmounted since is in no
+// table: the path leads elsewhere by now, and is looked up again.
 func (l *location) mount() (Mount, error) {
-	id, err := l.mountID()
-	if err != nil {
-		return Mount{}, fmt.Errorf("the mount that holds %s: %w", l.path, err)
-	}
-	table, err := List()
-	if err != nil {
-		return Mount{}, err
-	}
-	for _, m := range table {
-		if m.ID == id {
-			return m, nil
+	for {
+		id, err := l.mountID()
+		if err != nil {
+			return Mount{}, fmt.Errorf("the mount that holds %s: %w", l.path, err)
 		}
+		table, err := List()
+		if err != nil {
+			return Mount{}, err
+		}
+		for _, m := range table {
+			if m.ID == id {
+				return m, nil
+			}
+		}
+		if stands, err := l.stands(); err != nil {
+			return Mount{}, err
+		} else if stands {
+			return Mount{}, fmt.Errorf("the mount that holds %s (id %d) is not in /proc/self/mountinfo", l.path, id)
+		}
+		now, err := open(l.asked)
+		if err != nil {
+			return Mount{}, err
+		}
+		l.close()
+		*l = *now
 	}
-	return Mount{}, fmt.Errorf("the mount that holds %s (id %d) is not in /proc/self/mountinfo", l.path, id)
 }
 
 var errNoMountID = errors.New("no mnt_id in /proc/self/fdinfo")
