@@ -82,7 +82,7 @@ func (o *checkVolumeOptions) run(cmd *cobra.Command, dirs []string) error {
 	}
 	for i, dir := range dirs {
 		var err error
-		if dirs[i], err = mounts.CheckSource(dir); err != nil {
+		if dirs[i], err = mounts.CheckShared("DIR", dir); err != nil {
 			return usage(err)
 		}
 	}

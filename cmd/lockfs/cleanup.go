@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/internal/cleanup"
 	"github.com/lockfs/lockfs/internal/mounts"
@@ -39,8 +40,11 @@ Exit status:
 		Args:                  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, dirs []string) error {
 			for _, dir := range dirs {
-				if _, err := mounts.Resolve(dir); errors.Is(err, os.ErrNotExist) {
+				switch _, err := mounts.Resolve(dir); {
+				case errors.Is(err, os.ErrNotExist):
 					fmt.Fprintf(cmd.OutOrStdout(), "%s: no such directory\n", dir)
+				case errors.Is(err, unix.ENOTDIR):
+					return usage(fmt.Errorf("DIR %s: not a directory; name a directory", dir))
 				}
 			}
 			if len(dirs) == 0 {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -77,6 +78,9 @@ func (v *volumeFlags) dialBackend(ctx context.Context, dial etcdlock.DialConfig,
 	}
 	client, err := etcdlock.Dial(ctx, dial)
 	if err != nil {
+		if !embedded && errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("%w; check the endpoints, the certificates and the network", err)
+		}
 		return nil, nil, err
 	}
 	b, err := etcdlock.New(etcdlock.Config{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -68,6 +69,9 @@ func (o *csiOptions) run(cmd *cobra.Command) error {
 		if o.node, err = os.Hostname(); err != nil {
 			return err
 		}
+	}
+	if socket, ok := strings.CutPrefix(o.endpoint, "unix://"); !ok || !filepath.IsAbs(socket) {
+		return usage(fmt.Errorf("--endpoint %s: want unix:///path/of/a/socket", o.endpoint))
 	}
 	volumes, err := volumesOf(o.config)
 	if err != nil {

@@ -134,12 +134,17 @@ func newHelp() *cobra.Command {
 	}
 }
 
-// describeCompletion gives cobra's command a text like those of the others.
+// describeCompletion gives cobra's command a text, and a usage error, like those of the others.
 func describeCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
 			c.Short = "Print a script that completes commands in a shell"
+			c.Long = "Print a script that completes the commands and flags of lockfs in a shell: bash, fish,\npowershell or zsh. 'lockfs completion SHELL --help' says how to load it."
+			c.Args = cobra.ArbitraryArgs
+			c.RunE = func(cmd *cobra.Command, _ []string) error {
+				return usage(fmt.Errorf("want a shell: bash, fish, powershell or zsh; see '%s --help'", cmd.CommandPath()))
+			}
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/config"
 	"github.com/lockfs/lockfs/internal/embedetcd"
 	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/serve"
@@ -36,6 +37,11 @@ func (v *volumeFlags) reach(ctx context.Context, cmd *cobra.Command, path string
 		return nil, place{}, nil, err
 	}
 	v.namespaceSet = cmd.Flags().Changed("namespace")
+	if v.inConfig() { // a mistake in the file comes before one in PATH
+		if _, err := config.NewReader(v.config).Load(); err != nil {
+			return nil, place{}, nil, usage(err)
+		}
+	}
 	var at place
 	var embedded string // the state directory; "": the lock service is elsewhere
 	var err error

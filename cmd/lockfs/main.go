@@ -86,7 +86,9 @@ takes a lock in the whole cluster. Closing the file releases it. Programs need n
 		Version:       buildVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+
+		SuggestionsMinimumDistance: 2,
+		Args:                       knownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return usage(fmt.Errorf("which command? See '%s --help'", cmd.CommandPath()))
 		},
@@ -94,7 +96,7 @@ takes a lock in the whole cluster. Closing the file releases it. Programs need n
 	root.SetVersionTemplate(versionLine())
 	root.SetUsageFunc(writeUsage)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
+		return usage(fmt.Errorf("%w; see '%s --help'", invalidValue("--", err), cmd.CommandPath()))
 	})
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newMount(), newServe(), newCSI(), newList(), newBreak(), newExec(), newMove(), newCleanup(), newStatus(), newCheckVolume(), newVersion())
@@ -108,6 +110,17 @@ takes a lock in the whole cluster. Closing the file releases it. Programs need n
 		}
 	}
 	return root
+}
+
+// knownCommand refuses what is no command, and names those with a similar spelling.
+func knownCommand(root *cobra.Command, given []string) error {
+	if len(given) == 0 {
+		return nil
+	}
+	if similar := root.SuggestionsFor(given[0]); len(similar) > 0 {
+		return fmt.Errorf("unknown command %q (similar: %s)", given[0], strings.Join(similar, ", "))
+	}
+	return fmt.Errorf("unknown command %q", given[0])
 }
 
 // wants makes a command say what to give if args refuses what was given.
@@ -135,9 +148,36 @@ func bindEnv(cmd *cobra.Command) {
 				return
 			}
 			if e := cmd.Flags().Set(f.Name, v); e != nil {
-				err = usage(fmt.Errorf("invalid $%s: %w", envName(f.Name), e))
+				err = usage(invalidValue("$", e))
 			}
 		})
 		return err
 	}
+}
+
+// invalidValue says what a flag takes. The flag library's own errors speak of Go's functions. sign tells
+// where the value is from: "--" for the command line, "$" for the environment.
+func invalidValue(sign string, err error) error {
+	invalid := new(pflag.InvalidValueError)
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	f, cause := invalid.GetFlag(), invalid.Unwrap()
+	switch f.Value.(type) {
+	case *waitFlag, *keepFlag: // their causes say it
+	default:
+		switch f.Value.Type() {
+		case "bool":
+			cause = errors.New("want true or false")
+		case "int", "float64":
+			cause = errors.New("want a number")
+		case "duration":
+			cause = errors.New("want a duration such as 500ms, 30s or 5m")
+		}
+	}
+	name := f.Name
+	if sign == "$" {
+		name = envName(name)
+	}
+	return fmt.Errorf("%s%s %q: %w", sign, name, invalid.GetValue(), cause)
 }

@@ -201,7 +201,7 @@ func choose(chosen []string, daemons []status.Daemon, dead []status.View) ([]sta
 	dead = slices.DeleteFunc(dead, other)
 	for path := range missing {
 		if !silent {
-			return nil, nil, fmt.Errorf("no daemon that answers has a view at %s, or of it", path)
+			return nil, nil, fmt.Errorf("%s is neither the MOUNTPOINT nor the SOURCE of a view here; 'lockfs status' alone shows all views", path)
 		}
 	}
 	if len(missing) == 0 { // no silent daemon has them

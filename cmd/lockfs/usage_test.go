@@ -58,6 +58,20 @@ func TestUsageErrors(t *testing.T) {
 		{"check-volume", 2, "want two directories"},
 		{"help mout", 2, `unknown command "mout"`},
 		{"help mount x", 2, `unknown command "mount x"`},
+		{"mout DIR DIR", 2, `unknown command "mout" (similar: mount, move); see 'lockfs --help'`},
+		{"foobar", 2, `unknown command "foobar"; see 'lockfs --help'`},
+		{"completion", 2, "want a shell: bash, fish, powershell or zsh"},
+		{"completion tcsh", 2, "want a shell: bash, fish, powershell or zsh"},
+		{"mount --ttl soon DIR DIR", 2, `--ttl "soon": want a duration such as 500ms, 30s or 5m; see 'lockfs mount --help'`},
+		{"mount --wait soon DIR DIR", 2, `--wait "soon": want a duration such as 30s or 5m, 0 (refuse at once) or -1 (for ever)`},
+		{"mount --read-locks=maybe DIR DIR", 2, `--read-locks "maybe": want true or false`},
+		{"mount --kube-burst many DIR DIR", 2, `--kube-burst "many": want a number`},
+		{"mount --scope galaxy DIR DIR", 2, `--scope "galaxy": want one of auto|`},
+		{"csi --config FILE --endpoint tcp://127.0.0.1:1", 2, "--endpoint tcp://127.0.0.1:1: want unix:///path/of/a/socket"},
+		{"csi --config FILE --endpoint unix://csi.sock", 2, "--endpoint unix://csi.sock: want unix:///path/of/a/socket"},
+		{"cleanup FILE", 2, "DIR FILE: not a directory"},
+		{"check-volume NONE DIR", 2, "DIR NONE: no such file or directory"},
+		{"ls --config NONE DIR", 2, "--config: open NONE"},
 		{"mount --http 9808 DIR DIR", 2, "--http 9808: want HOST:PORT or :PORT, such as :9808"},
 		{"serve --http :http! --config FILE", 2, "--http :http!: want HOST:PORT"},
 		{"check-volume --listen foo DIR", 2, "--listen foo: want HOST:PORT"},
@@ -91,6 +105,11 @@ func TestUsageErrors(t *testing.T) {
 			t.Errorf("lockfs %s: status %d, %q; want %d and one line with %q", c.args, status, message, c.status, says)
 		}
 	}
+	t.Setenv("LOCKFS_TTL", "soon")
+	if status, _, message := said(t, "mount", dir, dir); status != 2 || message != `$LOCKFS_TTL "soon": want a duration such as 500ms, 30s or 5m` {
+		t.Errorf("a wrong variable: status %d, %q", status, message)
+	}
+	t.Setenv("LOCKFS_TTL", "")
 	t.Setenv("LOCKFS_STATE_DIR", "relative")
 	if status, _, message := said(t, "mount", dir, dir); status != 2 || !strings.Contains(message, "LOCKFS_STATE_DIR") {
 		t.Errorf("a relative state directory: status %d, %q", status, message)

@@ -74,7 +74,7 @@ func (d *Driver) Run(ctx context.Context, endpoint string) error {
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
-		return err
+		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(d.logged))
 	csi.RegisterIdentityServer(server, d)

@@ -12,21 +12,24 @@ import (
 
 // CheckSource checks SOURCE, the directory that a view shows. It returns the absolute path
 // without symbolic links.
-func CheckSource(path string) (string, error) {
+func CheckSource(path string) (string, error) { return CheckShared("SOURCE", path) }
+
+// CheckShared is CheckSource for a directory that a command's messages call what.
+func CheckShared(what, path string) (string, error) {
 	l, err := open(path)
 	if err != nil {
-		return "", pathError("SOURCE", path, err)
+		return "", pathError(what, path, err)
 	}
 	defer l.close()
 	if _, err := firstName(l.path); err != nil && !errors.Is(err, io.EOF) {
-		return "", pathError("SOURCE", path, err)
+		return "", pathError(what, path, err)
 	}
 	m, err := l.mount()
 	if err != nil {
 		return "", err
 	}
 	if m.FSType == FSType && filepath.Join(m.Root, strings.TrimPrefix(l.path, m.Point)) == "/" {
-		return "", fmt.Errorf("SOURCE %s is a lockfs view of %s: name that directory", path, m.Source)
+		return "", fmt.Errorf("%s %s is a lockfs view of %s: name that directory", what, path, m.Source)
 	}
 	return l.path, nil
 }

@@ -10,7 +10,7 @@ import (
 
 // PathError reports an unusable SOURCE or MOUNTPOINT, in one line that says what to do.
 type PathError struct {
-	What string // "SOURCE" or "MOUNTPOINT"
+	What string // "SOURCE", "MOUNTPOINT" or "DIR"
 	Path string // as given
 	Err  error  // of the operating system
 }
