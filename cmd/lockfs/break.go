@@ -30,9 +30,9 @@ func newBreak() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "break PATH --reason TEXT",
 		Short: "Take a lock away from its holder",
-		Long: `Take the lock of the file PATH away from its holder, whichever of its names the holder
-used. If PATH is a directory, take the lock of a program that renames or removes it, or a
-directory above it. PATH is as for 'lockfs ls', but does not stand for the files below it.
+		Long: `Take the lock of the file PATH away from its holder, by whichever of its names the holder
+opened it. If PATH is a directory, take the lock of a program that renames or removes it,
+or a directory above it, but no lock of the files below it. PATH is as for 'lockfs ls'.
 Programs that wait for the lock keep their places in line.
 
 Where mounts share the locks of flock(2) and fcntl(2), those of the file are taken too: all that

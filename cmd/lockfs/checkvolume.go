@@ -43,7 +43,7 @@ volumes that 'lockfs mount' refuses.
 For each rule it says 'ok', 'BROKEN (n of m)' and how, or 'not tried' of the two that it
 cannot test. A rule that is ok now can break another time.
 
-Two mounts of one client are one client: NFS needs two machines, or two network namespaces.
+On one machine, NFS mounts share one client: use two machines, or two network namespaces.
 While the command runs with --listen, anybody who reaches the address can change files below
 lockfs-check-…: choose an address in a network that you trust.
 
@@ -166,7 +166,7 @@ func describe(cmd *cobra.Command, dirs []string) error {
 			return err
 		}
 		if a.Dev == b.Dev {
-			fmt.Fprintln(out, "both are of one client: what holds between them may break between two")
+			fmt.Fprintln(out, "one client has mounted both: a rule that holds here may be broken between two clients")
 		}
 	}
 	return nil

@@ -20,8 +20,8 @@ func newCleanup() *cobra.Command {
 		Use:   "cleanup [DIR...]",
 		Short: "Remove what lockfs has left on this machine",
 		Long: `Remove what lockfs has left in each DIR (default: /var/lib/lockfs and /run/lockfs): views
-of dead daemons, guards of bare mountpoints, proofs of which mounts lived, and empty
-directories.
+of dead daemons, guarded mountpoints, the files that prove which mounts were alive, and
+empty directories.
 
 The command goes through no view and deletes no data. While a daemon is alive there, or
 another file system is mounted below a DIR, it changes nothing and says why. It removes

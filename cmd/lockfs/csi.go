@@ -52,7 +52,7 @@ With --controller it makes and removes the directories of claims, once in the cl
 	f.StringVar(&o.node, "node", "", "`name` of this node in the cluster (default: the host name)")
 	f.StringVar(&o.kubeletDir, "kubelet-dir", "/var/lib/kubelet", "`directory` of the kubelet, below which volumes are published")
 	f.BoolVar(&o.controller, "controller", false, "make, enlarge and remove the directories of claims, instead of serving a node")
-	f.BoolVar(&o.inline, "inline-volumes", false, "let a pod name a volume itself, if that has the pod's namespace. Whoever may make pods in a namespace can then use its volumes")
+	f.BoolVar(&o.inline, "inline-volumes", false, "let the manifest of a pod name a volume, if the volume's namespace is the pod's. Whoever can create pods in a namespace can then use its volumes")
 	o.logFlags.register(cmd)
 	bindEnv(cmd)
 	return cmd

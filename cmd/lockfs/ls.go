@@ -46,8 +46,8 @@ MODE is:
   inode-w, inode-r  a file that has several names, by its inode number. These come last.
                     PATH also lists holders that opened the file by another name
   flock-w, flock-r  a lock of flock(2), on a mount with --flock cluster, by the file's inode
-                    number. They come last, for the whole volume or a file as PATH. One
-                    line stands for all flocks of a mount that share
+                    number. They come last, and only if PATH is the whole volume or the
+                    file. One line stands for all shared flocks of a mount
   fcntl-w, fcntl-r  a lock of fcntl(2), with its first and last byte. AGE is that of the
                     process's first one in the file
 

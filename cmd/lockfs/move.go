@@ -131,7 +131,7 @@ func (o *moveOptions) former(ctx context.Context, source string) (serve.Backend,
 
 func (o *moveOptions) isGone(has lockmgr.Service) error {
 	if o.remote() {
-		return usage(errors.New("--gone, and --endpoints or --backend kubernetes, exclude each other: a service that can be asked is asked"))
+		return usage(errors.New("--gone, and --endpoints or --backend kubernetes, exclude each other: drop --gone if the service still answers"))
 	}
 	if o.gone == has.String() {
 		return nil

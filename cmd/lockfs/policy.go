@@ -52,7 +52,7 @@ const former = "former-"
 
 func (p *formerFlags) register(fs *pflag.FlagSet) {
 	p.flags = fs
-	fs.StringVar(&p.policyFile, former+"policy", "", "`file` with rules that are enforced too, the stricter ones for each path, while the policy of the volume changes from these to --policy and --rule. A file without rules: everything was locked")
+	fs.StringVar(&p.policyFile, former+"policy", "", "`file` with the rules from which the policy of the volume changes to --policy and --rule. The mount enforces both: for each path, the stricter rule. A file without rules: everything was locked")
 	fs.StringArrayVar(&p.rules, former+"rule", nil, "a `rule` ahead of those in --former-policy. Can be repeated; in the environment, one per line")
 	fs.Var(&p.flock, former+"flock", "the --flock that is enforced too: "+p.flock.list()+" (default: as --flock). Alone, it leaves the rules as they are")
 }

@@ -65,7 +65,7 @@ that cannot be mounted is tried again, and delays no other volume.`,
 	}
 	f := cmd.Flags()
 	o.configFlags.register(f, "`file` that lists the volumes; required")
-	f.StringVar(&o.stateDir, "state-dir", defaultServeState, "`directory` that outlives the daemon, but not the machine's boot. It proves to the next daemon that this one is dead")
+	f.StringVar(&o.stateDir, "state-dir", defaultServeState, "`directory` in which the next daemon finds the proof that this one is dead. Its files must survive the daemon, but not a reboot")
 	o.daemonFlags.register(cmd, "for root")
 	o.registerSupervise(f)
 	o.kubeFlags.register(f)
