@@ -22,9 +22,9 @@ type Adopted struct {
 	sent bool // the kernel sends requests again
 }
 
-// Adopt returns the view of a state, with its descriptors, which it takes over, and its holds,
-// which are cfg.Locks'. It changes nothing and answers nothing before Begin. Errors: the view
-// cannot be taken over by this process.
+// Adopt makes a view from a state, its descriptors, which Adopt takes over, and its holds, which
+// belong to cfg.Locks. It changes nothing and answers nothing before Begin. Errors: the view cannot
+// be taken over by this process.
 func Adopt(mountpoint string, cfg Config, st *State, fds []int, holds []*lockmgr.Hold) (_ *Adopted, err error) {
 	i := &importer{st: st, fds: fds, holds: holds, now: time.Now()}
 	defer func() {
@@ -56,7 +56,7 @@ func Adopt(mountpoint string, cfg Config, st *State, fds []int, holds []*lockmgr
 	return a, nil
 }
 
-// keepReservations makes those of what is open again.
+// keepReservations makes the reservations for open files and directories again.
 func (f *FS) keepReservations() {
 	pool := f.nodes.pool
 	f.handles.each(func(h *handle) { h.reserved.keep(pool.open) })
@@ -68,7 +68,7 @@ func (f *FS) keepReservations() {
 	})
 }
 
-// Discard ends an adoption that is not begun, and closes its descriptors.
+// Discard drops a view that is not served yet, and closes its descriptors.
 func (a *Adopted) Discard() {
 	a.next.discard()
 	a.f.LetGo()
@@ -396,7 +396,9 @@ func (i *importer) allVisits() error {
 	return nil
 }
 
-// allCalls is for a process that has died, or one after it that has not read all that is sent again.
+// allCalls takes over the calls that were under way when a process died. There are some if that is
+// the former process, or if the former process had not yet read all requests that the kernel sends
+// again.
 func (i *importer) allCalls() error {
 	if !i.st.Died && !i.st.Resent {
 		return nil
@@ -419,7 +421,7 @@ func (i *importer) allCalls() error {
 	return nil
 }
 
-// expireParked lets go of the locks that the former process has parked.
+// expireParked releases the locks that the former process has parked, when their time is over.
 func (vs *visits) expireParked() {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()

@@ -23,7 +23,8 @@ type callers struct {
 	podName   func(procid.Caller) (name, container string) // may be nil
 	dev       string                                       // of the mount, as /proc names it; "" if unknown
 	readLocks bool
-	// families bounds the searches for opens that would wait for themselves.
+	// families bounds the concurrent searches of familyHasOpen: whether an open would wait for its
+	// own process.
 	families *gate
 
 	strays  strays
@@ -45,14 +46,15 @@ func processOwner(p procid.Process) lockmgr.Owner {
 	return lockmgr.Owner(fmt.Sprintf("process %d %d", p.PID, p.Start))
 }
 
-// caller returns the request for locks of in's caller, without keys. The kernel or a dead process
-// is an owner by itself. files may be waited for; single is the owner in scope handle. It fails
-// for lack of descriptors or memory.
+// caller returns a request for locks by in's caller, still without keys. If the caller is the
+// kernel or a dead process, it is an owner of its own. files are those for which the request may
+// wait. single returns the owner in scope handle. caller fails only for lack of descriptors or
+// memory.
 func (cs *callers) caller(in *fuse.InHeader, files []inode, scope policy.Scope, single func(procid.Process) lockmgr.Owner) (lockmgr.Request, error) {
 	c := lockmgr.Request{Holder: lockmgr.Holder{UID: in.Uid}}
 	p, err := cs.cache.Lookup(int(in.Pid))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return c, fmt.Errorf("whose request it is cannot be found out: %w", err)
+		return c, fmt.Errorf("cannot find out whose request it is: %w", err)
 	}
 	if err == nil {
 		c.Holder.PID, c.Holder.Comm, c.Holder.Pod = p.Process.PID, p.Comm, p.Pod
@@ -94,7 +96,8 @@ func (cs *callers) killable(cancel <-chan struct{}, tid uint32) (context.Context
 }
 
 const (
-	// signalGrace: before it, an open must look like a local file's, which is not interrupted.
+	// signalGrace is how long no signal but SIGKILL interrupts an open: an open of a local file is
+	// not interrupted either.
 	signalGrace = time.Second
 
 	killPoll = 20 * time.Millisecond
@@ -113,8 +116,8 @@ func (cs *callers) awaitSignal(ctx context.Context, cancel <-chan struct{}, late
 		case <-ctx.Done():
 			return
 		}
-		// The kernel reports one signal, and not which: SIGKILL may follow. For requests of a
-		// replaced server it reports none.
+		// The kernel reports only the first signal, and not which one it is: SIGKILL may follow.
+		// For requests of a replaced server it reports none.
 		n := cs.looking.Add(1)
 		if cs.procs.KillPending(tid) || anySignal && (told || cs.procs.SignalPending(tid)) {
 			cs.looking.Add(-1)

@@ -25,15 +25,15 @@ import (
 type doing uint8
 
 const (
-	removing   doing = iota // from, which is src, is removed
-	linking                 // to becomes a name of src
-	moving                  // from, which is src, becomes to, which was dst or nothing
-	exchanging              // from, which is src, and to, which is dst, are exchanged
-	making                  // to, which is nothing, is made, of a kind
-	appending               // a file of this size grows
+	removing   doing = iota // the name from, of the file src, is removed
+	linking                 // the file src gets the name to
+	moving                  // the file src, named from, is renamed to to, which was the name of dst or of nothing
+	exchanging              // src and dst exchange their names from and to
+	making                  // to, which is no name yet, is made, of Kind
+	appending               // the file, whose size was Size, grows
 	addingAttr              // an attribute is made
 	losingAttr              // an attribute is removed
-	telling                 // an error is told once
+	telling                 // an error that the program is told only once
 )
 
 type callRecord struct {
@@ -52,7 +52,7 @@ type calledName struct {
 	Dir  uint64   // the id of the node
 	Name string
 	Kind lockmgr.Kind // of the key
-	Path string       // so
+	Path string       // of the key
 }
 
 func (n *lockedName) called() calledName {
@@ -80,7 +80,7 @@ type former struct {
 	hold     *lockmgr.Hold
 	from, to lockedName
 	slot     slot // in this process's journal
-	came     bool // GUARDED_BY(calls.mu); again: it is on its way to again()
+	came     bool // GUARDED_BY(calls.mu); it has come again, and again() was not called yet
 }
 
 // record is the call's record in this process's journal: this process may die too.
@@ -101,23 +101,23 @@ func (b *former) record() callRecord {
 // sentAgain marks a request that the kernel sends again.
 const sentAgain = 1 << 63
 
-// number is what a request has, whether or not it is sent again.
+// number is a request's number, which is the same when it is sent again.
 func number(in *fuse.InHeader) uint64 { return in.Unique &^ sentAgain }
 
-// keptAnswers is how many answers stay recorded. The kernel gets an answer long before as many later
-// ones are recorded.
+// keptAnswers is how many answers stay recorded: so many that the kernel has got each long before a
+// later one takes its slot.
 const keptAnswers = 4096
 
-// slot is where a call and its answer are recorded: over those of a call that was answered long ago.
+// slot is where a call and its answer are recorded, in place of a call that was answered long ago.
 type slot struct {
 	call, answer journal.Kind
 	id           uint64
 }
 
-// slots are those for one kind of call.
+// slots are the slots for one kind of call.
 type slots struct {
 	made uint64
-	free []uint64 // what was answered first comes first
+	free []uint64 // the slot whose call was answered first comes first
 }
 
 func (s *slots) take() uint64 {
@@ -131,7 +131,7 @@ func (s *slots) take() uint64 {
 }
 
 const (
-	// comesWithin bounds the time in which the kernel sends again what it was asked to.
+	// comesWithin bounds the time in which the kernel sends again the requests without an answer.
 	comesWithin = 30 * time.Second
 	// arrivesWithin bounds the time between the moments at which the library has read a request and
 	// arrives is called.
@@ -153,7 +153,7 @@ type calls struct {
 	// What the former process has left, until comesWithin. GUARDED_BY(mu)
 	begun map[uint64]*former    // by request
 	files map[uint64]*handle    // by the request that has opened it
-	dirs  map[uint64]*dirHandle // so
+	dirs  map[uint64]*dirHandle // by the request that has opened it
 	tries map[uint64]uint64     // how often a request was sent again before
 	here  map[uint64]bool       // requests that have come again, and are not answered
 
@@ -251,9 +251,9 @@ func (c *calls) keep() {
 	}
 }
 
-// arrives notes each request as soon as it is read. What the kernel sends again comes before all else. So
-// when something else has come, an answered call that has not come again will not: the kernel has its
-// answer.
+// arrives notes each request as soon as it is read. The kernel sends all its repeated requests
+// before any new one. So once a new request has come, a call that was answered and was not repeated
+// will not be: the kernel has its answer.
 func (c *calls) arrives(in *fuse.InHeader) {
 	if in.Unique&sentAgain != 0 {
 		c.mu.Lock()
@@ -275,7 +275,8 @@ func (c *calls) arrives(in *fuse.InHeader) {
 	}
 }
 
-// awake returns when the process has run for a time. One that stood still does not go on too late at once.
+// awake returns when the process has run for a time. It sleeps in short steps, so that a time in
+// which the process was stopped does not count.
 func awake(lasts time.Duration) {
 	for range lasts / arrivesTick {
 		time.Sleep(arrivesTick)
@@ -328,12 +329,12 @@ func (c *calls) again(in *fuse.InHeader) *former {
 	b := c.begun[request]
 	delete(c.begun, request)
 	if b != nil && c.record.Keeps() {
-		c.own[request] = b.slot // until it is answered
+		c.own[request] = b.slot // until the request is answered
 	}
 	return b
 }
 
-// over ends again: the former call's locks are not needed any more.
+// over ends the use of what again has returned: the former call's locks are not needed any more.
 func (b *former) over() {
 	if b != nil && b.hold != nil {
 		b.hold.Release()

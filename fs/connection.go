@@ -85,7 +85,7 @@ func (c *connection) identify() {
 	// ends.
 	var err error
 	if c.dev, err = (procid.Proc{}).MountDev(os.Getpid(), c.mountpoint); err != nil {
-		c.log.Warn("programs that wait for themselves will not be noticed", slog.Any("error", err))
+		c.log.Warn("an open that would wait for its own process waits: it cannot be refused with EDEADLK", slog.Any("error", err))
 	}
 	if c.device >= 0 && c.dev != "" {
 		if c.abort, err = openAbort(c.dev); err != nil {

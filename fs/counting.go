@@ -20,9 +20,9 @@ func (c counting) admit(r request, cancel <-chan struct{}, in *fuse.InHeader, si
 			s = do()
 		}
 	}
-	c.calls.again(in).over() // if nobody has asked: its locks are not needed any more
+	c.calls.again(in).over() // if do has not called again: the former call's locks are not needed any more
 	c.calls.answer(in, s, 0)
-	if s != handedOn { // else it comes once more
+	if s != handedOn { // a request that is handed on comes once more
 		c.calls.ended(in)
 	}
 	return c.count(r, s)

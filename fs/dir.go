@@ -27,7 +27,7 @@ type dirHandle struct {
 	next uint64           // the backing's offset of the first entry of rest. GUARDED_BY(mu)
 }
 
-// list gives the directory a buffer. ENOMEM: its payer has too many.
+// list gives the directory a buffer. ENOMEM: its payer has its share of the memory for buffers.
 func (d *dirHandle) list(memory *budget) error {
 	if d.buf != nil {
 		return nil

@@ -22,8 +22,8 @@ type told struct {
 type belief uint8
 
 const (
-	outdated belief = iota // it was told another size
-	doubtful               // it was told another time, or the size only recently: see doubtFor
+	outdated belief = iota // the kernel was told another size
+	doubtful               // the kernel was told another time of change, or was told a change only recently: see doubtFor
 	current
 )
 
@@ -52,7 +52,8 @@ func (n *node) wrote(end int64) {
 	n.mu.Unlock()
 }
 
-// settled notes a file's times after our own writes. The next open finds a size that is not ours.
+// settled notes a file's time after our own writes. If the size is not what the kernel was told,
+// another mount has written: then it notes nothing, and the next open finds the difference.
 func (n *node) settled(st *unix.Stat_t) {
 	n.mu.Lock()
 	if n.told.known && n.told.size == st.Size {
@@ -82,8 +83,8 @@ type version struct {
 // coarsest is the largest time step of a file system: two changes in one step have equal times.
 const coarsest = 2 * time.Second
 
-// An append goes to the file's end, which the cache does not know; write-only handles gain
-// nothing.
+// cacheFlags says how the kernel may cache the file by this handle. Appends go to the file's end,
+// which the cache does not know. Write-only handles would gain nothing.
 func (f *files) cacheFlags(h *handle, flags uint32, st *unix.Stat_t) uint32 {
 	switch {
 	case writes(flags) && flags&unix.O_APPEND != 0:
@@ -117,8 +118,8 @@ func (f *files) cacheFlags(h *handle, flags uint32, st *unix.Stat_t) uint32 {
 	return 0
 }
 
-// filling notes, at h's first READ, the version that the kernel caches: before the answer to OPEN
-// it still has the old pages.
+// filling is called at h's first READ. From then on the kernel's cache is of the version that the
+// open has seen. Before the answer to OPEN, the cache still has old pages.
 func (h *handle) filling() {
 	if h.fills.Load() == nil {
 		return
@@ -130,7 +131,8 @@ func (h *handle) filling() {
 	}
 }
 
-// misfilled notes that the cache has what the file has not. The next open drops it.
+// misfilled notes that the kernel's cache has bytes that the file does not have. The next open
+// drops the cache.
 func (h *handle) misfilled() {
 	h.fills.Store(nil)
 	h.node.mu.Lock()

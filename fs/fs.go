@@ -107,7 +107,7 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 	}
 	f.identify()
 	if err := f.recordAll(); err != nil {
-		f.log.Error("nobody goes on with this view if the daemon dies", slog.Any("error", err))
+		f.log.Error("if the daemon dies, programs lose the files that they have open in this view", slog.Any("error", err))
 		f.record.Void()
 	}
 	f.kernel.serve(first)

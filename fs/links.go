@@ -19,7 +19,8 @@ import (
 
 func hasMoreNames(st *unix.Stat_t) bool { return st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR }
 
-// inodeKey is the inode's number below its mount's path: device numbers differ between machines.
+// inodeKey is made of the path where the file system is mounted and the inode's number: device
+// numbers differ between machines.
 func (b backing) inodeKey(path string, st *unix.Stat_t) (lockmgr.Key, error) {
 	if st.Dev != b.device.Load() {
 		for i := range len(path) {
@@ -110,8 +111,8 @@ func (f *files) heirs(gone dirName, file *stat) ([]dirName, error) {
 	return nil, unix.EBUSY
 }
 
-// heirsInTime is heirs, but waits for the end of a close(), of which the kernel tells when the program
-// goes on already.
+// heirsInTime is heirs, but first waits for handles whose close() is under way: the kernel sends
+// the RELEASE when the program has already gone on.
 func (f *locker) heirsInTime(gone dirName, file *stat) ([]dirName, error) {
 	for end := time.Now().Add(f.locks.CloseGrace()); ; time.Sleep(time.Millisecond) {
 		heirs, err := f.heirs(gone, file)
@@ -127,7 +128,7 @@ func (f *files) hasTwoNames(n *node, d dirName) bool {
 	return err == nil && inodeOf(&st) == n.inode && st.Nlink == 2 && hasMoreNames(&st.Stat_t)
 }
 
-// inherit gives a file's holds the lock of its heir. ESTALE: the heir is another by now.
+// inherit gives a file's holds the lock of its heir. ESTALE: the heir has changed since.
 func (f *files) inherit(l *nameLock, gone dirName, file *stat, heirs []dirName, locked []lockedName) fuse.Status {
 	now, err := f.heirs(gone, file)
 	if err != nil {

@@ -46,8 +46,8 @@ func (f *locker) lockAttr(ctx context.Context, n *node, attr string) ([]byte, er
 	return json.Marshal(e.Holder)
 }
 
-// fencingToken asks the locks of those who have the file open here. Only if nobody has, it asks for
-// the key, which may be another file's in a moment.
+// fencingToken asks the holds of handles of this mount that have the file open. Only if there are
+// none does it ask for the key: another file may get that key at any moment.
 func (f *locker) fencingToken(ctx context.Context, n *node, key lockmgr.Key) (token int64, held bool, err error) {
 	here := false
 	for _, h := range n.allHolds() {
@@ -59,7 +59,7 @@ func (f *locker) fencingToken(ctx context.Context, n *node, key lockmgr.Key) (to
 			return token, held, err
 		}
 	}
-	if here { // it has lost its name
+	if here { // the file has lost its name since
 		return 0, false, nil
 	}
 	return f.locks.FencingToken(ctx, key)

@@ -10,10 +10,10 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// An OPEN does not say by which name the program means the file, and the name may be another
-// file's by now. ESTALE makes the kernel look again, once in a system call. So the view first
-// takes the locks of all names that may be meant: they cannot change until the kernel comes
-// back (ADR 0013).
+// An OPEN does not say by which name the program means the file, and that name may be another
+// file's by now. ESTALE makes the kernel look the name up again, but only once in each system call.
+// So the view first takes the locks of all names that may be meant, so that they cannot change
+// until the kernel comes back (ADR 0013).
 
 // meant returns the names by which an open of n may come now, and whether all of them are
 // n's. There are none if the open comes by a descriptor, or if the directory has just moved: see
@@ -26,7 +26,7 @@ func (f *files) meant(n *node) (names []dirName, own bool) {
 	if slices.ContainsFunc(names, func(d dirName) bool { return !f.isNamed(n, d) }) {
 		return names, false
 	}
-	for _, d := range f.nodes.names(n) { // a slow open may have come by one of these
+	for _, d := range f.nodes.names(n) { // an open that was slow to arrive may mean one of these
 		if !slices.ContainsFunc(names, d.is) && f.isNamed(n, d) {
 			names = append(names, d)
 		}
@@ -34,7 +34,7 @@ func (f *files) meant(n *node) (names []dirName, own bool) {
 	return names, true
 }
 
-// sendToLook answers ESTALE, with the locks of the names that are meant.
+// sendToLook takes the locks of the names that may be meant, and answers ESTALE: see visits.
 func (o *opening) sendToLook(cancel <-chan struct{}) fuse.Status {
 	o.sends = true
 	names, own := o.fs.meant(o.node)

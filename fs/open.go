@@ -66,9 +66,9 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) (s
 	for try := range mendTries {
 		at, path, doubtful, err := f.nodes.meaning(n, &o.file)
 		way := o.visit.way
-		switch { // it goes on to wait for what it has waited for
+		switch { // a request that was handed on waits again for the same locks
 		case try > 0 || o.again == nil:
-		case o.again.sends: // however old the doubt is by now
+		case o.again.sends: // even if the doubt would be over by now
 			doubtful = true
 		default:
 			at, path, doubtful, err = o.again.at, o.again.path, false, nil
@@ -126,7 +126,8 @@ func (o *opening) mendAbove() bool {
 	return o.fs.mendAbove(o.node)
 }
 
-// read takes no lock. If n has lost a name that the kernel may mean, the kernel looks, once.
+// read opens a file to read, and takes no lock. If n has lost a name that the kernel may mean, the
+// kernel has to look the name up again, once.
 func (o *opening) read(out *fuse.OpenOut) fuse.Status {
 	f, n := o.fs, o.node
 	o.visit.reads, o.visit.flags = true, o.in.Flags

@@ -14,7 +14,7 @@ import (
 // and unlocked paths, by rename, link or with a directory: else somebody could write to a locked
 // file without the lock. The same holds for paths with different flock rules.
 
-// rule is what holds for one path: the policy's word, else the mount's.
+// rule is what applies to one path: what the policy says, and otherwise what the mount says.
 type rule struct {
 	action policy.Action
 	scope  policy.Scope
@@ -23,7 +23,7 @@ type rule struct {
 	flock  policy.Flock // whom flock and fcntl exclude
 }
 
-// rules say what holds for a path.
+// rules find the rule that applies to a path.
 type rules struct {
 	policy *policy.Policy
 
@@ -61,6 +61,7 @@ func (f *locker) mayName(dir *node, name string) error {
 	return err
 }
 
+// fits refuses a new name whose path would be too long.
 func (f *files) fits(d dirName) error {
 	if path, err := f.nodes.pathIn(d.dir, d.name); err == nil && len(path) > maxPath {
 		return unix.ENAMETOOLONG

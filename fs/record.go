@@ -13,10 +13,11 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
-// What a paused view exports, a view whose process dies leaves in records (docs/adr/0070). A record is
-// written before the kernel is told what it says. It ends before the descriptor that it names is
-// closed, which may then be given to another file. What is recorded and the kernel was not told costs
-// a node or a handle that nobody uses: see oncer.
+// When its process dies, a view leaves in records what a paused view exports (docs/adr/0070). A
+// record is written before the kernel is told what it says. It is deleted before the descriptor
+// that it names is closed, because that number may then be given to another file. If the process
+// dies between the record and the answer to the kernel, there is a node or a handle that nobody
+// uses.
 
 // The kinds of records.
 const (
@@ -30,7 +31,7 @@ const (
 	recordCall
 	recordAnswer   // of a call: its request, and what packAnswer makes
 	recordAppend   // its request and the file's size
-	recordAppended // so, its answer
+	recordAppended // the same request, and its answer
 	recordTries    // of a request: how often it was sent again
 )
 
@@ -333,7 +334,8 @@ func (v *recovery) names(all []nameRecord) (names []Name) {
 	return names
 }
 
-// beyond leaves room for what the dead process has made and the kernel may have been told.
+// beyond is added to the largest recorded number: the dead process may have given out larger ones,
+// and the kernel may know them.
 const beyond = 1 << 32
 
 func (v *recovery) nodes(r *journal.Records) error {
@@ -367,7 +369,7 @@ func (v *recovery) nodes(r *journal.Records) error {
 		}
 		for _, d := range n.Shown {
 			if known := v.name(d); known.Dir >= 0 {
-				s.Shown = append(s.Shown, ShownName{Name: known}) // the kernel may just have been told
+				s.Shown = append(s.Shown, ShownName{Name: known}) // without an age: the kernel may have been told just now
 			}
 		}
 		if fd, ok := fds[id]; ok && id != rootID {
@@ -420,7 +422,7 @@ func (v *recovery) dirs(r *journal.Records) error {
 	for fh, d := range all {
 		v.State.NextDir = max(v.State.NextDir, fh+beyond)
 		if node, ok := v.index[d.Node]; ok {
-			// Next: nobody lists from there, so the next request seeks.
+			// Next is an offset from which no program lists, so that the next request seeks.
 			v.State.Dirs = append(v.State.Dirs, DirState{Fh: fh, Node: node, FD: v.fd(d.FD), Next: ^uint64(0), UID: d.UID, Pod: d.Pod, Opened: d.Opened})
 		}
 	}

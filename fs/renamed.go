@@ -61,8 +61,9 @@ func (f *files) isGone(n *node) bool {
 	return f.with(n, func(fd int) error { return ask(fd) }) == unix.ESTALE
 }
 
-// sight is the node of a file that was found by a name; nil if there is none. names are those
-// that the kernel may remember it by, if this one is new to the kernel.
+// sight is what a view knows of a file that was just found by a name. node is the file's node; nil:
+// there is none. If the name is new to the kernel, names are the other names by which the kernel
+// may remember the file.
 type sight struct {
 	node  *node
 	names []dirName
@@ -105,7 +106,7 @@ func (t *nodes) learnAfter(was sight, renamed bool, d dirName, fd int, st *stat)
 	t.note(was.node)
 	delete(t.byInode, was.node.inode)
 	n := t.learnLocked(d, fd, st, file)
-	if n.dir { // what is below keeps its nodes, and may be meant by the old path
+	if n.dir { // files below it keep their nodes, and the kernel may still mean them by the old path
 		n.moved = time.Now()
 		t.note(n)
 	}

@@ -13,10 +13,11 @@ import (
 	"github.com/lockfs/lockfs/policy"
 )
 
-// An OPEN does not say whether the program has opened a name, looked up within cacheTimeout, or a
-// descriptor, by /proc/self/fd. ESTALE shows which: the kernel repeats the system call, and looks
-// its names up. The second ESTALE reaches the program. A thread has one system call at a time, so
-// its requests show an OPEN's or CREATE's stage (ADR 0009).
+// An OPEN does not say whether the program has opened a name, which the kernel may have looked up
+// some time before (cacheTimeout), or a descriptor, by /proc/self/fd. An answer of ESTALE shows
+// which: the kernel repeats the system call, and looks up the names in it. This is what 'to send a
+// thread to look' means. A second ESTALE reaches the program. A thread has one system call at a
+// time, so its requests show at which stage an OPEN or CREATE is (ADR 0009).
 type stage uint8
 
 const (
@@ -34,8 +35,9 @@ const (
 // microseconds.
 const parkFor = time.Second
 
-// createFor is parkFor after a failed lookup: a CREATE comes at once or never. The kernel looks a
-// name that it remembered up twice before. The time of a lookup on a slow volume does not count.
+// createFor replaces parkFor after a lookup that has found nothing: the CREATE comes at once or
+// never. If the kernel remembered the name, it looks it up twice before the CREATE. The time that
+// such a lookup takes on a slow volume does not count.
 const createFor = parkFor / 20
 
 const (
@@ -59,12 +61,12 @@ type visits struct {
 type sent struct {
 	request uint64    // that was answered ESTALE
 	stage   stage     // of that visit
-	node    uint64    // of that visit; 0 for a CREATE
+	node    uint64    // of the visit that was answered ESTALE; 0 for a CREATE
 	when    time.Time // of the thread's last answer
 	asking  bool      // a lookup of it is under way
 	looked  bool      // it has looked something up since
 	missed  int       // lookups since that have found nothing
-	over    bool      // its lookups since are of more than one system call
+	over    bool      // its lookups since then belong to more than one system call
 	found   uint64    // the node that it found last; 0: none
 	as      dirName   // the name that it looked up last
 	meant   []dirName // the names by which a LINK may have meant the file
@@ -79,8 +81,9 @@ type sent struct {
 	file  *fileToRead
 }
 
-// fileToRead is opened while its name is looked up for a second try, which would find it gone if
-// another node replaced it before the OPEN came.
+// fileToRead is a file that was opened already when its name was looked up for a second try.
+// Otherwise another node could replace the file between the lookup and the OPEN, and the program
+// would see an error.
 type fileToRead struct {
 	node     uint64
 	flags    uint32
@@ -121,7 +124,8 @@ type visit struct {
 	file    *fileToRead
 }
 
-// comeToLink: a second try always looks up the new name; by descriptor, no other name.
+// comeToLink begins a LINK. The second try of a LINK always looks up the new name. A LINK by
+// descriptor looks up no other name.
 func (vs *visits) comeToLink(tid uint32, request, node uint64, to dirName) visit {
 	v := visit{tid: tid, request: request, node: node, stage: fresh}
 	if tid == 0 {
@@ -184,7 +188,7 @@ func (s *sent) next(node uint64) stage {
 	case !s.looked && s.stage == fresh && soon && s.node == node && node != 0:
 		return nameless
 	case !s.looked || s.found != node:
-		return fresh // a second try by name has found what it opens
+		return fresh // a second try by name would have looked this node up
 	case s.over || !soon || s.stage == retried:
 		return unsure
 	}

@@ -24,7 +24,7 @@ type Request struct {
 	Keys []Key
 	// Mode is the mode of all Keys. Shared where the owner has Exclusive shares that lock.
 	// Exclusive where the owner has Shared waits for the other readers, and keeps the Shared lock;
-	// behind a waiting Exclusive request it gets ErrDeadlock.
+	// if another Exclusive request waits already, it gets ErrDeadlock.
 	Mode Mode
 	// Queue stands in line. A request under a kernel lock must not, because the holder may need
 	// that lock to close its file. Without Queue, a holder on this mount means ErrContended at
@@ -34,7 +34,8 @@ type Request struct {
 	// Wait also bounds the wait for an answer. Otherwise an answer is awaited until an outage of
 	// the service is 5 s old, or Wait if that is longer.
 	Wait time.Duration
-	// Found: the file may exist already, and may have had other names. An open heeds Hold.Settled.
+	// Found: the file may exist already, and may have had other names. An open calls Hold.Looked,
+	// and Hold.Settle if that says so.
 	Found bool
 	// Renames: another file may get one of the paths.
 	Renames bool
@@ -93,11 +94,11 @@ func (m *Manager) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	v := m.follow(&req)
 	for {
 		h, err := m.attempt(ctx, req, v, t)
-		// A session lost since the grant is replaced.
+		// If the session was lost after the grant, the next attempt uses a new one.
 		lost := errors.Is(err, ErrSessionLost) || errors.Is(err, ErrLockLost)
 		if !lost || req.Wait == 0 || ctx.Err() != nil {
 			switch {
-			case lost && ctx.Err() != nil: // it has nothing that could be lost
+			case lost && ctx.Err() != nil: // the lock is lost and the wait is over: the caller never had the lock
 				err = t.ended(retry.Ended(ctx))
 			case lost:
 				err = fmt.Errorf("%w: %v", ErrUnavailable, err)

@@ -6,8 +6,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// AcquisitionID names one acquisition and its entries, which have it as the owner's UUID. 'lockfs
-// ls' prints it as LOCK, and the log as lock=.
+// AcquisitionID is the UUID of one acquisition, and part of the name of each of its entries in the
+// service. 'lockfs ls' prints it as LOCK, and the log as lock=.
 type AcquisitionID uuid.UUID
 
 // NewAcquisitionID returns a fresh id.

@@ -66,7 +66,7 @@ func (a *Advisory) handOn() {
 			case r.waits:
 				r.given <- r.handedOn()
 				r.given, r.parked = make(chan error, 1), true
-			default: // it begins anew
+			default: // a try is made anew, by whichever process serves the mount next
 				r.over = true
 				r.given <- &HandedOnError{Resume{Since: r.lock.Since}}
 			}

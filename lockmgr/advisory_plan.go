@@ -13,18 +13,18 @@ import (
 // advisoryPlan is what the worker does next for a table.
 type advisoryPlan struct {
 	next   advisory.Locks     // what the mount has afterwards
-	grants []*advisoryRequest // that have their locks by it
-	// refused get their answer when nothing needs a commit any more.
+	grants []*advisoryRequest // requests that get their locks
+	// refused are answered by the first plan that needs no commit.
 	refused []*advisoryRequest
-	line    []*advisoryRequest // that stand in line by it
+	line    []*advisoryRequest // requests that the plan puts in line
 	put     AdvisoryPut
 	value   []byte // of the mount's row afterwards
 	private bool   // it says that the table is private
 	commit  bool   // put changes something
 }
 
-// plan decides, by what is known, which requests get a lock, are refused, or stand in line.
-// look: that cannot be decided before the table is read again. mu is held.
+// plan decides, from what is known of the table, which requests get a lock, are refused, or stand
+// in line. look: the table must be read again before that can be decided. mu is held.
 func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 	if t.sent != nil || t.recovering {
 		return p, false
@@ -71,7 +71,7 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 		}
 		blocked = blocked || slices.ContainsFunc(free, func(w *advisoryRequest) bool { return w.lock.Conflicts(r.lock) })
 		switch {
-		case !blocked && r.parked: // it has its turn, and cannot be told; later ones do not pass it
+		case !blocked && r.parked: // its turn has come, but it has no caller to tell; later requests do not pass it
 			free, waiting = append(free, r), append(waiting, r)
 		case !blocked && v.Mine.Len() >= maxAdvisory && !v.Mine.Has(r.lock):
 			t.answer(r, ErrTooMany)
@@ -84,7 +84,7 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 			look = true
 		default:
 			t.meets(r)
-			// Beside an exclusive flock nobody has another.
+			// If another owner has an exclusive flock, this owner can have none to drop.
 			if o := r.lock.Owner; o.Kind == advisory.Flock && !(held && by.Exclusive) && t.has(o) {
 				t.clear(o, 0, advisory.EOF)
 				r.dropped = true
@@ -125,7 +125,8 @@ func (t *AdvisoryTable) plan() (p advisoryPlan, look bool) {
 	return p, false
 }
 
-// stands reports whether a lock that somebody has by now keeps a request from its own. mu is held.
+// stands reports whether somebody has a lock, not only in this plan, that conflicts with what a
+// request asks for. mu is held.
 func (t *AdvisoryTable) stands(r *advisoryRequest) bool {
 	now := advisory.View{Held: t.held, Mine: t.mine}
 	_, held := now.Blocker(r.lock, r.by)

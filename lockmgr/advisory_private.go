@@ -20,15 +20,15 @@ type advisoryPrivate struct {
 	keep    time.Duration // how long it stays private without locks; 0: it is never private
 	row     bool          // the mount's row says private
 	gen     uint64        // see AdvisoryTable.Private
-	ending  bool          // the list is published, or may be
+	ending  bool          // the list is published, or is about to be
 	others  bool          // other mounts had rows when the table was read
 	heard   time.Time     // when the last read that was answered was sent
 	since   time.Time     // when it became private
 	used    time.Time     // when a lock was last asked for, or given up
-	changed bool          // what the mount has may not be what its row lists
+	changed bool          // the mount's locks may differ from those that its row lists
 	listed  bool          // its row lists something
 
-	idle      bool // it was without locks for too long
+	idle      bool // it was private without locks for longer than keep
 	describes bool // the next put lists what the mount has, for people
 }
 
@@ -61,14 +61,14 @@ func (t *AdvisoryTable) publishes() bool {
 	return p.ending
 }
 
-// deaf reports whether the table is private and the mount might not have heard that another wants
-// it.
+// deaf reports whether the table is private and was not read for so long that the mount may have
+// missed another mount's row.
 func (t *AdvisoryTable) deaf() bool {
 	return t.private.row && time.Since(t.private.heard) > advisoryHears
 }
 
-// decides does what there is to do without a worker, and reports whether that was possible: the
-// table is local, or private and nobody else wants it.
+// decides does all that there is to do without a worker, and reports whether it could: it can if
+// the table is local, or private and wanted by no other mount.
 func (t *AdvisoryTable) decides() bool {
 	p := &t.private
 	switch {
@@ -123,7 +123,7 @@ func (t *AdvisoryTable) isPrivate(private bool) {
 		return
 	}
 	for _, r := range t.requests {
-		r.ticket = 0 // a place in another line
+		r.ticket = 0 // it was a place in the other line: the service's, or the mount's own
 	}
 	p.row, p.ending, p.gen = private, false, 0
 	if private {

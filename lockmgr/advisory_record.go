@@ -11,10 +11,11 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
-// Advisory locks in the records of a mount (docs/adr/0070): its name, its tables, and the locks of its
-// owners. What an owner gets is recorded when the service has it, and before its program is told. What
-// it gives back is recorded before the service is told. So no lock is recorded that others may have
-// had since, except while the mount's row changes: recover compares.
+// Advisory locks in the records of a mount (docs/adr/0070): its name, its tables, and the locks of
+// its owners. What an owner gets is recorded when the service has it, and before its program is
+// told. What it gives back is recorded before the service is told. So no record names a lock that
+// another mount may have by now. The exception is while the mount's row changes: so recover
+// compares the records with the row.
 //
 // Requests that wait are not recorded. They come again, and stand in line anew.
 
@@ -48,7 +49,7 @@ type lockName struct {
 
 // The methods below need a.mu.
 
-// number begins a record.
+// number returns the number of a new record.
 func (a *Advisory) number() uint64 {
 	a.records++
 	return a.records
@@ -76,8 +77,9 @@ func (t *AdvisoryTable) note() {
 // unnote ends the record of a table that is forgotten.
 func (t *AdvisoryTable) unnote() { t.a.m.cfg.Record.Delete(recordTable, t.record) }
 
-// noteLocks is called before a change of what an owner has of a range, and what it returns after it:
-// that records the change. A lock beside the range may have become one with what is in it.
+// noteLocks is called before a change of an owner's locks in a range, and the function that it
+// returns after the change, which it records. A lock next to the range may have been merged with
+// one in it.
 func (t *AdvisoryTable) noteLocks(o advisory.Owner, start, end uint64) (after func()) {
 	part := t.a.m.cfg.Record
 	if !part.Keeps() {
@@ -87,8 +89,8 @@ func (t *AdvisoryTable) noteLocks(o advisory.Owner, start, end uint64) (after fu
 	before := t.mine.Touching(o, start, end)
 	return func() {
 		now := t.mine.Touching(o, start, end)
-		// From right to left: a record gets smaller when what has been cut off it has its own. So nothing is
-		// ever missing.
+		// From right to left: the part that is cut off a range gets its own record before the
+		// range's record becomes smaller. So no part is ever unrecorded.
 		for _, l := range slices.Backward(now) {
 			if slices.Contains(before, l) {
 				continue

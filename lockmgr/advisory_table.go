@@ -14,8 +14,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
-// AdvisoryTable has the advisory locks of one file. It tells whether what this mount has there
-// is good.
+// AdvisoryTable has the advisory locks of one file. Check reports whether those of this mount are
+// good.
 type AdvisoryTable struct {
 	a      *Advisory
 	key    Key
@@ -33,17 +33,17 @@ type AdvisoryTable struct {
 	private  advisoryPrivate
 	closed   bool    // another mount has the table to itself
 	stale    bool    // the table may have changed since it was read
-	doubted  bool    // so may the mount's row, which nobody else should change
-	broken   []Break // that may be of what the mount has
+	doubted  bool    // the mount's row may have changed too, though nobody else should change it
+	broken   []Break // breaks that may concern the mount's locks
 	unparked bool    // a request that was handed on is back, and may have closed a cycle
 	vacates  bool    // the mount's row goes before anything else is put
 
-	recovering bool                // a dead process has left it, and it was not read since
+	recovering bool                // it is from a dead process's records, and was not read since
 	bereft     bool                // its locks were lost before it was adopted
 	record     uint64              // its number in the mount's records; 0: it has none
-	records    map[lockName]uint64 // so, of its locks
-	asks       int                 // how often somebody wanted something
-	done       int                 // of these, those that were looked at
+	records    map[lockName]uint64 // the numbers of its locks' records
+	asks       int                 // how often the worker was asked to look at the table
+	done       int                 // how many of asks the worker has done
 	settled    chan struct{}       // closed, and replaced, when done has grown
 
 	// The worker's own: there is one at a time.
@@ -51,10 +51,10 @@ type AdvisoryTable struct {
 	row     string           // the name of the mount's row
 	rows    map[string]int64 // those of this mount that stand, and the revisions of their last puts
 	value   []byte           // of the mount's row; nil: it does not stand. Changed under Advisory.mu
-	created int64            // the revision of the mount's row. So, too
+	created int64            // the revision of the mount's row. Changed under Advisory.mu too
 	held    []advisory.Lock  // of other mounts
 	line    []advisory.Waiter
-	rev     int64         // at which that was so
+	rev     int64         // at which held and line were so
 	sent    *advisoryPlan // whose put was not answered
 	retry   retry.Retrier
 }
@@ -166,8 +166,8 @@ func (t *AdvisoryTable) answered(ctx context.Context, r *advisoryRequest, given 
 	return ctx.Err()
 }
 
-// leaves waits until a request that is over has left the line: nobody must find it there once its
-// caller goes on.
+// leaves waits until a request that is over has left the line: nobody must find it there after its
+// caller was answered.
 func (t *AdvisoryTable) leaves() {
 	t.a.mu.Lock()
 	asked := t.ask()
@@ -182,7 +182,7 @@ type advisoryRequest struct {
 	probes  bool          // it asks what is in the way, and gets nothing
 	id      string        // of its row
 	waitID  AcquisitionID // by which it is handed on, if it waits
-	expires time.Time     // when a request that does not wait gives the service up
+	expires time.Time     // when a request that does not wait stops waiting for the service's answer
 	stood   atomic.Bool   // it has had a row, or may have
 
 	// GUARDED_BY(Advisory.mu)
@@ -195,9 +195,9 @@ type advisoryRequest struct {
 	met     time.Time      // when another owner was found in the way; zero: none was
 	by      advisory.Owner // that was in the way last
 	found   *advisory.Lock // what a probe has found
-	late    *time.Timer    // of a try that another mount has to answer
+	late    *time.Timer    // ends the wait of a try for another mount to publish its locks
 	slow    *time.Timer    // nil once it has ended, or if it does not wait
-	told    bool           // that it waits long
+	told    bool           // the log says that it waits long
 	over    bool           // it has its answer, or wants none any more
 }
 

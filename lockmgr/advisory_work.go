@@ -73,7 +73,7 @@ func (t *AdvisoryTable) work() {
 	}
 }
 
-// exchange does what a plan needs of the service. After an error the worker plans anew.
+// exchange sends the service what a plan needs. After an error the worker makes another plan.
 func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 	m := t.a.m
 	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
@@ -87,7 +87,7 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 		t.use(s)
 		t.a.mu.Unlock()
 		m.done(s)
-		return nil // its rows name the session
+		return nil // the next plan's rows name the session
 	}
 	sent := time.Now()
 	switch {
@@ -99,7 +99,7 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 			return err
 		}
 		m.outage.note(sent, nil)
-		// Nobody is told of its grants: the next plan repeats them, or takes them back.
+		// Its grants were told to nobody: the next plan repeats them, or takes them back.
 		if p := *t.sent; rows.landed(p.put) {
 			t.landed(p, rows)
 		}
@@ -145,7 +145,7 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 	t.a.mu.Lock()
 	t.grant(p)
 	if len(p.line) > 0 {
-		t.stale = true // what it waits for may have gone before the watch
+		t.stale = true // the lock in its way may have gone before the watch could show that
 	}
 	t.a.mu.Unlock()
 	if err := t.learn(rows, sent); err != nil {
@@ -180,12 +180,12 @@ func (t *AdvisoryTable) landed(p advisoryPlan, rows AdvisoryRows) {
 	}
 }
 
-// grant gives the plan's requests their locks, which the mount's row has. Since the plan, owners
-// may have unlocked others, and callers may have gone. mu is held.
+// grant gives the plan's requests their locks, which are in the mount's row by now. Since the plan
+// was made, owners may have given up other locks, and callers may have gone. mu is held.
 func (t *AdvisoryTable) grant(p advisoryPlan) {
 	for _, r := range p.grants {
 		if r.over {
-			t.asks++ // the row says too much
+			t.asks++ // the row names a lock that nobody wants any more: plan again
 		} else {
 			r.had = t.mine.Any(r.lock.Owner, r.lock.Start, r.lock.End)
 			t.set(r.lock)

@@ -296,7 +296,7 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 				h.fail(SessionLost(errors.New("it ended while no daemon served the mount")))
 			}
 		}
-		if h.lost.Load() != nil { // a lock of it alone is in nobody's way for longer than the session
+		if h.lost.Load() != nil { // Begin gives up the locks that only this hold has: see noteUnheld
 			holds[i] = h
 			continue
 		}
@@ -404,7 +404,7 @@ func (m *Manager) adoptSession(ctx context.Context, a Adopter, st SessionState, 
 	if err != nil {
 		return nil, err
 	}
-	sent := m.now() // the former process's renewals are not ours to count
+	sent := m.now() // the deadline counts from this process's own renewal
 	if err := bs.Renew(ctx); err != nil {
 		bs.(HandedOn).Abandon()
 		return nil, err
@@ -430,7 +430,7 @@ func (m *Manager) Begin() {
 	}
 	removed := make(chan struct{})
 	m.wg.Go(func() { removing.Wait(); close(removed) })
-	if m.died { // a request that is sent again, and only tries, would find what its own former try has left
+	if m.died { // else a try that is sent again could find the entry of its own former try in its way
 		select {
 		case <-removed:
 		case <-time.After(unclaimedTime):
@@ -453,7 +453,8 @@ func (m *Manager) Begin() {
 // unclaimedTime bounds how long programs wait until what a dead process has left is removed.
 const unclaimedTime = 2 * time.Second
 
-// removeUnclaimed tries for as long as the session lives: others may wait for what nobody claims.
+// removeUnclaimed tries for as long as the session lives: other mounts may wait for the entries
+// that nobody claims.
 func (m *Manager) removeUnclaimed(s *session) {
 	remain := func(why error) {
 		m.log.Warn("entries of the former daemon that nobody claims remain for now", slog.String("session", s.backend.ID()), slog.Any("error", why))

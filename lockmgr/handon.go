@@ -44,7 +44,8 @@ type left struct {
 	sess   *session
 }
 
-// forsakenAfter is how long an entry stands for a request that was handed on and does not come.
+// forsakenAfter is how long the entry of a request that was handed on is kept if the request does
+// not come again.
 const forsakenAfter = 5 * time.Second
 
 // HandOn fails the requests that wait in line, now and until GoOn, with a *HandedOnError. Nothing

@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// FencingToken returns the fencing token of k's exclusive owner on any mount. If that is this mount, the
-// token is larger than all that others have had before, see Hold.Looked. It asks the service, unless
-// this mount has told the token before. Errors: ErrUnavailable, ErrLockLost.
+// FencingToken returns the fencing token of k's exclusive owner on any mount. If that mount is this
+// one, the token is larger than all that other owners of the file have had: see Settle.
+// FencingToken asks the service, unless this mount has told the token before. Errors:
+// ErrUnavailable, ErrLockLost.
 func (m *Manager) FencingToken(ctx context.Context, k Key) (token int64, ok bool, err error) {
 	for {
 		token, err = m.settled(ctx, func() *lock { return m.exclusive(k) })

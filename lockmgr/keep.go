@@ -68,20 +68,21 @@ type keeper struct {
 	begun    chan struct{} // constant; receives when there may be a keepable lock; capacity 1
 	idle     list.List     // of *lock; the longest idle first
 	keepable map[AcquisitionID]*lock
-	raised   map[*lock]struct{} // have a larger token than their entry says, or did until describe told it
+	raised   map[*lock]struct{} // locks whose token is larger than their entry says, or was until describe wrote it there
 	pasts    map[Key]*past
 	due      time.Time // before this no idle lock is to be released
 	tidied   time.Time // when old pasts were last deleted
 	heard    time.Time // when the last answered read of all recalls was sent
 }
 
-// past is what is known of a key without a lock.
+// past is what a mount remembers of a key for which it has no lock.
 type past struct {
-	used    time.Time // when its lock was last given up uncontended
+	used    time.Time // when its lock was last given up, while no other mount wanted it
 	cool    time.Time // nothing is kept before this time
 	coolFor time.Duration
 
-	// Of a directory: how many locks below it were granted uncontended since then.
+	// Of a directory: how many locks below it were granted without contention since the time in
+	// since.
 	granted int
 	since   time.Time
 }
@@ -383,7 +384,7 @@ func (m *Manager) describe() {
 	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
 	defer cancel()
 	if err := m.backend.Describe(ctx, news); err != nil {
-		m.log.Debug("present holders are not shown", slog.Int("locks", len(news)), slog.Any("error", err))
+		m.log.Debug("cannot show the present holders of kept locks in the service", slog.Int("locks", len(news)), slog.Any("error", err))
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for _, l := range locks {

@@ -9,9 +9,10 @@ import (
 )
 
 // A mount whose process dies leaves its locks to the next one by records: of its sessions, of the
-// holds that open files have, of delegated directories, and of advisory locks. A record is written before anybody can
-// depend on what it says, and outdated before that ends. What is in no record is nobody's: the next
-// process removes it (docs/adr/0070).
+// holds that open files have, of delegated directories, and of advisory locks. A record is written
+// before anybody can depend on what it says, and removed or replaced before that becomes untrue. An
+// entry in the service that no record names belongs to nobody: the next process removes it
+// (docs/adr/0070).
 
 // The kinds of records.
 const (

@@ -10,16 +10,17 @@ import (
 	"github.com/lockfs/lockfs/internal/retry"
 )
 
-// A file can have a name below a delegated directory, and another one elsewhere. By that, another
-// mount's owner locks its inode, which recalls nothing. When the other name is removed, this mount
-// locks the file by itself, by the only name. The token then has to be larger than that owner's.
-// Nobody can give the file another name without the lock of this one, which recalls the directory.
-// So a revision that is read when the file has one name, under its lock, is large enough, and is so
-// from then on (docs/adr/0064).
+// A file can have one name below a delegated directory and another name elsewhere. An owner on
+// another mount that uses the other name locks the inode too, and that does not recall the
+// directory. When the other name has been removed, this mount locks the file without the service,
+// by its only name. Its token must then be larger than that owner's. Nobody can give the file
+// another name without the lock of the present one, and that recalls the directory. So a revision
+// that is read under the lock while the file has one name is large enough, and stays so
+// (docs/adr/0064).
 //
-// An owner can also have the lock of a name when another file gets the name, by a call of the same
-// owner. Others may have had that file by later tokens than the lock's. So each open that shares
-// such a lock reads a revision, whether the lock has an entry or not.
+// An owner can also have the lock of a name at the time when another file gets that name, by a call
+// of the same owner. Other owners may have had that file with larger tokens than the lock's. So
+// each open that shares such a lock reads a revision, whether the lock has an entry or not.
 //
 // All other locks are settled when somebody asks for their token: between the grant and the owner's
 // look at the file, another owner can have had it by another name that is gone.
@@ -38,7 +39,7 @@ func (h *Hold) Looked() bool {
 	return h.unsettled() == nil
 }
 
-// unsettled returns a lock that Settle is for, or nil. m.mu is held.
+// unsettled returns a lock whose token Settle has to raise, or nil. m.mu is held.
 func (h *Hold) unsettled(but ...*lock) *lock {
 	i := slices.IndexFunc(h.locks, func(l *lock) bool { return l.unsettled && l.stands() && !slices.Contains(but, l) })
 	if i < 0 {

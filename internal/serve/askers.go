@@ -9,16 +9,16 @@ import (
 )
 
 // askers are threads without the process's descriptors, which may ask the process's own views. A
-// thread with descriptors that waits for such an answer would keep a killed daemon, because a FUSE
-// connection ends with its last descriptor.
+// killed daemon could not end if one of its threads waited for such an answer and had the
+// descriptors: the FUSE connection ends only when its last descriptor is closed.
 //
-// The threads are made before anything is opened: dropping descriptors later would close them, and
-// so flush files and hang on a hung volume. The threads keep the earlier descriptors, such as Go's
-// poller, which any thread may have to wake.
+// The threads are made before anything is opened. To drop descriptors later would be to close them,
+// and so to flush files, which hangs if the volume does. The threads keep the descriptors that
+// exist by then, such as Go's poller, which any thread may have to wake.
 type askers chan func(parted error)
 
 func newAskers(n int) askers {
-	time.Sleep(time.Nanosecond) // a timer makes Go open its poller
+	time.Sleep(time.Nanosecond) // the use of a timer makes Go open its poller
 	a := make(askers)
 	for range n {
 		ready := make(chan struct{})

@@ -12,8 +12,8 @@ import (
 // mount waits for it.
 const awaitNotice = 2 * time.Second
 
-// await returns when the network volume at source opens files. An NFS server in its grace
-// period does not, for longer than the answers of the lock service are waited for.
+// await returns when files can be opened on the network volume at source. An NFS server opens none
+// during its grace period, which is longer than the time-outs of the lock service.
 func (v *Volume) await(ctx context.Context, source string) error {
 	notice := time.AfterFunc(awaitNotice, func() {
 		v.log.Warn("waiting for the volume to open a file; an NFS server that was just started opens none for its grace period, mostly 90 s",

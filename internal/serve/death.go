@@ -29,7 +29,7 @@ const (
 	recordService
 )
 
-// mountRecord is what there is of a mount besides its view and its locks.
+// mountRecord is all of a mount that is in the records of neither its view nor its locks.
 type mountRecord struct {
 	_          struct{} `cbor:",toarray"`
 	Lifeline   string
@@ -62,7 +62,8 @@ func (v *Volume) leftByDead(c *Config) *dead {
 	return &dead{Former: left, how: c.Worker.LastDeath}
 }
 
-// ForsakeOthers lets go of the views that a dead process has left and that nobody is to serve any more.
+// ForsakeOthers lets go of views that a dead process has left, if none of specs is at their
+// mountpoint.
 func ForsakeOthers(w *supervise.Worker, specs []Spec) {
 	wanted := make(map[string]bool)
 	for _, s := range specs {
@@ -73,7 +74,7 @@ func ForsakeOthers(w *supervise.Worker, specs []Spec) {
 	w.Only(func(part string) bool { return wanted[part] })
 }
 
-// beginRecord begins the mount's records, if this process has a supervisor.
+// beginRecord prepares the mount's records, if this process has a supervisor.
 func (c *Config) beginRecord(backend Backend, log *slog.Logger) {
 	c.record = nil
 	defer func() { backend.Record(c.record) }()
@@ -89,11 +90,11 @@ func (c *Config) beginRecord(backend Backend, log *slog.Logger) {
 		j, err = c.Worker.Journal()
 	}
 	if err != nil {
-		log.Warn("nobody goes on with this view if the daemon dies", slog.Any("error", err))
+		log.Warn("if the daemon dies, programs lose the files that they have open in this view", slog.Any("error", err))
 		return
 	}
 	j.WhenFull(func() {
-		log.Error("nobody goes on with this view if the daemon dies; start it anew when that suits its programs", slog.Any("error", journal.ErrFull))
+		log.Error("if the daemon dies, programs lose the files that they have open in this view; restart it when that disturbs them least", slog.Any("error", journal.ErrFull))
 	})
 	c.record = j.Part(name)
 }
@@ -105,7 +106,8 @@ func (c *Config) deaths() int {
 	return c.Worker.InARow
 }
 
-// recordMount comes before the view's own record, which completes the mount's.
+// recordMount is called before the view is recorded: with the record of the view, that of the mount
+// is complete.
 func (c *Config) recordMount(m *mounted, settings map[string]string, taken metrics.Takeover) {
 	if c.record.Keeps() {
 		settings = maps.Clone(settings)
@@ -122,7 +124,7 @@ func (c *Config) recordService(backend Backend) {
 }
 
 func (v *Volume) notRecorded(c *Config, err error) {
-	v.log.Error("nobody goes on with this view if the daemon dies", slog.Any("error", err))
+	v.log.Error("if the daemon dies, programs lose the files that they have open in this view", slog.Any("error", err))
 	c.record.Void()
 }
 
@@ -204,7 +206,7 @@ func (d *dead) accept(c *Config, backend Backend, settings map[string]string) (_
 	return a, nil
 }
 
-// cannot reports whether an error of a takeover will come again.
+// cannot reports whether another try of a takeover would fail with the same error.
 func cannot(err error) bool {
 	return err != nil && !errors.Is(err, lockmgr.ErrUnavailable) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
 }

@@ -109,9 +109,10 @@ type offering struct {
 // settleTime bounds the time until delegated directories are given back, while programs go on.
 const settleTime = 5 * time.Second
 
-// pauseTries bound the attempts to pause a view, one after the other. Requests under way may not
-// end at once: one may wait for another, which the pause keeps out. The last has nearly all of
-// PauseTime, as hundreds of requests that wait for locks need a second on a busy node.
+// pauseTries are the time limits of the attempts to pause a view. A request that is under way may
+// not end in time, if it waits for another one that the pause keeps out. The last attempt has
+// nearly all of PauseTime, because hundreds of requests that wait for locks need a second on a busy
+// node.
 var pauseTries = []time.Duration{handover.PauseTime / 20, handover.PauseTime / 5, handover.PauseTime * 9 / 10}
 
 func (o *offering) pause() ([]byte, []int, error) {
@@ -153,8 +154,8 @@ func (o *offering) settle() error {
 	return nil
 }
 
-// pauseView returns when the pause began. Between two tries the view goes on for as long as it needs
-// to serve all that has waited.
+// pauseView pauses the view, and returns the time at which the pause began. Between two attempts
+// the view goes on until it has served all requests that have waited.
 func (o *offering) pauseView() (began time.Time, err error) {
 	for _, lasts := range pauseTries {
 		began = time.Now()
@@ -190,7 +191,7 @@ func (o *offering) export() ([]byte, []int, error) {
 
 func (o *offering) resume() {
 	if err := o.record.Complete(); err != nil {
-		o.v.log.Error("nobody goes on with this view if the daemon dies", slog.Any("error", err))
+		o.v.log.Error("if the daemon dies, programs lose the files that they have open in this view", slog.Any("error", err))
 	}
 	if lender, ok := o.backend.(Lender); ok {
 		lender.GoOn()
@@ -210,12 +211,12 @@ func (o *offering) letGo() {
 		lender.Leave()
 	}
 	close(o.gone)
-	o.record.Void() // it is the other daemon's
+	o.record.Void() // the mount is the other daemon's now
 	o.m.locks.LetGo()
 	o.m.view.LetGo()
 }
 
-// accepted is what a running daemon has given, until it is used.
+// accepted is what this daemon has got from the mount's predecessor, until it is used.
 type accepted struct {
 	snapshot
 	view    []int      // descriptors

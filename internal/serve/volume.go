@@ -341,7 +341,8 @@ func (v *Volume) unmount(c *Config, view *fs.FS) error {
 	return err
 }
 
-// unless returns f's error, or ctx's when it ends first: f may hang in the volume.
+// unless returns f's error, or ctx's if ctx ends first. f may hang in the volume, and then goes on
+// alone.
 func unless(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()

@@ -13,12 +13,14 @@ import (
 )
 
 const (
-	// lookEvery is how often the options of a volume are looked at, while it is served.
+	// lookEvery is how often the mount options of a volume are checked while it is served.
 	lookEvery = time.Minute
-	// reachEvery is how often it is asked whether it is there, retryEvery while it is not.
+	// reachEvery is how often the view checks that the volume is within reach, retryEvery how often
+	// while it is not.
 	reachEvery = 5 * time.Second
 	retryEvery = time.Second
-	// reachPause is how often, if requests say that it is not.
+	// reachPause is the least time between two such checks that are made because a request has
+	// failed.
 	reachPause = 200 * time.Millisecond
 )
 
@@ -29,7 +31,7 @@ type watcher struct {
 	id   uuid.UUID // the volume's
 }
 
-// run ends with ctx. A volume that hangs keeps it waiting.
+// run watches the volume until ctx ends. It waits for a volume that hangs.
 func (w *watcher) run(ctx context.Context) {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
@@ -55,7 +57,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// look looks at the volume's options: an operator may have changed them.
+// look checks the volume's mount options: an operator may have changed them.
 func (w *watcher) look(ctx context.Context) {
 	var found []netvolume.Finding
 	err := unless(ctx, func() (err error) { found, err = netvolume.Look(w.cfg.Source, w.cfg.Embedded); return err })
@@ -66,7 +68,7 @@ func (w *watcher) look(ctx context.Context) {
 	w.health.found(found)
 }
 
-// reach has the view find its volume again, if it is there.
+// reach has the view check that it reaches its volume, and otherwise look for the volume at SOURCE.
 func (w *watcher) reach(ctx context.Context) {
 	again := false
 	err := unless(ctx, func() (err error) {

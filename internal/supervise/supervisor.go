@@ -212,7 +212,7 @@ func (s *supervisor) watch(w *worker) unix.WaitStatus {
 				_, _ = w.pipe.WriteString(over + "\n") // behind all that it has said
 				w.pipe.Close()
 			} else if e.pid == w.shadowPID {
-				s.log.Error("the worker's shadow has ended: if the worker dies too, programs will notice. Start the daemon anew when that suits them")
+				s.log.Error("the worker's shadow has ended: if the worker dies too, programs lose their open files. Restart the daemon when that disturbs them least")
 			}
 		}
 	}
@@ -228,7 +228,7 @@ func (s *supervisor) hear(w *worker, line string) {
 		}
 		fd, err := unix.PidfdOpen(pid, 0) // our child: its pid is not another's
 		if err != nil {
-			s.log.Error("a worker's shadow is not found, so its death will be noticed by programs", slog.Any("error", err))
+			s.log.Error("a worker's shadow is not found: if the worker dies, programs lose their open files", slog.Any("error", err))
 			return
 		}
 		w.left.shadow, w.shadowPID = os.NewFile(uintptr(fd), "shadow"), pid

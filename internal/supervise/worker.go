@@ -92,7 +92,7 @@ func init() {
 	}
 	pid, err := newShadow()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "lockfs: the worker has no shadow, so programs will notice its end:", err)
+		fmt.Fprintln(os.Stderr, "lockfs: the worker has no shadow: if it dies, programs lose their open files:", err)
 	} else {
 		w.shadow = pid
 		w.say(sayShadow, strconv.Itoa(pid))

@@ -71,12 +71,12 @@ type acquisition struct {
 	req  lockmgr.AcquireRequest
 	own  []string      // the keys of our entries, as req.Keys
 	had  []string      // the keys of req.Upgrades' entries
-	gets []clientv3.Op // read where we stand, see standing
+	gets []clientv3.Op // the reads that show where we stand, see standing
 	puts []clientv3.Op
 	then []clientv3.Op // puts, and Gets of the stamps
 
 	around []string // the prefixes of the directory entries that conflict, and no others
-	few    bool     // they can be compared one by one; else around is all directory entries
+	few    bool     // around can be compared one by one; otherwise around is the prefix of all directory entries
 	trees  int      // gets[trees:stamps] read them
 	stamps int      // gets[stamps:], but the last, read the stamps
 
@@ -237,9 +237,9 @@ func (a *acquisition) attempt(ctx context.Context) error {
 	return err
 }
 
-// clear holds while no directory entry whose key goes on with mode is in the way, but own. If the
-// directories are too many to be compared one by one, none may have been put at all since the last
-// answer, which must have shown none in the way.
+// clear returns comparisons that hold while no directory entry of that mode is in the way, except
+// own. If the directories are too many to be compared one by one, they hold if the last answer
+// showed none in the way, and no directory entry at all was put since.
 func (a *acquisition) clear(mode string, own []string) (cmps []clientv3.Cmp) {
 	if a.few {
 		for _, p := range a.around {
@@ -271,8 +271,8 @@ func (a *acquisition) settle() {
 	}
 }
 
-// free holds when no entry conflicts with ours, except those we upgrade and those of directories,
-// and ours do not stand yet.
+// free returns comparisons that hold when our entries do not stand yet, and no entry conflicts with
+// them. Entries that we upgrade and those of directories do not count.
 func (a *acquisition) free() []clientv3.Cmp {
 	cmps := make([]clientv3.Cmp, 0, len(a.req.Keys)+len(a.had)+2)
 	for _, k := range a.req.Keys {
@@ -303,12 +303,14 @@ func noneBut(from, to string, but []string) (cmps []clientv3.Cmp) {
 	return append(cmps, none(from, to))
 }
 
-// inLine reports whether the request needs to know only the end of one line.
+// inLine reports whether the request waits in one line only: then it needs to read only the end of
+// it.
 func (a *acquisition) inLine() bool {
 	return a.req.Wait == lockmgr.Queue && len(a.req.Keys) == 1 && len(a.req.Upgrades) == 0
 }
 
-// In line, rivals reads only the last entries: 1,000 waiters would read a million otherwise.
+// rivals reads the entries that conflict with k. In line it reads only the last ones: otherwise
+// 1,000 waiters would read a million entries.
 func (a *acquisition) rivals(k lockmgr.Key, opts ...clientv3.OpOption) clientv3.Op {
 	opts = append(opts, clientv3.WithPrefix())
 	if a.inLine() {

@@ -82,7 +82,7 @@ func (b *Backend) WatchAdvisory(ctx context.Context, changed func(lockmgr.Key, i
 	r.Always(ctx, func() error {
 		err := b.followAdvisory(ctx, &r, changed)
 		if errors.Is(err, retry.ErrRefused) && ctx.Err() == nil && r.Notable() {
-			b.log.Warn("advisory locks cannot be watched: who waits for one looks every few seconds", "error", err)
+			b.log.Warn("advisory locks cannot be watched: a mount with requests that wait reads the locks every few seconds", "error", err)
 		}
 		return err
 	})

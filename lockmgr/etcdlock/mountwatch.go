@@ -74,15 +74,16 @@ func (w *mountWatch) run(ctx context.Context) {
 	r.Always(ctx, func() error {
 		err := w.follow(ctx, &r)
 		if errors.Is(err, retry.ErrRefused) && ctx.Err() == nil && r.Notable() {
-			w.b.log.Error("breaks and recalls cannot be watched: until they can, no lock of this mount is broken but by force, and other mounts may wait until a kept lock was idle for --keep",
+			w.b.log.Error("breaks and recalls cannot be watched: until they can, 'lockfs break' needs --force for locks of this mount, and other mounts may wait for a kept lock until it was idle for --keep",
 				"error", err, "failures", r.Failures()+1)
 		}
 		return err
 	})
 }
 
-// follow tells the listeners what the watches show, until one ends. A hanging watch shows nothing,
-// so follow also reads now and then. Errors: ErrUnavailable, or worse.
+// follow tells the listeners what the watches show, until one of the watches ends. A watch that
+// hangs shows nothing, so follow also reads the keys now and then. Errors: ErrUnavailable, or
+// worse.
 func (w *mountWatch) follow(ctx context.Context, r *retry.Retrier) error {
 	following, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -93,7 +94,7 @@ func (w *mountWatch) follow(ctx context.Context, r *retry.Retrier) error {
 		return w.b.fault(ctx, err)
 	}
 	select {
-	case <-w.come: // the first read covers it
+	case <-w.come: // the first read shows the new listener what stands
 	default:
 	}
 	unread := true

@@ -10,15 +10,16 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// Each directory entry is put together with a stamp of its path. A stamp tells when an entry was
-// last put, after the entry is gone: see Undisturbed. Paths share 65,536 stamps by their hash, so
-// that etcd does not fill. Nobody compares a stamp: no directory keeps an unrelated one waiting.
+// Each directory entry is put together with a stamp of its path. When the entry is gone, the stamp
+// still tells when it was put: see Undisturbed. Paths share 65,536 stamps by their hash, so that
+// the stamps do not fill etcd. No Txn compares a stamp, so no directory keeps another one waiting
+// that has the same stamp.
 
 // stamps are the mod revisions of the stamps that this mount has seen. The zero value has seen none.
 type stamps struct {
 	mu    sync.Mutex
 	rev   map[string]int64 // GUARDED_BY(mu); by key
-	begun int64            // GUARDED_BY(mu); what was put up to this revision is not known
+	begun int64            // GUARDED_BY(mu); stamps that were put up to this revision may be missing in rev
 }
 
 // stampOf is the key of a path's stamp.
@@ -85,7 +86,8 @@ func (s *stamps) put(rev int64, keys ...string) {
 	}
 }
 
-// begin forgets what another process of the mount may have seen up to rev.
+// begin notes that another process of the mount may have put or seen stamps up to rev that this one
+// does not know.
 func (s *stamps) begin(rev int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,7 +21,7 @@ const maxBelow = 64
 type standing struct {
 	rev   int64
 	token int64     // of our entries; 0: none stands
-	ahead []blocker // oldest first; in line, only the last ones
+	ahead []blocker // the entries in our way, oldest first; in line, only the last of them
 	line  int64     // the number of entries of the first key
 	cut   bool      // ahead may be incomplete
 }

@@ -29,8 +29,8 @@ const near = 4
 // atTheEnd is how many entries are read of a line's end: the landmark, those behind it, and ours.
 const atTheEnd = near + 2
 
-// landmark returns the entry to watch from far back, else nil. If it leaves early, we refresh
-// early.
+// landmark returns the entry that a waiter far back in line watches; nil: we are near the front. If
+// that entry is deleted out of turn, we only refresh earlier than needed.
 func (a *acquisition) landmark() *blocker {
 	if a.known.token == 0 || !a.inLine() || len(a.known.ahead) <= near {
 		return nil
@@ -77,7 +77,8 @@ func (a *acquisition) follow(ctx context.Context) error {
 	return nil
 }
 
-// watched: no directory entry is put before ours once we are queued.
+// watched returns the prefixes to watch. Directory entries are among them only until we are queued:
+// after that none is put before ours.
 func (a *acquisition) watched() []string {
 	keys := a.s.b.keys
 	var prefixes []string

@@ -59,13 +59,13 @@ type place struct {
 	keys   []lockmgr.Key // one, or several directories
 	token  int64         // of our entries there; 0: none is known to stand
 	unsure bool          // a write that puts them may have been carried out, or may yet be
-	base   int64         // then: the revision it replaces; 0: it creates
-	passed []string      // the sessions whose delegations were known to be over before that was sent
-	inTime bool          // our entries are behind no delegation
+	base   int64         // if unsure: the revision that the write replaces; 0: it creates the Lease
+	passed []string      // if unsure: the sessions whose delegations were known to be over before the write was sent
+	inTime bool          // look has found that our entries were not put too late
 }
 
-// sent notes that a write in the place of o is about to be sent, and over what delegations. Of two
-// that may both arrive, the first counts.
+// sent notes that a write that replaces o is about to be sent, and which delegations are known to
+// be over by now. Of two writes that may both arrive, passed is the first one's.
 func (p *place) sent(o *object, passed []string) {
 	if !p.unsure {
 		p.passed = passed

@@ -21,8 +21,8 @@ var (
 	_ lockmgr.HandedOn = (*Session)(nil)
 )
 
-// Freeze implements lockmgr.Adopter. Pulses are renewed all the while. What was sent without an
-// answer is void when it returns: nobody else could tell.
+// Freeze implements lockmgr.Adopter. Renewals of pulses go on. When it returns, every write without
+// an answer is void: the next process would not know of these writes.
 func (b *Backend) Freeze(ctx context.Context) (thaw func(), err error) {
 	thaw, err = b.outgoing.Freeze(ctx)
 	if err != nil {
@@ -35,9 +35,9 @@ func (b *Backend) Freeze(ctx context.Context) (thaw func(), err error) {
 	return thaw, nil
 }
 
-// Record implements lockmgr.Adopter: each write of a lock's Lease is recorded before it is sent, until
-// it is answered. Nothing else that a dead process has sent can do harm: renewals, and what ends a
-// session that was not renewed, are on condition of a version too, and lost sessions are not adopted.
+// Record implements lockmgr.Adopter: each write of a lock's Lease is recorded before it is sent,
+// until it is answered. Nothing else that a dead process has sent can do harm. Renewals and
+// requests that end a session are conditional on a version too, and lost sessions are not adopted.
 func (b *Backend) Record(part *journal.Part) { b.unanswered.recordIn(part) }
 
 // Recover implements lockmgr.Adopter. RemoveUnclaimed makes void what it takes over, and AdvisoryRows
@@ -89,9 +89,9 @@ func (b *Backend) AdoptSession(ctx context.Context, info lockmgr.SessionInfo, id
 	return s, nil
 }
 
-// RemoveUnclaimed implements lockmgr.HandedOn. A former process that runs has had answers to all that it
-// has sent, or has made it void: see Freeze. What one that has died may have sent is made void first:
-// then nothing can come that nobody claims.
+// RemoveUnclaimed implements lockmgr.HandedOn. A former process that is alive has had answers to
+// all its writes, or has made them void: see Freeze. The writes of a former process that has died
+// are made void first. After that no entry can appear that nobody claims.
 func (s *Session) RemoveUnclaimed(ctx context.Context) error {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *Session) RemoveUnclaimed(ctx context.Context) error {
 	return r.Do(ctx, func() error {
 		s.adopting.Lock()
 		defer s.adopting.Unlock()
-		if s.adopted != "" && !listed { // what the former process did last may not have come by the watch yet
+		if s.adopted != "" && !listed { // the watch may not have shown the former process's last writes yet
 			all, err := s.b.locks.list(ctx, 0)
 			if err == nil {
 				err = s.b.mirror.replace(all)
@@ -123,7 +123,7 @@ func (s *Session) RemoveUnclaimed(ctx context.Context) error {
 				s.adopted = ""
 			}
 		}
-		return cmp.Or(err, late) // a Lease that somebody has broken spares the others
+		return cmp.Or(err, late) // a Lease that cannot be read does not keep the others from being cleaned
 	})
 }
 
@@ -158,8 +158,8 @@ func (s *Session) Abandon() {
 	s.life.Wait()
 }
 
-// standsInLine reports whether our entry stands for certain, in time, so that a request that is
-// handed on keeps its place by it.
+// standsInLine reports whether our entry certainly stands, and was put in time, so that a request
+// that is handed on keeps its place by it.
 func (a *acquisition) standsInLine() bool {
 	p := a.places[0]
 	if a.req.Again && !a.resumed {

@@ -28,11 +28,11 @@
 // is the resourceVersion of the write that put the entry. It is a revision of the API
 // server's store: later writes have larger ones (docs/adr/0006).
 //
-// A file and a directory above it are in different Leases, and no request writes or reads
-// both. So a request for either puts its entry first and then looks at the other Lease,
-// as of its own write or later. Of two requests at least one sees the other. The directory
-// always gives way: a request for a directory is withdrawn if any file below has an entry,
-// and a request for a file waits while a directory above has one (docs/adr/0007).
+// A file and a directory above it are in different Leases, and no request to the server can read or
+// write both. So a request for either lock puts its entry first, and then looks at the other Lease,
+// in a state that is no older than its own write. Of two such requests at least one sees the other.
+// The directory always gives way: a request for a directory is withdrawn if any file below has an
+// entry, and a request for a file waits while a directory above has one (docs/adr/0007).
 //
 // Several keys are put in one order for all mounts, that of the Leases' names. A request
 // that queues waits in one line before it enters the next.
@@ -50,11 +50,11 @@
 // # Delegated directories
 //
 // A delegated directory is an entry of mode k in the Lease of the directories. The delegation and a
-// file's entry below it are in two Leases. Each is put first, and then looks at the other's Lease. A
-// delegation gives way to an entry of another session. An entry of a file that stands behind a
-// delegation, or has since one went, was put too late, and is put anew. So that the latter can be
-// seen, the Lease of the directories has the revision at which a delegation went last, and is not
-// deleted any more (docs/adr/0039).
+// file's entry below it are in two Leases. Whoever puts either one looks at the other Lease
+// afterwards. A delegation gives way to an entry of another session. An entry of a file was put too
+// late if a delegation stands in its way when the mirror shows the entry, or if one has gone since
+// the entry was put. It is then put anew. To make that visible, the Lease of the directories has
+// the revision at which the last delegation went, and is never deleted after that (docs/adr/0039).
 //
 // # Tables of flock and fcntl locks
 //
@@ -77,16 +77,16 @@
 //
 // # Sessions
 //
-// A session lives while its Lease exists. What is renewed is another Lease, its pulse, by
-// an Update that changes renewTime. Nobody reads that time. A keeper notes, by its own
-// clock, when it saw a pulse change. It deletes the pulse when it has seen no change for as
-// long as the Lease itself says, on condition that it is still the version that was seen.
-// So a renewal and the end exclude each other, whatever either believes of the time.
+// A session lives while its Lease exists. What is renewed is another Lease, its pulse, by an Update
+// that changes renewTime. Nobody reads that time. A keeper notes, by its own clock, when it saw a
+// pulse change. It deletes the pulse when it has seen no change for as long as the Lease itself
+// says, on condition that it is still the version that was seen. So of a renewal and the deletion
+// only one succeeds, whatever the two clocks say.
 //
-// The mount's own deadline counts from when it sent the renewal, which is earlier than
-// anybody can have seen it. The pulse can only go after that deadline, and the session goes
-// after the pulse: no mount renews a session that has ended. The entries of a session that
-// has ended count for nothing, and are removed by whoever writes the Lease next.
+// The mount's own deadline counts from when it sent the renewal. A keeper can only have seen the
+// renewal later than that. The pulse can only go after that deadline, and the session goes after
+// the pulse: no mount renews a session that has ended. The entries of a session that has ended
+// count for nothing, and are removed by whoever writes the Lease next.
 //
 // While the server answers nobody, no session can be renewed, and so none is ended. After
 // a keeper's request failed, the time between the last sign of the server and the next
@@ -99,17 +99,17 @@
 // all. Which mounts are keepers decides nothing about a lock: two may end the same session,
 // and while there is none, no session ends.
 //
-// A dead mount's request may still arrive, and even put an entry. Its session is gone, and
-// ids are never used again, so the entry keeps nobody out. The mount is past its deadline,
-// and writes nothing on the strength of it.
+// A dead mount's request may still arrive, and even put an entry. Its session is gone, and ids are
+// never used again, so the entry keeps nobody out. The mount itself is past its deadline, and
+// writes nothing because of that entry.
 //
 // # A store that was set back
 //
-// An etcd that was restored does not know what it has granted since, but may well know the
-// session. Two signs tell: all Leases, or a renewal, are read at a revision before one that
-// was seen; or one Lease has an older version than was seen, for revisions may have been
-// made to go on from a later one. Then all sessions end, and the mirror begins an era:
-// answers to what was asked in another era tell it nothing.
+// An etcd that was restored does not know what it has granted since, but may well know the session.
+// Two signs show it. All Leases, or a renewal, are read at a smaller revision than was seen before.
+// Or one Lease has an older version than was seen before: the restored store may count on from a
+// larger revision. Then all sessions end, and the mirror begins an era: answers to what was asked
+// in another era tell it nothing.
 //
 // # Handed on
 //
@@ -121,13 +121,12 @@
 //
 // # What an error means
 //
-// A write that was not answered may have been carried out, or may yet be. Each is
-// conditional on one version of one Lease, so reading the Lease settles it. If our entry is
-// there, whose acquisition's id is unique, the write was carried out. If the version has
-// moved on without it, the write is void. Otherwise the same write is sent again, or
-// another in its place, which makes it void. Nobody gets a lock whose Lease cannot be read.
-// Behind this stands, as in etcdlock, a check now and then for entries of the own session
-// that nobody here claims.
+// A write that was not answered may have been carried out, or may yet be. Each is conditional on
+// one version of one Lease, so reading the Lease settles it. If our entry is there, whose
+// acquisition's id is unique, the write was carried out. If the version has moved on without it,
+// the write is void. Otherwise the same write is sent again, or another in its place, which makes
+// it void. Nobody gets a lock whose Lease cannot be read. As in etcdlock, each session also checks
+// now and then for entries of its own that nobody here claims. It should find none.
 //
 // The janitor deletes the Leases of locks that have been free for an hour, and those of
 // breaks after a day, on condition that they have not changed since. It is elected with

@@ -32,7 +32,7 @@ func (b *Backend) snapshotOf(ctx context.Context, from coordinationclient.Coordi
 			return nil, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
 		}
 		if o.broken != nil {
-			b.log.Error("a lock cannot be read: nobody gets it", "error", o.broken)
+			b.log.Error("the Lease of a lock cannot be read: nobody is granted the lock", "error", o.broken)
 		}
 		st.objects[o.name] = o
 	}

@@ -64,7 +64,7 @@ func (b *Backend) janitor() {
 			},
 		})
 		if err != nil {
-			b.log.Error("no janitor: locks that nobody uses keep their Leases", "error", err)
+			b.log.Error("cannot run the janitor: the Leases of unused locks are not deleted", "error", err)
 			return
 		}
 		elector.Run(ctx) // until another is elected

@@ -16,15 +16,16 @@ import (
 // that sees too few keepers becomes one. If there are too many, the youngest stop. No lock
 // depends on it: two mounts may end the same session, and without keepers no session ends.
 
-// keepers is how many mounts keep watch over the sessions: one dies when its session
-// does, and then two see it.
+// keepers is how many mounts keep watch over the sessions. If the mount of a session is a keeper
+// itself and dies, two others see it.
 const keepers = 3
 
 const (
 	// keepInterval is how often a mount looks how many keepers there are.
 	keepInterval = time.Second
-	// keepSpread is how long a mount waits, at most, before it becomes a keeper: most
-	// mounts see then that others have. If all mounts have to be keepers, none waits.
+	// keepSpread is how long a mount waits, at most, before it becomes a keeper. By then most
+	// mounts see that others have become keepers. If there are so few mounts that all must be
+	// keepers, none waits.
 	keepSpread = time.Second
 )
 
@@ -56,7 +57,7 @@ func (p *present) add(s *Session) {
 	})
 }
 
-// one returns one of them, nil if there is none.
+// one returns any session of this mount; nil: there is none.
 func (p *present) one() *Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +92,7 @@ func (b *Backend) keep() {
 			continue
 		}
 		if !b.mirror.connected() || b.keepersBeside(nil) >= keepers {
-			b.pause(s.life.Over, keepInterval) // without a watch it knows nothing of them
+			b.pause(s.life.Over, keepInterval) // without a watch it does not know who the keepers are
 			continue
 		}
 		if len(b.mirror.of(kindSession)) > keepers {
@@ -123,7 +124,7 @@ func (b *Backend) keepersBeside(s *Session) (n int) {
 		if o.kind != kindSession || o.lease.Spec.RenewTime == nil || b.present.session(o.sessionID()) != nil {
 			continue
 		}
-		// Two renewals of five that a TTL has.
+		// Two intervals of renewal: a TTL has five.
 		if now.Sub(o.seen) < o.duration()*2/5 && (s == nil || o.olderThan(m.objects[s.name])) {
 			n++
 		}
@@ -131,7 +132,7 @@ func (b *Backend) keepersBeside(s *Session) (n int) {
 	return n
 }
 
-// olderThan gives all mounts the same answer.
+// olderThan orders sessions by age, in the same way on all mounts.
 func (o *object) olderThan(other *object) bool {
 	if other == nil {
 		return true

@@ -19,25 +19,24 @@ const (
 	reapSpread = 300 * time.Millisecond
 )
 
-// keeper ends sessions whose pulse was not renewed in time: for as long as the session's own
-// duration since it last saw the pulse change, by this mount's clock. It need not see all
-// renewals: one that it has not seen makes its request fail, and one that comes later fails
-// itself.
+// keeper ends a session when, by this mount's clock, it has not seen the pulse change for the
+// session's own duration. It need not see all renewals: after a renewal that it has not seen, its
+// request to delete the pulse fails; a renewal that comes after the request fails itself.
 //
-// While the server answers no mount, none can renew. So the keeper asks for a pulse when a
-// quarter of its time is left, in which a mount that lives does renew. If a request fails,
-// whatever the answer, the time does not count from the last sign of the server to the next:
-// it may have answered no mount.
+// While the server answers no mount, no mount can renew. So the keeper reads a pulse when a quarter
+// of its duration is left: a mount that is alive renews in that time. If such a request fails, for
+// whatever reason, the time from the server's last answer to its next one does not count, because
+// in that time it may have answered no mount.
 type keeper struct {
 	b      *Backend
 	pulses *mirror
 
-	// Of run alone.
+	// Used by run alone.
 	asked map[string]*object // pulses as they were when the server last answered for them
-	gaps  []gap              // in order, but those before all pulses
+	gaps  []gap              // in order, without those that ended before any pulse was last seen to change
 }
 
-// gap is a time without a sign of the server.
+// gap is a time in which nothing was heard of the server.
 type gap struct {
 	from, to boottime.Instant // to is 0 while it lasts
 }
@@ -71,8 +70,8 @@ func (k *keeper) failed() {
 // deaf reports whether a gap lasts.
 func (k *keeper) deaf() bool { return len(k.gaps) > 0 && k.gaps[len(k.gaps)-1].to == 0 }
 
-// updateGaps ends the last gap, if the server was heard of since it began, and forgets those
-// before all pulses.
+// updateGaps ends the last gap if the server was heard of since the gap began. It forgets the gaps
+// that ended before any pulse was last seen to change.
 func (k *keeper) updateGaps() {
 	if last := len(k.gaps) - 1; k.deaf() && k.pulses.lastHeard() > k.gaps[last].from {
 		k.gaps[last].to = k.pulses.lastHeard()
@@ -84,14 +83,14 @@ func (k *keeper) updateGaps() {
 	k.gaps = slices.DeleteFunc(k.gaps, func(g gap) bool { return g.to != 0 && g.to <= oldest })
 }
 
-// round asks for the pulses that have a quarter of their time left, ends those that have
-// none, and returns when to check again. The order differs from keeper to keeper: they share
-// the work.
+// round reads the pulses that have a quarter of their time left, ends the sessions of those that
+// have none left, and returns when to check again. The order of the pulses differs from keeper to
+// keeper, so that they share the work.
 func (k *keeper) round(ctx context.Context) (next time.Duration, err error) {
 	next = reapInterval
 	pulses := k.pulses.of(kindPulse) // a map's order
 	k.updateGaps()
-	if k.deaf() && len(pulses) > 0 { // no other request may end the gap
+	if k.deaf() && len(pulses) > 0 { // perhaps no other request of this round would end the gap
 		soonest := slices.MinFunc(pulses, func(a, b *object) int { return cmp.Compare(k.left(a), k.left(b)) })
 		if err := k.confirm(ctx, soonest.name); err != nil {
 			return 0, err

@@ -68,16 +68,16 @@ func (b *Backend) recordLease(o *object, record, pending string) *coordinationv1
 	return lease
 }
 
-// ReplaceVolumeRecord puts want in the place of old, while no session of the volume lives but of
-// mounts that enforce a policy, and opens sessions only while want stands. It tries until ctx ends,
-// or a session that is in the way is seen to be renewed. It waits for the end of the session of a
-// dead mount, and ends it if no other mount is there to do so. Errors: *lockmgr.VolumeInUseError;
-// lockmgr.ErrVolumeChanged when old is not the record any more; ErrUnavailable, wrapping
-// ctx's.
+// ReplaceVolumeRecord puts want in the place of old, if every live session of the volume is of a
+// mount that enforces the policy. Afterwards the backend opens sessions only while want stands. It
+// tries until ctx ends, or until a session that is in the way is seen to be renewed. It waits for
+// the end of a dead mount's session, and ends that session itself if no other mount is there to do
+// so. Errors: *lockmgr.VolumeInUseError; lockmgr.ErrVolumeChanged when old is not the record any
+// more; ErrUnavailable, wrapping ctx's.
 //
-// No request looks at the sessions and writes the record. So the record is marked first, and
-// then the sessions are read. OpenSession creates a session first, and then reads the record.
-// One of the two sees the other.
+// No single request can both read the sessions and write the record. So the record is marked first,
+// and then the sessions are read. OpenSession does it the other way round: it creates a session
+// first, and then reads the record. So at least one of the two sees the other.
 func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte, policy string) error {
 	if err := b.mirrored(ctx); err != nil {
 		return fmt.Errorf("volume record: %w", err)
@@ -104,8 +104,8 @@ func (b *Backend) ReplaceVolumeRecord(ctx context.Context, old, want []byte, pol
 	}
 }
 
-// awaitEnd reports whether one of some sessions has ended, before one of them was renewed or ctx
-// ended.
+// awaitEnd returns true when one of the sessions has ended, and false when one of them was renewed
+// first, or ctx has ended.
 func (b *Backend) awaitEnd(ctx context.Context, ids []string) bool {
 	var names []string
 	for _, id := range ids {
@@ -114,7 +114,7 @@ func (b *Backend) awaitEnd(ctx context.Context, ids []string) bool {
 	e := b.mirror.listen(names...)
 	defer b.mirror.unlisten(e)
 	pulses := b.pulses(ctx)
-	seen := map[string]bool{} // the mirror may not know them yet
+	seen := map[string]bool{} // sessions that the mirror has shown: it may not know all of them yet
 	for {
 		for _, name := range names {
 			switch there := b.mirror.at(name) != nil; {
