@@ -25,9 +25,9 @@ const background = 1024
 type gates struct {
 	volume   *gate         // for requests that work in the volume
 	closing  *gate         // for closes, which release locks and must not wait for reads
-	notices  *gate         // for what makes the kernel send requests, and waits for them
+	notices  *gate         // for notices that make the kernel send requests and wait for their answers
 	families *gate         // see callers
-	bereaved chan struct{} // full while the maximum number of handles is being bereaved
+	bereaved chan struct{} // bounds the number of handles that are told of a loss at once
 }
 
 func (cs *callers) newGates(held *budget, log *slog.Logger) gates {
@@ -61,7 +61,7 @@ func (cs *callers) payer(in *fuse.InHeader) payer {
 	return payerOf(p.Pod, in.Uid)
 }
 
-// atOnce makes a request check at once whether its caller is gone.
+// atOnce is a closed channel for enter: the request checks at once whether its caller is gone.
 var atOnce = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -70,7 +70,7 @@ var atOnce = func() chan struct{} {
 
 func (cs *callers) killed(in *fuse.InHeader) bool { return cs.procs.KillPending(int(in.Pid)) }
 
-// exiting reports whether a FLUSH is of a program's exit: nobody waits for its result.
+// exiting reports whether a FLUSH comes from the exit of a program: nobody waits for its result.
 func (cs *callers) exiting(in *fuse.InHeader) bool {
 	return in.Pid != 0 && (cs.procs.Exiting(int(in.Pid)) || cs.killed(in))
 }

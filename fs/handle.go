@@ -174,7 +174,8 @@ func (h *handle) check() error {
 	return h.hold.Check()
 }
 
-// isLost reports whether a lock that the handle depends on is lost for ever. h.lost alone comes late.
+// isLost reports whether a lock that the handle depends on is lost for ever. h.lost alone is set
+// some time after the loss.
 func (h *handle) isLost() bool {
 	if h.lost.Load() || h.hold != nil && h.hold.Lost() {
 		return true

@@ -44,7 +44,7 @@ func toLock(names []lockedName, others []lockmgr.Key) (keys []lockmgr.Key) {
 type nameLock struct {
 	hold  *lockmgr.Hold
 	names []lockedName
-	links []lockmgr.Key // of the inodes with one of the names and others
+	links []lockmgr.Key // the inodes that have other names besides one of these
 	found []finding     // what the names are, under the locks
 }
 
@@ -68,7 +68,8 @@ func (l *nameLock) close() {
 	}
 }
 
-// look keeps the files that the names lead to open, so that their inode numbers stay theirs.
+// look finds which files the names lead to, and keeps them open, so that no other file gets their
+// inode numbers.
 func (f *files) look(l *nameLock) {
 	l.close()
 	l.found = l.found[:0]

@@ -17,7 +17,7 @@ import (
 type fate struct {
 	file        *node // nil: the kernel does not know it, so it is not open here
 	gets, loses *lockedName
-	unsure      bool // even success does not say whether the names have changed
+	unsure      bool // even if the call succeeds, the names may not have changed
 }
 
 // changeNames runs call with the caller's rights. l has the locks of the frozen names.
@@ -33,7 +33,7 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 			f.letGo(t.file)
 		}
 	}
-	over := true // a change not made by now is never made
+	over := true // the volume cannot make the change later, if it has not made it yet
 	s := f.whileHeldAs(in, l.hold, func() error {
 		err := call()
 		over = err == nil || isRefusal(err) || f.backing.isLocal(l.names[0].dir.inode.dev)
@@ -51,7 +51,8 @@ func (f *FS) changeNames(in *fuse.InHeader, l *nameLock, call func() error, fate
 }
 
 // follow updates a file's node and holds after a call. widened are the holds given the new name's
-// lock. done: the call has succeeded. over: a change not made by now is never made.
+// lock. done: the call has succeeded. over: the volume cannot make the change later, if it has not
+// made it yet.
 func (f *files) follow(t fate, widened []*lockmgr.Hold, done, over bool) {
 	n := t.file
 	got, lost := done && t.gets != nil, done && t.loses != nil
@@ -84,7 +85,7 @@ func drop(holds []*lockmgr.Hold, k lockmgr.Key) {
 	}
 }
 
-// freezeNames keeps the files from getting new holds until thaw is called.
+// freezeNames keeps files from getting new holds until thaw is called.
 func freezeNames(fates ...fate) (thaw func()) {
 	var files []*node
 	for _, t := range fates {

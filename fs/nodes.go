@@ -33,7 +33,8 @@ const rootID = 1
 func newNodes(rootFD int, i inode, pool *Pool) *nodes {
 	root := &node{id: rootID, inode: i, fd: rootFD, dir: true, lookups: 1, held: &held{id: rootID}}
 	root.uses.begin()
-	// A file handle (name_to_handle_at) is an id: earlier mounts' must lead to no file here.
+	// Ids begin at a random number: a file handle (name_to_handle_at) has the node's id, and a
+	// handle from an earlier mount must not lead to another file here.
 	t := &nodes{
 		byID:    map[uint64]*node{rootID: root},
 		byInode: map[inode]*node{root.inode: root},
@@ -81,7 +82,7 @@ func (t *nodes) learn(parent *node, name string, fd int, st *stat) *node {
 	return t.learnLocked(dirName{parent, name}, fd, st, nil)
 }
 
-// learnLocked needs mu. A new node is another one of file, unless that is nil.
+// learnLocked is learn. It needs mu. If file is not nil, a new node is one more node of that file.
 func (t *nodes) learnLocked(d dirName, fd int, st *stat, file *held) *node {
 	i := inodeOf(st)
 	n := t.byInode[i]
@@ -193,11 +194,13 @@ func (t *nodes) named(n *node, d dirName) {
 	t.mu.Unlock()
 }
 
-// oldName: the kernel learns of a rename by another mount at the next lookup.
+// oldName is how long the kernel may use a name that another mount has renamed: until the next
+// lookup.
 const oldName = cacheTimeout
 
-// meaning returns a node's name and path, and whether an open of it, known as file, may mean
-// another file or path. All are as of one instant: a rename after it changes what is proved.
+// meaning returns a node's name and path, and whether an open of the node may mean another file or
+// path. file is what is known of the node's file. All three are of one instant: the proof finds a
+// rename that comes later.
 func (t *nodes) meaning(n *node, file *stat) (at dirName, path string, doubtful bool, err error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -260,7 +263,7 @@ func (t *nodes) relocated(n *node, path string) {
 	t.mu.Unlock()
 }
 
-// names returns a node's known names. It may have lost them.
+// names returns the names by which a node was known last. The file may have lost them since.
 func (t *nodes) names(n *node) []dirName {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -274,8 +277,9 @@ func (t *nodes) nameOf(n *node) dirName {
 	return dirName{n.parent, n.name}
 }
 
-// usable: after a lost lock, the kernel would write the lost handle's dirty pages by a new handle.
-// The next lookup makes another node.
+// usable reports whether a node may be opened. After the loss of a lock it may not: the kernel
+// would write the lost handle's dirty pages through a new handle. The next lookup makes another
+// node.
 func (t *nodes) usable(n *node) bool {
 	t.mu.RLock()
 	retired := n.retired
@@ -296,7 +300,8 @@ func (t *nodes) supplant(n *node) {
 	t.mu.Unlock()
 }
 
-// retire loses all holds: a node that is not found cannot follow its names. It needs nodes.mu.
+// retire takes a node out of use: no lookup finds it any more. Its holds are lost, because they
+// could no longer follow the file's names. It needs nodes.mu.
 func (t *nodes) retire(n *node) {
 	n.retired = true
 	for _, h := range n.allHolds() {

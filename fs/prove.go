@@ -66,8 +66,9 @@ type place struct {
 }
 
 // reach opens the directory that path names. It should be dir, which may be nil. The volume is not
-// asked if it answered a moment ago and no directory above was locked since: no view has renamed one.
-// The moment bounds how long a late change of a client that gave up is missed (ADR 0031).
+// asked if it was asked less than cacheTimeout ago and no directory above was locked since: then no
+// view has renamed one. cacheTimeout bounds how long a rename is missed that the volume makes late,
+// after its client gave up (ADR 0031).
 func (f *files) reach(dir *node, path string, lock under) (fd int, err error) {
 	if dir != nil && !dir.gone.Load() && lock.hold != nil {
 		p := dir.place.Load()
@@ -104,10 +105,12 @@ func (f *files) proveDir(dir *node, path string, how asking, lock under) error {
 	return unix.Close(fd)
 }
 
-// mendTries is how often a request follows what moves while it is being locked.
+// mendTries is how often a request tries again when its file or directory moves while it is being
+// locked.
 const mendTries = 3
 
-// mend reports whether a directory has moved. A program in it may never look up what is above.
+// mend reports whether a directory has moved, and notes where it is now. The kernel might never
+// find out: a program whose working directory it is does not look up the directories above.
 func (f *files) mend(dir *node) bool {
 	if dir.id == rootID {
 		return false

@@ -48,13 +48,13 @@ func (f *FS) setOwner(n *node, in *fuse.SetAttrIn) error {
 	if nothing && in.Valid&asked != 0 {
 		return nil
 	}
-	// This clears set-id bits.
+	// This clears set-id bits, also if it changes nothing else.
 	err := f.with(n, func(fd int) error {
 		return f.asExactly(&in.InHeader, 0, func() error { return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH) })
 	})
 	if nothing && err == unix.EPERM {
-		// A request for nothing is an owner's chown of nothing, or comes before a write: both
-		// clear the bits.
+		// A request that changes nothing comes from an owner's chown(-1, -1), or before a write.
+		// Both clear the bits, and neither is refused.
 		return nil
 	}
 	return err
@@ -66,7 +66,7 @@ func (f *FS) setMode(n *node, in *fuse.InHeader, mode uint32) error {
 	})
 }
 
-// asked are the flags for what a request asks. The others say how.
+// asked are the flags that name a change. The other flags say how to make it.
 const asked = fuse.FATTR_MODE | fuse.FATTR_UID | fuse.FATTR_GID | fuse.FATTR_SIZE | fuse.FATTR_ATIME | fuse.FATTR_MTIME |
 	fuse.FATTR_ATIME_NOW | fuse.FATTR_MTIME_NOW | fuse.FATTR_CTIME
 

@@ -98,7 +98,8 @@ func (s *shedder) candidates() []uint64 {
 	return ids[:max(0, min(excess, len(ids)))]
 }
 
-// droppable: an open file would be shown as deleted; a directory might be a working directory.
+// droppable returns the name of a node that the kernel may be made to forget. An open file may not:
+// /proc would show it as deleted. Nor may a directory: it might be a working directory.
 func (t *nodes) droppable(id uint64) (dirName, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

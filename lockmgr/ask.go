@@ -9,13 +9,13 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// ask takes the keys whose turn it is from the service, without m.mu meanwhile. r stays in the
-// queues, so that no other request of this mount asks for what conflicts.
+// ask asks the service for the keys whose turn it is; meanwhile m.mu is not held. r stays in the
+// queues, so that no other request of this mount asks for a conflicting lock.
 func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	contended := false // set by obtain
 	missing, wait := r.turn(missing)
-	prefer := m.sessionBelow(missing) // only its own requests pass a delegation's entry
-	if len(r.hold.locks) > 0 {        // a hold's locks are best lost together
+	prefer := m.sessionBelow(missing) // a delegation's entry keeps out the requests of all sessions but its own
+	if len(r.hold.locks) > 0 {        // on one session, so that all locks of the hold are lost together or not at all
 		prefer = r.hold.locks[0].sess
 	}
 	// The inode's owner may wait for the name. So r gives the name up before it waits for the
@@ -73,7 +73,7 @@ func (m *Manager) ask(ctx context.Context, r *request, missing []*place) error {
 	return nil
 }
 
-// take makes the grants that r has asked for on sess its locks. m.mu is held.
+// take makes locks of the grants that r has got on sess. m.mu is held.
 func (m *Manager) take(r *request, missing []*place, grants []Grant, req *AcquireRequest, sess *session, contended, recalled bool) {
 	now := time.Now()
 	for i, p := range missing {
@@ -121,8 +121,8 @@ func (r *request) turn(missing []*place) ([]*place, Wait) {
 	return inodes, Queue
 }
 
-// dropAll takes r out of its locks, and reports whether one of them is being given back. m.mu is
-// held.
+// dropAll gives up all locks of r, and reports whether one of them is released to the service,
+// because no other hold has it. m.mu is held.
 func (m *Manager) dropAll(r *request) (givenBack bool) {
 	had := r.hold.locks
 	r.hold.locks = nil

@@ -57,14 +57,14 @@ type delegation struct {
 	keep     time.Duration // how long it may be without use; constant
 	lock     *lock         // has no owner, and is in no slot; releasing, once it ends
 	phase    delegationPhase
-	recalled bool               // while it was asked for
+	recalled bool               // another mount has recalled it before it was granted
 	open     map[*lock]struct{} // locks below it without an entry of their own
 	used     time.Time
 	known    int64 // the last revision at which the entry is known to have stood
-	last     int64 // no token up to this is given out below it any more
+	last     int64 // later tokens below it are larger than this
 	record   uint64
 
-	// only has the files below that have had no other name since a token was given out, see Only.
+	// only has the files below that have had no other name since a token was given out: see isOnly.
 	only map[string]struct{}
 }
 
@@ -105,8 +105,8 @@ func (m *Manager) delegationOfID(id AcquisitionID) *delegation {
 	return nil
 }
 
-// endingFor returns a delegation that ends, and that k has to wait for: another mount has asked
-// before. m.mu is held.
+// endingFor returns a delegation that is ending and for which k has to wait, because another mount
+// has asked before; nil: there is none. m.mu is held.
 func (m *Manager) endingFor(k Key) *delegation {
 	for _, d := range m.dels {
 		if d.phase >= delegationEnds && d.key.Conflicts(k) {
@@ -184,15 +184,17 @@ func (m *Manager) movedSince(k Key, token int64) bool {
 	return false
 }
 
-// noteBelow takes in a lock that the service has granted. It begins to ask for the topmost
-// directory that is worth it. m.mu is held.
+// noteBelow counts a lock that the service has granted for the directories above it. If enough
+// locks were granted below one of them, it begins to ask for the topmost such directory. m.mu is
+// held.
 func (m *Manager) noteBelow(l *lock) {
 	_, able := l.sess.backend.(Delegator)
 	if !able {
 		return
 	}
 	for _, d := range m.dels {
-		// It stood then, if it was there: it has not been deleted.
+		// The delegation stood when this token was given out, if it had been granted by then: it
+		// was not deleted since.
 		d.saw(l.grant.Token)
 		d.mayChange(l.grant.Key)
 	}

@@ -12,7 +12,7 @@ const (
 	// outageWait is the age of an outage up to which requests that do not queue wait: two
 	// elections of etcd and a request under way. They wait under kernel locks that others want.
 	outageWait = 5 * time.Second
-	// outageTry is how long each waits after that.
+	// outageTry is how long each such request waits in a longer outage.
 	outageTry = 200 * time.Millisecond
 )
 
@@ -44,12 +44,13 @@ func (o *outage) note(sent time.Time, err error) {
 	switch {
 	case !errors.Is(err, ErrUnavailable):
 		o.answered()
-	case !errors.Is(err, context.Canceled): // else the caller did not wait
+	case !errors.Is(err, context.Canceled): // the caller itself gave up: that says nothing of the service
 		o.unanswered(sent)
 	}
 }
 
-// patience is how long a new request waits for an answer, until an outage has that age.
+// patience is how long a new request waits for an answer: until the outage has lasted for age, or
+// for outageTry if that is longer.
 func (o *outage) patience(age time.Duration) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -64,8 +65,8 @@ func (m *Manager) answerTime() time.Duration {
 	return min(m.cfg.AnswerTimeout, m.outage.patience(outageWait))
 }
 
-// trying is the patience of a request that does not queue: with the service, then with a known
-// holder.
+// trying limits the wait of a request that does not queue: first for an answer of the service, then
+// for a holder that the answer has named.
 type trying struct {
 	wait   time.Duration // for a holder
 	cancel context.CancelFunc

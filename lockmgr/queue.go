@@ -13,7 +13,7 @@ type place struct {
 	wall           *place // see exclusive
 	gone           bool   // left the line
 	behind         crowd  // requests that wait for this one
-	doubts         seat   // among requests whose SelfWait was not called yet
+	doubts         seat   // its seat in slot.doubtful, until SelfWait was called
 }
 
 // slotOf returns the slot of k, which must get a lock or a request at once. m.mu is held.
@@ -106,7 +106,7 @@ func (p *place) before() *place {
 				return q
 			}
 		}
-		return p.older // its lock can be shared
+		return p.older // p's owner has asked before: p can share that lock
 	}
 	for q := p.prev; q != nil; q = q.prev {
 		if !p.passes(q) {
@@ -122,8 +122,9 @@ func (p *place) passes(q *place) bool {
 		return false
 	}
 	p.hold.m.table.steps++
-	// A request to share with p's owner may queue on another mount, behind one that waits for p's
-	// owner.
+	// p passes two kinds of earlier requests. A Shared request for a key that p upgrades may have
+	// to stand in line behind another mount's request, which waits for p's owner. A request that
+	// also waits for another key of p's owner would wait for p as well.
 	return q.Mode == Shared && p.upgradesFor(q.request) || q.waitsFor(p)
 }
 

@@ -26,7 +26,7 @@ type slot struct {
 	owned       map[Owner][]*lock // locks by owner; nil for at most one lock
 	first, last *place            // the requests for the key, in order of arrival
 	youngest    map[Owner]*place  // the last request of each owner; nil until needed
-	doubtful    [2]crowd          // by mode: requests that call SelfWait once there is a holder
+	doubtful    [2]crowd          // by mode: requests that have not called SelfWait yet, because no owner of this mount has the key
 	dir         *dir              // nil for an Inode key
 }
 

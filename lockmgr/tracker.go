@@ -19,8 +19,8 @@ type tracker struct {
 	// LOCK ORDERING: after Manager.mu.
 	mu    sync.Mutex
 	id    AcquisitionID // GUARDED_BY(mu); of the request, and of the entry that it puts or shares
-	was   AcquisitionID // GUARDED_BY(mu); its id before it got an existing lock; zero: none, or no such lock
-	found bool          // GUARDED_BY(mu); id is an existing lock's
+	was   AcquisitionID // GUARDED_BY(mu); the request's id before it shared an existing lock; zero: it shares none
+	found bool          // GUARDED_BY(mu); id is that of an existing lock, which the request shares
 	asked int           // GUARDED_BY(mu); how often the service was asked
 	since time.Time     // GUARDED_BY(mu); when another owner was found in the way; zero: none was
 	slow  *time.Timer   // GUARDED_BY(mu); nil after the request
@@ -31,7 +31,8 @@ func (m *Manager) follow(req *Request) *tracker {
 	return &tracker{m: m, req: req, began: time.Now()}
 }
 
-// fresh returns a new id for each time the service is asked: it may still have the last entries.
+// fresh returns a new id each time the service is asked: entries of the previous time may still be
+// there.
 func (t *tracker) fresh(inTurn bool) AcquisitionID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,7 +80,8 @@ func (t *tracker) tookOver(l *lock) Holder {
 	return h
 }
 
-// got notes the request's locks. If the service was not asked, the first gives the request its id.
+// got notes the request's locks. If the service was not asked, the request takes the id of the
+// first of them.
 func (t *tracker) got(locks []*lock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

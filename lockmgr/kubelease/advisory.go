@@ -96,8 +96,8 @@ func (s *state) advisoryRows(rows []lockmgr.AdvisoryRow, o *object) ([]lockmgr.A
 	return rows, nil
 }
 
-// tableRows returns the rows of o, which may be nil, and was read when the mirror had shown all up
-// to since.
+// tableRows returns the rows of o, a table that was read after the mirror had shown everything up
+// to since. o may be nil.
 func (b *Backend) tableRows(o *object, since int64) (lockmgr.AdvisoryRows, error) {
 	b.mirror.mu.Lock()
 	defer b.mirror.mu.Unlock()
@@ -112,8 +112,9 @@ func (b *Backend) shown() int64 {
 	return b.mirror.asOf
 }
 
-// AdvisoryRows is lockmgr.AdvisoryBackend's: one read, of a Lease while a watch tells which
-// sessions live, or of those of all tables and sessions.
+// AdvisoryRows implements lockmgr.AdvisoryBackend with one read. If one table is asked for, and the
+// watch shows which sessions are alive, it reads that table's Lease; otherwise the Leases of all
+// tables and sessions.
 func (b *Backend) AdvisoryRows(ctx context.Context, tables ...lockmgr.Key) (lockmgr.AdvisoryRows, error) {
 	if err := b.voidFormerTables(ctx, tables...); err != nil {
 		return lockmgr.AdvisoryRows{}, fmt.Errorf("reading advisory locks: %w", err)

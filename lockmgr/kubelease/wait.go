@@ -29,7 +29,8 @@ func (a *acquisition) checkFree(ctx context.Context) error {
 	}
 }
 
-// inTheWay returns the entries in the way of new ones, in the order of our keys.
+// inTheWay returns the entries that would be in the way of ours if ours were put now, in the order
+// of our keys.
 func (a *acquisition) inTheWay() (found []obstacle) {
 	m := a.s.b.mirror
 	m.mu.Lock()
@@ -44,8 +45,9 @@ func (a *acquisition) inTheWay() (found []obstacle) {
 	return a.heeded(found)
 }
 
-// heeded leaves out this mount's own that are unwanted, and those that were put too late
-// behind a delegation of this session. mirror.mu is held.
+// heeded returns the obstacles that count. It leaves out entries of this mount that it has given up
+// or that nobody claims, and entries of others that were put too late, behind a delegation of this
+// session. mirror.mu is held.
 func (a *acquisition) heeded(found []obstacle) []obstacle {
 	return slices.DeleteFunc(found, func(o obstacle) bool {
 		if a.s.b.unwanted(&o.entry) {
