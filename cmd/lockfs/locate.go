@@ -208,7 +208,10 @@ func findVolume(path string) (source, below string, err error) {
 		return "", "", err
 	}
 	m, below, err := mounts.Containing(follow(asked))
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ENOTCONN):
+		return "", "", fmt.Errorf("%s is on a FUSE mount whose daemon has ended: mount it again; if it was a view, PATH can be in the directory that it showed (%w)", asked, err)
+	case err != nil:
 		return "", "", err
 	}
 	if m.FSType == mounts.FSType {
