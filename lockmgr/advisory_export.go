@@ -12,7 +12,7 @@ import (
 
 // Advisory locks are handed on with the session of their mount's rows. The owners stay what they
 // are: the new process has the mount's name. It reads each table again. A lock that is in no row
-// any more is lost, as ever. A request that waits keeps its row, and its place on this mount.
+// any more is lost. A request that waits keeps its row, and its place on this mount.
 
 // AdvisoryState is what an Advisory hands on.
 type AdvisoryState struct {

@@ -16,8 +16,8 @@ import (
 // never has to pass one that came before it (docs/adr/0035).
 //
 // What the mount grants itself is an exclusive lock of a file or a directory below. Inodes, shared
-// locks, and whatever is locked together with these have entries as ever. The delegation does not
-// conflict with these entries.
+// locks, and whatever is locked together with these have entries of their own, as without a
+// delegation. The delegation does not conflict with these entries.
 
 // Delegator is a Session that grants the Delegated mode: the entry of a directory for the mount
 // itself.
