@@ -191,7 +191,7 @@ func (m *Manager) reopen() {
 		case err == nil, m.accepting.Err() != nil:
 			return
 		case !errors.Is(err, ErrUnavailable):
-			m.log.Error("no new lock session: what needs a lock is refused", slog.Any("error", err))
+			m.log.Error("no new lock session: calls that need a lock are refused", slog.Any("error", err))
 			return
 		}
 	}

@@ -115,14 +115,14 @@ func TestProblems(t *testing.T) {
 		text string
 		want []string // beginnings of lines
 	}{
-		"empty":              {"", []string{"f:1: nothing is said of volumes"}},
-		"comment only":       {"# volumes\n", []string{"f:1: nothing"}},
-		"null":               {"~\n", []string{"f:1: nothing"}},
-		"no volumes":         {"{}", []string{"f:1: nothing"}},
+		"empty":              {"", []string{"f:1: 'volumes' is missing"}},
+		"comment only":       {"# volumes\n", []string{"f:1: 'volumes' is missing"}},
+		"null":               {"~\n", []string{"f:1: 'volumes' is missing"}},
+		"no volumes":         {"{}", []string{"f:1: 'volumes' is missing"}},
 		"volumes are null":   {"volumes:\n", []string{"f:1: volumes: want a list"}},
 		"no mapping":         {"- a\n", []string{"f:1: the file: want 'field: value' lines"}},
-		"no YAML":            {"volumes:\n- name: a\n\tsource: b\n", []string{"f:2: this is no YAML, here or just below: found a tab"}},
-		"unknown alias":      {"volumes: *v\n", []string{"f: this is no YAML, here or just below: unknown anchor"}},
+		"no YAML":            {"volumes:\n- name: a\n\tsource: b\n", []string{"f:2: not valid YAML, in this line or soon after it: found a tab"}},
+		"unknown alias":      {"volumes: *v\n", []string{"f: not valid YAML, in this line or soon after it: unknown anchor"}},
 		"two documents":      {"volumes: []\n---\nvolumes: []\n", []string{"f:2: a second document"}},
 		"unknown on top":     {"volumes: []\nvolume: []\n", []string{`f:2: the file has no field "volume"`}},
 		"twice on top":       {"volumes: []\nvolumes: []\n", []string{"f:2: volumes is given twice, in line 1 first"}},

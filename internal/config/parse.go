@@ -73,7 +73,7 @@ func (p *parser) refuse(line int, format string, args ...any) {
 var syntax = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
 func (p *parser) file(text []byte) *File {
-	const empty = "nothing is said of volumes: write 'volumes: []' if none is to be served"
+	const empty = "'volumes' is missing: write 'volumes: []' to serve none"
 	var doc, more yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	switch err := dec.Decode(&doc); {
@@ -85,7 +85,7 @@ func (p *parser) file(text []byte) *File {
 		if m := syntax.FindStringSubmatch(err.Error()); m != nil {
 			line, _ = strconv.Atoi(m[1])
 		}
-		p.refuse(line, "this is no YAML, here or just below: %s", syntax.ReplaceAllString(err.Error(), ""))
+		p.refuse(line, "not valid YAML, in this line or soon after it: %s", syntax.ReplaceAllString(err.Error(), ""))
 		return nil
 	}
 	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {

@@ -87,13 +87,14 @@ func dial(ctx context.Context, cfg DialConfig) (*clientv3.Client, error) {
 	}
 	if cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != "" {
 		files := transport.TLSInfo{TrustedCAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
+		if plain(cfg.Endpoints) {
+			return nil, errors.New("a CA, a certificate and a key are for https endpoints: write https://, or drop them")
+		}
 		creds, err := newRotatingTLS(files.ClientConfig)
 		if err != nil {
 			return nil, err
 		}
-		if !plain(cfg.Endpoints) {
-			conf.DialOptions = append(conf.DialOptions, grpc.WithTransportCredentials(creds))
-		}
+		conf.DialOptions = append(conf.DialOptions, grpc.WithTransportCredentials(creds))
 	}
 	client, err := connect(ctx, conf)
 	if cfg.Username == "" {

@@ -44,6 +44,7 @@ func TestDialErrors(t *testing.T) {
 		{etcdlock.DialConfig{Endpoints: []string{tls.URL}}, "certificate"},
 		{etcdlock.DialConfig{Endpoints: []string{tls.URL}, CAFile: cert}, "404"}, // verified, but no etcd
 		{etcdlock.DialConfig{Endpoints: []string{tls.URL}, CAFile: "/nowhere/ca"}, "/nowhere/ca"},
+		{etcdlock.DialConfig{Endpoints: []string{"http://127.0.0.1:1"}, CAFile: cert}, "write https://"},
 		{etcdlock.DialConfig{}, "endpoint"},
 	} {
 		text := ""
