@@ -20,7 +20,7 @@ func (f *FS) Close(ctx context.Context) error {
 	if inUse {
 		f.log.Warn("the view is in use; open files in it will fail", slog.String("mountpoint", f.kernel.mountpoint))
 	}
-	err := f.settle(ctx)
+	err := f.closeFiles(ctx)
 	if partErr := f.kernel.part(inUse); partErr != nil {
 		return errors.Join(partErr, err)
 	}
@@ -46,11 +46,11 @@ func (f *FS) Close(ctx context.Context) error {
 // Cut ends the connection to the kernel: programs get errors. It reports success.
 func (f *FS) Cut() bool { return f.kernel.cutOff() }
 
-// settle ends the housekeeping, which includes flushes, and closes what programs have open.
-func (f *FS) settle(ctx context.Context) error {
-	f.settling.Do(func() {
+// closeFiles ends the housekeeping, which includes flushes, and closes what programs have open.
+func (f *FS) closeFiles(ctx context.Context) error {
+	f.filesClosing.Do(func() {
 		go func() {
-			defer close(f.settled)
+			defer close(f.filesClosed)
 			_ = f.housekeeping.end(context.Background())
 			handles := f.handles.drain()
 			for _, h := range handles {
@@ -62,7 +62,7 @@ func (f *FS) settle(ctx context.Context) error {
 		}()
 	})
 	select {
-	case <-f.settled:
+	case <-f.filesClosed:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("a write or a flush is still under way: %w", ctx.Err())

@@ -215,7 +215,7 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockm
 
 func isThere(dir *node, name string) bool {
 	var st unix.Stat_t
-	return settled(func() error { return unix.Fstatat(dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) }) == nil
+	return pastEBADFD(func() error { return unix.Fstatat(dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) }) == nil
 }
 
 // Mknod takes no lock, nor do Mkdir and Symlink: they change no existing file.

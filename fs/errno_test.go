@@ -64,7 +64,7 @@ func TestErrnoOfTheKernel(t *testing.T) {
 
 // A client that does not know for a moment what a file is, is asked again. On GlusterFS opens of a
 // file that programs of another node replace or remove all the time got EBADFD, or ESTALE.
-func TestAskedUntilSettled(t *testing.T) {
+func TestPastEBADFD(t *testing.T) {
 	for _, test := range []struct {
 		refused int
 		last    error
@@ -72,7 +72,7 @@ func TestAskedUntilSettled(t *testing.T) {
 	}{{0, nil, nil}, {3, nil, nil}, {3, unix.ESTALE, unix.ESTALE}, {1000, nil, unix.EBADFD}} {
 		synctest.Test(t, func(t *testing.T) {
 			left := test.refused
-			err := settled(func() error {
+			err := pastEBADFD(func() error {
 				if left--; left >= 0 {
 					return unix.EBADFD
 				}

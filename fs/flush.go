@@ -52,7 +52,7 @@ func (f *FS) flushHandle(in *fuse.FlushIn, h *handle) fuse.Status {
 	if f.backing.isLocal(h.node.inode.dev) {
 		var st unix.Stat_t
 		if unix.Fstat(h.fd, &st) == nil {
-			h.node.settled(&st)
+			h.node.noteOwnWrites(&st)
 		}
 	}
 	if h.isLost() {
@@ -88,7 +88,7 @@ func (f *FS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 		sync = unix.Fdatasync
 	}
 	err := byDescriptor(sync(h.fd))
-	s := errno(errors.Join(h.unflushed.settle(), err))
+	s := errno(errors.Join(h.unflushed.unreported(), err))
 	f.tellOnce(&in.InHeader, s)
 	if !s.Ok() {
 		h.note()

@@ -52,9 +52,9 @@ func (n *node) wrote(end int64) {
 	n.mu.Unlock()
 }
 
-// settled notes a file's time after our own writes. If the size is not what the kernel was told,
+// noteOwnWrites notes a file's time after our own writes. If the size is not what the kernel was told,
 // another mount has written: then it notes nothing, and the next open finds the difference.
-func (n *node) settled(st *unix.Stat_t) {
+func (n *node) noteOwnWrites(st *unix.Stat_t) {
 	n.mu.Lock()
 	if n.told.known && n.told.size == st.Size {
 		n.told.mtime = st.Mtim

@@ -79,8 +79,8 @@ type FS struct {
 	housekeeping housekeeping
 
 	// See Close.
-	settling sync.Once
-	settled  chan struct{} // closed when programs have nothing open
+	filesClosing sync.Once
+	filesClosed  chan struct{} // closed when programs have nothing open
 }
 
 // Mount mounts and serves a view of cfg.Source at mountpoint, an empty directory.
@@ -140,14 +140,14 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 			nameWait: cfg.NameWait,
 			log:      log,
 		},
-		actor:     actor{root: os.Geteuid() == 0},
-		openFiles: openFiles{sync: cmp.Or(cfg.Sync, SyncNever), log: log},
-		log:       log,
-		source:    cfg.Source,
-		record:    cfg.Record,
-		calls:     calls{record: cfg.Record, log: log, deaths: cfg.Deaths, own: make(map[uint64]slot)},
-		doubts:    make(chan struct{}, 1),
-		settled:   make(chan struct{}),
+		actor:       actor{root: os.Geteuid() == 0},
+		openFiles:   openFiles{sync: cmp.Or(cfg.Sync, SyncNever), log: log},
+		log:         log,
+		source:      cfg.Source,
+		record:      cfg.Record,
+		calls:       calls{record: cfg.Record, log: log, deaths: cfg.Deaths, own: make(map[uint64]slot)},
+		doubts:      make(chan struct{}, 1),
+		filesClosed: make(chan struct{}),
 	}
 	f.kernel = connection{requests: counting{f}, mountpoint: mountpoint, log: f.log, recorded: cfg.Record != nil, device: -1, abort: -1, ended: make(chan struct{})}
 	f.invalidate = f.kernel.invalidate

@@ -50,16 +50,16 @@ func byDescriptor(err error) error {
 
 // fstat and statx ask what a file of the volume is.
 func fstat(fd int, st *unix.Stat_t) error {
-	return settled(func() error { return unix.Fstat(fd, st) })
+	return pastEBADFD(func() error { return unix.Fstat(fd, st) })
 }
 
 func statx(dirFD int, name string, flags, mask int, stx *unix.Statx_t) error {
-	return settled(func() error { return unix.Statx(dirFD, name, flags, mask, stx) })
+	return pastEBADFD(func() error { return unix.Statx(dirFD, name, flags, mask, stx) })
 }
 
 // GlusterFS asks its server by any open descriptor of the file. It answers EBADFD while another
 // program opens or closes that one: for about a millisecond, on a busy machine for longer.
-func settled(ask func() error) (err error) {
+func pastEBADFD(ask func() error) (err error) {
 	for wait := time.Millisecond; wait < time.Second/2; wait *= 2 {
 		if err = ask(); err != unix.EBADFD {
 			return err

@@ -42,8 +42,8 @@ func (u *unflushed) owed() error {
 	return nil
 }
 
-// settle returns that error once, after an fsync: a concurrent flush may have taken the report.
-func (u *unflushed) settle() error {
+// unreported returns that error once, after an fsync: a concurrent flush may have taken the report.
+func (u *unflushed) unreported() error {
 	u.flushing.Lock()
 	defer u.flushing.Unlock()
 	if err := u.failed.Swap(nil); err != nil {

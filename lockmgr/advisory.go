@@ -118,7 +118,7 @@ func (a *Advisory) table(key Key, local bool) *AdvisoryTable {
 	t := a.tables[key]
 	if t == nil {
 		t = &AdvisoryTable{
-			a: a, key: key, local: local, settled: make(chan struct{}),
+			a: a, key: key, local: local, advanced: make(chan struct{}),
 			named: make(map[string]*advisoryRequest), rows: make(map[string]int64), records: make(map[lockName]uint64),
 		}
 		a.tables[key] = t

@@ -169,7 +169,7 @@ func recoveredAdvisory(r *journal.Records, numbers []uint64, sessions map[string
 func (t *AdvisoryTable) recover(ctx context.Context) error {
 	a := t.a
 	sent := time.Now()
-	rows, err := t.readSettled(ctx)
+	rows, err := t.readAfterFormer(ctx)
 	a.m.outage.note(sent, err)
 	if err != nil {
 		return err
@@ -215,10 +215,10 @@ func (t *AdvisoryTable) recover(ctx context.Context) error {
 	return t.learn(rows, sent)
 }
 
-// readSettled reads the table when nothing that a dead process has sent can come late.
-func (t *AdvisoryTable) readSettled(ctx context.Context) (AdvisoryRows, error) {
+// readAfterFormer reads the table when nothing that a dead process has sent can come late.
+func (t *AdvisoryTable) readAfterFormer(ctx context.Context) (AdvisoryRows, error) {
 	select {
-	case <-t.sess.settled:
+	case <-t.sess.formerOver:
 		return t.a.service.AdvisoryRows(ctx, t.key)
 	default: // RemoveUnclaimed is late, or cannot remove all
 		rows, _, err := t.putter().PutAdvisory(ctx, AdvisoryPut{Table: t.key, Void: true})

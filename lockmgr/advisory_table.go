@@ -44,7 +44,7 @@ type AdvisoryTable struct {
 	records    map[lockName]uint64 // the numbers of its locks' records
 	asks       int                 // how often the worker was asked to look at the table
 	done       int                 // how many of asks the worker has done
-	settled    chan struct{}       // closed, and replaced, when done has grown
+	advanced   chan struct{}       // closed, and replaced, when done has grown
 
 	// The worker's own: there is one at a time.
 	sess    *session
@@ -295,13 +295,13 @@ func (t *AdvisoryTable) await(cancel <-chan struct{}, asked int) {
 	defer late.Stop()
 	for {
 		t.a.mu.Lock()
-		done, settled := t.done >= asked, t.settled
+		done, advanced := t.done >= asked, t.advanced
 		t.a.mu.Unlock()
 		if done {
 			return
 		}
 		select {
-		case <-settled:
+		case <-advanced:
 		case <-cancel:
 			return
 		case <-late.C:

@@ -56,8 +56,8 @@ func (t *AdvisoryTable) work() {
 			}
 		}
 		t.done = asked
-		close(t.settled)
-		t.settled = make(chan struct{})
+		close(t.advanced)
+		t.advanced = make(chan struct{})
 		if t.asks > asked {
 			a.mu.Unlock()
 			continue

@@ -218,7 +218,7 @@ func (m *Manager) noteBelow(l *lock) {
 			top = path
 		}
 	}
-	if top == "" || m.refusing || m.settling || len(m.dels) >= maxDelegations {
+	if top == "" || m.refusing || m.keepsNothing || len(m.dels) >= maxDelegations {
 		return
 	}
 	k := Key{Tree, top}

@@ -15,9 +15,9 @@
 //	                  woken                │           granted
 //	                                       │ it has all locks
 //	                                       ▼
-//	                                    settling ──── lost meanwhile ───► begins anew
-//	                                     settle
-//	                                       │ its session is good now
+//	                                is the session good? ──── lost ───► begins anew
+//	                                Hold.Check, Hold.Await
+//	                                       │ yes
 //	                                       ▼
 //	                                     Hold ──────── Release, loss ───► void
 //

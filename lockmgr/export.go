@@ -409,7 +409,7 @@ func (m *Manager) adoptSession(ctx context.Context, a Adopter, st SessionState, 
 		bs.(HandedOn).Abandon()
 		return nil, err
 	}
-	s := &session{backend: bs, locks: make(map[*lock]struct{}), settled: make(chan struct{})}
+	s := &session{backend: bs, locks: make(map[*lock]struct{}), formerOver: make(chan struct{})}
 	if err := m.renewSession(s, sent); err != nil {
 		bs.(HandedOn).Abandon()
 		return nil, err
@@ -463,7 +463,7 @@ func (m *Manager) removeUnclaimed(s *session) {
 	defer late.Stop()
 	switch err := s.backend.(HandedOn).RemoveUnclaimed(m.ctx); {
 	case err == nil:
-		close(s.settled)
+		close(s.formerOver)
 	case m.ctx.Err() == nil:
 		remain(err)
 	}

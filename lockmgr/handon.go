@@ -53,7 +53,7 @@ const forsakenAfter = 5 * time.Second
 func (m *Manager) HandOn() {
 	m.mu.Lock()
 	cancel, advisory := m.endWaits, m.advisory
-	m.settling = true
+	m.keepsNothing = true
 	m.mu.Unlock()
 	cancel()
 	if advisory != nil {
@@ -64,7 +64,7 @@ func (m *Manager) HandOn() {
 // GoOn ends HandOn.
 func (m *Manager) GoOn() {
 	m.mu.Lock()
-	m.settling = false
+	m.keepsNothing = false
 	m.waitsEnd, m.endWaits = context.WithCancel(context.Background())
 	m.forsakeLate()
 	advisory := m.advisory
@@ -74,11 +74,11 @@ func (m *Manager) GoOn() {
 	}
 }
 
-// Settle gives back what is not handed on: kept locks that are idle, and delegations. It returns
+// GiveBackKept gives back what is not handed on: kept locks that are idle, and delegations. It returns
 // when there are no delegations, and there will be none until GoOn. An error says why this mount cannot be handed on now.
-func (m *Manager) Settle(ctx context.Context) error {
+func (m *Manager) GiveBackKept(ctx context.Context) error {
 	m.mu.Lock()
-	m.settling = true
+	m.keepsNothing = true
 	m.mu.Unlock()
 	m.releaseAllIdle()
 	m.endDelegations()
@@ -140,7 +140,7 @@ func (m *Manager) stands(req *AcquireRequest, sess *session) {
 // keepLeft keeps an entry until it is claimed, or forsaken. m.mu is held.
 func (m *Manager) keepLeft(id AcquisitionID, l *left) {
 	m.left[id] = l
-	if !m.settling { // it comes late: the requests are sent again already
+	if !m.keepsNothing { // it comes late: the requests are sent again already
 		m.forsakeLate()
 	}
 }
@@ -151,7 +151,7 @@ func (m *Manager) forsakeLate() {
 	waiting := maps.Clone(m.left)
 	time.AfterFunc(forsakenAfter, func() {
 		m.mu.Lock()
-		if m.settling {
+		if m.keepsNothing {
 			clear(waiting)
 		}
 		maps.DeleteFunc(waiting, func(id AcquisitionID, l *left) bool { return m.left[id] != l })

@@ -140,7 +140,7 @@ func (m *Manager) keep(l *lock) bool {
 		return false
 	}
 	m.keeper.noteUse(l)
-	if !l.keepable || l.recalled || l.changes || l.contended || l.turn == maxTurn || l.fencing&maxTurn == maxTurn || m.refusing || m.settling ||
+	if !l.keepable || l.recalled || l.changes || l.contended || l.turn == maxTurn || l.fencing&maxTurn == maxTurn || m.refusing || m.keepsNothing ||
 		len(l.slot.locks) != 1 || m.keeper.idle.Len() >= maxIdle || l.lost() {
 		return false
 	}

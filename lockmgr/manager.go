@@ -94,7 +94,7 @@ type Manager struct {
 	left           map[AcquisitionID]*left // GUARDED_BY(mu); by id; see HandOn
 	waitsEnd       context.Context         // GUARDED_BY(mu); ended by HandOn
 	endWaits       context.CancelFunc      // GUARDED_BY(mu)
-	settling       bool                    // GUARDED_BY(mu); nothing is kept or delegated any more
+	keepsNothing   bool                    // GUARDED_BY(mu); nothing is kept or delegated any more
 	refusing       bool                    // GUARDED_BY(mu); no more requests
 	closed         bool                    // GUARDED_BY(mu)
 }

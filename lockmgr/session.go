@@ -14,17 +14,17 @@ import (
 
 // session is one session with its own deadline and state. Its locks are lost with it.
 type session struct {
-	backend Session
-	renewal *renew.Session
-	locks   map[*lock]struct{} // GUARDED_BY(Manager.mu); those in slots
-	asking  int                // GUARDED_BY(Manager.mu); requests that acquire on it
-	holds   int                // GUARDED_BY(Manager.mu); unreleased holds that rely on it
-	idle    time.Time          // GUARDED_BY(Manager.mu); since when it was seen unused
-	retired bool               // GUARDED_BY(Manager.mu); removed from Manager.sessions, though not lost
-	voided  int                // GUARDED_BY(Manager.mu); how many locks were lost with it
-	tended  bool               // GUARDED_BY(Manager.mu); see tend
-	record  uint64             // GUARDED_BY(Manager.mu); its number
-	settled chan struct{}      // of an adopted one: closed when nothing that a former process has sent can come late
+	backend    Session
+	renewal    *renew.Session
+	locks      map[*lock]struct{} // GUARDED_BY(Manager.mu); those in slots
+	asking     int                // GUARDED_BY(Manager.mu); requests that acquire on it
+	holds      int                // GUARDED_BY(Manager.mu); unreleased holds that rely on it
+	idle       time.Time          // GUARDED_BY(Manager.mu); since when it was seen unused
+	retired    bool               // GUARDED_BY(Manager.mu); removed from Manager.sessions, though not lost
+	voided     int                // GUARDED_BY(Manager.mu); how many locks were lost with it
+	tended     bool               // GUARDED_BY(Manager.mu); see tend
+	record     uint64             // GUARDED_BY(Manager.mu); its number
+	formerOver chan struct{}      // of an adopted one: closed when nothing that a former process has sent can come late
 }
 
 type lease struct {

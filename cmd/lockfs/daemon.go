@@ -37,8 +37,8 @@ func (d *daemonFlags) registerSupervise(f *pflag.FlagSet) {
 	f.BoolVar(&d.supervise, "supervise", false, "if the daemon dies, start it again, and let it go on with its views: programs wait for a moment, and keep their open files and locks. For root, with Linux 6.9")
 }
 
-// settle sets guard's default, and refuses contradictions.
-func (d *daemonFlags) settle(cmd *cobra.Command, guarded bool) error {
+// resolve sets guard's default, and refuses contradictions.
+func (d *daemonFlags) resolve(cmd *cobra.Command, guarded bool) error {
 	root := os.Geteuid() == 0
 	if !cmd.Flags().Changed("guard") {
 		d.guard = guarded && root

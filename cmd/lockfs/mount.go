@@ -78,7 +78,7 @@ Nothing is locked against other machines then.`,
 		Args: wants("SOURCE MOUNTPOINT", cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.source, o.mountpoint = args[0], args[1]
-			if err := o.settle(cmd, o.remote()); err != nil {
+			if err := o.resolve(cmd, o.remote()); err != nil {
 				return err
 			}
 			return o.run(cmd.Context())

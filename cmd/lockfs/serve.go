@@ -57,7 +57,7 @@ that cannot be mounted is tried again, and delays no other volume.`,
     - "*.log nolock"`,
 		Args: wants("no argument: give the file by --config", cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(o.settle(cmd, true), o.kubeFlags.check()); err != nil {
+			if err := errors.Join(o.resolve(cmd, true), o.kubeFlags.check()); err != nil {
 				return err
 			}
 			return o.run(cmd.Context())

@@ -78,12 +78,12 @@ type served struct {
 	began time.Time
 }
 
-// settleFor is how long a new daemon is not ready because a volume neither answers nor
+// tryFor is how long a new daemon is not ready because a volume neither answers nor
 // fails.
-const settleFor = 10 * time.Second
+const tryFor = 10 * time.Second
 
-// settled reports whether the volume has answered or was tried. It needs Daemon.mu.
-func (m *served) settled() bool { return m.good || m.err != nil || time.Since(m.began) >= settleFor }
+// tried reports whether the volume has answered or was tried. It needs Daemon.mu.
+func (m *served) tried() bool { return m.good || m.err != nil || time.Since(m.began) >= tryFor }
 
 // NewDaemon returns a Daemon that serves nothing yet. Its volumes share the descriptors
 // that the process may have at this time.
@@ -265,7 +265,7 @@ func (d *Daemon) Checks() []Check {
 			Name: id, Ready: func(ctx context.Context) error { return d.ready(ctx, m) },
 			View:     func() status.View { return d.describe(m) },
 			Notes:    func() []string { return d.notes(m) },
-			Advisory: d.served && m.settled(),
+			Advisory: d.served && m.tried(),
 		})
 	}
 	if err := d.rejected; err != nil {

@@ -135,7 +135,7 @@ func (v *Volume) giveUp(c *Config, err error) {
 	if err := unix.Unmount(c.Mountpoint, unix.MNT_FORCE|unix.MNT_DETACH); err != nil {
 		v.log.Warn("cannot unmount the view of a daemon that died", slog.Any("error", err))
 	}
-	c.Worker.Settle(c.Mountpoint)
+	c.Worker.Forget(c.Mountpoint)
 	c.taking = false
 }
 

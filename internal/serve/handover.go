@@ -106,8 +106,8 @@ type offering struct {
 	thaw    func()
 }
 
-// settleTime bounds the time until delegated directories are given back, while programs go on.
-const settleTime = 5 * time.Second
+// giveBackTime bounds the time until delegated directories are given back, while programs go on.
+const giveBackTime = 5 * time.Second
 
 // pauseTries are the time limits of the attempts to pause a view. A request that is under way may
 // not end in time, if it waits for another one that the pause keeps out. The last attempt has
@@ -119,7 +119,7 @@ func (o *offering) pause() ([]byte, []int, error) {
 	if err := o.m.view.CanPause(); err != nil {
 		return nil, nil, err
 	}
-	if err := o.settle(); err != nil {
+	if err := o.giveBackKept(); err != nil {
 		return nil, nil, err
 	}
 	began, err := o.pauseView()
@@ -144,10 +144,10 @@ func (o *offering) pause() ([]byte, []int, error) {
 	return nil, nil, err
 }
 
-func (o *offering) settle() error {
-	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+func (o *offering) giveBackKept() error {
+	ctx, cancel := context.WithTimeout(context.Background(), giveBackTime)
 	defer cancel()
-	if err := o.m.locks.Settle(ctx); err != nil {
+	if err := o.m.locks.GiveBackKept(ctx); err != nil {
 		o.m.locks.GoOn()
 		return err
 	}

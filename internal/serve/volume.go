@@ -154,7 +154,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Worker.Settle(c.Mountpoint)
+	c.Worker.Forget(c.Mountpoint)
 	// Unless life.Close was called, the lifeline stays, and the next mount proves us dead.
 	defer m.life.Leave()
 	v.sessionOpened(record.service)

@@ -106,7 +106,7 @@ func runWorker() {
 			got.N++
 			p.Put(testKind, 0, got)
 			_ = p.Complete()
-			w.Settle("test")
+			w.Forget("test")
 			fmt.Println("taken")
 		case "write":
 			_, err := unix.Write(got.Pipe, []byte(rest))

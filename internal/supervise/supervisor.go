@@ -81,7 +81,7 @@ const over = "over"
 // signals on, and returns the exit status of the last worker. It must be called in main's goroutine,
 // before there are children. Nothing of this process's is left to a worker.
 func Run(log *slog.Logger) (status int, err error) {
-	return (&supervisor{log: log, args: os.Args, env: os.Environ(), steady: steadyAfter, patience: settleTime}).run()
+	return (&supervisor{log: log, args: os.Args, env: os.Environ(), steady: steadyAfter, patience: keepTime}).run()
 }
 
 func (s *supervisor) run() (status int, err error) {

@@ -193,7 +193,7 @@ type Former struct {
 	shadow int
 }
 
-// Former returns what the last worker that had a part complete has left of it, until Settle; nil:
+// Former returns what the last worker that had a part complete has left of it, until Forget; nil:
 // nothing. The error says what could not be read.
 func (w *Worker) Former(part string) (*Former, error) {
 	if w == nil {
@@ -217,7 +217,7 @@ func (w *Worker) read() (failed error) {
 			w.left[name] = &Former{r, f.shadow}
 		}
 	}
-	time.AfterFunc(settleTime, func() {
+	time.AfterFunc(keepTime, func() {
 		w.mu.Lock()
 		w.left = make(map[string]*Former)
 		w.mu.Unlock()
@@ -226,14 +226,14 @@ func (w *Worker) read() (failed error) {
 	return failed
 }
 
-// settleTime bounds how long the former workers' descriptors stay open. Nobody may want a part any more,
+// keepTime bounds how long the former workers' descriptors stay open. Nobody may want a part any more,
 // or the lock service may be away: then programs whose calls are under way cannot be killed. It is
 // longer than a lease lasts.
-const settleTime = 30 * time.Second
+const keepTime = 30 * time.Second
 
-// Settle says that what former workers have left of a part is not needed any more. After the last
+// Forget drops what former workers have left of a part. After the last
 // part it waits until their descriptors are closed.
-func (w *Worker) Settle(part string) {
+func (w *Worker) Forget(part string) {
 	if w == nil {
 		return
 	}
@@ -247,7 +247,7 @@ func (w *Worker) Settle(part string) {
 	}
 }
 
-// Only settles all parts but those that are still wanted.
+// Only forgets all parts but those that are still wanted.
 func (w *Worker) Only(wanted func(part string) bool) {
 	if w == nil {
 		return
@@ -262,7 +262,7 @@ func (w *Worker) Only(wanted func(part string) bool) {
 	}
 	w.mu.Unlock()
 	for _, part := range others {
-		w.Settle(part)
+		w.Forget(part)
 	}
 }
 

@@ -83,7 +83,7 @@ type acquisition struct {
 	retrier    retry.Retrier
 	outrun     retry.Retrier // counts the Txns that the fence or, if not few, another directory has outrun
 	known      standing      // the last answer
-	last       *request      // the last Txn, until settle
+	last       *request      // the last Txn, until noteAnswer
 	mayStand   bool          // an entry of ours was put, or may have been
 	unanswered int64         // the fence of the last unanswered Put, or 0
 
@@ -203,7 +203,7 @@ func (a *acquisition) run(ctx context.Context) error {
 
 // attempt sends the Txn once, and notes the answer in known.
 func (a *acquisition) attempt(ctx context.Context) error {
-	a.settle()
+	a.noteAnswer()
 	own := a.s.claims.delegations()
 	if a.req.Mode == lockmgr.Delegated { // a delegation passes neither others nor, after a lost answer, itself
 		own = nil
@@ -256,8 +256,8 @@ func (a *acquisition) clear(mode string, own []string) (cmps []clientv3.Cmp) {
 	return []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(a.s.b.keys.trees()).WithPrefix(), "<", since+1)}
 }
 
-// settle notes what became of the last Txn, which was answered or given up.
-func (a *acquisition) settle() {
+// noteAnswer notes what became of the last Txn, which was answered or given up.
+func (a *acquisition) noteAnswer() {
 	r := a.last
 	a.last = nil
 	switch {

@@ -144,7 +144,7 @@ func (a *acquisition) standsInLine() bool {
 		select {
 		case <-a.last.done:
 			stands = stands || a.last.err == nil && a.last.put()
-			a.settle()
+			a.noteAnswer()
 		case <-time.After(answersWithin):
 			return false
 		}

@@ -49,7 +49,7 @@ func (s *Session) PutBelow(ctx context.Context, d lockmgr.Grant, entries []lockm
 
 // putBelow sends the Txn of PutBelow once. It is repeated after ErrUnavailable.
 func (a *acquisition) putBelow(ctx context.Context, d lockmgr.Grant) error {
-	a.settle()
+	a.noteAnswer()
 	delegation, fence := a.s.b.keys.granted(d), a.s.fence.at()
 	a.last = &request{keys: a.req.Keys, fence: fence, voids: a.unanswered, then: a.puts,
 		cmps: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(delegation), "=", d.Token), a.s.fence.unchanged(fence)}}

@@ -96,7 +96,7 @@ func (a *acquisition) discard(err error) error {
 	if a.last != nil {
 		select {
 		case <-a.last.done:
-			a.settle()
+			a.noteAnswer()
 		default:
 		}
 	}
@@ -117,7 +117,7 @@ func (a *acquisition) withdraw(ctx context.Context) error {
 	if a.last != nil {
 		select {
 		case <-a.last.done:
-			a.settle()
+			a.noteAnswer()
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -169,7 +169,7 @@ func (a *acquisition) standInLine(ctx context.Context) error {
 		if err := a.retrier.Do(ctx, func() error { return a.put(ctx, p) }); err != nil {
 			return err
 		}
-		if err := a.settle(ctx); err != nil {
+		if err := a.awaitMirror(ctx); err != nil {
 			return err
 		}
 		if err := a.look(); err != nil {
@@ -199,7 +199,7 @@ func (a *acquisition) try(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := a.settle(ctx); err != nil {
+	if err := a.awaitMirror(ctx); err != nil {
 		return err
 	}
 	if err := a.look(); err != nil {
@@ -281,9 +281,9 @@ func (a *acquisition) has(p *place, e *entry) bool {
 	return slices.ContainsFunc(p.keys, func(k lockmgr.Key) bool { return e.of(a.req.Grant(k, 0)) })
 }
 
-// settle returns when the mirror shows everything that was put before our newest entry.
+// awaitMirror returns when the mirror shows everything that was put before our newest entry.
 // Later requests find ours.
-func (a *acquisition) settle(ctx context.Context) error {
+func (a *acquisition) awaitMirror(ctx context.Context) error {
 	var newest int64
 	for _, p := range a.places {
 		newest = max(newest, p.token)

@@ -79,7 +79,7 @@ func (a *acquisition) delegations() []obstacle {
 	return stand
 }
 
-// look returns errLate if one of our entries was put too late. settle comes before. One that was
+// look returns errLate if one of our entries was put too late. awaitMirror comes before. One that was
 // put in time is not asked for again.
 func (a *acquisition) look() error {
 	a.s.b.mirror.mu.Lock()

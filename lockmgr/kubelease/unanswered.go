@@ -142,7 +142,7 @@ func (u *unanswered) forget(w *sentWrite) {
 	}
 }
 
-func (u *unanswered) settled(w *sentWrite) {
+func (u *unanswered) answered(w *sentWrite) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.forget(w)
@@ -216,7 +216,7 @@ func (b *Backend) voidOne(ctx context.Context, by coordinationclient.LeaseInterf
 			return fmt.Errorf("lease %s: %w", w.Name, err)
 		}
 	}
-	b.unanswered.settled(w)
+	b.unanswered.answered(w)
 	return nil
 }
 
