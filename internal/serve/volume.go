@@ -140,17 +140,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var m *mounted
-	if c.taking {
-		m, err = v.takeOver(start, &c, from, backend, id, record.service)
-		if died != nil && cannot(err) {
-			v.giveUp(&c, err)
-			c.beginRecord(backend, v.log)
-		}
-	}
-	if !c.taking {
-		m, err = v.begin(start, &c, backend, id, record.service)
-	}
+	m, err := v.establish(start, &c, from, backend, id, record.service)
 	if err != nil {
 		return err
 	}
@@ -170,8 +160,28 @@ func (v *Volume) Run(ctx context.Context) error {
 		return ErrHandedOn
 	default:
 	}
-	// Writes reach the volume before their locks are released.
-	err = v.unmount(&c, m.view)
+	return v.end(&c, m)
+}
+
+// establish takes the mount over from its predecessor. If there is none, or it cannot be, it begins anew.
+func (v *Volume) establish(ctx context.Context, c *Config, from predecessor, backend Backend, id uuid.UUID, service lockmgr.Service) (m *mounted, err error) {
+	if c.taking {
+		m, err = v.takeOver(ctx, c, from, backend, id, service)
+		if _, died := from.(*dead); died && cannot(err) {
+			v.giveUp(c, err)
+			c.beginRecord(backend, v.log)
+		}
+	}
+	if !c.taking {
+		m, err = v.begin(ctx, c, backend, id, service)
+	}
+	return m, err
+}
+
+// end unmounts the view, and then ends the session: writes reach the volume before their locks are
+// released.
+func (v *Volume) end(c *Config, m *mounted) error {
+	err := v.unmount(c, m.view)
 	c.record.Void() // there is no view that a next process could go on with
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", c.Renew.TTL, err)
