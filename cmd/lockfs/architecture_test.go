@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -79,6 +80,32 @@ func TestArchitectureNamesWhatExists(t *testing.T) {
 	for _, m := range mentions {
 		if packages[m[2]] && !names[m[1]] {
 			t.Errorf("docs/ARCHITECTURE.md speaks of %s, which is not there", m[1])
+		}
+	}
+}
+
+// CONTRIBUTING.md sends its readers to files that exist. What has no directory is beside the file named
+// before it.
+func TestContributingNamesWhatExists(t *testing.T) {
+	paths := regexp.MustCompile("`((?:[a-z]+/)+[a-z_]*(?:\\.go)?|[a-z_]+\\.go)`").FindAllStringSubmatch(read(t, "CONTRIBUTING.md"), -1)
+	if len(paths) < 30 {
+		t.Fatalf("it names %d files only", len(paths))
+	}
+	dir := ""
+	for _, m := range paths {
+		path := m[1]
+		if path == "testing/synctest" { // Go's
+			continue
+		}
+		if strings.Contains(path, "/") {
+			if dir = path; strings.HasSuffix(path, ".go") {
+				dir = filepath.Dir(path)
+			}
+		} else {
+			path = filepath.Join(dir, path)
+		}
+		if _, err := os.Stat(filepath.Join(root, path)); err != nil {
+			t.Errorf("CONTRIBUTING.md speaks of %s: %v", m[1], err)
 		}
 	}
 }
