@@ -337,16 +337,17 @@ func TestExecOutlivesNoLock(t *testing.T) {
 		status  int
 		says    string // on stderr
 	}{
-		"cut off": {family, lab.ShortTTL, func(_ *lab.Volume, _ *execution, p *lab.Partition) { p.Part() }, 1, "the lock service does not answer"},
+		// What is told to end has time to say so: a sixth of the TTL.
+		"cut off": {family, 15 * time.Second, func(_ *lab.Volume, _ *execution, p *lab.Partition) { p.Part() }, 1, "the lock service does not answer"},
 		// It has longer to end than the writes of a broken lock have to land.
 		"broken": {family, 15 * time.Second, func(v *lab.Volume, e *execution, _ *lab.Partition) {
 			if status, _, stderr := lab.Outcome(v.T, v.Command("break", v.InSource("f"), "--reason", "ticket 4711")); status != 0 {
 				v.T.Errorf("break: exit status %d, %q", status, stderr)
 			}
 		}, 1, ": ticket 4711"},
-		"stopped": {alone, lab.ShortTTL, func(v *lab.Volume, e *execution, _ *lab.Partition) { lab.Freeze(v.T, e.cmd.Process.Pid) }, -1, ""},
-		"killed":  {alone, lab.ShortTTL, func(_ *lab.Volume, e *execution, _ *lab.Partition) { _ = e.cmd.Process.Kill() }, -1, ""},
-		// Three processes end one after the other within a part of the TTL.
+		// Several processes end one after the other within a part of the TTL.
+		"stopped":                  {alone, 9 * time.Second, func(v *lab.Volume, e *execution, _ *lab.Partition) { lab.Freeze(v.T, e.cmd.Process.Pid) }, -1, ""},
+		"killed":                   {alone, lab.ShortTTL, func(_ *lab.Volume, e *execution, _ *lab.Partition) { _ = e.cmd.Process.Kill() }, -1, ""},
 		"stopped with a namespace": {inNamespace, 9 * time.Second, func(v *lab.Volume, e *execution, _ *lab.Partition) { lab.Freeze(v.T, e.cmd.Process.Pid) }, -1, ""},
 		"killed with a namespace":  {inNamespace, lab.ShortTTL, func(_ *lab.Volume, e *execution, _ *lab.Partition) { _ = e.cmd.Process.Kill() }, -1, ""},
 	} {

@@ -30,7 +30,7 @@ func TestMetrics(t *testing.T) {
 	a.Has(1, "lockfs_sessions", `state="held"`)
 	a.Has(3, "lockfs_fs_requests_total", `request="write"`, `result="ok"`)
 
-	if r := waiter.Do(lab.Call{Op: "open", Path: b.Path("f"), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); r.Errno != unix.EAGAIN {
+	if r := waiter.InTime(lab.Call{Op: "open", Path: b.Path("f"), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); r.Errno != unix.EAGAIN {
 		t.Fatalf("open of a file that another has: %v", r.Err())
 	}
 	b.Has(1, "lockfs_fs_requests_total", `request="open"`, `result="contended"`)

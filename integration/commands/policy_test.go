@@ -107,7 +107,19 @@ func TestPolicyChangesBehindAMountsBack(t *testing.T) {
 		return p.Do(lab.Call{Op: "open", Path: away.Path("f"), Flags: unix.O_WRONLY}).Errno == unix.EIO
 	})
 	lab.Eventually(t, "the log says why", func() bool { return strings.Contains(away.Log.String(), "mount it again") })
-	p.Must(lab.Call{Op: "close", FD: p.Open(changed.Path("f"), unix.O_WRONLY)})
+	p.Must(lab.Call{Op: "close", FD: openSoon(t, p, changed.Path("f"))})
+}
+
+// openSoon opens a file that is free, or will be, on a mount with --wait 0. That leaves the lock service
+// little time to answer.
+func openSoon(t *testing.T, p *lab.Agent, path string) (fd int) {
+	t.Helper()
+	lab.Eventually(t, path+" can be opened", func() bool {
+		r := p.Do(lab.Call{Op: "open", Path: path, Flags: unix.O_WRONLY})
+		fd = r.N
+		return r.Errno == 0
+	})
+	return fd
 }
 
 // A policy changes while a mount keeps a file's lock and has a directory delegated, with a file open
@@ -279,7 +291,7 @@ func testPolicyChangesInTwoSteps(t *testing.T, on lab.Setup) {
 		t.Errorf("exec by the next policy: exit status %d, %s", status, stderr)
 	}
 	// A mount that saw the record of the former policy, and is away for longer than its TTL, comes back.
-	held := q.Open(b.Path("f"), unix.O_WRONLY)
+	held := openSoon(t, q, b.Path("f"))
 	lab.Freeze(t, b.Cmd.Process.Pid)
 	lab.Eventually(t, "the session of b has ended", func() bool { return opens(p, a.Path("f")) == 0 })
 	if err := b.Cmd.Process.Signal(unix.SIGCONT); err != nil {
@@ -308,7 +320,7 @@ func testFlockChangesInTwoSteps(t *testing.T, on lab.Setup) {
 			for _, m := range [][2]*lab.Mount{{a, b}, {b, a}} {
 				one, other := p.Open(m[0].Path("f"), unix.O_RDWR), q.Open(m[1].Path("f"), unix.O_RDWR)
 				p.Must(lab.Call{Op: "flock", FD: one, Flags: unix.LOCK_EX})
-				r := q.Do(lab.Call{Op: "flock", FD: other, Flags: unix.LOCK_EX | unix.LOCK_NB})
+				r := q.InTime(lab.Call{Op: "flock", FD: other, Flags: unix.LOCK_EX | unix.LOCK_NB})
 				if r.Errno != 0 && r.Errno != unix.EAGAIN || (r.Errno == unix.EAGAIN) != want {
 					t.Errorf("%s to %s: a lock on %s, and then one on %s: %v", former, next, m[0].Name, m[1].Name, r.Errno)
 				}

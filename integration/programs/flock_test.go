@@ -14,7 +14,8 @@ import (
 // newFlocks returns a volume as docs/how-to/flock.md has it: what locks by itself takes no lock
 // when it is opened, and its locks are the cluster's.
 func newFlocks(t *testing.T, on lab.Setup, rules ...string) *lab.Volume {
-	args := []string{"--flock", "cluster", "--wait", "-1"}
+	// A lock that is only tried waits for the lock service for an eighth of the TTL.
+	args := []string{"--flock", "cluster", "--wait", "-1", "--ttl", "1m"}
 	for _, r := range rules {
 		args = append(args, "--rule", r)
 	}

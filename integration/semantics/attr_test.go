@@ -64,7 +64,7 @@ func TestMetadataNeedsNoLease(t *testing.T) {
 	etcd := v.EtcdPID()
 	lab.Freeze(t, etcd)
 	t.Cleanup(func() { _ = unix.Kill(etcd, unix.SIGCONT) })
-	lab.Eventually(t, "the session is suspended", func() bool { return strings.Contains(a.Log.String(), "suspended") })
+	lab.Eventually(t, "the session is suspended", a.IsSuspended)
 	holder.Must(lab.Call{Op: "store", FD: fd, Data: "x"})
 	p.Must(lab.Call{Op: "chmod", Path: a.Path("f"), Mode: 0o600})
 	p.Must(lab.Call{Op: "utimes", Path: a.Path("f"), Off: 1000})

@@ -42,8 +42,8 @@ func (n *heldOpens) Open(ctx context.Context, flags uint32) (gofs.FileHandle, ui
 	return n.LoopbackNode.Open(ctx, flags)
 }
 
-// heldStats is a volume on which attributes take their time: they are old when
-// they arrive.
+// heldStats is a volume on which the attributes of "f" take their time: they are old when they arrive.
+// Each view asks for the root's by itself.
 type heldStats struct {
 	lab.Below
 	at *lab.Turnstile
@@ -51,7 +51,9 @@ type heldStats struct {
 
 func (n *heldStats) Getattr(ctx context.Context, f gofs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	errno := n.LoopbackNode.Getattr(ctx, nil, out)
-	n.at.Pass()
+	if n.Path(nil) == "f" {
+		n.at.Pass()
+	}
 	return errno
 }
 

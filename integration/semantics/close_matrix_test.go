@@ -28,7 +28,7 @@ type closeRig struct {
 // held fails the test unless path is locked.
 func (r *closeRig) held(path, when string) {
 	r.t.Helper()
-	if o := r.other.Do(lab.Call{Op: "open", Path: r.b.Path(path), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); o.Errno != unix.EAGAIN {
+	if o := r.other.InTime(lab.Call{Op: "open", Path: r.b.Path(path), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); o.Errno != unix.EAGAIN {
 		r.t.Fatalf("%s after %s: %v, want EAGAIN", path, when, o.Err())
 	}
 }

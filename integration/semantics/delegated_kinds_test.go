@@ -66,7 +66,7 @@ func testScopes(t *testing.T, on lab.Setup, name string, keep func(*lab.Volume, 
 				}
 				also := make(map[*lab.Agent]int)
 				for who, shares := range map[*lab.Agent]bool{r: shares.pod, s: shares.node} {
-					got := who.Do(lab.Call{Op: "open", Path: a.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK})
+					got := who.InTime(lab.Call{Op: "open", Path: a.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK})
 					switch {
 					case shares && got.Errno == 0:
 						if other := who.Token(got.N); other != token {
@@ -118,7 +118,7 @@ func testReadersInADelegatedDirectory(t *testing.T, on lab.Setup) {
 	delegate(v, p, a, "t")
 	open := func(who *lab.Agent, m *lab.Mount, name string, flags int, want unix.Errno) int {
 		t.Helper()
-		got := who.Do(lab.Call{Op: "open", Path: m.Path(name), Flags: flags | unix.O_NONBLOCK})
+		got := who.InTime(lab.Call{Op: "open", Path: m.Path(name), Flags: flags | unix.O_NONBLOCK})
 		if got.Errno != want {
 			t.Fatalf("open of %s on %s: %v, want %v", name, m.Name, got.Err(), want)
 		}
@@ -175,7 +175,7 @@ func testLinksAcrossDelegatedDirectories(t *testing.T, on lab.Setup) {
 			fd := r.Open(m.Path(names[n/2%2]), unix.O_WRONLY|unix.O_APPEND)
 			for _, name := range names {
 				for _, by := range []*lab.Mount{a, b} {
-					if got := q.Do(lab.Call{Op: "open", Path: by.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); got.Errno != unix.EAGAIN {
+					if got := q.InTime(lab.Call{Op: "open", Path: by.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); got.Errno != unix.EAGAIN {
 						t.Fatalf("%s, open of %s on %s beside %s on %s: %v", how, name, by.Name, names[n/2%2], m.Name, got.Err())
 					}
 				}

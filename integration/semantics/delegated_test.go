@@ -78,7 +78,7 @@ func testDelegatedDirectory(t *testing.T, on lab.Setup) {
 	p.Must(lab.Call{Op: "write", FD: fd, Data: "a"})
 	busy := func(who *lab.Agent, m *lab.Mount, name string) {
 		t.Helper()
-		if got := who.Do(lab.Call{Op: "open", Path: m.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); got.Errno != unix.EAGAIN {
+		if got := who.InTime(lab.Call{Op: "open", Path: m.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); got.Errno != unix.EAGAIN {
 			t.Errorf("open of %s on %s: %v", name, m.Name, got.Err())
 		}
 	}
@@ -92,8 +92,8 @@ func testDelegatedDirectory(t *testing.T, on lab.Setup) {
 	if delegated(v, "t") {
 		t.Error("it is still delegated")
 	}
-	i := slices.IndexFunc(v.LS(), func(e lab.Entry) bool { return e.Path == "t/open" })
-	if es := v.LS(); i < 0 || es[i].Token != token || es[i].PID != p.PID() || es[i].State != "held" {
+	es := v.LS()
+	if i := slices.IndexFunc(es, func(e lab.Entry) bool { return e.Path == "t/open" }); i < 0 || es[i].Token != token || es[i].PID != p.PID() || es[i].State != "held" {
 		t.Errorf("token %d, listed: %+v", token, es)
 	}
 	waits := q.Start(lab.Call{Op: "open", Path: b.Path("t/open"), Flags: unix.O_WRONLY | unix.O_APPEND})
@@ -177,7 +177,7 @@ func testNamesInADelegatedDirectory(t *testing.T, on lab.Setup) {
 		}
 		for _, path := range paths {
 			ours := r.Open(a.Path(path), unix.O_WRONLY)
-			if got := q.Do(lab.Call{Op: "open", Path: b.Path(path), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); got.Errno != unix.EAGAIN {
+			if got := q.InTime(lab.Call{Op: "open", Path: b.Path(path), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); got.Errno != unix.EAGAIN {
 				t.Errorf("%s: open of %s beside another: %v", c.what, path, got.Err())
 			}
 			r.Must(lab.Call{Op: "close", FD: ours})
@@ -204,7 +204,7 @@ func TestDelegatedDirectoryOfADeadMount(t *testing.T) {
 
 func testDelegatedDirectoryOfADeadMount(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--ttl", "3s", "--wait", "-1")
-	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b")
+	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--ttl", "5m") // b must not lose its own
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	delegate(v, p, a, "t")
 	p.Open(a.Path("t/open"), unix.O_CREAT|unix.O_WRONLY)
@@ -227,7 +227,7 @@ func TestDelegatedDirectoryOfAFrozenMount(t *testing.T) {
 
 func testDelegatedDirectoryOfAFrozenMount(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--ttl", "3s", "--wait", "-1", "--keep", "1m")
-	a, b := v.Mount("a"), v.Mount("b")
+	a, b := v.Mount("a"), v.Mount("b", "--ttl", "5m")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	delegate(v, p, a, "t")
 	held := p.Open(a.Path("t/f"), unix.O_CREAT|unix.O_WRONLY|unix.O_APPEND)

@@ -67,15 +67,22 @@ func testContendedOpen(t *testing.T, on lab.Setup) {
 	a, b, c := v.Mount("a"), v.Mount("b"), v.Mount("c", "--wait", "0")
 	v.Write("f", "kept")
 	holder, other := lab.NewAgent(t), lab.NewAgent(t)
-	fd := holder.Open(a.Path("f"), unix.O_WRONLY)
-	refused := func(m *lab.Mount, flags int, want syscall.Errno) {
+	open := func(who *lab.Agent, m *lab.Mount, flags int) (r lab.Result) {
 		t.Helper()
-		var r lab.Result
 		lab.Eventually(t, "the lock service answers within the wait", func() bool {
-			r = other.Do(lab.Call{Op: "open", Path: m.Path("f"), Flags: flags})
+			r = who.Do(lab.Call{Op: "open", Path: m.Path("f"), Flags: flags})
 			return r.Errno != unix.ENOLCK
 		})
-		if r.Errno != want {
+		return r
+	}
+	held := open(holder, a, unix.O_WRONLY)
+	if held.Errno != 0 {
+		t.Fatalf("an open of a file that nobody has: %v", held.Err())
+	}
+	fd := held.N
+	refused := func(m *lab.Mount, flags int, want syscall.Errno) {
+		t.Helper()
+		if r := open(other, m, flags); r.Errno != want {
 			t.Fatalf("an open with flags %#x on %s: %v, want %v", flags, m.Name, r.Err(), want)
 		}
 	}
@@ -214,7 +221,7 @@ func testLastReferenceReleases(t *testing.T, on lab.Setup) {
 	other := lab.NewAgent(t)
 	held := func(when string) {
 		t.Helper()
-		if r := other.Do(lab.Call{Op: "open", Path: b.Path("f"), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); r.Errno != unix.EAGAIN {
+		if r := other.InTime(lab.Call{Op: "open", Path: b.Path("f"), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); r.Errno != unix.EAGAIN {
 			t.Fatalf("after %s: %v, want EAGAIN", when, r.Err())
 		}
 	}

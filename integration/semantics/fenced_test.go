@@ -219,7 +219,7 @@ func TestServerEndsInPeace(t *testing.T) {
 // shorter than the lease costs a pause; no lock is lost by it.
 func TestUnreachableLockService(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--wait", "1s", "--ttl", "6s")
+	v := lab.NewVolume(t, "--wait", "1s", "--ttl", "12s")
 	a := v.Mount("a")
 	v.Write("f", "")
 	writer, other := lab.NewAgent(t), lab.NewAgent(t)
@@ -247,7 +247,7 @@ func TestUnreachableLockService(t *testing.T) {
 	waiter.Kill() // hangs if it cannot die
 	// Past the deadline a write waits, and goes on when the lease proves alive:
 	// the frozen etcd could not let it expire.
-	lab.Eventually(t, "the session is suspended", func() bool { return strings.Contains(a.Log.String(), "suspended") })
+	lab.Eventually(t, "the session is suspended", a.IsSuspended)
 	pending := writer.Start(lab.Call{Op: "write", FD: fd, Data: "after a pause\n"})
 	resume()
 	r := lab.Await(t, "write", pending)
@@ -271,7 +271,7 @@ func TestSuspendedWriteIsKillable(t *testing.T) {
 	etcd := v.EtcdPID()
 	lab.Freeze(t, etcd)
 	t.Cleanup(func() { _ = unix.Kill(etcd, unix.SIGCONT) })
-	lab.Eventually(t, "the session is suspended", func() bool { return strings.Contains(a.Log.String(), "suspended") })
+	lab.Eventually(t, "the session is suspended", a.IsSuspended)
 	pending := writer.Start(lab.Call{Op: "write", FD: fd, Data: "never\n"})
 	select {
 	case r := <-pending:
@@ -307,7 +307,7 @@ func TestReaderBesideSuspendedWrite(t *testing.T) {
 	etcd := v.EtcdPID()
 	lab.Freeze(t, etcd)
 	t.Cleanup(func() { _ = unix.Kill(etcd, unix.SIGCONT) })
-	lab.Eventually(t, "the session is suspended", func() bool { return strings.Contains(a.Log.String(), "suspended") })
+	lab.Eventually(t, "the session is suspended", a.IsSuspended)
 	var pending []<-chan lab.Result
 	var last int
 	for i, writer := range writers {
@@ -344,7 +344,7 @@ func TestReaderBesideSuspendedWrite(t *testing.T) {
 // program is told when the session is resumed.
 func TestSuspendedDuringAWrite(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--embedded", "--suspend-wait", "1h", "--ttl", lab.ShortTTL.String())
+	v := lab.NewVolume(t, "--embedded", "--suspend-wait", "1h", "--ttl", "9s") // suspended for 3 s before it is lost
 	at := lab.NewTurnstile(t)
 	v.Under(func(b lab.Below) gofs.InodeEmbedder { return &heldWrites{b, at} })
 	m := v.Mount("m")

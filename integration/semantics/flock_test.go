@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
@@ -38,7 +39,7 @@ func TestFlockOfTwoMounts(t *testing.T) {
 }
 
 func testFlockOfTwoMounts(t *testing.T, on lab.Setup) {
-	v := newFlocks(t, on)
+	v := newFlocks(t, on, "--ttl", "1m") // of which a mount has an eighth to publish what it has
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "0123456789")
 	if err := os.Link(filepath.Join(v.Source, "f"), filepath.Join(v.Source, "g")); err != nil {
@@ -357,7 +358,7 @@ func testFlockOfRules(t *testing.T, on lab.Setup) {
 		{"local", "*.lock nolock flock=cluster", "f", "f.lock", "g.lock"},
 		{"cluster", "*.tmp nolock flock=local", "f.tmp", "f", "g"},
 	} {
-		v := on.NewVolume(t, "--flock", c.flock, "--rule", c.rule, "--rule", "** nolock")
+		v := on.NewVolume(t, "--flock", c.flock, "--rule", c.rule, "--rule", "** nolock", "--ttl", "1m")
 		a, b := v.Mount("a-"+c.flock), v.Mount("b-"+c.flock)
 		one, two := lab.NewAgent(t), lab.NewAgent(t)
 		for _, name := range []string{c.apart, c.shared} {
@@ -370,7 +371,7 @@ func testFlockOfRules(t *testing.T, on lab.Setup) {
 			}
 			fails := func(p *lab.Agent, call lab.Call, want unix.Errno) {
 				t.Helper()
-				if r := p.Do(call); r.Errno != want {
+				if r := p.InTime(call); r.Errno != want {
 					t.Errorf("--flock %s, %s: %s: %v, want %v", c.flock, name, call.Op, r.Err(), want)
 				}
 			}
@@ -488,8 +489,9 @@ func testFlockOfAKilledMount(t *testing.T, on lab.Setup) {
 	holder, next := lab.NewAgent(t), lab.NewAgent(t)
 	holder.Must(lab.Call{Op: "flock", FD: holder.Open(a.Path("f"), unix.O_RDWR), Flags: lockEx})
 	fd := next.Open(b.Path("f"), unix.O_RDWR)
+	killed := time.Now()
 	a.Kill()
-	if r := next.Do(lab.Call{Op: "flock", FD: fd, Flags: lockEx | atOnce}); r.Errno == 0 {
+	if r := next.Do(lab.Call{Op: "flock", FD: fd, Flags: lockEx | atOnce}); r.Errno == 0 && time.Since(killed) < time.Second {
 		t.Error("granted before the TTL was over")
 	}
 	if r := next.Do(lab.Call{Op: "flock", FD: fd, Flags: lockEx}); r.Errno != 0 {

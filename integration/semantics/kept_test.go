@@ -38,7 +38,7 @@ func TestKeptLock(t *testing.T) { lab.Over(t, testKeptLock, lab.Local, lab.InLea
 
 func testKeptLock(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t)
-	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--keep", "1m")
+	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--keep", "1m", "--name-wait", "1m")
 	p, r := lab.NewAgent(t), lab.NewAgent(t)
 	var last int64
 	use := func() {
@@ -70,7 +70,7 @@ func testKeptLock(t *testing.T, on lab.Setup) {
 	if token := q.Token(fd); token <= last {
 		t.Errorf("token %d after %d", token, last)
 	}
-	if r := p.Do(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); r.Errno != unix.EAGAIN {
+	if r := p.InTime(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_NONBLOCK}); r.Errno != unix.EAGAIN {
 		t.Errorf("open of what another mount has recalled: %v", r.Err())
 	}
 	q.Must(lab.Call{Op: "write", FD: fd, Data: "y"})
@@ -121,7 +121,7 @@ func TestKeptLockOfADeadMount(t *testing.T) {
 
 func testKeptLockOfADeadMount(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--ttl", "3s", "--wait", "-1")
-	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b")
+	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--ttl", "5m") // b must not lose its own
 	p := lab.NewAgent(t)
 	keepLock(v, p, a, "f")
 	a.Kill()
@@ -142,7 +142,7 @@ func TestKeptLockOfAFrozenMount(t *testing.T) {
 
 func testKeptLockOfAFrozenMount(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--ttl", "3s", "--wait", "-1", "--keep", "1m")
-	a, b := v.Mount("a"), v.Mount("b")
+	a, b := v.Mount("a"), v.Mount("b", "--ttl", "5m")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	keepLock(v, p, a, "f")
 	kept := v.LS()[0].Token

@@ -134,7 +134,7 @@ func TestTokenOfAFileRenamedOverAnOpenOne(t *testing.T) {
 }
 
 func testTokenOfAFileRenamedOverAnOpenOne(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--scope", "node")
+	v := on.NewVolume(t, "--scope", "node", "--name-wait", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	create := func(name string) (ino uint64) {
 		t.Helper()

@@ -18,7 +18,7 @@ func TestNumberUsedAgain(t *testing.T) {
 }
 
 func testNumberUsedAgain(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t)
+	v := on.NewVolume(t, "--name-wait", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	here, there := lab.NewAgent(t), lab.NewAgent(t)
 	make := func(data string) {
