@@ -21,6 +21,9 @@ type act struct {
 	from   *Op
 }
 
+// checkTimeout is when a history counts as too long to be decided, on an overloaded machine too.
+const checkTimeout = 10 * time.Minute
+
 // released is the end of a hold, which nobody sees: some time after the call
 // that brings it about has begun.
 const released kind = "release"
@@ -145,7 +148,7 @@ func (h *history) linearizable(file string, holds map[string]*hold) error {
 			at(act{kind: refused}, o)
 		}
 	}
-	switch result, info := porcupine.CheckOperationsVerbose(fileModel, ops, time.Minute); result {
+	switch result, info := porcupine.CheckOperationsVerbose(fileModel, ops, checkTimeout); result {
 	case porcupine.Ok:
 		return nil
 	case porcupine.Unknown:

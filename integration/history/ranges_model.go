@@ -180,7 +180,7 @@ func (h *history) checkRanges() error {
 		add(rangeAct{kind: lost, owner: owner, from: life[proof]}, life[proof].Call, over)
 		free[owner] = over
 	}
-	switch result, info := porcupine.CheckOperationsVerbose(rangesModel.ToModel(), acts, time.Minute); result {
+	switch result, info := porcupine.CheckOperationsVerbose(rangesModel.ToModel(), acts, checkTimeout); result {
 	case porcupine.Ok:
 		return nil
 	case porcupine.Unknown:
