@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -186,5 +187,40 @@ func TestCheckerOfDirectories(t *testing.T) {
 		if err := h.check(); (err != nil) != c.wrong || err != nil && !strings.Contains(err.Error(), "moved the directory") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A call that is told too early that the service does not answer is wrong.
+func TestUnanswered(t *testing.T) {
+	seconds := func(n float64) int64 { return int64(n * float64(time.Second)) }
+	tr := &Trial{Writers: []*Recorded{{Mount: "a", ops: []Op{
+		{Kind: Acquired, Call: seconds(100), Return: seconds(101)}, {Kind: readTok, Token: oneEntry, Call: seconds(101), Return: seconds(102)},
+	}}}}
+	for name, c := range map[string]struct {
+		op          Op
+		from, until float64
+		want        bool
+	}{
+		"a try after a while":             {Op{Kind: Acquired, Try: true}, 102, 103.9, true},
+		"a try at once":                   {Op{Kind: Acquired, Try: true}, 102, 103.8, false},
+		"a try in an old outage":          {Op{Kind: Acquired, Try: true}, 105, 105.2, true},
+		"a creation in a new outage":      {Op{Kind: Acquired}, 102, 104.9, false},
+		"a creation in an old outage":     {Op{Kind: Acquired}, 102, 105, true},
+		"a rename in an old outage":       {Op{Kind: moved}, 105, 105.2, true},
+		"a write in an old outage":        {Op{Kind: Wrote}, 102, 110, false},
+		"a try of a range after a while":  {Op{Kind: locked, Try: true}, 102, 103.9, true},
+		"a question of one after a while": {Op{Kind: asked}, 102, 103.9, true},
+		"a question of one at once":       {Op{Kind: asked}, 102, 103.8, false},
+		"a range that is waited for":      {Op{Kind: locked}, 102, 110, false},
+		"a range that is given back":      {Op{Kind: unlocked}, 102, 110, false},
+	} {
+		o := c.op
+		o.Mount, o.Call, o.Return, o.Errno = "a", seconds(c.from), seconds(c.until), unix.ENOLCK
+		if got := tr.Unanswered(o); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if tr.Unanswered(Op{Kind: Acquired, Try: true, Return: seconds(200), Errno: unix.EIO}) {
+		t.Error("another errno")
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/integration/lab"
+	"github.com/lockfs/lockfs/internal/config"
 )
 
 // Trial is a volume whose files are written to by many, until its history is
@@ -464,11 +465,37 @@ func (tr *Trial) WaitedOut() {
 			if o.Try || o.File == RangesFile || o.Errno != unix.ENOLCK {
 				continue
 			}
-			if age := time.Duration(o.Return - tr.answered(w.Mount, o.Return)); age < 5*time.Second {
+			if age := tr.outage(o); age < waitedOut {
 				tr.T.Errorf("%s of %s got %v when the outage was at most %v old", o.Kind, o.Hold, o.Errno, age)
 			}
 		}
 	}
+}
+
+// waitedOut is the age of an outage at which calls that wait are told of it.
+const waitedOut = 5 * time.Second
+
+// outage is how old an outage can be of which a call was told.
+func (tr *Trial) outage(o Op) time.Duration {
+	return time.Duration(o.Return - tr.answered(o.Mount, o.Return))
+}
+
+// Unanswered reports whether a call was told that the lock service does not answer, and not earlier than
+// documented. Its mount has the default time to live.
+func (tr *Trial) Unanswered(o Op) bool {
+	if o.Errno != unix.ENOLCK {
+		return false
+	}
+	tried := time.Duration(o.Return-o.Call) >= config.DefaultTTL/8
+	switch o.Kind {
+	case locked:
+		return o.Try && tried
+	case asked:
+		return tried
+	case Acquired, readTok, moved, shifted:
+		return o.Try && tried || tr.outage(o) >= waitedOut
+	}
+	return false
 }
 
 // answered is a time before the mount's last answer that its programs know of at a time.
