@@ -183,8 +183,7 @@ func TestFailuresKeepNobodyAlive(t *testing.T) {
 	s := open(t, keeper)
 	renew(t, s, ttl/5) // else the server would not be heard of between the failures
 	keepsWatch(t, keeper, s)
-	dead := openFor(t, newBackendAt(t, own.to(as(mountUser)), name), ttl)
-	own.obey(func(c *call) fate { // it does not end itself
+	own.obey(func(c *call) fate { // the dead one does not end itself
 		if c.verb == "delete" {
 			return cut
 		}
@@ -193,11 +192,13 @@ func TestFailuresKeepNobodyAlive(t *testing.T) {
 	defer own.mend()
 	var about atomic.Int64
 	l.obey(func(c *call) fate {
-		if (c.verb == "get" || c.verb == "delete") && c.has("-pulse-"+dead.ID()) && about.Add(1)%2 == 1 {
+		theirs := c.has("-pulse-") && !c.has("-pulse-"+s.ID())
+		if theirs && (c.verb == "get" || c.verb == "delete") && about.Add(1)%2 == 1 {
 			return busy
 		}
 		return passed
 	})
+	dead := openFor(t, newBackendAt(t, own.to(as(mountUser)), name), ttl) // from here on its time runs out
 	select {
 	case <-dead.Done():
 	case <-within(t, patience).Done():
