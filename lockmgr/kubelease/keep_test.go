@@ -92,14 +92,15 @@ func TestHalfOfAnEnd(t *testing.T) {
 // A pulse without a session, of a mount that died while it opened one, goes as well.
 func TestOrphanedPulse(t *testing.T) {
 	t.Parallel()
-	name := newName()
-	died := openFor(t, newBackend(t, name), 2*time.Second)
-	open(t, newBackend(t, name))
+	const ttl = 2 * time.Second
+	name, clock := newName(), &pace{}
+	died, lives := openFor(t, newBackend(t, name, clock.by), ttl), openFor(t, newBackend(t, name, clock.by), ttl)
 	session := strings.Replace(pulse(t, died), "-pulse-", "-session-", 1)
 	if err := raw(t).Delete(t.Context(), session, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	<-died.Done()
+	clock.renew(t, lives, ttl/5)
 	eventually(t, "the pulse is gone", func() bool { return len(names(t, name, "pulse")) == 1 })
 }
 
