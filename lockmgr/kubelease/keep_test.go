@@ -216,14 +216,14 @@ func TestHungWatchOfAKeeper(t *testing.T) {
 	eventually(t, "its watch of the locks is another", func() bool { return l.count("watch") > 2 })
 	l.hung.Store(false)
 	eventually(t, "that one stands", func() bool { return kubelease.Connected(keeper) })
-	dead := openFor(t, newBackendAt(t, own.to(as(mountUser)), name), ttl)
-	own.obey(func(c *call) fate { // it does not end itself
+	own.obey(func(c *call) fate { // the dead one does not end itself
 		if c.verb == "delete" {
 			return cut
 		}
 		return passed
 	})
 	defer own.mend()
+	dead := openFor(t, newBackendAt(t, own.to(as(mountUser)), name), ttl)
 	select {
 	case <-dead.Done():
 	case <-within(t, patience).Done():
