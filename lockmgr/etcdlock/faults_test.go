@@ -13,8 +13,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/lockfs/lockfs/lockmgr/etcdlock"
 )
 
 // flaw is what goes wrong with one Txn that compares: an acquisition, a fence, a
@@ -191,12 +189,7 @@ type link struct {
 // linked returns a client behind a link.
 func linked(t *testing.T) (*clientv3.Client, *link) {
 	l := newLink(t)
-	client, err := etcdlock.Dial(t.Context(), etcdlock.DialConfig{Endpoints: []string{l.endpoint()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return client, l
+	return dialAt(t, l.endpoint()), l
 }
 
 func newLink(t *testing.T) *link {

@@ -28,7 +28,7 @@ func onThree(t *testing.T) *three {
 		endpoints = append(endpoints, l.endpoint())
 	}
 	log := slog.New(slog.NewTextHandler(io.MultiWriter(s.log, t.Output()), nil))
-	client, err := etcdlock.Dial(t.Context(), etcdlock.DialConfig{Endpoints: endpoints, Logger: log})
+	client, err := etcdlock.Dial(t.Context(), etcdlock.DialConfig{Endpoints: endpoints, DialTimeout: patience, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
