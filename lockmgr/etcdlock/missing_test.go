@@ -53,8 +53,8 @@ func TestHeldLocksAreOneRequest(t *testing.T) {
 	t.Parallel()
 	client := dial(t)
 	a := count(client)
-	b, etcd := newVolume(t, client)
-	s := open(t, b)
+	etcd := raw{dial(t), newName()}
+	s := open(t, newBackend(t, client, etcd.name, func(c *etcdlock.Config) { c.JanitorInterval = time.Hour }))
 	eventually(t, "the mount has its watches", func() bool { return a.watches.Load() == 3 && a.txns.Load() == 2 })
 	var grants []lockmgr.Grant
 	for dir := range 8 {
