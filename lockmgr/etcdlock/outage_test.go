@@ -216,14 +216,21 @@ func TestRecordDeleted(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	b, _ := newVolume(t, dial(t))
-	s, err := b.OpenSession(t.Context(), lockmgr.SessionInfo{}, 300*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.TTL() != 300*time.Millisecond {
-		t.Fatalf("TTL %v", s.TTL())
-	}
-	must(t, s, lockmgr.NoWait, file("f"))
+	var s lockmgr.Session
+	eventually(t, "a session has a lock before its lease ends", func() bool {
+		var err error
+		if s, err = b.OpenSession(t.Context(), lockmgr.SessionInfo{}, 300*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if s.TTL() != 300*time.Millisecond {
+			t.Fatalf("TTL %v", s.TTL())
+		}
+		_, err = s.Acquire(within(t, patience), request(lockmgr.NoWait, file("f")))
+		if err != nil && !errors.Is(err, lockmgr.ErrSessionLost) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	select {
 	case <-s.Done():
 	case <-time.After(patience):
