@@ -186,7 +186,7 @@ func TestLoginExpires(t *testing.T) {
 func TestRoleTakenAway(t *testing.T) {
 	t.Parallel()
 	c := newSecured(t)
-	tr := newTeam(c, t, "--wait", "1s", "--ttl", "6s", "--suspend-wait", "1m")
+	tr := newTeam(c, t, "--wait", "1s", "--ttl", "60s", "--suspend-wait", "1m")
 	a := tr.Mount("a")
 	holder, other := lab.NewAgent(t), lab.NewAgent(t)
 	fd := holder.Open(a.Path("held"), unix.O_WRONLY|unix.O_CREAT)
