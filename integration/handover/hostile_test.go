@@ -20,13 +20,13 @@ import (
 // isHandedOn is why a daemon refuses a second successor.
 const isHandedOn = "it is being handed on to another daemon"
 
-// asked has the mount offered to it, as soon as no former successor is in the way, and the last one
-// listens.
+// asked has the mount offered to it, as soon as no former successor is in the way, the last one
+// listens, and the machine is fast enough.
 func asked(t *testing.T, m *lab.Mount) (p *handover.Peer) {
 	t.Helper()
 	lab.Eventually(t, "the mount is offered", func() bool {
 		var why string
-		if p, why = ask(t, m); p == nil && why != isHandedOn && why != handover.ErrNone.Error() {
+		if p, why = ask(t, m); p == nil && why != handover.ErrNone.Error() && !tooSlow.MatchString(why) {
 			t.Fatal("refused: ", why)
 		}
 		return p != nil
@@ -52,11 +52,11 @@ func ask(t *testing.T, m *lab.Mount) (_ *handover.Peer, why string) {
 		_, fds, err := p.Ask("of the test", settings)
 		handover.CloseAll(fds)
 		refused := new(handover.RefusedError)
-		if !errors.As(err, &refused) {
-			if err != nil {
-				t.Fatal(err)
-			}
+		if err == nil {
 			return p, ""
+		}
+		if !errors.As(err, &refused) {
+			return nil, err.Error() // the daemon may have been too slow
 		}
 		match := other.FindStringSubmatch(refused.Why)
 		if match == nil {
