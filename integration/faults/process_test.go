@@ -201,6 +201,9 @@ func TestThawedDaemonChangesNothing(t *testing.T) {
 			t.Errorf("%s: %v, want EIO", name, r.Err())
 		}
 		if c.call.Op != "close" {
+			if r.Errno == 0 {
+				lab.Eventually(t, "the loss is known", a.LostItsSession)
+			}
 			programs[name].Fails(lab.Call{Op: "close", FD: fds[name]}, unix.EIO)
 		}
 		programs[name].Kill() // and its mappings
