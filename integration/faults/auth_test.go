@@ -22,42 +22,48 @@ import (
 func newSecured(t *testing.T, change ...func(*lab.MemberConfig)) *lab.Cluster {
 	t.Helper()
 	c := lab.NewCluster(t, change...)
-	ctx := t.Context()
-	for i, err := range []error{
-		addUser(c, "root", "toor"),
-		second(c.Client.AuthEnable(ctx)),
-	} {
-		if err != nil {
-			t.Fatalf("step %d: %v", i, err)
-		}
-	}
+	addUser(c, "root", "toor")
+	lab.Answers(t, "authentication is enabled", func(ctx context.Context) error {
+		return unless(rpctypes.ErrUserEmpty, second(c.Client.AuthEnable(ctx)))
+	})
 	c.Client = c.Dial(clientv3.Config{Username: "root", Password: "toor"})
 	return c
 }
 
 func second[T any](_ T, err error) error { return err }
 
+// unless returns err, but nil if it says that an earlier try has done it.
+func unless(done, err error) error {
+	if errors.Is(err, done) {
+		return nil
+	}
+	return err
+}
+
 // addUser makes a user with a role of the same name, which may use what is below prefixes.
-func addUser(c *lab.Cluster, name, password string, prefixes ...string) error {
-	ctx := c.T.Context()
-	errs := []error{
-		second(c.Client.UserAdd(ctx, name, password)),
-		second(c.Client.RoleAdd(ctx, name)),
-		second(c.Client.UserGrantRole(ctx, name, name)),
+func addUser(c *lab.Cluster, name, password string, prefixes ...string) {
+	c.T.Helper()
+	for _, step := range []func(context.Context) error{
+		func(ctx context.Context) error {
+			return unless(rpctypes.ErrUserAlreadyExist, second(c.Client.UserAdd(ctx, name, password)))
+		},
+		func(ctx context.Context) error {
+			return unless(rpctypes.ErrRoleAlreadyExist, second(c.Client.RoleAdd(ctx, name)))
+		},
+		func(ctx context.Context) error { return second(c.Client.UserGrantRole(ctx, name, name)) },
+	} {
+		lab.Answers(c.T, "there is a user "+name, step)
 	}
 	for _, p := range prefixes {
-		errs = append(errs, lab.GrantPrefix(c.Client, name, p))
+		lab.Answers(c.T, "the role has rights", func(context.Context) error { return lab.GrantPrefix(c.Client, name, p) })
 	}
-	return errors.Join(errs...)
 }
 
 // newTeam is history.New with a user of its own, with rights to its name space only.
 func newTeam(c *lab.Cluster, t *testing.T, args ...string) *history.Trial {
 	t.Helper()
 	tr := history.New(t, c, args...)
-	if err := addUser(c, tr.Namespace(), "secret", "/locks/"+tr.Namespace()+"/", "/lockfs/"+tr.Namespace()+"/"); err != nil {
-		t.Fatal(err)
-	}
+	addUser(c, tr.Namespace(), "secret", "/locks/"+tr.Namespace()+"/", "/lockfs/"+tr.Namespace()+"/")
 	tr.Env = append(tr.Env, "LOCKFS_USER="+tr.Namespace(), "LOCKFS_PASSWORD=secret")
 	return tr
 }
@@ -142,9 +148,7 @@ func TestRoleOfOneNamespace(t *testing.T) {
 	// Half of the rights are refused now, and not when the first lock is taken.
 	for _, half := range []string{"/locks/", "/lockfs/"} {
 		user := "half" + filepath.Base(half)
-		if err := addUser(c, user, "secret", half+tr.Namespace()+"/"); err != nil {
-			t.Fatal(err)
-		}
+		addUser(c, user, "secret", half+tr.Namespace()+"/")
 		refusesLogin(tr, []string{"LOCKFS_USER=" + user}, "permission denied", "/locks/"+tr.Namespace()+"/")
 	}
 }

@@ -39,9 +39,7 @@ func save(t *testing.T, etcd *clientv3.Client) (file string) {
 func ages(t *testing.T, etcd *clientv3.Client) {
 	t.Helper()
 	for range 300 {
-		if _, err := etcd.Put(t.Context(), "/filler", ""); err != nil {
-			t.Fatal(err)
-		}
+		lab.Answers(t, "etcd ages", func(ctx context.Context) error { return second(etcd.Put(ctx, "/filler", "")) })
 	}
 }
 
@@ -63,9 +61,9 @@ func TestRestore(t *testing.T) {
 	a.Stop()
 
 	c.Restore(file, true)
-	if _, err := c.Client.Delete(t.Context(), "/locks/", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
+	lab.Answers(t, "the locks are deleted", func(ctx context.Context) error {
+		return second(c.Client.Delete(ctx, "/locks/", clientv3.WithPrefix()))
+	})
 	b := tr.Mount("b")
 	q := lab.NewAgent(t)
 	for _, name := range []string{"dead", "later"} {

@@ -58,14 +58,12 @@ func TestNoSpace(t *testing.T) {
 	lab.Eventually(t, "its mount knows", stuck.LostItsSession)
 	victim.Fails(lab.Call{Op: "write", FD: broken, Data: "x"}, unix.EIO)
 
-	if _, err := c.Client.Delete(ctx, "filler"); err != nil {
-		t.Fatal(err)
-	}
+	lab.Answers(t, "the filler is deleted", func(ctx context.Context) error { return second(c.Client.Delete(ctx, "filler")) })
 	c.Compact()
 	c.Defragment()
-	if _, err := c.Client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
-		t.Fatal(err)
-	}
+	lab.Answers(t, "the alarm is disarmed", func(ctx context.Context) error {
+		return second(c.Client.AlarmDisarm(ctx, &clientv3.AlarmMember{}))
+	})
 	tr.GoesOn("with space again")
 	tr.Finish()
 	tr.Spared()

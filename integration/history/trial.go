@@ -56,13 +56,22 @@ var trials atomic.Int64
 func New(t *testing.T, s lab.Service, args ...string) *Trial {
 	t.Helper()
 	s.Healthy()
-	now, err := s.Store().Put(t.Context(), "/begin", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr := &Trial{Volume: lab.NewVolume(t, args...), service: s, begin: now.Header.Revision, files: []string{"f", "g"}}
+	tr := &Trial{Volume: lab.NewVolume(t, args...), service: s, begin: mark(t, s, "/begin"), files: []string{"f", "g"}}
 	tr.Env = append(tr.Env, append(s.Env(), "LOCKFS_NAMESPACE="+tr.Namespace())...)
 	return tr
+}
+
+// mark puts a key, and returns the revision.
+func mark(t *testing.T, s lab.Service, key string) (rev int64) {
+	t.Helper()
+	lab.Answers(t, key+" is put", func(ctx context.Context) error {
+		now, err := s.Store().Put(ctx, key, "")
+		if err == nil {
+			rev = now.Header.Revision
+		}
+		return err
+	})
+	return rev
 }
 
 // Work starts n writers on a mount.
@@ -381,10 +390,7 @@ func (tr *Trial) readEntries(h *history) {
 	ctx, cancel := context.WithTimeout(tr.T.Context(), lab.CallTimeout)
 	defer cancel()
 	store := tr.service.Store()
-	now, err := store.Put(ctx, "/end", "")
-	if err != nil {
-		tr.T.Fatal(err)
-	}
+	end := mark(tr.T, tr.service, "/end")
 	p := &lab.Past{Entries: make(map[string]map[int64]lab.Entry), Ends: make(map[string]map[int64]int64), Delegations: make(map[int64]lab.Delegation)}
 	for _, file := range slices.Concat(tr.files, tr.owned) {
 		p.Entries[file], p.Ends[file] = make(map[int64]lab.Entry), make(map[int64]int64)
@@ -395,7 +401,7 @@ func (tr *Trial) readEntries(h *history) {
 		return store.Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(rev), clientv3.WithPrevKV())
 	}
 	told := watch(tr.begin)
-	for at := tr.begin - 1; at < now.Header.Revision; {
+	for at := tr.begin - 1; at < end; {
 		resp, ok := <-told
 		switch {
 		case ok && resp.CompactRevision != 0:

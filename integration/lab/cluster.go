@@ -259,12 +259,17 @@ func (c *Cluster) moveLeader() {
 // Compact has etcd forget all revisions but the last.
 func (c *Cluster) Compact() {
 	c.T.Helper()
-	c.answers("etcd is compacted", func(ctx context.Context) error {
-		now, err := c.Client.Get(ctx, "/")
+	compact(c.T, c.Client)
+}
+
+func compact(t *testing.T, etcd *clientv3.Client) {
+	t.Helper()
+	Answers(t, "etcd is compacted", func(ctx context.Context) error {
+		now, err := etcd.Get(ctx, "/")
 		if err != nil {
 			return err
 		}
-		_, err = c.Client.Compact(ctx, now.Header.Revision)
+		_, err = etcd.Compact(ctx, now.Header.Revision)
 		if errors.Is(err, rpctypes.ErrCompacted) {
 			return nil
 		}
@@ -275,23 +280,9 @@ func (c *Cluster) Compact() {
 func (c *Cluster) Defragment() {
 	c.T.Helper()
 	for _, url := range c.urls() {
-		c.answers("etcd is defragmented", func(ctx context.Context) error {
+		Answers(c.T, "etcd is defragmented", func(ctx context.Context) error {
 			_, err := c.Client.Defragment(ctx, url)
 			return err
 		})
 	}
-}
-
-// answers asks until a member of a busy cluster answers.
-func (c *Cluster) answers(what string, ask func(context.Context) error) {
-	c.T.Helper()
-	ctx, cancel := context.WithTimeout(c.T.Context(), CallTimeout)
-	defer cancel()
-	Eventually(c.T, what, func() bool {
-		err := ask(ctx)
-		if err != nil {
-			c.T.Logf("%s: %v", what, err)
-		}
-		return err == nil
-	})
 }

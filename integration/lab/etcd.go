@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -64,4 +65,18 @@ func (v *Volume) RevokeSession(session string) {
 	if _, err := v.Etcd().Revoke(context.Background(), clientv3.LeaseID(id)); err != nil {
 		v.T.Fatal(err)
 	}
+}
+
+// Answers asks until a member of a busy etcd answers. What had no answer may have been done.
+func Answers(t *testing.T, what string, ask func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), CallTimeout)
+	defer cancel()
+	Eventually(t, what, func() bool {
+		err := ask(ctx)
+		if err != nil {
+			t.Logf("%s: %v", what, err)
+		}
+		return err == nil
+	})
 }

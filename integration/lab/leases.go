@@ -100,13 +100,7 @@ func (l *Leases) Outages() map[string]func(func(string)) {
 		},
 		"compacted": func(goesOn func(string)) {
 			for range 3 {
-				now, err := l.client.Get(l.t.Context(), "/")
-				if err == nil {
-					_, err = l.client.Compact(l.t.Context(), now.Header.Revision)
-				}
-				if err != nil {
-					l.t.Fatal(err)
-				}
+				compact(l.t, l.client)
 				goesOn("compacted")
 			}
 		},
