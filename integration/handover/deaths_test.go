@@ -229,8 +229,13 @@ func TestUpgradeWhileADaemonDies(t *testing.T) {
 	}
 	ends.Store(true)
 	for range files {
-		if err := <-written; err != nil {
-			t.Error(err)
+		select {
+		case err := <-written:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(lab.CallTimeout):
+			t.Fatal("a program does not end")
 		}
 	}
 	for i := range files {

@@ -319,6 +319,8 @@ func testFlockDeadlockOverAnUpgrade(t *testing.T, on lab.Setup) {
 		case r = <-closes:
 		case r = <-pending: // its table was this mount's own, and was published after the other's
 			told, has, goesOn = one, f1, closes
+		case <-time.After(lab.CallTimeout):
+			t.Fatal("nobody is told of the circle")
 		}
 		if r.Errno != unix.EDEADLK {
 			t.Errorf("one is told %v", r.Err())
@@ -401,7 +403,11 @@ func countsUnderFlocks(t *testing.T, v *lab.Volume, times iter.Seq[uint64], next
 				}
 				p := lab.NewAgent(t)
 				fd := p.Open(m.Path(name), unix.O_RDWR)
-				go func() { counted[name] <- count(t, p, fd, kind, stop) }()
+				go func() {
+					n := 0
+					defer func() { counted[name] <- n }() // also if a call hangs: that ends the goroutine
+					n = count(t, p, fd, kind, stop)
+				}()
 			}
 		}
 	}
