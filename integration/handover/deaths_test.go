@@ -258,7 +258,7 @@ func TestDeathGivesKeptLocksBack(t *testing.T) {
 
 func testDeathGivesKeptLocksBack(t *testing.T, on lab.Setup) {
 	const files = 100
-	v := on.NewVolume(t, "--keep", "60s")
+	v := on.NewVolume(t, "--keep", "10m")
 	if on.Leases {
 		v.Env = append(v.Env, "LOCKFS_KUBE_QPS=50", "LOCKFS_KUBE_BURST=100") // the defaults
 	}
