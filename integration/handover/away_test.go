@@ -60,7 +60,7 @@ func testDeathInAnOutage(t *testing.T, on lab.Setup) {
 	p, other := lab.NewAgent(t), lab.NewAgent(t)
 	log := p.Open(a.Path("log"), unix.O_WRONLY|unix.O_APPEND)
 	a.BecomesSteady()
-	was := a.Worker()
+	was := a.Serving()
 	back := service.Stop()
 	a.Dies(func() {
 		if err := unix.Kill(was, unix.SIGKILL); err != nil {

@@ -214,7 +214,7 @@ func testCallIsMadeOnce(t *testing.T, on lab.Setup, c onceOnly, after bool) {
 	died := false
 	returned := make(chan error, 1)
 	m.Dies(func() {
-		worker := m.Worker()
+		worker := m.Serving()
 		holds, end := traced(t, worker, c, after, held)
 		go func() { returned <- c.call(m.Dir) }()
 		lab.Eventually(t, "the daemon is "+c.syscall, func() bool {
@@ -270,7 +270,7 @@ func TestCallOfALostLease(t *testing.T) {
 			a.BecomesSteady()
 			returned := make(chan error, 1)
 			a.Dies(func() {
-				worker := a.Worker()
+				worker := a.Serving()
 				holds, end := traced(t, worker, c, false, time.Minute)
 				go func() { returned <- c.call(a.Dir) }()
 				lab.Eventually(t, "the daemon is before "+c.syscall, holds)
@@ -312,7 +312,7 @@ func TestDeathBeforeTheAnswer(t *testing.T) {
 	}{{"open", unix.O_WRONLY, "New"}, {"truncate", unix.O_RDONLY | unix.O_TRUNC, ""}, {"create", unix.O_WRONLY | unix.O_CREAT, "New"}} {
 		v.Write("f", "old")
 		a.BecomesSteady()
-		worker := a.Worker()
+		worker := a.Serving()
 		// Two answers come before the open's, and the kernel uses both for a second.
 		holds, end := traced(t, worker, onceOnly{syscall: "writev"}, false, 700*time.Millisecond)
 		if _, err := os.Stat(a.Path("f")); err != nil {

@@ -282,7 +282,7 @@ func testDeathGivesKeptLocksBack(t *testing.T, on lab.Setup) {
 	opened := make(chan error, files/2)
 	died := time.Now()
 	a.Dies(func() {
-		if err := unix.Kill(a.Worker(), unix.SIGKILL); err != nil {
+		if err := unix.Kill(a.Serving(), unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		for i := range files / 2 {
@@ -388,7 +388,7 @@ func testDeathInATakeover(t *testing.T, on lab.Setup) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		goesOn()
 		s.BecomesSteady()
-		was := s.Worker()
+		was := s.Serving()
 		_ = unix.Kill(was, unix.SIGKILL)
 		next := 0
 		lab.Eventually(t, "another worker begins", func() bool {
@@ -433,7 +433,7 @@ func testFrozenDaemonThatDiesIsFenced(t *testing.T, on lab.Setup) {
 	p.Must(lab.Call{Op: "mmap", FD: fd, N: 8192})
 	p.Must(lab.Call{Op: "store", FD: fd, Off: 4096, Data: "late"})
 	a.BecomesSteady()
-	worker := a.Worker()
+	worker := a.Serving()
 	t.Cleanup(func() { _ = unix.Kill(worker, unix.SIGCONT) })
 	if err := unix.Kill(worker, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -495,7 +495,7 @@ func TestEndsDuringATakeover(t *testing.T) {
 	v := lab.NewVolume(t)
 	a := lab.Supervise(v.Mount("a", "--supervise"))
 	a.BecomesSteady()
-	if err := unix.Kill(a.Worker(), unix.SIGKILL); err != nil {
+	if err := unix.Kill(a.Serving(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if status := a.Stop(); status != 0 {

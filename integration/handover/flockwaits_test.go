@@ -192,7 +192,7 @@ func TestFlockOfALeaseThatEndsIsLost(t *testing.T) {
 			if err := unix.Kill(a.Cmd.Process.Pid, unix.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
-			if err := unix.Kill(a.Worker(), unix.SIGKILL); err != nil {
+			if err := unix.Kill(a.Serving(), unix.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			if r := lab.Await(t, "the other mount", pending); r.Errno != 0 {

@@ -40,6 +40,16 @@ func (s *Supervised) Worker() int {
 	return 0
 }
 
+// Serving is Worker of a daemon that has one. A signal to 0 would be one to the tests themselves.
+func (s *Supervised) Serving() int {
+	s.T.Helper()
+	pid := s.Worker()
+	if pid == 0 {
+		s.T.Fatalf("%s has no worker:\n%s", s.Name, s.Log)
+	}
+	return pid
+}
+
 // Children returns the names of a process's children, except those that have ended.
 func Children(t *testing.T, pid int) map[int]string {
 	t.Helper()
@@ -77,11 +87,7 @@ func (s *Supervised) KillWorker() {
 	s.T.Helper()
 	s.BecomesSteady()
 	s.Dies(func() {
-		pid := s.Worker()
-		if pid == 0 {
-			s.T.Fatalf("%s has no worker:\n%s", s.Name, s.Log)
-		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		if err := unix.Kill(s.Serving(), unix.SIGKILL); err != nil {
 			s.T.Fatal(err)
 		}
 	})
