@@ -52,7 +52,8 @@ func TestUpgradeKeepsFlockWaiters(t *testing.T) {
 
 func testUpgradeKeepsFlockWaiters(t *testing.T, on lab.Setup) {
 	v := newFlocks(t, on)
-	mounts := map[string]*lab.Mount{"a": v.Mount("a"), "b": v.Mount("b")}
+	watched := map[string]*lab.Watched{"a": v.MountWatched("a"), "b": v.MountWatched("b")}
+	mounts, waiting := map[string]*lab.Mount{"a": watched["a"].Mount, "b": watched["b"].Mount}, map[string]float64{}
 	type line struct {
 		name    string
 		holder  *lab.Agent
@@ -77,6 +78,8 @@ func testUpgradeKeepsFlockWaiters(t *testing.T, on lab.Setup) {
 				}
 				l.waiters, l.fds = append(l.waiters, p), append(l.fds, fd)
 				l.pending = append(l.pending, waitsWithin(t, p, of(fd, calls.take)))
+				waiting[string(m)]++
+				watched[string(m)].Has(waiting[string(m)], "lockfs_advisory_requests_waiting") // ahead of the next
 				if name == "shared" && i == 1 {
 					lab.Eventually(t, "the first stands in line", func() bool { return inLine(v, p) })
 				}
