@@ -34,7 +34,7 @@ func testCutOffForShort(t *testing.T, on lab.Setup) {
 	c := on.NewService(t)
 	for name, s := range severances {
 		t.Run(name, func(t *testing.T) {
-			tr, w := history.New(t, c, "--wait", "-1"), lab.NewWire(t, c)
+			tr, w := history.New(t, c, "--wait", "-1", "--suspend-wait", "10m"), lab.NewWire(t, c)
 			a, b := tr.Mount("a"), tr.Mount("b", w.Flag)
 			tr.Load(a)
 			tr.Load(b)

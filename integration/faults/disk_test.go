@@ -51,7 +51,7 @@ func TestSlowDisk(t *testing.T) {
 	t.Parallel()
 	disks := make(map[string]*disk)
 	c := lab.NewCluster(t, onDisks(t, disks))
-	tr := history.New(t, c, "--wait", "-1")
+	tr := history.New(t, c, "--wait", "-1", "--suspend-wait", "10m")
 	tr.Load(tr.Mount("a"))
 	tr.Load(tr.Mount("b"))
 	tr.GoesOn("before the fault")

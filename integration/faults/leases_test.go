@@ -16,7 +16,7 @@ func TestServersOfOneStore(t *testing.T) { lab.Over(t, testServersOfOneStore, la
 func testServersOfOneStore(t *testing.T, on lab.Setup) {
 	l := on.NewLeases(t)
 	elsewhere := l.Beside()
-	tr, w := history.New(t, l, "--wait", "-1"), lab.NewWire(t, l)
+	tr, w := history.New(t, l, "--wait", "-1", "--suspend-wait", "10m"), lab.NewWire(t, l)
 	for _, m := range []*lab.Mount{tr.Mount("a"), tr.Mount("b", w.Flag), tr.Mount("c", elsewhere.Flag(elsewhere.Addresses()))} {
 		tr.Work(m, 2)
 	}

@@ -21,7 +21,7 @@ func TestMajorityLost(t *testing.T) {
 func testMajorityLost(t *testing.T, on lab.Setup) {
 	c := on.NewService(t)
 	t.Run("within the time to live", func(t *testing.T) {
-		tr := history.New(t, c, "--wait", "-1")
+		tr := history.New(t, c, "--wait", "-1", "--suspend-wait", "10m")
 		tr.Load(tr.Mount("a"))
 		tr.Load(tr.Mount("b"))
 		tr.GoesOn("before the fault")
@@ -33,7 +33,7 @@ func testMajorityLost(t *testing.T, on lab.Setup) {
 		tr.SparedBy(lasted)
 	})
 	t.Run("until writes wait", func(t *testing.T) {
-		tr := history.New(t, c, "--wait", "-1", "--ttl", "6s", "--suspend-wait", "10m")
+		tr := history.New(t, c, "--wait", "-1", "--suspend-wait", "10m")
 		mounts := []*lab.Mount{tr.Mount("a"), tr.Mount("b")}
 		for _, m := range mounts {
 			tr.Load(m)

@@ -15,7 +15,7 @@ func testShortOutages(t *testing.T, on lab.Setup) {
 	c := on.NewService(t)
 	for name, outage := range c.Outages() {
 		t.Run(name, func(t *testing.T) {
-			tr := history.New(t, c, "--wait", "-1")
+			tr := history.New(t, c, "--wait", "-1", "--suspend-wait", "10m")
 			tr.Load(tr.Mount("a"))
 			tr.Load(tr.Mount("b"))
 			tr.GoesOn("before the fault")

@@ -20,7 +20,7 @@ import (
 func TestNoSpace(t *testing.T) {
 	t.Parallel()
 	c := lab.NewCluster(t, func(m *lab.MemberConfig) { m.Quota = 8 << 20 })
-	tr := history.New(t, c, "--wait", "-1")
+	tr := history.New(t, c, "--wait", "-1", "--suspend-wait", "10m")
 	a, b, stuck := tr.Mount("a"), tr.Mount("b", "--wait", "1s"), tr.Mount("stuck")
 	holder, other, victim := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
 	fd := holder.Open(a.Path("held"), unix.O_WRONLY|unix.O_CREAT)

@@ -32,7 +32,7 @@ func TestDeathsUnderLoad(t *testing.T) {
 }
 
 func testDeathsUnderLoad(t *testing.T, on lab.Setup) {
-	tr := history.New(t, on.NewService(t), "--wait", "-1", "--supervise")
+	tr := history.New(t, on.NewService(t), "--wait", "-1", "--suspend-wait", "10m", "--supervise")
 	a, b := lab.Supervise(tr.Mount("a")), lab.Supervise(tr.Mount("b"))
 	tr.Load(a.Mount)
 	tr.Load(b.Mount)

@@ -52,7 +52,7 @@ func TestUpgradesUnderLoad(t *testing.T) {
 }
 
 func testUpgradesUnderLoad(t *testing.T, on lab.Setup) {
-	tr := history.New(t, on.NewService(t), append([]string{"--wait", "-1"}, on.Flags...)...)
+	tr := history.New(t, on.NewService(t), append([]string{"--wait", "-1", "--suspend-wait", "10m"}, on.Flags...)...)
 	a, b := tr.Mount("a"), tr.Mount("b")
 	tr.Load(a)
 	tr.Load(b)
