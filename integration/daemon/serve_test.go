@@ -543,7 +543,7 @@ func TestServeOutlivesADeath(t *testing.T) {
 	s.BecomesSteady()
 	s.Dies(func() { // while the file is wrong
 		n.write("volumes: no list")
-		if err := unix.Kill(s.Worker(), unix.SIGKILL); err != nil {
+		if err := unix.Kill(s.Serving(), unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 	})

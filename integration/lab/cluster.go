@@ -136,7 +136,7 @@ func ownNetwork(t *testing.T) string {
 func (c *Cluster) Dial(cfg clientv3.Config) *clientv3.Client {
 	c.T.Helper()
 	fast := backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond}
-	// Without the second an attempt has only the pause to connect, and may leave a connection that is closed.
+	// Without MinConnectTimeout an attempt must end within BaseDelay, and may leave a closed connection.
 	params := grpc.ConnectParams{Backoff: fast, MinConnectTimeout: 20 * time.Second}
 	cfg.Endpoints, cfg.Logger = c.urls(), zap.NewNop()
 	cfg.DialOptions = []grpc.DialOption{grpc.WithConnectParams(params)}

@@ -20,7 +20,7 @@ import (
 func connect(t *testing.T, s *Server) *clientv3.Client {
 	t.Helper()
 	fast := backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond}
-	// Without the second an attempt has only the pause to connect, and may leave a connection that is closed.
+	// Without MinConnectTimeout an attempt must end within BaseDelay, and may leave a closed connection.
 	params := grpc.ConnectParams{Backoff: fast, MinConnectTimeout: 20 * time.Second}
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints:   []string{s.Endpoint()},
