@@ -35,13 +35,20 @@ func CheckShared(what, path string) (string, error) {
 }
 
 // CheckMountpoint checks where a view of source will be mounted, and returns the absolute path
-// without symbolic links. Call ClearStale first: a dead mount cannot be checked.
+// without symbolic links. Call ClearStale first: a dead mount cannot be checked. Errors: *MountedError
+// for a view that another daemon has mounted since.
 func CheckMountpoint(source, mountpoint string) (string, error) {
 	l, err := open(mountpoint)
 	if err != nil {
 		return "", pathError("MOUNTPOINT", mountpoint, err)
 	}
 	defer l.close()
+	switch m, ok, err := l.mountedAt(); {
+	case err != nil:
+		return "", err
+	case ok && m.FSType == FSType:
+		return "", &MountedError{Mount: m}
+	}
 	if err := checkApart(source, l.path); err != nil {
 		return "", err
 	}

@@ -98,6 +98,18 @@ func TestCheckMountpoint(t *testing.T) {
 	}
 }
 
+// Another daemon can have mounted its view since the mountpoint was looked at. What is in that view is
+// not asked.
+func TestCheckMountpointOfAView(t *testing.T) {
+	root := tree(t, "src", "mnt")
+	at := func(p string) string { return filepath.Join(root, p) }
+	mountFuse(t, at("src"), at("mnt"), FSType)
+	var mounted *MountedError
+	if _, err := CheckMountpoint(at("src"), at("mnt")); !errors.As(err, &mounted) || !strings.Contains(err.Error(), "already a lockfs view of "+at("src")) {
+		t.Errorf("%v, want a *MountedError", err)
+	}
+}
+
 // Through a bind mount the paths have nothing in common.
 func TestCheckMountpointBehindBindMount(t *testing.T) {
 	root := tree(t, "src/in", "view")

@@ -210,7 +210,10 @@ func (c *Config) prepare() error {
 }
 
 func (c *Config) checkMountpoint() (err error) {
-	if c.Mountpoint, err = mounts.CheckMountpoint(c.Source, c.Mountpoint); err != nil {
+	switch c.Mountpoint, err = mounts.CheckMountpoint(c.Source, c.Mountpoint); {
+	case errors.As(err, new(*mounts.MountedError)):
+		return err
+	case err != nil:
 		return refused(err)
 	}
 	return nil
