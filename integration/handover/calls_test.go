@@ -250,13 +250,8 @@ func testCallIsMadeOnce(t *testing.T, on lab.Setup, c onceOnly, after bool) bool
 	if missed {
 		return false
 	}
-	select {
-	case err := <-returned:
-		if err != nil {
-			t.Errorf("the program was told: %v", err)
-		}
-	case <-time.After(lab.CallTimeout):
-		t.Fatal("the call does not return")
+	if err := lab.Await(t, "the call", returned); err != nil {
+		t.Errorf("the program was told: %v", err)
 	}
 	if !died || !c.done(v.Source) {
 		t.Errorf("killed: %v; the volume does not show the call", died)
@@ -306,13 +301,8 @@ func TestCallOfALostLease(t *testing.T) {
 				_ = unix.Kill(worker, unix.SIGKILL)
 				end()
 			})
-			select {
-			case err := <-returned:
-				if !errors.Is(err, unix.EIO) {
-					t.Errorf("the program was told: %v, want EIO", err)
-				}
-			case <-time.After(lab.CallTimeout):
-				t.Fatal("the call does not return")
+			if err := lab.Await(t, "the call", returned); !errors.Is(err, unix.EIO) {
+				t.Errorf("the program was told: %v, want EIO", err)
 			}
 		})
 	}
@@ -354,13 +344,8 @@ func TestDeathBeforeTheAnswer(t *testing.T) {
 			_ = unix.Kill(worker, unix.SIGKILL)
 			end()
 		})
-		select {
-		case err := <-returned:
-			if err != nil {
-				t.Errorf("%s: the program was told: %v", k.name, err)
-			}
-		case <-time.After(lab.CallTimeout):
-			t.Fatal("the call does not return")
+		if err := lab.Await(t, "the call", returned); err != nil {
+			t.Errorf("%s: the program was told: %v", k.name, err)
 		}
 		if f, former := v.Read("f"), v.Read("former"); f != k.want || former != "old" {
 			t.Errorf("%s: the file is %q, want %q, and the former one %q", k.name, f, k.want, former)

@@ -231,13 +231,8 @@ func TestUpgradeWhileADaemonDies(t *testing.T) {
 	}
 	ends.Store(true)
 	for range files {
-		select {
-		case err := <-written:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(lab.CallTimeout):
-			t.Fatal("a program does not end")
+		if err := lab.Await(t, "the end of a program", written); err != nil {
+			t.Error(err)
 		}
 	}
 	for i := range files {
@@ -295,13 +290,8 @@ func testDeathGivesKeptLocksBack(t *testing.T, on lab.Setup) {
 		}
 	}
 	for range files / 2 {
-		select {
-		case err := <-opened:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(lab.CallTimeout):
-			t.Fatal("the other mount does not get a file")
+		if err := lab.Await(t, "the other mount's open", opened); err != nil {
+			t.Error(err)
 		}
 	}
 	t.Logf("all was opened elsewhere after %v", time.Since(died))

@@ -110,7 +110,8 @@ func (a *Agent) Start(c Call) <-chan Result {
 // CallTimeout is when a call counts as hung. Nothing takes as long, on an overloaded machine either.
 var CallTimeout = traits.Keeps + 3*time.Minute
 
-func Await(t *testing.T, what string, ch <-chan Result) Result {
+// Await returns what comes by a channel, such as that of Start.
+func Await[T any](t *testing.T, what string, ch <-chan T) (r T) {
 	t.Helper()
 	select {
 	case r, ok := <-ch:
@@ -121,7 +122,7 @@ func Await(t *testing.T, what string, ch <-chan Result) Result {
 	case <-time.After(CallTimeout):
 		t.Fatalf("%s: hangs", what)
 	}
-	return Result{}
+	return r
 }
 
 func (a *Agent) Do(c Call) Result {
