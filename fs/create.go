@@ -143,7 +143,7 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	}
 	f.seen(dirName{dir, name}, &st, nil)
 	n := f.replyEntry(dir, name, path, &st, &out.EntryOut)
-	if !writes(in.Flags) {
+	if !writes(in.Flags) && !f.readLocks {
 		return f.reply(f.newHandle(n, fd, in.Flags, nil, &c.reserved), &in.InHeader, f.noFlush(), &out.OpenOut)
 	}
 	// No rename comes before this: the kernel has the directory locked until our answer.

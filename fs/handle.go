@@ -20,9 +20,9 @@ type handle struct {
 	reserved reservation
 	fd       int           // of the backing
 	hold     *lockmgr.Hold // nil for reading without a lock
-	mode     lockmgr.Mode  // of hold; a Shared one forbids writes
+	mode     lockmgr.Mode  // what hold is used for: Shared to read, whatever its own mode is
 	maps     bool          // it allows a writable mapping
-	// caches: the kernel reads and writes it through its cache.
+	// caches: the kernel reads by it through its cache, or by a mapping, and writes through its cache.
 	caches bool
 	sync   int // O_DSYNC and O_SYNC, as RWF_ flags
 
@@ -48,6 +48,9 @@ type handle struct {
 // newHandle takes fd, hold and reserved over; flags are the program's.
 func (f *files) newHandle(n *node, fd int, flags uint32, hold *lockmgr.Hold, reserved *reservation) *handle {
 	h := &handle{node: n, reserved: reserved.move(), fd: fd, hold: hold, sync: syncing(flags), gone: make(chan struct{})}
+	if !writes(flags) {
+		h.mode = lockmgr.Shared
+	}
 	h.renewed.grants.Store(n.grants.Load())
 	h.uses.begin()
 	n.handles.Add(1)

@@ -89,7 +89,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 		})
 	})
 	// The pages of a mapping come from the cache, by any handle.
-	if !h.caches && in.WriteFlags&fuse.WRITE_CACHE == 0 && h.node.cachers.Load() > 0 {
+	if !h.caches && in.WriteFlags&fuse.WRITE_CACHE == 0 && (h.node.cachers.Load() > 0 || h.node.mappable.Load() > 0) {
 		f.uncache(cancel, in, h.node)
 	}
 	if !s.Ok() {
@@ -250,9 +250,14 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	if h == nil {
 		return ended
 	}
-	allocate := func() error { return unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length)) }
 	return f.change(cancel, &in.InHeader, h, func(check func() error) error {
-		if err := f.clearing(h.node, h.fd, true, &in.InHeader, checked(check, allocate)); err != nil {
+		err := f.clearing(h.node, h.fd, true, &in.InHeader, func() error {
+			_, err := eachChecked(check, func() (int, error) {
+				return 0, unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length))
+			})
+			return err
+		})
+		if err != nil {
 			return err
 		}
 		return h.send(h.sync)
@@ -271,10 +276,11 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	defer from.leave()
 	var n int
 	s := f.reading(cancel, &in.InHeader, from, func() error {
+		// Before the change: it flushes the file, and a flush waits for changes.
+		if err := f.renew(from); err != nil {
+			return err
+		}
 		s := f.change(cancel, &in.InHeader, to, func(check func() error) error {
-			if err := f.renew(from); err != nil {
-				return err
-			}
 			err := f.clearing(to.node, to.fd, true, &in.InHeader, func() (err error) {
 				if err := from.readable(); err != nil { // we may have waited for the other's lock
 					return err

@@ -85,21 +85,22 @@ func drop(holds []*lockmgr.Hold, k lockmgr.Key) {
 	}
 }
 
-// freezeNames keeps files from getting new holds until thaw is called.
+// freezeNames keeps files from getting new holds until thaw is called. Calls that freeze the same
+// files do so in one order, whatever nodes they know them by.
 func freezeNames(fates ...fate) (thaw func()) {
-	var files []*node
+	var files []*held
 	for _, t := range fates {
 		if t.file != nil {
-			files = append(files, t.file)
+			files = append(files, t.file.held)
 		}
 	}
-	slices.SortFunc(files, func(a, b *node) int { return cmp.Compare(a.id, b.id) })
-	for _, n := range files {
-		n.naming.Lock()
+	slices.SortFunc(files, func(a, b *held) int { return cmp.Compare(a.id, b.id) })
+	for _, f := range files {
+		f.naming.Lock()
 	}
 	return func() {
-		for _, n := range files {
-			n.naming.Unlock()
+		for _, f := range files {
+			f.naming.Unlock()
 		}
 	}
 }

@@ -315,7 +315,6 @@ func (o *opening) makeHandle(file int, hold *lockmgr.Hold, out *fuse.OpenOut) (s
 		return f.openToRead(n, o.in, out, &o.reserved), false
 	}
 	h := f.newHandle(n, file, flags, hold, &o.reserved)
-	h.mode = o.mode
 	file = -1
 	return f.reply(h, &o.in.InHeader, f.cacheFlags(h, flags, &st.Stat_t), out), true
 }
@@ -387,7 +386,7 @@ func (f *FS) noFlush() uint32 {
 }
 
 func (f *FS) reply(h *handle, in *fuse.InHeader, flags uint32, out *fuse.OpenOut) fuse.Status {
-	if h.caches = flags&fuse.FOPEN_DIRECT_IO == 0; h.caches {
+	if h.caches = flags&fuse.FOPEN_DIRECT_IO == 0 || h.mode == lockmgr.Shared; h.caches {
 		h.node.cachers.Add(1)
 	}
 	if h.hold != nil {

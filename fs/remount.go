@@ -125,7 +125,7 @@ func (t *nodes) renew(fd int, i inode) ([]*lockmgr.Hold, error) {
 		}
 	}
 	clear(t.byInode)
-	root := &node{id: rootID, inode: i, fd: old.fd, lookups: old.lookups, held: new(held), closer: &t.closer}
+	root := &node{id: rootID, inode: i, fd: old.fd, lookups: old.lookups, held: &held{id: rootID}, closer: &t.closer}
 	root.uses.begin()
 	t.byID[rootID], t.byInode[i] = root, root
 	list := make([]*lockmgr.Hold, 0, len(holds))
@@ -159,7 +159,7 @@ func (t *nodes) returned(n *node) *node {
 		}
 		return nil
 	}
-	again := &node{id: n.id, inode: i, fd: fd, dir: true, certain: st.certain, lookups: n.lookups, parent: t.byID[rootID], name: path, past: n, held: new(held), closer: &t.closer}
+	again := &node{id: n.id, inode: i, fd: fd, dir: true, certain: st.certain, lookups: n.lookups, parent: t.byID[rootID], name: path, past: n, held: &held{id: n.id}, closer: &t.closer}
 	again.uses.begin()
 	again.show(dirName{again.parent, path})
 	if other := t.byInode[i]; other != nil { // the kernel has looked it up since

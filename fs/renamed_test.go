@@ -3,6 +3,7 @@ package fs
 import (
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -88,4 +89,22 @@ func TestHoldsOfAFormerNode(t *testing.T) {
 			t.Errorf("looked up again it is node %d", node)
 		}
 	})
+}
+
+// Two calls that freeze the same files in another order, and by other nodes of them, do not wait for
+// each other.
+func TestNamesAreFrozenInOneOrder(t *testing.T) {
+	one, two := &held{id: 1}, &held{id: 2}
+	first := &node{id: 1, held: one}
+	second := &node{id: 2, held: two}
+	again := &node{id: 3, held: one} // by another name of the file
+	var calls sync.WaitGroup
+	for _, files := range [][2]*node{{first, second}, {second, again}} {
+		calls.Go(func() {
+			for range 300_000 {
+				freezeNames(fate{file: files[0]}, fate{file: files[1]})()
+			}
+		})
+	}
+	calls.Wait()
 }

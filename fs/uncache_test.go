@@ -119,3 +119,28 @@ func TestKilledWhilePagesAreDropped(t *testing.T) {
 		close(hangs)
 	})
 }
+
+// A handle that bypasses the kernel's cache can be mapped all the same, and its pages are dropped too.
+func TestWriteDropsMappedPages(t *testing.T) {
+	inMovedView(t, func(v *movedView) {
+		one := thread{v, 1}
+		node := one.look("f")
+		fh, how := one.opened(node, unix.O_RDWR|unix.O_APPEND)
+		if how&fuse.FOPEN_DIRECT_IO == 0 {
+			t.Fatal("an append goes by the kernel's cache")
+		}
+		var dropped []int64
+		v.fs.invalidate = func(_ uint64, off, _ int64) fuse.Status {
+			dropped = append(dropped, off)
+			return fuse.OK
+		}
+		in := fuse.WriteIn{InHeader: one.header(node), Fh: fh, Size: 3, Flags: unix.O_RDWR | unix.O_APPEND}
+		if _, s := v.fs.Write(nil, &in, []byte("abc")); !s.Ok() {
+			t.Fatalf("write: %v", s)
+		}
+		if !slices.Equal(dropped, []int64{0}) {
+			t.Errorf("the kernel drops pages from %v, want from 0", dropped)
+		}
+		v.fs.Release(nil, &fuse.ReleaseIn{InHeader: one.header(node), Fh: fh})
+	})
+}

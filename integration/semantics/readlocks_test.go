@@ -42,6 +42,13 @@ func testReadLocks(t *testing.T, on lab.Setup) {
 	if r := late.Do(lab.Call{Op: "pread", FD: late.Open(a.Path("f"), unix.O_RDONLY), N: 10}); r.Data != "new" {
 		t.Errorf("the next reader reads %q, %v", r.Data, r.Err())
 	}
+	// A reader may make the file.
+	fd = reader.Open(a.Path("made"), unix.O_RDONLY|unix.O_CREAT)
+	for _, m := range []*lab.Mount{a, b, c} {
+		refusedAll(t, writer, m, "made")
+	}
+	reader.Must(lab.Call{Op: "close", FD: fd})
+	writer.Must(lab.Call{Op: "close", FD: writer.Open(c.Path("made"), unix.O_WRONLY)})
 }
 
 // A program that reads a file, closes it and removes or replaces it is not in
@@ -83,12 +90,25 @@ func TestLostReadLock(t *testing.T) {
 	v := lab.NewVolume(t, "--read-locks")
 	a := v.Mount("a")
 	v.Write("f", "data")
+	v.Write("emptied", "data")
 	p := lab.NewAgent(t)
 	fd := p.Open(a.Path("f"), unix.O_RDONLY)
-	v.Revoke()
+	others := []int{
+		p.Open(a.Path("made"), unix.O_RDONLY|unix.O_CREAT),
+		p.Open(a.Path("emptied"), unix.O_RDONLY|unix.O_TRUNC),
+	}
+	for _, name := range []string{"made", "emptied"} { // an empty file is not read
+		writer := p.Open(a.Path(name), unix.O_WRONLY)
+		p.Must(lab.Call{Op: "write", FD: writer, Data: "data"})
+		p.Must(lab.Call{Op: "close", FD: writer})
+	}
+	v.RevokeSession(v.LS()[0].Session)
 	lab.Eventually(t, "the reader gets EIO", func() bool {
 		return p.Do(lab.Call{Op: "pread", FD: fd, N: 4}).Errno == unix.EIO
 	})
+	for _, other := range others {
+		p.Fails(lab.Call{Op: "pread", FD: other, N: 4}, unix.EIO)
+	}
 	p.Fails(lab.Call{Op: "seek", FD: fd, Flags: unix.SEEK_DATA}, unix.EIO)
 	to := p.Open(a.Path("copy"), unix.O_WRONLY|unix.O_CREAT) // under a lock that is good
 	p.Fails(lab.Call{Op: "copy to", FD: fd, Flags: to, N: 4}, unix.EIO)
