@@ -557,3 +557,46 @@ func TestServeOutlivesADeath(t *testing.T) {
 	one.Must(lab.Call{Op: "close", FD: a})
 	two.Must(lab.Call{Op: "close", FD: b})
 }
+
+// A daemon that has handed its view on leaves it to the other daemon, also when its file changes and
+// when it ends. It serves the view again when the other one has ended.
+func TestServeLeavesWhatItHandedOn(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.makeSources("v")
+	n.list("v")
+	n.start()
+	n.ready(200, `\[\+\] default/v: ok`)
+	next := &node{config: n.config + ".next"}
+	next.Mount = &lab.Mount{T: t, Vol: n.Vol, Name: "next", Dir: n.Dir}
+	next.list("v wait: 40s,")
+	takeOver := func() {
+		t.Helper()
+		next.start()
+		lab.Eventually(t, "the next daemon has the view", func() bool { return next.Said("took the mount over") })
+		n.ready(200, `\[!\] default/v: .*handed on to another daemon`)
+	}
+	takeOver()
+	next.Stop()
+	n.ready(200, `\[\+\] default/v: ok`)
+	takeOver()
+
+	p := lab.NewAgent(t)
+	fd := p.Open(filepath.Join(n.view("v"), "f"), unix.O_WRONLY|unix.O_CREAT)
+	lock := n.held("v", "f")
+	for i, wait := range []string{"30s", "40s"} {
+		n.list("v wait: " + wait + ",")
+		lab.Eventually(t, "the daemon has read its file", func() bool {
+			return strings.Count(n.Log.String(), "the configuration has changed") > i
+		})
+	}
+	if status := n.Stop(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+	p.Must(lab.Call{Op: "write", FD: fd, Data: "x"})
+	if now := n.held("v", "f"); now != lock || lock == "" {
+		t.Errorf("the session of the lock is %q, and was %q", now, lock)
+	}
+	p.Must(lab.Call{Op: "close", FD: fd})
+	next.ready(200, `\[\+\] default/v: ok`)
+}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/lockfs/lockfs/fs"
+	"github.com/lockfs/lockfs/internal/handover"
+	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/status"
 )
 
@@ -24,6 +26,10 @@ const (
 // maxHanging is how many views may hang before others can no longer be asked whether they
 // answer.
 const maxHanging = 8
+
+// otherSilence is how long a daemon that has taken a view over may be silent until it counts as
+// dead. It is longer than a supervisor keeps the view of a worker that died.
+const otherSilence = time.Minute
 
 var (
 	errUnmounted = errors.New("somebody unmounted it")
@@ -51,6 +57,7 @@ type server interface {
 type Daemon struct {
 	log    *slog.Logger
 	new    func(Config) server
+	other  func(context.Context, Config) (mounted, answers bool) // lookForOther, but for tests
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // the volumes' goroutines
@@ -96,7 +103,7 @@ func NewDaemon(log *slog.Logger) *Daemon {
 }
 
 func newDaemon(log *slog.Logger, volume func(Config) server) *Daemon {
-	d := &Daemon{log: log, new: volume, volumes: make(map[string]*served), points: make(map[string]chan struct{})}
+	d := &Daemon{log: log, new: volume, other: lookForOther, volumes: make(map[string]*served), points: make(map[string]chan struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
 }
@@ -163,15 +170,24 @@ func (d *Daemon) Close() error {
 func (d *Daemon) keep(m *served) {
 	pause := minRetry
 	said, same := "", 0 // the last error, and how often it came in a row
+	handedOn := false
 	for {
 		ctx, stop, spec := d.begin(m)
 		if spec == nil {
 			return
 		}
+		if handedOn {
+			d.awaitOther(ctx, spec.Config)
+		}
+		if ctx.Err() != nil {
+			stop()
+			continue
+		}
 		began := time.Now()
 		err := d.serve(ctx, m, spec)
-		if errors.Is(err, ErrHandedOn) {
-			<-ctx.Done() // until this daemon ends, or serves it again
+		if handedOn = errors.Is(err, ErrHandedOn); handedOn {
+			stop()
+			continue
 		}
 		if ctx.Err() != nil { // another Spec is wanted, or none
 			pause = minRetry
@@ -200,6 +216,43 @@ func (d *Daemon) keep(m *served) {
 		stop()
 		pause = min(2*pause, maxRetry)
 	}
+}
+
+// awaitOther waits until the daemon that has taken a view over has ended, or ctx has. A volume that
+// was handed on is not taken back when its Spec changes: this daemon is about to end, and the other
+// one may follow the same file.
+func (d *Daemon) awaitOther(ctx context.Context, c Config) {
+	look := time.NewTicker(minRetry)
+	defer look.Stop()
+	for last := time.Now(); time.Since(last) < otherSilence; {
+		mounted, answers := d.other(ctx, c)
+		if !mounted {
+			return
+		}
+		if answers {
+			last = time.Now()
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lookForOther reports whether a view is mounted at the mountpoint, and whether a daemon answers for
+// it. It does not ask the view, which may hang.
+func lookForOther(ctx context.Context, c Config) (mounted, answers bool) {
+	m, mounted, err := mounts.Find(c.Mountpoint)
+	if err != nil || !mounted {
+		return false, false
+	}
+	peer, err := handover.Dial(ctx, c.StateDir, m.Point)
+	if err != nil {
+		return true, false
+	}
+	peer.Close()
+	return true, true
 }
 
 // begin returns the Spec that a volume serves until ctx ends; nil: it is not served any more.

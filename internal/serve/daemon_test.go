@@ -249,6 +249,60 @@ func TestDaemonTriesAgain(t *testing.T) {
 	})
 }
 
+// A volume that another daemon took over stays with it, whatever the file says, until that daemon has
+// ended.
+func TestDaemonLeavesWhatItHandedOn(t *testing.T) {
+	for _, ends := range []struct {
+		how     string
+		mounted bool // the other daemon leaves its view behind
+		after   time.Duration
+	}{
+		{"unmounted", false, minRetry},
+		{"killed", true, otherSilence},
+	} {
+		t.Run(ends.how, func(t *testing.T) {
+			testDaemon(t, func(t *testing.T, d *Daemon, f *fakes) {
+				var other struct {
+					sync.Mutex
+					mounted, answers bool
+				}
+				set := func(mounted, answers bool) {
+					other.Lock()
+					defer other.Unlock()
+					other.mounted, other.answers = mounted, answers
+				}
+				d.other = func(context.Context, Config) (mounted, answers bool) {
+					other.Lock()
+					defer other.Unlock()
+					return other.mounted, other.answers
+				}
+				set(true, true)
+				d.Set([]Spec{spec("a", "1")})
+				wantEvents(t, f, "default/a started")
+				f.volume("default/a").end <- ErrHandedOn
+				wantEvents(t, f, "default/a ended")
+				for i := range 5 {
+					d.Set([]Spec{spec("a", fmt.Sprint(i))})
+					time.Sleep(otherSilence)
+				}
+				set(true, false) // its next worker begins
+				time.Sleep(otherSilence / 2)
+				set(true, true)
+				time.Sleep(otherSilence)
+				wantEvents(t, f)
+				if body, _ := examine(t.Context(), d.Checks()); !strings.Contains(body, "handed on to another daemon") {
+					t.Error(body)
+				}
+				set(ends.mounted, false)
+				time.Sleep(ends.after - minRetry)
+				wantEvents(t, f)
+				time.Sleep(2 * minRetry)
+				wantEvents(t, f, "default/a started")
+			})
+		})
+	}
+}
+
 // A volume waits for the one before it, of its name or at its mountpoint.
 func TestDaemonWaitsForTheOneBefore(t *testing.T) {
 	testDaemon(t, func(t *testing.T, d *Daemon, f *fakes) {
