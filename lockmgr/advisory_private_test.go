@@ -3,6 +3,7 @@ package lockmgr_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -167,6 +168,52 @@ func TestAdvisoryPrivateIsFlushed(t *testing.T) {
 			t.Errorf("flushed %d times, want once more when the idle table is given back", flushed.Load())
 		}
 	})
+}
+
+// A flush may take longer than the service may take to answer. Then the table is published all the
+// same, and no try is refused for want of an answer.
+func TestAdvisoryPrivateIsFlushedSlowly(t *testing.T) {
+	for name, away := range map[string]time.Duration{"the service is well": 0, "it was away for a moment": ttl / 16} {
+		t.Run(name, func(t *testing.T) {
+			inPrivate(t, 2, func(t *testing.T, f *fixture, ms []*advisoryMount) {
+				a, b := ms[0], ms[1]
+				begun := make(chan struct{})
+				begin := sync.OnceFunc(func() { close(begun) })
+				leave := sync.OnceFunc(func() {
+					if away > 0 {
+						f.svc.Disconnect()
+						time.AfterFunc(away, f.svc.Connect)
+					}
+				})
+				a.onShared = func(*lockmgr.AdvisoryTable) {
+					begin()
+					time.Sleep(ttl / 4) // twice as long as the service may take
+					leave()
+				}
+				a.lock(a.posix(1, 0, 0, true))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				var all sync.WaitGroup
+				all.Go(func() {
+					if err := b.table(table).Lock(ctx, b.posix(1, 5, 9, true), true); err != nil {
+						t.Errorf("another mount, for what is free: %v", err)
+					}
+				})
+				<-begun
+				all.Go(func() {
+					if err := a.try(a.posix(2, 20, 20, true)); err != nil {
+						t.Errorf("a try for what is free: %v", err)
+					}
+				})
+				all.Go(func() {
+					if err := a.try(a.posix(2, 0, 0, true)); !errors.Is(err, lockmgr.ErrContended) {
+						t.Errorf("a try for what another has: %v", err)
+					}
+				})
+				all.Wait()
+			})
+		})
+	}
 }
 
 // A mount whose watch hangs does not keep others waiting by what it grants itself.

@@ -177,15 +177,15 @@ func (t *AdvisoryTable) leaves() {
 
 // advisoryRequest is a lock that is asked for.
 type advisoryRequest struct {
-	lock    advisory.Lock
-	waits   bool
-	probes  bool          // it asks what is in the way, and gets nothing
-	id      string        // of its row
-	waitID  AcquisitionID // by which it is handed on, if it waits
-	expires time.Time     // when a request that does not wait stops waiting for the service's answer
-	stood   atomic.Bool   // it has had a row, or may have
+	lock   advisory.Lock
+	waits  bool
+	probes bool          // it asks what is in the way, and gets nothing
+	id     string        // of its row
+	waitID AcquisitionID // by which it is handed on, if it waits
+	stood  atomic.Bool   // it has had a row, or may have
 
 	// GUARDED_BY(Advisory.mu)
+	expires time.Time      // when a request that does not wait stops waiting for the service's answer
 	given   chan error     // receives the answer, or that it is handed on; capacity 1
 	parked  bool           // it was handed on, and keeps its place until it comes again
 	losses  int            // of the table, when it was granted

@@ -124,11 +124,20 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 		}
 		return nil
 	}
+	return t.commit(p)
+}
+
+// commit puts the rows of a plan. A flush before that takes none of the service's time to answer.
+func (t *AdvisoryTable) commit(p advisoryPlan) error {
+	if t.private.row && !p.private && t.a.OnShared != nil {
+		t.flush()
+	}
+	m := t.a.m
+	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.AnswerTimeout)
+	defer cancel()
+	sent := time.Now()
 	if t.value != nil {
 		p.put.Stand = map[string]int64{t.row: t.rows[t.row]}
-	}
-	if t.private.row && !p.private && t.a.OnShared != nil {
-		t.a.OnShared(t)
 	}
 	rows, done, err := t.putter().PutAdvisory(ctx, p.put)
 	m.outage.note(sent, err)
@@ -152,6 +161,19 @@ func (t *AdvisoryTable) exchange(p advisoryPlan, look bool) error {
 		return err
 	}
 	return t.lookForCycle(ctx, p.line)
+}
+
+// flush calls OnShared, which takes as long as the volume does. Tries do not wait for the service
+// meanwhile, so they have as much longer for its answer.
+func (t *AdvisoryTable) flush() {
+	began := time.Now()
+	t.a.OnShared(t)
+	took := time.Since(began)
+	t.a.mu.Lock()
+	defer t.a.mu.Unlock()
+	for _, r := range t.requests {
+		r.expires = r.expires.Add(took)
+	}
 }
 
 func (t *AdvisoryTable) putter() AdvisorySession { return t.sess.backend.(AdvisorySession) }
