@@ -166,16 +166,17 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 	// A signal ends the wait. What is granted is told: after EINTR a program has what it had before.
 	granted, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	lock := func() { err = t.Lock(ctx, l, wait) }
+	had := false
+	lock := func() { had, err = t.Lock(ctx, l, wait) }
 	if again != nil {
-		lock = func() { err = t.LockAgain(ctx, l, again.resume, again.arrive) }
+		lock = func() { had, err = t.LockAgain(ctx, l, again.resume, again.arrive) }
 	}
 	givenUp := f.gates.volume.outside(granted, &in.InHeader, lock)
 	for on := new(lockmgr.HandedOnError); errors.As(err, &on); {
 		if !wait || f.kernel.handOn(&in.InHeader, &waiting{request: raw(in), resume: on.Resume}, cancel) {
 			return handedOn
 		}
-		givenUp = f.gates.volume.outside(granted, &in.InHeader, func() { err = t.LockAgain(ctx, l, on.Resume, func() {}) })
+		givenUp = f.gates.volume.outside(granted, &in.InHeader, func() { had, err = t.LockAgain(ctx, l, on.Resume, func() {}) })
 	}
 	switch {
 	case errors.Is(err, lockmgr.ErrContended):
@@ -191,7 +192,7 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 	if givenUp == nil && h.lost.Load() {
 		givenUp = lockmgr.ErrLockLost
 	}
-	if givenUp != nil {
+	if givenUp != nil && !had { // a program relies on what it had: a call that fails takes nothing
 		t.Unlock(nil, l.Owner, l.Start, l.End)
 	}
 	return errno(givenUp)

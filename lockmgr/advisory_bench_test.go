@@ -70,14 +70,14 @@ func benchmarkCrowd(b *testing.B, n int, keep time.Duration, want func(uint64) a
 	granted := make(chan uint64, n)
 	ask := func(i uint64) {
 		go func() {
-			if t.Lock(ctx, lock(i), true) == nil {
+			if _, err := t.Lock(ctx, lock(i), true); err == nil {
 				granted <- i
 			}
 		}()
 	}
 	first := lock(uint64(n))
 	first.Start, first.End, first.Exclusive = 0, advisory.EOF, true
-	if err := t.Lock(ctx, first, false); err != nil {
+	if _, err := t.Lock(ctx, first, false); err != nil {
 		b.Fatal(err)
 	}
 	for i := range uint64(n) {
@@ -97,7 +97,7 @@ func benchmarkCrowd(b *testing.B, n int, keep time.Duration, want func(uint64) a
 			t.Unlock(nil, lock(<-granted).Owner, at, at)
 			again := first
 			again.Start, again.End = at, at
-			if err := t.Lock(ctx, again, true); err != nil {
+			if _, err := t.Lock(ctx, again, true); err != nil {
 				b.Fatal(err)
 			}
 			ask(at)
@@ -112,8 +112,7 @@ func benchmarkCrowd(b *testing.B, n int, keep time.Duration, want func(uint64) a
 	default: // the writer's turns are those of one reader that has left
 		for range b.N {
 			l := lock(uint64(n + 1))
-			tries := t.Lock(ctx, l, false)
-			if tries == nil {
+			if _, err := t.Lock(ctx, l, false); err == nil {
 				b.Fatal("read beside the writer")
 			}
 		}
@@ -141,7 +140,7 @@ func benchmarkRanges(b *testing.B, n uint64, owner func(i uint64) uint64) {
 	t := a.Open(table, &keep)
 	lock := func(owner, at uint64) {
 		l := advisory.Lock{Owner: a.Owner(advisory.Posix, owner), Start: at, End: at, Exclusive: true}
-		if err := t.Lock(b.Context(), l, false); err != nil {
+		if _, err := t.Lock(b.Context(), l, false); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -87,9 +87,9 @@ func (am *advisoryMount) lockOn(ctx context.Context, key lockmgr.Key, l advisory
 			defer context.AfterFunc(am.life, stop)()
 			defer func() { died = am.life.Err() != nil }()
 			if wait && *at != (lockmgr.Resume{}) {
-				err = tab.LockAgain(ctx, l, *at, func() {})
+				_, err = tab.LockAgain(ctx, l, *at, func() {})
 			} else {
-				err = tab.Lock(ctx, l, wait)
+				_, err = tab.Lock(ctx, l, wait)
 			}
 		})
 		on := new(lockmgr.HandedOnError)
@@ -280,7 +280,7 @@ func TestAdvisoryHandedOnIsNotPassed(t *testing.T) {
 		for i, l := range locks {
 			wg.Go(func() {
 				on := new(lockmgr.HandedOnError)
-				if err := tab.Lock(t.Context(), l, true); !errors.As(err, &on) {
+				if _, err := tab.Lock(t.Context(), l, true); !errors.As(err, &on) {
 					t.Errorf("%v, want a HandedOnError", err)
 				}
 				again[i] = on.Resume
@@ -293,7 +293,7 @@ func TestAdvisoryHandedOnIsNotPassed(t *testing.T) {
 		got := make(chan int, len(locks))
 		comes := func(i int) {
 			go func() {
-				if err := tab.LockAgain(t.Context(), locks[i], again[i], func() {}); err != nil {
+				if _, err := tab.LockAgain(t.Context(), locks[i], again[i], func() {}); err != nil {
 					t.Error(err)
 				}
 				got <- i
@@ -392,7 +392,7 @@ func TestAdvisoryDeadlockOverAPause(t *testing.T) {
 				synctest.Wait()
 			}
 			for n, am := range ms {
-				if err := am.table(tableOf(uint64(n))).Lock(t.Context(), am.posix(1, 0, 0, true), true); err != nil {
+				if _, err := am.table(tableOf(uint64(n))).Lock(t.Context(), am.posix(1, 0, 0, true), true); err != nil {
 					t.Fatal(err)
 				}
 			}

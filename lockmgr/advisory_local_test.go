@@ -22,7 +22,8 @@ func TestAdvisoryLocal(t *testing.T) {
 		try := func(am *advisoryMount, n uint64, l advisory.Lock) error {
 			table := open(am, n)
 			defer table.Close()
-			return table.Lock(t.Context(), l, false)
+			_, err := table.Lock(t.Context(), l, false)
+			return err
 		}
 		for _, am := range ms {
 			if err := try(am, 1, am.flock(1, true)); err != nil {
@@ -49,10 +50,13 @@ func TestAdvisoryLocal(t *testing.T) {
 		got := make([]chan error, 2)
 		for i := range got {
 			got[i] = make(chan error, 1)
-			go func() { got[i] <- open(a, uint64(i)+1).Lock(t.Context(), a.posix(uint64(i), 0, 0, true), true) }()
+			go func() {
+				_, err := open(a, uint64(i)+1).Lock(t.Context(), a.posix(uint64(i), 0, 0, true), true)
+				got[i] <- err
+			}()
 			time.Sleep(time.Second)
 		}
-		if err := open(a, 0).Lock(t.Context(), a.posix(2, 0, 0, true), true); !errors.Is(err, lockmgr.ErrDeadlock) {
+		if _, err := open(a, 0).Lock(t.Context(), a.posix(2, 0, 0, true), true); !errors.Is(err, lockmgr.ErrDeadlock) {
 			t.Errorf("a circle: %v", err)
 		}
 		open(a, 2).Unlock(nil, a.a.Owner(advisory.Posix, 2), 0, 0)

@@ -43,7 +43,7 @@ func TestAdvisoryIsTold(t *testing.T) {
 		a.lock(one)
 		a.lock(other)
 		first := a.waits(t.Context(), table, a.posix(1, 1, 1, true))
-		if err := a.table(table).Lock(t.Context(), a.posix(2, 0, 0, true), true); !errors.Is(err, lockmgr.ErrDeadlock) {
+		if _, err := a.table(table).Lock(t.Context(), a.posix(2, 0, 0, true), true); !errors.Is(err, lockmgr.ErrDeadlock) {
 			t.Fatalf("a circle: %v", err)
 		}
 		a.unlock(other)
@@ -84,7 +84,7 @@ func TestAdvisoryLooksAtItsOwn(t *testing.T) {
 		const many = 100
 		for i := range uint64(many) {
 			own := ms[1].table(tableOf(100 + i))
-			if err := own.Lock(f.t.Context(), ms[1].flock(i, true), true); err != nil {
+			if _, err := own.Lock(f.t.Context(), ms[1].flock(i, true), true); err != nil {
 				f.t.Fatal(err)
 			}
 			defer own.Close()

@@ -195,7 +195,7 @@ func TestAdvisoryPrivateIsFlushedSlowly(t *testing.T) {
 				defer cancel()
 				var all sync.WaitGroup
 				all.Go(func() {
-					if err := b.table(table).Lock(ctx, b.posix(1, 5, 9, true), true); err != nil {
+					if _, err := b.table(table).Lock(ctx, b.posix(1, 5, 9, true), true); err != nil {
 						t.Errorf("another mount, for what is free: %v", err)
 					}
 				})
@@ -289,7 +289,7 @@ func TestAdvisoryPrivateDeadlock(t *testing.T) {
 		a, b := ms[0], ms[1]
 		lock := func(am *advisoryMount, n, owner uint64) {
 			t.Helper()
-			if err := am.table(tableOf(n)).Lock(t.Context(), am.posix(owner, 0, 0, true), true); err != nil {
+			if _, err := am.table(tableOf(n)).Lock(t.Context(), am.posix(owner, 0, 0, true), true); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -303,7 +303,10 @@ func TestAdvisoryPrivateDeadlock(t *testing.T) {
 		second := a.waits(t.Context(), tableOf(1), a.posix(2, 0, 0, true))
 		other := b.waits(t.Context(), tableOf(2), b.posix(1, 0, 0, true))
 		first := make(chan error, 1)
-		go func() { first <- a.table(tableOf(3)).Lock(t.Context(), a.posix(1, 0, 0, true), true) }()
+		go func() {
+			_, err := a.table(tableOf(3)).Lock(t.Context(), a.posix(1, 0, 0, true), true)
+			first <- err
+		}()
 		synctest.Wait()
 		select {
 		case err := <-first:

@@ -71,28 +71,31 @@ func (t *AdvisoryTable) Close() {
 // with ErrContended if another owner has a conflicting lock, or is first in line for one. A flock
 // whose change of mode waits or is refused loses its former mode, as on Linux.
 //
+// had: the owner had some of the range when it got the lock, and relies on that. A caller that
+// fails afterwards keeps the lock then, and else gives it up.
+//
 // Errors: ErrContended, ErrDeadlock, ErrTooMany, ErrUnavailable, ErrClosed, ErrSessionLost,
 // *HandedOnError, ctx's.
-func (t *AdvisoryTable) Lock(ctx context.Context, l advisory.Lock, wait bool) error {
+func (t *AdvisoryTable) Lock(ctx context.Context, l advisory.Lock, wait bool) (had bool, err error) {
 	return t.lock(ctx, newAdvisoryRequest(l, wait), AcquisitionID{}, func() {})
 }
 
 // LockAgain is Lock of a request that has waited and was handed on: it keeps its place. entered is
 // called when it stands in line again.
-func (t *AdvisoryTable) LockAgain(ctx context.Context, l advisory.Lock, at Resume, entered func()) error {
+func (t *AdvisoryTable) LockAgain(ctx context.Context, l advisory.Lock, at Resume, entered func()) (had bool, err error) {
 	return t.lock(ctx, newAdvisoryRequest(l, true), at.ID, entered)
 }
 
-func (t *AdvisoryTable) lock(ctx context.Context, r *advisoryRequest, at AcquisitionID, entered func()) (err error) {
+func (t *AdvisoryTable) lock(ctx context.Context, r *advisoryRequest, at AcquisitionID, entered func()) (had bool, err error) {
 	a, l := t.a, r.lock
 	defer func() { t.ended(r, err) }()
 	r, given, err := t.enter(r, at)
 	if err != nil {
-		return err
+		return false, err
 	}
 	entered()
 	if err := t.answered(ctx, r, given); err != nil {
-		return err
+		return false, err
 	}
 	err = t.Await(ctx)
 	a.mu.Lock()
@@ -106,7 +109,7 @@ func (t *AdvisoryTable) lock(ctx context.Context, r *advisoryRequest, at Acquisi
 	if err != nil && !r.had && !errors.Is(err, ErrSessionLost) {
 		t.Unlock(nil, l.Owner, l.Start, l.End)
 	}
-	return err
+	return r.had, err
 }
 
 // enter adds a request, or goes on with the one that was handed on under id at. given receives the

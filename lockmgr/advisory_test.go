@@ -105,7 +105,7 @@ func (am *advisoryMount) flock(id uint64, exclusive bool) advisory.Lock {
 func (am *advisoryMount) lock(l advisory.Lock) *lockmgr.AdvisoryTable {
 	am.f.t.Helper()
 	t := am.table(table)
-	if err := t.Lock(am.f.t.Context(), l, true); err != nil {
+	if _, err := t.Lock(am.f.t.Context(), l, true); err != nil {
 		am.f.t.Fatal(err)
 	}
 	return t
@@ -114,7 +114,8 @@ func (am *advisoryMount) lock(l advisory.Lock) *lockmgr.AdvisoryTable {
 func (am *advisoryMount) try(l advisory.Lock) error {
 	t := am.table(table)
 	defer t.Close()
-	return t.Lock(am.f.t.Context(), l, false)
+	_, err := t.Lock(am.f.t.Context(), l, false)
+	return err
 }
 
 func (am *advisoryMount) table(key lockmgr.Key) *lockmgr.AdvisoryTable {
@@ -132,7 +133,8 @@ func (am *advisoryMount) waits(ctx context.Context, key lockmgr.Key, l advisory.
 	am.f.t.Helper()
 	got := make(chan error, 1)
 	go func() {
-		got <- am.table(key).Lock(ctx, l, true)
+		_, err := am.table(key).Lock(ctx, l, true)
+		got <- err
 	}()
 	synctest.Wait()
 	select {
@@ -251,7 +253,7 @@ func TestAdvisoryOrder(t *testing.T) {
 			am := ms[i%3]
 			l := am.flock(uint64(i), true)
 			all.Go(func() {
-				if err := am.table(table).Lock(t.Context(), l, true); err != nil {
+				if _, err := am.table(table).Lock(t.Context(), l, true); err != nil {
 					t.Error(err)
 				}
 				order <- i
@@ -325,12 +327,12 @@ func TestAdvisoryRefusedLeavesTheLine(t *testing.T) {
 		a, b := ms[0], ms[1]
 		defer b.close()
 		a.lock(a.posix(1, 0, 0, true))
-		if err := b.table(tableOf(8)).Lock(t.Context(), b.posix(1, 0, 0, true), true); err != nil {
+		if _, err := b.table(tableOf(8)).Lock(t.Context(), b.posix(1, 0, 0, true), true); err != nil {
 			t.Fatal(err)
 		}
 		a.waits(t.Context(), tableOf(8), a.posix(1, 0, 0, true))
 		f.svc.SlowReleases(time.Second)
-		if err := b.table(table).Lock(t.Context(), b.posix(1, 0, 0, true), true); !errors.Is(err, lockmgr.ErrDeadlock) {
+		if _, err := b.table(table).Lock(t.Context(), b.posix(1, 0, 0, true), true); !errors.Is(err, lockmgr.ErrDeadlock) {
 			t.Fatalf("got %v, want ErrDeadlock", err)
 		}
 		f.svc.SlowReleases(0)
@@ -355,13 +357,13 @@ func TestAdvisoryDeadlock(t *testing.T) {
 			defer am.close()
 		}
 		for i, am := range ms {
-			if err := am.table(tableOf(uint64(i))).Lock(t.Context(), am.posix(1, 0, 0, true), true); err != nil {
+			if _, err := am.table(tableOf(uint64(i))).Lock(t.Context(), am.posix(1, 0, 0, true), true); err != nil {
 				t.Fatal(err)
 			}
 		}
 		first := ms[0].waits(t.Context(), tableOf(1), ms[0].posix(1, 0, 0, true))
 		second := ms[1].waits(t.Context(), tableOf(2), ms[1].posix(1, 0, 0, true))
-		if err := ms[2].table(tableOf(0)).Lock(t.Context(), ms[2].posix(1, 0, 0, true), true); !errors.Is(err, lockmgr.ErrDeadlock) {
+		if _, err := ms[2].table(tableOf(0)).Lock(t.Context(), ms[2].posix(1, 0, 0, true), true); !errors.Is(err, lockmgr.ErrDeadlock) {
 			t.Errorf("who closes the cycle: %v, want ErrDeadlock", err)
 		}
 		// It has still what it had.
@@ -392,7 +394,7 @@ func TestAdvisoryLocalDeadlock(t *testing.T) {
 		a.lock(a.posix(2, 1, 1, false))
 		ctx, cancel := context.WithCancel(t.Context())
 		got := a.waits(ctx, table, a.posix(1, 1, 1, true))
-		if err := a.table(table).Lock(t.Context(), a.posix(2, 1, 1, true), true); !errors.Is(err, lockmgr.ErrDeadlock) {
+		if _, err := a.table(table).Lock(t.Context(), a.posix(2, 1, 1, true), true); !errors.Is(err, lockmgr.ErrDeadlock) {
 			t.Errorf("who closes the cycle: %v, want ErrDeadlock", err)
 		}
 		cancel()
@@ -444,7 +446,7 @@ func TestAdvisorySuspended(t *testing.T) {
 		if err := a.try(a.flock(2, true)); !errors.Is(err, lockmgr.ErrContended) {
 			t.Errorf("what is another's here needs no answer: %v", err)
 		}
-		if err := a.table(tableOf(8)).Lock(t.Context(), a.flock(1, true), false); !errors.Is(err, lockmgr.ErrUnavailable) {
+		if _, err := a.table(tableOf(8)).Lock(t.Context(), a.flock(1, true), false); !errors.Is(err, lockmgr.ErrUnavailable) {
 			t.Errorf("without an answer: %v, want ErrUnavailable", err)
 		}
 		f.svc.Connect()
@@ -495,7 +497,7 @@ func TestAdvisoryLossWhileGranted(t *testing.T) {
 		defer a.close()
 		tab := a.table(table)
 		for range 50 { // the caller is first in some, the table's worker in others
-			if err := tab.Lock(t.Context(), a.posix(1, 2, 2, true), false); err != nil {
+			if _, err := tab.Lock(t.Context(), a.posix(1, 2, 2, true), false); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(2 * time.Second) // by then the table's row is described
@@ -543,7 +545,7 @@ func TestAdvisoryLostAnswers(t *testing.T) {
 		f.svc.LoseAnswers(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
-		if err := a.table(table).Lock(ctx, a.flock(1, true), true); err == nil {
+		if _, err := a.table(table).Lock(ctx, a.flock(1, true), true); err == nil {
 			t.Log("granted by the second answer")
 			a.unlock(a.flock(1, true))
 		}
@@ -593,7 +595,7 @@ func TestAdvisoryCrowd(t *testing.T) {
 		for i := range crowd {
 			l := a.flock(uint64(i), true)
 			all.Go(func() {
-				if err := a.table(table).Lock(t.Context(), l, true); err != nil {
+				if _, err := a.table(table).Lock(t.Context(), l, true); err != nil {
 					t.Error(err)
 					return
 				}
@@ -824,13 +826,16 @@ func TestAdvisoryDowngrade(t *testing.T) {
 			a.flock, func(id uint64, exclusive bool) advisory.Lock { return a.posix(id, 3, 5, exclusive) },
 		} {
 			table := open(a, table)
-			if err := table.Lock(t.Context(), lock(1, true), true); err != nil {
+			if _, err := table.Lock(t.Context(), lock(1, true), true); err != nil {
 				t.Fatal(err)
 			}
 			got := make(chan error, 1)
-			go func() { got <- table.Lock(t.Context(), lock(2, false), true) }()
+			go func() {
+				_, err := table.Lock(t.Context(), lock(2, false), true)
+				got <- err
+			}()
 			synctest.Wait()
-			if err := table.Lock(t.Context(), lock(1, false), true); err != nil {
+			if _, err := table.Lock(t.Context(), lock(1, false), true); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()

@@ -49,7 +49,7 @@ func TestAdvisoryBreak(t *testing.T) {
 		}
 		elsewhere := a.table(tableOf(8))
 		bystander := a.flock(2, true)
-		if err := elsewhere.Lock(t.Context(), bystander, false); err != nil {
+		if _, err := elsewhere.Lock(t.Context(), bystander, false); err != nil {
 			t.Fatal(err)
 		}
 		next := make(chan time.Time, 1)

@@ -115,7 +115,7 @@ func (f *flocks) lock(ctx context.Context, _ string) (func(context.Context) erro
 		Owner: f.advisory.Owner(advisory.Flock, 1), End: advisory.EOF, Exclusive: true,
 		PID: os.Getpid(), Comm: "locks", Since: time.Now(),
 	}
-	if err := t.Lock(ctx, l, true); err != nil {
+	if _, err := t.Lock(ctx, l, true); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) error {
