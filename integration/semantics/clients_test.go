@@ -47,7 +47,8 @@ func TestReplacedElsewhere(t *testing.T) {
 // A client that does not know for a moment what a file is, is asked again: no program hears of it.
 func TestClientThatIsUnsure(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolumeOverClients(t, lab.ClientConfig{Unsure: true, Doubts: true, PastCache: true}, "--flock", "cluster")
+	v := lab.NewVolumeOverClients(t, lab.ClientConfig{Unsure: true, Doubts: true, PastCache: true},
+		"--flock", "cluster", "--name-wait", "1m") // the other mount's lock may be given back late
 	a, b := v.Mount("a"), v.Mount("b")
 	here, there := lab.NewAgent(t), lab.NewAgent(t)
 	for i := range 5 {

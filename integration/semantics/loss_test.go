@@ -182,7 +182,7 @@ func TestCopyInPieces(t *testing.T) {
 // written, when its mount has lost that lock.
 func TestRenameAfterALoss(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t)
+	v := lab.NewVolume(t, "--name-wait", "1m") // the other mount's lock may be given back late
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "first")
 	writer, another, other := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)

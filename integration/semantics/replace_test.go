@@ -204,9 +204,13 @@ func testParentRenamedOnAnotherMount(t *testing.T, on lab.Setup) {
 	}
 	holder.Must(lab.Call{Op: "write", FD: fd, Data: "one\n"})
 	holder.Must(lab.Call{Op: "close", FD: fd})
-	lab.Eventually(t, "the directory is free", func() bool {
-		return other.Do(lab.Call{Op: "rename", Path: b.Path("d"), Path2: b.Path("x")}).Errno == 0
-	})
+	renames := func(from, to string) {
+		t.Helper()
+		lab.Eventually(t, from+" is free", func() bool { // its lock may be given back late
+			return other.Do(lab.Call{Op: "rename", Path: b.Path(from), Path2: b.Path(to)}).Errno == 0
+		})
+	}
+	renames("d", "x")
 	// Mount a still knows the directory by its old name.
 	holder.Fails(lab.Call{Op: "open", Path: a.Path("d/e/f"), Flags: unix.O_WRONLY | unix.O_APPEND}, unix.ENOENT)
 	fd = holder.Open(a.Path("x/e/f"), unix.O_WRONLY|unix.O_APPEND)
@@ -218,7 +222,7 @@ func testParentRenamedOnAnotherMount(t *testing.T, on lab.Setup) {
 	}
 	// A program whose working directory was renamed goes on working in it.
 	holder.Must(lab.Call{Op: "chdir", Path: a.Path("x/e")})
-	other.Must(lab.Call{Op: "rename", Path: b.Path("x"), Path2: b.Path("y")})
+	renames("x", "y")
 	moved := holder.Do(lab.Call{Op: "open", Path: "f", Flags: unix.O_WRONLY | unix.O_APPEND})
 	if v.HasClients() && moved.Errno == unix.EBUSY {
 		return // and its client does not know where to: no lock, no write

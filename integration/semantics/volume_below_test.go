@@ -17,7 +17,7 @@ func TestFilesBelowALocalSource(t *testing.T) {
 }
 
 func testFilesBelowALocalSource(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--wait", "-1")
+	v := on.NewVolume(t, "--wait", "-1", "--name-wait", "1m") // the other mount's lock may be given back late
 	a, b := v.MountBelow("a"), v.MountBelow("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	save := func(path, data string) {
