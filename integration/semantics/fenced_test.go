@@ -229,9 +229,9 @@ func TestUnreachableLockService(t *testing.T) {
 	resume := func() { _ = unix.Kill(etcd, unix.SIGCONT) }
 	t.Cleanup(resume)
 	stop()
+	writer.Must(lab.Call{Op: "write", FD: fd, Data: "in time\n"}) // ahead of what takes an eighth of the TTL
 	other.Fails(lab.Call{Op: "open", Path: a.Path("g"), Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK}, unix.ENOLCK)
 	other.Fails(lab.Call{Op: "truncate", Path: a.Path("f"), Off: 1}, unix.EBUSY) // held here: no need to ask
-	writer.Must(lab.Call{Op: "write", FD: fd, Data: "in time\n"})
 	resume()
 	var opened lab.Result
 	lab.Eventually(t, "locks are granted again", func() bool {
@@ -293,7 +293,7 @@ func TestSuspendedWriteIsKillable(t *testing.T) {
 // Readers do not wait for the lock service, even beside a write that does, or is about to.
 func TestReaderBesideSuspendedWrite(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--suspend-wait", "1h", "--ttl", lab.ShortTTL.String())
+	v := lab.NewVolume(t, "--suspend-wait", "1h", "--ttl", "15s")
 	a := v.Mount("a")
 	const n = 20
 	var writers []*lab.Agent
@@ -344,7 +344,7 @@ func TestReaderBesideSuspendedWrite(t *testing.T) {
 // program is told when the session is resumed.
 func TestSuspendedDuringAWrite(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--embedded", "--suspend-wait", "1h", "--ttl", "9s") // suspended for 3 s before it is lost
+	v := lab.NewVolume(t, "--embedded", "--suspend-wait", "1h", "--ttl", "30s") // suspended for 10 s before it is lost
 	at := lab.NewTurnstile(t)
 	v.Under(func(b lab.Below) gofs.InodeEmbedder { return &heldWrites{b, at} })
 	m := v.Mount("m")

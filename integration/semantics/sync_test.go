@@ -26,7 +26,8 @@ func TestSync(t *testing.T) {
 		{"never", false, false, true},
 	} {
 		t.Run(c.sync, func(t *testing.T) {
-			v := lab.NewVolumeOverClients(t, lab.ClientConfig{WriteBack: true}, "--ttl", "15s", "--sync", c.sync)
+			t.Parallel()
+			v := lab.NewVolumeOverClients(t, lab.ClientConfig{WriteBack: true}, "--ttl", "60s", "--sync", c.sync)
 			a := v.Mount("a")
 			p := lab.NewAgent(t)
 			before, after := p.Open(a.Path("before"), unix.O_WRONLY|unix.O_CREAT), p.Open(a.Path("after"), unix.O_WRONLY|unix.O_CREAT)
