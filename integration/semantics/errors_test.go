@@ -46,7 +46,8 @@ func testCreateChurn(t *testing.T, on lab.Setup) {
 
 // A file that its holders replace by rename is opened by the programs in line
 // for it, on this mount and on another. They once ran out of attempts, and got
-// ESTALE or EBUSY within milliseconds.
+// ESTALE or EBUSY within milliseconds. As above, a program is told if the file is
+// replaced twice while the kernel looks.
 func TestReplaceChurn(t *testing.T) { lab.Over(t, testReplaceChurn, lab.Local, lab.OnNetworkVolume) }
 
 func testReplaceChurn(t *testing.T, on lab.Setup) {
@@ -68,8 +69,11 @@ func testReplaceChurn(t *testing.T, on lab.Setup) {
 		lab.Call{Op: "open", Path: b.Path("f"), Flags: unix.O_WRONLY | unix.O_APPEND},
 		lab.Call{Op: "close", FD: lab.Opened},
 	)
-	if len(failed) != 0 {
-		t.Errorf("failed: %v", failed)
+	known := failed["open ESTALE"]
+	delete(failed, "open ESTALE")
+	delete(failed, "close EBADF") // of what was not opened
+	if len(failed) != 0 || known > 3 {
+		t.Errorf("failed: %v, and %d with ESTALE", failed, known)
 	}
 }
 
@@ -87,7 +91,7 @@ func TestDeadlockIsOfWhoHasTheFile(t *testing.T) {
 		want syscall.Errno
 	}{
 		{"the child of an opener who has handed the file on", []string{"sh", "-c", `
-			exec 3>>"$1"; sleep 10 >/dev/null 2>&1 & exec 3>&-
+			exec 3>>"$1"; sleep 1000 >/dev/null 2>&1 & exec 3>&-
 			perl -e 'open(F, ">>", shift) or print $!+0' "$1"; kill $!`, "sh"}, unix.EBUSY},
 		{"a daemon that opens its own file again", []string{"perl", "-e", `
 			open(F, ">>", $ARGV[0]) or die $!;
