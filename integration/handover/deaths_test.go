@@ -416,7 +416,7 @@ func TestFrozenDaemonThatDiesIsFenced(t *testing.T) {
 func testFrozenDaemonThatDiesIsFenced(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--wait", "-1", "--ttl", lab.ShortTTL.String())
 	v.Write("f", strings.Repeat("-", 8192))
-	b := v.Mount("b") // which serves etcd
+	b := v.Mount("b", "--ttl", "5m") // which serves etcd, and loses nothing
 	a := lab.Supervise(v.Mount("a", "--supervise"))
 	p, other := lab.NewAgent(t), lab.NewAgent(t)
 	fd := p.Open(a.Path("f"), unix.O_RDWR)

@@ -182,7 +182,7 @@ func TestFlockWaitersOutliveADeath(t *testing.T) {
 func TestFlockOfALeaseThatEndsIsLost(t *testing.T) {
 	lab.Over(t, func(t *testing.T, on lab.Setup) {
 		v := newFlocks(t, on, "--supervise", "--ttl", lab.ShortTTL.String())
-		b := v.Mount("b") // which serves etcd
+		b := v.Mount("b", "--ttl", "5m") // which serves etcd, and loses nothing
 		a := lab.Supervise(v.Mount("a"))
 		v.Write("f", "0123456789")
 		p, other := lab.NewAgent(t), lab.NewAgent(t)

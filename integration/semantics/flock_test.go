@@ -484,7 +484,7 @@ func TestFlockOfAKilledMount(t *testing.T) {
 
 func testFlockOfAKilledMount(t *testing.T, on lab.Setup) {
 	v := newFlocks(t, on, "--ttl", "3s")
-	a, b := v.Mount("a"), v.Mount("b")
+	a, b := v.Mount("a"), v.Mount("b", "--ttl", "5m") // b loses nothing
 	v.Write("f", "")
 	holder, next := lab.NewAgent(t), lab.NewAgent(t)
 	holder.Must(lab.Call{Op: "flock", FD: holder.Open(a.Path("f"), unix.O_RDWR), Flags: lockEx})
