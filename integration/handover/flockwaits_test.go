@@ -1,6 +1,7 @@
 package handover
 
 import (
+	"context"
 	"fmt"
 	"iter"
 	"os/exec"
@@ -262,9 +263,13 @@ func testFlockWaiterIsInterruptedInAnUpgrade(t *testing.T, on lab.Setup) {
 	holder.Must(of(held, flockKinds["flock"].take))
 	const n = 30
 	ends := make(chan error, n)
+	ctx, cancel := context.WithTimeout(t.Context(), lab.CallTimeout)
+	defer cancel()
 	for i := range n {
-		go func() { // which is interrupted by its timer
-			out, err := exec.Command("flock", "-w", fmt.Sprint(float64(i+1)/20), a.Path("f"), "true").CombinedOutput()
+		// A program is interrupted by its timer, unless that ends ahead of the call.
+		path, timer := a.Path("f"), fmt.Sprint(2.5+float64(i)/20)
+		go func() {
+			out, err := exec.CommandContext(ctx, "flock", "-w", timer, path, "true").CombinedOutput()
 			if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 1 {
 				err = fmt.Errorf("%v: %s; want exit status 1", err, out)
 			} else {
@@ -283,6 +288,8 @@ func testFlockWaiterIsInterruptedInAnUpgrade(t *testing.T, on lab.Setup) {
 				if left--; err != nil {
 					t.Error(err)
 				}
+			case <-ctx.Done():
+				t.Fatalf("%d programs are not interrupted", left)
 			default:
 				more = false
 			}
