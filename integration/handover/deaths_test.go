@@ -25,6 +25,9 @@ import (
 	"github.com/lockfs/lockfs/internal/longtest"
 )
 
+// patientTTL is for deaths that cost no lock: on a busy machine the next worker can be late.
+const patientTTL = "60s"
+
 // Programs that write, wait, try, rotate and hold on two mounts notice no death of a daemon but a
 // pause. (docs/SEMANTICS.md, rule 27.)
 func TestDeathsUnderLoad(t *testing.T) {
@@ -103,7 +106,7 @@ func TestDeathKeepsWhatIsOpen(t *testing.T) {
 func testDeathKeepsWhatIsOpen(t *testing.T, on lab.Setup) {
 	mounts := make(map[string]*lab.Supervised)
 	n := 0
-	keepsWhatIsOpen(t, on.NewVolume(t, "--supervise"), func(m *lab.Mount) *lab.Mount {
+	keepsWhatIsOpen(t, on.NewVolume(t, "--supervise", "--ttl", patientTTL), func(m *lab.Mount) *lab.Mount {
 		if mounts[m.Name] == nil {
 			mounts[m.Name] = lab.Supervise(m)
 		}
@@ -121,7 +124,7 @@ func testDeathKeepsWhatIsOpen(t *testing.T, on lab.Setup) {
 
 // A program that waits in line goes on waiting under the next daemon, and a signal ends it.
 func TestWaiterIsInterruptedAfterADeath(t *testing.T) {
-	waiterIsInterrupted(t, lab.NewVolume(t, "--wait", "-1", "--supervise"), func(m *lab.Mount) { lab.Supervise(m).KillWorker() })
+	waiterIsInterrupted(t, lab.NewVolume(t, "--wait", "-1", "--supervise", "--ttl", patientTTL), func(m *lab.Mount) { lab.Supervise(m).KillWorker() })
 }
 
 // A program that waits when its daemon dies gets the lock when it is free, and one that is killed
@@ -131,7 +134,7 @@ func TestWaitersOutliveADeath(t *testing.T) {
 }
 
 func testWaitersOutliveADeath(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--wait", "-1", "--supervise")
+	v := on.NewVolume(t, "--wait", "-1", "--supervise", "--ttl", patientTTL)
 	v.Write("f", "")
 	a, b := lab.Supervise(v.Mount("a")), v.Mount("b")
 	holder, waiter, killed := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
@@ -154,7 +157,7 @@ func testWaitersOutliveADeath(t *testing.T, on lab.Setup) {
 
 // After a death, an upgrade is given up in its pause: what waits and what is written is served once.
 func TestUpgradeThatFailsAfterADeath(t *testing.T) {
-	v := lab.NewVolume(t, "--wait", "-1", "--supervise")
+	v := lab.NewVolume(t, "--wait", "-1", "--supervise", "--ttl", patientTTL)
 	v.Write("f", "")
 	v.Write("log", "")
 	a, b := lab.Supervise(v.Mount("a")), v.Mount("b")
@@ -189,7 +192,7 @@ func TestUpgradeThatFailsAfterADeath(t *testing.T) {
 // some to send again still.
 func TestUpgradeWhileADaemonDies(t *testing.T) {
 	const files = 150
-	v := lab.NewVolume(t, "--wait", "-1", "--supervise")
+	v := lab.NewVolume(t, "--wait", "-1", "--supervise", "--ttl", patientTTL)
 	a := lab.Supervise(v.Mount("a"))
 	name := func(i int) string { return fmt.Sprint("log", i) }
 	var ends atomic.Bool
@@ -304,7 +307,7 @@ func TestDeathInATakeover(t *testing.T) {
 }
 
 func testDeathInATakeover(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t)
+	v := on.NewVolume(t, "--ttl", patientTTL)
 	s := lab.Supervise(v.Mount("a", "--supervise"))
 	log, err := os.OpenFile(s.Path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -450,7 +453,7 @@ func TestDeathAfterChanges(t *testing.T) {
 		}
 	}
 	write("*.log nolock\n")
-	v := lab.NewVolume(t, "--policy", file)
+	v := lab.NewVolume(t, "--policy", file, "--ttl", patientTTL)
 	v.Write("f", "")
 	a := lab.Supervise(v.Mount("a", "--supervise"))
 	p := lab.NewAgent(t)
@@ -513,7 +516,7 @@ func (d deadly) Symlink(ctx context.Context, target, name string, out *fuse.Entr
 
 // A request that kills each daemon that serves it is refused in time, and spares all others.
 func TestDeadlyRequest(t *testing.T) {
-	v := lab.NewVolume(t)
+	v := lab.NewVolume(t, "--ttl", patientTTL)
 	v.Under(func(b lab.Below) gofs.InodeEmbedder { return deadly{b} })
 	s := lab.Supervise(v.Mount("a", "--supervise", "--embedded"))
 	file, err := os.OpenFile(s.Path("f"), os.O_CREATE|os.O_WRONLY, 0o644)
