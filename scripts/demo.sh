@@ -28,7 +28,7 @@ fail() {
 
 # eventually CMD...: waits until CMD succeeds.
 eventually() {
-	local deadline=$((SECONDS + 30))
+	local deadline=$((SECONDS + 180)) # a busy machine takes long
 	until "$@"; do
 		((SECONDS < deadline)) || fail "timed out: $*"
 		sleep 0.05

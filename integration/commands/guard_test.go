@@ -92,15 +92,24 @@ func TestDaemonsAtOnceOnOneMountpoint(t *testing.T) {
 	v := lab.NewVolume(t)
 	v.Mount("m").Kill()
 	for range 2 {
-		started := make([]*lab.Mount, 6)
-		for i := range started {
-			started[i] = v.Start("m")
+		var started, left []*lab.Mount
+		for range 5 {
+			started = make([]*lab.Mount, 6)
+			for i := range started {
+				started[i] = v.Start("m")
+			}
+			lab.Eventually(t, "all but one end", func() bool {
+				left = slices.DeleteFunc(slices.Clone(started), (*lab.Mount).Ended)
+				return len(left) <= 1
+			})
+			if !slices.ContainsFunc(started, (*lab.Mount).WasTooSlow) {
+				break
+			}
+			t.Log("some were too slow to see another view: once again")
+			for _, m := range left {
+				m.Stop()
+			}
 		}
-		var left []*lab.Mount
-		lab.Eventually(t, "all but one end", func() bool {
-			left = slices.DeleteFunc(slices.Clone(started), (*lab.Mount).Ended)
-			return len(left) <= 1
-		})
 		for _, m := range started {
 			if log := m.Log.String(); m.Ended() && !strings.Contains(log, "is already a lockfs view of") {
 				t.Errorf("it has ended otherwise: %s", log)

@@ -24,8 +24,7 @@ func testPolicyMismatch(t *testing.T, on lab.Setup) {
 	}
 	refused := func(says string, args ...string) {
 		t.Helper()
-		m := v.Start("refused", args...)
-		<-m.Done
+		m := v.Refused(args...)
 		log := strings.TrimSpace(m.Log.String())
 		last := log[strings.LastIndexByte(log, '\n')+1:]
 		if status := m.Cmd.ProcessState.ExitCode(); status != 1 || !strings.HasPrefix(last, "lockfs: ") || !strings.Contains(last, says) {
@@ -54,8 +53,7 @@ func TestFlockMismatch(t *testing.T) {
 	v := lab.NewVolume(t)
 	refused := func(says string, args ...string) {
 		t.Helper()
-		m := v.Start("refused", args...)
-		<-m.Done
+		m := v.Refused(args...)
 		if status := m.Cmd.ProcessState.ExitCode(); status != 1 || !strings.Contains(m.Log.String(), says) {
 			t.Errorf("mount %q: exit status %d, %s; want 1 and %q", args, status, m.Log, says)
 		}

@@ -59,7 +59,7 @@ func (m *Mount) appears() bool {
 	Eventually(m.T, m.Name+" is mounted", func() bool {
 		select {
 		case <-m.Done:
-			if slow = strings.Contains(m.Log.String(), "context deadline exceeded"); !slow {
+			if slow = m.WasTooSlow(); !slow {
 				m.T.Fatalf("lockfs mount %s ended: %v\n%s", m.Name, m.Err, m.Log)
 			}
 		default:
@@ -67,6 +67,11 @@ func (m *Mount) appears() bool {
 		return slow || FSType(m.Dir) == unix.FUSE_SUPER_MAGIC
 	})
 	return !slow
+}
+
+// WasTooSlow reports whether the mount has ended because starting took longer than lockfs waits.
+func (m *Mount) WasTooSlow() bool {
+	return m.Ended() && strings.Contains(m.Log.String(), "context deadline exceeded")
 }
 
 // Start starts a lockfs process, over a client of its own if the volume has such.
@@ -204,8 +209,20 @@ func (l *LogBuffer) String() string {
 	return l.b.String()
 }
 
-// Refused starts a mount which must not come to be, and returns when it has ended.
-func (v *Volume) Refused(args ...string) *Mount {
+// Refused starts a mount which must not come to be, and returns when it has ended. One that was too
+// slow to be refused is started again.
+func (v *Volume) Refused(args ...string) (m *Mount) {
+	v.T.Helper()
+	for range 5 {
+		if m = v.refused(args...); !m.WasTooSlow() {
+			break
+		}
+		v.T.Log("it was too slow to be refused, and is started again")
+	}
+	return m
+}
+
+func (v *Volume) refused(args ...string) *Mount {
 	v.T.Helper()
 	m := v.Start("refused", args...)
 	Eventually(v.T, "it is mounted or refused", func() bool {
