@@ -27,6 +27,9 @@ type execution struct {
 	done           chan struct{} // closed when it has ended
 }
 
+// patientTTL is for 'lockfs exec --wait 0': the lock service has an eighth of it to answer, but at most 5 s.
+const patientTTL = "1m"
+
 // startExec starts 'lockfs exec' far from any terminal.
 func startExec(v *lab.Volume, args ...string) *execution {
 	v.T.Helper()
@@ -116,12 +119,12 @@ func testExec(t *testing.T, on lab.Setup) {
 		status int
 	}{
 		{[]string{"--wait", "0", v.InSource("f"), "--", "true"}, 75},
-		{[]string{"--wait", "1s", "-E", "9", a.Path("f"), "--", "true"}, 9},
+		{[]string{"--wait", "4s", "-E", "9", a.Path("f"), "--", "true"}, 9},
 		{[]string{"--wait", "0", "--shared", a.Path("f"), "--", "true"}, 75},
 		{[]string{"--wait", "0", a.Path("g"), "--", "true"}, 0},
 		{[]string{"--wait", "0", a.Path("not/there"), "--", "true"}, 0},
 	} {
-		if status, stdout, stderr := lab.Outcome(t, v.Command(append([]string{"exec"}, c.args...)...)); status != c.status || stdout != "" ||
+		if status, stdout, stderr := lab.Outcome(t, v.Command(append([]string{"exec", "--ttl", patientTTL}, c.args...)...)); status != c.status || stdout != "" ||
 			(status == 0) != (stderr == "") || status != 0 && !strings.Contains(stderr, fmt.Sprintf("locked by another owner (pid %d (sh) on %s, lock %s)", held[0].PID, held[0].Node, held[0].Lock)) {
 			t.Errorf("exec %q: exit status %d, %q, %q", c.args, status, stdout, stderr)
 		}
@@ -131,7 +134,7 @@ func testExec(t *testing.T, on lab.Setup) {
 		t.Errorf("exit status %d, %q", status, e.stderr)
 	}
 	fd := p.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK) // free at once
-	if status, _, stderr := lab.Outcome(t, v.Command("exec", "--wait", "0", a.Path("f"), "--", "true")); status != 75 {
+	if status, _, stderr := lab.Outcome(t, v.Command("exec", "--ttl", patientTTL, "--wait", "0", a.Path("f"), "--", "true")); status != 75 {
 		t.Errorf("beside a writer: exit status %d, %q", status, stderr)
 	}
 	p.Must(lab.Call{Op: "close", FD: fd})
@@ -200,7 +203,7 @@ func TestExecShared(t *testing.T) {
 	a := v.Mount("a")
 	first := startExec(v, "--shared", a.Path("f"), "--", "sh", "-c", "echo ready; read x")
 	first.says("ready")
-	second := startExec(v, "-s", "--wait", "0", a.Path("f"), "--", "sh", "-c", "echo ready; read x")
+	second := startExec(v, "-s", "--ttl", patientTTL, "--wait", "0", a.Path("f"), "--", "sh", "-c", "echo ready; read x")
 	second.says("ready")
 	p := lab.NewAgent(t)
 	p.Fails(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK}, unix.EAGAIN)
@@ -228,7 +231,7 @@ func TestExecOfLinks(t *testing.T) {
 	p := lab.NewAgent(t)
 	for _, name := range []string{"one", "two", "link"} {
 		p.Fails(lab.Call{Op: "open", Path: a.Path(name), Flags: unix.O_WRONLY | unix.O_NONBLOCK}, unix.EAGAIN)
-		if status, _, stderr := lab.Outcome(t, v.Command("exec", "--wait", "0", v.InSource(name), "--", "true")); status != 75 {
+		if status, _, stderr := lab.Outcome(t, v.Command("exec", "--ttl", patientTTL, "--wait", "0", v.InSource(name), "--", "true")); status != 75 {
 			t.Errorf("%s: exit status %d, %q", name, status, stderr)
 		}
 	}
