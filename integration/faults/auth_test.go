@@ -59,6 +59,13 @@ func addUser(c *lab.Cluster, name, password string, prefixes ...string) {
 	}
 }
 
+func changePassword(c *lab.Cluster, user, password string) {
+	c.T.Helper()
+	lab.Answers(c.T, "the password is changed", func(ctx context.Context) error {
+		return second(c.Client.UserChangePassword(ctx, user, password))
+	})
+}
+
 // newTeam is history.New with a user of its own, with rights to its name space only.
 func newTeam(c *lab.Cluster, t *testing.T, args ...string) *history.Trial {
 	t.Helper()
@@ -194,15 +201,13 @@ func TestRoleTakenAway(t *testing.T) {
 	a := tr.Mount("a")
 	holder, other := lab.NewAgent(t), lab.NewAgent(t)
 	fd := holder.Open(a.Path("held"), unix.O_WRONLY|unix.O_CREAT)
-	ctx, ns := context.Background(), tr.Namespace()
-	if _, err := c.Client.UserRevokeRole(ctx, ns, ns); err != nil {
-		t.Fatal(err)
-	}
+	ns := tr.Namespace()
+	lab.Answers(t, "the role is taken away", func(ctx context.Context) error {
+		return unless(rpctypes.ErrRoleNotGranted, second(c.Client.UserRevokeRole(ctx, ns, ns)))
+	})
 	other.Fails(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_CREAT}, unix.ENOLCK)
 	holder.Must(lab.Call{Op: "write", FD: fd, Data: "x"})
-	if _, err := c.Client.UserGrantRole(ctx, ns, ns); err != nil {
-		t.Fatal(err)
-	}
+	lab.Answers(t, "the role is given back", func(ctx context.Context) error { return second(c.Client.UserGrantRole(ctx, ns, ns)) })
 	other.Must(lab.Call{Op: "close", FD: other.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)})
 	holder.Must(lab.Call{Op: "write", FD: fd, Data: "x"})
 	holder.Must(lab.Call{Op: "close", FD: fd})
@@ -226,9 +231,7 @@ func TestPasswordFile(t *testing.T) {
 	holder := lab.NewAgent(t)
 	fd := holder.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)
 	write("changed")
-	if _, err := c.Client.UserChangePassword(context.Background(), tr.Namespace(), "changed"); err != nil {
-		t.Fatal(err)
-	}
+	changePassword(c, tr.Namespace(), "changed")
 	holder.Must(lab.Call{Op: "close", FD: holder.Open(a.Path("g"), unix.O_WRONLY|unix.O_CREAT)})
 	holder.Must(lab.Call{Op: "write", FD: fd, Data: "x"})
 }
@@ -242,17 +245,12 @@ func TestPasswordChanged(t *testing.T) {
 	a := tr.Mount("a")
 	holder := lab.NewAgent(t)
 	fd := holder.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)
-	ctx, user := context.Background(), tr.Namespace()
-	if _, err := c.Client.UserChangePassword(ctx, user, "changed"); err != nil {
-		t.Fatal(err)
-	}
+	changePassword(c, tr.Namespace(), "changed")
 	lab.Eventually(t, "the log says why", func() bool {
 		return strings.Contains(a.Log.String(), "lock session not renewed") && strings.Contains(a.Log.String(), "authentication failed")
 	})
 	refusesLogin(tr, nil, "authentication failed")
-	if _, err := c.Client.UserChangePassword(ctx, user, "secret"); err != nil {
-		t.Fatal(err)
-	}
+	changePassword(c, tr.Namespace(), "secret")
 	lost := a.LostItsSession()
 	switch r := holder.Do(lab.Call{Op: "write", FD: fd, Data: "x"}); {
 	case r.Errno == 0 && lost:
