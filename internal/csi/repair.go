@@ -192,15 +192,11 @@ func (d *Driver) replace(view *view, table []mounts.Mount, m mounts.Mount, names
 		return err
 	}
 	defer tree.Close()
-	replace := func() error { return mounts.Replace(tree, m.Point) }
 	where := "the kubelet's"
-	if namespace == nil {
-		err = replace()
-	} else {
+	if namespace != nil {
 		where = namespace.Name()
-		err = mounts.Inside(namespace, replace)
 	}
-	if err != nil {
+	if err := mounts.Replace(tree, m, namespace); err != nil {
 		return fmt.Errorf("%s: %w", where, err)
 	}
 	d.log.Info("mounted the new view in the place of the old one", slog.String("volume", view.mount.Source),

@@ -120,7 +120,12 @@ func (l *location) mount() (Mount, error) {
 var errNoMountID = errors.New("no mnt_id in /proc/self/fdinfo")
 
 func (l *location) mountID() (int, error) {
-	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", l.file.Fd()))
+	return mountID(fmt.Sprintf("/proc/self/fdinfo/%d", l.file.Fd()))
+}
+
+// mountID reads the id of an open file's mount from the file's fdinfo.
+func mountID(fdinfo string) (int, error) {
+	info, err := os.ReadFile(fdinfo)
 	if err != nil {
 		return 0, err
 	}

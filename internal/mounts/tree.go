@@ -51,28 +51,70 @@ func Clone(dir *os.File, attrs Attrs) (*os.File, error) {
 
 // Attach mounts a Clone at target, on what may be mounted there.
 func Attach(tree *os.File, target string) error {
-	return move(tree, target, 0)
+	err := unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	if err != nil {
+		return &os.PathError{Op: "move_mount", Path: target, Err: err}
+	}
+	return nil
 }
 
-// Replace mounts a Clone at target in place of the topmost mount there. At no instant does the path
-// lead to what is below both: the new mount is put beneath the old one, which is then removed. Before
-// Linux 6.5 the old one stays below the new one.
-func Replace(tree *os.File, target string) error {
-	err := move(tree, target, moveMountBeneath)
+// Replace mounts a Clone in place of the mount old of that mount namespace; nil: ours. At no instant
+// does the path lead to what is below both: the new mount is put beneath the old one, which is then
+// removed. Before Linux 6.5 the old one stays below the new one.
+//
+// A program in a container can exchange a directory for a symbolic link at any time. So the path is
+// looked up once, and must lead to the old mount. Then a descriptor stands for that mount.
+func Replace(tree *os.File, old Mount, namespace *os.File) error {
+	return inNamespace(namespace, func() error {
+		fd, err := openRoot(old)
+		if err == nil {
+			defer unix.Close(fd)
+			err = replace(tree, fd)
+		}
+		if err != nil {
+			return fmt.Errorf("replace the mount at %s: %w", old.Point, err)
+		}
+		return nil
+	})
+}
+
+var errElsewhere = errors.New("the path leads to another mount by now")
+
+// openRoot opens the root of a mount with O_PATH. The working directory is /proc/self.
+func openRoot(m Mount) (int, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, m.Point, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS, // the mount table has none in its paths
+	})
+	if err != nil {
+		return -1, os.NewSyscallError("openat2", err)
+	}
+	id, err := mountID(fmt.Sprintf("fdinfo/%d", fd))
+	if err == nil && id != m.ID {
+		err = errElsewhere
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// replace is Replace for a mount that openRoot has opened.
+func replace(tree *os.File, root int) error {
+	err := moveTo(root, tree, moveMountBeneath)
 	if errors.Is(err, unix.EINVAL) {
-		return Attach(tree, target)
+		return moveTo(root, tree, 0)
 	}
 	if err != nil {
 		return err
 	}
-	return Detach(target)
+	return os.NewSyscallError("umount2", unix.Unmount(fmt.Sprintf("fd/%d", root), unix.MNT_DETACH))
 }
 
-func move(tree *os.File, target string, flags int) error {
-	if err := unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH|flags); err != nil {
-		return &os.PathError{Op: "move_mount", Path: target, Err: err}
-	}
-	return nil
+func moveTo(root int, tree *os.File, flags int) error {
+	flags |= unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
+	return os.NewSyscallError("move_mount", unix.MoveMount(int(tree.Fd()), "", root, "", flags))
 }
 
 // Detach unmounts the topmost mount at target lazily.
@@ -83,28 +125,42 @@ func Detach(target string) error {
 	return nil
 }
 
-// Inside calls do on a thread in the mount namespace of a process. What do opens is its own to close.
-func Inside(namespace *os.File, do func() error) error {
+// inNamespace calls do on a thread in a mount namespace; nil: in ours. What do opens is its own to
+// close. The working directory is our /proc/self, because in a container /proc can be anything.
+func inNamespace(namespace *os.File, do func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // for ever: the thread ends with the goroutine
 		if unix.Gettid() == unix.Getpid() {
 			// The first thread of a process does not end, and /proc/self is what it sees. While this
 			// goroutine has it, another gets another one.
-			done <- Inside(namespace, do)
+			done <- inNamespace(namespace, do)
 			runtime.UnlockOSThread()
 			return
 		}
-		err := unix.Unshare(unix.CLONE_FS)
+		err := enter(namespace)
 		if err == nil {
-			err = unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS)
-		}
-		if err != nil {
-			err = fmt.Errorf("enter the mount namespace %s: %w", namespace.Name(), err)
-		} else {
 			err = do()
 		}
 		done <- err
 	}()
 	return <-done
+}
+
+// enter moves this thread alone.
+func enter(namespace *os.File) error {
+	self, err := os.Open("/proc/self")
+	if err != nil {
+		return err
+	}
+	defer self.Close()
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare the working directory: %w", err)
+	}
+	if namespace != nil {
+		if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("enter the mount namespace %s: %w", namespace.Name(), err)
+		}
+	}
+	return unix.Fchdir(int(self.Fd()))
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -79,7 +81,11 @@ func TestReplaceADeadMount(t *testing.T) {
 			t.Fatal(err)
 		}
 		mountDead(t, "/srv/data", target)
-		if err := Replace(clone(t, source(t, "a"), 0), target); err != nil {
+		old, ok, err := Find(target)
+		if !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		if err := Replace(clone(t, source(t, "a"), 0), old, nil); err != nil {
 			t.Fatal(err)
 		}
 		has(t, target, "a")
@@ -108,53 +114,176 @@ func TestReplaceADeadMount(t *testing.T) {
 func TestReplaceInAnotherNamespace(t *testing.T) {
 	target := t.TempDir()
 	mountDead(t, "/srv/data", target)
-	// A container: it has the mount, and hears of no other.
-	script := `echo; read _; stat "$0/a"`
-	container := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c", script, target)
-	in, err := container.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := container.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	container.Stderr = os.Stderr
-	if err := container.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := out.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	pid := container.Process.Pid
-	theirs, err := ListOf(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := false
-	for _, m := range theirs {
-		found = found || m.Point == target && m.FSType == FSType
-	}
-	if !found {
+	container := startContainer(t, `echo; read _; stat "$0/a"`, target)
+	old := container.mount(target)
+	if old.FSType != FSType {
 		t.Fatal("the container does not have the mount")
 	}
-	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	tree := clone(t, source(t, "a"), 0)
-	if err := Inside(ns, func() error { return Replace(tree, target) }); err != nil {
+	if err := Replace(clone(t, source(t, "a"), 0), old, container.namespace); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(target); !errors.Is(err, unix.ENOTCONN) {
 		t.Errorf("our own mount is another: %v", err)
 	}
-	if _, err := in.Write([]byte("\n")); err != nil {
+	container.end()
+}
+
+// container is a process whose mount namespace has the mounts of ours, and hears of no other.
+type container struct {
+	t         *testing.T
+	pid       int
+	namespace *os.File
+	end       func() // lets its script go on, and waits
+}
+
+// startContainer runs a shell script with $0. The script writes a byte when it is ready, and reads
+// a line before it ends.
+func startContainer(t *testing.T, script, arg string) *container {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	cmd := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c", script, arg)
+	in, err := cmd.StdinPipe()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := container.Wait(); err != nil {
-		t.Errorf("in the container: %v", err)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &container{t: t, pid: cmd.Process.Pid}
+	c.end = sync.OnceFunc(func() {
+		_, _ = in.Write([]byte("\n"))
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("in the container: %v", err)
+		}
+	})
+	t.Cleanup(c.end)
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	c.namespace, err = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", c.pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.namespace.Close() })
+	return c
+}
+
+func (c *container) mounts() []Mount {
+	c.t.Helper()
+	table, err := ListOf(c.pid)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return table
+}
+
+// mount returns the last mount at a path that the container sees.
+func (c *container) mount(point string) (found Mount) {
+	c.t.Helper()
+	for _, m := range c.mounts() {
+		if m.Point == point {
+			found = m
+		}
+	}
+	return found
+}
+
+// A container can exchange the directories on the way to its mount. Another one that shares them can
+// exchange the mount point itself. Neither leads to another mount.
+func TestReplaceWhileNamesChange(t *testing.T) {
+	for _, names := range [][2]string{{"x", "y"}, {"x/sys", "x/mask"}} {
+		t.Run(names[0], func(t *testing.T) { testReplaceWhileNamesChange(t, names) })
+	}
+}
+
+func testReplaceWhileNamesChange(t *testing.T, names [2]string) {
+	e := t.TempDir()
+	mount(t, "e", e, "tmpfs", 0, "size=64k")
+	for _, dir := range []string{"x/sys", "x/mask", "other/sys"} {
+		if err := os.MkdirAll(filepath.Join(e, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link(t, "other", filepath.Join(e, "y"))
+	container := startContainer(t, `cd "$0" && mount -t tmpfs old x/sys &&
+		mount -t tmpfs mask x/mask && mount -t tmpfs mask other/sys && cd / && echo; read _`, e)
+	exchange := func() error {
+		return unix.Renameat2(unix.AT_FDCWD, filepath.Join(e, names[0]),
+			unix.AT_FDCWD, filepath.Join(e, names[1]), unix.RENAME_EXCHANGE)
+	}
+	// Another text: a mask is gone, a mount is beneath it, or one is on it.
+	masks := func() (said string) {
+		var ids []int
+		for _, m := range container.mounts() {
+			if m.Source == "mask" {
+				ids = append(ids, m.ID)
+				said += fmt.Sprintln("mask", m.ID, "on", m.Parent)
+			} else if slices.Contains(ids, m.Parent) {
+				said += fmt.Sprintln(m, "on a mask")
+			}
+		}
+		return said
+	}
+	untouched := masks()
+	dir := source(t, "a")
+	replace := func() error {
+		var old Mount
+		for _, m := range container.mounts() {
+			if m.Source == "old" || m.Source == "a" && strings.HasPrefix(m.Point, e+"/") {
+				old = m
+			}
+		}
+		return Replace(clone(t, dir, 0), old, container.namespace)
+	}
+
+	old := container.mount(filepath.Join(e, "x/sys"))
+	if err := exchange(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Replace(clone(t, dir, 0), old, container.namespace); err == nil {
+		t.Error("it replaced what the path leads to by now")
+	}
+	if now := masks(); now != untouched {
+		t.Fatalf("now:\n%sbefore:\n%s", now, untouched)
+	}
+
+	stop := make(chan struct{})
+	var flips sync.WaitGroup
+	flips.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := exchange(); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	done := 0
+	for range 200 {
+		if replace() == nil {
+			done++
+		}
+		if now := masks(); now != untouched {
+			t.Errorf("now:\n%sbefore:\n%s", now, untouched)
+			break
+		}
+	}
+	close(stop)
+	flips.Wait()
+	t.Logf("replaced %d times of 200", done)
+	if err := replace(); err != nil {
+		t.Errorf("when the names keep still: %v", err)
 	}
 }
 
@@ -192,7 +321,7 @@ func TestInsideAndBack(t *testing.T) {
 		var all sync.WaitGroup
 		for range 8 {
 			all.Go(func() {
-				if err := Inside(ns, func() error { return nil }); err != nil {
+				if err := inNamespace(ns, func() error { return nil }); err != nil {
 					t.Error(err)
 				}
 			})
