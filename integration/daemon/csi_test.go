@@ -367,6 +367,74 @@ func TestCSIRepairsRunningPods(t *testing.T) {
 	}
 }
 
+// A published directory can lose its name in the kernel: here another node renames it for a while.
+// It is unpublished all the same, and repaired when it has its name again.
+func TestCSIDirectoriesWithoutNames(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.makeSources("v")
+	n.list("v ttl: 3s,")
+	at := func(dir string) string { return filepath.Join(n.source("v"), dir) }
+	for _, dir := range []string{"dir/sub", "gone"} {
+		if err := os.MkdirAll(at(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(at(from), at(to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := n.driver()
+	n.start()
+	lab.Eventually(t, "the view is there", func() bool { return lab.FSType(n.view("v")) == unix.FUSE_SUPER_MAGIC })
+	all := d.mustPublish("all", &csi.NodePublishVolumeRequest{VolumeId: "default/v"})
+	part := d.mustPublish("part", &csi.NodePublishVolumeRequest{VolumeId: "default/v/dir"})
+	gone := d.mustPublish("gone", &csi.NodePublishVolumeRequest{VolumeId: "default/v/gone"})
+	sub := t.TempDir()
+	p := startPod(t, "mount --bind "+part+"/sub "+sub)
+	if out := p.run("mountpoint -q " + sub); out != "--- 0\n" {
+		t.Fatal(out)
+	}
+
+	rename("dir/sub", "dir/away")
+	lab.Eventually(t, "the pod's directory has no name", func() bool {
+		_, err := os.Stat(filepath.Join(all, "dir/sub"))
+		return err != nil && p.run("grep -q '/dir/sub//deleted "+sub+" ' /proc/self/mountinfo") == "--- 0\n"
+	})
+	rename("dir", "away")
+	rename("gone", "away/gone")
+	for name, target := range map[string]string{"dir": part, "gone": gone} {
+		lab.Eventually(t, "what is published has no name", func() bool {
+			_, err := os.Stat(filepath.Join(all, name))
+			m, ok, findErr := mounts.Find(target)
+			if !ok || findErr != nil {
+				t.Fatalf("what is mounted at %s: %+v, %t, %v", target, m, ok, findErr)
+			}
+			return err != nil && m.Unlinked
+		})
+	}
+	n.Kill()
+	for range 2 {
+		if _, err := d.NodeUnpublishVolume(context.Background(), &csi.NodeUnpublishVolumeRequest{VolumeId: "v", TargetPath: gone}); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Lstat(gone); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the target path is left: %v", err)
+	}
+	rename("away", "dir")
+	rename("dir/away", "dir/sub")
+	n.start()
+	lab.Eventually(t, "the kubelet's path and the pod have the new view", func() bool {
+		return lab.FSType(filepath.Join(part, "sub")) == unix.FUSE_SUPER_MAGIC && p.run("stat -f -c %t "+sub) == "65735546\n--- 0\n"
+	})
+	if strings.Contains(d.log.String(), "level=WARN") {
+		t.Errorf("%s", d.log)
+	}
+}
+
 // A frozen daemon holds up what needs its view, and nothing else: publishing fails in time, and
 // unpublishing works.
 func TestCSIWithAHungView(t *testing.T) {

@@ -100,6 +100,11 @@ func (l *location) mount() (Mount, error) {
 		}
 		for _, m := range table {
 			if m.ID == id {
+				// All paths of a mount are Point or in it, so this is the kernel's mark of an
+				// unlinked directory, and no name.
+				if l.path == m.Point+" (deleted)" {
+					l.path = m.Point
+				}
 				return m, nil
 			}
 		}

@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -47,4 +48,21 @@ func TestLookBesideUnmounts(t *testing.T) {
 	}
 	close(over)
 	<-ended
+}
+
+// A mount is found where it is, also when the directory that it shows has lost its name.
+func TestFindAnUnlinkedDirectory(t *testing.T) {
+	root := tree(t, "x", "at")
+	x, at := filepath.Join(root, "x"), filepath.Join(root, "at")
+	mount(t, x, at, "", unix.MS_BIND, "")
+	if err := os.Remove(x); err != nil {
+		t.Fatal(err)
+	}
+	m, ok, err := Find(at)
+	if !ok || err != nil || !m.Unlinked || filepath.Base(m.Root) != "x" {
+		t.Errorf("Find: %+v, %t, %v", m, ok, err)
+	}
+	if m, below, err := Containing(filepath.Join(at, "f")); m.Point != at || below != "f" || err != nil {
+		t.Errorf("Containing: %+v, %q, %v", m, below, err)
+	}
 }

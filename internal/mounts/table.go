@@ -23,6 +23,10 @@ type Mount struct {
 	Shared bool   // mounts in it show in other mount namespaces
 	Flags  string // the options of this mount
 	Super  string // the options of the file system itself
+
+	// Unlinked: the kernel has dropped the name Root of the shown directory. It was removed, another
+	// machine has renamed it, or a look-up of the name has failed.
+	Unlinked bool
 }
 
 // ReadOnly reports whether nothing can be written through the mount.
@@ -90,17 +94,19 @@ func parseLine(line string) (Mount, error) {
 	if err != nil {
 		return Mount{}, err
 	}
+	root, unlinked := strings.CutSuffix(left[3], "//deleted") // which is in no name
 	return Mount{
-		ID:     id,
-		Parent: parent,
-		Device: left[2],
-		Root:   unescape(left[3]),
-		Point:  unescape(left[4]),
-		FSType: unescape(right[0]),
-		Source: unescape(right[1]),
-		Flags:  left[5],
-		Shared: slices.ContainsFunc(left[6:], func(s string) bool { return strings.HasPrefix(s, "shared:") }),
-		Super:  unescape(strings.Join(right[2:], " ")),
+		ID:       id,
+		Parent:   parent,
+		Device:   left[2],
+		Root:     unescape(root),
+		Point:    unescape(left[4]),
+		FSType:   unescape(right[0]),
+		Source:   unescape(right[1]),
+		Flags:    left[5],
+		Shared:   slices.ContainsFunc(left[6:], func(s string) bool { return strings.HasPrefix(s, "shared:") }),
+		Super:    unescape(strings.Join(right[2:], " ")),
+		Unlinked: unlinked,
 	}, nil
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // Lines of real tables: a Debian host, a container, an NFS client, FUSE file
-// systems, and names with blanks, tabs, newlines and backslashes.
+// systems, names with blanks, tabs, newlines and backslashes, and a name that was dropped.
 const sampleTable = `22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard,resv_strict
 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 propagate_from:2 - ext3 /dev/root rw,errors=continue
@@ -16,6 +16,7 @@ const sampleTable = `22 27 0:21 / /proc rw,relatime - proc proc rw
 80 27 0:60 / /mnt/a\040b\011c\012d\134e rw - fuse.lockfs /srv/my\040data rw,user_id=0
 81 27 0:61 / /mnt/ntfs rw - fuseblk /dev/sdb1 rw
 82 27 0:62 / /mnt/none rw -  tmpfs rw
+83 27 0:60 /a\040b/x//deleted /mnt/x rw - fuse.lockfs /srv/data rw
 `
 
 func TestParse(t *testing.T) {
@@ -24,14 +25,15 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Mount{
-		{22, 27, "0:21", "/proc", "/", "proc", "proc", false, "rw,relatime", "rw"},
-		{27, 1, "254:0", "/", "/", "ext4", "/dev/vda", false, "rw,relatime", "rw,discard,resv_strict"},
-		{36, 35, "98:0", "/mnt2", "/mnt1", "ext3", "/dev/root", false, "rw,noatime", "rw,errors=continue"},
-		{612, 540, "0:52", "/", "/", "overlay", "overlay", false, "rw,relatime", "rw,lowerdir=/l/AB:/l/CD,upperdir=/d/diff,workdir=/d/work"},
-		{71, 27, "0:45", "/mnt/nfs", "/export", "nfs4", "10.0.0.7:/export", true, "rw,relatime", "rw,vers=4.2"},
-		{80, 27, "0:60", "/mnt/a b\tc\nd\\e", "/", "fuse.lockfs", "/srv/my data", false, "rw", "rw,user_id=0"},
-		{81, 27, "0:61", "/mnt/ntfs", "/", "fuseblk", "/dev/sdb1", false, "rw", "rw"},
-		{82, 27, "0:62", "/mnt/none", "/", "", "tmpfs", false, "rw", "rw"},
+		{22, 27, "0:21", "/proc", "/", "proc", "proc", false, "rw,relatime", "rw", false},
+		{27, 1, "254:0", "/", "/", "ext4", "/dev/vda", false, "rw,relatime", "rw,discard,resv_strict", false},
+		{36, 35, "98:0", "/mnt2", "/mnt1", "ext3", "/dev/root", false, "rw,noatime", "rw,errors=continue", false},
+		{612, 540, "0:52", "/", "/", "overlay", "overlay", false, "rw,relatime", "rw,lowerdir=/l/AB:/l/CD,upperdir=/d/diff,workdir=/d/work", false},
+		{71, 27, "0:45", "/mnt/nfs", "/export", "nfs4", "10.0.0.7:/export", true, "rw,relatime", "rw,vers=4.2", false},
+		{80, 27, "0:60", "/mnt/a b\tc\nd\\e", "/", "fuse.lockfs", "/srv/my data", false, "rw", "rw,user_id=0", false},
+		{81, 27, "0:61", "/mnt/ntfs", "/", "fuseblk", "/dev/sdb1", false, "rw", "rw", false},
+		{82, 27, "0:62", "/mnt/none", "/", "", "tmpfs", false, "rw", "rw", false},
+		{83, 27, "0:60", "/mnt/x", "/a b/x", "fuse.lockfs", "/srv/data", false, "rw", "rw", true},
 	}
 	if len(table) != len(want) {
 		t.Fatalf("%d mounts, want %d", len(table), len(want))
