@@ -215,6 +215,9 @@ func findVolume(path string) (source, below string, err error) {
 		return "", "", err
 	}
 	if m.FSType == mounts.FSType {
+		if m.Unlinked {
+			return "", "", usage(fmt.Errorf("%s is in a directory that was named %s in the volume, and may have another name now: name the file in %s", asked, m.Root, m.Source))
+		}
 		// This may be a bind mount of a part of the view.
 		return m.Source, strings.TrimPrefix(filepath.Join(m.Root, below), "/"), nil
 	}

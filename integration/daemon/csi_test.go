@@ -415,6 +415,10 @@ func TestCSIDirectoriesWithoutNames(t *testing.T) {
 			return err != nil && m.Unlinked
 		})
 	}
+	refused := exec.Command(lab.Program, "exec", "--config", n.config, filepath.Join(part, "f"), "--", "true")
+	if status, _, stderr := lab.Outcome(t, refused); status != 2 || !strings.Contains(stderr, "was named /dir in the volume") {
+		t.Errorf("the lock of a file in it: exit status %d, %s", status, stderr)
+	}
 	n.Kill()
 	for range 2 {
 		if _, err := d.NodeUnpublishVolume(context.Background(), &csi.NodeUnpublishVolumeRequest{VolumeId: "v", TargetPath: gone}); err != nil {
