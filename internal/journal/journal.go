@@ -111,6 +111,11 @@ func halfOf(memory []byte, half int) []byte {
 func (j *Journal) put(k key, value []byte) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	return j.append(k, value)
+}
+
+// append appends a record; nil: the end of one. j.mu is held.
+func (j *Journal) append(k key, value []byte) error {
 	was, had := j.index[k]
 	if value == nil && !had {
 		return nil
@@ -224,8 +229,9 @@ func (j *Journal) Text(name, text string) {
 
 // Part is the records of one mount. A nil Part keeps nothing.
 type Part struct {
-	j  *Journal
-	id uint32
+	j    *Journal
+	id   uint32
+	over bool // GUARDED_BY(j.mu); see Void
 }
 
 // The kinds below firstKind are the package's own.
@@ -243,10 +249,20 @@ type Kind uint32
 func (j *Journal) Part(name string) *Part {
 	j.mu.Lock()
 	j.parts++
-	p := &Part{j, j.parts}
+	p := &Part{j: j, id: j.parts}
 	j.mu.Unlock()
-	_ = j.put(key{p.id, kindName, 0}, []byte(name))
+	_ = p.put(kindName, 0, []byte(name))
 	return p
+}
+
+// put is the journal's, for a part that is not void.
+func (p *Part) put(kind uint32, id uint64, value []byte) error {
+	p.j.mu.Lock()
+	defer p.j.mu.Unlock()
+	if p.over {
+		return nil
+	}
+	return p.j.append(key{p.id, kind, id}, value)
 }
 
 // Complete says that the part's records are all that there is to know. What is known by the same
@@ -255,22 +271,24 @@ func (p *Part) Complete() error {
 	if p == nil {
 		return nil
 	}
-	return p.j.put(key{p.id, kindComplete, 0}, []byte{1})
+	return p.put(kindComplete, 0, []byte{1})
 }
 
 // Withdraw undoes Complete.
 func (p *Part) Withdraw() {
 	if p != nil {
-		_ = p.j.put(key{p.id, kindComplete, 0}, nil)
+		_ = p.put(kindComplete, 0, nil)
 	}
 }
 
-// Void ends the part: it is as if it had never been.
+// Void ends the part: it is as if it had never been, whatever is put, or completed, later.
 func (p *Part) Void() {
 	if p == nil {
 		return
 	}
 	p.j.mu.Lock()
+	p.over = true
+	_ = p.j.append(key{p.id, kindComplete, 0}, nil)
 	var keys []key
 	for k := range p.j.index {
 		if k.part == p.id {
@@ -278,7 +296,6 @@ func (p *Part) Void() {
 		}
 	}
 	p.j.mu.Unlock()
-	p.Withdraw()
 	for _, k := range keys {
 		_ = p.j.put(k, nil)
 	}
@@ -297,7 +314,7 @@ func (p *Part) Put(kind Kind, id uint64, value any) {
 	if err != nil {
 		panic(fmt.Sprintf("journal: a record of %T: %v", value, err)) // a mistake in the type
 	}
-	_ = p.j.put(key{p.id, firstKind + uint32(kind), id}, b)
+	_ = p.put(firstKind+uint32(kind), id, b)
 }
 
 // Number is Put for a number, at a fraction of the cost. Numbers reads it.
@@ -307,7 +324,7 @@ func (p *Part) Number(kind Kind, id, value uint64) {
 	}
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], value)
-	_ = p.j.put(key{p.id, firstKind + uint32(kind), id}, b[:])
+	_ = p.put(firstKind+uint32(kind), id, b[:])
 }
 
 // Pair is Number for two numbers. Pairs reads them.
@@ -318,7 +335,7 @@ func (p *Part) Pair(kind Kind, id, first, second uint64) {
 	var b [16]byte
 	binary.NativeEndian.PutUint64(b[:], first)
 	binary.NativeEndian.PutUint64(b[8:], second)
-	_ = p.j.put(key{p.id, firstKind + uint32(kind), id}, b[:])
+	_ = p.put(firstKind+uint32(kind), id, b[:])
 }
 
 // Delete ends a record.
@@ -326,5 +343,5 @@ func (p *Part) Delete(kind Kind, id uint64) {
 	if p == nil {
 		return
 	}
-	_ = p.j.put(key{p.id, firstKind + uint32(kind), id}, nil)
+	_ = p.put(firstKind+uint32(kind), id, nil)
 }

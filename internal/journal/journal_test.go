@@ -133,6 +133,33 @@ func TestNumbersAreKept(t *testing.T) {
 	}
 }
 
+// A part that is void stays so, also if a pause is given up and completes it again.
+func TestVoidPartStaysVoid(t *testing.T) {
+	j, f := create(t)
+	p := j.Part("x")
+	p.Put(1, 1, thing{})
+	_ = p.Complete()
+	p.Void()
+	p.Put(1, 2, thing{})
+	p.Number(2, 1, 7)
+	p.Pair(3, 1, 7, 8)
+	if err := p.Complete(); err != nil {
+		t.Error(err)
+	}
+	if found, err := Read(f); err != nil || len(found) != 0 || HasParts(f) {
+		t.Errorf("it is read: %v, %v, %t", found, err, HasParts(f))
+	}
+	if len(j.index) != 0 {
+		t.Errorf("%d records count", len(j.index))
+	}
+	again := j.Part("x")
+	again.Put(1, 1, thing{})
+	_ = again.Complete()
+	if found, err := Read(f); err != nil || found["x"] == nil || !HasParts(f) {
+		t.Errorf("the next part of its name is not read: %v, %v", found, err)
+	}
+}
+
 // Texts are read whether or not there is a part, and are none.
 func TestTextsAreKept(t *testing.T) {
 	j, f := create(t)

@@ -27,7 +27,9 @@ func Read(f *os.File) (map[string]*Records, error) {
 	err := scan(f, func(k key, over bool, value []byte) {
 		switch k.kind {
 		case kindName:
-			names[k.part] = string(value)
+			if names[k.part] = string(value); over {
+				delete(names, k.part)
+			}
 			return
 		case kindComplete:
 			complete[k.part] = !over
@@ -81,14 +83,17 @@ func Texts(f *os.File) (map[string]string, error) {
 
 // HasParts reports whether Read would return anything, at a fraction of the cost.
 func HasParts(f *os.File) bool {
-	complete := make(map[uint32]bool)
+	named, complete := make(map[uint32]bool), make(map[uint32]bool)
 	err := scan(f, func(k key, over bool, _ []byte) {
-		if k.kind == kindComplete {
+		switch k.kind {
+		case kindName:
+			named[k.part] = !over
+		case kindComplete:
 			complete[k.part] = !over
 		}
 	})
-	for _, is := range complete {
-		if is && err == nil {
+	for part, is := range complete {
+		if is && named[part] && err == nil {
 			return true
 		}
 	}
