@@ -77,8 +77,9 @@ func (a *Adopted) Discard() {
 // Record records the view: from now on a next process can go on from here.
 func (a *Adopted) Record() error { return a.f.recordAll() }
 
-// Begin serves the view. The former process reads and answers nothing any more.
-func (a *Adopted) Begin() (*FS, error) {
+// Begin serves the view. The former process reads and answers nothing any more. If that fails, the
+// view ends: see Wait.
+func (a *Adopted) Begin() *FS {
 	a.f.identify()
 	a.f.visits.expireParked()
 	a.f.kernel.resends = a.died
@@ -89,7 +90,8 @@ func (a *Adopted) Begin() (*FS, error) {
 			a.f.calls.forsake()
 		}()
 	}
-	return a.f, a.f.goOn(a.next)
+	_ = a.f.goOn(a.next)
+	return a.f
 }
 
 // importer makes a view of a State.

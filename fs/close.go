@@ -43,9 +43,6 @@ func (f *FS) Close(ctx context.Context) error {
 	return nil
 }
 
-// Cut ends the connection to the kernel: programs get errors. It reports success.
-func (f *FS) Cut() bool { return f.kernel.cutOff() }
-
 // closeFiles ends the housekeeping, which includes flushes, and closes what programs have open.
 func (f *FS) closeFiles(ctx context.Context) error {
 	f.filesClosing.Do(func() {

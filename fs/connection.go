@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,6 +47,8 @@ type connection struct {
 	answer    []byte // GUARDED_BY(answering); see initAnswer
 
 	ended     chan struct{} // closed when there is no request, nor will be
+	ending    sync.Once     // closes ended
+	failed    error         // why it could not go on; nil: it was unmounted
 	unmounted bool          // by part
 	cut       bool          // programs can ask nothing more
 }
@@ -100,9 +103,31 @@ func (c *connection) serve(s *serving) {
 	go func() {
 		s.server.Serve()
 		if c.serving.Load() == s && !c.pausing.Load() {
-			close(c.ended)
+			c.end(nil)
 		}
 		close(s.done)
+	}()
+}
+
+func (c *connection) end(why error) {
+	c.ending.Do(func() {
+		c.failed = why
+		close(c.ended)
+	})
+}
+
+// fail ends a connection that cannot go on after a pause: programs get errors. It has ended when all
+// is answered that was read.
+func (c *connection) fail(why error) {
+	c.log.Error("the view cannot go on; its programs get errors", slog.Any("error", why))
+	c.pausing.Store(true) // the end of a server is not that of the view
+	c.cutOff()
+	servers := append(slices.Clone(c.former), c.serving.Load())
+	go func() {
+		for _, s := range servers {
+			<-s.done
+		}
+		c.end(why)
 	}()
 }
 

@@ -407,5 +407,5 @@ func (f *FS) LetGo() {
 	}
 	f.release()
 	f.callers.cache.Close()
-	close(f.kernel.ended)
+	f.kernel.end(nil)
 }

@@ -201,5 +201,9 @@ func (f *FS) dropPages(n *node) { f.invalidate(n.id, 0, 0) }
 // String names the file system in the library's messages.
 func (f *FS) String() string { return Subtype }
 
-// Wait returns when the view has been unmounted, by Close or by anybody else.
-func (f *FS) Wait() { <-f.kernel.ended }
+// Wait returns when the view has been unmounted, by Close or by anybody else. An error says why the
+// view could not go on after a pause, or a takeover.
+func (f *FS) Wait() error {
+	<-f.kernel.ended
+	return f.kernel.failed
+}

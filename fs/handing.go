@@ -161,6 +161,9 @@ func (c *connection) divert() error {
 		return errors.New("it is unmounted")
 	default:
 	}
+	if c.pausing.Load() {
+		return errors.New("it could not go on after the last pause")
+	}
 	r, err := newRelay(c.device)
 	if err != nil {
 		return err
@@ -206,13 +209,24 @@ func (c *connection) drain(ctx context.Context) error {
 	return nil
 }
 
-// begin serves with a standby, which gets the requests that were handed on before the kernel's.
+// begin serves with a standby, which gets the requests that were handed on before the kernel's. After
+// an error the connection ends.
 func (c *connection) begin(s *standby) error {
 	all := c.takeWaiting()
 	c.serving.Store(s.serving) // before the former one could be taken for the last
 	c.pausing.Store(false)
 	go s.relay.run()
 	c.serve(s.serving)
+	err := c.connect(s, all)
+	if err != nil {
+		c.fail(err)
+		s.relay.endReads()
+	}
+	return err
+}
+
+// connect gives a server that reads a relay what has waited, and then the kernel's requests.
+func (c *connection) connect(s *standby, all []*waiting) error {
 	if err := injectAll(s.relay, all); err != nil {
 		return err
 	}

@@ -50,6 +50,7 @@ func TestGivenUpPauseLeavesAServer(t *testing.T) {
 		}
 		defer device.Close()
 		c.serving.Store(&serving{number: int(device.Fd()), done: make(chan struct{})})
+		c.pausing.Store(false) // as begin does
 		if err := c.divert(); err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,17 +29,18 @@ func (f *FS) Pause(ctx context.Context) error {
 		for _, s := range f.kernel.former {
 			f.strays.add(s.done)
 		}
-		return errors.Join(err, f.Resume())
+		return cmp.Or(f.Resume(), err) // if it cannot go on, nobody is to try again
 	}
 	return nil
 }
 
-// Resume serves a paused view again, with the requests that have waited. After an error nobody
-// serves it.
+// Resume serves a paused view again, with the requests that have waited. After an error the view
+// ends: see Wait.
 func (f *FS) Resume() error {
 	next, err := f.kernel.replay(f.kernel.requests)
 	if err != nil {
 		f.housekeeping.beginNothing()
+		f.kernel.fail(err)
 		return err
 	}
 	f.locks.GoOn()

@@ -25,6 +25,7 @@ type relay struct {
 
 	mu       sync.Mutex
 	withheld map[uint64]bool // GUARDED_BY(mu); requests whose answers are not sent on
+	closed   bool            // GUARDED_BY(mu); ours is
 	done     chan struct{}   // closed when nobody has the other end any more
 }
 
@@ -56,7 +57,12 @@ func (r *relay) withhold(unique uint64) {
 
 func (r *relay) run() {
 	defer close(r.done)
-	defer unix.Close(r.ours)
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.closed = true
+		unix.Close(r.ours)
+	}()
 	buf := make([]byte, maxWrite+2*os.Getpagesize())
 	for {
 		n, err := ignoringEINTR(func() (int, error) { return unix.Read(r.ours, buf) })
@@ -70,6 +76,15 @@ func (r *relay) run() {
 			// ENOENT: the request's program has ended. The library ignores it too.
 			_, _ = ignoringEINTR(func() (int, error) { return unix.Write(r.device, buf[:n]) })
 		}
+	}
+}
+
+// endReads makes a server end that waits for a request from the relay. It can still answer.
+func (r *relay) endReads() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		_ = unix.Shutdown(r.ours, unix.SHUT_WR)
 	}
 }
 

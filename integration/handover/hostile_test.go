@@ -213,6 +213,32 @@ func testSuccessorWithoutRoom(t *testing.T, on lab.Setup) {
 	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
 }
 
+// A daemon that has no descriptor left when a pause is over ends, and gives its locks back.
+func TestNoDescriptorAfterAPause(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t)
+	v.Write("f", "")
+	b := v.Mount("b") // which serves etcd
+	a := v.Mount("a")
+	holder, other := lab.NewAgent(t), lab.NewAgent(t)
+	held := holder.Open(a.Path("f"), unix.O_WRONLY)
+	p := asked(t, a)
+	if err := unix.Prlimit(a.Cmd.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: 4096}, nil); err != nil {
+		t.Fatal(err)
+	}
+	p.Close()
+	lab.Eventually(t, "the daemon says why it ends", func() bool { return a.Said("the view cannot go on") })
+	lab.Eventually(t, "the daemon ends", func() bool { return ended(a) })
+	if status := a.Cmd.ProcessState.ExitCode(); status != 1 {
+		t.Errorf("exit status %d, want 1", status)
+	}
+	if r := holder.Do(lab.Call{Op: "write", FD: held, Data: "x"}); r.Errno != unix.ENOTCONN && r.Errno != unix.ECONNABORTED {
+		t.Errorf("a file that was open: %v, want ENOTCONN", r.Err())
+	}
+	theirs := other.Open(b.Path("f"), unix.O_WRONLY)
+	other.Must(lab.Call{Op: "close", FD: theirs})
+}
+
 // Hundreds of programs wait, a directory is half read, and the daemon is upgraded.
 func TestUpgradeWithACrowd(t *testing.T) {
 	lab.Over(t, testUpgradeWithACrowd, lab.Local, lab.InLeases.ForLong())

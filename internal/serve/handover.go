@@ -200,10 +200,7 @@ func (o *offering) resume() {
 		o.thaw()
 		o.thaw = nil
 	}
-	if err := o.m.view.Resume(); err != nil {
-		o.v.log.Error("the view cannot go on after a pause; its programs get errors", slog.Any("error", err))
-		_ = o.m.view.Cut()
-	}
+	_ = o.m.view.Resume() // Wait returns the error too
 }
 
 func (o *offering) letGo() {
@@ -330,12 +327,7 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, from predecessor, back
 		v.notRecorded(c, err)
 	}
 	locks.Begin()
-	view, err := adopted.Begin()
-	if err != nil {
-		v.log.Error("the view cannot be served; its programs get errors", slog.Any("error", err))
-		_ = view.Cut()
-	}
-	m.view = view
+	m.view = adopted.Begin()
 	taken.Took, taken.at = time.Since(began), time.Now()
 	v.tookOver(c, from, &a.snapshot, taken)
 	if lender, ok := backend.(Lender); ok {
@@ -343,7 +335,7 @@ func (v *Volume) takeOver(ctx context.Context, c *Config, from predecessor, back
 		a.service = nil
 	}
 	c.recordService(backend)
-	v.setMounted(c.Mountpoint, locks, view)
+	v.setMounted(c.Mountpoint, locks, m.view)
 	go func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), StartTimeout)
 		defer cancel()

@@ -153,14 +153,14 @@ func (v *Volume) Run(ctx context.Context) error {
 	defer v.reportUnmatched()
 
 	gone, stop := v.offer(&c, m, backend, id, record.service)
-	v.serve(ctx, &c, m.view, id, gone)
+	err = v.serve(ctx, &c, m.view, id, gone)
 	stop()
 	select {
 	case <-gone:
 		return ErrHandedOn
 	default:
 	}
-	return v.end(&c, m)
+	return errors.Join(err, v.end(&c, m))
 }
 
 // establish takes the mount over from its predecessor. If there is none, or it cannot be, it begins anew.
@@ -316,25 +316,31 @@ func (v *Volume) mountInTurn(ctx context.Context, c *Config, locks *lockmgr.Mana
 	return fs.Mount(c.Mountpoint, v.viewConfig(c, locks))
 }
 
-func (v *Volume) serve(ctx context.Context, c *Config, view *fs.FS, id uuid.UUID, gone <-chan struct{}) {
+// serve returns when the view is to end, or has ended. An error says why it could not go on.
+func (v *Volume) serve(ctx context.Context, c *Config, view *fs.FS, id uuid.UUID, gone <-chan struct{}) (err error) {
 	watching, watched := context.WithCancel(ctx)
 	defer watched()
 	go (&watcher{v, c, view, id}).run(watching)
 
-	unmounted := make(chan struct{})
-	go func() { view.Wait(); close(unmounted) }()
+	ended := make(chan error, 1)
+	go func() { ended <- view.Wait() }()
 	select {
 	case <-ctx.Done():
 		v.log.Info("unmounting")
 	case <-gone:
-	case <-unmounted:
+	case err = <-ended:
 		select {
 		case <-gone: // the view has ended for us only
 		default:
-			v.log.Info("unmounted by somebody else")
+			if err == nil {
+				v.log.Info("unmounted by somebody else")
+			} else {
+				err = fmt.Errorf("the view could not go on: %w", err)
+			}
 		}
 	}
 	v.setMounted(c.Mountpoint, nil, nil)
+	return err
 }
 
 // unmount lets writes finish. If some are under way after the TTL, it fails with
