@@ -80,7 +80,7 @@ func (a *Adopted) Record() error { return a.f.recordAll() }
 // Begin serves the view. The former process reads and answers nothing any more. If that fails, the
 // view ends: see Wait.
 func (a *Adopted) Begin() *FS {
-	a.f.identify()
+	a.f.control()
 	a.f.visits.expireParked()
 	a.f.kernel.resends = a.died
 	if a.sent {
@@ -177,7 +177,7 @@ func (i *importer) all() (err error) {
 	if err != nil || device < 0 || i.wrong || slices.Contains(i.taken, false) || slices.Contains(i.held, false) {
 		return errState
 	}
-	i.f.kernel.device = device
+	i.f.kernel.device, i.f.kernel.dev = device, i.st.Dev
 	return nil
 }
 

@@ -82,7 +82,7 @@ func (c *connection) mountBy(root bool) (*serving, error) {
 	return first, nil
 }
 
-// identify finds out by which device number others know the mount.
+// identify finds out by which device number others know a new mount.
 func (c *connection) identify() {
 	// Not WaitMount: it polls the mount, and a killed daemon that waits for its own answer never
 	// ends.
@@ -90,10 +90,17 @@ func (c *connection) identify() {
 	if c.dev, err = (procid.Proc{}).MountDev(os.Getpid(), c.mountpoint); err != nil {
 		c.log.Warn("an open that would wait for its own process waits: it cannot be refused with EDEADLK", slog.Any("error", err))
 	}
-	if c.device >= 0 && c.dev != "" {
-		if c.abort, err = openAbort(c.dev); err != nil {
-			c.log.Warn("the view cannot be cut off from other mount namespaces", slog.Any("error", err))
-		}
+}
+
+// control opens what ends the connection. It does not look at the mountpoint: if this process has
+// taken the view over, another view may be there by now.
+func (c *connection) control() {
+	if c.device < 0 || c.dev == "" {
+		return
+	}
+	var err error
+	if c.abort, err = openAbort(c.device, c.dev); err != nil {
+		c.log.Warn("the view cannot be cut off from other mount namespaces", slog.Any("error", err))
 	}
 }
 
@@ -166,6 +173,12 @@ func (c *connection) gone() bool {
 	}
 	dev, err := (procid.Proc{}).MountDev(os.Getpid(), c.mountpoint)
 	return c.unmounted || c.dev != "" && (err != nil || dev != c.dev)
+}
+
+// covered reports whether another mount is at the mountpoint.
+func (c *connection) covered() bool {
+	dev, err := (procid.Proc{}).MountDev(os.Getpid(), c.mountpoint)
+	return err == nil && c.dev != "" && dev != c.dev
 }
 
 // unmountTries is how often unmount is tried while the view is in use.

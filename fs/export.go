@@ -19,6 +19,7 @@ type State struct {
 	Init   []byte // the kernel's INIT
 	Answer []byte // the answer to it
 	Device int    // FD of the connection
+	Dev    string // the number of the mount's device; "" if unknown
 
 	Groups   [][]int // the nodes of each file that the kernel knows, the newest last
 	Nodes    []NodeState
@@ -187,7 +188,7 @@ func (e *exporter) all() error {
 	if err != nil {
 		return err
 	}
-	e.st.Init, e.st.Answer, e.st.Device = raw(f.kernel.init), answer, e.fd(f.kernel.device)
+	e.st.Init, e.st.Answer, e.st.Device, e.st.Dev = raw(f.kernel.init), answer, e.fd(f.kernel.device), f.kernel.dev
 	f.nodes.mu.RLock()
 	defer f.nodes.mu.RUnlock()
 	e.st.NextNode = f.nodes.nextID

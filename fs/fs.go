@@ -105,7 +105,8 @@ func Mount(mountpoint string, cfg Config) (*FS, error) {
 		f.nodes.close()
 		return nil, fmt.Errorf("mount a view of %s at %s: %w", cfg.Source, mountpoint, err)
 	}
-	f.identify()
+	f.kernel.identify()
+	f.control()
 	if err := f.recordAll(); err != nil {
 		f.log.Error("if the daemon dies, programs lose the files that they have open in this view", slog.Any("error", err))
 		f.record.Void()
@@ -159,9 +160,9 @@ func newFS(source backing, mountpoint string, cfg Config) *FS {
 	return f
 }
 
-// identify comes before the first request.
-func (f *FS) identify() {
-	f.kernel.identify()
+// control comes before the first request.
+func (f *FS) control() {
+	f.kernel.control()
 	f.callers.dev = f.kernel.dev
 }
 
@@ -200,6 +201,9 @@ func (f *FS) dropPages(n *node) { f.invalidate(n.id, 0, 0) }
 
 // String names the file system in the library's messages.
 func (f *FS) String() string { return Subtype }
+
+// Covered reports whether another mount is at the view's mountpoint, over the view or in its place.
+func (f *FS) Covered() bool { return f.kernel.covered() }
 
 // Wait returns when the view has been unmounted, by Close or by anybody else. An error says why the
 // view could not go on after a pause, or a takeover.

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -39,6 +40,7 @@ type viewRecord struct {
 	_            struct{} `cbor:",toarray"`
 	Init, Answer []byte
 	Device       int
+	Dev          string // the number of the mount's device
 }
 
 type nameRecord struct {
@@ -257,8 +259,34 @@ func (f *FS) recordAll() error {
 	}
 	f.visits.mu.Unlock()
 	f.calls.keep()
-	f.record.Put(recordView, 0, viewRecord{Init: raw(f.kernel.init), Answer: answer, Device: f.kernel.device})
+	f.record.Put(recordView, 0, viewRecord{Init: raw(f.kernel.init), Answer: answer, Device: f.kernel.device, Dev: f.kernel.dev})
 	return f.record.Complete()
+}
+
+// Forsake ends a view whose process has died: its programs get errors. get returns a duplicate of a
+// descriptor that the process had. Another view that is at the mountpoint by now stays.
+func Forsake(mountpoint string, r *journal.Records, get func(number int) (int, error), log *slog.Logger) error {
+	view, err := journal.One[viewRecord](r, recordView)
+	if err != nil {
+		return err
+	}
+	device, err := get(view.Device)
+	if err != nil {
+		return err
+	}
+	c := &connection{mountpoint: mountpoint, log: log, device: device, dev: view.Dev, abort: -1, ended: make(chan struct{})}
+	defer c.close()
+	gone := c.gone()
+	switch {
+	case !connected(device):
+		return nil // who mounts anew clears what is left
+	case view.Dev != "" && !gone:
+		return c.detach()
+	}
+	if c.control(); !c.cutOff() {
+		return errors.New("its connection ends with its descriptors")
+	}
+	return nil
 }
 
 // Remains is what a view has left whose process has died.
@@ -285,7 +313,7 @@ func Recovered(r *journal.Records) (*Remains, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.State.Init, v.State.Answer, v.State.Device = view.Init, view.Answer, v.fd(view.Device)
+	v.State.Init, v.State.Answer, v.State.Device, v.State.Dev = view.Init, view.Answer, v.fd(view.Device), view.Dev
 	for _, step := range []func(*journal.Records) error{v.nodes, v.handles, v.dirs, v.visits, v.calls} {
 		if err := step(r); err != nil {
 			return nil, err

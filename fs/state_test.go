@@ -87,6 +87,7 @@ func (v *stateView) fill() {
 	f, t := v.fs, v.t
 	ago := func(s float64) time.Time { return time.Now().Add(-time.Duration(s * float64(time.Second))) }
 	f.kernel.init, f.kernel.answer, f.kernel.device = &fuse.InitIn{Major: 7}, []byte("answer"), v.open("d", unix.O_RDONLY)
+	f.kernel.dev = "0:39"
 	root := f.nodes.get(rootID)
 	d := f.learn(t, root, "d")
 	e := f.learn(t, root, "e")
@@ -312,7 +313,7 @@ func (s state) lines(t *testing.T) (lines []string) {
 		name(&w.At)
 		add("waiting", w)
 	}
-	add("connection", []any{s.Init, s.Answer, file(s.Device), s.NextNode, s.NextHandle, s.NextDir})
+	add("connection", []any{s.Init, s.Answer, file(s.Device), s.Dev, s.NextNode, s.NextHandle, s.NextDir})
 	slices.Sort(lines)
 	return lines
 }

@@ -32,7 +32,7 @@ import "time"
 
 // Format is the version of the messages and of the state. A daemon takes over from one of the same
 // Format only.
-const Format = 7
+const Format = 8
 
 const (
 	// PauseTime bounds the time until requests under way have ended, in each pause of the view.

@@ -129,10 +129,10 @@ func (v *Volume) notRecorded(c *Config, err error) {
 }
 
 // giveUp lets go of a mount that cannot be taken over: its programs get errors.
-func (v *Volume) giveUp(c *Config, err error) {
+func (v *Volume) giveUp(c *Config, d *dead, err error) {
 	v.log.Error("the view of a daemon that died cannot be taken over; its programs get errors, and it is mounted anew", slog.Any("error", err))
 	c.record.Void()
-	if err := unix.Unmount(c.Mountpoint, unix.MNT_FORCE|unix.MNT_DETACH); err != nil {
+	if err := fs.Forsake(c.Mountpoint, d.Records, d.Get, v.log); err != nil {
 		v.log.Warn("cannot unmount the view of a daemon that died", slog.Any("error", err))
 	}
 	c.Worker.Forget(c.Mountpoint)

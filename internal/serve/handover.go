@@ -84,6 +84,10 @@ func (c *Config) dial(ctx context.Context) (*handover.Peer, error) {
 // offer lets another daemon take the mount over until stop. gone is closed when one has.
 func (v *Volume) offer(c *Config, m *mounted, thing Backend, id uuid.UUID, service lockmgr.Service) (gone <-chan struct{}, stop func()) {
 	over := make(chan struct{})
+	if m.view.Covered() { // and who serves that may offer it, by the same name
+		v.log.Warn("an upgrade will not be able to take this mount over", slog.String("error", "another mount is at its mountpoint"))
+		return over, func() {}
+	}
 	o := &offering{v: v, m: m, backend: thing, record: c.record, gone: over}
 	stop, err := handover.Listen(c.StateDir, c.Mountpoint, handover.Offer{
 		Settings: func() map[string]string { return c.settings(id, service) },

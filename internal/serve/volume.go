@@ -167,8 +167,8 @@ func (v *Volume) Run(ctx context.Context) error {
 func (v *Volume) establish(ctx context.Context, c *Config, from predecessor, backend Backend, id uuid.UUID, service lockmgr.Service) (m *mounted, err error) {
 	if c.taking {
 		m, err = v.takeOver(ctx, c, from, backend, id, service)
-		if _, died := from.(*dead); died && cannot(err) {
-			v.giveUp(c, err)
+		if d, died := from.(*dead); died && cannot(err) {
+			v.giveUp(c, d, err)
 			c.beginRecord(backend, v.log)
 		}
 	}
