@@ -16,8 +16,8 @@ func connected(device int) bool {
 	return err == nil && p[0].Revents&unix.POLLERR == 0
 }
 
-// openAbort opens the file by which root ends a view's connection, which has dev as its number if it
-// has not ended. The descriptor survives a reuse of dev.
+// openAbort opens the file by which root ends a view's connection. dev is the connection's number
+// until it ends. The descriptor survives a reuse of dev.
 func openAbort(device int, dev string) (fd int, err error) {
 	_, minor, _ := strings.Cut(dev, ":")
 	control, err := unix.Fsopen("fusectl", unix.FSOPEN_CLOEXEC)

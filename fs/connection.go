@@ -40,7 +40,7 @@ type connection struct {
 	serving atomic.Pointer[serving]
 	pausing atomic.Bool // see divert
 	resends bool        // what the former server has read is to be sent again
-	former  []*serving  // servers that may still have requests; used by drain alone
+	former  []*serving  // servers that may still have requests; used while it is paused, or fails
 	handing handing
 
 	answering sync.Mutex
@@ -48,7 +48,7 @@ type connection struct {
 
 	ended     chan struct{} // closed when there is no request, nor will be
 	ending    sync.Once     // closes ended
-	failed    error         // why it could not go on; nil: it was unmounted
+	failed    error         // why it could not go on; nil: it was unmounted, or handed on
 	unmounted bool          // by part
 	cut       bool          // programs can ask nothing more
 }
@@ -123,9 +123,9 @@ func (c *connection) end(why error) {
 	})
 }
 
-// fail ends a connection that cannot go on after a pause: programs get errors. It has ended when all
-// is answered that was read.
-func (c *connection) fail(why error) {
+// fail ends a connection that cannot go on after a pause: programs get errors. It has ended when
+// all that was read is answered.
+func (c *connection) fail(why error, relays ...*relay) {
 	c.log.Error("the view cannot go on; its programs get errors", slog.Any("error", why))
 	c.pausing.Store(true) // the end of a server is not that of the view
 	c.cutOff()
@@ -133,6 +133,9 @@ func (c *connection) fail(why error) {
 	go func() {
 		for _, s := range servers {
 			<-s.done
+		}
+		for _, r := range relays { // which write to the device
+			<-r.done
 		}
 		c.end(why)
 	}()

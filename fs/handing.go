@@ -219,7 +219,7 @@ func (c *connection) begin(s *standby) error {
 	c.serve(s.serving)
 	err := c.connect(s, all)
 	if err != nil {
-		c.fail(err)
+		c.fail(err, s.relay)
 		s.relay.endReads()
 	}
 	return err

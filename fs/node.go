@@ -47,7 +47,7 @@ type node struct {
 	place atomic.Pointer[place] // of a directory; nil: unknown
 
 	mappable atomic.Int64 // handles that allow a writable mapping
-	cachers  atomic.Int64 // handles that read through the kernel's cache
+	cachers  atomic.Int64 // handles that read through the kernel's cache, or by a mapping
 	handles  atomic.Int64
 
 	*held // shared by all nodes of the file

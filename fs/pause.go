@@ -51,6 +51,9 @@ func (f *FS) Resume() error {
 func (f *FS) goOn(next *standby) error {
 	f.visits.goOn()
 	err := f.kernel.begin(next)
+	if err != nil {
+		f.locks.Refuse() // or requests would wait in line, and the view could not end
+	}
 	f.housekeeping.begin()
 	return err
 }

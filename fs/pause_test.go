@@ -70,6 +70,42 @@ func TestBeginThatFails(t *testing.T) {
 	}
 }
 
+// Requests that stand in line again end with a view that cannot go on.
+func TestBeginThatFailsEndsWaits(t *testing.T) {
+	v := newStateView(t)
+	f := v.fs
+	f.kernel.init, f.kernel.options = initOf(7), &fuse.MountOptions{}
+	next, err := f.kernel.replay(f.kernel.requests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.kernel.device = -1
+	key, err := lockmgr.FileKey("waited for")
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := lockmgr.Request{Owner: "holder", Keys: []lockmgr.Key{key}, Mode: lockmgr.Exclusive}
+	if _, err := v.locks.Acquire(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	request.Owner, request.Queue, request.Wait = "waiter", true, -1
+	waited := make(chan error, 1)
+	go func() {
+		_, err := v.locks.Acquire(t.Context(), request)
+		waited <- err
+	}()
+	if f.goOn(next) == nil {
+		t.Fatal("it goes on")
+	}
+	if err := <-waited; !errors.Is(err, lockmgr.ErrClosed) {
+		t.Errorf("who waits for a lock is told: %v", err)
+	}
+	_ = f.Wait()
+	if err := f.housekeeping.end(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A view that cannot go on has not ended while a request is under way, and is not paused again.
 func TestFailedViewAwaitsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -168,11 +168,14 @@ func (t *AdvisoryTable) commit(p advisoryPlan) error {
 func (t *AdvisoryTable) flush() {
 	began := time.Now()
 	t.a.OnShared(t)
-	took := time.Since(began)
+	now := time.Now()
+	latest := now.Add(t.a.m.answerTime())
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
 	for _, r := range t.requests {
-		r.expires = r.expires.Add(took)
+		if r.expires = r.expires.Add(now.Sub(began)); r.expires.After(latest) {
+			r.expires = latest // it came meanwhile
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -27,9 +28,14 @@ const (
 // answer.
 const maxHanging = 8
 
-// otherSilence is how long a daemon that has taken a view over may be silent until it counts as
-// dead. It is longer than a supervisor keeps the view of a worker that died.
-const otherSilence = time.Minute
+// When another daemon has taken a view over, that daemon has ended if it does not answer for
+// otherSilence, or if nothing is mounted for otherAbsence. A supervisor keeps the view of a worker
+// that died for less than the one. A daemon whose file has changed mounts anew in less than the
+// other.
+const (
+	otherSilence = time.Minute
+	otherAbsence = 10 * time.Second
+)
 
 var (
 	errUnmounted = errors.New("somebody unmounted it")
@@ -224,13 +230,14 @@ func (d *Daemon) keep(m *served) {
 func (d *Daemon) awaitOther(ctx context.Context, c Config) {
 	look := time.NewTicker(minRetry)
 	defer look.Stop()
-	for last := time.Now(); time.Since(last) < otherSilence; {
-		mounted, answers := d.other(ctx, c)
-		if !mounted {
-			return
+	mounted, answered := time.Now(), time.Now()
+	for time.Since(mounted) < otherAbsence && time.Since(answered) < otherSilence {
+		is, answers := d.other(ctx, c)
+		if is {
+			mounted = time.Now()
 		}
 		if answers {
-			last = time.Now()
+			answered = time.Now()
 		}
 		select {
 		case <-look.C:
@@ -244,7 +251,10 @@ func (d *Daemon) awaitOther(ctx context.Context, c Config) {
 // it. It does not ask the view, which may hang.
 func lookForOther(ctx context.Context, c Config) (mounted, answers bool) {
 	m, mounted, err := mounts.Find(c.Mountpoint)
-	if err != nil || !mounted {
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist), false // when in doubt, the other one's
+	}
+	if !mounted {
 		return false, false
 	}
 	peer, err := handover.Dial(ctx, c.StateDir, m.Point)

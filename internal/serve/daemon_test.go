@@ -257,7 +257,7 @@ func TestDaemonLeavesWhatItHandedOn(t *testing.T) {
 		mounted bool // the other daemon leaves its view behind
 		after   time.Duration
 	}{
-		{"unmounted", false, minRetry},
+		{"unmounted", false, otherAbsence},
 		{"killed", true, otherSilence},
 	} {
 		t.Run(ends.how, func(t *testing.T) {
@@ -285,6 +285,8 @@ func TestDaemonLeavesWhatItHandedOn(t *testing.T) {
 					d.Set([]Spec{spec("a", fmt.Sprint(i))})
 					time.Sleep(otherSilence)
 				}
+				set(false, false) // its file has changed
+				time.Sleep(otherAbsence / 2)
 				set(true, false) // its next worker begins
 				time.Sleep(otherSilence / 2)
 				set(true, true)
