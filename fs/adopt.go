@@ -292,6 +292,7 @@ func (i *importer) allHandles() error {
 		n.handles.Add(1)
 		if s.Maps {
 			n.mappable.Add(1)
+			n.paged.Store(true) // the former process may have read
 		}
 		if s.Caches {
 			n.cachers.Add(1)

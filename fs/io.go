@@ -19,6 +19,9 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	n := 0
 	s := f.reading(cancel, &in.InHeader, h, func() (err error) {
 		h.filling()
+		if h.maps && !h.caches {
+			h.node.paged.Store(true) // before the read: see Write
+		}
 		if err := f.renew(h); err != nil {
 			return err
 		}
@@ -89,7 +92,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 		})
 	})
 	// The pages of a mapping come from the cache, by any handle.
-	if !h.caches && in.WriteFlags&fuse.WRITE_CACHE == 0 && (h.node.cachers.Load() > 0 || h.node.mappable.Load() > 0) {
+	if !h.caches && in.WriteFlags&fuse.WRITE_CACHE == 0 && (h.node.cachers.Load() > 0 || h.node.paged.Load()) {
 		f.uncache(cancel, in, h.node)
 	}
 	if !s.Ok() {

@@ -48,6 +48,7 @@ type node struct {
 
 	mappable atomic.Int64 // handles that allow a writable mapping
 	cachers  atomic.Int64 // handles that read through the kernel's cache, or by a mapping
+	paged    atomic.Bool  // another handle has read, perhaps for a mapping: the kernel may have pages
 	handles  atomic.Int64
 
 	*held // shared by all nodes of the file

@@ -134,12 +134,24 @@ func TestWriteDropsMappedPages(t *testing.T) {
 			dropped = append(dropped, off)
 			return fuse.OK
 		}
-		in := fuse.WriteIn{InHeader: one.header(node), Fh: fh, Size: 3, Flags: unix.O_RDWR | unix.O_APPEND}
-		if _, s := v.fs.Write(nil, &in, []byte("abc")); !s.Ok() {
-			t.Fatalf("write: %v", s)
+		write := func(off uint64) {
+			t.Helper()
+			in := fuse.WriteIn{InHeader: one.header(node), Fh: fh, Offset: off, Size: 3, Flags: unix.O_RDWR | unix.O_APPEND}
+			if _, s := v.fs.Write(nil, &in, []byte("abc")); !s.Ok() {
+				t.Fatalf("write: %v", s)
+			}
 		}
-		if !slices.Equal(dropped, []int64{0}) {
-			t.Errorf("the kernel drops pages from %v, want from 0", dropped)
+		write(0)
+		if len(dropped) > 0 {
+			t.Errorf("nothing was read, and the kernel drops pages from %v", dropped)
+		}
+		read := fuse.ReadIn{InHeader: one.header(node), Fh: fh, Size: 3}
+		if _, s := v.fs.Read(nil, &read, make([]byte, 3)); !s.Ok() { // as for a page of a mapping
+			t.Fatalf("read: %v", s)
+		}
+		write(3)
+		if !slices.Equal(dropped, []int64{3}) {
+			t.Errorf("the kernel drops pages from %v, want from 3", dropped)
 		}
 		v.fs.Release(nil, &fuse.ReleaseIn{InHeader: one.header(node), Fh: fh})
 	})
