@@ -218,27 +218,13 @@ func testCallIsMadeOnce(t *testing.T, on lab.Setup, c onceOnly, after bool) bool
 		}
 	}
 	m := lab.Supervise(v.Mount("a", "--supervise"))
-	died, seldom, missed := false, false, false
+	died, missed := false, false
 	returned := make(chan error, 1)
 	m.Dies(func() {
 		worker := m.Serving()
 		holds, end := traced(t, worker, c, after, held)
 		go func() { returned <- c.call(m.Dir) }()
-		looked := time.Now()
-		lab.Eventually(t, "the daemon is "+c.syscall, func() bool {
-			var err error
-			select {
-			case err = <-returned:
-				missed = true
-			default:
-			}
-			seldom = seldom || time.Since(looked) > (held-stillFor)/2 // two looks see it
-			looked = time.Now()
-			if missed && (err != nil || !seldom) {
-				t.Fatalf("the call has returned before the daemon died: %v", err)
-			}
-			return missed || holds() && c.done(v.Source) == after
-		})
+		missed = !isSeen(t, "the daemon is "+c.syscall, returned, held, func() bool { return holds() && c.done(v.Source) == after })
 		if c.partly != nil {
 			if err := c.partly(v.Source); err != nil {
 				t.Error(err)
@@ -360,23 +346,7 @@ func testDeathBeforeTheAnswer(t *testing.T, v *lab.Volume, a *lab.Supervised, k 
 			return err
 		})
 	}()
-	seldom, missed := false, false
-	looked := time.Now()
-	lab.Eventually(t, "the daemon is about to answer", func() bool {
-		var err error
-		select {
-		case err = <-returned:
-			missed = true
-		default:
-		}
-		seldom = seldom || time.Since(looked) > (held-stillFor)/2 // two looks see it
-		looked = time.Now()
-		if missed && (err != nil || !seldom) {
-			t.Fatalf("%s: the call has returned before the daemon died: %v", k.name, err)
-		}
-		return missed || holds()
-	})
-	if missed {
+	if !isSeen(t, "the daemon is about to answer the "+k.name, returned, held, holds) {
 		end()
 		return false
 	}
@@ -392,6 +362,29 @@ func testDeathBeforeTheAnswer(t *testing.T, v *lab.Volume, a *lab.Supervised, k 
 	}
 	free(t, a.Mount, v)
 	return true
+}
+
+// isSeen waits until holds sees the daemon stand still in a call, which lasts so long. false: the call
+// has returned before, and the test has looked too seldom to see it.
+func isSeen(t *testing.T, what string, returned <-chan error, lasts time.Duration, holds func() bool) bool {
+	t.Helper()
+	seldom, missed := false, false
+	looked := time.Now()
+	lab.Eventually(t, what, func() bool {
+		var err error
+		select {
+		case err = <-returned:
+			missed = true
+		default:
+		}
+		seldom = seldom || time.Since(looked) > (lasts-stillFor)/2 // two looks see it
+		looked = time.Now()
+		if missed && (err != nil || !seldom) {
+			t.Fatalf("%s: the call has returned before the daemon died: %v", what, err)
+		}
+		return missed || holds()
+	})
+	return !missed
 }
 
 // free fails the test if a lock is left.
