@@ -115,6 +115,9 @@ func runWorker() {
 			b := make([]byte, 100)
 			n, err := unix.Pread(got.Pipe, b, 0)
 			fmt.Println("read", string(b[:max(n, 0)]), err)
+		case "deaf": // as before it handled signals
+			signal.Reset(syscall.SIGTERM)
+			fmt.Println("deaf")
 		case "panic":
 			panic("as asked")
 		case "child": // that outlives the worker for a moment
@@ -134,6 +137,7 @@ type run struct {
 	cmd   *exec.Cmd
 	in    io.Writer
 	lines chan string
+	log   strings.Builder // complete when the supervisor has ended
 	pid   int
 }
 
@@ -149,11 +153,12 @@ func begin(t *testing.T, steady time.Duration) *run {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Stderr = os.Stderr
+	r := &run{t: t, cmd: cmd, in: in, lines: make(chan string, 100)}
+	cmd.Stderr = io.MultiWriter(os.Stderr, &r.log)
+	cmd.WaitDelay = time.Second // a worker that is left holds stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	r := &run{t: t, cmd: cmd, in: in, lines: make(chan string, 100)}
 	go func() {
 		defer close(r.lines)
 		for s := bufio.NewScanner(out); s.Scan(); {
@@ -361,6 +366,21 @@ func TestSignalsArePassedOn(t *testing.T) {
 	}
 	r.hears("signal terminated")
 	r.ends(7)
+}
+
+// A worker that is ended before it handles signals has not died.
+func TestSignalBeforeTheHandler(t *testing.T) {
+	r := begin(t, time.Hour)
+	r.worker(0, 0, 0)
+	r.say("deaf")
+	r.hears("deaf")
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	r.ends(128 + int(unix.SIGTERM))
+	if r.log.Len() > 0 {
+		t.Errorf("log: %s", &r.log)
+	}
 }
 
 // A signal to end that comes between a death and the takeover ends the next worker, once that has taken

@@ -266,6 +266,8 @@ func (s *supervisor) isOver(w *worker, how unix.WaitStatus) bool {
 		w.left.kill()
 	}
 	switch {
+	case len(s.formers) == 0 && s.ending != 0 && how.Signaled() && how.Signal() == s.ending:
+		return true // as asked, before it could handle signals
 	case len(s.formers) == 0:
 		log.Error("the worker has died, and has left nothing that another could go on with")
 		return true
