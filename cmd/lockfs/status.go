@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -142,30 +143,47 @@ func deadViews(daemons []status.Daemon) ([]status.View, error) {
 	if err != nil {
 		return nil, err
 	}
-	lives := func(m mounts.Mount) bool {
-		return slices.ContainsFunc(daemons, func(d status.Daemon) bool {
+	table = slices.DeleteFunc(table, func(m mounts.Mount) bool {
+		return m.FSType != mounts.FSType || slices.ContainsFunc(daemons, func(d status.Daemon) bool {
 			return slices.ContainsFunc(d.Views, func(v status.View) bool { return v.Mountpoint == m.Point && v.Session != nil })
 		})
-	}
+	})
 	dead := []status.View{}
-	for _, m := range table {
-		if m.FSType != mounts.FSType || lives(m) {
-			continue
-		}
-		served := make(chan bool, 1)
-		go func() { served <- mounts.Served(m.Point) }()
-		select {
-		case is := <-served:
-			if !is {
-				dead = append(dead, status.View{
-					State: status.NotServed, Source: m.Source, Mountpoint: m.Point,
-					Error: "its daemon has ended: unmount it, or start the daemon again",
-				})
-			}
-		case <-time.After(viewTimeout): // a view that does not answer is not dead
-		}
+	for _, m := range unserved(table, mounts.Served) {
+		dead = append(dead, status.View{
+			State: status.NotServed, Source: m.Source, Mountpoint: m.Point,
+			Error: "its daemon has ended: unmount it, or start the daemon again",
+		})
 	}
 	return dead, nil
+}
+
+// unserved asks all views at the same time, and returns those that are dead. A view that does not
+// answer within viewTimeout is not.
+func unserved(views []mounts.Mount, served func(point string) bool) []mounts.Mount {
+	dead := make([]chan bool, len(views))
+	var asked sync.WaitGroup
+	for i, m := range views {
+		dead[i] = make(chan bool, 1)
+		asked.Go(func() { dead[i] <- !served(m.Point) })
+	}
+	all := make(chan struct{})
+	go func() { asked.Wait(); close(all) }()
+	select {
+	case <-all:
+	case <-time.After(viewTimeout):
+	}
+	var found []mounts.Mount
+	for i, m := range views {
+		select {
+		case is := <-dead[i]:
+			if is {
+				found = append(found, m)
+			}
+		default:
+		}
+	}
+	return found
 }
 
 // choose returns the views at the paths, and the daemons that do not say what they serve.

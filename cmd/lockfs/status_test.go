@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/lockfs/lockfs/internal/mounts"
 	"github.com/lockfs/lockfs/internal/serve"
 	"github.com/lockfs/lockfs/internal/status"
 )
@@ -54,6 +57,31 @@ func TestStatus(t *testing.T) {
 			t.Errorf("after its end: %+v, %v", left, err)
 		}
 	}
+}
+
+// Views that hang neither count as dead nor delay each other.
+func TestUnservedViews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var views []mounts.Mount
+		for _, point := range []string{"/hangs/1", "/dead/1", "/hangs/2", "/served", "/dead/2"} {
+			views = append(views, mounts.Mount{Point: point})
+		}
+		over := make(chan struct{})
+		began := time.Now()
+		dead := unserved(views, func(point string) bool {
+			if strings.HasPrefix(point, "/hangs") {
+				<-over
+			}
+			return !strings.HasPrefix(point, "/dead")
+		})
+		if took := time.Since(began); took != viewTimeout {
+			t.Errorf("it takes %v, want %v", took, viewTimeout)
+		}
+		close(over)
+		if want := []mounts.Mount{views[1], views[4]}; !slices.Equal(dead, want) {
+			t.Errorf("%+v, want %+v", dead, want)
+		}
+	})
 }
 
 // MOUNTPOINT is a view, or what a view shows; another is an error.
