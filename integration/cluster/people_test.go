@@ -11,21 +11,20 @@ import (
 // events on both pods. So has the holder of a lock that an operator breaks. The metrics count all
 // of it.
 func tellPeople(c *cluster) {
-	const hold = "exec 3>>/data/view/named && echo opened\n"
-	holder := c.start("holder", c.nodes[0], hold+"while :; do sleep 1; done")
+	holder := c.start("holder", c.nodes[0], "exec 3>>/data/view/named && echo opened\nwhile :; do sleep 1; done")
 	holder.says("opened")
-	waiter := c.start("waiter", c.nodes[len(c.nodes)-1], hold)
+	// What is done meanwhile can take longer than an open waits.
+	waiter := c.start("waiter", c.nodes[len(c.nodes)-1], "until (exec 3>>/data/view/named); do :; done")
 	c.event(holder, "LockWaitedFor", ours+"/waiter")
 	c.event(waiter, "LockWaiting", ours+"/holder")
 
-	entries := c.locksOf(c.nodes[0], "/var/lib/lockfs/shared/view/named")
 	want := []lockEntry{
 		{State: "held", Node: c.nodes[0], PodName: ours + "/holder", Container: "program"},
 		{State: "waiting", Node: c.nodes[len(c.nodes)-1], PodName: ours + "/waiter", Container: "program"},
 	}
-	if !slices.Equal(entries, want) {
-		c.t.Errorf("lockfs ls: %+v, want %+v", entries, want)
-	}
+	c.eventually(fmt.Sprintf("'lockfs ls' shows %+v", want), func() bool {
+		return slices.Equal(c.locksOf(c.nodes[0], "/var/lib/lockfs/shared/view/named"), want)
+	})
 
 	c.lockfs(c.nodes[0], "break", "--reason", "test of people", "/var/lib/lockfs/shared/view/named")
 	waiter.wait()
