@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -56,11 +57,11 @@ func (d *daemonFlags) resolve(cmd *cobra.Command, guarded bool) error {
 }
 
 // supervised runs the daemon in a worker, if --supervise says so and this is none yet. over: it was.
-func (d *daemonFlags) supervised(log *slog.Logger) (over bool, err error) {
+func (d *daemonFlags) supervised(ctx context.Context, log *slog.Logger) (over bool, err error) {
 	if !d.supervise || supervise.Self() != nil {
 		return false, nil
 	}
-	status, err := supervise.Run(log)
+	status, err := supervise.Run(ctx, log)
 	if err == nil && status != 0 {
 		err = statusError{status: status}
 	}

@@ -181,7 +181,7 @@ func (o *mountOptions) run(ctx context.Context) error {
 		return err
 	}
 	log := o.logger()
-	if over, err := o.supervised(log); over {
+	if over, err := o.supervised(ctx, log); over {
 		return err
 	}
 	names, forget, err := o.pods(o.kube.Kubeconfig, o.node, log)

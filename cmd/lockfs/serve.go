@@ -95,7 +95,7 @@ func (o *serveOptions) run(ctx context.Context) error {
 		}
 	}
 	o.log = o.logger()
-	if over, err := o.supervised(o.log); over {
+	if over, err := o.supervised(ctx, o.log); over {
 		return err
 	}
 	var forget func()

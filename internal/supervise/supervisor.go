@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -78,13 +79,14 @@ type worker struct {
 const over = "over"
 
 // Run starts this program again, with the same arguments, and again whenever that dies. It passes
-// signals on, and returns the exit status of the last worker. It must be called in main's goroutine,
-// before there are children. Nothing of this process's is left to a worker.
-func Run(log *slog.Logger) (status int, err error) {
-	return (&supervisor{log: log, args: os.Args, env: os.Environ(), steady: steadyAfter, patience: keepTime}).run()
+// signals on, and returns the exit status of the last worker. ctx ends by a signal that comes before
+// that, and is as SIGTERM. It must be called in main's goroutine, before there are children. Nothing of
+// this process's is left to a worker.
+func Run(ctx context.Context, log *slog.Logger) (status int, err error) {
+	return (&supervisor{log: log, args: os.Args, env: os.Environ(), steady: steadyAfter, patience: keepTime}).run(ctx)
 }
 
-func (s *supervisor) run() (status int, err error) {
+func (s *supervisor) run(ctx context.Context) (status int, err error) {
 	// A shadow ends with the thread that has started its worker.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -115,7 +117,7 @@ func (s *supervisor) run() (status int, err error) {
 			reaping = true
 			go s.reap()
 		}
-		how := s.watch(w)
+		how := s.watch(ctx, w)
 		if s.isOver(w, how) {
 			return exitStatus(how), nil
 		}
@@ -188,24 +190,23 @@ func (s *supervisor) reap() {
 }
 
 // watch returns how the worker has ended.
-func (s *supervisor) watch(w *worker) unix.WaitStatus {
+func (s *supervisor) watch(ctx context.Context, w *worker) unix.WaitStatus {
 	var how unix.WaitStatus
 	for {
+		var asked <-chan struct{}
+		if s.ending == 0 {
+			asked = ctx.Done()
+		}
 		select {
+		case <-asked:
+			s.pass(w, syscall.SIGTERM)
 		case line := <-w.said:
 			if line == over {
 				return how
 			}
 			s.hear(w, line)
 		case sig := <-s.signals:
-			number := sig.(syscall.Signal)
-			if number == syscall.SIGTERM || number == syscall.SIGINT {
-				first := s.ending == 0
-				if s.ending = number; first && len(s.formers) > 0 {
-					break // until sayFree: what a dead worker has left can only be ended by who has taken it over
-				}
-			}
-			_ = unix.Kill(w.pid, number)
+			s.pass(w, sig.(syscall.Signal))
 		case e := <-s.ended:
 			if e.pid == w.pid {
 				how = e.status
@@ -216,6 +217,19 @@ func (s *supervisor) watch(w *worker) unix.WaitStatus {
 			}
 		}
 	}
+}
+
+// pass passes a signal on to the worker. What a dead worker has left can only be ended by who has taken
+// it over, so one that ends waits for sayFree.
+func (s *supervisor) pass(w *worker, sig syscall.Signal) {
+	if sig == syscall.SIGTERM || sig == syscall.SIGINT {
+		first := s.ending == 0
+		s.ending = sig
+		if first && len(s.formers) > 0 {
+			return
+		}
+	}
+	_ = unix.Kill(w.pid, sig)
 }
 
 func (s *supervisor) hear(w *worker, line string) {
@@ -266,7 +280,7 @@ func (s *supervisor) isOver(w *worker, how unix.WaitStatus) bool {
 		w.left.kill()
 	}
 	switch {
-	case len(s.formers) == 0 && s.ending != 0 && how.Signaled() && how.Signal() == s.ending:
+	case len(s.formers) == 0 && how.Signal() == s.ending:
 		return true // as asked, before it could handle signals
 	case len(s.formers) == 0:
 		log.Error("the worker has died, and has left nothing that another could go on with")
