@@ -114,6 +114,14 @@ func runWorker() {
 			_ = p.Complete()
 			w.Forget("test")
 			fmt.Println("taken")
+		case "other": // a part that no worker of the tests takes over
+			other := j.Part("other")
+			other.Put(testKind, 0, got)
+			_ = other.Complete()
+			fmt.Println("other")
+		case "void": // as when another daemon has taken the part over
+			p.Void()
+			fmt.Println("void")
 		case "write":
 			_, err := unix.Write(got.Pipe, []byte(rest))
 			fmt.Println("wrote", err)
@@ -297,6 +305,24 @@ func TestDeathBeforeTheTakeover(t *testing.T) {
 	r.takes()
 	r.say("read")
 	r.hears("read x <nil>")
+	r.say("end 0")
+	r.ends(0)
+}
+
+// What a worker has taken over, and has no more, is not taken over from the one before: another daemon
+// may have it by now.
+func TestTakenOverIsForgotten(t *testing.T) {
+	r := begin(t, time.Nanosecond)
+	r.opens()
+	r.say("other") // which keeps what the first worker has left
+	r.hears("other")
+	r.kill()
+	r.worker(1, 1, 1)
+	r.takes()
+	r.say("void")
+	r.hears("void")
+	r.kill()
+	r.worker(2, 1, 0)
 	r.say("end 0")
 	r.ends(0)
 }

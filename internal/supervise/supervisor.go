@@ -53,6 +53,7 @@ type ended struct {
 type remains struct {
 	journal *os.File
 	shadow  *os.File // pidfd
+	forgot  []string // marks of the parts that a later worker has taken over
 }
 
 func (r remains) kill() {
@@ -136,7 +137,11 @@ func (s *supervisor) start() (_ *worker, err error) {
 		return nil, err
 	}
 	w.pipe = says
-	value, err := json.Marshal(start{len(s.formers), s.deaths, s.inARow, s.lastText})
+	forgot := make([][]string, len(s.formers))
+	for i, f := range s.formers {
+		forgot[i] = f.forgot
+	}
+	value, err := json.Marshal(start{len(s.formers), forgot, s.deaths, s.inARow, s.lastText})
 	if err == nil {
 		// Not os.Executable: an upgrade may have replaced the file at its path.
 		cmd := exec.Command("/proc/self/exe", s.args[1:]...)
@@ -246,6 +251,10 @@ func (s *supervisor) hear(w *worker, line string) {
 			return
 		}
 		w.left.shadow, w.shadowPID = os.NewFile(uintptr(fd), "shadow"), pid
+	case sayForgot:
+		for i := range s.formers {
+			s.formers[i].forgot = append(s.formers[i].forgot, rest)
+		}
 	case sayFree:
 		for _, f := range s.formers {
 			f.kill()

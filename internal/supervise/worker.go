@@ -1,6 +1,8 @@
 package supervise
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,6 +33,7 @@ const (
 // The words that a worker says to its supervisor, one a line.
 const (
 	sayShadow = "shadow" // and its pid
+	sayForgot = "forgot" // and the mark of a part: what former workers have left of it does not count any more
 	sayFree   = "free"   // the former workers are not needed any more
 	sayEnd    = "end"    // it is about to end by itself
 )
@@ -38,9 +41,10 @@ const (
 // start is the value of variable.
 type start struct {
 	Formers int
-	Deaths  int    // of workers so far
-	InARow  int    // of those that came soon after each other
-	Last    string // how the last one died
+	Forgot  [][]string // marks of parts, by former worker
+	Deaths  int        // of workers so far
+	InARow  int        // of those that came soon after each other
+	Last    string     // how the last one died
 }
 
 // Worker is this process, if it has a supervisor.
@@ -66,7 +70,14 @@ type Worker struct {
 // former is a worker that has died, with its shadow.
 type former struct {
 	journal *os.File
-	shadow  int // pidfd
+	shadow  int      // pidfd
+	forgot  []string // marks of parts that do not count
+}
+
+// mark is a word that stands for a part.
+func mark(part string) string {
+	sum := sha256.Sum256([]byte(part))
+	return hex.EncodeToString(sum[:8])
 }
 
 var self *Worker
@@ -80,7 +91,7 @@ func init() {
 	os.Unsetenv(variable)
 	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0) // it was started as /proc/self/exe
 	var s start
-	if json.Unmarshal([]byte(value), &s) != nil || s.Formers < 0 {
+	if json.Unmarshal([]byte(value), &s) != nil || s.Formers < 0 || len(s.Forgot) != s.Formers {
 		return
 	}
 	w := &Worker{Deaths: s.Deaths, InARow: s.InARow, LastDeath: s.Last, journal: inherited(journalFD, "journal"), control: inherited(controlFD, "supervisor")}
@@ -88,7 +99,7 @@ func init() {
 	for n := range s.Formers {
 		at := firstFormerFD + 2*n
 		unix.CloseOnExec(at + 1)
-		w.formers = append(w.formers, former{inherited(at, "former journal"), at + 1})
+		w.formers = append(w.formers, former{inherited(at, "former journal"), at + 1, s.Forgot[n]})
 	}
 	pid, err := newShadow()
 	if err != nil {
@@ -214,7 +225,9 @@ func (w *Worker) read() (failed error) {
 		parts, err := journal.Read(f.journal)
 		failed = errors.Join(failed, err)
 		for name, r := range parts {
-			w.left[name] = &Former{r, f.shadow}
+			if !slices.Contains(f.forgot, mark(name)) {
+				w.left[name] = &Former{r, f.shadow}
+			}
 		}
 	}
 	time.AfterFunc(keepTime, func() {
@@ -231,8 +244,9 @@ func (w *Worker) read() (failed error) {
 // longer than a lease lasts.
 const keepTime = 30 * time.Second
 
-// Forget drops what former workers have left of a part. After the last
-// part it waits until their descriptors are closed.
+// Forget drops what former workers have left of a part, also for the workers that follow: this one has
+// the part, and another daemon may get it from this one. After the last part it waits until the
+// descriptors of former workers are closed.
 func (w *Worker) Forget(part string) {
 	if w == nil {
 		return
@@ -242,6 +256,9 @@ func (w *Worker) Forget(part string) {
 	delete(w.left, part)
 	last := had && len(w.left) == 0
 	w.mu.Unlock()
+	if had {
+		w.say(sayForgot, mark(part))
+	}
 	if last {
 		w.free()
 	}
