@@ -56,6 +56,7 @@ type server interface {
 	Ready(ctx context.Context) error
 	Notes() []string
 	describe() status.View
+	served() other
 }
 
 // Daemon serves a changing set of volumes. A volume waits only for the one that was at its
@@ -87,6 +88,7 @@ type served struct {
 	vol  server             // of the attempt that runs; nil if there is none
 	err  error              // how the last attempt ended
 	good bool               // it has answered
+	has  other              // what the last attempt has found
 
 	began time.Time
 }
@@ -97,6 +99,16 @@ const tryFor = 10 * time.Second
 
 // tried reports whether the volume has answered or was tried. It needs Daemon.mu.
 func (m *served) tried() bool { return m.good || m.err != nil || time.Since(m.began) >= tryFor }
+
+// elsewhere reports whether another daemon serves the volume, with its open files. It needs Daemon.mu.
+func (m *served) elsewhere() bool {
+	if m.vol != nil {
+		if o := m.vol.served(); o != otherUnknown {
+			return o == otherServes
+		}
+	}
+	return m.has == otherServes
+}
 
 // NewDaemon returns a Daemon that serves nothing yet. Its volumes share the descriptors
 // that the process may have at this time.
@@ -295,6 +307,9 @@ func (d *Daemon) serve(ctx context.Context, m *served, spec *Spec) (err error) {
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
+		if o := vol.served(); o != otherUnknown {
+			m.has = o
+		}
 		m.vol, m.err = nil, err
 	}()
 	select {
@@ -314,7 +329,8 @@ func (d *Daemon) serve(ctx context.Context, m *served, spec *Spec) (err error) {
 
 // Checks returns the checks of /readyz: ready when each volume answers or was tried, and at least
 // one has answered. Later trouble is only shown: otherwise Kubernetes would replace this daemon
-// first, on all nodes at once.
+// first, on all nodes at once. A daemon is not ready while another one serves one of its volumes and
+// does not hand it on: Kubernetes would end that one, and programs would lose their open files.
 func (d *Daemon) Checks() []Check {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -328,7 +344,7 @@ func (d *Daemon) Checks() []Check {
 			Name: id, Ready: func(ctx context.Context) error { return d.ready(ctx, m) },
 			View:     func() status.View { return d.describe(m) },
 			Notes:    func() []string { return d.notes(m) },
-			Advisory: d.served && m.tried(),
+			Advisory: d.served && m.tried() && !m.elsewhere(),
 		})
 	}
 	if err := d.rejected; err != nil {

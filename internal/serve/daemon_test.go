@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockfs/lockfs/renew"
 
+	"github.com/lockfs/lockfs/internal/handover"
 	"github.com/lockfs/lockfs/internal/status"
 )
 
@@ -24,6 +25,7 @@ type fakes struct {
 	fail   map[string]error         // what Run returns, by id
 	linger map[string]time.Duration // how long it takes to end
 	live   map[string]*fakeVolume
+	others map[string]other // by id
 }
 
 type fakeVolume struct {
@@ -83,6 +85,12 @@ func (v *fakeVolume) ended() {
 func (v *fakeVolume) Notes() []string { return nil }
 
 func (v *fakeVolume) describe() status.View { return status.View{Mountpoint: "fake"} }
+
+func (v *fakeVolume) served() other {
+	v.all.mu.Lock()
+	defer v.all.mu.Unlock()
+	return v.all.others[v.id]
+}
 
 func (v *fakeVolume) Ready(context.Context) error {
 	v.all.mu.Lock()
@@ -201,6 +209,36 @@ func TestDaemonIsReady(t *testing.T) {
 			t.Errorf("it has served one: %s", body)
 		}
 		f.happened()
+		f.failing("default/a", nil)
+		time.Sleep(maxRetry)
+	})
+}
+
+// A daemon that serves one volume is not ready while a former daemon still serves another: Kubernetes
+// would end that one, with its open files.
+func TestDaemonIsNotReadyBesideTheFormerOne(t *testing.T) {
+	testDaemon(t, func(t *testing.T, d *Daemon, f *fakes) {
+		found := func(o other) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.others = map[string]other{"default/a": o}
+		}
+		f.failing("default/a", &handover.RefusedError{Why: "another policy"})
+		found(otherServes)
+		d.Set([]Spec{spec("a", "1"), spec("b", "1")})
+		synctest.Wait()
+		for range 3 {
+			if body, ready := examine(t.Context(), d.Checks()); ready {
+				t.Errorf("ready: %s", body)
+			}
+			time.Sleep(time.Minute)
+			found(otherUnknown) // the next attempt begins
+		}
+		found(otherNone)
+		time.Sleep(maxRetry)
+		if body, ready := examine(t.Context(), d.Checks()); !ready {
+			t.Errorf("the former daemon has ended: %s", body)
+		}
 		f.failing("default/a", nil)
 		time.Sleep(maxRetry)
 	})

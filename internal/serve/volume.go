@@ -43,7 +43,17 @@ type Volume struct {
 	service    lockmgr.Service  // GUARDED_BY(mu); that has the locks
 	renewals   renewals         // GUARDED_BY(mu)
 	taken      takeover         // GUARDED_BY(mu); the last one, if Count > 0
+	other      other            // GUARDED_BY(mu); whether another daemon serves the view
 }
+
+// other is whether another daemon serves a view, and has not handed it on.
+type other int
+
+const (
+	otherUnknown other = iota // not looked for yet
+	otherNone
+	otherServes
+)
 
 // takeover is the last of a view's takeovers.
 type takeover struct {
@@ -84,6 +94,18 @@ func (v *Volume) State() (state renew.State, ok bool) {
 	return v.locks.State(), true
 }
 
+func (v *Volume) found(o other) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.other = o
+}
+
+func (v *Volume) served() other {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.other
+}
+
 func (v *Volume) setMounted(mountpoint string, locks *lockmgr.Manager, view *fs.FS) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -108,6 +130,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	c := v.cfg
 	peer, err := c.dial(ctx)
 	if err != nil {
+		v.found(otherServes) // when in doubt
 		return err
 	}
 	var from predecessor
@@ -120,6 +143,11 @@ func (v *Volume) Run(ctx context.Context) error {
 		from = died
 	}
 	c.taking = from != nil
+	if peer != nil && died == nil {
+		v.found(otherServes)
+	} else {
+		v.found(otherNone)
+	}
 	if err := v.prepare(ctx, &c); err != nil {
 		return err
 	}
@@ -145,6 +173,7 @@ func (v *Volume) Run(ctx context.Context) error {
 		return err
 	}
 	c.Worker.Forget(c.Mountpoint)
+	v.found(otherNone)
 	// Unless life.Close was called, the lifeline stays, and the next mount proves us dead.
 	defer m.life.Leave()
 	v.sessionOpened(record.service)
