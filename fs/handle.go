@@ -124,6 +124,13 @@ func (t *table[T]) get(id uint64) *T {
 	return t.m[id]
 }
 
+// last is the largest number so far.
+func (t *table[T]) last() uint64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.next
+}
+
 func (t *table[T]) len() int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -41,6 +41,9 @@ type viewRecord struct {
 	Init, Answer []byte
 	Device       int
 	Dev          string // the number of the mount's device
+
+	// The numbers that the process began with: all that it has given out may be over.
+	NextNode, NextHandle, NextDir uint64
 }
 
 type nameRecord struct {
@@ -244,7 +247,11 @@ func (f *FS) recordAll() error {
 	if err != nil {
 		return err
 	}
+	view := viewRecord{
+		Init: raw(f.kernel.init), Answer: answer, Device: f.kernel.device, Dev: f.kernel.dev, NextHandle: f.handles.last(), NextDir: f.dirs.last(),
+	}
 	f.nodes.mu.Lock()
+	view.NextNode = f.nodes.nextID
 	for _, n := range f.nodes.byID {
 		f.nodes.note(n)
 		f.nodes.noteLookups(n)
@@ -259,7 +266,7 @@ func (f *FS) recordAll() error {
 	}
 	f.visits.mu.Unlock()
 	f.calls.keep()
-	f.record.Put(recordView, 0, viewRecord{Init: raw(f.kernel.init), Answer: answer, Device: f.kernel.device, Dev: f.kernel.dev})
+	f.record.Put(recordView, 0, view)
 	return f.record.Complete()
 }
 
@@ -314,6 +321,7 @@ func Recovered(r *journal.Records) (*Remains, error) {
 		return nil, err
 	}
 	v.State.Init, v.State.Answer, v.State.Device, v.State.Dev = view.Init, view.Answer, v.fd(view.Device), view.Dev
+	v.State.NextNode, v.State.NextHandle, v.State.NextDir = view.NextNode+beyond, view.NextHandle+beyond, view.NextDir+beyond
 	for _, step := range []func(*journal.Records) error{v.nodes, v.handles, v.dirs, v.visits, v.calls} {
 		if err := step(r); err != nil {
 			return nil, err
@@ -362,8 +370,8 @@ func (v *recovery) names(all []nameRecord) (names []Name) {
 	return names
 }
 
-// beyond is added to the largest recorded number: the dead process may have given out larger ones,
-// and the kernel may know them.
+// beyond is added to the largest recorded number: the dead process may have given out larger ones, and
+// the kernel may know them. A RELEASE that is sent again may name one that is over.
 const beyond = 1 << 32
 
 func (v *recovery) nodes(r *journal.Records) error {
@@ -405,7 +413,7 @@ func (v *recovery) nodes(r *journal.Records) error {
 		}
 		groups[n.File] = append(groups[n.File], i)
 		v.State.Nodes = append(v.State.Nodes, s)
-		v.State.NextNode = id + beyond
+		v.State.NextNode = max(v.State.NextNode, id+beyond)
 	}
 	for _, group := range groups {
 		if len(group) > 1 {
@@ -420,7 +428,6 @@ func (v *recovery) handles(r *journal.Records) error {
 	if err != nil {
 		return err
 	}
-	v.State.NextHandle = beyond
 	for fh, h := range all {
 		v.State.NextHandle = max(v.State.NextHandle, fh+beyond)
 		node, ok := v.index[h.Node]
@@ -446,7 +453,6 @@ func (v *recovery) dirs(r *journal.Records) error {
 	if err != nil {
 		return err
 	}
-	v.State.NextDir = beyond
 	for fh, d := range all {
 		v.State.NextDir = max(v.State.NextDir, fh+beyond)
 		if node, ok := v.index[d.Node]; ok {

@@ -101,6 +101,28 @@ func TestRecordsOfAClosedFlock(t *testing.T) {
 	}
 }
 
+// No number is given out twice by processes that die one after the other, also if all that the last one
+// has opened is closed: its RELEASE may be sent again.
+func TestNumbersAfterDeaths(t *testing.T) {
+	_, part, read := recordedLocks(t)
+	v := &stateView{t: t, source: linked(t)}
+	f := v.view()
+	f.nodes.record = part
+	f.nodes.mu.Lock()
+	f.nodes.note(f.nodes.byID[rootID])
+	f.nodes.noteLookups(f.nodes.byID[rootID])
+	f.nodes.mu.Unlock()
+	const former = 5 * beyond // what the last process began with
+	part.Put(recordView, 0, viewRecord{NextNode: former, NextHandle: former, NextDir: former})
+	view, err := Recovered(read())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := view.State; s.NextNode <= former || s.NextHandle <= former || s.NextDir <= former {
+		t.Errorf("nodes from %d, handles from %d, directories from %d; all want more than %d", s.NextNode, s.NextHandle, s.NextDir, uint64(former))
+	}
+}
+
 // A CREATE that comes again, and whose file the dead process has opened, gets that file. The locks that
 // were kept for it are let go: the file has its own.
 func TestFormerCreateLetsItsLocksGo(t *testing.T) {

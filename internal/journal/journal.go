@@ -22,7 +22,7 @@ import (
 )
 
 // Format is the version of what the records are. A program reads no other one's.
-const Format = 5
+const Format = 6
 
 const (
 	magic      = 0x6c6f636b66730000 | Format
