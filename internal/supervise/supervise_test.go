@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,7 +37,7 @@ func TestMain(m *testing.M) {
 		if p, err := time.ParseDuration(os.Getenv("SUPERVISE_PATIENCE")); err == nil {
 			patience = p
 		}
-		s := &supervisor{log: slog.New(slog.NewTextHandler(os.Stderr, nil)), args: os.Args, env: os.Environ(), steady: steady, patience: patience}
+		s := &supervisor{log: slog.New(slog.NewTextHandler(os.Stderr, nil)), program: cmp.Or(os.Getenv("SUPERVISE_PROGRAM"), program), args: os.Args, env: os.Environ(), steady: steady, patience: patience}
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		if os.Getenv("SUPERVISE_ENDS") != "" {
@@ -155,10 +157,10 @@ type run struct {
 	pid   int
 }
 
-func begin(t *testing.T, steady time.Duration) *run {
+func begin(t *testing.T, steady time.Duration, env ...string) *run {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run", "^$")
-	cmd.Env = append(os.Environ(), "SUPERVISE_TEST="+steady.String())
+	cmd.Env = append(append(os.Environ(), "SUPERVISE_TEST="+steady.String()), env...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -323,6 +325,32 @@ func TestTakenOverIsForgotten(t *testing.T) {
 	r.hears("void")
 	r.kill()
 	r.worker(2, 1, 0)
+	r.say("end 0")
+	r.ends(0)
+}
+
+// What kills a worker, such as a lack of memory, may keep the next one from being started for a moment.
+func TestNextWorkerCannotBeStartedAtOnce(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "program")
+	if err := os.Symlink(self, link); err != nil {
+		t.Fatal(err)
+	}
+	r := begin(t, time.Nanosecond, "SUPERVISE_PROGRAM="+link)
+	r.opens()
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	r.kill()
+	time.Sleep(3 * startPause)
+	if err := os.Symlink(self, link); err != nil {
+		t.Fatal(err)
+	}
+	r.worker(1, 1, 1)
+	r.takes()
 	r.say("end 0")
 	r.ends(0)
 }

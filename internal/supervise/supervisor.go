@@ -25,11 +25,16 @@ const (
 	steadyAfter = 2 * time.Second
 	// maxDeaths in a row, each but the first sooner than steadyAfter, and the supervisor gives up.
 	maxDeaths = 3
+	// startPause is between two tries to start a worker.
+	startPause = 100 * time.Millisecond
+	// program is this one. Not os.Executable: an upgrade may have replaced the file at its path.
+	program = "/proc/self/exe"
 )
 
 // supervisor starts workers, one after the other.
 type supervisor struct {
 	log      *slog.Logger
+	program  string
 	args     []string
 	env      []string
 	steady   time.Duration
@@ -84,7 +89,7 @@ const over = "over"
 // that, and is as SIGTERM. It must be called in main's goroutine, before there are children. Nothing of
 // this process's is left to a worker.
 func Run(ctx context.Context, log *slog.Logger) (status int, err error) {
-	return (&supervisor{log: log, args: os.Args, env: os.Environ(), steady: steadyAfter, patience: keepTime}).run(ctx)
+	return (&supervisor{log: log, program: program, args: os.Args, env: os.Environ(), steady: steadyAfter, patience: keepTime}).run(ctx)
 }
 
 func (s *supervisor) run(ctx context.Context) (status int, err error) {
@@ -110,7 +115,7 @@ func (s *supervisor) run(ctx context.Context) (status int, err error) {
 	}()
 	reaping := false
 	for {
-		w, err := s.start()
+		w, err := s.startInTime()
 		if err != nil {
 			return 0, fmt.Errorf("supervisor: %w", err)
 		}
@@ -123,6 +128,20 @@ func (s *supervisor) run(ctx context.Context) (status int, err error) {
 			return exitStatus(how), nil
 		}
 	}
+}
+
+// startInTime starts a worker. If another one has died, that is tried again for a while: what has killed
+// it, such as a lack of memory, may still keep the machine from starting a process.
+func (s *supervisor) startInTime() (*worker, error) {
+	w, err := s.start()
+	if err != nil && len(s.formers) > 0 {
+		s.log.Error("no worker can be started; it is tried again", slog.Any("error", err))
+	}
+	for err != nil && len(s.formers) > 0 && time.Since(s.since) < s.patience {
+		time.Sleep(startPause)
+		w, err = s.start()
+	}
+	return w, err
 }
 
 // start starts a worker.
@@ -143,8 +162,7 @@ func (s *supervisor) start() (_ *worker, err error) {
 	}
 	value, err := json.Marshal(start{len(s.formers), forgot, s.deaths, s.inARow, s.lastText})
 	if err == nil {
-		// Not os.Executable: an upgrade may have replaced the file at its path.
-		cmd := exec.Command("/proc/self/exe", s.args[1:]...)
+		cmd := exec.Command(s.program, s.args[1:]...)
 		cmd.Args[0] = s.args[0]
 		cmd.Env = append(s.env, variable+"="+string(value))
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
