@@ -355,6 +355,21 @@ func TestNextWorkerCannotBeStartedAtOnce(t *testing.T) {
 	r.ends(0)
 }
 
+// Programs do not wait for ever for workers that die before they have taken anything over, however long
+// each lives.
+func TestGivesUpWhenNobodyGoesOn(t *testing.T) {
+	const patience = time.Second
+	r := begin(t, time.Nanosecond, "SUPERVISE_PATIENCE="+patience.String())
+	r.opens()
+	r.kill()
+	r.worker(1, 1, 1)
+	r.kill()
+	r.worker(2, 1, 1)
+	time.Sleep(patience)
+	r.kill()
+	r.ends(128 + int(unix.SIGKILL))
+}
+
 func TestPanicIsADeath(t *testing.T) {
 	r := begin(t, time.Nanosecond)
 	r.opens()

@@ -301,7 +301,8 @@ func (s *supervisor) isOver(w *worker, how unix.WaitStatus) bool {
 	}
 	s.lastText = describe(how)
 	log := s.log.With(slog.Int("pid", w.pid), slog.String("how", s.lastText), slog.Duration("after", time.Since(w.began)), slog.Int("deaths", s.deaths))
-	if w.left.shadow != nil && journal.HasParts(w.left.journal) {
+	left := w.left.shadow != nil && journal.HasParts(w.left.journal)
+	if left {
 		s.formers = append(s.formers, w.left)
 	} else {
 		w.left.kill()
@@ -312,7 +313,7 @@ func (s *supervisor) isOver(w *worker, how unix.WaitStatus) bool {
 	case len(s.formers) == 0:
 		log.Error("the worker has died, and has left nothing that another could go on with")
 		return true
-	case w.ends && time.Since(s.since) >= s.patience:
+	case (w.ends || !left) && time.Since(s.since) >= s.patience:
 		// A program whose call is under way cannot even be killed meanwhile.
 		log.Error("no worker could go on in time; open files fail from now on", slog.Duration("since", time.Since(s.since)))
 		return true
