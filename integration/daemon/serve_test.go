@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -600,4 +601,31 @@ func TestServeLeavesWhatItHandedOn(t *testing.T) {
 	}
 	p.Must(lab.Call{Op: "close", FD: fd})
 	next.ready(200, `\[\+\] default/v: ok`)
+}
+
+// A daemon that has taken one view over is not ready while the former one keeps another: Kubernetes would
+// end that one, and its programs would lose their open files.
+func TestServeIsNotReadyBesideARefusal(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.makeSources("one", "two")
+	n.list("one", "two")
+	n.start()
+	n.ready(200, `\[\+\] default/one: ok`, `\[\+\] default/two: ok`)
+	next := &node{config: n.config + ".next"}
+	next.Mount = &lab.Mount{T: t, Vol: n.Vol, Name: "next", Dir: n.Dir}
+	next.list("one", "two scope: node,")
+	next.start()
+	lab.Eventually(t, "the next daemon is refused a view", func() bool {
+		_, body := next.get("/readyz")
+		return strings.Contains(body, "[+] default/one: ok") && strings.Contains(body, "another scope")
+	})
+	for range 20 { // also while it tries again
+		if status, body := next.get("/readyz"); status != 503 {
+			t.Fatalf("/readyz: %d %s", status, body)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	n.list("one", "two scope: node,")
+	next.ready(200, `\[\+\] default/one: ok`, `\[\+\] default/two: ok`)
 }
