@@ -560,6 +560,56 @@ func TestServeOutlivesADeath(t *testing.T) {
 	two.Must(lab.Call{Op: "close", FD: b})
 }
 
+// A worker that goes on with one view, and still tries to with another, hands the first one on, and dies.
+// The next worker does not take that view from what the worker before has left: the other daemon has it.
+func TestServeHandsOnAfterADeath(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.makeSources("one", "two")
+	away := lab.NewVolume(t)
+	away.Mount("etcd")
+	n.list("one ttl: 60s,", fmt.Sprintf("two ttl: 60s, endpoints: [%q]", "unix://"+away.StateFile("client.sock")))
+	n.start("--supervise")
+	n.ready(200, `\[\+\] default/one: ok`, `\[\+\] default/two: ok`)
+	s := lab.Supervise(n.Mount)
+	s.BecomesSteady()
+	etcd := away.EtcdPID()
+	t.Cleanup(func() { _ = unix.Kill(etcd, unix.SIGCONT) })
+	lab.Freeze(t, etcd)
+	dies := func() {
+		t.Helper()
+		was := s.Serving()
+		if err := unix.Kill(was, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		lab.Eventually(t, "another worker begins", func() bool {
+			now := s.Worker()
+			return now != 0 && now != was
+		})
+	}
+	dies()
+	const took = "took the mount over"
+	lab.Eventually(t, "the worker goes on with one view", func() bool { return n.Said(took) })
+	next := &node{config: n.config + ".next"}
+	next.Mount = &lab.Mount{T: t, Vol: n.Vol, Name: "next", Dir: n.Dir}
+	next.list("one ttl: 60s,")
+	next.start()
+	lab.Eventually(t, "the next daemon has the view", func() bool { return next.Said(took) })
+	p := lab.NewAgent(t)
+	fd := p.Open(filepath.Join(n.view("one"), "f"), unix.O_WRONLY|unix.O_CREAT)
+	lock := n.held("one", "f")
+	dies()
+	lab.Eventually(t, "a daemon has the view", func() bool { return strings.Count(n.Log.String(), took) > 1 })
+	p.Must(lab.Call{Op: "write", FD: fd, Data: "x"})
+	if now := n.held("one", "f"); now != lock || lock == "" {
+		t.Errorf("the session of the lock is %q, and was %q", now, lock)
+	}
+	p.Must(lab.Call{Op: "close", FD: fd})
+	if strings.Count(n.Log.String(), took+" from the daemon that served it\" namespace=default name=one died=") > 1 {
+		t.Errorf("the view was taken from a daemon that had none:\n%s", n.Log)
+	}
+}
+
 // A daemon that has handed its view on leaves it to the other daemon, also when its file changes and
 // when it ends. It serves the view again when the other one has ended.
 func TestServeLeavesWhatItHandedOn(t *testing.T) {
