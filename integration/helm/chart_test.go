@@ -207,7 +207,8 @@ func TestLint(t *testing.T) {
 	t.Log(out)
 }
 
-// cases give each value once, with what it makes. A value with a dot in its name is below another.
+// cases give each value once, with what it makes. A value with a dot in its name is below another. The
+// CSI controller, the only Deployment, runs where daemons run.
 var cases = []struct{ name, values, makes string }{
 	{"volumes", "volumes: [{name: v, source: /srv/v, mountpoint: /var/lib/lockfs/v/view, backend: kubernetes, namespace: team}]", `(?s)mountpoint: /var/lib/lockfs/v/view.*name: lockfs-leases\s+namespace: team\n`},
 	{"credentials", "credentials: {c: s}", `(?s)mountPath: /etc/lockfs/credentials/c\n.*secretName: s\n`},
@@ -226,9 +227,9 @@ var cases = []struct{ name, values, makes string }{
 	{"daemon.updateStrategy", "daemon: {updateStrategy: {type: OnDelete}}", `type: OnDelete`},
 	{"daemon.extraArgs", "daemon: {extraArgs: [--slow-wait=1m]}", `--slow-wait=1m`},
 	{"daemon.resources", "daemon: {resources: {limits: {memory: 3Mi}}}", `memory: 3Mi`},
-	{"daemon.nodeSelector", "daemon: {nodeSelector: {a: b}}", `nodeSelector:\s+a: b`},
-	{"daemon.affinity", "daemon: {affinity: {nodeAffinity: {}}}", `affinity:\s+nodeAffinity: {}`},
-	{"daemon.tolerations", "daemon: {tolerations: [{operator: Exists}]}", `tolerations:\s+- operator: Exists\n`},
+	{"daemon.nodeSelector", "daemon: {nodeSelector: {a: b}}", `(?s)kind: Deployment\n.*nodeSelector:\s+a: b`},
+	{"daemon.affinity", "daemon: {affinity: {nodeAffinity: {}}}", `(?s)kind: Deployment\n.*affinity:\s+nodeAffinity: {}`},
+	{"daemon.tolerations", "daemon: {tolerations: [{operator: Exists}]}", `(?s)kind: Deployment\n.*tolerations:\s+- operator: Exists\n`},
 	{"daemon.priorityClassName", "daemon: {priorityClassName: p}", `priorityClassName: p\n`},
 	{"daemon.podAnnotations", "daemon: {podAnnotations: {a: b}}", `annotations:\s+a: b\n`},
 	{"daemon.terminationGracePeriodSeconds", "daemon: {terminationGracePeriodSeconds: 99}", `terminationGracePeriodSeconds: 99`},
