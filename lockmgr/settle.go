@@ -57,7 +57,7 @@ func (h *Hold) Settle(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var settled []*lock
-	for l := h.unsettled(); l != nil; l = h.unsettled(settled...) {
+	for l := h.unsettled(); l != nil && h.why() == nil; l = h.unsettled(settled...) { // a lost lock stands for a while
 		if again, err := m.settle(ctx, l); err != nil {
 			return err
 		} else if again {

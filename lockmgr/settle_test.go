@@ -447,3 +447,21 @@ func TestTokenIsSettledWhenAsked(t *testing.T) {
 		})
 	}
 }
+
+// A hold that is lost while its open settles it ends that at once: its lock stands until what was
+// written has landed, and longer if the service does not answer.
+func TestSettleOfALostHold(t *testing.T) {
+	keeping(t, func(f, _ *fixture) {
+		f.delegated("d")
+		h := f.must(found("a", "d/f"))
+		if h.Looked() {
+			t.Fatal("it is settled")
+		}
+		f.m.Abandon([]*lockmgr.Hold{h}, lockmgr.ErrVolumeGone)
+		if err := h.Settle(f.t.Context()); !errors.Is(err, lockmgr.ErrLockLost) {
+			t.Errorf("Settle: %v", err)
+		}
+		h.Release()
+		time.Sleep(time.Minute)
+	})
+}
