@@ -174,8 +174,10 @@ func (m *Manager) lose(l *lock, cause error) {
 func (m *Manager) lockLost(l *lock, cause error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if d := m.dels[l.grant.Key.Path]; d != nil && d.lock == l {
-		m.loseDelegation(d, cause)
+	if l.grant.Mode == Delegated {
+		if d := m.dels[l.grant.Key.Path]; d != nil && d.lock == l { // else it is known already
+			m.loseDelegation(d, cause)
+		}
 		return
 	}
 	if l.releasing || !l.stands() {
