@@ -144,14 +144,14 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 		}
 		if h.node.mappable.Load() > 0 && !t.Local() { // what mappings have dirtied is written under the lock
 			if givenUp := f.gates.volume.outside(ctx, &in.InHeader, func() { err = f.gates.notices.notify(ctx, &in.InHeader, func() { f.dropPages(h.node) }) }); givenUp != nil {
-				t.Unlock(ctx.Done(), l.Owner, l.Start, l.End)
+				_ = t.Unlock(ctx.Done(), l.Owner, l.Start, l.End)
 				return fuse.OK // its caller is being killed
 			}
 		}
 		if !t.Local() && t.Private() == 0 {
 			err = errors.Join(err, f.flushFile(h))
 		}
-		if givenUp := f.gates.volume.outside(ctx, &in.InHeader, func() { t.Unlock(ctx.Done(), l.Owner, l.Start, l.End) }); givenUp != nil {
+		if givenUp := f.gates.volume.outside(ctx, &in.InHeader, func() { err = errors.Join(err, t.Unlock(ctx.Done(), l.Owner, l.Start, l.End)) }); givenUp != nil {
 			return fuse.OK // it is unlocked
 		}
 		return errno(err)
@@ -193,7 +193,7 @@ func (f *FS) setLock(ctx context.Context, cancel <-chan struct{}, in *fuse.LkIn,
 		givenUp = lockmgr.ErrLockLost
 	}
 	if givenUp != nil && !had { // a program relies on what it had: a call that fails takes nothing
-		t.Unlock(nil, l.Owner, l.Start, l.End)
+		t.TakeBack(l)
 	}
 	return errno(givenUp)
 }
@@ -307,7 +307,7 @@ func (f *FS) unlockAll(in *fuse.InHeader, h *handle, o advisory.Owner) (err erro
 	if !t.Local() && t.Private() == 0 {
 		err = f.flushToUnlock(in, h)
 	}
-	t.Unlock(nil, o, 0, advisory.EOF)
+	_ = t.Unlock(nil, o, 0, advisory.EOF) // all of it: that leaves no more than before
 	return err
 }
 
@@ -334,7 +334,7 @@ func (f *FS) unlockClosed(in *fuse.InHeader, h *handle) {
 		if !slices.ContainsFunc(f.handles.all(), func(other *handle) bool {
 			return other != h && other.node.held == h.node.held && slices.Contains(other.lockers.owners, o)
 		}) {
-			t.Unlock(atOnce, o, 0, advisory.EOF)
+			_ = t.Unlock(atOnce, o, 0, advisory.EOF)
 		}
 	}
 	h.lockers.owners = nil

@@ -107,7 +107,7 @@ func (t *AdvisoryTable) lock(ctx context.Context, r *advisoryRequest, at Acquisi
 	// some of it before, it relies on that: keep it. After a loss keep all: bereave tells the view
 	// only of locks that are still there.
 	if err != nil && !r.had && !errors.Is(err, ErrSessionLost) {
-		t.Unlock(nil, l.Owner, l.Start, l.End)
+		t.TakeBack(l)
 	}
 	return r.had, err
 }
@@ -221,19 +221,37 @@ func (r *advisoryRequest) order() int64 {
 }
 
 // Unlock takes a range from an owner. It returns when others can have the range, after the answer
-// time-out, or when cancel is closed.
-func (t *AdvisoryTable) Unlock(cancel <-chan struct{}, o advisory.Owner, start, end uint64) {
+// time-out, or when cancel is closed. Errors: ErrTooMany, if what is left would be more locks than
+// before, and too many; the owner keeps all.
+func (t *AdvisoryTable) Unlock(cancel <-chan struct{}, o advisory.Owner, start, end uint64) error {
+	return t.unlock(cancel, o, start, end, maxAdvisory)
+}
+
+// TakeBack is Unlock of what an owner has just got. It always succeeds.
+func (t *AdvisoryTable) TakeBack(l advisory.Lock) {
+	_ = t.unlock(nil, l.Owner, l.Start, l.End, math.MaxInt)
+}
+
+func (t *AdvisoryTable) unlock(cancel <-chan struct{}, o advisory.Owner, start, end uint64, most int) error {
 	a := t.a
 	a.mu.Lock()
 	if !t.has(o) {
 		a.mu.Unlock()
-		return
+		return nil
+	}
+	if n := t.mine.Len(); n >= most {
+		left := t.mine
+		if left.Clear(o, start, end); left.Len() > n {
+			a.mu.Unlock()
+			return ErrTooMany
+		}
 	}
 	t.private.used = time.Now()
 	t.clear(o, start, end)
 	asked := t.ask()
 	a.mu.Unlock()
 	t.await(cancel, asked)
+	return nil
 }
 
 // Test returns another owner's lock that conflicts with l. If another mount has the table to itself
