@@ -160,7 +160,8 @@ func (t *AdvisoryTable) probe(p *advisoryPlan, v *advisory.View, r *advisoryRequ
 		by := v.Held[i]
 		r.found = &by
 	case t.closed && t.patient(r):
-		if r.ticket == 0 {
+		// One row asks the other mount to publish, however many requests wait for that.
+		if len(p.line) == 0 && !slices.ContainsFunc(t.requests, func(o *advisoryRequest) bool { return o.ticket != 0 }) {
 			p.line = append(p.line, r)
 		}
 		return false

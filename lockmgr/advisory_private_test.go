@@ -3,6 +3,7 @@ package lockmgr_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -389,6 +390,71 @@ func TestAdvisoryPrivateIsLostIdle(t *testing.T) {
 		}
 		if err := a.try(l); !errors.Is(err, lockmgr.ErrContended) {
 			t.Errorf("beside the next: %v", err)
+		}
+	})
+}
+
+// A mount has no more locks on a file than its row can name, however they come about: an unlock cuts
+// a range in two. What does so is refused then, and the table goes on.
+func TestAdvisoryPrivateUnlocksAreBounded(t *testing.T) {
+	inPrivate(t, 2, func(t *testing.T, f *fixture, ms []*advisoryMount) {
+		a, b := ms[0], ms[1]
+		const most = 4096
+		tab := a.lock(a.posix(1, 0, advisory.EOF, false))
+		o := a.a.Owner(advisory.Posix, 1)
+		refused := 0
+		for at := uint64(1); at < 2*(most+100); at += 2 {
+			switch err := tab.Unlock(nil, o, at, at); {
+			case errors.Is(err, lockmgr.ErrTooMany):
+				refused++
+			case err != nil:
+				t.Fatal(err)
+			}
+		}
+		if held := a.m.Stats().AdvisoryHeld; held != most || refused != 101 {
+			t.Errorf("%d locks, %d unlocks refused", held, refused)
+		}
+		if err := b.try(b.posix(1, 1, 1, true)); err != nil {
+			t.Errorf("what was unlocked: %v", err)
+		}
+		if err := tab.Unlock(nil, o, 0, most); err != nil {
+			t.Errorf("unlock of many: %v", err)
+		}
+		if err := tab.Unlock(nil, o, 0, advisory.EOF); err != nil {
+			t.Errorf("unlock of all: %v", err)
+		}
+	})
+}
+
+// A crowd that asks what is in its way in another mount's private table asks that mount once to
+// publish: a Txn of etcd has at most 128 operations.
+func TestAdvisoryPrivateProbesOfACrowd(t *testing.T) {
+	inPrivate(t, 2, func(t *testing.T, f *fixture, ms []*advisoryMount) {
+		a, b := ms[0], ms[1]
+		flushes := make(chan struct{})
+		a.onShared = func(*lockmgr.AdvisoryTable) { <-flushes }
+		held := a.posix(1, 5, 9, true)
+		a.lock(held)
+		tab := b.table(table)
+		found := make(chan error, 200)
+		for i := range cap(found) {
+			go func() {
+				by, ok, err := tab.Test(t.Context(), b.posix(uint64(i), 0, advisory.EOF, false))
+				if err == nil && (!ok || by.Owner != held.Owner) {
+					err = fmt.Errorf("%+v, %v", by, ok)
+				}
+				found <- err
+			}()
+		}
+		synctest.Wait()
+		if n := f.advisoryRows(); n > 2 {
+			t.Errorf("%d rows", n)
+		}
+		close(flushes)
+		for range cap(found) {
+			if err := <-found; err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }
