@@ -63,6 +63,7 @@ type delegation struct {
 	known    int64 // the last revision at which the entry is known to have stood
 	last     int64 // later tokens below it are larger than this
 	record   uint64
+	adopted  bool // a former process may have put entries for open, of which nobody knows; constant
 
 	// only has the files below that have had no other name since a token was given out: see isOnly.
 	only map[string]struct{}

@@ -128,7 +128,7 @@ func (m *Manager) putEntries(d *delegation, age time.Duration) {
 // putTogether tries until the locks have entries, or are lost.
 func (m *Manager) putTogether(d *delegation, locks []*lock) {
 	for r := (retry.Retrier{}); ; {
-		err := m.tryEntries(d, locks, r.Failures() > 0)
+		err := m.tryEntries(d, locks, r.Failures() > 0 || d.adopted)
 		var left *LeftoverError
 		switch {
 		case err == nil:

@@ -322,7 +322,7 @@ func (m *Manager) adoptDelegations(st *State, sessions []*session) []*delegation
 	for i, s := range st.Delegations {
 		d := &delegation{
 			key: s.Grant.Key, keep: s.Keep, lock: &lock{grant: s.Grant, holder: s.Holder, sess: sessions[s.Session], since: time.Now()},
-			open: make(map[*lock]struct{}), only: make(map[string]struct{}), phase: delegationStands, used: time.Now(),
+			open: make(map[*lock]struct{}), only: make(map[string]struct{}), phase: delegationStands, used: time.Now(), adopted: true,
 		}
 		dels[i] = d
 		if d.lock.sess == nil {

@@ -186,6 +186,9 @@ func TestDelegationOfTheDead(t *testing.T) {
 		if got := holds[0].Token(file("d/open")); got != token || holds[0].Check() != nil {
 			t.Errorf("token %d, want %d; %v", got, token, holds[0].Check())
 		}
+		if was, is := h.Grant(file("d/open")).AcquisitionID, holds[0].Grant(file("d/open")).AcquisitionID; is == was {
+			t.Error("the entry has the name of one that the dead may have put") // which RemoveUnclaimed may delete later
+		}
 		holds[0].Release()
 		if err := next.Close(m.f.t.Context()); err != nil {
 			t.Error(err)
