@@ -176,13 +176,12 @@ func (m *Manager) grantBelow(r *request, missing []*place) bool {
 
 // movedSince reports whether the mount may have locked a directory at or above k by itself since a
 // token. m.mu is held.
-func (m *Manager) movedSince(k Key, token int64) bool {
-	for path := k.Path; path != ""; path = parent(path) {
-		if m.moved[PathHash(path)] > token {
-			return true
-		}
-	}
-	return false
+func (m *Manager) movedSince(k Key, token int64) (moved bool) {
+	PathHashes(k.Path, func(h uint16) bool {
+		moved = m.moved[h] > token
+		return !moved
+	})
+	return moved
 }
 
 // noteBelow counts a lock that the service has granted for the directories above it. If enough

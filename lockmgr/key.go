@@ -2,7 +2,6 @@ package lockmgr
 
 import (
 	"fmt"
-	"hash/fnv"
 	"strconv"
 	"strings"
 )
@@ -94,10 +93,22 @@ func (k Key) Conflicts(other Key) bool {
 }
 
 // PathHash spreads paths over a bounded number of places that note when a directory was locked.
-func PathHash(path string) uint16 {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(path))
-	return uint16(h.Sum32() ^ h.Sum32()>>16)
+func PathHash(path string) (last uint16) {
+	PathHashes(path, func(h uint16) bool { last = h; return true })
+	return last
+}
+
+// PathHashes calls visit with the PathHash of each directory above path, the topmost first, and of
+// path, until visit returns false. It is one pass (FNV-1a): a path can have thousands above it.
+func PathHashes(path string, visit func(uint16) bool) {
+	h := uint32(2166136261)
+	for i := range len(path) {
+		if path[i] == '/' && !visit(uint16(h^h>>16)) {
+			return
+		}
+		h = (h ^ uint32(path[i])) * 16777619
+	}
+	visit(uint16(h ^ h>>16))
 }
 
 func below(path, dir string) bool {

@@ -2,6 +2,8 @@ package lockmgr_test
 
 import (
 	"errors"
+	"hash/fnv"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,5 +59,26 @@ func TestConflicts(t *testing.T) {
 		if c.a.Conflicts(c.b) != c.want || c.b.Conflicts(c.a) != c.want {
 			t.Errorf("%v and %v: want conflict %v, both ways round", c.a, c.b, c.want)
 		}
+	}
+}
+
+// The stamps of directories are stored under these hashes, and mounts of other versions read them.
+func TestPathHashes(t *testing.T) {
+	path := "dir/\xff\xfe/ä/f"
+	var want, got []uint16
+	for i := range len(path) + 1 {
+		if i == len(path) || path[i] == '/' {
+			h := fnv.New32a()
+			h.Write([]byte(path[:i]))
+			want = append(want, uint16(h.Sum32()^h.Sum32()>>16))
+		}
+	}
+	lockmgr.PathHashes(path, func(h uint16) bool { got = append(got, h); return true })
+	if !slices.Equal(got, want) || lockmgr.PathHash(path) != want[len(want)-1] {
+		t.Errorf("%v, want %v", got, want)
+	}
+	lockmgr.PathHashes(path, func(h uint16) bool { got = []uint16{h}; return false })
+	if len(got) != 1 || got[0] != want[0] {
+		t.Errorf("%v after one visit", got)
 	}
 }

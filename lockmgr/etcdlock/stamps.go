@@ -23,9 +23,9 @@ type stamps struct {
 }
 
 // stampOf is the key of a path's stamp.
-func (l layout) stampOf(path string) string {
-	return l.stamps() + strconv.FormatUint(uint64(lockmgr.PathHash(path)), 16)
-}
+func (l layout) stampOf(path string) string { return l.stampAt(lockmgr.PathHash(path)) }
+
+func (l layout) stampAt(hash uint16) string { return l.stamps() + strconv.FormatUint(uint64(hash), 16) }
 
 // stamp has the Puts of the directories' stamps.
 func (l layout) stamp(keys []lockmgr.Key) (puts []clientv3.Op) {
@@ -58,12 +58,11 @@ func (l layout) stampsAbove(k lockmgr.Key) (keys []string) {
 	if k.Kind == lockmgr.Inode {
 		return nil
 	}
-	for i, c := range k.Path {
-		if c == '/' {
-			keys = append(keys, l.stampOf(k.Path[:i]))
-		}
-	}
-	return append(keys, l.stampOf(k.Path))
+	lockmgr.PathHashes(k.Path, func(h uint16) bool {
+		keys = append(keys, l.stampAt(h))
+		return true
+	})
+	return keys
 }
 
 // note takes in the answers to Gets of stamps.
