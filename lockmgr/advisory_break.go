@@ -42,15 +42,21 @@ func (t *AdvisoryTable) noticeBreak() {
 	t.broken = nil
 	a.mu.Unlock()
 	t.bereave(b.loss(), slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
-	select {
-	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):
-	case <-a.m.ctx.Done():
+	if t.awaitWrites(); a.m.ctx.Err() != nil {
 		return // Close ends the session
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	t.forget()
 	t.vacates = true
+}
+
+// awaitWrites returns when the writes that were checked before have landed, or Manager.ctx ends.
+func (t *AdvisoryTable) awaitWrites() {
+	select {
+	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):
+	case <-t.a.m.ctx.Done():
+	}
 }
 
 // bereave tells the view, the log and the observer that all of the mount's locks in the table are

@@ -16,6 +16,7 @@ import (
 	"github.com/lockfs/lockfs/internal/longtest"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/advisory"
+	"github.com/lockfs/lockfs/renew"
 )
 
 // advisoryMount is a mount's advisory locks on one table of a fixture's service.
@@ -858,5 +859,32 @@ func inAllTables(t *testing.T, test func(f *fixture, open func(*advisoryMount, l
 		inBubble(t, func(f *fixture) {
 			test(f, func(am *advisoryMount, key lockmgr.Key) *lockmgr.AdvisoryTable { return am.a.OpenLocal(key) })
 		})
+	})
+}
+
+// Who gets a lock that another owner of the mount has lost with its session gets it when the writes
+// that were checked before have landed.
+func TestAdvisoryLostWithWritesUnderWay(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		t := f.t
+		m, _ := f.manager(func(c *lockmgr.Config) { c.Renew.SuspendWait = 10 * time.Millisecond })
+		am := &advisoryMount{f: f, m: m, onShared: func(*lockmgr.AdvisoryTable) {}}
+		am.onLost = func(*lockmgr.AdvisoryTable) { f.svc.Connect() }
+		am.a = am.advisory(m)
+		defer am.close()
+		tab := am.lock(am.flock(1, true))
+		next := am.waits(t.Context(), table, am.flock(2, true))
+		f.svc.Disconnect()
+		var good time.Time // when a write was last allowed
+		for tab.Check() == nil {
+			good = time.Now()
+			time.Sleep(time.Millisecond)
+		}
+		if err := <-next; err != nil {
+			t.Fatal(err)
+		}
+		if after := time.Since(good); after < renew.CheckToIssue+renew.WriteInFlight {
+			t.Errorf("granted %v after a write was checked", after)
+		}
 	})
 }
