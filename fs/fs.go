@@ -42,6 +42,9 @@ type Config struct {
 	Sync Sync
 	// Policy says which files are locked, and how; nil: all, as above.
 	Policy *policy.Policy
+	// Below are flags such as unix.ST_NOSUID that file systems mounted below Source have. The view has
+	// them too: one mount cannot have them in a part of it.
+	Below int64
 	// AllowOther lets other users than the daemon's see the view.
 	AllowOther bool
 	// PodName, if not nil, returns at once a caller's pod and container, for people.
@@ -178,7 +181,7 @@ func (f *FS) mountOptions(cfg Config) *fuse.MountOptions {
 		Name:          Subtype,
 		FsName:        cfg.Source,
 		AllowOther:    cfg.AllowOther,
-		Options:       f.inherited(),
+		Options:       f.inherited(cfg.Below),
 		MaxWrite:      maxWrite,
 		MaxBackground: background,
 		Logger:        newLibraryLogger(f.log, &f.kernel.pausing),

@@ -3,9 +3,10 @@ package fs
 import "golang.org/x/sys/unix"
 
 // inherited are default_permissions, and the volume's nosuid, nodev and noexec, so that
-// programs and devices follow the same rules. fusermount3 forbids set-user-ID programs and devices
+// programs and devices follow the same rules: those of the volume or, if stricter, of what is
+// mounted below it. fusermount3 forbids set-user-ID programs and devices
 // to all but root.
-func (f *FS) inherited() []string {
+func (f *FS) inherited(below int64) []string {
 	options := []string{"default_permissions"} // the kernel checks modes
 	var st unix.Statfs_t
 	if !f.root || unix.Fstatfs(f.backing.root, &st) != nil {
@@ -15,7 +16,7 @@ func (f *FS) inherited() []string {
 		flag    int64
 		on, off string
 	}{{unix.ST_NOSUID, "nosuid", "suid"}, {unix.ST_NODEV, "nodev", "dev"}, {unix.ST_NOEXEC, "noexec", "exec"}} {
-		if st.Flags&o.flag != 0 {
+		if (int64(st.Flags)|below)&o.flag != 0 {
 			options = append(options, o.on)
 		} else {
 			options = append(options, o.off)

@@ -116,6 +116,7 @@ type Config struct {
 	taking   bool                // there is a view that another daemon serves, and will hand on, or has served
 	record   *journal.Part       // where a next process finds what this one leaves; nil: nowhere
 	network  bool                // other machines may write to Source
+	below    mounts.Attrs        // that file systems mounted below Source have
 	findings []netvolume.Finding // what is wrong with Source, when it was first looked at
 }
 
@@ -150,6 +151,14 @@ func strictest(sync fs.Sync, below []mounts.Mount) fs.Sync {
 	return sync
 }
 
+// attrsOf returns what some mount forbids: set-user-ID programs, devices, programs. The view forbids it.
+func attrsOf(below []mounts.Mount) (attrs mounts.Attrs) {
+	for _, m := range below {
+		attrs |= m.Attrs() & (mounts.NoSUID | mounts.NoDev | mounts.NoExec)
+	}
+	return attrs
+}
+
 // prepare refuses what cannot work, clears what a killed daemon left, and makes paths absolute.
 func (c *Config) prepare() error {
 	err := mounts.CheckKernel()
@@ -170,11 +179,12 @@ func (c *Config) prepare() error {
 	if broken := netvolume.Broken(c.findings); len(broken) > 0 && !c.AcceptVolume {
 		return &netvolume.RefusedError{Source: c.Source, Findings: broken}
 	}
+	below, err := mounts.Below(c.Source)
+	if err != nil {
+		return err
+	}
+	c.below = attrsOf(below)
 	if c.Sync == "" {
-		below, err := mounts.Below(c.Source)
-		if err != nil {
-			return err
-		}
 		c.Sync = strictest(syncFor(fstype, network), below)
 	}
 	if c.Scope == "" {

@@ -3,6 +3,8 @@ package serve
 import (
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lockfs/lockfs/fs"
 	"github.com/lockfs/lockfs/internal/mounts"
 )
@@ -43,5 +45,14 @@ func TestStrictest(t *testing.T) {
 		if got := strictest(c.source, c.below); got != c.want {
 			t.Errorf("%s above %v: %s, want %s", c.source, c.below, got, c.want)
 		}
+	}
+}
+
+// What is mounted below SOURCE without set-user-ID programs, devices or programs has none through the
+// view. (docs/SEMANTICS.md, rule 16.)
+func TestAttrsOf(t *testing.T) {
+	below := []mounts.Mount{{Flags: "ro,relatime"}, {Flags: "rw,nosuid"}, {Flags: "rw,nodev"}}
+	if got, want := int64(attrsOf(below)), int64(unix.ST_NOSUID|unix.ST_NODEV); got != want {
+		t.Errorf("got %#x, want %#x", got, want)
 	}
 }

@@ -255,7 +255,7 @@ func (v *Volume) viewConfig(c *Config, locks *lockmgr.Manager) fs.Config {
 	return fs.Config{
 		Source: c.Source, Locks: locks, Scope: c.Scope, Policy: c.enforced(), Wait: c.Wait, NameWait: c.NameWait, Sync: c.Sync,
 		ReadLocks: c.ReadLocks, Flock: c.Flock, PodName: c.Pods.Name,
-		AllowOther: c.AllowOther, Pool: c.Pool, Record: c.record, Deaths: c.deaths(), Logger: v.log,
+		AllowOther: c.AllowOther, Below: int64(c.below), Pool: c.Pool, Record: c.record, Deaths: c.deaths(), Logger: v.log,
 	}
 }
 
