@@ -10,9 +10,19 @@ import (
 // cacheTimeout is how long the kernel may use an attribute or a name without asking again.
 const cacheTimeout = time.Second
 
-func setAttr(out *fuse.Attr, st *unix.Stat_t) {
+// shownIno is the number by which a view shows an inode. The view is one file system for programs: they
+// take two directories or links of one number for the same one. A file system that is mounted below the
+// root, or a subvolume of btrfs, has numbers of its own. An overlay numbers directories throughout.
+func (b backing) shownIno(dev, ino uint64) uint64 {
+	if b.overlaid || dev == b.device.Load() {
+		return ino
+	}
+	return ino ^ dev<<32 // device numbers have 32 bits
+}
+
+func (b backing) setAttr(out *fuse.Attr, st *unix.Stat_t) {
 	*out = fuse.Attr{
-		Ino:       st.Ino,
+		Ino:       b.shownIno(st.Dev, st.Ino),
 		Size:      uint64(st.Size),
 		Blocks:    uint64(st.Blocks),
 		Atime:     uint64(st.Atim.Sec),
@@ -53,6 +63,7 @@ func (f *FS) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) fuse
 	}
 	n.tell(&unix.Stat_t{Size: int64(stx.Size), Mtim: unix.Timespec{Sec: stx.Mtime.Sec, Nsec: int64(stx.Mtime.Nsec)}})
 	out.FromStatx(&stx)
+	out.Ino = f.backing.shownIno(unix.Mkdev(stx.Dev_major, stx.Dev_minor), stx.Ino)
 	out.SetTimeout(cacheTimeout)
 	return fuse.OK
 }
@@ -69,7 +80,7 @@ func (f *files) replyAttr(n *node, out *fuse.AttrOut) fuse.Status {
 		return f.failed(n, err)
 	}
 	n.tell(&st)
-	setAttr(&out.Attr, &st)
+	f.backing.setAttr(&out.Attr, &st)
 	out.SetTimeout(cacheTimeout)
 	return fuse.OK
 }

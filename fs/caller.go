@@ -47,10 +47,10 @@ func processOwner(p procid.Process) lockmgr.Owner {
 }
 
 // caller returns a request for locks by in's caller, still without keys. If the caller is the
-// kernel or a dead process, it is an owner of its own. files are those for which the request may
-// wait. single returns the owner in scope handle. caller fails only for lack of descriptors or
+// kernel or a dead process, it is an owner of its own. files are the numbers, as the view shows
+// them, of those for which the request may wait. single returns the owner in scope handle. caller fails only for lack of descriptors or
 // memory.
-func (cs *callers) caller(in *fuse.InHeader, files []inode, scope policy.Scope, single func(procid.Process) lockmgr.Owner) (lockmgr.Request, error) {
+func (cs *callers) caller(in *fuse.InHeader, files []uint64, scope policy.Scope, single func(procid.Process) lockmgr.Owner) (lockmgr.Request, error) {
 	c := lockmgr.Request{Holder: lockmgr.Holder{UID: in.Uid}}
 	p, err := cs.cache.Lookup(int(in.Pid))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -80,13 +80,13 @@ func (cs *callers) caller(in *fuse.InHeader, files []inode, scope policy.Scope, 
 
 // familyHasOpen reports whether the open would wait for its own process or an ancestor.
 // Descriptors are inherited, so it does not matter who opened the file.
-func (cs *callers) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int, files []inode) bool {
+func (cs *callers) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int, files []uint64) bool {
 	if cs.families.reenter(ctx, in) != nil {
 		return false
 	}
 	defer cs.families.leave(in.Unique)
-	return slices.ContainsFunc(files, func(i inode) bool {
-		return cs.procs.FamilyHasOpen(ctx, pid, procid.File{Dev: cs.dev, Ino: i.ino}, cs.readLocks)
+	return slices.ContainsFunc(files, func(ino uint64) bool {
+		return cs.procs.FamilyHasOpen(ctx, pid, procid.File{Dev: cs.dev, Ino: ino}, cs.readLocks)
 	})
 }
 

@@ -167,7 +167,7 @@ func (f *FS) createdBefore(h *handle, out *fuse.CreateOut) fuse.Status {
 	if err != nil {
 		return errno(err)
 	}
-	h.node.reply(&st.Stat_t, &out.EntryOut)
+	f.entry(h.node, &st.Stat_t, &out.EntryOut)
 	out.Fh, out.OpenFlags = h.fh, h.flags
 	return fuse.OK
 }

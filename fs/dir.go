@@ -184,6 +184,7 @@ func (f *FS) readDir(in *fuse.ReadIn, add func(*node, *dirEntry) bool) fuse.Stat
 			d.rest = d.buf[:n]
 		}
 		e := parseEntry(d.rest)
+		e.ino = f.backing.shownIno(d.node.inode.dev, e.ino)
 		if !f.hidden(d.node, e.name) && !add(d.node, &e) {
 			return fuse.OK // the reply is full
 		}

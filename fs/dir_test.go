@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -28,7 +29,7 @@ func TestReadDirFailsHalfway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(broken)
-	f := &FS{locker: locker{files: files{nodes: newNodes(-1, inode{}, NewPool())}}}
+	f := &FS{locker: locker{files: files{backing: backing{device: new(atomic.Uint64)}, nodes: newNodes(-1, inode{}, NewPool())}}}
 	d := &dirHandle{fd: fd, node: &node{}, buf: new([dirBuffer]byte)}
 	in := &fuse.ReadIn{}
 	in.Fh, _ = f.dirs.add(d)

@@ -1,8 +1,10 @@
 package fs
 
 import (
+	"sync/atomic"
 	"testing"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -86,5 +88,26 @@ func TestGenerations(t *testing.T) {
 func TestNoHandle(t *testing.T) {
 	if handle, err := fileHandle(-1); err == nil || handle != nil {
 		t.Errorf("%v, %v, want an error", handle, err)
+	}
+}
+
+// Files of several file systems below SOURCE have different numbers in the view, which is one file
+// system: find takes equal numbers for a loop, and cp and tar for names of one file.
+func TestNumbersOfSeveralFileSystems(t *testing.T) {
+	b := backing{device: new(atomic.Uint64)}
+	b.device.Store(unix.Mkdev(8, 1))
+	shown := make(map[uint64]bool)
+	for _, dev := range []uint64{unix.Mkdev(8, 1), unix.Mkdev(8, 2), unix.Mkdev(0, 54), unix.Mkdev(0xfff, 0xfffff)} {
+		for _, ino := range []uint64{1, 2, 256} {
+			var attr fuse.Attr
+			b.setAttr(&attr, &unix.Stat_t{Dev: dev, Ino: ino})
+			shown[attr.Ino] = true
+			if is := attr.Ino == ino; is != (dev == unix.Mkdev(8, 1)) {
+				t.Errorf("inode %d of device %#x is shown as %d", ino, dev, attr.Ino)
+			}
+		}
+	}
+	if len(shown) != 12 {
+		t.Errorf("12 files have %d numbers", len(shown))
 	}
 }

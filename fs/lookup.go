@@ -65,16 +65,17 @@ func (f *FS) readyForOpen(in *fuse.InHeader, n *node, mode uint32) bool {
 // replyEntry takes fd over.
 func (f *files) replyEntry(dir *node, name string, fd int, st *stat, out *fuse.EntryOut) *node {
 	n := f.nodes.learn(dir, name, fd, st)
-	n.reply(&st.Stat_t, out)
+	f.entry(n, &st.Stat_t, out)
 	return n
 }
 
-func (n *node) reply(st *unix.Stat_t, out *fuse.EntryOut) {
+// entry replies with a node.
+func (f *files) entry(n *node, st *unix.Stat_t, out *fuse.EntryOut) {
 	n.tell(st)
 	out.NodeId = n.id
 	out.SetEntryTimeout(cacheTimeout)
 	out.SetAttrTimeout(cacheTimeout)
-	setAttr(&out.Attr, st)
+	f.backing.setAttr(&out.Attr, st)
 }
 
 // Forget says that the kernel has dropped a node.

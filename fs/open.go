@@ -241,7 +241,11 @@ func (o *opening) misled(cancel <-chan struct{}, hold *lockmgr.Hold) (s fuse.Sta
 // lock takes the locks of keys, or fetches parked ones. The open may wait for files.
 func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, wait time.Duration, keys []lockmgr.Key) (*lockmgr.Hold, fuse.Status) {
 	f := o.fs
-	req, err := f.caller(&o.in.InHeader, files, o.rule.scope, openOwner)
+	numbers := make([]uint64, len(files))
+	for i, file := range files {
+		numbers[i] = f.backing.shownIno(file.dev, file.ino)
+	}
+	req, err := f.caller(&o.in.InHeader, numbers, o.rule.scope, openOwner)
 	if err != nil {
 		return nil, f.refused(&o.in.InHeader, name, err, fuse.EBUSY)
 	}

@@ -44,7 +44,7 @@ func (f *files) enter(dir *node, name string, out *fuse.EntryOut) fuse.Status {
 			if f.askedAnew(n) {
 				_ = fstat(n.fd, &st.Stat_t)
 			}
-			n.reply(&st.Stat_t, out)
+			f.entry(n, &st.Stat_t, out)
 			return fuse.OK
 		}
 		unix.Close(fd)
