@@ -72,6 +72,11 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 		return 0, ended
 	}
 	kill := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
+	direct := !h.caches && in.WriteFlags&fuse.WRITE_CACHE == 0
+	if direct && in.Flags&unix.O_APPEND == 0 && h.node.isMapped() && h.enter() {
+		defer h.node.overwrites.begin(h.fd, int64(in.Offset), data)()
+		h.leave()
+	}
 	var written int
 	s := f.change(cancel, &in.InHeader, h, func(check func() error) error {
 		how := wanted(in)
@@ -92,7 +97,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 		})
 	})
 	// The pages of a mapping come from the cache, by any handle.
-	if !h.caches && in.WriteFlags&fuse.WRITE_CACHE == 0 && (h.node.cachers.Load() > 0 || h.node.paged.Load()) {
+	if direct && (h.node.cachers.Load() > 0 || h.node.paged.Load()) {
 		f.uncache(cancel, in, h.node)
 	}
 	if !s.Ok() {
@@ -159,6 +164,8 @@ func (h *handle) store(data []byte, off int64, check func() error) error {
 		h.misfilled()
 		return unix.EPERM
 	}
+	h.node.stored.Store(true)
+	h.node.overwrites.merge(data, off)
 	for len(data) > 0 {
 		n, err := eachChecked(check, func() (int, error) { return unix.Pwrite(h.fd, data, off) })
 		if err != nil {

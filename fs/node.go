@@ -49,7 +49,10 @@ type node struct {
 	mappable atomic.Int64 // handles that allow a writable mapping
 	cachers  atomic.Int64 // handles that read through the kernel's cache, or by a mapping
 	paged    atomic.Bool  // another handle has read, perhaps for a mapping: the kernel may have pages
+	stored   atomic.Bool  // pages of a mapping were written back
 	handles  atomic.Int64
+
+	overwrites overwrites
 
 	*held // shared by all nodes of the file
 
@@ -103,6 +106,9 @@ func (n *node) leave() {
 		n.closer.close(n.fd) // does nothing if it was let go
 	}
 }
+
+// isMapped reports whether programs may store bytes by a mapping, and have done so.
+func (n *node) isMapped() bool { return n.stored.Load() && n.mappable.Load() > 0 }
 
 // lost reports whether one of the file's holds or its advisory locks are lost.
 func (f *held) lost() bool {

@@ -1,0 +1,75 @@
+package fs
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/policy"
+)
+
+// inMappedView opens a file of 4096 zeros to map it, has a page of the mapping written back, and opens the
+// file for writing only. stores writes the page back, by the mapping.
+func inMappedView(t *testing.T, do func(v *movedView, one thread, node, mapped, writer uint64, stores func(page []byte))) {
+	t.Helper()
+	inMovedView(t, func(v *movedView) {
+		if err := os.WriteFile(filepath.Join(v.source, "f"), make([]byte, 4096), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		v.fs.rules.scope = policy.ScopeNode
+		one := thread{v, 1}
+		node := one.look("f")
+		mapped, _ := one.opened(node, unix.O_RDWR)
+		writer, how := one.opened(node, unix.O_WRONLY)
+		if how&fuse.FOPEN_DIRECT_IO == 0 {
+			t.Fatal("a write goes by the kernel's cache")
+		}
+		stores := func(page []byte) {
+			t.Helper()
+			in := fuse.WriteIn{InHeader: one.header(node), Fh: mapped, Size: uint32(len(page)), WriteFlags: fuse.WRITE_CACHE}
+			if _, s := v.fs.Write(nil, &in, page); !s.Ok() {
+				t.Errorf("write back: %v", s)
+			}
+		}
+		stores(make([]byte, 4096))
+		do(v, one, node, mapped, writer, stores)
+		for _, fh := range []uint64{mapped, writer} {
+			v.fs.Release(nil, &fuse.ReleaseIn{InHeader: one.header(node), Fh: fh})
+		}
+	})
+}
+
+// A page that a mapping has read before a write, and stored in since, does not undo the write when it is
+// written back. What the mapping has stored stays.
+func TestMappingDoesNotUndoAWrite(t *testing.T) {
+	inMappedView(t, func(v *movedView, one thread, node, _, writer uint64, stores func([]byte)) {
+		page := make([]byte, 4096) // as it was before the write
+		copy(page, "stored")
+		page[2001] = 'S'
+		v.fs.invalidate = func(_ uint64, off, _ int64) fuse.Status {
+			if off >= 0 {
+				stores(bytes.Clone(page))
+			}
+			return fuse.OK
+		}
+		in := fuse.WriteIn{InHeader: one.header(node), Fh: writer, Offset: 2000, Size: 3, Flags: unix.O_WRONLY}
+		if _, s := v.fs.Write(nil, &in, []byte("abc")); !s.Ok() {
+			t.Fatalf("write: %v", s)
+		}
+		got, err := os.ReadFile(filepath.Join(v.source, "f"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if copy(page[2000:], "aSc"); !bytes.Equal(got, page) {
+			t.Errorf("the file begins with %q, and has %q where it was written", got[:6], got[2000:2003])
+		}
+		stores(make([]byte, 4096)) // later, by a program that has seen the write
+		if got, err = os.ReadFile(filepath.Join(v.source, "f")); err != nil || !bytes.Equal(got, make([]byte, 4096)) {
+			t.Errorf("then %q, %v", got[2000:2003], err)
+		}
+	})
+}
