@@ -284,6 +284,11 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 		return 0, ended
 	}
 	defer from.leave()
+	if to.node.isMapped() {
+		// After the answer the kernel would drop the pages, with what mappings have stored since. So it
+		// has to copy by read and write.
+		return 0, fuse.Status(unix.EOPNOTSUPP)
+	}
 	var n int
 	s := f.reading(cancel, &in.InHeader, from, func() error {
 		// Before the change: it flushes the file, and a flush waits for changes.

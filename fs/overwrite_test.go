@@ -73,3 +73,13 @@ func TestMappingDoesNotUndoAWrite(t *testing.T) {
 		}
 	})
 }
+
+// Into a file in which a mapping stores, the kernel copies by itself: it would drop what is stored.
+func TestCopyIntoAMapping(t *testing.T) {
+	inMappedView(t, func(v *movedView, one thread, node, mapped, writer uint64, _ func([]byte)) {
+		in := fuse.CopyFileRangeIn{InHeader: one.header(node), FhIn: mapped, NodeIdOut: node, FhOut: writer, OffOut: 2048, Len: 8}
+		if n, s := v.fs.CopyFileRange(nil, &in); n != 0 || s != fuse.Status(unix.EOPNOTSUPP) {
+			t.Errorf("%d, %v", n, s)
+		}
+	})
+}
