@@ -330,6 +330,10 @@ func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut)
 		return ended
 	}
 	defer h.leave()
+	// What mappings have stored is data, and the backing does not know of it.
+	if s := f.writeBack(cancel, &in.InHeader, h.node); !s.Ok() {
+		return s
+	}
 	return f.reading(cancel, &in.InHeader, h, func() error {
 		off, err := unix.Seek(h.fd, int64(in.Offset), int(in.Whence))
 		out.Offset = uint64(off)

@@ -83,3 +83,25 @@ func TestCopyIntoAMapping(t *testing.T) {
 		}
 	})
 }
+
+// What a mapping has stored is data for a program that looks for data, such as cp.
+func TestSeekFindsWhatIsMapped(t *testing.T) {
+	inMappedView(t, func(v *movedView, one thread, node, mapped, _ uint64, stores func([]byte)) {
+		if err := os.Truncate(filepath.Join(v.source, "f"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(filepath.Join(v.source, "f"), 4096); err != nil {
+			t.Fatal(err)
+		}
+		v.fs.invalidate = func(_ uint64, off, _ int64) fuse.Status {
+			if off == 0 {
+				stores([]byte("stored"))
+			}
+			return fuse.OK
+		}
+		in, out := fuse.LseekIn{InHeader: one.header(node), Fh: mapped, Whence: unix.SEEK_DATA}, fuse.LseekOut{}
+		if s := v.fs.Lseek(nil, &in, &out); !s.Ok() || out.Offset != 0 {
+			t.Errorf("%d, %v", out.Offset, s)
+		}
+	})
+}
