@@ -12,6 +12,9 @@ import (
 const (
 	aclPrefix = "system.posix_acl_"
 	aclAccess = aclPrefix + "access"
+	// capability is removed by the caller's kernel itself when a file is written, truncated or given
+	// away, by whoever may do that. From programs that remove it, the kernel wants CAP_SETFCAP.
+	capability = "security.capability"
 )
 
 // passes reports whether a view shows an attribute of the backing. Its kernel checks the caller's
@@ -169,7 +172,11 @@ func (f *FS) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse
 	}
 	f.calls.begin(in, nil, callRecord{What: losingAttr})
 	err := f.with(n, func(fd int) error {
-		return f.as(in, 0, func() error { return unix.Removexattr(procPath(fd), attr) })
+		remove := func() error { return unix.Removexattr(procPath(fd), attr) }
+		if attr == capability {
+			return remove()
+		}
+		return f.as(in, 0, remove)
 	})
 	if b != nil && err == unix.ENODATA { // it was removed for the first time
 		err = nil
