@@ -292,7 +292,8 @@ func (i *importer) allHandles() error {
 		n.handles.Add(1)
 		if s.Maps {
 			n.mappable.Add(1)
-			n.paged.Store(true) // the former process may have read
+			n.paged.Store(true)  // the former process may have read
+			n.stored.Store(true) // and what a mapping has stored may have been written back
 		}
 		if s.Caches {
 			n.cachers.Add(1)

@@ -47,9 +47,9 @@ func processOwner(p procid.Process) lockmgr.Owner {
 }
 
 // caller returns a request for locks by in's caller, still without keys. If the caller is the
-// kernel or a dead process, it is an owner of its own. files are the numbers, as the view shows
-// them, of those for which the request may wait. single returns the owner in scope handle. caller fails only for lack of descriptors or
-// memory.
+// kernel or a dead process, it is an owner of its own. files are those for which the request may
+// wait, by their numbers in the view. single returns the owner in scope handle. caller fails only
+// for lack of descriptors or memory.
 func (cs *callers) caller(in *fuse.InHeader, files []uint64, scope policy.Scope, single func(procid.Process) lockmgr.Owner) (lockmgr.Request, error) {
 	c := lockmgr.Request{Holder: lockmgr.Holder{UID: in.Uid}}
 	p, err := cs.cache.Lookup(int(in.Pid))

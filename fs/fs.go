@@ -42,8 +42,8 @@ type Config struct {
 	Sync Sync
 	// Policy says which files are locked, and how; nil: all, as above.
 	Policy *policy.Policy
-	// Below are flags such as unix.ST_NOSUID that file systems mounted below Source have. The view has
-	// them too: one mount cannot have them in a part of it.
+	// Below is which of unix.ST_NOSUID and unix.ST_NODEV some file system mounted below Source has. All
+	// of the view has it too: a mount cannot have it in a part.
 	Below int64
 	// AllowOther lets other users than the daemon's see the view.
 	AllowOther bool

@@ -3,9 +3,8 @@ package fs
 import "golang.org/x/sys/unix"
 
 // inherited are default_permissions, and the volume's nosuid, nodev and noexec, so that
-// programs and devices follow the same rules: those of the volume or, if stricter, of what is
-// mounted below it. fusermount3 forbids set-user-ID programs and devices
-// to all but root.
+// programs and devices follow the same rules, and below, what is mounted below the volume forbids.
+// fusermount3 forbids set-user-ID programs and devices to all but root.
 func (f *FS) inherited(below int64) []string {
 	options := []string{"default_permissions"} // the kernel checks modes
 	var st unix.Statfs_t

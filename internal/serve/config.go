@@ -151,10 +151,11 @@ func strictest(sync fs.Sync, below []mounts.Mount) fs.Sync {
 	return sync
 }
 
-// attrsOf returns what some mount forbids: set-user-ID programs, devices, programs. The view forbids it.
+// attrsOf returns what some mount forbids: set-user-ID programs, devices. The view forbids it. Programs
+// that may not run in a part of the volume are refused there: an open to run one is made on the volume.
 func attrsOf(below []mounts.Mount) (attrs mounts.Attrs) {
 	for _, m := range below {
-		attrs |= m.Attrs() & (mounts.NoSUID | mounts.NoDev | mounts.NoExec)
+		attrs |= m.Attrs() & (mounts.NoSUID | mounts.NoDev)
 	}
 	return attrs
 }
