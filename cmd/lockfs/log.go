@@ -3,8 +3,10 @@ package main
 import (
 	"log/slog"
 	"os"
+	"os/signal"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 // logFlags say what is logged, and in which format.
@@ -27,7 +29,9 @@ func (l *logFlags) register(cmd *cobra.Command) {
 	complete(cmd, "log-level", l.level.words())
 }
 
+// logger is for daemons, which go on when nobody reads their log any more.
 func (l *logFlags) logger() *slog.Logger {
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) // else Go ends the process at the next line
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.level.value)); err != nil {
 		panic(err) // it is one of the choices
