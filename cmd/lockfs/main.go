@@ -45,8 +45,10 @@ func usage(err error) error {
 
 func main() {
 	end := []os.Signal{syscall.SIGTERM}
-	if !signal.Ignored(os.Interrupt) { // a script ignores it for background jobs
-		end = append(end, os.Interrupt)
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+		if !signal.Ignored(sig) { // a script ignores the one for background jobs, nohup the other
+			end = append(end, sig)
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), end...)
 	// A second signal ends the program at once, but timeout(1) sends each signal twice.

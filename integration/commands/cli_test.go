@@ -281,6 +281,17 @@ func TestSignalledTwice(t *testing.T) {
 	}
 }
 
+// The end of its terminal ends a mount in peace.
+func TestHangup(t *testing.T) {
+	t.Parallel()
+	m := lab.NewVolume(t).Mount("m")
+	_ = m.Cmd.Process.Signal(unix.SIGHUP)
+	lab.Eventually(t, "the signal is heard", func() bool { return strings.Contains(m.Log.String(), "msg=unmounting") })
+	if status := m.Stop(); status != 0 || lab.FSType(m.Dir) == unix.FUSE_SUPER_MAGIC {
+		t.Errorf("exit status %d", status)
+	}
+}
+
 // lockfs ls lists holders and waiters, as a table and as JSON, for the volume, a
 // directory or a file, from a path in the view or in the directory itself.
 func TestList(t *testing.T) {

@@ -67,7 +67,7 @@ func runWorker() {
 		panic(err)
 	}
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGUSR1)
 	var obeying sync.Mutex // a line is answered before a signal is
 	go func() {
 		for s := range signals {
@@ -432,10 +432,10 @@ func TestNothingLeftIsTheEnd(t *testing.T) {
 func TestSignalsArePassedOn(t *testing.T) {
 	r := begin(t, time.Hour)
 	r.worker(0, 0, 0)
-	if err := r.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+	if err := r.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	r.hears("signal hangup")
+	r.hears("signal user defined signal 1")
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -472,7 +472,7 @@ func TestSignalBeforeTheTakeover(t *testing.T) {
 	r.opens()
 	r.kill()
 	r.worker(1, 1, 1)
-	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGHUP} {
+	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGUSR1} {
 		if err := r.cmd.Process.Signal(s); err != nil {
 			t.Fatal(err)
 		}
@@ -480,7 +480,7 @@ func TestSignalBeforeTheTakeover(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	r.hears("signal hangup")
+	r.hears("signal user defined signal 1")
 	r.kill() // and one more death
 	r.worker(2, 1, 1)
 	r.say("take")

@@ -101,7 +101,7 @@ func (s *supervisor) run(ctx context.Context) (status int, err error) {
 		return 0, fmt.Errorf("supervisor: %w", err)
 	}
 	s.signals = make(chan os.Signal, 16)
-	passed := []os.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+	passed := []os.Signal{syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 	if !signal.Ignored(os.Interrupt) {
 		passed = append(passed, os.Interrupt)
 	}
