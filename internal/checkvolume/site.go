@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -96,7 +98,9 @@ func (s *Site) mount(ctx context.Context, name string) error {
 	s.log.Reset()
 	s.cmd = exec.Command(s.Program, "mount", "--accept-volume", "--scope", "node", "--ttl", ttl, "--wait", "-1", "--name-wait", "30s", "--guard=false",
 		"--name", s.name, "--endpoints", s.Endpoint, s.source(), s.view())
-	s.cmd.Env = append(os.Environ(), "LOCKFS_STATE_DIR="+filepath.Join(s.Temp, "state"))
+	// No flag of a daemon, such as --supervise in its pod, is one of the check's views.
+	s.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LOCKFS_") })
+	s.cmd.Env = append(s.cmd.Env, "LOCKFS_STATE_DIR="+filepath.Join(s.Temp, "state"))
 	s.cmd.Stderr = &s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C must not reach it: we end it when nothing uses it
 	if err := s.cmd.Start(); err != nil {
