@@ -80,6 +80,7 @@ func (s *Site) do(ctx context.Context, c call) reply {
 func (s *Site) mount(ctx context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.stop(unix.SIGTERM) // a check that was cut off has left its view
 	if name != "" {
 		if !checkName.MatchString(name) {
 			return fmt.Errorf("%q is not the name of a check's directory", name)
@@ -130,6 +131,11 @@ func (s *Site) mount(ctx context.Context, name string) error {
 func (s *Site) end(how syscall.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.stop(how)
+}
+
+// stop needs mu.
+func (s *Site) stop(how syscall.Signal) {
 	if s.cmd == nil {
 		return
 	}
