@@ -272,6 +272,17 @@ const (
 	offerEnv = "LOCKFS_TEST_OFFER"
 )
 
+// In a state directory with a long path there are no sockets, and so no daemons to ask.
+func TestLongStateDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 100))
+	if _, err := Listen(dir, mountpoint, Offer{}); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "shorter") {
+		t.Errorf("listen: %v", err)
+	}
+	if _, err := Dial(t.Context(), dir, mountpoint); !errors.Is(err, ErrNone) {
+		t.Errorf("dial: %v", err)
+	}
+}
+
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(offerEnv); dir != "" {
 		_, err := Listen(dir, mountpoint, Offer{

@@ -76,6 +76,9 @@ func Listen(stateDir, mountpoint string, offer Offer) (stop func(), err error) {
 	made := filepath.Join(dir, fmt.Sprintf("%s%s-%d", hidden, filepath.Base(path), os.Getpid()))
 	_ = os.Remove(made)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
+	if errors.Is(err, unix.EINVAL) {
+		err = fmt.Errorf("%w: a unix socket's path has at most 107 bytes; choose a shorter state directory", err)
+	}
 	if err != nil {
 		return nil, err
 	}
