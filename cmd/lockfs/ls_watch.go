@@ -111,7 +111,8 @@ func (w *watcher) redraw(entries []lockmgr.Entry, failed error, rows int) error 
 	return err
 }
 
-// terminalRows returns the height of a terminal; ok is false if the writer is none.
+// terminalRows returns the height of a terminal; ok is false if the writer is none, or has no size, as
+// a serial line.
 func terminalRows(w io.Writer) (rows int, terminal bool) {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -121,5 +122,5 @@ func terminalRows(w io.Writer) (rows int, terminal bool) {
 	if err != nil {
 		return 0, false
 	}
-	return int(size.Row), true
+	return int(size.Row), size.Row > 0
 }

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/lockmgr"
 )
@@ -70,5 +73,23 @@ func TestWatchOnATerminal(t *testing.T) {
 	}
 	if got := strings.Join(lines[2:], ","); !strings.HasPrefix(got, "PATH,entry,entry,… and 3 more,") {
 		t.Errorf("below is %q", got)
+	}
+}
+
+// A serial line, or the terminal that expect(1) makes, does not say how many rows it has.
+func TestTerminalWithoutSize(t *testing.T) {
+	tty, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer tty.Close()
+	if rows, terminal := terminalRows(tty); terminal {
+		t.Errorf("a terminal of %d rows", rows)
+	}
+	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
+		t.Fatal(err)
+	}
+	if rows, terminal := terminalRows(tty); !terminal || rows != 24 {
+		t.Errorf("%d rows, %v; want 24", rows, terminal)
 	}
 }
