@@ -208,7 +208,7 @@ func choose(chosen []string, daemons []status.Daemon, dead []status.View) ([]sta
 		return !at
 	}
 	silent := false
-	var kept []status.Daemon
+	kept := []status.Daemon{}
 	for _, d := range daemons {
 		d.Views = slices.DeleteFunc(d.Views, other)
 		silent = silent || d.Error != ""

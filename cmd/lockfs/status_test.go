@@ -98,6 +98,9 @@ func TestStatusChooses(t *testing.T) {
 	if _, _, err := choose([]string{"/m3"}, all(), nil); err == nil {
 		t.Error("/m3 is a view")
 	}
+	if daemons, dead, err := choose([]string{"/m3"}, nil, []status.View{{Mountpoint: "/m3"}}); err != nil || daemons == nil || len(dead) != 1 {
+		t.Errorf("a dead view alone: %#v, %v, %v; want lists, also in JSON", daemons, dead, err)
+	}
 	silent := append(all(), status.Daemon{PID: 2, Error: "it does not answer"})
 	if daemons, _, err := choose([]string{"/m1"}, append(all(), silent[1]), nil); err != nil || len(daemons) != 1 || daemons[0].PID != 1 {
 		t.Errorf("/m1: %+v, %v", daemons, err)

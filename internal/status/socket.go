@@ -152,9 +152,9 @@ func ask(ctx context.Context, socket string) *Daemon {
 	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return &Daemon{PID: int(peer.Load()), Error: fmt.Sprintf("it does not answer within %v", answerTimeout)}
+		return &Daemon{PID: int(peer.Load()), Views: []View{}, Error: fmt.Sprintf("it does not answer within %v", answerTimeout)}
 	case err != nil:
-		return &Daemon{PID: int(peer.Load()), Error: err.Error()}
+		return &Daemon{PID: int(peer.Load()), Views: []View{}, Error: err.Error()}
 	}
 	return d
 }

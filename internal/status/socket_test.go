@@ -72,7 +72,7 @@ func TestDeadAndMuteDaemons(t *testing.T) {
 	there(unix.ENOENT)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if daemons, err := Ask(ctx, dir); err != nil || len(daemons) != 1 || daemons[0].Error == "" {
+	if daemons, err := Ask(ctx, dir); err != nil || len(daemons) != 1 || daemons[0].Error == "" || daemons[0].Views == nil {
 		t.Errorf("a mute daemon: %+v, %v", daemons, err)
 	}
 }
