@@ -64,6 +64,9 @@ func (c *command) run(signals <-chan os.Signal) (status int, err error) {
 			Env: c.env, Files: []uintptr{0, 1, 2},
 			Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, PidFD: &pidfd},
 		})
+		if err != nil {
+			err = &os.PathError{Op: "exec", Path: c.program, Err: err}
+		}
 	}
 	if err != nil {
 		close(c.ended)

@@ -152,6 +152,13 @@ func testExec(t *testing.T, on lab.Setup) {
 			t.Errorf("%q: exit status %d, %q, want %d", command, got, stderr, status)
 		}
 	}
+	uninterpreted := filepath.Join(v.Dir, "uninterpreted")
+	if err := os.WriteFile(uninterpreted, []byte("#!/none"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, stderr := lab.Outcome(t, v.Command("exec", a.Path("f"), "--", uninterpreted)); status != 127 || !strings.Contains(stderr, uninterpreted) {
+		t.Errorf("a script without its interpreter: exit status %d, %q", status, stderr)
+	}
 	if held := v.LS(); len(held) != 0 {
 		t.Errorf("locked: %+v", held)
 	}
