@@ -31,8 +31,9 @@ func (e *ExitError) Error() string {
 	if e.Reason == "" {
 		return s
 	}
-	return s + fmt.Sprintf(" (%s); check that there is room on its file system; if its data is damaged, "+
-		"unmount every view of this SOURCE and remove that directory: it holds nothing but locks", e.Reason)
+	return s + fmt.Sprintf(" (%s); check that there is room on its file system; %s", e.Reason, ifDamaged)
 }
+
+const ifDamaged = "if its data is damaged, unmount every view of this SOURCE and remove that directory: it holds nothing but locks"
 
 func (e *ExitError) Unwrap() error { return e.Err }

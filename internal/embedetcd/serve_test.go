@@ -226,3 +226,23 @@ func TestOneServicePerSource(t *testing.T) {
 	}
 	second.Close()
 }
+
+// An etcd that has lost its log runs, and does not answer. Its mount says what to do.
+func TestLostLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := start(t, dir)
+	s.Close()
+	if err := os.RemoveAll(filepath.Join(dataPath(dir), "member", "wal")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	s, err := Start(ctx, Config{Dir: dir, Source: dir})
+	if err == nil {
+		s.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "remove that directory") {
+		t.Errorf("Start: %v", err)
+	}
+}

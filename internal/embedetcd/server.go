@@ -113,8 +113,14 @@ func (s *Server) waitAnswer(ctx context.Context) error {
 		case err := <-s.failed:
 			return err
 		case <-ctx.Done():
-			return fmt.Errorf("the embedded lock service in %s does not answer%s: %w (%v)",
+			err := fmt.Errorf("the embedded lock service in %s does not answer%s: %w (%v)",
 				s.dir, holder(s.dir), context.Cause(ctx), probeErr)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.serves != nil { // without its log etcd goes on, and never has a leader
+				err = fmt.Errorf("%w; %s", err, ifDamaged)
+			}
+			return err
 		case <-tick.C:
 		}
 	}
