@@ -102,8 +102,10 @@ func (s *supervisor) run(ctx context.Context) (status int, err error) {
 	}
 	s.signals = make(chan os.Signal, 16)
 	passed := []os.Signal{syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
-	if !signal.Ignored(os.Interrupt) {
-		passed = append(passed, os.Interrupt)
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+		if !signal.Ignored(sig) {
+			passed = append(passed, sig)
+		}
 	}
 	signal.Notify(s.signals, passed...)
 	defer signal.Stop(s.signals)
@@ -245,7 +247,7 @@ func (s *supervisor) watch(ctx context.Context, w *worker) unix.WaitStatus {
 // pass passes a signal on to the worker. What a dead worker has left can only be ended by who has taken
 // it over, so one that ends waits for sayFree.
 func (s *supervisor) pass(w *worker, sig syscall.Signal) {
-	if sig == syscall.SIGTERM || sig == syscall.SIGINT {
+	if sig == syscall.SIGTERM || sig == syscall.SIGINT || sig == syscall.SIGHUP {
 		first := s.ending == 0
 		s.ending = sig
 		if first && len(s.formers) > 0 {
