@@ -54,7 +54,7 @@
 // afterwards. A delegation gives way to an entry of another session. An entry of a file was put too
 // late if a delegation stands in its way when the mirror shows the entry, or if one has gone since
 // the entry was put. It is then put anew. To make that visible, the Lease of the directories has
-// the revision at which the last delegation went, and is never deleted after that (docs/adr/0039).
+// the revision at which the last delegation went, and is never deleted (docs/adr/0039).
 //
 // # Tables of flock and fcntl locks
 //
@@ -128,7 +128,7 @@
 // it void. Nobody gets a lock whose Lease cannot be read. As in etcdlock, each session also checks
 // now and then for entries of its own that nobody here claims. It should find none.
 //
-// The janitor deletes the Leases of locks that have been free for an hour, and those of
+// The janitor deletes the Leases of files' locks that have been free for an hour, and those of
 // breaks after a day, on condition that they have not changed since. It is elected with
 // client-go's leaderelection, to save requests only.
 //

@@ -91,6 +91,8 @@ func (b *Backend) cleanUp(ctx context.Context) {
 
 // useless returns the Leases to be deleted: breaks, and locks that are free. How
 // long they were is judged by when this mount saw them change, by its own clock.
+// The directories' Lease stays: its version, and a dead mount's delegation in it, tell what has
+// been. See Undisturbed, and acquisition.late.
 func (b *Backend) useless() (found []*object) {
 	m := b.mirror
 	m.mu.Lock()
@@ -103,8 +105,8 @@ func (b *Backend) useless() (found []*object) {
 			if now.Sub(o.seen) > b.clean.Breaks {
 				found = append(found, o)
 			}
-		case kindFile, kindInode, kindTree:
-			if o.broken == nil && o.undelegated == 0 && !slices.ContainsFunc(o.entries, func(e entry) bool { return m.lives(&e) }) {
+		case kindFile, kindInode:
+			if o.broken == nil && !slices.ContainsFunc(o.entries, func(e entry) bool { return m.lives(&e) }) {
 				free = append(free, o)
 			}
 		case kindTable:

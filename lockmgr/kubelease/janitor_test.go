@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -56,7 +57,7 @@ func TestJanitor(t *testing.T) {
 	expire(t, dead)
 	dying.Close()
 	eventually(t, "what nobody uses is deleted", func() bool {
-		return len(names(t, name, "file")) == 1 && len(names(t, name, "tree")) == 0 && len(names(t, name, "break")) == 0
+		return len(names(t, name, "file")) == 1 && len(names(t, name, "break")) == 0
 	})
 	// What is deleted comes back with a later token.
 	again := must(t, s, lockmgr.NoWait, file("free"))
@@ -80,6 +81,47 @@ func TestJanitorKeepsFew(t *testing.T) {
 		release(t, s, must(t, s, lockmgr.NoWait, file(f))...)
 	}
 	eventually(t, "the oldest are deleted", func() bool { return len(names(t, name, "file")) == 3 })
+}
+
+// The Lease of the directories says when one was locked last, and which delegations are over. It is
+// kept: a mount may ask late, for example after its machine was suspended.
+func TestJanitorKeepsDirectories(t *testing.T) {
+	t.Parallel()
+	name := newName()
+	b := newBackend(t, name, hasty(kubelease.JanitorConfig{Free: time.Nanosecond}))
+	s := open(t, b)
+	cleanedUp := func() {
+		t.Helper()
+		eventually(t, "what is free is deleted", func() bool { return len(names(t, name, "file")) == 0 })
+	}
+	token := func() int64 {
+		g := must(t, s, lockmgr.Queue, file("d/f"))
+		release(t, s, g...)
+		return lockmgr.FencingToken(g[0].Token, 0)
+	}
+	before := token()
+	release(t, s, must(t, s, lockmgr.NoWait, tree("d"))...)
+	cleanedUp()
+	if s.Undisturbed(file("d/f"), before, token()) {
+		t.Error("nobody has locked the directory, if one asks the mount")
+	}
+
+	dead := open(t, newBackend(t, name))
+	req := request(lockmgr.NoWait, tree("d"))
+	req.Mode, req.Keep = lockmgr.Delegated, true
+	was := acquire(t, dead, req)
+	expire(t, dead)
+	token()
+	cleanedUp()
+	list, err := raw(t).List(within(t, patience), metav1.ListOptions{LabelSelector: "lockfs.io/kind=tree"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(list.Items, func(l coordinationv1.Lease) bool {
+		return l.Annotations["lockfs.io/volume-name"] == "test/"+name && strings.Contains(l.Annotations["lockfs.io/entries"], was.AcquisitionID.String())
+	}) {
+		t.Error("a delegation that ended with its session has left no trace")
+	}
 }
 
 // Of two mounts one cleans up, and the other when that is gone.
