@@ -222,6 +222,10 @@ func (a *acquisition) try(ctx context.Context) error {
 	return a.contended(nil)
 }
 
+// mostDelegated is how long the directories' entries may become by a delegation, a quarter of what the
+// server allows. The rest is for renames, which must not fail, and for recalls.
+const mostDelegated = 64 << 10
+
 // put puts our entries in p, at the end of the line. Unless we queue, an entry ahead means
 // ErrContended.
 func (a *acquisition) put(ctx context.Context, p *place) error {
@@ -258,8 +262,12 @@ func (a *acquisition) put(ctx context.Context, p *place) error {
 		if len(a.ahead) > 0 && (a.req.Wait != lockmgr.Queue || a.deadlocked()) {
 			return nil, a.contended(nil)
 		}
+		lease, err := b.names.lockLease(o, p.keys[0], entries, true)
+		if err == nil && a.req.Mode == lockmgr.Delegated && len(lease.Annotations[noteEntries]) > mostDelegated {
+			return nil, fmt.Errorf("%w: too many directories of the volume are delegated", lockmgr.ErrContended)
+		}
 		p.sent(o, over)
-		return b.names.lockLease(o, p.keys[0], entries, true)
+		return lease, err
 	})
 	if err != nil {
 		if errors.Is(err, lockmgr.ErrContended) && a.deadlocked() && a.req.Wait == lockmgr.Queue {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -92,6 +93,42 @@ func TestRecallRequests(t *testing.T) {
 		if notes, shown := noted(t, name); notes+shown > 0 {
 			t.Errorf("%s: %d notes are left, %d shown", what, notes, shown)
 		}
+	}
+}
+
+// Delegated directories leave room in the Lease of the directories: for renames, and for recalls.
+func TestDelegationsLeaveRoom(t *testing.T) {
+	t.Parallel()
+	name := newName()
+	b := newBackend(t, name)
+	mine, theirs := open(t, newBackend(t, name)), open(t, b)
+	long := strings.Repeat("/"+strings.Repeat("d", 250), 12)
+	n := 0
+	for ; ; n++ {
+		req := keep(lockmgr.NoWait, tree(fmt.Sprint(n, long)))
+		req.Mode = lockmgr.Delegated
+		if _, err := mine.Acquire(within(t, patience), req); errors.Is(err, lockmgr.ErrContended) {
+			break
+		} else if err != nil {
+			t.Errorf("a directory too many: %v", err)
+			break
+		}
+	}
+	eventually(t, "the watch shows them", func() bool {
+		e, err := b.Rivals(within(t, patience), tree(fmt.Sprint(n-1, long)))
+		return err == nil && len(e) == 1
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := make(chan struct{})
+	req := request(lockmgr.Queue, file("0"+long+"/f"))
+	req.Waits = func() { close(waits) }
+	got := start(ctx, theirs, req)
+	<-waits
+	eventually(t, "the directory is recalled", func() bool { r, err := b.Recalls(within(t, patience)); return err == nil && len(r) == 1 })
+	release(t, theirs, must(t, theirs, lockmgr.NoWait, tree("elsewhere"+long))...)
+	cancel()
+	if err := await(t, got).Err; !errors.Is(err, lockmgr.ErrContended) {
+		t.Errorf("an open below a delegated directory: %v", err)
 	}
 }
 
