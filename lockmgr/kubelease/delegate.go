@@ -40,35 +40,34 @@ func (s *Session) PutBelow(ctx context.Context, d lockmgr.Grant, entries []lockm
 	return grants[0].Token, nil
 }
 
-// Stands implements lockmgr.Delegator. For a directory it lists the one Lease of all directories,
-// past the limit, and else all of the volume. The list is of the server's newest revision.
+// Stands implements lockmgr.Delegator. It lists the grant's Lease alone, past the limit: a list is of
+// the server's newest revision. An entry may outlive its session, so that is read afterwards.
 func (s *Session) Stands(ctx context.Context, g lockmgr.Grant) (int64, error) {
-	if g.Key.Kind != lockmgr.Tree {
-		st, err := s.b.snapshot(ctx, s.b.client.sessions)
-		switch {
-		case err != nil:
-			return 0, fmt.Errorf("reading the locks: %w", err)
-		case !st.has(g):
-			return 0, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
-		}
-		return st.asOf, nil
-	}
 	f := *s.b.locks
-	f.selector = s.b.names.trees()
+	f.name = s.b.names.lock(g.Key)
 	all, err := f.list(ctx, 0)
 	if err != nil {
-		return 0, fmt.Errorf("reading the delegations: %w", err)
+		return 0, fmt.Errorf("reading whether %s is locked: %w", g.Key, err)
 	}
+	stands := false
 	for i := range all.leases {
 		o, err := s.b.mirror.learn(all.era, &all.leases[i])
 		if err != nil {
 			return 0, fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)
 		}
-		if o.find(g) >= 0 {
-			return all.rev, nil
-		}
+		stands = stands || o.find(g) >= 0
 	}
-	return 0, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
+	if stands {
+		session, err := s.b.getUrgent(ctx, s.name)
+		if err != nil {
+			return 0, fmt.Errorf("reading whether session %s lives: %w", s.id, err)
+		}
+		stands = session != nil
+	}
+	if !stands {
+		return 0, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
+	}
+	return all.rev, nil
 }
 
 // delegations returns the delegations of others above what we want.

@@ -71,7 +71,7 @@ func (t *tapped) Close() error { t.PipeReader.Close(); return t.body.Close() }
 
 // call is a request on its way.
 type call struct {
-	verb string // create, update, delete, get, list, peek (a list of one) or watch
+	verb string // create, update, delete, get, list, peek (a list of one), name (a list of the one of that name) or watch
 	text string // path and body: has the name of the Lease
 	sent chan struct{}
 	done chan struct{} // closed when it was answered, or failed
@@ -233,6 +233,8 @@ func verb(req *http.Request) string {
 		return "watch"
 	case req.URL.Query().Has("limit"):
 		return "peek"
+	case req.URL.Query().Has("fieldSelector"):
+		return "name"
 	case strings.HasSuffix(req.URL.Path, "/leases"):
 		return "list"
 	}

@@ -67,7 +67,6 @@ func hash(s string) string {
 
 func (l layout) prefix() string             { return "lockfs-" + l.hash + "-" }
 func (l layout) selector() string           { return labelVolume + "=" + l.hash }
-func (l layout) trees() string              { return l.selector() + "," + labelKind + "=" + kindTree }
 func (l layout) recalls() string            { return l.selector() + "," + labelRecalls }
 func (l layout) pulses() string             { return labelPulses + "=" + l.hash }
 func (l layout) tree() string               { return l.prefix() + kindTree }

@@ -171,14 +171,18 @@ func each[T any](ctx context.Context, list []T, do func(T) error) error {
 }
 
 // list reads all Leases of a feed as they are now, or as many as limit says, if that
-// is not 0.
+// is not 0, or one.
 func (f *feed) list(ctx context.Context, limit int64) (reading, error) {
 	b := f.b
 	bounded, cancel := context.WithTimeout(b.logged(ctx), listTimeouts*b.timeout)
 	defer cancel()
 	_, own := f.m.newest()
 	newest, era := b.mirror.newest()
-	list, err := f.from.Leases(b.space).List(bounded, metav1.ListOptions{LabelSelector: f.selector, Limit: limit})
+	opts := metav1.ListOptions{LabelSelector: f.selector, Limit: limit}
+	if f.name != "" {
+		opts.FieldSelector = "metadata.name=" + f.name
+	}
+	list, err := f.from.Leases(b.space).List(bounded, opts)
 	if err != nil {
 		if err = fault(ctx, err); errors.Is(err, errAbsent) {
 			err = fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, err)

@@ -24,6 +24,7 @@ type feed struct {
 	b        *Backend
 	m        *mirror
 	selector string
+	name     string                                     // "", or of the only Lease that list reads
 	from     coordinationclient.CoordinationV1Interface // for reading all
 }
 
