@@ -56,7 +56,7 @@ type server interface {
 	Ready(ctx context.Context) error
 	Notes() []string
 	describe() status.View
-	served() other
+	other() other
 }
 
 // Daemon serves a changing set of volumes. A volume waits only for the one that was at its
@@ -103,7 +103,7 @@ func (m *served) tried() bool { return m.good || m.err != nil || time.Since(m.be
 // elsewhere reports whether another daemon serves the volume, with its open files. It needs Daemon.mu.
 func (m *served) elsewhere() bool {
 	if m.vol != nil {
-		if o := m.vol.served(); o != otherUnknown {
+		if o := m.vol.other(); o != otherUnknown {
 			return o == otherServes
 		}
 	}
@@ -307,7 +307,7 @@ func (d *Daemon) serve(ctx context.Context, m *served, spec *Spec) (err error) {
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if o := vol.served(); o != otherUnknown {
+		if o := vol.other(); o != otherUnknown {
 			m.has = o
 		}
 		m.vol, m.err = nil, err

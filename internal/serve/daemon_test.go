@@ -86,7 +86,7 @@ func (v *fakeVolume) Notes() []string { return nil }
 
 func (v *fakeVolume) describe() status.View { return status.View{Mountpoint: "fake"} }
 
-func (v *fakeVolume) served() other {
+func (v *fakeVolume) other() other {
 	v.all.mu.Lock()
 	defer v.all.mu.Unlock()
 	return v.all.others[v.id]

@@ -43,7 +43,7 @@ type Volume struct {
 	service    lockmgr.Service  // GUARDED_BY(mu); that has the locks
 	renewals   renewals         // GUARDED_BY(mu)
 	taken      takeover         // GUARDED_BY(mu); the last one, if Count > 0
-	other      other            // GUARDED_BY(mu); whether another daemon serves the view
+	otherIs    other            // GUARDED_BY(mu); whether another daemon serves the view
 }
 
 // other is whether another daemon serves a view, and has not handed it on.
@@ -97,13 +97,13 @@ func (v *Volume) State() (state renew.State, ok bool) {
 func (v *Volume) found(o other) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.other = o
+	v.otherIs = o
 }
 
-func (v *Volume) served() other {
+func (v *Volume) other() other {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.other
+	return v.otherIs
 }
 
 func (v *Volume) setMounted(mountpoint string, locks *lockmgr.Manager, view *fs.FS) {
