@@ -863,28 +863,39 @@ func inAllTables(t *testing.T, test func(f *fixture, open func(*advisoryMount, l
 }
 
 // Who gets a lock that another owner of the mount has lost with its session gets it when the writes
-// that were checked before have landed.
+// that were checked before have landed, also if the other one has closed its file by then.
 func TestAdvisoryLostWithWritesUnderWay(t *testing.T) {
-	inBubble(t, func(f *fixture) {
-		t := f.t
-		m, _ := f.manager(func(c *lockmgr.Config) { c.Renew.SuspendWait = 10 * time.Millisecond })
-		am := &advisoryMount{f: f, m: m, onShared: func(*lockmgr.AdvisoryTable) {}}
-		am.onLost = func(*lockmgr.AdvisoryTable) { f.svc.Connect() }
-		am.a = am.advisory(m)
-		defer am.close()
-		tab := am.lock(am.flock(1, true))
-		next := am.waits(t.Context(), table, am.flock(2, true))
-		f.svc.Disconnect()
-		var good time.Time // when a write was last allowed
-		for tab.Check() == nil {
-			good = time.Now()
-			time.Sleep(time.Millisecond)
-		}
-		if err := <-next; err != nil {
-			t.Fatal(err)
-		}
-		if after := time.Since(good); after < renew.CheckToIssue+renew.WriteInFlight {
-			t.Errorf("granted %v after a write was checked", after)
-		}
-	})
+	for name, closes := range map[string]bool{"stays": false, "closes": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(f *fixture) {
+				t := f.t
+				m, _ := f.manager(func(c *lockmgr.Config) { c.Renew.SuspendWait = 10 * time.Millisecond })
+				am := &advisoryMount{f: f, m: m, onShared: func(*lockmgr.AdvisoryTable) {}}
+				am.onLost = func(tab *lockmgr.AdvisoryTable) {
+					f.svc.Connect()
+					if closes {
+						over := make(chan struct{})
+						close(over)
+						_ = tab.Unlock(over, am.flock(1, true).Owner, 0, advisory.EOF)
+					}
+				}
+				am.a = am.advisory(m)
+				defer am.close()
+				tab := am.lock(am.flock(1, true))
+				next := am.waits(t.Context(), table, am.flock(2, true))
+				f.svc.Disconnect()
+				var good time.Time // when a write was last allowed
+				for tab.Check() == nil && tab.Has(am.flock(1, true).Owner) {
+					good = time.Now()
+					time.Sleep(time.Millisecond)
+				}
+				if err := <-next; err != nil {
+					t.Fatal(err)
+				}
+				if after := time.Since(good); after < renew.CheckToIssue+renew.WriteInFlight {
+					t.Errorf("granted %v after a write was checked", after)
+				}
+			})
+		})
+	}
 }

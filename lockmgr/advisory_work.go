@@ -288,8 +288,9 @@ func (t *AdvisoryTable) noticeLoss() {
 
 // lost takes all of the mount's locks in the table. Waiting requests begin again.
 func (t *AdvisoryTable) lost(cause error) {
+	relied := t.relied.Load() != nil // a program that is told may give up all
 	t.bereave(cause)
-	if t.relied.Load() != nil { // the mount's row is in no way of its other owners
+	if relied { // the mount's row is in no way of its other owners
 		t.awaitWrites()
 	}
 	t.a.mu.Lock()
