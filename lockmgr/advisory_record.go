@@ -199,6 +199,7 @@ func (t *AdvisoryTable) recover(ctx context.Context) error {
 	a.mu.Unlock()
 	if lost {
 		t.bereave(errDeleted)
+		t.awaitWrites() // this process may have allowed some by now
 	}
 	a.mu.Lock()
 	switch {

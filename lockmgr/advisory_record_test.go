@@ -11,6 +11,7 @@ import (
 	"github.com/lockfs/lockfs/internal/journal"
 	"github.com/lockfs/lockfs/lockmgr"
 	"github.com/lockfs/lockfs/lockmgr/advisory"
+	"github.com/lockfs/lockfs/renew"
 )
 
 // Advisory locks outlive the process that has them, in tables of every kind: others are kept out
@@ -188,8 +189,12 @@ func TestAdvisoryLossOverADeath(t *testing.T) {
 					t.Fatal(err)
 				}
 				_, lost := a.a.Adopted(0)
+				wrote := time.Now() // what the table's programs do until they are told
 				a.m.Begin()
-				synctest.Wait()
+				a.lock(a.posix(2, 0, 9, true))
+				if after := time.Since(wrote); what == "deleted" && after < renew.CheckToIssue+renew.WriteInFlight {
+					t.Errorf("granted %v after a write was checked", after)
+				}
 				if lost == (what == "deleted") || len(a.lost) != 0 == lost {
 					t.Errorf("told at once: %v, and %d times later", lost, len(a.lost))
 				}
