@@ -458,3 +458,47 @@ func TestAdvisoryPrivateProbesOfACrowd(t *testing.T) {
 		}
 	})
 }
+
+// When the request that asks another mount to publish goes, or gives up, another one asks.
+func TestAdvisoryPrivateProbeThatGoes(t *testing.T) {
+	inPrivate(t, 2, func(t *testing.T, f *fixture, ms []*advisoryMount) {
+		a, b := ms[0], ms[1]
+		flushes := make(chan struct{})
+		a.onShared = func(*lockmgr.AdvisoryTable) { <-flushes }
+		held := a.posix(1, 5, 9, true)
+		a.lock(held)
+		tab := b.table(table)
+		ctx, cancel := context.WithCancel(t.Context())
+		found := make(chan error, 4)
+		test := func(ctx context.Context, id uint64) {
+			by, ok, err := tab.Test(ctx, b.posix(id, 0, advisory.EOF, false))
+			if err == nil && (!ok || by.Owner != held.Owner) {
+				err = fmt.Errorf("%+v, %v", by, ok)
+			}
+			found <- err
+		}
+		go test(ctx, 1)
+		synctest.Wait()
+		first := f.advisoryRows()
+		go test(t.Context(), 2)
+		go test(t.Context(), 3)
+		synctest.Wait()
+		cancel()
+		if err := <-found; !errors.Is(err, context.Canceled) {
+			t.Errorf("the first: %v", err)
+		}
+		synctest.Wait()
+		if n := f.advisoryRows(); n != first {
+			t.Errorf("%d rows, and %d before the first one has gone", n, first)
+		}
+		close(flushes)
+		for range 2 {
+			if err := <-found; err != nil {
+				t.Error(err)
+			}
+		}
+		if n := f.advisoryRows(); n != 1 {
+			t.Errorf("%d rows are left", n)
+		}
+	})
+}
