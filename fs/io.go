@@ -73,12 +73,18 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	}
 	kill := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
 	direct := !h.caches && in.WriteFlags&fuse.WRITE_CACHE == 0
-	if direct && in.Flags&unix.O_APPEND == 0 && h.node.isMapped() && h.enter() {
-		defer h.node.overwrites.begin(h.fd, int64(in.Offset), data)()
-		h.leave()
-	}
+	var under *overwrite
+	defer func() { h.node.overwrites.end(under) }() // after uncache
 	var written int
 	s := f.change(cancel, &in.InHeader, h, func(check func() error) error {
+		if direct && in.Flags&unix.O_APPEND == 0 && h.node.isMapped() {
+			if err := check(); err != nil {
+				return err
+			}
+			h.node.overwrites.end(under)
+			under = h.node.overwrites.begin(h.fd, int64(in.Offset), data)
+			defer func() { h.node.overwrites.cut(under, written) }()
+		}
 		how := wanted(in)
 		if how&unix.RWF_APPEND != 0 {
 			f.beginAppend(&in.InHeader, h)
@@ -165,6 +171,8 @@ func (h *handle) store(data []byte, off int64, check func() error) error {
 		return unix.EPERM
 	}
 	h.node.stored.Store(true)
+	h.node.overwrites.landing.RLock()
+	defer h.node.overwrites.landing.RUnlock()
 	h.node.overwrites.merge(data, off)
 	for len(data) > 0 {
 		n, err := eachChecked(check, func() (int, error) { return unix.Pwrite(h.fd, data, off) })

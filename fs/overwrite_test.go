@@ -74,6 +74,29 @@ func TestMappingDoesNotUndoAWrite(t *testing.T) {
 	})
 }
 
+// A write that is refused does not come into the file by a page that another handle may write back.
+func TestMappingDoesNotMakeARefusedWrite(t *testing.T) {
+	inMappedView(t, func(v *movedView, one thread, node, _, writer uint64, stores func([]byte)) {
+		v.fs.invalidate = func(_ uint64, off, _ int64) fuse.Status {
+			if off >= 0 {
+				stores(make([]byte, 4096))
+			}
+			return fuse.OK
+		}
+		h := v.fs.handles.get(writer)
+		h.lost.Store(true)
+		h.node.paged.Store(true)
+		in := fuse.WriteIn{InHeader: one.header(node), Fh: writer, Offset: 2000, Size: 3, Flags: unix.O_WRONLY}
+		if _, s := v.fs.Write(nil, &in, []byte("abc")); s.Ok() {
+			t.Error("a write without a lock is made")
+		}
+		h.lost.Store(false)
+		if got, err := os.ReadFile(filepath.Join(v.source, "f")); err != nil || !bytes.Equal(got, make([]byte, 4096)) {
+			t.Errorf("the file has %q, %v", got[2000:2003], err)
+		}
+	})
+}
+
 // Into a file in which a mapping stores, the kernel copies by itself: it would drop what is stored.
 func TestCopyIntoAMapping(t *testing.T) {
 	inMappedView(t, func(v *movedView, one thread, node, mapped, writer uint64, _ func([]byte)) {
