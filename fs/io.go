@@ -31,6 +31,9 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	if !s.Ok() {
 		return nil, s
 	}
+	if in.ReadFlags&fuse.READ_LOCKOWNER == 0 { // it fills pages
+		h.node.overwrites.filled(buf[:n], int64(in.Offset))
+	}
 	// go-fuse writes a vector at once. For other results it sets up a pipe first.
 	return fuse.ReadResultVector([][]byte{buf[:n]}), fuse.OK
 }

@@ -3,6 +3,7 @@ package fs
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,14 +18,19 @@ type overwrites struct {
 	// write that has begun, when that looks at the file.
 	landing sync.RWMutex
 
+	count atomic.Int64 // len(all)
+
 	mu  sync.Mutex
 	all []*overwrite // GUARDED_BY(mu)
 }
 
 // overwrite is one. off and data are constant.
 type overwrite struct {
-	off       int64
-	old, data []byte // old: what the file had there; shorter if it ended there. GUARDED_BY(overwrites.mu)
+	off  int64
+	data []byte
+	// old is what the file had there, or data where a mapping has read that; shorter if the file ended
+	// there. GUARDED_BY(overwrites.mu)
+	old []byte
 }
 
 // begin notes a direct write that its locks allow. fd may be for writing only. If the volume does not let
@@ -46,6 +52,7 @@ func (o *overwrites) begin(fd int, off int64, data []byte) *overwrite {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.all = append(o.all, w)
+	o.count.Store(int64(len(o.all)))
 	return w
 }
 
@@ -66,6 +73,30 @@ func (o *overwrites) end(w *overwrite) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.all = slices.DeleteFunc(o.all, func(other *overwrite) bool { return other == w })
+	o.count.Store(int64(len(o.all)))
+}
+
+// filled says what a page is filled with. Where that is what a write under way has written, the mapping
+// stores after the write: it may put the old byte back.
+func (o *overwrites) filled(page []byte, off int64) {
+	if o.count.Load() == 0 {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, w := range o.all {
+		from, to := w.in(page, off)
+		for at := from; at < to; at++ {
+			if page[at-off] == w.data[at-w.off] {
+				w.old[at-w.off] = w.data[at-w.off]
+			}
+		}
+	}
+}
+
+// in returns where a page at off can have old bytes. It needs overwrites.mu.
+func (w *overwrite) in(page []byte, off int64) (from, to int64) {
+	return max(off, w.off), min(off+int64(len(page)), w.off+int64(len(w.old)))
 }
 
 // merge puts the bytes of the direct writes under way into a page that is written back at off, where
@@ -74,7 +105,7 @@ func (o *overwrites) merge(page []byte, off int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, w := range o.all {
-		from, to := max(off, w.off), min(off+int64(len(page)), w.off+int64(len(w.old)))
+		from, to := w.in(page, off)
 		for at := from; at < to; at++ {
 			if page[at-off] == w.old[at-w.off] {
 				page[at-off] = w.data[at-w.off]

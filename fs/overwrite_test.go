@@ -74,6 +74,32 @@ func TestMappingDoesNotUndoAWrite(t *testing.T) {
 	})
 }
 
+// A mapping that has read what a write has written may put the old bytes back, before the write returns.
+func TestMappingAnswersAWrite(t *testing.T) {
+	inMappedView(t, func(v *movedView, one thread, node, mapped, writer uint64, stores func([]byte)) {
+		v.fs.handles.get(mapped).node.paged.Store(true)
+		v.fs.invalidate = func(_ uint64, off, _ int64) fuse.Status {
+			if off < 0 {
+				return fuse.OK
+			}
+			page := make([]byte, 4096)
+			if _, s := v.fs.Read(nil, &fuse.ReadIn{InHeader: one.header(node), Fh: mapped, Size: 4096}, page); !s.Ok() || string(page[2000:2003]) != "abc" {
+				t.Errorf("read %q, %v", page[2000:2003], s)
+			}
+			page[2001] = 0
+			stores(page)
+			return fuse.OK
+		}
+		in := fuse.WriteIn{InHeader: one.header(node), Fh: writer, Offset: 2000, Size: 3, Flags: unix.O_WRONLY}
+		if _, s := v.fs.Write(nil, &in, []byte("abc")); !s.Ok() {
+			t.Fatalf("write: %v", s)
+		}
+		if got, err := os.ReadFile(filepath.Join(v.source, "f")); err != nil || string(got[2000:2003]) != "a\x00c" {
+			t.Errorf("the file has %q, %v", got[2000:2003], err)
+		}
+	})
+}
+
 // A write that is refused does not come into the file by a page that another handle may write back.
 func TestMappingDoesNotMakeARefusedWrite(t *testing.T) {
 	inMappedView(t, func(v *movedView, one thread, node, _, writer uint64, stores func([]byte)) {
