@@ -199,16 +199,19 @@ func (c *Cluster) Healthy() {
 			}
 			agreed = s.Leader
 		}
-		ctx, cancel := context.WithTimeout(c.T.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(c.T.Context(), answerTimeout)
 		defer cancel()
 		_, err := c.Client.Get(ctx, "/")
 		return err == nil
 	})
 }
 
+// answerTimeout is for one question to a member that is not frozen. On an overloaded machine it takes seconds.
+const answerTimeout = 10 * time.Second
+
 // status returns nil if the member does not answer.
 func (c *Cluster) status(m *member) *clientv3.StatusResponse {
-	ctx, cancel := context.WithTimeout(c.T.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(c.T.Context(), answerTimeout)
 	defer cancel()
 	s, err := c.Client.Status(ctx, m.Config.Client.String())
 	if err != nil {
