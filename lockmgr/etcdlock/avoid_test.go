@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"testing"
@@ -151,10 +152,11 @@ type stream struct {
 	grpc.ClientStream
 	ctx     context.Context
 	answers chan error
+	ended   error // what sending fails with
 }
 
 func (s *stream) Context() context.Context { return s.ctx }
-func (s *stream) SendMsg(any) error        { return nil }
+func (s *stream) SendMsg(any) error        { return s.ended }
 func (s *stream) RecvMsg(any) error        { return <-s.answers }
 
 // So is one that does not answer on a stream. An election's time is none's fault.
@@ -193,4 +195,29 @@ func TestAvoidedStream(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A watch that is asked for on a stream that has just ended, by a restart say, is never answered there,
+// and nobody reads the answer. The member is not to blame.
+func TestAskedAfterTheEndOfAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTrio(t)
+		below := &stream{ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: m.conns["b"].addr}), answers: make(chan error, 1)}
+		s, err := m.observeStream(t.Context(), nil, nil, "", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+			return below, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		below.answers <- io.EOF
+		if err := s.RecvMsg(nil); !errors.Is(err, io.EOF) {
+			t.Error(err)
+		}
+		below.ended = io.EOF
+		if err := s.SendMsg(nil); !errors.Is(err, io.EOF) {
+			t.Error(err)
+		}
+		time.Sleep(avoidFor / 2)
+		m.want()
+	})
 }

@@ -110,20 +110,29 @@ func (s *observedStream) SendMsg(msg any) error {
 		})
 	}
 	s.mu.Unlock()
-	return s.ClientStream.SendMsg(msg)
+	err := s.ClientStream.SendMsg(msg)
+	if err != nil { // the stream has ended, and perhaps nobody reads from it any more
+		s.answered()
+	}
+	return err
 }
 
 func (s *observedStream) RecvMsg(msg any) error {
 	err := s.ClientStream.RecvMsg(msg)
 	if status.Code(err) != codes.DeadlineExceeded { // an answer, or the end of the stream
-		s.mu.Lock()
-		if s.late != nil {
-			s.late.Stop()
-			s.late = nil
-		}
-		s.mu.Unlock()
+		s.answered()
 	}
 	return err
+}
+
+// answered notes that no answer is due.
+func (s *observedStream) answered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.late != nil {
+		s.late.Stop()
+		s.late = nil
+	}
 }
 
 // avoid breaks the connection to a member, and refuses new ones for a while. If too many are
