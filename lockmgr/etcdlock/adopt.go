@@ -56,7 +56,9 @@ func (b *Backend) AdoptSession(ctx context.Context, info lockmgr.SessionInfo, id
 	if err != nil {
 		return nil, fmt.Errorf("etcdlock: session record: %w", err)
 	}
-	b.leases = lease &^ (1<<32 - 1)
+	if leases := lease &^ (1<<32 - 1); b.leases != leases { // else a session's watch may read it by now
+		b.leases = leases
+	}
 	era, stamps := b.era()
 	renew, err := b.forRenewals(ctx)
 	if err != nil {

@@ -18,6 +18,7 @@ func Adoption(t *testing.T, newVolume func(t *testing.T) (process func() lockmgr
 		"FrozenWritesNothing": testFrozenWritesNothing,
 		"PlaceInLine":         testPlaceInLine,
 		"Disclaimed":          testDisclaimed,
+		"SeveralSessions":     testSeveralSessions,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -100,6 +101,24 @@ func testWhatIsClaimedStays(t *testing.T, a *adoption) {
 	Release(t, next, kept...)
 	if !a.free(t, File("kept")) {
 		t.Error("what the new process has released is not free")
+	}
+}
+
+// A mount hands on all its sessions, one after the other.
+func testSeveralSessions(t *testing.T, a *adoption) {
+	sessions := []lockmgr.Session{a.former, Open(t, a.old, TTL), Open(t, a.old, TTL)}
+	a.freeze(t)
+	b := a.process().(lockmgr.Adopter)
+	if err := b.Connect(Within(t, Patience)); err != nil {
+		t.Fatal(err)
+	}
+	for _, former := range sessions {
+		s, err := b.AdoptSession(Within(t, Patience), lockmgr.SessionInfo{}, former.ID(), former.TTL(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.(lockmgr.HandedOn).Abandon)
+		former.(lockmgr.HandedOn).Abandon()
 	}
 }
 
