@@ -97,9 +97,13 @@ func (b *Backend) followAdvisory(ctx context.Context, r *retry.Retrier, changed 
 	}
 	r.Answered()
 	changed(lockmgr.Key{}, 0)
-	for resp := range feed {
+	for {
+		resp, ok := receive(watching, feed)
 		if err := resp.Err(); err != nil {
 			return b.fault(ctx, err)
+		}
+		if !ok {
+			return fmt.Errorf("%w: watch closed", lockmgr.ErrUnavailable)
 		}
 		tables := make(map[lockmgr.Key]int64)
 		for _, ev := range resp.Events {
@@ -111,7 +115,6 @@ func (b *Backend) followAdvisory(ctx context.Context, r *retry.Retrier, changed 
 			changed(table, rev)
 		}
 	}
-	return fmt.Errorf("%w: watch closed", lockmgr.ErrUnavailable)
 }
 
 // advisoryError is err, or that the session has ended: then the request was not waited for.

@@ -60,7 +60,7 @@ func (b *Backend) watch(ctx context.Context, cancel context.CancelFunc, prefix s
 	another := func() { b.watchStream.CompareAndSwap(stream, stream+1) }
 	late := time.AfterFunc(b.timeout, cancel)
 	feed := b.client.Watch(ctx, prefix, append(opts, clientv3.WithPrefix(), clientv3.WithCreatedNotify())...)
-	first, ok := <-feed
+	first, ok := receive(ctx, feed)
 	inTime := late.Stop()
 	if !inTime {
 		another()
@@ -75,10 +75,19 @@ func (b *Backend) watch(ctx context.Context, cancel context.CancelFunc, prefix s
 	return feed, first.Header.Revision, nil
 }
 
+// receive is <-feed for as long as ctx lasts. The client closes a feed when ctx ends, but not if the
+// goroutine that would do it waits for ever.
+func receive(ctx context.Context, feed clientv3.WatchChan) (resp clientv3.WatchResponse, ok bool) {
+	select {
+	case resp, ok = <-feed:
+	case <-ctx.Done():
+	}
+	return resp, ok
+}
+
 func (d *deletes) forward(ctx context.Context, feed clientv3.WatchChan) {
 	for {
-		resp, ok := <-feed
-		m := shown(resp, ok)
+		m := shown(receive(ctx, feed))
 		select {
 		case d.ch <- m:
 		case <-ctx.Done():

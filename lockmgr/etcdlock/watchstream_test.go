@@ -2,6 +2,7 @@ package etcdlock_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -53,5 +54,50 @@ func TestStuckWatchStream(t *testing.T) {
 	release(t, other, held)
 	if a := lockmgrtest.Await(t, next); a.Err != nil {
 		t.Error(a.Err)
+	}
+}
+
+// unclosedWatcher closes no feed, and shows nothing on one whose watch was cancelled. So does the
+// client of etcd if the goroutine of the watches' stream waits for ever.
+type unclosedWatcher struct{ clientv3.Watcher }
+
+func (w unclosedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	feed, shown := w.Watcher.Watch(ctx, key, opts...), make(chan clientv3.WatchResponse)
+	go func() {
+		for resp := range feed {
+			select {
+			case shown <- resp:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return shown
+}
+
+// Whoever waits by a watch that is never closed can give up all the same.
+func TestFeedThatIsNeverClosed(t *testing.T) {
+	client := dial(t)
+	client.Watcher = unclosedWatcher{client.Watcher}
+	name := newName()
+	b := newBackend(t, client, name)
+	other := open(t, newBackend(t, dial(t), name))
+	must(t, other, lockmgr.NoWait, file("f"), file("g"))
+	ctx, giveUp := context.WithCancel(t.Context())
+	waits := start(ctx, open(t, b), request(lockmgr.Queue, file("f"), file("g"))) // by two watches
+	var watching sync.WaitGroup
+	begun := make(chan struct{}, 100)
+	watching.Go(func() { b.WatchAdvisory(ctx, func(lockmgr.Key, int64) { begun <- struct{}{} }) })
+	<-begun
+	eventually(t, "it stands in line", func() bool { return len(entries(t, b)) > 2 })
+	giveUp()
+	if a := lockmgrtest.Await(t, waits); !errors.Is(a.Err, context.Canceled) {
+		t.Error(a.Err)
+	}
+	ended := make(chan struct{})
+	go func() { watching.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("the watch of advisory locks does not end")
 	}
 }
