@@ -30,13 +30,14 @@ func newBreak() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "break PATH --reason TEXT",
 		Short: "Take a lock away from its holder",
-		Long: `Take the lock of the file PATH away from its holder, by whichever of its names the holder
-opened it. If PATH is a directory, take the lock of a program that renames or removes it,
-or a directory above it, but no lock of the files below it. PATH is as for 'lockfs ls'.
-Programs that wait for the lock keep their places in line.
+		Long: `Take the lock of the file PATH away from its holder, who may have opened the file by
+another of its names. If PATH is a directory, take the lock of a program that renames or
+removes it, or a directory above it, but no lock of the files below it. PATH is as for
+'lockfs ls'. Programs that wait for the lock keep their places in line.
 
-Where mounts share the locks of flock(2) and fcntl(2), those of the file are taken too: all that
-each mount has on it. Every program that has the file open on such a mount gets EIO.
+Where mounts share flock(2) and fcntl(2) locks (--flock cluster), the command also takes
+all of these that each mount has on the file. Every program that has the file open on
+such a mount gets EIO.
 
 lockfs asks the holder's mount to give the lock up. The mount stops the holder's writes for
 good (they fail with EIO), lets writes that are under way finish, and only then lets the

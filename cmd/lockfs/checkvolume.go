@@ -40,8 +40,8 @@ It mounts views of its own there, with locks in an etcd of its own. It needs no 
 service, takes less than two minutes, and changes nothing else on the volume. It also tests
 volumes that 'lockfs mount' refuses.
 
-For each rule it says 'ok', 'BROKEN (n of m)' and how, or 'not tried' of the two that it
-cannot test. A rule that is ok now can break another time.
+For each rule it prints 'ok', 'BROKEN (n of m)' and how, or 'not tried' for the two rules
+that it cannot test. A rule that is ok now can break another time.
 
 On one machine, NFS mounts share one client: use two machines, or two network namespaces.
 While the command runs with --listen, anybody who reaches the address can change files below

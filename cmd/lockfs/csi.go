@@ -30,8 +30,8 @@ func newCSI() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "csi --config FILE",
 		Short: "Give views to pods: the CSI driver lockfs.io",
-		Long: `Serve the CSI driver lockfs.io at a unix socket, until the command receives SIGINT or
-SIGTERM. Kubernetes asks it to give a view, or a directory in it, to a pod.
+		Long: `Serve the CSI driver lockfs.io at a unix socket, until the command receives SIGINT,
+SIGTERM or SIGHUP. Kubernetes asks it to give a view, or a directory in it, to a pod.
 
 The command serves no view: 'lockfs serve' does, beside it on each node, with the same
 FILE. When the daemon has made a new view, the command mounts that in place of the old

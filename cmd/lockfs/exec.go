@@ -57,8 +57,8 @@ func newExec() *cobra.Command {
 		Long: `Take the lock of PATH, run COMMAND, and release the lock when COMMAND has ended. It is the
 lock that an open of PATH for write takes: meanwhile no program opens PATH for write in a
 view, and no other 'lockfs exec' has it, on any node. PATH is in a view, or in the
-directory that the view shows. It need not exist. A directory stands for itself and not for
-what is below it.
+directory that the view shows. It need not exist. If PATH is a directory, the lock is of
+the directory itself, and not of the files below it.
 
 The lock excludes COMMAND too: if COMMAND opens PATH for write in a view, it waits for
 'lockfs exec' itself. Let COMMAND write to the directory that the view shows, or choose a
@@ -67,10 +67,10 @@ PATH that is nothing but a lock.
 COMMAND finds the fencing token in $LOCKFS_TOKEN and the id of the lock in $LOCKFS_LOCK.
 lockfs passes on SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2.
 
-If the lock is broken, or might soon be another owner's because the lock service does not
-answer, lockfs sends SIGTERM to COMMAND and all that it has started, and SIGKILL after
-TTL/6. That is at least TTL/3 before another owner can have the lock. If 'lockfs exec' is
-stopped (SIGSTOP, Ctrl-Z) or frozen, the kernel kills it another TTL/6 later. If 'lockfs
+If the lock is broken, or could soon be granted to another owner because the lock service
+does not answer, lockfs sends SIGTERM to COMMAND and all that it has started, and SIGKILL
+after TTL/6. That is at least TTL/3 before another owner can have the lock. If 'lockfs exec'
+is stopped (SIGSTOP, Ctrl-Z) or frozen, the kernel kills it another TTL/6 later. If 'lockfs
 exec' is killed, the kernel kills COMMAND, but not what COMMAND has started: for that, run
 'unshare --pid --fork --kill-child COMMAND'. lockfs cannot kill processes of users that it
 has no right to signal, nor processes that hang in the kernel.

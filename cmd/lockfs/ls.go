@@ -51,8 +51,8 @@ MODE is:
   fcntl-w, fcntl-r  a lock of fcntl(2), with its first and last byte. AGE is that of the
                     process's first one in the file
 
-With --watch, each change is another table, or with -o json a line with an array. Locks that
-come and go within a second might not show.`,
+With --watch, each change prints another table, or with -o json one line with an array.
+Locks that last less than a second might not show.`,
 		Example: `  # Who holds what in a view
   lockfs ls /mnt/shared
 

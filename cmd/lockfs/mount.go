@@ -58,8 +58,8 @@ func newMount() *cobra.Command {
 		Use:   "mount SOURCE MOUNTPOINT",
 		Short: "Mount a view of a directory and serve it",
 		Long: `Mount a view of the directory SOURCE at MOUNTPOINT, an empty directory, and serve it. The
-command stays in the foreground until the view is unmounted, or until it receives SIGINT
-or SIGTERM.
+command stays in the foreground until the view is unmounted, or until it receives SIGINT,
+SIGTERM or SIGHUP.
 
 All mounts of a volume need the same --name, --namespace, policy and lock service. Without
 --endpoints or --backend kubernetes, lockfs starts an etcd for the mounts on this machine.

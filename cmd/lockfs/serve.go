@@ -39,8 +39,8 @@ func newServe() *cobra.Command {
 		Use:   "serve --config FILE",
 		Short: "Serve all volumes that a file lists",
 		Long: `Serve all volumes that a YAML file lists, each at a mountpoint of its own, until the
-command receives SIGINT or SIGTERM. This is the daemon of a node, in a DaemonSet for
-example.
+command receives SIGINT, SIGTERM or SIGHUP. This is the daemon of a node, in a DaemonSet
+for example.
 
 When the file changes, lockfs mounts new volumes, unmounts removed ones, and mounts changed
 ones anew. It does not touch the others. A file with a mistake changes nothing. A volume
