@@ -10,13 +10,14 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
-// Advisory has the flock(2) and fcntl(2) locks of one mount. A lock is granted when the mount's row
-// in the file's table says so, and no other row was put since the table was read. So if two mounts
-// want conflicting locks, one finds its knowledge out of date, and reads again.
+// Advisory has the flock(2) and fcntl(2) locks of one mount. A lock is granted when the service has
+// it in the mount's row of the file's table. The row is put only if no other row was put since the
+// table was read. So if two mounts want conflicting locks, one put fails, and that mount reads the
+// table again.
 //
-// A table is worked on by one goroutine at a time, as long as there is something to do. Requests
-// wait without one. A request stands in line in the service only if no other on this mount is in
-// its way, or if its owner may be part of a cycle.
+// One goroutine at a time works on a table, while there is something to do. Requests that wait need
+// no goroutine of the table. A request stands in line in the service only if no other request of
+// this mount blocks it, or if its owner may be part of a cycle.
 type Advisory struct {
 	m       *Manager
 	service AdvisoryBackend
@@ -48,7 +49,7 @@ const (
 	advisoryLook = 4 * time.Second
 )
 
-// ErrTooMany: one mount has as many advisory locks on one file as there can be.
+// ErrTooMany: the mount has the maximum number of advisory locks on the file.
 var ErrTooMany = errors.New("too many advisory locks on one file")
 
 // AdvisoryConfig is what a view does for its advisory locks.
@@ -126,7 +127,7 @@ func (a *Advisory) table(key Key, local bool) *AdvisoryTable {
 	return t
 }
 
-// Mine reports whether an owner is of this mount.
+// Mine reports whether o is an owner on this mount.
 func (a *Advisory) Mine(o advisory.Owner) bool { return o.Mount == a.mount }
 
 // refuse ends all requests, and refuses new ones.

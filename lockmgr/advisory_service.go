@@ -53,7 +53,7 @@ type AdvisoryPut struct {
 	Void bool
 }
 
-// AnyRevision is AdvisoryPut.Since of a change that no row of others forbids.
+// AnyRevision, as AdvisoryPut.Since, makes a change whatever rows others have put.
 const AnyRevision int64 = -1
 
 // AdvisoryRow is one row of a table.

@@ -14,8 +14,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
-// AdvisoryTable has the advisory locks of one file. Check reports whether those of this mount are
-// good.
+// AdvisoryTable has the advisory locks of one file. Check reports whether this mount's locks are good.
 type AdvisoryTable struct {
 	a      *Advisory
 	key    Key
@@ -227,7 +226,7 @@ func (t *AdvisoryTable) Unlock(cancel <-chan struct{}, o advisory.Owner, start, 
 	return t.unlock(cancel, o, start, end, maxAdvisory)
 }
 
-// TakeBack is Unlock of what an owner has just got. It always succeeds.
+// TakeBack unlocks a lock that its owner has just got. It always succeeds.
 func (t *AdvisoryTable) TakeBack(l advisory.Lock) {
 	_ = t.unlock(nil, l.Owner, l.Start, l.End, math.MaxInt)
 }

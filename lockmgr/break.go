@@ -110,8 +110,8 @@ func (m *Manager) giveUpFor(b Break) {
 		slog.String("break", b.ID.String()), slog.String("by", b.By), slog.String("reason", b.Reason), slog.Time("at", b.At))
 }
 
-// Abandon loses holds for ever, for cause, with all locks of their files. The locks are released
-// when what was written has landed.
+// Abandon makes holds lost for ever, with all locks of their files. cause is the reason. The locks
+// are released when the writes under them have landed.
 func (m *Manager) Abandon(holds []*Hold, cause error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -22,11 +22,10 @@ import (
 // Delegator is a Session that grants the Delegated mode: the entry of a directory for the mount
 // itself.
 //
-// Acquire refuses it with ErrContended unless all entries of what is in the directory or below it
-// are of this session, and there is none of a directory above it, below it or of itself. It does
-// not wait, and recalls nothing. While the entry stands, it is in no way of the session's own
-// requests. No other session puts an entry that conflicts with it, in line or otherwise. Such a
-// request recalls it.
+// Acquire in this mode does not wait, and recalls nothing. It fails with ErrContended if another
+// session has an entry in the directory or below it, or if there is an entry of the directory, or of
+// one above or below it. While the delegation stands, it does not block requests of its own session.
+// No other session puts an entry that conflicts with it, not even in line: it recalls the delegation.
 type Delegator interface {
 	Session
 

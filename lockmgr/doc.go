@@ -1,5 +1,5 @@
-// Package lockmgr decides who may write: it queues the owners of one mount for
-// the locks of a volume, and keeps what they hold in a lock service.
+// Package lockmgr decides who may write. It queues the owners of one mount for the
+// locks of a volume, and keeps the locks that they hold in a lock service.
 //
 //	fs ──Acquire──► Manager ──one entry a key──► Session (Backend: etcd, memory)
 //	 ▲                 │ slots: one queue a key         │
@@ -21,29 +21,30 @@
 //	                                       ▼
 //	                                     Hold ──────── Release, loss ───► void
 //
-// Acquire begins attempts. An attempt is one stay in the lines of its keys on this
-// mount. collect is the part of an attempt from checking to having all locks. Waiting
-// and asking end with an error when the wait is over, or the service refuses.
+// Acquire makes attempts until one has all locks. During an attempt the request stands
+// in the lines of its keys on this mount. collect is the part from checking to having all
+// locks. Waiting and asking end with an error when the wait is over, or when the service
+// refuses.
 //
 // # Failure model
 //
-// The service may not answer, may answer late, or may report a failure of what it has
-// carried out. A mount may be cut off, frozen for hours and thawed, or killed. Entries may
-// be deleted by hand. Clocks may be set, but do not run apart by more than renew allows for.
+// The service might not answer, might answer late, or might report a failure although it
+// has carried the request out. A mount can be cut off, frozen for hours and thawed, or
+// killed. Entries can be deleted by hand. Clocks can be set, but their rates differ by no
+// more than renew allows for.
 //
-// Three facts together allow a write, and nothing else does: the entry was seen
-// live in the service, a renewal that was sent less than TTL − margin ago was
-// answered, and the hold was never lost. Hold.Check knows all three. What is lost
-// stays lost: a Hold never becomes good again, nothing joins its lock, and an owner that
-// still wants the file opens it again.
+// A write is allowed only if three facts hold: the entry was seen live in the service, a
+// renewal that was sent less than TTL − margin ago was answered, and the hold was never
+// lost. Hold.Check checks all three. A loss is final: a Hold never becomes good again, and
+// nothing joins its lock. An owner that still wants the file opens it again.
 //
 // # Queues
 //
-// An owner's handles share one lock. It is released with the last of them. Shared locks of
-// several owners can be held at a time, each with an entry of its own.
+// An owner's handles share one lock, which is released with the last of them. Shared locks
+// of several owners can be held at the same time, each with an entry of its own.
 //
-// The owners of one mount queue in the Manager, in order of arrival. One of them at a time
-// stands in line in the service, or several that share. So a mount counts as one among the
-// mounts, however many writers it has. A request that arrived under a lock of the kernel's
-// does not queue, see Request.Queue.
+// The owners of one mount queue in the Manager, in order of arrival. Only the first of them
+// stands in line in the service, or the first several if they share. So in the service's
+// line each mount counts once, however many writers it has. A request that arrived under a
+// lock of the kernel does not queue, see Request.Queue.
 package lockmgr

@@ -14,44 +14,44 @@ import (
 
 // HandedOn is a Session that can be handed on to another process.
 type HandedOn interface {
-	// RemoveUnclaimed deletes the session's entries that no acquisition and no grant answers for,
-	// and voids what the former process has sent and had no answer to. It tries until ctx ends. Errors:
+	// RemoveUnclaimed deletes the session's entries that no acquisition and no grant claims, and
+	// makes the unanswered requests of the former process void. It tries until ctx ends. Errors:
 	// ErrUnavailable, ErrSessionLost.
 	RemoveUnclaimed(ctx context.Context) error
 
 	// Disclaim makes the entries of an acquisition unclaimed.
 	Disclaim(keys []Key, mode Mode, id AcquisitionID)
 
-	// Abandon ends the session for this process alone: another one has it.
+	// Abandon ends the use of the session by this process. Another process goes on with it.
 	Abandon()
 }
 
-// Adopter is a Backend whose sessions are HandedOn.
+// Adopter is a Backend whose sessions can be handed on to another process: each is a HandedOn.
 type Adopter interface {
-	// Record records in part, from now on, what a next process has to know of this one's requests if it
-	// dies, and could not Freeze. nil: nothing.
+	// Record begins to record this process's requests in part. If this process dies before it could
+	// Freeze, the next process reads them. nil: nothing is recorded.
 	Record(part *journal.Part)
 
-	// Recover takes over what a process that has died has recorded, and records it itself. It comes
-	// before AdoptSession. What the dead process has sent has no effect any more after RemoveUnclaimed.
-	// Errors: the records are of another format.
+	// Recover takes over the records of a process that has died, and records them as its own. It is
+	// called before AdoptSession. After RemoveUnclaimed, no request of the dead process has an effect
+	// any more. Errors: the records are of another format.
 	Recover(records *journal.Records) error
 
 	// Connect prepares for AdoptSession, while the other process still has the sessions. Errors:
 	// ErrUnavailable.
 	Connect(ctx context.Context) error
 
-	// Freeze waits until no request of this process can change anything in the service any more,
-	// except that renewals go on. Requests wait until thaw. Errors: ctx's.
+	// Freeze waits until no request of this process can change anything in the service, except
+	// renewals. New requests wait until thaw. Errors: ctx's.
 	Freeze(ctx context.Context) (thaw func(), err error)
 
 	// AdoptSession continues a session of another process of this machine. The session claims the
-	// grants, of which those that wait have no token. It changes nothing in the service before
-	// RemoveUnclaimed or an Acquire. Errors: ErrUnavailable, ErrSessionLost.
+	// entries of claims; a claim without a token is of a request that waits. Nothing is changed in
+	// the service before RemoveUnclaimed or an Acquire. Errors: ErrUnavailable, ErrSessionLost.
 	AdoptSession(ctx context.Context, info SessionInfo, id string, ttl time.Duration, claims []Grant) (Session, error)
 }
 
-// State is what a Manager hands on. It is of the mount's processes alone, and changes with
+// State is what a Manager hands on to the next process of its mount. A change of State changes
 // handover.Format.
 type State struct {
 	Sessions []SessionState

@@ -77,9 +77,9 @@ func (h *Hold) Troubled() bool {
 // Owner returns the hold's owner.
 func (h *Hold) Owner() Owner { return h.owner }
 
-// Deadline returns until when Check answers nil if the service stays silent; long past if a
-// session is lost. No other owner gets the lock before Margin has passed too. The hold must not be
-// Unlocked.
+// Deadline returns the instant until which Check returns nil if the service does not answer any
+// more; long past if a session is lost. Another owner gets the lock a Margin after that at the
+// earliest. The hold must not be Unlocked.
 func (h *Hold) Deadline() boottime.Instant {
 	sessions := h.relied()
 	deadline := sessions[0].renewal.Deadline()
@@ -109,8 +109,8 @@ func (h *Hold) Grant(k Key) Grant {
 	return Grant{}
 }
 
-// Undisturbed reports whether nobody can have locked a directory at or above k between token from
-// and k's grant. The token is of something in one of these directories, and of this mount.
+// Undisturbed reports whether nobody can have locked a directory at or above k between the token
+// from and the grant of k. from is the token of a lock of this mount, in one of these directories.
 func (h *Hold) Undisturbed(from int64, k Key) bool {
 	h.m.mu.Lock()
 	i := h.find(k)

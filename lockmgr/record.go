@@ -24,10 +24,10 @@ const (
 	recordRange // an advisory lock
 )
 
-// FirstKind is the first kind of record that is not the package's.
+// FirstKind is the first kind of record that other packages can use.
 const FirstKind journal.Kind = 16
 
-// RecordRequest is the kind of an Adopter's records. Their ids are its own.
+// RecordRequest is the kind of the records that an Adopter makes. The Adopter chooses their ids.
 const RecordRequest = FirstKind - 1
 
 type sessionRecord struct {

@@ -25,8 +25,8 @@ import (
 // All other locks are settled when somebody asks for their token: between the grant and the owner's
 // look at the file, another owner can have had it by another name that is gone.
 
-// Looked notes that a file was looked at under the lock, for an OPEN. It reports whether the OPEN may
-// be answered. Otherwise Settle is called first.
+// Looked notes that an OPEN has looked at its file under the lock. It reports whether the OPEN may be
+// answered. If not, Settle has to be called first.
 func (h *Hold) Looked() bool {
 	if h.Unlocked() {
 		return true
@@ -48,8 +48,9 @@ func (h *Hold) unsettled(but ...*lock) *lock {
 	return h.locks[i]
 }
 
-// Settle makes the token large enough. An entry that the lock gets in a recall meanwhile does so too.
-// Errors: ErrUnavailable, ErrLockLost.
+// Settle makes the token larger than every token that other owners of the file have had. If the lock
+// gets an entry in a recall meanwhile, the token of that entry is large enough too. Errors:
+// ErrUnavailable, ErrLockLost.
 func (h *Hold) Settle(ctx context.Context) error {
 	m := h.m
 	ctx, cancel := context.WithTimeout(ctx, m.outage.patience(outageWait))

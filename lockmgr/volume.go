@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// ErrVolumeChanged: the volume's record in the service is not the one this mount has seen. What
-// all mounts agree on has changed.
+// ErrVolumeChanged: the volume's record in the service has changed since it was mounted, and with it
+// the policy or the lock service that all mounts must agree on.
 var ErrVolumeChanged = errors.New("the volume's record has changed since it was mounted: mount it again")
 
 // VolumeInUseError lists the mounts that prevent a change of the volume's record.
