@@ -4,11 +4,12 @@
 // # Failure model
 //
 // Other machines change the directory (the backing) at any time: a path leads to another file, a
-// parent is renamed, a name becomes a symbolic link. So nothing is done by path. Each inode
+// parent is renamed, a name becomes a symbolic link. So no call is made by path. Each inode
 // that the kernel knows has an O_PATH descriptor, and calls are made relative to one. A path
 // is only used as a lock's key. When the lock is granted, the path is resolved again, beneath
-// the root and through no symbolic link. A grant is for a path, an open is of an inode: the
-// backing is touched only if they agree. Else the kernel is answered ESTALE, and looks again.
+// the root and through no symbolic link. A grant is for a path, an open is of an inode. If the
+// path leads to another inode, the backing is not touched. The kernel gets ESTALE, and looks the
+// name up again.
 //
 // A lock can be lost while a file is open. A handle that writes checks its hold before each
 // change, and after it. Once the hold is lost, the handle answers EIO for ever. Its node id is
@@ -33,7 +34,8 @@
 //	                        │ openFiles  handle → descriptor, hold, what is not on the volume yet
 //	                        └ visits     threads sent to look again, and locks granted to them
 //
-// FS has one method a request. What stands right of another, or below it, does not know it.
+// FS has one method for each request of the kernel. In the diagram, a part uses what is right of
+// it or below it, and never what is left of it or above it.
 //
 // LOCK ORDERING: held.naming, nodes.mu, node.mu and held.mu. Only the first is held across a
 // system call that may block, and none across a call of the Manager that may wait.

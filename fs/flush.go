@@ -10,8 +10,8 @@ import (
 	"github.com/lockfs/lockfs/lockmgr/advisory"
 )
 
-// Flush answers each close(), with lost locks and earlier write errors. It ignores an interrupt,
-// with which a killed program's FLUSH comes.
+// Flush answers each close(). It returns EIO if the lock was lost, and errors of earlier writes. It
+// ignores interrupts, because the FLUSH of a killed program is interrupted from the start.
 func (f *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || !h.enter() {

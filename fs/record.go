@@ -296,7 +296,7 @@ func Forsake(mountpoint string, r *journal.Records, get func(number int) (int, e
 	return nil
 }
 
-// Remains is what a view has left whose process has died.
+// Remains is what is left of a view whose process has died.
 type Remains struct {
 	State  *State
 	FDs    []int    // the numbers that the process had for the descriptors of State

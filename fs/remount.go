@@ -22,7 +22,7 @@ import (
 // ErrOutOfReach: the view does not reach its volume.
 var ErrOutOfReach = errors.New("the volume is out of reach")
 
-// Doubts receives after an answer that the volume's client is gone.
+// Doubts receives a value after the volume has answered that its client is gone.
 func (f *FS) Doubts() <-chan struct{} { return f.doubts }
 
 func (f *FS) doubt(s fuse.Status) {
@@ -35,9 +35,10 @@ func (f *FS) doubt(s fuse.Status) {
 	}
 }
 
-// Reach makes sure that the view reaches its volume. Otherwise, or if SOURCE leads elsewhere, the
-// view goes on with what is at SOURCE, if verify says that it is the volume's root. again: the
-// client is another. Errors: ErrOutOfReach. Reach hangs with the volume.
+// Reach checks that the view reaches its volume. If it does not, or if SOURCE leads elsewhere, the
+// view goes on with the directory that is at SOURCE now, if verify accepts that as the volume's
+// root. again: the volume has another client now. Errors: ErrOutOfReach. If the volume hangs, so
+// does Reach.
 func (f *FS) Reach(verify func(dir string) error) (again bool, err error) {
 	alive := ask(f.backing.root)
 	now, err := openBacking(f.source)

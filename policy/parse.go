@@ -144,8 +144,8 @@ func ParseWait(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// MinKeep is the shortest time for which locks are kept, but for 0: mounts look what is idle
-// every 250 ms.
+// MinKeep is the shortest time for which locks are kept, except 0. Mounts look for idle locks every
+// 250 ms.
 const MinKeep = 500 * time.Millisecond
 
 // ParseKeep reads how long a mount keeps a lock that nobody else wants.
