@@ -65,16 +65,9 @@ func New(cfg Config) *Driver {
 
 // Run serves at a unix socket until ctx ends, and repairs published mounts.
 func (d *Driver) Run(ctx context.Context, endpoint string) error {
-	path, ok := strings.CutPrefix(endpoint, "unix://")
-	if !ok || path == "" {
-		return fmt.Errorf("endpoint %q: want unix:///path/of/a/socket", endpoint)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // a former driver's
-		return err
-	}
-	l, err := net.Listen("unix", path)
+	l, err := listen(endpoint)
 	if err != nil {
-		return fmt.Errorf("endpoint %s: %w", endpoint, err)
+		return err
 	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(d.logged))
 	csi.RegisterIdentityServer(server, d)
@@ -94,6 +87,23 @@ func (d *Driver) Run(ctx context.Context, endpoint string) error {
 		return nil
 	}
 	return err
+}
+
+// listen puts its socket in the place of a former driver's.
+func listen(endpoint string) (net.Listener, error) {
+	path, ok := strings.CutPrefix(endpoint, "unix://")
+	if !ok || path == "" {
+		return nil, fmt.Errorf("endpoint %q: want unix:///path/of/a/socket", endpoint)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)
+	}
+	l.SetUnlinkOnClose(false) // the socket may be the next driver's by then
+	return l, nil
 }
 
 // logged logs calls that fail. Requests may have secrets, so they are not logged.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,4 +46,26 @@ func TestOperationsTakeTurns(t *testing.T) {
 		}
 		close(hang)
 	})
+}
+
+// A driver whose pod was deleted by force ends after the next one has begun.
+func TestDriverThatEndsLate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	former, err := listen("unix://" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := listen("unix://" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	if err := former.Close(); err != nil {
+		t.Error(err)
+	}
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatalf("the next driver cannot be reached: %v", err)
+	}
+	conn.Close()
 }
