@@ -219,7 +219,7 @@ var cases = []struct{ name, values, makes string }{
 	{"extraLabels", "extraLabels: {a: b}", `(?s)labels:\s+a: b\n.*template:\s+metadata:.{0,200}labels:\s+a: b\n`},
 	{"directories.sources", "directories: {sources: [/a, /b]}", `(?s)mountPath: /a\n.*mountPath: /b\n.*path: /a\n.*path: /b\n`},
 	{"directories.views", "directories: {views: /v}", `(?s)mountPath: /v\n.*path: /v\n`},
-	{"directories.state", "directories: {state: /s}", `(?s)--state-dir=/s\n.*mountPath: /s\n.*path: /s\n`},
+	{"directories.state", "directories: {state: /s}", `(?s)name: LOCKFS_STATE_DIR\s+value: /s\n.*mountPath: /s\n.*path: /s\n`},
 	{"directories.kubelet", "directories: {kubelet: /k}", `(?s)--kubelet-dir=/k\n.*--kubelet-registration-path=/k/plugins/lockfs.io/csi.sock\n.*path: /k/plugins_registry\n`},
 	{"daemon.logLevel", "daemon: {logLevel: debug}", `--log-level=debug`},
 	{"daemon.podNames", "daemon: {podNames: false}", `(?s)--node=\$\(NODE_NAME\)\s+- --log-format=json\n`},
