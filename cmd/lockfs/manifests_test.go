@@ -28,8 +28,9 @@ import (
 
 // object is what the tests look at of the manifests' objects.
 type object struct {
-	Kind string
-	Spec struct {
+	Kind  string
+	Rules []struct{ Resources, ResourceNames, Verbs []string }
+	Spec  struct {
 		Template struct {
 			Metadata struct{ Annotations map[string]string }
 			Spec     podSpec
@@ -270,6 +271,29 @@ func TestCSIManifests(t *testing.T) {
 	}
 	if !reflect.DeepEqual(node.Tolerations, daemon.Tolerations) {
 		t.Errorf("the driver tolerates %v, the daemon %v: a node has both or none", node.Tolerations, daemon.Tolerations)
+	}
+}
+
+// The controller of the CSI driver can change its own two Leases, and no locks, which may be beside them.
+func TestLeasesOfTheController(t *testing.T) {
+	own := regexp.MustCompile(`delete lease (\S+) (\S+)`).FindStringSubmatch(read(t, "docs/CSI.md"))
+	if own == nil {
+		t.Fatal("docs/CSI.md names no Leases")
+	}
+	roles := 0
+	for _, o := range manifests(t, "deploy/csi/controller.yaml") {
+		if o.Kind != "Role" {
+			continue
+		}
+		roles++
+		for _, r := range o.Rules {
+			if !slices.Equal(r.Verbs, []string{"create"}) && !slices.Equal(r.ResourceNames, own[1:]) {
+				t.Errorf("it may %v %v of the names %v, its own are %v", r.Verbs, r.Resources, r.ResourceNames, own[1:])
+			}
+		}
+	}
+	if roles != 1 {
+		t.Errorf("%d Roles", roles)
 	}
 }
 
