@@ -97,9 +97,13 @@ func (d *Driver) repair(ctx context.Context, table []mounts.Mount, v config.Volu
 // outdated returns the published mounts of former views of the volume; none if there is no view
 // now.
 func (d *Driver) outdated(table []mounts.Mount, v config.Volume) []mounts.Mount {
+	at, err := mounts.Resolve(v.Mountpoint)
+	if err != nil {
+		return nil
+	}
 	var view mounts.Mount
 	for _, m := range table {
-		if m.Point == v.Mountpoint && m.FSType == mounts.FSType {
+		if m.Point == at && m.FSType == mounts.FSType {
 			view = m
 		}
 	}

@@ -1,6 +1,9 @@
 package csi
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -79,6 +82,22 @@ func TestOptions(t *testing.T) {
 	}
 	if a, err := options(v, []string{"ro", "nosuid"}); a != mounts.ReadOnly|mounts.NoSUID || err != nil {
 		t.Errorf("%v, %v", a, err)
+	}
+}
+
+// The daemon mounts where a symbolic link leads, and the mount table has no links.
+func TestMountpointBehindALink(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "view"), 0o755), os.Symlink("view", filepath.Join(dir, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	d := New(Config{KubeletDir: "/k"})
+	table := []mounts.Mount{
+		{ID: 1, Point: filepath.Join(dir, "view"), FSType: mounts.FSType, Source: "a/v", Device: "0:2"},
+		{ID: 2, Point: "/k/old", FSType: mounts.FSType, Source: "a/v", Device: "0:1"},
+	}
+	if old := d.outdated(table, config.Volume{Mountpoint: filepath.Join(dir, "link")}); len(old) != 1 || old[0].ID != 2 {
+		t.Errorf("%+v", old)
 	}
 }
 
