@@ -439,6 +439,38 @@ func TestCSIDirectoriesWithoutNames(t *testing.T) {
 	}
 }
 
+// A directory is removed and made anew, by this node or by another. The kubelet asks again when it has
+// restarted: what it then gets is the new one.
+func TestCSIDirectoryMadeAnew(t *testing.T) {
+	t.Parallel()
+	n, d := viewed(t, "v")
+	for name, at := range map[string]string{"here": n.view("v"), "elsewhere": n.source("v")} {
+		dir := filepath.Join(at, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		r := &csi.NodePublishVolumeRequest{VolumeId: "default/v/" + name, Readonly: true}
+		target := d.mustPublish(name, r)
+		if err := errors.Join(os.Remove(dir), os.Mkdir(dir, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir, "f", "new")
+		lab.Eventually(t, "the new one made "+name+" is published", func() bool { // the kernel may know the name for a while
+			d.mustPublish(name, r)
+			b, err := os.ReadFile(filepath.Join(target, "f"))
+			return string(b) == "new" && err == nil
+		})
+		d.mustPublish(name, r)
+		if err := os.WriteFile(filepath.Join(target, "f"), nil, 0o644); !errors.Is(err, unix.EROFS) {
+			t.Errorf("a write to what was published read-only: %v", err)
+		}
+		if k := mountsAt(t, target); k != 1 {
+			t.Errorf("%d mounts at the path", k)
+		}
+		d.mustUnpublish(target)
+	}
+}
+
 // A frozen daemon holds up what needs its view, and nothing else: publishing fails in time, and
 // unpublishing works.
 func TestCSIWithAHungView(t *testing.T) {

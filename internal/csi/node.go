@@ -157,7 +157,15 @@ func (d *Driver) publish(v config.Volume, dir, target string, attrs mounts.Attrs
 		if there.Attrs() != view.mount.Attrs()|attrs || there.Root != rootOf(view.mount, dir) {
 			return status.Errorf(codes.AlreadyExists, "another directory of %s, or with other options, is mounted at %s", v.ID(), target)
 		}
-		return nil
+		if !there.Unlinked {
+			return nil
+		}
+		// The name leads to another directory by now, which was just looked up. Containers that run keep the former one.
+		table, err := mounts.List()
+		if err == nil {
+			err = d.replace(view, table, there, nil)
+		}
+		return asStatus(err)
 	case ok:
 		// It is the repair that replaces it: containers may have copies, which this mount alone tells of.
 		d.lookNow()
