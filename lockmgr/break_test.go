@@ -213,6 +213,26 @@ func TestBreak(t *testing.T) {
 	})
 }
 
+// A break of the lock by one name takes the file from all who have it by other names: they share the
+// inode's lock, which goes with it.
+func TestBreakByAnotherName(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		byInode := inode("", 7)
+		first, second := f.must(try("x", file("a"), byInode)), f.must(try("x", file("b"), byInode))
+		f.breakLock(file("b")) // which was taken alone
+		synctest.Wait()
+		for _, h := range []*lockmgr.Hold{first, second} {
+			if err := h.Check(); !errors.Is(err, lockmgr.ErrBroken) {
+				f.t.Errorf("a hold of the file says %v", err)
+			}
+		}
+		next := f.must(open("y", time.Minute, "a"))
+		for _, h := range []*lockmgr.Hold{first, second, next} {
+			h.Release()
+		}
+	})
+}
+
 // unheard is a session whose grants take effect some time before they are known here.
 type unheard struct {
 	lockmgr.Session

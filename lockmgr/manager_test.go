@@ -419,6 +419,9 @@ func TestSuspendedAndHeldAgain(t *testing.T) {
 		// A new open does not get a lock that is in doubt.
 		f.fails(open("a", 0, "f"), lockmgr.ErrUnavailable, 0)
 		f.fails(open("a", time.Second, "f"), lockmgr.ErrUnavailable, time.Second)
+		if h := f.m.AcquireHere(open("a", time.Second, "f")); h != nil {
+			f.t.Error("the mount grants by itself what is in doubt")
+		}
 
 		f.svc.Connect()
 		es, err := f.svc.Entries(f.t.Context(), "g")
