@@ -233,6 +233,28 @@ func TestBreakByAnotherName(t *testing.T) {
 	})
 }
 
+// A holder that closes its file right after the break does not let others in sooner: its hold has
+// still to do what it must.
+func TestClosedWhileItIsBroken(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		held := f.must(open("x", time.Second, "f"))
+		flushed := false
+		held.OnLost(func() { time.Sleep(3 * time.Second); flushed = true })
+		f.breakLock(file("f"))
+		time.Sleep(time.Millisecond)
+		held.Release()
+		next := f.must(open("y", time.Minute, "f"))
+		if !flushed {
+			f.t.Error("granted before what was written is on the volume")
+		}
+		next.Release()
+		synctest.Wait()
+		if log := f.log.String(); strings.Contains(log, "not ours any more") {
+			f.t.Errorf("it was released twice: %s", log)
+		}
+	})
+}
+
 // unheard is a session whose grants take effect some time before they are known here.
 type unheard struct {
 	lockmgr.Session
