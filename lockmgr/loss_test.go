@@ -221,3 +221,66 @@ func TestGrantOfALostSession(t *testing.T) {
 		}
 	})
 }
+
+// blind is a service that tells a session nothing of its entries unless it is asked, and answers the
+// request for a session late.
+type blind struct {
+	*tap
+	late time.Duration
+}
+
+type blindSession struct{ lockmgr.Session }
+
+func (b blind) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
+	s, err := b.tap.OpenSession(ctx, info, ttl)
+	time.Sleep(b.late)
+	return blindSession{s}, err
+}
+
+func (blindSession) Watch(ctx context.Context, _ func() []lockmgr.Grant, _ func(lockmgr.Grant)) {
+	<-ctx.Done()
+}
+
+// After a suspension no write goes on before the mount has asked whether its entries stand.
+func TestNoWriteGoesOnUnverified(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		m, _ := f.manager(func(c *lockmgr.Config) { c.Backend = blind{tap: f.svc} })
+		h, err := m.Acquire(f.t.Context(), open("a", 0, "f"))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		f.svc.Disconnect()
+		time.Sleep(ttl)
+		if err := h.Check(); !errors.Is(err, lockmgr.ErrSuspended) {
+			f.t.Fatalf("without an answer for a TTL: %v", err)
+		}
+		f.svc.Connect()
+		f.svc.Delete(h.Grant(file("f")))
+		if err := h.Await(f.t.Context()); !errors.Is(err, lockmgr.ErrLockLost) {
+			f.t.Errorf("its entry was deleted meanwhile: %v", err)
+		}
+		h.Release()
+		if err := m.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
+// The service can have granted a session when it was asked, however late its answer comes.
+func TestDeadlineOfALateSession(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		asked := bubbleClock{}.Now()
+		m, _ := f.manager(func(c *lockmgr.Config) { c.Backend = blind{tap: f.svc, late: ttl / 10} }) // before the first renewal
+		h, err := m.Acquire(f.t.Context(), open("a", 0, "f"))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if got, want := h.Deadline(), asked.Add(ttl-ttl/3); got != want {
+			f.t.Errorf("writes until %v after the request, want %v", got.Sub(asked), want.Sub(asked))
+		}
+		h.Release()
+		if err := m.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+	})
+}
