@@ -151,7 +151,7 @@ func (d *Driver) publish(v config.Volume, dir, target string, attrs mounts.Attrs
 		}
 	case err != nil:
 		return status.Errorf(codes.Internal, "the target path: %v", err)
-	case ok && there.FSType != mounts.FSType:
+	case ok && (there.FSType != mounts.FSType || there.Source != view.mount.Source):
 		return status.Errorf(codes.AlreadyExists, "%s is mounted at %s", there.Source, target)
 	case ok && there.Device == view.mount.Device:
 		if there.Attrs() != view.mount.Attrs()|attrs || there.Root != rootOf(view.mount, dir) {
