@@ -79,6 +79,29 @@ func TestKept(t *testing.T) {
 	})
 }
 
+// An entry has only so many tokens. When they are used up, the lock is released, and the next entry's
+// tokens are larger, also those of another mount.
+func TestKeptUntilItsTokensAreUsedUp(t *testing.T) {
+	keeping(t, func(f, other *fixture) {
+		f.use("a", file("f"))
+		last, released := int64(0), 0
+		for i := range 20_000 { // a revision of the service is 4,096 tokens
+			token := f.use(fmt.Sprint(i), file("f"))
+			if token <= last {
+				f.t.Fatalf("token %d after %d", token, last)
+			}
+			last = token
+			released += 1 - f.svc.Count()
+		}
+		if released < 3 {
+			f.t.Errorf("released %d times", released)
+		}
+		if token := other.use("b", file("f")); token <= last {
+			f.t.Errorf("another mount's token is %d after %d", token, last)
+		}
+	})
+}
+
 // While the owner of a kept lock has the file open, it gives the name to a file that others have had
 // later. The next owner has a larger token than they.
 func TestKeptNameOfAnotherFile(t *testing.T) {
