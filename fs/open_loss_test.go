@@ -25,14 +25,7 @@ func (v *movedView) losing() {
 			return
 		}
 		done = true
-		entries, err := v.svc.Entries(ctx, "")
-		if err != nil || len(entries) == 0 {
-			v.t.Fatal(entries, err)
-		}
-		if err := v.svc.Revoke(ctx, entries[0].Holder.Session); err != nil {
-			v.t.Fatal(err)
-		}
-		synctest.Wait() // until the mount knows
+		v.revoke()
 	}
 	m, err := lockmgr.New(ctx, lockmgr.Config{Backend: v.svc, Renew: renew.Config{TTL: 15 * time.Second, Clock: bubbleClock{}}, Observe: lose})
 	if err != nil {
@@ -40,6 +33,19 @@ func (v *movedView) losing() {
 	}
 	v.t.Cleanup(func() { m.Close(ctx) })
 	v.fs.locks = m
+}
+
+// revoke ends the session that has locks, and returns when its mount knows.
+func (v *movedView) revoke() {
+	v.t.Helper()
+	entries, err := v.svc.Entries(v.t.Context(), "")
+	if err != nil || len(entries) == 0 {
+		v.t.Fatal(entries, err)
+	}
+	if err := v.svc.Revoke(v.t.Context(), entries[0].Holder.Session); err != nil {
+		v.t.Fatal(err)
+	}
+	synctest.Wait()
 }
 
 // A lock that is lost between its grant and the open is no lock: nothing is truncated, and
@@ -77,6 +83,55 @@ func TestSessionLostDuringOpen(t *testing.T) {
 				if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, text) {
 					v.t.Errorf("the file has %q, %v", now, err)
 				}
+			})
+		})
+	}
+}
+
+// What was under way when the lock was lost has no success to tell: another owner may have written
+// before it landed, and what it read may be what that one wrote.
+func TestLockLostDuringACall(t *testing.T) {
+	for name, flags := range map[string]uint32{"write": unix.O_RDWR, "read": unix.O_RDONLY} {
+		t.Run(name, func(t *testing.T) {
+			inMovedView(t, func(v *movedView) {
+				if err := os.WriteFile(filepath.Join(v.source, "f"), []byte("text"), 0o644); err != nil {
+					v.t.Fatal(err)
+				}
+				one := thread{v, 1}
+				n, header := v.fs.nodes.get(one.look("f")), one.header(rootID)
+				m, err := lockmgr.New(v.t.Context(), lockmgr.Config{Backend: v.svc, Renew: renew.Config{TTL: 15 * time.Second, Clock: bubbleClock{}}})
+				if err != nil {
+					v.t.Fatal(err)
+				}
+				defer m.Close(v.t.Context())
+				req := lockmgr.Request{Keys: []lockmgr.Key{{Kind: lockmgr.File, Path: "f"}}, Owner: "1", Mode: lockmgr.Shared}
+				if writes(flags) {
+					req.Mode = lockmgr.Exclusive
+				}
+				hold, err := m.Acquire(v.t.Context(), req)
+				if err != nil {
+					v.t.Fatal(err)
+				}
+				fd, err := unix.Open(filepath.Join(v.source, "f"), int(flags), 0)
+				if err != nil {
+					v.t.Fatal(err)
+				}
+				h := v.fs.newHandle(n, fd, flags, hold, &reservation{payer: payerOf("", 1)})
+				lose := func() error {
+					v.revoke()
+					return nil
+				}
+				var s fuse.Status
+				if writes(flags) {
+					s = v.fs.change(nil, &header, h, func(check func() error) error { return checked(check, lose)() })
+				} else {
+					s = v.fs.reading(nil, &header, h, lose)
+				}
+				if s != fuse.EIO {
+					v.t.Errorf("%v, want EIO", s)
+				}
+				hold.Release()
+				unix.Close(fd)
 			})
 		})
 	}
