@@ -159,6 +159,19 @@ func (s *stream) Context() context.Context { return s.ctx }
 func (s *stream) SendMsg(any) error        { return s.ended }
 func (s *stream) RecvMsg(any) error        { return <-s.answers }
 
+// streamOf returns a stream to a member, and the same as its user sees it.
+func (m *trio) streamOf(member string) (*stream, grpc.ClientStream) {
+	m.t.Helper()
+	below := &stream{ctx: peer.NewContext(m.t.Context(), &peer.Peer{Addr: m.conns[member].addr}), answers: make(chan error, 1)}
+	s, err := m.observeStream(m.t.Context(), nil, nil, "", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+		return below, nil
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return below, s
+}
+
 // So is one that does not answer on a stream. An election's time is none's fault.
 func TestAvoidedStream(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -175,13 +188,7 @@ func TestAvoidedStream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newTrio(t)
-				below := &stream{ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: m.conns["b"].addr}), answers: make(chan error, 1)}
-				s, err := m.observeStream(t.Context(), nil, nil, "", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-					return below, nil
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				below, s := m.streamOf("b")
 				time.Sleep(time.Hour) // silence says nothing before something is asked
 				if err := s.SendMsg(nil); err != nil {
 					t.Fatal(err)
@@ -202,13 +209,7 @@ func TestAvoidedStream(t *testing.T) {
 func TestAskedAfterTheEndOfAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTrio(t)
-		below := &stream{ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: m.conns["b"].addr}), answers: make(chan error, 1)}
-		s, err := m.observeStream(t.Context(), nil, nil, "", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-			return below, nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		below, s := m.streamOf("b")
 		below.answers <- io.EOF
 		if err := s.RecvMsg(nil); !errors.Is(err, io.EOF) {
 			t.Error(err)
