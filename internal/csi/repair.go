@@ -97,7 +97,7 @@ func (d *Driver) repair(ctx context.Context, table []mounts.Mount, v config.Volu
 // outdated returns the published mounts of former views of the volume; none if there is no view
 // now.
 func (d *Driver) outdated(table []mounts.Mount, v config.Volume) []mounts.Mount {
-	at, err := mounts.Resolve(v.Mountpoint)
+	at, err := mounts.Resolve(v.Mountpoint) // the mount table has no symbolic links
 	if err != nil {
 		return nil
 	}
