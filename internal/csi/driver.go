@@ -49,13 +49,13 @@ type Driver struct {
 	cfg Config
 	log *slog.Logger
 
-	reported map[string]string // by volume; of keepRepairing alone
-	look     chan struct{}     // has room for one: what is mounted may have changed
+	look chan struct{} // has room for one: what is mounted may have changed
 
-	mu      sync.Mutex
-	busy    map[string]bool // GUARDED_BY(mu); what an operation is under way for
-	working map[string]int  // GUARDED_BY(mu); operations in each volume
-	ended   chan struct{}   // GUARDED_BY(mu); closed when the next operation has ended
+	mu       sync.Mutex
+	busy     map[string]bool   // GUARDED_BY(mu); what an operation is under way for
+	working  map[string]int    // GUARDED_BY(mu); operations in each volume
+	ended    chan struct{}     // GUARDED_BY(mu); closed when the next operation has ended
+	reported map[string]string // GUARDED_BY(mu); what keeps a volume from being repaired
 }
 
 // New returns a Driver.
@@ -69,6 +69,12 @@ func (d *Driver) Run(ctx context.Context, endpoint string) error {
 	if err != nil {
 		return err
 	}
+	d.log.Info("serving CSI", slog.String("endpoint", endpoint), slog.Bool("controller", d.cfg.Controller))
+	return d.serve(ctx, l)
+}
+
+func (d *Driver) serve(ctx context.Context, l net.Listener) error {
+	serving, cancel := context.WithCancel(ctx)
 	server := grpc.NewServer(grpc.UnaryInterceptor(d.logged))
 	csi.RegisterIdentityServer(server, d)
 	var repairs sync.WaitGroup
@@ -76,12 +82,12 @@ func (d *Driver) Run(ctx context.Context, endpoint string) error {
 		csi.RegisterControllerServer(server, d)
 	} else {
 		csi.RegisterNodeServer(server, d)
-		repairs.Go(func() { d.keepRepairing(ctx) })
+		repairs.Go(func() { d.keepRepairing(serving) })
 	}
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()
-	d.log.Info("serving CSI", slog.String("endpoint", endpoint), slog.Bool("controller", d.cfg.Controller))
-	err = server.Serve(l)
+	err := server.Serve(l)
+	cancel()
 	repairs.Wait()
 	if ctx.Err() != nil {
 		return nil

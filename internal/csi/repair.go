@@ -9,9 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/lockfs/lockfs/internal/config"
 	"github.com/lockfs/lockfs/internal/mounts"
@@ -26,12 +29,15 @@ import (
 
 const (
 	repairEvery   = 5 * time.Second  // beside each change of the mount table
-	repairPatient = 30 * time.Second // then the next repair of the volume does not wait for this one
+	repairPatient = 30 * time.Second // a repair that takes longer is reported, and goes on
 )
 
-// keepRepairing repairs published mounts until ctx ends.
+// keepRepairing repairs published mounts until ctx ends. Each volume is repaired by itself: a view
+// that hangs keeps no other waiting.
 func (d *Driver) keepRepairing(ctx context.Context) {
 	go d.watchMounts(ctx)
+	var repairs sync.WaitGroup
+	defer repairs.Wait()
 	tick := time.NewTicker(repairEvery)
 	defer tick.Stop()
 	for {
@@ -39,7 +45,11 @@ func (d *Driver) keepRepairing(ctx context.Context) {
 			d.log.Warn("published mounts are not repaired", slog.Any("error", err))
 		} else {
 			for _, v := range d.cfg.Volumes() {
-				d.repair(ctx, table, v)
+				if len(d.outdated(table, v)) == 0 {
+					d.report(v, nil)
+					continue
+				}
+				repairs.Go(func() { d.repair(ctx, v) })
 			}
 		}
 		select {
@@ -80,15 +90,29 @@ func (d *Driver) watchMounts(ctx context.Context) {
 	}
 }
 
-func (d *Driver) repair(ctx context.Context, table []mounts.Mount, v config.Volume) {
-	if len(d.outdated(table, v)) == 0 {
-		delete(d.reported, v.ID())
-		return
-	}
+// repair repairs the mounts of one volume, unless that is under way.
+func (d *Driver) repair(ctx context.Context, v config.Volume) {
 	ctx, cancel := context.WithTimeout(ctx, repairPatient)
 	defer cancel()
 	err := d.do(ctx, "repair of "+v.ID(), v.ID(), func() error { return d.repairVolume(v) })
-	if problem := fmt.Sprint(err); err != nil && problem != d.reported[v.ID()] { // each once, for as long as it lasts
+	if status.Code(err) == codes.Aborted {
+		return
+	}
+	d.report(v, err)
+	if err == nil {
+		d.lookNow() // a change that was seen meanwhile has begun no repair
+	}
+}
+
+// report logs what keeps a volume from being repaired; each problem once, for as long as it lasts.
+func (d *Driver) report(v config.Volume, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		delete(d.reported, v.ID())
+		return
+	}
+	if problem := err.Error(); problem != d.reported[v.ID()] {
 		d.reported[v.ID()] = problem
 		d.log.Warn("published mounts show an old view", slog.String("volume", v.ID()), slog.Any("error", err))
 	}
