@@ -13,6 +13,7 @@ type event struct {
 	cause   error
 	from    State
 	lasted  time.Duration // how long from lasted; for trouble, since the last renewal
+	left    time.Duration // until the next state without a renewal; of trouble and Suspended
 	trouble bool
 }
 
@@ -59,8 +60,13 @@ func (s *Session) log(e event) {
 		level, msg = slog.LevelError, "lock session lost: writes fail"
 	}
 	attrs := []slog.Attr{slog.Duration("after", e.lasted)}
-	if !e.trouble {
+	if e.trouble {
+		attrs = append(attrs, slog.Duration("writes_wait_in", e.left))
+	} else {
 		attrs = append(attrs, slog.String("was", e.from.String()))
+	}
+	if e.state == Suspended {
+		attrs = append(attrs, slog.Duration("writes_fail_in", e.left))
 	}
 	if e.cause != nil && !errors.Is(e.cause, ErrClosed) { // the message says it
 		attrs = append(attrs, slog.Any("error", e.cause))

@@ -58,8 +58,8 @@ func TestChangesAreReportedInOrder(t *testing.T) {
 		"1m0s lost trouble=false unanswered=false",
 	)
 	for _, want := range []string{
-		`level=WARN msg="lock session not renewed" after=3s error="no renewal was answered in time: connection refused"`,
-		`level=WARN msg="lock session suspended: writes wait" after=10s was=held error=`,
+		`level=WARN msg="lock session not renewed" after=3s writes_wait_in=7s error="no renewal was answered in time: connection refused"`,
+		`level=WARN msg="lock session suspended: writes wait" after=10s was=held writes_fail_in=15s error=`,
 		`level=INFO msg="lock session resumed" after=` + (resumed - term).String() + ` was=suspended`,
 		`level=ERROR msg="lock session lost: writes fail"`,
 		`was=held error="lease gone: reported by the lock service"`,

@@ -90,7 +90,7 @@ func (s *Session) fail(now boottime.Instant, err error) {
 // trouble reports that the session, while still Held, is heading for Suspended.
 func (s *Session) trouble(now boottime.Instant) {
 	s.troubled.Store(true)
-	s.report(event{state: Held, cause: s.lastFailure(), lasted: now.Sub(s.renewed), trouble: true})
+	s.report(event{state: Held, cause: s.lastFailure(), lasted: now.Sub(s.renewed), left: s.due().Sub(now), trouble: true})
 }
 
 func (s *Session) end(now boottime.Instant, cause error) {
@@ -105,8 +105,9 @@ func (s *Session) end(now boottime.Instant, cause error) {
 }
 
 func (s *Session) enter(to State, now boottime.Instant, cause error) {
-	s.report(event{state: to, cause: cause, from: s.state, lasted: now.Sub(s.since)})
+	from, lasted := s.state, now.Sub(s.since)
 	s.state, s.since = to, now
+	s.report(event{state: to, cause: cause, from: from, lasted: lasted, left: s.due().Sub(now)})
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
