@@ -33,6 +33,11 @@ var routine = map[string]bool{
 	"failed to update storage version": true,
 }
 
+// campaignsEarly: at its first start etcd has not applied its own membership yet. It tries again.
+func campaignsEarly(msg string) bool {
+	return strings.HasSuffix(msg, " cannot campaign at term 1 since there are still pending configuration changes to apply")
+}
+
 // revokedTwice: the lease of a mount that ends is gone by the time of the revoke.
 func revokedTwice(msg string, attrs map[string]any) bool {
 	request, _ := attrs["request"].(string)
@@ -70,7 +75,7 @@ func relay(r io.Reader, logger *slog.Logger) (lastError string) {
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
 		level, msg, attrs := parseLine(lines.Bytes())
-		if routine[msg] || revokedTwice(msg, attrs) {
+		if routine[msg] || campaignsEarly(msg) || revokedTwice(msg, attrs) {
 			continue
 		}
 		isPanic := attrs == nil

@@ -11,6 +11,7 @@ func TestRelay(t *testing.T) {
 	in := `{"level":"warn","msg":"slow","took":"1s"}
 {"level":"warn","msg":"failed to apply request","request":"header:<ID:1 > lease_revoke:<id:2 >","error":"lease not found"}
 {"level":"warn","msg":"simple token is not cryptographically signed"}
+{"level":"warn","msg":"8e9e05c52164694d cannot campaign at term 1 since there are still pending configuration changes to apply"}
 {"level":"fatal","msg":"failed to save","error":"no space left on device"}
 goroutine 1 [running]:
 {"level":"warn","msg":"after"}
