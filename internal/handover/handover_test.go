@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -483,8 +482,9 @@ func TestHugeMessage(t *testing.T) {
 	if _, err := p.c.Write([]byte{0x3f, 0xff, 0xff, 0xff, 'x'}); err != nil {
 		t.Fatal(err)
 	}
-	_ = p.c.SetReadDeadline(time.Now().Add(helloTime / 2))
-	if _, err := p.c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) {
+	// The kernel resets a connection that is closed with something unread. One that waits for the rest
+	// has read what there is.
+	if _, err := p.c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("a hello of a gigabyte is awaited: %v", err)
 	}
 }
