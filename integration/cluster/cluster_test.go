@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -140,9 +141,17 @@ func (c *cluster) try(args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
+// late matches what kubectl says when the API server, or a kubelet, was too slow to answer.
+var late = regexp.MustCompile(`TLS handshake timeout|request timed out|i/o timeout|Client\.Timeout exceeded|error dialing backend`)
+
+// kubectl is try for what has to succeed. What only reads is repeated when the answer was late.
 func (c *cluster) kubectl(args ...string) string {
 	c.t.Helper()
 	out, err := c.try(args...)
+	reads := slices.Contains(args, "get") || slices.Contains(args, "logs")
+	for tries := 1; err != nil && reads && late.MatchString(err.Error()) && tries < 5; tries++ {
+		out, err = c.try(args...)
+	}
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -117,10 +117,9 @@ func daemonAway(c *cluster) {
 		}
 	}
 	for _, w := range c.writers() {
-		log := c.kubectl("-n", example, "logs", w.name, "-c", "writer")
-		if !strings.Contains(log, "Permission denied") {
-			c.t.Errorf("%s saw %q, want that it was refused", w.name, log)
-		}
+		c.eventually(w.name+" is refused", func() bool {
+			return strings.Contains(c.kubectl("-n", example, "logs", w.name, "-c", "writer"), "Permission denied")
+		})
 	}
 	c.kubectl("apply", "-k", c.manifests)
 	c.daemonsReady()

@@ -19,14 +19,14 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// slow connects after a second. The suite takes a connection that is made before it looks at it for one
+// slow connects after three seconds. The suite takes a connection that is made before it looks at it for one
 // that is never made.
 type slow struct {
 	credentials.TransportCredentials
 }
 
 func (s slow) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	time.Sleep(time.Second)
+	time.Sleep(3 * time.Second)
 	return s.TransportCredentials.ClientHandshake(ctx, authority, conn)
 }
 

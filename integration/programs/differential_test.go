@@ -190,6 +190,9 @@ func (r *diffRig) run(steps []step) *difference {
 				o.PID, o.Get = from.cmd.Process.Pid, from.fds[s.FD2]
 			}
 			said[j] = r.await(s.Op, side.actors[s.Who].start(o))
+			for strings.HasPrefix(said[j], "ENOLCK") { // etcd was late: nothing has been changed
+				said[j] = r.await(s.Op, side.actors[s.Who].start(o))
+			}
 		}
 		r.compared++
 		if view, plain := said[0], said[1]; view != plain && !differsRightly(s, view, plain) {

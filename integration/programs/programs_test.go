@@ -33,7 +33,7 @@ func TestSqliteJournalModes(t *testing.T) {
 }
 
 func testSqliteJournalModes(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--wait", "-1")
+	v := on.NewVolume(t, "--wait", "-1", "--name-wait", "1m") // sqlite makes its journal anew each time
 	a, b := v.Mount("a"), v.Mount("b")
 	for _, mode := range []string{"delete", "truncate", "persist", "memory", "wal", "off"} {
 		t.Run(mode, func(t *testing.T) {
@@ -293,7 +293,7 @@ func TestSqliteOnTwoMounts(t *testing.T) {
 }
 
 func testSqliteOnTwoMounts(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--wait", "-1")
+	v := on.NewVolume(t, "--wait", "-1", "--name-wait", "1m") // sqlite makes its journal anew each time
 	a, b := v.Mount("a"), v.Mount("b")
 	lab.Run(t, "sqlite3", a.Path("db"), "CREATE TABLE t (x)")
 	const workers, rounds = 2, 8

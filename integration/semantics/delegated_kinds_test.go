@@ -112,7 +112,7 @@ func TestReadersInADelegatedDirectory(t *testing.T) {
 }
 
 func testReadersInADelegatedDirectory(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--keep", "1m", "--read-locks")
+	v := on.NewVolume(t, "--keep", "1m", "--read-locks", "--ttl", "1m") // an open that tries waits for an eighth of that
 	a, b := v.Mount("a"), v.Mount("b")
 	p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
 	delegate(v, p, a, "t")

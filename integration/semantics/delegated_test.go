@@ -1,6 +1,7 @@
 package semantics
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -48,7 +49,7 @@ func TestDelegatedDirectory(t *testing.T) {
 }
 
 func testDelegatedDirectory(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t)
+	v := on.NewVolume(t, "--ttl", "1m") // an open that tries waits for an eighth of that
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--keep", "1m")
 	p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
 	last := delegate(v, p, a, "t")
@@ -306,7 +307,11 @@ func TestCommitsOfATree(t *testing.T) {
 						return err
 					}
 				}
-				if err := os.Rename(staged, fmt.Sprintf("%s/tree/p%d", t, i)); err != nil {
+				err := os.Rename(staged, fmt.Sprintf("%s/tree/p%d", t, i))
+				for errors.Is(err, unix.EBUSY) { // a process that another test starts has a file of it open until its exec
+					err = os.Rename(staged, fmt.Sprintf("%s/tree/p%d", t, i))
+				}
+				if err != nil {
 					return err
 				}
 			}

@@ -239,6 +239,7 @@ func TestUnreachableLockService(t *testing.T) {
 		return opened.Errno == 0
 	})
 	other.Must(lab.Call{Op: "close", FD: opened.N})
+	v.AwaitLocked("f") // other still has g until its close is handled
 
 	stop()
 	other.Fails(lab.Call{Op: "open", Path: a.Path("g"), Flags: unix.O_WRONLY}, unix.ENOLCK)

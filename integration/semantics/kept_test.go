@@ -37,7 +37,7 @@ func keepLock(v *lab.Volume, p *lab.Agent, m *lab.Mount, name string) {
 func TestKeptLock(t *testing.T) { lab.Over(t, testKeptLock, lab.Local, lab.InLeases) }
 
 func testKeptLock(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t)
+	v := on.NewVolume(t, "--ttl", "1m") // an open that tries waits for an eighth of that
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--keep", "1m", "--name-wait", "1m")
 	p, r := lab.NewAgent(t), lab.NewAgent(t)
 	var last int64
