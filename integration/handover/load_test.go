@@ -15,8 +15,10 @@ import (
 )
 
 // tooSlow are why an upgrade fails on a slow machine, and may be tried again: the pause or a time-out
-// was too short, or a successor that has given up was still in the way.
-var tooSlow = regexp.MustCompile("requests are under way in the volume|" + isHandedOn + "|context deadline exceeded|i/o timeout|has waited for too long, and goes on")
+// was too short, the lock service has not answered in time, a successor that has given up was still in
+// the way, or the daemon did not offer the mount yet.
+var tooSlow = regexp.MustCompile("requests are under way in the volume|" + isHandedOn + "|context deadline exceeded|i/o timeout|has waited for too long, and goes on|" +
+	"its renewal is late|flock and fcntl locks are being taken or given back|is already a lockfs view of")
 
 // upgrade replaces the daemon of a mount by another one, which it returns.
 func upgrade(t *testing.T, m *lab.Mount, args ...string) *lab.Mount {
