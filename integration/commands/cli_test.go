@@ -230,9 +230,7 @@ func TestLeftoverMount(t *testing.T) {
 	first := v.Mount("first")
 	second := v.Mount("second")
 	second.Kill()
-	if err := unix.Access(second.Dir, unix.F_OK); err != unix.ENOTCONN {
-		t.Fatalf("a dead mount answers %v", err)
-	}
+	second.MustBeDead()
 	again := v.Mount("second")
 	p := lab.NewAgent(t)
 	p.Must(lab.Call{Op: "close", FD: p.Open(again.Path("f"), unix.O_WRONLY|unix.O_CREAT)})
@@ -262,9 +260,7 @@ func TestKilledWhileStarting(t *testing.T) {
 	for range 5 {
 		m := v.Mount("m")
 		m.Kill()
-		if err := unix.Access(m.Dir, unix.F_OK); err != unix.ENOTCONN {
-			t.Fatalf("a dead mount answers %v", err)
-		}
+		m.MustBeDead()
 	}
 }
 

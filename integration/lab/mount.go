@@ -248,4 +248,15 @@ func (m *Mount) IsSuspended() bool {
 	return strings.LastIndex(log, `msg="lock session suspended`) > strings.LastIndex(log, `msg="lock session resumed`)
 }
 
+// MustBeDead fails the test if the view is served. The kernel answers for a dead view too, for a
+// second after anybody has looked at its root: it is told to ask the daemon.
+func (m *Mount) MustBeDead() {
+	m.T.Helper()
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, m.Dir, unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
+	if err != unix.ENOTCONN && err != unix.ECONNABORTED {
+		m.T.Errorf("a dead view answers %v", err)
+	}
+}
+
 func (m *Mount) LostItsSession() bool { return strings.Contains(m.Log.String(), "lock session lost") }
