@@ -59,7 +59,10 @@ func TestDocuments(t *testing.T) {
 			if d.mounted {
 				view = v.Mount("a").Dir
 			}
-			script := strings.NewReplacer("make build\n", "", "/tmp/", v.Dir+"/", "/mnt/shared", view).Replace(pasted(t, d.document))
+			script := strings.NewReplacer("make build\n", "", "/tmp/", v.Dir+"/", "/mnt/shared", view,
+				// A document that shows times in seconds has them for a machine with nothing else to do.
+				"sleep 10;", "until [ -e go ]; do sleep 0.1; done;", "& sleep 2 ", "& "+untilListed("held"), "; sleep 2 ", "; "+untilListed("waiting"), "wait $last;", "touch go; wait $last;",
+			).Replace(pasted(t, d.document))
 			bin := filepath.Join(v.Dir, "bin")
 			if err := os.Mkdir(bin, 0o755); err != nil {
 				t.Fatal(err)
@@ -73,7 +76,8 @@ func TestDocuments(t *testing.T) {
 			cmd := exec.CommandContext(ctx, "bash", "-mc", "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n"+script+"wait\n")
 			cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 			cmd.Dir = v.Dir // commands are bin/lockfs, or lockfs where it is installed
-			cmd.Env = append(v.Env, "PATH="+bin+":"+os.Getenv("PATH"))
+			// With --wait 0 and O_NONBLOCK the lock service has an eighth of the TTL to answer.
+			cmd.Env = append(v.Env, "PATH="+bin+":"+os.Getenv("PATH"), "LOCKFS_TTL="+patientTTL)
 			var stdout, stderr bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &stdout, &stderr
 			err := cmd.Run()
@@ -82,6 +86,11 @@ func TestDocuments(t *testing.T) {
 			}
 		})
 	}
+}
+
+// untilListed is a command that waits until 'lockfs ls' lists a lock in that state.
+func untilListed(state string) string {
+	return "until lockfs ls view1 | grep -q " + state + "; do sleep 0.1; done "
 }
 
 // pasted returns the commands of a document.
