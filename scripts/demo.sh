@@ -103,7 +103,7 @@ run_all "$work/bare" "$work/bare"
 bare=("${kept[@]}")
 
 for node in node1 node2; do
-	"$lockfs" mount --name demo --node $node --wait -1 "$work/shared" "$work/$node" 2>"$work/$node.log" &
+	"$lockfs" mount --name demo --node $node --wait -1 --name-wait 1m "$work/shared" "$work/$node" 2>"$work/$node.log" &
 	daemons+=($!)
 	p=$!
 	mounted() { grep -q " $work/$node fuse.lockfs " /proc/mounts || ! kill -0 $p 2>/dev/null; }
