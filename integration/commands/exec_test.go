@@ -27,10 +27,11 @@ type execution struct {
 	done           chan struct{} // closed when it has ended
 }
 
-// patientTTL is for 'lockfs exec --wait 0': the lock service has an eighth of it to answer, but at most 5 s.
+// patientTTL is for a 'lockfs exec' that must not lose its lock, and for --wait 0: the lock service has
+// an eighth of it to answer, but at most 5 s.
 const patientTTL = "1m"
 
-// startExec starts 'lockfs exec' far from any terminal.
+// startExec starts 'lockfs exec' far from any terminal. Its TTL is patientTTL unless args have another.
 func startExec(v *lab.Volume, args ...string) *execution {
 	v.T.Helper()
 	e := prepareExec(v, args...)
@@ -44,7 +45,7 @@ func startExec(v *lab.Volume, args ...string) *execution {
 }
 
 func prepareExec(v *lab.Volume, args ...string) *execution {
-	e := &execution{t: v.T, cmd: v.Command(append([]string{"exec"}, args...)...), stdout: &lab.LogBuffer{}, stderr: &lab.LogBuffer{}, done: make(chan struct{})}
+	e := &execution{t: v.T, cmd: v.Command(append([]string{"exec", "--ttl", patientTTL}, args...)...), stdout: &lab.LogBuffer{}, stderr: &lab.LogBuffer{}, done: make(chan struct{})}
 	e.cmd.Stdout, e.cmd.Stderr = e.stdout, e.stderr
 	e.cmd.WaitDelay = time.Second // what its command has started may live on
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -210,7 +211,7 @@ func TestExecShared(t *testing.T) {
 	a := v.Mount("a")
 	first := startExec(v, "--shared", a.Path("f"), "--", "sh", "-c", "echo ready; read x")
 	first.says("ready")
-	second := startExec(v, "-s", "--ttl", patientTTL, "--wait", "0", a.Path("f"), "--", "sh", "-c", "echo ready; read x")
+	second := startExec(v, "-s", "--wait", "0", a.Path("f"), "--", "sh", "-c", "echo ready; read x")
 	second.says("ready")
 	p := lab.NewAgent(t)
 	p.Fails(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK}, unix.EAGAIN)
