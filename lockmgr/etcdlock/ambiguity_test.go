@@ -31,6 +31,9 @@ func fenced(t *testing.T, etcd raw, s lockmgr.Session) {
 	t.Helper()
 	eventually(t, "the fence is raised", func() bool {
 		resp, err := etcd.Get(t.Context(), etcd.admin("session/"+s.ID()))
+		if err == nil && resp.Kvs[0].Lease != int64(leaseOf(t, s)) {
+			t.Fatalf("the record does not end with the session: %v", resp.Kvs)
+		}
 		return err == nil && resp.Kvs[0].Version > 1
 	})
 }
