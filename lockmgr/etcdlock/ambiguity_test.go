@@ -97,6 +97,30 @@ func TestLostDelegation(t *testing.T) {
 	}
 }
 
+// A delegation that arrives after it was given up is not put, whether files are open below it or not.
+func TestLateDelegation(t *testing.T) {
+	for _, files := range []int{0, 3} {
+		client, kv := flawed(t)
+		b, etcd := newVolume(t, client)
+		s := open(t, b)
+		for i := range files {
+			must(t, s, lockmgr.NoWait, file(fmt.Sprint("d/", i)))
+		}
+		kv.next(lateRequest)
+		_, err := s.Acquire(within(t, patience), delegation("d"))
+		left := (*lockmgr.LeftoverError)(nil)
+		if !errors.Is(err, lockmgr.ErrUnavailable) || !errors.As(err, &left) {
+			t.Fatal(err)
+		}
+		<-left.Gone
+		fenced(t, etcd, s)
+		kv.deliver(t)
+		if list := entries(t, b); len(list) != files {
+			t.Errorf("beside %d files: %v", files, list)
+		}
+	}
+}
+
 // The Txn that reaches etcd's quota is carried out, and its answer says that there is
 // no space left: what it put is found again, or removed.
 func TestNoSpaceForTheNext(t *testing.T) {

@@ -91,6 +91,26 @@ func TestPutBelow(t *testing.T) {
 	}
 }
 
+// What was asked for once more, and then released, is not put by the first request when that arrives
+// late and the delegation stands.
+func TestLatePutBelow(t *testing.T) {
+	client, kv := flawed(t)
+	b, _ := newVolume(t, client)
+	s := open(t, b)
+	d := delegate(t, s, "d")
+	kv.next(lateRequest)
+	want := below("d", 3)
+	token, err := s.(lockmgr.Delegator).PutBelow(within(t, patience), d, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stand(t, b, s, want, token)
+	kv.deliver(t)
+	if list := entries(t, b); len(list) != 1 || list[0].Grant() != d {
+		t.Errorf("beside the delegation: %v", list)
+	}
+}
+
 // If somebody has deleted the delegation, nothing is put, also of an attempt that was not answered.
 // Entries that were put before it was deleted stand.
 func TestPutBelowNothing(t *testing.T) {
