@@ -62,7 +62,7 @@ func TestCSIUnpublishedInUse(t *testing.T) {
 	t.Parallel()
 	n, d := viewed(t, "v")
 	target := d.mustPublish("a", &csi.NodePublishVolumeRequest{VolumeId: "default/v"})
-	f, err := os.OpenFile(filepath.Join(target, "f"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	f, err := lab.OpenFile(filepath.Join(target, "f"), os.O_CREATE|os.O_WRONLY|os.O_APPEND)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,7 +135,7 @@ func (d *driver) refused(code codes.Code, r *csi.NodePublishVolumeRequest) {
 
 func write(t *testing.T, dir, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+	if err := lab.InTime(func() error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644) }); err != nil {
 		t.Error(err)
 	}
 }
@@ -560,7 +560,7 @@ func TestCSIClaims(t *testing.T) {
 	if err != nil || !strings.HasPrefix(odd.Volume.VolumeId, "default/v/claim-") {
 		t.Errorf("%v, %v", odd, err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "f"), os.O_CREATE|os.O_WRONLY, 0o644)
+	f, err := lab.OpenFile(filepath.Join(dir, "f"), os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		t.Fatal(err)
 	}

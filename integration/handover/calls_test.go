@@ -211,7 +211,7 @@ func testCallsAreMadeOnce(t *testing.T, on lab.Setup) {
 
 // testCallIsMadeOnce reports whether the test has looked often enough to see the call stand still.
 func testCallIsMadeOnce(t *testing.T, on lab.Setup, c onceOnly, after bool) bool {
-	v := on.NewVolume(t, c.flags...)
+	v := on.NewVolume(t, append([]string{"--ttl", patientTTL}, c.flags...)...)
 	if c.prepare != nil {
 		if err := c.prepare(v.Source); err != nil {
 			t.Fatal(err)
@@ -223,7 +223,7 @@ func testCallIsMadeOnce(t *testing.T, on lab.Setup, c onceOnly, after bool) bool
 	m.Dies(func() {
 		worker := m.Serving()
 		holds, end := traced(t, worker, c, after, held)
-		go func() { returned <- c.call(m.Dir) }()
+		go func() { returned <- lab.InTime(func() error { return c.call(m.Dir) }) }()
 		missed = !isSeen(t, "the daemon is "+c.syscall, returned, held, func() bool { return holds() && c.done(v.Source) == after })
 		if c.partly != nil {
 			if err := c.partly(v.Source); err != nil {
@@ -271,7 +271,7 @@ func TestCallOfALostLease(t *testing.T) {
 			a.Dies(func() {
 				worker := a.Serving()
 				holds, end := traced(t, worker, c, false, time.Minute)
-				go func() { returned <- c.call(a.Dir) }()
+				go func() { returned <- lab.InTime(func() error { return c.call(a.Dir) }) }()
 				lab.Eventually(t, "the daemon is before "+c.syscall, holds)
 				t.Cleanup(func() { _ = unix.Kill(worker, unix.SIGCONT) })
 				if err := unix.Kill(worker, unix.SIGSTOP); err != nil {
@@ -297,7 +297,7 @@ func TestCallOfALostLease(t *testing.T) {
 // A program that opens a name never gets the file that had it before, though the daemon dies when it has
 // just sent the program to look. (docs/SEMANTICS.md, rule 27.)
 func TestDeathBeforeTheAnswer(t *testing.T) {
-	v := lab.NewVolume(t)
+	v := lab.NewVolume(t, "--ttl", patientTTL)
 	a := lab.Supervise(v.Mount("a", "--supervise"))
 	for _, k := range []opening{
 		{"open", unix.O_WRONLY, "New"},
@@ -338,12 +338,14 @@ func testDeathBeforeTheAnswer(t *testing.T, v *lab.Volume, a *lab.Supervised, k 
 	}
 	returned := make(chan error, 1)
 	go func() {
-		returned <- onFile(a.Path("f"), k.flags, func(fd int) error {
-			if k.flags&unix.O_TRUNC != 0 {
-				return nil
-			}
-			_, err := unix.Write(fd, []byte("N"))
-			return err
+		returned <- lab.InTime(func() error {
+			return onFile(a.Path("f"), k.flags, func(fd int) error {
+				if k.flags&unix.O_TRUNC != 0 {
+					return nil
+				}
+				_, err := unix.Write(fd, []byte("N"))
+				return err
+			})
 		})
 	}()
 	if !isSeen(t, "the daemon is about to answer the "+k.name, returned, held, holds) {

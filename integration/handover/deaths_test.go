@@ -35,7 +35,7 @@ func TestDeathsUnderLoad(t *testing.T) {
 }
 
 func testDeathsUnderLoad(t *testing.T, on lab.Setup) {
-	tr := history.New(t, on.NewService(t), "--wait", "-1", "--suspend-wait", "10m", "--supervise")
+	tr := history.New(t, on.NewService(t), "--wait", "-1", "--suspend-wait", "10m", "--supervise", "--ttl", patientTTL)
 	a, b := lab.Supervise(tr.Mount("a")), lab.Supervise(tr.Mount("b"))
 	tr.Load(a.Mount)
 	tr.Load(b.Mount)
@@ -71,7 +71,7 @@ func TestRangesOutliveDeaths(t *testing.T) {
 }
 
 func testRangesOutliveDeaths(t *testing.T, on lab.Setup) {
-	tr := history.New(t, on.NewService(t), "--rule", history.RangesRule, "--supervise")
+	tr := history.New(t, on.NewService(t), "--rule", history.RangesRule, "--supervise", "--ttl", patientTTL)
 	a, b := lab.Supervise(tr.Mount("a")), lab.Supervise(tr.Mount("b"))
 	tr.WorkOnRanges(a.Mount, 2)
 	tr.GoesOn("on one mount")
@@ -200,7 +200,7 @@ func TestUpgradeWhileADaemonDies(t *testing.T) {
 	for i := range files {
 		go func() {
 			written <- func() error {
-				f, err := os.OpenFile(a.Path(name(i)), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_DSYNC, 0o644) // many are under way
+				f, err := lab.OpenFile(a.Path(name(i)), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_DSYNC) // many are under way
 				if err != nil {
 					return err
 				}
@@ -267,7 +267,7 @@ func testDeathGivesKeptLocksBack(t *testing.T, on lab.Setup) {
 	for i := range files {
 		err := os.Mkdir(v.InSource(fmt.Sprint("d", i)), 0o755)
 		for range 3 { // a lock is kept that was asked for again
-			err = errors.Join(err, os.WriteFile(a.Path(name(i)), nil, 0o644))
+			err = errors.Join(err, lab.InTime(func() error { return os.WriteFile(a.Path(name(i)), nil, 0o644) }))
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -284,11 +284,13 @@ func testDeathGivesKeptLocksBack(t *testing.T, on lab.Setup) {
 			t.Fatal(err)
 		}
 		for i := range files / 2 {
-			go func() { opened <- os.WriteFile(b.Path(name(files/2+i)), []byte("x"), 0o644) }()
+			go func() {
+				opened <- lab.InTime(func() error { return os.WriteFile(b.Path(name(files/2+i)), []byte("x"), 0o644) })
+			}()
 		}
 	})
 	for i := range files / 2 {
-		if err := os.Remove(a.Path(name(i))); err != nil {
+		if err := lab.InTime(func() error { return os.Remove(a.Path(name(i))) }); err != nil {
 			t.Error(err)
 		}
 	}
@@ -309,7 +311,7 @@ func TestDeathInATakeover(t *testing.T) {
 func testDeathInATakeover(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--ttl", patientTTL)
 	s := lab.Supervise(v.Mount("a", "--supervise"))
-	log, err := os.OpenFile(s.Path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	log, err := lab.OpenFile(s.Path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +355,7 @@ func testDeathInATakeover(t *testing.T, on lab.Setup) {
 				func() error { return unix.Unlink(name) },
 			} {
 				if err == nil {
-					err = call()
+					err = lab.InTime(call)
 				}
 				if refused(err) {
 					err = errors.Join(os.RemoveAll(name), os.RemoveAll(name+"-renamed"))
@@ -519,13 +521,13 @@ func TestDeadlyRequest(t *testing.T) {
 	v := lab.NewVolume(t, "--ttl", patientTTL)
 	v.Under(func(b lab.Below) gofs.InodeEmbedder { return deadly{b} })
 	s := lab.Supervise(v.Mount("a", "--supervise", "--embedded"))
-	file, err := os.OpenFile(s.Path("f"), os.O_CREATE|os.O_WRONLY, 0o644)
+	file, err := lab.OpenFile(s.Path("f"), os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
 	s.BecomesSteady()
-	if err := os.Symlink("x", s.Path(deadlyName)); !errors.Is(err, unix.EIO) {
+	if err := lab.InTime(func() error { return os.Symlink("x", s.Path(deadlyName)) }); !errors.Is(err, unix.EIO) {
 		t.Errorf("the deadly call: %v, want EIO", err)
 	}
 	lab.Eventually(t, "the log says why", func() bool { return s.Said("a request is refused: daemons have died while they served it") })
@@ -552,7 +554,7 @@ func TestDeadlyRequest(t *testing.T) {
 func TestDiesAtEachStart(t *testing.T) {
 	v := lab.NewVolume(t)
 	s := lab.Supervise(v.Mount("a", "--supervise"))
-	file, err := os.OpenFile(s.Path("f"), os.O_CREATE|os.O_WRONLY, 0o644)
+	file, err := lab.OpenFile(s.Path("f"), os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -579,7 +581,7 @@ func TestDeathSparesTheEmbeddedEtcd(t *testing.T) {
 	v := lab.NewVolume(t)
 	s := lab.Supervise(v.Mount("a", "--supervise"))
 	etcd := func() (pid int) {
-		for _, of := range []int{s.Cmd.Process.Pid, s.Worker()} {
+		for _, of := range []int{s.Cmd.Process.Pid, s.Serving()} {
 			for child, name := range lab.Children(t, of) {
 				if name == "lockfs-etcd" {
 					pid = child
@@ -594,7 +596,7 @@ func TestDeathSparesTheEmbeddedEtcd(t *testing.T) {
 	}
 	for range 2 {
 		s.KillWorker()
-		if err := os.WriteFile(s.Path("f"), []byte("x"), 0o644); err != nil {
+		if err := lab.InTime(func() error { return os.WriteFile(s.Path("f"), []byte("x"), 0o644) }); err != nil {
 			t.Error(err)
 		}
 	}

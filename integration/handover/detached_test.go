@@ -51,7 +51,7 @@ func TestDeathOfADetachedView(t *testing.T) {
 			d.second = v.Mount("a")
 			test(t, d)
 			lab.Eventually(t, "the first daemon ends", d.first.Ended)
-			if err := os.WriteFile(d.second.Path("f"), nil, 0o644); err != nil || lab.FSType(d.second.Dir) != unix.FUSE_SUPER_MAGIC {
+			if err := lab.InTime(func() error { return os.WriteFile(d.second.Path("f"), nil, 0o644) }); err != nil || lab.FSType(d.second.Dir) != unix.FUSE_SUPER_MAGIC {
 				t.Errorf("the second view: %v\nthe first daemon:\n%s", err, d.first.Log)
 			}
 		})

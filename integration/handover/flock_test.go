@@ -19,7 +19,7 @@ func TestUpgradeKeepsFlocks(t *testing.T) {
 // So they do when daemons die, and are upgraded in between.
 func TestDeathKeepsFlocks(t *testing.T) {
 	lab.Over(t, func(t *testing.T, on lab.Setup) {
-		keepsFlocks(t, newFlocks(t, on, "--supervise"), succeed(t))
+		keepsFlocks(t, newFlocks(t, on, "--supervise", "--ttl", patientTTL), succeed(t))
 	}, lab.Local, lab.InLeases)
 }
 

@@ -135,7 +135,7 @@ func inLine(v *lab.Volume, p *lab.Agent) bool {
 // meanwhile leaves nothing.
 func TestFlockWaitersOutliveADeath(t *testing.T) {
 	lab.Over(t, func(t *testing.T, on lab.Setup) {
-		v := newFlocks(t, on, "--supervise")
+		v := newFlocks(t, on, "--supervise", "--ttl", patientTTL)
 		a, b := lab.Supervise(v.Mount("a")), v.Mount("b")
 		for kind, calls := range flockKinds {
 			v.Write(kind, "")
@@ -393,7 +393,7 @@ func TestFlockCounterDuringUpgrades(t *testing.T) {
 // So it is when the daemons die.
 func TestFlockCounterDuringDeaths(t *testing.T) {
 	lab.Over(t, func(t *testing.T, on lab.Setup) {
-		countsUnderFlocks(t, newFlocks(t, on, "--supervise"), longtest.Seeds(t, 2, 40), succeed(t))
+		countsUnderFlocks(t, newFlocks(t, on, "--supervise", "--ttl", patientTTL), longtest.Seeds(t, 2, 40), succeed(t))
 	}, lab.Local, lab.InLeases.ForLong())
 }
 

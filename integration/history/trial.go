@@ -487,7 +487,7 @@ func (tr *Trial) outage(o Op) time.Duration {
 }
 
 // Unanswered reports whether a call was told that the lock service does not answer, and not earlier than
-// documented. Its mount has the default time to live.
+// documented. Its mount has the default time to live, or a longer one.
 func (tr *Trial) Unanswered(o Op) bool {
 	if o.Errno != unix.ENOLCK {
 		return false

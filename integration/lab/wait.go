@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -44,6 +45,24 @@ func Eventually(t *testing.T, what string, cond func() bool) {
 		// Else it takes the machine from what it waits for.
 		time.Sleep(max(10*time.Millisecond, time.Since(asked), min(time.Since(began)/20, 50*time.Millisecond)))
 	}
+}
+
+// InTime makes a call, and again as Agent.InTime does: after ENOLCK.
+func InTime(call func() error) error {
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if err := call(); !errors.Is(err, unix.ENOLCK) || time.Since(began) > CallTimeout {
+			return err
+		}
+	}
+}
+
+// OpenFile opens a file of a view, InTime.
+func OpenFile(path string, flags int) (f *os.File, err error) {
+	err = InTime(func() error {
+		f, err = os.OpenFile(path, flags, 0o644)
+		return err
+	})
+	return f, err
 }
 
 // Between waits for a while that chance decides: as long as a fault lasts.
