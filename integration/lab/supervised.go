@@ -29,25 +29,30 @@ func Supervise(m *Mount) *Supervised { return &Supervised{Mount: m, began: time.
 // views is how many views the daemon has.
 func (s *Supervised) views() int { return max(1, s.Views) }
 
-// Worker returns the pid of the process that serves; 0: there is none now.
-func (s *Supervised) Worker() int {
+// Worker returns the pid of the process that serves; 0: there is none now, or the shadow begins, and has
+// the worker's name still.
+func (s *Supervised) Worker() (worker int) {
 	s.T.Helper()
 	for pid, name := range Children(s.T, s.Cmd.Process.Pid) {
-		if name != "lockfs-shadow" && name != "lockfs-etcd" {
-			return pid
+		if name == "lockfs-shadow" || name == "lockfs-etcd" {
+			continue
 		}
+		if worker != 0 {
+			return 0
+		}
+		worker = pid
 	}
-	return 0
+	return worker
 }
 
-// Serving is Worker of a daemon that has one. A signal to 0 would be one to the tests themselves.
-func (s *Supervised) Serving() int {
+// Serving is Worker of a daemon that has one, or will in a moment. A signal to 0 would be one to the tests themselves.
+func (s *Supervised) Serving() (worker int) {
 	s.T.Helper()
-	pid := s.Worker()
-	if pid == 0 {
-		s.T.Fatalf("%s has no worker:\n%s", s.Name, s.Log)
-	}
-	return pid
+	Eventually(s.T, s.Name+" has a worker", func() bool {
+		worker = s.Worker()
+		return worker != 0
+	})
+	return worker
 }
 
 // Children returns the names of a process's children, except those that have ended.
