@@ -1,13 +1,13 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/lockfs/lockfs/internal/volume"
 	"github.com/lockfs/lockfs/lockmgr"
@@ -158,16 +158,15 @@ func newEntry(e lockmgr.Entry) Entry {
 // LSOf returns what 'lockfs ls' says with these arguments.
 func (v *Volume) LSOf(args ...string) []Entry {
 	v.T.Helper()
-	cmd := v.Command(append([]string{"ls", "-o", "json"}, args...)...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		v.T.Fatalf("lockfs ls: %v: %s", err, &stderr)
-	}
+	var status int
+	var stdout, stderr string
+	Eventually(v.T, "the lock service answers in time", func() bool {
+		status, stdout, stderr = Outcome(v.T, v.Command(append([]string{"ls", "-o", "json"}, args...)...))
+		return status == 0 || !strings.Contains(stderr, "context deadline exceeded")
+	})
 	var es []Entry
-	if err := json.Unmarshal(out, &es); err != nil {
-		v.T.Fatalf("lockfs ls: %v: %s", err, out)
+	if err := json.Unmarshal([]byte(stdout), &es); status != 0 || err != nil {
+		v.T.Fatalf("lockfs ls: exit status %d, %v: %s%s", status, err, stdout, stderr)
 	}
 	return es
 }
