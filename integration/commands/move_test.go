@@ -49,6 +49,7 @@ func TestMoveToAnotherLockService(t *testing.T) {
 	t.Parallel()
 	one, two := lender(t), lender(t)
 	v := lab.NewVolume(t, "--name", "v", "--ttl", "5m") // no session ends by itself
+	lab.InMemory(t, v.Source)
 	a := v.Mount("a", one)
 	move := refusalOf(v, two)
 	refusalOf(v) // the embedded etcd is one, too

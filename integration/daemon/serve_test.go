@@ -330,6 +330,7 @@ func TestServeComesBackInPods(t *testing.T) {
 		_ = exec.Command("chattr", "-i", n.view("v")).Run()
 		_ = unix.Unmount(n.Dir, unix.MNT_DETACH)
 	})
+	lab.InMemory(t, n.source("v"))
 	n.via = []string{"unshare", "-m", "--propagation", "unchanged"} // Bidirectional
 	inPod := func() *lab.Agent {                                    // HostToContainer
 		return lab.NewAgentBy(t, "unshare", "-m", "--propagation", "slave", "sh", "-c", `mount --rbind "$1" "$2" && exec "$0"`, os.Args[0], above, pod)
@@ -564,6 +565,18 @@ func TestServeOutlivesADeath(t *testing.T) {
 // The next worker does not take that view from what the worker before has left: the other daemon has it.
 func TestServeHandsOnAfterADeath(t *testing.T) {
 	t.Parallel()
+	for range 5 {
+		if handsOnAfterADeath(t) {
+			return
+		}
+		t.Log("the second death would come too late: once again")
+	}
+	t.Fatal("the second death always comes too late")
+}
+
+// handsOnAfterADeath returns false if the worker before the last may have nothing to leave any more, after 30 s.
+func handsOnAfterADeath(t *testing.T) bool {
+	t.Helper()
 	n := newNode(t)
 	n.makeSources("one", "two")
 	away := lab.NewVolume(t)
@@ -587,6 +600,7 @@ func TestServeHandsOnAfterADeath(t *testing.T) {
 			return now != 0 && now != was
 		})
 	}
+	died := time.Now()
 	dies()
 	const took = "took the mount over"
 	lab.Eventually(t, "the worker goes on with one view", func() bool { return n.Said(took) })
@@ -598,6 +612,9 @@ func TestServeHandsOnAfterADeath(t *testing.T) {
 	p := lab.NewAgent(t)
 	fd := p.Open(filepath.Join(n.view("one"), "f"), unix.O_WRONLY|unix.O_CREAT)
 	lock := n.held("one", "f")
+	if time.Since(died) > 25*time.Second {
+		return false
+	}
 	dies()
 	lab.Eventually(t, "a daemon has the view", func() bool { return strings.Count(n.Log.String(), took) > 1 })
 	p.Must(lab.Call{Op: "write", FD: fd, Data: "x"})
@@ -608,6 +625,7 @@ func TestServeHandsOnAfterADeath(t *testing.T) {
 	if strings.Count(n.Log.String(), took+" from the daemon that served it\" namespace=default name=one died=") > 1 {
 		t.Errorf("the view was taken from a daemon that had none:\n%s", n.Log)
 	}
+	return true
 }
 
 // A daemon that has handed its view on leaves it to the other daemon, also when its file changes and

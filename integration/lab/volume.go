@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Volume is one shared directory and the state of its embedded etcd.
@@ -71,6 +73,16 @@ func (v *Volume) Write(name, data string) {
 	if err := os.WriteFile(filepath.Join(v.Source, name), []byte(data), 0o644); err != nil {
 		v.T.Fatal(err)
 	}
+}
+
+// InMemory puts a tmpfs on a directory until the test ends. The next daemon on a machine gives a dead
+// one's locks back after a sync of the volume, which on a busy disk takes too long.
+func InMemory(t *testing.T, dir string) {
+	t.Helper()
+	if err := unix.Mount("none", dir, "tmpfs", 0, "mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 }
 
 // NewUser starts an unprivileged user's program, also in group unless that is 0, in a volume open
