@@ -81,7 +81,7 @@ func TestBreak(t *testing.T) {
 // the file, and the next in line gets the lock. Other files, and mounts, are not concerned.
 func TestBreakOfFlocks(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--flock", "cluster", "--rule", "** nolock")
+	v := lab.NewVolume(t, "--flock", "cluster", "--rule", "** nolock", "--ttl", "1m")
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "0123456789")
 	v.Write("g", "")

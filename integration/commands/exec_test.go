@@ -349,9 +349,9 @@ func TestExecOutlivesNoLock(t *testing.T) {
 		says    string // on stderr
 	}{
 		// What is told to end has time to say so: a sixth of the TTL.
-		"cut off": {family, 15 * time.Second, func(_ *lab.Volume, _ *execution, p *lab.Partition) { p.Part() }, 1, "the lock service does not answer"},
+		"cut off": {family, 30 * time.Second, func(_ *lab.Volume, _ *execution, p *lab.Partition) { p.Part() }, 1, "the lock service does not answer"},
 		// It has longer to end than the writes of a broken lock have to land.
-		"broken": {family, 15 * time.Second, func(v *lab.Volume, e *execution, _ *lab.Partition) {
+		"broken": {family, time.Minute, func(v *lab.Volume, e *execution, _ *lab.Partition) {
 			if status, _, stderr := lab.Outcome(v.T, v.Command("break", v.InSource("f"), "--reason", "ticket 4711")); status != 0 {
 				v.T.Errorf("break: exit status %d, %q", status, stderr)
 			}

@@ -13,9 +13,7 @@ func TestMetrics(t *testing.T) {
 	t.Parallel()
 	v := lab.NewVolume(t)
 	a, b := v.MountWatched("a"), v.MountWatched("b", "--slow-wait", "50ms", "--log-level", "debug")
-	if got := a.Metric("lockfs_volume_mounted"); got != 1 {
-		t.Errorf("lockfs_volume_mounted is %v", got)
-	}
+	a.Has(1, "lockfs_volume_mounted")
 	holder, waiter := lab.NewAgent(t), lab.NewAgent(t)
 	fd := holder.Must(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_CREAT | unix.O_WRONLY})
 	holder.Must(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY})

@@ -132,7 +132,7 @@ func testPolicyChangesWhileDelegated(t *testing.T, on lab.Setup) {
 	for _, how := range []string{"unmounted", "killed", "frozen"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			v := lab.NewVolume(t, "--ttl", "6s", "--wait", "10s")
+			v := lab.NewVolume(t, "--wait", "10s")
 			v.Env = append(v.Env, append(c.Env(), "LOCKFS_NAMESPACE="+v.Namespace())...)
 			a := v.MountWatched("a", "--keep", "1m")
 			p, q := lab.NewAgent(t), lab.NewAgent(t)
@@ -220,7 +220,7 @@ func TestPolicyChangesInTwoSteps(t *testing.T) {
 }
 
 func testPolicyChangesInTwoSteps(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--wait", "0", "--ttl", lab.ShortTTL.String())
+	v := on.NewVolume(t, "--wait", "0")
 	former := []string{"--rule", "/was nolock", "--rule", "/never readonly"}
 	both := []string{"--rule", "/will nolock", "--former-rule", "/was nolock", "--former-rule", "/never readonly"}
 	next := []string{"--rule", "/will nolock", "--set-policy"}
