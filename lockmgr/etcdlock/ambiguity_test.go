@@ -344,6 +344,9 @@ func TestReleaseOfAnothers(t *testing.T) {
 	if held, err := s.Held(t.Context(), []lockmgr.Grant{g}); err != nil || held[0] {
 		t.Fatal(held, err)
 	}
+	if rev, err := s.(lockmgr.Delegator).Stands(t.Context(), g); !errors.Is(err, lockmgr.ErrNotHeld) {
+		t.Fatal(rev, err)
+	}
 }
 
 // A request that ends with its answer lost says so, and when nothing stands of it
