@@ -227,6 +227,8 @@ func TestFarBelow(t *testing.T) {
 	for _, wait := range waits {
 		release(t, s, must(t, s, wait, file(deep))...)
 	}
+	before := must(t, s, lockmgr.NoWait, file(deep))
+	release(t, s, before...)
 	above := must(t, other, lockmgr.Retry, tree("d/d"))
 	for _, wait := range waits {
 		ctx, cancel := context.WithCancel(within(t, patience))
@@ -238,6 +240,10 @@ func TestFarBelow(t *testing.T) {
 		cancel()
 	}
 	release(t, other, above...)
+	after := must(t, s, lockmgr.NoWait, file(deep))
+	if s.Undisturbed(file(deep), lockmgr.FencingToken(before[0].Token, 0), lockmgr.FencingToken(after[0].Token, 0)) {
+		t.Error("undisturbed, though a directory above was locked")
+	}
 }
 
 // A directory leaves one stamp, whose number the hash bounds.

@@ -70,6 +70,9 @@ func TestPutBelow(t *testing.T) {
 			if err != nil || token <= d.Token || !kv.broken() {
 				t.Fatalf("token %d, %v", token, err)
 			}
+			if s.Undisturbed(file("d/e/f"), lockmgr.FencingToken(d.Token, 1), lockmgr.FencingToken(token, 1)) {
+				t.Error("its own directory d/e does not count")
+			}
 			release(t, s, d)
 			for _, k := range []lockmgr.Key{file("d/7"), file("d/e/f"), tree("d")} {
 				if g, err := other.Acquire(within(t, patience), request(lockmgr.NoWait, k)); !errors.Is(err, lockmgr.ErrContended) {

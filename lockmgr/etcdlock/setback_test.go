@@ -33,3 +33,14 @@ func TestSetBackOnce(t *testing.T) {
 		t.Errorf("asked before it: %v, sessions go on: %v", err, after.Err() == nil)
 	}
 }
+
+// An answer that comes late does not hide what is known from a later one.
+func TestOlderStampOfALaterAnswer(t *testing.T) {
+	s := &Session{b: &Backend{keys: newLayout("test", "v")}, stamps: new(stamps)}
+	for _, rev := range []int64{90, 80} {
+		s.stamps.put(rev, s.b.keys.stampOf("d"))
+	}
+	if k := file("d/f"); s.Undisturbed(k, lockmgr.FencingToken(85, 0), lockmgr.FencingToken(95, 0)) || !s.Undisturbed(k, lockmgr.FencingToken(91, 0), lockmgr.FencingToken(95, 0)) {
+		t.Error("the directory was locked at 90, after 85 and before 91")
+	}
+}
