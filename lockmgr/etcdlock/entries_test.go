@@ -2,6 +2,7 @@ package etcdlock_test
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -39,6 +40,18 @@ func TestRivalsReadLittle(t *testing.T) {
 		list, err := b.Rivals(within(t, patience), k)
 		if err != nil || int64(len(list)) != want || read.Load() != want {
 			t.Errorf("%v: %v, %v, and %d keys were read, want %d", k, list, err, read.Load(), want)
+		}
+	}
+}
+
+// What conflicts with a file is read in one Txn, however far below the root the file is.
+func TestRivalsFarBelow(t *testing.T) {
+	b, _ := newVolume(t, dial(t))
+	g := must(t, open(t, b), lockmgr.NoWait, tree("d"))
+	for depth := 120; depth < 135; depth++ {
+		list, err := b.Rivals(within(t, patience), file(strings.Repeat("d/", depth)+"f"))
+		if err != nil || len(list) != 1 || list[0].Grant() != g[0] {
+			t.Errorf("%d directories: %v, %v", depth, list, err)
 		}
 	}
 }
