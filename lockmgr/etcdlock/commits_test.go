@@ -95,6 +95,14 @@ func TestCommitsAtADelegation(t *testing.T) {
 	g = must(t, s, lockmgr.NoWait, file("d/f"))
 	m.costs("a delegation with a file open below", 1, 1, delegated(s))
 	release(t, s, append(g, d)...)
+	for range 70 { // more than a Txn compares one by one
+		delegated(s)()
+		release(t, s, d)
+	}
+	elsewhere := must(t, other, lockmgr.NoWait, tree("elsewhere"))
+	m.costs("a file where many delegations were", 1, 1, func() { g = must(t, s, lockmgr.NoWait, file("d/f")) })
+	release(t, other, elsewhere...)
+	release(t, s, g...)
 
 	delegated(other)()
 	waiting := make(chan struct{})
