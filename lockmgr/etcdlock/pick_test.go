@@ -85,12 +85,15 @@ func TestPickLimits(t *testing.T) {
 	if n := queue.ops(); n != 5 {
 		t.Errorf("%d operations, want 3 and 2 nested", n)
 	}
+	voiding := puts(1, 10)
+	voiding.voids = 1
 	for name, c := range map[string]struct {
 		waiting []*request
 		picked  int
 	}{
 		"small ones":              {slices.Repeat([]*request{puts(1, 10)}, 200), 127},
 		"larger ones":             {slices.Repeat([]*request{puts(28, 10)}, 200), 100},
+		"with the fence":          {append([]*request{voiding}, slices.Repeat([]*request{puts(28, 10)}, 200)...), 99},
 		"a large one among them":  {append(slices.Repeat([]*request{puts(1, 10)}, 27), puts(101, 10)), 27},
 		"the largest":             {slices.Repeat([]*request{puts(128, 10)}, 2), 1},
 		"bytes":                   {slices.Repeat([]*request{puts(1, 300<<10)}, 10), 3},
