@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -157,12 +158,17 @@ func TestSweep(t *testing.T) {
 	release(t, s, held...)
 }
 
-// A sweep reads the volume page by page.
+// A sweep reads the volume page by page, past all that has a lease.
 func TestSweepOfMany(t *testing.T) {
 	name := newName()
 	etcd := raw{dial(t), name}
+	lease, err := etcd.Grant(t.Context(), 3600)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var ops []clientv3.Op
 	for range 1100 { // more than a page
+		ops = append(ops, clientv3.OpPut(etcd.file("e")+uuid.NewString(), "{}", clientv3.WithLease(lease.ID)))
 		ops = append(ops, clientv3.OpPut(etcd.file("f")+uuid.NewString(), "{}"))
 	}
 	for chunk := range slices.Chunk(ops, 100) {
@@ -172,7 +178,7 @@ func TestSweepOfMany(t *testing.T) {
 	}
 	b, _ := busy(t, dial(t), name)
 	open(t, b)
-	for left := int64(len(ops)); left > 0; {
+	for left := int64(1100); left > 0; {
 		before := left
 		eventually(t, "the sweep goes on", func() bool {
 			keys, err := etcd.Get(within(t, patience), etcd.file("f"), clientv3.WithPrefix(), clientv3.WithCountOnly())
@@ -182,6 +188,31 @@ func TestSweepOfMany(t *testing.T) {
 			left = keys.Count
 			return left < before
 		})
+	}
+}
+
+// An entry without a lease that is put again on one, after it was read, stays.
+func TestSweepBesideAPut(t *testing.T) {
+	client := dial(t)
+	etcd := raw{dial(t), newName()}
+	again, other := etcd.file("a")+uuid.NewString(), etcd.file("b")+uuid.NewString()
+	var lease atomic.Int64
+	onTxn(client, func(x *txn) (*clientv3.TxnResponse, error) {
+		if len(x.then) == 1 && x.then[0].IsDelete() && string(x.then[0].KeyBytes()) == again {
+			if _, err := etcd.Put(x.ctx, again, "{}", clientv3.WithLease(clientv3.LeaseID(lease.Load()))); err != nil {
+				t.Error(err)
+			}
+		}
+		return x.send()
+	})
+	b, _ := busy(t, client, etcd.name)
+	lease.Store(int64(leaseOf(t, open(t, b))))
+	if _, err := etcd.Txn(t.Context()).Then(clientv3.OpPut(again, "{}"), clientv3.OpPut(other, "{}")).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the other is swept", func() bool { return !slices.Contains(keys(t, etcd), other) })
+	if !slices.Contains(keys(t, etcd), again) {
+		t.Error("it is swept, too")
 	}
 }
 
