@@ -10,7 +10,9 @@ import (
 	"runtime/pprof"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -218,4 +220,42 @@ func TestOwnSessionEnds(t *testing.T) {
 	default:
 	}
 	release(t, first, must(t, first, lockmgr.NoWait, file("f"))...)
+}
+
+// A session that is opened while the mount reads what stands does not end because the read lacks its
+// record.
+func TestReadFromBeforeASession(t *testing.T) {
+	client := dial(t)
+	var armed atomic.Bool
+	var reads atomic.Int64
+	read, goOn := make(chan struct{}), make(chan struct{})
+	onTxn(client, func(x *txn) (*clientv3.TxnResponse, error) {
+		resp, err := x.send()
+		if len(x.then) == 3 && strings.HasSuffix(string(x.then[0].KeyBytes()), "/break/") {
+			reads.Add(1)
+			if armed.CompareAndSwap(true, false) {
+				close(read)
+				select {
+				case <-goOn:
+				case <-x.ctx.Done():
+				}
+			}
+		}
+		return resp, err
+	})
+	b := newBackend(t, client, newName(), func(cfg *etcdlock.Config) { cfg.JanitorInterval = 10 * time.Millisecond })
+	first := open(t, b)
+	armed.Store(true)
+	<-read
+	second := open(t, b)
+	before := reads.Load()
+	close(goOn)
+	eventually(t, "the mount has taken in what it read", func() bool { return reads.Load() > before })
+	for _, s := range []lockmgr.Session{first, second} {
+		select {
+		case <-s.Done():
+			t.Error("a session has ended")
+		default:
+		}
+	}
 }
