@@ -2,11 +2,16 @@ package etcdlock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockfs/lockfs/lockmgr"
@@ -112,6 +117,10 @@ func TestRecallsAreForAMount(t *testing.T) {
 		if standing, err := b.Recalls(within(t, patience)); err != nil || len(standing) != 1 {
 			t.Errorf("%v, %v", standing, err)
 		}
+		records, err := etcd.Get(t.Context(), etcd.admin("recall/"), clientv3.WithPrefix())
+		if err != nil || slices.ContainsFunc(records.Kvs, func(kv *mvccpb.KeyValue) bool { return kv.Lease != int64(leaseOf(t, s)) }) {
+			t.Errorf("does not end with the session that waits: %v, %v", records, err)
+		}
 	}
 	if standing, err := third.Recalls(within(t, patience)); err != nil || len(standing) > 0 {
 		t.Errorf("to one who holds nothing: %v, %v", standing, err)
@@ -131,4 +140,79 @@ func TestRecallsAreForAMount(t *testing.T) {
 		left, err := etcd.Get(t.Context(), etcd.admin("recall/"), clientv3.WithPrefix(), clientv3.WithCountOnly())
 		return err == nil && left.Count == 0
 	})
+}
+
+// A request that ends before it is told that its recall was put takes that back, put or not.
+func TestRecallOfARequestThatEnds(t *testing.T) {
+	for name, f := range map[string]flaw{"lost reply": lostReply, "late request": lateRequest} {
+		t.Run(name, func(t *testing.T) {
+			client, kv := flawed(t)
+			b, etcd := newVolume(t, client)
+			mine, theirs := open(t, b), open(t, b)
+			req := request(lockmgr.Queue, file("f"))
+			req.Keep = true
+			kept := acquire(t, mine, req)
+			ctx, cancel := context.WithCancel(within(t, patience))
+			kv.then(cancel)
+			kv.next(0, f) // the entry, and the recall
+			if _, err := theirs.Acquire(ctx, request(lockmgr.Queue, file("f"))); !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			fenced(t, etcd, theirs)
+			if f == lateRequest {
+				kv.deliver(t)
+			}
+			eventually(t, "no recall stands", func() bool {
+				recalls, err := b.Recalls(within(t, patience))
+				return err == nil && len(recalls) == 0
+			})
+			release(t, mine, kept...)
+		})
+	}
+}
+
+// A kept lock that is given back before the one who tries for it watches it is taken.
+func TestTryOfAKeptLockThatIsGivenBack(t *testing.T) {
+	client := dial(t)
+	b, etcd := newVolume(t, dial(t))
+	mine, theirs := open(t, b), open(t, newBackend(t, client, etcd.name))
+	req := request(lockmgr.NoWait, file("f"))
+	req.Keep = true
+	kept := acquire(t, mine, req)
+	give := sync.OnceFunc(func() { release(t, mine, kept...) })
+	beforeWatches(client, func(key string) {
+		if key == "/locks/test/"+etcd.name+"/f//" {
+			give()
+		}
+	})
+	must(t, theirs, lockmgr.NoWait, file("f"))
+}
+
+// An entry that goes while locks are described keeps no other from being described.
+func TestDescribeBesideARelease(t *testing.T) {
+	client := dial(t)
+	b, etcd := newVolume(t, client)
+	var armed atomic.Bool
+	onTxn(client, func(x *txn) (*clientv3.TxnResponse, error) {
+		resp, err := x.send()
+		if len(x.then) == 2 && strings.HasPrefix(string(x.then[0].KeyBytes()), etcd.file("a")) && x.then[0].IsGet() && armed.CompareAndSwap(true, false) {
+			if _, err := etcd.Delete(x.ctx, etcd.file("a"), clientv3.WithPrefix()); err != nil {
+				t.Error(err)
+			}
+		}
+		return resp, err
+	})
+	s := open(t, b)
+	var news []lockmgr.Entry
+	for _, path := range []string{"a", "b"} {
+		g := must(t, s, lockmgr.NoWait, file(path))[0]
+		news = append(news, lockmgr.Entry{Key: g.Key, Holder: lockmgr.Holder{AcquisitionID: g.AcquisitionID, Comm: "second"}, Token: g.Token})
+	}
+	armed.Store(true)
+	if err := b.Describe(within(t, patience), news); err != nil {
+		t.Error(err)
+	}
+	if list := entries(t, b); len(list) != 1 || list[0].Key != file("b") || list[0].Holder.Comm != "second" {
+		t.Errorf("%+v", list)
+	}
 }
