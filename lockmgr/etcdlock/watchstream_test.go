@@ -19,6 +19,8 @@ import (
 // after etcd has refused a watch just when the last other one of its stream ended.
 type stuckWatcher struct {
 	clientv3.Watcher
+	refuses bool // etcd refuses them: the login of the stream has expired
+
 	mu    sync.Mutex
 	stuck string // GUARDED_BY(mu)
 }
@@ -35,25 +37,33 @@ func (w *stuckWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 	if !stuck {
 		return w.Watcher.Watch(ctx, key, opts...)
 	}
-	<-ctx.Done()
-	never := make(chan clientv3.WatchResponse)
-	close(never)
-	return never
+	last := make(chan clientv3.WatchResponse, 1)
+	if w.refuses {
+		last <- clientv3.WatchResponse{Canceled: true}
+	} else {
+		<-ctx.Done()
+	}
+	close(last)
+	return last
 }
 
-// A mount whose stream of watches is stuck waits for locks by another one.
+// A mount whose stream of watches is stuck, or refused, waits for locks by another one.
 func TestStuckWatchStream(t *testing.T) {
-	client := dial(t)
-	client.Watcher = &stuckWatcher{Watcher: client.Watcher}
-	name := newName()
-	b := newBackend(t, client, name, func(cfg *etcdlock.Config) { cfg.RequestTimeout = time.Second })
-	other := open(t, newBackend(t, dial(t), name))
-	held := must(t, other, lockmgr.NoWait, file("f"))[0]
-	next := start(within(t, patience), open(t, b), request(lockmgr.Queue, file("f")))
-	eventually(t, "it stands in line", func() bool { return len(entries(t, b)) == 2 })
-	release(t, other, held)
-	if a := lockmgrtest.Await(t, next); a.Err != nil {
-		t.Error(a.Err)
+	for name, refuses := range map[string]bool{"stuck": false, "refused": true} {
+		t.Run(name, func(t *testing.T) {
+			client := dial(t)
+			client.Watcher = &stuckWatcher{Watcher: client.Watcher, refuses: refuses}
+			name := newName()
+			b := newBackend(t, client, name, func(cfg *etcdlock.Config) { cfg.RequestTimeout = time.Second })
+			other := open(t, newBackend(t, dial(t), name))
+			held := must(t, other, lockmgr.NoWait, file("f"))[0]
+			next := start(within(t, patience), open(t, b), request(lockmgr.Queue, file("f")))
+			eventually(t, "it stands in line", func() bool { return len(entries(t, b)) == 2 })
+			release(t, other, held)
+			if a := lockmgrtest.Await(t, next); a.Err != nil {
+				t.Error(a.Err)
+			}
+		})
 	}
 }
 
