@@ -162,21 +162,65 @@ var ofOpenFiles = []string{
 
 // InTime makes a call. One that takes a lock gets ENOLCK if the lock service does not answer in time,
 // as on a busy machine: one that only tries gets it after an eighth of the TTL. That comes ahead of
-// any change, says nothing of the locks, and the call is made again.
+// any change, says nothing of the locks, and the call is made again. So is one that was Forgotten.
 func (a *Agent) InTime(c Call) (r Result) {
 	a.T.Helper()
-	Eventually(a.T, "the lock service answers in time", func() bool {
+	Eventually(a.T, "the lock service and the machine are in time", func() bool {
+		began := time.Now()
 		r = a.Do(c)
-		return r.Errno != unix.ENOLCK || slices.Contains(ofOpenFiles, c.Op)
+		return r.Errno != unix.ENOLCK && !Forgotten(r, began) || slices.Contains(ofOpenFiles, c.Op)
 	})
 	return r
+}
+
+// Forgotten reports whether a call may have got ESTALE because the machine is slow. A view that has
+// sent a call to look its names up again remembers that for a second.
+func Forgotten(r Result, began time.Time) bool {
+	return r.Errno == unix.ESTALE && time.Since(began) >= time.Second
+}
+
+// OnceFree makes a call that has to succeed, and returns its number. EBUSY is not the last word: a
+// lock may be given up a while after close has returned.
+func (a *Agent) OnceFree(c Call) int {
+	a.T.Helper()
+	var r Result
+	Eventually(a.T, c.Op+" "+c.Path+": nobody is in the way", func() bool {
+		r = a.InTime(c)
+		return r.Errno != unix.EBUSY
+	})
+	if r.Errno != 0 {
+		a.T.Fatalf("%s %s: %v", c.Op, c.Path, r.Errno)
+	}
+	return r.N
+}
+
+// Rounds makes calls n times, and none may fail. A round is made again in which one got ENOLCK, or
+// EBUSY if the round took as long as patience; zero: EBUSY is always wrong.
+func (a *Agent) Rounds(n int, patience time.Duration, calls ...Call) {
+	a.T.Helper()
+	for range n {
+		Eventually(a.T, "a round is in time", func() bool {
+			began := time.Now()
+			failed := a.Repeat(1, calls...)
+			slow := patience > 0 && time.Since(began) >= patience
+			for what := range failed {
+				if strings.HasSuffix(what, " ENOLCK") || slow && strings.HasSuffix(what, " EBUSY") {
+					return false
+				}
+			}
+			if len(failed) > 0 {
+				a.T.Fatalf("failed: %v", failed)
+			}
+			return true
+		})
+	}
 }
 
 // Fails makes a call that has to fail with want.
 func (a *Agent) Fails(c Call, want syscall.Errno) {
 	a.T.Helper()
 	do := a.InTime
-	if want == unix.ENOLCK {
+	if want == unix.ENOLCK || want == unix.ESTALE {
 		do = a.Do
 	}
 	if r := do(c); r.Errno != want {
@@ -266,7 +310,12 @@ func (a *Agent) Sees(path, want string) {
 func (a *Agent) Token(fd int) int64 {
 	a.T.Helper()
 	buf := make([]byte, 64)
-	n, err := unix.Getxattr("/proc/"+strconv.Itoa(a.PID())+"/fd/"+strconv.Itoa(fd), "user.lockfs.token", buf)
+	var n int
+	var err error
+	Eventually(a.T, "the lock service answers in time", func() bool {
+		n, err = unix.Getxattr("/proc/"+strconv.Itoa(a.PID())+"/fd/"+strconv.Itoa(fd), "user.lockfs.token", buf)
+		return err != unix.ENOLCK
+	})
 	if err != nil {
 		a.T.Fatal(err)
 	}
