@@ -22,7 +22,7 @@ func TestReplacedElsewhere(t *testing.T) {
 	t.Parallel()
 	for says, config := range map[string]lab.ClientConfig{"ESTALE": {}, "ENOENT": {Absent: true}} {
 		t.Run(says, func(t *testing.T) {
-			v := lab.NewVolumeOverClients(t, config)
+			v := lab.NewVolumeOverClients(t, config, "--name-wait", "1m") // the other mount's lock may be given back late
 			a, b := v.Mount("a"), v.Mount("b")
 			here, there := lab.NewAgent(t), lab.NewAgent(t)
 			for name, c := range map[string]lab.Call{
@@ -92,6 +92,7 @@ func TestNamesThatAClientBelieves(t *testing.T) {
 	r := other.Open(b.Path("f"), unix.O_RDONLY)
 	holder.Must(lab.Call{Op: "rename", Path: a.Path("f"), Path2: a.Path("g")})
 	fd := holder.Open(a.Path("g"), unix.O_RDWR)
+	v.AwaitLocked("g")
 	for _, c := range []struct {
 		lab.Call
 		want unix.Errno

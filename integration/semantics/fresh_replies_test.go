@@ -69,7 +69,7 @@ func TestOneESTALE(t *testing.T) {
 	grow := q.Open(b.Path("d/f"), unix.O_WRONLY|unix.O_APPEND)
 	q.Must(lab.Call{Op: "write", FD: grow, Data: "two\n"})
 	q.Must(lab.Call{Op: "close", FD: grow})
-	q.Must(lab.Call{Op: "rename", Path: b.Path("d"), Path2: b.Path("moved")})
+	q.OnceFree(lab.Call{Op: "rename", Path: b.Path("d"), Path2: b.Path("moved")})
 
 	opened := p.Open(lab.ProcFD(fd), unix.O_RDWR)
 	if size := p.Must(lab.Call{Op: "size", FD: opened}); size != 8 {

@@ -90,9 +90,9 @@ func testKeptLock(t *testing.T, on lab.Setup) {
 	p.Must(lab.Call{Op: "close", FD: held})
 	q.Must(lab.Call{Op: "close", FD: lab.Await(t, "the open", waits).N})
 
-	for _, what := range []func() error{
-		func() error { return os.Remove(b.Path("g")) },
-		func() error { return os.Rename(b.Path("d"), b.Path("e")) },
+	for _, c := range []lab.Call{
+		{Op: "unlink", Path: b.Path("g")},
+		{Op: "rename", Path: b.Path("d"), Path2: b.Path("e")},
 	} {
 		if err := os.MkdirAll(v.InSource("d"), 0o755); err != nil {
 			t.Fatal(err)
@@ -102,9 +102,7 @@ func testKeptLock(t *testing.T, on lab.Setup) {
 			fd := p.Open(a.Path(name), unix.O_CREAT|unix.O_WRONLY)
 			p.Must(lab.Call{Op: "close", FD: fd})
 		}
-		if err := what(); err != nil {
-			t.Error(err)
-		}
+		r.OnceFree(c)
 	}
 	keepLock(v, p, a, "last")
 	a.Stop()

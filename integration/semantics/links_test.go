@@ -80,7 +80,7 @@ func testLinkWhileOpen(t *testing.T, on lab.Setup) {
 		refusedAll(t, p, m, "f")
 	}
 	// The name it lost is anybody's.
-	p.Must(lab.Call{Op: "close", FD: p.Open(b.Path("tmp"), unix.O_WRONLY|unix.O_CREAT)})
+	p.Must(lab.Call{Op: "close", FD: p.OnceFree(lab.Call{Op: "open", Path: b.Path("tmp"), Flags: unix.O_WRONLY | unix.O_CREAT})})
 	holder.Must(lab.Call{Op: "write", FD: fd, Data: "mine"})
 	holder.Must(lab.Call{Op: "close", FD: fd})
 	if got := v.Read("f"); got != "mine" {
@@ -113,7 +113,7 @@ func TestRemovedNameLeavesTheOtherLocked(t *testing.T) {
 		for _, m := range []*lab.Mount{a, b} {
 			refusedAll(t, p, m, "g")
 		}
-		p.Must(lab.Call{Op: "close", FD: p.Open(b.Path("f"), unix.O_WRONLY|unix.O_CREAT)})
+		p.Must(lab.Call{Op: "close", FD: p.OnceFree(lab.Call{Op: "open", Path: b.Path("f"), Flags: unix.O_WRONLY | unix.O_CREAT})})
 		holder.Must(lab.Call{Op: "write", FD: fd, Data: "mine"})
 		holder.Must(lab.Call{Op: "close", FD: fd})
 		if got := v.Read("g"); got != "mine" {
@@ -155,7 +155,7 @@ func TestTruncateByALostName(t *testing.T) {
 }
 
 func testTruncateByALostName(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t)
+	v := on.NewVolume(t, "--name-wait", "1m") // the other mount's lock may be given back late
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "data")
 	if err := os.Link(v.InSource("f"), v.InSource("g")); err != nil {

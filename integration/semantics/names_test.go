@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/integration/lab"
+	"github.com/lockfs/lockfs/lockmgr"
 )
 
 // A file below a working directory is found, or refused, whatever other mounts
@@ -19,7 +20,7 @@ import (
 // them until it was out of memory.
 func TestNamesInACircle(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t)
+	v := lab.NewVolume(t, "--name-wait", "1m") // the other mount's lock may be given back late
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	if err := os.MkdirAll(v.InSource("x/y"), 0o755); err != nil {
@@ -108,15 +109,14 @@ func TestRenameOfDirectoryAfterClose(t *testing.T) {
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
 	p.Must(lab.Call{Op: "mkdir", Path: a.Path("d")})
-	failed := p.Repeat(80,
-		lab.Call{Op: "open", Path: a.Path("d/f"), Flags: unix.O_WRONLY | unix.O_CREAT},
-		lab.Call{Op: "write", FD: lab.Opened, Data: "x"},
-		lab.Call{Op: "close", FD: lab.Opened},
-		lab.Call{Op: "rename", Path: a.Path("d"), Path2: a.Path("e")},
-		lab.Call{Op: "rename", Path: a.Path("e"), Path2: a.Path("d")},
-	)
-	if len(failed) != 0 {
-		t.Errorf("failed: %v", failed)
+	for range 80 {
+		p.Rounds(1, lockmgr.DefaultCloseGrace,
+			lab.Call{Op: "open", Path: a.Path("d/f"), Flags: unix.O_WRONLY | unix.O_CREAT},
+			lab.Call{Op: "write", FD: lab.Opened, Data: "x"},
+			lab.Call{Op: "close", FD: lab.Opened},
+			lab.Call{Op: "rename", Path: a.Path("d"), Path2: a.Path("e")},
+		)
+		p.Must(lab.Call{Op: "rename", Path: a.Path("e"), Path2: a.Path("d")})
 	}
 }
 
@@ -145,7 +145,7 @@ func TestRenameToItself(t *testing.T) {
 // the old name's lock, and the file under its new name had two writers.
 func TestRenameDuringOpen(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--embedded", "--scope", "node")
+	v := lab.NewVolume(t, "--embedded", "--scope", "node", "--name-wait", "1m") // the other mount's lock may be given back late
 	opens := lab.NewTurnstile(t)
 	v.Under(func(n lab.Below) gofs.InodeEmbedder { return &heldOpens{n, opens} })
 	a, b := v.Mount("a"), v.Mount("b")

@@ -154,7 +154,7 @@ func TestLockFollowsRename(t *testing.T) {
 }
 
 func testLockFollowsRename(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t)
+	v := on.NewVolume(t, "--name-wait", "1m") // the other mount's lock may be given back late
 	a, b := v.Mount("a"), v.Mount("b")
 	holder, other := lab.NewAgent(t), lab.NewAgent(t)
 	fd := holder.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)
@@ -446,7 +446,7 @@ func TestLinkOfWhatWasPutAway(t *testing.T) {
 	} {
 		for _, seen := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, seen: %v", what, seen), func(t *testing.T) {
-				v := lab.NewVolume(t)
+				v := lab.NewVolume(t, "--name-wait", "1m") // the other mount's lock may be given back late
 				a, b := v.Mount("a"), v.Mount("b")
 				one, two := lab.NewAgent(t), lab.NewAgent(t)
 				v.Write("f", "old")
