@@ -109,6 +109,7 @@ func TestCreateMeetsForeignFile(t *testing.T) {
 	const rounds = 100
 	met := 0
 	for i := range rounds {
+		began := time.Now()
 		pending := u.Start(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_RDWR | unix.O_CREAT, Mode: 0o600})
 		time.Sleep(time.Duration(i) * 20 * time.Millisecond / rounds) // from before the LOOKUP to after the CREATE
 		fd, err := unix.Open(v.InSource("f"), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
@@ -128,6 +129,7 @@ func TestCreateMeetsForeignFile(t *testing.T) {
 			t.Fatalf("the user opened root's file and reads %q", u.Do(lab.Call{Op: "pread", FD: r.N, N: 10}).Data)
 		case err == nil && st.Uid != 0:
 			t.Fatal("the user owns what root made")
+		case r.Errno == unix.ENOLCK, lab.Forgotten(r, began): // the machine is slow
 		case r.Errno != 0 && r.Errno != unix.EACCES && r.Errno != unix.EBUSY:
 			// EBUSY: the name changed twice in one system call, by its removal
 			// after the last round and its creation in this one.

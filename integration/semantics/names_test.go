@@ -74,7 +74,7 @@ func TestRenamedWorkingDirectory(t *testing.T) {
 	}
 	for i, c := range calls {
 		q.Must(lab.Call{Op: "rename", Path: b.Path(dir(i)), Path2: b.Path(dir(i + 1))})
-		r := p.Do(c)
+		r := p.InTime(c)
 		if r.Errno != 0 {
 			t.Errorf("%s %s in a renamed working directory: %v", c.Op, c.Path, r.Err())
 		} else if c.Op == "open" {
