@@ -77,13 +77,13 @@ func TestFilesKeepTheirKindOfLock(t *testing.T) {
 		{"f", "f.log"}, {"x.log", "x"}, {"scratch/f", "h"}, {"f", "scratch/g"}, {"d/x.log", "d/x"},
 	} {
 		for _, op := range []string{"rename", "link"} {
-			if r := p.Do(lab.Call{Op: op, Path: m.Path(c[0]), Path2: m.Path(c[1])}); r.Errno != unix.EXDEV {
+			if r := p.InTime(lab.Call{Op: op, Path: m.Path(c[0]), Path2: m.Path(c[1])}); r.Errno != unix.EXDEV {
 				t.Errorf("%s of %s to %s: %v, want EXDEV", op, c[0], c[1], r.Err())
 			}
 		}
 	}
 	for _, c := range [][2]string{{"scratch/d", "e"}, {"d", "scratch/e"}, {"scratch", "e"}} {
-		if r := p.Do(lab.Call{Op: "rename", Path: m.Path(c[0]), Path2: m.Path(c[1])}); r.Errno != unix.EXDEV {
+		if r := p.InTime(lab.Call{Op: "rename", Path: m.Path(c[0]), Path2: m.Path(c[1])}); r.Errno != unix.EXDEV {
 			t.Errorf("rename of directory %s to %s: %v, want EXDEV", c[0], c[1], r.Err())
 		}
 	}

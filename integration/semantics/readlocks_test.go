@@ -61,7 +61,7 @@ func testReadLocksOfOneProgram(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--read-locks")
 	a := v.Mount("a")
 	p := lab.NewAgent(t)
-	failed := p.Repeat(100,
+	p.Rounds(100, 0,
 		lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_WRONLY | unix.O_CREAT},
 		lab.Call{Op: "close", FD: lab.Opened},
 		lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_RDONLY},
@@ -74,9 +74,6 @@ func testReadLocksOfOneProgram(t *testing.T, on lab.Setup) {
 		lab.Call{Op: "close", FD: lab.Opened},
 		lab.Call{Op: "unlink", Path: a.Path("g")},
 	)
-	if len(failed) != 0 {
-		t.Errorf("failed: %v", failed)
-	}
 	// A child that would wait for what its parent reads waits for ever.
 	fd := p.Open(a.Path("h"), unix.O_WRONLY|unix.O_CREAT)
 	p.Must(lab.Call{Op: "close", FD: fd})
