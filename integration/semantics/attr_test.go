@@ -55,7 +55,7 @@ func TestMetadataNeedsNoLock(t *testing.T) {
 // a file of which a mapping is dirty, though its pages cannot be written back.
 func TestMetadataNeedsNoLease(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--suspend-wait", "1h", "--ttl", lab.ShortTTL.String())
+	v := lab.NewVolume(t, "--suspend-wait", "1h", "--ttl", mortalTTL)
 	a := v.Mount("a")
 	v.Write("f", strings.Repeat("-", 4096))
 	holder, p := lab.NewAgent(t), lab.NewAgent(t)

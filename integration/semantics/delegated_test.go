@@ -209,7 +209,7 @@ func TestDelegatedDirectoryOfADeadMount(t *testing.T) {
 }
 
 func testDelegatedDirectoryOfADeadMount(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--ttl", "3s", "--wait", "-1")
+	v := on.NewVolume(t, "--ttl", mortalTTL, "--wait", "-1")
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--ttl", "5m") // b must not lose its own
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	delegate(v, p, a, "t")
@@ -232,7 +232,7 @@ func TestDelegatedDirectoryOfAFrozenMount(t *testing.T) {
 }
 
 func testDelegatedDirectoryOfAFrozenMount(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--ttl", "3s", "--wait", "-1", "--keep", "1m")
+	v := on.NewVolume(t, "--ttl", mortalTTL, "--wait", "-1", "--keep", "1m")
 	a, b := v.Mount("a"), v.Mount("b", "--ttl", "5m")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	delegate(v, p, a, "t")

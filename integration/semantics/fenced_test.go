@@ -15,6 +15,10 @@ import (
 	"github.com/lockfs/lockfs/integration/lab"
 )
 
+// mortalTTL is of mounts that a test kills or cuts off. Ahead of that the machine may stop for two
+// seconds, and they lose nothing.
+const mortalTTL = "6s"
+
 // After its lease was revoked a writer gets EIO from write, fsync and close, and
 // the file does not change any more, not even by the pages of a mapping.
 func TestRevokedWriterIsFenced(t *testing.T) {
@@ -110,7 +114,7 @@ func TestThawedDaemonDoesNotWrite(t *testing.T) {
 
 func testThawedDaemonDoesNotWrite(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--wait", "-1")
-	server, a := v.Mount("server"), v.Mount("a", "--ttl", lab.ShortTTL.String()) // the etcd is not frozen with a
+	server, a := v.Mount("server"), v.Mount("a", "--ttl", mortalTTL) // the etcd is not frozen with a
 	v.Write("f", "")
 	writer, other := lab.NewAgent(t), lab.NewAgent(t)
 	fd := writer.Open(a.Path("f"), unix.O_WRONLY)
@@ -142,7 +146,7 @@ func testKilledMountHandsOver(t *testing.T, on lab.Setup) {
 	for _, name := range []string{"client", "server"} {
 		t.Run(name, func(t *testing.T) {
 			v := on.NewVolume(t, "--wait", "-1")
-			mortal, patient := lab.ShortTTL.String(), "5m" // the survivor's lock is no question of time
+			mortal, patient := mortalTTL, "5m" // the survivor's lock is no question of time
 			var victim, heir *lab.Mount
 			if name == "server" { // the first
 				victim = v.Mount("victim", "--ttl", mortal)
@@ -265,7 +269,7 @@ func TestUnreachableLockService(t *testing.T) {
 // A write that waits for a suspended session can be killed.
 func TestSuspendedWriteIsKillable(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--suspend-wait", "1h", "--ttl", lab.ShortTTL.String())
+	v := lab.NewVolume(t, "--suspend-wait", "1h", "--ttl", mortalTTL)
 	a := v.Mount("a")
 	writer := lab.NewAgent(t)
 	fd := writer.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)

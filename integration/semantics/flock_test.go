@@ -176,7 +176,7 @@ func testFlockEndsWithASignal(t *testing.T, on lab.Setup) {
 func TestFlockDeadlock(t *testing.T) { lab.Over(t, testFlockDeadlock, lab.Local, lab.InLeases) }
 
 func testFlockDeadlock(t *testing.T, on lab.Setup) {
-	v := newFlocks(t, on)
+	v := newFlocks(t, on, "--ttl", "1m") // an unlock waits for an eighth of it until the service has it
 	a, b := v.Mount("a"), v.Mount("b")
 	v.Write("f", "")
 	v.Write("g", "")
@@ -413,7 +413,7 @@ func testFlockIsFenced(t *testing.T, on lab.Setup) {
 		lose func(v *lab.Volume, a *lab.Mount)
 	}{
 		"revoked": {patient, func(v *lab.Volume, a *lab.Mount) { v.RevokeSession(v.LS()[0].Session) }},
-		"frozen":  {lab.ShortTTL.String(), func(v *lab.Volume, a *lab.Mount) { lab.Freeze(t, a.Cmd.Process.Pid) }},
+		"frozen":  {mortalTTL, func(v *lab.Volume, a *lab.Mount) { lab.Freeze(t, a.Cmd.Process.Pid) }},
 	} {
 		if on.Leases && name == "revoked" {
 			continue // it is the lease of an etcd
@@ -483,7 +483,7 @@ func TestFlockOfAKilledMount(t *testing.T) {
 }
 
 func testFlockOfAKilledMount(t *testing.T, on lab.Setup) {
-	v := newFlocks(t, on, "--ttl", "3s")
+	v := newFlocks(t, on, "--ttl", mortalTTL)
 	a, b := v.Mount("a"), v.Mount("b", "--ttl", "5m") // b loses nothing
 	v.Write("f", "")
 	holder, next := lab.NewAgent(t), lab.NewAgent(t)

@@ -13,8 +13,9 @@ import (
 // oneEntry is how far apart the fencing tokens of two entries are.
 const oneEntry = 1 << 12
 
-// keepLock opens a file until its mount keeps the lock, however slow the machine is.
-func keepLock(v *lab.Volume, p *lab.Agent, m *lab.Mount, name string) {
+// keepLock opens a file until its mount keeps the lock, however slow the machine is. It returns the
+// lock's token.
+func keepLock(v *lab.Volume, p *lab.Agent, m *lab.Mount, name string) (token int64) {
 	v.T.Helper()
 	lab.Eventually(v.T, "the lock is shown as kept", func() bool {
 		for range 2 {
@@ -24,11 +25,14 @@ func keepLock(v *lab.Volume, p *lab.Agent, m *lab.Mount, name string) {
 		lab.Eventually(v.T, "the lock is kept or gone", func() bool {
 			es := v.LS()
 			i := slices.IndexFunc(es, func(e lab.Entry) bool { return e.Path == name })
-			kept = i >= 0 && es[i].State == "kept"
+			if kept = i >= 0 && es[i].State == "kept"; kept {
+				token = es[i].Token
+			}
 			return i < 0 || kept
 		})
 		return kept
 	})
+	return token
 }
 
 // A file that one mount opens again and again has one entry. Another mount gets it at once
@@ -118,7 +122,7 @@ func TestKeptLockOfADeadMount(t *testing.T) {
 }
 
 func testKeptLockOfADeadMount(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--ttl", "3s", "--wait", "-1")
+	v := on.NewVolume(t, "--ttl", mortalTTL, "--wait", "-1")
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--ttl", "5m") // b must not lose its own
 	p := lab.NewAgent(t)
 	keepLock(v, p, a, "f")
@@ -139,11 +143,10 @@ func TestKeptLockOfAFrozenMount(t *testing.T) {
 }
 
 func testKeptLockOfAFrozenMount(t *testing.T, on lab.Setup) {
-	v := on.NewVolume(t, "--ttl", "3s", "--wait", "-1", "--keep", "1m")
+	v := on.NewVolume(t, "--ttl", mortalTTL, "--wait", "-1", "--keep", "1m")
 	a, b := v.Mount("a"), v.Mount("b", "--ttl", "5m")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
-	keepLock(v, p, a, "f")
-	kept := v.LS()[0].Token
+	kept := keepLock(v, p, a, "f")
 	lab.Freeze(t, a.Cmd.Process.Pid)
 	fd := q.Open(b.Path("f"), unix.O_WRONLY|unix.O_APPEND)
 	between := q.Token(fd)
