@@ -52,26 +52,33 @@ func testDelegatedDirectory(t *testing.T, on lab.Setup) {
 	v := on.NewVolume(t, "--ttl", "1m") // an open that tries waits for an eighth of that
 	a, b := v.Mount("a", "--keep", "1m"), v.Mount("b", "--keep", "1m")
 	p, r, q := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
-	last := delegate(v, p, a, "t")
-	entries := make(map[int64]bool)
 	const opens = 100
-	for range opens {
-		p, r = r, p // each waits for the other's release
-		fd := p.Open(a.Path("t/f0"), unix.O_WRONLY|unix.O_APPEND)
-		token := p.Token(fd)
-		if token <= last {
-			t.Fatalf("token %d after %d", token, last)
+	entriesIn := func(dir string) int {
+		t.Helper()
+		last := delegate(v, p, a, dir)
+		entries := make(map[int64]bool)
+		for range opens {
+			p, r = r, p // each waits for the other's release
+			fd := p.Open(a.Path(dir+"/f0"), unix.O_WRONLY|unix.O_APPEND)
+			token := p.Token(fd)
+			if token <= last {
+				t.Fatalf("token %d after %d", token, last)
+			}
+			last = token
+			entries[last/oneEntry] = true
+			p.Must(lab.Call{Op: "write", FD: fd, Data: "x"})
+			p.Must(lab.Call{Op: "close", FD: fd})
 		}
-		last = token
-		entries[last/oneEntry] = true
-		p.Must(lab.Call{Op: "write", FD: fd, Data: "x"})
-		p.Must(lab.Call{Op: "close", FD: fd})
+		if got := len(v.Read(dir + "/f0")); got != opens {
+			t.Errorf("%d bytes, want %d", got, opens)
+		}
+		return len(entries)
 	}
-	if len(entries) > opens/2 { // one, unless the machine stops for seconds
-		t.Errorf("%d opens took %d entries", opens, len(entries))
-	}
-	if got := len(v.Read("t/f0")); got != opens {
-		t.Errorf("%d bytes, want %d", got, opens)
+	// One, unless the lock service does not tell of recalls in time: on a slow machine, but not twice.
+	if n := entriesIn("t"); n > opens/2 {
+		if again := entriesIn("again"); again > opens/2 {
+			t.Errorf("%d opens took %d entries, and then %d", opens, n, again)
+		}
 	}
 
 	fd := p.Open(a.Path("t/open"), unix.O_CREAT|unix.O_WRONLY|unix.O_APPEND)
@@ -113,9 +120,7 @@ func testDelegatedDirectory(t *testing.T, on lab.Setup) {
 
 	delegate(v, p, a, "last")
 	a.Stop()
-	if es := v.LS(); len(es) != 0 {
-		t.Errorf("a mount that has ended keeps %+v", es)
-	}
+	keepsNothing(v, a)
 }
 
 // Names are changed in a delegated directory, and from it to others and back. Whatever is there
@@ -296,46 +301,56 @@ func TestCommitsOfATree(t *testing.T) {
 		return p.Token(fd) / oneEntry
 	}
 	const packages, files = 60, 5
-	delegate(v, p, a, "t")
-	for _, c := range []struct {
-		what string
-		do   func(t string) error
-	}{
-		{"made", func(t string) error {
-			for i := range packages {
-				staged := fmt.Sprintf("%s/tree/staging/p%d", t, i)
-				if err := os.MkdirAll(staged+"/lib", 0o777); err != nil {
-					return err
-				}
-				for j := range files {
-					if err := os.WriteFile(fmt.Sprintf("%s/lib/f%d", staged, j), []byte("x"), 0o666); err != nil {
+	tooMany := func(dir string) (found []string) {
+		t.Helper()
+		delegate(v, p, a, dir)
+		for _, c := range []struct {
+			what string
+			do   func(t string) error
+		}{
+			{"made", func(t string) error {
+				for i := range packages {
+					staged := fmt.Sprintf("%s/tree/staging/p%d", t, i)
+					if err := os.MkdirAll(staged+"/lib", 0o777); err != nil {
+						return err
+					}
+					for j := range files {
+						if err := os.WriteFile(fmt.Sprintf("%s/lib/f%d", staged, j), []byte("x"), 0o666); err != nil {
+							return err
+						}
+					}
+					err := os.Rename(staged, fmt.Sprintf("%s/tree/p%d", t, i))
+					for errors.Is(err, unix.EBUSY) { // a process that another test starts has a file of it open until its exec
+						err = os.Rename(staged, fmt.Sprintf("%s/tree/p%d", t, i))
+					}
+					if err != nil {
 						return err
 					}
 				}
-				err := os.Rename(staged, fmt.Sprintf("%s/tree/p%d", t, i))
-				for errors.Is(err, unix.EBUSY) { // a process that another test starts has a file of it open until its exec
-					err = os.Rename(staged, fmt.Sprintf("%s/tree/p%d", t, i))
-				}
-				if err != nil {
-					return err
-				}
+				return nil
+			}},
+			{"copied", func(t string) error { return exec.Command("cp", "-r", t+"/tree", t+"/copy").Run() }},
+			{"renamed", func(t string) error { return os.Rename(t+"/tree", t+"/renamed") }},
+			{"removed", func(t string) error { return exec.Command("rm", "-r", t+"/renamed", t+"/copy").Run() }},
+		} {
+			begin := time.Now()
+			before := revision()
+			if err := c.do(a.Path(dir)); err != nil {
+				t.Fatalf("%s: %v", c.what, err)
 			}
-			return nil
-		}},
-		{"copied", func(t string) error { return exec.Command("cp", "-r", t+"/tree", t+"/copy").Run() }},
-		{"renamed", func(t string) error { return os.Rename(t+"/tree", t+"/renamed") }},
-		{"removed", func(t string) error { return exec.Command("rm", "-r", t+"/renamed", t+"/copy").Run() }},
-	} {
-		begin := time.Now()
-		before := revision()
-		if err := c.do(a.Path("t")); err != nil {
-			t.Fatalf("%s: %v", c.what, err)
+			commits := revision() - before - 2 // of the first probe's close, perhaps, and the other's open
+			t.Logf("%d files in %d directories are %s: %d commits in %v", packages*files, 2*packages, c.what, commits, time.Since(begin))
+			// Where the machine stops for seconds, what is open is shown, and the directory has to be delegated anew.
+			if slow := int64(time.Since(begin) / time.Second); commits > packages*files/100+20*slow {
+				found = append(found, fmt.Sprintf("%s: %d commits", c.what, commits))
+			}
 		}
-		commits := revision() - before - 2 // of the first probe's close, perhaps, and the other's open
-		t.Logf("%d files in %d directories are %s: %d commits in %v", packages*files, 2*packages, c.what, commits, time.Since(begin))
-		// Where the machine stops for seconds, what is open is shown, and the directory has to be delegated anew.
-		if slow := int64(time.Since(begin) / time.Second); commits > packages*files/100+20*slow {
-			t.Errorf("%s: %d commits", c.what, commits)
+		return found
+	}
+	// The lock service may not tell of recalls in time: on a slow machine, but not twice.
+	if found := tooMany("t"); len(found) > 0 {
+		if again := tooMany("again"); len(again) > 0 {
+			t.Errorf("%q, and then %q", found, again)
 		}
 	}
 }

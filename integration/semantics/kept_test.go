@@ -59,13 +59,22 @@ func testKeptLock(t *testing.T, on lab.Setup) {
 	use()
 	lab.Eventually(t, "the lock is released", func() bool { return len(v.LS()) == 0 })
 	const opens = 100
-	entries := make(map[int64]bool)
-	for range opens {
-		use()
-		entries[last/oneEntry] = true
+	used := 1
+	entries := func() int {
+		t.Helper()
+		found := make(map[int64]bool)
+		for range opens {
+			use()
+			used++
+			found[last/oneEntry] = true
+		}
+		return len(found)
 	}
-	if len(entries) > opens/2 { // one, unless the machine stops for seconds
-		t.Errorf("%d opens took %d entries", opens, len(entries))
+	// One, unless the lock service does not tell of recalls in time: on a slow machine, but not twice.
+	if n := entries(); n > opens/2 {
+		if again := entries(); again > opens/2 {
+			t.Errorf("%d opens took %d entries, and then %d", opens, n, again)
+		}
 	}
 	keepLock(v, r, a, "f")
 
@@ -79,7 +88,7 @@ func testKeptLock(t *testing.T, on lab.Setup) {
 	}
 	q.Must(lab.Call{Op: "write", FD: fd, Data: "y"})
 	q.Must(lab.Call{Op: "close", FD: fd})
-	if got, want := len(v.Read("f")), opens+2; got != want {
+	if got, want := len(v.Read("f")), used+1; got != want {
 		t.Errorf("%d bytes, want %d", got, want)
 	}
 
@@ -110,8 +119,16 @@ func testKeptLock(t *testing.T, on lab.Setup) {
 	}
 	keepLock(v, p, a, "last")
 	a.Stop()
-	if es := v.LS(); len(es) != 0 {
-		t.Errorf("a mount that has ended keeps %+v", es)
+	keepsNothing(v, a)
+}
+
+// keepsNothing looks for what a mount that has ended has left in the lock service.
+func keepsNothing(v *lab.Volume, m *lab.Mount) {
+	v.T.Helper()
+	for _, e := range v.LS() {
+		if e.Node == m.Name {
+			v.T.Errorf("a mount that has ended keeps %+v", e)
+		}
 	}
 }
 
