@@ -17,6 +17,7 @@ func TestPosixSuite(t *testing.T) {
 	v := lab.NewVolume(t)
 	a := v.Mount("a")
 	skipped := map[string]string{
+		"FdLeak":              "counts the descriptors of the process, to which tests beside it add: TestPosixFdLeak",
 		"FcntlFlockLocksFile": "wants a process to be refused by its own lock; ext4 fails it as well",
 		"OpenSymlinkRace":     "half a minute under the race detector; see TestSwappedDirectory",
 	}
@@ -32,4 +33,8 @@ func TestPosixSuite(t *testing.T) {
 			posixtest.All[name](t, dir)
 		})
 	}
+}
+
+func TestPosixFdLeak(t *testing.T) { // no other test runs beside it
+	posixtest.FdLeak(t, lab.NewVolume(t).Mount("a").Dir)
 }

@@ -25,6 +25,15 @@ func TestMappingBeyondTheVolume(t *testing.T) {
 	})
 	a := v.Mount("a")
 	v.Write("other", strings.Repeat("x", 600<<10))
+	free := func() uint64 {
+		t.Helper()
+		var st unix.Statfs_t
+		if err := unix.Statfs(v.Source, &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Bfree
+	}
+	room := free()
 	const size = 1 << 20
 	for _, told := range []string{"msync", "fsync", "close"} {
 		for name, flags := range map[string]int{"plain": unix.O_RDWR, "append": unix.O_RDWR | unix.O_APPEND, "direct": unix.O_RDWR | unix.O_DIRECT} {
@@ -49,6 +58,7 @@ func TestMappingBeyondTheVolume(t *testing.T) {
 			})
 		}
 	}
+	lab.Eventually(t, "the last file's blocks are free", func() bool { return free() == room })
 	// The writer is told how much is written.
 	p := lab.NewAgent(t)
 	fd := p.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)

@@ -34,9 +34,7 @@ func (v *overClient) isOut(why string) {
 		return status == 503 && strings.Contains(body, "[-] default/source: the volume is out of reach") && strings.Contains(body, why)
 	})
 	v.a.Has(0, "lockfs_volume_available")
-	if !v.a.Said("the volume is out of reach") {
-		v.T.Errorf("the log does not say it:\n%s", v.a.Log)
-	}
+	lab.Eventually(v.T, "the log says it", func() bool { return v.a.Said("the volume is out of reach") })
 	resp, err := http.Get(strings.TrimSuffix(v.a.URL, "metrics") + "healthz")
 	if err != nil || resp.StatusCode != 200 { // a restart of lockfs mends no volume
 		v.T.Errorf("/healthz: %v, %v", resp, err)

@@ -43,13 +43,14 @@ func TestVolumeThatBreaksRules(t *testing.T) {
 	}
 
 	m := v.MountWatched("accepted", "--accept-volume")
-	if !m.Said("the volume breaks what lockfs promises, and was accepted") || !strings.Contains(m.Log.String(), finding) {
-		t.Errorf("the log does not say it:\n%s", m.Log)
-	}
+	lab.Eventually(t, "the log says it", func() bool {
+		return m.Said("the volume breaks what lockfs promises, and was accepted") && strings.Contains(m.Log.String(), finding)
+	})
 	m.Has(4, "lockfs_volume_rules_broken", `accepted="true"`)
-	if status, body := m.Ready(); status != 200 || body != "[+] default/source: ok\n[*] default/source: "+finding+" (accepted)\nready\n" {
-		t.Errorf("/readyz: %d %q", status, body)
-	}
+	lab.Eventually(t, "/readyz says it", func() bool {
+		status, body := m.Ready()
+		return status == 200 && body == "[+] default/source: ok\n[*] default/source: "+finding+" (accepted)\nready\n"
+	})
 	if err := os.WriteFile(m.Path("f"), []byte("x"), 0o644); err != nil {
 		t.Error(err)
 	}
@@ -77,8 +78,8 @@ func TestVolumeOfAnUnknownClient(t *testing.T) {
 	t.Parallel()
 	v, _, _ := networkVolume(t, "unheard-of")
 	m := v.MountWatched("m")
-	if !m.Said("the volume may break what lockfs promises") || !strings.Contains(m.Log.String(), "check-volume") {
-		t.Errorf("the log does not say it:\n%s", m.Log)
-	}
+	lab.Eventually(t, "the log says it", func() bool {
+		return m.Said("the volume may break what lockfs promises") && strings.Contains(m.Log.String(), "check-volume")
+	})
 	m.Has(0, "lockfs_volume_rules_broken", `accepted="false"`)
 }
