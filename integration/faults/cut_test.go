@@ -39,12 +39,14 @@ func testCutOffForShort(t *testing.T, on lab.Setup) {
 			tr.Load(a)
 			tr.Load(b)
 			tr.GoesOn("before the fault")
+			severed := time.Now()
 			s.sever(w)
 			lab.Between(time.Second, 3*time.Second) // the lease lives for 15
 			s.mend(w)
+			lasted := time.Since(severed)
 			tr.GoesOn("mended")
 			tr.Finish()
-			tr.Spared()
+			tr.SparedBy(lasted)
 		})
 	}
 }

@@ -123,7 +123,7 @@ const slow = int64(200 * time.Millisecond)
 
 // closesLate is how long after a close the locks of an open file may stand. The kernel lets the program
 // go on, and then tells the view.
-const closesLate = int64(3 * time.Second)
+const closesLate = int64(6 * time.Second)
 
 // checkRanges returns what is wrong with the calls on RangesFile: nothing, if there is an order of
 // them, each between its begin and its end, in which
