@@ -201,16 +201,18 @@ func TestParking(t *testing.T) {
 // Threads that have ended are forgotten, those that live are not.
 func TestVisitsForgetTheDead(t *testing.T) {
 	const noThread = 1 << 23 // beyond the largest pid_max
-	var vs visits
-	me := uint32(os.Getpid())
-	vs.leave(vs.come(me, 0, someNode), stale)
-	for i := range uint32(10_000) {
-		vs.leave(vs.come(noThread+i, 0, someNode), stale)
-	}
-	vs.looked(me, vs.looks(me), someName, someNode)
-	if len(vs.threads) > 200 || vs.come(me, 0, someNode).stage != retried {
-		t.Errorf("%d threads are known", len(vs.threads))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var vs visits
+		me := uint32(os.Getpid())
+		vs.leave(vs.come(me, 0, someNode), stale)
+		for i := range uint32(10_000) {
+			vs.leave(vs.come(noThread+i, 0, someNode), stale)
+		}
+		vs.looked(me, vs.looks(me), someName, someNode)
+		if len(vs.threads) > 200 || vs.come(me, 0, someNode).stage != retried {
+			t.Errorf("%d threads are known", len(vs.threads))
+		}
+	})
 }
 
 // What a second try reads is kept open for it alone, for a second, and is closed in any case.
