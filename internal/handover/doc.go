@@ -41,6 +41,11 @@ const (
 	TakeTime = 3 * time.Second
 	// helloTime bounds the wait for a hello, and for an answer to it.
 	helloTime = 10 * time.Second
+)
+
+// Longer in tests, which a slow machine may stop meanwhile.
+var (
+	takeTime = TakeTime
 	// successorTime bounds the wait for a daemon that has gone on from one that died when it was asked.
 	successorTime = 5 * time.Second
 )

@@ -21,6 +21,15 @@ import (
 
 const mountpoint = "/mnt/shared"
 
+// long is what takes no time unless the machine is slow.
+const long = 3 * time.Minute
+
+// hasty makes takeTime what it is for users, until restore is called.
+func hasty() (restore func()) {
+	takeTime = TakeTime
+	return func() { takeTime = long }
+}
+
 // mount is what an Offer of the tests offers.
 type mount struct {
 	dir           string
@@ -62,7 +71,7 @@ func (m *mount) dial(t *testing.T) *Peer {
 // eventually fails the test if done does not become true.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(3 * time.Minute); !done(); time.Sleep(time.Millisecond) { // on an overloaded machine
+	for end := time.Now().Add(long); !done(); time.Sleep(time.Millisecond) { // on an overloaded machine
 		if time.Now().After(end) {
 			t.Fatal(what)
 		}
@@ -178,6 +187,7 @@ func TestGoesOn(t *testing.T) {
 
 // Who takes too late, does not take.
 func TestWithdrawn(t *testing.T) {
+	t.Cleanup(hasty())
 	m := offer(t, nil)
 	p := m.dial(t)
 	if _, _, err := p.Ask("1", nil); err != nil {
@@ -197,7 +207,12 @@ func TestWithdrawn(t *testing.T) {
 // A daemon that has died is asked: its socket is its shadow's, and nobody answers there. The next one is
 // asked then. If there is none, the error says so.
 func TestAskedWhileItDies(t *testing.T) {
+	inTime := successorTime
+	defer func() { successorTime = inTime }()
 	for _, goesOn := range []bool{true, false} {
+		if successorTime = inTime; goesOn {
+			successorTime = long
+		}
 		dir := t.TempDir()
 		if err := os.MkdirAll(socketsIn(dir), 0o700); err != nil {
 			t.Fatal(err)
@@ -211,7 +226,6 @@ func TestAskedWhileItDies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(p.Close)
 		asked := make(chan error, 1)
 		go func() {
 			state, _, err := p.Ask("1", nil)
@@ -232,6 +246,7 @@ func TestAskedWhileItDies(t *testing.T) {
 			}
 			t.Cleanup(stop)
 		}
+		t.Cleanup(p.Close) // before stop, which waits for it
 		if err := <-asked; goesOn && err != nil || !goesOn && !errors.Is(err, errSilent) {
 			t.Errorf("goes on: %v; %v", goesOn, err)
 		}
@@ -269,6 +284,7 @@ func TestNone(t *testing.T) {
 const (
 	askEnv   = "LOCKFS_TEST_ASK"
 	offerEnv = "LOCKFS_TEST_OFFER"
+	takeEnv  = "LOCKFS_TEST_TAKE_TIME"
 )
 
 // In a state directory with a long path there are no sockets, and so no daemons to ask.
@@ -283,8 +299,13 @@ func TestLongStateDirectory(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
+	takeTime = long
 	if dir := os.Getenv(offerEnv); dir != "" {
-		_, err := Listen(dir, mountpoint, Offer{
+		var err error
+		if takeTime, err = time.ParseDuration(os.Getenv(takeEnv)); err != nil {
+			panic(err)
+		}
+		_, err = Listen(dir, mountpoint, Offer{
 			Settings: func() map[string]string { return nil },
 			Pause:    func() ([]byte, []int, error) { return []byte("state"), nil, nil },
 			Resume:   func() { os.Stdout.WriteString("goes on\n") },
@@ -348,7 +369,7 @@ type daemon struct {
 func startDaemon(t *testing.T) *daemon {
 	t.Helper()
 	d := &daemon{mount: mount{dir: t.TempDir()}, cmd: exec.Command(os.Args[0])}
-	d.cmd.Env = append(os.Environ(), offerEnv+"="+d.dir)
+	d.cmd.Env = append(os.Environ(), offerEnv+"="+d.dir, takeEnv+"="+takeTime.String())
 	out, err := d.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -415,6 +436,7 @@ func TestDiesPaused(t *testing.T) {
 
 // A daemon that has gone on and dies then has answered requests that the state does not know.
 func TestDiesAfterItHasGoneOn(t *testing.T) {
+	t.Cleanup(hasty())
 	d := startDaemon(t)
 	p := d.asked(t)
 	d.hears(t, "goes on")
@@ -431,7 +453,10 @@ func TestStoppedBeforeItSaysYours(t *testing.T) {
 	d := startDaemon(t)
 	p := d.asked(t)
 	d.stop(t)
-	if p.Take() == nil {
+	restore := hasty()
+	err := p.Take()
+	restore()
+	if err == nil {
 		t.Error("the mount was taken from a daemon that is stopped")
 	}
 	d.signal(t, unix.SIGCONT)

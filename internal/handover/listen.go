@@ -186,7 +186,7 @@ func (s *listener) hand(c *net.UnixConn, h *hello) {
 		s.refuse(c, err)
 		return
 	}
-	_ = c.SetDeadline(time.Now().Add(TakeTime))
+	_ = c.SetDeadline(time.Now().Add(takeTime))
 	err = send(c, answer{PID: os.Getpid(), State: state, FDs: len(fds) + 1})
 	if err == nil {
 		err = sendFDs(c, fds)
@@ -210,7 +210,7 @@ func (s *listener) hand(c *net.UnixConn, h *hello) {
 	}
 	if err != nil {
 		life.goesOn()
-		_ = c.SetDeadline(time.Now().Add(TakeTime))
+		_ = c.SetDeadline(time.Now().Add(takeTime))
 		_ = send(c, word{withdrawn})
 		s.Resume()
 		s.Logger.Warn("the mount was not taken over, and goes on", slog.Any("error", err), slog.Duration("paused", time.Since(began)))

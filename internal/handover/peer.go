@@ -119,7 +119,7 @@ func (p *Peer) Take() error {
 	if !p.stop() {
 		return context.Canceled
 	}
-	_ = p.c.SetDeadline(time.Now().Add(TakeTime))
+	_ = p.c.SetDeadline(time.Now().Add(takeTime))
 	var w word
 	err := send(p.c, word{taken})
 	if err == nil {
@@ -128,7 +128,7 @@ func (p *Peer) Take() error {
 	if err != nil {
 		// From now on 'yours' cannot be sent. It may have been.
 		_ = p.c.CloseRead()
-		_ = p.c.SetDeadline(time.Now().Add(TakeTime))
+		_ = p.c.SetDeadline(time.Now().Add(takeTime))
 		if receive(p.c, &w, maxWord) != nil && died(p.life) {
 			return nil
 		}
