@@ -106,7 +106,9 @@ func TestFreezeVoidsWhatIsLate(t *testing.T) {
 func TestSessionIsNotOpenedWhileFrozen(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, newName(), func(c *kubelease.Config) { c.RequestTimeout = time.Second })
-	open(t, b) // and so it watches
+	if err := b.Connect(within(t, patience)); err != nil { // and so it watches
+		t.Fatal(err)
+	}
 	thaw, err := b.Freeze(within(t, patience))
 	if err != nil {
 		t.Fatal(err)

@@ -18,9 +18,10 @@ func TestStands(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			name, l := newName(), &link{}
-			s := open(t, newBackendAt(t, l.to(as(mountUser)), name))
+			b := newBackendAt(t, l.to(as(mountUser)), name)
+			s := open(t, b)
 			g := acquire(t, s, req)
-			eventually(t, "the watch stands", func() bool { return l.count("watch") > 0 })
+			keepsWatch(t, b, s) // which takes lists
 			before := l.count("list")
 			if rev, err := s.(lockmgr.Delegator).Stands(within(t, patience), g); err != nil || rev < g.Token {
 				t.Errorf("revision %d after token %d, %v", rev, g.Token, err)

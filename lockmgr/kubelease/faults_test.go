@@ -303,7 +303,8 @@ func TestRestoredAndBumped(t *testing.T) {
 		kubelease.SeeLater(b, file("f"))
 		behind, _ := first(gone, func(c *call) bool { return c.verb == "watch" })
 		l.obey(behind)
-		kubelease.BreakWatch(b)
+		for !kubelease.BreakWatch(b) { // it had not begun yet
+		}
 		select {
 		case <-s.Done():
 		case <-within(t, patience).Done():
@@ -443,6 +444,7 @@ func TestRivalsWithoutWatch(t *testing.T) {
 	name, l := newName(), &link{}
 	other, b := open(t, newBackend(t, name)), newBackendAt(t, l.to(as(mountUser)), name)
 	open(t, b)
+	eventually(t, "its watch stands", func() bool { return kubelease.Connected(b) })
 	l.obey(func(c *call) fate {
 		if c.verb == "watch" || c.verb == "list" {
 			return cut
