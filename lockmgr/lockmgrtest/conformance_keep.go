@@ -79,11 +79,17 @@ func testRecall(t *bench) {
 			t.Fatalf("%s: %v", name, got.Err)
 		}
 		Release(t.T, theirs, got.Grants...)
-		Eventually(t.T, "no recall stands", func() bool {
-			standing, err := r.Recalls(t.within(Patience))
-			return err == nil && len(standing) == 0
-		})
+		t.recallsEnd(r)
 	}
+}
+
+// recallsEnd waits until no recall stands.
+func (t *bench) recallsEnd(r lockmgr.Recaller) {
+	t.Helper()
+	Eventually(t.T, "no recall stands", func() bool {
+		standing, err := r.Recalls(t.within(Patience))
+		return err == nil && len(standing) == 0
+	})
 }
 
 // testRecallInUse: a request that does not wait is told that the entry is in use, and others wait on.
@@ -100,6 +106,7 @@ func testRecallInUse(t *bench) {
 	}
 	Release(t.T, mine, kept)
 	Release(t.T, theirs, Await(t.T, waiter).Grants...)
+	t.recallsEnd(r)
 
 	kept = Acquire(t.T, mine, keep(lockmgr.NoWait, f))[0]
 	try = Start(t.within(Patience), theirs, Request(lockmgr.NoWait, f))
