@@ -263,13 +263,14 @@ func TestAbandonedUnanswered(t *testing.T) {
 			b, etcd := newVolume(t, client)
 			s := open(t, b)
 			ctx, cancel := context.WithCancel(t.Context())
-			kv.next(f, lateRequest, lateRequest, lateRequest, lateRequest, lateRequest)
+			kv.next(append([]flaw{f}, slices.Repeat([]flaw{lateRequest}, 1000)...)...) // more than are sent
 			got := start(ctx, s, request(lockmgr.Queue, file("f")))
 			eventually(t, "the Txn was sent", func() bool { return kv.sent.Load() > 0 })
 			cancel()
 			if a := await(t, got); !errors.Is(a.Err, lockmgr.ErrUnavailable) || !errors.Is(a.Err, context.Canceled) {
 				t.Fatalf("got %v", a.Err)
 			}
+			kv.next(lateRequest, lateRequest, lateRequest)
 			eventually(t, "the service answers again", kv.broken)
 			eventually(t, "the entry is gone", func() bool { return len(entries(t, b)) == 0 })
 			fenced(t, etcd, s)

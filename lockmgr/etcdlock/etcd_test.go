@@ -1,6 +1,8 @@
 package etcdlock_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -9,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -129,7 +132,8 @@ type raw struct {
 	name string
 }
 
-func (r raw) file(path string) string { return "/locks/test/" + r.name + "/" + path + "//w/" }
+func (r raw) line(path string) string { return "/locks/test/" + r.name + "/" + path + "//" }
+func (r raw) file(path string) string { return r.line(path) + "w/" }
 func (r raw) reader(path string) string {
 	return "/locks/test/" + r.name + "/" + path + "//r/"
 }
@@ -159,6 +163,23 @@ func newBackend(t *testing.T, client *clientv3.Client, name string, configure ..
 		t.Fatal(err)
 	}
 	return b
+}
+
+// hasty is a backend with a short RequestTimeout. On a slow machine it may give up a request that is
+// carried out: then the session is opened again.
+type hasty struct {
+	*etcdlock.Backend
+	timeout time.Duration
+}
+
+func (b hasty) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
+	for {
+		began := time.Now()
+		s, err := b.Backend.OpenSession(ctx, info, ttl)
+		if !errors.Is(err, lockmgr.ErrUnavailable) || time.Since(began) < b.timeout || ctx.Err() != nil {
+			return s, err
+		}
+	}
 }
 
 func entries(t *testing.T, b lockmgr.Backend) []lockmgr.Entry {

@@ -137,22 +137,26 @@ func (kv *flawedKV) take(commit func() (*clientv3.TxnResponse, error)) flaw {
 // of nothing, as one that hangs. It counts those that stand.
 type flawedWatcher struct {
 	clientv3.Watcher
-	refuse  atomic.Bool
-	deaf    atomic.Bool
-	refused atomic.Int64
-	stood   atomic.Int64
+	refuse atomic.Bool
+	deaf   atomic.Bool
+	stood  atomic.Int64
+
+	mu      sync.Mutex
+	refused map[string]int // by key. GUARDED_BY(mu)
 }
 
 // watchFlawed puts a flawedWatcher into client.
 func watchFlawed(client *clientv3.Client) *flawedWatcher {
-	w := &flawedWatcher{Watcher: client.Watcher}
+	w := &flawedWatcher{Watcher: client.Watcher, refused: make(map[string]int)}
 	client.Watcher = w
 	return w
 }
 
 func (w *flawedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	if w.refuse.Load() {
-		w.refused.Add(1)
+		w.mu.Lock()
+		w.refused[key]++
+		w.mu.Unlock()
 		ch := make(chan clientv3.WatchResponse)
 		close(ch)
 		return ch
@@ -170,6 +174,13 @@ func (w *flawedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 		return created
 	}
 	return feed
+}
+
+// refusals is how often a watch of key was refused.
+func (w *flawedWatcher) refusals(key string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.refused[key]
 }
 
 // link is a connection to etcd that can be cut, or freeze.

@@ -33,11 +33,12 @@ func onThree(t *testing.T) *three {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	b, err := etcdlock.New(etcdlock.Config{Client: client, Namespace: "test", Name: s.name, RequestTimeout: 2500 * time.Millisecond})
+	const timeout = 2500 * time.Millisecond
+	b, err := etcdlock.New(etcdlock.Config{Client: client, Namespace: "test", Name: s.name, RequestTimeout: timeout})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Session = open(t, b)
+	s.Session = open(t, hasty{b, timeout})
 	return s
 }
 

@@ -102,7 +102,8 @@ func TestIdleSessionDoesNotLook(t *testing.T) {
 	client := dial(t)
 	a := count(client)
 	b, err := etcdlock.New(etcdlock.Config{
-		Client: client, Namespace: "test", Name: newName(), CheckInterval: time.Millisecond, JanitorInterval: time.Hour,
+		Client: client, Namespace: "test", Name: newName(), RequestTimeout: patience,
+		CheckInterval: time.Millisecond, JanitorInterval: time.Hour,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ import (
 	"github.com/lockfs/lockfs/renew"
 )
 
-// listedWatcher knows what was watched.
+// listedWatcher knows which watches have stood.
 type listedWatcher struct {
 	clientv3.Watcher
 	mu   sync.Mutex
@@ -39,10 +39,11 @@ func listWatches(client *clientv3.Client) *listedWatcher {
 }
 
 func (w *listedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	feed := w.Watcher.Watch(ctx, key, opts...) // returns when the watch stands
 	w.mu.Lock()
 	w.keys[key] = true
 	w.mu.Unlock()
-	return w.Watcher.Watch(ctx, key, opts...)
+	return feed
 }
 
 func (w *listedWatcher) list() []string {

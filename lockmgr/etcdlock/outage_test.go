@@ -125,15 +125,17 @@ func TestWaitWithoutWatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := dial(t)
 			watcher := watchFlawed(client)
-			b, _ := newVolume(t, client)
+			b, etcd := newVolume(t, client)
 			s := open(t, b)
-			held := must(t, s, lockmgr.Queue, file("f"))
+			held := must(t, s, lockmgr.Queue, file("f"), file("g"))
 			watcher.refuse.Store(true)
 
 			ctx, cancel := context.WithCancel(within(t, patience))
 			ending := start(ctx, s, request(wait, file("f")))
-			lasting := start(within(t, patience), s, request(wait, file("f")))
-			eventually(t, "both have tried", func() bool { return watcher.refused.Load() > 5 })
+			lasting := start(within(t, patience), s, request(wait, file("g")))
+			eventually(t, "both have tried", func() bool {
+				return watcher.refusals(etcd.line("f")) > 1 && watcher.refusals(etcd.line("g")) > 1
+			})
 			cancel()
 			if a := await(t, ending); !errors.Is(a.Err, lockmgr.ErrUnavailable) || !errors.Is(a.Err, context.Canceled) {
 				t.Fatalf("got %v", a.Err)
@@ -154,7 +156,7 @@ func TestOutage(t *testing.T) {
 	client, link := linked(t)
 	etcd := raw{dial(t), newName()}
 	b := newBackend(t, client, etcd.name, func(c *etcdlock.Config) { c.RequestTimeout = time.Second })
-	s := open(t, b)
+	s := open(t, hasty{b, time.Second})
 	g := must(t, s, lockmgr.Queue, file("g"))[0]
 	link.cut()
 	ctx := within(t, patience)
@@ -281,14 +283,14 @@ func TestRenewalsGoByThemselves(t *testing.T) {
 	t.Parallel()
 	client, link := linked(t)
 	b, err := etcdlock.New(etcdlock.Config{
-		Client: client, Renewals: &etcdlock.DialConfig{Endpoints: []string{endpoint}},
+		Client: client, Renewals: &etcdlock.DialConfig{Endpoints: []string{endpoint}, DialTimeout: patience},
 		Namespace: "test", Name: newName(), RequestTimeout: time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	s := open(t, b)
+	s := open(t, hasty{b, time.Second})
 	link.frozen.Lock()
 	for range 3 {
 		if err := s.Renew(within(t, patience)); err != nil {

@@ -57,7 +57,7 @@ func TestStuckWatchStream(t *testing.T) {
 			b := newBackend(t, client, name, func(cfg *etcdlock.Config) { cfg.RequestTimeout = time.Second })
 			other := open(t, newBackend(t, dial(t), name))
 			held := must(t, other, lockmgr.NoWait, file("f"))[0]
-			next := start(within(t, patience), open(t, b), request(lockmgr.Queue, file("f")))
+			next := start(within(t, patience), open(t, hasty{b, time.Second}), request(lockmgr.Queue, file("f")))
 			eventually(t, "it stands in line", func() bool { return len(entries(t, b)) == 2 })
 			release(t, other, held)
 			if a := lockmgrtest.Await(t, next); a.Err != nil {
