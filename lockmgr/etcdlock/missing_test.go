@@ -55,7 +55,7 @@ func TestHeldLocksAreOneRequest(t *testing.T) {
 	a := count(client)
 	etcd := raw{dial(t), newName()}
 	s := open(t, newBackend(t, client, etcd.name, func(c *etcdlock.Config) { c.JanitorInterval = time.Hour }))
-	eventually(t, "the mount has its watches", func() bool { return a.watches.Load() == 3 && a.txns.Load() == 2 })
+	eventually(t, "the mount has its watches", func() bool { return a.watches.Load() == 3 && a.txns.Load() >= 2 })
 	var grants []lockmgr.Grant
 	for dir := range 8 {
 		var keys []lockmgr.Key

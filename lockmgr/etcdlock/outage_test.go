@@ -103,7 +103,8 @@ func TestWaitEndsInOutage(t *testing.T) {
 			got, cancel = waits()
 			link.cut()
 			eventually(t, "the client notices", func() bool {
-				return client.ActiveConnection().GetState() != connectivity.Ready
+				state := client.ActiveConnection().GetState()
+				return state != connectivity.Ready && state != connectivity.Idle
 			})
 			cancel()
 			a := await(t, got)

@@ -253,7 +253,7 @@ func TestServerRestart(t *testing.T) {
 	waits := make(chan struct{})
 	req := request(lockmgr.Queue, file("f"))
 	req.Waits = func() { close(waits) }
-	go func() { _, err := s2.Acquire(within(t, 3*patience), req); got <- err }()
+	go func() { _, err := s2.Acquire(t.Context(), req); got <- err }()
 	<-waits
 	kube.Kill()
 	if _, err := s1.Acquire(within(t, patience), request(lockmgr.NoWait, file("g"))); !errors.Is(err, lockmgr.ErrUnavailable) {

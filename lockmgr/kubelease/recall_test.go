@@ -126,6 +126,7 @@ func TestDelegationsLeaveRoom(t *testing.T) {
 	<-waits
 	eventually(t, "the directory is recalled", func() bool { r, err := b.Recalls(within(t, patience)); return err == nil && len(r) == 1 })
 	release(t, theirs, must(t, theirs, lockmgr.NoWait, tree("elsewhere"+long))...)
+	eventually(t, "the watch stands", func() bool { return kubelease.Connected(b) })
 	cancel()
 	if err := await(t, got).Err; !errors.Is(err, lockmgr.ErrContended) {
 		t.Errorf("an open below a delegated directory: %v", err)
@@ -146,6 +147,7 @@ func TestRecallEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	got := start(ctx, theirs, request(lockmgr.Retry, file("f")))
 	eventually(t, "its mount has seen the recall", func() bool { r, err := b.Recalls(within(t, patience)); return err == nil && len(r) == 1 })
+	eventually(t, "the watch stands", func() bool { return kubelease.Connected(b) })
 	cancel()
 	if err := await(t, got).Err; !errors.Is(err, lockmgr.ErrContended) {
 		t.Errorf("%v", err)

@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lockfs/lockfs/internal/boottime"
 	"github.com/lockfs/lockfs/lockmgr"
-	"github.com/lockfs/lockfs/lockmgr/kubelease"
 	"github.com/lockfs/lockfs/lockmgr/lockmgrtest"
 )
 
@@ -132,8 +129,8 @@ func TestNoSessionBesideAnotherRecord(t *testing.T) {
 func TestMarkedRecord(t *testing.T) {
 	t.Parallel()
 	name, l := newName(), &link{}
-	clock := &fastClock{}
-	b, other := newBackendAt(t, l.to(as(mountUser)), name), newBackend(t, name, func(c *kubelease.Config) { c.Clock = clock })
+	clock := &pace{}
+	b, other := newBackendAt(t, l.to(as(mountUser)), name), newBackend(t, name, clock.by)
 	mustRecord(t, b, "old", "old")
 	mustRecord(t, other, "old", "old")
 	ctx, cancel := context.WithCancel(within(t, patience))
@@ -153,16 +150,9 @@ func TestMarkedRecord(t *testing.T) {
 	if err := openErr(t, other); !errors.Is(err, lockmgr.ErrUnavailable) {
 		t.Fatalf("OpenSession beside the mark: %v", err)
 	}
-	clock.ahead.Store(int64(time.Minute))
+	clock.pass(time.Minute)
 	eventually(t, "the mark is taken away", func() bool { return openErr(t, other) == nil })
 	mustRecord(t, other, "old", "old")
-}
-
-// fastClock can be put ahead.
-type fastClock struct{ ahead atomic.Int64 }
-
-func (c *fastClock) Now() boottime.Instant {
-	return boottime.System{}.Now().Add(time.Duration(c.ahead.Load()))
 }
 
 // A record that was deleted with everything else is put again by the mounts that

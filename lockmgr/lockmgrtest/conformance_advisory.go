@@ -19,7 +19,7 @@ func (b *bench) advisory() (lockmgr.AdvisoryBackend, func() lockmgr.AdvisorySess
 	if err != nil {
 		b.Fatal(err)
 	}
-	return service, func() lockmgr.AdvisorySession { return Open(b.T, b.b, time.Minute).(lockmgr.AdvisorySession) }, table
+	return service, func() lockmgr.AdvisorySession { return Open(b.T, b.b, TTL).(lockmgr.AdvisorySession) }, table
 }
 
 func (b *bench) putRow(s lockmgr.AdvisorySession, p lockmgr.AdvisoryPut) (lockmgr.AdvisoryRows, bool) {
