@@ -107,21 +107,21 @@ func (v *stateView) fill() {
 	former.former = true
 	delete(f.nodes.byInode, former.inode)
 	f.nodes.learnLocked(dirName{root, "now"}, fd, &st, former.held)
-	link.moved, link.alias, link.lookups = ago(10.5), dirName{e, "f"}, 7
+	link.moved, link.alias, link.lookups = ago(15), dirName{e, "f"}, 7
 	gone.parent, gone.name = nil, ""
 	for i := range link.shown {
-		link.shown[i].at = ago(20.5)
+		link.shown[i].at = ago(25)
 	}
 	f.nodes.mu.Unlock()
 	unix.Close(letGo.fd)
 	letGo.fd = -1
-	h.told = told{true, 5, unix.Timespec{Sec: 3, Nsec: 4}, ago(30.5)}
-	h.awaited.Store(time.Now().Add(100*time.Second + 500*time.Millisecond).UnixNano())
+	h.told = told{true, 5, unix.Timespec{Sec: 3, Nsec: 4}, ago(35)}
+	h.awaited.Store(time.Now().Add(105 * time.Second).UnixNano())
 	f.nodes.forget(d.id, d.lookups) // others name it still
 	f.nodes.mu.Lock()
 	for _, n := range f.nodes.byID {
 		for i := range n.shown {
-			n.shown[i].at = ago(20.5)
+			n.shown[i].at = ago(25)
 		}
 	}
 	f.nodes.mu.Unlock()
@@ -260,7 +260,7 @@ func (s state) lines(t *testing.T) (lines []string) {
 	}
 	age := func(d *time.Duration) {
 		if *d > 0 {
-			*d = d.Truncate(time.Second)
+			*d = d.Truncate(10 * time.Second) // it grows while a slow machine runs the test
 		}
 	}
 	name := func(n *Name) { n.Dir = id(n.Dir) }
