@@ -264,14 +264,17 @@ func (r *run) ends(statuses ...int) {
 func children(t *testing.T, pid int) map[int]string {
 	t.Helper()
 	found := make(map[int]string)
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	if err != nil {
-		t.Fatal(err)
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // of each thread
+	if err != nil || len(lists) == 0 {
+		t.Fatal(lists, err)
 	}
-	for _, word := range strings.Fields(string(b)) {
-		child, _ := strconv.Atoi(word)
-		name, _ := os.ReadFile("/proc/" + word + "/comm")
-		found[child] = strings.TrimSpace(string(name))
+	for _, list := range lists {
+		b, _ := os.ReadFile(list) // the thread may have ended
+		for _, word := range strings.Fields(string(b)) {
+			child, _ := strconv.Atoi(word)
+			name, _ := os.ReadFile("/proc/" + word + "/comm")
+			found[child] = strings.TrimSpace(string(name))
+		}
 	}
 	return found
 }
