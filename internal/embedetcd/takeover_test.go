@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 )
@@ -191,10 +192,8 @@ func TestTakeoverIsRetried(t *testing.T) {
 		}
 		return nil
 	})
-	if err := os.Remove(dataPath(dir)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(hidden, dataPath(dir)); err != nil {
+	// At no moment is there nothing: etcd would begin with an empty directory.
+	if err := unix.Renameat2(unix.AT_FDCWD, hidden, unix.AT_FDCWD, dataPath(dir), unix.RENAME_EXCHANGE); err != nil {
 		t.Fatal(err)
 	}
 	checkHeld(t, c, lease, rev)
