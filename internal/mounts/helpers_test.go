@@ -79,7 +79,8 @@ func serve(t *testing.T, conn *os.File, target string) {
 		}
 	})
 	t.Cleanup(func() {
-		if err := unix.Unmount(target, 0); err != nil {
+		// Another process may have a mount namespace with a copy of the view, which would go on.
+		if err := unix.Unmount(target, unix.MNT_FORCE); err != nil {
 			t.Error(err)
 		}
 		wg.Wait()
