@@ -44,7 +44,7 @@ func TestClusterRole(t *testing.T) {
 	for range 2 { // the second time it is counted
 		tell(lockmgr.LockLost{Holder: lockmgr.Holder{Pod: uid}, Cause: lockmgr.ErrLockLost})
 	}
-	c.eventually("both events are written", func() bool {
+	c.eventually("both events are written, and pods are watched", func() bool {
 		events := 0
 		for _, a := range c.client.Actions() {
 			what := a.GetVerb() + " " + a.GetResource().Group + a.GetResource().Resource
@@ -56,7 +56,7 @@ func TestClusterRole(t *testing.T) {
 				events++
 			}
 		}
-		return events == 2
+		return events == 2 && asked["watch pods"]
 	})
 	if !maps.Equal(asked, granted) {
 		t.Errorf("asked for %v, granted are %v", slices.Sorted(maps.Keys(asked)), slices.Sorted(maps.Keys(granted)))
