@@ -114,8 +114,7 @@ func TestWatchesNeedALeader(t *testing.T) {
 	defer cancel()
 	watching.Go(func() { b.WatchAdvisory(ctx, func(lockmgr.Key, int64) {}) })
 	next := start(ctx, s, request(lockmgr.Queue, file("f")))
-	for _, what := range []string{etcd.file("f"), etcd.admin("advisory/"), etcd.admin("break/"), etcd.admin("recall/"), etcd.admin("session/")} {
-		what = strings.TrimSuffix(what, "w/")
+	for _, what := range []string{etcd.line("f"), etcd.admin("advisory/"), etcd.admin("break/"), etcd.admin("recall/"), etcd.admin("session/")} {
 		eventually(t, what+" is watched", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
