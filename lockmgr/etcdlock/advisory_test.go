@@ -43,6 +43,23 @@ func TestLateAdvisoryRow(t *testing.T) {
 	}
 }
 
+// A row that was put in the revision after the one that was read forbids a put.
+func TestAdvisoryRowOfTheNextRevision(t *testing.T) {
+	b, _ := newVolume(t, dial(t))
+	s, table := open(t, b).(lockmgr.AdvisorySession), inode(t, 7)
+	have, _, err := s.PutAdvisory(within(t, patience), rows(table, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, before := range []int64{1, 0} {
+		p := rows(table, "b")
+		p.Since = have.Revision - before
+		if _, done, err := s.PutAdvisory(within(t, patience), p); err != nil || done != (before == 0) {
+			t.Errorf("a row was put %d revisions after those that were read: done %v, %v", before, done, err)
+		}
+	}
+}
+
 // Who is not told that its rows were made void is refused once, and then puts them.
 func TestAdvisoryRowsAfterALostVoid(t *testing.T) {
 	client, kv := flawed(t)

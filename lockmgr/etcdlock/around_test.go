@@ -146,6 +146,42 @@ func testDirectoriesAreCompared(t *testing.T, many bool) {
 	}
 }
 
+// A request with too many directories to compare them one by one waits for all of them that are in its
+// way, one after the other, and puts nothing before.
+func TestQueueBehindTwoDirectories(t *testing.T) {
+	client := dial(t)
+	var answered atomic.Int64
+	onTxn(client, func(x *txn) (*clientv3.TxnResponse, error) {
+		resp, err := x.send()
+		if acquires(x) {
+			answered.Add(1)
+		}
+		return resp, err
+	})
+	b, etcd := newVolume(t, client)
+	s, other := open(t, b), open(t, newBackend(t, dial(t), etcd.name))
+	first, second := must(t, other, lockmgr.Retry, tree("d")), must(t, other, lockmgr.Retry, tree("e"))
+	keys := []lockmgr.Key{file("d/f"), file("e/f")}
+	for i := range 50 {
+		keys = append(keys, file(fmt.Sprintf("many/%d", i)))
+	}
+	req := request(lockmgr.Queue, keys...)
+	waits := make(chan struct{})
+	req.Waits = sync.OnceFunc(func() { close(waits) })
+	answer := start(within(t, patience), s, req)
+	<-waits
+	before := answered.Load()
+	release(t, other, first...)
+	eventually(t, "it has tried again", func() bool { return answered.Load() > before })
+	if list := entries(t, b); len(list) != 1 || list[0].Grant() != second[0] {
+		t.Errorf("put, though a directory is in the way: %v", list)
+	}
+	release(t, other, second...)
+	if a := await(t, answer); a.Err != nil {
+		t.Fatal(a.Err)
+	}
+}
+
 // restless puts a directory entry ahead of every acquisition's Txn, as many mounts that rename
 // directories do.
 type restless struct {

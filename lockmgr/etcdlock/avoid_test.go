@@ -204,6 +204,25 @@ func TestAvoidedStream(t *testing.T) {
 	}
 }
 
+// An answer in time is one to all that was asked on the stream before.
+func TestAskedTwiceOnAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTrio(t)
+		below, s := m.streamOf("b")
+		for range 2 {
+			if err := s.SendMsg(nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		below.answers <- nil
+		if err := s.RecvMsg(nil); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(avoidFor / 2)
+		m.want()
+	})
+}
+
 // A watch that is asked for on a stream that has just ended, by a restart say, is never answered there,
 // and nobody reads the answer. The member is not to blame.
 func TestAskedAfterTheEndOfAStream(t *testing.T) {

@@ -94,6 +94,23 @@ func TestPutBelow(t *testing.T) {
 	}
 }
 
+// The session's own delegation is an entry of a directory as any other, with a file open below it or
+// not.
+func TestOwnDelegationDisturbs(t *testing.T) {
+	for _, isOpen := range []bool{false, true} {
+		b, _ := newVolume(t, dial(t))
+		s := open(t, b)
+		before := must(t, s, lockmgr.NoWait, file("d/f"))
+		if !isOpen {
+			release(t, s, before...)
+		}
+		d := delegate(t, s, "d")
+		if s.Undisturbed(file("d/f"), lockmgr.FencingToken(before[0].Token, 0), lockmgr.FencingToken(d.Token, 1)) {
+			t.Errorf("undisturbed, with a file open %v", isOpen)
+		}
+	}
+}
+
 // What was asked for once more, and then released, is not put by the first request when that arrives
 // late and the delegation stands.
 func TestLatePutBelow(t *testing.T) {

@@ -135,7 +135,7 @@ func TestSweep(t *testing.T) {
 		put(t, etcd, key, 0)
 	}
 	before := slices.DeleteFunc(keys(t, etcd), func(k string) bool { return k == orphan })
-	for _, key := range []string{etcd.file("f") + id, etcd.reader("a/b") + id, etcd.dir("d") + id, etcd.admin("inode/7//w/") + id} {
+	for _, key := range []string{etcd.file("f") + id, etcd.reader("a/b") + id, etcd.dir("d") + id, etcd.admin("inode/7//w/") + id, etcd.admin("session/2")} {
 		put(t, etcd, key, 0)
 	}
 	if list := entries(t, b); len(list) != 6 {
@@ -169,6 +169,8 @@ func TestSweepOfMany(t *testing.T) {
 	var ops []clientv3.Op
 	for range 1100 { // more than a page
 		ops = append(ops, clientv3.OpPut(etcd.file("e")+uuid.NewString(), "{}", clientv3.WithLease(lease.ID)))
+	}
+	for range 10 {
 		ops = append(ops, clientv3.OpPut(etcd.file("f")+uuid.NewString(), "{}"))
 	}
 	for chunk := range slices.Chunk(ops, 100) {
@@ -178,7 +180,7 @@ func TestSweepOfMany(t *testing.T) {
 	}
 	b, _ := busy(t, dial(t), name)
 	open(t, b)
-	for left := int64(1100); left > 0; {
+	for left := int64(10); left > 0; {
 		before := left
 		eventually(t, "the sweep goes on", func() bool {
 			keys, err := etcd.Get(within(t, patience), etcd.file("f"), clientv3.WithPrefix(), clientv3.WithCountOnly())

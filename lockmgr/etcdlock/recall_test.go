@@ -175,7 +175,7 @@ func TestRecallOfARequestThatEnds(t *testing.T) {
 func TestTryOfAKeptLockThatIsGivenBack(t *testing.T) {
 	client := dial(t)
 	b, etcd := newVolume(t, dial(t))
-	mine, theirs := open(t, b), open(t, newBackend(t, client, etcd.name))
+	mine := open(t, b)
 	req := request(lockmgr.NoWait, file("f"))
 	req.Keep = true
 	kept := acquire(t, mine, req)
@@ -185,7 +185,7 @@ func TestTryOfAKeptLockThatIsGivenBack(t *testing.T) {
 			give()
 		}
 	})
-	must(t, theirs, lockmgr.NoWait, file("f"))
+	must(t, open(t, newBackend(t, client, etcd.name)), lockmgr.NoWait, file("f"))
 }
 
 // An entry that goes while locks are described keeps no other from being described.

@@ -27,6 +27,7 @@ func (w hookedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 	return w.Watcher.Watch(ctx, key, opts...)
 }
 
+// beforeWatches has do called with what the client is about to watch. No session of it is open yet.
 func beforeWatches(client *clientv3.Client, do func(key string)) {
 	client.Watcher = hookedWatcher{client.Watcher, func(_ context.Context, key string) { do(key) }}
 }
