@@ -125,28 +125,29 @@ func (d *Driver) logged(ctx context.Context, req any, info *grpc.UnaryServerInfo
 // volume that does: the others wait their turn.
 const maxWorking = 8
 
-// begin waits until an operation may begin.
+// begin waits until an operation may begin. While it waits, another for the same subject is refused.
 func (d *Driver) begin(ctx context.Context, subject, volume string) error {
-	for {
-		d.mu.Lock()
-		switch {
-		case d.busy[subject]:
-			d.mu.Unlock()
-			return status.Errorf(codes.Aborted, "%s: an operation is still under way", subject)
-		case volume == "" || d.working[volume] < maxWorking:
-			d.busy[subject] = true
-			d.working[volume]++
-			d.mu.Unlock()
-			return nil
-		}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.busy[subject] {
+		return status.Errorf(codes.Aborted, "%s: an operation is still under way", subject)
+	}
+	d.busy[subject] = true
+	for volume != "" && d.working[volume] == maxWorking {
 		ended := d.ended
 		d.mu.Unlock()
 		select {
 		case <-ended:
 		case <-ctx.Done():
+		}
+		d.mu.Lock()
+		if ctx.Err() != nil {
+			delete(d.busy, subject)
 			return status.Errorf(codes.Unavailable, "the volume %s does not answer, or too slowly: %d operations wait for it", volume, maxWorking)
 		}
 	}
+	d.working[volume]++
+	return nil
 }
 
 func (d *Driver) end(subject, volume string) {

@@ -34,6 +34,12 @@ func TestOperationsTakeTurns(t *testing.T) {
 		}
 		hang := make(chan struct{})
 		all(func() error { <-hang; return nil })
+		synctest.Wait()
+		for i := range 5 * maxWorking { // under way, or waiting
+			if err := d.do(ctx, fmt.Sprint(i), "a/v", func() error { return nil }); status.Code(err) != codes.Aborted {
+				t.Errorf("a second operation: %v", err)
+			}
+		}
 		got := make(map[codes.Code]int)
 		for range 5 * maxWorking {
 			got[status.Code(<-errs)]++
