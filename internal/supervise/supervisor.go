@@ -294,15 +294,16 @@ func (s *supervisor) isOver(w *worker, how unix.WaitStatus) bool {
 		w.left.kill()
 		return true
 	}
+	lived := time.Since(w.began)
 	s.deaths++
-	if s.inARow++; time.Since(w.began) >= s.steady {
+	if s.inARow++; lived >= s.steady {
 		s.inARow = 1
 	}
 	if len(s.formers) == 0 {
 		s.since = time.Now()
 	}
 	s.lastText = describe(how)
-	log := s.log.With(slog.Int("pid", w.pid), slog.String("how", s.lastText), slog.Duration("after", time.Since(w.began)), slog.Int("deaths", s.deaths))
+	log := s.log.With(slog.Int("pid", w.pid), slog.String("how", s.lastText), slog.Duration("after", lived), slog.Int("deaths", s.deaths))
 	left := w.left.shadow != nil && journal.HasParts(w.left.journal)
 	if left {
 		s.formers = append(s.formers, w.left)
