@@ -71,14 +71,15 @@ func (d *Driver) lookNow() {
 
 // watchMounts tells of changes of the mount table. The kernel wakes poll(2) for them.
 func (d *Driver) watchMounts(ctx context.Context) {
-	table, err := os.Open("/proc/self/mountinfo")
+	// Not an os.File: the runtime would poll it as well, and who polls first is the only one told.
+	table, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		d.log.Warn("changes of the mount table are not seen at once", slog.Any("error", err))
 		return
 	}
-	defer table.Close()
+	defer unix.Close(table)
 	for ctx.Err() == nil {
-		fds := []unix.PollFd{{Fd: int32(table.Fd()), Events: unix.POLLPRI}}
+		fds := []unix.PollFd{{Fd: int32(table), Events: unix.POLLPRI}}
 		n, err := unix.Poll(fds, int(time.Second.Milliseconds()))
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			d.log.Warn("changes of the mount table are not seen at once", slog.Any("error", err))

@@ -95,3 +95,36 @@ func TestRepairBesideAHungView(t *testing.T) {
 		t.Errorf("%v, want %v", err, net.ErrClosed)
 	}
 }
+
+// Each change of the mount table is seen.
+func TestEachChangeIsSeen(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to mount")
+	}
+	d := New(Config{Logger: slog.New(slog.DiscardHandler)})
+	go d.watchMounts(t.Context())
+	change := func() {
+		t.Helper()
+		dir := t.TempDir()
+		if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	}
+	for watches := false; !watches; {
+		change()
+		select {
+		case <-d.look:
+			watches = true
+		case <-time.After(10 * time.Millisecond): // it has not begun yet
+		}
+	}
+	for i := range 50 {
+		change()
+		select {
+		case <-d.look:
+		case <-time.After(time.Minute):
+			t.Fatalf("change %d is not seen", i)
+		}
+	}
+}
