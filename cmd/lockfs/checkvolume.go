@@ -40,8 +40,9 @@ It mounts views of its own there, with locks in an etcd of its own. It needs no 
 service, takes less than two minutes, and changes nothing else on the volume. It also tests
 volumes that 'lockfs mount' refuses.
 
-For each rule it prints 'ok', 'BROKEN (n of m)' and how, or 'not tried' for the two rules
-that it cannot test. A rule that is ok now can break another time.
+For each rule it prints 'ok', 'BROKEN (n of m)' and how, 'undecided' and why (the etcd did
+not answer, or there is no space), or 'not tried' for the two rules that it cannot test.
+A rule that is ok now can break another time.
 
 On one machine, NFS mounts share one client: use two machines, or two network namespaces.
 While the command runs with --listen, anybody who reaches the address can change files below
@@ -49,7 +50,7 @@ lockfs-check-…: choose an address in a network that you trust.
 
 Exit status:
   0  all rules hold that were tried
-  1  a rule is broken, or the test could not be run
+  1  a rule is broken or undecided, or the test could not be run to its end
   2  usage error`,
 		Example: `  # Two clients on one machine
   lockfs check-volume /mnt/a /mnt/b

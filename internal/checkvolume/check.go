@@ -23,6 +23,12 @@ import (
 // ErrBroken says that at least one rule does not hold.
 var ErrBroken = errors.New("rules do not hold on this volume as it is mounted")
 
+// ErrUndecided says that at least one rule could not be tried to its end.
+var ErrUndecided = errors.New("rules are undecided: mend what is said above, and run the check again")
+
+// errUnable says that a party can make no calls any more.
+var errUnable = errors.New("the check cannot go on")
+
 // party is a Site on this or another machine.
 type party interface {
 	do(ctx context.Context, c call) reply
@@ -59,38 +65,64 @@ var notTried = []struct{ number, what string }{
 // run tries all rules over two parties whose views are mounted, and prints to out.
 func run(ctx context.Context, a, b party, out io.Writer) error {
 	c := &check{ctx: ctx, a: a, b: b}
-	broken := 0
+	var broken, undecided int
 	fmt.Fprintf(out, "%-6s %-58s %s\n", "RULE", "WHAT", "RESULT")
 	for _, r := range rules {
 		tried, bad, why := c.rounds(r)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		}
-		if bad == 0 {
+		case errors.Is(why, errUnable):
+			return why
+		case bad > 0:
+			broken++
+			fmt.Fprintf(out, "%-6s %-58s BROKEN (%d of %d): %v\n", r.number, r.what, bad, tried, why)
+		case why != nil:
+			undecided++
+			fmt.Fprintf(out, "%-6s %-58s undecided: %v\n", r.number, r.what, why)
+		default:
 			fmt.Fprintf(out, "%-6s %-58s ok (%d)\n", r.number, r.what, tried)
-			continue
 		}
-		broken++
-		fmt.Fprintf(out, "%-6s %-58s BROKEN (%d of %d): %v\n", r.number, r.what, bad, tried, why)
 	}
 	for _, r := range notTried {
 		fmt.Fprintf(out, "%-6s %-58s not tried\n", r.number, r.what)
 	}
+	var errs []error
 	if broken > 0 {
-		return fmt.Errorf("%d of %d %w", broken, len(rules), ErrBroken)
+		errs = append(errs, fmt.Errorf("%d of %d %w", broken, len(rules), ErrBroken))
 	}
-	return nil
+	if undecided > 0 {
+		errs = append(errs, fmt.Errorf("%d of %d %w", undecided, len(rules), ErrUndecided))
+	}
+	return errors.Join(errs...)
 }
 
-// rounds tries one rule. It returns the number of rounds, how many broke the rule, and the
-// first break.
+// rounds tries one rule, and again from its first round if a round was undecided. It returns
+// the number of rounds, how many broke the rule, and the first break. If no round broke the
+// rule, an error is why it is undecided.
 func (c *check) rounds(r rule) (tried, bad int, why error) {
+	for range 2 {
+		if tried, bad, why = c.roundsOnce(r); !saysNothing(why) {
+			break
+		}
+	}
+	return tried, bad, why
+}
+
+func (c *check) roundsOnce(r rule) (tried, bad int, why error) {
 	for end := time.Now().Add(budget); tried < r.rounds && (tried == 0 || time.Now().Before(end)); tried++ {
 		err := r.try(c, tried)
-		if c.ctx.Err() != nil {
+		switch {
+		case c.ctx.Err() != nil:
 			return tried, bad, why
-		}
-		if err != nil {
+		case errors.Is(err, errUnable):
+			return tried, bad, err
+		case saysNothing(err):
+			if bad == 0 {
+				why = err
+			}
+			return tried, bad, why
+		case err != nil:
 			bad++
 			if why == nil {
 				why = err
@@ -98,6 +130,12 @@ func (c *check) rounds(r rule) (tried, bad int, why error) {
 		}
 	}
 	return tried, bad, why
+}
+
+// saysNothing tells errors that speak neither for a rule nor against it: etcd did not answer
+// in time, or there is no space.
+func saysNothing(err error) bool {
+	return errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
 func (c *check) must(by party, calls ...call) error {
@@ -149,20 +187,36 @@ type call struct {
 }
 
 type reply struct {
-	Errno syscall.Errno `json:",omitempty"`
-	Error string        `json:",omitempty"` // an error that is not a system call's
-	Data  string        `json:",omitempty"`
-	N     int           `json:",omitempty"`
+	Errno  syscall.Errno `json:",omitempty"`
+	Error  string        `json:",omitempty"` // an error that is not a system call's
+	Unable string        `json:",omitempty"` // why the party makes no calls any more
+	Data   string        `json:",omitempty"`
+	N      int           `json:",omitempty"`
 }
 
-func (r reply) failed() bool { return r.Errno != 0 || r.Error != "" }
+func (r reply) failed() bool { return r.Errno != 0 || r.Error != "" || r.Unable != "" }
 
+// err describes a call's failure.
 func (r reply) err() error {
-	if r.Error != "" {
+	switch {
+	case r.Unable != "":
+		return fmt.Errorf("%w: %s", errUnable, r.Unable)
+	case r.Error != "":
 		return errors.New(r.Error)
-	}
-	if r.Errno != 0 {
+	case r.Errno != 0:
 		return fmt.Errorf("%s (%w)", unix.ErrnoName(r.Errno), r.Errno)
+	default:
+		return nil
 	}
-	return nil
+}
+
+var errSuccess = errors.New("success")
+
+// outcome describes how a call ended, for a message that tells of two calls or of one that
+// should have failed.
+func (r reply) outcome() error {
+	if !r.failed() {
+		return errSuccess
+	}
+	return r.err()
 }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // bare is a party without a view: nothing locks.
@@ -64,6 +67,91 @@ func TestStaleReader(t *testing.T) {
 	}
 }
 
+// failing answers the calls that fails picks, instead of making them.
+type failing struct {
+	bare
+	fails func(c call) reply
+}
+
+func (f failing) do(ctx context.Context, c call) reply {
+	if r := f.fails(c); r.failed() {
+		return r
+	}
+	return f.bare.do(ctx, c)
+}
+
+// Without an answer of etcd, or without space, a rule is tried once more from its first round,
+// and is undecided then. A rule that was seen broken stays broken.
+func TestUndecided(t *testing.T) {
+	dir := bare(t.TempDir())
+	renames := 0
+	p := failing{dir, func(c call) reply {
+		switch {
+		case c.Do == "append" && c.Data == "b":
+			return reply{Errno: unix.ENOLCK}
+		case c.Do == "count":
+			return reply{Errno: unix.EDQUOT}
+		case c.Do == "claim":
+			return reply{Errno: unix.ENOSPC}
+		case c.Do == "rename" && c.Path == "saved.new":
+			if renames++; renames == 3 {
+				return reply{Errno: unix.ENOLCK}
+			}
+		}
+		return reply{}
+	}}
+	var out strings.Builder
+	err := run(t.Context(), p, p, &out)
+	if !errors.Is(err, ErrBroken) || !errors.Is(err, ErrUndecided) {
+		t.Errorf("run: %v, want both ErrBroken and ErrUndecided", err)
+	}
+	for _, want := range []string{
+		`(?m)^1 +one writer.* BROKEN \(10 of 10\): an open beside a writer: success, want EAGAIN$`,
+		`(?m)^6 +appends of both clients are kept +undecided: append: success, ENOLCK`,
+		`(?m)^6 +a counter that both count up +undecided: count: EDQUOT`,
+		`(?m)^15 +a reader finds a file saved by rename +ok \(`,
+		`(?m)^29 +one winner: O_EXCL +undecided: two were told ENOSPC`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+}
+
+// A party that has gone breaks no rule.
+func TestPartyHasGone(t *testing.T) {
+	dir := bare(t.TempDir())
+	gone := false
+	p := failing{dir, func(c call) reply {
+		if gone = gone || c.Do == "link"; gone {
+			return reply{Unable: "the view has ended"}
+		}
+		return reply{}
+	}}
+	var out strings.Builder
+	err := run(t.Context(), p, dir, &out)
+	if !errors.Is(err, errUnable) || errors.Is(err, ErrBroken) {
+		t.Errorf("run: %v, want %v", err, errUnable)
+	}
+	if strings.Contains(out.String(), "two names of a file") || !strings.Contains(out.String(), "one writer") {
+		t.Errorf("the table should end before the rule of two names:\n%s", &out)
+	}
+}
+
+// A call without a view changes nothing, not even the mountpoint.
+func TestNoView(t *testing.T) {
+	s := &Site{Dir: t.TempDir(), Temp: t.TempDir()}
+	if err := os.Mkdir(s.view(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.do(t.Context(), call{Do: "save", Path: "f", Data: "x"}); !errors.Is(r.err(), errUnable) {
+		t.Errorf("save: %+v, want a party that is unable", r)
+	}
+	if names, err := os.ReadDir(s.view()); err != nil || len(names) > 0 {
+		t.Errorf("the mountpoint has %v, %v", names, err)
+	}
+}
+
 // A peer reaches nothing but what is below its view.
 func TestPathsOfAPeer(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -83,7 +171,7 @@ func TestPathsOfAPeer(t *testing.T) {
 		{Do: "mount view", Path: "lockfs-check-1/.."},
 		{Do: "nonsense"},
 	} {
-		if r := p.do(ctx, c); r.Error == "" {
+		if r := p.do(ctx, c); !r.failed() {
 			t.Errorf("%v: %+v, want a refusal", c, r)
 		}
 	}

@@ -22,7 +22,7 @@ const (
 	ttl         = "15s"            // a busy machine that loses a lock meanwhile does not speak against the volume
 	mountWait   = 30 * time.Second // for a view, and for the volume to show the check's directory
 	endWait     = 10 * time.Second // for a view's daemon after SIGTERM
-	callTimeout = time.Minute      // after this, a call counts as hung
+	callTimeout = time.Minute      // for a system call; a volume whose calls take longer is not tried further
 )
 
 // Site is one client of the volume: a directory where the volume is mounted, and a view of
@@ -48,21 +48,24 @@ func (s *Site) source() string { return filepath.Join(s.Dir, s.name) }
 
 // do makes a call: one of the Site's own, or a system call through the view.
 func (s *Site) do(ctx context.Context, c call) reply {
-	fail := func(err error) reply {
-		if err != nil {
-			return reply{Error: err.Error()}
-		}
-		return reply{}
-	}
 	switch c.Do {
 	case "mount view":
-		return fail(s.mount(ctx, c.Path))
+		if err := s.mount(ctx, c.Path); err != nil {
+			return reply{Unable: err.Error()}
+		}
+		return reply{}
 	case "kill view":
 		s.end(unix.SIGKILL)
 		return reply{}
 	case "end view":
 		s.end(unix.SIGTERM)
 		return reply{}
+	case "close": // of a file in a view that has ended, too
+	default:
+		// Without a view, the call would change the mountpoint.
+		if why := s.noView(); why != "" {
+			return reply{Unable: why}
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -70,10 +73,36 @@ func (s *Site) do(ctx context.Context, c call) reply {
 	go func() { done <- perform(s.view(), c) }() // it may hang in the kernel until the view ends
 	select {
 	case r := <-done:
+		if why := s.noView(); why != "" {
+			return reply{Unable: why}
+		}
+		if r.Errno == unix.ENOTCONN || r.Errno == unix.ECONNABORTED { // its daemon has ended, and not yet for Wait
+			return reply{Unable: fmt.Sprintf("the view has died: %v", r.err())}
+		}
 		return r
 	case <-ctx.Done():
-		return reply{Error: c.Do + " " + c.Path + ": hangs"}
+		return reply{Unable: fmt.Sprintf("no answer of the volume, or of etcd, in %v", callTimeout)}
 	}
+}
+
+// noView says why there is no view, or "".
+func (s *Site) noView() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return "no view is mounted"
+	}
+	select {
+	case <-s.done:
+		return s.ended()
+	default:
+		return ""
+	}
+}
+
+// ended describes the end of a view. It needs mu, and done to be closed.
+func (s *Site) ended() string {
+	return fmt.Sprintf("the view of %s has ended: %s", s.source(), bytes.TrimSpace(s.log.Bytes()))
 }
 
 // mount mounts the view of directory name, or of the last one.
@@ -113,7 +142,7 @@ func (s *Site) mount(ctx context.Context, name string) error {
 		_ = cmd.Wait()
 		close(done)
 	}(s.cmd)
-	ended := func() bool {
+	hasEnded := func() bool {
 		select {
 		case <-done:
 			return true
@@ -121,9 +150,9 @@ func (s *Site) mount(ctx context.Context, name string) error {
 			return false
 		}
 	}
-	err := poll(ctx, func() bool { return ended() || isView(s.view()) })
-	if ended() {
-		return fmt.Errorf("the view of %s: %s", s.source(), bytes.TrimSpace(s.log.Bytes()))
+	err := poll(ctx, func() bool { return hasEnded() || isView(s.view()) })
+	if hasEnded() {
+		return errors.New(s.ended())
 	}
 	return err
 }

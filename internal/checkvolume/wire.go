@@ -121,7 +121,7 @@ func (h *handed) Addr() net.Addr { return h.addr }
 type peer string // HOST:PORT
 
 func (p peer) do(ctx context.Context, c call) (r reply) {
-	fail := func(err error) reply { return reply{Error: fmt.Sprintf("%s: %v", string(p), err)} }
+	fail := func(err error) reply { return reply{Unable: fmt.Sprintf("%s: %v", string(p), err)} }
 	body, err := json.Marshal(c)
 	if err != nil {
 		return fail(err)
