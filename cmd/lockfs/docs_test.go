@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -336,4 +337,34 @@ func TestSystemdUnit(t *testing.T) {
 			t.Errorf("%s is no flag of lockfs mount", name[1])
 		}
 	}
+}
+
+// docs/COMMANDS.md has each field that '-o json' prints.
+func TestDocumentedJSON(t *testing.T) {
+	text := read(t, "docs/COMMANDS.md")
+	section := func(title string) string {
+		_, s, _ := strings.Cut(text, "\n## "+title+"\n")
+		s, _, _ = strings.Cut(s, "\n## ")
+		return s
+	}
+	var check func(typ reflect.Type, section string)
+	check = func(typ reflect.Type, section string) {
+		switch typ.Kind() {
+		case reflect.Pointer, reflect.Slice:
+			check(typ.Elem(), section)
+		case reflect.Struct:
+			for f := range typ.Fields() {
+				name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+				if name == "" {
+					continue
+				}
+				if !strings.Contains(section, "`"+name+"`") {
+					t.Errorf("docs/COMMANDS.md lacks the field `%s` of %v", name, typ)
+				}
+				check(f.Type, section)
+			}
+		}
+	}
+	check(reflect.TypeFor[line](), section("lockfs ls"))
+	check(reflect.TypeFor[statusOutput](), section("lockfs status"))
 }

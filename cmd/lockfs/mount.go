@@ -74,7 +74,7 @@ Nothing is locked against other machines then.`,
   lockfs mount --backend kubernetes --kubeconfig ~/.kube/config --name shared /net/shared /mnt/shared
 
   # Logs need no lock, and nobody changes the configuration
-  lockfs mount --rule '*.log nolock' --rule '/etc/** readonly' /srv/shared /mnt/shared`,
+  lockfs mount --rule '*.log* nolock' --rule '/etc/** readonly' /srv/shared /mnt/shared`,
 		Args: wants("SOURCE MOUNTPOINT", cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.source, o.mountpoint = args[0], args[1]
@@ -123,6 +123,9 @@ Nothing is locked against other machines then.`,
 func (o *mountOptions) check() error {
 	var err error
 	if o.source, err = mounts.CheckSource(o.source); err != nil {
+		if path := new(mounts.PathError); errors.As(err, &path) && path.MayPass() {
+			return err // systemd tries again, as it does not after a usage error
+		}
 		return usage(err)
 	}
 	if o.name == "" {

@@ -70,7 +70,7 @@ Exit status:
 	}
 	f := cmd.Flags()
 	f.VarP(&o.output, "output", "o", "output `format`: "+o.output.list())
-	f.StringVar(&o.stateDir, "state-dir", "", "state `directory` of the daemons (default: that of 'lockfs mount' for this user, and "+defaultServeState+")")
+	f.StringVar(&o.stateDir, "state-dir", "", "state `directory` of the daemons (default: that of 'lockfs mount' for this user; for root, also "+defaultServeState+")")
 	bindEnv(cmd)
 	complete(cmd, "output", o.output.words())
 	return cmd
@@ -102,10 +102,7 @@ func (o *statusOptions) run(ctx context.Context, chosen []string, out io.Writer)
 	if o.output.value == "json" {
 		enc := json.NewEncoder(out)
 		enc.SetIndent("", "  ")
-		err = enc.Encode(struct {
-			Daemons []status.Daemon `json:"daemons"`
-			Dead    []status.View   `json:"dead_views"`
-		}{daemons, dead})
+		err = enc.Encode(statusOutput{daemons, dead})
 	} else {
 		err = printStatus(out, daemons, dead)
 	}
@@ -226,6 +223,12 @@ func choose(chosen []string, daemons []status.Daemon, dead []status.View) ([]sta
 		kept = slices.DeleteFunc(kept, func(d status.Daemon) bool { return d.Error != "" })
 	}
 	return kept, dead, nil
+}
+
+// statusOutput is what 'lockfs status -o json' prints.
+type statusOutput struct {
+	Daemons []status.Daemon `json:"daemons"`
+	Dead    []status.View   `json:"dead_views"`
 }
 
 func troubled(daemons []status.Daemon, dead []status.View) bool {

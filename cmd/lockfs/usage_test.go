@@ -52,6 +52,8 @@ func TestUsageErrors(t *testing.T) {
 		{"ls a b", 2, "want at most one PATH"},
 		{"break", 2, "want one PATH"},
 		{"move", 2, "want one SOURCE"},
+		{"mount NONE DIR", 1, "SOURCE NONE: no such file or directory"}, // its volume may not be mounted yet
+		{"mount FILE DIR", 2, "SOURCE FILE: not a directory"},
 		{"serve /etc/x", 2, "want no argument: give the file by --config"},
 		{"csi /etc/x", 2, "want no argument: give the file by --config"},
 		{"version x", 2, "want no argument"},

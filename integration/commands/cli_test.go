@@ -52,7 +52,7 @@ func TestRefusals(t *testing.T) {
 		"no arguments":            {mount(), "", 2, "want SOURCE MOUNTPOINT"},
 		"one argument":            {mount(v.Source), "", 2, "want SOURCE MOUNTPOINT"},
 		"unknown flag":            {mount("--frob", v.Source, empty), "", 2, "unknown flag: --frob"},
-		"SOURCE missing":          {mount(missing, empty), "", 2, "create it"},
+		"SOURCE missing":          {mount(missing, empty), "", 1, "create it"},
 		"SOURCE a file":           {mount(file, empty), "", 2, "not a directory"},
 		"MOUNTPOINT missing":      {mount(v.Source, missing), "", 2, "create it"},
 		"MOUNTPOINT a file":       {mount(v.Source, file), "", 2, "not a directory"},

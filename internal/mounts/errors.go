@@ -43,6 +43,17 @@ func (e *PathError) Error() string {
 
 func (e *PathError) Unwrap() error { return e.Err }
 
+// MayPass reports whether the same path may be usable later: its file system is not mounted
+// yet, or does not answer.
+func (e *PathError) MayPass() bool {
+	for _, mistake := range []error{unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG, fs.ErrPermission} {
+		if errors.Is(e.Err, mistake) {
+			return false
+		}
+	}
+	return e.Path != ""
+}
+
 // MountedError reports that something is mounted there already.
 type MountedError struct {
 	Mount Mount // what is mounted there

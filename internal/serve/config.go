@@ -167,6 +167,9 @@ func (c *Config) prepare() error {
 		return err
 	}
 	if c.Source, err = mounts.CheckSource(c.Source); err != nil {
+		if path := new(mounts.PathError); errors.As(err, &path) && path.MayPass() {
+			return err
+		}
 		return refused(err)
 	}
 	fstype, network, err := mounts.NetworkFS(c.Source)
