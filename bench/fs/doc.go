@@ -40,8 +40,8 @@
 //
 // Rates (MB/s, op/s) are better when larger, and the ratio is lockfs' rate over
 // the other's. Times (s) are better when smaller, and the ratio is lockfs' time
-// over the other's. The targets are those of the project's issue on the view; no test
-// asserts them.
+// over the other's. The targets are in docs/PERFORMANCE.md; no test asserts
+// them.
 //
 // # Structure
 //

@@ -56,8 +56,8 @@
 // members of etcd together.
 //
 // Rates (/s) are better when larger, everything else when smaller; a ratio is
-// lockfs over the other. The targets are those of the project's issue on the lock
-// core; no test asserts them.
+// lockfs over the other. The targets are in docs/PERFORMANCE.md; no test
+// asserts them.
 //
 // # Structure
 //

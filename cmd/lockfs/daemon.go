@@ -56,7 +56,8 @@ func (d *daemonFlags) resolve(cmd *cobra.Command, guarded bool) error {
 	return d.watchFlags.check()
 }
 
-// supervised runs the daemon in a worker, if --supervise says so and this is none yet. over: it was.
+// supervised runs the daemon in a worker, if --supervise says so and this is none yet. over: the
+// daemon ran in a worker, which has ended, and the caller returns err.
 func (d *daemonFlags) supervised(ctx context.Context, log *slog.Logger) (over bool, err error) {
 	if !d.supervise || supervise.Self() != nil {
 		return false, nil

@@ -54,7 +54,7 @@ that cannot be mounted is tried again, and delays no other volume.`,
     mountpoint: /var/lib/lockfs/shared/view
     endpoints: [https://etcd.example:2379]
     policy:
-    - "*.log nolock"`,
+    - "*.log* nolock"`,
 		Args: wants("no argument: give the file by --config", cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(o.resolve(cmd, true), o.kubeFlags.check()); err != nil {

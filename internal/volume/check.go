@@ -34,7 +34,7 @@ type Config struct {
 	Namespace string      // of the volume, see ValidateName
 	Name      string      // of the volume, see ValidateName
 	Policies  []string    // the digests of the policies that the mount enforces: one has to be the volume's
-	SetPolicy bool        // else make the first of Policies the volume's, if all mounts that live enforce it
+	SetPolicy bool        // if the volume has another policy: make the first of Policies the volume's, once all mounts that live enforce it
 	Record    RecordStore // the lock service's record for Namespace and Name
 
 	// OtherFlock is the digest of the first policy with the other --flock than Flock, for a clear

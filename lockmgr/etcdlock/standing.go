@@ -37,8 +37,9 @@ type blocker struct {
 
 func (s *standing) held() bool { return s.token != 0 && s.clear() }
 
+func (s *standing) clear() bool { return len(s.ahead) == 0 && !s.cut }
+
 // unclear reports that only a refresh can tell: all known entries of a long line are gone.
-func (s *standing) clear() bool   { return len(s.ahead) == 0 && !s.cut }
 func (s *standing) unclear() bool { return len(s.ahead) == 0 && s.cut }
 
 // waitsFor reports whether entry is ahead; for "", whether any is.
