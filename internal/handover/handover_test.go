@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -548,5 +549,77 @@ func TestLeavingComesLast(t *testing.T) {
 	CloseAll(fds)
 	if <-early {
 		t.Error("the mount could be taken before Leaving")
+	}
+}
+
+// told is a log that tells of each line.
+type told chan struct{}
+
+func (c told) Write(line []byte) (int, error) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+	return len(line), nil
+}
+
+// A daemon that was out of descriptors when another one came hands its mount on when it has some
+// again.
+func TestOutOfDescriptors(t *testing.T) {
+	dir, warned := t.TempDir(), make(told, 1)
+	stop, err := Listen(dir, mountpoint, Offer{
+		Settings: func() map[string]string { return nil },
+		Pause:    func() ([]byte, []int, error) { return []byte("state"), nil, nil },
+		Resume:   func() {},
+		Gone:     func() {},
+		Logger:   slog.New(slog.NewTextHandler(warned, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	var spare []int
+	free := func() {
+		for _, fd := range spare {
+			_ = unix.Close(fd)
+		}
+		spare = nil
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &was)
+	}
+	defer free()
+	for {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		spare = append(spare, fd)
+	}
+	if len(spare) == 0 {
+		t.Fatal("64 descriptors are open before the test")
+	}
+	// One is for the connection, and none for the daemon that is to accept it.
+	last := len(spare) - 1
+	_ = unix.Close(spare[last])
+	spare = spare[:last]
+	peer, err := Dial(t.Context(), dir, mountpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	select {
+	case <-warned:
+	case <-time.After(long):
+		t.Fatal("the daemon does not say that it has no descriptor")
+	}
+	free()
+	if _, _, err := peer.Ask("1", nil); err != nil {
+		t.Errorf("Ask, after the daemon had descriptors again: %v", err)
 	}
 }

@@ -104,12 +104,24 @@ func Listen(stateDir, mountpoint string, offer Offer) (stop func(), err error) {
 	}, nil
 }
 
+const acceptPause = 100 * time.Millisecond // after a failure, such as EMFILE
+
 func (s *listener) accept() {
+	failing := false
 	for {
 		c, err := s.l.AcceptUnix()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
 		}
+		if err != nil {
+			if !failing {
+				s.Logger.Warn("no daemon can take the mount over for now", slog.Any("error", err))
+			}
+			failing = true
+			time.Sleep(acceptPause)
+			continue
+		}
+		failing = false
 		s.busy.Go(func() {
 			defer c.Close()
 			s.serve(c)
