@@ -149,6 +149,9 @@ func (v *Volume) Run(ctx context.Context) error {
 		v.found(otherNone)
 	}
 	if err := v.prepare(ctx, &c); err != nil {
+		if errors.As(err, new(*mounts.MountedError)) {
+			v.found(otherServes) // though it offers no takeover: its socket may be lost
+		}
 		return err
 	}
 	patience := StartTimeout
