@@ -117,10 +117,12 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 		fd, err = unix.Openat(dir.fd, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	} else {
 		f.beginMaking(&in.InHeader, hold, dirName{dir, name}, unix.S_IFREG)
-		err = f.asForMode(in.Mode)(&in.InHeader, in.Umask, checked(hold.Check, func() (err error) {
-			fd, err = unix.Openat(dir.fd, name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
-			return err
-		}))
+		err = hold.Change(func() error {
+			return f.asForMode(in.Mode)(&in.InHeader, in.Umask, checked(hold.Check, func() (err error) {
+				fd, err = unix.Openat(dir.fd, name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, in.Mode&07777)
+				return err
+			}))
+		})
 	}
 	if err == unix.EEXIST && in.Flags&unix.O_EXCL == 0 && writes(in.Flags) {
 		c.visit.hold, c.visit.mode, kept = hold, lockmgr.Exclusive, true // for the OPEN of the existing file

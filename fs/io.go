@@ -126,7 +126,7 @@ func (f *FS) uncache(cancel <-chan struct{}, in *fuse.WriteIn, n *node) {
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	_ = f.gates.volume.outside(ctx, &in.InHeader, func() { // a killed caller does not read
+	_ = f.gates.volume.mustOutside(ctx, &in.InHeader, func() { // a killed caller does not read
 		_ = f.gates.notices.notify(ctx, &in.InHeader, func() { f.invalidate(n.id, off, size) })
 	})
 }
@@ -207,16 +207,19 @@ func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do fun
 		if err = f.await(cancel, in, h); err != nil {
 			break
 		}
-		err = byDescriptor(f.tracked(h, func() error {
-			return do(func() error {
-				err := h.check()
-				again = errors.Is(err, lockmgr.ErrSuspended)
-				return err
-			})
-		}))
-	}
-	if err == nil {
-		err = f.written(h)
+		err = h.hold.Change(func() error {
+			err := byDescriptor(f.tracked(h, func() error {
+				return do(func() error {
+					err := h.check()
+					again = errors.Is(err, lockmgr.ErrSuspended)
+					return err
+				})
+			}))
+			if err == nil {
+				err = f.written(h)
+			}
+			return err
+		})
 	}
 	if err == nil {
 		err = f.await(cancel, in, h)

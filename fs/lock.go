@@ -198,7 +198,7 @@ func (f *FS) whileHeldAs(in *fuse.InHeader, hold *lockmgr.Hold, change func() er
 // whileHeld makes a change, through by, if hold is good right before it. EIO: hold may not have
 // been good to the end.
 func whileHeld(hold *lockmgr.Hold, change func() error, by func(change func() error) error) fuse.Status {
-	if err := by(checked(hold.Check, change)); err != nil {
+	if err := hold.Change(func() error { return by(checked(hold.Check, change)) }); err != nil {
 		return errno(err)
 	}
 	return errno(hold.Check())

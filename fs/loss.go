@@ -33,6 +33,9 @@ func (f *FS) advisoryLost(t *lockmgr.AdvisoryTable) {
 		}
 	}
 	for i, h := range bereft {
+		if h.hold != nil {
+			h.hold.Landed()
+		}
 		if first := slices.IndexFunc(bereft, func(o *handle) bool { return o.node == h.node }); first == i {
 			f.bereave(h)
 		}

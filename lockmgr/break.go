@@ -130,17 +130,15 @@ func (m *Manager) renounce(meant []*lock, cause error, msg string, attrs ...any)
 	}
 	for _, h := range holds {
 		h.fail(cause)
-	}
-	for _, l := range locks {
-		m.table.giveUp(l)
+		h.write()
 	}
 	m.wg.Go(func() {
 		for _, l := range locks {
 			m.lockLog(l).Warn(msg, attrs...)
 			m.observe(LockLost{Key: l.grant.Key, Holder: l.holder, Cause: cause})
 		}
-		m.surrender(locks, holds)
 	})
+	m.surrender(locks, holds)
 }
 
 // entangled returns the live locks of meant, and transitively all locks that share a hold with
@@ -171,30 +169,50 @@ func entangled(meant []*lock) (locks []*lock, holds []*Hold) {
 	return locks, holds
 }
 
-// surrender deletes the entries of broken locks, once the last checked writes have landed and
-// OnLost has returned.
+// surrender gives back the locks of lost holds, once the last changes that were checked have landed
+// and OnLost has returned. m.mu is held.
 func (m *Manager) surrender(locks []*lock, holds []*Hold) {
+	if len(locks) == 0 && len(holds) == 0 {
+		return
+	}
+	for _, l := range locks {
+		m.table.giveUp(l)
+	}
+	m.surrendering++
+	m.wg.Go(func() {
+		landed := m.awaitLanded(holds)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.surrendering--
+		if !landed {
+			return // Close ends the session
+		}
+		for _, h := range holds {
+			h.surrendered = true
+			h.write()
+		}
+		for _, l := range locks {
+			m.giveBack(l)
+		}
+	})
+}
+
+// awaitLanded waits for the last changes of lost holds, and reports whether it has.
+func (m *Manager) awaitLanded(holds []*Hold) bool {
 	select {
 	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):
 	case <-m.ctx.Done():
-		return // Close ends the session
+		return false
 	}
+	var landing sync.WaitGroup
 	m.mu.Lock()
-	var last []func()
 	for _, h := range holds {
+		landing.Go(h.Landed)
 		if h.onLost != nil {
-			last = append(last, h.onLost)
+			landing.Go(h.onLost)
 		}
 	}
 	m.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, f := range last {
-		wg.Go(f)
-	}
-	wg.Wait()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, l := range locks {
-		m.giveBack(l)
-	}
+	landing.Wait()
+	return true
 }

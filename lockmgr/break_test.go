@@ -446,3 +446,47 @@ func TestAbandon(t *testing.T) {
 		}
 	})
 }
+
+// A broken lock waits for the changes under way, also those of a hold without OnLost.
+func TestBreakAwaitsChanges(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		held := f.must(open("x", time.Second, "f"))
+		begun, landed := make(chan struct{}), false
+		changed := make(chan error)
+		go func() {
+			changed <- held.Change(func() error {
+				close(begun)
+				time.Sleep(5 * time.Second)
+				landed = true
+				return nil
+			})
+		}()
+		<-begun
+		f.breakLock(file("f"))
+		next := f.must(open("y", time.Minute, "f"))
+		if !landed {
+			f.t.Error("granted before the change had landed")
+		}
+		if err := <-changed; err != nil {
+			f.t.Errorf("the change: %v", err)
+		}
+		held.Release()
+		next.Release()
+	})
+}
+
+// OnLost that is set after the loss is called at once.
+func TestOnLostAfterTheLoss(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		held := f.must(open("x", time.Second, "f"))
+		f.breakLock(file("f"))
+		time.Sleep(2 * time.Second)
+		called := false
+		held.OnLost(func() { called = true })
+		synctest.Wait()
+		if !called {
+			f.t.Error("it is not called")
+		}
+		held.Release()
+	})
+}

@@ -105,7 +105,7 @@ type LockState struct {
 type HoldState struct {
 	Owner    Owner
 	Unlocked bool
-	Locks    []int
+	Locks    []int  // of a lost hold: those that are to be given back
 	Sessions []int  // those it relies on
 	Lost     string // why it is lost; "": it is not
 	Session  bool   // it is lost with a session
@@ -145,6 +145,9 @@ func (m *Manager) exportHolds(holds []*Hold) (*State, map[*session]int, error) {
 	}
 	if len(m.dels) > 0 {
 		return nil, nil, errors.New("a directory is delegated")
+	}
+	if m.surrendering > 0 {
+		return nil, nil, errors.New("a lock was broken, and waits for the last writes under it")
 	}
 	st := &State{}
 	sessions := make(map[*session]int)
@@ -298,6 +301,7 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 		}
 		if h.lost.Load() != nil { // Begin gives up the locks that only this hold has: see noteUnheld
 			holds[i] = h
+			m.bereft = append(m.bereft, h)
 			continue
 		}
 		for _, j := range s.Locks {
@@ -439,11 +443,8 @@ func (m *Manager) Begin() {
 	m.beginWork()
 	m.endDelegations()
 	m.mu.Lock()
-	for _, l := range m.unheld {
-		m.table.giveUp(l)
-		m.giveBack(l)
-	}
-	m.unheld = nil
+	m.surrender(m.unheld, m.bereft)
+	m.unheld, m.bereft = nil, nil
 	m.mu.Unlock()
 	if advisory != nil {
 		advisory.resume()

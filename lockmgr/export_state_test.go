@@ -272,3 +272,31 @@ func (s handedOn) RemoveUnclaimed(ctx context.Context) error {
 }
 func (handedOn) Disclaim([]lockmgr.Key, lockmgr.Mode, lockmgr.AcquisitionID) {}
 func (handedOn) Abandon()                                                    {}
+
+// A mount is not handed on while a broken lock waits for the last writes under it.
+func TestNotHandedOnDuringABreak(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		old, _ := f.manager(func(c *lockmgr.Config) {
+			c.Backend = &adoptable{Backend: f.svc, sessions: make(map[string]lockmgr.Session)}
+		})
+		h, err := old.Acquire(f.t.Context(), open("a", time.Minute, "f"))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		h.OnLost(func() { time.Sleep(3 * time.Second) })
+		f.breakLock(file("f"))
+		time.Sleep(time.Millisecond)
+		for since := time.Duration(0); since < 3*time.Second; since += time.Second {
+			if _, err := old.Export([]*lockmgr.Hold{h}, nil); err == nil {
+				f.t.Errorf("handed on %v after the break", since)
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Second)
+		if _, err := old.Export([]*lockmgr.Hold{h}, nil); err != nil {
+			f.t.Errorf("not handed on after the lock was given back: %v", err)
+		}
+		h.Release()
+		_ = old.Close(f.t.Context())
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/lockfs/lockfs/internal/boottime"
@@ -21,11 +22,14 @@ type Hold struct {
 
 	lost atomic.Pointer[error] // why this hold is lost for ever; nil: it is not
 
-	locks    []*lock // GUARDED_BY(m.mu)
-	closing  bool    // GUARDED_BY(m.mu); a close() of the file was seen
-	released bool    // GUARDED_BY(m.mu)
-	record   uint64  // GUARDED_BY(m.mu); its number; 0: it has none
-	onLost   func()  // GUARDED_BY(m.mu); see OnLost
+	changes changes
+
+	locks       []*lock // GUARDED_BY(m.mu)
+	closing     bool    // GUARDED_BY(m.mu); a close() of the file was seen
+	released    bool    // GUARDED_BY(m.mu)
+	surrendered bool    // GUARDED_BY(m.mu); it is lost, and its locks are given back
+	record      uint64  // GUARDED_BY(m.mu); its number; 0: it has none
+	onLost      func()  // GUARDED_BY(m.mu); see OnLost
 }
 
 // Check returns nil if the file may be written now. It only reads the clock. Errors: ErrSuspended
@@ -124,12 +128,62 @@ func (h *Hold) Undisturbed(from int64, k Key) bool {
 	return !moved && l.sess.backend.Undisturbed(k, from, to)
 }
 
-// OnLost sets the function that is called for each lost lock. A broken lock is not released before
-// f has returned.
+// OnLost sets the function that is called for each lost lock, at once if the hold is lost already. A
+// broken lock is not released before f has returned.
 func (h *Hold) OnLost(f func()) {
 	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
 	h.onLost = f
-	h.m.mu.Unlock()
+	if h.Lost() && h.m.begun && !h.m.closed { // an adopted Manager calls it in Begin
+		h.m.wg.Go(f)
+	}
+}
+
+// Change makes a change to the files that the hold is for. It does not call Check. A broken lock is not
+// released before change has returned.
+func (h *Hold) Change(change func() error) error {
+	h.changes.begin()
+	defer h.changes.end()
+	return change()
+}
+
+// Landed waits until the changes under way have returned.
+func (h *Hold) Landed() { h.changes.wait() }
+
+// changes counts those under way.
+type changes struct {
+	mu    sync.Mutex
+	count int           // GUARDED_BY(mu)
+	none  chan struct{} // closed when count is 0; nil: nobody waits for that. GUARDED_BY(mu)
+}
+
+func (c *changes) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count++
+}
+
+func (c *changes) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.count--; c.count == 0 && c.none != nil {
+		close(c.none)
+		c.none = nil
+	}
+}
+
+func (c *changes) wait() {
+	c.mu.Lock()
+	if c.count == 0 {
+		c.mu.Unlock()
+		return
+	}
+	if c.none == nil {
+		c.none = make(chan struct{})
+	}
+	none := c.none
+	c.mu.Unlock()
+	<-none
 }
 
 // Closing notes a close() of the file: requests that do not wait give this hold CloseGrace.

@@ -92,9 +92,16 @@ func (m *Manager) loseSession(s *session) {
 	m.log.Error("lock session lost; its locks are void and their files return EIO",
 		slog.String("session", s.backend.ID()), slog.Int("locks", n), slog.Any("error", s.renewal.Cause()))
 	// The lease of a session given up early may live. Its revoke lets others in, so it comes after
-	// the writes checked just before the loss.
+	// the writes checked just before the loss, and what OnLost does. A TTL later it is over anyway.
 	select {
 	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):
+	case <-m.ctx.Done():
+	}
+	landed := make(chan struct{})
+	m.wg.Go(func() { s.losing.Wait(); close(landed) })
+	select {
+	case <-landed:
+	case <-time.After(s.backend.TTL()):
 	case <-m.ctx.Done():
 	}
 	// The entries of a dead session end by themselves. This stops the backend's goroutines and may
@@ -160,9 +167,15 @@ func (m *Manager) lose(l *lock, cause error) {
 		return
 	}
 	for h := range l.holds {
-		if h.onLost != nil {
-			m.wg.Go(h.onLost)
-		}
+		l.sess.losing.Add(1)
+		onLost := h.onLost
+		m.wg.Go(func() {
+			defer l.sess.losing.Done()
+			if onLost != nil {
+				onLost()
+			}
+			h.Landed()
+		})
 	}
 	m.wg.Go(func() {
 		m.lockLog(l).Error("lock lost; its file returns EIO", slog.Any("error", cause))

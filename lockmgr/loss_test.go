@@ -157,6 +157,52 @@ func TestLostSessionIsRevokedWhenItsWritesHaveLanded(t *testing.T) {
 	})
 }
 
+// A session that is given up early keeps its lease until what was written under its locks is flushed, or
+// to the lease's end.
+func TestLostSessionIsRevokedAfterOnLost(t *testing.T) {
+	for name, c := range map[string]struct{ flush, atLeast, atMost time.Duration }{
+		"a flush":            {2 * time.Second, 2 * time.Second, 2*time.Second + ttl/10},
+		"a flush that hangs": {time.Hour, ttl, ttl + ttl/10}, // this service's leases do not end by themselves
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				svc := lockmgrtest.NewMemory()
+				mount := func(b lockmgr.Backend) *lockmgr.Manager {
+					m, err := lockmgr.New(t.Context(), lockmgr.Config{
+						Backend: b,
+						Renew:   renew.Config{TTL: ttl, Clock: bubbleClock{}, SuspendWait: 1},
+						Logger:  slog.New(slog.DiscardHandler),
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return m
+				}
+				a, b := mount(unrenewed{svc, lockmgr.ErrUnavailable}), mount(svc)
+				held, err := a.Acquire(t.Context(), open("x", time.Second, "f"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				lost := make(chan time.Time, 1)
+				held.OnLost(func() { lost <- time.Now(); time.Sleep(c.flush) })
+				next, err := b.Acquire(t.Context(), open("y", time.Minute, "f"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d := time.Since(<-lost); d < c.atLeast || d > c.atMost {
+					t.Errorf("another was granted the lock %v after the loss, want %v to %v", d, c.atLeast, c.atMost)
+				}
+				next.Release()
+				for _, m := range []*lockmgr.Manager{a, b} {
+					if err := m.Close(t.Context()); err != nil {
+						t.Errorf("Close: %v", err)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A mount that nobody uses is good again once the service is back.
 func TestIdleManagerGetsAnotherSession(t *testing.T) {
 	inBubble(t, func(f *fixture) {

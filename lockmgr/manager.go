@@ -91,6 +91,9 @@ type Manager struct {
 	records        uint64                  // GUARDED_BY(mu); the number of the last one made
 	died           bool                    // constant after Adopt: the former process has
 	unheld         []*lock                 // GUARDED_BY(mu); adopted, and nobody's
+	bereft         []*Hold                 // GUARDED_BY(mu); adopted, and lost
+	begun          bool                    // GUARDED_BY(mu); its background work is
+	surrendering   int                     // GUARDED_BY(mu); how many surrenders are under way
 	left           map[AcquisitionID]*left // GUARDED_BY(mu); by id; see HandOn
 	waitsEnd       context.Context         // GUARDED_BY(mu); ended by HandOn
 	endWaits       context.CancelFunc      // GUARDED_BY(mu)
@@ -156,6 +159,9 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 
 // beginWork begins the background work.
 func (m *Manager) beginWork() {
+	m.mu.Lock()
+	m.begun = true
+	m.mu.Unlock()
 	m.wg.Go(m.retire)
 	m.wg.Go(func() { m.backend.WatchBreaks(m.ctx, m.obey) })
 	m.wg.Go(m.runKeeper)

@@ -163,6 +163,9 @@ func (h *Hold) write() {
 		r.Sessions = append(r.Sessions, s.backend.ID())
 	}
 	for _, l := range h.locks {
+		if h.surrendered || r.Lost != "" && !l.stands() {
+			continue
+		}
 		k := lockRecord{
 			Grant: l.grant.record(), Since: l.since, Holder: l.holder.record(), Session: l.sess.backend.ID(), Contended: l.contended, Keep: l.keep,
 			Keepable: l.keepable, Asked: l.asked, Recalled: l.recalled, Turn: l.turn, Fencing: l.fencing,
@@ -269,11 +272,14 @@ func Recovered(r *journal.Records, holds, tables []uint64) (*State, error) {
 			hs.Locks = append(hs.Locks, i)
 		}
 		if hs.Lost != "" {
-			hs.Locks, hs.Sessions = nil, nil
+			hs.Sessions = nil
+		}
+		if hs.Session {
+			hs.Locks = nil
 		}
 		st.Holds = append(st.Holds, hs)
 	}
-	// A lock that only lost holds had is nobody's.
+	// A lock that only holds of a lost session had is nobody's.
 	st.forgetUnheld()
 	st.Advisory, err = recoveredAdvisory(r, tables, index)
 	return st, err

@@ -210,3 +210,62 @@ func TestGivenBackDelegationOfTheDead(t *testing.T) {
 		m.f.svc.Connect()
 	})
 }
+
+// A broken hold is lost for the next process too, which gives its lock back as the dead one would have:
+// when what was written under it is on the volume.
+func TestBrokenHoldOfTheDead(t *testing.T) {
+	dying(t, func(t *testing.T, m *mortal) {
+		h := m.take("a", "f")
+		number := h.Record()
+		h.OnLost(func() { time.Sleep(time.Hour) }) // it dies before it gives the lock back
+		m.f.breakLock(file("f"))
+		time.Sleep(time.Millisecond)
+		if !h.Lost() {
+			t.Fatal("the hold is not lost")
+		}
+		next, holds, _ := m.heirs(number)
+		if err := holds[0].Check(); !errors.Is(err, lockmgr.ErrLockLost) {
+			t.Errorf("the next process's hold says %v", err)
+		}
+		held := func() bool {
+			for _, e := range mustEntries(m.f) {
+				if e.Key == file("f") {
+					return true
+				}
+			}
+			return false
+		}
+		flushed := false
+		holds[0].OnLost(func() {
+			if !held() {
+				t.Error("the lock was given back before the flush")
+			}
+			flushed = true
+		})
+		next.Begin()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !flushed || held() {
+			t.Errorf("flushed: %t; the entry stands: %t", flushed, held())
+		}
+		holds[0].Release()
+		if err := next.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A broken hold whose lock was given back claims nothing in the next process.
+func TestSurrenderedHoldOfTheDead(t *testing.T) {
+	dying(t, func(t *testing.T, m *mortal) {
+		h := m.take("a", "f")
+		number := h.Record()
+		m.f.breakLock(file("f"))
+		time.Sleep(2 * time.Second)
+		_, holds, st := m.heirs(number)
+		if !holds[0].Lost() || len(st.Locks) > 0 {
+			t.Errorf("lost: %t, with the locks %v", holds[0].Lost(), st.Locks)
+		}
+		h.Release()
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/lockfs/lockfs/internal/boottime"
@@ -23,6 +24,7 @@ type session struct {
 	retired    bool               // GUARDED_BY(Manager.mu); removed from Manager.sessions, though not lost
 	voided     int                // GUARDED_BY(Manager.mu); how many locks were lost with it
 	tended     bool               // GUARDED_BY(Manager.mu); see tend
+	losing     sync.WaitGroup     // what follows the loss of its locks
 	record     uint64             // GUARDED_BY(Manager.mu); its number
 	formerOver chan struct{}      // of an adopted one: closed when nothing that a former process has sent can come late
 }

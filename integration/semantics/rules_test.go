@@ -37,7 +37,7 @@ var provedIn = map[int][]string{
 	22: {"semantics/policy_view_test.go"},
 	23: {"semantics/policy_view_test.go"},
 	24: {"semantics/readlocks_test.go"},
-	25: {"semantics/volume_test.go", "commands/break_test.go"},
+	25: {"semantics/volume_test.go", "semantics/break_frozen_test.go", "commands/break_test.go"},
 	26: {"commands/exec_test.go"},
 	27: {"commands/guard_test.go", "daemon/serve_test.go", "cluster/main_test.go", "handover/open_test.go", "handover/load_test.go", "handover/hostile_test.go", "handover/flock_test.go", "handover/flockwaits_test.go", "handover/etcd_test.go", "handover/shown_test.go", "handover/away_test.go", "handover/deaths_test.go", "handover/calls_test.go", "programs/deaths_test.go"},
 	28: {"daemon/hung_test.go", "daemon/serve_test.go"},
