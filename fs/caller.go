@@ -109,10 +109,14 @@ const (
 func (cs *callers) awaitSignal(ctx context.Context, cancel <-chan struct{}, late <-chan time.Time, tid int) {
 	anySignal := false
 	for told := false; ; {
+		var strays <-chan struct{}
+		if tid != 0 { // no signal is for the kernel
+			strays = cs.strays.some()
+		}
 		select {
 		case <-cancel:
 			told = true
-		case <-cs.strays.some():
+		case <-strays:
 		case <-ctx.Done():
 			return
 		}

@@ -193,6 +193,9 @@ func (f *FS) mountOptions(cfg Config) *fuse.MountOptions {
 			fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT,
 		EnableAcl:   true, // the kernel checks ACLs
 		EnableLocks: f.advisory != nil,
+		// The library would answer EIO and go on, perhaps with a mutex locked for ever under a session that
+		// is renewed. So the process ends, and --supervise starts the next one.
+		PanicHandler: func(v any) fuse.Status { panic(v) },
 	}
 }
 

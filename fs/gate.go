@@ -114,7 +114,7 @@ func (g *gate) enter(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gon
 		g.mu.Unlock()
 		return nil
 	}
-	if !g.held.take(p, bytes) {
+	if !g.charge(p, bytes) {
 		g.refused++
 		g.drop(s)
 		g.mu.Unlock()
@@ -125,11 +125,21 @@ func (g *gate) enter(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gon
 	var strays <-chan struct{}
 	if gone == nil {
 		gone = g.gone
-		if cancel != nil {
+		if cancel != nil && in.Pid != 0 { // no signal is for the kernel
 			strays = g.strays.some()
 		}
 	}
 	return g.wait(w, in, cancel, strays, gone)
+}
+
+// charge counts memory that a payer's request holds while it waits, and reports whether it may. The
+// kernel's may always: it loses the pages whose WRITE is refused.
+func (g *gate) charge(p payer, bytes int64) bool {
+	if p.kernel {
+		g.held.keep(p, bytes)
+		return true
+	}
+	return g.held.take(p, bytes)
 }
 
 // reenter is enter for a request that is given up once ctx ends.
@@ -137,8 +147,22 @@ func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
 	return g.enter(in, 0, ctx.Done(), func(*fuse.InHeader) bool { return true })
 }
 
-// outside runs wait outside of the gate. After errGivenUp the request must not touch the volume.
+// outside runs wait outside of the gate. What a large request holds counts meanwhile. After an error the
+// request must not touch the volume. Errors: errGivenUp; errBacklog, and then wait was not run.
 func (g *gate) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
+	if in.Length > smallRequest {
+		p, bytes := g.payer(in), waiterBytes(in.Length, 0)
+		if !g.charge(p, bytes) {
+			g.leave(in.Unique)
+			return errBacklog
+		}
+		defer g.held.give(p, bytes)
+	}
+	return g.mustOutside(ctx, in, wait)
+}
+
+// mustOutside is outside for what has to be done, whatever memory the request holds.
+func (g *gate) mustOutside(ctx context.Context, in *fuse.InHeader, wait func()) error {
 	inside := g.leave(in.Unique)
 	g.waits(in, wait)
 	if !inside {

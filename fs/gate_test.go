@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"math"
@@ -244,6 +245,83 @@ func TestWaitingIsBounded(t *testing.T) {
 		}
 		if held.free != 8*waiterSize || len(held.held) > 0 {
 			t.Errorf("in the end %d bytes are free, and %v holds the others", held.free, held.held)
+		}
+	})
+}
+
+// Pages that are written back always wait: the kernel would lose them.
+func TestWriteBackIsNeverRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pays := func(in *fuse.InHeader) payer { return payer{uid: in.Uid, kernel: in.Pid == 0} }
+		held := newBudget(8 * waiterSize)
+		g := newGate(2, pays, nil, held, slog.New(slog.DiscardHandler))
+		answers := make(chan error, 100)
+		ask := func(request uint64, pid uint32) {
+			in := &fuse.InHeader{Unique: request}
+			in.Pid = pid
+			go func() { answers <- g.enter(in, waiterSize, nil, nil) }()
+			synctest.Wait()
+		}
+		for request := range uint64(22) {
+			ask(request, 0)
+		}
+		if len(answers) != 2 {
+			t.Errorf("%d of 22 requests got in or were refused, want 2", len(answers))
+		}
+		ask(100, 7)
+		if len(answers) != 3 {
+			t.Error("a program may wait, though nothing is free")
+		}
+		g.close()
+		synctest.Wait()
+		if held.free != 8*waiterSize {
+			t.Errorf("in the end %d bytes are free", held.free)
+		}
+	})
+}
+
+// What a large request holds counts while it waits outside: for a lock, a session, or a notice.
+func TestOutsideIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := newBudget(6 * (waiterSize + maxWrite))
+		g := newGate(64, func(in *fuse.InHeader) payer { return payer{uid: in.Uid, kernel: in.Pid == 0} }, nil, held, slog.New(slog.DiscardHandler))
+		release := make(chan struct{})
+		waiting := 0
+		ask := func(request uint64, length, pid uint32, leave func(context.Context, *fuse.InHeader, func()) error) <-chan error {
+			in := &fuse.InHeader{Unique: request, Length: length}
+			in.Pid = pid
+			answer := make(chan error, 1)
+			go func() {
+				_ = g.enter(in, waiterBytes(length, 0), nil, nil)
+				err := leave(t.Context(), in, func() { waiting++; <-release })
+				g.leave(in.Unique)
+				answer <- err
+			}()
+			synctest.Wait()
+			return answer
+		}
+		refused := func(answer <-chan error) bool {
+			return len(answer) == 1 && errno(<-answer) == fuse.Status(unix.ENOMEM)
+		}
+		for request := range uint64(3) {
+			ask(request, 4096, 7, g.outside)
+		}
+		if !refused(ask(10, 4096, 7, g.outside)) || waiting != 3 {
+			t.Errorf("half of the memory is held, and one more waits: %d", waiting)
+		}
+		if refused(ask(11, smallRequest, 7, g.outside)) {
+			t.Error("a small request is refused")
+		}
+		if refused(ask(12, 4096, 7, g.mustOutside)) {
+			t.Error("what has to be done is refused")
+		}
+		if refused(ask(13, 4096, 0, g.outside)) {
+			t.Error("the kernel is refused")
+		}
+		close(release)
+		synctest.Wait()
+		if inside, _ := g.load(); inside != 0 || held.free != 6*(waiterSize+maxWrite) {
+			t.Errorf("in the end %d are inside, and %d bytes free", inside, held.free)
 		}
 	})
 }

@@ -77,6 +77,22 @@ func TestStraysLookForSignals(t *testing.T) {
 	}
 }
 
+// A page that is written back has no caller, whom a signal could end.
+func TestStraysEndNoWriteBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cs := &callers{procs: procid.Proc{Root: t.TempDir()}}
+		done := make(chan struct{})
+		cs.strays.add(done)
+		ctx, stop := cs.interrupted(make(chan struct{}), 0, 0)
+		defer stop()
+		time.Sleep(time.Minute)
+		if ctx.Err() != nil {
+			t.Error("its wait has ended")
+		}
+		close(done)
+	})
+}
+
 // A request that waits at a gate looks for a SIGKILL too.
 func TestStraysAtTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -84,12 +100,14 @@ func TestStraysAtTheGate(t *testing.T) {
 		all := &strays{}
 		g := newGate(1, func(*fuse.InHeader) payer { return payer{} }, func(*fuse.InHeader) bool { return killed }, newBudget(backlogSize), slog.New(slog.DiscardHandler))
 		g.strays = all
-		first, second := &fuse.InHeader{Unique: 1}, &fuse.InHeader{Unique: 2}
+		first, second, kernel := &fuse.InHeader{Unique: 1}, &fuse.InHeader{Unique: 2}, &fuse.InHeader{Unique: 3}
+		second.Pid = 7
 		if err := g.enter(first, 0, nil, nil); err != nil {
 			t.Fatal(err)
 		}
-		result := make(chan error, 1)
+		result, kernels := make(chan error, 1), make(chan error, 1)
 		go func() { result <- g.enter(second, 0, make(chan struct{}), nil) }()
+		go func() { kernels <- g.enter(kernel, 0, make(chan struct{}), nil) }()
 		killed = true
 		time.Sleep(time.Minute)
 		if len(result) > 0 {
@@ -100,6 +118,14 @@ func TestStraysAtTheGate(t *testing.T) {
 		time.Sleep(time.Minute)
 		if len(result) != 1 || !errors.Is(<-result, errGivenUp) {
 			t.Error("the request of a killed program waits on")
+		}
+		if len(kernels) > 0 {
+			t.Errorf("a page that is written back is refused: %v", <-kernels)
+		}
+		g.leave(first.Unique)
+		synctest.Wait()
+		if len(kernels) != 1 || <-kernels != nil {
+			t.Error("a page that is written back does not get in")
 		}
 		close(done)
 	})
