@@ -191,7 +191,18 @@ func (b backing) lookAt(dirFD int, name string, how asking) (fd int, st stat, er
 	return fd, st, err
 }
 
+// isPath reports whether a name is the whole path of a relocated node. Its directories are not proved
+// when the directory of the name is: that is the root.
+func isPath(name string) bool { return strings.Contains(name, "/") }
+
 func (b backing) lookOnce(dirFD int, name string, how asking) (fd int, st stat, err error) {
+	if isPath(name) { // by a symbolic link the file has the name, but not the lock of its path
+		fd, st, err = b.resolve(name, how)
+		if err == unix.ELOOP || err == unix.ENOTDIR {
+			err = unix.ENOENT
+		}
+		return fd, st, err
+	}
 	fd, err = ignoringEINTR(func() (int, error) { return unix.Openat(dirFD, name, pathFlags, 0) })
 	if err != nil {
 		return -1, st, err

@@ -70,7 +70,7 @@ func pastEBADFD(ask func() error) (err error) {
 }
 
 func (b backing) statAt(dirFD int, name string, how asking) (st stat, err error) {
-	if b.local {
+	if b.local && !isPath(name) {
 		if err = unix.Fstatat(dirFD, name, &st.Stat_t, unix.AT_SYMLINK_NOFOLLOW); err != nil || b.isLocal(st.Dev) {
 			st.certain = true
 			return st, err

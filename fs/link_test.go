@@ -110,3 +110,47 @@ func TestUnlinkRightAfterClose(t *testing.T) {
 		}
 	})
 }
+
+// A file is known by its whole path, because another mount has moved it. Then a directory of that path
+// becomes a symbolic link to where the directory is now. The file is not linked under the lock of the
+// path that leads through the link: whoever writes to it has the lock of another.
+func TestLinkBehindASymbolicLink(t *testing.T) {
+	inMovedView(t, func(v *movedView) {
+		for _, dir := range []string{"z", "c"} {
+			if err := os.Mkdir(filepath.Join(v.source, dir), 0o755); err != nil {
+				v.t.Fatal(err)
+			}
+		}
+		v.make("z/b")
+		one := thread{v, 1}
+		node := one.lookIn(one.look("z"), "b")
+		v.renameElsewhere("z/b", "c/b")
+		n := v.fs.nodes.get(node)
+		if err := v.fs.relocate(n); err != nil {
+			v.t.Fatal(err)
+		}
+		at := v.fs.nodes.nameOf(n)
+		if at.name != "c/b" || !v.fs.isNamed(n, at) {
+			v.t.Fatalf("it is known as %q, and has that name: %v", at.name, v.fs.isNamed(n, at))
+		}
+		v.renameElsewhere("c", "d")
+		if err := os.Symlink("d", filepath.Join(v.source, "c")); err != nil {
+			v.t.Fatal(err)
+		}
+		if v.fs.isNamed(n, at) {
+			v.t.Error("it has the name by a symbolic link")
+		}
+		if _, err := v.fs.glance(at); err != unix.ENOENT {
+			v.t.Errorf("what has the name by a symbolic link: %v, want ENOENT", err)
+		}
+		hold := v.holdElsewhere(v.another(), "d/b")
+		one.tryLink(node, "to") // the kernel may mean another file by the name z/b
+		if s := one.tryLink(node, "to"); s != fuse.EBUSY {
+			v.t.Errorf("link of what is open for write: %v, want EBUSY", s)
+		}
+		hold.Release()
+		if s := one.tryLink(node, "to"); !s.Ok() {
+			v.t.Errorf("link of what nobody has open: %v", s)
+		}
+	})
+}

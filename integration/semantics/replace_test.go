@@ -485,3 +485,32 @@ func TestLinkOfWhatWasPutAway(t *testing.T) {
 		}
 	}
 }
+
+// A file whose directory was renamed, and is reached by a symbolic link of its former name, is linked
+// under the lock of its path, and not of the path through the link.
+func TestLinkOfWhatIsBehindASymbolicLink(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t, "--name-wait", "100ms")
+	a, b := v.Mount("a"), v.Mount("b")
+	one, two := lab.NewAgent(t), lab.NewAgent(t)
+	for _, dir := range []string{"z", "c"} {
+		if err := os.Mkdir(v.InSource(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.Write("z/b", "")
+	fd := one.Open(a.Path("z/b"), unix.O_RDONLY)
+	two.Must(lab.Call{Op: "rename", Path: b.Path("z/b"), Path2: b.Path("c/b")})
+	one.Must(lab.Call{Op: "close", FD: one.Open(lab.ProcFD(fd), unix.O_WRONLY)}) // its mount finds it as c/b
+	two.OnceFree(lab.Call{Op: "rename", Path: b.Path("c"), Path2: b.Path("d")})
+	if err := os.Symlink("d", v.InSource("c")); err != nil {
+		t.Fatal(err)
+	}
+	writer := two.OnceFree(lab.Call{Op: "open", Path: b.Path("d/b"), Flags: unix.O_WRONLY})
+	one.Fails(lab.Call{Op: "name", FD: fd, Path: a.Path("to")}, unix.EBUSY)
+	if _, err := os.Lstat(v.InSource("to")); err == nil {
+		t.Error("it was linked while it was open for write")
+	}
+	two.Must(lab.Call{Op: "close", FD: writer})
+	one.OnceFree(lab.Call{Op: "name", FD: fd, Path: a.Path("to")})
+}
