@@ -18,6 +18,11 @@ const dropped = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_NOCTTY | unix
 
 func writes(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 
+// isForIoctl: the kernel itself opens a file, for chattr or file_setattr(2). It has the inode locked, and
+// the file's holder needs that lock to write and to close. A program's open has O_LARGEFILE, except in
+// old 32-bit programs.
+func isForIoctl(flags uint32) bool { return flags == unix.O_RDONLY }
+
 type opening struct {
 	fs       *FS
 	in       *fuse.OpenIn
@@ -252,7 +257,7 @@ func (o *opening) lock(cancel <-chan struct{}, name lockmgr.Key, files []inode, 
 	if hold := o.visit.fetch(req.Owner, o.rule.scope, o.mode, keys); hold != nil {
 		return hold, fuse.OK
 	}
-	if o.in.Flags&unix.O_NONBLOCK != 0 {
+	if o.in.Flags&unix.O_NONBLOCK != 0 || isForIoctl(o.in.Flags) {
 		wait = 0
 	}
 	o.visit.drop()

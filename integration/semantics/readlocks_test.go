@@ -81,6 +81,25 @@ func testReadLocksOfOneProgram(t *testing.T, on lab.Setup) {
 	lab.Eventually(t, "nothing stays locked", func() bool { return len(v.LS()) == 0 })
 }
 
+// To change a file's flags by path the kernel opens the file under the inode's lock, which the writer
+// needs: that open does not wait, and the writer goes on.
+func TestReadLocksOfTheKernelsOpen(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t, "--read-locks", "--wait", "-1", "--name-wait", "100ms")
+	a := v.Mount("a")
+	v.Write("f", "")
+	writer, p := lab.NewAgent(t), lab.NewAgent(t)
+	change := lab.Call{Op: "file_setattr", Path: a.Path("f")}
+	if p.Do(change).Errno == unix.ENOSYS {
+		t.Skip("this kernel has no file_setattr")
+	}
+	fd := writer.Open(a.Path("f"), unix.O_WRONLY)
+	p.Fails(change, unix.EBUSY)
+	writer.Must(lab.Call{Op: "write", FD: fd, Data: "data"})
+	writer.Must(lab.Call{Op: "close", FD: fd})
+	lab.Eventually(t, "nothing is in the way", func() bool { return p.Do(change).Errno != unix.EBUSY })
+}
+
 // A reader whose lock is lost reads no more: somebody may be writing.
 func TestLostReadLock(t *testing.T) {
 	t.Parallel()

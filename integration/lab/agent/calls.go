@@ -269,6 +269,16 @@ func perform(c Call, r *Result, maps map[int][]byte) (err error) {
 		r.N, err = unix.IoctlGetInt(c.FD, unix.FS_IOC_GETFLAGS)
 	case "setflags":
 		err = unix.IoctlSetPointerInt(c.FD, unix.FS_IOC_SETFLAGS, c.Flags)
+	case "file_setattr": // of Path, to nothing: since Linux 6.17, else ENOSYS
+		var attr [24]byte // a struct file_attr
+		path, e := unix.BytePtrFromString(c.Path)
+		if e != nil {
+			return e
+		}
+		at := unix.AT_FDCWD
+		if _, _, e := unix.Syscall6(unix.SYS_FILE_SETATTR, uintptr(at), uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0, 0); e != 0 {
+			err = e
+		}
 	case "ioctl": // N, with room for Data
 		buf := make([]byte, 256)
 		if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(c.FD), uintptr(c.N), uintptr(unsafe.Pointer(&buf[0]))); e != 0 {
