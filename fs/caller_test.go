@@ -79,11 +79,17 @@ func TestCallerWithoutDescriptors(t *testing.T) {
 // withoutDescriptors runs do while the process can open nothing.
 func withoutDescriptors(t *testing.T, do func()) {
 	t.Helper()
+	withDescriptorsBelow(t, 3, do)
+}
+
+// withDescriptorsBelow runs do while the process can open only descriptors below limit.
+func withDescriptorsBelow(t *testing.T, limit int, do func()) {
+	t.Helper()
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(limit), Max: before.Max}); err != nil {
 		t.Fatal(err)
 	}
 	do()

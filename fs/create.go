@@ -1,7 +1,9 @@
 package fs
 
 import (
+	"cmp"
 	"errors"
+	"sync"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -140,8 +142,11 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 		path, err = f.backing.pathOf(fd, inodeOf(&st), dir.fd, name)
 	}
 	if err != nil {
+		if !c.made {
+			unmake(fd, dirName{dir, name}, hold)
+		}
 		unix.Close(fd)
-		return errno(err)
+		return f.whileLocked(&in.InHeader, errno(err))
 	}
 	f.seen(dirName{dir, name}, &st, nil)
 	n := f.replyEntry(dir, name, path, &st, &out.EntryOut)
@@ -154,6 +159,17 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 	kept = true
 	h := f.newHandle(n, fd, in.Flags, hold, &c.reserved)
 	return f.reply(h, &in.InHeader, f.cacheFlags(h, in.Flags, &st.Stat_t), &out.OpenOut)
+}
+
+// unmake removes the file of fd, which was just made and cannot be opened: descriptors or memory are
+// short. A program that tries again must not find its own lock file. Under the lock no view gives the name
+// to another file.
+func unmake(fd int, d dirName, hold *lockmgr.Hold) {
+	var made, named unix.Stat_t
+	err := cmp.Or(unix.Fstat(fd, &made), unix.Fstatat(d.dir.fd, d.name, &named, unix.AT_SYMLINK_NOFOLLOW))
+	if err == nil && made.Dev == named.Dev && made.Ino == named.Ino && !hold.Unlocked() && hold.Check() == nil {
+		_ = unix.Unlinkat(d.dir.fd, d.name, 0)
+	}
 }
 
 // beginMaking records that a name is about to be made, if there is none yet.
@@ -255,11 +271,27 @@ func (f *FS) makeName(in *fuse.InHeader, kind, mode, umask uint32, name string, 
 	if err := f.mayName(dir, name); err != nil {
 		return errno(err)
 	}
+	free, err := spare(dir)
+	if err != nil {
+		return errno(err)
+	}
+	defer free()
 	f.beginMaking(in, nil, dirName{dir, name}, kind)
 	if err := f.asForMode(mode)(in, umask, func() error { return create(dir.fd) }); err != nil {
 		return errno(err)
 	}
+	free()
 	return f.enterMade(dir, name, kind, out)
+}
+
+// spare has a descriptor at hand until free is called. So a call finds out that there are none before it
+// makes a name, and not when it looks the name up for its answer.
+func spare(dir *node) (free func(), err error) {
+	fd, err := unix.FcntlInt(uintptr(dir.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return sync.OnceFunc(func() { unix.Close(fd) }), nil
 }
 
 // enterMade replies with the node of a new name. If another mount has put another kind there, the

@@ -109,3 +109,60 @@ func TestReplacedAsItWasMade(t *testing.T) {
 		}
 	})
 }
+
+// A call that fails because descriptors are short has made nothing: a program that makes its lock file
+// again does not find the one of before.
+func TestCreationWithoutDescriptors(t *testing.T) {
+	inMovedView(t, func(v *movedView) {
+		one := thread{v, 1}
+		create := func(name string) fuse.Status {
+			return <-one.create(rootID, name)
+		}
+		made := func(name string) bool {
+			_, err := os.Lstat(v.source + "/" + name)
+			return err == nil
+		}
+		if s := create("before"); !s.Ok() { // and remembers its caller
+			v.t.Fatal(s)
+		}
+		free, err := unix.FcntlInt(uintptr(v.fs.backing.root), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		unix.Close(free)
+		withDescriptorsBelow(v.t, free+1, func() { // for the file, and not for its node
+			if s := create("new"); s != fuse.Status(unix.EMFILE) {
+				v.t.Errorf("creation: %v, want EMFILE", s)
+			}
+		})
+		if made("new") {
+			v.t.Error("a creation that was refused has made a file")
+		}
+		if s := create("new"); !s.Ok() {
+			v.t.Errorf("the next one: %v", s)
+		}
+		node := one.look("f")
+		for name, call := range map[string]func(string) fuse.Status{
+			"directory": func(name string) fuse.Status {
+				return v.fs.Mkdir(nil, &fuse.MkdirIn{InHeader: one.header(rootID), Mode: 0o755}, name, &fuse.EntryOut{})
+			},
+			"symlink": func(name string) fuse.Status {
+				in := one.header(rootID)
+				return v.fs.Symlink(nil, &in, "target", name, &fuse.EntryOut{})
+			},
+			"link": func(name string) fuse.Status { return one.tryLink(node, name) },
+		} {
+			withoutDescriptors(v.t, func() {
+				if s := call(name); s != fuse.Status(unix.EMFILE) {
+					v.t.Errorf("%s: %v, want EMFILE", name, s)
+				}
+			})
+			if made(name) {
+				v.t.Errorf("%s: it was refused, and is there", name)
+			}
+			if s := call(name); !s.Ok() {
+				v.t.Errorf("%s, the next one: %v", name, s)
+			}
+		}
+	})
+}

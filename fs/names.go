@@ -144,6 +144,11 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 			return stale // n has another name by now, whose holder may write to it
 		}
 	}
+	free, err := spare(to.dir)
+	if err != nil {
+		return errno(err)
+	}
+	defer free()
 	change := fate{file: f.nodes.find(n.inode), gets: &l.names[0]} // n may be retired, after a lost lock
 	defer freezeNames(change)()
 	if change.file != nil {
@@ -154,7 +159,7 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	if l.found[0].err == unix.ENOENT {
 		f.calls.begin(&in.InHeader, l.hold, callRecord{What: linking, To: l.names[0].called(), Src: n.inode.state()})
 	}
-	err := f.with(n, func(fd int) error {
+	err = f.with(n, func(fd int) error {
 		file := procPath(fd)
 		s = f.changeNames(&in.InHeader, l, func() error {
 			return unix.Linkat(unix.AT_FDCWD, file, to.dir.fd, to.name, unix.AT_SYMLINK_FOLLOW)
@@ -170,6 +175,7 @@ func (f *FS) link(cancel <-chan struct{}, in *fuse.LinkIn, v *visit, to dirName,
 	if f.whileLocked(&in.InHeader, s); !s.Ok() {
 		return s
 	}
+	free()
 	return f.enter(to.dir, to.name, out)
 }
 
