@@ -100,7 +100,8 @@ func (f *locker) lockNames(cancel <-chan struct{}, in *fuse.InHeader, kind lockm
 	return f.lockNamesAnd(cancel, in, kind, nil, names)
 }
 
-// lockNamesAnd also locks the inode of linked, unless that is nil.
+// lockNamesAnd also locks the inode of linked, unless that is nil. It is about to get the first name, and
+// has the second, if there is one.
 func (f *locker) lockNamesAnd(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName) (*nameLock, fuse.Status) {
 	for range mendTries {
 		paths, s := f.dirPaths(names)
@@ -148,6 +149,18 @@ func (f *files) dirPaths(names []dirName) (map[*node]string, fuse.Status) {
 	return paths, s
 }
 
+// firstRule returns the rule of the first name of a call, whose scope says who the owner is. The first of
+// link(2) is the old name; a file without a name is locked in the mount's scope, as lockInode does.
+func (f *locker) firstRule(names []lockedName, linked *node) rule {
+	switch {
+	case linked == nil:
+		return names[0].rule
+	case len(names) > 1:
+		return names[1].rule
+	}
+	return rule{scope: f.scope}
+}
+
 // lockNamesOnce takes dirs for the paths. overtaken: other locks are needed by now.
 func (f *locker) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind lockmgr.Kind, linked *node, names []dirName, dirs map[*node]string) (l *nameLock, s fuse.Status, overtaken bool) {
 	l = &nameLock{}
@@ -169,7 +182,7 @@ func (f *locker) lockNamesOnce(cancel <-chan struct{}, in *fuse.InHeader, kind l
 		return nil, errno(err), false
 	}
 	l.links = links
-	if l.hold, s = f.try(cancel, in, l.names[0].rule, true, toLock(l.names, links)...); !s.Ok() {
+	if l.hold, s = f.try(cancel, in, f.firstRule(l.names, linked), true, toLock(l.names, links)...); !s.Ok() {
 		return nil, s, false
 	}
 	for dir, path := range dirs {

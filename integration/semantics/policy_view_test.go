@@ -163,8 +163,11 @@ func TestReadOnlyFiles(t *testing.T) {
 // A rule has a wait and a scope of its own, and applies to readers too.
 func TestWaitAndScopeOfRule(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--wait", "-1", "--rule", "/now lock wait=0", "--rule", "/shared lock scope=node", "--rule", "/read readonly")
+	v := lab.NewVolume(t, "--wait", "-1", "--rule", "/now lock wait=0", "--rule", "/shared lock scope=node", "--rule", "/linked/** lock scope=node", "--rule", "/read readonly")
 	v.Write("read", "")
+	if err := os.Mkdir(v.InSource("linked"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	a, b := v.Mount("a"), v.Mount("b")
 	p, q := lab.NewAgent(t), lab.NewAgent(t)
 	p.Open(a.Path("now"), unix.O_WRONLY|unix.O_CREAT)
@@ -176,6 +179,14 @@ func TestWaitAndScopeOfRule(t *testing.T) {
 	q.Fails(lab.Call{Op: "open", Path: a.Path("other"), Flags: unix.O_WRONLY | unix.O_NONBLOCK}, unix.EAGAIN)
 	q.Fails(lab.Call{Op: "open", Path: b.Path("shared"), Flags: unix.O_WRONLY | unix.O_NONBLOCK}, unix.EAGAIN)
 	q.Must(lab.Call{Op: "truncate", Path: a.Path("shared")}) // calls act in the rule's scope too
+	// A call on two names acts in the scope of the first, or without that in the mount's.
+	fd := p.Open(a.Path("mine"), unix.O_WRONLY|unix.O_CREAT)
+	p.Must(lab.Call{Op: "link", Path: a.Path("mine"), Path2: a.Path("linked/mine")})
+	p.Must(lab.Call{Op: "write", FD: fd, Data: "mine"})
+	q.Fails(lab.Call{Op: "open", Path: a.Path("linked/mine"), Flags: unix.O_WRONLY | unix.O_NONBLOCK}, unix.EAGAIN)
+	fd = p.Open(a.Dir, unix.O_WRONLY|unix.O_TMPFILE)
+	p.Must(lab.Call{Op: "name", FD: fd, Path: a.Path("linked/named")})
+	p.Must(lab.Call{Op: "write", FD: fd, Data: "mine"})
 	q.Open(a.Path("read"), 0)
 	a.Stop()
 	if strings.Contains(a.Log.String(), "matched nothing") {
