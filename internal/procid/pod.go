@@ -9,7 +9,10 @@ import "bytes"
 // but cannot pass for another pod. container is the runtime's id of the container
 // in the pod, the outer one; empty when it is not to be seen.
 //
-// The kubelet names a pod's cgroup in one of two ways, below any prefix:
+// A user who is logged in may make any cgroups in those of systemd for users.
+// There is no pod below them.
+//
+// The kubelet names a pod's cgroup in one of two ways, below any other prefix:
 //
 //	cgroupfs  …/kubepods/burstable/pod<uid>/<container>
 //	systemd   …/kubepods-burstable-pod<uid, _ for ->.slice/cri-containerd-<container>.scope
@@ -39,6 +42,9 @@ func podInPath(path []byte) (pod, container string) {
 	for len(path) > 0 {
 		var part []byte
 		part, path, _ = bytes.Cut(path, []byte{'/'})
+		if isUsers(part) {
+			break
+		}
 		below = below || bytes.Contains(part, []byte("kubepods"))
 		if !below {
 			continue
@@ -54,6 +60,11 @@ func podInPath(path []byte) (pod, container string) {
 		}
 	}
 	return string(pods), string(id)
+}
+
+// isUsers reports whether a cgroup is one of systemd's for users: user.slice, user@<id>.service.
+func isUsers(name []byte) bool {
+	return string(name) == "user.slice" || bytes.HasPrefix(name, []byte("user@")) && bytes.HasSuffix(name, []byte(".service"))
 }
 
 // podInName returns the pod UID in the name of a cgroup, or nil.
