@@ -7,9 +7,13 @@ import (
 	"github.com/lockfs/lockfs/internal/volume"
 )
 
-// hidden reports whether a name is the volume's marker.
+// librarysName is a name in the root that go-fuse answers for itself: LOOKUP finds an empty file. A file
+// that got the name, which only RENAME could give, would be out of reach.
+const librarysName = ".go-fuse-epoll-hack"
+
+// hidden reports whether a name is the volume's marker, or the library's.
 func (f *files) hidden(dir *node, name string) bool {
-	return dir.id == rootID && volume.IsMarker(name)
+	return dir.id == rootID && (volume.IsMarker(name) || name == librarysName)
 }
 
 // Lookup finds a name. An absence is not cached: another node may create the name at any time.

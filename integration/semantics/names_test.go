@@ -286,3 +286,27 @@ func TestNotEmpty(t *testing.T) {
 		}
 	}
 }
+
+// A file that got the name that the FUSE library answers for would be out of reach.
+func TestNameOfTheLibrary(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t)
+	a := v.Mount("a")
+	const name = ".go-fuse-epoll-hack"
+	v.Write("f", "data")
+	p := lab.NewAgent(t)
+	p.Fails(lab.Call{Op: "rename", Path: a.Path("f"), Path2: a.Path(name)}, unix.EPERM)
+	p.Fails(lab.Call{Op: "exchange", Path: a.Path("f"), Path2: a.Path(name)}, unix.EPERM)
+	if r := p.Do(lab.Call{Op: "open", Path: a.Path(name), Flags: unix.O_CREAT | unix.O_EXCL | unix.O_WRONLY}); r.Errno == 0 {
+		t.Error("a file of that name was created")
+	}
+	if got := v.Read("f"); got != "data" {
+		t.Errorf("the file holds %q", got)
+	}
+	v.Write(name, "made behind the view")
+	if r := p.Do(lab.Call{Op: "list", Path: a.Dir}); r.Data != "f" {
+		t.Errorf("the root lists %q, %v", r.Data, r.Err())
+	}
+	p.Must(lab.Call{Op: "mkdir", Path: a.Path("d")})
+	p.Must(lab.Call{Op: "rename", Path: a.Path("f"), Path2: a.Path("d/" + name)})
+}
