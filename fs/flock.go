@@ -250,7 +250,7 @@ func (f *locker) flockRule(n *node) rule {
 }
 
 // advisoryKey returns the key of a handle's inode. Only that of a file system below the volume's
-// depends on the path.
+// depends on the path. If the path has changed, the locks of this mount are under the former key.
 func (f *files) advisoryKey(h *handle) (lockmgr.Key, error) {
 	var st unix.Stat_t
 	if err := byDescriptor(fstat(h.fd, &st)); err != nil {
@@ -258,6 +258,9 @@ func (f *files) advisoryKey(h *handle) (lockmgr.Key, error) {
 	}
 	path := ""
 	if st.Dev != f.backing.device.Load() {
+		if t := h.node.advisory.Load(); t != nil && t.InUse() {
+			return t.Key(), nil
+		}
 		var err error
 		if path, err = f.nodes.path(h.node); err != nil {
 			return lockmgr.Key{}, err

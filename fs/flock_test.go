@@ -2,6 +2,8 @@ package fs
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -94,5 +96,55 @@ func TestFailedLockTakesNothing(t *testing.T) {
 		table.Unlock(nil, other, 0, advisory.EOF)
 		f.Release(nil, &fuse.ReleaseIn{InHeader: fuse.InHeader{NodeId: n.id}, Fh: h.fh})
 		<-h.gone
+	})
+}
+
+// The locks of a file on a file system below the volume's are under a key with the path. When a directory
+// above is renamed, those who come by the new path meet those who have locked by the former one.
+func TestFlockWhileADirectoryAboveIsRenamed(t *testing.T) {
+	inMovedView(t, func(v *movedView) {
+		t, f := v.t, v.fs
+		var err error
+		if f.advisory, err = f.locks.NewAdvisory(lockmgr.AdvisoryConfig{OnLost: f.advisoryLost}); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(filepath.Join(v.source, "d"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		v.make("d/f")
+		f.backing.device.Store(0) // so d is on another file system than the volume
+		one := thread{v, 1}
+		node := one.lookIn(one.look("d"), "f")
+		open := func() uint64 {
+			var out fuse.OpenOut
+			if s := f.Open(nil, &fuse.OpenIn{InHeader: one.header(node)}, &out); !s.Ok() {
+				t.Fatal(s)
+			}
+			return out.Fh
+		}
+		flock := func(fh uint64) fuse.Status {
+			return f.SetLk(nil, &fuse.LkIn{
+				InHeader: one.header(node), Fh: fh, Lk: fuse.FileLock{End: advisory.EOF, Typ: unix.F_WRLCK}, LkFlags: fuse.FUSE_LK_FLOCK,
+			})
+		}
+		release := func(fh uint64) {
+			h := f.handles.get(fh)
+			f.Release(nil, &fuse.ReleaseIn{InHeader: one.header(node), Fh: fh})
+			<-h.gone
+		}
+		first := open()
+		if s := flock(first); !s.Ok() {
+			t.Fatal(s)
+		}
+		one.rename("d", "e")
+		second := open()
+		if s := flock(second); s != fuse.EAGAIN {
+			t.Errorf("a second lock, by the new path: %v, want EAGAIN", s)
+		}
+		release(first)
+		if s := flock(second); !s.Ok() {
+			t.Errorf("when the first one has ended: %v", s)
+		}
+		release(second)
 	})
 }

@@ -271,6 +271,13 @@ func (t *AdvisoryTable) Test(ctx context.Context, l advisory.Lock) (by advisory.
 // Key returns the key of the file's inode.
 func (t *AdvisoryTable) Key() Key { return t.key }
 
+// InUse reports whether somebody who has opened the table has not closed it yet.
+func (t *AdvisoryTable) InUse() bool {
+	t.a.mu.Lock()
+	defer t.a.mu.Unlock()
+	return t.users > 0
+}
+
 // Check returns nil if what this mount has in the table is good at this instant, or it has
 // nothing. Errors: ErrSuspended, ErrSessionLost.
 func (t *AdvisoryTable) Check() error {
