@@ -167,8 +167,8 @@ func (c *creation) create(cancel <-chan struct{}, at string, out *fuse.CreateOut
 func unmake(fd int, d dirName, hold *lockmgr.Hold) {
 	var made, named unix.Stat_t
 	err := cmp.Or(unix.Fstat(fd, &made), unix.Fstatat(d.dir.fd, d.name, &named, unix.AT_SYMLINK_NOFOLLOW))
-	if err == nil && made.Dev == named.Dev && made.Ino == named.Ino && !hold.Unlocked() && hold.Check() == nil {
-		_ = unix.Unlinkat(d.dir.fd, d.name, 0)
+	if err == nil && made.Dev == named.Dev && made.Ino == named.Ino && !hold.Unlocked() {
+		_ = hold.Change(checked(hold.Check, func() error { return unix.Unlinkat(d.dir.fd, d.name, 0) }))
 	}
 }
 
