@@ -205,6 +205,21 @@ func allows(p lockmgr.AdvisoryPut, rows []row) bool {
 	return true
 }
 
+// made reports whether rows show that p, which was sent, was made. Rows of these names are this
+// session's alone, and each put of a name has another value than the one before.
+func made(p lockmgr.AdvisoryPut, rows []row) bool {
+	stand := make(map[string]string)
+	for _, r := range rows {
+		stand[r.Name] = r.Value
+	}
+	for name, value := range p.Put {
+		if have, ok := stand[name]; !ok || have != string(value) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(p.Delete, func(name string) bool { _, ok := stand[name]; return ok })
+}
+
 // put returns rows after p.
 func (s *Session) put(p lockmgr.AdvisoryPut, rows []row) []row {
 	rows = slices.DeleteFunc(rows, func(r row) bool { return slices.Contains(p.Delete, r.Name) })
@@ -234,21 +249,22 @@ func (s *Session) PutAdvisory(ctx context.Context, p lockmgr.AdvisoryPut) (rows 
 	if p.Void {
 		o, err = b.voidTable(ctx, name)
 	} else if err = b.voidFormerTables(ctx, p.Table); err == nil {
-		id := uuid.NewString()
+		sent := false
 		o, err = b.change(ctx, name, false, func(o *object) (*coordinationv1.Lease, error) {
 			if err := b.names.fits(o, p.Table); err != nil {
 				return nil, err
 			}
-			if o != nil && o.lease.Annotations[noteWrite] == id {
-				return nil, nil // the request was sent twice on its way
-			}
 			b.mirror.mu.Lock()
 			now := b.mirror.livingRows(o)
 			b.mirror.mu.Unlock()
+			if sent && made(p, now) {
+				return nil, nil // the request was sent twice on its way; others may have written since
+			}
 			if !allows(p, now) {
 				return nil, errForbidden
 			}
-			return b.names.tableLease(o, p.Table, s.put(p, now), id)
+			sent = true
+			return b.names.tableLease(o, p.Table, s.put(p, now), uuid.NewString())
 		})
 		done = err == nil
 		if errors.Is(err, errForbidden) {

@@ -3,6 +3,7 @@ package kubelease_test
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -116,6 +117,41 @@ func TestAdvisorySentTwice(t *testing.T) {
 	}
 	if got := rowsOf(t, name); got != "b" {
 		t.Errorf("rows %q, want b", got)
+	}
+}
+
+// So it is if another mount writes the table before this one has read what became of its change.
+func TestAdvisorySentTwiceAndOvertaken(t *testing.T) {
+	t.Parallel()
+	name, l := newName(), &link{}
+	s, other := open(t, newBackendAt(t, l.to(as(mountUser)), name)), open(t, newBackend(t, name))
+	since, changed := int64(0), int64(0)
+	for i, c := range []struct {
+		put    lockmgr.AdvisoryPut
+		others string // the row that the other puts meanwhile
+		want   string
+	}{
+		{lockmgr.AdvisoryPut{Put: row("a")}, "x", "a x"},
+		{lockmgr.AdvisoryPut{Put: map[string][]byte{"a": []byte("2")}, Delete: []string{"b"}}, "y", "a x y"},
+		{lockmgr.AdvisoryPut{Delete: []string{"a"}}, "z", "x y z"},
+	} {
+		c.put.Since = since
+		if changed != 0 {
+			c.put.Stand = map[string]int64{"a": changed}
+		}
+		rule, met := first(repeated, writes("advisory", "create", "update"))
+		var overtake sync.Once
+		l.obey(func(req *call) fate {
+			if req.verb == "get" && len(met) > 0 {
+				overtake.Do(func() { putRow(t, other, lockmgr.AdvisoryPut{Since: lockmgr.AnyRevision, Put: row(c.others)}) })
+			}
+			return rule(req)
+		})
+		rows, done := putRow(t, s, c.put)
+		if got := rowNames(rows); !done || got != c.want {
+			t.Fatalf("change %d: done %v, rows %q; want %q", i, done, got, c.want)
+		}
+		since, changed = rows.Revision, rows.Rows[0].Changed
 	}
 }
 
