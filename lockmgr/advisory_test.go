@@ -536,6 +536,80 @@ func TestAdvisoryDeletedRow(t *testing.T) {
 	})
 }
 
+// A row of the mount that somebody has written by hand is a lock that is lost, and keeps nobody out.
+func TestAdvisoryRewrittenRow(t *testing.T) {
+	inBothTables(t, func(f *fixture) {
+		t := f.t
+		ms := f.advisory(2)
+		a, b := ms[0], ms[1]
+		defer b.close()
+		tab := a.lock(a.flock(1, true))
+		a.rewrite(a.row())
+		if lost := <-a.lost; lost != tab {
+			t.Error("another table was lost")
+		}
+		time.Sleep(renew.CheckToIssue + renew.WriteInFlight)
+		synctest.Wait()
+		if n := f.advisoryRows(); n != 0 {
+			t.Errorf("%d rows of nobody", n)
+		}
+		if err := b.try(b.flock(1, true)); err != nil {
+			t.Errorf("the next: %v", err)
+		}
+	})
+}
+
+// Nor does a row keep anybody out that the mount has deleted and that comes back: the mount deletes
+// it again when it reads the table.
+func TestAdvisoryRowComesBack(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		t := f.t
+		ms := f.advisory(2)
+		a, b := ms[0], ms[1]
+		defer b.close()
+		l := a.flock(1, true)
+		a.lock(l)
+		row := a.row()
+		a.unlock(l)
+		held := b.flock(1, true)
+		b.lock(held)
+		a.rewrite(row)
+		if err := a.try(l); !errors.Is(err, lockmgr.ErrContended) {
+			t.Errorf("beside the other: %v", err)
+		}
+		synctest.Wait()
+		b.unlock(held)
+		if err := b.try(held); err != nil {
+			t.Errorf("nobody has it: %v", err)
+		}
+		if len(a.lost) > 0 {
+			t.Error("a table without locks is lost")
+		}
+	})
+}
+
+// row returns the only row of the table.
+func (am *advisoryMount) row() lockmgr.AdvisoryRow {
+	am.f.t.Helper()
+	rows, err := am.f.svc.AdvisoryRows(am.f.t.Context(), table)
+	if err != nil || len(rows.Rows) != 1 {
+		am.f.t.Fatalf("%d rows, %v; want one", len(rows.Rows), err)
+	}
+	return rows.Rows[0]
+}
+
+// rewrite puts a row of the first mount behind its back.
+func (am *advisoryMount) rewrite(r lockmgr.AdvisoryRow) {
+	am.f.t.Helper()
+	s := am.f.svc.sessions[0].(lockmgr.AdvisorySession)
+	_, done, err := s.PutAdvisory(am.f.t.Context(), lockmgr.AdvisoryPut{
+		Table: r.Table, Since: lockmgr.AnyRevision, Put: map[string][]byte{r.Name: r.Value},
+	})
+	if err != nil || !done {
+		am.f.t.Fatalf("done %v, %v", done, err)
+	}
+}
+
 // An answer that is lost grants nothing that nobody has, and keeps nobody out.
 func TestAdvisoryLostAnswers(t *testing.T) {
 	inBothTables(t, func(f *fixture) {

@@ -249,9 +249,13 @@ func (t *AdvisoryTable) learn(rows AdvisoryRows, sent time.Time) error {
 		}
 		if name == t.row {
 			t.lost(errDeleted)
+			t.vacate(rows)
 			return nil
 		}
 		delete(t.rows, name)
+	}
+	if t.value == nil {
+		t.vacate(rows)
 	}
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
@@ -299,6 +303,18 @@ func (t *AdvisoryTable) lost(cause error) {
 	delete(t.rows, t.row)
 	t.value, t.stale = nil, true
 	t.isPrivate(false)
+}
+
+// vacate makes the next put delete the mount's row if it stands. Nothing here relies on it: somebody
+// has written it by hand.
+func (t *AdvisoryTable) vacate(rows AdvisoryRows) {
+	r, ok := rows.find(t.row)
+	if !ok || t.sess == nil {
+		return
+	}
+	t.a.mu.Lock()
+	defer t.a.mu.Unlock()
+	t.rows[t.row], t.value, t.created, t.vacates = r.Changed, r.Value, r.Created, true
 }
 
 // use makes the table have its rows on s. mu is held.
