@@ -21,7 +21,8 @@ type JanitorConfig struct {
 	// longer than any request is on its way.
 	Free time.Duration
 	// MaxFree is how many such Leases are kept for that long. While there are more, the
-	// oldest are deleted once they have been free for Free/60. Zero: 1,000.
+	// oldest are deleted once they have been free for Free/60. Zero: 1,000. Those in the way of
+	// a late request do not count, and are kept.
 	MaxFree int
 	// Breaks is how long the record of a broken lock is kept. Zero: a day.
 	Breaks time.Duration
@@ -91,6 +92,7 @@ func (b *Backend) cleanUp(ctx context.Context) {
 
 // useless returns the Leases to be deleted: breaks, and locks that are free. How
 // long they were is judged by when this mount saw them change, by its own clock.
+// A Lease may have been created to make a late creation void. A table does not tell.
 // The directories' Lease stays: its version, and a dead mount's delegation in it, tell what has
 // been. See Undisturbed, and acquisition.late.
 func (b *Backend) useless() (found []*object) {
@@ -98,7 +100,7 @@ func (b *Backend) useless() (found []*object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.clock.Now()
-	var free []*object
+	var free, fences []*object
 	for _, o := range m.objects {
 		switch o.kind {
 		case kindBreak:
@@ -106,12 +108,16 @@ func (b *Backend) useless() (found []*object) {
 				found = append(found, o)
 			}
 		case kindFile, kindInode:
-			if o.broken == nil && !slices.ContainsFunc(o.entries, func(e entry) bool { return m.lives(&e) }) {
+			switch {
+			case o.broken != nil || slices.ContainsFunc(o.entries, func(e entry) bool { return m.lives(&e) }):
+			case o.lease.Annotations[noteFence] != "":
+				fences = append(fences, o)
+			default:
 				free = append(free, o)
 			}
 		case kindTable:
 			if o.broken == nil && len(m.livingRows(o)) == 0 {
-				free = append(free, o)
+				fences = append(fences, o)
 			}
 		}
 	}
@@ -119,6 +125,11 @@ func (b *Backend) useless() (found []*object) {
 	for i, o := range free {
 		age := now.Sub(o.seen)
 		if age > b.clean.Free || age > b.clean.Free/60 && len(free)-i > b.clean.MaxFree {
+			found = append(found, o)
+		}
+	}
+	for _, o := range fences {
+		if now.Sub(o.seen) > b.clean.Free {
 			found = append(found, o)
 		}
 	}

@@ -1,6 +1,7 @@
 package kubelease_test
 
 import (
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -81,6 +82,31 @@ func TestJanitorKeepsFew(t *testing.T) {
 		release(t, s, must(t, s, lockmgr.NoWait, file(f))...)
 	}
 	eventually(t, "the oldest are deleted", func() bool { return len(names(t, name, "file")) == 3 })
+}
+
+// Those in the way of a request that may still come are kept for the whole time.
+func TestJanitorKeepsFences(t *testing.T) {
+	t.Parallel()
+	name, l := newName(), &link{}
+	s := open(t, newBackendAt(t, l.to(as(mountUser)), name, hasty(kubelease.JanitorConfig{Free: time.Minute, MaxFree: 1})))
+	rule, _ := first(late, writes("file", "create"))
+	l.obey(rule)
+	if _, err := s.Acquire(within(t, patience), request(lockmgr.NoWait, file("late"))); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Fatalf("Acquire: %v", err)
+	}
+	eventually(t, "the Lease was written in its place", func() bool { return fenced(t, name) })
+	rows, _ := putRow(t, s, lockmgr.AdvisoryPut{Put: row("a")})
+	putRow(t, s, lockmgr.AdvisoryPut{Since: rows.Revision, Delete: []string{"a"}})
+	for _, f := range strings.Fields("a b c d") {
+		release(t, s, must(t, s, lockmgr.NoWait, file(f))...)
+	}
+	eventually(t, "the oldest are deleted", func() bool { return len(names(t, name, "file")) <= 2 })
+	if !fenced(t, name) {
+		t.Error("the Lease in the way of a late request was deleted")
+	}
+	if len(names(t, name, "advisory")) != 1 {
+		t.Error("a table was deleted: its Lease may be in the way of a late request")
+	}
 }
 
 // The Lease of the directories says when one was locked last, and which delegations are over. It is
