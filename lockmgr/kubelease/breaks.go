@@ -60,11 +60,11 @@ func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 	defer m.unlisten(e)
 	told := make(map[string]bool)
 	for {
+		stand := make(map[string]bool)
 		for _, o := range m.of(kindBreak) {
-			if told[o.name] {
+			if stand[o.name] = true; told[o.name] {
 				continue
 			}
-			told[o.name] = true
 			br, err := lockmgr.ParseBreak(strings.TrimPrefix(o.name, b.names.breakName("")), []byte(o.lease.Annotations[noteBreak]))
 			if err != nil {
 				b.log.Warn("break that cannot be read", "lease", o.name, "error", err)
@@ -72,6 +72,7 @@ func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 			}
 			found(br)
 		}
+		told = stand
 		select {
 		case <-e.ch:
 		case <-ctx.Done():

@@ -1,6 +1,7 @@
 package kubelease_test
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"slices"
@@ -106,6 +107,42 @@ func TestJanitorKeepsFences(t *testing.T) {
 	}
 	if len(names(t, name, "advisory")) != 1 {
 		t.Error("a table was deleted: its Lease may be in the way of a late request")
+	}
+}
+
+// A break is told once, and what was told is not remembered for longer than the break stands.
+func TestBreaksAreForgotten(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, newName())
+	found := make(chan lockmgr.Break, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	watching.Go(func() { b.WatchBreaks(ctx, func(br lockmgr.Break) { found <- br }) })
+	first, second := lockmgr.Break{ID: uuid.New()}, lockmgr.Break{ID: uuid.New()}
+	put := func(br lockmgr.Break) {
+		t.Helper()
+		if err := b.PutBreak(within(t, patience), br); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-found:
+			if got.ID != br.ID {
+				t.Errorf("told of %v, not of %v", got.ID, br.ID)
+			}
+		case <-within(t, patience).Done():
+			t.Fatal("the watcher is not told")
+		}
+	}
+	put(first)
+	if err := b.DropBreak(within(t, patience), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	put(second)
+	put(first)
+	if len(found) > 0 {
+		t.Errorf("told again of %v", (<-found).ID)
 	}
 }
 
