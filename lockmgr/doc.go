@@ -1,7 +1,7 @@
 // Package lockmgr decides who may write. It queues the owners of one mount for the
 // locks of a volume, and keeps the locks that they hold in a lock service.
 //
-//	fs ──Acquire──► Manager ──one entry a key──► Session (Backend: etcd, memory)
+//	fs ──Acquire──► Manager ──one entry a key──► Session (Backend: etcd, Leases)
 //	 ▲                 │ slots: one queue a key         │
 //	 └── Hold ◄────────┘                                │ kept alive by renew
 //	      │  Check: may this be written now?            │
