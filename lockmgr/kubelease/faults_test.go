@@ -3,6 +3,7 @@ package kubelease_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -83,6 +84,58 @@ func TestLateRequest(t *testing.T) {
 				t.Fatalf("a late request left %v", list)
 			}
 		})
+	}
+}
+
+// An acquisition may make two requests void, one after the other, in one Lease that nobody else
+// writes meanwhile. Here it gives way to a delegation twice.
+func TestTwoLateRequests(t *testing.T) {
+	t.Parallel()
+	name, l := newName(), &link{}
+	s, other := open(t, newBackendAt(t, l.to(as(mountUser)), name)), open(t, newBackend(t, name))
+	delegate := request(lockmgr.NoWait, tree("d"))
+	delegate.Mode, delegate.Keep = lockmgr.Delegated, true
+	sent, fences := make(chan *call, 2), make(chan lockmgr.Grant, 2)
+	var stands *lockmgr.Grant // the delegation
+	l.obey(func(c *call) fate {
+		switch {
+		case !writes("file", "create", "update")(c):
+			return passed
+		case c.has("lockfs.io/fence"):
+			fences <- *stands
+			stands = nil
+			return passed
+		case stands != nil: // the mirror is late
+			return cut
+		}
+		delegate.Holder.AcquisitionID = lockmgr.NewAcquisitionID()
+		g := acquire(t, other, delegate)
+		stands = &g
+		sent <- c
+		return late
+	})
+	ctx, cancel := context.WithCancel(within(t, patience))
+	defer cancel()
+	over := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(ctx, request(lockmgr.Queue, file("d/f")))
+		over <- err
+	}()
+	release(t, other, <-fences)
+	<-fences
+	eventually(t, "it recalls the second delegation", func() bool {
+		lease, err := raw(t).Get(within(t, patience), names(t, name, "tree")[0], metav1.GetOptions{})
+		return err == nil && lease.Annotations["lockfs.io/recalls"] != ""
+	})
+	cancel()
+	if err := <-over; err == nil {
+		t.Fatal("acquired")
+	}
+	for range 2 {
+		(<-sent).send(t)
+	}
+	if slices.ContainsFunc(entries(t, name), func(e lockmgr.Entry) bool { return e.Key == file("d/f") }) {
+		t.Error("a late request left an entry")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/google/uuid"
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/lockfs/lockfs/internal/retry"
@@ -168,7 +169,8 @@ func (a *acquisition) leave(ctx context.Context, p *place) error {
 		}
 		lease, err := a.s.b.names.lockLease(o, p.keys[0], kept, false)
 		if err == nil && ours == 0 {
-			lease.Annotations[noteFence] = a.req.Holder.AcquisitionID.String()
+			// Not the same twice: the server does not write an Update that changes nothing.
+			lease.Annotations[noteFence] = uuid.NewString()
 		}
 		return lease, err
 	})
