@@ -162,6 +162,16 @@ func (m *Manager) forsakeLate() {
 	})
 }
 
+// keepsLeft reports whether an entry of s is kept for its request. m.mu is held.
+func (m *Manager) keepsLeft(s *session) bool {
+	for _, l := range m.left {
+		if l.sess == s {
+			return true
+		}
+	}
+	return false
+}
+
 // claim returns the entry of a request that was handed on, if it is for the keys.
 func (m *Manager) claim(r *request, req *AcquireRequest) *left {
 	if r.Resume == nil || r.Resume.ID.IsZero() {

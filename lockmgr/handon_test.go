@@ -90,6 +90,42 @@ func TestClaimedEntryIsLeftAgain(t *testing.T) {
 	})
 }
 
+// A session is not retired while a request that was handed on has nothing but its entry there.
+func TestSessionOfALeftEntryStays(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		service := &adoptable{Backend: f.svc, sessions: make(map[string]lockmgr.Session)}
+		m, _ := f.manager(func(c *lockmgr.Config) { c.Backend, c.KeysPerSession = inLine{service}, 1 })
+		defer func() { _ = m.Close(f.t.Context()) }()
+		reqs := []lockmgr.Request{open("b", time.Minute, "d/f"), open("c", time.Minute, "d/g")}
+		ids := make([]lockmgr.AcquisitionID, len(reqs))
+		for round, pause := range []time.Duration{3 * ttl, 0} {
+			ended := make([]chan error, len(reqs))
+			for i := range reqs {
+				reqs[i].HandedOn = true
+				ended[i] = make(chan error, 1)
+				go func() {
+					_, err := m.Acquire(f.t.Context(), reqs[i])
+					ended[i] <- err
+				}()
+				synctest.Wait()
+			}
+			m.HandOn()
+			for i := range reqs {
+				on := new(lockmgr.HandedOnError)
+				if err := <-ended[i]; !errors.As(err, &on) {
+					f.t.Fatal(err)
+				}
+				if round > 0 && on.Resume.ID != ids[i] {
+					f.t.Errorf("request %d: its entry %v has become %v", i, ids[i], on.Resume.ID)
+				}
+				ids[i], reqs[i].Resume = on.Resume.ID, &on.Resume
+			}
+			time.Sleep(pause)
+			m.GoOn()
+		}
+	})
+}
+
 // inLine is a service with sessions whose requests wait in line, for ever, behind another mount.
 type inLine struct{ *adoptable }
 

@@ -43,7 +43,7 @@ func (m *Manager) useless() (found []*session) {
 	now := time.Now()
 	for _, s := range slices.Backward(m.sessions) { // the first ones are used first
 		switch {
-		case len(s.locks)+s.asking+s.holds > 0:
+		case len(s.locks)+s.asking+s.holds > 0 || m.keepsLeft(s):
 			s.idle = time.Time{}
 		case s.idle.IsZero():
 			s.idle = now
