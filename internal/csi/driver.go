@@ -56,11 +56,15 @@ type Driver struct {
 	working  map[string]int    // GUARDED_BY(mu); operations in each volume
 	ended    chan struct{}     // GUARDED_BY(mu); closed when the next operation has ended
 	reported map[string]string // GUARDED_BY(mu); what keeps a volume from being repaired
+	given    map[string]*given // GUARDED_BY(mu); by volume, until a repair has succeeded
 }
 
 // New returns a Driver.
 func New(cfg Config) *Driver {
-	return &Driver{cfg: cfg, log: cfg.Logger, reported: make(map[string]string), look: make(chan struct{}, 1), busy: make(map[string]bool), working: make(map[string]int), ended: make(chan struct{})}
+	return &Driver{
+		cfg: cfg, log: cfg.Logger, look: make(chan struct{}, 1), busy: make(map[string]bool), working: make(map[string]int),
+		ended: make(chan struct{}), reported: make(map[string]string), given: make(map[string]*given),
+	}
 }
 
 // Run serves at a unix socket until ctx ends, and repairs published mounts.

@@ -26,9 +26,14 @@ import (
 // view is read from the mount tables. A mount of the kubelet's directories is ours, since only root
 // mounts there. Its device number tells its copies in containers, and no other file system has that
 // number while a mount of it stands.
+//
+// A repair can fail for a container, and the view can end again during a repair. Then the kubelet's
+// directories may no longer tell of each view that a container shows. So the views that were given out
+// are remembered until a repair has succeeded.
 
 const (
 	repairEvery   = 5 * time.Second  // beside each change of the mount table
+	repairAgain   = 30 * time.Second // after a repair that has failed for a container
 	repairPatient = 30 * time.Second // a repair that takes longer is reported, and goes on
 )
 
@@ -45,11 +50,13 @@ func (d *Driver) keepRepairing(ctx context.Context) {
 			d.log.Warn("published mounts are not repaired", slog.Any("error", err))
 		} else {
 			for _, v := range d.cfg.Volumes() {
-				if len(d.outdated(table, v)) == 0 {
+				left, due := d.unrepaired(v)
+				view, ok := viewOf(table, v)
+				if ok && (due || len(d.outdated(table, view)) > 0) {
+					repairs.Go(func() { d.repair(ctx, v) })
+				} else if !left {
 					d.report(v, nil)
-					continue
 				}
-				repairs.Go(func() { d.repair(ctx, v) })
 			}
 		}
 		select {
@@ -119,22 +126,81 @@ func (d *Driver) report(v config.Volume, err error) {
 	}
 }
 
-// outdated returns the published mounts of former views of the volume; none if there is no view
-// now.
-func (d *Driver) outdated(table []mounts.Mount, v config.Volume) []mounts.Mount {
-	at, err := mounts.Resolve(v.Mountpoint) // the mount table has no symbolic links
-	if err != nil {
-		return nil
+// given are the views of a volume that containers may show.
+type given struct {
+	roots map[string]*os.File // mounts by device; an open one keeps the number from being another's
+	again time.Time           // no repair is due before, unless the kubelet's directories show a former view
+}
+
+// give remembers a view, by an open mount of it, until a repair of the volume has succeeded.
+func (d *Driver) give(v config.Volume, device string, root *os.File) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g := d.given[v.ID()]
+	if g == nil {
+		g = &given{roots: make(map[string]*os.File)}
+		d.given[v.ID()] = g
 	}
-	var view mounts.Mount
-	for _, m := range table {
-		if m.Point == at && m.FSType == mounts.FSType {
-			view = m
+	if g.roots[device] != nil {
+		root.Close()
+		return
+	}
+	g.roots[device] = root
+}
+
+// formers returns the devices of the former views that are remembered.
+func (d *Driver) formers(v config.Volume, view mounts.Mount) map[string]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	devices := make(map[string]bool)
+	for device := range d.given[v.ID()].roots {
+		if device != view.Device {
+			devices[device] = true
 		}
 	}
-	if view.Device == "" {
-		return nil
+	return devices
+}
+
+// repaired ends a repair.
+func (d *Driver) repaired(v config.Volume, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g := d.given[v.ID()]
+	if err != nil {
+		g.again = time.Now().Add(repairAgain)
+		return
 	}
+	for _, root := range g.roots {
+		root.Close()
+	}
+	delete(d.given, v.ID())
+}
+
+// unrepaired reports whether a container may show a former view after the last repair, and whether the
+// next one is due.
+func (d *Driver) unrepaired(v config.Volume) (left, due bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g := d.given[v.ID()]
+	return g != nil, g != nil && !time.Now().Before(g.again)
+}
+
+// viewOf returns the mount of the volume's view; ok is false if there is none now.
+func viewOf(table []mounts.Mount, v config.Volume) (view mounts.Mount, ok bool) {
+	at, err := mounts.Resolve(v.Mountpoint) // the mount table has no symbolic links
+	if err != nil {
+		return view, false
+	}
+	for _, m := range table {
+		if m.Point == at && m.FSType == mounts.FSType {
+			view, ok = m, true
+		}
+	}
+	return view, ok
+}
+
+// outdated returns the published mounts of former views of the volume.
+func (d *Driver) outdated(table []mounts.Mount, view mounts.Mount) []mounts.Mount {
 	return topmost(table, func(m mounts.Mount) bool {
 		return strings.HasPrefix(m.Point, d.cfg.KubeletDir+"/") && m.FSType == mounts.FSType &&
 			m.Source == view.Source && m.Device != view.Device
@@ -179,26 +245,41 @@ func (d *Driver) repairVolume(v config.Volume) error {
 	if err != nil {
 		return err
 	}
-	old := d.outdated(table, v)
-	devices := make(map[string]bool)
-	for _, m := range old {
-		pin, err := os.OpenFile(m.Point, unix.O_PATH|unix.O_DIRECTORY, 0) // or its number may be another's
-		if err != nil {
+	root, err := mounts.Clone(view.root, 0) // not the daemon's mount: that would be busy when it ends
+	if err != nil {
+		return err
+	}
+	d.give(v, view.mount.Device, root)
+	err = d.repairFrom(v, view, table)
+	d.repaired(v, err)
+	return err
+}
+
+func (d *Driver) repairFrom(v config.Volume, view *view, table []mounts.Mount) error {
+	var errs []error
+	var old []mounts.Mount
+	for _, m := range d.outdated(table, view.mount) {
+		root, err := os.OpenFile(m.Point, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if errors.Is(err, os.ErrNotExist) {
 			continue // unpublished
+		} else if err != nil {
+			errs = append(errs, err) // the mount stays, and tells of its view the next time
+			continue
 		}
-		defer pin.Close()
-		devices[m.Device] = true
+		d.give(v, m.Device, root)
+		old = append(old, m)
 	}
 	// Containers first: if the driver dies meanwhile, the kubelet's directories still say which devices
-	// are ours. Then again: the kubelet may have started one with an old mount.
-	errs := []error{d.repairContainers(view, devices)}
+	// are ours. Then again: the kubelet may have started one with an old mount. The kubelet's are replaced
+	// even if a container's cannot be: other containers of the pod must be able to start.
+	devices := d.formers(v, view.mount)
+	errs = append(errs, d.repairContainers(view, devices))
 	for _, m := range old {
 		if err := d.replace(view, table, m, nil); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, d.repairContainers(view, devices))
-	return errors.Join(errs...)
+	return errors.Join(append(errs, d.repairContainers(view, devices))...)
 }
 
 // replace puts a mount of the same directory of the view in the place of m, in the namespace of the
@@ -247,15 +328,22 @@ func (d *Driver) repairContainers(view *view, devices map[string]bool) error {
 	var errs []error
 	for _, pid := range pids {
 		ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-		if err != nil || seen[ns] { // it has ended
+		if hasEnded(err) || errors.Is(err, unix.EACCES) || seen[ns] { // EACCES: root may not look at it, so it is no container
 			continue
 		}
-		seen[ns] = true
-		if err := d.repairContainer(view, devices, pid); err != nil {
-			errs = append(errs, err)
+		if err == nil {
+			seen[ns], err = d.repairContainer(view, devices, pid)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("process %d: %w", pid, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// hasEnded reports whether an error of /proc/PID says that the process has ended.
+func hasEnded(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) // mountinfo's
 }
 
 // processes returns the ids of all processes. A container's first, which has its root directory, comes
@@ -275,18 +363,27 @@ func processes() ([]int, error) {
 	return pids, nil
 }
 
-func (d *Driver) repairContainer(view *view, devices map[string]bool, pid int) error {
+// repairContainer repairs the mount namespace of a process. It has seen nothing if the process has
+// ended: then another one may be in the same namespace.
+func (d *Driver) repairContainer(view *view, devices map[string]bool, pid int) (seen bool, err error) {
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-	if err != nil {
-		return nil // it has ended
+	if hasEnded(err) {
+		return false, nil
+	} else if err != nil {
+		return false, err
 	}
 	defer ns.Close()
 	table, err := mounts.ListOf(pid)
-	if err != nil {
-		return nil
+	if hasEnded(err) {
+		return false, nil
+	} else if err != nil {
+		return false, err
 	}
+	old := topmost(table, func(m mounts.Mount) bool {
+		return m.FSType == mounts.FSType && m.Source == view.mount.Source && devices[m.Device]
+	})
 	var errs []error
-	for _, m := range topmost(table, func(m mounts.Mount) bool { return m.FSType == mounts.FSType && devices[m.Device] }) {
+	for _, m := range old {
 		if strings.HasPrefix(m.Point, d.cfg.KubeletDir+"/") {
 			continue // the machine's own namespace and its followers: that mount reaches them
 		}
@@ -294,11 +391,11 @@ func (d *Driver) repairContainer(view *view, devices map[string]bool, pid int) e
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return true, errors.Join(errs...)
 }
 
-// stands reports whether a mount is still there: its container may have unmounted it, or have ended.
+// stands reports whether a mount may still be there: its container may have unmounted it, or have ended.
 func stands(pid int, m mounts.Mount) bool {
 	table, err := mounts.ListOf(pid)
-	return err == nil && slices.ContainsFunc(table, func(n mounts.Mount) bool { return n.ID == m.ID })
+	return err != nil && !hasEnded(err) || slices.ContainsFunc(table, func(n mounts.Mount) bool { return n.ID == m.ID })
 }

@@ -1,11 +1,13 @@
 package csi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -15,9 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/internal/config"
+	"github.com/lockfs/lockfs/internal/mounts"
 )
 
-// mountView mounts a view of a volume; one that is mute hangs whoever asks it.
+// mountView mounts a view of a volume, with a directory sub; one that is mute hangs whoever asks it.
 func mountView(t *testing.T, id, dir string, mute bool) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -27,8 +30,14 @@ func mountView(t *testing.T, id, dir string, mute bool) {
 		t.Fatal(err)
 	}
 	if !mute {
-		opts := fs.Options{MountOptions: fuse.MountOptions{Name: "lockfs", FsName: id, DirectMount: true}}
-		if _, err := fs.Mount(dir, &fs.Inode{}, &opts); err != nil {
+		root := &fs.Inode{}
+		opts := fs.Options{
+			MountOptions: fuse.MountOptions{Name: "lockfs", FsName: id, DirectMount: true},
+			OnAdd: func(ctx context.Context) {
+				root.AddChild("sub", root.NewPersistentInode(ctx, &fs.Inode{}, fs.StableAttr{Mode: unix.S_IFDIR}), false)
+			},
+		}
+		if _, err := fs.Mount(dir, root, &opts); err != nil {
 			t.Fatal(err)
 		}
 	} else {
@@ -93,6 +102,171 @@ func TestRepairBesideAHungView(t *testing.T) {
 	l.Close()
 	if err := <-served; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("%v, want %v", err, net.ErrClosed)
+	}
+}
+
+// published is a volume with a view, which is published at target.
+type published struct {
+	t      *testing.T
+	d      *Driver
+	v      config.Volume
+	target string
+}
+
+func publishView(t *testing.T) *published {
+	t.Helper()
+	dir := t.TempDir()
+	p := &published{t: t, v: config.Volume{Namespace: "a", Name: "v", Mountpoint: filepath.Join(dir, "v")}, target: filepath.Join(dir, "kubelet/target")}
+	p.d = New(Config{KubeletDir: filepath.Join(dir, "kubelet"), Volumes: func() []config.Volume { return []config.Volume{p.v} }, Logger: slog.New(slog.DiscardHandler)})
+	mountView(t, p.v.ID(), p.v.Mountpoint, false)
+	if err := errors.Join(os.MkdirAll(p.target, 0o755), unix.Mount(p.v.Mountpoint, p.target, "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for mounts.Detach(p.target) == nil {
+			continue
+		}
+	})
+	return p
+}
+
+// newView has another view in the place of the present one.
+func (p *published) newView() {
+	p.t.Helper()
+	if err := mounts.Detach(p.v.Mountpoint); err != nil {
+		p.t.Fatal(err)
+	}
+	mountView(p.t, p.v.ID(), p.v.Mountpoint, false)
+}
+
+// shows fails the test if a path does not show the present view.
+func (p *published) shows(what, path string) {
+	p.t.Helper()
+	if device(p.t, path) != device(p.t, p.v.Mountpoint) {
+		p.t.Errorf("%s does not show the view", what)
+	}
+}
+
+// container is a process with a copy of what is published, at a path of its own.
+type container struct {
+	at   string       // the copy's path, from here
+	next func() error // lets its script go on, to where it reads a line again
+}
+
+// container starts one that runs a script with the copy's path as $1.
+func (p *published) container(script string) *container {
+	p.t.Helper()
+	at := p.t.TempDir()
+	cmd := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c", `mount --bind "$0" "$1" && `+script, p.target, at)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() {
+		in.Close()
+		_ = cmd.Wait()
+	})
+	ready := func() error {
+		_, err := out.Read(make([]byte, 1))
+		return err
+	}
+	if err := ready(); err != nil {
+		p.t.Fatal(err)
+	}
+	return &container{fmt.Sprintf("/proc/%d/root%s", cmd.Process.Pid, at), func() error {
+		_, err := in.Write([]byte("\n"))
+		return errors.Join(err, ready())
+	}}
+}
+
+// The view ends again when containers have the new one, and the kubelet's directory does not have it.
+func TestRepairAfterAnInterruptedOne(t *testing.T) {
+	p := publishView(t)
+	c := p.container("echo; read _")
+	nested := filepath.Join(p.target, "sub")
+	if err := unix.Mount("none", nested, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	p.newView()
+	if err := p.d.repairVolume(p.v); err == nil {
+		t.Error("the kubelet's mount was replaced, though another is in it")
+	}
+	p.shows("the container", c.at)
+	if err := mounts.Detach(nested); err != nil {
+		t.Fatal(err)
+	}
+	p.newView()
+	if err := p.d.repairVolume(p.v); err != nil {
+		t.Error(err)
+	}
+	p.shows("the container", c.at)
+	p.shows("the kubelet's directory", p.target)
+	if left, _ := p.d.unrepaired(p.v); left {
+		t.Error("the former views are remembered for ever")
+	}
+}
+
+// A container that cannot be repaired keeps no other from starting with the new view. It is tried again.
+func TestRepairOfAContainerIsTriedAgain(t *testing.T) {
+	p := publishView(t)
+	c := p.container(`mount -t tmpfs none "$1/sub" && echo && read _ && umount "$1/sub" && echo && read _`)
+	p.newView()
+	if err := p.d.repairVolume(p.v); err == nil {
+		t.Error("the container's mount was replaced, though another is in it")
+	}
+	p.shows("another container", p.container("echo; read _").at)
+	if err := c.next(); err != nil {
+		t.Fatal(err)
+	}
+	if left, due := p.d.unrepaired(p.v); !left || due {
+		t.Fatalf("the container is left: %v, and due: %v", left, due)
+	}
+	p.d.mu.Lock()
+	p.d.given[p.v.ID()].again = time.Time{} // it is time
+	p.d.mu.Unlock()
+	go p.d.keepRepairing(t.Context())
+	for device(t, c.at) != device(t, p.v.Mountpoint) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A process whose mounts cannot be read has not ended.
+func TestRepairWithoutDescriptors(t *testing.T) {
+	p := publishView(t)
+	p.container("echo; read _")
+	p.newView()
+	view, err := openView(p.v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer view.close()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	one, err := os.Open("/") // the lowest number that is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := uint64(one.Fd())
+	one.Close()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: free + 1, Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	err = p.d.repairContainers(view, map[string]bool{"0:0": true})
+	if again := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); again != nil {
+		t.Fatal(again)
+	}
+	if !errors.Is(err, unix.EMFILE) {
+		t.Errorf("%v, want EMFILE", err)
 	}
 }
 

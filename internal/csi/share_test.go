@@ -96,7 +96,11 @@ func TestMountpointBehindALink(t *testing.T) {
 		{ID: 1, Point: filepath.Join(dir, "view"), FSType: mounts.FSType, Source: "a/v", Device: "0:2"},
 		{ID: 2, Point: "/k/old", FSType: mounts.FSType, Source: "a/v", Device: "0:1"},
 	}
-	if old := d.outdated(table, config.Volume{Mountpoint: filepath.Join(dir, "link")}); len(old) != 1 || old[0].ID != 2 {
+	view, ok := viewOf(table, config.Volume{Mountpoint: filepath.Join(dir, "link")})
+	if !ok || view.ID != 1 {
+		t.Errorf("%+v, %v", view, ok)
+	}
+	if old := d.outdated(table, view); len(old) != 1 || old[0].ID != 2 {
 		t.Errorf("%+v", old)
 	}
 }
