@@ -163,7 +163,7 @@ func (d *Driver) publish(v config.Volume, dir, target string, attrs mounts.Attrs
 		// The name leads to another directory by now, which was just looked up. Containers that run keep the former one.
 		table, err := mounts.List()
 		if err == nil {
-			err = d.replace(view, table, there, nil)
+			err = d.replace(view, table, there)
 		}
 		return asStatus(err)
 	case ok:

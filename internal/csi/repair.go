@@ -35,6 +35,7 @@ const (
 	repairEvery   = 5 * time.Second  // beside each change of the mount table
 	repairAgain   = 30 * time.Second // after a repair that has failed for a container
 	repairPatient = 30 * time.Second // a repair that takes longer is reported, and goes on
+	waitContainer = 5 * time.Second  // for the mounts of one container, before the next one's
 )
 
 // keepRepairing repairs published mounts until ctx ends. Each volume is repaired by itself: a view
@@ -275,42 +276,59 @@ func (d *Driver) repairFrom(v config.Volume, view *view, table []mounts.Mount) e
 	devices := d.formers(v, view.mount)
 	errs = append(errs, d.repairContainers(view, devices))
 	for _, m := range old {
-		if err := d.replace(view, table, m, nil); err != nil {
+		if err := d.replace(view, table, m); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(append(errs, d.repairContainers(view, devices))...)
 }
 
-// replace puts a mount of the same directory of the view in the place of m, in the namespace of the
-// table; nil: our own.
-func (d *Driver) replace(view *view, table []mounts.Mount, m mounts.Mount, namespace *os.File) error {
-	if n, ok := nested(table, m); ok {
-		return fmt.Errorf("%s cannot be replaced, because %s is mounted in it: start its pod anew", m.Point, n.Point)
+// replacement is a mount of the same directory of the view as another shows, for that one's place.
+type replacement struct {
+	tree *os.File
+	dir  string // of the view
+	old  mounts.Mount
+}
+
+// replacement makes one for a mount of the table.
+func (v *view) replacement(table []mounts.Mount, old mounts.Mount) (replacement, error) {
+	if n, ok := nested(table, old); ok {
+		return replacement{}, fmt.Errorf("%s cannot be replaced, because %s is mounted in it: start its pod anew", old.Point, n.Point)
 	}
-	dir := strings.TrimPrefix(strings.TrimPrefix(m.Root, view.mount.Root), "/")
+	dir := strings.TrimPrefix(strings.TrimPrefix(old.Root, v.mount.Root), "/")
 	if dir == "" {
 		dir = "."
 	}
-	from, err := view.open(dir)
+	from, err := v.open(dir)
 	if err != nil {
-		return fmt.Errorf("%s: %w", m.Point, err)
+		return replacement{}, fmt.Errorf("%s: %w", old.Point, err)
 	}
 	defer from.Close()
-	tree, err := mounts.Clone(from, m.Attrs())
+	tree, err := mounts.Clone(from, old.Attrs())
+	return replacement{tree, dir, old}, err
+}
+
+// replace has a mount of the view in the place of one of the kubelet's.
+func (d *Driver) replace(view *view, table []mounts.Mount, old mounts.Mount) error {
+	r, err := view.replacement(table, old)
 	if err != nil {
 		return err
 	}
-	defer tree.Close()
+	defer r.tree.Close()
+	return d.put(r, nil)
+}
+
+// put puts a mount in the place of another, in a namespace; nil: our own.
+func (d *Driver) put(r replacement, namespace *os.File) error {
 	where := "the kubelet's"
 	if namespace != nil {
 		where = namespace.Name()
 	}
-	if err := mounts.Replace(tree, m, namespace); err != nil {
+	if err := mounts.Replace(r.tree, r.old, namespace); err != nil {
 		return fmt.Errorf("%s: %w", where, err)
 	}
-	d.log.Info("mounted the new view in the place of the old one", slog.String("volume", view.mount.Source),
-		slog.String("directory", dir), slog.String("mountpoint", m.Point), slog.String("namespace", where))
+	d.log.Info("mounted the new view in the place of the old one", slog.String("volume", r.old.Source),
+		slog.String("directory", r.dir), slog.String("mountpoint", r.old.Point), slog.String("namespace", where))
 	return nil
 }
 
@@ -332,7 +350,7 @@ func (d *Driver) repairContainers(view *view, devices map[string]bool) error {
 			continue
 		}
 		if err == nil {
-			seen[ns], err = d.repairContainer(view, devices, pid)
+			seen[ns], err = d.repairContainer(view, devices, pid, ns)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("process %d: %w", pid, err))
@@ -363,16 +381,9 @@ func processes() ([]int, error) {
 	return pids, nil
 }
 
-// repairContainer repairs the mount namespace of a process. It has seen nothing if the process has
+// repairContainer repairs a mount namespace by a process in it. It has seen nothing if the process has
 // ended: then another one may be in the same namespace.
-func (d *Driver) repairContainer(view *view, devices map[string]bool, pid int) (seen bool, err error) {
-	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-	if hasEnded(err) {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
-	defer ns.Close()
+func (d *Driver) repairContainer(view *view, devices map[string]bool, pid int, name string) (seen bool, err error) {
 	table, err := mounts.ListOf(pid)
 	if hasEnded(err) {
 		return false, nil
@@ -382,16 +393,56 @@ func (d *Driver) repairContainer(view *view, devices map[string]bool, pid int) (
 	old := topmost(table, func(m mounts.Mount) bool {
 		return m.FSType == mounts.FSType && m.Source == view.mount.Source && devices[m.Device]
 	})
+	var ready []replacement
 	var errs []error
 	for _, m := range old {
 		if strings.HasPrefix(m.Point, d.cfg.KubeletDir+"/") {
 			continue // the machine's own namespace and its followers: that mount reaches them
 		}
-		if err := d.replace(view, table, m, ns); err != nil && stands(pid, m) {
+		if r, err := view.replacement(table, m); err == nil {
+			ready = append(ready, r)
+		} else if stands(pid, m) {
 			errs = append(errs, err)
 		}
 	}
+	if len(ready) > 0 {
+		errs = append(errs, d.putIn(pid, name, ready))
+	}
 	return true, errors.Join(errs...)
+}
+
+// putIn puts mounts in the places of others in the namespace of a process. The paths can lead through a
+// file system that hangs: then it fails, and fails again until that has ended.
+func (d *Driver) putIn(pid int, name string, all []replacement) error {
+	release := func() {
+		for _, r := range all {
+			r.tree.Close()
+		}
+	}
+	put := func() error {
+		defer release()
+		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+		if hasEnded(err) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		defer ns.Close()
+		var errs []error
+		for _, r := range all {
+			if err := d.put(r, ns); err != nil && stands(pid, r.old) {
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), waitContainer)
+	defer cancel()
+	err := d.do(ctx, "mounts of "+all[0].old.Source+" in "+name, "", put)
+	if status.Code(err) == codes.Aborted { // it has not begun
+		release()
+	}
+	return err
 }
 
 // stands reports whether a mount may still be there: its container may have unmounted it, or have ended.

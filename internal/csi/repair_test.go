@@ -9,6 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -156,7 +159,11 @@ type container struct {
 // container starts one that runs a script with the copy's path as $1.
 func (p *published) container(script string) *container {
 	p.t.Helper()
-	at := p.t.TempDir()
+	return p.containerAt(p.t.TempDir(), script)
+}
+
+func (p *published) containerAt(at, script string) *container {
+	p.t.Helper()
 	cmd := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c", `mount --bind "$0" "$1" && `+script, p.target, at)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -238,11 +245,75 @@ func TestRepairOfAContainerIsTriedAgain(t *testing.T) {
 	}
 }
 
+// slow is a file system with one directory, whose name it can be slow to look up.
+type slow struct {
+	fs.Inode
+	dir     string
+	hangs   atomic.Pointer[chan struct{}] // closed when it hangs no more; nil: it does not
+	waiting atomic.Int32
+}
+
+func mountSlow(t *testing.T) *slow {
+	t.Helper()
+	s := &slow{dir: t.TempDir()}
+	if _, err := fs.Mount(s.dir, s, &fs.Options{MountOptions: fuse.MountOptions{DirectMount: true}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = mounts.Detach(s.dir) })
+	return s
+}
+
+func (s *slow) OnAdd(ctx context.Context) {
+	s.AddChild("dir", s.NewPersistentInode(ctx, &fs.Inode{}, fs.StableAttr{Mode: unix.S_IFDIR}), false)
+}
+
+func (s *slow) Lookup(_ context.Context, name string, _ *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	if hangs := s.hangs.Load(); hangs != nil {
+		s.waiting.Add(1)
+		<-*hangs
+	}
+	if dir := s.GetChild(name); dir != nil {
+		return dir, 0
+	}
+	return nil, syscall.ENOENT
+}
+
+// A container whose path hangs keeps no other from being repaired, and has one thread hang.
+func TestRepairBesideAHungContainer(t *testing.T) {
+	p := publishView(t)
+	s := mountSlow(t)
+	hung := p.containerAt(filepath.Join(s.dir, "dir"), "echo; read _")
+	well := p.container("echo; read _")
+	p.newView()
+	hangs := make(chan struct{})
+	goOn := sync.OnceFunc(func() {
+		s.hangs.Store(nil)
+		close(hangs)
+	})
+	defer goOn()
+	s.hangs.Store(&hangs)
+	for range 2 {
+		if err := p.d.repairVolume(p.v); err == nil {
+			t.Error("no error tells of the container that hangs")
+		} else {
+			t.Log(err)
+		}
+		p.shows("the other container", well.at)
+		p.shows("the kubelet's directory", p.target)
+		if n := s.waiting.Load(); n != 1 {
+			t.Errorf("%d threads hang", n)
+		}
+	}
+	goOn()
+	for p.d.repairVolume(p.v) != nil {
+		time.Sleep(time.Millisecond)
+	}
+	p.shows("the container that hung", hung.at)
+}
+
 // A process whose mounts cannot be read has not ended.
 func TestRepairWithoutDescriptors(t *testing.T) {
 	p := publishView(t)
-	p.container("echo; read _")
-	p.newView()
 	view, err := openView(p.v)
 	if err != nil {
 		t.Fatal(err)
@@ -258,15 +329,15 @@ func TestRepairWithoutDescriptors(t *testing.T) {
 	}
 	free := uint64(one.Fd())
 	one.Close()
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: free + 1, Max: was.Max}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: free, Max: was.Max}); err != nil {
 		t.Fatal(err)
 	}
-	err = p.d.repairContainers(view, map[string]bool{"0:0": true})
+	seen, err := p.d.repairContainer(view, nil, os.Getpid(), "ours")
 	if again := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); again != nil {
 		t.Fatal(again)
 	}
-	if !errors.Is(err, unix.EMFILE) {
-		t.Errorf("%v, want EMFILE", err)
+	if seen || !errors.Is(err, unix.EMFILE) {
+		t.Errorf("seen: %v, %v, want EMFILE", seen, err)
 	}
 }
 
