@@ -51,19 +51,20 @@ type Driver struct {
 
 	look chan struct{} // has room for one: what is mounted may have changed
 
-	mu       sync.Mutex
-	busy     map[string]bool   // GUARDED_BY(mu); what an operation is under way for
-	working  map[string]int    // GUARDED_BY(mu); operations in each volume
-	ended    chan struct{}     // GUARDED_BY(mu); closed when the next operation has ended
-	reported map[string]string // GUARDED_BY(mu); what keeps a volume from being repaired
-	given    map[string]*given // GUARDED_BY(mu); by volume, until a repair has succeeded
+	mu        sync.Mutex
+	busy      map[string]bool   // GUARDED_BY(mu); what an operation is under way for
+	cancelled map[string]bool   // GUARDED_BY(mu); those of busy that must not go on
+	working   map[string]int    // GUARDED_BY(mu); operations in each volume
+	ended     chan struct{}     // GUARDED_BY(mu); closed when the next operation has ended
+	reported  map[string]string // GUARDED_BY(mu); what keeps a volume from being repaired
+	given     map[string]*given // GUARDED_BY(mu); by volume, until a repair has succeeded
 }
 
 // New returns a Driver.
 func New(cfg Config) *Driver {
 	return &Driver{
-		cfg: cfg, log: cfg.Logger, look: make(chan struct{}, 1), busy: make(map[string]bool), working: make(map[string]int),
-		ended: make(chan struct{}), reported: make(map[string]string), given: make(map[string]*given),
+		cfg: cfg, log: cfg.Logger, look: make(chan struct{}, 1), busy: make(map[string]bool), cancelled: make(map[string]bool),
+		working: make(map[string]int), ended: make(chan struct{}), reported: make(map[string]string), given: make(map[string]*given),
 	}
 }
 
@@ -146,7 +147,7 @@ func (d *Driver) begin(ctx context.Context, subject, volume string) error {
 		}
 		d.mu.Lock()
 		if ctx.Err() != nil {
-			delete(d.busy, subject)
+			d.free(subject)
 			return status.Errorf(codes.Unavailable, "the volume %s does not answer, or too slowly: %d operations wait for it", volume, maxWorking)
 		}
 	}
@@ -154,10 +155,41 @@ func (d *Driver) begin(ctx context.Context, subject, volume string) error {
 	return nil
 }
 
+// beginAfter begins the second part of an operation, which may be for another subject. It is refused
+// if the operation was cancelled.
+func (d *Driver) beginAfter(first, subject string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.cancelled[first]:
+		return status.Errorf(codes.Aborted, "%s: it was unpublished meanwhile", subject)
+	case d.busy[subject]:
+		return status.Errorf(codes.Aborted, "%s: an operation is still under way", subject)
+	}
+	d.busy[subject] = true
+	d.working[""]++
+	return nil
+}
+
+// cancel keeps the operation that is under way for a subject from a second part.
+func (d *Driver) cancel(subject string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.busy[subject] {
+		d.cancelled[subject] = true
+	}
+}
+
+// free lets a next operation begin for the subject. d.mu is held.
+func (d *Driver) free(subject string) {
+	delete(d.busy, subject)
+	delete(d.cancelled, subject)
+}
+
 func (d *Driver) end(subject, volume string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.busy, subject)
+	d.free(subject)
 	if d.working[volume]--; d.working[volume] == 0 {
 		delete(d.working, volume)
 	}

@@ -71,7 +71,7 @@ func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolume
 	if r.Readonly || readOnlyMode(r.VolumeCapability.GetAccessMode().GetMode()) {
 		attrs |= mounts.ReadOnly
 	}
-	err = d.do(ctx, r.TargetPath, s.volume, func() error { return d.publish(v, s.dir, r.TargetPath, attrs) })
+	err = d.do(ctx, publishOf(r.TargetPath), s.volume, func() error { return d.publish(v, s.dir, r.TargetPath, attrs) })
 	if err != nil {
 		return nil, err
 	}
@@ -129,6 +129,10 @@ func options(v config.Volume, flags []string) (mounts.Attrs, error) {
 	return attrs, nil
 }
 
+// publishOf is the subject of a publish. It may hang with its view, so the target path itself is a
+// subject only while something is done there: Kubernetes must be able to unpublish it.
+func publishOf(target string) string { return "publish of " + target }
+
 func (d *Driver) publish(v config.Volume, dir, target string, attrs mounts.Attrs) error {
 	view, err := openView(v)
 	if err != nil {
@@ -140,6 +144,11 @@ func (d *Driver) publish(v config.Volume, dir, target string, attrs mounts.Attrs
 		return err
 	}
 	defer from.Close()
+	// From here on no view is asked.
+	if err := d.beginAfter(publishOf(target), target); err != nil {
+		return err
+	}
+	defer d.end(target, "")
 	if err := d.reachable(target); err != nil {
 		return err
 	}
@@ -162,10 +171,15 @@ func (d *Driver) publish(v config.Volume, dir, target string, attrs mounts.Attrs
 		}
 		// The name leads to another directory by now, which was just looked up. Containers that run keep the former one.
 		table, err := mounts.List()
-		if err == nil {
-			err = d.replace(view, table, there)
+		if err != nil {
+			return asStatus(err)
 		}
-		return asStatus(err)
+		r, err := replacementOf(from, dir, table, there)
+		if err != nil {
+			return asStatus(err)
+		}
+		defer r.tree.Close()
+		return asStatus(d.put(r, nil))
 	case ok:
 		// It is the repair that replaces it: containers may have copies, which this mount alone tells of.
 		d.lookNow()
@@ -215,6 +229,7 @@ func (d *Driver) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVo
 	case r.TargetPath == "":
 		return nil, status.Error(codes.InvalidArgument, "the target path is missing")
 	}
+	d.cancel(publishOf(r.TargetPath))
 	err := d.do(ctx, r.TargetPath, "", func() error { return d.unpublish(r.TargetPath) })
 	if err != nil {
 		return nil, err

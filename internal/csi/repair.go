@@ -292,9 +292,6 @@ type replacement struct {
 
 // replacement makes one for a mount of the table.
 func (v *view) replacement(table []mounts.Mount, old mounts.Mount) (replacement, error) {
-	if n, ok := nested(table, old); ok {
-		return replacement{}, fmt.Errorf("%s cannot be replaced, because %s is mounted in it: start its pod anew", old.Point, n.Point)
-	}
 	dir := strings.TrimPrefix(strings.TrimPrefix(old.Root, v.mount.Root), "/")
 	if dir == "" {
 		dir = "."
@@ -304,6 +301,14 @@ func (v *view) replacement(table []mounts.Mount, old mounts.Mount) (replacement,
 		return replacement{}, fmt.Errorf("%s: %w", old.Point, err)
 	}
 	defer from.Close()
+	return replacementOf(from, dir, table, old)
+}
+
+// replacementOf makes one of an open directory of the view.
+func replacementOf(from *os.File, dir string, table []mounts.Mount, old mounts.Mount) (replacement, error) {
+	if n, ok := nested(table, old); ok {
+		return replacement{}, fmt.Errorf("%s cannot be replaced, because %s is mounted in it: start its pod anew", old.Point, n.Point)
+	}
 	tree, err := mounts.Clone(from, old.Attrs())
 	return replacement{tree, dir, old}, err
 }

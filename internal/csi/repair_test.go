@@ -245,7 +245,7 @@ func TestRepairOfAContainerIsTriedAgain(t *testing.T) {
 	}
 }
 
-// slow is a file system with one directory, whose name it can be slow to look up.
+// slow is a file system with one directory, which can be slow to answer.
 type slow struct {
 	fs.Inode
 	dir     string
@@ -253,10 +253,13 @@ type slow struct {
 	waiting atomic.Int32
 }
 
-func mountSlow(t *testing.T) *slow {
+func mountSlow(t *testing.T, name, source string) *slow {
 	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to mount")
+	}
 	s := &slow{dir: t.TempDir()}
-	if _, err := fs.Mount(s.dir, s, &fs.Options{MountOptions: fuse.MountOptions{DirectMount: true}}); err != nil {
+	if _, err := fs.Mount(s.dir, s, &fs.Options{MountOptions: fuse.MountOptions{Name: name, FsName: source, DirectMount: true}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = mounts.Detach(s.dir) })
@@ -267,11 +270,33 @@ func (s *slow) OnAdd(ctx context.Context) {
 	s.AddChild("dir", s.NewPersistentInode(ctx, &fs.Inode{}, fs.StableAttr{Mode: unix.S_IFDIR}), false)
 }
 
-func (s *slow) Lookup(_ context.Context, name string, _ *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+// hang has it hang until the function that it returns is called.
+func (s *slow) hang(t *testing.T) (goOn func()) {
+	hangs := make(chan struct{})
+	s.hangs.Store(&hangs)
+	goOn = sync.OnceFunc(func() {
+		s.hangs.Store(nil)
+		close(hangs)
+	})
+	t.Cleanup(goOn)
+	return goOn
+}
+
+func (s *slow) wait() {
 	if hangs := s.hangs.Load(); hangs != nil {
 		s.waiting.Add(1)
 		<-*hangs
 	}
+}
+
+func (s *slow) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	s.wait()
+	out.Mode = unix.S_IFDIR | 0o755
+	return 0
+}
+
+func (s *slow) Lookup(_ context.Context, name string, _ *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	s.wait()
 	if dir := s.GetChild(name); dir != nil {
 		return dir, 0
 	}
@@ -281,17 +306,11 @@ func (s *slow) Lookup(_ context.Context, name string, _ *fuse.EntryOut) (*fs.Ino
 // A container whose path hangs keeps no other from being repaired, and has one thread hang.
 func TestRepairBesideAHungContainer(t *testing.T) {
 	p := publishView(t)
-	s := mountSlow(t)
+	s := mountSlow(t, "slow", "slow")
 	hung := p.containerAt(filepath.Join(s.dir, "dir"), "echo; read _")
 	well := p.container("echo; read _")
 	p.newView()
-	hangs := make(chan struct{})
-	goOn := sync.OnceFunc(func() {
-		s.hangs.Store(nil)
-		close(hangs)
-	})
-	defer goOn()
-	s.hangs.Store(&hangs)
+	goOn := s.hang(t)
 	for range 2 {
 		if err := p.d.repairVolume(p.v); err == nil {
 			t.Error("no error tells of the container that hangs")
