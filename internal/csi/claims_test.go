@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -269,5 +270,23 @@ func TestFullVolumeKeepsTheRecord(t *testing.T) {
 	}
 	if got, err := enlarge(root, c.share, &csi.CapacityRange{RequiredBytes: 200}); got != 200 || err != nil {
 		t.Errorf("then there is room: %d, %v", got, err)
+	}
+}
+
+// Kubernetes takes most codes for the end of a request. It must ask again where a view or a volume did
+// not answer, or where another controller was at it.
+func TestCodesOfErrors(t *testing.T) {
+	for err, code := range map[error]codes.Code{
+		unix.ENOTCONN: codes.Unavailable, unix.ECONNABORTED: codes.Unavailable, unix.EIO: codes.Unavailable,
+		unix.ESTALE: codes.Unavailable, unix.ENOLCK: codes.Unavailable, unix.ETIMEDOUT: codes.Unavailable,
+		unix.EBUSY: codes.Aborted, unix.EDQUOT: codes.ResourceExhausted, unix.EACCES: codes.Internal,
+		status.Error(codes.NotFound, "x"): codes.NotFound,
+	} {
+		if errno, is := err.(syscall.Errno); is {
+			err = &os.PathError{Op: "open", Path: "f", Err: errno}
+		}
+		if got := status.Code(asStatus(err)); got != code {
+			t.Errorf("%v: %v, want %v", err, got, code)
+		}
 	}
 }

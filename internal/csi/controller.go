@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -167,14 +168,20 @@ func under(dir *os.File, op func(*os.Root) error) error {
 	return op(root)
 }
 
-// asStatus turns an error into a gRPC status. EBUSY: programs have a file open; the request can
-// succeed later.
+// fleeting are errors of a view or a volume that does not answer now. Kubernetes must not take them for
+// a refusal: what was begun may have been done.
+var fleeting = []error{unix.ENOTCONN, unix.ECONNABORTED, unix.EIO, unix.ESTALE, unix.ENOLCK, unix.ETIMEDOUT}
+
+// asStatus turns an error into a gRPC status. EBUSY: another controller has a lock, and works for the
+// same claim.
 func asStatus(err error) error {
 	switch _, is := status.FromError(err); {
 	case is:
 		return err
 	case errors.Is(err, unix.EBUSY):
-		return status.Errorf(codes.FailedPrecondition, "programs use it: %v", err)
+		return status.Errorf(codes.Aborted, "another operation is under way: %v", err)
+	case slices.ContainsFunc(fleeting, func(f error) bool { return errors.Is(err, f) }):
+		return status.Errorf(codes.Unavailable, "%v", err)
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return status.Errorf(codes.ResourceExhausted, "%v", err)
 	}
@@ -201,6 +208,9 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (
 		}
 		return under(dir, func(root *os.Root) (err error) {
 			removed, err = remove(root, s)
+			if errors.Is(err, unix.EBUSY) {
+				return status.Errorf(codes.FailedPrecondition, "programs use it: %v", err)
+			}
 			return err
 		})
 	})
