@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -695,5 +697,44 @@ func TestServeIsNotReadyBesideARefusal(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	n.list("one", "two scope: node,")
+	next.ready(200, `\[\+\] default/one: ok`, `\[\+\] default/two: ok`)
+}
+
+// Nor is it ready when the former one keeps a view and cannot offer it, because its socket is gone.
+func TestServeIsNotReadyBesideALostSocket(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.makeSources("one", "two")
+	n.list("one", "two")
+	n.start()
+	n.ready(200, `\[\+\] default/one: ok`, `\[\+\] default/two: ok`)
+	view, err := filepath.EvalSymlinks(n.view("two"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(view))
+	if err := os.Remove(filepath.Join(n.Vol.State, "handover", hex.EncodeToString(sum[:8]))); err != nil {
+		t.Fatal(err)
+	}
+	next := &node{config: n.config + ".next"}
+	next.Mount = &lab.Mount{T: t, Vol: n.Vol, Name: "next", Dir: n.Dir}
+	next.list("one", "two")
+	next.start()
+	lab.Eventually(t, "the next daemon has one view, and not the other", func() bool {
+		status, body := next.get("/readyz")
+		if status == 200 {
+			t.Fatalf("/readyz: %s", body)
+		}
+		return strings.Contains(body, "[+] default/one: ok") && strings.Contains(body, "already a lockfs view")
+	})
+	for range 20 { // also while it tries again
+		if status, body := next.get("/readyz"); status != 503 {
+			t.Fatalf("/readyz: %d %s", status, body)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if err := n.Cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
 	next.ready(200, `\[\+\] default/one: ok`, `\[\+\] default/two: ok`)
 }

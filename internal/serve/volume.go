@@ -143,15 +143,21 @@ func (v *Volume) Run(ctx context.Context) error {
 		from = died
 	}
 	c.taking = from != nil
-	if peer != nil && died == nil {
+	served := peer != nil && died == nil
+	switch {
+	case served:
 		v.found(otherServes)
-	} else {
+	case !c.hasView():
 		v.found(otherNone)
 	}
-	if err := v.prepare(ctx, &c); err != nil {
-		if errors.As(err, new(*mounts.MountedError)) {
-			v.found(otherServes) // though it offers no takeover: its socket may be lost
-		}
+	err = v.prepare(ctx, &c)
+	switch mounted := new(mounts.MountedError); {
+	case errors.As(err, &mounted) && mounted.Mount.FSType == mounts.FSType:
+		v.found(otherServes) // though it offers no takeover: its socket may be lost
+	case !served:
+		v.found(otherNone)
+	}
+	if err != nil {
 		return err
 	}
 	patience := StartTimeout
@@ -260,6 +266,12 @@ func (v *Volume) viewConfig(c *Config, locks *lockmgr.Manager) fs.Config {
 		ReadLocks: c.ReadLocks, Flock: c.Flock, PodName: c.Pods.Name,
 		AllowOther: c.AllowOther, Below: int64(c.below), Pool: c.Pool, Record: c.record, Deaths: c.deaths(), Logger: v.log,
 	}
+}
+
+// hasView reports whether a view is at the mountpoint, dead or served.
+func (c *Config) hasView() bool {
+	m, ok, err := mounts.Find(c.Mountpoint)
+	return err == nil && ok && m.FSType == mounts.FSType
 }
 
 // prepare completes c and waits until the volume opens files.
