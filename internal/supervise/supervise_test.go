@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 		if p, err := time.ParseDuration(os.Getenv("SUPERVISE_PATIENCE")); err == nil {
 			patience = p
 		}
-		s := &supervisor{log: slog.New(slog.NewTextHandler(os.Stderr, nil)), program: cmp.Or(os.Getenv("SUPERVISE_PROGRAM"), program), args: os.Args, env: os.Environ(), steady: steady, patience: patience}
-		ctx, cancel := context.WithCancel(context.Background())
+		s := &supervisor{log: slog.New(slog.NewTextHandler(os.Stderr, nil)), program: cmp.Or(os.Getenv("SUPERVISE_PROGRAM"), program), args: os.Args, env: os.Environ(), steady: steady, patience: patience, one: time.Hour}
+		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM) // as main has it
 		defer cancel()
 		if os.Getenv("SUPERVISE_ENDS") != "" {
 			cancel()
@@ -470,13 +470,13 @@ func TestSignalBeforeTheSupervisor(t *testing.T) {
 }
 
 // A signal to end that comes between a death and the takeover ends the next worker, once that has taken
-// over what is to be ended.
+// over what is to be ended. timeout(1) sends it twice.
 func TestSignalBeforeTheTakeover(t *testing.T) {
 	r := begin(t, time.Nanosecond)
 	r.opens()
 	r.kill()
 	r.worker(1, 1, 1)
-	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGUSR1} {
+	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGTERM, syscall.SIGUSR1} {
 		if err := r.cmd.Process.Signal(s); err != nil {
 			t.Fatal(err)
 		}

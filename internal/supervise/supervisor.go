@@ -25,6 +25,9 @@ const (
 	steadyAfter = 2 * time.Second
 	// maxDeaths in a row, each but the first sooner than steadyAfter, and the supervisor gives up.
 	maxDeaths = 3
+	// oneSignal is how long signals to end count as the first one. That comes by ctx and as a signal, and
+	// timeout(1) sends each twice.
+	oneSignal = time.Second
 	// startPause is between two tries to start a worker.
 	startPause = 100 * time.Millisecond
 	// program is this one. Not os.Executable: an upgrade may have replaced the file at its path.
@@ -39,11 +42,13 @@ type supervisor struct {
 	env      []string
 	steady   time.Duration
 	patience time.Duration
-	since    time.Time // when the worker died for which another one has still to go on
+	one      time.Duration // oneSignal
+	since    time.Time     // when the worker died for which another one has still to go on
 	signals  chan os.Signal
 	ended    chan ended     // children of this process
 	formers  []remains      // of dead workers, the oldest first
 	ending   syscall.Signal // the last signal to end that came; 0: none
+	asked    time.Time      // when the first one came
 	deaths   int
 	inARow   int
 	lastText string
@@ -89,7 +94,7 @@ const over = "over"
 // that, and is as SIGTERM. It must be called in main's goroutine, before there are children. Nothing of
 // this process's is left to a worker.
 func Run(ctx context.Context, log *slog.Logger) (status int, err error) {
-	return (&supervisor{log: log, program: program, args: os.Args, env: os.Environ(), steady: steadyAfter, patience: keepTime}).run(ctx)
+	return (&supervisor{log: log, program: program, args: os.Args, env: os.Environ(), steady: steadyAfter, patience: keepTime, one: oneSignal}).run(ctx)
 }
 
 func (s *supervisor) run(ctx context.Context) (status int, err error) {
@@ -249,6 +254,11 @@ func (s *supervisor) watch(ctx context.Context, w *worker) unix.WaitStatus {
 func (s *supervisor) pass(w *worker, sig syscall.Signal) {
 	if sig == syscall.SIGTERM || sig == syscall.SIGINT || sig == syscall.SIGHUP {
 		first := s.ending == 0
+		if first {
+			s.asked = time.Now()
+		} else if time.Since(s.asked) < s.one {
+			return
+		}
 		s.ending = sig
 		if first && len(s.formers) > 0 {
 			return
