@@ -32,6 +32,9 @@ var (
 	ErrUnknown = errors.New("lifeline: not of this machine")
 )
 
+// unnamed begins the name of a lifeline that is not held yet.
+const unnamed = ".new-"
+
 // Line is a lifeline that this process holds: its own, or that of a dead daemon.
 type Line struct {
 	ID  string // names it in dir
@@ -46,23 +49,41 @@ func Hold(dir string, dev uint64) (*Line, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
+	for {
+		l, err := hold(dir, dev)
+		if err != errSwept {
+			return l, err
+		}
+	}
+}
+
+// errSwept: another daemon's Sweep took the file for a dead daemon's.
+var errSwept = errors.New("lifeline: swept")
+
+func hold(dir string, dev uint64) (*Line, error) {
 	l := &Line{ID: uuid.NewString(), Dev: dev}
 	l.path = filepath.Join(dir, l.ID)
 	// It gets its name when it is held: a file without a holder belongs to a dead daemon.
-	f, err := os.CreateTemp(dir, ".new-")
+	f, err := os.CreateTemp(dir, unnamed)
 	if err != nil {
 		return nil, err
 	}
 	l.file = f
-	if _, err = fmt.Fprintln(f, dev); err == nil {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	swept := err == unix.EWOULDBLOCK
+	if err == nil {
+		_, err = fmt.Fprintln(f, dev)
 	}
 	if err == nil {
 		err = os.Rename(f.Name(), l.path)
+		swept = errors.Is(err, os.ErrNotExist)
 	}
 	if err != nil {
 		f.Close()
 		_ = os.Remove(f.Name())
+		if swept {
+			err = errSwept
+		}
 		return nil, err
 	}
 	return l, nil
@@ -129,13 +150,18 @@ func (l *Line) Close() {
 // Leave releases the lifeline and keeps the file, so that others can claim it.
 func (l *Line) Leave() { l.file.Close() }
 
-// Sweep removes the lifelines in dir that nobody holds, except those of needed.
+// Sweep removes the lifelines in dir that nobody holds, except those of needed, and what a daemon has
+// left that died before it held one.
 func Sweep(dir string, needed func(id string) bool) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), unnamed) {
+			sweepUnnamed(filepath.Join(dir, e.Name()))
+			continue
+		}
 		if needed(e.Name()) {
 			continue
 		}
@@ -144,4 +170,16 @@ func Sweep(dir string, needed func(id string) bool) error {
 		}
 	}
 	return nil
+}
+
+// sweepUnnamed removes a file that Hold has made, if nobody holds it.
+func sweepUnnamed(path string) {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		_ = os.Remove(path)
+	}
 }

@@ -102,3 +102,46 @@ func TestSweep(t *testing.T) {
 		t.Errorf("left by one that ended in peace: %v, %v", left, err)
 	}
 }
+
+// A daemon that was killed before its lifeline had a name leaves nothing. One that lives gets its
+// lifeline, though others sweep.
+func TestSweepBesideHold(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, unnamed+"1"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sweep := func() {
+		if err := Sweep(dir, func(string) bool { return false }); err != nil {
+			t.Error(err)
+		}
+	}
+	sweep()
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	stop, swept := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(swept)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				sweep()
+			}
+		}
+	}()
+	for range 500 {
+		l, err := Hold(dir, 1)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if _, err := Claim(dir, l.ID); !errors.Is(err, ErrAlive) {
+			t.Errorf("a lifeline that is held: %v", err)
+		}
+		l.Close()
+	}
+	close(stop)
+	<-swept
+}
