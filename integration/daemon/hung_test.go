@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockfs/lockfs/integration/lab"
+	"github.com/lockfs/lockfs/internal/lifeline"
 )
 
 // A volume hangs under a thousand requests of one user. The daemon has threads for
@@ -93,8 +94,8 @@ func TestHungVolume(t *testing.T) {
 	work("hung", "quick")
 }
 
-// heldBytes is a volume on which the file "slow" cannot be read while the turnstile
-// is shut.
+// heldBytes is a volume on which the file "slow" cannot be read or written while the
+// turnstile is shut.
 type heldBytes struct {
 	lab.Below
 	at *lab.Turnstile
@@ -119,6 +120,50 @@ func (h *slowFile) PassthroughFd() (int, bool) { return 0, false }
 func (h *slowFile) Read(ctx context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	h.at.Pass()
 	return h.LoopbackFile.Read(ctx, dest, off)
+}
+
+func (h *slowFile) Write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
+	h.at.Pass()
+	return h.LoopbackFile.Write(ctx, data, off)
+}
+
+// A mount that ends while a write of it hangs does not count as dead before the write has ended: until
+// then it may still reach the volume.
+func TestMountIsAliveWhileItsWriteHangs(t *testing.T) {
+	t.Parallel()
+	v := lab.NewVolume(t, "--ttl", "3s")
+	at := lab.NewTurnstile(t)
+	v.Under(func(b lab.Below) gofs.InodeEmbedder { return &heldBytes{b, at} })
+	m := v.Mount("a")
+	v.Write("slow", "")
+	p := lab.NewAgent(t)
+	answer := sync.OnceFunc(at.End)
+	t.Cleanup(answer) // ahead of the end of the mount
+	fd := p.Open(m.Path("slow"), unix.O_WRONLY)
+	at.Shut.Store(true)
+	write := p.Start(lab.Call{Op: "write", FD: fd, Data: "late"})
+	lab.Eventually(t, "the daemon writes", func() bool { return lab.IsWithin(t, m.Cmd.Process.Pid, unix.SYS_PWRITE64) })
+	if err := m.Cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually(t, "the daemon ends without the write", func() bool { return strings.Contains(m.Log.String(), "writes are still under way after") })
+	lines, err := filepath.Glob(filepath.Join(v.State, "alive", "*", "*"))
+	if err != nil || len(lines) != 1 {
+		t.Fatalf("lifelines: %v, %v", lines, err)
+	}
+	claim := func() error {
+		l, err := lifeline.Claim(filepath.Dir(lines[0]), filepath.Base(lines[0]))
+		if err == nil {
+			l.Leave()
+		}
+		return err
+	}
+	if err := claim(); !errors.Is(err, lifeline.ErrAlive) {
+		t.Errorf("the mount counts as dead: %v", err)
+	}
+	answer()
+	_ = lab.Await(t, "the write", write)
+	lab.Eventually(t, "the mount is dead", func() bool { return claim() == nil })
 }
 
 // A closed file's lock goes to the next writer, however many programs read what

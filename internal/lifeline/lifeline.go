@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
@@ -149,6 +150,19 @@ func (l *Line) Close() {
 
 // Leave releases the lifeline and keeps the file, so that others can claim it.
 func (l *Line) Leave() { l.file.Close() }
+
+// unfinished are lifelines that end with the process.
+var unfinished struct {
+	sync.Mutex
+	lines []*Line // GUARDED_BY(Mutex); else a file that nobody uses is closed
+}
+
+// Keep holds the lifeline until the process has ended, with the last write of its threads.
+func (l *Line) Keep() {
+	unfinished.Lock()
+	defer unfinished.Unlock()
+	unfinished.lines = append(unfinished.lines, l)
+}
 
 // Sweep removes the lifelines in dir that nobody holds, except those of needed, and what a daemon has
 // left that died before it held one.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/google/uuid"
@@ -144,4 +145,22 @@ func TestSweepBesideHold(t *testing.T) {
 	}
 	close(stop)
 	<-swept
+}
+
+// The kernel ends what is kept, and nobody else.
+func TestKeep(t *testing.T) {
+	dir := t.TempDir()
+	l, err := Hold(dir, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := l.ID
+	l.Keep()
+	l = nil
+	for range 3 { // also what closes files that nobody uses
+		runtime.GC()
+	}
+	if _, err := Claim(dir, id); !errors.Is(err, ErrAlive) {
+		t.Errorf("the lifeline of a write under way: %v", err)
+	}
 }

@@ -183,8 +183,6 @@ func (v *Volume) Run(ctx context.Context) error {
 	}
 	c.Worker.Forget(c.Mountpoint)
 	v.found(otherNone)
-	// Unless life.Close was called, the lifeline stays, and the next mount proves us dead.
-	defer m.life.Leave()
 	v.sessionOpened(record.service)
 	v.metrics.Mounted(m.locks.Stats, m.view.Stats, v.health.state)
 	defer v.metrics.Mounted(nil, nil, nil)
@@ -195,6 +193,7 @@ func (v *Volume) Run(ctx context.Context) error {
 	stop()
 	select {
 	case <-gone:
+		m.life.Leave()
 		return ErrHandedOn
 	default:
 	}
@@ -222,9 +221,11 @@ func (v *Volume) end(c *Config, m *mounted) error {
 	err := v.unmount(c, m.view)
 	c.record.Void() // there is no view that a next process could go on with
 	if errors.Is(err, context.DeadlineExceeded) {
+		m.life.Keep() // a write in the kernel ends with the process, or later
 		return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", c.Renew.TTL, err)
 	}
 	if closeErr := c.closeLocks(m.locks); closeErr != nil {
+		m.life.Leave() // the file stays, and the next mount proves us dead
 		return errors.Join(err, closeErr)
 	}
 	m.life.Close()
