@@ -175,10 +175,12 @@ func (v *Volume) Run(ctx context.Context) error {
 	record := &serviceSeen{RecordStore: backend}
 	id, err := c.checkVolume(start, record)
 	if err != nil {
+		c.record.Void()
 		return err
 	}
 	m, err := v.establish(start, &c, from, backend, id, record.service)
 	if err != nil {
+		c.record.Void() // the next try begins another one
 		return err
 	}
 	c.Worker.Forget(c.Mountpoint)
