@@ -16,7 +16,7 @@ import (
 	"github.com/lockfs/lockfs/lockmgr"
 )
 
-// moveTimeout: with Leases, a dead mount counts as alive until it was watched for its TTL.
+// moveTimeout is how long the lock service has to answer.
 const moveTimeout = time.Minute
 
 // moveOptions are the flags of 'lockfs move'.
@@ -99,6 +99,7 @@ func (o *moveOptions) run(cmd *cobra.Command, path string) error {
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), moveTimeout)
 	defer cancel()
+	var watch time.Duration
 	move := volume.MoveConfig{Source: source, To: to}
 	if o.gone == "" {
 		backend, disconnect, err := o.former(ctx, source)
@@ -106,15 +107,43 @@ func (o *moveOptions) run(cmd *cobra.Command, path string) error {
 			return fmt.Errorf("the lock service that the volume has so far, %s, cannot be asked whether a mount is alive: %w", has, err)
 		}
 		defer disconnect()
+		if watch, err = longestTTL(ctx, backend); err != nil {
+			return err
+		}
 		move.Record = backend
 	} else if err := o.isGone(has); err != nil {
 		return err
 	}
-	if err := volume.Move(ctx, move); err != nil {
+	moving, cancel := context.WithTimeout(cmd.Context(), moveTimeout+watch)
+	defer cancel()
+	if err := volume.Move(moving, move); err != nil {
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "volume %s/%s has its locks in %s from now on; before, in %s\n", namespace, name, to, has)
 	return nil
+}
+
+// sessions are those of a lock service.
+type sessions interface {
+	Sessions(ctx context.Context) (map[string]lockmgr.SessionInfo, error)
+	SessionTTL(ctx context.Context, id string) (time.Duration, error)
+}
+
+// longestTTL returns the longest TTL of a session. With Leases, a dead mount counts as alive until it was
+// watched for so long.
+func longestTTL(ctx context.Context, service sessions) (longest time.Duration, err error) {
+	found, err := service.Sessions(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for id := range found {
+		ttl, err := service.SessionTTL(ctx, id)
+		if err != nil && !errors.Is(err, lockmgr.ErrSessionLost) {
+			return 0, err
+		}
+		longest = max(longest, ttl)
+	}
+	return longest, nil
 }
 
 func (o *moveOptions) former(ctx context.Context, source string) (serve.Backend, func(), error) {
