@@ -52,7 +52,7 @@ func TestBreakAwaitsChangesUnderWay(t *testing.T) {
 			pending := holder.Start(call)
 			lab.Eventually(t, "the volume is asked for the change", func() bool { return lab.IsWithin(t, a.Cmd.Process.Pid, c.in) })
 			// The holder's mount gives the lock up a second after it is asked.
-			if status, _, stderr := lab.Outcome(t, v.Command("break", "--endpoints", v.Endpoint(), "--timeout", "4s", "--reason", "test", b.Path("f"))); status == 0 {
+			if status, _, stderr := lab.Outcome(t, v.Command("break", "--endpoints", v.Endpoint(), "--timeout", "10s", "--reason", "test", b.Path("f"))); status == 0 {
 				t.Errorf("the lock was given up while the change was under way: %s", stderr)
 			}
 			if !strings.Contains(a.Log.String(), "lock broken") {
