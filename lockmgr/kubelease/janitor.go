@@ -92,7 +92,8 @@ func (b *Backend) cleanUp(ctx context.Context) {
 
 // useless returns the Leases to be deleted: breaks, and locks that are free. How
 // long they were is judged by when this mount saw them change, by its own clock.
-// A Lease may have been created to make a late creation void. A table does not tell.
+// One that may have been created to make a late creation void is kept for all of Free; of a table
+// nobody can tell.
 // The directories' Lease stays: its version, and a dead mount's delegation in it, tell what has
 // been. See Undisturbed, and acquisition.late.
 func (b *Backend) useless() (found []*object) {
