@@ -623,3 +623,31 @@ func TestOutOfDescriptors(t *testing.T) {
 		t.Errorf("Ask, after the daemon had descriptors again: %v", err)
 	}
 }
+
+// A mount with many descriptors has more time.
+func TestTimeForDescriptors(t *testing.T) {
+	takeTime, descriptorTime = time.Millisecond, long/3
+	defer func() { takeTime, descriptorTime = long, DescriptorTime }()
+	m := offer(t, nil)
+	for range 3 {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		m.fds = append(m.fds, fd)
+	}
+	p := m.dial(t)
+	_, fds, err := p.Ask("1", nil)
+	if err != nil || len(fds) != 3 {
+		t.Fatalf("Ask: %d descriptors, %v", len(fds), err)
+	}
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	time.Sleep(100 * time.Millisecond) // longer than takeTime
+	takeTime = long                    // for the answer
+	if err := p.Take(); err != nil {
+		t.Errorf("Take: %v", err)
+	}
+}

@@ -198,7 +198,7 @@ func (s *listener) hand(c *net.UnixConn, h *hello) {
 		s.refuse(c, err)
 		return
 	}
-	_ = c.SetDeadline(time.Now().Add(takeTime))
+	_ = c.SetDeadline(time.Now().Add(takeTime + timeFor(len(fds))))
 	err = send(c, answer{PID: os.Getpid(), State: state, FDs: len(fds) + 1})
 	if err == nil {
 		err = sendFDs(c, fds)

@@ -102,6 +102,7 @@ func (p *Peer) ask(version string, settings map[string]string) (state []byte, fd
 	if p.PID = a.PID; a.Refused != "" {
 		return nil, nil, &RefusedError{a.PID, a.Refused}
 	}
+	_ = p.c.SetDeadline(time.Now().Add(helloTime + timeFor(a.FDs)))
 	if fds, err = receiveFDs(p.c, a.FDs); err != nil {
 		return nil, nil, fmt.Errorf("the descriptors of the running daemon: %w", err)
 	}
