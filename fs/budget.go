@@ -62,7 +62,7 @@ func (b *budget) take(p payer, n int64) bool {
 	return true
 }
 
-// keep reserves n for a payer, whatever is free.
+// keep reserves n that a payer had in another process.
 func (b *budget) keep(p payer, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

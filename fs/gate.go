@@ -114,7 +114,8 @@ func (g *gate) enter(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gon
 		g.mu.Unlock()
 		return nil
 	}
-	if !g.charge(p, bytes) {
+	bytes, ok := g.charge(p, bytes)
+	if !ok {
 		g.refused++
 		g.drop(s)
 		g.mu.Unlock()
@@ -132,14 +133,14 @@ func (g *gate) enter(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gon
 	return g.wait(w, in, cancel, strays, gone)
 }
 
-// charge counts memory that a payer's request holds while it waits, and reports whether it may. The
-// kernel's may always: it loses the pages whose WRITE is refused.
-func (g *gate) charge(p payer, bytes int64) bool {
-	if p.kernel {
-		g.held.keep(p, bytes)
-		return true
+// charge counts memory that a payer's request holds while it waits. It returns what is counted, and
+// whether the request may wait. The kernel's always may, uncounted if need be: it loses the pages whose
+// WRITE is refused. It sends background at a time.
+func (g *gate) charge(p payer, bytes int64) (counted int64, ok bool) {
+	if g.held.take(p, bytes) {
+		return bytes, true
 	}
-	return g.held.take(p, bytes)
+	return 0, p.kernel
 }
 
 // reenter is enter for a request that is given up once ctx ends.
@@ -151,8 +152,9 @@ func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
 // request must not touch the volume. Errors: errGivenUp; errBacklog, and then wait was not run.
 func (g *gate) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
 	if in.Length > smallRequest {
-		p, bytes := g.payer(in), waiterBytes(in.Length, 0)
-		if !g.charge(p, bytes) {
+		p := g.payer(in)
+		bytes, ok := g.charge(p, waiterBytes(in.Length, 0))
+		if !ok {
 			g.leave(in.Unique)
 			return errBacklog
 		}
