@@ -150,13 +150,19 @@ func (a *Advisory) close() {
 	}
 }
 
-// lose makes the tables that rely on s know that it is lost.
-func (a *Advisory) lose(s *session) {
+// lose makes the tables that rely on s know that it is lost. Each closes one of the channels when it has
+// told that.
+func (a *Advisory) lose(s *session) (mourned []<-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, t := range a.tables {
 		if t.relied.Load() == s || t.private.row && t.sess == s {
+			if t.mourned == nil {
+				t.mourned = make(chan struct{})
+			}
+			mourned = append(mourned, t.mourned)
 			t.ask()
 		}
 	}
+	return mourned
 }

@@ -69,11 +69,33 @@ func (t *AdvisoryTable) bereave(cause error, attrs ...any) {
 	if len(locks) == 0 || a.m.ctx.Err() != nil {
 		return
 	}
-	a.OnLost(t)
+	t.tellLost()
 	a.m.log.Error("flock and fcntl locks lost; the files that are open return EIO",
 		append([]any{slog.String("path", t.key.String()), slog.Int("locks", len(locks)), slog.Any("error", cause)}, attrs...)...)
 	for _, l := range locks {
 		a.m.observe(LockLost{Key: t.key, Holder: t.holder(l), Cause: cause})
+	}
+}
+
+// tellLost calls OnLost, which can take as long as the volume does. Tries do not wait for that.
+func (t *AdvisoryTable) tellLost() {
+	a := t.a
+	told := make(chan struct{})
+	a.working.Go(func() { a.OnLost(t); close(told) })
+	tick := time.NewTicker(a.m.cfg.AnswerTimeout / 8)
+	defer tick.Stop()
+	for {
+		select {
+		case <-told:
+			return
+		case <-tick.C:
+			a.mu.Lock()
+			if a.refused {
+				t.refuseAll()
+			}
+			t.refuseLate(ErrContended)
+			a.mu.Unlock()
+		}
 	}
 }
 

@@ -30,12 +30,13 @@ type AdvisoryTable struct {
 	users    int
 	losses   int
 	private  advisoryPrivate
-	closed   bool    // another mount has the table to itself
-	stale    bool    // the table may have changed since it was read
-	doubted  bool    // the mount's row may have changed too, though nobody else should change it
-	broken   []Break // breaks that may concern the mount's locks
-	unparked bool    // a request that was handed on is back, and may have closed a cycle
-	vacates  bool    // the mount's row goes before anything else is put
+	closed   bool          // another mount has the table to itself
+	stale    bool          // the table may have changed since it was read
+	doubted  bool          // the mount's row may have changed too, though nobody else should change it
+	broken   []Break       // breaks that may concern the mount's locks
+	unparked bool          // a request that was handed on is back, and may have closed a cycle
+	vacates  bool          // the mount's row goes before anything else is put
+	mourned  chan struct{} // closed when the loss of the session was told; nil: nobody waits for that
 
 	recovering bool                // it is from a dead process's records, and was not read since
 	bereft     bool                // its locks were lost before it was adopted

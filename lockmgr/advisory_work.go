@@ -288,6 +288,10 @@ func (t *AdvisoryTable) noticeLoss() {
 	clear(t.rows)
 	t.sent, t.recovering = nil, false
 	t.use(nil)
+	if t.mourned != nil {
+		close(t.mourned)
+		t.mourned = nil
+	}
 }
 
 // lost takes all of the mount's locks in the table. Waiting requests begin again.
@@ -339,7 +343,7 @@ func (t *AdvisoryTable) refuseAll() {
 	}
 }
 
-// refuseLate ends the tries that have waited long enough for the service, and the requests without
+// refuseLate ends the tries that have waited long enough, with err, and the requests without
 // a caller. mu is held.
 func (t *AdvisoryTable) refuseLate(err error) {
 	for _, r := range slices.Clone(t.requests) {
@@ -347,7 +351,7 @@ func (t *AdvisoryTable) refuseLate(err error) {
 		case r.over:
 			t.answer(r, nil)
 		case !r.waits && time.Now().After(r.expires):
-			if !errors.Is(err, ErrUnavailable) {
+			if !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrContended) {
 				err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 			}
 			t.answer(r, err)

@@ -124,36 +124,40 @@ func (m *Manager) Abandon(holds []*Hold, cause error) {
 
 // renounce gives up locks, and all locks that share a hold with them. m.mu is held.
 func (m *Manager) renounce(meant []*lock, cause error, msg string, attrs ...any) {
-	locks, holds := entangled(meant)
-	if len(locks) == 0 || m.closed {
+	if m.closed {
 		return
 	}
-	for _, h := range holds {
-		h.fail(cause)
-		h.write()
-	}
-	m.wg.Go(func() {
-		for _, l := range locks {
-			m.lockLog(l).Warn(msg, attrs...)
-			m.observe(LockLost{Key: l.grant.Key, Holder: l.holder, Cause: cause})
+	for _, one := range meant { // each file by itself: a change that hangs delays no other file's lock
+		locks, holds := entangled(one)
+		if len(locks) == 0 {
+			continue
 		}
-	})
-	m.surrender(locks, holds)
+		for _, h := range holds {
+			h.fail(cause)
+			h.write()
+		}
+		for _, l := range locks {
+			log, lost := m.lockLog(l), LockLost{Key: l.grant.Key, Holder: l.holder, Cause: cause} // both can change
+			m.wg.Go(func() {
+				log.Warn(msg, attrs...)
+				m.observe(lost)
+			})
+		}
+		m.surrender(locks, holds)
+	}
 }
 
-// entangled returns the live locks of meant, and transitively all locks that share a hold with
-// one, and their holds. m.mu is held.
-func entangled(meant []*lock) (locks []*lock, holds []*Hold) {
+// entangled returns a lock, unless it is over or given up, and transitively all locks that share a hold
+// with it, and their holds. m.mu is held.
+func entangled(meant *lock) (locks []*lock, holds []*Hold) {
 	found, seen := make(map[*lock]bool), make(map[*Hold]bool)
 	add := func(l *lock) {
-		if !l.releasing && !found[l] {
+		if l.stands() && !l.releasing && !found[l] {
 			found[l] = true
 			locks = append(locks, l)
 		}
 	}
-	for _, l := range meant {
-		add(l)
-	}
+	add(meant)
 	for i := 0; i < len(locks); i++ {
 		for h := range locks[i].holds {
 			if seen[h] {
@@ -176,7 +180,9 @@ func (m *Manager) surrender(locks []*lock, holds []*Hold) {
 		return
 	}
 	for _, l := range locks {
+		l.surrendering = true
 		m.table.giveUp(l)
+		l.sess.losing.Add(1)
 	}
 	m.surrendering++
 	m.wg.Go(func() {
@@ -184,6 +190,10 @@ func (m *Manager) surrender(locks []*lock, holds []*Hold) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.surrendering--
+		for _, l := range locks {
+			l.surrendering = false
+			l.sess.losing.Done()
+		}
 		if !landed {
 			return // Close ends the session
 		}
@@ -197,7 +207,8 @@ func (m *Manager) surrender(locks []*lock, holds []*Hold) {
 	})
 }
 
-// awaitLanded waits for the last changes of lost holds, and reports whether it has.
+// awaitLanded waits for the last changes of lost holds, until Manager.ctx ends, and reports whether they
+// have landed.
 func (m *Manager) awaitLanded(holds []*Hold) bool {
 	select {
 	case <-time.After(renew.CheckToIssue + renew.WriteInFlight):
@@ -207,12 +218,12 @@ func (m *Manager) awaitLanded(holds []*Hold) bool {
 	var landing sync.WaitGroup
 	m.mu.Lock()
 	for _, h := range holds {
-		landing.Go(h.Landed)
+		landing.Go(func() { h.landed(m.ctx) })
 		if h.onLost != nil {
 			landing.Go(h.onLost)
 		}
 	}
 	m.mu.Unlock()
 	landing.Wait()
-	return true
+	return m.ctx.Err() == nil
 }

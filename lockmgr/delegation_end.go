@@ -102,8 +102,7 @@ func (m *Manager) loseDelegation(d *delegation, cause error) {
 	}
 	m.forget(d)
 	for l := range d.open {
-		l.fail(cause)
-		m.lose(l, cause)
+		m.loseAlone(l, cause)
 	}
 }
 
@@ -115,7 +114,7 @@ func (m *Manager) putEntries(d *delegation, age time.Duration) {
 	}
 	var locks []*lock
 	for l := range d.open {
-		if !l.putting && !l.releasing && time.Since(l.since) >= age {
+		if !l.putting && time.Since(l.since) >= age {
 			l.putting = true
 			locks = append(locks, l)
 		}

@@ -46,6 +46,10 @@ var (
 	// ErrClosed: the Manager is shutting down.
 	ErrClosed = errors.New("lock manager closed")
 
+	// ErrUnderWay: a change in the volume has not returned. Its lock was not released, and ends with the
+	// session.
+	ErrUnderWay = errors.New("a change of a file is still under way")
+
 	// ErrInvalidKey: the path cannot be a lock key.
 	ErrInvalidKey = errors.New("invalid lock key")
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -105,7 +107,7 @@ type LockState struct {
 type HoldState struct {
 	Owner    Owner
 	Unlocked bool
-	Locks    []int  // of a lost hold: those that are to be given back
+	Locks    []int  // of a lost hold: those that are still to be given back
 	Sessions []int  // those it relies on
 	Lost     string // why it is lost; "": it is not
 	Session  bool   // it is lost with a session
@@ -163,17 +165,19 @@ func (m *Manager) exportHolds(holds []*Hold) (*State, map[*session]int, error) {
 		hs := HoldState{Owner: h.owner, Unlocked: h.unlocked, Closing: h.closing}
 		if why := h.why(); why != nil && !h.unlocked {
 			hs.Lost, hs.Session = why.Error(), errors.Is(why, ErrSessionLost)
-			st.Holds = append(st.Holds, hs)
-			continue
-		}
-		for _, s := range h.relied() {
-			i, ok := sessions[s]
-			if !ok {
-				return nil, nil, fmt.Errorf("session %s is being given up", s.backend.ID())
+		} else {
+			for _, s := range h.relied() {
+				i, ok := sessions[s]
+				if !ok {
+					return nil, nil, fmt.Errorf("session %s is being given up", s.backend.ID())
+				}
+				hs.Sessions = append(hs.Sessions, i)
 			}
-			hs.Sessions = append(hs.Sessions, i)
 		}
 		for _, l := range h.locks {
+			if hs.Lost != "" && (l.releasing || !l.stands()) {
+				continue
+			}
 			i, ok := locks[l]
 			if !ok {
 				if l.releasing || l.below != nil || l.putting || l.idle != nil {
@@ -299,8 +303,8 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 				h.fail(SessionLost(errors.New("it ended while no daemon served the mount")))
 			}
 		}
-		if h.lost.Load() != nil { // Begin gives up the locks that only this hold has: see noteUnheld
-			holds[i] = h
+		holds[i] = h
+		if h.lost.Load() != nil {
 			m.bereft = append(m.bereft, h)
 			continue
 		}
@@ -310,12 +314,11 @@ func Adopt(ctx context.Context, cfg Config, st *State) (_ *Manager, _ []*Hold, e
 		for _, j := range s.Sessions {
 			h.rely(sessions[j])
 		}
-		holds[i] = h
 	}
+	m.noteUnheld(st, locks, holds)
 	for _, s := range st.Left {
 		m.left[s.Holder.AcquisitionID] = &left{s.Keys, s.Mode, s.Holder, sessions[s.Session]}
 	}
-	m.noteUnheld(locks)
 	return m, holds, nil
 }
 
@@ -340,13 +343,30 @@ func (m *Manager) adoptDelegations(st *State, sessions []*session) []*delegation
 	return dels
 }
 
-// noteUnheld notes the locks that only lost holds had: Begin gives them up. m.mu is held.
-func (m *Manager) noteUnheld(locks []*lock) {
-	for _, l := range locks {
-		if l != nil && len(l.holds) == 0 {
-			m.unheld = append(m.unheld, l)
+// noteUnheld notes the locks that only lost holds have: Begin gives them up. m.mu is held.
+func (m *Manager) noteUnheld(st *State, locks []*lock, holds []*Hold) {
+	unheld := func(l *lock) bool {
+		if l == nil {
+			return false
+		}
+		for h := range l.holds {
+			if h.lost.Load() == nil {
+				return false
+			}
+		}
+		return true
+	}
+	for i, s := range st.Holds {
+		if holds[i].lost.Load() == nil {
+			continue
+		}
+		for _, j := range s.Locks {
+			if l := locks[j]; unheld(l) {
+				holds[i].join(l)
+			}
 		}
 	}
+	m.unheld = slices.DeleteFunc(locks, func(l *lock) bool { return !unheld(l) })
 }
 
 // check returns an error if a number in the state is no index.
@@ -398,9 +418,9 @@ var errState = errors.New("the state of the locks contradicts itself")
 // handedLoss is the loss of a hold that the former process has seen.
 func handedLoss(text string, session bool) error {
 	if session {
-		return SessionLost(errors.New(text))
+		return SessionLost(errors.New(strings.TrimPrefix(text, ErrSessionLost.Error()+": ")))
 	}
-	return lockLoss(errors.New(text))
+	return lockLoss(errors.New(strings.TrimPrefix(text, ErrLockLost.Error()+": ")))
 }
 
 func (m *Manager) adoptSession(ctx context.Context, a Adopter, st SessionState, claims []Grant) (*session, error) {
@@ -440,15 +460,27 @@ func (m *Manager) Begin() {
 		case <-time.After(unclaimedTime):
 		}
 	}
-	m.beginWork()
 	m.endDelegations()
-	m.mu.Lock()
-	m.surrender(m.unheld, m.bereft)
-	m.unheld, m.bereft = nil, nil
-	m.mu.Unlock()
+	m.giveUpUnheld() // before a break of them is heard again
+	m.beginWork()
 	if advisory != nil {
 		advisory.resume()
 	}
+}
+
+// giveUpUnheld gives up the locks of the adopted holds that are lost.
+func (m *Manager) giveUpUnheld() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.unheld {
+		m.surrender(entangled(l))
+	}
+	for _, h := range m.bereft {
+		if !slices.ContainsFunc(h.locks, (*lock).stands) {
+			m.surrender(nil, []*Hold{h})
+		}
+	}
+	m.unheld, m.bereft = nil, nil
 }
 
 // unclaimedTime bounds how long programs wait until what a dead process has left is removed.

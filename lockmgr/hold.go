@@ -129,7 +129,7 @@ func (h *Hold) Undisturbed(from int64, k Key) bool {
 }
 
 // OnLost sets the function that is called for each lost lock, at once if the hold is lost already. A
-// broken lock is not released before f has returned.
+// lock that is broken afterwards is not released before f has returned.
 func (h *Hold) OnLost(f func()) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -148,7 +148,23 @@ func (h *Hold) Change(change func() error) error {
 }
 
 // Landed waits until the changes under way have returned.
-func (h *Hold) Landed() { h.changes.wait() }
+func (h *Hold) Landed() { h.landed(context.Background()) }
+
+// landed waits until ctx ends, and reports whether the changes have returned.
+func (h *Hold) landed(ctx context.Context) bool {
+	ended := h.changes.ended()
+	select {
+	case <-ended: // also if ctx has ended
+		return true
+	default:
+	}
+	select {
+	case <-ended:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
 
 // changes counts those under way.
 type changes struct {
@@ -172,18 +188,19 @@ func (c *changes) end() {
 	}
 }
 
-func (c *changes) wait() {
+// ended returns a channel that is closed when none is under way.
+func (c *changes) ended() <-chan struct{} {
 	c.mu.Lock()
-	if c.count == 0 {
-		c.mu.Unlock()
-		return
-	}
+	defer c.mu.Unlock()
 	if c.none == nil {
 		c.none = make(chan struct{})
 	}
 	none := c.none
-	c.mu.Unlock()
-	<-none
+	if c.count == 0 {
+		close(none)
+		c.none = nil
+	}
+	return none
 }
 
 // Closing notes a close() of the file: requests that do not wait give this hold CloseGrace.

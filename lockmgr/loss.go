@@ -85,8 +85,9 @@ func (m *Manager) loseSession(s *session) {
 	if closed {
 		return
 	}
+	var mourned []<-chan struct{}
 	if advisory != nil {
-		advisory.lose(s)
+		mourned = advisory.lose(s)
 	}
 	m.wg.Go(m.reopen)
 	m.log.Error("lock session lost; its locks are void and their files return EIO",
@@ -98,7 +99,16 @@ func (m *Manager) loseSession(s *session) {
 	case <-m.ctx.Done():
 	}
 	landed := make(chan struct{})
-	m.wg.Go(func() { s.losing.Wait(); close(landed) })
+	m.wg.Go(func() {
+		defer close(landed)
+		s.losing.Wait()
+		for _, told := range mourned {
+			select {
+			case <-told:
+			case <-m.ctx.Done():
+			}
+		}
+	})
 	select {
 	case <-landed:
 	case <-time.After(s.backend.TTL()):
@@ -174,7 +184,7 @@ func (m *Manager) lose(l *lock, cause error) {
 			if onLost != nil {
 				onLost()
 			}
-			h.Landed()
+			h.landed(m.ctx)
 		})
 	}
 	m.wg.Go(func() {
@@ -196,16 +206,16 @@ func (m *Manager) lockLost(l *lock, cause error) {
 	if l.releasing || !l.stands() {
 		return // released meanwhile
 	}
-	l.fail(cause)
-	m.lose(l, cause)
+	m.loseAlone(l, cause)
 }
 
-// fail fails the holds of a lock for ever. m.mu is held.
-func (l *lock) fail(cause error) {
+// loseAlone is lose for a lock whose session lives. Its holds fail for ever. m.mu is held.
+func (m *Manager) loseAlone(l *lock, cause error) {
 	for h := range l.holds {
 		h.fail(cause)
-		h.write()
 	}
+	m.lose(l, cause)
+	l.rewrite()
 }
 
 func (l *lock) lost() bool { return l.sess.renewal.State() == renew.Lost }

@@ -113,6 +113,8 @@ type lock struct {
 	contended bool // another mount was in the way
 	releasing bool // it is being deleted from the service
 
+	surrendering bool // it is releasing, but the last changes under it have not landed yet
+
 	// See keeper.
 	keep      time.Duration // how long it may be kept idle
 	keepable  bool
@@ -225,9 +227,9 @@ func (m *Manager) Refuse() {
 	m.refuse()
 }
 
-// Close refuses requests, and ends the sessions with all locks. The caller has finished its
-// writes. If the service does not answer before ctx ends, Close fails, and the locks end with the
-// TTL.
+// Close refuses requests, and ends the sessions with all locks when the changes under way have landed.
+// If these or the service take longer than ctx, Close fails, and the locks end with the TTL. Errors:
+// ErrUnderWay.
 func (m *Manager) Close(ctx context.Context) error {
 	m.Refuse()
 	m.mu.Lock()
@@ -238,12 +240,18 @@ func (m *Manager) Close(ctx context.Context) error {
 	m.closed = true
 	sessions := slices.Clone(m.sessions)
 	advisory := m.advisory
+	holds := m.table.holds()
 	m.mu.Unlock()
 
 	m.cancel()
 	// No write is issued any more when the service hears of the end.
 	for _, s := range sessions {
 		s.renewal.Close()
+	}
+	for h := range holds {
+		if !h.landed(ctx) {
+			return ErrUnderWay
+		}
 	}
 	errs := make([]error, len(sessions))
 	var closing sync.WaitGroup

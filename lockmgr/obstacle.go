@@ -44,7 +44,7 @@ func (l *lock) rank() int {
 	switch {
 	case l == nil:
 		return 0
-	case l.releasing:
+	case l.deleting():
 		return 1
 	case l.closing():
 		return 2
@@ -53,6 +53,9 @@ func (l *lock) rank() int {
 }
 
 const worst = 3
+
+// deleting reports whether the lock only waits for the service to delete its entry.
+func (l *lock) deleting() bool { return l.releasing && !l.surrendering }
 
 func worse(a, b *lock) *lock {
 	if a.rank() < b.rank() {
@@ -112,14 +115,14 @@ func (m *Manager) rival(key Key) *obstacle {
 
 // another reports whether r waits for another owner. m.mu is held.
 func (o *obstacle) another(r *request) bool {
-	if o.lock != nil && !o.lock.releasing {
+	if o.lock != nil && !o.lock.deleting() {
 		return true
 	}
 	return o.ahead != nil && o.ahead.Owner != r.Owner
 }
 
 // releasing reports whether the request waits only for the service to release a lock.
-func (o *obstacle) releasing() bool { return o.ahead == nil && o.lock != nil && o.lock.releasing }
+func (o *obstacle) releasing() bool { return o.ahead == nil && o.lock != nil && o.lock.deleting() }
 
 // patience says how long r may wait for o, from its first wait, and whether more than ctx limits
 // that.
@@ -127,7 +130,7 @@ func (m *Manager) patience(r *request, o *obstacle) (time.Duration, bool) {
 	switch {
 	case o.releasing():
 		return m.answerTime(), r.Wait == 0 // the lock is free once the service answers
-	case o.lock != nil && !o.lock.releasing && (r.Wait == 0 || !r.Queue && !o.briefly(r)):
+	case o.lock != nil && !o.lock.deleting() && (r.Wait == 0 || !r.Queue && !o.briefly(r)):
 		if o.lock.closing() {
 			return m.cfg.CloseGrace, true
 		}
@@ -180,7 +183,7 @@ func (o *obstacle) refusal(why error) error {
 		return err
 	}
 	e := &ContendedError{Key: o.key(), Err: why}
-	if o.lock != nil && !o.lock.releasing {
+	if o.lock != nil && !o.lock.deleting() {
 		e.Holder = o.lock.holder
 	}
 	return e

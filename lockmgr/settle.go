@@ -100,8 +100,7 @@ func (m *Manager) settle(ctx context.Context, l *lock) (again bool, err error) {
 		if d != nil {
 			m.loseDelegation(d, errDeleted)
 		} else {
-			l.fail(errDeleted)
-			m.lose(l, errDeleted)
+			m.loseAlone(l, errDeleted)
 		}
 		return false, errDeleted
 	case err != nil:

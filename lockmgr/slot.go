@@ -1,6 +1,7 @@
 package lockmgr
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -99,6 +100,17 @@ func (t *table) remove(l *lock) {
 	delete(l.sess.locks, l)
 	t.wake(&l.waiting)
 	t.tidy(s)
+}
+
+// holds returns those of all locks.
+func (t *table) holds() map[*Hold]struct{} {
+	holds := make(map[*Hold]struct{})
+	for _, s := range t.slots {
+		for _, l := range s.locks {
+			maps.Copy(holds, l.holds)
+		}
+	}
+	return holds
 }
 
 func (t *table) giveUp(l *lock) {

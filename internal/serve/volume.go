@@ -226,7 +226,11 @@ func (v *Volume) end(c *Config, m *mounted) error {
 		m.life.Keep() // a write in the kernel ends with the process, or later
 		return fmt.Errorf("writes are still under way after %v; their locks end with the lease: %w", c.Renew.TTL, err)
 	}
-	if closeErr := c.closeLocks(m.locks); closeErr != nil {
+	switch closeErr := c.closeLocks(m.locks); {
+	case errors.Is(closeErr, lockmgr.ErrUnderWay):
+		m.life.Keep()
+		return errors.Join(err, closeErr)
+	case closeErr != nil:
 		m.life.Leave() // the file stays, and the next mount proves us dead
 		return errors.Join(err, closeErr)
 	}
