@@ -81,7 +81,7 @@ func (cs *callers) caller(in *fuse.InHeader, files []uint64, scope policy.Scope,
 // familyHasOpen reports whether the open would wait for its own process or an ancestor.
 // Descriptors are inherited, so it does not matter who opened the file.
 func (cs *callers) familyHasOpen(ctx context.Context, in *fuse.InHeader, pid int, files []uint64) bool {
-	if cs.families.reenter(ctx, in) != nil {
+	if cs.families.reenter(ctx, in, guest{}) != nil {
 		return false
 	}
 	defer cs.families.leave(in.Unique)

@@ -7,9 +7,13 @@ type counting struct{ *FS }
 
 // admit answers a request by do, inside the volume's gate, with a buffer of size bytes.
 func (c counting) admit(r request, cancel <-chan struct{}, in *fuse.InHeader, size int, do func() fuse.Status) fuse.Status {
+	return c.admitAs(guest{memory: waiterBytes(in.Length, size)}, r, cancel, in, do)
+}
+
+func (c counting) admitAs(who guest, r request, cancel <-chan struct{}, in *fuse.InHeader, do func() fuse.Status) fuse.Status {
 	c.calls.arrives(in)
 	s := stale
-	if err := c.gates.volume.enter(in, waiterBytes(in.Length, size), cancel, nil); err != nil {
+	if err := c.gates.volume.enter(in, who, cancel, nil); err != nil {
 		s = errno(err)
 	} else {
 		defer c.gates.volume.leave(in.Unique)
@@ -111,7 +115,9 @@ func (c counting) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (v f
 }
 
 func (c counting) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (v uint32, s fuse.Status) {
-	s = c.admit(requestWrite, cancel, &in.InHeader, 0, func() (s fuse.Status) {
+	// The kernel loses the pages whose WRITE is refused. It sends background at a time.
+	who := guest{memory: waiterBytes(in.InHeader.Length, 0), insists: in.WriteFlags&fuse.WRITE_CACHE != 0}
+	s = c.admitAs(who, requestWrite, cancel, &in.InHeader, func() (s fuse.Status) {
 		v, s = c.FS.Write(cancel, in, data)
 		c.calls.answer(&in.InHeader, s, v)
 		return s

@@ -225,7 +225,8 @@ func (c *creation) lock(cancel <-chan struct{}, key lockmgr.Key, r rule) (*lockm
 	switch {
 	case err == nil:
 		return hold, fuse.OK
-	case !errors.Is(err, errGivenUp) && errno(err) != handedOn && isThere(c.dir, c.name):
+	case errors.Is(err, errGivenUp), errors.Is(err, errBacklog): // it is outside of the gate
+	case errno(err) != handedOn && isThere(c.dir, c.name):
 		return nil, exists
 	}
 	return nil, f.refused(&c.in.InHeader, key, err, contended(c.in.Flags))

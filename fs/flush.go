@@ -39,7 +39,7 @@ func (f *FS) flushHandle(in *fuse.FlushIn, h *handle) fuse.Status {
 	if h.mode == lockmgr.Shared {
 		return fuse.OK
 	}
-	if f.gates.closing.enter(&in.InHeader, 0, atOnce, nil) != nil {
+	if f.gates.closing.enter(&in.InHeader, guest{}, atOnce, nil) != nil {
 		return fuse.OK // the program has ended; RELEASE flushes before the lock is released
 	}
 	defer f.gates.closing.leave(in.Unique)

@@ -29,10 +29,10 @@ type gate struct {
 	waits  func(in *fuse.InHeader, wait func()) // runs what a request waits for outside
 
 	mu     sync.Mutex
-	free   int               // GUARDED_BY(mu)
-	inside map[uint64]*share // GUARDED_BY(mu); by request; nil: not counted
-	shares map[payer]*share  // GUARDED_BY(mu); of payers inside or waiting
-	turns  list.List         // GUARDED_BY(mu); shares with waiters, the next one first
+	free   int              // GUARDED_BY(mu)
+	inside map[uint64]guest // GUARDED_BY(mu); by request
+	shares map[payer]*share // GUARDED_BY(mu); of payers inside or waiting
+	turns  list.List        // GUARDED_BY(mu); shares with waiters, the next one first
 
 	waiting int         // GUARDED_BY(mu)
 	polling int         // GUARDED_BY(mu); waiters that check whether their callers are being killed
@@ -50,7 +50,7 @@ type gate struct {
 type payer struct {
 	pod    string
 	uid    uint32 // 0 in a pod
-	kernel bool   // no program: written-back pages, closed files
+	kernel bool   // no program, or one whose pid the daemon cannot see
 }
 
 func payerOf(pod string, uid uint32) payer {
@@ -68,11 +68,18 @@ type share struct {
 	turn    *list.Element // in turns; nil while none waits
 }
 
+// guest is a request, which keeps its memory when it leaves the gate to wait for something else.
+type guest struct {
+	share   *share // nil: not counted
+	memory  int64  // in bytes; 0: not counted
+	insists bool   // it is never refused
+}
+
 // waiter is a request that waits at a gate.
 type waiter struct {
 	request  uint64
-	share    *share
-	bytes    int64         // that it holds
+	guest    guest
+	bytes    int64         // that count
 	place    *list.Element // in share.waiting
 	admitted chan struct{} // closed when it is inside
 }
@@ -86,18 +93,23 @@ var errGivenUp = fmt.Errorf("given up at the gate: %w", context.Canceled)
 func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader) bool, held *budget, log *slog.Logger) *gate {
 	g := &gate{log: log, size: size, payer: pays, gone: gone, held: held, free: size, shut: make(chan struct{})}
 	g.waits = func(_ *fuse.InHeader, wait func()) { wait() }
-	g.inside, g.shares = make(map[uint64]*share), make(map[payer]*share)
+	g.inside, g.shares = make(map[uint64]guest), make(map[payer]*share)
 	return g
 }
 
-// enter lets a request in. While the request waits, it holds bytes of memory. Once cancel is closed
-// (nil: never), enter polls gone (nil: g.gone), and gives up if that is true. Errors: errGivenUp,
-// errBacklog.
-func (g *gate) enter(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
+// enter lets a request in. While the request waits, its memory counts. Once cancel is closed (nil:
+// never), enter polls gone (nil: g.gone), and gives up if that is true. Errors: errGivenUp, errBacklog.
+func (g *gate) enter(in *fuse.InHeader, who guest, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
+	return g.admitted(in, who, who.memory, cancel, gone)
+}
+
+// admitted is enter for a request of whose memory only bytes are to be counted.
+func (g *gate) admitted(in *fuse.InHeader, who guest, bytes int64, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
 	g.mu.Lock()
+	who.share = nil
 	if g.free > g.size/2 {
 		g.free--
-		g.inside[in.Unique] = nil
+		g.inside[in.Unique] = who
 		g.mu.Unlock()
 		return nil
 	}
@@ -109,19 +121,20 @@ func (g *gate) enter(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gon
 		s = &share{payer: p}
 		g.shares[p] = s
 	}
+	who.share = s
 	if s.turn == nil && s.inside < g.free {
-		g.admit(in.Unique, s)
+		g.admit(in.Unique, who)
 		g.mu.Unlock()
 		return nil
 	}
-	bytes, ok := g.charge(p, bytes)
+	bytes, ok := g.charge(p, who, bytes)
 	if !ok {
 		g.refused++
 		g.drop(s)
 		g.mu.Unlock()
 		return errBacklog
 	}
-	w := g.queue(in.Unique, s, bytes)
+	w := g.queue(in.Unique, who, bytes)
 	g.mu.Unlock()
 	var strays <-chan struct{}
 	if gone == nil {
@@ -134,26 +147,28 @@ func (g *gate) enter(in *fuse.InHeader, bytes int64, cancel <-chan struct{}, gon
 }
 
 // charge counts memory that a payer's request holds while it waits. It returns what is counted, and
-// whether the request may wait. The kernel's always may, uncounted if need be: it loses the pages whose
-// WRITE is refused. It sends background at a time.
-func (g *gate) charge(p payer, bytes int64) (counted int64, ok bool) {
+// whether the request may wait.
+func (g *gate) charge(p payer, who guest, bytes int64) (counted int64, ok bool) {
 	if g.held.take(p, bytes) {
 		return bytes, true
 	}
-	return 0, p.kernel
+	return 0, who.insists
 }
 
-// reenter is enter for a request that is given up once ctx ends.
-func (g *gate) reenter(ctx context.Context, in *fuse.InHeader) error {
-	return g.enter(in, 0, ctx.Done(), func(*fuse.InHeader) bool { return true })
+// reenter is enter for a request that is given up once ctx ends, and whose memory is not counted here.
+func (g *gate) reenter(ctx context.Context, in *fuse.InHeader, who guest) error {
+	return g.admitted(in, who, 0, ctx.Done(), func(*fuse.InHeader) bool { return true })
 }
 
 // outside runs wait outside of the gate. What a large request holds counts meanwhile. After an error the
 // request must not touch the volume. Errors: errGivenUp; errBacklog, and then wait was not run.
 func (g *gate) outside(ctx context.Context, in *fuse.InHeader, wait func()) error {
-	if in.Length > smallRequest {
+	g.mu.Lock()
+	who := g.inside[in.Unique]
+	g.mu.Unlock()
+	if who.memory > waiterSize {
 		p := g.payer(in)
-		bytes, ok := g.charge(p, waiterBytes(in.Length, 0))
+		bytes, ok := g.charge(p, who, who.memory)
 		if !ok {
 			g.leave(in.Unique)
 			return errBacklog
@@ -165,23 +180,23 @@ func (g *gate) outside(ctx context.Context, in *fuse.InHeader, wait func()) erro
 
 // mustOutside is outside for what has to be done, whatever memory the request holds.
 func (g *gate) mustOutside(ctx context.Context, in *fuse.InHeader, wait func()) error {
-	inside := g.leave(in.Unique)
+	who, inside := g.leave(in.Unique)
 	g.waits(in, wait)
 	if !inside {
 		return nil
 	}
-	return g.reenter(ctx, in)
+	return g.reenter(ctx, in, who)
 }
 
 // closes begins a close, which is never given up, and returns the function that ends it.
 func (g *gate) closes(in *fuse.InHeader) func() {
-	_ = g.enter(in, 0, nil, nil)
+	_ = g.enter(in, guest{}, nil, nil)
 	return func() { g.leave(in.Unique) }
 }
 
 // notify sends a notice that may cause WRITEs, and waits for it while the caller waits.
 func (g *gate) notify(ctx context.Context, in *fuse.InHeader, notice func()) error {
-	if err := g.reenter(ctx, in); err != nil {
+	if err := g.reenter(ctx, in, guest{}); err != nil {
 		return err
 	}
 	request := in.Unique // in is gone with the caller
@@ -200,15 +215,16 @@ func (g *gate) notify(ctx context.Context, in *fuse.InHeader, notice func()) err
 }
 
 // admit needs mu.
-func (g *gate) admit(request uint64, s *share) {
+func (g *gate) admit(request uint64, who guest) {
 	g.free--
-	s.inside++
-	g.inside[request] = s
+	who.share.inside++
+	g.inside[request] = who
 }
 
 // queue needs mu.
-func (g *gate) queue(request uint64, s *share, bytes int64) *waiter {
-	w := &waiter{request: request, share: s, bytes: bytes, admitted: make(chan struct{})}
+func (g *gate) queue(request uint64, who guest, bytes int64) *waiter {
+	s := who.share
+	w := &waiter{request: request, guest: who, bytes: bytes, admitted: make(chan struct{})}
 	w.place = s.waiting.PushBack(w)
 	if s.turn == nil {
 		s.turn = g.turns.PushBack(s)
@@ -223,7 +239,7 @@ func (g *gate) queue(request uint64, s *share, bytes int64) *waiter {
 
 // unqueue needs mu.
 func (g *gate) unqueue(w *waiter) {
-	s := w.share
+	s := w.guest.share
 	s.waiting.Remove(w.place)
 	if s.waiting.Len() == 0 {
 		g.turns.Remove(s.turn)
@@ -308,17 +324,17 @@ func (g *gate) giveUp(w *waiter) error {
 	return errGivenUp
 }
 
-// leave takes a request out, and reports whether it was inside.
-func (g *gate) leave(request uint64) bool {
+// leave takes a request out; ok: it was inside.
+func (g *gate) leave(request uint64) (who guest, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s, ok := g.inside[request]
+	who, ok = g.inside[request]
 	if !ok {
-		return false
+		return who, false
 	}
 	delete(g.inside, request)
 	g.free++
-	if s != nil {
+	if s := who.share; s != nil {
 		s.inside--
 		g.drop(s)
 	}
@@ -330,12 +346,12 @@ func (g *gate) leave(request uint64) bool {
 		}
 		w := s.waiting.Front().Value.(*waiter)
 		g.turns.MoveToBack(e)
-		g.admit(w.request, s)
+		g.admit(w.request, w.guest)
 		g.unqueue(w)
 		close(w.admitted)
 		e = g.turns.Front()
 	}
-	return true
+	return who, true
 }
 
 // close gives up all waiting requests, and all later ones that would have to wait.

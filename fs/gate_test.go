@@ -51,7 +51,7 @@ func (a *asker) ask(uid uint32, cancel <-chan struct{}) (request uint64, entered
 	in := &fuse.InHeader{Unique: a.last}
 	in.Uid = uid
 	ch := make(chan error, 1)
-	go func() { ch <- a.gate.enter(in, 0, cancel, nil) }()
+	go func() { ch <- a.gate.enter(in, guest{}, cancel, nil) }()
 	synctest.Wait()
 	return in.Unique, ch
 }
@@ -199,7 +199,7 @@ func TestWaitingIsBounded(t *testing.T) {
 			in := &fuse.InHeader{Unique: last}
 			in.Uid = uid
 			ch := make(chan error, 1)
-			go func() { ch <- g.enter(in, bytes, nil, nil) }()
+			go func() { ch <- g.enter(in, guest{memory: bytes}, nil, nil) }()
 			synctest.Wait()
 			return ch
 		}
@@ -252,24 +252,25 @@ func TestWaitingIsBounded(t *testing.T) {
 // Pages that are written back always wait: the kernel would lose them.
 func TestWriteBackIsNeverRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pays := func(in *fuse.InHeader) payer { return payer{uid: in.Uid, kernel: in.Pid == 0} }
 		held := newBudget(8 * waiterSize)
-		g := newGate(2, pays, nil, held, slog.New(slog.DiscardHandler))
+		g := newGate(2, func(in *fuse.InHeader) payer { return payer{uid: in.Uid} }, nil, held, slog.New(slog.DiscardHandler))
 		answers := make(chan error, 100)
-		ask := func(request uint64, pid uint32) {
+		ask := func(request uint64, writesBack bool) {
 			in := &fuse.InHeader{Unique: request}
-			in.Pid = pid
-			go func() { answers <- g.enter(in, waiterSize, nil, nil) }()
+			if !writesBack {
+				in.Uid = 7
+			}
+			go func() { answers <- g.enter(in, guest{memory: waiterSize, insists: writesBack}, nil, nil) }()
 			synctest.Wait()
 		}
 		for request := range uint64(22) {
-			ask(request, 0)
+			ask(request, true)
 		}
 		if len(answers) != 2 {
 			t.Errorf("%d of 22 requests got in or were refused, want 2", len(answers))
 		}
 		for request := range uint64(5) { // half is the kernel's, and half of the rest a program's
-			ask(100+request, 7)
+			ask(100+request, false)
 		}
 		if len(answers) != 2+3 {
 			t.Errorf("%d of 5 requests of a program were refused, want 3", len(answers)-2)
@@ -286,15 +287,14 @@ func TestWriteBackIsNeverRefused(t *testing.T) {
 func TestOutsideIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held := newBudget(6 * (waiterSize + maxWrite))
-		g := newGate(64, func(in *fuse.InHeader) payer { return payer{uid: in.Uid, kernel: in.Pid == 0} }, nil, held, slog.New(slog.DiscardHandler))
+		g := newGate(64, func(in *fuse.InHeader) payer { return payer{uid: in.Uid} }, nil, held, slog.New(slog.DiscardHandler))
 		release := make(chan struct{})
 		waiting := 0
-		ask := func(request uint64, length, pid uint32, leave func(context.Context, *fuse.InHeader, func()) error) <-chan error {
-			in := &fuse.InHeader{Unique: request, Length: length}
-			in.Pid = pid
+		ask := func(request uint64, who guest, leave func(context.Context, *fuse.InHeader, func()) error) <-chan error {
+			in := &fuse.InHeader{Unique: request}
 			answer := make(chan error, 1)
 			go func() {
-				_ = g.enter(in, waiterBytes(length, 0), nil, nil)
+				_ = g.enter(in, who, nil, nil)
 				err := leave(t.Context(), in, func() { waiting++; <-release })
 				g.leave(in.Unique)
 				answer <- err
@@ -305,20 +305,23 @@ func TestOutsideIsCounted(t *testing.T) {
 		refused := func(answer <-chan error) bool {
 			return len(answer) == 1 && errno(<-answer) == fuse.Status(unix.ENOMEM)
 		}
+		write, read := guest{memory: waiterBytes(4096, 0)}, guest{memory: waiterBytes(80, 1<<20)}
 		for request := range uint64(3) {
-			ask(request, 4096, 7, g.outside)
+			ask(request, write, g.outside)
 		}
-		if !refused(ask(10, 4096, 7, g.outside)) || waiting != 3 {
-			t.Errorf("half of the memory is held, and one more waits: %d", waiting)
+		for _, large := range []guest{write, read} {
+			if !refused(ask(10, large, g.outside)) || waiting != 3 {
+				t.Errorf("half of the memory is held, and one more waits: %d", waiting)
+			}
 		}
-		if refused(ask(11, smallRequest, 7, g.outside)) {
+		if refused(ask(11, guest{memory: waiterBytes(smallRequest, 0)}, g.outside)) {
 			t.Error("a small request is refused")
 		}
-		if refused(ask(12, 4096, 7, g.mustOutside)) {
+		if refused(ask(12, write, g.mustOutside)) {
 			t.Error("what has to be done is refused")
 		}
-		if refused(ask(13, 4096, 0, g.outside)) {
-			t.Error("the kernel is refused")
+		if refused(ask(13, guest{memory: write.memory, insists: true}, g.outside)) {
+			t.Error("what is written back is refused")
 		}
 		close(release)
 		synctest.Wait()
@@ -368,7 +371,7 @@ func TestGateAtRandom(t *testing.T) {
 					cancel = make(chan struct{})
 					go close(cancel)
 				}
-				if g.enter(in, 0, cancel, nil) != nil {
+				if g.enter(in, guest{}, cancel, nil) != nil {
 					continue
 				}
 				if now := inside.Add(1); now > most.Load() {

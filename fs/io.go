@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"errors"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -222,7 +223,7 @@ func (f *FS) change(cancel <-chan struct{}, in *fuse.InHeader, h *handle, do fun
 		})
 	}
 	if err == nil {
-		err = f.await(cancel, in, h)
+		err = f.awaitOutside(cancel, in, h, f.gates.volume.mustOutside) // it is made, so no lack of memory is told
 	}
 	return errno(err)
 }
@@ -251,13 +252,17 @@ func eachChecked(check func() error, call func() (int, error)) (int, error) {
 }
 
 func (f *FS) await(cancel <-chan struct{}, in *fuse.InHeader, h *handle) error {
+	return f.awaitOutside(cancel, in, h, f.gates.volume.outside)
+}
+
+func (f *FS) awaitOutside(cancel <-chan struct{}, in *fuse.InHeader, h *handle, outside func(context.Context, *fuse.InHeader, func()) error) error {
 	err := h.check()
 	if !errors.Is(err, lockmgr.ErrSuspended) {
 		return err
 	}
 	ctx, stop := f.killable(cancel, in.Pid)
 	defer stop()
-	givenUp := f.gates.volume.outside(ctx, in, func() {
+	givenUp := outside(ctx, in, func() {
 		for errors.Is(err, lockmgr.ErrSuspended) { // it may be again
 			err = h.awaitLocks(ctx)
 		}

@@ -171,7 +171,7 @@ func (f *locker) try(cancel <-chan struct{}, in *fuse.InHeader, r rule, renames 
 }
 
 // acquire waits outside of the gate, until the caller is being killed, or after anyAfter for any
-// signal, unless that is 0. After errGivenUp the request stays outside.
+// signal, unless that is 0. After errGivenUp and errBacklog the request stays outside.
 func (f *locker) acquire(cancel <-chan struct{}, in *fuse.InHeader, anyAfter time.Duration, req lockmgr.Request) (hold *lockmgr.Hold, err error) {
 	if len(req.Keys) == 0 {
 		return f.locks.Unlocked(req.Owner), nil

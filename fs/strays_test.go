@@ -102,12 +102,12 @@ func TestStraysAtTheGate(t *testing.T) {
 		g.strays = all
 		first, second, kernel := &fuse.InHeader{Unique: 1}, &fuse.InHeader{Unique: 2}, &fuse.InHeader{Unique: 3}
 		second.Pid = 7
-		if err := g.enter(first, 0, nil, nil); err != nil {
+		if err := g.enter(first, guest{}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		result, kernels := make(chan error, 1), make(chan error, 1)
-		go func() { result <- g.enter(second, 0, make(chan struct{}), nil) }()
-		go func() { kernels <- g.enter(kernel, 0, make(chan struct{}), nil) }()
+		go func() { result <- g.enter(second, guest{}, make(chan struct{}), nil) }()
+		go func() { kernels <- g.enter(kernel, guest{}, make(chan struct{}), nil) }()
 		killed = true
 		time.Sleep(time.Minute)
 		if len(result) > 0 {
