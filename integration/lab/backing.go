@@ -48,11 +48,17 @@ func LayOver(t *testing.T, bare, mountpoint string, wrap func(Below) gofs.InodeE
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = unix.Unmount(mountpoint, unix.MNT_DETACH) })
-	t.Cleanup(func() {
-		// The embedded lock service of a mount outlives it by a moment, and has it open.
-		Eventually(t, mountpoint+" is unmounted", func() bool { return server.Unmount() == nil })
-	})
+	t.Cleanup(func() { endServer(t, server, mountpoint) })
+}
+
+// endServer unmounts a file system of this process, whoever has it open, and ends its connection: another
+// process may have a mount namespace with a copy of the mount, which would go on.
+func endServer(t *testing.T, server *fuse.Server, mountpoint string) {
+	if err := unix.Unmount(mountpoint, unix.MNT_FORCE|unix.MNT_DETACH); err != nil {
+		t.Error(err)
+		return
+	}
+	server.Wait()
 }
 
 // Turnstile, while it is shut, holds requests until the test lets them go.

@@ -1,9 +1,6 @@
 package lab
 
-import (
-	"github.com/hanwen/go-fuse/v2/fuse"
-	"golang.org/x/sys/unix"
-)
+import "github.com/hanwen/go-fuse/v2/fuse"
 
 // A folding backing takes several names for one, as vfat, CIFS or ZFS may.
 type foldingFS struct {
@@ -39,12 +36,7 @@ func (v *Volume) Folding(fold func(string) string) {
 		v.T.Fatal(err)
 	}
 	go server.Serve()
-	v.T.Cleanup(func() {
-		if err := unix.Unmount(v.Source, unix.MNT_DETACH); err != nil {
-			v.T.Error(err)
-		}
-		server.Wait()
-	})
+	v.T.Cleanup(func() { endServer(v.T, server, v.Source) })
 	if err := server.WaitMount(); err != nil {
 		v.T.Fatal(err)
 	}
