@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -37,6 +38,7 @@ type Server struct {
 	Store string
 
 	dir  string // of the test's own server
+	host string // loopback address of its own: nobody takes a port while its program is down
 	port int
 	peer string // URL
 	etcd *program
@@ -99,11 +101,12 @@ func Start() (*Server, error) {
 }
 
 func (s *Server) start() error {
-	ports, err := freePorts(3)
+	s.host = fmt.Sprintf("127.%d.%d.1", 1+mathrand.IntN(250), mathrand.IntN(250))
+	ports, err := freePorts(s.host, 3)
 	if err != nil {
 		return err
 	}
-	s.Store, s.peer = "http://127.0.0.1:"+strconv.Itoa(ports[0]), "http://127.0.0.1:"+strconv.Itoa(ports[1])
+	s.Store, s.peer = "http://"+s.host+":"+strconv.Itoa(ports[0]), "http://"+s.host+":"+strconv.Itoa(ports[1])
 	s.port = ports[2]
 	if err := s.StartStore(); err != nil {
 		return err
@@ -112,7 +115,7 @@ func (s *Server) start() error {
 		return err
 	}
 	s.Config = &rest.Config{
-		Host: "https://127.0.0.1:" + strconv.Itoa(s.port), BearerToken: adminToken,
+		Host: "https://" + s.host + ":" + strconv.Itoa(s.port), BearerToken: adminToken,
 		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000, Burst: 1000,
 	}
 	return s.startAPI()
@@ -189,8 +192,8 @@ func (s *Server) Restart() error {
 func (s *Server) startAPI() error {
 	var err error
 	key := filepath.Join(s.dir, "sa.key")
-	s.api, err = s.run("kube-apiserver", "--etcd-servers", s.Store, "--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(s.port),
-		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", "--cert-dir", filepath.Join(s.dir, "certs"),
+	s.api, err = s.run("kube-apiserver", "--etcd-servers", s.Store, "--bind-address="+s.host, "--secure-port="+strconv.Itoa(s.port),
+		"--advertise-address="+s.host, "--endpoint-reconciler-type=none", "--cert-dir", filepath.Join(s.dir, "certs"),
 		"--token-auth-file", filepath.Join(s.dir, "tokens"), "--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file", key, "--service-account-signing-key-file", key)
 	if err != nil {
@@ -201,12 +204,12 @@ func (s *Server) startAPI() error {
 
 // Beside returns another API server on the same etcd. Stop it before the first one.
 func (s *Server) Beside() (*Server, error) {
-	ports, err := freePorts(1)
+	ports, err := freePorts(s.host, 1)
 	if err != nil {
 		return nil, err
 	}
-	other := &Server{Config: rest.CopyConfig(s.Config), Store: s.Store, dir: s.dir, port: ports[0]}
-	other.Config.Host = "https://127.0.0.1:" + strconv.Itoa(other.port)
+	other := &Server{Config: rest.CopyConfig(s.Config), Store: s.Store, dir: s.dir, host: s.host, port: ports[0]}
+	other.Config.Host = "https://" + s.host + ":" + strconv.Itoa(other.port)
 	return other, other.Restart()
 }
 
@@ -304,10 +307,10 @@ func (s *Server) run(name string, args ...string) (*program, error) {
 	return p, nil
 }
 
-func freePorts(n int) ([]int, error) {
+func freePorts(host string, n int) ([]int, error) {
 	var ports []int
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", host+":0")
 		if err != nil {
 			return nil, err
 		}
