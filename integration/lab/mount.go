@@ -260,3 +260,17 @@ func (m *Mount) MustBeDead() {
 }
 
 func (m *Mount) LostItsSession() bool { return strings.Contains(m.Log.String(), "lock session lost") }
+
+// Keeps returns true when a call waits for a lock of the mount, as waits says. false: the call has returned,
+// and the mount has lost its session, or the lock service was slow.
+func (m *Mount) Keeps(waiter <-chan Result, waits func() bool) bool {
+	m.T.Helper()
+	Eventually(m.T, "a call waits for a lock of "+m.Name, func() bool { return len(waiter) > 0 || waits() })
+	if len(waiter) == 0 {
+		return true
+	}
+	if r := <-waiter; r.Errno != unix.ENOLCK {
+		Eventually(m.T, m.Name+" has lost its session", m.LostItsSession)
+	}
+	return false
+}

@@ -47,6 +47,19 @@ func Eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
+// InTries makes a scenario again, up to five times, while it returns false: a lease that must live has
+// ended, as on a machine that stood still.
+func InTries(t *testing.T, scenario func() bool) {
+	t.Helper()
+	for range 5 {
+		if scenario() {
+			return
+		}
+		t.Log("a lease has ended before its time: once again")
+	}
+	t.Fatal("a lease ends before its time again and again")
+}
+
 // InTime makes a call, and again as Agent.InTime does: after ENOLCK.
 func InTime(call func() error) error {
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {

@@ -145,44 +145,49 @@ func TestKilledMountHandsOver(t *testing.T) {
 func testKilledMountHandsOver(t *testing.T, on lab.Setup) {
 	for _, name := range []string{"client", "server"} {
 		t.Run(name, func(t *testing.T) {
-			v := on.NewVolume(t, "--wait", "-1")
-			mortal, patient := mortalTTL, "5m" // the survivor's lock is no question of time
-			var victim, heir *lab.Mount
-			if name == "server" { // the first
-				victim = v.Mount("victim", "--ttl", mortal)
-				heir = v.Mount("heir", "--ttl", patient)
-			} else {
-				heir = v.Mount("heir", "--ttl", patient)
-				victim = v.Mount("victim", "--ttl", mortal)
-			}
-			holder, waiter, bystander := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
-			fd := holder.Open(victim.Path("f"), unix.O_WRONLY|unix.O_CREAT)
-			holder.Must(lab.Call{Op: "write", FD: fd, Data: "one\n"})
-			kept := bystander.Open(heir.Path("kept"), unix.O_WRONLY|unix.O_CREAT)
-			pending := waiter.Start(lab.Call{Op: "open", Path: heir.Path("f"), Flags: unix.O_WRONLY | unix.O_APPEND})
-			v.WaitFor("f")
-			victim.Kill()
-			opened := lab.Await(t, "open", pending)
-			if opened.Errno != 0 {
-				t.Fatalf("open: %v", opened.Err())
-			}
-			waiter.Must(lab.Call{Op: "write", FD: opened.N, Data: "two\n"})
-			waiter.Must(lab.Call{Op: "fsync", FD: opened.N}) // or another client might not see it yet
-			if got := v.Read("f"); got != "one\ntwo\n" {
-				t.Errorf("the file holds %q", got)
-			}
-			// A lock of the survivor was held through all of it.
-			bystander.Must(lab.Call{Op: "write", FD: kept, Data: "x"})
-			found := false
-			for _, e := range v.LS() {
-				found = found || e.Path == "kept" && e.PID == bystander.PID() && e.State == "held"
-			}
-			if !found {
-				t.Errorf("the survivor's lock is gone: %v", v.LS())
-			}
-			// The dead mount is in the way of nobody.
-			again := v.Mount(victim.Name)
-			bystander.Must(lab.Call{Op: "close", FD: bystander.Open(again.Path("new"), unix.O_WRONLY|unix.O_CREAT)})
+			lab.InTries(t, func() bool {
+				v := on.NewVolume(t, "--wait", "-1")
+				mortal, patient := mortalTTL, "5m" // the survivor's lock is no question of time
+				var victim, heir *lab.Mount
+				if name == "server" { // the first
+					victim = v.Mount("victim", "--ttl", mortal)
+					heir = v.Mount("heir", "--ttl", patient)
+				} else {
+					heir = v.Mount("heir", "--ttl", patient)
+					victim = v.Mount("victim", "--ttl", mortal)
+				}
+				holder, waiter, bystander := lab.NewAgent(t), lab.NewAgent(t), lab.NewAgent(t)
+				fd := holder.Open(victim.Path("f"), unix.O_WRONLY|unix.O_CREAT)
+				holder.Must(lab.Call{Op: "write", FD: fd, Data: "one\n"})
+				kept := bystander.Open(heir.Path("kept"), unix.O_WRONLY|unix.O_CREAT)
+				pending := waiter.Start(lab.Call{Op: "open", Path: heir.Path("f"), Flags: unix.O_WRONLY | unix.O_APPEND})
+				if !victim.Keeps(pending, func() bool { return v.Waiting("f") == 1 }) {
+					return false
+				}
+				victim.Kill()
+				opened := lab.Await(t, "open", pending)
+				if opened.Errno != 0 {
+					t.Fatalf("open: %v", opened.Err())
+				}
+				waiter.Must(lab.Call{Op: "write", FD: opened.N, Data: "two\n"})
+				waiter.Must(lab.Call{Op: "fsync", FD: opened.N}) // or another client might not see it yet
+				if got := v.Read("f"); got != "one\ntwo\n" {
+					t.Errorf("the file holds %q", got)
+				}
+				// A lock of the survivor was held through all of it.
+				bystander.Must(lab.Call{Op: "write", FD: kept, Data: "x"})
+				found := false
+				for _, e := range v.LS() {
+					found = found || e.Path == "kept" && e.PID == bystander.PID() && e.State == "held"
+				}
+				if !found {
+					t.Errorf("the survivor's lock is gone: %v", v.LS())
+				}
+				// The dead mount is in the way of nobody.
+				again := v.Mount(victim.Name)
+				bystander.Must(lab.Call{Op: "close", FD: bystander.Open(again.Path("new"), unix.O_WRONLY|unix.O_CREAT)})
+				return true
+			})
 		})
 	}
 }

@@ -418,62 +418,70 @@ func testFlockIsFenced(t *testing.T, on lab.Setup) {
 		if on.Leases && name == "revoked" {
 			continue // it is the lease of an etcd
 		}
-		v := newFlocks(t, on)
-		a, b := v.Mount("a-"+name, "--ttl", c.ttl), v.Mount("b-"+name, "--ttl", patient)
-		v.Write("f", strings.Repeat("-", 4096))
-		holder, next := lab.NewAgent(t), lab.NewAgent(t)
-		fd := holder.Open(a.Path("f"), unix.O_RDWR)
-		mapped := holder.Open(a.Path("f"), unix.O_RDWR)
-		holder.Must(lab.Call{Op: "mmap", FD: mapped, N: 4096})
-		holder.Must(lab.Call{Op: "flock", FD: fd, Flags: lockEx})
-		holder.Must(lab.Call{Op: "pwrite", FD: fd, Data: "mine"})
-		other := next.Open(b.Path("f"), unix.O_RDWR)
-		pending := next.Start(lab.Call{Op: "flock", FD: other, Flags: lockEx})
-		lab.Eventually(t, "the next waits", func() bool { return waitsFor(v) == 1 })
-		waiter := lab.NewAgent(t)
-		useless := waiter.Start(lab.Call{Op: "flock", FD: waiter.Open(a.Path("f"), unix.O_RDWR), Flags: lockEx})
-		lab.Eventually(t, "one waits beside the holder", func() bool { return lab.IsWithin(t, waiter.PID(), unix.SYS_FLOCK) })
-		c.lose(v, a)
-		if r := lab.Await(t, "the next", pending); r.Errno != 0 {
-			t.Fatalf("%s: the next: %v", name, r.Err())
-		}
-		if r := next.Do(lab.Call{Op: "pread", FD: other, N: 5}); r.Data != "mine-" {
-			t.Errorf("%s: the next reads %q, want what the holder wrote", name, r.Data)
-		}
-		next.Must(lab.Call{Op: "pwrite", FD: other, Data: "theirs"})
-		_ = a.Cmd.Process.Signal(unix.SIGCONT)
-
-		if r := lab.Await(t, "the wait for what it could not use", useless); r.Errno != unix.EIO {
-			t.Errorf("%s: who waited beside the holder: %v, want EIO", name, r.Err())
-		}
-		holder.Fails(lab.Call{Op: "pwrite", FD: fd, Data: "late"}, unix.EIO)
-		holder.Fails(lab.Call{Op: "pread", FD: fd, N: 1}, unix.EIO)
-		holder.Fails(lab.Call{Op: "fsync", FD: fd}, unix.EIO)
-		lab.Eventually(t, "a try is refused", func() bool { // by the service, once that has answered in time
-			r := holder.Do(lab.Call{Op: "flock", FD: fd, Flags: lockEx | atOnce})
-			if r.Errno != unix.EAGAIN && r.Errno != unix.ENOLCK {
-				t.Fatalf("%s: a try: %v", name, r.Err())
+		lab.InTries(t, func() bool {
+			v := newFlocks(t, on)
+			a, b := v.Mount("a-"+name, "--ttl", c.ttl), v.Mount("b-"+name, "--ttl", patient)
+			v.Write("f", strings.Repeat("-", 4096))
+			holder, next := lab.NewAgent(t), lab.NewAgent(t)
+			fd := holder.Open(a.Path("f"), unix.O_RDWR)
+			mapped := holder.Open(a.Path("f"), unix.O_RDWR)
+			holder.Must(lab.Call{Op: "mmap", FD: mapped, N: 4096})
+			holder.Must(lab.Call{Op: "flock", FD: fd, Flags: lockEx})
+			holder.Must(lab.Call{Op: "pwrite", FD: fd, Data: "mine"})
+			waiter := lab.NewAgent(t)
+			beside := waiter.Open(a.Path("f"), unix.O_RDWR)
+			other := next.Open(b.Path("f"), unix.O_RDWR)
+			pending := next.Start(lab.Call{Op: "flock", FD: other, Flags: lockEx})
+			if !a.Keeps(pending, func() bool { return waitsFor(v) == 1 }) {
+				return false
 			}
-			return r.Errno == unix.EAGAIN
+			useless := waiter.Start(lab.Call{Op: "flock", FD: beside, Flags: lockEx})
+			if !a.Keeps(useless, func() bool { return lab.IsWithin(t, waiter.PID(), unix.SYS_FLOCK) }) {
+				return false
+			}
+			c.lose(v, a)
+			if r := lab.Await(t, "the next", pending); r.Errno != 0 {
+				t.Fatalf("%s: the next: %v", name, r.Err())
+			}
+			if r := next.Do(lab.Call{Op: "pread", FD: other, N: 5}); r.Data != "mine-" {
+				t.Errorf("%s: the next reads %q, want what the holder wrote", name, r.Data)
+			}
+			next.Must(lab.Call{Op: "pwrite", FD: other, Data: "theirs"})
+			_ = a.Cmd.Process.Signal(unix.SIGCONT)
+
+			if r := lab.Await(t, "the wait for what it could not use", useless); r.Errno != unix.EIO {
+				t.Errorf("%s: who waited beside the holder: %v, want EIO", name, r.Err())
+			}
+			holder.Fails(lab.Call{Op: "pwrite", FD: fd, Data: "late"}, unix.EIO)
+			holder.Fails(lab.Call{Op: "pread", FD: fd, N: 1}, unix.EIO)
+			holder.Fails(lab.Call{Op: "fsync", FD: fd}, unix.EIO)
+			lab.Eventually(t, "a try is refused", func() bool { // by the service, once that has answered in time
+				r := holder.Do(lab.Call{Op: "flock", FD: fd, Flags: lockEx | atOnce})
+				if r.Errno != unix.EAGAIN && r.Errno != unix.ENOLCK {
+					t.Fatalf("%s: a try: %v", name, r.Err())
+				}
+				return r.Errno == unix.EAGAIN
+			})
+			holder.Must(lab.Call{Op: "store", FD: mapped, Off: 0, Data: "latest"})
+			again := 0
+			lab.Eventually(t, "the file can be opened again", func() bool {
+				r := holder.Do(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_RDWR})
+				again = r.N
+				return r.Errno == 0 && holder.Do(lab.Call{Op: "pwrite", FD: again, Off: 10, Data: "new"}).Errno == 0
+			})
+			next.Must(lab.Call{Op: "flock", FD: other, Flags: unlock})
+			holder.Fails(lab.Call{Op: "flock", FD: fd, Flags: lockEx}, unix.EIO)
+			holder.Must(lab.Call{Op: "flock", FD: again, Flags: lockEx})
+			holder.Must(lab.Call{Op: "fsync", FD: again})
+			if r := holder.Do(lab.Call{Op: "msync", FD: mapped}); r.Errno != unix.EIO {
+				t.Errorf("%s: msync of a lost mapping: %v, want EIO", name, r.Err())
+			}
+			holder.Kill()
+			if got := v.Read("f"); got[:14] != "theirs----new-" {
+				t.Errorf("%s: the file holds %q…", name, got[:14])
+			}
+			return true
 		})
-		holder.Must(lab.Call{Op: "store", FD: mapped, Off: 0, Data: "latest"})
-		again := 0
-		lab.Eventually(t, "the file can be opened again", func() bool {
-			r := holder.Do(lab.Call{Op: "open", Path: a.Path("f"), Flags: unix.O_RDWR})
-			again = r.N
-			return r.Errno == 0 && holder.Do(lab.Call{Op: "pwrite", FD: again, Off: 10, Data: "new"}).Errno == 0
-		})
-		next.Must(lab.Call{Op: "flock", FD: other, Flags: unlock})
-		holder.Fails(lab.Call{Op: "flock", FD: fd, Flags: lockEx}, unix.EIO)
-		holder.Must(lab.Call{Op: "flock", FD: again, Flags: lockEx})
-		holder.Must(lab.Call{Op: "fsync", FD: again})
-		if r := holder.Do(lab.Call{Op: "msync", FD: mapped}); r.Errno != unix.EIO {
-			t.Errorf("%s: msync of a lost mapping: %v, want EIO", name, r.Err())
-		}
-		holder.Kill()
-		if got := v.Read("f"); got[:14] != "theirs----new-" {
-			t.Errorf("%s: the file holds %q…", name, got[:14])
-		}
 	}
 }
 
