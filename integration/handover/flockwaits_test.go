@@ -182,38 +182,44 @@ func TestFlockWaitersOutliveADeath(t *testing.T) {
 // them.
 func TestFlockOfALeaseThatEndsIsLost(t *testing.T) {
 	lab.Over(t, func(t *testing.T, on lab.Setup) {
-		v := newFlocks(t, on, "--supervise", "--ttl", lab.ShortTTL.String())
-		b := v.Mount("b", "--ttl", "5m") // which serves etcd, and loses nothing
-		a := lab.Supervise(v.Mount("a"))
-		v.Write("f", "0123456789")
-		p, other := lab.NewAgent(t), lab.NewAgent(t)
-		fd := p.Open(a.Path("f"), unix.O_RDWR)
-		p.Must(of(fd, flockKinds["posix"].take))
-		theirs := other.Open(b.Path("f"), unix.O_RDWR)
-		pending := waitsWithin(t, other, of(theirs, flockKinds["posix"].take))
-		a.BecomesSteady()
-		a.Dies(func() { // and nobody notices for longer than the lease
-			if err := unix.Kill(a.Cmd.Process.Pid, unix.SIGSTOP); err != nil {
-				t.Fatal(err)
+		lab.InTries(t, func() bool {
+			v := newFlocks(t, on, "--supervise", "--ttl", lab.ShortTTL.String())
+			b := v.Mount("b", "--ttl", "5m") // which serves etcd, and loses nothing
+			a := lab.Supervise(v.Mount("a"))
+			v.Write("f", "0123456789")
+			p, other := lab.NewAgent(t), lab.NewAgent(t)
+			fd := p.Open(a.Path("f"), unix.O_RDWR)
+			p.Must(of(fd, flockKinds["posix"].take))
+			theirs := other.Open(b.Path("f"), unix.O_RDWR)
+			pending := other.Start(of(theirs, flockKinds["posix"].take))
+			if !a.Keeps(pending, func() bool { return other.Within(unix.SYS_FCNTL) }) {
+				return false
 			}
-			if err := unix.Kill(a.Serving(), unix.SIGKILL); err != nil {
-				t.Fatal(err)
+			a.BecomesSteady()
+			a.Dies(func() { // and nobody notices for longer than the lease
+				if err := unix.Kill(a.Cmd.Process.Pid, unix.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				if err := unix.Kill(a.Serving(), unix.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+				if r := lab.Await(t, "the other mount", pending); r.Errno != 0 {
+					t.Errorf("the other mount: %v", r.Err())
+				}
+				if err := unix.Kill(a.Cmd.Process.Pid, unix.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+			})
+			p.Fails(lab.Call{Op: "pwrite", FD: fd, Off: 1, Data: "x"}, unix.EIO)
+			other.Must(lab.Call{Op: "pwrite", FD: theirs, Off: 2, Data: "y"})
+			if got := v.Read("f"); got != "01y3456789" {
+				t.Errorf("the file has %q", got)
 			}
-			if r := lab.Await(t, "the other mount", pending); r.Errno != 0 {
-				t.Errorf("the other mount: %v", r.Err())
-			}
-			if err := unix.Kill(a.Cmd.Process.Pid, unix.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
+			a.KillWorker() // what is lost stays so, over a death and an upgrade
+			upgrade(t, a.Mount)
+			p.Fails(lab.Call{Op: "pwrite", FD: fd, Off: 1, Data: "x"}, unix.EIO)
+			return true
 		})
-		p.Fails(lab.Call{Op: "pwrite", FD: fd, Off: 1, Data: "x"}, unix.EIO)
-		other.Must(lab.Call{Op: "pwrite", FD: theirs, Off: 2, Data: "y"})
-		if got := v.Read("f"); got != "01y3456789" {
-			t.Errorf("the file has %q", got)
-		}
-		a.KillWorker() // what is lost stays so, over a death and an upgrade
-		upgrade(t, a.Mount)
-		p.Fails(lab.Call{Op: "pwrite", FD: fd, Off: 1, Data: "x"}, unix.EIO)
 	}, lab.Local, lab.InLeases.ForLong())
 }
 
