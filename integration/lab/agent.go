@@ -194,8 +194,8 @@ func (a *Agent) OnceFree(c Call) int {
 	return r.N
 }
 
-// Rounds makes calls n times, and none may fail. A round is made again in which one got ENOLCK, or
-// EBUSY if the round took as long as patience; zero: EBUSY is always wrong.
+// Rounds makes calls n times, and none may fail. A round is made again in which one got ENOLCK, was
+// Forgotten, or got EBUSY if the round took as long as patience; zero: EBUSY is always wrong.
 func (a *Agent) Rounds(n int, patience time.Duration, calls ...Call) {
 	a.T.Helper()
 	for range n {
@@ -204,7 +204,7 @@ func (a *Agent) Rounds(n int, patience time.Duration, calls ...Call) {
 			failed := a.Repeat(1, calls...)
 			slow := patience > 0 && time.Since(began) >= patience
 			for what := range failed {
-				if strings.HasSuffix(what, " ENOLCK") || slow && strings.HasSuffix(what, " EBUSY") {
+				if strings.HasSuffix(what, " ENOLCK") || strings.HasSuffix(what, " ESTALE late") || slow && strings.HasSuffix(what, " EBUSY") {
 					return false
 				}
 			}

@@ -383,9 +383,10 @@ func round(calls []Call, maps map[int][]byte, failed map[string]int) {
 			}
 			c.FD = fds[at]
 		}
+		began := time.Now()
 		r := answer(c, maps)
 		if r.Errno != 0 {
-			failed[c.Op+" "+unix.ErrnoName(r.Errno)]++
+			failed[failure(c.Op, began, r.Errno)]++
 		}
 		switch {
 		case c.Op == "open" && r.Errno == 0:

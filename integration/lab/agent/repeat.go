@@ -11,6 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// failure names what a call that began then has failed with. An ESTALE is late if the call took a second:
+// a view that has sent a call to look its names up again remembers that for a second.
+func failure(what string, began time.Time, err error) string {
+	if err == unix.ESTALE && time.Since(began) >= time.Second {
+		return what + " ESTALE late"
+	}
+	return what + " " + unix.ErrnoName(err.(unix.Errno))
+}
+
 // churn creates, writes, renames, removes and links names in a directory, and counts opens and
 // failures.
 func churn(dir string, lasts time.Duration) (opens int, failed map[string]int) {
@@ -20,6 +29,7 @@ func churn(dir string, lasts time.Duration) (opens int, failed map[string]int) {
 	for end := time.Now().Add(lasts); time.Now().Before(end); {
 		var what string
 		var err error
+		began := time.Now()
 		switch rnd.IntN(8) {
 		case 0:
 			what, err = "rename", unix.Rename(name(), name())
@@ -41,7 +51,7 @@ func churn(dir string, lasts time.Duration) (opens int, failed map[string]int) {
 			}
 		}
 		if err != nil {
-			failed[what+" "+unix.ErrnoName(err.(unix.Errno))]++
+			failed[failure(what, began, err)]++
 		}
 	}
 	return opens, failed
@@ -52,34 +62,36 @@ func churn(dir string, lasts time.Duration) (opens int, failed map[string]int) {
 func saves(path string, lasts time.Duration) (calls int, failed map[string]int) {
 	var mu sync.Mutex
 	failed = make(map[string]int)
-	note := func(what string, err error) bool {
+	note := func(what string, began time.Time, err error) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		calls++
 		if err != nil {
-			failed[what+" "+unix.ErrnoName(err.(unix.Errno))]++
+			failed[failure(what, began, err)]++
 		}
 		return err == nil
 	}
 	write := func(what, path string, flags int) bool {
+		began := time.Now()
 		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|flags, 0o644)
-		if !note(what, err) {
+		if !note(what, began, err) {
 			return false
 		}
+		began = time.Now()
 		_, err = unix.Write(fd, []byte("x"))
-		return note("write", err) && note("close", unix.Close(fd))
+		return note("write", began, err) && note("close", time.Now(), unix.Close(fd))
 	}
 	mine := fmt.Sprint(path, os.Getpid())
 	var threads sync.WaitGroup
 	for _, what := range []func(){
 		func() {
 			if write("create", mine, unix.O_CREAT|unix.O_TRUNC) {
-				note("rename", unix.Rename(mine, path))
+				note("rename", time.Now(), unix.Rename(mine, path))
 			}
 		},
 		func() {
-			if note("link", unix.Link(path, mine+"~")) {
-				for !note("unlink", unix.Unlink(mine+"~")) { // else it stays
+			if note("link", time.Now(), unix.Link(path, mine+"~")) {
+				for !note("unlink", time.Now(), unix.Unlink(mine+"~")) { // else it stays
 				}
 			}
 		},
@@ -100,24 +112,25 @@ func saves(path string, lasts time.Duration) (calls int, failed map[string]int) 
 // numbers of opens and failures.
 func lockFiles(path string, lasts time.Duration) (opens int, failed map[string]int) {
 	failed = make(map[string]int)
-	note := func(what string, err error) bool {
+	note := func(what string, began time.Time, err error) bool {
 		if err != nil {
-			failed[what+" "+unix.ErrnoName(err.(unix.Errno))]++
+			failed[failure(what, began, err)]++
 		}
 		return err == nil
 	}
 	for end := time.Now().Add(lasts); time.Now().Before(end); {
 		opens++
+		began := time.Now()
 		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, 0o644)
-		if !note("open", err) {
+		if !note("open", began, err) {
 			time.Sleep(10 * time.Millisecond) // as such programs do
 			continue
 		}
 		var st unix.Stat_t
-		if note("flock", unix.Flock(fd, unix.LOCK_EX)) && note("fstat", unix.Fstat(fd, &st)) && st.Nlink > 0 {
-			note("unlink", unix.Unlink(path))
+		if note("flock", time.Now(), unix.Flock(fd, unix.LOCK_EX)) && note("fstat", time.Now(), unix.Fstat(fd, &st)) && st.Nlink > 0 {
+			note("unlink", time.Now(), unix.Unlink(path))
 		}
-		note("close", unix.Close(fd))
+		note("close", time.Now(), unix.Close(fd))
 	}
 	return opens, failed
 }
