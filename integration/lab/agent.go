@@ -108,6 +108,25 @@ func (a *Agent) Start(c Call) <-chan Result {
 	return ch
 }
 
+// StartUntil begins a call that takes a lock, and returns when it has come so far. One that gets ENOLCK, as in
+// InTime, begins again.
+func (a *Agent) StartUntil(c Call, what string, far func() bool) <-chan Result {
+	a.T.Helper()
+	pending := a.Start(c)
+	Eventually(a.T, what, func() bool {
+		select {
+		case r := <-pending:
+			if r.Errno != unix.ENOLCK {
+				a.T.Fatalf("%s %s has ended: %v", c.Op, c.Path, r.Err())
+			}
+			pending = a.Start(c)
+		default:
+		}
+		return far()
+	})
+	return pending
+}
+
 // CallTimeout is when a call counts as hung. Nothing takes as long, on an overloaded machine either.
 var CallTimeout = traits.Keeps + 3*time.Minute
 

@@ -106,6 +106,21 @@ func (s *Turnstile) Next() (let func()) {
 	return nil
 }
 
+// Hold begins a call that takes a lock. It returns when the request is held, and how to let it go.
+func (s *Turnstile) Hold(p *Agent, c Call) (pending <-chan Result, let func()) {
+	s.t.Helper()
+	pending = p.StartUntil(c, "a request reaches the volume", func() bool {
+		select {
+		case ch := <-s.held:
+			let = func() { close(ch) }
+			return true
+		default:
+			return false
+		}
+	})
+	return pending, let
+}
+
 func Writable(flags uint32) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 
 // HeldReads is a volume on which "slow" is not opened for read while the turnstile is shut.

@@ -264,11 +264,11 @@ func TestDeadlineDuringChangeOfNames(t *testing.T) {
 	var pending []<-chan lab.Result
 	var lets []func()
 	for _, r := range runs {
-		pending = append(pending, r.caller.Start(r.call()))
-		lets = append(lets, fault.done.Next())
+		p, let := fault.done.Hold(r.caller, r.call())
+		pending, lets = append(pending, p), append(lets, let)
 	}
-	creating := creator.Start(lab.Call{Op: "open", Path: s.Path("create/f"), Flags: unix.O_WRONLY | unix.O_CREAT})
-	lets = append(lets, fault.done.Next())
+	creating, let := fault.done.Hold(creator, lab.Call{Op: "open", Path: s.Path("create/f"), Flags: unix.O_WRONLY | unix.O_CREAT})
+	lets = append(lets, let)
 	fault.done.Shut.Store(false)
 
 	etcd := v.EtcdPID()
