@@ -10,7 +10,7 @@ import "bytes"
 // in the pod, the outer one; empty when it is not to be seen.
 //
 // A user who is logged in may make any cgroups in those of systemd for users.
-// There is no pod below them.
+// What is below them is in no pod, a rootless Kubernetes's pods included.
 //
 // The kubelet names a pod's cgroup in one of two ways, below any other prefix:
 //
