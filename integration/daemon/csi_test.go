@@ -294,7 +294,7 @@ func TestCSIRepairsRunningPods(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.makeSources("v")
-	n.list("v ttl: 3s,")
+	n.list("v ttl: 15s,")
 	if err := os.MkdirAll(filepath.Join(n.source("v"), "dir/sub"), 0o755); err != nil {
 		t.Fatal(err)
 	}

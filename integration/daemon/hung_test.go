@@ -131,7 +131,7 @@ func (h *slowFile) Write(ctx context.Context, data []byte, off int64) (uint32, s
 // then it may still reach the volume.
 func TestMountIsAliveWhileItsWriteHangs(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--embedded", "--ttl", "3s")
+	v := lab.NewVolume(t, "--embedded", "--ttl", "15s")
 	at := lab.NewTurnstile(t)
 	v.Under(func(b lab.Below) gofs.InodeEmbedder { return &heldBytes{b, at} })
 	m := v.Mount("a")
