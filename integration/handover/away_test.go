@@ -19,7 +19,7 @@ func TestUpgradeInAnOutage(t *testing.T) {
 func testUpgradeInAnOutage(t *testing.T, on lab.Setup) {
 	service := on.NewService(t)
 	service.Healthy()
-	v := on.NewVolume(t, "--ttl", "60s")
+	v := on.NewVolume(t, "--ttl", "3m")
 	v.Env = append(v.Env, append(service.Env(), "LOCKFS_NAMESPACE="+v.Namespace())...)
 	v.Write("log", "")
 	a := v.Mount("a")

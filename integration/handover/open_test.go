@@ -200,18 +200,7 @@ func testUpgradeIsRefused(t *testing.T, on lab.Setup) {
 	p := lab.NewAgent(t)
 	log := p.Open(a.Path("log"), unix.O_WRONLY|unix.O_APPEND)
 	for flag, why := range map[string]string{"--read-locks": "another read-locks", "--sync=always": "another sync", "--scope=node": "another scope"} {
-		next := v.Start("a", "--take-over", flag)
-		lab.Eventually(t, "the new daemon ends", func() bool {
-			select {
-			case <-next.Done:
-				return true
-			default:
-				return false
-			}
-		})
-		if log := next.Log.String(); next.Cmd.ProcessState.ExitCode() != 1 || !strings.Contains(log, why) {
-			t.Errorf("%s: exit status %d: %s", flag, next.Cmd.ProcessState.ExitCode(), log)
-		}
+		refused(t, a, why, flag)
 		p.Must(lab.Call{Op: "write", FD: log, Data: "line\n"})
 	}
 	if got := v.Read("log"); got != strings.Repeat("line\n", 3) {
