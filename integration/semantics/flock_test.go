@@ -1,6 +1,7 @@
 package semantics
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -146,10 +147,12 @@ func testFlockEndsWithASignal(t *testing.T, on lab.Setup) {
 	fd := holder.Open(a.Path("f"), unix.O_RDWR)
 	holder.Must(lab.Call{Op: "flock", FD: fd, Flags: lockEx})
 	for name, m := range map[string]*lab.Mount{"on the holder's mount": a, "on another": b} {
-		// Its timer sends a signal that is caught.
-		out, err := exec.Command("flock", "-w", "1", m.Path("f"), "true").CombinedOutput()
+		// Its timer sends a signal that is caught. It hangs if it was too slow to be in the call by then.
+		ctx, cancel := context.WithTimeout(t.Context(), lab.CallTimeout)
+		out, err := exec.CommandContext(ctx, "flock", "-w", "3", m.Path("f"), "true").CombinedOutput()
+		cancel()
 		if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 1 {
-			t.Errorf("%s: flock -w 1: %v: %s; want exit status 1", name, err, out)
+			t.Errorf("%s: flock -w 3: %v: %s; want exit status 1", name, err, out)
 		}
 		cmd := exec.Command("flock", m.Path("f"), "true")
 		if err := cmd.Start(); err != nil {
@@ -523,7 +526,7 @@ func testFlockCrowd(t *testing.T, on lab.Setup) {
 	mine := crowd.Open(b.Path("f"), unix.O_RDWR)
 	crowd.Must(lab.Call{Op: "flood", N: n, Calls: []lab.Call{{Op: "flock", FD: mine, Flags: lockEx}}})
 	lab.Eventually(t, "the crowd waits", func() bool { return waiting(t, crowd.PID()) == n })
-	if found := threads(t, b.Cmd.Process.Pid); found > 100 {
+	if found := threads(t, b.Cmd.Process.Pid); found > n/4 {
 		t.Errorf("the daemon has %d threads while %d calls wait", found, n)
 	}
 	if lines := len(v.LS()); lines > 20 {
@@ -605,8 +608,15 @@ func testFlockCostsNoCommit(t *testing.T, on lab.Setup) {
 	p := lab.NewAgent(t)
 	fd := p.Open(a.Path("f"), unix.O_RDWR)
 	rows := v.Etcd().Watch(t.Context(), "/lockfs", clientv3.WithPrefix())
-	if err := count(p, fd, "setlkw", 300); err != nil {
-		t.Fatal(err)
+	slow := 0
+	for range 300 {
+		began := time.Now()
+		if err := count(p, fd, "setlkw", 1); err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(began) >= time.Second {
+			slow++
+		}
 	}
 	p.Must(lab.Call{Op: "close", FD: fd})
 	changes := 0
@@ -619,7 +629,7 @@ func testFlockCostsNoCommit(t *testing.T, on lab.Setup) {
 		}
 	}
 	// A slow machine may tell, for people, what has been locked for a second.
-	if changes > 30 {
+	if changes > 30+2*slow {
 		t.Errorf("%d changes of the table for 300 times locked, want 2", changes)
 	}
 }

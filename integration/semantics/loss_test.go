@@ -121,7 +121,7 @@ func TestShutdownDoesNotTruncate(t *testing.T) {
 // that does not answer.
 func TestErrnoAfterPartition(t *testing.T) {
 	t.Parallel()
-	v := lab.NewVolume(t, "--suspend-wait", "10ms", "--ttl", "9s")
+	v := lab.NewVolume(t, "--suspend-wait", "10ms", "--ttl", "30s")
 	silent := v.Mount("silent")
 	p := lab.NewPartition(t, v.StateFile("client.sock"))
 	refused := v.Mount("refused", "--endpoints", p.Endpoint())
