@@ -236,6 +236,7 @@ func TestThawedDaemonChangesNoNames(t *testing.T) {
 	for round := range longtest.Seeds(t, 1, 2) {
 		var users []*lab.Agent
 		var dirs []string
+		var calls []lab.Call
 		var failures []<-chan lab.Result
 		for i := range 60 {
 			dir := fmt.Sprint("d", round, "-", i)
@@ -251,12 +252,12 @@ func TestThawedDaemonChangesNoNames(t *testing.T) {
 			}
 			f, g, h := a.Path(filepath.Join(dir, "f")), a.Path(filepath.Join(dir, "g")), a.Path(filepath.Join(dir, "h"))
 			p := v.NewUser(user, group)
-			failures = append(failures, p.Start(lab.Call{Op: "untilfailure", Calls: [][]lab.Call{
+			c := lab.Call{Op: "untilfailure", Calls: [][]lab.Call{
 				{{Op: "rename", Path: f, Path2: h}, {Op: "rename", Path: h, Path2: f}},
 				{{Op: "exchange", Path: f, Path2: g}},
 				{{Op: "link", Path: f, Path2: h}, {Op: "unlink", Path: h}},
-			}[i%3]}))
-			users, dirs = append(users, p), append(dirs, dir)
+			}[i%3]}
+			users, dirs, calls, failures = append(users, p), append(dirs, dir), append(calls, c), append(failures, p.Start(c))
 		}
 		found := func() map[string]uint64 {
 			names := make(map[string]uint64)
@@ -276,7 +277,15 @@ func TestThawedDaemonChangesNoNames(t *testing.T) {
 			return names
 		}
 		began := found()
-		lab.Eventually(t, "names change", func() bool { return !maps.Equal(began, found()) })
+		lab.Eventually(t, "names change", func() bool {
+			for i, p := range users {
+				if len(failures[i]) > 0 { // the lease has ended, or the lock service was slow
+					<-failures[i]
+					failures[i] = p.Start(calls[i])
+				}
+			}
+			return !maps.Equal(began, found())
+		})
 		lab.Freeze(t, a.Cmd.Process.Pid)
 		t.Cleanup(func() { _ = a.Cmd.Process.Signal(unix.SIGCONT) }) // before the users are killed
 		before := found()
