@@ -20,7 +20,7 @@ import (
 const envMount = "LOCKFS_TEST_MOUNT"
 
 // patience bounds every wait for another process; none should need a tenth of it.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(envMount); dir != "" {

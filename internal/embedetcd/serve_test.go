@@ -248,7 +248,7 @@ func TestLostLog(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dataPath(dir), "member", "wal")); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	s, err := Start(ctx, Config{Dir: dir, Source: dir})
 	if err == nil {
