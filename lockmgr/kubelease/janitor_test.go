@@ -78,7 +78,7 @@ func TestJanitor(t *testing.T) {
 func TestJanitorKeepsFew(t *testing.T) {
 	t.Parallel()
 	name := newName()
-	s := open(t, newBackend(t, name, hasty(kubelease.JanitorConfig{Free: time.Minute, MaxFree: 3})))
+	s := open(t, newBackend(t, name, hasty(kubelease.JanitorConfig{Free: 10 * time.Minute, MaxFree: 3})))
 	for _, f := range strings.Fields("a b c d e f g h") {
 		release(t, s, must(t, s, lockmgr.NoWait, file(f))...)
 	}
@@ -89,7 +89,7 @@ func TestJanitorKeepsFew(t *testing.T) {
 func TestJanitorKeepsFences(t *testing.T) {
 	t.Parallel()
 	name, l := newName(), &link{}
-	s := open(t, newBackendAt(t, l.to(as(mountUser)), name, hasty(kubelease.JanitorConfig{Free: time.Minute, MaxFree: 1})))
+	s := open(t, newBackendAt(t, l.to(as(mountUser)), name, hasty(kubelease.JanitorConfig{Free: 10 * time.Minute, MaxFree: 1})))
 	rule, _ := first(late, writes("file", "create"))
 	l.obey(rule)
 	if _, err := s.Acquire(within(t, patience), request(lockmgr.NoWait, file("late"))); !errors.Is(err, lockmgr.ErrUnavailable) {
