@@ -89,7 +89,7 @@ func TestGoneProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Dead, and not yet waited for.
-	for deadline := time.Now().Add(10 * time.Second); !(Proc{}).KillPending(pid); {
+	for deadline := time.Now().Add(time.Minute); !(Proc{}).KillPending(pid); {
 		if time.Now().After(deadline) {
 			t.Fatal("no KillPending of a killed process")
 		}
