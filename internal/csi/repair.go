@@ -350,12 +350,13 @@ func (d *Driver) repairContainers(view *view, devices map[string]bool) error {
 	}
 	var errs []error
 	for _, pid := range pids {
-		ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-		if hasEnded(err) || errors.Is(err, unix.EACCES) || seen[ns] { // EACCES: root may not look at it, so it is no container
+		name, err := os.Readlink(namespaceOf(pid))
+		if hasEnded(err) || errors.Is(err, unix.EACCES) || err == nil && seen[name] { // EACCES: root may not look at it, so it is no container
 			continue
 		}
 		if err == nil {
-			seen[ns], err = d.repairContainer(view, devices, pid, ns)
+			name, err = d.repairContainer(view, devices, pid, name)
+			seen[name] = true
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("process %d: %w", pid, err))
@@ -363,6 +364,9 @@ func (d *Driver) repairContainers(view *view, devices map[string]bool) error {
 	}
 	return errors.Join(errs...)
 }
+
+// namespaceOf is the path of a process's mount namespace.
+func namespaceOf(pid int) string { return fmt.Sprintf("/proc/%d/ns/mnt", pid) }
 
 // hasEnded reports whether an error of /proc/PID says that the process has ended.
 func hasEnded(err error) bool {
@@ -386,56 +390,93 @@ func processes() ([]int, error) {
 	return pids, nil
 }
 
-// repairContainer repairs a mount namespace by a process in it. It has seen nothing if the process has
-// ended: then another one may be in the same namespace.
-func (d *Driver) repairContainer(view *view, devices map[string]bool, pid int, name string) (seen bool, err error) {
+// repairContainer repairs the mount namespace of a process, which had that name. It returns the name of
+// the namespace that it has seen: none if the process has ended, since another one may be in the same.
+func (d *Driver) repairContainer(view *view, devices map[string]bool, pid int, name string) (seen string, err error) {
+	isOld := func(m mounts.Mount) bool {
+		return m.FSType == mounts.FSType && m.Source == view.mount.Source && devices[m.Device] &&
+			!strings.HasPrefix(m.Point, d.cfg.KubeletDir+"/") // the machine's own namespace and its followers: that mount reaches them
+	}
 	table, err := mounts.ListOf(pid)
 	if hasEnded(err) {
-		return false, nil
+		return "", nil
 	} else if err != nil {
-		return false, err
+		return "", err
 	}
-	old := topmost(table, func(m mounts.Mount) bool {
-		return m.FSType == mounts.FSType && m.Source == view.mount.Source && devices[m.Device]
-	})
+	if !slices.ContainsFunc(table, isOld) {
+		if now, _ := os.Readlink(namespaceOf(pid)); now != name {
+			return "", nil // the table may be another's
+		}
+		return name, nil
+	}
+	ns, err := openNamespace(pid)
+	if hasEnded(err) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	if table, err = mounts.ListIn(ns.file); err != nil {
+		ns.close()
+		return "", err
+	}
 	var ready []replacement
 	var errs []error
-	for _, m := range old {
-		if strings.HasPrefix(m.Point, d.cfg.KubeletDir+"/") {
-			continue // the machine's own namespace and its followers: that mount reaches them
-		}
+	for _, m := range topmost(table, isOld) {
 		if r, err := view.replacement(table, m); err == nil {
 			ready = append(ready, r)
-		} else if stands(pid, m) {
+		} else if ns.has(m) {
 			errs = append(errs, err)
 		}
 	}
-	if len(ready) > 0 {
-		errs = append(errs, d.putIn(pid, name, ready))
-	}
-	return true, errors.Join(errs...)
+	return ns.name, errors.Join(append(errs, d.putIn(ns, ready))...)
 }
 
-// putIn puts mounts in the places of others in the namespace of a process. The paths can lead through a
-// file system that hangs: then it fails, and fails again until that has ended.
-func (d *Driver) putIn(pid int, name string, all []replacement) error {
+// namespace is an open mount namespace. The process that it was found by may end at any time, and its
+// id be another's then. Ids of mounts are used again as well, so they are compared only in here.
+type namespace struct {
+	file *os.File
+	name string
+}
+
+func openNamespace(pid int) (*namespace, error) {
+	f, err := os.Open(namespaceOf(pid))
+	if err != nil {
+		return nil, err
+	}
+	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())) // the process may be in another by now
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &namespace{f, name}, nil
+}
+
+func (n *namespace) close() { n.file.Close() }
+
+// has reports whether a mount may still be there: the container may have unmounted it.
+func (n *namespace) has(m mounts.Mount) bool {
+	table, err := mounts.ListIn(n.file)
+	return err != nil || slices.ContainsFunc(table, func(other mounts.Mount) bool { return other.ID == m.ID })
+}
+
+// putIn puts mounts in the places of others in a namespace, and closes all of them. The paths can lead
+// through a file system that hangs: then it fails, and fails again until that has ended.
+func (d *Driver) putIn(ns *namespace, all []replacement) error {
 	release := func() {
 		for _, r := range all {
 			r.tree.Close()
 		}
+		ns.close()
+	}
+	if len(all) == 0 {
+		release()
+		return nil
 	}
 	put := func() error {
 		defer release()
-		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-		if hasEnded(err) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		defer ns.Close()
 		var errs []error
 		for _, r := range all {
-			if err := d.put(r, ns); err != nil && stands(pid, r.old) {
+			if err := d.put(r, ns.file); err != nil && ns.has(r.old) {
 				errs = append(errs, err)
 			}
 		}
@@ -443,15 +484,9 @@ func (d *Driver) putIn(pid int, name string, all []replacement) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), waitContainer)
 	defer cancel()
-	err := d.do(ctx, "mounts of "+all[0].old.Source+" in "+name, "", put)
+	err := d.do(ctx, "mounts of "+all[0].old.Source+" in "+ns.name, "", put)
 	if status.Code(err) == codes.Aborted { // it has not begun
 		release()
 	}
 	return err
-}
-
-// stands reports whether a mount may still be there: its container may have unmounted it, or have ended.
-func stands(pid int, m mounts.Mount) bool {
-	table, err := mounts.ListOf(pid)
-	return err != nil && !hasEnded(err) || slices.ContainsFunc(table, func(n mounts.Mount) bool { return n.ID == m.ID })
 }

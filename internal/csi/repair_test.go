@@ -152,6 +152,7 @@ func (p *published) shows(what, path string) {
 
 // container is a process with a copy of what is published, at a path of its own.
 type container struct {
+	pid  int
 	at   string       // the copy's path, from here
 	next func() error // lets its script go on, to where it reads a line again
 }
@@ -188,7 +189,7 @@ func (p *published) containerAt(at, script string) *container {
 	if err := ready(); err != nil {
 		p.t.Fatal(err)
 	}
-	return &container{fmt.Sprintf("/proc/%d/root%s", cmd.Process.Pid, at), func() error {
+	return &container{cmd.Process.Pid, fmt.Sprintf("/proc/%d/root%s", cmd.Process.Pid, at), func() error {
 		_, err := in.Write([]byte("\n"))
 		return errors.Join(err, ready())
 	}}
@@ -245,12 +246,19 @@ func TestRepairOfAContainerIsTriedAgain(t *testing.T) {
 	}
 }
 
-// slow is a file system with one directory, which can be slow to answer.
+// slow is a file system with two directories, which can be slow to answer.
 type slow struct {
 	fs.Inode
 	dir     string
 	hangs   atomic.Pointer[chan struct{}] // closed when it hangs no more; nil: it does not
 	waiting atomic.Int32
+}
+
+// await waits until that many requests hang.
+func (s *slow) await(n int32) {
+	for s.waiting.Load() < n {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func mountSlow(t *testing.T, name, source string) *slow {
@@ -267,7 +275,9 @@ func mountSlow(t *testing.T, name, source string) *slow {
 }
 
 func (s *slow) OnAdd(ctx context.Context) {
-	s.AddChild("dir", s.NewPersistentInode(ctx, &fs.Inode{}, fs.StableAttr{Mode: unix.S_IFDIR}), false)
+	for _, name := range []string{"dir", "sub"} {
+		s.AddChild(name, s.NewPersistentInode(ctx, &fs.Inode{}, fs.StableAttr{Mode: unix.S_IFDIR}), false)
+	}
 }
 
 // hang has it hang until the function that it returns is called.
@@ -330,6 +340,55 @@ func TestRepairBesideAHungContainer(t *testing.T) {
 	p.shows("the container that hung", hung.at)
 }
 
+// While the view hangs, the process by which a namespace was found goes into another, as one does that
+// ends and whose id is used again. What is repaired is the namespace that was looked at.
+func TestRepairOfANamespaceWithoutItsProcess(t *testing.T) {
+	s := mountSlow(t, "lockfs", "a/v")
+	dir := t.TempDir()
+	p := &published{t: t, v: config.Volume{Namespace: "a", Name: "v", Mountpoint: s.dir}, target: filepath.Join(dir, "target")}
+	p.d = New(Config{KubeletDir: filepath.Join(dir, "kubelet"), Logger: slog.New(slog.DiscardHandler)})
+	mountView(t, p.v.ID(), p.target, false)
+	former := device(t, p.target)
+	c := p.container(`umount "$1" && mount --bind "$0/sub" "$1" && echo && read _ && exec unshare -m --propagation private sh -c 'echo; read _'`)
+	there, err := os.Open(filepath.Dir(c.at))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer there.Close()
+	ns, err := openNamespace(c.pid) // it stays when nobody is in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.close()
+	view, err := openView(p.v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer view.close()
+
+	goOn := s.hang(t)
+	var seen string
+	repaired := make(chan error)
+	go func() {
+		var err error
+		devices := map[string]bool{fmt.Sprintf("%d:%d", unix.Major(former), unix.Minor(former)): true}
+		seen, err = p.d.repairContainer(view, devices, c.pid, ns.name)
+		repaired <- err
+	}()
+	s.await(1)
+	if err := c.next(); err != nil {
+		t.Fatal(err)
+	}
+	goOn()
+	if err := <-repaired; err != nil || seen != ns.name {
+		t.Errorf("seen: %q, %v, want %s", seen, err, ns.name)
+	}
+	p.shows("the former namespace", fmt.Sprintf("/proc/self/fd/%d/%s", there.Fd(), filepath.Base(c.at)))
+	if device(t, c.at) != former {
+		t.Error("a mount of another namespace was replaced")
+	}
+}
+
 // A process whose mounts cannot be read has not ended.
 func TestRepairWithoutDescriptors(t *testing.T) {
 	p := publishView(t)
@@ -355,8 +414,8 @@ func TestRepairWithoutDescriptors(t *testing.T) {
 	if again := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); again != nil {
 		t.Fatal(again)
 	}
-	if seen || !errors.Is(err, unix.EMFILE) {
-		t.Errorf("seen: %v, %v, want EMFILE", seen, err)
+	if seen != "" || !errors.Is(err, unix.EMFILE) {
+		t.Errorf("seen: %q, %v, want EMFILE", seen, err)
 	}
 }
 

@@ -46,6 +46,15 @@ func List() ([]Mount, error) { return list("/proc/self/mountinfo") }
 // ListOf returns the mounts that another process sees, with the paths that it sees.
 func ListOf(pid int) ([]Mount, error) { return list(fmt.Sprintf("/proc/%d/mountinfo", pid)) }
 
+// ListIn returns the mounts of a mount namespace, with the paths that lead to them there.
+func ListIn(namespace *os.File) (table []Mount, err error) {
+	err = inNamespace(namespace, func() error {
+		table, err = list("mountinfo") // of this thread
+		return err
+	})
+	return table, err
+}
+
 func list(file string) ([]Mount, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -80,7 +80,7 @@ func Replace(tree *os.File, old Mount, namespace *os.File) error {
 
 var errElsewhere = errors.New("the path leads to another mount by now")
 
-// openRoot opens the root of a mount with O_PATH. The working directory is /proc/self.
+// openRoot opens the root of a mount with O_PATH. The working directory is /proc/thread-self.
 func openRoot(m Mount) (int, error) {
 	fd, err := unix.Openat2(unix.AT_FDCWD, m.Point, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
@@ -126,7 +126,7 @@ func Detach(target string) error {
 }
 
 // inNamespace calls do on a thread in a mount namespace; nil: in ours. What do opens is its own to
-// close. The working directory is our /proc/self, because in a container /proc can be anything.
+// close. The working directory is our /proc/thread-self, because in a container /proc can be anything.
 func inNamespace(namespace *os.File, do func() error) error {
 	done := make(chan error)
 	go func() {
@@ -149,7 +149,7 @@ func inNamespace(namespace *os.File, do func() error) error {
 
 // enter moves this thread alone.
 func enter(namespace *os.File) error {
-	self, err := os.Open("/proc/self")
+	self, err := os.Open("/proc/thread-self")
 	if err != nil {
 		return err
 	}

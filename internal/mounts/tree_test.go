@@ -128,6 +128,21 @@ func TestReplaceInAnotherNamespace(t *testing.T) {
 	container.end()
 }
 
+func TestListIn(t *testing.T) {
+	dir := t.TempDir()
+	container := startContainer(t, `mount -t tmpfs there "$0"; echo; read _`, dir)
+	table, err := ListIn(container.namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(table, container.mounts()) {
+		t.Errorf("%v, want %v", table, container.mounts())
+	}
+	if !slices.ContainsFunc(table, func(m Mount) bool { return m.Source == "there" && m.Point == dir }) {
+		t.Errorf("no mount at %s: %v", dir, table)
+	}
+}
+
 // container is a process whose mount namespace has the mounts of ours, and hears of no other.
 type container struct {
 	t         *testing.T
