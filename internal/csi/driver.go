@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -51,6 +52,9 @@ type Driver struct {
 
 	look chan struct{} // has room for one: what is mounted may have changed
 
+	waitContainer time.Duration // for the mounts of one container; for all, before the kubelet's directories
+	atOnce        int           // containers that are waited for
+
 	mu        sync.Mutex
 	busy      map[string]bool   // GUARDED_BY(mu); what an operation is under way for
 	cancelled map[string]bool   // GUARDED_BY(mu); those of busy that must not go on
@@ -63,7 +67,7 @@ type Driver struct {
 // New returns a Driver.
 func New(cfg Config) *Driver {
 	return &Driver{
-		cfg: cfg, log: cfg.Logger, look: make(chan struct{}, 1), busy: make(map[string]bool), cancelled: make(map[string]bool),
+		cfg: cfg, log: cfg.Logger, look: make(chan struct{}, 1), waitContainer: waitContainer, atOnce: atOnce, busy: make(map[string]bool), cancelled: make(map[string]bool),
 		working: make(map[string]int), ended: make(chan struct{}), reported: make(map[string]string), given: make(map[string]*given),
 	}
 }

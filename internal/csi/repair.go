@@ -35,7 +35,8 @@ const (
 	repairEvery   = 5 * time.Second  // beside each change of the mount table
 	repairAgain   = 30 * time.Second // after a repair that has failed for a container
 	repairPatient = 30 * time.Second // a repair that takes longer is reported, and goes on
-	waitContainer = 5 * time.Second  // for the mounts of one container, before the next one's
+	waitContainer = 5 * time.Second  // for the mounts of one container
+	atOnce        = 64               // containers that are waited for
 )
 
 // keepRepairing repairs published mounts until ctx ends. Each volume is repaired by itself: a view
@@ -271,16 +272,19 @@ func (d *Driver) repairFrom(v config.Volume, view *view, table []mounts.Mount) e
 		old = append(old, m)
 	}
 	// Containers first: if the driver dies meanwhile, the kubelet's directories still say which devices
-	// are ours. Then again: the kubelet may have started one with an old mount. The kubelet's are replaced
-	// even if a container's cannot be: other containers of the pod must be able to start.
+	// are ours. The kubelet's are replaced even if a container's cannot be, or hangs: other containers of
+	// the pod must be able to start. Then the containers again: those that were not repaired, and those
+	// that the kubelet has started with an old mount.
 	devices := d.formers(v, view.mount)
-	errs = append(errs, d.repairContainers(view, devices))
+	first, cancel := context.WithTimeout(context.Background(), d.waitContainer)
+	_ = d.repairContainers(first, view, devices)
+	cancel()
 	for _, m := range old {
 		if err := d.replace(view, table, m); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, d.repairContainers(view, devices))...)
+	return errors.Join(append(errs, d.repairContainers(context.Background(), view, devices))...)
 }
 
 // replacement is a mount of the same directory of the view as another shows, for that one's place.
@@ -337,8 +341,9 @@ func (d *Driver) put(r replacement, namespace *os.File) error {
 	return nil
 }
 
-// repairContainers replaces the mounts of the devices in all other mount namespaces.
-func (d *Driver) repairContainers(view *view, devices map[string]bool) error {
+// repairContainers replaces the mounts of the devices in all other mount namespaces. It fails if that
+// could not be done, or takes long. After ctx it begins with no other namespace, and waits for none.
+func (d *Driver) repairContainers(ctx context.Context, view *view, devices map[string]bool) error {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		return err
@@ -348,20 +353,34 @@ func (d *Driver) repairContainers(view *view, devices map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, pid := range pids {
+	var puts sync.WaitGroup
+	room := make(chan struct{}, d.atOnce)
+	errs := make([]error, len(pids)) // in their order: what is the same is reported once
+	for i, pid := range pids {
 		name, err := os.Readlink(namespaceOf(pid))
 		if hasEnded(err) || errors.Is(err, unix.EACCES) || err == nil && seen[name] { // EACCES: root may not look at it, so it is no container
 			continue
 		}
+		select {
+		case room <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		put := func() error { return nil }
 		if err == nil {
-			name, err = d.repairContainer(view, devices, pid, name)
+			name, put, err = d.prepareContainer(ctx, view, devices, pid, name)
 			seen[name] = true
 		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("process %d: %w", pid, err))
-		}
+		puts.Go(func() {
+			if err := errors.Join(err, put()); err != nil {
+				errs[i] = fmt.Errorf("process %d: %w", pid, err)
+			}
+			<-room
+		})
 	}
+	puts.Wait()
 	return errors.Join(errs...)
 }
 
@@ -390,34 +409,36 @@ func processes() ([]int, error) {
 	return pids, nil
 }
 
-// repairContainer repairs the mount namespace of a process, which had that name. It returns the name of
-// the namespace that it has seen: none if the process has ended, since another one may be in the same.
-func (d *Driver) repairContainer(view *view, devices map[string]bool, pid int, name string) (seen string, err error) {
+// prepareContainer looks for mounts of the devices in the mount namespace of a process, which had that
+// name. It returns what puts others in their places, and the name of the namespace that it has seen: none
+// if the process has ended, since another one may be in the same.
+func (d *Driver) prepareContainer(ctx context.Context, view *view, devices map[string]bool, pid int, name string) (seen string, put func() error, err error) {
 	isOld := func(m mounts.Mount) bool {
 		return m.FSType == mounts.FSType && m.Source == view.mount.Source && devices[m.Device] &&
 			!strings.HasPrefix(m.Point, d.cfg.KubeletDir+"/") // the machine's own namespace and its followers: that mount reaches them
 	}
+	nothing := func() error { return nil }
 	table, err := mounts.ListOf(pid)
 	if hasEnded(err) {
-		return "", nil
+		return "", nothing, nil
 	} else if err != nil {
-		return "", err
+		return "", nothing, err
 	}
 	if !slices.ContainsFunc(table, isOld) {
 		if now, _ := os.Readlink(namespaceOf(pid)); now != name {
-			return "", nil // the table may be another's
+			return "", nothing, nil // the table may be another's
 		}
-		return name, nil
+		return name, nothing, nil
 	}
 	ns, err := openNamespace(pid)
 	if hasEnded(err) {
-		return "", nil
+		return "", nothing, nil
 	} else if err != nil {
-		return "", err
+		return "", nothing, err
 	}
 	if table, err = mounts.ListIn(ns.file); err != nil {
 		ns.close()
-		return "", err
+		return "", nothing, err
 	}
 	var ready []replacement
 	var errs []error
@@ -428,7 +449,7 @@ func (d *Driver) repairContainer(view *view, devices map[string]bool, pid int, n
 			errs = append(errs, err)
 		}
 	}
-	return ns.name, errors.Join(append(errs, d.putIn(ns, ready))...)
+	return ns.name, func() error { return d.putIn(ctx, ns, ready) }, errors.Join(errs...)
 }
 
 // namespace is an open mount namespace. The process that it was found by may end at any time, and its
@@ -460,8 +481,8 @@ func (n *namespace) has(m mounts.Mount) bool {
 }
 
 // putIn puts mounts in the places of others in a namespace, and closes all of them. The paths can lead
-// through a file system that hangs: then it fails, and fails again until that has ended.
-func (d *Driver) putIn(ns *namespace, all []replacement) error {
+// through a file system that hangs: then it fails, and fails at once until that has ended.
+func (d *Driver) putIn(ctx context.Context, ns *namespace, all []replacement) error {
 	release := func() {
 		for _, r := range all {
 			r.tree.Close()
@@ -482,7 +503,7 @@ func (d *Driver) putIn(ns *namespace, all []replacement) error {
 		}
 		return errors.Join(errs...)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), waitContainer)
+	ctx, cancel := context.WithTimeout(ctx, d.waitContainer)
 	defer cancel()
 	err := d.do(ctx, "mounts of "+all[0].old.Source+" in "+ns.name, "", put)
 	if status.Code(err) == codes.Aborted { // it has not begun

@@ -121,6 +121,7 @@ func publishView(t *testing.T) *published {
 	dir := t.TempDir()
 	p := &published{t: t, v: config.Volume{Namespace: "a", Name: "v", Mountpoint: filepath.Join(dir, "v")}, target: filepath.Join(dir, "kubelet/target")}
 	p.d = New(Config{KubeletDir: filepath.Join(dir, "kubelet"), Volumes: func() []config.Volume { return []config.Volume{p.v} }, Logger: slog.New(slog.DiscardHandler)})
+	p.d.waitContainer = time.Hour // a machine can be slow
 	mountView(t, p.v.ID(), p.v.Mountpoint, false)
 	if err := errors.Join(os.MkdirAll(p.target, 0o755), unix.Mount(p.v.Mountpoint, p.target, "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
@@ -147,6 +148,14 @@ func (p *published) shows(what, path string) {
 	p.t.Helper()
 	if device(p.t, path) != device(p.t, p.v.Mountpoint) {
 		p.t.Errorf("%s does not show the view", what)
+	}
+}
+
+// await waits until a path shows the present view.
+func (p *published) await(path string) {
+	p.t.Helper()
+	for device(p.t, path) != device(p.t, p.v.Mountpoint) {
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -241,9 +250,7 @@ func TestRepairOfAContainerIsTriedAgain(t *testing.T) {
 	p.d.given[p.v.ID()].again = time.Time{} // it is time
 	p.d.mu.Unlock()
 	go p.d.keepRepairing(t.Context())
-	for device(t, c.at) != device(t, p.v.Mountpoint) {
-		time.Sleep(time.Millisecond)
-	}
+	p.await(c.at)
 }
 
 // slow is a file system with two directories, which can be slow to answer.
@@ -316,6 +323,7 @@ func (s *slow) Lookup(_ context.Context, name string, _ *fuse.EntryOut) (*fs.Ino
 // A container whose path hangs keeps no other from being repaired, and has one thread hang.
 func TestRepairBesideAHungContainer(t *testing.T) {
 	p := publishView(t)
+	p.d.waitContainer = time.Second
 	s := mountSlow(t, "slow", "slow")
 	hung := p.containerAt(filepath.Join(s.dir, "dir"), "echo; read _")
 	well := p.container("echo; read _")
@@ -327,8 +335,9 @@ func TestRepairBesideAHungContainer(t *testing.T) {
 		} else {
 			t.Log(err)
 		}
-		p.shows("the other container", well.at)
 		p.shows("the kubelet's directory", p.target)
+		p.await(well.at) // it may have taken longer than that second
+		s.await(1)
 		if n := s.waiting.Load(); n != 1 {
 			t.Errorf("%d threads hang", n)
 		}
@@ -338,6 +347,49 @@ func TestRepairBesideAHungContainer(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	p.shows("the container that hung", hung.at)
+}
+
+// Containers are waited for side by side.
+func TestRepairWithManyHungContainers(t *testing.T) {
+	p := publishView(t)
+	s := mountSlow(t, "slow", "slow")
+	var hung []*container
+	for _, dir := range []string{"dir", "sub"} {
+		hung = append(hung, p.containerAt(filepath.Join(s.dir, dir), "echo; read _"))
+	}
+	p.newView()
+	goOn := s.hang(t)
+	repaired := make(chan error)
+	go func() { repaired <- p.d.repairVolume(p.v) }()
+	s.await(2)
+	goOn()
+	if err := <-repaired; err != nil {
+		t.Error(err)
+	}
+	for _, c := range hung {
+		p.shows("a container that hung", c.at)
+	}
+}
+
+// The kubelet's directories wait no longer if more containers hang than are waited for at once.
+func TestRepairWithTooManyHungContainers(t *testing.T) {
+	p := publishView(t)
+	p.d.atOnce = 1
+	p.d.waitContainer = time.Second
+	s := mountSlow(t, "slow", "slow")
+	for _, dir := range []string{"dir", "sub"} {
+		p.containerAt(filepath.Join(s.dir, dir), "echo; read _")
+	}
+	p.newView()
+	goOn := s.hang(t)
+	repaired := make(chan error)
+	go func() { repaired <- p.d.repairVolume(p.v) }()
+	s.await(2) // one is left for later
+	p.shows("the kubelet's directory", p.target)
+	if err := <-repaired; err == nil {
+		t.Error("no error tells of the containers that hang")
+	}
+	goOn()
 }
 
 // While the view hangs, the process by which a namespace was found goes into another, as one does that
@@ -370,10 +422,10 @@ func TestRepairOfANamespaceWithoutItsProcess(t *testing.T) {
 	var seen string
 	repaired := make(chan error)
 	go func() {
-		var err error
 		devices := map[string]bool{fmt.Sprintf("%d:%d", unix.Major(former), unix.Minor(former)): true}
-		seen, err = p.d.repairContainer(view, devices, c.pid, ns.name)
-		repaired <- err
+		name, put, err := p.d.prepareContainer(t.Context(), view, devices, c.pid, ns.name)
+		seen = name
+		repaired <- errors.Join(err, put())
 	}()
 	s.await(1)
 	if err := c.next(); err != nil {
@@ -410,7 +462,7 @@ func TestRepairWithoutDescriptors(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: free, Max: was.Max}); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := p.d.repairContainer(view, nil, os.Getpid(), "ours")
+	seen, _, err := p.d.prepareContainer(t.Context(), view, nil, os.Getpid(), "ours")
 	if again := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); again != nil {
 		t.Fatal(again)
 	}
