@@ -51,7 +51,9 @@ func (d *Driver) keepRepairing(ctx context.Context) {
 		if table, err := mounts.List(); err != nil {
 			d.log.Warn("published mounts are not repaired", slog.Any("error", err))
 		} else {
-			for _, v := range d.cfg.Volumes() {
+			volumes := d.cfg.Volumes()
+			d.forgetOthers(volumes)
+			for _, v := range volumes {
 				left, due := d.unrepaired(v)
 				view, ok := viewOf(table, v)
 				if ok && (due || len(d.outdated(table, view)) > 0) {
@@ -100,11 +102,14 @@ func (d *Driver) watchMounts(ctx context.Context) {
 	}
 }
 
+// repairOf is the subject of a volume's repair.
+func repairOf(id string) string { return "repair of " + id }
+
 // repair repairs the mounts of one volume, unless that is under way.
 func (d *Driver) repair(ctx context.Context, v config.Volume) {
 	ctx, cancel := context.WithTimeout(ctx, repairPatient)
 	defer cancel()
-	err := d.do(ctx, "repair of "+v.ID(), v.ID(), func() error { return d.repairVolume(v) })
+	err := d.do(ctx, repairOf(v.ID()), v.ID(), func() error { return d.repairVolume(v) })
 	if status.Code(err) == codes.Aborted {
 		return
 	}
@@ -132,6 +137,12 @@ func (d *Driver) report(v config.Volume, err error) {
 type given struct {
 	roots map[string]*os.File // mounts by device; an open one keeps the number from being another's
 	again time.Time           // no repair is due before, unless the kubelet's directories show a former view
+}
+
+func (g *given) close() {
+	for _, root := range g.roots {
+		root.Close()
+	}
 }
 
 // give remembers a view, by an open mount of it, until a repair of the volume has succeeded.
@@ -172,9 +183,7 @@ func (d *Driver) repaired(v config.Volume, err error) {
 		g.again = time.Now().Add(repairAgain)
 		return
 	}
-	for _, root := range g.roots {
-		root.Close()
-	}
+	g.close()
 	delete(d.given, v.ID())
 }
 
@@ -185,6 +194,28 @@ func (d *Driver) unrepaired(v config.Volume) (left, due bool) {
 	defer d.mu.Unlock()
 	g := d.given[v.ID()]
 	return g != nil, g != nil && !time.Now().Before(g.again)
+}
+
+// forgetOthers forgets the views of volumes that this node has no more. A repair that is still under way
+// needs them.
+func (d *Driver) forgetOthers(volumes []config.Volume) {
+	present := make(map[string]bool, len(volumes))
+	for _, v := range volumes {
+		present[v.ID()] = true
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id := range d.reported {
+		if !present[id] {
+			delete(d.reported, id)
+		}
+	}
+	for id, g := range d.given {
+		if !present[id] && !d.busy[repairOf(id)] {
+			g.close()
+			delete(d.given, id)
+		}
+	}
 }
 
 // viewOf returns the mount of the volume's view; ok is false if there is none now.

@@ -253,6 +253,48 @@ func TestRepairOfAContainerIsTriedAgain(t *testing.T) {
 	p.await(c.at)
 }
 
+// What is remembered of a volume that left the configuration is forgotten, but not under a repair.
+func TestRepairOfAVolumeThatIsGone(t *testing.T) {
+	p := publishView(t)
+	p.container(`mount -t tmpfs none "$1/sub" && echo && read _`)
+	p.newView()
+	p.d.report(p.v, p.d.repairVolume(p.v))
+	if left, _ := p.d.unrepaired(p.v); !left {
+		t.Fatal("the container was repaired")
+	}
+	known := func() (n int) {
+		p.d.mu.Lock()
+		defer p.d.mu.Unlock()
+		return len(p.d.given) + len(p.d.reported)
+	}
+	p.d.forgetOthers([]config.Volume{p.v})
+	if n := known(); n != 2 {
+		t.Errorf("%d are left of a volume that is there", n)
+	}
+	if err := p.d.begin(t.Context(), repairOf(p.v.ID()), ""); err != nil {
+		t.Fatal(err)
+	}
+	p.d.forgetOthers(nil)
+	if left, _ := p.d.unrepaired(p.v); !left {
+		t.Error("the views were forgotten under a repair")
+	}
+	p.d.end(repairOf(p.v.ID()), "")
+	var root *os.File
+	for _, root = range p.d.given[p.v.ID()].roots {
+		break
+	}
+	p.d.cfg.Volumes = func() []config.Volume { return nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.d.keepRepairing(ctx) // looks once
+	if n := known(); n != 0 {
+		t.Errorf("%d are left of a volume that is gone", n)
+	}
+	if err := root.Close(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("a descriptor of its view is open: %v", err)
+	}
+}
+
 // slow is a file system with two directories, which can be slow to answer.
 type slow struct {
 	fs.Inode
