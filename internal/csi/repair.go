@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -240,19 +241,39 @@ func (d *Driver) outdated(table []mounts.Mount, view mounts.Mount) []mounts.Moun
 	})
 }
 
-// topmost returns the mounts with a property that are not covered as a whole.
+// topmost returns the mounts with a property that their paths lead to: they are not covered, nor is a
+// directory on the way to them.
 func topmost(table []mounts.Mount, is func(mounts.Mount) bool) []mounts.Mount {
 	type place struct {
 		parent int
 		point  string
 	}
 	covered := make(map[place]bool, len(table))
+	byID := make(map[int]mounts.Mount, len(table))
 	for _, m := range table {
-		covered[place{m.Parent, m.Point}] = true
+		byID[m.ID] = m
+		if m.Parent != m.ID { // as the kernel's first is
+			covered[place{m.Parent, m.Point}] = true
+		}
+	}
+	hidden := func(m mounts.Mount) bool {
+		for range table { // no more are mounted on each other, even if the table changed as it was read
+			on, ok := byID[m.Parent]
+			if !ok {
+				break
+			}
+			for dir := m.Point; dir != on.Point && dir != "/"; {
+				if dir = path.Dir(dir); covered[place{on.ID, dir}] {
+					return true
+				}
+			}
+			m = on
+		}
+		return false
 	}
 	var found []mounts.Mount
 	for _, m := range table {
-		if is(m) && !covered[place{m.ID, m.Point}] {
+		if is(m) && !covered[place{m.ID, m.Point}] && !hidden(m) {
 			found = append(found, m)
 		}
 	}

@@ -253,6 +253,32 @@ func TestRepairOfAContainerIsTriedAgain(t *testing.T) {
 	p.await(c.at)
 }
 
+// A program of a container has covered the way to its copy. Nobody reaches the copy by its path, so
+// nothing is left to repair.
+func TestRepairOfACoveredMount(t *testing.T) {
+	for name, cover := range map[string]string{
+		"a directory above":       `mount -t tmpfs none "${1%/*}"`,
+		"the mount that it is on": `mount -t tmpfs none "$2"`,
+		"farther above":           `mount -t tmpfs none "${2%/*}"`,
+		"itself":                  `mount -t tmpfs none "$1"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := publishView(t)
+			at := filepath.Join(p.t.TempDir(), "a/b/c/d")
+			if err := os.MkdirAll(at, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			on := filepath.Dir(filepath.Dir(at))
+			p.containerAt(at, fmt.Sprintf(`umount "$1" && mount -t tmpfs none %[1]q && mkdir -p "$1" && mount --bind "$0" "$1" && set -- "$1" %[1]q && `, on)+cover+` && echo && read _`)
+			p.newView()
+			if err := p.d.repairVolume(p.v); err != nil {
+				t.Error(err)
+			}
+			p.shows("the kubelet's directory", p.target)
+		})
+	}
+}
+
 // What is remembered of a volume that left the configuration is forgotten, but not under a repair.
 func TestRepairOfAVolumeThatIsGone(t *testing.T) {
 	p := publishView(t)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,5 +122,29 @@ func TestTopmost(t *testing.T) {
 	}
 	if n, ok := nested(table, table[3]); ok {
 		t.Errorf("%+v", n)
+	}
+}
+
+// What lies beside the way to a mount, or below it, covers nothing.
+func TestTopmostOnAPath(t *testing.T) {
+	table := []mounts.Mount{
+		{ID: 1, Parent: 1, Point: "/"}, // the kernel's first is its own parent
+		{ID: 2, Parent: 1, Point: "/a"},
+		{ID: 3, Parent: 2, Point: "/a"},
+		{ID: 4, Parent: 3, Point: "/a/b/c"},
+		{ID: 5, Parent: 3, Point: "/a/b/cc"},
+		{ID: 6, Parent: 3, Point: "/a/b/c/d"}, // of another place: it would be on 4
+		{ID: 7, Parent: 4, Point: "/a/b/c/e"},
+		{ID: 8, Parent: 2, Point: "/a/b/c"},
+		{ID: 9, Parent: 8, Point: "/a/b/c"},
+		{ID: 10, Parent: 11, Point: "/x"}, // the table changed as it was read
+		{ID: 11, Parent: 10, Point: "/x"},
+	}
+	var ids []int
+	for _, m := range topmost(table, func(mounts.Mount) bool { return true }) {
+		ids = append(ids, m.ID)
+	}
+	if want := []int{1, 3, 4, 5, 7}; !slices.Equal(ids, want) {
+		t.Errorf("%v, want %v", ids, want)
 	}
 }
