@@ -70,6 +70,18 @@ func (d *driver) start() {
 	}
 }
 
+// noWarnings fails the test if the log has warnings, other than that something takes long: a machine can
+// be slow.
+func (d *driver) noWarnings() {
+	d.t.Helper()
+	for line := range strings.Lines(d.log.String()) {
+		slow := strings.Contains(line, "DeadlineExceeded") || strings.Contains(line, "an operation is still under way")
+		if strings.Contains(line, "level=WARN") && !slow {
+			d.t.Error(line)
+		}
+	}
+}
+
 func (d *driver) kill() {
 	d.t.Helper()
 	if err := d.cmd.Process.Kill(); err != nil {
@@ -342,9 +354,7 @@ func TestCSIRepairsRunningPods(t *testing.T) {
 			return lab.FSType(all) == unix.FUSE_SUPER_MAGIC && lab.FSType(part) == unix.FUSE_SUPER_MAGIC
 		})
 	}
-	if strings.Contains(d.log.String(), "level=WARN") {
-		t.Errorf("%s", d.log)
-	}
+	d.noWarnings()
 
 	// What is mounted inside of the view is not taken away, and the log says what to do.
 	if out := p.run("mkdir data/conf && mount -t tmpfs conf data/conf && echo kept >data/conf/f"); out != "--- 0\n" {
@@ -434,9 +444,7 @@ func TestCSIDirectoriesWithoutNames(t *testing.T) {
 	lab.Eventually(t, "the kubelet's path and the pod have the new view", func() bool {
 		return lab.FSType(filepath.Join(part, "sub")) == unix.FUSE_SUPER_MAGIC && p.run("stat -f -c %t "+sub) == "65735546\n--- 0\n"
 	})
-	if strings.Contains(d.log.String(), "level=WARN") {
-		t.Errorf("%s", d.log)
-	}
+	d.noWarnings()
 }
 
 // A directory is removed and made anew, by this node or by another. The kubelet asks again when it has
