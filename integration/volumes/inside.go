@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockfs/lockfs/internal/mounts"
 )
 
 // stageEnv says which of the processes this is, configEnv what a run is asked for.
@@ -155,6 +158,9 @@ func furnish() error {
 		keep[dir] = fd
 	}
 	for _, dir := range []string{"/tmp", "/dev/shm", "/run"} {
+		if err := detachBelow(dir, slices.Collect(maps.Keys(keep))); err != nil {
+			return err
+		}
 		if err := unix.Mount("lab", dir, "tmpfs", 0, "mode=1777"); err != nil {
 			return fmt.Errorf("mount %s: %w", dir, err)
 		}
@@ -172,6 +178,34 @@ func furnish() error {
 		unix.Close(fd)
 	}
 	return os.Chdir(c.Repo)
+}
+
+// detachBelow detaches what is mounted below a directory, except what leads to those that are kept. A
+// tmpfs on the directory would only cover it: we would hold copies of the mounts of other tests on the
+// machine, and their drivers would look for them here.
+func detachBelow(dir string, keep []string) error {
+	table, err := mounts.List()
+	if err != nil {
+		return err
+	}
+	gone := make(map[int]bool)
+	for _, m := range table {
+		needed := slices.ContainsFunc(keep, func(k string) bool { return strings.HasPrefix(k+"/", m.Point+"/") })
+		if !strings.HasPrefix(m.Point, dir+"/") || needed {
+			continue
+		}
+		gone[m.ID] = true
+		if gone[m.Parent] {
+			continue // it went with that one, which could hang
+		}
+		for err = nil; err == nil; { // all that are stacked there
+			err = unix.Unmount(m.Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		}
+		if err != unix.EINVAL && err != unix.ENOENT { // none is left
+			return fmt.Errorf("detach %s: %w", m.Point, err)
+		}
+	}
+	return nil
 }
 
 // serveLab brings the volume up and runs the tests over it.
