@@ -52,15 +52,16 @@ type Request struct {
 
 type request struct {
 	Request
-	tracker *tracker
-	trying  *trying // nil if it queues or does not wait
-	hold    *Hold
-	places  []*place      // one a key, in the order of Keys
-	waits   seat          // in the crowd that wakes it
-	woken   chan struct{} // buffered, 1
-	since   time.Time     // when it first had to wait; zero before
-	asked   bool          // SelfWait was called
-	inTurn  bool          // see turn
+	tracker  *tracker
+	trying   *trying // nil if it queues or does not wait
+	hold     *Hold
+	places   []*place // one a key, in the order of Keys
+	waits    seat     // in the crowd that wakes it
+	passages []*passage
+	woken    chan struct{} // buffered, 1
+	since    time.Time     // when it first had to wait; zero before
+	asked    bool          // SelfWait was called
+	inTurn   bool          // see turn
 }
 
 func (r *request) wake() {
@@ -269,7 +270,7 @@ func (m *Manager) pause(ctx context.Context, r *request, wait *obstacle, left ti
 	if wait.ahead == nil || wait.lock != nil && limited {
 		wait.lock.waiting.join(&r.waits)
 	} else {
-		wait.ahead.behind.join(&r.waits)
+		r.waitBehind(wait.ahead)
 		if r.Queue && r.SelfWait != nil && !r.asked {
 			for _, p := range r.places {
 				p.slot.doubtful[r.Mode].join(&p.doubts)

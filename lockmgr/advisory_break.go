@@ -69,7 +69,7 @@ func (t *AdvisoryTable) bereave(cause error, attrs ...any) {
 	if len(locks) == 0 || a.m.ctx.Err() != nil {
 		return
 	}
-	t.tellLost()
+	t.tell(a.OnLost, 0)
 	a.m.log.Error("flock and fcntl locks lost; the files that are open return EIO",
 		append([]any{slog.String("path", t.key.String()), slog.Int("locks", len(locks)), slog.Any("error", cause)}, attrs...)...)
 	for _, l := range locks {
@@ -77,11 +77,12 @@ func (t *AdvisoryTable) bereave(cause error, attrs ...any) {
 	}
 }
 
-// tellLost calls OnLost, which can take as long as the volume does. Tries do not wait for that.
-func (t *AdvisoryTable) tellLost() {
+// tell calls a function of the view, which can take as long as the volume does. Tries wait for patience
+// more than for the service.
+func (t *AdvisoryTable) tell(view func(*AdvisoryTable), patience time.Duration) {
 	a := t.a
 	told := make(chan struct{})
-	a.working.Go(func() { a.OnLost(t); close(told) })
+	a.working.Go(func() { view(t); close(told) })
 	tick := time.NewTicker(a.m.cfg.AnswerTimeout / 8)
 	defer tick.Stop()
 	for {
@@ -93,7 +94,7 @@ func (t *AdvisoryTable) tellLost() {
 			if a.refused {
 				t.refuseAll()
 			}
-			t.refuseLate(ErrContended)
+			t.refuseLate(ErrContended, patience)
 			a.mu.Unlock()
 		}
 	}

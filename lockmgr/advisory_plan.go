@@ -143,12 +143,21 @@ func (t *AdvisoryTable) forgetOver() {
 	})
 }
 
+// knows answers a request that only asks if another owner of this mount is in the way, and reports whether
+// it has. mu is held.
+func (t *AdvisoryTable) knows(r *advisoryRequest) bool {
+	by, ok := t.mine.Conflict(r.lock)
+	if ok {
+		r.found = &by
+		t.answer(r, nil)
+	}
+	return ok
+}
+
 // probe answers a request that only asks, if that can be decided. look: the table must be read
 // before. mu is held.
 func (t *AdvisoryTable) probe(p *advisoryPlan, v *advisory.View, r *advisoryRequest) (look bool) {
-	if by, ok := t.mine.Conflict(r.lock); ok {
-		r.found = &by
-		t.answer(r, nil)
+	if t.knows(r) {
 		return false
 	}
 	if t.stale && !t.private.row || t.deaf() {

@@ -973,3 +973,28 @@ func TestAdvisoryLostWithWritesUnderWay(t *testing.T) {
 		})
 	}
 }
+
+// What a mount has read of a table is worth nothing when the service was set back since: the revisions
+// of the rows that others put are smaller then.
+func TestAdvisoryAfterTheServiceWasSetBack(t *testing.T) {
+	inBothTables(t, func(f *fixture) {
+		t := f.t
+		ms := f.advisory(2)
+		a, b := ms[0], ms[1]
+		defer b.close()
+		ta := a.lock(a.flock(1, true)) // and keeps the file open
+		a.unlock(a.flock(1, true))
+		time.Sleep(time.Minute)
+		if n := f.advisoryRows(); n != 0 {
+			t.Fatalf("%d rows are left", n)
+		}
+		f.svc.StartEmpty()
+		time.Sleep(time.Minute)
+		b.lock(b.flock(2, true))
+		if err := a.try(a.flock(1, true)); !errors.Is(err, lockmgr.ErrContended) {
+			t.Errorf("a lock that another mount has: %v", err)
+		}
+		ta.Close()
+		b.unlock(b.flock(2, true))
+	})
+}

@@ -45,7 +45,7 @@ func (t *AdvisoryTable) work() {
 				continue
 			}
 			t.stale, t.doubted = t.stale || look, t.doubted || look
-			t.refuseLate(err)
+			t.refuseLate(err, 0)
 			a.mu.Unlock()
 			t.pause(err)
 			continue
@@ -167,7 +167,7 @@ func (t *AdvisoryTable) commit(p advisoryPlan) error {
 // meanwhile, so they have as much longer for its answer.
 func (t *AdvisoryTable) flush() {
 	began := time.Now()
-	t.a.OnShared(t)
+	t.tell(t.a.OnShared, t.a.m.cfg.Renew.TTL)
 	now := time.Now()
 	latest := now.Add(t.a.m.answerTime())
 	t.a.mu.Lock()
@@ -332,6 +332,8 @@ func (t *AdvisoryTable) use(s *session) {
 	if t.sess = s; s != nil {
 		s.holds++
 		t.row = "h-" + s.backend.ID()
+		// The service may have been set back since the table was read, which has ended the former session.
+		t.rev, t.held, t.line = 0, nil, nil
 	}
 	t.note()
 }
@@ -343,18 +345,19 @@ func (t *AdvisoryTable) refuseAll() {
 	}
 }
 
-// refuseLate ends the tries that have waited long enough, with err, and the requests without
+// refuseLate ends the tries that have waited long enough, and more, with err, and the requests without
 // a caller. mu is held.
-func (t *AdvisoryTable) refuseLate(err error) {
+func (t *AdvisoryTable) refuseLate(err error, more time.Duration) {
 	for _, r := range slices.Clone(t.requests) {
 		switch {
 		case r.over:
 			t.answer(r, nil)
-		case !r.waits && time.Now().After(r.expires):
-			if !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrContended) {
-				err = fmt.Errorf("%w: %w", ErrUnavailable, err)
-			}
+		case r.waits || !time.Now().After(r.expires.Add(more)):
+		case r.probes && t.knows(r):
+		case errors.Is(err, ErrUnavailable), errors.Is(err, ErrContended) && !r.probes:
 			t.answer(r, err)
+		default:
+			t.answer(r, fmt.Errorf("%w: %w", ErrUnavailable, err))
 		}
 	}
 }

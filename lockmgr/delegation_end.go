@@ -102,7 +102,11 @@ func (m *Manager) loseDelegation(d *delegation, cause error) {
 	}
 	m.forget(d)
 	for l := range d.open {
-		m.loseAlone(l, cause)
+		if l.releasing {
+			m.void(l)
+		} else {
+			m.loseAlone(l, cause)
+		}
 	}
 }
 

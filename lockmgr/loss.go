@@ -135,6 +135,8 @@ func (m *Manager) loseAll(s *session) {
 		case !l.releasing:
 			m.lose(l, s.loss())
 			s.voided++
+		case l.surrendering: // its changes are waited for before the session is revoked
+			m.void(l)
 		case l.below != nil:
 			m.void(l) // closed while its entry was being put
 		}

@@ -295,3 +295,30 @@ func TestUpgradeByAnotherName(t *testing.T) {
 		})
 	}
 }
+
+// A request is woken when it may pass the one ahead, which has come to wait for the request's owner.
+func TestMayPassInTime(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		c, d := f.must(open("c", 0, "one")), f.must(open("d", 0, "two"))
+		two := f.later(open("a", -1, "two"))
+		both := f.later(open("b", -1, "one", "two"))
+		one := f.later(open("a", -1, "one"))
+		d.Release()
+		mine := []*lockmgr.Hold{<-two}
+		c.Release()
+		time.Sleep(time.Second)
+		select {
+		case h := <-one:
+			mine = append(mine, h)
+		default:
+			f.t.Error("it waits for one who waits for its owner")
+		}
+		for _, h := range mine {
+			h.Release()
+		}
+		(<-both).Release()
+		if len(mine) == 1 {
+			(<-one).Release()
+		}
+	})
+}

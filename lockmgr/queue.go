@@ -57,6 +57,7 @@ func (t *table) enter(r *request, k Key) {
 
 func (t *table) leave(r *request) {
 	r.waits.leave()
+	r.noPassage()
 	for _, p := range r.places {
 		p.doubts.leave()
 		s := p.slot
@@ -155,10 +156,54 @@ func (t *table) granted(p *place) {
 		t.steps++
 		q.wake()
 	}
+	if c := p.slot.passages[p.Owner]; c != nil {
+		t.wake(c)
+		delete(p.slot.passages, p.Owner)
+	}
 	t.wake(&p.slot.doubtful[Exclusive])
 	if p.Mode == Exclusive {
 		t.wake(&p.slot.doubtful[Shared])
 	}
+}
+
+// passage is where a request is woken when its owner gets a key that the request ahead waits for: it may
+// pass that one then, see waitsFor.
+type passage struct {
+	slot *slot
+	seat seat
+}
+
+// waitBehind makes r wait until ahead has left the line, or r may pass it. m.mu is held.
+func (r *request) waitBehind(ahead *place) {
+	r.noPassage()
+	ahead.behind.join(&r.waits)
+	for _, at := range ahead.places {
+		if at == ahead {
+			continue
+		}
+		if at.slot.passages == nil {
+			at.slot.passages = make(map[Owner]*crowd)
+		}
+		c := at.slot.passages[r.Owner]
+		if c == nil {
+			c = new(crowd)
+			at.slot.passages[r.Owner] = c
+		}
+		p := &passage{at.slot, seat{r: r}}
+		c.join(&p.seat)
+		r.passages = append(r.passages, p)
+	}
+}
+
+// noPassage takes r off its passages. m.mu is held.
+func (r *request) noPassage() {
+	for _, p := range r.passages {
+		p.seat.leave()
+		if c := p.slot.passages[r.Owner]; c != nil && len(*c) == 0 {
+			delete(p.slot.passages, r.Owner)
+		}
+	}
+	r.passages = nil
 }
 
 // undisputed reports whether nothing on this mount that conflicts with a key of r's is locked, or

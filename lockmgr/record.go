@@ -2,7 +2,6 @@ package lockmgr
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/lockfs/lockfs/internal/journal"
@@ -274,32 +273,8 @@ func Recovered(r *journal.Records, holds, tables []uint64) (*State, error) {
 		if hs.Lost != "" {
 			hs.Sessions = nil
 		}
-		if hs.Session {
-			hs.Locks = nil
-		}
 		st.Holds = append(st.Holds, hs)
 	}
-	// A lock that only holds of a lost session had is nobody's.
-	st.forgetUnheld()
 	st.Advisory, err = recoveredAdvisory(r, tables, index)
 	return st, err
-}
-
-// forgetUnheld removes the locks that no hold has.
-func (st *State) forgetUnheld() {
-	now := make([]int, len(st.Locks))
-	for i := range now {
-		now[i] = -1
-	}
-	var kept []LockState
-	for _, h := range st.Holds {
-		for n, i := range h.Locks {
-			if now[i] < 0 {
-				now[i] = len(kept)
-				kept = append(kept, st.Locks[i])
-			}
-			h.Locks[n] = now[i]
-		}
-	}
-	st.Locks = slices.Clip(kept)
 }

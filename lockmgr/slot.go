@@ -28,6 +28,7 @@ type slot struct {
 	first, last *place            // the requests for the key, in order of arrival
 	youngest    map[Owner]*place  // the last request of each owner; nil until needed
 	doubtful    [2]crowd          // by mode: requests that have not called SelfWait yet, because no owner of this mount has the key
+	passages    map[Owner]*crowd  // requests of each owner that may pass one in line here once the owner has the key
 	dir         *dir              // nil for an Inode key
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockfs/lockfs/internal/journal/journaltest"
 	"github.com/lockfs/lockfs/lockmgr"
+	"github.com/lockfs/lockfs/lockmgr/advisory"
 	"github.com/lockfs/lockfs/renew"
 )
 
@@ -284,7 +285,7 @@ func TestLostSessionIsRevokedAfterAdvisoryLosses(t *testing.T) {
 }
 
 // While the view follows the loss of a table's locks, which can hang with the volume, tries are refused
-// in time.
+// in time, and whoever asks is told of the lock that still stands.
 func TestTriesWhileALossIsTold(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		ms := f.advisory(2)
@@ -292,15 +293,130 @@ func TestTriesWhileALossIsTold(t *testing.T) {
 		defer b.close()
 		landed := make(chan struct{})
 		a.onLost = func(*lockmgr.AdvisoryTable) { <-landed }
-		a.lock(a.flock(1, true))
+		a.lock(a.posix(1, 0, 9, true))
 		f.breakAdvisory(table)
 		synctest.Wait()
 		begun := time.Now()
-		if err := a.try(a.flock(2, true)); !errors.Is(err, lockmgr.ErrContended) || time.Since(begun) > ttl/4 {
+		if err := a.try(a.posix(2, 0, 9, true)); !errors.Is(err, lockmgr.ErrContended) || time.Since(begun) > ttl/4 {
 			f.t.Errorf("a try: %v after %v", err, time.Since(begun))
 		}
+		tb := a.table(table)
+		if by, ok, err := tb.Test(f.t.Context(), a.posix(2, 0, 9, true)); err != nil || !ok || by.Owner != a.a.Owner(advisory.Posix, 1) {
+			f.t.Errorf("F_GETLK: %v, %t, %v", by.Owner, ok, err)
+		}
+		if _, _, err := tb.Test(f.t.Context(), a.posix(2, 20, 29, true)); !errors.Is(err, lockmgr.ErrUnavailable) {
+			f.t.Errorf("F_GETLK of another range: %v", err)
+		}
+		tb.Close()
 		close(landed)
-		a.lock(a.flock(3, true))
-		a.unlock(a.flock(3, true))
+		a.lock(a.posix(3, 0, 9, true))
+		a.unlock(a.posix(3, 0, 9, true))
+	})
+}
+
+// A flush that hangs before a table is published does not keep tries waiting.
+func TestTriesWhileATableIsFlushed(t *testing.T) {
+	inPrivate(t, 2, func(t *testing.T, f *fixture, ms []*advisoryMount) {
+		a, b := ms[0], ms[1]
+		begun, landed := make(chan struct{}), make(chan struct{})
+		a.onShared = func(*lockmgr.AdvisoryTable) { close(begun); <-landed }
+		a.lock(a.flock(1, true))
+		ctx, cancel := context.WithCancel(t.Context())
+		asks := make(chan error, 1)
+		go func() {
+			_, err := b.table(table).Lock(ctx, b.flock(1, true), true)
+			asks <- err
+		}()
+		<-begun
+		since := time.Now()
+		if err := a.try(a.flock(2, true)); !errors.Is(err, lockmgr.ErrContended) || time.Since(since) > ttl+ttl/4 {
+			t.Errorf("a try: %v after %v", err, time.Since(since))
+		}
+		cancel()
+		<-asks
+		close(landed)
+		a.unlock(a.flock(1, true))
+	})
+}
+
+// A lock that was broken, and whose session is lost before its last change has landed, is in nobody's way
+// on its own mount either.
+func TestBrokenLockOfALostSession(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		h := f.must(open("x", 0, "f"))
+		land := hangs(h)
+		f.breakLock(file("f"))
+		synctest.Wait()
+		f.svc.Expire(f.svc.last())
+		f.must(open("y", time.Minute, "f")).Release()
+		land()
+		h.Release()
+	})
+}
+
+// What was lost with the entry of its directory is told once, also if it was being given up.
+func TestBrokenBelowALostDelegation(t *testing.T) {
+	inObservedBubble(t, func(f *fixture, o *observer) {
+		one := f.m
+		f.m, f.log = f.manager(func(c *lockmgr.Config) { c.Keep, c.Observe = keepFor, o.add })
+		f.delegated("d")
+		h := f.must(open("x", 0, "d/f"))
+		land := hangs(h)
+		f.m.Abandon([]*lockmgr.Hold{h}, errors.New("gone"))
+		entries, err := f.svc.Entries(f.t.Context(), "")
+		if err != nil || len(entries) != 1 {
+			f.t.Fatalf("%v, %v", entries, err)
+		}
+		f.svc.Delete(entries[0].Grant())
+		time.Sleep(time.Second)
+		land()
+		time.Sleep(time.Second)
+		if n := len(events[lockmgr.LockLost](o)); n != 1 {
+			f.t.Errorf("the loss was observed %d times", n)
+		}
+		h.Release()
+		if err := one.Close(f.t.Context()); err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
+// A hold that was lost with one of its sessions leaves its locks on another to the next process, which
+// gives them back when what was written is on the volume.
+func TestHoldOfTwoSessionsOfTheDead(t *testing.T) {
+	dying(t, func(t *testing.T, m *mortal) {
+		part, read := journaltest.Part(t)
+		many, _ := m.f.manager(func(c *lockmgr.Config) { c.Backend, c.Record, c.KeysPerSession = m.service, part, 1 })
+		if err := m.Close(m.f.t.Context()); err != nil {
+			t.Error(err)
+		}
+		m.Manager, m.read = many, read
+		h := m.take("a", "f")
+		first := m.f.svc.last()
+		via := m.take("a", "g")
+		if m.f.svc.last() == first || !h.Share(file("g"), via) {
+			t.Fatal("they do not share a lock of another session")
+		}
+		via.Release()
+		h.Drop(file("f"))
+		number := h.Record()
+		m.f.svc.Expire(first)
+		eventuallyLost(m.f, h)
+		time.Sleep(time.Second)
+		next, holds, st := m.heirs(number)
+		if len(st.Locks) != 1 || st.Locks[0].Grant.Key != file("g") {
+			t.Fatalf("the dead process leaves %+v", st.Locks)
+		}
+		flushed := false
+		holds[0].OnLost(func() { time.Sleep(3 * time.Second); flushed = true })
+		next.Begin()
+		m.f.must(open("b", time.Minute, "g")).Release()
+		if !flushed {
+			t.Error("granted before what was written is on the volume")
+		}
+		holds[0].Release()
+		if err := next.Close(m.f.t.Context()); err != nil {
+			t.Error(err)
+		}
 	})
 }

@@ -125,6 +125,17 @@ func (m *Memory) Expire(s lockmgr.Session) {
 	m.end(s.(*memorySession))
 }
 
+// StartEmpty ends all sessions and forgets all else, the revision too, as a service does that is set up anew.
+func (m *Memory) StartEmpty() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.open {
+		m.end(s)
+	}
+	m.rev, m.tree, m.breaks = 0, 0, nil
+	clear(m.recalls)
+}
+
 // Delete removes the entry of g behind its owner's back, and reports whether
 // there was one.
 func (m *Memory) Delete(g lockmgr.Grant) bool {
