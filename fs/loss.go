@@ -8,6 +8,9 @@ import (
 
 // bereave flushes what was written before the loss, and drops the kernel's cache.
 func (f *FS) bereave(h *handle) {
+	if h.hold != nil {
+		h.hold.Landed() // first: a change that hangs keeps no other handle from being told
+	}
 	f.gates.bereaved <- struct{}{}
 	defer func() { <-f.gates.bereaved }()
 	if f.sync == SyncClose {
