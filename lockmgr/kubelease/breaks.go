@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/lockfs/lockfs/internal/retry"
 	"github.com/lockfs/lockfs/lockmgr"
@@ -36,19 +37,33 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 	return nil
 }
 
-// DropBreak is lockmgr.Breaker's. It tries until ctx ends.
+// DropBreak is lockmgr.Breaker's. It leaves a Lease without the break: a PutBreak that was not answered
+// may still be carried out, and finds then that its Lease is there. It tries until ctx ends.
 func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
 	name := b.names.breakName(id.String())
 	var r retry.Retrier
 	err := r.Do(ctx, func() error {
-		_, err := b.remove(ctx, b.leases(), name, nil)
+		_, err := b.change(ctx, name, true, func(o *object) (*coordinationv1.Lease, error) {
+			switch {
+			case o == nil:
+				return b.names.newLease(name, kindBreak), nil
+			case o.withdrawn():
+				return nil, nil
+			}
+			lease := o.lease.DeepCopy()
+			delete(lease.Annotations, noteBreak)
+			return lease, nil
+		})
 		return err
 	})
-	if err == nil {
-		b.mirror.bury(name)
+	if err != nil {
+		return fmt.Errorf("withdrawing a break: %w", err)
 	}
-	return err
+	return nil
 }
+
+// withdrawn reports whether the Lease of a break has none.
+func (o *object) withdrawn() bool { return o.lease.Annotations[noteBreak] == "" }
 
 // WatchBreaks is lockmgr.Breaker's: it listens to the one watch.
 func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
@@ -62,6 +77,9 @@ func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 	for {
 		stand := make(map[string]bool)
 		for _, o := range m.of(kindBreak) {
+			if o.withdrawn() {
+				continue
+			}
 			if stand[o.name] = true; told[o.name] {
 				continue
 			}

@@ -128,6 +128,8 @@
 // it void. Nobody gets a lock whose Lease cannot be read. As in etcdlock, each session also checks
 // now and then for entries of its own that nobody here claims. It should find none.
 //
+// A break that is withdrawn leaves its Lease, without the break. A Create that arrives late is refused.
+//
 // The janitor deletes the Leases of files' locks that have been free for an hour, and those of
 // breaks after a day, on condition that they have not changed since. It is elected with
 // client-go's leaderelection, to save requests only.

@@ -32,7 +32,7 @@ const (
 	noteInfo        = domain + "info"        // of a session: JSON, lockmgr.SessionInfo
 	noteRecord      = domain + "record"      // of the volume
 	notePending     = domain + "pending"     // of the volume: see Backend.ReplaceVolumeRecord
-	noteBreak       = domain + "break"       // of a break: JSON, lockmgr.Break
+	noteBreak       = domain + "break"       // of a break that was not withdrawn: JSON, lockmgr.Break
 )
 
 // The kinds of Leases.

@@ -12,7 +12,7 @@ type state struct {
 	names   layout
 	objects map[string]*object
 	asOf    int64
-	buried  map[string]bool // names of sessions and breaks known to be gone before asOf shows it
+	buried  map[string]bool // names of sessions and pulses known to be gone before asOf shows it
 }
 
 // ended reports whether the session of an entry that was put at token has ended.
