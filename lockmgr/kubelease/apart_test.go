@@ -32,3 +32,10 @@ func newApart(t *testing.T) *apart {
 func (a *apart) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl time.Duration) (lockmgr.Session, error) {
 	return a.mounts[a.next.Add(1)%int64(len(a.mounts))].OpenSession(ctx, info, ttl)
 }
+
+func mountsOf(b lockmgr.Backend) []*kubelease.Backend {
+	if a, ok := b.(*apart); ok {
+		return a.mounts
+	}
+	return []*kubelease.Backend{b.(*kubelease.Backend)}
+}

@@ -29,7 +29,14 @@ func conformance(t *testing.T, newBackend func(t *testing.T) lockmgr.Backend) {
 		Ordered:  true,
 		OneByOne: true,
 		Expire:   func(t *testing.T, _ lockmgr.Backend, s lockmgr.Session) { expire(t, s) },
-		Remove:   removeEntry,
+		Remove: func(t *testing.T, b lockmgr.Backend, k lockmgr.Key, mode lockmgr.Mode, id lockmgr.AcquisitionID) {
+			removeEntry(t, b, k, mode, id)
+			for _, m := range mountsOf(b) { // no release is sent for what they know to be gone
+				if err := m.AwaitGone(within(t, patience), lockmgr.Grant{Key: k, Mode: mode, AcquisitionID: id}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
 	})
 }
 

@@ -16,18 +16,24 @@ import (
 //
 // After ErrUnavailable the entry may be gone or not. The caller releases again,
 // and takes ErrNotHeld for success then: the first request may have been carried
-// out.
+// out. A request that was carried out may be sent again on its way, and is refused then.
+// So an entry that is gone after a request counts as released.
 func (s *Session) Release(ctx context.Context, g lockmgr.Grant) error {
+	sent := false
 	_, err := s.b.change(ctx, s.b.names.lock(g.Key), false, func(o *object) (*coordinationv1.Lease, error) {
 		i := o.find(g)
-		if i < 0 || s.life.Ended() {
+		switch {
+		case s.life.Ended(), i < 0 && !sent:
 			return nil, fmt.Errorf("%w: %s, token %d", lockmgr.ErrNotHeld, g.Key, g.Token)
+		case i < 0:
+			return nil, nil
 		}
 		// A Lease that was written by hand has a later token than was granted.
 		if have := o.entries[i].Token; have < g.Token {
 			return nil, fmt.Errorf("%w: %s has token %d, not %d", lockmgr.ErrNotOwner, g.Key, have, g.Token)
 		}
 		kept := s.b.living(o, func(e *entry) bool { return e.of(g) })
+		sent = true
 		return s.b.names.lockLease(o, g.Key, kept, false)
 	})
 	if err == nil || errors.Is(err, lockmgr.ErrNotHeld) {
