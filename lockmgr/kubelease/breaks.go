@@ -3,7 +3,6 @@ package kubelease
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -21,14 +20,17 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 	if err != nil {
 		return fmt.Errorf("kubelease: break: %w", err)
 	}
-	lease := b.names.newLease(b.names.breakName(br.ID.String()), kindBreak)
-	lease.Annotations[noteBreak] = string(text)
+	name := b.names.breakName(br.ID.String())
 	var r retry.Retrier
 	err = r.Do(ctx, func() error {
-		_, err := b.write(ctx, b.leases(), nil, lease.DeepCopy())
-		if errors.Is(err, errMoved) {
-			return nil // by an earlier attempt
-		}
+		_, err := b.change(ctx, name, true, func(o *object) (*coordinationv1.Lease, error) {
+			if o != nil {
+				return nil, nil // by an earlier attempt
+			}
+			lease := b.names.newLease(name, kindBreak)
+			lease.Annotations[noteBreak] = string(text)
+			return lease, nil
+		})
 		return err
 	})
 	if err != nil {

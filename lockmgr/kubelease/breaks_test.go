@@ -46,6 +46,22 @@ func TestLateBreak(t *testing.T) {
 	}
 }
 
+// A conflict does not say that the break is there.
+func TestContestedBreak(t *testing.T) {
+	t.Parallel()
+	name, l := newName(), &link{}
+	b := newBackendAt(t, l.to(as(mountUser)), name)
+	rule, _ := first(contested, writes("break", "create"))
+	l.obey(rule)
+	br := lockmgr.Break{ID: uuid.New()}
+	if err := b.PutBreak(within(t, patience), br); err != nil {
+		t.Fatal(err)
+	}
+	if told := toldOf(t, name, br.ID); len(told) != 1 || told[0] != br.ID {
+		t.Errorf("told of %v, want %v", told, br.ID)
+	}
+}
+
 // toldOf returns the breaks that a new mount is told of, up to the last one and those beside it.
 func toldOf(t *testing.T, volume string, last uuid.UUID) (told []uuid.UUID) {
 	t.Helper()

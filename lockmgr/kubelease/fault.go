@@ -13,7 +13,8 @@ import (
 )
 
 // errMoved: the Lease is not the version that the request wanted to replace. The request
-// was not carried out, or it was by an earlier attempt of the client's.
+// was not carried out, or it was by an earlier attempt of the client's. After a Create there need not
+// be a Lease: a ResourceQuota answers Conflict while many are created at once.
 var errMoved = errors.New("the lease has changed")
 
 // errAbsent: there is no such Lease.

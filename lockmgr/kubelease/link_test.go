@@ -88,6 +88,7 @@ const (
 	late           // it fails, and is sent later: when call.send is called
 	gone           // it is answered 410
 	busy           // it is answered 429
+	contested      // it is answered 409, as by a quota while much is created
 	astray         // it is answered 404, by something that is no API server
 )
 
@@ -198,6 +199,8 @@ func (h *hop) RoundTrip(req *http.Request) (*http.Response, error) {
 		return answer(req, http.StatusGone, "Expired"), nil
 	case busy:
 		return answer(req, http.StatusTooManyRequests, "TooManyRequests"), nil
+	case contested:
+		return answer(req, http.StatusConflict, "Conflict"), nil
 	case astray:
 		resp := answer(req, http.StatusNotFound, "")
 		resp.Header.Set("Content-Type", "text/plain")
