@@ -1,6 +1,7 @@
 package kubelease_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -93,6 +94,49 @@ func TestAdvisoryUnanswered(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A Create that is answered with a conflict does not make an earlier one void.
+func TestAdvisoryContested(t *testing.T) {
+	t.Parallel()
+	for what, p := range map[string]lockmgr.AdvisoryPut{"void": {Void: true}, "another change": {Put: row("b")}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			volume, l := newName(), &link{}
+			s := open(t, newBackendAt(t, l.to(as(mountUser)), volume))
+			rule, met := first(late, writes("advisory", "create"))
+			l.obey(rule)
+			put := func(ctx context.Context, p lockmgr.AdvisoryPut) {
+				t.Helper()
+				p.Table = table(t)
+				if _, done, err := s.(lockmgr.AdvisorySession).PutAdvisory(ctx, p); done || !errors.Is(err, lockmgr.ErrUnavailable) {
+					t.Fatalf("done %v, %v", done, err)
+				}
+			}
+			put(within(t, patience), lockmgr.AdvisoryPut{Put: row("a")})
+			ctx, giveUp := context.WithCancel(within(t, patience))
+			defer giveUp()
+			rule, refused := first(contested, writes("advisory", "create"))
+			l.obey(func(c *call) fate {
+				f := rule(c)
+				if f == contested && !p.Void {
+					giveUp()
+				}
+				return f
+			})
+			put(ctx, p)
+			if len(refused) != 1 {
+				t.Fatal("there was no conflict")
+			}
+			if rows, _ := putRow(t, s, lockmgr.AdvisoryPut{Void: true}); len(rows.Rows) != 0 {
+				t.Fatalf("rows %q", rowNames(rows))
+			}
+			(<-met).send(t)
+			if got := rowsOf(t, volume); got != "" {
+				t.Errorf("a late request has put %q", got)
+			}
+		})
 	}
 }
 

@@ -54,6 +54,11 @@ type writeRecord struct {
 
 func (w writeRecord) target() target { return target{w.Name, w.Base == 0} }
 
+// mayCome reports whether it may yet be carried out if the Lease is o, which may be nil.
+func (w writeRecord) mayCome(o *object) bool {
+	return o.revision() <= w.Base && (o != nil || w.Base == 0)
+}
+
 // recordIn records from now on in part.
 func (u *unanswered) recordIn(part *journal.Part) {
 	u.mu.Lock()
@@ -103,7 +108,7 @@ func (u *unanswered) end(w *sentWrite, err error) {
 	defer u.mu.Unlock()
 	delete(u.underWay, w.number)
 	switch {
-	case err == nil, errors.Is(err, errMoved):
+	case err == nil, errors.Is(err, errMoved) && w.Base != 0:
 		for _, creates := range []bool{false, true} {
 			t := target{w.Name, creates}
 			before := u.givenUp[t]
@@ -204,13 +209,15 @@ func (b *Backend) voidOne(ctx context.Context, by coordinationclient.LeaseInterf
 			return err
 		}
 	}
-	if o.revision() <= w.Base && (o != nil || w.Base == 0) { // else it was carried out, or never will be
+	if w.mayCome(o) {
 		lease, err := b.names.fence(o, w.writeRecord)
 		if err == nil {
 			_, err = b.send(ctx, by, o, lease)
 		}
 		if errors.Is(err, errMoved) { // perhaps it was carried out just now
-			_, err = b.getBy(ctx, by, w.Name)
+			if o, err = b.getBy(ctx, by, w.Name); err == nil && w.mayCome(o) {
+				err = fmt.Errorf("%w: %w", lockmgr.ErrUnavailable, errMoved)
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("lease %s: %w", w.Name, err)
