@@ -82,7 +82,7 @@ func dial(ctx context.Context, cfg DialConfig) (*clientv3.Client, error) {
 		DialTimeout:          cfg.DialTimeout,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
-		DialOptions:          append(newMembers(len(cfg.Endpoints), cfg.Logger).options(), grpc.WithConnectParams(reconnect)),
+		DialOptions:          append(newMembers(len(cfg.Endpoints), cfg.Logger).options(), grpc.WithConnectParams(reconnect), grpc.WithChainUnaryInterceptor(once)),
 		Logger:               zap.NewNop(), // its errors come back to us
 	}
 	if cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != "" {
