@@ -115,6 +115,24 @@ func TestOrphans(t *testing.T) {
 	release(t, s, held...)
 }
 
+// An entry of the session that a release found with another token goes, too.
+func TestOrphanOfARelease(t *testing.T) {
+	etcd := raw{dial(t), newName()}
+	b, _ := busy(t, dial(t), etcd.name)
+	s := open(t, b)
+	g := must(t, s, lockmgr.NoWait, file("f"))[0]
+	key := etcd.file("f") + g.AcquisitionID.String()
+	if _, err := etcd.Delete(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	put(t, etcd, key, leaseOf(t, s))
+	look(t, s)
+	if err := s.Release(within(t, patience), g); !errors.Is(err, lockmgr.ErrNotOwner) {
+		t.Fatal(err)
+	}
+	eventually(t, "it is gone", func() bool { return len(entries(t, b)) == 0 })
+}
+
 // What is without a lease is deleted, if it is an entry or a session's record,
 // by the mount that has been there for longest.
 func TestSweep(t *testing.T) {
