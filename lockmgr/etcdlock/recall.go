@@ -180,7 +180,7 @@ func (b *Backend) DescribesAfter() time.Duration { return time.Second }
 const maxDescribed = 100
 
 // Describe implements lockmgr.Recaller. It reads the entries first, and changes those that stand and
-// are as they were then.
+// are as they were then. ErrUnavailable is also for an entry that a late request has changed since.
 func (b *Backend) Describe(ctx context.Context, entries []lockmgr.Entry) error {
 	for part := range slices.Chunk(entries, maxDescribed) {
 		if err := b.describe(ctx, part); err != nil {
@@ -200,6 +200,7 @@ func (b *Backend) describe(ctx context.Context, entries []lockmgr.Entry) error {
 		return err
 	}
 	var ops []clientv3.Op
+	var read []*mvccpb.KeyValue // what ops compare
 	for i, e := range entries {
 		kvs := resp.Responses[i].GetResponseRange().GetKvs()
 		if len(kvs) == 0 || kvs[0].CreateRevision != e.Token {
@@ -216,11 +217,25 @@ func (b *Backend) describe(ctx context.Context, entries []lockmgr.Entry) error {
 		}
 		key := string(kvs[0].Key)
 		unchanged := clientv3.Compare(clientv3.ModRevision(key), "=", kvs[0].ModRevision)
-		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{unchanged}, []clientv3.Op{clientv3.OpPut(key, string(record), clientv3.WithIgnoreLease())}, nil))
+		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{unchanged},
+			[]clientv3.Op{clientv3.OpPut(key, string(record), clientv3.WithIgnoreLease())},
+			[]clientv3.Op{clientv3.OpGet(key, clientv3.WithKeysOnly())}))
+		read = append(read, kvs[0])
 	}
 	if len(ops) == 0 {
 		return nil
 	}
-	_, err = b.txn(ctx, nil, ops, nil)
-	return err
+	if resp, err = b.txn(ctx, nil, ops, nil); err != nil {
+		return err
+	}
+	for i, kv := range read {
+		answer := resp.Responses[i].GetResponseTxn()
+		if answer.Succeeded {
+			continue
+		}
+		if stands := answer.Responses[0].GetResponseRange().GetKvs(); len(stands) == 1 && stands[0].CreateRevision == kv.CreateRevision {
+			return fmt.Errorf("%w: %s has changed meanwhile", lockmgr.ErrUnavailable, kv.Key)
+		}
+	}
+	return nil
 }

@@ -216,3 +216,34 @@ func TestDescribeBesideARelease(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 }
+
+// A description that comes late, just before the next one, is not taken for it.
+func TestLateDescription(t *testing.T) {
+	client, kv := flawed(t)
+	b, etcd := newVolume(t, client)
+	var armed atomic.Bool
+	onTxn(client, func(x *txn) (*clientv3.TxnResponse, error) {
+		resp, err := x.send()
+		if len(x.then) == 1 && x.then[0].IsGet() && strings.HasPrefix(string(x.then[0].KeyBytes()), etcd.file("a")) && armed.CompareAndSwap(true, false) {
+			kv.deliver(t)
+		}
+		return resp, err
+	})
+	s := open(t, b)
+	g := must(t, s, lockmgr.NoWait, file("a"))[0]
+	describe := func(comm string) error {
+		h := lockmgr.Holder{AcquisitionID: g.AcquisitionID, Comm: comm}
+		return b.Describe(within(t, patience), []lockmgr.Entry{{Key: g.Key, Holder: h, Token: g.Token}})
+	}
+	kv.next(lateRequest)
+	if err := describe("first"); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Fatal(err)
+	}
+	armed.Store(true)
+	if err := describe("second"); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Errorf("while the first has taken its place: %v", err)
+	}
+	if list := entries(t, b); len(list) != 1 || list[0].Holder.Comm != "first" {
+		t.Errorf("%+v", list)
+	}
+}
