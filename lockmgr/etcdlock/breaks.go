@@ -24,12 +24,18 @@ import (
 // breakKept is how long the record of a broken lock lives.
 const breakKept = 24 * time.Hour
 
-// PutBreak implements lockmgr.Breaker. It tries until ctx ends, or etcd has no space left.
+// announced is the first value of a break's record. It tells nobody anything.
+const announced = "{}"
+
+// PutBreak implements lockmgr.Breaker. It tries until ctx ends, or etcd has no space left. The
+// break replaces an announced record, whose create revision it compares: after DropBreak, no
+// request that comes late can put the break.
 func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 	value, err := json.Marshal(br)
 	if err != nil {
 		return fmt.Errorf("etcdlock: break: %w", err)
 	}
+	key := b.keys.broken(br.ID.String())
 	var r retry.Retrier
 	lease := clientv3.LeaseID(1 + rand.Int64N(math.MaxInt64)) // our choice, so that a second attempt asks for the same one
 	err = r.Do(ctx, func() (err error) {
@@ -41,8 +47,15 @@ func (b *Backend) PutBreak(ctx context.Context, br lockmgr.Break) error {
 		if err := b.keepBreak(ctx, lease); err != nil {
 			return err
 		}
-		put := clientv3.OpPut(b.keys.broken(br.ID.String()), string(value), clientv3.WithLease(lease))
-		_, err = b.txn(ctx, nil, []clientv3.Op{put}, nil)
+		created, err := b.announceBreak(ctx, key, lease)
+		if err != nil {
+			return err
+		}
+		resp, err := b.txn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", created)},
+			[]clientv3.Op{clientv3.OpPut(key, string(value), clientv3.WithLease(lease))}, nil)
+		if err == nil && !resp.Succeeded {
+			err = fmt.Errorf("%w: the record of the break is gone", lockmgr.ErrUnavailable)
+		}
 		return err
 	})
 	if err != nil {
@@ -61,6 +74,20 @@ func (b *Backend) keepBreak(ctx context.Context, id clientv3.LeaseID) error {
 	})
 }
 
+// announceBreak puts the record that a break replaces, and returns its create revision.
+func (b *Backend) announceBreak(ctx context.Context, key string, lease clientv3.LeaseID) (created int64, err error) {
+	resp, err := b.txn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
+		[]clientv3.Op{clientv3.OpPut(key, announced, clientv3.WithLease(lease))},
+		[]clientv3.Op{clientv3.OpGet(key, clientv3.WithKeysOnly())})
+	switch {
+	case err != nil:
+		return 0, err
+	case resp.Succeeded:
+		return resp.Header.Revision, nil
+	}
+	return resp.Responses[0].GetResponseRange().Kvs[0].CreateRevision, nil // by an earlier attempt
+}
+
 // DropBreak implements lockmgr.Breaker. It tries until ctx ends.
 func (b *Backend) DropBreak(ctx context.Context, id uuid.UUID) error {
 	var r retry.Retrier
@@ -77,6 +104,9 @@ func (b *Backend) WatchBreaks(ctx context.Context, found func(lockmgr.Break)) {
 }
 
 func (b *Backend) foundBreak(kv *mvccpb.KeyValue, found func(lockmgr.Break)) {
+	if string(kv.Value) == announced {
+		return
+	}
 	br, err := lockmgr.ParseBreak(strings.TrimPrefix(string(kv.Key), b.keys.broken("")), kv.Value)
 	if err != nil {
 		b.log.Warn("break that cannot be read", "key", string(kv.Key), "error", err)

@@ -2,6 +2,7 @@ package etcdlock_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -59,4 +60,65 @@ func TestBreakLeavesOneLease(t *testing.T) {
 	if got, err := etcd.Get(t.Context(), etcd.admin("break/"+br.ID.String())); err != nil || len(got.Kvs) != 1 || got.Kvs[0].Lease == 0 {
 		t.Errorf("the record: %v, %v", got, err)
 	}
+}
+
+// A break that arrives after it was dropped tells no mount anything, also if the record that it
+// replaces comes late, too.
+func TestLateBreak(t *testing.T) {
+	client := dial(t)
+	ctx, cancel := context.WithCancel(within(t, patience))
+	dropped := uuid.New()
+	var late []func() (*clientv3.TxnResponse, error)
+	onTxn(client, func(x *txn) (*clientv3.TxnResponse, error) {
+		put := len(x.then) == 1 && x.then[0].IsPut()
+		switch {
+		case put && string(x.then[0].ValueBytes()) != "{}":
+			cancel()
+		case !put || len(late) > 0:
+			return x.send()
+		}
+		x.ctx = context.WithoutCancel(x.ctx)
+		late = append(late, x.send)
+		return nil, status.Error(codes.Unavailable, "the connection broke")
+	})
+	b, etcd := newVolume(t, client)
+	mount := newBackend(t, dial(t), etcd.name)
+	watching, stop := context.WithCancel(t.Context())
+	told, over := make(chan uuid.UUID, 100), make(chan struct{})
+	go func() {
+		defer close(over)
+		mount.WatchBreaks(watching, func(b lockmgr.Break) { told <- b.ID })
+	}()
+	defer func() { stop(); <-over }()
+	br := lockmgr.Break{Path: "f", AcquisitionID: lockmgr.NewAcquisitionID(), Token: 7}
+	another := func() {
+		t.Helper()
+		br.ID = uuid.New()
+		if err := mount.PutBreak(within(t, patience), br); err != nil {
+			t.Fatal(err)
+		}
+		for id := range told {
+			if id == dropped {
+				t.Error("told of the break that was dropped")
+			}
+			if id == br.ID {
+				return
+			}
+		}
+	}
+	another() // the mount hears
+
+	br.ID = dropped
+	if err := b.PutBreak(ctx, br); !errors.Is(err, lockmgr.ErrUnavailable) {
+		t.Fatal(err)
+	}
+	if err := b.DropBreak(within(t, patience), dropped); err != nil {
+		t.Fatal(err)
+	}
+	for _, send := range late {
+		if _, err := send(); err != nil {
+			t.Logf("late request: %v", err)
+		}
+	}
+	another()
 }
