@@ -99,8 +99,11 @@ func testRestoreUnderMounts(t *testing.T, on lab.Setup) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := on.NewService(t)
-			tr := history.New(t, c, "--wait", "-1", "--name-wait", "2m")
+			tr := history.New(t, c, "--wait", "-1", "--name-wait", "2m", "--flock", "cluster")
 			a, b := tr.Mount("a"), tr.Mount("b")
+			one, other := lab.NewAgent(t), lab.NewAgent(t)
+			one.Must(lab.Call{Op: "close", FD: one.Open(a.Path("table"), unix.O_WRONLY|unix.O_CREAT)})
+			table, theirs := one.Open(a.Path("table"), unix.O_RDONLY), other.Open(b.Path("table"), unix.O_RDONLY)
 			file := ""
 			if !of.empty {
 				file = save(t, c.Store())
@@ -109,16 +112,27 @@ func testRestoreUnderMounts(t *testing.T, on lab.Setup) {
 			held := p.Open(a.Path("f"), unix.O_WRONLY|unix.O_CREAT)
 			q.Must(lab.Call{Op: "mkdir", Path: b.Path("d")})
 			ages(t, c.Store())
+			one.Must(lab.Call{Op: "flock", FD: table, Flags: unix.LOCK_EX}) // a knows the table as of then
+			one.Must(lab.Call{Op: "flock", FD: table, Flags: unix.LOCK_UN})
 			q.Must(lab.Call{Op: "rename", Path: b.Path("d"), Path2: b.Path("e")}) // b knows the directory entries as of then
 
 			c.Restore(file, of.bump)
 			lab.Eventually(t, "a has lost its lock", func() bool {
 				return p.Do(lab.Call{Op: "write", FD: held, Data: "x"}).Errno == unix.EIO
 			})
-			other := q.Open(b.Path("f"), unix.O_WRONLY)
-			q.Must(lab.Call{Op: "write", FD: other, Data: "y"})
+			next := q.Open(b.Path("f"), unix.O_WRONLY)
+			q.Must(lab.Call{Op: "write", FD: next, Data: "y"})
 			p.Fails(lab.Call{Op: "write", FD: held, Data: "x"}, unix.EIO)
-			q.Must(lab.Call{Op: "close", FD: other})
+			q.Must(lab.Call{Op: "close", FD: next})
+
+			other.Must(lab.Call{Op: "flock", FD: theirs, Flags: unix.LOCK_EX})
+			lab.Eventually(t, "a flock beside it is refused", func() bool {
+				r := one.Do(lab.Call{Op: "flock", FD: table, Flags: unix.LOCK_EX | unix.LOCK_NB})
+				if r.Errno == 0 {
+					t.Fatal("both mounts have the flock")
+				}
+				return r.Errno == unix.EAGAIN // and not ENOLCK: the service was silent
+			})
 
 			// Directory entries are those of the etcd that is there now.
 			p.Must(lab.Call{Op: "rename", Path: a.Path("e"), Path2: a.Path("d")})
