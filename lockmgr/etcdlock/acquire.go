@@ -230,7 +230,7 @@ func (a *acquisition) attempt(ctx context.Context) error {
 		return nil
 	}
 	placed := a.last.put()
-	err = a.note(rev, resp.Responses, placed)
+	err = a.note(rev, fence, resp.Responses, placed)
 	if stood := a.known.token != 0 && !(placed && a.known.token == rev); err == nil && a.inLine() && stood {
 		return a.refresh(ctx) // our entries stood before, so the answer includes entries behind them
 	}

@@ -64,7 +64,7 @@ func (b *Backend) AdoptSession(ctx context.Context, info lockmgr.SessionInfo, id
 	if err != nil {
 		return nil, fmt.Errorf("adopting a session: %w", err)
 	}
-	s := &Session{b: b, renew: renew, lease: lease, ttl: ttl, record: b.keys.session(id), stamps: stamps}
+	s := &Session{b: b, renew: renew, lease: lease, ttl: ttl, record: b.keys.session(id), era: era, stamps: stamps}
 	var resp *clientv3.TxnResponse
 	var r retry.Retrier
 	if err := r.Do(ctx, func() error { resp, err = b.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.record)}, nil); return err }); err != nil {
@@ -74,20 +74,19 @@ func (b *Backend) AdoptSession(ctx context.Context, info lockmgr.SessionInfo, id
 	if len(record) == 0 || clientv3.LeaseID(record[0].Lease) != lease {
 		return nil, fmt.Errorf("%w: its record is gone", lockmgr.ErrSessionLost)
 	}
-	s.fence = newFence(s, string(value), record[0].CreateRevision)
-	s.fence.seen(record[0].ModRevision)
+	s.fence = newFence(s, string(value), record[0].CreateRevision, record[0].ModRevision)
 	s.group = newGroup(b, s.fence)
 	stamps.begin(resp.Header.Revision)
 	for _, g := range claims {
 		s.claims.add(b.keys.granted(g))
 	}
-	s.begin(era)
+	s.begin()
 	return s, nil
 }
 
 // begin begins the session's background work.
-func (s *Session) begin(era lifetime.Era) {
-	s.life = lifetime.Begin(era, s.ID(), s.b.log)
+func (s *Session) begin() {
+	s.life = lifetime.Begin(s.era, s.ID(), s.b.log)
 	leave := s.b.told.listen(&listener{prefix: s.record, gone: s.life.Lost})
 	s.life.Go(func() {
 		defer leave()

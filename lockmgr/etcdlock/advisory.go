@@ -145,7 +145,8 @@ func (s *Session) PutAdvisory(ctx context.Context, p lockmgr.AdvisoryPut) (rows 
 		}
 		return s.b.advisoryRows(resp.Header.Revision, resp.Responses[1].GetResponseRange().Kvs), false, nil
 	}
-	cmps := []clientv3.Cmp{s.fence.unchanged(s.fence.at())}
+	fence := s.fence.at()
+	cmps := []clientv3.Cmp{s.fence.unchanged(fence)}
 	if p.Since != lockmgr.AnyRevision {
 		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(prefix).WithPrefix(), "<", p.Since+1))
 	}
@@ -170,6 +171,8 @@ func (s *Session) PutAdvisory(ctx context.Context, p lockmgr.AdvisoryPut) (rows 
 	if len(record) == 0 {
 		return rows, false, s.life.Noted(lockmgr.ErrSessionLost)
 	}
-	s.fence.seen(record[0].ModRevision)
+	if err := s.fence.seen(record[0].ModRevision, fence); err != nil {
+		return rows, false, s.advisoryError(err)
+	}
 	return s.b.advisoryRows(resp.Header.Revision, resp.Responses[0].GetResponseRange().Kvs), false, nil
 }

@@ -172,17 +172,24 @@ func (b *Backend) era() (lifetime.Era, *stamps) {
 
 // saw notes the revision of an answer. Errors: ErrUnavailable if etcd was set back since newest.
 func (b *Backend) saw(rev, newest int64, era lifetime.Era) error {
+	if rev < newest {
+		return b.setBack(newest, rev, era)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if rev >= newest {
-		b.store.Saw(rev, era)
-		return nil
-	}
+	b.store.Saw(rev, era)
+	return nil
+}
+
+// setBack ends an era, in which revision from was seen before to. It returns ErrUnavailable.
+func (b *Backend) setBack(from, to int64, era lifetime.Era) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.store.SetBack(era) {
-		b.log.Error("etcd was set back while this mount was up: its locks are lost", "from", newest, "to", rev)
+		b.log.Error("etcd was set back while this mount was up: its locks are lost", "from", from, "to", to)
 		b.stamps = new(stamps)
 	}
-	return fmt.Errorf("%w: it was set back from revision %d to %d", lockmgr.ErrUnavailable, newest, rev)
+	return fmt.Errorf("%w: it was set back from revision %d to %d", lockmgr.ErrUnavailable, from, to)
 }
 
 // forRenewals returns the connection for renewals. Errors: ErrUnavailable.

@@ -72,7 +72,7 @@ func (a *acquisition) putBelow(ctx context.Context, d lockmgr.Grant) error {
 		return nil
 	}
 	kvs := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().GetKvs() }
-	if err := a.noteSession(kvs(1)); err != nil {
+	if err := a.noteSession(kvs(1), fence); err != nil {
 		return err
 	}
 	seen := make(map[string]*mvccpb.KeyValue)

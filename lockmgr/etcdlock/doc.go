@@ -87,7 +87,9 @@
 // no lease.
 //
 // An etcd whose revision is smaller than it was has been set back: restored from a
-// snapshot, or emptied. All sessions end, though their leases may still be there.
+// snapshot, or emptied. So has one whose session record is older than a fence that was raised:
+// a restored etcd may count on from a later revision. All sessions end, though their leases may
+// still be there.
 //
 // Nothing here decides whether a holder may still write: that is the business of the
 // clock that watches the session's deadline. A lock service that is partitioned away

@@ -64,8 +64,9 @@ func serve(m *testing.M) int {
 	return m.Run()
 }
 
-// startEtcd starts a server on a unix socket, which writes to the disk if sync.
-func startEtcd(sync bool) (endpoint string, stop func(), err error) {
+// startEtcd starts a server on a unix socket, which writes to the disk if sync. prepare may fill its
+// directory.
+func startEtcd(sync bool, prepare ...func(*embed.Config) error) (endpoint string, stop func(), err error) {
 	dir, err := os.MkdirTemp("/tmp", "etcdlock") // short: a socket's path has 108 bytes
 	if err != nil {
 		return "", nil, err
@@ -80,6 +81,12 @@ func startEtcd(sync bool) (endpoint string, stop func(), err error) {
 	cfg.UnsafeNoFsync = !sync
 	cfg.BcryptCost = 4 // the least: with the race detector a login would take seconds
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	for _, f := range prepare {
+		if err := f(cfg); err != nil {
+			os.RemoveAll(dir)
+			return "", nil, err
+		}
+	}
 	server, err := embed.StartEtcd(cfg)
 	if err != nil {
 		os.RemoveAll(dir)

@@ -20,8 +20,8 @@ type fence struct {
 	rev int64      // the newest mod revision known
 }
 
-func newFence(s *Session, value string, born int64) *fence {
-	return &fence{session: s, value: value, born: born, rev: born}
+func newFence(s *Session, value string, born, rev int64) *fence {
+	return &fence{session: s, value: value, born: born, rev: rev}
 }
 
 func (f *fence) at() int64 {
@@ -30,10 +30,17 @@ func (f *fence) at() int64 {
 	return f.rev
 }
 
-func (f *fence) seen(rev int64) {
+// seen notes the record's mod revision as an answer has it. known is at() of before the request was
+// sent. Errors: ErrUnavailable if rev is older: etcd was set back, though it may count on from a
+// later revision.
+func (f *fence) seen(rev, known int64) error {
+	if rev < known {
+		return f.session.b.setBack(known, rev, f.session.era)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rev = max(f.rev, rev)
+	return nil
 }
 
 func (f *fence) unchanged(rev int64) clientv3.Cmp {
@@ -51,6 +58,5 @@ func (f *fence) raised(rev int64, answer *pb.ResponseOp) error {
 	if !answer.GetResponseTxn().Succeeded {
 		return lockmgr.ErrSessionLost
 	}
-	f.seen(rev)
-	return nil
+	return f.seen(rev, f.born)
 }

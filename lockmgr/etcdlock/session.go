@@ -23,7 +23,8 @@ type Session struct {
 	renew  *clientv3.Client // see Config.Renewals
 	lease  clientv3.LeaseID
 	ttl    time.Duration
-	record string  // key of the session record
+	record string // key of the session record
+	era    lifetime.Era
 	stamps *stamps // of its era
 	fence  *fence
 	claims claims
@@ -55,6 +56,7 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		lease:  lease,
 		ttl:    min(ttl, granted),
 		record: b.keys.session(strconv.FormatInt(int64(lease), 16)),
+		era:    era,
 		stamps: stamps,
 	}
 	resp, err := b.txn(ctx, b.volumeStands(), []clientv3.Op{clientv3.OpPut(s.record, string(value), clientv3.WithLease(lease))}, nil)
@@ -70,9 +72,9 @@ func (b *Backend) OpenSession(ctx context.Context, info lockmgr.SessionInfo, ttl
 		}
 		return nil, fmt.Errorf("opening a session: %w", err)
 	}
-	s.fence = newFence(s, string(value), resp.Header.Revision)
+	s.fence = newFence(s, string(value), resp.Header.Revision, resp.Header.Revision)
 	s.group = newGroup(b, s.fence)
-	s.begin(era)
+	s.begin()
 	return s, nil
 }
 

@@ -56,12 +56,13 @@ func (s *standing) gone(keys []string) {
 	s.ahead = slices.DeleteFunc(s.ahead, func(b blocker) bool { return slices.Contains(keys, b.entry) })
 }
 
-// note takes in the answers to gets, read at rev. placed: our entries were put right after; a
-// repeated Put keeps the create revision. Errors: ErrSessionLost, ErrLockLost.
-func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) error {
+// note takes in the answers to gets, read at rev. They were asked for when fence was known. placed:
+// our entries were put right after; a repeated Put keeps the create revision. Errors: ErrSessionLost,
+// ErrLockLost, ErrUnavailable.
+func (a *acquisition) note(rev, fence int64, answers []*pb.ResponseOp, placed bool) error {
 	n := len(a.req.Keys)
 	kvs := func(i int) []*mvccpb.KeyValue { return answers[i].GetResponseRange().Kvs }
-	if err := a.noteSession(kvs(len(a.gets) - 1)); err != nil {
+	if err := a.noteSession(kvs(len(a.gets)-1), fence); err != nil {
 		return err
 	}
 	a.noteStamps(rev, answers[a.stamps:len(a.gets)-1], placed)
@@ -119,12 +120,11 @@ func (a *acquisition) note(rev int64, answers []*pb.ResponseOp, placed bool) err
 	return nil
 }
 
-func (a *acquisition) noteSession(record []*mvccpb.KeyValue) error {
+func (a *acquisition) noteSession(record []*mvccpb.KeyValue, fence int64) error {
 	if len(record) == 0 {
 		return a.s.life.Noted(lockmgr.ErrSessionLost)
 	}
-	a.s.fence.seen(record[0].ModRevision)
-	return nil
+	return a.s.fence.seen(record[0].ModRevision, fence)
 }
 
 // noteStamps takes in the stamps of an answer. placed: our entries were put after they were read.

@@ -103,9 +103,10 @@ func (a *acquisition) refresh(ctx context.Context) error {
 			gets[i] = a.rivals(k, clientv3.WithMaxCreateRev(a.known.token))
 		}
 	}
+	fence := a.s.fence.at()
 	resp, err := a.s.b.txn(ctx, nil, gets, nil)
 	if err != nil {
 		return a.s.life.Noted(err)
 	}
-	return a.note(resp.Header.Revision, resp.Responses, false)
+	return a.note(resp.Header.Revision, fence, resp.Responses, false)
 }
