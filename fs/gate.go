@@ -100,11 +100,11 @@ func newGate(size int, pays func(*fuse.InHeader) payer, gone func(*fuse.InHeader
 // enter lets a request in. While the request waits, its memory counts. Once cancel is closed (nil:
 // never), enter polls gone (nil: g.gone), and gives up if that is true. Errors: errGivenUp, errBacklog.
 func (g *gate) enter(in *fuse.InHeader, who guest, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
-	return g.admitted(in, who, who.memory, cancel, gone)
+	return g.enterCounting(in, who, who.memory, cancel, gone)
 }
 
-// admitted is enter for a request of whose memory only bytes are to be counted.
-func (g *gate) admitted(in *fuse.InHeader, who guest, bytes int64, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
+// enterCounting is enter for a request of whose memory only bytes are to be counted.
+func (g *gate) enterCounting(in *fuse.InHeader, who guest, bytes int64, cancel <-chan struct{}, gone func(*fuse.InHeader) bool) error {
 	g.mu.Lock()
 	who.share = nil
 	if g.free > g.size/2 {
@@ -157,7 +157,7 @@ func (g *gate) charge(p payer, who guest, bytes int64) (counted int64, ok bool) 
 
 // reenter is enter for a request that is given up once ctx ends, and whose memory is not counted here.
 func (g *gate) reenter(ctx context.Context, in *fuse.InHeader, who guest) error {
-	return g.admitted(in, who, 0, ctx.Done(), func(*fuse.InHeader) bool { return true })
+	return g.enterCounting(in, who, 0, ctx.Done(), func(*fuse.InHeader) bool { return true })
 }
 
 // outside runs wait outside of the gate. What a large request holds counts meanwhile. After an error the

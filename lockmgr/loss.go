@@ -135,10 +135,9 @@ func (m *Manager) loseAll(s *session) {
 		case !l.releasing:
 			m.lose(l, s.loss())
 			s.voided++
-		case l.surrendering: // its changes are waited for before the session is revoked
+		case l.surrendering, // loseSession waits for its changes
+			l.below != nil: // closed while its entry was being put
 			m.void(l)
-		case l.below != nil:
-			m.void(l) // closed while its entry was being put
 		}
 	}
 }

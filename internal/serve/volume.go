@@ -229,7 +229,7 @@ func (v *Volume) end(c *Config, m *mounted) error {
 	switch closeErr := c.closeLocks(m.locks); {
 	case errors.Is(closeErr, lockmgr.ErrUnderWay):
 		m.life.Keep()
-		return errors.Join(err, closeErr)
+		return errors.Join(err, fmt.Errorf("a lock could not be released within %v, and ends with the lease: %w", c.Renew.TTL, closeErr))
 	case closeErr != nil:
 		m.life.Leave() // the file stays, and the next mount proves us dead
 		return errors.Join(err, closeErr)
