@@ -72,3 +72,64 @@ func TestBreakAwaitsChangesUnderWay(t *testing.T) {
 		})
 	}
 }
+
+// The daemon that has to give a broken lock back is killed while the holder's write hangs in its kernel.
+// Nobody gets the lock before that write has ended, and the next daemon gives it back then.
+func TestBreakBeforeADeath(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("root can mount and freeze a volume")
+	}
+	v := lab.NewVolume(t)
+	freeze, thaw := onExt4(v)
+	v.Write("f", "was")
+	b := v.Mount("b") // which serves etcd
+	a := lab.Supervise(v.Mount("a", "--supervise", "--ttl", "5m"))
+	thawed := false
+	t.Cleanup(func() {
+		if !thawed {
+			thaw()
+		}
+	})
+	holder, next := lab.NewAgent(t), lab.NewAgent(t)
+	fd := holder.Open(a.Path("f"), unix.O_WRONLY)
+	waiting := next.Start(lab.Call{Op: "open", Path: b.Path("f"), Flags: unix.O_RDWR})
+	v.WaitFor("f")
+	a.BecomesSteady()
+	worker := a.Serving()
+	freeze()
+	pending := holder.StartUntil(lab.Call{Op: "write", FD: fd, Data: "late"}, "the volume is asked to write", func() bool { return lab.IsWithin(t, worker, unix.SYS_PWRITE64) })
+	refused := func() {
+		if status, _, stderr := lab.Outcome(t, v.Command("break", "--endpoints", v.Endpoint(), "--timeout", "3s", "--reason", "test", b.Path("f"))); status == 0 {
+			t.Errorf("the lock was given up while the write was under way: %s", stderr)
+		}
+	}
+	lab.Eventually(t, "the holder's mount is asked", func() bool {
+		refused()
+		return strings.Contains(a.Log.String(), "lock broken")
+	})
+	a.Dies(func() {
+		if err := unix.Kill(worker, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		refused() // longer than a lock waits for what the volume does at once
+		if len(waiting) > 0 {
+			t.Error("the next has the lock while the write is under way")
+		}
+		thaw()
+		thawed = true
+	})
+	if got := lab.Await(t, "the write", pending); got.Errno != unix.EIO {
+		t.Errorf("the write: %v, want EIO", got.Err())
+	}
+	opened := lab.Await(t, "the next", waiting)
+	if opened.Errno != 0 {
+		t.Fatalf("the next: %v", opened.Err())
+	}
+	next.Must(lab.Call{Op: "pwrite", FD: opened.N, Data: "mine"})
+	holder.Fails(lab.Call{Op: "write", FD: fd, Data: "later"}, unix.EIO)
+	next.Must(lab.Call{Op: "close", FD: opened.N})
+	if got := v.Read("f"); got != "mine" {
+		t.Errorf("the file holds %q", got)
+	}
+}
